@@ -1,0 +1,142 @@
+package task
+
+import "time"
+
+// Ownership proves that a dispatcher owns a shard: every claiming transaction
+// asserts it. Only the store makes one, by raising the shard's epoch.
+type Ownership struct {
+	Shard Shard
+	// Epoch numbers the ownerships of the shard; it only grows.
+	Epoch int64
+	// Nonce is drawn at random by each acquisition, so that a restored epoch
+	// cannot be mistaken for this one.
+	Nonce int64
+}
+
+// Owner says who owns a shard: for people, and for hints.
+type Owner struct {
+	// Name identifies the process.
+	Name string
+	// HintAddr is where it takes hints, host:port (UDP); may be empty.
+	HintAddr string
+}
+
+// ClaimForm is how a claim finds due rows.
+type ClaimForm int
+
+const (
+	// RangeForm takes every due row of the shards in one statement. Cheapest
+	// per row; only for when few rows are due.
+	RangeForm ClaimForm = iota + 1
+	// CappedForm takes at most MaxRows, oldest first in each shard, and passes
+	// over locked rows.
+	CappedForm
+)
+
+// String returns "range" or "capped".
+func (f ClaimForm) String() string {
+	if f == CappedForm {
+		return "capped"
+	}
+	return "range"
+}
+
+// ClaimRequest asks for the due rows of some shards of one database.
+type ClaimRequest struct {
+	Database int
+	// Owned are the shards to claim from, in ascending order.
+	Owned []Ownership
+	Form  ClaimForm
+	// Low is an exclusive lower bound of due_at: nothing at or below it is due,
+	// so the dead index entries there need no visit. 0: no bound.
+	Low Instant
+	// MaxRows bounds CappedForm: how many rows one transaction may claim.
+	MaxRows int
+	// Blocked tenants are not claimed but put off by BlockedFor.
+	Blocked    []int32
+	BlockedFor time.Duration
+	// TakeOff are published parts of the outbox, removed in the same transaction.
+	TakeOff []OutboxPart
+}
+
+// OutboxPart names the shards of an outbox row whose records have all been
+// acknowledged to this process.
+type OutboxPart struct {
+	Row    int64
+	Shards []Shard
+}
+
+// Claim is what a committed claim has taken. A claim that did not commit
+// because shards were lost has only Lost.
+type Claim struct {
+	// Now is the database's clock in the claiming transaction.
+	Now Instant
+	// Lost are shards whose ownership is no longer the one in the request. If
+	// there are any, nothing was claimed and nothing taken off.
+	Lost []Shard
+	// Outbox is the row that holds the publications until they are taken off;
+	// 0 when there are none.
+	Outbox       int64
+	Publications []Publication
+	// Rows is how many rows the claim has moved, with those it did not publish.
+	Rows int
+	// More is true when the cap was reached: claim again at once.
+	More bool
+	// Deferred counts rows of blocked tenants that were put off.
+	Deferred int
+	// Missed counts scheduled instants that passed without firing.
+	Missed int64
+	// Dead are the runs that were given up.
+	Dead []DeadRun
+}
+
+// OutboxBatch is what an outbox row still holds for some shards.
+type OutboxBatch struct {
+	Part         OutboxPart
+	Publications []Publication
+}
+
+// Peek tells what is coming up in some shards.
+type Peek struct {
+	// Now is the database's clock.
+	Now Instant
+	// Next is the earliest due instant; Never when there is none.
+	Next Instant
+	// Rows is how many rows are due until the end of the window, counted up to
+	// the limit given.
+	Rows int
+}
+
+// DeadRun is a run that was given up.
+type DeadRun struct {
+	Tenant      int32
+	RunID       RunID
+	Attempt     int32
+	Kind        string
+	ScheduledAt Instant
+	DiedAt      Instant
+	Reason      DeadReason
+	Error       string
+}
+
+// DeadReason says why a run was given up. The numbers are stored.
+type DeadReason int16
+
+const (
+	OutOfAttempts DeadReason = 1 // the last allowed attempt failed
+	Silent        DeadReason = 2 // no result within give_up_after
+	Unpublishable DeadReason = 3 // its record can never be published
+)
+
+// String returns the reason in the words of metrics and the API.
+func (r DeadReason) String() string {
+	switch r {
+	case OutOfAttempts:
+		return "OUT_OF_ATTEMPTS"
+	case Silent:
+		return "SILENT"
+	case Unpublishable:
+		return "UNPUBLISHABLE"
+	}
+	return "UNKNOWN"
+}

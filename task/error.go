@@ -1,0 +1,64 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrorCode is the kind of an [Error]. The API maps it to a status.
+type ErrorCode int
+
+const (
+	InvalidArgument    ErrorCode = iota + 1 // the request breaks a rule; Faults say which
+	NotFound                                // unknown, another tenant's, or purged
+	AlreadyExists                           // the name or request_id is taken
+	FailedPrecondition                      // the task's state does not allow it
+	ResourceExhausted                       // a quota or queue is full; try later
+	Unavailable                             // a part is away, or the outcome is unknown; try again
+	Internal                                // a bug or damaged data
+)
+
+// Fault is one broken rule of a request.
+type Fault struct {
+	// Field is the path of the field, such as "interval" or "retry_policy.multiplier".
+	Field string
+	// Message names the value and the rule.
+	Message string
+}
+
+// Error is an error that callers may act on.
+type Error struct {
+	Code    ErrorCode
+	Message string
+	Faults  []Fault // for InvalidArgument
+	Err     error   // the cause, for logs; never shown to callers
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Message)
+	for _, f := range e.Faults {
+		fmt.Fprintf(&b, "; %s: %s", f.Field, f.Message)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// CodeOf returns the code of the first [Error] in err's chain, or Internal.
+func CodeOf(err error) ErrorCode {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return Internal
+}
+
+// Errorf returns an [Error] with a formatted message.
+func Errorf(code ErrorCode, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}

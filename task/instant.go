@@ -1,0 +1,46 @@
+package task
+
+import (
+	"math"
+	"time"
+)
+
+// Instant is a point in time: milliseconds since 1970-01-01T00:00:00Z.
+type Instant int64
+
+// Never is later than every instant: "no end", "nothing to wait for".
+const Never Instant = math.MaxInt64
+
+// LastInstant is the exclusive upper bound of instants in requests:
+// 9000-01-01T00:00:00Z.
+const LastInstant Instant = 221845392000000
+
+// At returns the instant of t, cut to the millisecond.
+func At(t time.Time) Instant { return Instant(t.UnixMilli()) }
+
+// Time returns the instant as a UTC time. Never becomes the zero time.
+func (i Instant) Time() time.Time {
+	if i == Never {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(i)).UTC()
+}
+
+// Add returns the instant d later; Never stays Never.
+func (i Instant) Add(d time.Duration) Instant {
+	if i == Never {
+		return Never
+	}
+	return i + Instant(d.Milliseconds())
+}
+
+// Sub returns i - o. Both must not be Never.
+func (i Instant) Sub(o Instant) time.Duration { return time.Duration(i-o) * time.Millisecond }
+
+// String returns RFC 3339 with milliseconds, or "never".
+func (i Instant) String() string {
+	if i == Never {
+		return "never"
+	}
+	return i.Time().Format("2006-01-02T15:04:05.000Z")
+}

@@ -1,0 +1,60 @@
+package task
+
+import "time"
+
+// Limits of every task, in every installation.
+const (
+	MaxKindBytes      = 100
+	MaxParams         = 64
+	MaxParamKeyBytes  = 100
+	MaxParamsBytes    = 256 << 10 // the highest limit a tenant may have
+	MaxErrorBytes     = 1024
+	MaxCountLimit     = int64(1e12)
+	MaxInterval       = 3650 * 24 * time.Hour
+	MaxAckTimeout     = 24 * time.Hour
+	MaxGiveUpAfter    = 30 * 24 * time.Hour
+	MaxRetention      = 90 * 24 * time.Hour
+	MaxBackoff        = 24 * time.Hour
+	MaxAttempts       = 1000
+	MaxTasksPerAdd    = 1000
+	MaxEntriesPerCall = 5000
+	MaxRequestIDBytes = 64
+	MaxPageSize       = 1000
+	// MaxSilence is the longest distance between two deliveries of a silent run
+	// (unless ack_timeout is longer).
+	MaxSilence = time.Hour
+	// HandBackDelay is the distance before a run that was handed back once is
+	// delivered again; it doubles each time, up to MaxSilence.
+	HandBackDelay = 5 * time.Second
+	// OpenBits is how many open runs a NON_BLOCKING task keeps in its own row.
+	OpenBits = 64
+)
+
+// Defaults of the fields that a request may leave out.
+const (
+	DefaultAckTimeout     = time.Minute
+	DefaultGiveUpAfter    = 24 * time.Hour
+	DefaultMaxAttempts    = 5
+	DefaultInitialBackoff = time.Second
+	DefaultMaxBackoff     = time.Hour
+	DefaultMultiplier     = 2.0
+	DefaultJitter         = 0.1
+	DefaultRetention      = time.Hour
+	DefaultMaxParamsBytes = 16 << 10
+	DefaultPageSize       = 100
+)
+
+// Limits are the bounds that an installation or a tenant may choose.
+type Limits struct {
+	// MinInterval is the shortest interval. Default: 1 s; at least 10 ms.
+	MinInterval time.Duration
+	// MinAckTimeout is the shortest ack_timeout. Default: 1 s; at least 10 ms.
+	MinAckTimeout time.Duration
+	// ParamsBytes is the tenant's limit on all keys and values together.
+	ParamsBytes int
+}
+
+// DefaultLimits returns the limits of an installation that sets none.
+func DefaultLimits() Limits {
+	return Limits{MinInterval: time.Second, MinAckTimeout: time.Second, ParamsBytes: DefaultMaxParamsBytes}
+}

@@ -1,0 +1,95 @@
+package task
+
+import (
+	"fmt"
+	"time"
+)
+
+// Code is what became of something a listener said about a run. The numbers are
+// those of the API.
+type Code int16
+
+const (
+	Accepted   Code = 1 // taken
+	Already    Code = 2 // the run has its final result
+	Superseded Code = 3 // this attempt is closed or not the caller's; the run goes on
+	Finished   Code = 4 // the task has ended
+	Unknown    Code = 5 // no such run of this tenant
+	Held       Code = 6 // another holder has the lease
+	Retry      Code = 7 // the row was busy for too long; say it again
+	Invalid    Code = 8 // malformed
+)
+
+// Codes lists all codes.
+var Codes = []Code{Accepted, Already, Superseded, Finished, Unknown, Held, Retry, Invalid}
+
+// String returns the code's name as it is in the API, without its prefix.
+func (c Code) String() string {
+	names := [...]string{1: "ACCEPTED", 2: "ALREADY", 3: "SUPERSEDED", 4: "FINISHED", 5: "UNKNOWN", 6: "HELD", 7: "RETRY", 8: "INVALID"}
+	if c >= 1 && int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("Code(%d)", int16(c))
+}
+
+// Holder is the random identity of a listener process. 0 is nobody.
+type Holder uint64
+
+// Outcome is how a handler ended.
+type Outcome int16
+
+const (
+	Success Outcome = 1
+	Fail    Outcome = 2
+)
+
+// Result is the result of one attempt.
+type Result struct {
+	Attempt
+	Holder  Holder
+	Outcome Outcome
+	// Error says why the attempt failed; at most [MaxErrorBytes] are kept.
+	Error string
+	// Next is when the next run shall be scheduled; Never: by the interval.
+	// Counts with Success only.
+	Next Instant
+	// Stop ends the task as COMPLETED with this result.
+	Stop bool
+	// Patch changes the params of later runs; nil: no change.
+	Patch *ParamsPatch
+}
+
+// ParamsPatch is a change of params: first Remove, then Set.
+type ParamsPatch struct {
+	Set    map[string]string
+	Remove []string
+}
+
+// Reply answers one entry of a batch that a listener sent.
+type Reply struct {
+	Code Code
+	// Lease is the rest of the lease, for Accepted starts and heartbeats.
+	Lease time.Duration
+	// Field and Message say what is wrong, for Invalid.
+	Field, Message string
+}
+
+// Publication is one delivery of a run: what a claim hands to the publisher.
+type Publication struct {
+	Tenant      int32
+	Task        ID
+	Seq         int64
+	Attempt     int32
+	Type        Type
+	Kind        string
+	ScheduledAt Instant
+	ClaimedAt   Instant
+	Missed      int64
+	Version     int32
+	AckTimeout  time.Duration
+	// Params are the wire bytes of perceptor.v1.Params, untouched since AddTask.
+	Params []byte
+}
+
+// RunID returns the identity of the run.
+func (p *Publication) RunID() RunID { return RunID{Task: p.Task, Seq: p.Seq} }
