@@ -48,8 +48,8 @@ case "${1:-}" in
   "") generate . ;;
   --verify) verify ;;
   --lint) imports && buf lint ;;
-  --breaking) imports && buf breaking --against "$baseline" ;;
-  --baseline) imports && buf build --as-file-descriptor-set --exclude-source-info -o "$baseline" ;;
+  --breaking) imports && buf breaking proto --exclude-imports --against "$baseline" ;;
+  --baseline) imports && buf build proto --exclude-source-info -o "$baseline" ;;
   *)
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
     exit 2
