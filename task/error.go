@@ -62,3 +62,7 @@ func CodeOf(err error) ErrorCode {
 func Errorf(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
+
+// ErrOutcomeUnknown is matched by the error of a transaction whose COMMIT was
+// sent and not answered: it may have happened, and may still be happening.
+var ErrOutcomeUnknown = errors.New("outcome of the commit is unknown")

@@ -1,0 +1,137 @@
+package task
+
+// Due does what is due for the row of the given run (0: the task itself) and
+// returns the delivery to publish, if there is one. The row's DueAt must have
+// come.
+func (k *Kin) Due(run int64, now Instant) *Publication {
+	r := k.Task
+	if run != 0 {
+		r = k.run(run)
+	}
+	switch {
+	case r.State == Scheduled && r.Type == NonBlocking:
+		return k.fireGrid(now)
+	case r.State == Scheduled:
+		return k.fire(now)
+	case r.Type == NonBlocking && r.Run == 0:
+		k.releaseBits(now)
+		return nil
+	case r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter:
+		k.die(r, Silent, "no result within give_up_after "+r.GiveUpAfter.String(), now)
+		return nil
+	}
+	return r.redeliver(now)
+}
+
+// fire claims the next run of a ONE_SHOT or BLOCKING task, which holds it in
+// its own row.
+func (k *Kin) fire(now Instant) *Publication {
+	t := k.Task
+	t.Seq++
+	t.State, t.Attempt, t.Failures, t.Out, t.Holder = Running, 1, 0, true, 0
+	t.Anchor = t.ScheduledAt
+	t.FirstClaimAt = now
+	t.DueAt = now.Add(t.AckTimeout)
+	t.touch()
+	return t.publication(t.Seq, t.ScheduledAt, 1, 0, now)
+}
+
+// fireGrid claims the next run of a NON_BLOCKING task and schedules the one
+// after it by the FIRE_ONCE rule: the stored instant fires, however late, and
+// the grid goes on with its first instant that has not passed.
+func (k *Kin) fireGrid(now Instant) *Publication {
+	t := k.Task
+	k.makeRoom(now)
+	at, step := t.ScheduledAt, Instant(t.Interval.Milliseconds())
+	t.Seq++
+	t.OpenRuns = t.OpenRuns<<1 | 1
+	t.Anchor = at
+	n := max(1, (now-at+step-1)/step)
+	if t.MaxCount > 0 && t.Seq >= t.MaxCount {
+		n = 1
+	}
+	t.ScheduledAt = at + n*step
+	missed := int64(min(n-1, (t.End-1-at)/step))
+	t.Missed += missed
+	if t.exhausted(t.ScheduledAt) {
+		t.State = Running
+		t.DueAt = now.Add(t.AckTimeout)
+	} else {
+		t.DueAt = t.ScheduledAt
+	}
+	t.touch()
+	return t.publication(t.Seq, at, 1, missed, now)
+}
+
+// makeRoom gives those open runs rows of their own whose bits cannot be kept
+// over the next claim: the oldest when all bits are in use, all of them when
+// the next instant is off the grid of the last one.
+func (k *Kin) makeRoom(now Instant) {
+	t := k.Task
+	if t.OpenRuns == 0 {
+		return
+	}
+	keep := int64(OpenBits - 1)
+	if t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
+		keep = 0
+	}
+	k.spawnFrom(keep, now, now.Add(t.AckTimeout))
+}
+
+// releaseBits gives every open run a row of its own, due at once: the task has
+// no claim left, and its ack_timeout is over.
+func (k *Kin) releaseBits(now Instant) {
+	k.spawnFrom(0, now, now)
+	k.Task.DueAt = Never
+	k.Task.touch()
+	k.finishIfDone()
+}
+
+// spawnFrom gives the runs of bit i and older rows of their own.
+func (k *Kin) spawnFrom(i int64, now, due Instant) {
+	for ; i < OpenBits; i++ {
+		if k.Task.OpenRuns&(1<<i) != 0 {
+			k.spawn(k.Task.Seq-i, now, due)
+		}
+	}
+}
+
+// redeliver delivers the open run of the row once more, after silence or when
+// a retry's backoff is over.
+func (r *Row) redeliver(now Instant) *Publication {
+	r.Attempt++
+	r.Out, r.Holder = true, 0
+	r.DueAt = now.Add(r.SilenceDelay())
+	r.touch()
+	seq := r.Run
+	if seq == 0 {
+		seq = r.Seq
+	}
+	return r.publication(seq, r.ScheduledAt, r.Attempt, 0, now)
+}
+
+func (r *Row) publication(seq int64, at Instant, attempt int32, missed int64, now Instant) *Publication {
+	return &Publication{
+		Tenant: r.Tenant, Task: r.ID, Seq: seq, Attempt: attempt, Type: r.Type, Kind: r.Kind,
+		ScheduledAt: at, ClaimedAt: now, Missed: missed, Version: r.Version,
+		AckTimeout: r.AckTimeout, Params: r.Params,
+	}
+}
+
+// Publication returns the delivery that is out for the row's run seq, as its
+// claim published it, or nil when there is none: the run is closed, or another
+// attempt is out. It serves whoever takes over an outbox. ClaimedAt and Missed
+// are not known any more and stay 0.
+func (r *Row) Publication(seq int64, attempt int32) *Publication {
+	if r.Type == NonBlocking && r.Run == 0 {
+		i := r.Seq - seq
+		if i < 0 || i >= OpenBits || r.OpenRuns&(1<<i) == 0 || attempt != 1 {
+			return nil
+		}
+		return r.publication(seq, r.Anchor-Instant(i*r.Interval.Milliseconds()), 1, 0, 0)
+	}
+	if r.State != Running || !r.Out || r.Attempt != attempt || (r.Run == 0 && r.Seq != seq) {
+		return nil
+	}
+	return r.publication(seq, r.ScheduledAt, attempt, 0, 0)
+}

@@ -1,0 +1,153 @@
+package task
+
+// Kin is the row of a task together with those of its run rows that a step
+// needs. Its methods are the whole state machine; each leaves in the rows'
+// Change what has to be stored.
+//
+// When a step ends the task, Task.Change is Removed and Task.State is final;
+// the store then removes all its run rows, also those not loaded here.
+type Kin struct {
+	Task *Row
+	// Runs are the run rows at hand, by seq; steps add to it.
+	Runs map[int64]*Row
+	// Dead collects the runs that steps gave up.
+	Dead []DeadRun
+}
+
+// run returns the run row of seq, or nil.
+func (k *Kin) run(seq int64) *Row {
+	if r := k.Runs[seq]; r != nil && r.Change != Removed {
+		return r
+	}
+	return nil
+}
+
+// bit returns the mask of run seq in OpenRuns; 0 when it is older than all bits.
+func (k *Kin) bit(seq int64) uint64 {
+	i := k.Task.Seq - seq
+	if i < 0 || i >= OpenBits {
+		return 0
+	}
+	return 1 << i
+}
+
+// spawn clears the bit of run seq and gives the run a row of its own, whose
+// first attempt is out.
+func (k *Kin) spawn(seq int64, now, due Instant) *Row {
+	t := k.Task
+	i := t.Seq - seq
+	t.OpenRuns &^= 1 << i
+	t.OpenRows++
+	t.touch()
+	r := *t
+	r.Run, r.State, r.Paused, r.Change = seq, Running, false, Added
+	r.ScheduledAt = t.Anchor - Instant(i*t.Interval.Milliseconds())
+	r.OpenRuns, r.OpenRows = 0, 0
+	r.Attempt, r.Failures, r.Out, r.Holder = 1, 0, true, 0
+	r.FirstClaimAt, r.DueAt = now, due
+	if k.Runs == nil {
+		k.Runs = map[int64]*Row{}
+	}
+	k.Runs[seq] = &r
+	return &r
+}
+
+// finish ends the task.
+func (k *Kin) finish(s State) {
+	t := k.Task
+	t.State, t.DueAt, t.Change = s, Never, Removed
+	t.OpenRuns, t.OpenRows = 0, 0
+	for _, r := range k.Runs {
+		r.Change = Removed
+	}
+}
+
+// closeRow removes a run row whose run is closed.
+func (k *Kin) closeRow(r *Row) {
+	r.Change = Removed
+	k.Task.OpenRows--
+	k.Task.touch()
+}
+
+// finishIfDone ends a NON_BLOCKING task of which no claim is left and nothing
+// is open.
+func (k *Kin) finishIfDone() {
+	t := k.Task
+	if t.Type == NonBlocking && t.State == Running && t.OpenRuns == 0 && t.OpenRows == 0 {
+		k.finish(Completed)
+	}
+}
+
+// die gives up the open run of r, which is the task's row or a run row.
+func (k *Kin) die(r *Row, reason DeadReason, message string, now Instant) {
+	k.bury(r, reason, message, now)
+	t := k.Task
+	if r.Run != 0 {
+		k.closeRow(r)
+	}
+	switch {
+	case t.StopOnFailure || t.Type == OneShot:
+		k.finish(Failed)
+	case t.Type == Blocking:
+		k.goOn(now.Add(t.Interval), now)
+	default:
+		k.finishIfDone()
+	}
+}
+
+func (k *Kin) bury(r *Row, reason DeadReason, message string, now Instant) {
+	seq := r.Run
+	if seq == 0 {
+		seq = r.Seq
+	}
+	k.Dead = append(k.Dead, DeadRun{
+		Tenant: r.Tenant, RunID: RunID{Task: r.ID, Seq: seq}, Attempt: r.Attempt, Kind: r.Kind,
+		ScheduledAt: r.ScheduledAt, DiedAt: now, Reason: reason, Error: message,
+	})
+}
+
+// goOn schedules the next run of a BLOCKING task, or completes it.
+func (k *Kin) goOn(next, now Instant) {
+	t := k.Task
+	if t.exhausted(next) {
+		k.finish(Completed)
+		return
+	}
+	t.Anchor = next
+	t.wait(next, now)
+	t.touch()
+}
+
+// Cancel ends the task by its caller's wish.
+func (k *Kin) Cancel() {
+	k.Task.Version++
+	k.finish(Cancelled)
+}
+
+// Pause lets no new run be claimed.
+func (k *Kin) Pause() {
+	t := k.Task
+	if t.Paused {
+		return
+	}
+	t.Paused = true
+	t.Version++
+	if t.State == Scheduled {
+		t.DueAt = Never
+	}
+	t.touch()
+}
+
+// Resume lets runs be claimed again.
+func (k *Kin) Resume(now Instant) {
+	t := k.Task
+	if !t.Paused {
+		return
+	}
+	t.Paused = false
+	t.Version++
+	if t.State == Scheduled {
+		t.DueAt = max(t.ScheduledAt, now)
+	}
+	t.touch()
+}

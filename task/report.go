@@ -1,0 +1,139 @@
+package task
+
+// Merge applies a patch to stored params and returns the new bytes, or an error
+// that names the rule the outcome breaks.
+type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
+
+// Report takes the result of an attempt. u in [0, 1) is a random number for the
+// jitter of a backoff.
+//
+// FAIL counts only for the current attempt while it is out. SUCCESS of ONE_SHOT
+// and NON_BLOCKING counts from any attempt while the run is open; of BLOCKING
+// both count only from the holder of the current attempt.
+func (k *Kin) Report(res Result, now Instant, u float64, merge Merge) Reply {
+	r, code := k.open(res.Attempt)
+	if code != Accepted {
+		return Reply{Code: code}
+	}
+	if r.Type == Blocking && (res.Attempt.Attempt != r.Attempt || !r.Out || res.Holder == 0 || res.Holder != r.Holder) {
+		return Reply{Code: Superseded}
+	}
+	attempt, out := k.current(r, res.Seq)
+	if res.Outcome == Fail && (res.Attempt.Attempt != attempt || !out) {
+		return Reply{Code: Superseded}
+	}
+	if res.Patch != nil {
+		params, err := merge(k.Task.Params, res.Patch)
+		if err != nil {
+			return Reply{Code: Invalid, Field: "params_patch", Message: err.Error()}
+		}
+		if k.closes(r, res) {
+			k.Task.Params = params
+		}
+	}
+	k.accept(r, res, now, u)
+	return Reply{Code: Accepted}
+}
+
+// open finds the row that holds the open run of an attempt: its own row, or the
+// task's row with its bit. Anything but Accepted says why there is none.
+func (k *Kin) open(a Attempt) (*Row, Code) {
+	t := k.Task
+	if a.Seq < 1 || a.Seq > t.Seq || a.Attempt < 1 {
+		return nil, Unknown
+	}
+	r := t
+	if t.Type == NonBlocking {
+		if r = k.run(a.Seq); r == nil {
+			if t.OpenRuns&k.bit(a.Seq) == 0 {
+				return nil, Already
+			}
+			r = t
+		}
+	} else if t.State != Running || a.Seq < t.Seq {
+		return nil, Already
+	}
+	if attempt, _ := k.current(r, a.Seq); a.Attempt > attempt {
+		return nil, Unknown
+	}
+	return r, Accepted
+}
+
+// current returns the current attempt of the run that r holds, and whether it
+// is out. A run that is only a bit has had one delivery.
+func (k *Kin) current(r *Row, seq int64) (attempt int32, out bool) {
+	if r.Type == NonBlocking && r.Run == 0 {
+		return 1, true
+	}
+	return r.Attempt, r.Out
+}
+
+// closes reports whether an accepted result is the final one of its run.
+func (k *Kin) closes(r *Row, res Result) bool {
+	if res.Outcome == Success || res.Stop {
+		return true
+	}
+	failures := int32(0)
+	if r.Type != NonBlocking || r.Run != 0 {
+		failures = r.Failures
+	}
+	return failures+1 >= r.Retry.MaxAttempts
+}
+
+func (k *Kin) accept(r *Row, res Result, now Instant, u float64) {
+	k.Task.touch()
+	if r.Type == NonBlocking && r.Run == 0 {
+		if res.Outcome == Success || res.Stop {
+			k.Task.OpenRuns &^= k.bit(res.Seq)
+			k.closed(res, now)
+			return
+		}
+		r = k.spawn(res.Seq, now, now)
+	}
+	if res.Outcome == Success || res.Stop {
+		if r.Run != 0 {
+			k.closeRow(r)
+		}
+		k.closed(res, now)
+		return
+	}
+	r.Failures++
+	if r.Failures >= r.Retry.MaxAttempts {
+		k.die(r, OutOfAttempts, res.Error, now)
+		return
+	}
+	r.Out, r.Holder = false, 0
+	r.DueAt = now.Add(r.Retry.Backoff(r.Failures, u))
+	r.touch()
+}
+
+// closed goes on after a run has been closed by SUCCESS or stop.
+func (k *Kin) closed(res Result, now Instant) {
+	t := k.Task
+	switch {
+	case res.Stop || t.Type == OneShot:
+		k.finish(Completed)
+	case t.Type == Blocking && res.Next != Never:
+		k.goOn(max(res.Next, now), now)
+	case t.Type == Blocking:
+		k.goOn(now.Add(t.Interval), now)
+	default:
+		if res.Next != Never && t.State == Scheduled {
+			k.moveNext(max(res.Next, now), now)
+		}
+		k.finishIfDone()
+	}
+}
+
+// moveNext moves the next run of a NON_BLOCKING task to an instant that a
+// handler chose; its grid goes on from there.
+func (k *Kin) moveNext(next, now Instant) {
+	t := k.Task
+	if next < t.End {
+		t.wait(next, now)
+		return
+	}
+	t.ScheduledAt = next
+	t.State = Running
+	t.DueAt = now.Add(t.AckTimeout)
+}

@@ -1,0 +1,152 @@
+package task
+
+import "time"
+
+// Row is the living state of a task, or of one run of a NON_BLOCKING task that
+// has a row of its own. Rows are not safe for concurrent use.
+type Row struct {
+	Tenant int32
+	ID     ID
+	// Run is 0 for the task itself, else the seq of the run this row is for.
+	Run    int64
+	Type   Type
+	State  State
+	Paused bool
+	// Out is true while a delivered attempt awaits its result, false while a
+	// retry waits for its backoff to be over.
+	Out bool
+	// DueAt is when the row needs attention next: its next run, the end of an
+	// ack_timeout, or a retry. Never: when somebody calls.
+	DueAt Instant
+	// ScheduledAt is the scheduled instant of the open run (BLOCKING and
+	// ONE_SHOT while RUNNING, and run rows), else of the next run.
+	ScheduledAt Instant
+	// Anchor is the scheduled instant of run Seq, and so a point of the grid;
+	// begin_time before the first run.
+	Anchor Instant
+	Begin  Instant
+	End    Instant
+	// Interval is 0 for ONE_SHOT.
+	Interval time.Duration
+	// Seq is the number of runs claimed so far.
+	Seq      int64
+	MaxCount int64
+	// OpenRuns: bit i says that run Seq - i awaits its result. NON_BLOCKING only.
+	OpenRuns uint64
+	// OpenRows is the number of run rows of this task. NON_BLOCKING only.
+	OpenRows int32
+	// Attempt is the number of deliveries of the open run; 0: none is open.
+	Attempt int32
+	// Failures is the number of accepted FAILs of the open run.
+	Failures int32
+	// FirstClaimAt is when the open run was claimed first (or, for a run row,
+	// when the row was made).
+	FirstClaimAt Instant
+	// Holder has the lease of the open run; 0: nobody.
+	Holder Holder
+	// Missed counts scheduled instants that passed without firing.
+	Missed  int64
+	Version int32
+
+	Retry         RetryPolicy
+	AckTimeout    time.Duration
+	GiveUpAfter   time.Duration
+	StopOnFailure bool
+	Retention     time.Duration
+	Kind          string
+	Params        []byte
+	CreatedAt     Instant
+
+	// Change is what a step did to the row, for the store to carry out.
+	Change Change
+}
+
+// Change says how a row differs from what is stored.
+type Change int
+
+const (
+	Kept Change = iota
+	Changed
+	Added
+	Removed
+)
+
+func (r *Row) touch() {
+	if r.Change == Kept {
+		r.Change = Changed
+	}
+}
+
+// NewRow returns the row of a task that has just been added. s has been
+// validated and settled.
+func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
+	return &Row{
+		Tenant: tenant, ID: id, Type: s.Type, State: Scheduled,
+		DueAt: max(s.Begin, now), ScheduledAt: s.Begin, Anchor: s.Begin,
+		Begin: s.Begin, End: s.End, Interval: s.Interval, MaxCount: s.MaxCount,
+		Version: 1, Retry: s.Retry, AckTimeout: s.AckTimeout, GiveUpAfter: s.GiveUpAfter,
+		StopOnFailure: s.StopOnFailure, Retention: s.Retention,
+		Kind: s.Kind, Params: s.ParamsWire, CreatedAt: now, Change: Added,
+	}
+}
+
+// OpenCount returns how many runs of the task await their result.
+func (r *Row) OpenCount() int32 {
+	if r.Type == NonBlocking {
+		n := r.OpenRows
+		for b := r.OpenRuns; b != 0; b &= b - 1 {
+			n++
+		}
+		return n
+	}
+	if r.State == Running {
+		return 1
+	}
+	return 0
+}
+
+// exhausted reports whether no further run may be scheduled at next.
+func (r *Row) exhausted(next Instant) bool {
+	return next >= r.End || (r.MaxCount > 0 && r.Seq >= r.MaxCount)
+}
+
+// wait makes a row SCHEDULED with its next run at next.
+func (r *Row) wait(next, now Instant) {
+	r.State = Scheduled
+	r.ScheduledAt = next
+	r.DueAt = max(next, now)
+	if r.Paused {
+		r.DueAt = Never
+	}
+	r.clearRun()
+}
+
+func (r *Row) clearRun() {
+	r.Attempt, r.Failures, r.Out, r.Holder, r.FirstClaimAt = 0, 0, false, 0, 0
+}
+
+// SilenceDelay is the distance from a delivery to the next one when nothing is
+// heard: ack_timeout, doubled with each silent delivery before, up to MaxSilence.
+func (r *Row) SilenceDelay() time.Duration {
+	return doubled(r.AckTimeout, r.Attempt-1-r.Failures)
+}
+
+// doubled returns d * 2^n, at most MaxSilence or d, whichever is longer.
+func doubled(d time.Duration, n int32) time.Duration {
+	limit := max(d, MaxSilence)
+	for ; n > 0 && d < limit; n-- {
+		d *= 2
+	}
+	return min(d, limit)
+}
+
+// Backoff returns the distance from failure number n (from 1) to the retry; u
+// in [0, 1) is the caller's random number for the jitter.
+func (p RetryPolicy) Backoff(n int32, u float64) time.Duration {
+	d := float64(p.InitialBackoff)
+	for i := int32(1); i < n && d < float64(p.MaxBackoff); i++ {
+		d *= p.Multiplier
+	}
+	d = min(d, float64(p.MaxBackoff))
+	return time.Duration(d * (1 + p.Jitter*u)).Truncate(time.Millisecond)
+}
