@@ -1,0 +1,289 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Decode reads the value of a record. It returns what [Encode] was given, but
+// for the tenant's number, which is not in a record. Params of the result are a
+// part of value, checked but not decoded: see [Params].
+//
+// The error names the field, its value and the rule it breaks.
+func Decode(value []byte) (task.Publication, error) {
+	var p task.Publication
+	if len(value) == 0 {
+		return p, errors.New("record: the value is empty")
+	}
+	if len(value) > MaxValueBytes {
+		return p, fmt.Errorf("record: the value has %d bytes; at most %d are allowed", len(value), MaxValueBytes)
+	}
+	var seen uint32
+	for rest := value; len(rest) > 0; {
+		n, typ, size := protowire.ConsumeTag(rest)
+		if size < 0 {
+			return p, fmt.Errorf("record: byte %d: no field begins here: %w", len(value)-len(rest), protowire.ParseError(size))
+		}
+		rest = rest[size:]
+		size = protowire.ConsumeFieldValue(n, typ, rest)
+		if size < 0 {
+			return p, fmt.Errorf("record: field %d (%s) at byte %d: %w", n, fieldName(n), len(value)-len(rest), protowire.ParseError(size))
+		}
+		if n <= fieldParams && fieldName(n) != "unknown" {
+			if seen&(1<<n) != 0 {
+				return p, fmt.Errorf("record: %s is given twice", fieldName(n))
+			}
+			seen |= 1 << n
+			if err := decodeField(&p, n, typ, rest[:size]); err != nil {
+				return p, fmt.Errorf("record: %s: %w", fieldName(n), err)
+			}
+		}
+		rest = rest[size:]
+	}
+	return p, check(&p, seen)
+}
+
+func fieldName(n protowire.Number) string {
+	switch n {
+	case fieldTaskID:
+		return "task_id"
+	case fieldSeq:
+		return "seq"
+	case fieldAttempt:
+		return "attempt"
+	case fieldType:
+		return "type"
+	case fieldKind:
+		return "kind"
+	case fieldScheduled:
+		return "scheduled_time"
+	case fieldMissed:
+		return "missed_count"
+	case fieldVersion:
+		return "version"
+	case fieldAckTimeout:
+		return "ack_timeout"
+	case fieldClaimed:
+		return "claim_time"
+	case fieldParams:
+		return "params"
+	}
+	return "unknown"
+}
+
+// decodeField reads the known field n, whose framing is known to be sound.
+func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, raw []byte) error {
+	switch n {
+	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldParams:
+		if typ != protowire.BytesType {
+			return fmt.Errorf("wire type %d; want %d", typ, protowire.BytesType)
+		}
+		body, _ := protowire.ConsumeBytes(raw)
+		return decodeBytes(p, n, body)
+	}
+	if typ != protowire.VarintType {
+		return fmt.Errorf("wire type %d; want %d", typ, protowire.VarintType)
+	}
+	v, _ := protowire.ConsumeVarint(raw)
+	return decodeInteger(p, n, int64(v))
+}
+
+func decodeInteger(p *task.Publication, n protowire.Number, v int64) error {
+	if n != fieldTaskID && n != fieldSeq && n != fieldMissed && (v < math.MinInt32 || v > math.MaxInt32) {
+		return fmt.Errorf("%d does not fit 32 bits", v)
+	}
+	switch n {
+	case fieldTaskID:
+		p.Task = task.ID(v)
+	case fieldSeq:
+		p.Seq = v
+	case fieldAttempt:
+		p.Attempt = int32(v)
+	case fieldType:
+		if v < int64(task.OneShot) || v > int64(task.Blocking) {
+			return fmt.Errorf("%d is not one of ONE_SHOT, NON_BLOCKING, BLOCKING", v)
+		}
+		p.Type = task.Type(v)
+	case fieldMissed:
+		p.Missed = v
+	case fieldVersion:
+		p.Version = int32(v)
+	}
+	return nil
+}
+
+func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
+	switch n {
+	case fieldKind:
+		p.Kind = string(body)
+		if msg := task.NameFault(p.Kind, task.MaxKindBytes); msg != "" {
+			return errors.New(msg)
+		}
+		return nil
+	case fieldParams:
+		p.Params = body
+		return walkParams(body, func(_, _ []byte) {})
+	}
+	ms, err := millis(body)
+	if err != nil {
+		return err
+	}
+	switch n {
+	case fieldScheduled:
+		p.ScheduledAt, err = instant(ms)
+	case fieldClaimed:
+		p.ClaimedAt, err = instant(ms)
+	case fieldAckTimeout:
+		if ms < 1 || ms > task.MaxAckTimeout.Milliseconds() {
+			return fmt.Errorf("%d ms is not between 1 ms and %s", ms, task.MaxAckTimeout)
+		}
+		p.AckTimeout = time.Duration(ms) * time.Millisecond
+	}
+	return err
+}
+
+func instant(ms int64) (task.Instant, error) {
+	if ms < 0 || task.Instant(ms) >= task.LastInstant {
+		return 0, fmt.Errorf("%d ms is not between 1970-01-01T00:00:00Z and %s", ms, task.LastInstant)
+	}
+	return task.Instant(ms), nil
+}
+
+// millis reads a Timestamp or a Duration that is not negative.
+func millis(b []byte) (int64, error) {
+	var parts [3]int64
+	for len(b) > 0 {
+		n, typ, size := protowire.ConsumeTag(b)
+		if size < 0 {
+			return 0, protowire.ParseError(size)
+		}
+		b = b[size:]
+		size = protowire.ConsumeFieldValue(n, typ, b)
+		if size < 0 {
+			return 0, protowire.ParseError(size)
+		}
+		if n == 1 || n == 2 {
+			if typ != protowire.VarintType {
+				return 0, fmt.Errorf("field %d has wire type %d; want %d", n, typ, protowire.VarintType)
+			}
+			v, _ := protowire.ConsumeVarint(b)
+			parts[n] = int64(v)
+		}
+		b = b[size:]
+	}
+	const maxSeconds = int64(task.LastInstant) / 1000
+	if parts[1] < 0 || parts[1] > maxSeconds || parts[2] < 0 || parts[2] > 999_999_999 {
+		return 0, fmt.Errorf("%d s and %d ns is out of range", parts[1], parts[2])
+	}
+	return parts[1]*1000 + parts[2]/1_000_000, nil
+}
+
+// check judges what only the whole record shows.
+func check(p *task.Publication, seen uint32) error {
+	for _, n := range []protowire.Number{fieldTaskID, fieldSeq, fieldAttempt, fieldType, fieldKind, fieldScheduled, fieldAckTimeout} {
+		if seen&(1<<n) == 0 {
+			return fmt.Errorf("record: %s is missing", fieldName(n))
+		}
+	}
+	switch {
+	case !p.Task.Valid():
+		return fmt.Errorf("record: task_id: %d is not a task id", p.Task)
+	case p.Seq < 1:
+		return fmt.Errorf("record: seq: %d is not positive", p.Seq)
+	case p.Attempt < 1:
+		return fmt.Errorf("record: attempt: %d is not positive", p.Attempt)
+	case p.Missed < 0:
+		return fmt.Errorf("record: missed_count: %d is negative", p.Missed)
+	case p.Version < 0:
+		return fmt.Errorf("record: version: %d is negative", p.Version)
+	}
+	return nil
+}
+
+// Params decodes the wire bytes of perceptor.v1.Params. The map is never nil
+// and the caller's own.
+func Params(wire []byte) (map[string]string, error) {
+	params := make(map[string]string)
+	err := walkParams(wire, func(k, v []byte) { params[string(k)] = string(v) })
+	if err != nil {
+		return nil, fmt.Errorf("record: params: %w", err)
+	}
+	return params, nil
+}
+
+func walkParams(wire []byte, yield func(k, v []byte)) error {
+	count, total := 0, 0
+	for len(wire) > 0 {
+		n, typ, size := protowire.ConsumeTag(wire)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		wire = wire[size:]
+		size = protowire.ConsumeFieldValue(n, typ, wire)
+		if size < 0 {
+			return fmt.Errorf("entry %d: %w", count, protowire.ParseError(size))
+		}
+		if n == 1 {
+			if typ != protowire.BytesType {
+				return fmt.Errorf("entry %d has wire type %d; want %d", count, typ, protowire.BytesType)
+			}
+			entry, _ := protowire.ConsumeBytes(wire[:size])
+			k, v, err := splitEntry(entry)
+			if err != nil {
+				return fmt.Errorf("entry %d: %w", count, err)
+			}
+			count++
+			total += len(k) + len(v)
+			yield(k, v)
+		}
+		wire = wire[size:]
+	}
+	if count > task.MaxParams {
+		return fmt.Errorf("%d entries; at most %d are allowed", count, task.MaxParams)
+	}
+	if total > task.MaxParamsBytes {
+		return fmt.Errorf("%d bytes; at most %d are allowed", total, task.MaxParamsBytes)
+	}
+	return nil
+}
+
+// splitEntry reads one entry of the map: key = 1, value = 2, both strings.
+func splitEntry(entry []byte) (k, v []byte, err error) {
+	for len(entry) > 0 {
+		n, typ, size := protowire.ConsumeTag(entry)
+		if size < 0 {
+			return nil, nil, protowire.ParseError(size)
+		}
+		entry = entry[size:]
+		size = protowire.ConsumeFieldValue(n, typ, entry)
+		if size < 0 {
+			return nil, nil, protowire.ParseError(size)
+		}
+		if n == 1 || n == 2 {
+			if typ != protowire.BytesType {
+				return nil, nil, fmt.Errorf("field %d has wire type %d; want %d", n, typ, protowire.BytesType)
+			}
+			body, _ := protowire.ConsumeBytes(entry[:size])
+			if !utf8.Valid(body) {
+				return nil, nil, fmt.Errorf("field %d is not valid UTF-8", n)
+			}
+			if n == 1 {
+				k = body
+			} else {
+				v = body
+			}
+		}
+		entry = entry[size:]
+	}
+	if len(k) == 0 || len(k) > task.MaxParamKeyBytes {
+		return nil, nil, fmt.Errorf("the key %.40q has %d bytes; 1 to %d are allowed", k, len(k), task.MaxParamKeyBytes)
+	}
+	return k, v, nil
+}

@@ -1,0 +1,170 @@
+// Package record says how one delivery of one run looks on Kafka. The producer
+// and the client share it; docs/record-format.md tells it to other languages.
+//
+//   - The key is the task id in decimal. [Partition] spreads tasks by a hash of
+//     the id; no order is promised.
+//   - The value is the protobuf message perceptor.v1.RunRecord. It says all that
+//     a listener needs; the headers repeat some of it for tools.
+//   - The headers are those of CloudEvents 1.0 in binary mode, and three of our own.
+//
+// The params are stored as the wire bytes of perceptor.v1.Params and are passed
+// on untouched: nothing here builds a map to encode a record. So the encoder is
+// written by hand; a test holds it against the generated code.
+//
+// [Decode] is strict, because whatever is on a topic reaches it: it never
+// panics, allocates no more than a fixed multiple of its input, and its error
+// names the field that is wrong. Unknown fields are passed over, so that fields
+// can be added.
+package record
+
+import (
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Numbers of the fields of perceptor.v1.RunRecord.
+const (
+	fieldTaskID     protowire.Number = 1
+	fieldSeq        protowire.Number = 2
+	fieldAttempt    protowire.Number = 3
+	fieldType       protowire.Number = 4
+	fieldKind       protowire.Number = 5
+	fieldScheduled  protowire.Number = 6
+	fieldMissed     protowire.Number = 7
+	fieldVersion    protowire.Number = 8
+	fieldAckTimeout protowire.Number = 9
+	fieldClaimed    protowire.Number = 10
+	fieldParams     protowire.Number = 15
+)
+
+// What the headers say of every record.
+const (
+	SpecVersion = "1.0"
+	EventType   = "perceptor.run.v1"
+	ContentType = "application/protobuf"
+)
+
+// Names of the headers, in the order in which [Encode] writes them.
+const (
+	HeaderSpecVersion = "ce_specversion"
+	HeaderID          = "ce_id"
+	HeaderSource      = "ce_source"
+	HeaderType        = "ce_type"
+	HeaderTime        = "ce_time"
+	HeaderContentType = "content-type"
+	HeaderRunID       = "perceptor_run_id"
+	HeaderAttempt     = "perceptor_attempt"
+	HeaderScheduledAt = "perceptor_scheduled_at"
+)
+
+// MaxOverheadBytes bounds what a record has beside its params' keys and values:
+// key, value, headers and the framing of up to [task.MaxParams] entries. A
+// topic must take records of params limit + MaxOverheadBytes.
+const MaxOverheadBytes = 4 << 10
+
+// MaxValueBytes bounds the value of a record; [Decode] refuses longer ones.
+const MaxValueBytes = task.MaxParamsBytes + MaxOverheadBytes
+
+// Header is one header of a Kafka record.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// Encode returns the Kafka record of one delivery. tenant is the name of the
+// tenant, for ce_source. The caller may keep all results; value holds a copy of
+// p.Params. p is taken as it is: what the store hands out has been validated.
+func Encode(p task.Publication, tenant string) (key, value []byte, headers []Header) {
+	key = strconv.AppendInt(nil, int64(p.Task), 10)
+	return key, appendValue(make([]byte, 0, len(p.Params)+len(p.Kind)+96), &p), appendHeaders(&p, tenant)
+}
+
+func appendValue(b []byte, p *task.Publication) []byte {
+	b = appendVarint(b, fieldTaskID, int64(p.Task))
+	b = appendVarint(b, fieldSeq, p.Seq)
+	b = appendVarint(b, fieldAttempt, int64(p.Attempt))
+	b = appendVarint(b, fieldType, int64(p.Type))
+	b = appendBytes(b, fieldKind, p.Kind)
+	b = appendMillis(b, fieldScheduled, int64(p.ScheduledAt))
+	b = appendVarint(b, fieldMissed, p.Missed)
+	b = appendVarint(b, fieldVersion, int64(p.Version))
+	b = appendMillis(b, fieldAckTimeout, p.AckTimeout.Milliseconds())
+	b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
+	return appendBytes(b, fieldParams, p.Params)
+}
+
+// appendVarint appends an integer field; proto3 leaves out zero.
+func appendVarint(b []byte, n protowire.Number, v int64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
+}
+
+// appendBytes appends a string, bytes or message field; empty ones are left out.
+func appendBytes[T string | []byte](b []byte, n protowire.Number, v T) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(len(v)))
+	return append(b, v...)
+}
+
+// appendMillis appends a Timestamp or a Duration of ms >= 0: both are seconds = 1
+// and nanos = 2.
+func appendMillis(b []byte, n protowire.Number, ms int64) []byte {
+	var buf [24]byte
+	inner := appendVarint(buf[:0], 1, ms/1000)
+	inner = appendVarint(inner, 2, ms%1000*1_000_000)
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(len(inner)))
+	return append(b, inner...)
+}
+
+// The parts of headers that are the same in all records; nobody writes to them.
+var (
+	specVersion = []byte(SpecVersion)
+	eventType   = []byte(EventType)
+	contentType = []byte(ContentType)
+)
+
+func appendHeaders(p *task.Publication, tenant string) []Header {
+	// One buffer for all values: id = RUN_ID.ATTEMPT, of which run_id and attempt
+	// are parts.
+	buf := make([]byte, 0, 96+len(tenant))
+	buf = append(buf, p.RunID().String()...)
+	runEnd := len(buf)
+	buf = append(buf, '.')
+	buf = strconv.AppendInt(buf, int64(p.Attempt), 10)
+	idEnd := len(buf)
+	buf = append(append(buf, "/tenants/"...), tenant...)
+	sourceEnd := len(buf)
+	buf = append(buf, p.ScheduledAt.String()...)
+	timeEnd := len(buf)
+	buf = strconv.AppendInt(buf, int64(p.ScheduledAt), 10)
+	return []Header{
+		{HeaderSpecVersion, specVersion},
+		{HeaderID, buf[:idEnd:idEnd]},
+		{HeaderSource, buf[idEnd:sourceEnd:sourceEnd]},
+		{HeaderType, eventType},
+		{HeaderTime, buf[sourceEnd:timeEnd:timeEnd]},
+		{HeaderContentType, contentType},
+		{HeaderRunID, buf[:runEnd:runEnd]},
+		{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
+		{HeaderScheduledAt, buf[timeEnd:]},
+	}
+}
+
+// Partition returns the partition, 0 to n-1, of a task's records on a topic
+// with n >= 1 partitions. All deliveries of a task share it while n stays.
+func Partition(id task.ID, n int) int {
+	// The finalizer of splitmix64: ids are number*512 + shard, so their low bits
+	// alone would follow the shards of one batch.
+	x := uint64(id)
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return int(x % uint64(n))
+}
