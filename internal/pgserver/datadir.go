@@ -1,0 +1,150 @@
+package pgserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Files of ours inside the data directory.
+const (
+	passwordName = "perceptor.password"
+	logName      = "server.log"
+)
+
+const pidName = "postmaster.pid"
+
+// dataMajor returns the version of an existing data directory, 0 if dir is missing or empty.
+func dataMajor(dir string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
+	if errors.Is(err, os.ErrNotExist) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return 0, fmt.Errorf("read data directory: %w", err)
+		}
+		if len(entries) > 0 {
+			return 0, fmt.Errorf("%s is neither empty nor a PostgreSQL data directory", dir)
+		}
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read data directory: %w", err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("read data directory: %s/PG_VERSION says %q", dir, text)
+	}
+	return major, nil
+}
+
+// create makes a new data directory. It is made beside its place and renamed, so that a creation that
+// is cut off leaves nothing that looks like one.
+func (l *launcher) create(ctx context.Context) error {
+	l.opts.Progress("creating a PostgreSQL data directory in " + l.opts.DataDir)
+	draft := l.opts.DataDir + ".new"
+	if err := os.RemoveAll(draft); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(draft), 0o755); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	if err := l.account.canEnter(draft); err != nil {
+		return err
+	}
+	if err := os.Mkdir(draft, 0o700); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	if err := l.account.own(draft); err != nil {
+		return err
+	}
+	if err := l.initdb(ctx, draft); err != nil {
+		return err
+	}
+	if err := os.Rename(draft, l.opts.DataDir); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	return nil
+}
+
+func (l *launcher) initdb(ctx context.Context, dir string) error {
+	password := dir + ".password"
+	if err := os.WriteFile(password, []byte(rand.Text()), 0o600); err != nil {
+		return fmt.Errorf("write password: %w", err)
+	}
+	defer os.Remove(password) //nolint:errcheck // renamed away unless initdb failed
+	if err := l.account.own(password); err != nil {
+		return err
+	}
+	args := []string{
+		"--pgdata", dir, "--username", superuser, "--pwfile", password,
+		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C",
+	}
+	if l.opts.Scratch {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(l.binaries.Dir, "initdb"), args...)
+	cmd.Dir = dir
+	cmd.SysProcAttr = l.account.attr()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("create data directory: initdb: %w: %s", err, bytes.TrimSpace(out))
+	}
+	if err := os.Rename(password, filepath.Join(dir, passwordName)); err != nil {
+		return fmt.Errorf("keep password: %w", err)
+	}
+	return nil
+}
+
+// checkUnused returns [ErrInUse] while a server runs on dir, and removes a pid file that names a
+// process which is something else: PostgreSQL would take that one for a server. A pid file whose
+// process is gone is left alone, since PostgreSQL looks there for survivors of a crash.
+func checkUnused(dir string) error {
+	path := filepath.Join(dir, pidName)
+	pid, err := readPID(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+		return nil
+	}
+	users := usersOf(dir, pid)
+	if len(users) > 0 {
+		return fmt.Errorf("%w: %s by PostgreSQL with pid %d", ErrInUse, dir, users[0])
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale %s: %w", path, err)
+	}
+	return nil
+}
+
+func readPID(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("read pid file: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("%s does not begin with a process id: remove it if no PostgreSQL runs on %s", path, filepath.Dir(path))
+	}
+	return pid, nil
+}
+
+func readPassword(dir string) (string, error) {
+	password, err := os.ReadFile(filepath.Join(dir, passwordName))
+	if err != nil {
+		return "", fmt.Errorf("%s was not created by Perceptor, or its password is gone: %w", dir, err)
+	}
+	return strings.TrimSpace(string(password)), nil
+}

@@ -1,0 +1,114 @@
+package pgserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+// MirrorVariable names the environment variable with the address of a Maven repository to download from.
+const MirrorVariable = "PERCEPTOR_MAVEN_BASE_URL"
+
+// defaultMajor is downloaded when the data directory is new.
+const defaultMajor = 18
+
+var downloads = map[int]embeddedpostgres.PostgresVersion{
+	15: embeddedpostgres.V15,
+	16: embeddedpostgres.V16,
+	17: embeddedpostgres.V17,
+	18: embeddedpostgres.V18,
+}
+
+// Download returns binaries of a major version (0: the newest) from the user's cache directory, and
+// fetches them when they are not there. progress, if not nil, is told when it fetches.
+func Download(ctx context.Context, major int, progress func(what string)) (Binaries, error) {
+	if major == 0 {
+		major = defaultMajor
+	}
+	version, ok := downloads[major]
+	if !ok {
+		return Binaries{}, fmt.Errorf("%w: the data directory needs %d", ErrNotFound, major)
+	}
+	root, err := downloadDir()
+	if err != nil {
+		return Binaries{}, err
+	}
+	home := filepath.Join(root, "postgres-"+string(version))
+	bin := filepath.Join(home, "bin")
+	if b, err := binariesIn(ctx, bin); err == nil {
+		return b, nil
+	}
+	unlock, err := subprocess.LockFile(ctx, home+".lock")
+	if err != nil {
+		return Binaries{}, err
+	}
+	defer unlock()
+	if b, err := binariesIn(ctx, bin); err == nil {
+		return b, nil
+	}
+	if progress != nil {
+		progress(fmt.Sprintf("downloading PostgreSQL %s to %s", version, home))
+	}
+	if err := fetch(version, root, home); err != nil {
+		return Binaries{}, fmt.Errorf("%w, and the download failed: %w; install it, for example with: apt-get install postgresql", ErrNotFound, err)
+	}
+	return binariesIn(ctx, bin)
+}
+
+// downloadDir is a place that the server's user can enter, as root's home directory is not.
+func downloadDir() (string, error) {
+	dir := "/var/cache/perceptor"
+	if os.Geteuid() != 0 {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("find cache directory: %w", err)
+		}
+		dir = filepath.Join(cache, "perceptor")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("create cache directory: %w", err)
+	}
+	return dir, nil
+}
+
+// fetch downloads and unpacks into home. The library has no call for this alone: it is asked to start a
+// server in a scratch directory, which as root cannot succeed, and its verdict on that does not matter.
+func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
+	scratch, err := os.MkdirTemp(root, "fetch-")
+	if err != nil {
+		return fmt.Errorf("create scratch directory: %w", err)
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // a leftover is harmless
+	port, err := subprocess.FreePort()
+	if err != nil {
+		return err
+	}
+	unpacked := filepath.Join(scratch, "unpacked")
+	config := embeddedpostgres.DefaultConfig().
+		Version(version).Port(uint32(port)).Logger(io.Discard).StartTimeout(time.Minute).
+		CachePath(scratch).BinariesPath(unpacked).RuntimePath(filepath.Join(scratch, "run"))
+	if mirror := os.Getenv(MirrorVariable); mirror != "" {
+		config = config.BinaryRepositoryURL(mirror)
+	}
+	server := embeddedpostgres.NewDatabase(config)
+	startErr := server.Start()
+	if startErr == nil {
+		if err := server.Stop(); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(unpacked, "bin", "postgres")); err != nil {
+		return startErr
+	}
+	if err := os.RemoveAll(home); err != nil {
+		return err
+	}
+	return os.Rename(unpacked, home)
+}

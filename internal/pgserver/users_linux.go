@@ -1,0 +1,35 @@
+package pgserver
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// usersOf returns the processes that work inside dir: every process of PostgreSQL does. The process
+// that the pid file names is of no special interest here.
+func usersOf(dir string, _ int) []int {
+	resolved, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, link := range links {
+		if cwd, err := os.Readlink(link); err != nil || cwd != resolved {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && isPostgres(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func isPostgres(pid int) bool {
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	return err == nil && (string(name) == "postgres\n" || string(name) == "postmaster\n")
+}

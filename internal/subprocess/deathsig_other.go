@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package subprocess
+
+import "syscall"
+
+func setParentDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}

@@ -1,0 +1,76 @@
+package subprocess
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// clockTicks is the kernel's USER_HZ, 100 on every architecture that Go runs on.
+const clockTicks = 100
+
+// Children returns the process ids whose parent is pid. A process that has ended has none.
+func Children(pid int) ([]int, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var children []int
+	for _, path := range stats {
+		fields, err := statFields(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		if parent, _ := strconv.Atoi(fields[1]); parent != pid {
+			continue
+		}
+		if child, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			children = append(children, child)
+		}
+	}
+	return children, nil
+}
+
+// Alive reports whether pid is a process that has not ended. One that nobody waited for yet has ended.
+func Alive(pid int) bool {
+	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && fields[0] != "Z" && fields[0] != "X"
+}
+
+// CPUTime returns the processor time (user and system) that pid and its waited-for children have used.
+func CPUTime(pid int) (time.Duration, error) {
+	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read processor time of pid %d: %w", pid, err)
+	}
+	var ticks int64
+	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read processor time of pid %d: %w", pid, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / clockTicks, nil
+}
+
+// statFields returns the fields of a /proc stat file that follow the command's name, state first.
+func statFields(path string) ([]string, error) {
+	line, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	end := bytes.LastIndexByte(line, ')') // the name may hold spaces and parentheses
+	var fields []string
+	for _, field := range bytes.Fields(line[end+1:]) {
+		fields = append(fields, string(field))
+	}
+	if len(fields) < 15 {
+		return nil, errors.New("unexpected format of " + path)
+	}
+	return fields, nil
+}

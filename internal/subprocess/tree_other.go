@@ -1,0 +1,42 @@
+//go:build unix && !linux
+
+package subprocess
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"time"
+)
+
+// Children returns the process ids whose parent is pid. A process that has ended has none.
+func Children(pid int) ([]int, error) {
+	out, err := exec.Command("ps", "-axo", "pid=,ppid=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var children []int
+	for line := range bytes.Lines(out) {
+		fields := bytes.Fields(line)
+		if len(fields) != 2 || string(fields[1]) != strconv.Itoa(pid) {
+			continue
+		}
+		if child, err := strconv.Atoi(string(fields[0])); err == nil {
+			children = append(children, child)
+		}
+	}
+	return children, nil
+}
+
+// Alive reports whether pid is a process that has not ended. One that nobody waited for yet has ended.
+func Alive(pid int) bool {
+	out, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
+	return err == nil && !bytes.HasPrefix(out, []byte("Z"))
+}
+
+// CPUTime is known on Linux only.
+func CPUTime(int) (time.Duration, error) {
+	return 0, fmt.Errorf("read processor time: %w", errors.ErrUnsupported)
+}

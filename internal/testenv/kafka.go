@@ -1,0 +1,148 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+// KafkaServer is a one-node Kafka, broker and controller in one. Its methods may be called concurrently.
+type KafkaServer struct {
+	javaServer
+}
+
+// NewKafka starts a Kafka for one test, which may stop, kill, pause and restart it.
+func NewKafka(tb testing.TB) *KafkaServer {
+	tb.Helper()
+	return private(tb, func(ctx context.Context, dir string) (*KafkaServer, error) {
+		return StartKafka(ctx, dir)
+	})
+}
+
+// StartKafka starts a Kafka with its data in dir, which is created, and returns when topics can be
+// created and consumer groups joined. Topics are not created by their use.
+func StartKafka(ctx context.Context, dir string) (*KafkaServer, error) {
+	s, err := startKafka(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("start Kafka: %w", err)
+	}
+	return s, nil
+}
+
+func startKafka(ctx context.Context, dir string) (*KafkaServer, error) {
+	java, err := findJava(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lib, err := library(ctx, "kafka", kafkaList)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "server.properties")
+	run := func(args ...string) *exec.Cmd {
+		return exec.Command(java, append([]string{"-Xmx512m", "-XX:TieredStopAtLevel=4",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*")}, args...)...)
+	}
+	s := &KafkaServer{javaServer{dir: dir}}
+	s.program = func() *exec.Cmd { return run("kafka.Kafka", config) }
+	s.answers = func(ctx context.Context) error { return joinable(ctx, s.addr) }
+	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
+		return formatKafka(dir, config, port, run)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// formatKafka writes the configuration and prepares the data directory, unless it was before.
+func formatKafka(dir, config string, port int, run func(...string) *exec.Cmd) error {
+	controller, err := subprocess.FreePort()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(config, kafkaConfig(dir, port, controller), 0o600); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", "meta.properties")); err == nil {
+		return nil
+	}
+	id := make([]byte, 16)
+	rand.Read(id) //nolint:errcheck // never fails
+	cmd := run("kafka.tools.StorageTool", "format", "-t", base64.RawURLEncoding.EncodeToString(id), "-c", config)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("format data directory: %w: %s", err, bytes.TrimSpace(out[max(0, len(out)-lastWords):]))
+	}
+	return nil
+}
+
+func kafkaConfig(dir string, port, controller int) []byte {
+	return fmt.Appendf(nil, `node.id=1
+process.roles=broker,controller
+controller.quorum.voters=1@127.0.0.1:%[2]d
+listeners=PLAINTEXT://127.0.0.1:%[1]d,CONTROLLER://127.0.0.1:%[2]d
+advertised.listeners=PLAINTEXT://127.0.0.1:%[1]d
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs=%[3]s
+num.partitions=4
+auto.create.topics.enable=false
+default.replication.factor=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+log.segment.bytes=67108864
+log.cleaner.dedupe.buffer.size=8388608
+`, port, controller, filepath.Join(dir, "data"))
+}
+
+// joinable asks for a group's coordinator: with that answer the broker is up, and the topic of the
+// groups' offsets exists, whose creation would otherwise delay the first group by seconds.
+func joinable(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	transport := &kafka.Transport{DialTimeout: probeWait, IdleTimeout: probeWait}
+	defer transport.CloseIdleConnections()
+	tcp, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return err
+	}
+	client := &kafka.Client{Addr: tcp, Timeout: probeWait, Transport: transport}
+	found, err := client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{
+		Key: "perceptor-" + strconv.Itoa(os.Getpid()), KeyType: kafka.CoordinatorKeyTypeConsumer,
+	})
+	if err != nil {
+		return err
+	}
+	if found.Error != nil {
+		return found.Error
+	}
+	if found.Coordinator == nil || found.Coordinator.Port == 0 {
+		return errors.New("Kafka names no coordinator yet") //nolint:staticcheck // a name begins it
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/pgserver"
+)
+
+// postgresSettings suit many small tests at once.
+var postgresSettings = map[string]string{
+	"max_connections":           "300",
+	"max_locks_per_transaction": "512",
+	"shared_buffers":            "256MB",
+	"max_wal_size":              "4GB",
+	"jit":                       "off",
+}
+
+const adminWait = 30 * time.Second
+
+// PostgresServer is a PostgreSQL server. Its methods may be called concurrently.
+type PostgresServer struct {
+	dsn      string
+	external bool
+	options  pgserver.Options
+
+	mu     sync.Mutex
+	server *pgserver.Server
+}
+
+// PostgresOption changes how a PostgreSQL server is started.
+type PostgresOption func(*pgserver.Options)
+
+// Setting sets one of postgresql.conf, such as shared_buffers.
+func Setting(name, value string) PostgresOption {
+	return func(o *pgserver.Options) { o.Settings[name] = value }
+}
+
+// NewPostgres starts a PostgreSQL server for one test, which may stop, kill, pause and restart it.
+func NewPostgres(tb testing.TB, opts ...PostgresOption) *PostgresServer {
+	tb.Helper()
+	return private(tb, func(ctx context.Context, dir string) (*PostgresServer, error) {
+		return StartPostgres(ctx, dir, opts...)
+	})
+}
+
+// StartPostgres starts a PostgreSQL server with its data in dir, which is created.
+func StartPostgres(ctx context.Context, dir string, opts ...PostgresOption) (*PostgresServer, error) {
+	o := pgserver.Options{
+		DataDir:   dir,
+		Settings:  maps.Clone(postgresSettings),
+		Preferred: map[string]string{"wal_compression": "lz4"},
+		Scratch:   true,
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	server, err := pgserver.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	o.Port = server.Port()
+	return &PostgresServer{dsn: server.DSN(), options: o, server: server}, nil
+}
+
+// DSN is the connection string of a superuser for the database named postgres.
+func (s *PostgresServer) DSN() string { return s.dsn }
+
+// PID is the postmaster's process id, 0 if the server was not started here.
+func (s *PostgresServer) PID() int {
+	server, err := s.own()
+	if err != nil {
+		return 0
+	}
+	return server.PID()
+}
+
+// CPUTime is the processor time that the server's processes have used since the last start.
+func (s *PostgresServer) CPUTime() (time.Duration, error) {
+	server, err := s.own()
+	if err != nil {
+		return 0, err
+	}
+	return server.CPUTime()
+}
+
+// Stop shuts the server down. Stopping a stopped server is no error.
+func (s *PostgresServer) Stop(ctx context.Context) error {
+	server, err := s.own()
+	if err != nil {
+		return err
+	}
+	return server.Stop(ctx)
+}
+
+// Kill ends all processes of the server with SIGKILL and returns when they are gone.
+func (s *PostgresServer) Kill() error {
+	server, err := s.own()
+	if err != nil {
+		return err
+	}
+	return server.Kill()
+}
+
+// Pause freezes the server: connections stay open and nothing answers, until Resume.
+func (s *PostgresServer) Pause() error {
+	server, err := s.own()
+	if err != nil {
+		return err
+	}
+	return server.Pause()
+}
+
+// Resume ends a Pause.
+func (s *PostgresServer) Resume() error {
+	server, err := s.own()
+	if err != nil {
+		return err
+	}
+	return server.Resume()
+}
+
+// Restart starts a server that was stopped or killed, on the same port and data; a running one is
+// stopped first.
+func (s *PostgresServer) Restart(ctx context.Context) error {
+	if err := s.Stop(ctx); err != nil {
+		return err
+	}
+	server, err := pgserver.Start(ctx, s.options)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server = server
+	return nil
+}
+
+func (s *PostgresServer) own() (*pgserver.Server, error) {
+	if s.external {
+		return nil, ErrShared
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.server, nil
+}
+
+// Database creates an empty database on the shared server, drops it at the test's end, and returns its
+// connection string.
+func Database(tb testing.TB) string {
+	tb.Helper()
+	return Postgres(tb).Database(tb)
+}
+
+// Database creates an empty database on this server, drops it at the test's end, and returns its
+// connection string.
+func (s *PostgresServer) Database(tb testing.TB) string {
+	tb.Helper()
+	name := "test_" + randomName()
+	if err := s.administer("CREATE DATABASE " + pgx.Identifier{name}.Sanitize()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if server, err := s.own(); err == nil && !running(server) {
+			return // gone with its server
+		}
+		if err := s.administer("DROP DATABASE " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"); err != nil {
+			tb.Error(err)
+		}
+	})
+	dsn, err := withDatabase(s.dsn, name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dsn
+}
+
+func running(server *pgserver.Server) bool {
+	select {
+	case <-server.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *PostgresServer) administer(statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminWait)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
+}
+
+// withDatabase replaces the database of a connection string, in the form of a URL.
+func withDatabase(dsn, name string) (string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil || u.Scheme == "" {
+		return "", fmt.Errorf("%s is not of the form postgres://user:password@host:port/database", PostgresVariable)
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}

@@ -1,0 +1,233 @@
+// Package testenv gives tests and load runs the real servers: PostgreSQL, Apache ZooKeeper 3.9.4 and
+// Apache Kafka 4.1.0 (KRaft, one node), each on a port of 127.0.0.1 that was free.
+//
+// Shared servers serve a whole test run: [Postgres], [ZooKeeper] and [Kafka] return the ones named by
+// PERCEPTOR_TEST_POSTGRES_DSN, PERCEPTOR_TEST_ZOOKEEPER and PERCEPTOR_TEST_KAFKA. The command
+// internal/testenv/cmd/testenv starts all three, sets the variables for another command and stops the
+// servers after it; `make test` runs go test under it. Without a variable the first call in a test
+// process starts a server for that process, so that one package's tests work alone; such a package has
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+//
+// Tests keep apart by [Database], [Root] and [TopicPrefix], so they may run in parallel.
+//
+// Private servers are for tests that hurt them: [NewPostgres], [NewZooKeeper] and [NewKafka] can be
+// stopped, killed, paused and restarted, on the same port and data. [StartPostgres], [StartZooKeeper]
+// and [StartKafka] do the same without a test.
+//
+// PostgreSQL is the machine's own (15 to 18), else a download. Kafka and ZooKeeper need Java 17; their
+// files are pinned by SHA-256 in the directory artifacts, fetched once and kept in the user's cache.
+// All servers die with the process that started them.
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+// Environment variables that name running servers to use instead of starting some.
+const (
+	PostgresVariable  = "PERCEPTOR_TEST_POSTGRES_DSN" // connection string of a superuser
+	ZooKeeperVariable = "PERCEPTOR_TEST_ZOOKEEPER"    // host:port
+	KafkaVariable     = "PERCEPTOR_TEST_KAFKA"        // host:port
+)
+
+var variableOf = map[string]string{"zookeeper": ZooKeeperVariable, "kafka": KafkaVariable}
+
+// ErrShared is returned by methods that would take a shared server away from other tests.
+var ErrShared = errors.New("the server is shared with other tests: start one of your own with New")
+
+const (
+	startTimeout = 5 * time.Minute // holds a first download
+	stopTimeout  = 30 * time.Second
+	scratchName  = "perceptor-test-"
+)
+
+// shared holds the servers of this process.
+var shared struct {
+	sync.Mutex
+	dir       string
+	postgres  *PostgresServer
+	zookeeper *ZooKeeperServer
+	kafka     *KafkaServer
+	errs      map[string]error
+}
+
+// Postgres returns the shared PostgreSQL server.
+func Postgres(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	return share(tb, "PostgreSQL", &shared.postgres, PostgresVariable,
+		func(dsn string) *PostgresServer { return &PostgresServer{dsn: dsn, external: true} },
+		func(ctx context.Context, dir string) (*PostgresServer, error) { return StartPostgres(ctx, dir) })
+}
+
+// ZooKeeper returns the shared ZooKeeper server.
+func ZooKeeper(tb testing.TB) *ZooKeeperServer {
+	tb.Helper()
+	return share(tb, "ZooKeeper", &shared.zookeeper, ZooKeeperVariable,
+		func(addr string) *ZooKeeperServer { return &ZooKeeperServer{javaServer{addr: addr, external: true}} },
+		func(ctx context.Context, dir string) (*ZooKeeperServer, error) { return StartZooKeeper(ctx, dir) })
+}
+
+// Kafka returns the shared Kafka broker.
+func Kafka(tb testing.TB) *KafkaServer {
+	tb.Helper()
+	return share(tb, "Kafka", &shared.kafka, KafkaVariable,
+		func(addr string) *KafkaServer {
+			return &KafkaServer{javaServer: javaServer{addr: addr, external: true}}
+		},
+		func(ctx context.Context, dir string) (*KafkaServer, error) { return StartKafka(ctx, dir) })
+}
+
+// share returns the server in slot: named by a variable, or started by the first caller. A start that
+// failed once fails for every later test at once.
+func share[S any](tb testing.TB, name string, slot **S, variable string, named func(string) *S, start func(context.Context, string) (*S, error)) *S {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if *slot != nil {
+		return *slot
+	}
+	if value := os.Getenv(variable); value != "" {
+		*slot = named(value)
+		return *slot
+	}
+	if err := shared.errs[name]; err != nil {
+		tb.Fatalf("%v", err)
+	}
+	server, err := startShared(name, start)
+	if err != nil {
+		if shared.errs == nil {
+			shared.errs = map[string]error{}
+		}
+		shared.errs[name] = err
+		tb.Fatalf("%v", err)
+	}
+	*slot = server
+	return server
+}
+
+func startShared[S any](name string, start func(context.Context, string) (*S, error)) (*S, error) {
+	if shared.dir == "" {
+		dir, err := scratchDir()
+		if err != nil {
+			return nil, err
+		}
+		shared.dir = dir
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return start(ctx, filepath.Join(shared.dir, strings.ToLower(name)))
+}
+
+// Main runs a package's tests, stops the servers that they shared and exits.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := StopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// StopShared stops the shared servers that this process started and removes their data.
+func StopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	var errs []error
+	if s := shared.postgres; s != nil && !s.external {
+		errs = append(errs, s.Stop(ctx))
+	}
+	if s := shared.zookeeper; s != nil && !s.external {
+		errs = append(errs, s.Stop(ctx))
+	}
+	if s := shared.kafka; s != nil && !s.external {
+		errs = append(errs, s.Stop(ctx))
+	}
+	if shared.dir != "" {
+		errs = append(errs, os.RemoveAll(shared.dir))
+	}
+	shared.postgres, shared.zookeeper, shared.kafka, shared.dir = nil, nil, nil, ""
+	return errors.Join(errs...)
+}
+
+// private starts a server for one test and stops it at the test's end.
+func private[S interface{ Stop(context.Context) error }](tb testing.TB, start func(context.Context, string) (S, error)) S {
+	tb.Helper()
+	dir, err := scratchDir()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	server, err := start(ctx, filepath.Join(dir, "server"))
+	if err != nil {
+		os.RemoveAll(dir) //nolint:errcheck // the start's error is the one to tell
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			tb.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Error(err)
+		}
+	})
+	return server
+}
+
+// scratchDir returns a new directory that every user may enter, named after this process, and removes
+// those of processes that were killed.
+func scratchDir() (string, error) {
+	sweepScratch()
+	dir, err := os.MkdirTemp("", scratchName+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return "", fmt.Errorf("create scratch directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", fmt.Errorf("open scratch directory: %w", err)
+	}
+	return dir, nil
+}
+
+func sweepScratch() {
+	found, err := filepath.Glob(filepath.Join(os.TempDir(), scratchName+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range found {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), scratchName), "-")
+		if pid, err := strconv.Atoi(owner); err == nil && !subprocess.Alive(pid) {
+			os.RemoveAll(dir) //nolint:errcheck // the next run tries again
+		}
+	}
+}
+
+// Root returns a ZooKeeper path that no other test uses, such as /perceptor-test-x. It is not created.
+func Root(tb testing.TB) string {
+	tb.Helper()
+	return "/perceptor-test-" + randomName()
+}
+
+// TopicPrefix returns a prefix of topic and group names that no other test uses, with a dot at its end.
+func TopicPrefix(tb testing.TB) string {
+	tb.Helper()
+	return "test-" + randomName() + "."
+}
+
+func randomName() string { return strings.ToLower(rand.Text()[:12]) }

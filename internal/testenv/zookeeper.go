@@ -1,0 +1,117 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	defaultTick = 500 * time.Millisecond
+	probeWait   = time.Second
+)
+
+// ZooKeeperServer is a standalone ZooKeeper. Its methods may be called concurrently.
+type ZooKeeperServer struct{ javaServer }
+
+// ZooKeeperOption changes how a ZooKeeper is started.
+type ZooKeeperOption func(*zookeeperOptions)
+
+type zookeeperOptions struct{ tick time.Duration }
+
+// TickTime sets ZooKeeper's unit of time (default 500 ms). The server grants sessions of 2 to 20 ticks.
+func TickTime(tick time.Duration) ZooKeeperOption {
+	return func(o *zookeeperOptions) { o.tick = tick }
+}
+
+// NewZooKeeper starts a ZooKeeper for one test, which may stop, kill, pause and restart it.
+func NewZooKeeper(tb testing.TB, opts ...ZooKeeperOption) *ZooKeeperServer {
+	tb.Helper()
+	return private(tb, func(ctx context.Context, dir string) (*ZooKeeperServer, error) {
+		return StartZooKeeper(ctx, dir, opts...)
+	})
+}
+
+// StartZooKeeper starts a ZooKeeper with its data in dir, which is created, and returns when it serves.
+func StartZooKeeper(ctx context.Context, dir string, opts ...ZooKeeperOption) (*ZooKeeperServer, error) {
+	s, err := startZooKeeper(ctx, dir, opts)
+	if err != nil {
+		return nil, fmt.Errorf("start ZooKeeper: %w", err)
+	}
+	return s, nil
+}
+
+func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*ZooKeeperServer, error) {
+	o := zookeeperOptions{tick: defaultTick}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	java, err := findJava(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lib, err := library(ctx, "zookeeper", zookeeperList)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "zoo.cfg")
+	s := &ZooKeeperServer{javaServer{dir: dir}}
+	s.program = func() *exec.Cmd {
+		return exec.Command(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*"),
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
+	}
+	s.answers = func(context.Context) error { return serves(s.addr) }
+	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
+		return os.WriteFile(config, zookeeperConfig(dir, port, o.tick), 0o600)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func zookeeperConfig(dir string, port int, tick time.Duration) []byte {
+	return fmt.Appendf(nil, `dataDir=%s
+clientPort=%d
+clientPortAddress=127.0.0.1
+tickTime=%d
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr,ruok,cons,wchs
+`, filepath.Join(dir, "data"), port, tick.Milliseconds())
+}
+
+// serves asks for the server's state: its port answers a moment before it serves.
+func serves(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, probeWait)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // only asked
+	if err := conn.SetDeadline(time.Now().Add(probeWait)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(string(answer), "Zookeeper version:") {
+		return errors.New("ZooKeeper says: " + strings.TrimSpace(string(answer)))
+	}
+	return nil
+}
