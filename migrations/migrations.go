@@ -1,0 +1,138 @@
+// Package migrations holds the versioned schema of one logical database and
+// brings databases up to date. Every version is a file in sql/, embedded in the
+// program. Running it twice, or from several processes at once, is safe: a
+// session lock lets one of them work while the others wait, and each version is
+// a transaction.
+//
+// Supports PostgreSQL 15 to 18.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// Servers older or newer than these are refused.
+const (
+	minServerVersion = 150000
+	maxServerVersion = 190000
+)
+
+// Step is one version that was applied.
+type Step struct {
+	Version int64
+	Name    string
+}
+
+// Up creates the schema when it is missing and applies all versions that it has
+// not seen. config must not set a search_path of its own. It returns the steps
+// that were applied now.
+func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, error) {
+	db := open(config, schema)
+	defer db.Close()
+	if err := checkServer(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := createSchema(ctx, db, schema); err != nil {
+		return nil, err
+	}
+	p, err := provider(db)
+	if err != nil {
+		return nil, err
+	}
+	results, err := p.Up(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s: %w", schema, err)
+	}
+	steps := make([]Step, len(results))
+	for i, r := range results {
+		steps[i] = Step{Version: r.Source.Version, Name: r.Source.Path}
+	}
+	return steps, nil
+}
+
+// Latest returns the newest version that this program knows.
+func Latest() int64 {
+	entries, err := fs.ReadDir(files, "sql")
+	if err != nil {
+		return 0
+	}
+	return int64(len(entries))
+}
+
+// Version returns the version that the schema has; 0 when it has none.
+func Version(ctx context.Context, config *pgx.ConnConfig, schema string) (int64, error) {
+	db := open(config, schema)
+	defer db.Close()
+	var version sql.NullInt64
+	err := db.QueryRowContext(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	var missing interface{ SQLState() string }
+	if errors.As(err, &missing) && (missing.SQLState() == "42P01" || missing.SQLState() == "3F000") {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read version of %s: %w", schema, err)
+	}
+	return version.Int64, nil
+}
+
+func open(config *pgx.ConnConfig, schema string) *sql.DB {
+	c := config.Copy()
+	c.RuntimeParams["search_path"] = schema
+	c.RuntimeParams["statement_timeout"] = "300s"
+	db := stdlib.OpenDB(*c)
+	db.SetMaxOpenConns(2)
+	return db
+}
+
+func checkServer(ctx context.Context, db *sql.DB) error {
+	var version int
+	if err := db.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		return fmt.Errorf("read server version: %w", err)
+	}
+	if version < minServerVersion || version >= maxServerVersion {
+		return fmt.Errorf("PostgreSQL %d is not supported: want 15 to 18", version/10000)
+	}
+	return nil
+}
+
+// createSchema tolerates another process that creates it at the same moment.
+func createSchema(ctx context.Context, db *sql.DB, schema string) error {
+	_, err := db.ExecContext(ctx, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{schema}.Sanitize())
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && (state.SQLState() == "23505" || state.SQLState() == "42P06") {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create schema %s: %w", schema, err)
+	}
+	return nil
+}
+
+func provider(db *sql.DB) (*goose.Provider, error) {
+	sub, err := fs.Sub(files, "sql")
+	if err != nil {
+		return nil, err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return nil, err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, sub, goose.WithSessionLocker(locker))
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	return p, nil
+}

@@ -1,0 +1,197 @@
+-- One logical database: a schema whose name ends in its number (00 to 15). All
+-- instants are int8 milliseconds since 1970-01-01T00:00:00Z.
+
+-- +goose Up
+
+-- The only clock of the system. Floored, so that nothing is ever early.
+CREATE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
+AS $$ SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::int8 $$;
+
+-- The near tier: tasks (run = 0) and those runs of NON_BLOCKING tasks that have
+-- a row of their own (run = their seq). due_at is the only indexed clock.
+CREATE TABLE task (
+  shard              int2 NOT NULL,
+  tenant_id          int4 NOT NULL,
+  id                 int8 NOT NULL,
+  run                int8 NOT NULL,
+  due_at             int8,            -- next run, ack deadline or retry; NULL: nothing to wait for
+  scheduled_at       int8 NOT NULL,   -- of the open run, else of the next run
+  anchor             int8 NOT NULL,   -- scheduled_at of run seq: a point of the grid
+  begin_at           int8 NOT NULL,
+  end_at             int8,            -- NULL: never
+  interval_ms        int8,            -- NULL: ONE_SHOT
+  seq                int8 NOT NULL DEFAULT 0,
+  max_count          int8,            -- NULL: no limit
+  open_runs          int8 NOT NULL DEFAULT 0,  -- bit i: run seq - i awaits its result
+  first_claim_at     int8,            -- of the open run; NULL: none is open
+  holder             int8,            -- who has the lease; NULL: nobody
+  missed             int8 NOT NULL DEFAULT 0,
+  give_up_after_ms   int8 NOT NULL,
+  retention_ms       int8 NOT NULL,
+  created_at         int8 NOT NULL,
+  ack_timeout_ms     int4 NOT NULL,
+  initial_backoff_ms int4 NOT NULL,
+  max_backoff_ms     int4 NOT NULL,
+  attempt            int4 NOT NULL DEFAULT 0,
+  failures           int4 NOT NULL DEFAULT 0,
+  open_rows          int4 NOT NULL DEFAULT 0,
+  version            int4 NOT NULL DEFAULT 1,
+  max_attempts       int2 NOT NULL,
+  multiplier         int2 NOT NULL,   -- hundredths
+  jitter             int2 NOT NULL,   -- hundredths
+  type               int2 NOT NULL,
+  state              int2 NOT NULL,
+  paused             bool NOT NULL DEFAULT false,
+  out                bool NOT NULL DEFAULT false,  -- an attempt is delivered and awaits its result
+  stop_on_failure    bool NOT NULL DEFAULT false,
+  kind               text NOT NULL,
+  params             bytea NOT NULL,  -- wire bytes of perceptor.v1.Params
+  CONSTRAINT task_id_in_shard    CHECK (id % 512 = shard AND id >= 512),
+  CONSTRAINT task_type           CHECK (type IN (1, 2, 3)),
+  CONSTRAINT task_living         CHECK (state IN (1, 2)),
+  CONSTRAINT task_run_row        CHECK (run = 0 OR (type = 2 AND state = 2 AND NOT paused AND open_runs = 0 AND open_rows = 0)),
+  CONSTRAINT task_schedule       CHECK ((type = 1) = (interval_ms IS NULL) AND interval_ms > 0),
+  CONSTRAINT task_scheduled_due  CHECK (state <> 1 OR (due_at IS NULL) = paused),
+  CONSTRAINT task_held_is_out    CHECK (holder IS NULL OR (out AND state = 2)),
+  CONSTRAINT task_bits           CHECK (type = 2 OR (open_runs = 0 AND open_rows = 0)),
+  CONSTRAINT task_attempt        CHECK ((attempt > 0) = (state = 2 AND (type <> 2 OR run > 0)))
+) PARTITION BY LIST (shard);
+
+-- +goose StatementBegin
+DO $$
+DECLARE
+  first int := substring(current_schema() FROM '\d+$')::int * 32;
+BEGIN
+  FOR s IN first .. first + 31 LOOP
+    EXECUTE format('CREATE TABLE %I PARTITION OF task FOR VALUES IN (%s) WITH (fillfactor = 90,'
+      ' autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500,'
+      ' autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 5000)',
+      'task_' || lpad(s::text, 3, '0'), s);
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- int2 + int4 + int8 align to 16 bytes, so the shard costs nothing and lets the
+-- parent declare the key.
+ALTER TABLE task ADD CONSTRAINT task_pkey PRIMARY KEY (shard, tenant_id, id, run);
+CREATE INDEX task_due ON task (due_at);
+
+-- Numbers of ids, in blocks: one draw serves 1,024 tasks.
+CREATE SEQUENCE task_number INCREMENT BY 1024 MINVALUE 1024 START WITH 1024;
+
+-- What an add stored, so that its retry stores nothing. One row per request.
+CREATE TABLE task_key (
+  shard      int2 NOT NULL,
+  tenant_id  int4 NOT NULL,
+  key        text NOT NULL,
+  first_id   int8 NOT NULL,           -- of consecutive ids in this shard
+  n          int4 NOT NULL,           -- how many tasks the request had
+  refused    int4[],                  -- indexes of tasks that were refused; NULL: none
+  body_hash  bytea NOT NULL,
+  expires_at int8 NOT NULL,
+  CONSTRAINT task_key_pkey PRIMARY KEY (shard, tenant_id, key)
+);
+-- Rows are inserted in the order of their expiry, so a block range index finds
+-- the expired ones and costs an insert nothing.
+CREATE INDEX task_key_expiry ON task_key USING brin (expires_at) WITH (pages_per_range = 16);
+
+-- Finished tasks, kept for their retention.
+CREATE TABLE task_done (
+  tenant_id       int4 NOT NULL,
+  id              int8 NOT NULL,
+  finished_at     int8 NOT NULL,
+  expires_at      int8 NOT NULL,
+  begin_at        int8 NOT NULL,
+  end_at          int8,
+  interval_ms     int8,
+  seq             int8 NOT NULL,
+  max_count       int8,
+  missed          int8 NOT NULL,
+  give_up_after_ms int8 NOT NULL,
+  retention_ms    int8 NOT NULL,
+  created_at      int8 NOT NULL,
+  ack_timeout_ms  int4 NOT NULL,
+  initial_backoff_ms int4 NOT NULL,
+  max_backoff_ms  int4 NOT NULL,
+  version         int4 NOT NULL,
+  max_attempts    int2 NOT NULL,
+  multiplier      int2 NOT NULL,
+  jitter          int2 NOT NULL,
+  type            int2 NOT NULL,
+  state           int2 NOT NULL,
+  stop_on_failure bool NOT NULL,
+  kind            text NOT NULL,
+  params          bytea NOT NULL,
+  CONSTRAINT task_done_pkey  PRIMARY KEY (tenant_id, id),
+  CONSTRAINT task_done_final CHECK (state IN (3, 4, 5))
+);
+CREATE INDEX task_done_expiry ON task_done (expires_at);
+
+-- Runs that were given up.
+CREATE TABLE dead_run (
+  tenant_id    int4 NOT NULL,
+  id           int8 NOT NULL,
+  seq          int8 NOT NULL,
+  scheduled_at int8 NOT NULL,
+  died_at      int8 NOT NULL,
+  attempt      int4 NOT NULL,
+  reason       int2 NOT NULL,
+  kind         text NOT NULL,
+  error        text NOT NULL,
+  params       bytea NOT NULL,
+  CONSTRAINT dead_run_pkey   PRIMARY KEY (tenant_id, id, seq),
+  CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3))
+);
+
+-- Who owns a shard (item = its number) or this database's chores (item = 512 +
+-- its number). The epoch only grows; every claiming transaction asserts epoch
+-- and nonce under FOR SHARE.
+CREATE TABLE owner (
+  item        int2 NOT NULL,
+  epoch       int8 NOT NULL DEFAULT 0,
+  nonce       int8 NOT NULL DEFAULT 0,
+  name        text NOT NULL DEFAULT '',
+  hint_addr   text NOT NULL DEFAULT '',
+  acquired_at int8 NOT NULL DEFAULT 0,
+  CONSTRAINT owner_pkey PRIMARY KEY (item)
+) WITH (fillfactor = 50);
+
+-- +goose StatementBegin
+DO $$
+DECLARE
+  d int := substring(current_schema() FROM '\d+$')::int;
+BEGIN
+  INSERT INTO owner (item) SELECT generate_series(d * 32, d * 32 + 31);
+  INSERT INTO owner (item) VALUES (512 + d);
+END $$;
+-- +goose StatementEnd
+
+-- What was claimed and is not known to be published: one row per claim. entries
+-- is packed; store/shards knows its format.
+CREATE TABLE outbox (
+  id         int8 GENERATED ALWAYS AS IDENTITY,
+  shards     int2[] NOT NULL,
+  created_at int8 NOT NULL,
+  entries    bytea NOT NULL,
+  CONSTRAINT outbox_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- The rules that claims and reports decide by SQL alone. Package task defines
+-- them; they are expressions, so that the planner inlines them.
+
+-- How many grid steps lie between a fired instant and the next one: instants
+-- that have passed are missed (FIRE_ONCE).
+CREATE FUNCTION grid_steps(scheduled int8, step int8, now int8, last bool) RETURNS int8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT CASE WHEN last THEN 1 ELSE greatest(1, (now - scheduled + step - 1) / step) END $$;
+
+-- The distance to the next delivery after so many silent ones.
+CREATE FUNCTION silence_ms(ack_timeout int4, silent int4) RETURNS int8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT least(ack_timeout::int8 << least(silent, 22), greatest(ack_timeout, 3600000)::int8) $$;
+
+-- +goose Down
+DROP FUNCTION silence_ms, grid_steps;
+DROP TABLE outbox, owner, dead_run, task_done, task_key, task;
+DROP SEQUENCE task_number;
+DROP FUNCTION now_ms;

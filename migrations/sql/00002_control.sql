@@ -1,0 +1,32 @@
+-- Tenants and tokens. They are written to all databases and read from any, so
+-- that one server's death stops nobody's authentication.
+
+-- +goose Up
+CREATE TABLE tenant (
+  id                int4 NOT NULL,
+  name              text NOT NULL,
+  max_params_bytes  int4 NOT NULL,
+  default_retention_ms int8 NOT NULL,
+  created_at        int8 NOT NULL,
+  CONSTRAINT tenant_pkey PRIMARY KEY (id),
+  CONSTRAINT tenant_name_key UNIQUE (name),
+  CONSTRAINT tenant_name CHECK (name ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
+  CONSTRAINT tenant_id CHECK (id > 0)
+);
+
+CREATE TABLE token (
+  id          text NOT NULL,          -- public; the secret begins with it
+  secret_hash bytea NOT NULL,         -- SHA-256 of the secret
+  scope       int2 NOT NULL,          -- 1 TENANT, 2 ADMIN
+  tenant_id   int4,                   -- NULL: ADMIN
+  description text NOT NULL,
+  created_at  int8 NOT NULL,
+  expires_at  int8,
+  revoked_at  int8,
+  CONSTRAINT token_pkey PRIMARY KEY (id),
+  CONSTRAINT token_scope CHECK ((scope = 1) = (tenant_id IS NOT NULL) AND scope IN (1, 2)),
+  CONSTRAINT token_hash CHECK (length(secret_hash) = 32)
+);
+
+-- +goose Down
+DROP TABLE token, tenant;
