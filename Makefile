@@ -1,0 +1,91 @@
+# Perceptor's tasks. `make` lists them. Only `test` must work with nothing but Go, a C compiler and Java
+# on the machine; tools are built from tools/go.mod at their pinned versions.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PACKAGES ?= ./...
+TIMEOUT  ?= 20m
+RACE     ?= -race
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+TOOL    := go tool -modfile=tools/go.mod
+TESTENV := bin/testenv
+SERVERS := $(TESTENV) run --
+GOFILES  = git ls-files --cached --others --exclude-standard '*.go'
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: build
+build: ## build the commands into bin/
+	go build -o bin/ ./cmd/...
+
+.PHONY: test
+test: $(TESTENV) ## run every test, race detector on, beside a real PostgreSQL, ZooKeeper and Kafka
+	$(SERVERS) go test $(RACE) -timeout $(TIMEOUT) $(PACKAGES)
+
+.PHONY: test-short
+test-short: $(TESTENV) ## run the tests that are quick
+	$(SERVERS) go test -short -timeout $(TIMEOUT) $(PACKAGES)
+
+.PHONY: check
+check: fmt-check vet lint verify test-short ## what to run before each commit
+
+.PHONY: fmt
+fmt: ## format the Go files
+	$(GOFILES) | xargs -r gofmt -s -w
+
+.PHONY: fmt-check
+fmt-check: ## fail when a Go file is not formatted
+	@unformatted=$$($(GOFILES) | xargs -r gofmt -s -l); \
+	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:" >&2; echo "$$unformatted" >&2; exit 1; fi
+
+.PHONY: vet
+vet: ## run go vet
+	go vet $(PACKAGES)
+
+.PHONY: lint
+lint: ## run golangci-lint on the code, buf on the contract and on its changes since the baseline
+	$(TOOL) golangci-lint run $(PACKAGES)
+	./proto/generate.sh --lint
+	./proto/generate.sh --breaking
+
+.PHONY: vuln
+vuln: ## look for known vulnerabilities that the code reaches (asks the Go vulnerability database)
+	$(TOOL) govulncheck $(PACKAGES)
+
+.PHONY: proto
+proto: ## generate code from the contract
+	./proto/generate.sh
+
+.PHONY: verify
+verify: ## fail when generated code or the module's pins are not current
+	./proto/generate.sh --verify
+	go mod verify
+	go mod tidy -diff
+
+.PHONY: bench
+bench: $(TESTENV) ## run the benchmarks that match BENCH (default all)
+	$(SERVERS) go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 1h $(PACKAGES)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 10s)
+	@for package in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES)); do \
+	  dir=$$(go list -f '{{.Dir}}' $$package); \
+	  for target in $$({ grep -hoE '^func Fuzz\w+' "$$dir"/*_test.go || true; } | sed 's/func //'); do \
+	    echo "== $$package $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+.PHONY: $(TESTENV)
+$(TESTENV):
+	@go build -o $@ ./internal/testenv/cmd/testenv
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin third_party

@@ -1,0 +1,124 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// Exit codes of [Run] when the command's own is not known.
+const (
+	exitNotStarted = 125
+	exitSignalled  = 130
+)
+
+// Run starts the shared servers that no environment variable names, all at once, runs command with the
+// variables set, stops the servers, and returns the command's exit code. SIGINT and SIGTERM are passed
+// on to the command, and the servers are stopped after it.
+func Run(command []string) int {
+	if len(command) == 0 {
+		fmt.Fprintln(os.Stderr, "testenv: no command given")
+		return exitNotStarted
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	code := runWithServers(ctx, command)
+	if err := StopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+func runWithServers(ctx context.Context, command []string) int {
+	env, err := startAll(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		return exitNotStarted
+	}
+	if ctx.Err() != nil {
+		return exitSignalled
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = stopTimeout
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return exit.ExitCode()
+	case ctx.Err() != nil:
+		return exitSignalled
+	default:
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		return exitNotStarted
+	}
+}
+
+// startAll starts the servers side by side and returns the variables that name them.
+func startAll(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	dir, err := scratchDir()
+	if err != nil {
+		return nil, err
+	}
+	shared.Lock()
+	defer shared.Unlock()
+	shared.dir = dir
+
+	var (
+		wg   sync.WaitGroup
+		env  [3]string
+		errs [3]error
+	)
+	start := func(i int, variable string, f func() (string, error)) {
+		if os.Getenv(variable) != "" {
+			return
+		}
+		wg.Go(func() {
+			value, err := f()
+			env[i], errs[i] = variable+"="+value, err
+		})
+	}
+	start(0, PostgresVariable, func() (value string, err error) {
+		if shared.postgres, err = StartPostgres(ctx, filepath.Join(dir, "postgresql")); err == nil {
+			value = shared.postgres.DSN()
+		}
+		return value, err
+	})
+	start(1, ZooKeeperVariable, func() (value string, err error) {
+		if shared.zookeeper, err = StartZooKeeper(ctx, filepath.Join(dir, "zookeeper")); err == nil {
+			value = shared.zookeeper.Addr()
+		}
+		return value, err
+	})
+	start(2, KafkaVariable, func() (value string, err error) {
+		if shared.kafka, err = StartKafka(ctx, filepath.Join(dir, "kafka")); err == nil {
+			value = shared.kafka.Addr()
+		}
+		return value, err
+	})
+	wg.Wait()
+	return compact(env[:]), errors.Join(errs[:]...)
+}
+
+func compact(values []string) []string {
+	var set []string
+	for _, value := range values {
+		if value != "" {
+			set = append(set, value)
+		}
+	}
+	return set
+}
