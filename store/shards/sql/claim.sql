@@ -1,0 +1,96 @@
+-- Statements of the claiming transaction. ClaimRange and ClaimCapped share the
+-- fragment claim_set, which is the claim itself.
+
+-- name: AssertOwned
+-- Which of the ownerships are current. FOR SHARE holds off a take-over until
+-- this transaction ends; a plain read would let a stale owner claim.
+-- $1 items, $2 epochs, $3 nonces
+SELECT o.item
+  FROM unnest($1::int2[], $2::int8[], $3::int8[]) WITH ORDINALITY AS u (item, epoch, nonce, n)
+  JOIN owner o ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce
+ ORDER BY u.n
+   FOR SHARE OF o;
+
+-- name: ClaimRange
+-- $1 shards, $2 low, $3 blocked tenants, $4 distance they are put off by
+UPDATE task t SET {{claim_set}}
+  FROM (SELECT now_ms() AS now OFFSET 0) c
+ WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= c.now
+RETURNING {{claim_returning}};
+
+-- name: ClaimCapped
+-- One shard: at most $5 rows, oldest first, passing over locked ones.
+-- $1 shard, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 rows
+WITH due AS MATERIALIZED (
+  SELECT d.tenant_id, d.id, d.run
+    FROM task d
+   WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= now_ms()
+   ORDER BY d.due_at
+   LIMIT $5
+     FOR UPDATE SKIP LOCKED)
+UPDATE task t SET {{claim_set}}
+  FROM due, (SELECT now_ms() AS now OFFSET 0) c
+ WHERE t.shard = $1::int2 AND t.tenant_id = due.tenant_id AND t.id = due.id AND t.run = due.run
+RETURNING {{claim_returning}};
+
+-- fragment: claim_returning
+c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.scheduled_at, t.anchor,
+  t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.kind, t.params
+
+-- fragment: claim_set
+-- A row that needs the state machine of package task is left as it is, and so
+-- comes back still due: see needs_model. All other rows come back due later.
+  due_at = CASE
+    WHEN t.tenant_id = ANY ($3::int4[]) THEN c.now + $4::int8
+    WHEN {{needs_model}} THEN t.due_at
+    WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - t.failures)
+    WHEN t.type <> 2 OR {{last_run}} THEN c.now + t.ack_timeout_ms
+    ELSE {{next_instant}} END,
+  state = CASE
+    WHEN {{held_back}} OR t.state = 2 THEN t.state
+    WHEN t.type <> 2 OR {{last_run}} THEN 2 ELSE 1 END,
+  seq = CASE WHEN {{held_back}} OR t.state = 2 THEN t.seq ELSE t.seq + 1 END,
+  anchor = CASE WHEN {{held_back}} OR t.state = 2 THEN t.anchor ELSE t.scheduled_at END,
+  scheduled_at = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.scheduled_at ELSE {{next_instant}} END,
+  open_runs = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.open_runs ELSE t.open_runs << 1 | 1 END,
+  missed = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.missed
+    ELSE t.missed + least(({{next_instant}} - t.scheduled_at) / t.interval_ms - 1,
+                          (t.end_at - 1 - t.scheduled_at) / t.interval_ms) END,
+  attempt = CASE
+    WHEN {{held_back}} THEN t.attempt
+    WHEN t.state = 2 THEN t.attempt + 1
+    WHEN t.type <> 2 THEN 1 ELSE 0 END,
+  out = CASE WHEN {{held_back}} THEN t.out ELSE t.state = 2 OR t.type <> 2 END,
+  holder = CASE WHEN {{held_back}} THEN t.holder END,
+  first_claim_at = CASE
+    WHEN {{held_back}} OR t.state = 2 THEN t.first_claim_at
+    WHEN t.type <> 2 THEN c.now END
+
+-- fragment: held_back
+({{needs_model}} OR t.tenant_id = ANY ($3::int4[]))
+
+-- fragment: needs_model
+-- Open runs whose bits cannot be kept, bits whose time is up, and runs to give up.
+(CASE t.state
+   WHEN 1 THEN t.type = 2 AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
+   ELSE (t.type = 2 AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
+
+-- fragment: next_instant
+(t.scheduled_at + t.interval_ms * grid_steps(t.scheduled_at, t.interval_ms, c.now, {{count_spent}}))
+
+-- fragment: last_run
+({{count_spent}} OR coalesce({{next_instant}} >= t.end_at, false))
+
+-- fragment: count_spent
+coalesce(t.seq + 1 >= t.max_count, false)
+
+-- name: Peek
+-- $1 shards, $2 low, $3 window, $4 limit
+SELECT now_ms(),
+       (SELECT count(*) FROM (
+          SELECT 1 FROM task t
+           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= now_ms() + $3::int8
+           LIMIT $4) AS soon),
+       (SELECT t.due_at FROM task t
+         WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8
+         ORDER BY t.due_at LIMIT 1);

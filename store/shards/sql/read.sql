@@ -1,0 +1,50 @@
+-- Reading for callers.
+
+-- fragment: done_columns
+-- The columns of row_columns, for a finished task.
+d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_at, d.begin_at, d.begin_at,
+  d.end_at, d.interval_ms, d.seq, d.max_count, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
+  NULL::int8, d.missed, d.version, d.max_attempts, d.initial_backoff_ms, d.multiplier, d.max_backoff_ms, d.jitter,
+  d.ack_timeout_ms, d.give_up_after_ms, d.stop_on_failure, d.retention_ms, d.kind, d.params, d.created_at
+
+-- name: TaskRead
+-- One statement over all places a task can be in, so that one that moves is
+-- not missed. $1 shard, $2 tenant, $3 id
+SELECT {{row_columns}}, NULL::int8 AS finished_at
+  FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0
+ UNION ALL
+SELECT {{done_columns}}, d.finished_at
+  FROM task_done d WHERE d.tenant_id = $2 AND d.id = $3 AND d.expires_at > now_ms();
+
+-- name: TaskList
+-- Living tasks of a tenant after a position. It returns every row it looks at,
+-- wanted or not, so that a page has a bounded cost whatever it filters.
+-- $1 tenant, $2 shard, $3 id (exclusive), $4 kind or '', $5 type or 0, $6 state or 0, $7 rows to look at
+SELECT {{row_columns}}, NULL::int8 AS finished_at,
+       ($4::text = '' OR t.kind = $4) AND ($5::int2 = 0 OR t.type = $5) AND ($6::int2 = 0 OR t.state = $6) AS wanted
+  FROM task t
+ WHERE t.tenant_id = $1 AND t.run = 0 AND t.shard >= $2::int2 AND (t.shard > $2::int2 OR t.id > $3::int8)
+ ORDER BY t.shard, t.tenant_id, t.id
+ LIMIT $7;
+
+-- name: DoneList
+-- Finished tasks of a tenant after a position. $1 tenant, $2 id (exclusive), $3 kind, $4 type, $5 state, $6 rows
+SELECT {{done_columns}}, d.finished_at,
+       ($3::text = '' OR d.kind = $3) AND ($4::int2 = 0 OR d.type = $4) AND d.state = $5 AND d.expires_at > now_ms() AS wanted
+  FROM task_done d
+ WHERE d.tenant_id = $1 AND d.id > $2::int8
+ ORDER BY d.tenant_id, d.id
+ LIMIT $6;
+
+-- name: DoneStates
+-- Which of these tasks are finished and still known. $1 tenants, $2 ids
+SELECT d.tenant_id, d.id FROM unnest($1::int4[], $2::int8[]) AS u (tenant_id, id)
+  JOIN task_done d ON d.tenant_id = u.tenant_id AND d.id = u.id;
+
+-- name: Census
+-- Exact numbers of rows, for checks and small installations: it reads every row.
+-- $1 tenant
+SELECT count(*) FILTER (WHERE t.run = 0 AND t.state = 1), count(*) FILTER (WHERE t.run = 0 AND t.state = 2),
+       count(*) FILTER (WHERE t.run > 0), (SELECT count(*) FROM task_done d WHERE d.tenant_id = $1),
+       (SELECT count(*) FROM dead_run x WHERE x.tenant_id = $1)
+  FROM task t WHERE t.tenant_id = $1;

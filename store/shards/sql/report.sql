@@ -1,0 +1,86 @@
+-- What SQL decides by itself of results: SUCCESS (or stop) without a change of
+-- params, at most one per task and batch. Everything else goes to package task.
+-- Parameters of both statements, side by side:
+-- $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders,
+-- $7 next instants (NULL: by the interval), $8 stop
+
+-- fragment: results
+unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
+       WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n)
+
+-- fragment: row_of_result
+-- The row must hold the open run of this very attempt. Of BLOCKING only the
+-- holder of the current attempt counts; of the others any attempt does.
+t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
+   AND CASE t.type
+       WHEN 2 THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
+               AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
+       ELSE t.state = 2 AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
+        AND (t.type = 1 OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder)) END
+
+-- fragment: next_of_result
+greatest(coalesce(u.next, c.now + t.interval_ms), c.now)
+
+-- fragment: ends
+-- A NON_BLOCKING task with run rows is left to package task.
+CASE t.type
+  WHEN 1 THEN true
+  WHEN 3 THEN u.stop OR coalesce(t.seq >= t.max_count, false) OR coalesce({{next_of_result}} >= t.end_at, false)
+  ELSE t.open_rows = 0 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)) END
+
+-- name: ReportEnd
+-- Results that end their task: its row goes, to task_done if it has a retention.
+WITH gone AS (
+  DELETE FROM task t
+   USING {{results}}, (SELECT now_ms() AS now OFFSET 0) c
+   WHERE {{row_of_result}} AND {{ends}}
+  RETURNING t.*, u.n),
+kept AS (
+  INSERT INTO task_done (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
+                         give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+                         version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+  SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, g.seq, g.max_count, g.missed,
+         g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
+         g.version, g.max_attempts, g.multiplier, g.jitter, g.type, 3, g.stop_on_failure, g.kind, g.params
+    FROM gone g WHERE g.retention_ms > 0)
+SELECT n FROM gone;
+
+-- name: ReportGoOn
+-- Results after which the task goes on.
+UPDATE task t SET
+  due_at = CASE
+    WHEN t.type = 3 THEN CASE WHEN NOT t.paused THEN {{next_of_result}} END
+    WHEN u.next IS NULL OR t.state = 2 THEN t.due_at
+    WHEN coalesce(greatest(u.next, c.now) >= t.end_at, false) THEN c.now + t.ack_timeout_ms
+    WHEN NOT t.paused THEN greatest(u.next, c.now) END,
+  scheduled_at = CASE
+    WHEN t.type = 3 THEN {{next_of_result}}
+    WHEN u.next IS NULL OR t.state = 2 THEN t.scheduled_at
+    ELSE greatest(u.next, c.now) END,
+  anchor = CASE WHEN t.type = 3 THEN {{next_of_result}} ELSE t.anchor END,
+  state = CASE
+    WHEN t.type = 3 THEN 1
+    WHEN u.next IS NULL OR t.state = 2 THEN t.state
+    WHEN coalesce(greatest(u.next, c.now) >= t.end_at, false) THEN 2 ELSE 1 END,
+  open_runs = CASE WHEN t.type = 2 THEN t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) ELSE 0 END,
+  attempt = 0, failures = 0, out = false, holder = NULL, first_claim_at = NULL
+  FROM {{results}}, (SELECT now_ms() AS now OFFSET 0) c
+ WHERE {{row_of_result}} AND NOT ({{ends}})
+   AND NOT (t.type = 2 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
+   AND NOT (t.type = 2 AND u.next IS NOT NULL AND t.state = 1 AND coalesce(greatest(u.next, c.now) >= t.end_at, false)
+            AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)
+RETURNING u.n;
+
+-- name: StartRuns
+-- Leases of BLOCKING runs. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders
+-- Changes no indexed column unless less than half of the lease is left.
+UPDATE task t SET
+  holder = u.holder,
+  due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
+  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
+         WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n),
+       (SELECT now_ms() AS now OFFSET 0) c
+ WHERE t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
+   AND t.type = 3 AND t.state = 2 AND t.seq = u.seq AND t.attempt = u.attempt AND t.out
+   AND (t.holder IS NULL OR t.holder = u.holder)
+RETURNING u.n, t.due_at - c.now;

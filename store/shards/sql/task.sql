@@ -1,0 +1,116 @@
+-- Reading and writing whole rows.
+
+-- fragment: row_columns
+t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
+  t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
+  t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
+  t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at
+
+-- name: Now
+SELECT now_ms() WHERE $1::int4 = $1::int4;
+
+-- name: NumberBlock
+-- $1 is not used; a statement without arguments would be planned anew each time.
+SELECT nextval('task_number') WHERE $1::int4 = $1::int4;
+
+-- name: KeyInsert
+-- The first writer of a key stores; everybody else reads what it stored.
+-- $1 shards, $2 tenants, $3 keys, $4 first ids, $5 counts, $6 body hashes, $7 lifetime
+INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
+SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + $7::int8
+  FROM unnest($1::int2[], $2::int4[], $3::text[], $4::int8[], $5::int4[], $6::bytea[])
+       AS u (shard, tenant_id, key, first_id, n, body_hash)
+    ON CONFLICT DO NOTHING
+RETURNING first_id;
+
+-- name: KeyRead
+-- $1 shard, $2 tenant, $3 key
+SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = $1 AND tenant_id = $2 AND key = $3;
+
+-- name: KeyRefuse
+-- Notes which tasks of a request were refused. $1 shard, $2 tenant, $3 key, $4 indexes
+UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $3;
+
+-- name: KeyPurge
+-- $1 is the longest time to look at one go, in rows.
+DELETE FROM task_key k
+ USING (SELECT ctid FROM task_key WHERE expires_at <= now_ms() LIMIT $1) AS old
+ WHERE k.ctid = old.ctid;
+
+-- name: TaskInsert
+INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, max_count,
+                  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+                  max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
+       u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
+       u.max_attempts, u.multiplier, u.jitter, u.type, 1, u.stop_on_failure, u.kind, u.params
+  FROM unnest($1::int4[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
+              $8::int8[], $9::int8[], $10::int8[], $11::int4[], $12::int4[], $13::int4[],
+              $14::int2[], $15::int2[], $16::int2[], $17::int2[], $18::bool[], $19::text[], $20::bytea[])
+       AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
+             give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+             max_attempts, multiplier, jitter, type, stop_on_failure, kind, params);
+
+-- name: KinLock
+-- Rows of tasks (run = 0) and of the runs named, oldest key first. A row that
+-- somebody else has locked is passed over.
+-- $1 shards, $2 tenants, $3 ids, $4 runs
+SELECT {{row_columns}}
+  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) WITH ORDINALITY AS u (shard, tenant_id, id, run, n)
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run
+ ORDER BY u.n
+   FOR UPDATE OF t SKIP LOCKED;
+
+-- name: KinRead
+-- The same without locks.
+SELECT {{row_columns}}
+  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) AS u (shard, tenant_id, id, run)
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run;
+
+-- name: RowUpdate
+-- All that steps of package task may change. $1 shard, $2 tenant, $3 id, $4 run
+UPDATE task t SET
+  due_at = $5, scheduled_at = $6, anchor = $7, seq = $8, open_runs = $9, open_rows = $10, attempt = $11, failures = $12,
+  first_claim_at = $13, holder = $14, missed = $15, version = $16, state = $17, paused = $18, out = $19, params = $20
+ WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
+
+-- name: RowAdd
+-- A run row beside its task's row. $1 shard, $2 tenant, $3 id, $4 run
+INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
+                  attempt, failures, first_claim_at, version, state, out, params, type, kind, give_up_after_ms, retention_ms,
+                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure)
+SELECT t.shard, t.tenant_id, t.id, $4::int8, $5::int8, $6::int8, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
+       $7::int4, $8::int4, $9::int8, $10::int4, 2, $11::bool, $12::bytea, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
+       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure
+  FROM task t
+ WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0;
+
+-- name: RowRemove
+-- One run row. $1 shard, $2 tenant, $3 id, $4 run
+DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
+
+-- name: TaskFinish
+-- A task with all its run rows; kept in task_done when it has a retention.
+-- $1 shard, $2 tenant, $3 id, $4 state, $5 seq, $6 missed, $7 version, $8 params
+WITH gone AS (
+  DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 RETURNING t.*)
+INSERT INTO task_done (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
+                       give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+                       version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
+       g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
+       $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea
+  FROM gone g
+ WHERE g.run = 0 AND g.retention_ms > 0;
+
+-- name: DeadInsert
+-- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params
+INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params)
+VALUES ($1, $2, $3, $4, now_ms(), $5, $6, $7, $8, $9)
+    ON CONFLICT DO NOTHING;
+
+-- name: DonePurge
+-- $1 is the most to remove at one go.
+DELETE FROM task_done d
+ USING (SELECT tenant_id, id FROM task_done WHERE expires_at <= now_ms() ORDER BY expires_at LIMIT $1) AS old
+ WHERE d.tenant_id = old.tenant_id AND d.id = old.id;
