@@ -79,7 +79,7 @@ func (l *launcher) initdb(ctx context.Context, dir string) error {
 	if err := os.WriteFile(password, []byte(rand.Text()), 0o600); err != nil {
 		return fmt.Errorf("write password: %w", err)
 	}
-	defer os.Remove(password) //nolint:errcheck // renamed away unless initdb failed
+	defer os.Remove(password)
 	if err := l.account.own(password); err != nil {
 		return err
 	}

@@ -29,16 +29,20 @@ var downloads = map[int]embeddedpostgres.PostgresVersion{
 // Download returns binaries of a major version (0: the newest) from the user's cache directory, and
 // fetches them when they are not there. progress, if not nil, is told when it fetches.
 func Download(ctx context.Context, major int, progress func(what string)) (Binaries, error) {
+	root, err := downloadDir()
+	if err != nil {
+		return Binaries{}, err
+	}
+	return downloadInto(ctx, root, major, progress)
+}
+
+func downloadInto(ctx context.Context, root string, major int, progress func(what string)) (Binaries, error) {
 	if major == 0 {
 		major = defaultMajor
 	}
 	version, ok := downloads[major]
 	if !ok {
 		return Binaries{}, fmt.Errorf("%w: the data directory needs %d", ErrNotFound, major)
-	}
-	root, err := downloadDir()
-	if err != nil {
-		return Binaries{}, err
 	}
 	home := filepath.Join(root, "postgres-"+string(version))
 	bin := filepath.Join(home, "bin")
@@ -85,7 +89,7 @@ func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
 	if err != nil {
 		return fmt.Errorf("create scratch directory: %w", err)
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // a leftover is harmless
+	defer os.RemoveAll(scratch)
 	port, err := subprocess.FreePort()
 	if err != nil {
 		return err

@@ -44,6 +44,9 @@ func prepare(ctx context.Context, opts Options) (*launcher, error) {
 	if err != nil {
 		return nil, err
 	}
+	if major != 0 && (major < oldestMajor || major > newestMajor) {
+		return nil, fmt.Errorf("%w: %s is of version %d, supported are %d to %d", ErrVersion, opts.DataDir, major, oldestMajor, newestMajor)
+	}
 	if l.binaries, err = chooseBinaries(ctx, opts, major); err != nil {
 		return nil, err
 	}
@@ -124,7 +127,7 @@ func (l *launcher) launch(ctx context.Context, port int) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the server has its own descriptor
+	defer log.Close()
 
 	cmd := exec.Command(filepath.Join(l.binaries.Dir, "postgres"), l.args(ctx, port)...)
 	cmd.Dir = l.opts.DataDir
@@ -186,7 +189,7 @@ func (l *launcher) openLog() (*os.File, int64, error) {
 		err = l.account.own(path)
 	}
 	if err != nil {
-		log.Close() //nolint:errcheck // nothing was written
+		log.Close()
 		return nil, 0, fmt.Errorf("open log: %w", err)
 	}
 	return log, start, nil
@@ -238,7 +241,7 @@ func (s *Server) explain(logStart int64) error {
 	case strings.Contains(words, pidName+`" already exists`):
 		return fmt.Errorf("%w: %s: %s", ErrInUse, s.dataDir, words)
 	default:
-		return fmt.Errorf("it ended at once (%v): %s", s.process.Err(), words)
+		return fmt.Errorf("it ended at once (%s): %s", s.process.Exit(), words)
 	}
 }
 

@@ -136,11 +136,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	if !s.process.Running() {
 		return nil
 	}
-	s.Resume() //nolint:errcheck // only a paused server needs it, and an ended one cannot
-	if err := s.process.Signal(syscall.SIGINT); err != nil {
-		if !s.process.Running() {
-			return nil
-		}
+	err := errors.Join(s.Resume(), s.process.Signal(syscall.SIGINT)) // it may be paused
+	if err != nil && s.process.Running() {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
 	}
 	select {

@@ -27,7 +27,7 @@ type Process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // set before done is closed
+	exit string // set before done is closed
 }
 
 // Start runs cmd in a process group of its own. When this process dies, the child gets onParentDeath.
@@ -49,7 +49,11 @@ func Start(cmd *exec.Cmd, onParentDeath syscall.Signal) (*Process, error) {
 			return
 		}
 		started <- nil
-		p.err = cmd.Wait()
+		if err := cmd.Wait(); err != nil {
+			p.exit = err.Error()
+		} else {
+			p.exit = cmd.ProcessState.String()
+		}
 		close(p.done)
 	}()
 	if err := <-started; err != nil {
@@ -64,14 +68,12 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the child has ended and was waited for.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the child ended: nil for exit status 0. It is nil too while the child runs.
-func (p *Process) Err() error {
-	select {
-	case <-p.done:
-		return p.err
-	default:
-		return nil
+// Exit says how the child ended, such as "exit status 1" or "signal: killed"; "running" while it runs.
+func (p *Process) Exit() string {
+	if p.Running() {
+		return "running"
 	}
+	return p.exit
 }
 
 // Running reports whether the child has not ended.

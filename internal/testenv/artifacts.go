@@ -88,7 +88,7 @@ func (a artifact) verify(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	digest := sha256.New()
 	if _, err := io.Copy(digest, file); err != nil {
 		return fmt.Errorf("read %s: %w", file.Name(), err)
@@ -149,7 +149,7 @@ func install(ctx context.Context, name string, all []artifact, dir string) error
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(draft) //nolint:errcheck // renamed away, or a harmless leftover
+	defer os.RemoveAll(draft)
 	if mirror := os.Getenv(mirrorVariable); mirror != "" {
 		err = fetchFrom(ctx, mirror, all, draft)
 	} else {
@@ -192,7 +192,7 @@ func download(ctx context.Context, address, path string) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET %s: %s", address, resp.Status)
 	}
@@ -201,7 +201,7 @@ func download(ctx context.Context, address, path string) error {
 		return err
 	}
 	if _, err := io.Copy(file, io.LimitReader(resp.Body, artifactLimit)); err != nil {
-		file.Close() //nolint:errcheck // the copy's error is the one to tell
+		file.Close()
 		return fmt.Errorf("GET %s: %w", address, err)
 	}
 	return file.Close()
@@ -218,7 +218,7 @@ func fetchByMaven(ctx context.Context, name string, all []artifact, dir string) 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(project) //nolint:errcheck // a leftover is harmless
+	defer os.RemoveAll(project)
 	pom := filepath.Join(project, "pom.xml")
 	if err := os.WriteFile(pom, projectFile(all), 0o600); err != nil {
 		return err

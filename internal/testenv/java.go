@@ -147,7 +147,7 @@ func (s *javaServer) launch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the server has its own descriptor
+	defer log.Close()
 	cmd := s.program()
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = log, log
@@ -177,7 +177,7 @@ func (s *javaServer) waitReady(ctx context.Context, process *subprocess.Process)
 		select {
 		case <-poll.C:
 		case <-process.Done():
-			return fmt.Errorf("it ended at once (%v): %s", process.Err(), s.lastWords())
+			return fmt.Errorf("it ended at once (%s): %s", process.Exit(), s.lastWords())
 		case <-ctx.Done():
 			if err := process.Kill(); err != nil {
 				return err

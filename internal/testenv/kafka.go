@@ -28,9 +28,7 @@ type KafkaServer struct {
 // NewKafka starts a Kafka for one test, which may stop, kill, pause and restart it.
 func NewKafka(tb testing.TB) *KafkaServer {
 	tb.Helper()
-	return private(tb, func(ctx context.Context, dir string) (*KafkaServer, error) {
-		return StartKafka(ctx, dir)
-	})
+	return private(tb, StartKafka)
 }
 
 // StartKafka starts a Kafka with its data in dir, which is created, and returns when topics can be
@@ -57,7 +55,7 @@ func startKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 	}
 	config := filepath.Join(dir, "server.properties")
 	run := func(args ...string) *exec.Cmd {
-		return exec.Command(java, append([]string{"-Xmx512m", "-XX:TieredStopAtLevel=4",
+		return exec.Command(java, append([]string{"-Xmx512m",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*")}, args...)...)
 	}
 	s := &KafkaServer{javaServer{dir: dir}}

@@ -46,6 +46,8 @@ func Setting(name, value string) PostgresOption {
 // NewPostgres starts a PostgreSQL server for one test, which may stop, kill, pause and restart it.
 func NewPostgres(tb testing.TB, opts ...PostgresOption) *PostgresServer {
 	tb.Helper()
+	// A server that a test kills leaves no shared memory behind when that lies among its data.
+	opts = append([]PostgresOption{Setting("dynamic_shared_memory_type", "mmap")}, opts...)
 	return private(tb, func(ctx context.Context, dir string) (*PostgresServer, error) {
 		return StartPostgres(ctx, dir, opts...)
 	})

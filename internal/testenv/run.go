@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 )
@@ -38,12 +37,12 @@ func Run(command []string) int {
 
 func runWithServers(ctx context.Context, command []string) int {
 	env, err := startAll(ctx)
+	if ctx.Err() != nil {
+		return exitSignalled
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		return exitNotStarted
-	}
-	if ctx.Err() != nil {
-		return exitSignalled
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
@@ -69,13 +68,13 @@ func runWithServers(ctx context.Context, command []string) int {
 func startAll(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	dir, err := scratchDir()
+	shared.Lock()
+	defer shared.Unlock()
+	place, err := newScratch()
 	if err != nil {
 		return nil, err
 	}
-	shared.Lock()
-	defer shared.Unlock()
-	shared.dir = dir
+	shared.scratch = place
 
 	var (
 		wg   sync.WaitGroup
@@ -92,19 +91,19 @@ func startAll(ctx context.Context) ([]string, error) {
 		})
 	}
 	start(0, PostgresVariable, func() (value string, err error) {
-		if shared.postgres, err = StartPostgres(ctx, filepath.Join(dir, "postgresql")); err == nil {
+		if shared.postgres, err = StartPostgres(ctx, place.path("postgresql")); err == nil {
 			value = shared.postgres.DSN()
 		}
 		return value, err
 	})
 	start(1, ZooKeeperVariable, func() (value string, err error) {
-		if shared.zookeeper, err = StartZooKeeper(ctx, filepath.Join(dir, "zookeeper")); err == nil {
+		if shared.zookeeper, err = StartZooKeeper(ctx, place.path("zookeeper")); err == nil {
 			value = shared.zookeeper.Addr()
 		}
 		return value, err
 	})
 	start(2, KafkaVariable, func() (value string, err error) {
-		if shared.kafka, err = StartKafka(ctx, filepath.Join(dir, "kafka")); err == nil {
+		if shared.kafka, err = StartKafka(ctx, place.path("kafka")); err == nil {
 			value = shared.kafka.Addr()
 		}
 		return value, err

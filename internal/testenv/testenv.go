@@ -9,6 +9,8 @@
 //
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 //
+// or MainWithoutLeaks where goroutines live.
+//
 // Tests keep apart by [Database], [Root] and [TopicPrefix], so they may run in parallel.
 //
 // Private servers are for tests that hurt them: [NewPostgres], [NewZooKeeper] and [NewKafka] can be
@@ -22,18 +24,14 @@ package testenv
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/subprocess"
+	"go.uber.org/goleak"
 )
 
 // Environment variables that name running servers to use instead of starting some.
@@ -51,13 +49,12 @@ var ErrShared = errors.New("the server is shared with other tests: start one of 
 const (
 	startTimeout = 5 * time.Minute // holds a first download
 	stopTimeout  = 30 * time.Second
-	scratchName  = "perceptor-test-"
 )
 
 // shared holds the servers of this process.
 var shared struct {
 	sync.Mutex
-	dir       string
+	scratch   *scratch
 	postgres  *PostgresServer
 	zookeeper *ZooKeeperServer
 	kafka     *KafkaServer
@@ -87,7 +84,7 @@ func Kafka(tb testing.TB) *KafkaServer {
 		func(addr string) *KafkaServer {
 			return &KafkaServer{javaServer: javaServer{addr: addr, external: true}}
 		},
-		func(ctx context.Context, dir string) (*KafkaServer, error) { return StartKafka(ctx, dir) })
+		StartKafka)
 }
 
 // share returns the server in slot: named by a variable, or started by the first caller. A start that
@@ -119,26 +116,40 @@ func share[S any](tb testing.TB, name string, slot **S, variable string, named f
 }
 
 func startShared[S any](name string, start func(context.Context, string) (*S, error)) (*S, error) {
-	if shared.dir == "" {
-		dir, err := scratchDir()
+	if shared.scratch == nil {
+		place, err := newScratch()
 		if err != nil {
 			return nil, err
 		}
-		shared.dir = dir
+		shared.scratch = place
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return start(ctx, filepath.Join(shared.dir, strings.ToLower(name)))
+	return start(ctx, shared.scratch.path(name))
 }
 
 // Main runs a package's tests, stops the servers that they shared and exits.
-func Main(m *testing.M) {
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+// MainWithoutLeaks is [Main], and fails when goroutines are left after the tests.
+func MainWithoutLeaks(m *testing.M, opts ...goleak.Option) {
+	code := run(m)
+	if code == 0 {
+		if err := goleak.Find(opts...); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left after the tests:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) int {
 	code := m.Run()
 	if err := StopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	os.Exit(code)
+	return code
 }
 
 // StopShared stops the shared servers that this process started and removes their data.
@@ -152,82 +163,14 @@ func StopShared() error {
 		errs = append(errs, s.Stop(ctx))
 	}
 	if s := shared.zookeeper; s != nil && !s.external {
-		errs = append(errs, s.Stop(ctx))
+		errs = append(errs, s.Kill()) // nobody needs its data
 	}
 	if s := shared.kafka; s != nil && !s.external {
-		errs = append(errs, s.Stop(ctx))
+		errs = append(errs, s.Kill())
 	}
-	if shared.dir != "" {
-		errs = append(errs, os.RemoveAll(shared.dir))
+	if shared.scratch != nil {
+		errs = append(errs, shared.scratch.close())
 	}
-	shared.postgres, shared.zookeeper, shared.kafka, shared.dir = nil, nil, nil, ""
+	shared.postgres, shared.zookeeper, shared.kafka, shared.scratch = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
-
-// private starts a server for one test and stops it at the test's end.
-func private[S interface{ Stop(context.Context) error }](tb testing.TB, start func(context.Context, string) (S, error)) S {
-	tb.Helper()
-	dir, err := scratchDir()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	server, err := start(ctx, filepath.Join(dir, "server"))
-	if err != nil {
-		os.RemoveAll(dir) //nolint:errcheck // the start's error is the one to tell
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			tb.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			tb.Error(err)
-		}
-	})
-	return server
-}
-
-// scratchDir returns a new directory that every user may enter, named after this process, and removes
-// those of processes that were killed.
-func scratchDir() (string, error) {
-	sweepScratch()
-	dir, err := os.MkdirTemp("", scratchName+strconv.Itoa(os.Getpid())+"-")
-	if err != nil {
-		return "", fmt.Errorf("create scratch directory: %w", err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", fmt.Errorf("open scratch directory: %w", err)
-	}
-	return dir, nil
-}
-
-func sweepScratch() {
-	found, err := filepath.Glob(filepath.Join(os.TempDir(), scratchName+"*"))
-	if err != nil {
-		return
-	}
-	for _, dir := range found {
-		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), scratchName), "-")
-		if pid, err := strconv.Atoi(owner); err == nil && !subprocess.Alive(pid) {
-			os.RemoveAll(dir) //nolint:errcheck // the next run tries again
-		}
-	}
-}
-
-// Root returns a ZooKeeper path that no other test uses, such as /perceptor-test-x. It is not created.
-func Root(tb testing.TB) string {
-	tb.Helper()
-	return "/perceptor-test-" + randomName()
-}
-
-// TopicPrefix returns a prefix of topic and group names that no other test uses, with a dot at its end.
-func TopicPrefix(tb testing.TB) string {
-	tb.Helper()
-	return "test-" + randomName() + "."
-}
-
-func randomName() string { return strings.ToLower(rand.Text()[:12]) }

@@ -99,7 +99,7 @@ func serves(addr string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // only asked
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(probeWait)); err != nil {
 		return err
 	}
