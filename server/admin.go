@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	maxTenantNameBytes  = 63
+	maxTokenIDBytes     = 64
+	maxDescriptionBytes = 200
+)
+
+// adminService is the API's AdminService.
+type adminService struct {
+	perceptorv1.UnimplementedAdminServiceServer
+	store Admin
+	log   *slog.Logger
+}
+
+func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTenantRequest) (*perceptorv1.Tenant, error) {
+	t, faults := newTenant(r.Tenant)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	created, err := s.store.CreateTenant(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "tenant created", "tenant", created.Name, "token", identityOf(ctx).TokenID)
+	return tenantReply(created), nil
+}
+
+func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
+	if t == nil {
+		return Tenant{}, []task.Fault{faultf("tenant", "is missing")}
+	}
+	r := &reader{}
+	tenant := Tenant{Name: t.Name, ParamsBytes: int(t.MaxParamsBytes), Retention: task.DefaultRetention}
+	r.tenantName("name", t.Name)
+	switch {
+	case t.MaxParamsBytes < 0 || t.MaxParamsBytes > task.MaxParamsBytes:
+		r.fault("max_params_bytes", "%d is not between 1 and %d", t.MaxParamsBytes, task.MaxParamsBytes)
+	case t.MaxParamsBytes == 0:
+		tenant.ParamsBytes = task.DefaultMaxParamsBytes
+	}
+	if t.DefaultRetention != nil {
+		tenant.Retention = r.duration("default_retention", t.DefaultRetention, 0, task.MaxRetention)
+	}
+	return tenant, under("tenant", r.faults)
+}
+
+// tenantName checks a tenant's name.
+func (r *reader) tenantName(field, name string) {
+	if name == "" {
+		r.fault(field, "is missing")
+		return
+	}
+	if len(name) > maxTenantNameBytes {
+		r.fault(field, "has %d bytes; at most %d are allowed", len(name), maxTenantNameBytes)
+		return
+	}
+	for i, c := range []byte(name) {
+		inside := i > 0 && i < len(name)-1
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' && inside {
+			continue
+		}
+		r.fault(field, "%q: only lower-case letters, digits, and hyphens inside are allowed", name)
+		return
+	}
+}
+
+func (s *adminService) GetTenant(ctx context.Context, r *perceptorv1.GetTenantRequest) (*perceptorv1.Tenant, error) {
+	check := &reader{}
+	if check.tenantName("name", r.Name); len(check.faults) > 0 {
+		return nil, invalid(check.faults)
+	}
+	t, err := s.store.Tenant(ctx, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	return tenantReply(t), nil
+}
+
+func (s *adminService) ListTenants(ctx context.Context, r *perceptorv1.ListTenantsRequest) (*perceptorv1.ListTenantsResponse, error) {
+	hash := pageHash("tenants")
+	limit, badSize := pageSize(r.PageSize)
+	after, badToken := cursorOf(hash, r.PageToken)
+	if faults := present(badSize, badToken); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	tenants, err := s.store.Tenants(ctx, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.ListTenantsResponse{}
+	for _, t := range tenants {
+		reply.Tenants = append(reply.Tenants, tenantReply(t))
+	}
+	if len(tenants) >= limit {
+		reply.NextPageToken = pageToken(hash, tenants[len(tenants)-1].Name)
+	}
+	return reply, nil
+}
+
+func (s *adminService) CreateToken(ctx context.Context, r *perceptorv1.CreateTokenRequest) (*perceptorv1.CreateTokenResponse, error) {
+	t, faults := newToken(r.Token)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	created, secret, err := s.store.CreateToken(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "token created", "created", created.ID, "tenant", created.Tenant, "token", identityOf(ctx).TokenID)
+	return &perceptorv1.CreateTokenResponse{Token: tokenReply(created), Secret: secret}, nil
+}
+
+func newToken(t *perceptorv1.Token) (Token, []task.Fault) {
+	if t == nil {
+		return Token{}, []task.Fault{faultf("token", "is missing")}
+	}
+	r := &reader{}
+	switch t.Scope {
+	case perceptorv1.Token_TENANT:
+		r.tenantName("tenant", t.Tenant)
+	case perceptorv1.Token_ADMIN:
+		if t.Tenant != "" {
+			r.fault("tenant", "%.40q: a token of the scope ADMIN has no tenant", t.Tenant)
+		}
+	default:
+		r.fault("scope", "%d is neither TENANT nor ADMIN", int32(t.Scope))
+	}
+	if t.Description != "" {
+		if message := task.NameFault(t.Description, maxDescriptionBytes); message != "" {
+			r.fault("description", "%s", message)
+		}
+	}
+	return Token{
+		Scope: Scope(t.Scope), Tenant: t.Tenant, Description: t.Description,
+		ExpiresAt: r.instant("expire_time", t.ExpireTime), RevokedAt: task.Never,
+	}, under("token", r.faults)
+}
+
+func (s *adminService) ListTokens(ctx context.Context, r *perceptorv1.ListTokensRequest) (*perceptorv1.ListTokensResponse, error) {
+	hash := pageHash("tokens", r.Tenant)
+	limit, badSize := pageSize(r.PageSize)
+	after, badToken := cursorOf(hash, r.PageToken)
+	check := &reader{faults: present(badSize, badToken)}
+	if r.Tenant != "" {
+		check.tenantName("tenant", r.Tenant)
+	}
+	if len(check.faults) > 0 {
+		return nil, invalid(check.faults)
+	}
+	tokens, err := s.store.Tokens(ctx, r.Tenant, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.ListTokensResponse{}
+	for _, t := range tokens {
+		reply.Tokens = append(reply.Tokens, tokenReply(t))
+	}
+	if len(tokens) >= limit {
+		reply.NextPageToken = pageToken(hash, tokens[len(tokens)-1].ID)
+	}
+	return reply, nil
+}
+
+func (s *adminService) RevokeToken(ctx context.Context, r *perceptorv1.RevokeTokenRequest) (*perceptorv1.Token, error) {
+	if message := task.NameFault(r.Id, maxTokenIDBytes); message != "" {
+		return nil, invalid([]task.Fault{faultf("id", "%s", message)})
+	}
+	t, err := s.store.RevokeToken(ctx, r.Id)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "token revoked", "revoked", t.ID, "tenant", t.Tenant, "token", identityOf(ctx).TokenID)
+	return tokenReply(t), nil
+}
+
+func tenantReply(t Tenant) *perceptorv1.Tenant {
+	return &perceptorv1.Tenant{
+		Name:             t.Name,
+		MaxParamsBytes:   int32(t.ParamsBytes),
+		DefaultRetention: durationpb.New(t.Retention),
+		Topic:            t.Topic,
+		CreateTime:       timestamp(t.CreatedAt),
+	}
+}
+
+func tokenReply(t Token) *perceptorv1.Token {
+	return &perceptorv1.Token{
+		Id:          t.ID,
+		Scope:       perceptorv1.Token_Scope(t.Scope),
+		Tenant:      t.Tenant,
+		Description: t.Description,
+		ExpireTime:  timestamp(t.ExpiresAt),
+		CreateTime:  timestamp(t.CreatedAt),
+		RevokeTime:  timestamp(t.RevokedAt),
+	}
+}

@@ -1,0 +1,184 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc/metadata"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// scopes says which scope each method needs. A method that is not in it cannot
+// be registered.
+var scopes = map[string]Scope{
+	perceptorv1.TaskService_AddTask_FullMethodName:       TenantScope,
+	perceptorv1.TaskService_AddTasks_FullMethodName:      TenantScope,
+	perceptorv1.TaskService_GetTask_FullMethodName:       TenantScope,
+	perceptorv1.TaskService_ListTasks_FullMethodName:     TenantScope,
+	perceptorv1.TaskService_CancelTask_FullMethodName:    TenantScope,
+	perceptorv1.TaskService_PauseTask_FullMethodName:     TenantScope,
+	perceptorv1.TaskService_ResumeTask_FullMethodName:    TenantScope,
+	perceptorv1.RunService_StartRuns_FullMethodName:      TenantScope,
+	perceptorv1.RunService_ReportResults_FullMethodName:  TenantScope,
+	perceptorv1.RunService_HeartbeatRuns_FullMethodName:  TenantScope,
+	perceptorv1.RunService_HandBackRuns_FullMethodName:   TenantScope,
+	perceptorv1.RunService_GetDelivery_FullMethodName:    TenantScope,
+	perceptorv1.AdminService_CreateTenant_FullMethodName: AdminScope,
+	perceptorv1.AdminService_GetTenant_FullMethodName:    AdminScope,
+	perceptorv1.AdminService_ListTenants_FullMethodName:  AdminScope,
+	perceptorv1.AdminService_CreateToken_FullMethodName:  AdminScope,
+	perceptorv1.AdminService_ListTokens_FullMethodName:   AdminScope,
+	perceptorv1.AdminService_RevokeToken_FullMethodName:  AdminScope,
+}
+
+const (
+	maxSecretBytes = 256
+	// How long answers of the Authenticator are remembered, counted from before
+	// it was asked.
+	rememberKnown   = 5 * time.Second
+	rememberUnknown = time.Second
+	maxRemembered   = 10_000
+	authTimeout     = 5 * time.Second
+)
+
+type identityKey struct{}
+
+// identityOf returns the identity that the gate has put into the context.
+func identityOf(ctx context.Context) *Identity {
+	return ctx.Value(identityKey{}).(*Identity)
+}
+
+// tenantOf returns the calling tenant.
+func tenantOf(ctx context.Context) *Tenant { return &identityOf(ctx).Tenant }
+
+// secretFrom returns the bearer secret of a call; "" when there is none that
+// could be good.
+func secretFrom(headers []string) string {
+	if len(headers) != 1 {
+		return ""
+	}
+	scheme, secret, ok := strings.Cut(headers[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") || len(secret) > maxSecretBytes {
+		return ""
+	}
+	for i := range len(secret) {
+		if secret[i] <= ' ' || secret[i] > '~' {
+			return ""
+		}
+	}
+	return secret
+}
+
+// bearers asks an Authenticator and remembers its answers. Secrets are kept as
+// hashes only.
+type bearers struct {
+	source  Authenticator
+	flights singleflight.Group
+	known   remembered
+	unknown remembered
+}
+
+func newBearers(source Authenticator) *bearers {
+	return &bearers{source: source}
+}
+
+// identify returns the identity behind the authorization headers of a call, or
+// the status to answer with.
+func (b *bearers) identify(ctx context.Context, headers []string) (*Identity, error) {
+	secret := secretFrom(headers)
+	if secret == "" {
+		return nil, errUnauthenticated
+	}
+	key := sha256.Sum256([]byte(secret))
+	now := time.Now()
+	if id, ok := b.known.get(key, now); ok {
+		return id, nil
+	}
+	if _, ok := b.unknown.get(key, now); ok {
+		return nil, errUnauthenticated
+	}
+	return b.ask(ctx, key, secret)
+}
+
+// ask asks the source once for all callers that wait for the same secret.
+func (b *bearers) ask(ctx context.Context, key [32]byte, secret string) (*Identity, error) {
+	answer := b.flights.DoChan(string(key[:]), func() (any, error) {
+		asked := time.Now()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), authTimeout)
+		defer cancel()
+		id, err := b.source.Authenticate(ctx, secret)
+		switch {
+		case err == nil:
+			b.known.put(key, &id, asked.Add(rememberKnown))
+			return &id, nil
+		case task.CodeOf(err) == task.NotFound:
+			b.unknown.put(key, nil, asked.Add(rememberUnknown))
+			return nil, errUnauthenticated
+		}
+		return nil, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case a := <-answer:
+		if a.Err != nil {
+			return nil, a.Err
+		}
+		return a.Val.(*Identity), nil
+	}
+}
+
+// authorization returns the authorization headers of an incoming call.
+func authorization(ctx context.Context) []string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return md.Get("authorization")
+}
+
+// remembered is a bounded map whose entries end. The zero value is empty.
+type remembered struct {
+	mu      sync.Mutex
+	entries map[[32]byte]memory
+}
+
+type memory struct {
+	identity *Identity
+	until    time.Time
+}
+
+func (r *remembered) get(key [32]byte, now time.Time) (*Identity, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, ok := r.entries[key]
+	return m.identity, ok && now.Before(m.until)
+}
+
+func (r *remembered) put(key [32]byte, id *Identity, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.entries == nil {
+		r.entries = map[[32]byte]memory{}
+	}
+	if _, known := r.entries[key]; !known && len(r.entries) >= maxRemembered {
+		r.makeRoom(time.Now())
+	}
+	r.entries[key] = memory{id, until}
+}
+
+// makeRoom removes ended entries out of a few looked at, and at least one.
+func (r *remembered) makeRoom(now time.Time) {
+	looked := 0
+	for k, m := range r.entries {
+		if looked == 0 || !now.Before(m.until) {
+			delete(r.entries, k)
+		}
+		if looked++; looked == 16 {
+			return
+		}
+	}
+}

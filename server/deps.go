@@ -1,0 +1,218 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Tasks stores tasks. All methods may be called concurrently. Where an id is
+// unknown to the tenant they return a [task.NotFound] error.
+type Tasks interface {
+	// Add stores the specs of one request. It returns one item for each, in
+	// their order; an error means that the outcome of all is unknown or nothing
+	// was stored. [task.AlreadyExists]: the RequestID was used with another Hash.
+	Add(ctx context.Context, r AddRequest) (AddResult, error)
+	// Get returns a task, living or retained.
+	Get(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	// List returns the page of tasks after a cursor.
+	List(ctx context.Context, q ListQuery) (ListPage, error)
+	// Cancel ends a task and returns it; a finished one stays as it is.
+	Cancel(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	// Pause and Resume set the flag and return the task; a finished task is a
+	// [task.FailedPrecondition].
+	Pause(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	Resume(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+}
+
+// AddRequest is one AddTask or AddTasks call.
+type AddRequest struct {
+	Tenant int32
+	// RequestID makes the request safe to repeat; empty: it is not.
+	RequestID string
+	// Hash identifies what was asked: a repeated RequestID must come with it.
+	Hash [32]byte
+	// Specs have passed [task.Spec.Validate]. Begin is [task.Never] where the
+	// store has to fill in now, and a Retention below 0 has been replaced by the
+	// tenant's. [task.Spec.Settle] is the store's to call.
+	Specs []task.Spec
+}
+
+// AddResult answers an [AddRequest].
+type AddResult struct {
+	Items []AddItem
+	// Replayed: the RequestID was known; the items are those of the first call.
+	Replayed bool
+}
+
+// AddItem is what became of one spec: an id, or faults with paths relative to
+// the task.
+type AddItem struct {
+	ID     task.ID
+	Faults []task.Fault
+}
+
+// Snapshot is a task as its callers may see it.
+type Snapshot struct {
+	task.Row
+	// FinishedAt is when the final state was reached; [task.Never] before.
+	FinishedAt task.Instant
+}
+
+// ListQuery selects tasks of one tenant, in the order of (shard, id).
+type ListQuery struct {
+	Tenant int32
+	// After is the cursor: the place after which the page begins; 0: the start.
+	After task.ID
+	// Limit is the longest page wanted, at least 1.
+	Limit int
+	Kind  string     // empty: every kind
+	Type  task.Type  // 0: every type
+	State task.State // 0: every living state
+}
+
+// ListPage is one page. It may be short, even empty, and still have a next one.
+type ListPage struct {
+	Tasks []*Snapshot
+	// Next is the cursor of the next page; 0: there is none.
+	Next task.ID
+}
+
+// Runs takes what listeners say about runs. Every method answers each entry, in
+// the order given; an error means that the outcome of all entries is unknown.
+// Entries are well formed. All methods may be called concurrently.
+type Runs interface {
+	Start(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
+	Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
+	HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
+	// Report takes results. paramsBytes is the tenant's limit for the params
+	// that a patch leads to; breaking it is answered with [task.Invalid].
+	Report(ctx context.Context, tenant int32, paramsBytes int, rs []task.Result) ([]task.Reply, error)
+}
+
+// Admin stores tenants and tokens. All methods may be called concurrently.
+type Admin interface {
+	// CreateTenant stores a tenant and makes its topic. ID, Topic and CreatedAt
+	// are the store's to fill in. [task.AlreadyExists]: the name is taken.
+	CreateTenant(ctx context.Context, t Tenant) (Tenant, error)
+	// Tenant returns a tenant by name, or [task.NotFound].
+	Tenant(ctx context.Context, name string) (Tenant, error)
+	// Tenants returns up to limit tenants whose name is after the given one, by
+	// name.
+	Tenants(ctx context.Context, after string, limit int) ([]Tenant, error)
+	// CreateToken stores a token and returns it with its secret. ID and
+	// CreatedAt are the store's to fill in. [task.NotFound]: no such tenant;
+	// [task.InvalidArgument]: the expiry has passed.
+	CreateToken(ctx context.Context, t Token) (created Token, secret string, err error)
+	// Tokens returns up to limit tokens whose id is after the given one, by id;
+	// only those of a tenant unless that is empty.
+	Tokens(ctx context.Context, tenant, after string, limit int) ([]Token, error)
+	// RevokeToken ends a token and returns it; a revoked one stays as it is.
+	RevokeToken(ctx context.Context, id string) (Token, error)
+}
+
+// Authenticator finds out whose secret a caller holds. A secret that is unknown,
+// expired or revoked is a [task.NotFound] error. It may be called concurrently.
+type Authenticator interface {
+	Authenticate(ctx context.Context, secret string) (Identity, error)
+}
+
+// Scope says which calls a token is good for. The numbers are those of the API.
+type Scope int16
+
+const (
+	TenantScope Scope = 1 // TaskService and RunService of one tenant
+	AdminScope  Scope = 2 // AdminService
+)
+
+// Identity is who calls. It is set by the gate and never changed.
+type Identity struct {
+	// TokenID is the public name of the token, for logs.
+	TokenID string
+	Scope   Scope
+	// Tenant is set for TenantScope only.
+	Tenant Tenant
+}
+
+// Tenant is a customer of the system.
+type Tenant struct {
+	ID   int32
+	Name string
+	// ParamsBytes is the limit on the params of a task.
+	ParamsBytes int
+	// Retention is for tasks that do not say their own.
+	Retention time.Duration
+	Topic     string
+	CreatedAt task.Instant
+}
+
+// Token is a credential without its secret.
+type Token struct {
+	ID    string
+	Scope Scope
+	// Tenant is the tenant's name, for TenantScope.
+	Tenant      string
+	Description string
+	// ExpiresAt and RevokedAt are [task.Never] while there is no such instant.
+	ExpiresAt task.Instant
+	CreatedAt task.Instant
+	RevokedAt task.Instant
+}
+
+// Delivery says where listeners find a tenant's runs.
+type Delivery struct {
+	Topic   string
+	Group   string
+	Brokers []string
+}
+
+// Deps are the parts that a [Server] stands on. All are required.
+type Deps struct {
+	Tasks Tasks
+	Runs  Runs
+	Admin Admin
+	Auth  Authenticator
+	// Delivery says where the runs of a tenant are published. It must not block.
+	Delivery func(Tenant) Delivery
+}
+
+// Events are called as things happen, for metrics and tests. Each may be nil,
+// may be called concurrently, and must not block.
+type Events struct {
+	// Called: a call ended with a code after d. Method is "Service/Method".
+	Called func(method string, code codes.Code, d time.Duration)
+	// Added: n tasks of a type were stored now (replayed ones not counted).
+	Added func(tenant string, t task.Type, n int)
+	// Refused: n tasks of an add broke a rule.
+	Refused func(tenant string, n int)
+	// Replied: n entries of a call about runs got a code. Op is "start",
+	// "heartbeat", "report" or "hand_back".
+	Replied func(tenant, op string, c task.Code, n int)
+}
+
+func (e *Events) called(method string, code codes.Code, d time.Duration) {
+	if e.Called != nil {
+		e.Called(method, code, d)
+	}
+}
+
+func (e *Events) added(tenant string, t task.Type, n int) {
+	if e.Added != nil && n > 0 {
+		e.Added(tenant, t, n)
+	}
+}
+
+func (e *Events) refused(tenant string, n int) {
+	if e.Refused != nil && n > 0 {
+		e.Refused(tenant, n)
+	}
+}
+
+func (e *Events) replied(tenant, op string, c task.Code, n int) {
+	if e.Replied != nil && n > 0 {
+		e.Replied(tenant, op, c, n)
+	}
+}

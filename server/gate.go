@@ -1,0 +1,172 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// gate is the way into every method; see the package comment.
+type gate struct {
+	bearers *bearers
+	log     *slog.Logger
+	events  *Events
+	timeout time.Duration
+	limit   int64
+	calls   atomic.Int64
+	methods map[string]method
+}
+
+type method struct {
+	service any
+	handler grpc.MethodHandler
+}
+
+// register puts a service behind the gate and offers it on r. It fails for
+// streams and for methods without a scope.
+func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service any) error {
+	if len(desc.Streams) > 0 {
+		return fmt.Errorf("register %s: the gate knows no streams", desc.ServiceName)
+	}
+	guarded := *desc
+	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
+	for i, m := range desc.Methods {
+		full := "/" + desc.ServiceName + "/" + m.MethodName
+		scope, ok := scopes[full]
+		if !ok {
+			return fmt.Errorf("register %s: no scope is stated for it", full)
+		}
+		handler := g.guard(full, scope, m.Handler)
+		guarded.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: handler}
+		g.methods[full] = method{service, handler}
+	}
+	r.RegisterService(&guarded, service)
+	return nil
+}
+
+// guard wraps a generated handler: who calls comes first, decoding second.
+func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.MethodHandler {
+	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
+		c := &call{method: full, began: time.Now()}
+		defer func() {
+			if p := recover(); p != nil {
+				reply, err = nil, g.panicked(ctx, c, p)
+			}
+			err = g.finish(ctx, c, err)
+		}()
+		if g.calls.Add(1) > g.limit {
+			g.calls.Add(-1)
+			return nil, errBusy
+		}
+		defer g.calls.Add(-1)
+		ctx, cancel := context.WithTimeout(ctx, g.timeout)
+		defer cancel()
+		if c.who, err = g.admit(ctx, scope); err != nil {
+			return nil, err
+		}
+		decode := func(v any) error {
+			if err := dec(v); err != nil {
+				return malformed(status.Convert(err).Message())
+			}
+			return nil
+		}
+		return next(service, context.WithValue(ctx, identityKey{}, c.who), decode, chain)
+	}
+}
+
+// call is what the gate remembers of a call for its end.
+type call struct {
+	method string
+	began  time.Time
+	who    *Identity // nil until admitted
+}
+
+// admit establishes who calls and whether they may.
+func (g *gate) admit(ctx context.Context, scope Scope) (*Identity, error) {
+	id, err := g.bearers.identify(ctx, authorization(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if id.Scope != scope {
+		return nil, errScope
+	}
+	return id, nil
+}
+
+func (g *gate) panicked(ctx context.Context, c *call, p any) error {
+	g.log.LogAttrs(ctx, slog.LevelError, "a method panicked", append(c.attrs(),
+		slog.Any("err", p), slog.String("stack", string(debug.Stack())))...)
+	return errInternal
+}
+
+// finish turns the error of a call into its answer, and tells logs and metrics.
+// Errors that say what is wrong with a request are not logged: they may quote it.
+func (g *gate) finish(ctx context.Context, c *call, err error) error {
+	answer, hidden := statusOf(err)
+	if err != nil && ctx.Err() == context.Canceled {
+		answer, hidden = status.FromContextError(ctx.Err()).Err(), false
+	}
+	code, took := status.Code(answer), time.Since(c.began)
+	g.events.called(strings.TrimPrefix(c.method, "/"), code, took)
+	level := slog.LevelDebug
+	if hidden {
+		level = slog.LevelWarn
+		if code == codes.Internal {
+			level = slog.LevelError
+		}
+	}
+	if g.log.Enabled(ctx, level) {
+		attrs := append(c.attrs(), slog.String("code", code.String()), slog.Duration("took", took))
+		if hidden {
+			attrs = append(attrs, slog.Any("err", err))
+		}
+		g.log.LogAttrs(ctx, level, "call", attrs...)
+	}
+	return answer
+}
+
+func (c *call) attrs() []slog.Attr {
+	attrs := []slog.Attr{slog.String("method", c.method)}
+	if c.who != nil {
+		attrs = append(attrs, slog.String("tenant", c.who.Tenant.Name), slog.String("token", c.who.TokenID))
+	}
+	return attrs
+}
+
+// Invoke makes the gate a client connection, for the HTTP side: the call goes
+// to the same handlers with the same encoding rules, without a socket.
+func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...grpc.CallOption) error {
+	m, ok := g.methods[full]
+	if !ok {
+		return status.Errorf(codes.Unimplemented, "unknown method %s", full)
+	}
+	md, _ := metadata.FromOutgoingContext(ctx)
+	ctx = metadata.NewIncomingContext(ctx, md)
+	result, err := m.handler(m.service, ctx, func(v any) error {
+		wire, err := proto.Marshal(args.(proto.Message))
+		if err != nil {
+			return err
+		}
+		return proto.Unmarshal(wire, v.(proto.Message))
+	}, nil)
+	if err != nil {
+		return err
+	}
+	proto.Merge(reply.(proto.Message), result.(proto.Message))
+	return nil
+}
+
+// NewStream is not supported: there are no streams.
+func (g *gate) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, status.Error(codes.Unimplemented, "there are no streams")
+}

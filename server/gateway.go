@@ -1,0 +1,225 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/perceptor/perceptor/proto/openapi"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+func init() {
+	// The library keeps its query parser in a global.
+	runtime.SetQueryParameterParser(strictQuery{})
+}
+
+// newGateway returns the HTTP side: JSON in, through the gate, JSON out.
+func newGateway(g *gate, maxBody int64) (http.Handler, error) {
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, strictJSON{new(runtime.JSONPb)}),
+		runtime.WithIncomingHeaderMatcher(passedOn),
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
+			writeError(w, err)
+		}),
+		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, code int) {
+			writeRoutingError(w, code)
+		}),
+		runtime.WithDisablePathLengthFallback(),
+		runtime.WithDisableHTTPMethodOverride(),
+	)
+	err := errors.Join(
+		perceptorv1.RegisterTaskServiceHandlerClient(context.Background(), mux, perceptorv1.NewTaskServiceClient(g)),
+		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
+		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("register HTTP handlers: %w", err)
+	}
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
+	routes.Handle("/", g.early(limitBody(mux, maxBody)))
+	return secure(routes), nil
+}
+
+// early refuses calls without a good token before their body is read. Who calls
+// is established by the gate, later.
+func (g *gate) early(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := g.bearers.identify(r.Context(), r.Header.Values("Authorization")); err != nil {
+			c := &call{method: "/HTTP", began: time.Now()}
+			writeError(w, g.finish(r.Context(), c, err))
+			return
+		}
+		if r.Method == http.MethodPost && r.URL.RawQuery != "" && !queryAllowed[r.URL.Path] {
+			writeError(w, reasoned(codes.InvalidArgument, "MALFORMED_REQUEST",
+				"this call takes no query parameters; its fields belong into the body"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// queryAllowed are the paths of POST calls whose body is one field of the
+// request, so that the others come as query parameters. Elsewhere the library
+// would pass over them.
+var queryAllowed = func() map[string]bool {
+	paths := map[string]bool{}
+	for full := range scopes {
+		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+		if err != nil {
+			continue
+		}
+		rule := proto.GetExtension(d.Options(), annotations.E_Http).(*annotations.HttpRule)
+		if rule.GetPost() != "" && rule.GetBody() != "*" {
+			paths[rule.GetPost()] = true
+		}
+	}
+	return paths
+}()
+
+// limitBody refuses bodies over the limit.
+func limitBody(next http.Handler, limit int64) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > limit {
+			writeStatus(w, http.StatusRequestEntityTooLarge, tooLarge(strconv.FormatInt(limit, 10)))
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func tooLarge(limit string) error {
+	return reasoned(codes.InvalidArgument, "REQUEST_TOO_LARGE", "the body has more than "+limit+" bytes")
+}
+
+// secure sets the headers that keep browsers from doing anything clever.
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	// A client that went away is nobody's error.
+	_, _ = w.Write(openapi.JSON)
+}
+
+// passedOn names the HTTP headers that calls see, besides authorization, which
+// the library always passes on.
+func passedOn(header string) (string, bool) {
+	switch header {
+	case "Traceparent", "Tracestate":
+		return strings.ToLower(header), true
+	}
+	return "", false
+}
+
+// writeError answers with the HTTP status that belongs to a gRPC status. Errors
+// of the library itself come as bare texts.
+func writeError(w http.ResponseWriter, err error) {
+	s := status.Convert(err)
+	if len(s.Proto().GetDetails()) == 0 && s.Code() == codes.InvalidArgument {
+		if limit, ok := strings.CutPrefix(s.Message(), bodyCut); ok {
+			writeStatus(w, http.StatusRequestEntityTooLarge, tooLarge(limit))
+			return
+		}
+		err = undecoded(s.Message())
+	}
+	writeStatus(w, runtime.HTTPStatusFromCode(status.Code(err)), err)
+}
+
+// bodyCut begins the error of a body that [limitBody] cut off.
+const bodyCut = "body over the limit of "
+
+// badField is how the library words a path parameter that it cannot parse, and
+// [locate] a part of the body.
+var badField = regexp.MustCompile(`^(?:type mismatch, parameter: ([a-z_.]+), error|at ([^ ]+)): (.*)$`)
+
+// undecoded is the answer to what could not be decoded.
+func undecoded(message string) error {
+	m := badField.FindStringSubmatch(message)
+	if m == nil {
+		return malformed(message)
+	}
+	return reasoned(codes.InvalidArgument, "MALFORMED_REQUEST", message, &errdetails.BadRequest{
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1] + m[2], Description: shortened(m[3])}},
+	})
+}
+
+func writeRoutingError(w http.ResponseWriter, code int) {
+	grpcCode := codes.NotFound
+	switch code {
+	case http.StatusBadRequest:
+		grpcCode = codes.InvalidArgument
+	case http.StatusMethodNotAllowed:
+		grpcCode = codes.Unimplemented
+	}
+	writeStatus(w, code, reasoned(grpcCode, "NO_SUCH_CALL", "there is no such call: "+strings.ToLower(http.StatusText(code))))
+}
+
+func writeStatus(w http.ResponseWriter, code int, err error) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	switch status.Code(err) {
+	case codes.Unauthenticated:
+		h.Set("WWW-Authenticate", `Bearer realm="perceptor"`)
+	case codes.Unavailable, codes.ResourceExhausted:
+		h.Set("Retry-After", strconv.Itoa(int(retryDelay.Seconds())))
+	}
+	body, merr := protojson.Marshal(status.Convert(err).Proto())
+	if merr != nil {
+		body = []byte(`{"code":13,"message":"internal error"}`)
+	}
+	w.WriteHeader(code)
+	// A client that went away is nobody's error.
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// strictQuery refuses query parameters that are no fields of the request.
+type strictQuery struct{ runtime.DefaultQueryParser }
+
+// Parse fills msg from values.
+func (q strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+	fields := msg.ProtoReflect().Descriptor().Fields()
+	for key, given := range values {
+		field := fields.ByTextName(key)
+		if field == nil {
+			field = fields.ByJSONName(key)
+		}
+		switch {
+		case field == nil || field.Message() != nil || field.IsList():
+			return fmt.Errorf("unknown query parameter %.100q", key)
+		case filter.HasCommonPrefix([]string{string(field.Name())}):
+			return fmt.Errorf("query parameter %q belongs into the body or the path", key)
+		case len(given) > 1:
+			return fmt.Errorf("query parameter %q is given %d times", key, len(given))
+		}
+	}
+	return q.DefaultQueryParser.Parse(msg, values, filter)
+}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	grpchealth "google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// health is the standard health service. Its watches end with the server, so
+// that they do not hold up a graceful stop.
+type health struct {
+	*grpchealth.Server
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func newHealth() *health {
+	h := &health{Server: grpchealth.NewServer()}
+	h.closed, h.close = context.WithCancel(context.Background())
+	h.set(false)
+	return h
+}
+
+// set tells whether the server takes calls.
+func (h *health) set(serving bool) {
+	state := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		state = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	for _, service := range []string{"",
+		perceptorv1.TaskService_ServiceDesc.ServiceName,
+		perceptorv1.RunService_ServiceDesc.ServiceName,
+		perceptorv1.AdminService_ServiceDesc.ServiceName,
+	} {
+		h.SetServingStatus(service, state)
+	}
+}
+
+func (h *health) ready() error {
+	r, err := h.Check(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		return err
+	}
+	if r.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		return errors.New("the API is not serving")
+	}
+	return nil
+}
+
+// Watch streams changes until the caller leaves or the server stops.
+func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(h.closed, cancel)()
+	return h.Server.Watch(r, watch{stream, ctx})
+}
+
+type watch struct {
+	grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]
+	ctx context.Context
+}
+
+func (w watch) Context() context.Context { return w.ctx }

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+)
+
+// strictJSON refuses what lenient decoders pass over: unknown fields, and
+// anything after the one value of a body. Its errors say where in the body.
+type strictJSON struct{ *runtime.JSONPb }
+
+// NewDecoder returns a decoder of one whole body.
+func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
+	return runtime.DecoderFunc(func(v any) error {
+		body, err := io.ReadAll(r)
+		var cut *http.MaxBytesError
+		switch {
+		case errors.As(err, &cut):
+			return fmt.Errorf("%s%d", bodyCut, cut.Limit)
+		case err != nil:
+			return fmt.Errorf("read body: %w", err)
+		case len(bytes.TrimSpace(body)) == 0:
+			return io.EOF // the library takes it for an empty message
+		}
+		var whole json.RawMessage
+		if err := json.Unmarshal(body, &whole); err != nil {
+			return err
+		}
+		if err := j.Unmarshal(body, v); err != nil {
+			return locate(body, err)
+		}
+		return nil
+	})
+}
+
+// position is how the protobuf library says where in a text an error is.
+var position = regexp.MustCompile(`^\(line (\d+):(\d+)\): (.*)$`)
+
+// locate words an error of the protobuf library as "at PATH: what is wrong".
+func locate(body []byte, err error) error {
+	m := position.FindStringSubmatch(withoutPrefix(err.Error()))
+	if m == nil {
+		return err
+	}
+	line, _ := strconv.Atoi(m[1])
+	column, _ := strconv.Atoi(m[2])
+	return fmt.Errorf("at %s: %s", pathAt(body, offsetOf(body, line, column)), strings.TrimSpace(m[3]))
+}
+
+// offsetOf returns the offset of a line and column, both counted from 1.
+func offsetOf(body []byte, line, column int) int64 {
+	offset := 0
+	for ; line > 1; line-- {
+		next := bytes.IndexByte(body[offset:], '\n')
+		if next < 0 {
+			break
+		}
+		offset += next + 1
+	}
+	return int64(offset + column - 1)
+}
+
+// pathAt returns the path of the key or value at an offset of a JSON text, such
+// as "tasks[3].endTime"; "body" for the whole.
+func pathAt(body []byte, offset int64) string {
+	d := json.NewDecoder(bytes.NewReader(body))
+	var steps []step
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return joined(steps)
+		}
+		if token == json.Delim('}') || token == json.Delim(']') {
+			steps = steps[:len(steps)-1]
+		}
+		if len(steps) > 0 {
+			steps[len(steps)-1].advance(token)
+		}
+		if d.InputOffset() > offset {
+			return joined(steps)
+		}
+		if token == json.Delim('{') || token == json.Delim('[') {
+			steps = append(steps, step{list: token == json.Delim('['), index: -1})
+		}
+	}
+}
+
+// step is the place within one object or list.
+type step struct {
+	list  bool
+	index int    // within a list
+	key   string // within an object
+	value bool   // the next token is key's value
+}
+
+// advance moves the place to a token that begins or ends a child.
+func (s *step) advance(token json.Token) {
+	end := token == json.Delim('}') || token == json.Delim(']')
+	switch {
+	case end:
+	case s.list:
+		s.index++
+	case s.value:
+		s.value = false
+	default:
+		s.key, _ = token.(string)
+		s.value = true
+	}
+}
+
+func joined(steps []step) string {
+	var path strings.Builder
+	for _, s := range steps {
+		switch {
+		case s.list && s.index >= 0:
+			fmt.Fprintf(&path, "[%d]", s.index)
+		case !s.list && s.key != "":
+			if path.Len() > 0 {
+				path.WriteByte('.')
+			}
+			path.WriteString(strings.ReplaceAll(s.key, " ", "_"))
+		}
+	}
+	if path.Len() == 0 {
+		return "body"
+	}
+	return shortened(path.String())
+}

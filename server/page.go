@@ -1,0 +1,83 @@
+package server
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A page token is a cursor behind a hash of what the page was asked with, so
+// that it cannot be used to go on with another question. It proves nothing: a
+// cursor is checked like every other input.
+const (
+	tokenVersion   = 1
+	tokenHashBytes = 8
+	maxTokenBytes  = 200
+)
+
+// pageHash hashes the parts of a question: the call, the tenant, the filters.
+// The page size is none of them: it may change from page to page.
+func pageHash(parts ...string) []byte {
+	h := sha256.New()
+	for _, p := range parts {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(p)))
+		h.Write(size[:])
+		h.Write([]byte(p))
+	}
+	return h.Sum(nil)[:tokenHashBytes]
+}
+
+// pageToken returns the token of the page after cursor; "" for no cursor.
+func pageToken(hash []byte, cursor string) string {
+	if cursor == "" {
+		return ""
+	}
+	raw := append(append([]byte{tokenVersion}, hash...), cursor...)
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// cursorOf is the inverse of [pageToken].
+func cursorOf(hash []byte, token string) (string, *task.Fault) {
+	if token == "" {
+		return "", nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(token[:min(len(token), maxTokenBytes)])
+	if err != nil || len(token) > maxTokenBytes || len(raw) <= 1+tokenHashBytes || raw[0] != tokenVersion {
+		return "", &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+	}
+	if !bytes.Equal(raw[1:1+tokenHashBytes], hash) {
+		return "", &task.Fault{Field: "page_token", Message: "belongs to a call with other fields or of another tenant"}
+	}
+	cursor := string(raw[1+tokenHashBytes:])
+	if task.NameFault(cursor, maxTokenBytes) != "" {
+		return "", &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+	}
+	return cursor, nil
+}
+
+// pageSize returns the effective page size.
+func pageSize(size int32) (int, *task.Fault) {
+	switch {
+	case size < 0 || size > task.MaxPageSize:
+		f := faultf("page_size", "%d is not between 0 and %d", size, task.MaxPageSize)
+		return 0, &f
+	case size == 0:
+		return task.DefaultPageSize, nil
+	}
+	return int(size), nil
+}
+
+// present returns the faults that are not nil.
+func present(faults ...*task.Fault) []task.Fault {
+	var list []task.Fault
+	for _, f := range faults {
+		if f != nil {
+			list = append(list, *f)
+		}
+	}
+	return list
+}

@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// runService is the API's RunService.
+type runService struct {
+	perceptorv1.UnimplementedRunServiceServer
+	store    Runs
+	delivery func(Tenant) Delivery
+	events   *Events
+}
+
+func (s *runService) StartRuns(ctx context.Context, r *perceptorv1.StartRunsRequest) (*perceptorv1.StartRunsResponse, error) {
+	replies, err := s.lease(ctx, "start", s.store.Start, r.Holder, r.Attempts)
+	return &perceptorv1.StartRunsResponse{Replies: replies}, err
+}
+
+func (s *runService) HeartbeatRuns(ctx context.Context, r *perceptorv1.HeartbeatRunsRequest) (*perceptorv1.HeartbeatRunsResponse, error) {
+	replies, err := s.lease(ctx, "heartbeat", s.store.Heartbeat, r.Holder, r.Attempts)
+	return &perceptorv1.HeartbeatRunsResponse{Replies: replies}, err
+}
+
+func (s *runService) HandBackRuns(ctx context.Context, r *perceptorv1.HandBackRunsRequest) (*perceptorv1.HandBackRunsResponse, error) {
+	replies, err := s.lease(ctx, "hand_back", s.store.HandBack, r.Holder, r.Attempts)
+	return &perceptorv1.HandBackRunsResponse{Replies: replies}, err
+}
+
+func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportResultsRequest) (*perceptorv1.ReportResultsResponse, error) {
+	if faults := entryFaults(r.Holder, "results", len(r.Results)); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	tenant := tenantOf(ctx)
+	read := func(e *perceptorv1.RunResult) (task.Result, *task.Fault) {
+		return resultOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
+	}
+	replies, err := eachEntry(r.Results, read, func(good []task.Result) ([]task.Reply, error) {
+		return s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
+	})
+	s.count(tenant.Name, "report", replies)
+	return &perceptorv1.ReportResultsResponse{Replies: replies}, err
+}
+
+func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
+	tenant := tenantOf(ctx)
+	d := s.delivery(*tenant)
+	return &perceptorv1.Delivery{Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers}, nil
+}
+
+// leaseStep is one of the store's steps on attempts.
+type leaseStep func(context.Context, int32, task.Holder, []task.Attempt) ([]task.Reply, error)
+
+func (s *runService) lease(ctx context.Context, op string, step leaseStep, holder uint64, attempts []*perceptorv1.Attempt) ([]*perceptorv1.RunReply, error) {
+	if faults := entryFaults(holder, "attempts", len(attempts)); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	tenant := tenantOf(ctx)
+	replies, err := eachEntry(attempts, attemptOf, func(good []task.Attempt) ([]task.Reply, error) {
+		return step(ctx, tenant.ID, task.Holder(holder), good)
+	})
+	s.count(tenant.Name, op, replies)
+	return replies, err
+}
+
+func (s *runService) count(tenant, op string, replies []*perceptorv1.RunReply) {
+	n := map[task.Code]int{}
+	for _, r := range replies {
+		n[task.Code(r.Code)]++
+	}
+	for _, c := range task.Codes {
+		s.events.replied(tenant, op, c, n[c])
+	}
+}
+
+func entryFaults(holder uint64, field string, n int) []task.Fault {
+	var faults []task.Fault
+	if holder == 0 {
+		faults = append(faults, faultf("holder", "0 is nobody; draw a random number once per process"))
+	}
+	if n == 0 || n > task.MaxEntriesPerCall {
+		faults = append(faults, faultf(field, "has %d entries; 1 to %d are allowed", n, task.MaxEntriesPerCall))
+	}
+	return faults
+}
+
+// eachEntry reads the entries of a batch, lets the store answer the well-formed
+// ones, and returns one reply for each entry in their order.
+func eachEntry[E, V any](entries []E, read func(E) (V, *task.Fault), answer func([]V) ([]task.Reply, error)) ([]*perceptorv1.RunReply, error) {
+	replies := make([]*perceptorv1.RunReply, len(entries))
+	good := make([]V, 0, len(entries))
+	for i, e := range entries {
+		v, fault := read(e)
+		if fault != nil {
+			replies[i] = replyOf(task.Reply{Code: task.Invalid, Field: fault.Field, Message: fault.Message})
+			continue
+		}
+		good = append(good, v)
+	}
+	if len(good) == 0 {
+		return replies, nil
+	}
+	answers, err := answer(good)
+	if err != nil {
+		return nil, err
+	}
+	if len(answers) != len(good) {
+		return nil, fmt.Errorf("the store answered %d of %d entries", len(answers), len(good))
+	}
+	for i := range replies {
+		if replies[i] == nil {
+			replies[i], answers = replyOf(answers[0]), answers[1:]
+		}
+	}
+	return replies, nil
+}
+
+func replyOf(r task.Reply) *perceptorv1.RunReply {
+	code := perceptorv1.RunCode(r.Code)
+	if _, known := perceptorv1.RunCode_name[int32(code)]; !known {
+		code = perceptorv1.RunCode_RUN_CODE_RETRY
+	}
+	return &perceptorv1.RunReply{Code: code, Lease: lease(r.Lease), Field: r.Field, Message: shortened(r.Message)}
+}
+
+func attemptOf(a *perceptorv1.Attempt) (task.Attempt, *task.Fault) {
+	fault := func(field, format string, args ...any) (task.Attempt, *task.Fault) {
+		f := faultf(field, format, args...)
+		return task.Attempt{}, &f
+	}
+	switch {
+	case a.GetTaskId() <= 0:
+		return fault("task_id", "%d is not positive", a.GetTaskId())
+	case a.GetSeq() < 1:
+		return fault("seq", "%d is not a number from 1", a.GetSeq())
+	case a.GetAttempt() < 1:
+		return fault("attempt", "%d is not a number from 1", a.GetAttempt())
+	}
+	return task.Attempt{
+		RunID:   task.RunID{Task: task.ID(a.TaskId), Seq: a.Seq},
+		Attempt: a.Attempt,
+	}, nil
+}
+
+// resultOf returns the result that an entry states, or its first fault.
+func resultOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (task.Result, *task.Fault) {
+	attempt, fault := attemptOf(e.GetAttempt())
+	if fault != nil {
+		fault.Field = "attempt." + fault.Field
+		return task.Result{}, fault
+	}
+	r := &reader{}
+	result := task.Result{
+		Attempt: attempt,
+		Holder:  holder,
+		Outcome: task.Outcome(e.Outcome),
+		Error:   errorText(e.Error),
+		Next:    r.instant("next_execute_time", e.NextExecuteTime),
+		Stop:    e.Stop,
+		Patch:   r.patch(e.ParamsPatch, paramsBytes),
+	}
+	switch result.Outcome {
+	case task.Success:
+	case task.Fail:
+		result.Next = task.Never
+	default:
+		r.fault("outcome", "%d is neither SUCCESS nor FAIL", int32(e.Outcome))
+	}
+	if len(r.faults) > 0 {
+		return task.Result{}, &r.faults[0]
+	}
+	return result, nil
+}
+
+// patch checks a change of params as far as that goes without the stored ones.
+func (r *reader) patch(p *perceptorv1.ParamsPatch, paramsBytes int) *task.ParamsPatch {
+	if p == nil || len(p.Set) == 0 && len(p.Remove) == 0 {
+		return nil
+	}
+	if n := len(p.Set); n > task.MaxParams {
+		r.fault("params_patch.set", "has %d entries; at most %d are allowed", n, task.MaxParams)
+	}
+	if n := len(p.Remove); n > task.MaxParams {
+		r.fault("params_patch.remove", "has %d entries; at most %d are allowed", n, task.MaxParams)
+	}
+	if f, bad := task.ParamsFault(p.Set, paramsBytes); bad {
+		r.fault("params_patch.set"+strings.TrimPrefix(f.Field, "params"), "%s", f.Message)
+	}
+	return &task.ParamsPatch{Set: p.Set, Remove: p.Remove}
+}
+
+// errorText makes what a handler said storable: at most [task.MaxErrorBytes],
+// whole characters, no NUL. A failure must count however it is worded.
+func errorText(text string) string {
+	if len(text) > task.MaxErrorBytes {
+		end := task.MaxErrorBytes
+		for end > 0 && !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end]
+	}
+	return strings.ReplaceAll(text, "\x00", " ")
+}

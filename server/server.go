@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Config says how a [Server] serves. Zero fields take their defaults.
+type Config struct {
+	// GRPC is the listener of the gRPC side. Required. Run closes it.
+	GRPC net.Listener
+	// HTTP is the listener of the HTTP side; nil: there is none. Run closes it.
+	HTTP net.Listener
+	// TLS is used on both listeners; nil: none.
+	TLS *tls.Config
+	// Limits are the installation's; ParamsBytes is the tenant's matter.
+	// Default: [task.DefaultLimits].
+	Limits task.Limits
+	// MaxRequestBytes is the largest request, in either encoding. Default: 8 MiB.
+	MaxRequestBytes int
+	// MaxCalls is how many calls may be under way; more are told to try again.
+	// Default: 4096.
+	MaxCalls int
+	// MaxStreams is how many calls one gRPC connection may have under way.
+	// Default: 1000.
+	MaxStreams uint32
+	// CallTimeout ends a call that takes longer. Default: 30 s.
+	CallTimeout time.Duration
+	// Grace is how long Run waits for calls under way when it is told to stop.
+	// Default: 10 s.
+	Grace time.Duration
+	// DrainDelay is how long Run goes on serving, reported as not ready, before
+	// it stops, so that load balancers notice. Default: none.
+	DrainDelay time.Duration
+	// Log takes what happens. Default: [slog.Default].
+	Log *slog.Logger
+	// Events are told what happens.
+	Events Events
+	// Options are added to the gRPC server's, for tracing.
+	Options []grpc.ServerOption
+}
+
+func (c *Config) setDefaults() {
+	setZero(&c.Limits.MinInterval, task.DefaultLimits().MinInterval)
+	setZero(&c.Limits.MinAckTimeout, task.DefaultLimits().MinAckTimeout)
+	setZero(&c.MaxRequestBytes, 8<<20)
+	setZero(&c.MaxCalls, 4096)
+	setZero(&c.MaxStreams, 1000)
+	setZero(&c.CallTimeout, 30*time.Second)
+	setZero(&c.Grace, 10*time.Second)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+}
+
+func setZero[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate returns all that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var faults []error
+	if c.GRPC == nil {
+		faults = append(faults, errors.New("GRPC: a listener is required"))
+	}
+	for name, n := range map[string]int64{
+		"MaxRequestBytes": int64(c.MaxRequestBytes), "MaxCalls": int64(c.MaxCalls),
+		"CallTimeout": int64(c.CallTimeout), "Grace": int64(c.Grace), "DrainDelay": int64(c.DrainDelay),
+	} {
+		if n < 0 {
+			faults = append(faults, fmt.Errorf("%s: %d is negative", name, n))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Server serves the API. Make it with [New], then call Run once.
+type Server struct {
+	config Config
+	grpc   *grpc.Server
+	http   *http.Server
+	health *health
+}
+
+// New returns a server that does not serve yet. It fails when the configuration
+// or a dependency is missing or wrong.
+func New(c Config, d Deps) (*Server, error) {
+	c.setDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if d.Tasks == nil || d.Runs == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
+		return nil, errors.New("server: all of Deps are required")
+	}
+	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
+	g := &gate{
+		bearers: newBearers(d.Auth), log: c.Log, events: &s.config.Events,
+		timeout: c.CallTimeout, limit: int64(c.MaxCalls), methods: map[string]method{},
+	}
+	err := errors.Join(
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, limits: c.Limits, events: g.events}),
+		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
+		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	handler, err := newGateway(g, int64(c.MaxRequestBytes))
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	s.http = newHTTP(&c, handler)
+	return s, nil
+}
+
+func grpcOptions(c *Config) []grpc.ServerOption {
+	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(c.MaxRequestBytes),
+		grpc.MaxConcurrentStreams(c.MaxStreams),
+		grpc.MaxHeaderListSize(16 << 10),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: 15 * time.Minute, MaxConnectionAge: time.Hour,
+			MaxConnectionAgeGrace: time.Minute, Time: time.Minute, Timeout: 20 * time.Second,
+		}),
+	}
+	if c.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(c.TLS)))
+	}
+	return append(options, c.Options...)
+}
+
+func newHTTP(c *Config, handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       c.CallTimeout,
+		WriteTimeout:      2 * c.CallTimeout,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Ready returns nil while the server takes calls, for a readiness probe.
+func (s *Server) Ready() error { return s.health.ready() }
+
+// Run serves until ctx is cancelled or a listener fails. When ctx is cancelled
+// it first reports that it is not ready, then takes no new calls, waits for
+// those under way for at most the grace period, cuts the rest off, and returns
+// nil.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var serving errgroup.Group
+	serve := func(name string, l net.Listener, f func(net.Listener) error) {
+		serving.Go(func() error {
+			defer stop()
+			if err := f(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve %s on %s: %w", name, l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	serve("gRPC", s.config.GRPC, s.grpc.Serve)
+	if l := s.config.HTTP; l != nil {
+		if s.config.TLS != nil {
+			l = tls.NewListener(l, withHTTP(s.config.TLS))
+		}
+		serve("HTTP", l, s.http.Serve)
+	}
+	s.health.set(true)
+	<-ctx.Done()
+	s.drain()
+	return serving.Wait()
+}
+
+// withHTTP returns a configuration that agrees on HTTP versions.
+func withHTTP(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.NextProtos = []string{"http/1.1"}
+	return c
+}
+
+// drain stops both sides within the grace period.
+func (s *Server) drain() {
+	s.health.set(false)
+	time.Sleep(s.config.DrainDelay)
+	s.health.close()
+	grace, cancel := context.WithTimeout(context.Background(), s.config.Grace)
+	defer cancel()
+	var stopping errgroup.Group
+	stopping.Go(func() error {
+		cut := context.AfterFunc(grace, s.grpc.Stop)
+		defer cut()
+		s.grpc.GracefulStop()
+		return nil
+	})
+	stopping.Go(func() error {
+		if err := s.http.Shutdown(grace); err != nil {
+			return s.http.Close()
+		}
+		return nil
+	})
+	if err := stopping.Wait(); err != nil {
+		s.config.Log.Warn("close HTTP connections", "err", err)
+	}
+}

@@ -1,0 +1,273 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// maxAddBytes is the largest AddTasks request, in its binary encoding.
+const maxAddBytes = 4 << 20
+
+// taskService is the API's TaskService.
+type taskService struct {
+	perceptorv1.UnimplementedTaskServiceServer
+	store  Tasks
+	limits task.Limits
+	events *Events
+}
+
+func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
+	var faults []task.Fault
+	if r.Task == nil {
+		faults = append(faults, faultf("task", "is missing"))
+	}
+	if f := requestIDFault(r.RequestId); f != nil {
+		faults = append(faults, *f)
+	}
+	b := s.read(tenantOf(ctx), []*perceptorv1.Task{r.Task})
+	if r.Task != nil {
+		faults = append(faults, under("task", b.refused[0])...)
+	}
+	if len(faults) > 0 {
+		s.events.refused(tenantOf(ctx).Name, 1)
+		return nil, invalid(faults)
+	}
+	replayed, err := s.add(ctx, b, r.RequestId)
+	if err != nil {
+		return nil, err
+	}
+	if faults := b.refused[0]; len(faults) > 0 {
+		return nil, invalid(under("task", faults))
+	}
+	return &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed}, nil
+}
+
+func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksRequest) (*perceptorv1.AddTasksResponse, error) {
+	if faults := batchFaults(r); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	b := s.read(tenantOf(ctx), r.Tasks)
+	replayed, err := s.add(ctx, b, r.RequestId)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.AddTasksResponse{
+		Results:  make([]*perceptorv1.AddTasksResponse_Result, len(r.Tasks)),
+		Replayed: replayed,
+	}
+	for i := range r.Tasks {
+		reply.Results[i] = b.result(i)
+	}
+	return reply, nil
+}
+
+func batchFaults(r *perceptorv1.AddTasksRequest) []task.Fault {
+	var faults []task.Fault
+	if n := len(r.Tasks); n == 0 || n > task.MaxTasksPerAdd {
+		faults = append(faults, faultf("tasks", "has %d entries; 1 to %d are allowed", n, task.MaxTasksPerAdd))
+	} else if size := proto.Size(r); size > maxAddBytes {
+		faults = append(faults, faultf("tasks", "have %d bytes together; at most %d are allowed", size, maxAddBytes))
+	}
+	if f := requestIDFault(r.RequestId); f != nil {
+		faults = append(faults, *f)
+	}
+	return faults
+}
+
+// batch is an add on its way: what was asked, and what became of each task.
+type batch struct {
+	specs   []task.Spec    // the good ones
+	places  []int          // where specs[i] stands in the request
+	ids     []task.ID      // by place; 0: refused
+	refused [][]task.Fault // by place
+	hash    [32]byte
+}
+
+// read turns the tasks of a request into a batch with their specs or faults.
+func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task) *batch {
+	b := &batch{ids: make([]task.ID, len(tasks)), refused: make([][]task.Fault, len(tasks))}
+	h := sha256.New()
+	for i, t := range tasks {
+		spec, faults := specOf(t, tenant, s.limits)
+		if b.refused[i] = faults; len(faults) > 0 {
+			continue
+		}
+		b.specs, b.places = append(b.specs, spec), append(b.places, i)
+		wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(asked(t))
+		// With the places of the good ones hashed too, a changed limit cannot
+		// make a replay answer for other tasks than it was stored with.
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(i)))
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(wire))))
+		h.Write(wire)
+	}
+	h.Sum(b.hash[:0])
+	return b
+}
+
+// asked returns the part of a task that a caller decides.
+func asked(t *perceptorv1.Task) *perceptorv1.Task {
+	return &perceptorv1.Task{
+		Kind: t.Kind, Type: t.Type, BeginTime: t.BeginTime, EndTime: t.EndTime,
+		Schedule: t.Schedule, MaxCount: t.MaxCount, Params: t.Params, RetryPolicy: t.RetryPolicy,
+		AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure,
+		MisfirePolicy: t.MisfirePolicy, Retention: t.Retention,
+	}
+}
+
+// add stores the good tasks of a batch and writes down what became of them.
+func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
+	tenant := tenantOf(ctx)
+	if len(b.specs) > 0 {
+		done, err := s.store.Add(ctx, AddRequest{
+			Tenant: tenant.ID, RequestID: requestID, Hash: b.hash, Specs: b.specs,
+		})
+		if err != nil {
+			return false, err
+		}
+		if len(done.Items) != len(b.specs) {
+			return false, fmt.Errorf("add: the store answered %d of %d tasks", len(done.Items), len(b.specs))
+		}
+		for i, item := range done.Items {
+			b.ids[b.places[i]], b.refused[b.places[i]] = item.ID, item.Faults
+		}
+		replayed = done.Replayed
+	}
+	s.count(tenant.Name, b, replayed)
+	return replayed, nil
+}
+
+func (s *taskService) count(tenant string, b *batch, replayed bool) {
+	added := map[task.Type]int{}
+	for i, place := range b.places {
+		if len(b.refused[place]) == 0 {
+			added[b.specs[i].Type]++
+		}
+	}
+	refused := len(b.ids)
+	for t, n := range added {
+		refused -= n
+		if !replayed {
+			s.events.added(tenant, t, n)
+		}
+	}
+	s.events.refused(tenant, refused)
+}
+
+// result answers for the task at a place of the request.
+func (b *batch) result(place int) *perceptorv1.AddTasksResponse_Result {
+	if faults := b.refused[place]; len(faults) > 0 {
+		err := invalid(under("tasks["+strconv.Itoa(place)+"]", faults))
+		return &perceptorv1.AddTasksResponse_Result{Outcome: &perceptorv1.AddTasksResponse_Result_Error{
+			Error: status.Convert(err).Proto(),
+		}}
+	}
+	return &perceptorv1.AddTasksResponse_Result{Outcome: &perceptorv1.AddTasksResponse_Result_Id{
+		Id: int64(b.ids[place]),
+	}}
+}
+
+func requestIDFault(id string) *task.Fault {
+	if len(id) > task.MaxRequestIDBytes {
+		f := faultf("request_id", "has %d bytes; at most %d are allowed", len(id), task.MaxRequestIDBytes)
+		return &f
+	}
+	for i := range len(id) {
+		if id[i] < ' ' || id[i] > '~' {
+			f := faultf("request_id", "%q has other than printable ASCII characters", id)
+			return &f
+		}
+	}
+	return nil
+}
+
+func (s *taskService) GetTask(ctx context.Context, r *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
+	return one(ctx, r.Id, s.store.Get)
+}
+
+func (s *taskService) CancelTask(ctx context.Context, r *perceptorv1.CancelTaskRequest) (*perceptorv1.Task, error) {
+	return one(ctx, r.Id, s.store.Cancel)
+}
+
+func (s *taskService) PauseTask(ctx context.Context, r *perceptorv1.PauseTaskRequest) (*perceptorv1.Task, error) {
+	return one(ctx, r.Id, s.store.Pause)
+}
+
+func (s *taskService) ResumeTask(ctx context.Context, r *perceptorv1.ResumeTaskRequest) (*perceptorv1.Task, error) {
+	return one(ctx, r.Id, s.store.Resume)
+}
+
+// one does a step on one task of the caller. Whatever the reason that there is
+// no such task, the answer is the same.
+func one(ctx context.Context, id int64, step func(context.Context, int32, task.ID) (*Snapshot, error)) (*perceptorv1.Task, error) {
+	if id <= 0 {
+		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", id)})
+	}
+	if !task.ID(id).Valid() {
+		return nil, errNoTask
+	}
+	snapshot, err := step(ctx, tenantOf(ctx).ID, task.ID(id))
+	if err != nil {
+		if task.CodeOf(err) == task.NotFound {
+			return nil, errNoTask
+		}
+		return nil, err
+	}
+	return taskOf(snapshot)
+}
+
+func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksRequest) (*perceptorv1.ListTasksResponse, error) {
+	tenant := tenantOf(ctx).ID
+	hash := pageHash("tasks", strconv.Itoa(int(tenant)), r.Kind, strconv.Itoa(int(r.Type)), strconv.Itoa(int(r.State)))
+	q, faults := listQuery(r, tenant, hash)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	page, err := s.store.List(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.ListTasksResponse{Tasks: make([]*perceptorv1.Task, len(page.Tasks))}
+	for i, snapshot := range page.Tasks {
+		if reply.Tasks[i], err = taskOf(snapshot); err != nil {
+			return nil, err
+		}
+	}
+	if page.Next != 0 {
+		reply.NextPageToken = pageToken(hash, page.Next.String())
+	}
+	return reply, nil
+}
+
+func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (ListQuery, []task.Fault) {
+	limit, badSize := pageSize(r.PageSize)
+	cursor, badToken := cursorOf(hash, r.PageToken)
+	faults := present(badSize, badToken)
+	after, err := strconv.ParseInt(cursor, 10, 64)
+	if cursor != "" && (err != nil || after <= 0) {
+		faults = append(faults, faultf("page_token", "is not one that this service gave out"))
+	}
+	if r.Kind != "" {
+		if message := task.NameFault(r.Kind, task.MaxKindBytes); message != "" {
+			faults = append(faults, faultf("kind", "%s", message))
+		}
+	}
+	if _, known := perceptorv1.Task_Type_name[int32(r.Type)]; !known {
+		faults = append(faults, faultf("type", "%d is not one of ONE_SHOT, NON_BLOCKING, BLOCKING", int32(r.Type)))
+	}
+	if _, known := perceptorv1.Task_State_name[int32(r.State)]; !known {
+		faults = append(faults, faultf("state", "%d is not one of SCHEDULED, RUNNING, COMPLETED, CANCELLED, FAILED", int32(r.State)))
+	}
+	return ListQuery{
+		Tenant: tenant, After: task.ID(after), Limit: limit,
+		Kind: r.Kind, Type: task.Type(r.Type), State: task.State(r.State),
+	}, faults
+}
