@@ -51,8 +51,8 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// shared holds the servers of this process.
-var shared struct {
+// pool holds the shared servers that a process uses, and why some could not start.
+type pool struct {
 	sync.Mutex
 	scratch   *scratch
 	postgres  *PostgresServer
@@ -60,6 +60,8 @@ var shared struct {
 	kafka     *KafkaServer
 	errs      map[string]error
 }
+
+var shared = &pool{errs: map[string]error{}}
 
 // Postgres returns the shared PostgreSQL server.
 func Postgres(tb testing.TB) *PostgresServer {
@@ -105,9 +107,6 @@ func share[S any](tb testing.TB, name string, slot **S, variable string, named f
 	}
 	server, err := startShared(name, start)
 	if err != nil {
-		if shared.errs == nil {
-			shared.errs = map[string]error{}
-		}
 		shared.errs[name] = err
 		tb.Fatalf("%v", err)
 	}

@@ -1,13 +1,401 @@
 package testenv
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+const patience = 30 * time.Second
 
-func TestSharedServersServe(t *testing.T) {
-	t.Log(Database(t))
-	t.Log(ZooKeeper(t).Addr(), ZooKeeper(t).PID())
-	t.Log(Kafka(t).Addr())
+// runVariable makes the test binary do what the command testenv does, with its arguments.
+const runVariable = "PERCEPTOR_TESTENV_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runVariable) != "" {
+		os.Exit(Run(os.Args[1:]))
+	}
+	MainWithoutLeaks(m)
+}
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+func TestDatabasesAreEmptyApartAndDropped(t *testing.T) {
+	var dsns []string
+	t.Run("created", func(t *testing.T) {
+		for range 2 {
+			dsn := Database(t)
+			conn, err := pgx.Connect(bounded(t), dsn)
+			must(t, err)
+			_, err = conn.Exec(bounded(t), "CREATE TABLE mine (n int)")
+			must(t, err) // the second would meet the first one's table
+			dsns = append(dsns, dsn)
+		}
+	}) // its connections are still open: dropping does not wait for them
+	for _, dsn := range dsns {
+		if conn, err := pgx.Connect(bounded(t), dsn); err == nil {
+			conn.Close(bounded(t))
+			t.Errorf("%s is still there", dsn)
+		}
+	}
+}
+
+func TestNamesDoNotRepeat(t *testing.T) {
+	if a, b := Root(t), Root(t); a == b || !strings.HasPrefix(a, "/") {
+		t.Errorf("roots %q and %q", a, b)
+	}
+	if a, b := TopicPrefix(t), TopicPrefix(t); a == b {
+		t.Errorf("topic prefixes %q and %q", a, b)
+	}
+}
+
+func TestRunningServersAreTakenFromTheEnvironment(t *testing.T) {
+	saved := shared
+	shared = &pool{errs: map[string]error{}}
+	t.Cleanup(func() { shared = saved })
+	const dsn = "postgres://me:secret@db.example:5432/postgres"
+	t.Setenv(PostgresVariable, dsn)
+	s := Postgres(t)
+	if s.DSN() != dsn || s.PID() != 0 {
+		t.Errorf("got %s with pid %d, want the one that %s names", s.DSN(), s.PID(), PostgresVariable)
+	}
+	if err := s.Kill(); !errors.Is(err, ErrShared) {
+		t.Errorf("kill of a shared server: got %v, want %v", err, ErrShared)
+	}
+	if err := s.Restart(t.Context()); !errors.Is(err, ErrShared) {
+		t.Errorf("restart of a shared server: got %v, want %v", err, ErrShared)
+	}
+	if err := StopShared(); err != nil {
+		t.Errorf("end of a run with somebody else's server: %v", err)
+	}
+}
+
+// server is what the private servers have in common.
+type server interface {
+	PID() int
+	Stop(context.Context) error
+	Kill() error
+	Pause() error
+	Resume() error
+	Restart(context.Context) error
+	CPUTime() (time.Duration, error)
+}
+
+// hurt stops, kills and pauses a server, which must have kept what was written and answer each time.
+func hurt(t *testing.T, s server, kept func(context.Context) error) {
+	t.Helper()
+	must(t, kept(bounded(t)))
+	pid := s.PID()
+	used, err := s.CPUTime()
+	must(t, err)
+	if used <= 0 {
+		t.Error("a server that has started has used no processor time")
+	}
+
+	must(t, s.Pause())
+	frozen, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := kept(frozen); err == nil {
+		t.Error("a paused server answered")
+	}
+	must(t, s.Resume())
+	must(t, kept(bounded(t)))
+
+	must(t, s.Kill())
+	if subprocess.Alive(pid) {
+		t.Errorf("pid %d lives on after Kill", pid)
+	}
+	must(t, s.Restart(bounded(t)))
+	must(t, kept(bounded(t)))
+	if s.PID() == pid {
+		t.Error("the process is the one that was killed")
+	}
+
+	pid = s.PID()
+	must(t, s.Stop(bounded(t)))
+	must(t, s.Stop(bounded(t)))
+	if subprocess.Alive(pid) {
+		t.Errorf("pid %d lives on after Stop", pid)
+	}
+	must(t, s.Restart(bounded(t)))
+	must(t, kept(bounded(t)))
+}
+
+func TestPostgresKeepsWhatItCommitted(t *testing.T) {
+	t.Parallel()
+	s := NewPostgres(t, Setting("shared_buffers", "16MB"))
+	dsn := s.Database(t)
+	conn, err := pgx.Connect(bounded(t), dsn)
+	must(t, err)
+	_, err = conn.Exec(bounded(t), "CREATE TABLE kept AS SELECT 'one' AS word")
+	must(t, err)
+	must(t, conn.Close(bounded(t)))
+
+	hurt(t, s, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, dsn)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		var word string
+		return conn.QueryRow(ctx, "SELECT word FROM kept").Scan(&word)
+	})
+}
+
+func TestZooKeeperKeepsItsNodes(t *testing.T) {
+	t.Parallel()
+	s := NewZooKeeper(t, TickTime(200*time.Millisecond))
+	path := Root(t)
+	connect := func(ctx context.Context) (*zk.Conn, error) {
+		conn, events, err := zk.Connect([]string{s.Addr()}, 4*time.Second, zk.WithLogInfo(false), zk.WithLogger(silent{}))
+		if err != nil {
+			return nil, err
+		}
+		for {
+			select {
+			case e := <-events:
+				if e.State == zk.StateHasSession {
+					return conn, nil
+				}
+			case <-ctx.Done():
+				conn.Close()
+				return nil, ctx.Err()
+			}
+		}
+	}
+	conn, err := connect(bounded(t))
+	must(t, err)
+	_, err = conn.Create(path, []byte("one"), 0, zk.WorldACL(zk.PermAll))
+	must(t, err)
+	conn.Close()
+
+	hurt(t, s, func(ctx context.Context) error {
+		conn, err := connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, _, err = conn.Get(path)
+		return err
+	})
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func TestKafkaKeepsItsRecords(t *testing.T) {
+	t.Parallel()
+	s := NewKafka(t)
+	topic := TopicPrefix(t) + "kept"
+	transport := &kafka.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &kafka.Client{Addr: kafka.TCP(s.Addr()), Transport: transport}
+	created, err := client.CreateTopics(bounded(t), &kafka.CreateTopicsRequest{
+		Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}},
+	})
+	must(t, err)
+	must(t, created.Errors[topic])
+	_, err = client.Produce(bounded(t), &kafka.ProduceRequest{
+		Topic: topic, RequiredAcks: kafka.RequireAll,
+		Records: kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes([]byte("one"))}),
+	})
+	must(t, err)
+
+	hurt(t, s, func(ctx context.Context) error {
+		for ctx.Err() == nil { // a broker that has just started may still be loading the partition
+			if err = fetchOne(ctx, client, topic); err == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	})
+}
+
+func fetchOne(ctx context.Context, client *kafka.Client, topic string) error {
+	fetched, err := client.Fetch(ctx, &kafka.FetchRequest{Topic: topic, MinBytes: 1, MaxBytes: 1 << 20, MaxWait: 100 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	if fetched.Error != nil {
+		return fetched.Error
+	}
+	record, err := fetched.Records.ReadRecord()
+	if err != nil {
+		return err
+	}
+	value, err := io.ReadAll(record.Value)
+	if err == nil && string(value) != "one" {
+		err = fmt.Errorf("the record says %q", value)
+	}
+	return err
+}
+
+func TestConsumerGroupGetsItsFirstRecordFromAFreshKafka(t *testing.T) {
+	addr := Kafka(t).Addr()
+	topic := TopicPrefix(t) + "first"
+	transport := &kafka.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &kafka.Client{Addr: kafka.TCP(addr), Transport: transport}
+	created, err := client.CreateTopics(bounded(t), &kafka.CreateTopicsRequest{
+		Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}},
+	})
+	must(t, err)
+	must(t, created.Errors[topic])
+	writer := &kafka.Writer{Addr: kafka.TCP(addr), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond, Transport: transport}
+	must(t, writer.WriteMessages(bounded(t), kafka.Message{Value: []byte("one")}))
+	must(t, writer.Close())
+	reader := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: []string{addr}, Topic: topic, GroupID: topic, StartOffset: kafka.FirstOffset,
+		JoinGroupBackoff: 100 * time.Millisecond, MaxWait: 100 * time.Millisecond,
+	})
+	message, err := reader.FetchMessage(bounded(t))
+	must(t, err)
+	if string(message.Value) != "one" {
+		t.Errorf("got %q", message.Value)
+	}
+	must(t, reader.Close())
+}
+
+// command prepares the test binary to run as the command testenv.
+func command(args ...string) (*exec.Cmd, *bytes.Buffer) {
+	cmd := exec.Command(os.Args[0], args...)
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "PERCEPTOR_TEST_") {
+			cmd.Env = append(cmd.Env, entry)
+		}
+	}
+	cmd.Env = append(cmd.Env, runVariable+"=1")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	return cmd, &stderr
+}
+
+// onlyPostgres spares a run the servers that its test does not look at.
+func onlyPostgres(cmd *exec.Cmd) {
+	cmd.Env = append(cmd.Env, ZooKeeperVariable+"=127.0.0.1:1", KafkaVariable+"=127.0.0.1:2")
+}
+
+func TestRunNamesItsServersAndPassesTheExitCodeOn(t *testing.T) {
+	t.Parallel()
+	cmd, stderr := command("sh", "-c", "echo $"+PostgresVariable+"; echo $"+ZooKeeperVariable+"; echo $"+KafkaVariable+"; exit 7")
+	onlyPostgres(cmd)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Fatalf("got %v, want exit code 7: %s", err, stderr)
+	}
+	lines := strings.Fields(string(out))
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "postgres://") || lines[1] != "127.0.0.1:1" || lines[2] != "127.0.0.1:2" {
+		t.Fatalf("the command was told %q", lines)
+	}
+	if conn, err := pgx.Connect(bounded(t), lines[0]); err == nil {
+		conn.Close(bounded(t))
+		t.Error("the server outlives the run")
+	}
+}
+
+func TestServersEndWithARunThatIsInterruptedOrKilled(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			cmd, stderr := command("sh", "-c", "echo ready; exec sleep 600")
+			out, err := cmd.StdoutPipe()
+			must(t, err)
+			must(t, cmd.Start())
+			defer cmd.Process.Kill() //nolint:errcheck // ended already when all goes well
+			if _, err := io.ReadAtLeast(out, make([]byte, 6), 6); err != nil {
+				t.Fatalf("%v: %s", err, stderr)
+			}
+			pids, err := subprocess.Children(cmd.Process.Pid)
+			must(t, err)
+			if len(pids) != 4 { // three servers and the command
+				t.Errorf("the run has processes %v, want 4", pids)
+			}
+			must(t, cmd.Process.Signal(sig))
+			if sig == syscall.SIGKILL {
+				killed := pids[:0]
+				for _, pid := range pids {
+					if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == "sleep\n" {
+						must(t, syscall.Kill(pid, syscall.SIGKILL)) // the command itself is left to its own devices
+						continue
+					}
+					killed = append(killed, pid)
+				}
+				pids = killed
+			}
+			for _, pid := range pids {
+				waitFor(t, fmt.Sprintf("end of pid %d", pid), func() bool { return !subprocess.Alive(pid) })
+			}
+			cmd.Wait() //nolint:errcheck // it was told to end
+		})
+	}
+}
+
+func TestScratchOfAKilledProcessIsRemovedAndALivingOnesKept(t *testing.T) {
+	place, err := newScratch()
+	must(t, err)
+	defer place.close()
+	orphan, err := newScratch()
+	must(t, err)
+	orphan.unlock() // as the end of its process does
+	removeOrphans()
+	if _, err := os.Stat(orphan.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("orphaned %s: got %v, want it gone", orphan.dir, err)
+	}
+	if _, err := os.Stat(filepath.Join(place.dir, ownerName)); err != nil {
+		t.Errorf("a living process's directory: %v", err)
+	}
+}
+
+func TestMissingJavaIsExplained(t *testing.T) {
+	old := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(old, "java"), []byte("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n"), 0o755))
+	for name, path := range map[string]string{"none": t.TempDir(), "too old": old} {
+		t.Setenv("JAVA_HOME", "")
+		t.Setenv("PATH", path)
+		_, err := StartKafka(t.Context(), t.TempDir())
+		if err == nil || !strings.Contains(err.Error(), "Java 17 or newer is needed") || !strings.Contains(err.Error(), KafkaVariable+"=host:port") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error has more than one line: %v", name, err)
+		}
+	}
 }
