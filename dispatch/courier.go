@@ -1,0 +1,339 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A courier carries the records of all databases to Kafka until each has been
+// acknowledged, given up or dropped.
+type courier struct {
+	d         *Dispatcher
+	publisher Publisher
+	wake      chan struct{}
+
+	mu    sync.Mutex
+	lanes map[int32]*lane
+	// records and bytes are unacknowledged, those in calls included.
+	records, bytes int
+	// calls are under way for healthy tenants, aside for failing ones.
+	calls, aside int
+	// sentAt is when the last common call began; ackedAt when the last record
+	// of anybody was acknowledged; failedAt when, after that, a call failed first.
+	sentAt, ackedAt, failedAt time.Time
+	// stopped: some database was told that there is no room.
+	stopped bool
+}
+
+// A call is one call of the publisher.
+type call struct {
+	records []*record
+	// of is the failing lane that has the call for itself; nil: a common call.
+	of *lane
+}
+
+func newCourier(d *Dispatcher, p Publisher) *courier {
+	return &courier{d: d, publisher: p, wake: make(chan struct{}, 1), lanes: make(map[int32]*lane)}
+}
+
+// submit queues records for publishing.
+func (c *courier) submit(records []*record) {
+	if len(records) == 0 {
+		return
+	}
+	c.mu.Lock()
+	for _, r := range records {
+		if r.part.dropped.Load() {
+			continue
+		}
+		l := c.lanes[r.pub.Tenant]
+		if l == nil {
+			l = &lane{tenant: r.pub.Tenant}
+			c.lanes[r.pub.Tenant] = l
+		}
+		l.queue = append(l.queue, r)
+		c.count(l, r, 1)
+	}
+	c.mu.Unlock()
+	c.rouse()
+}
+
+func (c *courier) count(l *lane, r *record, n int) {
+	c.records += n
+	c.bytes += n * r.size
+	l.records += n
+	l.bytes += n * r.size
+}
+
+func (c *courier) rouse() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run makes calls until ctx ends, and waits for those under way.
+func (c *courier) run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil && c.d.killed() == nil {
+		next, wait := c.pick(time.Now())
+		if next != nil {
+			calls.Go(func() { c.send(ctx, next) })
+			continue
+		}
+		var expired <-chan time.Time
+		if !wait.IsZero() {
+			timer.Reset(time.Until(wait))
+			expired = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.d.dead:
+		case <-c.wake:
+		case <-expired:
+		}
+	}
+}
+
+// pick returns the next call, or until when there is none; zero: until
+// something happens.
+func (c *courier) pick(now time.Time) (*call, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var wakes earliest
+	if c.aside < c.d.cfg.PublishConcurrency {
+		if next := c.pickFailing(now, &wakes); next != nil {
+			c.aside++
+			return next, time.Time{}
+		}
+	}
+	if c.calls < c.d.cfg.PublishConcurrency {
+		if next := c.pickCommon(now, &wakes); next != nil {
+			c.calls++
+			c.sentAt = now
+			return next, time.Time{}
+		}
+	}
+	return nil, wakes.at
+}
+
+// pickFailing picks the failing tenant whose turn it has been for longest.
+func (c *courier) pickFailing(now time.Time, wakes *earliest) *call {
+	var first *lane
+	for _, l := range c.lanes {
+		if !l.failing || l.inCall || len(l.queue) == 0 {
+			continue
+		}
+		if now.Before(l.retryAt) {
+			wakes.add(l.retryAt)
+			continue
+		}
+		if first == nil || l.retryAt.Before(first.retryAt) {
+			first = l
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	limit := c.d.cfg.CallRecords
+	if first.open {
+		limit = probeRecords
+	}
+	first.inCall = true
+	return &call{records: first.take(limit, c.d.cfg.CallBytes, nil), of: first}
+}
+
+// probeRecords is how much of a broken tenant is tried at once.
+const probeRecords = 16
+
+// pickCommon picks waiting records of all healthy tenants, the same number of
+// each while there are too many. Small calls keep their distance.
+func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
+	lanes, waiting := make([]*lane, 0, len(c.lanes)), 0
+	for _, l := range c.lanes { // in random order
+		if !l.failing && len(l.queue) > 0 {
+			lanes = append(lanes, l)
+			waiting += len(l.queue)
+		}
+	}
+	if waiting == 0 {
+		return nil
+	}
+	limit := c.d.cfg.CallRecords
+	if at := c.sentAt.Add(c.d.cfg.PublishEvery); waiting < limit/8 && now.Before(at) {
+		wakes.add(at)
+		return nil
+	}
+	records := make([]*record, 0, min(waiting, limit))
+	bytes := c.d.cfg.CallBytes
+	for share := max(limit/len(lanes), 1); len(lanes) > 0 && len(records) < limit && bytes > 0; {
+		rest := lanes[:0]
+		for _, l := range lanes {
+			if len(records) >= limit || bytes <= 0 {
+				break
+			}
+			n := len(records)
+			records = l.take(min(share, limit-n), bytes, records)
+			for _, r := range records[n:] {
+				bytes -= r.size
+			}
+			if len(l.queue) > 0 {
+				rest = append(rest, l)
+			}
+		}
+		lanes = rest
+	}
+	return &call{records: records}
+}
+
+// send makes one call and counts what became of each record.
+func (c *courier) send(ctx context.Context, next *call) {
+	results := newResults(next.records)
+	defer c.finish(next, results)
+	if c.d.at(ctx, BeforePublish, -1) != nil {
+		return
+	}
+	pubs := make([]task.Publication, len(next.records))
+	for i, r := range next.records {
+		pubs[i] = r.pub
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.d.cfg.PublishTimeout)
+	defer cancel()
+	c.publisher.Publish(ctx, pubs, func(index []int, err error) {
+		acked := results.settle(index, err)
+		if len(acked) > 0 && c.d.at(ctx, AfterPublish, -1) == nil {
+			c.acknowledged(acked)
+		}
+	})
+}
+
+// acknowledged counts records that are on Kafka.
+func (c *courier) acknowledged(records []*record) {
+	now := time.Now()
+	parts := make(map[*database][]*part)
+	for _, r := range records {
+		parts[r.part.db] = append(parts[r.part.db], r.part)
+	}
+	for b, ps := range parts {
+		b.settle(ps)
+	}
+	for _, r := range records {
+		db := now.Add(time.Duration(r.part.db.ahead.Load()))
+		c.d.events.Published(&r.pub, db.Sub(r.pub.ScheduledAt.Time()))
+	}
+	c.mu.Lock()
+	c.ackedAt = now
+	c.failedAt = time.Time{}
+	c.mu.Unlock()
+	c.discard(records)
+}
+
+// discard forgets records that are settled or dropped, and lets claims go on
+// if they had stopped for want of room.
+func (c *courier) discard(records []*record) {
+	if len(records) == 0 {
+		return
+	}
+	c.mu.Lock()
+	for _, r := range records {
+		l := c.lanes[r.pub.Tenant]
+		c.count(l, r, -1)
+		if l.records == 0 && !l.failing {
+			delete(c.lanes, l.tenant)
+		}
+	}
+	reopen := c.reopened(time.Now())
+	c.mu.Unlock()
+	if reopen {
+		c.d.rouseAll()
+	}
+}
+
+// finish takes back what was not acknowledged and judges each tenant.
+func (c *courier) finish(next *call, results *results) {
+	now := time.Now()
+	failed, hopeless, gone := results.rest()
+	c.discard(gone)
+	for b, hs := range hopeless {
+		b.despair(hs)
+	}
+	c.mu.Lock()
+	if next.of == nil {
+		c.calls--
+	} else {
+		c.aside--
+		next.of.inCall = false
+	}
+	var told []func()
+	for tenant, o := range results.byTenant(failed) {
+		told = append(told, c.judge(now, c.lanes[tenant], o))
+	}
+	reopen := c.reopened(now)
+	c.mu.Unlock()
+	for _, tell := range told {
+		tell()
+	}
+	if reopen {
+		c.d.rouseAll()
+	}
+	c.rouse()
+}
+
+// judge moves the lane on after a call and returns what to tell. c.mu is held.
+func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
+	if l == nil { // healthy, and nothing is left of it
+		return func() {}
+	}
+	wasOpen := l.open
+	l.queue = append(l.queue, o.failed...)
+	if len(o.failed) > 0 {
+		l.failed(now, o.acked > 0, c.d.cfg.BreakerAfter)
+		if c.failedAt.IsZero() {
+			c.failedAt = now
+		}
+	} else if o.acked > 0 {
+		l.succeeded()
+	}
+	open := l.open
+	if l.records == 0 && !l.failing {
+		delete(c.lanes, l.tenant)
+	}
+	return func() {
+		if len(o.failed) > 0 {
+			c.d.events.PublishFailed(l.tenant, len(o.failed), o.err)
+		}
+		if open && !wasOpen {
+			c.d.events.BreakerOpened(l.tenant, o.err)
+		}
+		if !open && wasOpen {
+			c.d.events.BreakerClosed(l.tenant)
+		}
+	}
+}
+
+// purge forgets the queued records of dropped parts.
+func (c *courier) purge() {
+	var gone []*record
+	c.mu.Lock()
+	for _, l := range c.lanes {
+		l.queue = slices.DeleteFunc(l.queue, func(r *record) bool {
+			if r.part.dropped.Load() {
+				gone = append(gone, r)
+				return true
+			}
+			return false
+		})
+	}
+	c.mu.Unlock()
+	c.discard(gone)
+}
+
+func isUnknown(err error) bool { return errors.Is(err, task.ErrOutcomeUnknown) }

@@ -1,0 +1,348 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A database is the loop over the owned shards of one database.
+type database struct {
+	number int
+	d      *Dispatcher
+	// wake holds one token when there may be something new to do.
+	wake chan struct{}
+	// tx is held during every transaction on owned shards.
+	tx chan struct{}
+	// ahead is the planner's, in ns, for measuring lateness; fired is when a
+	// claim has moved rows last, in Unix ns.
+	ahead, fired atomic.Int64
+
+	mu   sync.Mutex
+	plan planner
+	book ledger
+	// hopeless can never be published; they are given up at giveUpAt.
+	hopeless []hopeless
+	giveUpAt time.Time
+	// waiters are closed when records have been settled.
+	waiters []chan struct{}
+}
+
+// hopeless is a record and the reason why it can never be published.
+type hopeless struct {
+	*record
+	err error
+}
+
+// maxParts bounds the parts that one transaction takes off.
+const maxParts = 4096
+
+func newDatabase(d *Dispatcher, number int) *database {
+	b := &database{number: number, d: d, wake: make(chan struct{}, 1), tx: make(chan struct{}, 1)}
+	b.plan.cfg = d.cfg
+	return b
+}
+
+// run takes one step after the other until ctx ends.
+func (b *database) run(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil && b.d.killed() == nil {
+		st := b.next()
+		if st.do != sleep {
+			b.do(ctx, st)
+			continue
+		}
+		var expired <-chan time.Time
+		if !st.until.IsZero() {
+			timer.Reset(time.Until(st.until))
+			expired = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.d.dead:
+		case <-b.wake:
+		case <-expired:
+		}
+	}
+}
+
+func (b *database) rouse() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *database) next() step {
+	now := time.Now()
+	room := b.d.courier.room(now)
+	busy := b.d.busy(now)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.next(now, situation{
+		shards:      len(b.book.shards) > 0 && len(b.book.claimable()) > 0,
+		records:     room.records,
+		bytes:       room.bytes,
+		probeEvery:  room.probeEvery,
+		publishedAt: b.book.publishedAt,
+		giveUpAt:    b.giveUpAt,
+		busy:        busy,
+	})
+}
+
+// do takes the step, which has to wait for its turn first.
+func (b *database) do(ctx context.Context, st step) {
+	if !b.begin(ctx) {
+		return
+	}
+	defer b.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.d.cfg.StoreTimeout)
+	defer cancel()
+	switch st.do {
+	case claim:
+		b.claim(ctx, st)
+	case peek:
+		b.peek(ctx)
+	case takeOff:
+		b.takeOff(ctx)
+	case giveUp:
+		b.giveUp(ctx)
+	}
+}
+
+// begin waits for the turn of a transaction; false: ctx has ended.
+func (b *database) begin(ctx context.Context) bool {
+	select {
+	case b.tx <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case b.d.places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		<-b.tx
+		return false
+	}
+}
+
+func (b *database) end() {
+	<-b.d.places
+	<-b.tx
+}
+
+// claim runs one claim and queues what it has taken.
+func (b *database) claim(ctx context.Context, st step) {
+	req, parts := b.request(st)
+	if len(req.Owned) == 0 {
+		return
+	}
+	if len(parts) > 0 && b.d.at(ctx, BeforeTakeOff, b.number) != nil {
+		return
+	}
+	start := time.Now()
+	c, err := b.d.store.Claim(ctx, req)
+	switch {
+	case b.d.killed() != nil:
+	case errors.Is(err, task.ErrOutcomeUnknown):
+		b.d.events.StoreFailed(b.number, "claim", err)
+		b.drop(req.Owned, err)
+	case err != nil:
+		b.failed("claim", err, parts)
+	case len(c.Lost) > 0:
+		b.lost(req.Owned, c.Lost, parts)
+	default:
+		if b.d.at(ctx, AfterCommit, b.number) == nil {
+			b.committed(start, st, req, &c, parts)
+		}
+	}
+}
+
+// request builds the claim, with the parts that it takes off.
+func (b *database) request(st step) (task.ClaimRequest, []*part) {
+	room := b.d.courier.room(time.Now())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	req := task.ClaimRequest{
+		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, MaxRows: st.rows,
+		Blocked: room.blocked, BlockedFor: room.blockedFor,
+	}
+	parts := b.book.takeable(maxParts, b.claims)
+	req.TakeOff = outboxParts(parts)
+	return req, parts
+}
+
+// claims reports whether the shard is owned and not about to leave.
+func (b *database) claims(s task.Shard) bool {
+	h := b.book.shards[s]
+	return h != nil && !h.leaving
+}
+
+// committed takes the outcome of a claim over. Records of shards that were
+// taken anew in the meantime are left to the outbox that was read then.
+func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c *task.Claim, parts []*part) {
+	now := time.Now()
+	b.mu.Lock()
+	b.book.tookOff(parts)
+	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, now)
+	bytes := 0
+	for _, r := range records {
+		bytes += r.size
+	}
+	b.plan.claimed(start, now, st, c, bytes)
+	b.ahead.Store(int64(b.plan.ahead))
+	b.mu.Unlock()
+	if c.Rows > 0 {
+		b.fired.Store(now.UnixNano())
+	}
+	b.d.courier.submit(records)
+	b.d.events.Claimed(b.number, st.form, c, now.Sub(start))
+	if len(parts) > 0 {
+		b.d.events.TookOff(b.number, len(parts))
+	}
+}
+
+// failed puts parts back after an error with a known outcome: nothing happened.
+func (b *database) failed(step string, err error, parts []*part) {
+	now := time.Now()
+	b.mu.Lock()
+	b.book.putBack(parts, now)
+	b.plan.failed(now)
+	b.mu.Unlock()
+	b.d.events.StoreFailed(b.number, step, err)
+}
+
+// lost drops the shards that have another owner now; parts of the others wait
+// for the next transaction.
+func (b *database) lost(owned []task.Ownership, lost []task.Shard, parts []*part) {
+	gone := owned[:0:0]
+	for _, o := range owned {
+		if slices.Contains(lost, o.Shard) {
+			gone = append(gone, o)
+		}
+	}
+	dropped := b.drop(gone, nil)
+	now := time.Now()
+	b.mu.Lock()
+	b.book.putBack(parts, now)
+	if dropped {
+		b.plan.lost()
+	} else {
+		b.plan.failed(now)
+	}
+	b.mu.Unlock()
+}
+
+// drop forgets shards, as far as they are still held by these ownerships, and
+// reports them lost. Nothing of them is taken off.
+func (b *database) drop(owned []task.Ownership, err error) bool {
+	var shards []task.Shard
+	b.mu.Lock()
+	for _, o := range owned {
+		if b.book.held(o) != nil {
+			b.book.drop(o.Shard)
+			shards = append(shards, o.Shard)
+		}
+	}
+	b.signal()
+	b.mu.Unlock()
+	if len(shards) == 0 {
+		return false
+	}
+	b.d.courier.purge()
+	b.d.events.Lost(b.number, shards, err)
+	b.d.cfg.Lost(shards)
+	return true
+}
+
+func (b *database) peek(ctx context.Context) {
+	b.mu.Lock()
+	owned, low := b.book.claimable(), b.plan.low
+	window, limit := b.plan.window(), b.d.cfg.MaxRows+1
+	b.mu.Unlock()
+	if len(owned) == 0 {
+		return
+	}
+	shards := make([]task.Shard, len(owned))
+	for i, o := range owned {
+		shards[i] = o.Shard
+	}
+	start := time.Now()
+	k, err := b.d.store.Peek(ctx, b.number, shards, low, window, limit)
+	if err != nil {
+		b.failed("peek", err, nil)
+		return
+	}
+	b.mu.Lock()
+	b.plan.peeked(start, time.Now(), k)
+	b.ahead.Store(int64(b.plan.ahead))
+	b.mu.Unlock()
+}
+
+// takeOff removes published parts when no claim has come by to do it.
+func (b *database) takeOff(ctx context.Context) {
+	b.mu.Lock()
+	owned := b.book.claimable()
+	parts := b.book.takeable(maxParts, b.claims)
+	b.mu.Unlock()
+	if len(parts) == 0 || b.d.at(ctx, BeforeTakeOff, b.number) != nil {
+		return
+	}
+	lost, err := b.d.store.TakeOff(ctx, b.number, owned, outboxParts(parts))
+	switch {
+	case err != nil:
+		// Also when the outcome is unknown: it claims nothing, and to take off
+		// again what is gone does no harm.
+		b.failed("take off", err, parts)
+	case len(lost) > 0:
+		b.lost(owned, lost, parts)
+	default:
+		b.mu.Lock()
+		b.book.tookOff(parts)
+		b.plan.ok()
+		b.mu.Unlock()
+		b.d.events.TookOff(b.number, len(parts))
+	}
+}
+
+// settle counts acknowledged records of these parts.
+func (b *database) settle(parts []*part) {
+	now := time.Now()
+	b.mu.Lock()
+	before := b.book.publishedAt
+	for _, p := range parts {
+		b.book.acknowledged(p, now)
+	}
+	rouse := before.IsZero() && !b.book.publishedAt.IsZero()
+	b.signal()
+	b.mu.Unlock()
+	if rouse {
+		b.rouse()
+	}
+}
+
+// signal tells those who wait for records to be settled. b.mu is held.
+func (b *database) signal() {
+	for _, w := range b.waiters {
+		close(w)
+	}
+	b.waiters = nil
+}
+
+// owned returns the shards that are owned, in ascending order.
+func (b *database) owned() []task.Shard {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	shards := make([]task.Shard, 0, len(b.book.shards))
+	for s := range b.book.shards {
+		shards = append(shards, s)
+	}
+	slices.Sort(shards)
+	return shards
+}

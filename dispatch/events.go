@@ -1,0 +1,76 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Events feed logs, metrics and tests. Each may be nil. They are called from
+// working goroutines, must not block, and must not call the dispatcher.
+type Events struct {
+	// Claimed: a claim has committed. c must not be changed.
+	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
+	// StoreFailed: a step of the store ("claim", "peek", "take off", "give up",
+	// "release") failed; it will be tried again, except after an unknown outcome.
+	StoreFailed func(database int, step string, err error)
+	// Acquired: shards were acquired; republished records stood in the outbox.
+	Acquired func(database int, shards []task.Shard, republished int)
+	// Released: shards were let go of; unacknowledged records were left to the
+	// next owner.
+	Released func(database int, shards []task.Shard, unacknowledged int)
+	// Lost: shards were dropped; err is nil when another owner has them.
+	Lost func(database int, shards []task.Shard, err error)
+	// Published: p has been acknowledged, late after its scheduled_at by the
+	// database's clock. p must not be changed.
+	Published func(p *task.Publication, late time.Duration)
+	// PublishFailed: records of the tenant were not acknowledged; they are tried
+	// again.
+	PublishFailed func(tenant int32, records int, err error)
+	// BreakerOpened and BreakerClosed: rows of the tenant are put off, and no
+	// more.
+	BreakerOpened func(tenant int32, err error)
+	BreakerClosed func(tenant int32)
+	// GaveUp: runs were made dead because they can never be published.
+	GaveUp func(database int, pubs []task.Publication, err error)
+	// TookOff: parts of the outbox were removed, with or without a claim.
+	TookOff func(database int, parts int)
+}
+
+// fill makes every event callable.
+func (e Events) fill() Events {
+	if e.Claimed == nil {
+		e.Claimed = func(int, task.ClaimForm, *task.Claim, time.Duration) {}
+	}
+	if e.StoreFailed == nil {
+		e.StoreFailed = func(int, string, error) {}
+	}
+	if e.Acquired == nil {
+		e.Acquired = func(int, []task.Shard, int) {}
+	}
+	if e.Released == nil {
+		e.Released = func(int, []task.Shard, int) {}
+	}
+	if e.Lost == nil {
+		e.Lost = func(int, []task.Shard, error) {}
+	}
+	if e.Published == nil {
+		e.Published = func(*task.Publication, time.Duration) {}
+	}
+	if e.PublishFailed == nil {
+		e.PublishFailed = func(int32, int, error) {}
+	}
+	if e.BreakerOpened == nil {
+		e.BreakerOpened = func(int32, error) {}
+	}
+	if e.BreakerClosed == nil {
+		e.BreakerClosed = func(int32) {}
+	}
+	if e.GaveUp == nil {
+		e.GaveUp = func(int, []task.Publication, error) {}
+	}
+	if e.TookOff == nil {
+		e.TookOff = func(int, int) {}
+	}
+	return e
+}

@@ -1,0 +1,65 @@
+package dispatch
+
+import "time"
+
+// A lane is the unacknowledged records of one tenant, and the breaker of its
+// topic. It is pure; the courier guards it.
+type lane struct {
+	tenant int32
+	// queue waits; records and bytes count those in calls, too.
+	queue          []*record
+	records, bytes int
+
+	// failing: the last call was not a full success, so the tenant is published
+	// apart, one call at a time, not before retryAt.
+	failing bool
+	inCall  bool
+	retryAt time.Time
+	// failures counts calls in a row without any acknowledgement; at the limit
+	// the breaker opens.
+	failures int
+	open     bool
+	openedAt time.Time
+}
+
+// take moves up to limit records, and at least one, of up to so many bytes from
+// the queue to the end of to.
+func (l *lane) take(limit, bytes int, to []*record) []*record {
+	n := 0
+	for n < len(l.queue) && n < limit && (n == 0 || bytes >= l.queue[n].size) {
+		bytes -= l.queue[n].size
+		n++
+	}
+	to = append(to, l.queue[:n]...)
+	if n == len(l.queue) {
+		l.queue = nil
+	} else {
+		l.queue = l.queue[n:]
+	}
+	return to
+}
+
+// failed: some records of a call were not acknowledged.
+func (l *lane) failed(now time.Time, some bool, limit int) {
+	l.failing = true
+	if some {
+		l.failures = 0
+	}
+	l.retryAt = now.Add(min(firstRetry<<min(l.failures, 10), maxBackoff))
+	l.failures++
+	if l.failures >= limit && !l.open {
+		l.open, l.openedAt = true, now
+	}
+	if some {
+		l.open = false
+	}
+}
+
+// firstRetry is the wait after the first failure of a topic; it doubles.
+const firstRetry = 100 * time.Millisecond
+
+// succeeded: all records of a call were acknowledged.
+func (l *lane) succeeded() {
+	l.failing, l.open, l.failures = false, false, 0
+	l.retryAt = time.Time{}
+}

@@ -1,0 +1,217 @@
+package dispatch
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A part is one shard of one outbox row, as far as one ownership goes: the
+// records of it that this process has to see acknowledged.
+type part struct {
+	db    *database
+	row   int64
+	shard task.Shard
+	// pending counts records not yet acknowledged; guarded by db.mu.
+	pending int
+	// dropped: the shard was lost or left; nothing is known of the part any more.
+	dropped atomic.Bool
+}
+
+// A record is one publication on its way.
+type record struct {
+	pub  task.Publication
+	part *part
+	size int
+}
+
+// recordOverhead is what a record takes in memory beside its params.
+const recordOverhead = 256
+
+func newRecord(p *task.Publication, of *part) *record {
+	return &record{pub: *p, part: of, size: recordOverhead + len(p.Kind) + len(p.Params)}
+}
+
+// A holding is an owned shard.
+type holding struct {
+	task.Ownership
+	// leaving: nothing is claimed from it any more.
+	leaving bool
+	// parts are those not yet taken off.
+	parts map[*part]struct{}
+}
+
+// A ledger knows which shards of a database are owned and which parts of the
+// outbox they have. It is not safe for concurrent use.
+type ledger struct {
+	shards map[task.Shard]*holding
+	// published are complete parts to take off; publishedAt is when the oldest
+	// of them was complete.
+	published   []*part
+	publishedAt time.Time
+}
+
+// claimable returns the ownerships to claim from, in ascending order.
+func (l *ledger) claimable() []task.Ownership {
+	owned := make([]task.Ownership, 0, len(l.shards))
+	for _, h := range l.shards {
+		if !h.leaving {
+			owned = append(owned, h.Ownership)
+		}
+	}
+	slices.SortFunc(owned, func(a, b task.Ownership) int { return int(a.Shard) - int(b.Shard) })
+	return owned
+}
+
+// own adds a shard that has just been acquired.
+func (l *ledger) own(o task.Ownership) {
+	if l.shards == nil {
+		l.shards = make(map[task.Shard]*holding)
+	}
+	l.shards[o.Shard] = &holding{Ownership: o, parts: make(map[*part]struct{})}
+}
+
+// held returns the holding of exactly this ownership, or nil.
+func (l *ledger) held(o task.Ownership) *holding {
+	if h := l.shards[o.Shard]; h != nil && h.Ownership == o {
+		return h
+	}
+	return nil
+}
+
+// enter notes what an outbox row holds for the given ownerships and returns the
+// records to publish. Shards that are not held any more are left out. Those of
+// listed that have no publication are complete at once.
+func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, now time.Time) []*record {
+	of := make(map[task.Shard]*part, len(owned))
+	for _, o := range owned {
+		if l.held(o) != nil {
+			of[o.Shard] = &part{db: db, row: row, shard: o.Shard}
+		}
+	}
+	records := make([]*record, 0, len(pubs))
+	for i := range pubs {
+		p := of[pubs[i].Task.Shard()]
+		if p == nil {
+			continue
+		}
+		p.pending++
+		l.shards[p.shard].parts[p] = struct{}{}
+		records = append(records, newRecord(&pubs[i], p))
+	}
+	for _, s := range listed {
+		if p := of[s]; p != nil && p.pending == 0 {
+			l.shards[s].parts[p] = struct{}{}
+			l.complete(p, now)
+		}
+	}
+	return records
+}
+
+// acknowledged counts one record of p; it reports whether p is complete now.
+func (l *ledger) acknowledged(p *part, now time.Time) bool {
+	if p.dropped.Load() {
+		return false
+	}
+	p.pending--
+	if p.pending > 0 {
+		return false
+	}
+	l.complete(p, now)
+	return true
+}
+
+func (l *ledger) complete(p *part, now time.Time) {
+	if len(l.published) == 0 {
+		l.publishedAt = now
+	}
+	l.published = append(l.published, p)
+}
+
+// takeable removes and returns the published parts of the shards that want
+// accepts, up to limit.
+func (l *ledger) takeable(limit int, want func(task.Shard) bool) []*part {
+	var taken []*part
+	rest := l.published[:0]
+	for _, p := range l.published {
+		switch {
+		case p.dropped.Load():
+		case len(taken) < limit && want(p.shard):
+			taken = append(taken, p)
+		default:
+			rest = append(rest, p)
+		}
+	}
+	clear(l.published[len(rest):])
+	l.published = rest
+	if len(rest) == 0 {
+		l.publishedAt = time.Time{}
+	}
+	return taken
+}
+
+// putBack returns parts that could not be taken off.
+func (l *ledger) putBack(parts []*part, now time.Time) {
+	for _, p := range parts {
+		if !p.dropped.Load() {
+			l.complete(p, now)
+		}
+	}
+}
+
+// tookOff forgets parts that are gone from the outbox.
+func (l *ledger) tookOff(parts []*part) {
+	for _, p := range parts {
+		if !p.dropped.Load() {
+			delete(l.shards[p.shard].parts, p)
+		}
+	}
+}
+
+// drop forgets a shard and its parts, which are thereby left to the next owner.
+func (l *ledger) drop(s task.Shard) {
+	h := l.shards[s]
+	if h == nil {
+		return
+	}
+	for p := range h.parts {
+		p.dropped.Store(true)
+	}
+	delete(l.shards, s)
+}
+
+// pending counts the unacknowledged records of a shard.
+func (l *ledger) pending(s task.Shard) int {
+	n := 0
+	if h := l.shards[s]; h != nil {
+		for p := range h.parts {
+			n += p.pending
+		}
+	}
+	return n
+}
+
+// outboxParts groups parts by row, in ascending order.
+func outboxParts(parts []*part) []task.OutboxPart {
+	sorted := slices.Clone(parts)
+	slices.SortFunc(sorted, func(a, b *part) int {
+		if a.row != b.row {
+			if a.row < b.row {
+				return -1
+			}
+			return 1
+		}
+		return int(a.shard) - int(b.shard)
+	})
+	var out []task.OutboxPart
+	for _, p := range sorted {
+		if n := len(out); n > 0 && out[n-1].Row == p.row {
+			out[n-1].Shards = append(out[n-1].Shards, p.shard)
+			continue
+		}
+		out = append(out, task.OutboxPart{Row: p.row, Shards: []task.Shard{p.shard}})
+	}
+	return out
+}

@@ -1,0 +1,312 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// acquire takes shards of this database over.
+func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
+	if err := b.d.killed(); err != nil {
+		return err
+	}
+	if b.d.stopping.Load() {
+		return ErrStopped
+	}
+	b.forget(shards)
+	owned, err := b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
+	if err != nil {
+		return fmt.Errorf("acquire shards of database %d: %w", b.number, err)
+	}
+	batches, err := b.d.store.Unpublished(ctx, b.number, owned)
+	if err != nil {
+		return fmt.Errorf("read outbox of database %d: %w", b.number, err)
+	}
+	if err := b.d.killed(); err != nil {
+		return err
+	}
+	records := b.install(owned, byRow(batches))
+	b.d.courier.submit(records)
+	b.rouse()
+	b.d.events.Acquired(b.number, shards, len(records))
+	return nil
+}
+
+// install enters what was acquired. From here on the loop claims.
+func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch) []*record {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range owned {
+		b.book.drop(o.Shard)
+		b.book.own(o)
+	}
+	var records []*record
+	for i := range batches {
+		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, now)
+		records = append(records, rs...)
+	}
+	b.plan.acquired(now)
+	return records
+}
+
+// byRow joins batches of the same outbox row: a part must know all its records.
+func byRow(batches []task.OutboxBatch) []task.OutboxBatch {
+	index := make(map[int64]int)
+	var joined []task.OutboxBatch
+	for _, b := range batches {
+		i, ok := index[b.Part.Row]
+		if !ok {
+			index[b.Part.Row] = len(joined)
+			joined = append(joined, b)
+			continue
+		}
+		j := &joined[i]
+		j.Part.Shards = append(slices.Clone(j.Part.Shards), b.Part.Shards...)
+		slices.Sort(j.Part.Shards)
+		j.Part.Shards = slices.Compact(j.Part.Shards)
+		j.Publications = append(slices.Clone(j.Publications), b.Publications...)
+	}
+	return joined
+}
+
+// forget drops shards without a word.
+func (b *database) forget(shards []task.Shard) {
+	b.mu.Lock()
+	n := 0
+	for _, s := range shards {
+		if b.book.shards[s] != nil {
+			b.book.drop(s)
+			n++
+		}
+	}
+	b.signal()
+	b.mu.Unlock()
+	if n > 0 {
+		b.d.courier.purge()
+	}
+}
+
+// release lets go of shards: in order, unless that takes too long.
+func (b *database) release(ctx context.Context, shards []task.Shard) error {
+	owned := b.leave(shards)
+	if len(owned) == 0 {
+		return nil
+	}
+	last := context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, b.d.cfg.ReleaseTimeout)
+	defer cancel()
+	if b.begin(ctx) { // the transaction under way may still claim
+		b.end()
+		b.settled(ctx, owned)
+	}
+	last, cancelLast := context.WithTimeout(last, b.d.cfg.StoreTimeout)
+	defer cancelLast()
+	return b.letGo(last, owned)
+}
+
+// leave ends claims from the shards, from the next transaction on.
+func (b *database) leave(shards []task.Shard) []task.Ownership {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var owned []task.Ownership
+	for _, s := range shards {
+		if h := b.book.shards[s]; h != nil {
+			h.leaving = true
+			owned = append(owned, h.Ownership)
+		}
+	}
+	return owned
+}
+
+// settled waits until all records of the ownerships are settled, or ctx ends.
+func (b *database) settled(ctx context.Context, owned []task.Ownership) {
+	for {
+		b.mu.Lock()
+		pending := b.pending(owned)
+		changed := make(chan struct{})
+		if pending > 0 {
+			b.waiters = append(b.waiters, changed)
+		}
+		b.mu.Unlock()
+		if pending == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-b.d.dead:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *database) pending(owned []task.Ownership) int {
+	n := 0
+	for _, o := range owned {
+		if b.book.held(o) != nil {
+			n += b.book.pending(o.Shard)
+		}
+	}
+	return n
+}
+
+// letGo takes off what is published, clears the owner, and forgets the shards.
+// An error of the store costs repeats, not runs, so it is only told.
+func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
+	if !b.begin(ctx) {
+		return fmt.Errorf("release shards of database %d: %w", b.number, ctx.Err())
+	}
+	defer b.end()
+	b.mu.Lock()
+	owned = slices.DeleteFunc(owned, func(o task.Ownership) bool { return b.book.held(o) == nil })
+	leaving := make(map[task.Shard]bool, len(owned))
+	for _, o := range owned {
+		leaving[o.Shard] = true
+	}
+	parts := b.book.takeable(b.d.cfg.MaxRecords, func(s task.Shard) bool { return leaving[s] })
+	left := b.pending(owned)
+	b.mu.Unlock()
+	if len(owned) == 0 {
+		return nil
+	}
+	if err := b.takeOffAndRelease(ctx, owned, parts); err != nil {
+		return err
+	}
+	shards := make([]task.Shard, len(owned))
+	for i, o := range owned {
+		shards[i] = o.Shard
+	}
+	b.forget(shards)
+	b.d.events.Released(b.number, shards, left)
+	return nil
+}
+
+func (b *database) takeOffAndRelease(ctx context.Context, owned []task.Ownership, parts []*part) error {
+	if err := b.d.at(ctx, BeforeTakeOff, b.number); err != nil {
+		return err
+	}
+	if len(parts) > 0 {
+		lost, err := b.d.store.TakeOff(ctx, b.number, owned, outboxParts(parts))
+		switch {
+		case err != nil:
+			b.d.events.StoreFailed(b.number, "take off", err)
+		case len(lost) == 0:
+			b.d.events.TookOff(b.number, len(parts))
+		}
+	}
+	if err := b.d.store.Release(ctx, b.number, owned); err != nil {
+		b.d.events.StoreFailed(b.number, "release", err)
+	}
+	return nil
+}
+
+// giveUp makes runs dead whose records can never be published. A part goes with
+// it if nothing else of it is pending.
+func (b *database) giveUp(ctx context.Context) {
+	b.mu.Lock()
+	group, gone := b.takeHopeless()
+	owned, parts := b.ofGroup(group)
+	b.mu.Unlock()
+	b.d.courier.discard(gone)
+	if len(group) == 0 {
+		return
+	}
+	pubs := make([]task.Publication, len(group))
+	records := make([]*record, len(group))
+	for i, h := range group {
+		pubs[i], records[i] = h.pub, h.record
+	}
+	cause := group[0].err
+	err := b.d.store.GiveUp(ctx, b.number, owned, pubs, task.Unpublishable, cause.Error(), outboxParts(parts))
+	if err != nil {
+		b.keepHopeless(group)
+		b.d.events.StoreFailed(b.number, "give up", err)
+		if isUnknown(err) {
+			b.drop(owned, err)
+		}
+		return
+	}
+	b.d.courier.discard(records)
+	b.gaveUp(group, parts)
+	b.d.events.GaveUp(b.number, pubs, cause)
+}
+
+// gaveUp settles records that were given up; parts are gone from the outbox.
+func (b *database) gaveUp(group []hopeless, parts []*part) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.book.tookOff(parts)
+	for _, h := range group {
+		if !slices.Contains(parts, h.part) {
+			b.book.acknowledged(h.part, now)
+		}
+	}
+	b.signal()
+}
+
+// takeHopeless removes the records with the first one's error, and those that
+// were dropped. The rest is due at once. b.mu is held.
+func (b *database) takeHopeless() (group []hopeless, gone []*record) {
+	rest := b.hopeless[:0]
+	for _, h := range b.hopeless {
+		switch {
+		case h.part.dropped.Load():
+			gone = append(gone, h.record)
+		case len(group) == 0 || group[0].err.Error() == h.err.Error():
+			group = append(group, h)
+		default:
+			rest = append(rest, h)
+		}
+	}
+	clear(b.hopeless[len(rest):])
+	b.hopeless = rest
+	if len(rest) == 0 {
+		b.giveUpAt = time.Time{}
+	}
+	return group, gone
+}
+
+// ofGroup returns the ownerships that the group needs and the parts that it
+// completes. b.mu is held.
+func (b *database) ofGroup(group []hopeless) (owned []task.Ownership, parts []*part) {
+	count := make(map[*part]int)
+	shards := make(map[task.Shard]bool)
+	for _, h := range group {
+		count[h.part]++
+		shards[h.part.shard] = true
+	}
+	for p, n := range count {
+		if n == p.pending {
+			parts = append(parts, p)
+		}
+	}
+	for s := range shards {
+		owned = append(owned, b.book.shards[s].Ownership)
+	}
+	slices.SortFunc(owned, func(x, y task.Ownership) int { return int(x.Shard) - int(y.Shard) })
+	return owned, parts
+}
+
+// keepHopeless puts records back, to be given up a second later.
+func (b *database) keepHopeless(group []hopeless) {
+	b.mu.Lock()
+	b.hopeless = append(b.hopeless, group...)
+	b.giveUpAt = time.Now().Add(time.Second)
+	b.mu.Unlock()
+}
+
+// despair notes records that can never be published.
+func (b *database) despair(records []hopeless) {
+	b.mu.Lock()
+	b.hopeless = append(b.hopeless, records...)
+	b.giveUpAt = time.Now()
+	b.mu.Unlock()
+	b.rouse()
+}

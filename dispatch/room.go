@@ -1,0 +1,114 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+)
+
+// room is what claims may still bring.
+type room struct {
+	records, bytes int
+	// blocked tenants are put off by blockedFor.
+	blocked    []int32
+	blockedFor time.Duration
+	// probeEvery is set while nothing at all is acknowledged.
+	probeEvery time.Duration
+}
+
+// Breaker bounds.
+const (
+	minBlock = time.Second
+	maxBlock = 30 * time.Second
+	// goneAfter is how long nothing at all must have been acknowledged, with an
+	// open breaker, for Kafka to count as gone.
+	goneAfter = 3 * time.Second
+)
+
+// room tells a database what it may claim at now.
+func (c *courier) room(now time.Time) room {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.measure(now)
+	if r.records == 0 || r.bytes == 0 || r.probeEvery > 0 {
+		c.stopped = true
+	}
+	return r
+}
+
+// measure returns the room. c.mu is held. Near the bound there is none, so that
+// claims do not become tiny.
+func (c *courier) measure(now time.Time) room {
+	cfg := &c.d.cfg
+	r := room{records: cfg.MaxRecords - c.records, bytes: cfg.MaxBytes - c.bytes}
+	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
+		r.records, r.bytes = 0, 0
+	}
+	openedAt, crowd := now, c.crowd()
+	for _, l := range c.lanes {
+		if !c.broken(l, crowd) {
+			continue
+		}
+		r.blocked = append(r.blocked, l.tenant)
+		if l.open && l.openedAt.Before(openedAt) {
+			openedAt = l.openedAt
+		}
+	}
+	if len(r.blocked) == 0 {
+		return r
+	}
+	slices.Sort(r.blocked)
+	r.blockedFor = min(max(now.Sub(openedAt), minBlock), maxBlock)
+	if !c.failedAt.IsZero() && now.Sub(c.failedAt) > goneAfter {
+		r.probeEvery = r.blockedFor
+	}
+	return r
+}
+
+// crowd reports whether failing tenants together have taken half the memory.
+func (c *courier) crowd() bool {
+	records, bytes := 0, 0
+	for _, l := range c.lanes {
+		if l.failing {
+			records += l.records
+			bytes += l.bytes
+		}
+	}
+	return records > c.d.cfg.MaxRecords/2 || bytes > c.d.cfg.MaxBytes/2
+}
+
+// broken reports whether rows of the lane's tenant are put off: its breaker is
+// open, or it fails and takes more than its part of the memory. A lane that has
+// nothing left to try with lets its tenant's rows come as the probe.
+func (c *courier) broken(l *lane, crowd bool) bool {
+	if !l.failing || l.records == 0 {
+		return false
+	}
+	return l.open || crowd || l.records > c.d.cfg.MaxRecords/8 || l.bytes > c.d.cfg.MaxBytes/8
+}
+
+// reopened reports whether there is room again after there was none. c.mu is held.
+func (c *courier) reopened(now time.Time) bool {
+	if !c.stopped {
+		return false
+	}
+	if r := c.measure(now); r.records == 0 || r.bytes == 0 || r.probeEvery > 0 {
+		return false
+	}
+	c.stopped = false
+	return true
+}
+
+// figures returns the courier's part of the figures.
+func (c *courier) figures(now time.Time) Figures {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.measure(now)
+	f := Figures{Records: c.records, Bytes: c.bytes, Stopped: r.records == 0 || r.probeEvery > 0}
+	for _, l := range c.lanes {
+		if l.open {
+			f.Broken = append(f.Broken, l.tenant)
+		}
+	}
+	slices.Sort(f.Broken)
+	return f
+}
