@@ -135,3 +135,17 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	}
 	return r.publication(seq, r.ScheduledAt, attempt, 0, 0)
 }
+
+// GiveUp makes the run of an attempt dead at once, if that attempt is out; it
+// reports whether it was.
+func (k *Kin) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
+	r, code := k.outNow(a)
+	if code != Accepted {
+		return false
+	}
+	if r.Type == NonBlocking && r.Run == 0 {
+		r = k.spawn(a.Seq, now, now)
+	}
+	k.die(r, reason, message, now)
+	return true
+}

@@ -69,7 +69,7 @@ UPDATE task t SET
    AND NOT (t.type = 2 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
    AND NOT (t.type = 2 AND u.next IS NOT NULL AND t.state = 1 AND coalesce(greatest(u.next, c.now) >= t.end_at, false)
             AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)
-RETURNING u.n;
+RETURNING u.n, t.due_at;
 
 -- name: StartRuns
 -- Leases of BLOCKING runs. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders

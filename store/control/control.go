@@ -1,0 +1,152 @@
+package control
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/statement"
+	"github.com/perceptor/perceptor/task"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+var statements = statement.MustLoad(fs.Sub(files, "sql"))
+
+const (
+	// readTimeout bounds the question to one database.
+	readTimeout = time.Second
+	// writeTimeout bounds a change of one database.
+	writeTimeout = 3 * time.Second
+	// syncEvery is the distance of two Syncs of [Store.Run].
+	syncEvery = 30 * time.Second
+	// syncPage is how many rows a Sync reads at once.
+	syncPage = 1000
+)
+
+// Scope says which calls a token is good for. The numbers are stored.
+type Scope int16
+
+const (
+	TenantScope Scope = 1 // the tasks and runs of one tenant
+	AdminScope  Scope = 2 // tenants and tokens
+)
+
+// Tenant is a customer of the system.
+type Tenant struct {
+	ID   int32
+	Name string
+	// ParamsBytes is the limit on the params of a task.
+	ParamsBytes int
+	// Retention is for tasks that do not say their own.
+	Retention time.Duration
+	CreatedAt task.Instant
+}
+
+// Token is a credential without its secret.
+type Token struct {
+	ID    string
+	Scope Scope
+	// Tenant is the tenant's name, for TenantScope.
+	Tenant      string
+	Description string
+	// ExpiresAt and RevokedAt are [task.Never] while there is no such instant.
+	ExpiresAt task.Instant
+	CreatedAt task.Instant
+	RevokedAt task.Instant
+}
+
+// Identity is who holds a secret. Tenant is set for TenantScope only.
+type Identity struct {
+	TokenID string
+	Scope   Scope
+	Tenant  Tenant
+}
+
+// Store is the 16 copies. It is safe for concurrent use. Its errors are of type
+// [task.Error].
+type Store struct {
+	cluster *store.Cluster
+	log     *slog.Logger
+	// suspect databases have failed since they were last compared with the others.
+	suspect [task.Databases]atomic.Bool
+}
+
+// New returns the store of a cluster. log nil: [slog.Default].
+func New(cluster *store.Cluster, log *slog.Logger) *Store {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Store{cluster: cluster, log: log}
+}
+
+// read asks one database after another, suspects last, until one answers.
+func read[T any](ctx context.Context, s *Store, ask func(context.Context, *pgxpool.Pool) (T, error)) (T, error) {
+	var answer T
+	var failed []error
+	for _, suspects := range []bool{false, true} {
+		for d := range task.Databases {
+			if s.suspect[d].Load() != suspects {
+				continue
+			}
+			var err error
+			if answer, err = askOne(ctx, s, d, ask); err == nil || !isAway(err) {
+				return answer, err
+			}
+			if ctx.Err() != nil {
+				return answer, away(ctx.Err(), "reading tenants and tokens took too long")
+			}
+			s.suspect[d].Store(true)
+			failed = append(failed, err)
+		}
+	}
+	return answer, away(errors.Join(failed...), "no database answers")
+}
+
+func askOne[T any](ctx context.Context, s *Store, d int, ask func(context.Context, *pgxpool.Pool) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	answer, err := ask(ctx, s.cluster.Pool(d))
+	return answer, domainError(err)
+}
+
+// decide runs a change in the database that decides.
+func (s *Store) decide(ctx context.Context, change func(context.Context, pgx.Tx) error) error {
+	return s.change(ctx, 0, change)
+}
+
+// change runs a change in one database, as one transaction.
+func (s *Store) change(ctx context.Context, d int, change func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := domainError(pgx.BeginFunc(ctx, s.cluster.Pool(d), func(tx pgx.Tx) error { return change(ctx, tx) }))
+	if err != nil && isAway(err) {
+		s.suspect[d].Store(true)
+	}
+	return err
+}
+
+// copyOut brings a change that database 0 has taken to all others. It goes on
+// when the caller has left: half a change helps nobody.
+func (s *Store) copyOut(ctx context.Context, what string, put func(context.Context, pgx.Tx) error) error {
+	ctx = context.WithoutCancel(ctx)
+	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		if d == 0 {
+			return nil
+		}
+		return s.change(ctx, d, put)
+	})
+	if err != nil {
+		return away(err, what+", but not in all databases yet; that is completed without you once they are back")
+	}
+	return nil
+}

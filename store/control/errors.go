@@ -1,0 +1,60 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// domainError turns an error of the driver into one of the domain: by the name
+// of the constraint or by SQLSTATE, never by text.
+func domainError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *task.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		// No answer from the server: it is away, or the call's time is up.
+		if errors.Is(err, context.Canceled) {
+			return away(err, "the call was cancelled")
+		}
+		return away(err, "a database does not answer")
+	}
+	switch pg.ConstraintName {
+	case "tenant_name_key":
+		return &task.Error{Code: task.AlreadyExists, Message: "a tenant of this name exists"}
+	case "tenant_pkey", "token_pkey":
+		return away(err, "another call has drawn the same id")
+	}
+	if awayStates[pg.Code] || awayClasses[pg.Code[:min(2, len(pg.Code))]] {
+		return away(err, "a database cannot answer now")
+	}
+	return &task.Error{Code: task.Internal, Message: "tenants and tokens cannot be read or written", Err: err}
+}
+
+// What a server says that is busy, starting or going down.
+var (
+	awayClasses = map[string]bool{"08": true, "40": true, "53": true, "57": true, "58": true}
+	awayStates  = map[string]bool{"55P03": true, "25006": true, "25P03": true}
+)
+
+func away(cause error, message string) error {
+	if !strings.HasSuffix(message, "again") {
+		message += "; try again"
+	}
+	return &task.Error{Code: task.Unavailable, Message: message, Err: cause}
+}
+
+func isAway(err error) bool { return task.CodeOf(err) == task.Unavailable }
+
+func notFound(what string) error {
+	return task.Errorf(task.NotFound, "no such %s", what)
+}

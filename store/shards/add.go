@@ -1,0 +1,272 @@
+package shards
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"hash/fnv"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// adding is one request on its way into the database.
+type adding struct {
+	req    task.AddRequest
+	shard  task.Shard
+	key    string // the request_id; empty: no key row
+	first  task.ID
+	result task.AddResult
+}
+
+// Add stores the specs of one request in one shard, under consecutive ids. The
+// shard follows from tenant and request_id, so that a repeated request finds
+// what the first one stored. After an error nothing was stored, or the outcome
+// is unknown; both are safe to repeat with the same request_id.
+func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
+	if n := len(req.Specs); n < 1 || n > task.MaxTasksPerAdd {
+		return task.AddResult{}, task.Errorf(task.InvalidArgument, "%d tasks: 1 to %d are allowed", n, task.MaxTasksPerAdd)
+	}
+	place := req.RequestID
+	if place == "" {
+		place = rand.Text()
+	}
+	a := &adding{req: req, shard: placeOf(req.Tenant, place), key: req.RequestID}
+	errs, err := s.dbs[a.shard.Database()].adds.call(ctx, []*adding{a})
+	if err == nil {
+		err = errs[0]
+	}
+	if err != nil {
+		return task.AddResult{}, unavailable(err)
+	}
+	return a.result, nil
+}
+
+// placeOf returns the shard of a request.
+func placeOf(tenant int32, requestID string) task.Shard {
+	h := fnv.New64a()
+	h.Write([]byte{byte(tenant), byte(tenant >> 8), byte(tenant >> 16), byte(tenant >> 24)})
+	h.Write([]byte(requestID))
+	x := h.Sum64()
+	x ^= x >> 32 // FNV's low bits alone depend on few bits of the input
+	return task.Shard(x % task.Shards)
+}
+
+// doAdds stores a group of requests in one transaction. When the group fails
+// for a reason that one request may have caused, each is stored by itself.
+func (db *database) doAdds(ctx context.Context, group []*adding) []error {
+	slices.SortStableFunc(group, compareAdding)
+	errs := make([]error, len(group))
+	err := db.storeAdds(ctx, group)
+	if err == nil {
+		return errs
+	}
+	alone := len(group) > 1 && (dataError(err) || lockConflict(err)) && !errors.Is(err, task.ErrOutcomeUnknown)
+	for i, a := range group {
+		errs[i] = err
+		if alone {
+			errs[i] = db.storeAdds(ctx, []*adding{a})
+		}
+	}
+	return errs
+}
+
+// compareAdding puts rows that go into one table side by side, and keys into an
+// order that all writers share.
+func compareAdding(a, b *adding) int {
+	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.req.Tenant, b.req.Tenant), cmp.Compare(a.key, b.key))
+}
+
+func (db *database) storeAdds(ctx context.Context, group []*adding) error {
+	for _, a := range group {
+		number, err := db.draw(ctx, len(a.req.Specs))
+		if err != nil {
+			return err
+		}
+		a.first = task.NewID(number, a.shard)
+	}
+	var known []*adding
+	due := task.Never
+	err := db.store.inTx(ctx, db.d, "add", func(tx pgx.Tx) error {
+		now, fresh, err := db.insertKeys(ctx, tx, group)
+		if err != nil {
+			return err
+		}
+		known = known[:0]
+		rows := &newRows{due: task.Never}
+		b := &pgx.Batch{}
+		for _, a := range group {
+			if a.key != "" && !fresh[a.first] {
+				known = append(known, a)
+				continue
+			}
+			if refused := a.settle(now, rows); len(refused) > 0 && a.key != "" {
+				b.Queue(sql.Get("KeyRefuse"), int16(a.shard), a.req.Tenant, a.key, refused)
+			}
+		}
+		due = rows.due
+		if len(rows.ids) > 0 {
+			b.Queue(sql.Get("TaskInsert"), rows.args()...)
+		}
+		if b.Len() == 0 {
+			return nil
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return err
+	}
+	db.store.due(db.d, due)
+	for _, a := range known {
+		if err := db.recall(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertKeys writes the key rows of a group; fresh has the first ids of those
+// requests that had not been seen before.
+func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) (now task.Instant, fresh map[task.ID]bool, err error) {
+	var shards []int16
+	var tenants, counts []int32
+	var keys []string
+	var firsts []int64
+	var hashes [][]byte
+	for _, a := range group {
+		if a.key == "" {
+			continue
+		}
+		shards = append(shards, int16(a.shard))
+		tenants = append(tenants, a.req.Tenant)
+		keys = append(keys, a.key)
+		firsts = append(firsts, int64(a.first))
+		counts = append(counts, int32(len(a.req.Specs)))
+		hashes = append(hashes, a.req.Hash[:16])
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql.Get("Now"), int32(0))
+	if len(keys) > 0 {
+		b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, db.store.cfg.KeyLifetime.Milliseconds())
+	}
+	results := tx.SendBatch(ctx, b)
+	defer results.Close()
+	if err := results.QueryRow().Scan(&now); err != nil {
+		return 0, nil, err
+	}
+	fresh = map[task.ID]bool{}
+	if len(keys) > 0 {
+		rows, err := results.Query()
+		if err != nil {
+			return 0, nil, err
+		}
+		var id int64
+		if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { fresh[task.ID(id)] = true; return nil }); err != nil {
+			return 0, nil, err
+		}
+	}
+	return now, fresh, results.Close()
+}
+
+// settle gives each spec its id or its faults, and collects the rows to insert.
+// It returns the indexes of the refused ones. It may be called again after a
+// transaction that failed.
+func (a *adding) settle(now task.Instant, rows *newRows) (refused []int32) {
+	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
+	for i := range a.req.Specs {
+		spec := a.req.Specs[i] // a copy: Begin may be filled in
+		if faults := spec.Settle(now); len(faults) > 0 {
+			a.result.Items[i].Faults = faults
+			refused = append(refused, int32(i))
+			continue
+		}
+		id := a.idOf(i)
+		a.result.Items[i].ID = id
+		rows.add(task.NewRow(a.req.Tenant, id, &spec, now))
+	}
+	return refused
+}
+
+func (a *adding) idOf(i int) task.ID { return a.first + task.ID(i*task.Shards) }
+
+// recall answers a request that had been seen before with what was stored then.
+func (db *database) recall(ctx context.Context, a *adding) error {
+	var first int64
+	var n int32
+	var refused []int32
+	var hash []byte
+	err := db.store.cluster.Pool(db.d).QueryRow(ctx, sql.Get("KeyRead"), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(hash, a.req.Hash[:16]) || int(n) != len(a.req.Specs) {
+		return task.Errorf(task.AlreadyExists, "request_id %q was used with another request; draw a new one", a.key)
+	}
+	a.first = task.ID(first)
+	a.result = task.AddResult{Items: make([]task.AddItem, n), Replayed: true}
+	for i := range a.result.Items {
+		a.result.Items[i].ID = a.idOf(i)
+	}
+	for _, i := range refused {
+		a.result.Items[i] = task.AddItem{Faults: []task.Fault{{Field: "end_time", Message: "had passed when the request first came"}}}
+	}
+	return nil
+}
+
+// newRows collects tasks column by column.
+type newRows struct {
+	due                                       task.Instant
+	tenants                                   []int32
+	ids, dues, begins                         []int64
+	ends, intervals, maxCounts                []*int64
+	giveUps, retentions, created              []int64
+	ackTimeouts, initialBackoffs, maxBackoffs []int32
+	maxAttempts, multipliers, jitters, types  []int16
+	stopOnFailure                             []bool
+	kinds                                     []string
+	params                                    [][]byte
+}
+
+func (n *newRows) add(r *task.Row) {
+	n.due = min(n.due, r.DueAt)
+	n.tenants = append(n.tenants, r.Tenant)
+	n.ids = append(n.ids, int64(r.ID))
+	n.dues = append(n.dues, int64(r.DueAt))
+	n.begins = append(n.begins, int64(r.Begin))
+	n.ends = append(n.ends, nullable(r.End))
+	n.intervals = append(n.intervals, orNull(r.Interval.Milliseconds()))
+	n.maxCounts = append(n.maxCounts, orNull(r.MaxCount))
+	n.giveUps = append(n.giveUps, r.GiveUpAfter.Milliseconds())
+	n.retentions = append(n.retentions, max(0, r.Retention.Milliseconds()))
+	n.created = append(n.created, int64(r.CreatedAt))
+	n.ackTimeouts = append(n.ackTimeouts, int32(r.AckTimeout.Milliseconds()))
+	n.initialBackoffs = append(n.initialBackoffs, int32(r.Retry.InitialBackoff.Milliseconds()))
+	n.maxBackoffs = append(n.maxBackoffs, int32(r.Retry.MaxBackoff.Milliseconds()))
+	n.maxAttempts = append(n.maxAttempts, int16(r.Retry.MaxAttempts))
+	n.multipliers = append(n.multipliers, hundredths(r.Retry.Multiplier))
+	n.jitters = append(n.jitters, hundredths(r.Retry.Jitter))
+	n.types = append(n.types, int16(r.Type))
+	n.stopOnFailure = append(n.stopOnFailure, r.StopOnFailure)
+	n.kinds = append(n.kinds, r.Kind)
+	n.params = append(n.params, notNil(r.Params))
+}
+
+// notNil keeps empty params from becoming NULL.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+func (n *newRows) args() []any {
+	return []any{
+		n.tenants, n.ids, n.dues, n.begins, n.ends, n.intervals, n.maxCounts, n.giveUps, n.retentions, n.created,
+		n.ackTimeouts, n.initialBackoffs, n.maxBackoffs, n.maxAttempts, n.multipliers, n.jitters, n.types,
+		n.stopOnFailure, n.kinds, n.params,
+	}
+}

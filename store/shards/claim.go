@@ -1,0 +1,275 @@
+package shards
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// minPerShard is the smallest share of a capped claim that a shard gets, so
+// that a backlog in few shards is not drained drop by drop.
+const minPerShard = 64
+
+// Claim takes the due rows of some shards of one database, in one transaction:
+// assert the ownership, take off what has been published, claim, note the
+// claimed runs in the outbox.
+//
+// A range claim that meets a lock for longer than lock_timeout is done again in
+// the capped form, which passes over locked rows.
+func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
+	claim, err := s.claim(ctx, req)
+	if err != nil && req.Form == task.RangeForm && lockConflict(err) {
+		req.Form = task.CappedForm
+		claim, err = s.claim(ctx, req)
+	}
+	return claim, err
+}
+
+func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
+	c := &claiming{req: req, tenants: map[int32]bool{}}
+	for _, t := range req.Blocked {
+		c.tenants[t] = true
+	}
+	err := s.inTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
+		c.Claim, c.undecided = task.Claim{}, nil
+		if err := c.take(ctx, tx); err != nil {
+			return err
+		}
+		if len(c.Lost) > 0 || (c.Rows == 0 && len(req.TakeOff) == 0) {
+			return errNothing
+		}
+		if err := c.decide(ctx, tx); err != nil {
+			return err
+		}
+		return c.note(ctx, tx)
+	})
+	if err != nil {
+		return task.Claim{}, err
+	}
+	return c.Claim, nil
+}
+
+// claiming is one claim under way.
+type claiming struct {
+	task.Claim
+	req       task.ClaimRequest
+	tenants   map[int32]bool // blocked
+	undecided []key          // rows that need the state machine
+}
+
+// take sends everything up to the claim in one round trip.
+func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	shards, epochs, nonces := ownedArgs(c.req.Owned)
+	b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
+	b.Queue(sql.Get("Now"), int32(0))
+	takeOffs := queueTakeOff(b, c.req.TakeOff)
+	statements, limit := c.queueClaims(b, shards)
+	results := tx.SendBatch(ctx, b)
+	defer results.Close()
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	if c.Lost, err = lostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
+		return err
+	}
+	if err := results.QueryRow().Scan(&c.Now); err != nil {
+		return err
+	}
+	for range takeOffs {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	for range statements {
+		rows, err := results.Query()
+		if err != nil {
+			return err
+		}
+		n, err := c.scan(rows)
+		if err != nil {
+			return err
+		}
+		c.Rows += n
+		c.More = c.More || (limit > 0 && n >= limit)
+	}
+	return results.Close()
+}
+
+// queueClaims adds the claim statements; limit is the cap of each, 0 for none.
+func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit int) {
+	blocked, blockedFor := c.req.Blocked, c.req.BlockedFor.Milliseconds()
+	if blocked == nil {
+		blocked = []int32{}
+	}
+	low := int64(c.req.Low)
+	if c.req.Form == task.RangeForm {
+		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor)
+		return 1, 0
+	}
+	limit = max(minPerShard, c.req.MaxRows/len(shards))
+	for _, shard := range shards {
+		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, limit)
+	}
+	return len(shards), limit
+}
+
+// claimed has the columns of the fragment claim_returning.
+type claimed struct {
+	now        int64
+	tenant     int32
+	id, run    int64
+	due        int64
+	typ        int16
+	seq        int64
+	attempt    int32
+	scheduled  int64
+	anchor     int64
+	interval   *int64
+	end        *int64
+	version    int32
+	ackTimeout int32
+	kind       string
+	params     []byte
+}
+
+// scan reads what one claim statement returned.
+func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
+	defer rows.Close()
+	var r claimed
+	for rows.Next() {
+		r.params = nil
+		if err := rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.scheduled, &r.anchor,
+			&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params); err != nil {
+			return n, err
+		}
+		n++
+		switch {
+		case c.tenants[r.tenant]:
+			c.Deferred++
+		case r.due <= r.now:
+			c.undecided = append(c.undecided, keyOf(r.tenant, task.ID(r.id), r.run))
+		default:
+			p := r.publication()
+			c.Missed += p.Missed
+			c.Publications = append(c.Publications, p)
+		}
+	}
+	return n, rows.Err()
+}
+
+func (r *claimed) publication() task.Publication {
+	p := task.Publication{
+		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
+		ScheduledAt: task.Instant(r.scheduled), ClaimedAt: task.Instant(r.now), Version: r.version,
+		AckTimeout: time.Duration(r.ackTimeout) * time.Millisecond, Params: r.params,
+	}
+	switch {
+	case r.run != 0:
+		p.Seq = r.run
+	case p.Type == task.NonBlocking:
+		p.Attempt = 1
+		p.ScheduledAt = task.Instant(r.anchor)
+		p.Missed = (r.scheduled-r.anchor) / *r.interval - 1
+		if r.end != nil {
+			p.Missed = min(p.Missed, (*r.end-1-r.anchor) / *r.interval)
+		}
+	}
+	return p
+}
+
+// decide lets the state machine work on the rows that SQL left alone. The claim
+// has locked them; a task's row that a run row needs beside it is passed over
+// with it when somebody else has it, and both stay due.
+func (c *claiming) decide(ctx context.Context, tx pgx.Tx) error {
+	if len(c.undecided) == 0 {
+		return nil
+	}
+	keys := slices.Clone(c.undecided)
+	for _, k := range c.undecided {
+		keys = append(keys, k.task())
+	}
+	kins, err := lockKins(ctx, tx, keys)
+	if err != nil {
+		return err
+	}
+	var touched kinList
+	for _, k := range c.undecided {
+		kin := kins[k.task()]
+		if kin == nil || kin.Task == nil || kin.Task.Change == task.Removed || (k.run != 0 && kin.Runs[k.run] == nil) {
+			continue
+		}
+		touched.add(kin)
+		if p := kin.Due(k.run, c.Now); p != nil {
+			c.Publications = append(c.Publications, *p)
+			c.Missed += p.Missed
+		}
+	}
+	c.Dead = touched.dead()
+	_, err = writeKins(ctx, tx, touched.kins)
+	return err
+}
+
+// note puts the publications into the outbox.
+func (c *claiming) note(ctx context.Context, tx pgx.Tx) error {
+	if len(c.Publications) == 0 {
+		return nil
+	}
+	return tx.QueryRow(ctx, sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).Scan(&c.Outbox)
+}
+
+// Peek counts what is due in shards until now + window, up to limit, and finds
+// the next due instant after low.
+func (s *Store) Peek(ctx context.Context, d int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error) {
+	var p task.Peek
+	var next *int64
+	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(shards), int64(low), window.Milliseconds(), limit).Scan(&p.Now, &p.Rows, &next)
+	p.Next = instantOr(next, task.Never)
+	return p, err
+}
+
+// GiveUp makes runs dead that can never be published, and takes parts off the
+// outbox, in one transaction that asserts the ownership. If shards were lost it
+// does nothing: their new owner will find the same.
+func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
+	return s.inTx(ctx, d, "give up", func(tx pgx.Tx) error {
+		lost, err := assertOwned(ctx, tx, owned)
+		if err != nil {
+			return err
+		}
+		if len(lost) > 0 {
+			return errNothing
+		}
+		var now task.Instant
+		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+			return err
+		}
+		var keys []key
+		for i := range pubs {
+			keys = append(keys, keyOf(pubs[i].Tenant, pubs[i].Task, 0), keyOf(pubs[i].Tenant, pubs[i].Task, pubs[i].Seq))
+		}
+		kins, err := lockKins(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
+		var touched kinList
+		for i := range pubs {
+			kin := kins[keyOf(pubs[i].Tenant, pubs[i].Task, 0)]
+			if kin == nil || kin.Task == nil || kin.Task.Change == task.Removed {
+				continue
+			}
+			if kin.GiveUp(task.Attempt{RunID: pubs[i].RunID(), Attempt: pubs[i].Attempt}, reason, message, now) {
+				touched.add(kin)
+			}
+		}
+		if _, err := writeKins(ctx, tx, touched.kins); err != nil {
+			return err
+		}
+		return takeOff(ctx, tx, parts)
+	})
+}

@@ -1,0 +1,127 @@
+package shards
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// held is what a holder says about one attempt: a start, a heartbeat, or that
+// it hands the run back.
+type held struct {
+	tenant int32
+	holder task.Holder
+	task.Attempt
+	step func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
+}
+
+func (e *held) entry() entry {
+	return entry{tenant: e.tenant, attempt: e.Attempt, apply: func(k *task.Kin, now task.Instant) task.Reply {
+		return e.step(k, e.Attempt, e.holder, now)
+	}}
+}
+
+// Start asks for the leases of BLOCKING runs, and answers each attempt in order.
+func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return spread(ctx, holds(tenant, h, as, (*task.Kin).Start), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].starts })
+}
+
+// Heartbeat moves the deadlines of attempts that are being worked on.
+func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return spread(ctx, holds(tenant, h, as, (*task.Kin).Heartbeat), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+}
+
+// HandBack takes back runs that their listener cannot handle.
+func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return spread(ctx, holds(tenant, h, as, (*task.Kin).HandBack), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+}
+
+func (e *held) id() task.ID { return e.Task }
+
+func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Kin, task.Attempt, task.Holder, task.Instant) task.Reply) []held {
+	out := make([]held, len(as))
+	for i, a := range as {
+		out[i] = held{tenant: tenant, holder: h, Attempt: a, step: step}
+	}
+	return out
+}
+
+// doBeats takes a group of heartbeats and hand-backs of one database.
+func (s *Store) doBeats(ctx context.Context, d int, in []held) []task.Reply {
+	entries := make([]entry, len(in))
+	for i := range in {
+		entries[i] = in[i].entry()
+	}
+	return s.apply(ctx, d, entries)
+}
+
+// doStarts takes a group of starts of one database: by SQL where a row matches,
+// else by the state machine, which says why none did.
+func (s *Store) doStarts(ctx context.Context, d int, in []held) []task.Reply {
+	replies := make([]task.Reply, len(in))
+	first := firstOfTask(in)
+	if err := s.startPlain(ctx, d, in, first, replies); err != nil {
+		for _, i := range first {
+			replies[i] = task.Reply{}
+		}
+		if !lockConflict(err) {
+			s.cfg.Log.Warn("starts not taken at once", "database", d, "entries", len(first), "err", err)
+		}
+	}
+	var rest []int
+	var entries []entry
+	for i := range in {
+		if replies[i].Code == 0 {
+			rest = append(rest, i)
+			entries = append(entries, in[i].entry())
+		}
+	}
+	for j, r := range s.apply(ctx, d, entries) {
+		replies[rest[j]] = r
+	}
+	return replies
+}
+
+// firstOfTask returns the index of the first entry of each task, in the order of
+// the tasks' keys.
+func firstOfTask(in []held) []int {
+	seen := map[key]bool{}
+	var out []int
+	for i := range in {
+		if k := keyOf(in[i].tenant, in[i].Task, 0); !seen[k] {
+			seen[k] = true
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, func(a, b int) int {
+		return compareKeys(keyOf(in[a].tenant, in[a].Task, 0), keyOf(in[b].tenant, in[b].Task, 0))
+	})
+	return out
+}
+
+func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, replies []task.Reply) error {
+	n := len(first)
+	shards, tenants, attempts := make([]int16, n), make([]int32, n), make([]int32, n)
+	ids, seqs, holders := make([]int64, n), make([]int64, n), make([]int64, n)
+	for j, i := range first {
+		e := &in[i]
+		shards[j], tenants[j], ids[j] = int16(e.Task.Shard()), e.tenant, int64(e.Task)
+		seqs[j], attempts[j], holders[j] = e.Seq, e.Attempt.Attempt, int64(e.holder)
+	}
+	return s.inTx(ctx, d, "start", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders)
+		if err != nil {
+			return err
+		}
+		var at, left int64
+		_, err = pgx.ForEachRow(rows, []any{&at, &left}, func() error {
+			replies[first[at-1]] = task.Reply{Code: task.Accepted, Lease: time.Duration(left) * time.Millisecond}
+			return nil
+		})
+		return err
+	})
+}

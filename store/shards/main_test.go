@@ -1,0 +1,226 @@
+package shards
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store/storetest"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// bundle is a store on a database of the test's own, with a clock that stands
+// still until the test moves it.
+type bundle struct {
+	*Store
+	t      testing.TB
+	d      int
+	tenant int32
+	now    task.Instant
+	owned  []task.Ownership
+	adds   int
+}
+
+var shared struct {
+	sync.Mutex
+	dsn  string
+	next int
+}
+
+// setup returns a bundle. Tests of this package share one PostgreSQL database;
+// each has one of its 16 logical databases, emptied, and a tenant of its own.
+func setup(t testing.TB, configure ...func(*Config)) *bundle {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.dsn == "" {
+		shared.dsn = migrated(t)
+	}
+	cluster := storetest.OpenDSN(t, shared.dsn)
+	cfg := Config{AddSpacing: time.Millisecond, StartSpacing: time.Millisecond, ReportSpacing: time.Millisecond}
+	for _, f := range configure {
+		f(&cfg)
+	}
+	shared.next++
+	b := &bundle{Store: New(cluster, cfg), t: t, d: shared.next % task.Databases, tenant: int32(shared.next), now: 1_000_000_000_000}
+	b.exec(`TRUNCATE task, task_key, task_done, dead_run, outbox;
+		CREATE TABLE IF NOT EXISTS test_clock (now int8);
+		TRUNCATE test_clock;
+		CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE AS 'SELECT now FROM test_clock'`)
+	b.exec(`INSERT INTO test_clock VALUES (0)`)
+	b.setClock(b.now)
+	b.acquire()
+	return b
+}
+
+// migrated makes the shared database; it lives as long as the server.
+func migrated(t testing.TB) string {
+	t.Helper()
+	c := storetest.OpenDSN(t, testenv.Postgres(t).DSN())
+	if err := c.Migrate(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Postgres(t).DSN()
+}
+
+func (b *bundle) exec(sql string, args ...any) {
+	b.t.Helper()
+	mode := []any{}
+	if len(args) == 0 {
+		mode = append(mode, pgx.QueryExecModeSimpleProtocol)
+	}
+	if _, err := b.cluster.Pool(b.d).Exec(context.Background(), sql, append(mode, args...)...); err != nil {
+		b.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (b *bundle) setClock(now task.Instant) {
+	b.t.Helper()
+	b.now = now
+	b.exec(`UPDATE test_clock SET now = $1`, int64(now))
+}
+
+func (b *bundle) advance(d time.Duration) { b.t.Helper(); b.setClock(b.now.Add(d)) }
+
+func (b *bundle) acquire() {
+	b.t.Helper()
+	var shards []task.Shard
+	for i := range task.ShardsPerDatabase {
+		shards = append(shards, task.Shard(b.d*task.ShardsPerDatabase+i))
+	}
+	owned, err := b.Acquire(context.Background(), b.d, shards, task.Owner{Name: "test"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.owned = owned
+}
+
+// requestID returns a new request_id that hashes to the bundle's database.
+func (b *bundle) requestID() string {
+	for {
+		b.adds++
+		id := fmt.Sprintf("r%d", b.adds)
+		if placeOf(b.tenant, id).Database() == b.d {
+			return id
+		}
+	}
+}
+
+// add stores specs in one request.
+func (b *bundle) add(specs ...task.Spec) []task.ID {
+	b.t.Helper()
+	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: specs}}
+	a.key = a.req.RequestID
+	a.shard = placeOf(b.tenant, a.key)
+	if err := b.dbs[b.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
+		b.t.Fatal(err)
+	}
+	var ids []task.ID
+	for i, item := range a.result.Items {
+		if len(item.Faults) > 0 {
+			b.t.Fatalf("spec %d: %v", i, item.Faults)
+		}
+		ids = append(ids, item.ID)
+	}
+	return ids
+}
+
+// claim claims once, from all shards of the bundle's database.
+func (b *bundle) claim(form task.ClaimForm) task.Claim {
+	b.t.Helper()
+	c, err := b.Claim(context.Background(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: form, MaxRows: 1000})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// rows returns all rows of the bundle's tenant.
+func (b *bundle) rows() map[key]*task.Row {
+	b.t.Helper()
+	text := `SELECT ` + rowColumns + ` FROM task t WHERE t.tenant_id = $1`
+	rows, err := b.cluster.Pool(b.d).Query(context.Background(), text, b.tenant)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	list, err := collectRows(rows)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out := map[key]*task.Row{}
+	for _, r := range list {
+		out[rowKey(r)] = r
+	}
+	return out
+}
+
+const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
+	t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
+	t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
+	t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at`
+
+// spec returns a valid spec of a type, beginning now.
+func (b *bundle) spec(typ task.Type, change ...func(*task.Spec)) task.Spec {
+	b.t.Helper()
+	s := task.Spec{Kind: "k", Type: typ, Begin: task.Never, End: task.Never, ParamsWire: []byte{}, Retry: task.RetryPolicy{Jitter: 0}}
+	if typ != task.OneShot {
+		s.Interval = time.Minute
+	}
+	for _, f := range change {
+		f(&s)
+	}
+	if faults := s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: 1 << 14}); len(faults) > 0 {
+		b.t.Fatal(faults)
+	}
+	return s
+}
+
+func attempt(id task.ID, seq int64, n int32) task.Attempt {
+	return task.Attempt{RunID: task.RunID{Task: id, Seq: seq}, Attempt: n}
+}
+
+func success(id task.ID, seq int64, n int32, h task.Holder) task.Result {
+	return task.Result{Attempt: attempt(id, seq, n), Holder: h, Outcome: task.Success, Next: task.Never}
+}
+
+func failure(id task.ID, seq int64, n int32, h task.Holder) task.Result {
+	return task.Result{Attempt: attempt(id, seq, n), Holder: h, Outcome: task.Fail, Next: task.Never, Error: hex.EncodeToString([]byte("no"))}
+}
+
+// report takes results in one group.
+func (b *bundle) report(rs ...task.Result) []task.Code {
+	b.t.Helper()
+	in := make([]reported, len(rs))
+	for i, r := range rs {
+		in[i] = reported{tenant: b.tenant, paramsBytes: 1 << 14, Result: r}
+	}
+	return codes(b.doReports(context.Background(), b.d, in))
+}
+
+func (b *bundle) start(h task.Holder, as ...task.Attempt) []task.Reply {
+	return b.doStarts(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).Start))
+}
+
+func (b *bundle) heartbeat(h task.Holder, as ...task.Attempt) []task.Reply {
+	return b.doBeats(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).Heartbeat))
+}
+
+func (b *bundle) handBack(h task.Holder, as ...task.Attempt) []task.Reply {
+	return b.doBeats(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).HandBack))
+}
+
+func codes(replies []task.Reply) []task.Code {
+	out := make([]task.Code, len(replies))
+	for i, r := range replies {
+		out[i] = r.Code
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+package shards
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// The outbox holds, packed into one row for each claiming transaction, the runs
+// that were claimed and are not known to be published. Whoever takes a shard
+// over publishes what is left there. Format of entries: one byte 1, then for
+// each run five unsigned varints: shard, tenant, task id, seq, attempt. What a
+// record says besides is in the run's row; where that is closed, there is
+// nothing to publish.
+
+const outboxVersion = 1
+
+// outboxEntry is one claimed delivery.
+type outboxEntry struct {
+	tenant  int32
+	id      task.ID
+	seq     int64
+	attempt int32
+}
+
+func encodeEntries(pubs []task.Publication) []byte {
+	out := make([]byte, 1, 1+16*len(pubs))
+	out[0] = outboxVersion
+	for i := range pubs {
+		p := &pubs[i]
+		for _, v := range [...]uint64{uint64(p.Task.Shard()), uint64(p.Tenant), uint64(p.Task), uint64(p.Seq), uint64(p.Attempt)} {
+			out = binary.AppendUvarint(out, v)
+		}
+	}
+	return out
+}
+
+var errOutboxFormat = errors.New("outbox entries are damaged")
+
+func decodeEntries(b []byte) ([]outboxEntry, error) {
+	if len(b) == 0 || b[0] != outboxVersion {
+		return nil, fmt.Errorf("%w: unknown version", errOutboxFormat)
+	}
+	b = b[1:]
+	var out []outboxEntry
+	for len(b) > 0 {
+		var v [5]uint64
+		for i := range v {
+			x, n := binary.Uvarint(b)
+			if n <= 0 {
+				return nil, fmt.Errorf("%w: cut short", errOutboxFormat)
+			}
+			v[i], b = x, b[n:]
+		}
+		e := outboxEntry{tenant: int32(v[1]), id: task.ID(v[2]), seq: int64(v[3]), attempt: int32(v[4])}
+		if !e.id.Valid() || uint64(e.id.Shard()) != v[0] || v[1] > 1<<31-1 || e.seq < 1 || v[4] < 1 || v[4] > 1<<31-1 {
+			return nil, fmt.Errorf("%w: values out of range", errOutboxFormat)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// shardsOf returns the distinct shards of publications, in order.
+func shardsOf(pubs []task.Publication) []int16 {
+	var out []int16
+	for i := range pubs {
+		out = append(out, int16(pubs[i].Task.Shard()))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// partArgs spreads parts over two arrays, side by side.
+func partArgs(parts []task.OutboxPart) (rows []int64, shards []int16) {
+	for _, p := range parts {
+		for _, s := range p.Shards {
+			rows = append(rows, p.Row)
+			shards = append(shards, int16(s))
+		}
+	}
+	return rows, shards
+}
+
+// queueTakeOff adds the statements that take parts off to a batch; it returns
+// how many there are.
+func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
+	if len(parts) == 0 {
+		return 0
+	}
+	rows, shards := partArgs(parts)
+	b.Queue(sql.Get("OutboxDeleteWhole"), rows, shards)
+	b.Queue(sql.Get("OutboxTakeOff"), rows, shards)
+	b.Queue(sql.Get("OutboxDeleteEmpty"), rows)
+	return 3
+}
+
+// TakeOff removes published parts of the outbox in a transaction of its own. If
+// shards were lost it removes nothing and names them.
+func (s *Store) TakeOff(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
+	err = s.inTx(ctx, d, "take off", func(tx pgx.Tx) error {
+		if lost, err = assertOwned(ctx, tx, owned); err != nil {
+			return err
+		}
+		if len(lost) > 0 {
+			return errNothing
+		}
+		return takeOff(ctx, tx, parts)
+	})
+	return lost, err
+}
+
+func takeOff(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
+	b := &pgx.Batch{}
+	if queueTakeOff(b, parts) == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// Unpublished returns what the outbox still holds for owned shards. It must be
+// called after [Store.Acquire] has returned, so that every transaction of an
+// older owner has ended. Entries whose run is no longer open are left out; the
+// part of their row names the shards all the same.
+func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
+	shards, _, _ := ownedArgs(owned)
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("OutboxRead"), shards)
+	if err != nil {
+		return nil, fmt.Errorf("read outbox: %w", err)
+	}
+	var out []task.OutboxBatch
+	var entries [][]outboxEntry
+	var id int64
+	var of []int16
+	var packed []byte
+	_, err = pgx.ForEachRow(rows, []any{&id, &of, &packed}, func() error {
+		found, err := decodeEntries(packed)
+		if err != nil {
+			return fmt.Errorf("row %d: %w", id, err)
+		}
+		mine := intersect(of, shards)
+		found = slices.DeleteFunc(found, func(e outboxEntry) bool { return !slices.Contains(mine, e.id.Shard()) })
+		out = append(out, task.OutboxBatch{Part: task.OutboxPart{Row: id, Shards: mine}})
+		entries = append(entries, found)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read outbox: %w", err)
+	}
+	for i := range out {
+		if out[i].Publications, err = s.republish(ctx, d, entries[i]); err != nil {
+			return nil, fmt.Errorf("read outbox: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func intersect(a, b []int16) []task.Shard {
+	var out []task.Shard
+	for _, x := range a {
+		if slices.Contains(b, x) {
+			out = append(out, task.Shard(x))
+		}
+	}
+	return out
+}
+
+// republish builds the publications of entries from the rows of their runs.
+func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]task.Publication, error) {
+	var out []task.Publication
+	for chunk := range slices.Chunk(entries, 2000) {
+		var keys []key
+		for _, e := range chunk {
+			keys = append(keys, keyOf(e.tenant, e.id, 0), keyOf(e.tenant, e.id, e.seq))
+		}
+		rows, err := s.readRows(ctx, d, keys)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range chunk {
+			row := rows[keyOf(e.tenant, e.id, e.seq)]
+			if row == nil {
+				row = rows[keyOf(e.tenant, e.id, 0)]
+			}
+			if row == nil {
+				continue
+			}
+			if p := row.Publication(e.seq, e.attempt); p != nil {
+				out = append(out, *p)
+			}
+		}
+	}
+	return out, nil
+}
+
+// readRows returns the rows of keys that exist, without locking them.
+func (s *Store) readRows(ctx context.Context, d int, keys []key) (map[key]*task.Row, error) {
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("KinRead"), keyArgs(uniqueKeys(keys))...)
+	if err != nil {
+		return nil, err
+	}
+	list, err := collectRows(rows)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[key]*task.Row, len(list))
+	for _, r := range list {
+		out[rowKey(r)] = r
+	}
+	return out, nil
+}
+
+// uniqueKeys sorts keys into the order in which rows are locked, and removes
+// repeated ones.
+func uniqueKeys(keys []key) []key {
+	slices.SortFunc(keys, compareKeys)
+	return slices.Compact(keys)
+}
+
+// OutboxStats says how many rows the outbox of database d has, and the age of
+// the oldest.
+func (s *Store) OutboxStats(ctx context.Context, d int) (rows int, oldest task.Instant, now task.Instant, err error) {
+	err = s.cluster.Pool(d).QueryRow(ctx, sql.Get("OutboxStats"), 0).Scan(&rows, &oldest, &now)
+	return rows, oldest, now, err
+}

@@ -1,0 +1,225 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// notFound answers for unknown tasks and for those of other tenants alike.
+func notFound(id task.ID) error { return task.Errorf(task.NotFound, "there is no task %d", id) }
+
+// Get returns a task, living or retained.
+func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	if !id.Valid() {
+		return nil, notFound(id)
+	}
+	rows, err := s.cluster.Pool(id.Shard().Database()).Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return nil, unavailable(err)
+		}
+		return nil, notFound(id)
+	}
+	var scan rowScan
+	var finished *int64
+	if err := rows.Scan(scan.targets(&finished)...); err != nil {
+		return nil, unavailable(err)
+	}
+	return snapshot(&scan, finished), nil
+}
+
+func snapshot(scan *rowScan, finished *int64) *task.Snapshot {
+	return &task.Snapshot{Row: *scan.row(), FinishedAt: instantOr(finished, task.Never)}
+}
+
+// change is a step that a caller makes a task take. It may refuse with an error.
+type change func(k *task.Kin, now task.Instant) error
+
+// Cancel ends a task and returns it; a finished one stays as it is.
+func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withKin(ctx, tenant, id, "cancel", func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil }, nil)
+}
+
+// Pause lets no new run of a task be claimed, and returns the task.
+func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withKin(ctx, tenant, id, "pause", func(k *task.Kin, _ task.Instant) error { k.Pause(); return nil }, errEnded)
+}
+
+// Resume lets a paused task go on, and returns it.
+func (s *Store) Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withKin(ctx, tenant, id, "resume", func(k *task.Kin, now task.Instant) error { k.Resume(now); return nil }, errEnded)
+}
+
+func errEnded(t *task.Snapshot) error {
+	return task.Errorf(task.FailedPrecondition, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
+}
+
+// withKin makes a task take a step under its row's lock. A task that has ended
+// is returned as it is, or refused by ended. A locked row is waited for, for up
+// to busyFor.
+func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
+	if !id.Valid() {
+		return nil, notFound(id)
+	}
+	deadline := time.Now().Add(busyFor)
+	for {
+		done, changed, err := s.tryKin(ctx, tenant, id, step, f)
+		if err != nil && !lockConflict(err) {
+			return nil, unavailable(err)
+		}
+		if changed {
+			return done, nil
+		}
+		now, err := s.Get(ctx, tenant, id)
+		if err != nil {
+			return nil, err
+		}
+		if now.State.Final() {
+			if ended != nil {
+				return nil, ended(now)
+			}
+			return now, nil
+		}
+		if time.Now().After(deadline) || !sleep(ctx, 20*time.Millisecond) {
+			return nil, task.Errorf(task.Unavailable, "task %d is busy; try again", id)
+		}
+	}
+}
+
+// tryKin takes the step if the task's row exists and nobody else has it.
+func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step string, f change) (out *task.Snapshot, changed bool, err error) {
+	d := id.Shard().Database()
+	due := task.Never
+	err = s.inTx(ctx, d, step, func(tx pgx.Tx) error {
+		var now task.Instant
+		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+			return err
+		}
+		k := keyOf(tenant, id, 0)
+		kins, err := lockKins(ctx, tx, []key{k})
+		if err != nil {
+			return err
+		}
+		kin := kins[k]
+		if kin == nil {
+			return errNothing
+		}
+		if err := f(kin, now); err != nil {
+			return err
+		}
+		changed = true
+		out = &task.Snapshot{Row: *kin.Task, FinishedAt: task.Never}
+		if kin.Task.State.Final() {
+			out.FinishedAt = now
+		}
+		if kin.Task.Change == task.Kept {
+			return errNothing
+		}
+		due, err = writeKins(ctx, tx, []*task.Kin{kin})
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	s.due(d, due)
+	return out, changed, nil
+}
+
+// listBudget is how many rows a page looks at when filters leave most of them
+// out.
+const listBudget = 2000
+
+// List returns a page of a tenant's tasks.
+func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, error) {
+	var page task.ListPage
+	budget := q.Limit
+	if q.Kind != "" || q.Type != 0 || q.State != 0 {
+		budget = max(listBudget, q.Limit)
+	}
+	first := 0
+	if q.After != 0 {
+		first = q.After.Shard().Database()
+	}
+	for d := first; d < task.Databases; d++ {
+		after := task.ID(0)
+		if d == first {
+			after = q.After
+		}
+		looked, last, err := s.listDatabase(ctx, d, q, after, budget, &page)
+		if err != nil {
+			return task.ListPage{}, unavailable(err)
+		}
+		budget -= looked
+		if len(page.Tasks) >= q.Limit || budget <= 0 {
+			page.Next = last
+			return page, nil
+		}
+	}
+	return page, nil
+}
+
+// listDatabase appends the wanted tasks of one database after a position. It
+// returns how many rows it looked at, and the last of them.
+func (s *Store) listDatabase(ctx context.Context, d int, q task.ListQuery, after task.ID, budget int, page *task.ListPage) (looked int, last task.ID, err error) {
+	var rows pgx.Rows
+	if q.State.Final() {
+		rows, err = s.cluster.Pool(d).Query(ctx, sql.Get("DoneList"), q.Tenant, int64(after), q.Kind, int16(q.Type), int16(q.State), budget)
+	} else {
+		shard := int16(d * task.ShardsPerDatabase)
+		if after != 0 {
+			shard = int16(after.Shard())
+		}
+		rows, err = s.cluster.Pool(d).Query(ctx, sql.Get("TaskList"), q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	defer rows.Close()
+	for rows.Next() && len(page.Tasks) < q.Limit {
+		var scan rowScan
+		var finished *int64
+		var wanted bool
+		if err := rows.Scan(scan.targets(&finished, &wanted)...); err != nil {
+			return 0, 0, err
+		}
+		looked, last = looked+1, task.ID(scan.id)
+		if wanted {
+			page.Tasks = append(page.Tasks, snapshot(&scan, finished))
+		}
+	}
+	return looked, last, rows.Err()
+}
+
+// Census is the exact number of rows of a tenant, over all databases.
+type Census struct {
+	Scheduled, Running, RunRows, Finished, Dead int64
+}
+
+// Census counts a tenant's rows. It reads every row: for checks and small
+// installations only. The databases are read one after another, so the sum is
+// not one instant.
+func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
+	var sum Census
+	for d := range task.Databases {
+		var c Census
+		err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Census"), tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
+		if err != nil {
+			return Census{}, fmt.Errorf("count rows of database %d: %w", d, err)
+		}
+		sum.Scheduled += c.Scheduled
+		sum.Running += c.Running
+		sum.RunRows += c.RunRows
+		sum.Finished += c.Finished
+		sum.Dead += c.Dead
+	}
+	return sum, nil
+}

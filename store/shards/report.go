@@ -1,0 +1,188 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// reported is one result on its way.
+type reported struct {
+	tenant      int32
+	paramsBytes int
+	task.Result
+}
+
+// plain reports whether SQL may decide the result.
+func (r *reported) plain() bool { return r.Outcome == task.Success && r.Patch == nil }
+
+func (r *reported) entry() entry {
+	return entry{tenant: r.tenant, attempt: r.Attempt, apply: func(k *task.Kin, now task.Instant) task.Reply {
+		return k.Report(r.Result, now, jitter(), mergeParams(r.paramsBytes))
+	}}
+}
+
+// Report takes results of one tenant and answers each, in order. paramsBytes is
+// the tenant's limit for the params that a patch leads to.
+func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, results []task.Result) ([]task.Reply, error) {
+	in := make([]reported, len(results))
+	for i, r := range results {
+		in[i] = reported{tenant: tenant, paramsBytes: paramsBytes, Result: r}
+		if len(r.Error) > task.MaxErrorBytes {
+			in[i].Error = cut(r.Error, task.MaxErrorBytes)
+		}
+	}
+	return spread(ctx, in, func(r *reported) task.ID { return r.Task }, func(d int) *batcher[reported, task.Reply] { return s.dbs[d].reports })
+}
+
+// cut shortens s to at most n bytes at a rune's border.
+func cut(s string, n int) string {
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
+
+// spread sends entries to the batchers of their databases and puts the answers
+// back into the order of the entries. Entries of a database that did not answer
+// are answered with Retry; only if none did it is an error.
+func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *batcher[E, task.Reply]) ([]task.Reply, error) {
+	var parts [task.Databases][]int
+	for i := range in {
+		d := id(&in[i]).Shard().Database()
+		parts[d] = append(parts[d], i)
+	}
+	replies := make([]task.Reply, len(in))
+	type answer struct {
+		d       int
+		replies []task.Reply
+		err     error
+	}
+	answers := make(chan answer, task.Databases)
+	asked := 0
+	for d, part := range parts {
+		if len(part) == 0 {
+			continue
+		}
+		asked++
+		entries := make([]E, len(part))
+		for j, i := range part {
+			entries[j] = in[i]
+		}
+		go func() {
+			r, err := to(d).call(ctx, entries)
+			answers <- answer{d, r, err}
+		}()
+	}
+	var errs []error
+	for range asked {
+		a := <-answers
+		for j, i := range parts[a.d] {
+			if a.err != nil {
+				replies[i] = task.Reply{Code: task.Retry}
+			} else {
+				replies[i] = a.replies[j]
+			}
+		}
+		if a.err != nil {
+			errs = append(errs, a.err)
+		}
+	}
+	if len(errs) == asked && asked > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return replies, nil
+}
+
+// doReports takes a group of results of one database: first those that SQL can
+// decide, one for each task; then, in their order, all others and those that
+// SQL found no row for.
+func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Reply {
+	replies := make([]task.Reply, len(in))
+	seen := map[key]bool{}
+	var plain []int
+	for i := range in {
+		k := keyOf(in[i].tenant, in[i].Task, 0)
+		if in[i].plain() && !seen[k] {
+			plain = append(plain, i)
+		}
+		seen[k] = true
+	}
+	slices.SortFunc(plain, func(a, b int) int {
+		return compareKeys(keyOf(in[a].tenant, in[a].Task, 0), keyOf(in[b].tenant, in[b].Task, 0))
+	})
+	if err := s.reportPlain(ctx, d, in, plain, replies); err != nil {
+		for _, i := range plain {
+			replies[i] = task.Reply{}
+		}
+		if !lockConflict(err) {
+			s.cfg.Log.Warn("results not taken at once", "database", d, "entries", len(plain), "err", err)
+		}
+	}
+	var rest []int
+	var entries []entry
+	for i := range in {
+		if replies[i].Code == 0 {
+			rest = append(rest, i)
+			entries = append(entries, in[i].entry())
+		}
+	}
+	for j, r := range s.apply(ctx, d, entries) {
+		replies[rest[j]] = r
+	}
+	return replies
+}
+
+// reportPlain takes results by SQL. It answers those that a row matched.
+func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []int, replies []task.Reply) error {
+	if len(plain) == 0 {
+		return nil
+	}
+	args := reportArgs(in, plain)
+	due := task.Never
+	err := s.inTx(ctx, d, "report", func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(sql.Get("ReportEnd"), args...)
+		b.Queue(sql.Get("ReportGoOn"), args...)
+		results := tx.SendBatch(ctx, b)
+		defer results.Close()
+		var n int64
+		var at *int64
+		accept := func() error {
+			replies[plain[n-1]] = task.Reply{Code: task.Accepted}
+			due = min(due, instantOr(at, task.Never))
+			return nil
+		}
+		rows, _ := results.Query()
+		if _, err := pgx.ForEachRow(rows, []any{&n}, accept); err != nil {
+			return err
+		}
+		rows, _ = results.Query()
+		if _, err := pgx.ForEachRow(rows, []any{&n, &at}, accept); err != nil {
+			return err
+		}
+		return results.Close()
+	})
+	if err == nil {
+		s.due(d, due)
+	}
+	return err
+}
+
+func reportArgs(in []reported, plain []int) []any {
+	n := len(plain)
+	shards, tenants, attempts := make([]int16, n), make([]int32, n), make([]int32, n)
+	ids, seqs, holders := make([]int64, n), make([]int64, n), make([]int64, n)
+	nexts, stops := make([]*int64, n), make([]bool, n)
+	for j, i := range plain {
+		r := &in[i]
+		shards[j], tenants[j], ids[j] = int16(r.Task.Shard()), r.tenant, int64(r.Task)
+		seqs[j], attempts[j], holders[j] = r.Seq, r.Attempt.Attempt, int64(r.Holder)
+		nexts[j], stops[j] = nullable(r.Next), r.Stop
+	}
+	return []any{shards, tenants, ids, seqs, attempts, holders, nexts, stops}
+}

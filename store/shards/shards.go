@@ -1,0 +1,228 @@
+// Package shards keeps tasks and runs: 512 shard tables in 16 logical databases.
+// Its methods are whole steps, one transaction each: add a request, claim a
+// batch, take results. A transaction never leaves the package.
+//
+// # Two ways to move a row
+//
+// What happens to a row is defined by the state machine of package task. The
+// common cases of a claim and of a report are also written as SQL, because a
+// statement that moves thousands of rows costs a few microseconds a row. What
+// SQL does not decide comes back undecided, and is then decided by package task
+// on rows that the same transaction has locked (see step.go). A property test
+// drives the store and the machine with the same random histories.
+//
+// # Batches
+//
+// Adds, starts, heartbeats and reports of all callers are grouped by database
+// (see batch.go): a group is one transaction, and the next group forms while it
+// is under way.
+//
+// # Locks
+//
+// Statements lock rows in the order of (shard, tenant, id). A statement that
+// waits longer than lock_timeout, or is chosen as the victim of a deadlock, is
+// done again in a form that passes over locked rows; those are tried again for
+// up to two seconds and then answered with Retry.
+//
+// # Time
+//
+// Every instant comes from the function now_ms() of the database.
+//
+// The far tier will be a further place for tasks beside the near tier's table:
+// reads by id are one statement over all places (TaskRead), and writes by id go
+// through one function (withKin).
+package shards
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/statement"
+	"github.com/perceptor/perceptor/task"
+)
+
+//go:embed sql/*.sql
+var sqlFiles embed.FS
+
+var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
+
+// Config tunes a [Store]. The zero value takes all defaults.
+type Config struct {
+	// KeyLifetime is how long a request_id is remembered. Defaults to 24 h.
+	KeyLifetime time.Duration
+	// AddSpacing, StartSpacing and ReportSpacing are the shortest distances
+	// between two groups of one database. Longer ones cost latency under load
+	// and save CPU; an idle database groups nothing. Default to 4, 8 and 40 ms.
+	AddSpacing, StartSpacing, ReportSpacing time.Duration
+	// QueueLength bounds how many calls wait for one database. Defaults to 1024.
+	QueueLength int
+	// PurgeEvery is the distance between two purges. Defaults to 10 s.
+	PurgeEvery time.Duration
+	// Due, when set, is told the earliest due instant that a step has written:
+	// the hint for whoever owns the database's shards. It must not block.
+	Due func(database int, due task.Instant)
+	// Died, when set, is told about runs that reports gave up. It must not block.
+	Died func([]task.DeadRun)
+	// Failpoint, when set, is called at named points of transactions, and its
+	// error is returned as if the step had failed there. For tests.
+	Failpoint func(point string, database int) error
+	Log       *slog.Logger
+}
+
+// Store keeps tasks. It is safe for concurrent use.
+type Store struct {
+	cluster *store.Cluster
+	cfg     Config
+	dbs     [task.Databases]*database
+}
+
+// New returns a store over the databases of cluster. Calls that write through a
+// group need [Store.Run] to be running.
+func New(cluster *store.Cluster, cfg Config) *Store {
+	cfg.setDefaults()
+	s := &Store{cluster: cluster, cfg: cfg}
+	for d := range s.dbs {
+		s.dbs[d] = newDatabase(s, d)
+	}
+	return s
+}
+
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.KeyLifetime, 24 * time.Hour},
+		{&c.AddSpacing, 4 * time.Millisecond},
+		{&c.StartSpacing, 8 * time.Millisecond},
+		{&c.ReportSpacing, 40 * time.Millisecond},
+		{&c.PurgeEvery, 10 * time.Second},
+	} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	if c.QueueLength <= 0 {
+		c.QueueLength = 1024
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Run works on the groups and purges until ctx is done; then it finishes what
+// has been queued and returns nil.
+func (s *Store) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, db := range s.dbs {
+		db.run(ctx, g)
+	}
+	return g.Wait()
+}
+
+// Names of the failpoints.
+const (
+	BeforeCommit = "before_commit"
+	AfterCommit  = "after_commit"
+)
+
+func (s *Store) failpoint(step, point string, d int) error {
+	if s.cfg.Failpoint == nil {
+		return nil
+	}
+	return s.cfg.Failpoint(step+":"+point, d)
+}
+
+// errNothing makes inTx roll back without being an error: nothing was changed,
+// so nothing need reach the disk.
+var errNothing = errors.New("nothing to commit")
+
+// inTx runs f in a transaction of database d and commits it. step names it, for
+// errors and failpoints. A commit whose outcome is not known is an error that
+// matches task.ErrOutcomeUnknown.
+func (s *Store) inTx(ctx context.Context, d int, step string, f func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*s.cluster.StatementTimeout())
+	defer cancel()
+	tx, err := s.cluster.Pool(d).Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: begin: %w", step, err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // after a commit it does nothing; else the server's timeouts end the session
+	}()
+	switch err := f(tx); {
+	case errors.Is(err, errNothing):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	if err := s.failpoint(step, BeforeCommit, d); err != nil {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("%s: commit: %w", step, classifyCommit(err))
+	}
+	if err := s.failpoint(step, AfterCommit, d); err != nil {
+		return fmt.Errorf("%s: %w", step, errors.Join(err, task.ErrOutcomeUnknown))
+	}
+	return nil
+}
+
+// classifyCommit tells a commit that was refused, or never sent, from one that
+// may have happened.
+func classifyCommit(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Severity == "ERROR", errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err):
+		return err
+	}
+	return errors.Join(err, task.ErrOutcomeUnknown)
+}
+
+// SQLSTATEs that steps react to.
+const (
+	lockNotAvailable = "55P03"
+	deadlockDetected = "40P01"
+)
+
+// lockConflict reports whether err came from waiting too long for somebody
+// else's lock.
+func lockConflict(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == lockNotAvailable || pg.Code == deadlockDetected)
+}
+
+// dataError reports whether err was caused by the values of some row, so that
+// the others may still succeed without it.
+func dataError(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
+}
+
+// unavailable wraps an error of the database as one that callers may retry.
+func unavailable(err error) error {
+	var known *task.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return &task.Error{Code: task.Unavailable, Message: "the task's database did not answer; try again", Err: err}
+}
+
+// due passes on the earliest due instant that a step has written.
+func (s *Store) due(d int, at task.Instant) {
+	if s.cfg.Due != nil && at != task.Never {
+		s.cfg.Due(d, at)
+	}
+}

@@ -1,0 +1,294 @@
+package shards
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// busyFor is how long rows that somebody else has locked are tried again.
+const busyFor = 2 * time.Second
+
+// lockKins locks the rows of keys and returns them by the key of their task.
+// Rows that somebody else has locked are missing, as are rows that do not exist.
+func lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, error) {
+	rows, err := tx.Query(ctx, sql.Get("KinLock"), keyArgs(uniqueKeys(keys))...)
+	if err != nil {
+		return nil, err
+	}
+	list, err := collectRows(rows)
+	if err != nil {
+		return nil, err
+	}
+	kins := map[key]*task.Kin{}
+	for _, r := range list {
+		k := rowKey(r).task()
+		kin := kins[k]
+		if kin == nil {
+			kin = &task.Kin{Runs: map[int64]*task.Row{}}
+			kins[k] = kin
+		}
+		if r.Run == 0 {
+			kin.Task = r
+		} else {
+			kin.Runs[r.Run] = r
+		}
+	}
+	return kins, nil
+}
+
+// kinList collects the kins that steps have touched, each once, in order.
+type kinList struct {
+	kins []*task.Kin
+	seen map[*task.Kin]bool
+}
+
+func (l *kinList) add(k *task.Kin) {
+	if l.seen == nil {
+		l.seen = map[*task.Kin]bool{}
+	}
+	if !l.seen[k] {
+		l.seen[k] = true
+		l.kins = append(l.kins, k)
+	}
+}
+
+// dead returns the runs that the steps gave up.
+func (l *kinList) dead() []task.DeadRun {
+	var out []task.DeadRun
+	for _, k := range l.kins {
+		out = append(out, k.Dead...)
+	}
+	return out
+}
+
+// writeKins carries out what steps did to rows, in one round trip. It returns
+// the earliest due instant that was written.
+func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin) (task.Instant, error) {
+	b := &pgx.Batch{}
+	due := task.Never
+	for _, k := range kins {
+		queueDead(b, k)
+		if k.Task.Change == task.Removed {
+			queueFinish(b, k.Task)
+			continue
+		}
+		for _, r := range k.Runs {
+			queueRow(b, r)
+			if r.Change != task.Removed && r.Change != task.Kept {
+				due = min(due, r.DueAt)
+			}
+		}
+		if k.Task.Change != task.Kept {
+			queueRow(b, k.Task)
+			due = min(due, k.Task.DueAt)
+		}
+	}
+	if b.Len() == 0 {
+		return due, nil
+	}
+	return due, tx.SendBatch(ctx, b).Close()
+}
+
+func queueDead(b *pgx.Batch, k *task.Kin) {
+	for _, dead := range k.Dead {
+		params := k.Task.Params
+		if r := k.Runs[dead.RunID.Seq]; r != nil {
+			params = r.Params
+		}
+		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params)
+	}
+}
+
+func queueFinish(b *pgx.Batch, t *task.Row) {
+	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version, t.Params)
+}
+
+func queueRow(b *pgx.Batch, r *task.Row) {
+	shard, id := int16(r.ID.Shard()), int64(r.ID)
+	switch r.Change {
+	case task.Added:
+		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, r.Failures,
+			orNull(int64(r.FirstClaimAt)), r.Version, r.Out, r.Params)
+	case task.Changed:
+		b.Queue(sql.Get("RowUpdate"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
+			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, r.Failures, orNull(int64(r.FirstClaimAt)), orNull(int64(r.Holder)),
+			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, r.Params)
+	case task.Removed:
+		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)
+	}
+}
+
+// entry is something that a listener said about an attempt, on its way through
+// the state machine.
+type entry struct {
+	tenant  int32
+	attempt task.Attempt
+	apply   func(k *task.Kin, now task.Instant) task.Reply
+}
+
+func (e *entry) taskKey() key { return keyOf(e.tenant, e.attempt.Task, 0) }
+func (e *entry) runKey() key  { return keyOf(e.tenant, e.attempt.Task, e.attempt.Seq) }
+
+// apply takes entries of one database through the state machine, in order, and
+// answers each. Entries whose rows are locked are tried again for busyFor and
+// then answered with Retry.
+func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply {
+	replies := make([]task.Reply, len(entries))
+	pending := make([]int, len(entries))
+	for i := range entries {
+		pending[i] = i
+	}
+	deadline := time.Now().Add(busyFor)
+	for pause := 5 * time.Millisecond; len(pending) > 0; pause *= 2 {
+		var err error
+		if pending, err = s.applyOnce(ctx, d, entries, pending, replies); err != nil && !lockConflict(err) {
+			s.cfg.Log.Warn("results not taken; listeners will send them again", "database", d, "entries", len(pending), "err", err)
+			break
+		}
+		if len(pending) == 0 || time.Now().Add(pause).After(deadline) || !sleep(ctx, pause) {
+			break
+		}
+	}
+	for _, i := range pending {
+		replies[i] = task.Reply{Code: task.Retry}
+	}
+	return replies
+}
+
+// sleep returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// applyOnce is one transaction of apply over the entries whose indexes are
+// pending. It returns those that are still pending; after an error all are.
+func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending []int, replies []task.Reply) ([]int, error) {
+	var busy []int
+	var dead []task.DeadRun
+	due := task.Never
+	err := s.inTx(ctx, d, "apply", func(tx pgx.Tx) error {
+		var now task.Instant
+		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+			return err
+		}
+		var keys []key
+		for _, i := range pending {
+			keys = append(keys, entries[i].taskKey(), entries[i].runKey())
+		}
+		kins, err := lockKins(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
+		absent, err := s.absent(ctx, d, entries, pending, kins)
+		if err != nil {
+			return err
+		}
+		var touched kinList
+		for _, i := range pending {
+			e := &entries[i]
+			kin := kins[e.taskKey()]
+			switch code := absent[i]; {
+			case code == task.Retry:
+				busy = append(busy, i)
+			case code != 0:
+				replies[i] = task.Reply{Code: code}
+			case kin.Task.Change == task.Removed:
+				replies[i] = task.Reply{Code: task.Finished}
+			default:
+				replies[i] = e.apply(kin, now)
+				touched.add(kin)
+			}
+		}
+		dead = touched.dead()
+		due, err = writeKins(ctx, tx, touched.kins)
+		return err
+	})
+	if err != nil {
+		return pending, err
+	}
+	s.due(d, due)
+	if s.cfg.Died != nil && len(dead) > 0 {
+		s.cfg.Died(dead)
+	}
+	return busy, nil
+}
+
+// absent says about each pending entry whose rows were not all locked why that
+// is: Retry (somebody else has one), Finished or Unknown. Entries that can go on
+// are not in the map.
+func (s *Store) absent(ctx context.Context, d int, entries []entry, pending []int, kins map[key]*task.Kin) (map[int]task.Code, error) {
+	out := map[int]task.Code{}
+	var look []key
+	for _, i := range pending {
+		e := &entries[i]
+		kin := kins[e.taskKey()]
+		switch {
+		case kin == nil || kin.Task == nil:
+			look = append(look, e.taskKey())
+			out[i] = task.Unknown
+		case kin.Task.OpenRows > 0 && kin.Runs[e.attempt.Seq] == nil:
+			look = append(look, e.runKey())
+		}
+	}
+	if len(look) == 0 {
+		return out, nil
+	}
+	locked, err := s.readRows(ctx, d, look)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.finished(ctx, d, look)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range pending {
+		e := &entries[i]
+		kin := kins[e.taskKey()]
+		present := kin != nil && kin.Task != nil
+		switch {
+		case !present && locked[e.taskKey()] != nil, present && kin.Runs[e.attempt.Seq] == nil && locked[e.runKey()] != nil:
+			out[i] = task.Retry
+		case !present && done[e.taskKey()]:
+			out[i] = task.Finished
+		}
+	}
+	return out, nil
+}
+
+// finished tells which tasks have ended and are still known.
+func (s *Store) finished(ctx context.Context, d int, keys []key) (map[key]bool, error) {
+	var tenants []int32
+	var ids []int64
+	for _, k := range keys {
+		tenants = append(tenants, k.tenant)
+		ids = append(ids, int64(k.id))
+	}
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("DoneStates"), tenants, ids)
+	if err != nil {
+		return nil, err
+	}
+	out := map[key]bool{}
+	var tenant int32
+	var id int64
+	_, err = pgx.ForEachRow(rows, []any{&tenant, &id}, func() error {
+		out[keyOf(tenant, task.ID(id), 0)] = true
+		return nil
+	})
+	return out, err
+}
+
+// jitter draws the random number of a backoff.
+func jitter() float64 { return rand.Float64() }

@@ -1,0 +1,44 @@
+// Package storetest gives tests migrated databases on a real PostgreSQL.
+package storetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+)
+
+// Open returns a cluster of 16 migrated databases of the test's own. It is
+// closed when the test ends.
+func Open(tb testing.TB, configure ...func(*store.Config)) *store.Cluster {
+	tb.Helper()
+	return OpenDSN(tb, DSN(tb), configure...)
+}
+
+// DSN returns the connection string of a PostgreSQL database that holds all 16
+// migrated databases. It is dropped when the test ends.
+func DSN(tb testing.TB) string {
+	tb.Helper()
+	dsn := testenv.Database(tb)
+	c := OpenDSN(tb, dsn)
+	if err := c.Migrate(tb.Context(), nil); err != nil {
+		tb.Fatal(err)
+	}
+	return dsn
+}
+
+// OpenDSN returns a cluster on one server.
+func OpenDSN(tb testing.TB, dsn string, configure ...func(*store.Config)) *store.Cluster {
+	tb.Helper()
+	cfg := store.Config{Servers: []store.Server{{DSN: dsn}}, Application: tb.Name()}
+	for _, f := range configure {
+		f(&cfg)
+	}
+	c, err := store.Open(context.Background(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
