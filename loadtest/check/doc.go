@@ -1,0 +1,33 @@
+// Package check says from outside whether a load run kept the task contract.
+//
+// It compares three accounts of the same tasks: what the adders were told
+// ([Add]), what the handlers and the listeners' calls saw ([Execution],
+// [Reply]), and what the API says at the end ([Final]). It knows nothing of how
+// the system works inside; from the spec of a task it computes by itself the
+// instants that had to fire.
+//
+// [Checker.Task] takes everything about one task; tasks may come in any order,
+// so a history of any length is checked in the memory of its largest part. The
+// package does no I/O and reads no clock.
+//
+// # The contract, as it is checked
+//
+//   - An acknowledged add exists; one that was refused does not; one whose
+//     answer was lost may exist or not, and if it does it counts like any other.
+//   - ONE_SHOT: exactly one run, scheduled at begin.
+//   - NON_BLOCKING: runs are scheduled at begin, begin + interval, and so on.
+//     Instants between two runs are missed ones: they must have passed before the
+//     run before them was first handled, and be counted by the record or the task.
+//   - BLOCKING: run n+1 is scheduled one interval after the accepted result of
+//     run n, a time that lies between the end of run n's handler and the answer to
+//     its report.
+//   - Every run has a callback and a result that was taken. No run is handled
+//     before its scheduled instant, or scheduled outside [begin, end). There are
+//     at most max_count of them. All deliveries of a run carry the same instant.
+//   - One run has one final result, one attempt at most one accepted failure.
+//   - Handlers of one BLOCKING task never overlap, neither those of two runs nor
+//     those of two attempts, and each has been started by its own lease.
+//
+// Instants of the database, the handlers and the adders are compared with each
+// other: they must come from clocks that differ by less than [Config.Epsilon].
+package check

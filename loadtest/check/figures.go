@@ -1,0 +1,152 @@
+package check
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Histograms hold microseconds, to three digits.
+const (
+	longest      = int64(time.Hour / time.Microsecond)
+	digits       = 3
+	maxSeconds   = 24 * 3600 // of the series
+	seriesMargin = 10        // seconds before the window that the series shows
+)
+
+// Figures are what was measured. All but the histograms and Second count over the
+// whole history, the others within the window.
+type Figures struct {
+	// Tasks, Runs and Callbacks count everything seen.
+	Tasks, Runs, Callbacks int64
+	// NotKnown counts adds without an answer, Refused those that were refused.
+	NotKnown, Refused int64
+	// Missed counts recorded misses.
+	Missed int64
+	// Window counts events within the window.
+	Window Counts
+	// Lateness is from scheduled_at to the first call of a handler, in µs, of the
+	// runs scheduled within the window.
+	Lateness *hdrhistogram.Histogram
+	// AddTime is from sending an add to its answer, in µs.
+	AddTime *hdrhistogram.Histogram
+	// Seconds counts by second, from SeriesFrom on, also outside the window.
+	Seconds    []Second
+	SeriesFrom Micros
+	// CaughtUp says for each span of the configuration when the last of the runs
+	// scheduled in it was first handled; 0: there was none.
+	CaughtUp []Micros
+
+	cfg Config
+}
+
+// Counts are numbers of events.
+type Counts struct {
+	// Adds were acknowledged.
+	Adds int64
+	// Fires are runs that were handled for the first time.
+	Fires int64
+	// Callbacks are calls of a handler.
+	Callbacks int64
+	// Results were accepted, failures included.
+	Results int64
+	// Cycles are runs whose final result was accepted.
+	Cycles int64
+}
+
+// Second is one second of the series.
+type Second struct {
+	Counts
+	// LatestMicros is the largest lateness of the runs scheduled in it.
+	LatestMicros int64
+}
+
+func newFigures(cfg Config) Figures {
+	return Figures{
+		cfg:        cfg,
+		Lateness:   hdrhistogram.New(1, longest, digits),
+		AddTime:    hdrhistogram.New(1, longest, digits),
+		SeriesFrom: cfg.From.Add(-seriesMargin * time.Second),
+		CaughtUp:   make([]Micros, len(cfg.Spans)),
+	}
+}
+
+func (f *Figures) within(m Micros) bool { return f.cfg.From <= m && m < f.cfg.To }
+
+// second returns the second of the series that m lies in, or one that nobody sees.
+func (f *Figures) second(m Micros) *Second {
+	i := int64(m-f.SeriesFrom) / int64(time.Second/time.Microsecond)
+	if m < f.SeriesFrom || i >= maxSeconds {
+		return &Second{}
+	}
+	for int64(len(f.Seconds)) <= i {
+		f.Seconds = append(f.Seconds, Second{})
+	}
+	return &f.Seconds[i]
+}
+
+// note counts one event at m, overall and by second.
+func (f *Figures) note(m Micros, field func(*Counts) *int64) {
+	*field(&f.second(m).Counts)++
+	if f.within(m) {
+		*field(&f.Window)++
+	}
+}
+
+func (f *Figures) add(a *Add) {
+	if a == nil {
+		return
+	}
+	switch a.Answer {
+	case NotKnown:
+		f.NotKnown++
+		return
+	case Refused:
+		f.Refused++
+		return
+	}
+	f.Tasks++
+	f.note(a.Answered, func(c *Counts) *int64 { return &c.Adds })
+	if f.within(a.Sent) {
+		record(f.AddTime, a.Answered.Sub(a.Sent))
+	}
+}
+
+func (f *Figures) run(r *run) {
+	f.Runs++
+	f.Callbacks += int64(len(r.executions))
+	f.Missed += r.missed
+	f.note(r.first, func(c *Counts) *int64 { return &c.Fires })
+	for _, e := range r.executions {
+		f.note(e.Start, func(c *Counts) *int64 { return &c.Callbacks })
+	}
+	at := Of(r.at)
+	late := r.first.Sub(at)
+	if s := f.second(at); late > time.Duration(s.LatestMicros)*time.Microsecond {
+		s.LatestMicros = late.Microseconds()
+	}
+	if f.within(at) {
+		record(f.Lateness, late)
+	}
+	for i, span := range f.cfg.Spans {
+		if span.holds(at) {
+			f.CaughtUp[i] = max(f.CaughtUp[i], r.first)
+		}
+	}
+}
+
+func (f *Figures) reply(p *Reply) {
+	if p.Code != task.Accepted {
+		return
+	}
+	f.note(p.Answered, func(c *Counts) *int64 { return &c.Results })
+	if p.Outcome == task.Success {
+		f.note(p.Answered, func(c *Counts) *int64 { return &c.Cycles })
+	}
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	h.RecordValue(min(max(d.Microseconds(), 0), longest)) //nolint:errcheck // within the range
+}

@@ -1,0 +1,123 @@
+package check
+
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Micros is an instant of an observer: microseconds since 1970-01-01T00:00:00Z.
+type Micros int64
+
+// At returns the instant of t.
+func At(t time.Time) Micros { return Micros(t.UnixMicro()) }
+
+// Of returns the instant of i.
+func Of(i task.Instant) Micros {
+	if i == task.Never {
+		return never
+	}
+	return Micros(i) * 1000
+}
+
+// Time returns the instant as a UTC time.
+func (m Micros) Time() time.Time { return time.UnixMicro(int64(m)).UTC() }
+
+// Sub returns m - o.
+func (m Micros) Sub(o Micros) time.Duration { return time.Duration(m-o) * time.Microsecond }
+
+// Add returns the instant d later.
+func (m Micros) Add(d time.Duration) Micros { return m + Micros(d/time.Microsecond) }
+
+const never = Micros(1<<63 - 1)
+
+// Answer is how an add ended for its caller.
+type Answer uint8
+
+// The answers to an add.
+const (
+	Acknowledged Answer = iota + 1
+	NotKnown            // an error or a timeout: the task may exist or not
+	Refused
+)
+
+// Add is one task that was sent to the API. Begin must be given.
+type Add struct {
+	// Number is the adder's own, unique in the run; handlers get it as a param.
+	Number int64
+	// ID is 0 unless Acknowledged.
+	ID       task.ID
+	Answer   Answer
+	Type     task.Type
+	Begin    task.Instant
+	End      task.Instant // Never: none
+	Interval time.Duration
+	MaxCount int64
+	// Retained says that the finished task can still be looked up at the end.
+	Retained bool
+	Sent     Micros
+	Answered Micros
+}
+
+// Execution is one call of a handler.
+type Execution struct {
+	// Number is what the params said; below 0 when they were not as sent.
+	Number      int64
+	ID          task.ID
+	Seq         int64
+	Attempt     int32
+	Listener    uint16
+	ScheduledAt task.Instant
+	Missed      int64
+	Start, End  Micros
+	Outcome     task.Outcome
+}
+
+// Call is what a listener asked the API.
+type Call uint8
+
+// The calls of which replies are recorded.
+const (
+	Start Call = iota + 1
+	Report
+)
+
+// Reply is the answer to one attempt of a batched call of a listener.
+type Reply struct {
+	ID       task.ID
+	Seq      int64
+	Attempt  int32
+	Listener uint16
+	Call     Call
+	// Outcome is what was reported; 0 for Start.
+	Outcome task.Outcome
+	// Code is 0 when the call failed, and what became of it is not known.
+	Code     task.Code
+	Answered Micros
+}
+
+// Final is what the API says about a task at the end.
+type Final struct {
+	ID       task.ID
+	Number   int64
+	Type     task.Type
+	State    task.State
+	Begin    task.Instant
+	End      task.Instant
+	Interval time.Duration
+	MaxCount int64
+	Runs     int64
+	Missed   int64
+	Open     int32
+}
+
+// Task is everything that is known about one task.
+type Task struct {
+	// Add is nil when no add accounts for the id.
+	Add        *Add
+	ID         task.ID
+	Executions []Execution
+	Replies    []Reply
+	// Final is nil when the API did not show the task.
+	Final *Final
+}

@@ -1,0 +1,154 @@
+package check
+
+import "github.com/perceptor/perceptor/task"
+
+// reply notes the answer to a start or a report.
+func (k *checking) reply(p *Reply) {
+	if p.Call != Report {
+		return
+	}
+	k.figures.reply(p)
+	r := k.run(p.Seq)
+	if r == nil {
+		return
+	}
+	switch p.Code {
+	case task.Already, task.Finished, task.Unknown:
+		r.closed = true
+	case task.Accepted:
+		if p.Outcome == task.Success {
+			r.take(p)
+		}
+	}
+}
+
+// take notes an accepted final result.
+func (r *run) take(p *Reply) {
+	r.accepted++
+	r.closed = true
+	if r.taken != 0 {
+		return
+	}
+	r.taken = p.Answered
+	for _, e := range r.executions {
+		if e.Attempt == p.Attempt && e.Listener == p.Listener {
+			r.ended = e.End
+		}
+	}
+}
+
+// results checks what became of the results.
+func (k *checking) results() {
+	if !k.cfg.Replies {
+		return
+	}
+	fails := map[[2]int64]int{}
+	for _, p := range k.Replies {
+		if p.Call == Report && p.Code == task.Accepted && p.Outcome == task.Fail {
+			fails[[2]int64{p.Seq, int64(p.Attempt)}]++
+		}
+	}
+	for key, n := range fails {
+		if n > 1 {
+			k.violate(DuplicateResult, key[0], "%d failures of attempt %d were accepted", n, key[1])
+		}
+	}
+	for i := range k.runs {
+		r := &k.runs[i]
+		if r.accepted > 1 {
+			k.violate(DuplicateResult, r.seq, "%d final results were accepted", r.accepted)
+		}
+		if !r.closed && k.due(r.at) && !k.gaveUp(r) {
+			k.violate(Lost, r.seq, "handled at %v, but no result of it was taken", r.first.Time())
+		}
+	}
+}
+
+// gaveUp reports whether the run may have died by its failures.
+func (k *checking) gaveUp(r *run) bool {
+	for _, e := range r.executions {
+		if e.Outcome != task.Fail {
+			return false
+		}
+	}
+	return k.Final != nil && k.Final.State.Final()
+}
+
+// final checks what the API says at the end.
+func (k *checking) final() {
+	f := k.Final
+	if f == nil {
+		k.absent()
+		return
+	}
+	k.specOf(f)
+	if f.Runs < k.lastSeq() {
+		k.violate(OverCount, k.lastSeq(), "has a callback, but the API counts %d runs", f.Runs)
+	}
+	if k.cfg.Quiet == 0 {
+		return
+	}
+	if f.Runs > k.lastSeq() {
+		k.violate(Lost, k.lastSeq()+1, "the API counts %d runs, but it has no callback", f.Runs)
+	}
+	if !f.State.Final() {
+		if k.ended {
+			k.violate(Lost, 0, "still %v with %d open runs, though nothing more is due", f.State, f.Open)
+		}
+		return
+	}
+	k.endState(f)
+}
+
+func (k *checking) endState(f *Final) {
+	if f.State != task.Completed && !(f.State == task.Failed && k.failed()) {
+		k.violate(Mismatch, 0, "ended %v, though nobody cancelled it and its last run did not fail", f.State)
+	}
+	if f.Open != 0 {
+		k.violate(Mismatch, 0, "ended %v with %d open runs", f.State, f.Open)
+	}
+	if k.goesOn && f.State == task.Completed {
+		k.violate(Lost, k.lastSeq()+1, "the task ended before it was due")
+	}
+	if k.Add.Type != task.NonBlocking || f.Runs != k.lastSeq() {
+		return
+	}
+	switch {
+	case k.missed > f.Missed:
+		k.violate(Lost, 0, "%d instants have no callback, only %d are counted as missed", k.missed, f.Missed)
+	case k.missed < f.Missed:
+		k.violate(Mismatch, 0, "%d instants are counted as missed, only %d have no callback", f.Missed, k.missed)
+	}
+}
+
+func (k *checking) failed() bool {
+	r := k.last()
+	return r != nil && r.executions[len(r.executions)-1].Outcome == task.Fail
+}
+
+// absent judges a task that the API does not show.
+func (k *checking) absent() {
+	if !k.cfg.Finals {
+		return
+	}
+	switch {
+	case k.Add.Retained:
+		k.violate(Lost, 0, "number %d, sent at %v, was acknowledged, but the API does not know it", k.Add.Number, k.Add.Sent.Time())
+	case k.goesOn && k.cfg.Quiet != 0:
+		k.violate(Lost, k.lastSeq()+1, "still due, but the API does not know the task")
+	}
+}
+
+// specOf checks that the task is what was added.
+func (k *checking) specOf(f *Final) {
+	a := k.Add
+	limit := a.MaxCount
+	if a.Type == task.OneShot && limit == 0 {
+		limit = f.MaxCount // 0 and 1 say the same
+	}
+	if f.Number != a.Number || f.Type != a.Type || f.Begin != a.Begin || f.End != a.End || f.Interval != a.Interval || f.MaxCount != limit {
+		k.violate(Mismatch, 0, "added as number %d %v [%v, %v) every %s, at most %d; the API says number %d %v [%v, %v) every %s, at most %d",
+			a.Number, a.Type, a.Begin, a.End, intervalString(a.Interval), limit,
+			f.Number, f.Type, f.Begin, f.End, intervalString(f.Interval), f.MaxCount)
+	}
+}

@@ -1,0 +1,285 @@
+package check
+
+import (
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// executions checks what each call of a handler shows by itself.
+func (k *checking) executions() {
+	for i := range k.runs {
+		r := &k.runs[i]
+		for _, e := range r.executions {
+			if e.Number != k.Add.Number {
+				k.violate(Phantom, r.seq, "its params are those of number %d, the task is number %d", e.Number, k.Add.Number)
+			}
+			if e.ScheduledAt != r.at {
+				k.violate(Mismatch, r.seq, "scheduled at %v in one delivery and at %v in another", r.at, e.ScheduledAt)
+			}
+			if e.Start < Of(e.ScheduledAt).Add(-k.cfg.Epsilon) {
+				k.violate(Early, r.seq, "began at %v, %v before its scheduled instant %v", e.Start.Time(), Of(e.ScheduledAt).Sub(e.Start), e.ScheduledAt)
+			}
+			if e.Attempt < 1 || e.Seq < 1 {
+				k.violate(Mismatch, r.seq, "attempt %d of run %d: both count from 1", e.Attempt, e.Seq)
+			}
+		}
+		if r.at < k.Add.Begin || r.at >= k.Add.End {
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, outside [%v, %v)", r.at, k.Add.Begin, k.Add.End)
+		}
+	}
+}
+
+// numbers checks how many runs there are.
+func (k *checking) numbers() {
+	limit := k.Add.MaxCount
+	if k.Add.Type == task.OneShot {
+		limit = 1
+	}
+	for i := range k.runs {
+		r := &k.runs[i]
+		if limit > 0 && r.seq > limit {
+			k.violate(OverCount, r.seq, "max_count is %d", limit)
+		}
+		if i > 0 && r.at == k.runs[i-1].at {
+			k.violate(OverCount, r.seq, "scheduled at %v like run %d", r.at, k.runs[i-1].seq)
+		}
+		if i > 0 && r.at < k.runs[i-1].at {
+			k.violate(Mismatch, r.seq, "scheduled at %v, before run %d at %v", r.at, k.runs[i-1].seq, k.runs[i-1].at)
+		}
+		if before := k.seqBefore(i); before != r.seq-1 && k.cfg.Quiet != 0 {
+			k.violate(Lost, r.seq-1, "no callback, though run %d has one", r.seq)
+		}
+	}
+}
+
+func (k *checking) seqBefore(i int) int64 {
+	if i == 0 {
+		return 0
+	}
+	return k.runs[i-1].seq
+}
+
+// due reports whether what is scheduled at i had to be done when the run ended.
+func (k *checking) due(i task.Instant) bool {
+	return k.cfg.Quiet != 0 && Of(i) < k.cfg.Quiet.Add(-k.cfg.Epsilon)
+}
+
+func (k *checking) last() *run {
+	if len(k.runs) == 0 {
+		return nil
+	}
+	return &k.runs[len(k.runs)-1]
+}
+
+func (k *checking) oneShot() {
+	k.ended = true
+	if r := k.last(); r != nil {
+		if r.at != k.Add.Begin {
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, begin is %v", r.at, k.Add.Begin)
+		}
+		return
+	}
+	if k.due(k.Add.Begin) {
+		k.violate(Lost, 1, "due at %v, never called", k.Add.Begin)
+		return
+	}
+	k.ended, k.goesOn = false, true
+}
+
+func (k *checking) nonBlocking() {
+	step := task.Instant(k.Add.Interval.Milliseconds())
+	next := k.Add.Begin
+	for i := range k.runs {
+		r := &k.runs[i]
+		if (r.at-k.Add.Begin)%step != 0 {
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, which is no instant of %v every %v", r.at, k.Add.Begin, k.Add.Interval)
+			continue
+		}
+		if r.seq == k.seqBefore(i)+1 { // else the hole has been reported
+			k.gap(i, next, (r.at-next)/step)
+		}
+		next = r.at + step
+	}
+	k.gridEnd(next, step)
+}
+
+// gap judges n instants from next on that lie between run i-1 and run i.
+func (k *checking) gap(i int, next task.Instant, n task.Instant) {
+	if n <= 0 {
+		return
+	}
+	step := task.Instant(k.Add.Interval.Milliseconds())
+	k.missed += int64(n)
+	if i == 0 {
+		k.violate(Lost, 1, "the first run is scheduled at %v, %d instants after begin %v", k.runs[0].at, n, k.Add.Begin)
+		return
+	}
+	before := &k.runs[i-1]
+	if last := next + (n-1)*step; Of(last) >= before.first.Add(k.cfg.Epsilon) {
+		k.violate(Lost, before.seq, "%d instants from %v to %v were skipped after it, but it was handled at %v, before they had all passed",
+			n, next, last, before.first.Time())
+	}
+	// A delivery by a new owner does not know the number and says 0; the final
+	// view counts for those.
+	if before.missed != 0 && before.missed != int64(n) {
+		k.violate(Mismatch, before.seq, "says that %d instants were missed; %d lie before run %d", before.missed, n, k.runs[i].seq)
+	}
+}
+
+// gridEnd judges what lies between the last run and the end.
+func (k *checking) gridEnd(next, step task.Instant) {
+	last := k.last()
+	if last != nil && k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount {
+		k.ended = true
+		return
+	}
+	if last != nil { // instants that had passed when it was claimed are missed ones
+		for next < k.Add.End && Of(next) < last.first {
+			next += step
+			k.missed++
+		}
+	}
+	switch {
+	case next >= k.Add.End:
+		k.ended = true
+	case k.due(next):
+		k.ended = true
+		k.violate(Lost, k.lastSeq()+1, "due at %v, never called", next)
+	default:
+		k.goesOn = true
+	}
+}
+
+func (k *checking) lastSeq() int64 {
+	if r := k.last(); r != nil {
+		return r.seq
+	}
+	return 0
+}
+
+func (k *checking) blocking() {
+	for i := range k.runs {
+		r := &k.runs[i]
+		switch {
+		case r.seq == 1 && r.at != k.Add.Begin:
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, begin is %v", r.at, k.Add.Begin)
+		case i > 0 && k.runs[i-1].seq == r.seq-1:
+			k.distance(&k.runs[i-1], r)
+		}
+	}
+	k.chainEnd()
+}
+
+// distance checks that r is scheduled one interval after the result of before.
+func (k *checking) distance(before, r *run) {
+	if earliest := before.earliest().Add(k.Add.Interval - k.cfg.Epsilon); Of(r.at) < earliest {
+		k.violate(Early, r.seq, "scheduled at %v; the handler of run %d ended at %v, the interval is %v",
+			r.at, before.seq, before.earliest().Time(), k.Add.Interval)
+	}
+	if before.taken == 0 {
+		return
+	}
+	if Of(r.at) > before.taken.Add(k.Add.Interval+k.cfg.Epsilon) {
+		k.violate(OutOfBounds, r.seq, "scheduled at %v; the result of run %d was taken before %v, the interval is %v",
+			r.at, before.seq, before.taken.Time(), k.Add.Interval)
+	}
+}
+
+// earliest returns when the accepted result can have been given at the earliest.
+func (r *run) earliest() Micros {
+	if r.ended != 0 {
+		return r.ended
+	}
+	m := r.executions[0].End
+	for _, e := range r.executions {
+		m = min(m, e.End)
+	}
+	return m
+}
+
+// chainEnd judges whether a BLOCKING task had to go on after its last run.
+func (k *checking) chainEnd() {
+	last := k.last()
+	switch {
+	case last == nil && k.due(k.Add.Begin):
+		k.ended = true
+		k.violate(Lost, 1, "due at %v, never called", k.Add.Begin)
+		return
+	case last == nil:
+		k.goesOn = true
+		return
+	case k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount, last.earliest().Add(k.Add.Interval) >= Of(k.Add.End):
+		k.ended = true
+		return
+	}
+	k.ended = k.due(k.Add.End)
+	if last.taken == 0 {
+		return
+	}
+	switch next := last.taken.Add(k.Add.Interval + k.cfg.Epsilon); { // at the latest
+	case next >= Of(k.Add.End): // nobody can say
+	case next < k.cfg.Quiet:
+		k.ended = true
+		k.violate(Lost, last.seq+1, "due before %v, never called", next.Time())
+	default:
+		k.goesOn = true
+	}
+}
+
+// leases checks that handlers of the task had it for themselves.
+func (k *checking) leases() {
+	var all []Execution
+	for _, r := range k.runs {
+		all = append(all, r.executions...)
+	}
+	slices.SortFunc(all, func(a, b Execution) int { return cmp(a.Start, b.Start) })
+	for i := 1; i < len(all); i++ {
+		before, e := all[i-1], all[i]
+		if e.Start < before.End.Add(-k.cfg.Epsilon) {
+			k.violate(Overlap, e.Seq, "attempt %d began at %v, %v before attempt %d of run %d ended",
+				e.Attempt, e.Start.Time(), before.End.Sub(e.Start), before.Attempt, before.Seq)
+		}
+		if before.End > e.End {
+			all[i].End = before.End // it goes on over the next one, too
+		}
+	}
+	if k.cfg.Replies {
+		k.starts()
+	}
+}
+
+// starts checks that every handler began under a start that was accepted.
+func (k *checking) starts() {
+	type key struct {
+		seq     int64
+		attempt int32
+	}
+	holders := map[key]uint16{}
+	for _, p := range k.Replies {
+		if p.Call != Start || p.Code != task.Accepted {
+			continue
+		}
+		h, ok := holders[key{p.Seq, p.Attempt}]
+		if ok && h != p.Listener {
+			k.violate(Overlap, p.Seq, "the lease of attempt %d was given to listeners %d and %d", p.Attempt, h, p.Listener)
+		}
+		holders[key{p.Seq, p.Attempt}] = p.Listener
+	}
+	for _, r := range k.runs {
+		for _, e := range r.executions {
+			if h, ok := holders[key{e.Seq, e.Attempt}]; !ok || h != e.Listener {
+				k.violate(Overlap, e.Seq, "the handler of attempt %d began at %v without a lease", e.Attempt, e.Start.Time())
+			}
+		}
+	}
+}
+
+// intervalString keeps messages short.
+func intervalString(d time.Duration) string {
+	if d == 0 {
+		return "none"
+	}
+	return d.String()
+}
