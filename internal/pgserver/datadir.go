@@ -115,6 +115,9 @@ func checkUnused(dir string) error {
 	if err != nil {
 		return err
 	}
+	if pid == 0 {
+		return fmt.Errorf("%w: a server is starting on %s; if none is, remove %s", ErrInUse, dir, path)
+	}
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return nil
 	}
@@ -128,10 +131,14 @@ func checkUnused(dir string) error {
 	return nil
 }
 
+// readPID returns the process id in a pid file, 0 while the file is empty.
 func readPID(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, fmt.Errorf("read pid file: %w", err)
+	}
+	if len(text) == 0 {
+		return 0, nil
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(line))

@@ -238,7 +238,7 @@ func (s *Server) explain(logStart int64) error {
 	switch {
 	case strings.Contains(words, "Address already in use"), strings.Contains(words, "could not bind"):
 		return fmt.Errorf("%w: %d on 127.0.0.1", ErrPortInUse, s.port)
-	case strings.Contains(words, pidName+`" already exists`):
+	case strings.Contains(words, `lock file "`+pidName+`"`): // it exists, or another is just writing it
 		return fmt.Errorf("%w: %s: %s", ErrInUse, s.dataDir, words)
 	default:
 		return fmt.Errorf("it ended at once (%s): %s", s.process.Exit(), words)

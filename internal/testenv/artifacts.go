@@ -227,9 +227,19 @@ func fetchByMaven(ctx context.Context, name string, all []artifact, dir string) 
 		"-DoutputDirectory="+dir, "-DincludeScope=runtime")
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mvn: %w: %s", err, bytes.TrimSpace(out[:min(len(out), 2<<10)]))
+		return fmt.Errorf("mvn: %w: %s", err, firstError(out))
 	}
 	return nil
+}
+
+// firstError returns the line of Maven's output that tells what went wrong; the others tell where to read on.
+func firstError(out []byte) string {
+	for line := range bytes.Lines(out) {
+		if _, text, ok := bytes.Cut(line, []byte("[ERROR] ")); ok {
+			return string(bytes.TrimSpace(text))
+		}
+	}
+	return string(bytes.TrimSpace(out[:min(len(out), lastWords)]))
 }
 
 func projectFile(all []artifact) []byte {
