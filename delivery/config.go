@@ -1,0 +1,113 @@
+package delivery
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/segmentio/kafka-go/sasl"
+)
+
+// Config says how to reach Kafka and how to write to it. The zero value of each
+// field but Brokers stands for the default.
+type Config struct {
+	// Brokers are addresses, host:port, of which one must answer.
+	Brokers []string
+	// ClientID names this process to the brokers; "perceptor".
+	ClientID string
+	// TLS, if set, is used for all connections; SASL, if set, logs in.
+	TLS  *tls.Config
+	SASL sasl.Mechanism
+
+	// Compression of record batches: none (the default), lz4, zstd, snappy, gzip.
+	Compression string
+	// Timeout is how long a broker may wait for its replicas; 10 s. A request
+	// ends a second later, however it stands.
+	Timeout time.Duration
+	// BatchBytes bounds a batch of records of one partition before compression;
+	// 900 KiB. It should be below the topics' max.message.bytes. A single larger
+	// record is tried alone.
+	BatchBytes int
+	// RequestBytes bounds a produce request, and so a record; 16 MiB.
+	RequestBytes int
+	// MetadataTTL is how old the knowledge of topics and leaders may get; 2 s.
+	MetadataTTL time.Duration
+	// DialTimeout bounds making a connection; 3 s.
+	DialTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	or(&c.ClientID, "perceptor")
+	or(&c.Compression, "none")
+	or(&c.Timeout, 10*time.Second)
+	or(&c.BatchBytes, 900<<10)
+	or(&c.RequestBytes, 16<<20)
+	or(&c.MetadataTTL, 2*time.Second)
+	or(&c.DialTimeout, 3*time.Second)
+	return c
+}
+
+func or[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate returns all faults of the configuration, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var faults []error
+	if len(c.Brokers) == 0 {
+		faults = append(faults, errors.New("brokers: at least one address is needed"))
+	}
+	for _, b := range c.Brokers {
+		if _, _, err := net.SplitHostPort(b); err != nil {
+			faults = append(faults, fmt.Errorf("brokers: %q is not host:port: %w", b, err))
+		}
+	}
+	if _, err := codecOf(c.Compression); err != nil {
+		faults = append(faults, err)
+	}
+	for name, n := range map[string]int{"batch_bytes": c.BatchBytes, "request_bytes": c.RequestBytes} {
+		if n < 1024 {
+			faults = append(faults, fmt.Errorf("%s: %d is below 1024", name, n))
+		}
+	}
+	if c.RequestBytes < c.BatchBytes {
+		faults = append(faults, fmt.Errorf("request_bytes: %d is below batch_bytes %d", c.RequestBytes, c.BatchBytes))
+	}
+	for name, d := range map[string]time.Duration{"timeout": c.Timeout, "metadata_ttl": c.MetadataTTL, "dial_timeout": c.DialTimeout} {
+		if d < 10*time.Millisecond {
+			faults = append(faults, fmt.Errorf("%s: %s is below 10ms", name, d))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// codecOf returns the codec of the named compression, nil for none.
+func codecOf(name string) (compress.Codec, error) {
+	if name == "none" {
+		return nil, nil
+	}
+	for _, c := range compress.Codecs[1:] {
+		if c.Name() == name {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("compression: %q is not one of none, lz4, zstd, snappy, gzip", name)
+}
+
+// transport returns connections of its own: the library's shared ones know of
+// new topics and leaders too late.
+func (c Config) transport() *kafka.Transport {
+	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}
+	return &kafka.Transport{
+		Dial: dialer.DialContext, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL,
+		ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL,
+	}
+}

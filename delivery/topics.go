@@ -1,0 +1,245 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/perceptor/perceptor/record"
+)
+
+// TopicConfig says what topics are like. The zero value of each field stands
+// for the default.
+type TopicConfig struct {
+	// Prefix precedes the tenant's name; "perceptor.".
+	Prefix string
+	// Partitions of a new topic; 8. More spread a tenant over more listeners,
+	// fewer cost the brokers less.
+	Partitions int
+	// Replication is the number of replicas of a new topic; default: as the
+	// broker is set up.
+	Replication int
+	// Retention is how long a new topic keeps records; 3 x GiveUpAfter.
+	Retention time.Duration
+	// GiveUpAfter is the longest give_up_after of tasks: topics must keep records
+	// and committed offsets for as long; 24 h.
+	GiveUpAfter time.Duration
+	// ParamsBytes is the highest limit of params that a tenant may have.
+	ParamsBytes int
+}
+
+func (c TopicConfig) withDefaults() TopicConfig {
+	or(&c.Prefix, "perceptor.")
+	or(&c.Partitions, 8)
+	or(&c.Replication, -1)
+	or(&c.GiveUpAfter, 24*time.Hour)
+	or(&c.Retention, 3*c.GiveUpAfter)
+	or(&c.ParamsBytes, 16<<10)
+	return c
+}
+
+// Validate returns all faults of the configuration, or nil.
+func (c TopicConfig) Validate() error {
+	c = c.withDefaults()
+	var faults []error
+	if bad := strings.Trim(c.Prefix, topicCharacters); bad != "" || len(c.Prefix) > 100 {
+		faults = append(faults, fmt.Errorf("prefix: %q is not made of up to 100 letters, digits, '.', '_' and '-'", c.Prefix))
+	}
+	if c.Partitions < 1 || c.Partitions > 10_000 {
+		faults = append(faults, fmt.Errorf("partitions: %d is not between 1 and 10000", c.Partitions))
+	}
+	if c.Replication < -1 || c.Replication > 32 {
+		faults = append(faults, fmt.Errorf("replication: %d is not between 1 and 32", c.Replication))
+	}
+	if c.Retention < c.GiveUpAfter {
+		faults = append(faults, fmt.Errorf("retention: %s is below give_up_after %s: runs in flight would be lost", c.Retention, c.GiveUpAfter))
+	}
+	return errors.Join(faults...)
+}
+
+const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+// maxTopicBytes is Kafka's limit on the name of a topic.
+const maxTopicBytes = 249
+
+// Topics makes and checks the topics of tenants. Its methods may be called
+// concurrently.
+type Topics struct {
+	cfg       TopicConfig
+	client    *kafka.Client
+	transport *kafka.Transport
+}
+
+// NewTopics returns a Topics; it connects with the first use.
+func NewTopics(conn Config, cfg TopicConfig) (*Topics, error) {
+	if err := errors.Join(conn.Validate(), cfg.Validate()); err != nil {
+		return nil, fmt.Errorf("configure topics: %w", err)
+	}
+	conn = conn.withDefaults()
+	t := conn.transport()
+	client := &kafka.Client{Addr: kafka.TCP(conn.Brokers...), Timeout: conn.Timeout, Transport: t}
+	return &Topics{cfg: cfg.withDefaults(), client: client, transport: t}, nil
+}
+
+// Close closes the connections. No other method may be called any more.
+func (t *Topics) Close() { t.transport.CloseIdleConnections() }
+
+// Name returns the topic of the tenant with the given name.
+func (t *Topics) Name(tenant string) string { return t.cfg.Prefix + tenant }
+
+// Ensure makes the tenant's topic unless it is there, and returns its name. An
+// existing topic is left as it is; see [Topics.Check].
+func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err error) {
+	topic = t.Name(tenant)
+	if tenant == "" || strings.Trim(tenant, topicCharacters) != "" || len(topic) > maxTopicBytes {
+		return "", fmt.Errorf("tenant name %q cannot be part of a topic's name", tenant)
+	}
+	entries := []kafka.ConfigEntry{
+		{ConfigName: "cleanup.policy", ConfigValue: "delete"},
+		{ConfigName: "retention.ms", ConfigValue: strconv.FormatInt(t.cfg.Retention.Milliseconds(), 10)},
+	}
+	if need := t.messageBytes(); need > defaultMessageBytes {
+		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: strconv.Itoa(need)})
+	}
+	if t.cfg.Replication >= 3 {
+		entries = append(entries, kafka.ConfigEntry{ConfigName: "min.insync.replicas", ConfigValue: "2"})
+	}
+	res, err := t.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
+		Topic: topic, NumPartitions: t.cfg.Partitions, ReplicationFactor: t.cfg.Replication, ConfigEntries: entries,
+	}}})
+	if err == nil {
+		err = res.Errors[topic]
+	}
+	if err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
+		return "", fmt.Errorf("create topic %s: %w", topic, err)
+	}
+	return topic, nil
+}
+
+// defaultMessageBytes is Kafka's default of max.message.bytes.
+const defaultMessageBytes = 1048588
+
+// messageBytes is what max.message.bytes must be at least.
+func (t *Topics) messageBytes() int {
+	return t.cfg.ParamsBytes + record.MaxOverheadBytes + batchHeader + 1024
+}
+
+// A Finding is something about a topic that a person should know.
+type Finding struct {
+	// Topic is "" for what concerns the whole cluster.
+	Topic string
+	// Fatal: work may be lost, or cannot be published.
+	Fatal bool
+	// Message names the setting, its value and the rule.
+	Message string
+}
+
+// String returns the finding in one line.
+func (f Finding) String() string {
+	if f.Topic == "" {
+		return f.Message
+	}
+	return "topic " + f.Topic + ": " + f.Message
+}
+
+// Check looks at the settings of topics and of the cluster. It returns an error
+// only if they could not be read.
+func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	meta, err := t.client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	if err != nil {
+		return nil, fmt.Errorf("read topics: %w", err)
+	}
+	var found []Finding
+	var resources []kafka.DescribeConfigRequestResource
+	replicas := make(map[string]int)
+	for _, m := range meta.Topics {
+		if m.Error != nil || len(m.Partitions) == 0 {
+			found = append(found, Finding{m.Name, true, fmt.Sprintf("cannot be used: %v", m.Error)})
+			continue
+		}
+		replicas[m.Name] = len(m.Partitions[0].Replicas)
+		resources = append(resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: m.Name})
+	}
+	if len(resources) > 0 && len(meta.Brokers) > 0 {
+		resources = append(resources, kafka.DescribeConfigRequestResource{
+			ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(meta.Brokers[0].ID),
+		})
+		settings, err := t.describe(ctx, resources)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range settings {
+			found = append(found, t.judge(s, replicas)...)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(a.Topic, b.Topic) })
+	return found, nil
+}
+
+func (t *Topics) describe(ctx context.Context, resources []kafka.DescribeConfigRequestResource) ([]kafka.DescribeConfigResponseResource, error) {
+	res, err := t.client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: resources})
+	if err != nil {
+		return nil, fmt.Errorf("read settings of topics: %w", err)
+	}
+	for _, r := range res.Resources {
+		if r.Error != nil {
+			return nil, fmt.Errorf("read settings of %s: %w", r.ResourceName, r.Error)
+		}
+	}
+	return res.Resources, nil
+}
+
+// judge holds the settings of one topic, or of the broker, against the rules.
+func (t *Topics) judge(r kafka.DescribeConfigResponseResource, replicas map[string]int) []Finding {
+	settings := make(map[string]string, len(r.ConfigEntries))
+	for _, e := range r.ConfigEntries {
+		settings[e.ConfigName] = e.ConfigValue
+	}
+	if r.ResourceType == int8(kafka.ResourceTypeBroker) {
+		return t.judgeBroker(settings)
+	}
+	topic := r.ResourceName
+	var found []Finding
+	add := func(fatal bool, format string, args ...any) {
+		found = append(found, Finding{topic, fatal, fmt.Sprintf(format, args...)})
+	}
+	if ms, ok := number(settings, "retention.ms"); ok && ms >= 0 && time.Duration(ms)*time.Millisecond < t.cfg.GiveUpAfter {
+		add(true, "retention.ms %d is below give_up_after %s: runs in flight would be lost", ms, t.cfg.GiveUpAfter)
+	}
+	if p := settings["cleanup.policy"]; strings.Contains(p, "compact") {
+		add(true, "cleanup.policy %s: older runs of a task would be lost; it must be delete", p)
+	}
+	if n, ok := number(settings, "max.message.bytes"); ok && n < int64(t.messageBytes()) {
+		add(true, "max.message.bytes %d is below %d: params of %d bytes could not be published", n, t.messageBytes(), t.cfg.ParamsBytes)
+	}
+	n, ok := number(settings, "min.insync.replicas")
+	switch {
+	case replicas[topic] == 1:
+		add(false, "has one replica: the loss of a broker's disk loses runs in flight")
+	case ok && n < 2:
+		add(true, "min.insync.replicas %d with %d replicas: the loss of one broker may lose runs in flight; it must be 2 or more", n, replicas[topic])
+	}
+	return found
+}
+
+func (t *Topics) judgeBroker(settings map[string]string) []Finding {
+	minutes, ok := number(settings, "offsets.retention.minutes")
+	if ok && time.Duration(minutes)*time.Minute < t.cfg.GiveUpAfter {
+		return []Finding{{"", true, fmt.Sprintf("broker setting offsets.retention.minutes %d is below give_up_after %s: listeners that were away would miss runs", minutes, t.cfg.GiveUpAfter)}}
+	}
+	return nil
+}
+
+func number(settings map[string]string, name string) (int64, bool) {
+	n, err := strconv.ParseInt(settings[name], 10, 64)
+	return n, err == nil
+}
