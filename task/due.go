@@ -57,7 +57,9 @@ func (k *Kin) fireGrid(now Instant) *Publication {
 		t.State = Running
 		t.DueAt = now.Add(t.AckTimeout)
 	} else {
-		t.DueAt = t.ScheduledAt
+		// A claim leaves no row due, so that what comes back due from SQL is known
+		// to be undecided.
+		t.DueAt = max(t.ScheduledAt, now+1)
 	}
 	t.touch()
 	return t.publication(t.Seq, at, 1, missed, now)

@@ -45,7 +45,7 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.scheduled
     WHEN {{needs_model}} THEN t.due_at
     WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - t.failures)
     WHEN t.type <> 2 OR {{last_run}} THEN c.now + t.ack_timeout_ms
-    ELSE {{next_instant}} END,
+    ELSE greatest({{next_instant}}, c.now + 1) END,
   state = CASE
     WHEN {{held_back}} OR t.state = 2 THEN t.state
     WHEN t.type <> 2 OR {{last_run}} THEN 2 ELSE 1 END,

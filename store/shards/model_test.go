@@ -1,0 +1,315 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// model is the same tasks in plain Go: package task decides every step.
+type model struct {
+	tenant int32
+	kins   map[task.ID]*task.Kin
+	done   map[task.ID]task.State
+	dead   int
+}
+
+// rows returns the living rows of the model, as they would be stored.
+func (m *model) rows() map[key]*task.Row {
+	out := map[key]*task.Row{}
+	for _, k := range m.kins {
+		out[rowKey(k.Task)] = k.Task
+		for _, r := range k.Runs {
+			out[rowKey(r)] = r
+		}
+	}
+	return out
+}
+
+// settle carries out what a step did to a task's rows.
+func (m *model) settle(id task.ID) {
+	k := m.kins[id]
+	m.dead += len(k.Dead)
+	k.Dead = nil
+	if k.Task.Change == task.Removed {
+		m.done[id] = k.Task.State
+		delete(m.kins, id)
+		return
+	}
+	k.Task.Change = task.Kept
+	maps.DeleteFunc(k.Runs, func(_ int64, r *task.Row) bool { return r.Change == task.Removed })
+	for _, r := range k.Runs {
+		r.Change = task.Kept
+	}
+}
+
+// claim does what is due. Rows that SQL decides come first, as in a claim.
+func (m *model) claim(now task.Instant) []task.Publication {
+	var out []task.Publication
+	for _, undecided := range []bool{false, true} {
+		var keys []key
+		for k, r := range m.rows() {
+			if r.DueAt <= now && needsMachine(r, now) == undecided {
+				keys = append(keys, k)
+			}
+		}
+		slices.SortFunc(keys, compareKeys)
+		for _, k := range keys {
+			kin := m.kins[k.id]
+			if kin == nil || kin.Task.Change == task.Removed || (k.run != 0 && kin.Runs[k.run].Change == task.Removed) {
+				continue
+			}
+			if p := kin.Due(k.run, now); p != nil {
+				out = append(out, *p)
+			}
+		}
+		for _, id := range slices.Collect(maps.Keys(m.kins)) {
+			m.settle(id)
+		}
+	}
+	return out
+}
+
+// needsMachine is the rule of the fragment needs_model.
+func needsMachine(r *task.Row, now task.Instant) bool {
+	if r.State == task.Scheduled {
+		return r.Type == task.NonBlocking && r.OpenRuns != 0 &&
+			(r.OpenRuns>>63 == 1 || r.ScheduledAt-r.Anchor != task.Instant(r.Interval.Milliseconds()))
+	}
+	return (r.Type == task.NonBlocking && r.Run == 0) || (r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter)
+}
+
+// say applies what a listener says to the model.
+func (m *model) say(a task.Attempt, f func(*task.Kin) task.Reply) task.Reply {
+	k := m.kins[a.Task]
+	if k == nil {
+		if _, ok := m.done[a.Task]; ok {
+			return task.Reply{Code: task.Finished}
+		}
+		return task.Reply{Code: task.Unknown}
+	}
+	r := f(k)
+	m.settle(a.Task)
+	return r
+}
+
+// history is one random history of the store and the model.
+type history struct {
+	*bundle
+	rt    *rapid.T
+	m     *model
+	ids   []task.ID
+	seen  []task.Attempt // deliveries so far
+	fired map[task.RunID]task.Instant
+}
+
+func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
+	b := setup(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		b.exec(`TRUNCATE task, task_done, dead_run, outbox`)
+		b.setClock(1_000_000_000_000)
+		h := &history{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{},
+			m: &model{tenant: b.tenant, kins: map[task.ID]*task.Kin{}, done: map[task.ID]task.State{}}}
+		for range rapid.IntRange(1, 3).Draw(rt, "tasks") {
+			h.addTask()
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"advance":   func(*rapid.T) { h.advanceClock() },
+			"claim":     func(*rapid.T) { h.claimBoth() },
+			"claim2":    func(*rapid.T) { h.advanceClock(); h.claimBoth() },
+			"report":    func(*rapid.T) { h.reportBoth() },
+			"reports":   func(*rapid.T) { h.reportMany() },
+			"start":     func(*rapid.T) { h.startBoth() },
+			"heartbeat": func(*rapid.T) { h.beatBoth("heartbeat", (*task.Kin).Heartbeat, h.bundle.heartbeat) },
+			"handback":  func(*rapid.T) { h.beatBoth("hand back", (*task.Kin).HandBack, h.bundle.handBack) },
+			"edit":      func(*rapid.T) { h.editBoth() },
+			"":          func(*rapid.T) { h.compare() },
+		})
+	})
+}
+
+func (h *history) addTask() {
+	typ := rapid.SampledFrom(task.Types).Draw(h.rt, "type")
+	spec := h.spec(typ, func(s *task.Spec) {
+		s.Begin = h.now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(h.rt, "begin")) * time.Second)
+		s.AckTimeout = time.Duration(rapid.IntRange(1, 9).Draw(h.rt, "ack")) * time.Second
+		s.GiveUpAfter = s.AckTimeout * time.Duration(rapid.IntRange(1, 6).Draw(h.rt, "give up"))
+		s.Retry = task.RetryPolicy{MaxAttempts: int32(rapid.IntRange(1, 3).Draw(h.rt, "max attempts")), InitialBackoff: time.Second, Multiplier: 1.5, Jitter: 0}
+		s.StopOnFailure = rapid.Bool().Draw(h.rt, "stop on failure")
+		s.Retention = time.Hour
+		if typ == task.OneShot {
+			return
+		}
+		s.Interval = time.Duration(rapid.IntRange(1, 7).Draw(h.rt, "interval")) * time.Second
+		s.MaxCount = rapid.SampledFrom([]int64{0, 1, 2, 3, 5, 80}).Draw(h.rt, "max count")
+		if rapid.Bool().Draw(h.rt, "bounded") {
+			s.End = h.now.Add(time.Duration(rapid.IntRange(6, 300).Draw(h.rt, "end")) * time.Second)
+		}
+	})
+	id := h.add(spec)[0]
+	spec.Settle(h.now)
+	row := task.NewRow(h.tenant, id, &spec, h.now)
+	row.Change = task.Kept
+	h.m.kins[id] = &task.Kin{Task: row, Runs: map[int64]*task.Row{}}
+	h.ids = append(h.ids, id)
+}
+
+func (h *history) advanceClock() {
+	ms := rapid.SampledFrom([]int{1, 500, 1000, 1500, 3000, 7000, 30_000, 4_000_000}).Draw(h.rt, "ms")
+	h.advance(time.Duration(ms) * time.Millisecond)
+}
+
+func (h *history) claimBoth() {
+	form := rapid.SampledFrom([]task.ClaimForm{task.RangeForm, task.CappedForm}).Draw(h.rt, "form")
+	got, want := h.claim(form), h.m.claim(h.now)
+	order := func(a, b task.Publication) bool {
+		return fmt.Sprint(a.RunID(), a.Attempt) < fmt.Sprint(b.RunID(), b.Attempt)
+	}
+	if diff := cmp.Diff(want, got.Publications, cmpopts.SortSlices(order), cmpopts.EquateEmpty()); diff != "" {
+		h.rt.Fatalf("claim at %s: want -, got +\n%s", h.now, diff)
+	}
+	for _, p := range want {
+		h.seen = append(h.seen, attempt(p.Task, p.Seq, p.Attempt))
+		h.checkPublication(p)
+	}
+}
+
+// checkPublication asserts what holds for every delivery.
+func (h *history) checkPublication(p task.Publication) {
+	if p.ScheduledAt > h.now {
+		h.rt.Fatalf("run %s fired before its time", p.RunID())
+	}
+	if at, ok := h.fired[p.RunID()]; ok && at != p.ScheduledAt {
+		h.rt.Fatalf("run %s was scheduled at %s, then at %s", p.RunID(), at, p.ScheduledAt)
+	}
+	h.fired[p.RunID()] = p.ScheduledAt
+}
+
+// drawAttempt names a delivery that was made, or one near it.
+func (h *history) drawAttempt() task.Attempt {
+	a := attempt(rapid.SampledFrom(h.ids).Draw(h.rt, "task"), 1, 1)
+	if len(h.seen) > 0 && rapid.IntRange(0, 9).Draw(h.rt, "guess") > 0 {
+		recent := h.seen[max(0, len(h.seen)-12):]
+		a = rapid.SampledFrom(recent).Draw(h.rt, "attempt")
+	}
+	switch rapid.IntRange(0, 19).Draw(h.rt, "skew") {
+	case 0:
+		a.Attempt++
+	case 1:
+		a.Seq++
+	}
+	return a
+}
+
+func (h *history) drawResult() task.Result {
+	r := task.Result{Attempt: h.drawAttempt(), Holder: h.drawHolder(), Outcome: task.Success, Next: task.Never}
+	switch rapid.IntRange(0, 9).Draw(h.rt, "result") {
+	case 0, 1, 2:
+		r.Outcome, r.Error = task.Fail, "no"
+	case 3:
+		r.Stop = true
+	case 4:
+		r.Next = h.now.Add(time.Duration(rapid.IntRange(-20, 200).Draw(h.rt, "next")) * time.Second)
+	case 5:
+		r.Patch = &task.ParamsPatch{Set: map[string]string{"k": fmt.Sprint(h.now)}}
+	}
+	return r
+}
+
+func (h *history) drawHolder() task.Holder {
+	return task.Holder(rapid.IntRange(1, 2).Draw(h.rt, "holder"))
+}
+
+func (h *history) reportBoth() { h.reportThese([]task.Result{h.drawResult()}) }
+
+// reportMany reports several results in one group, none twice for one task: the
+// order in which a group takes the results of one task is not defined.
+func (h *history) reportMany() {
+	var rs []task.Result
+	seen := map[task.ID]bool{}
+	for range 4 {
+		if r := h.drawResult(); !seen[r.Task] {
+			seen[r.Task] = true
+			rs = append(rs, r)
+		}
+	}
+	h.reportThese(rs)
+}
+
+func (h *history) reportThese(rs []task.Result) {
+	got := h.report(rs...)
+	for i, r := range rs {
+		want := h.m.say(r.Attempt, func(k *task.Kin) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
+		if got[i] != want.Code {
+			h.rt.Fatalf("report %+v: got %s, want %s", r, got[i], want.Code)
+		}
+	}
+}
+
+func (h *history) startBoth() {
+	a, holder := h.drawAttempt(), h.drawHolder()
+	got := h.start(holder, a)[0]
+	want := h.m.say(a, func(k *task.Kin) task.Reply { return k.Start(a, holder, h.now) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		h.rt.Fatalf("start %+v by %d: want -, got +\n%s", a, holder, diff)
+	}
+}
+
+func (h *history) beatBoth(name string, step func(*task.Kin, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
+	a, holder := h.drawAttempt(), h.drawHolder()
+	got := do(holder, a)[0]
+	want := h.m.say(a, func(k *task.Kin) task.Reply { return step(k, a, holder, h.now) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		h.rt.Fatalf("%s %+v by %d: want -, got +\n%s", name, a, holder, diff)
+	}
+}
+
+func (h *history) editBoth() {
+	id := rapid.SampledFrom(h.ids).Draw(h.rt, "task")
+	k := h.m.kins[id]
+	if k == nil {
+		return
+	}
+	var err error
+	switch rapid.IntRange(0, 9).Draw(h.rt, "edit") {
+	case 0:
+		_, err = h.Cancel(context.Background(), h.tenant, id)
+		k.Cancel()
+	case 1, 2, 3, 4:
+		_, err = h.Pause(context.Background(), h.tenant, id)
+		k.Pause()
+	default:
+		_, err = h.Resume(context.Background(), h.tenant, id)
+		k.Resume(h.now)
+	}
+	if err != nil {
+		h.rt.Fatal(err)
+	}
+	h.m.settle(id)
+}
+
+// compare holds the stored rows against those of the model.
+func (h *history) compare() {
+	if diff := cmp.Diff(h.m.rows(), h.rows(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change")); diff != "" {
+		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
+	}
+	for id, state := range h.m.done {
+		got, err := h.Get(context.Background(), h.tenant, id)
+		if h.now.Sub(1_000_000_000_000) < 30*time.Minute && (err != nil || got.State != state) {
+			h.rt.Fatalf("finished task %s: got %+v, %v; want %s", id, got, err, state)
+		}
+	}
+	var dead int
+	if err := h.cluster.Pool(h.d).QueryRow(context.Background(), `SELECT count(*) FROM dead_run`).Scan(&dead); err != nil || dead != h.m.dead {
+		h.rt.Fatalf("%d dead runs, want %d (%v)", dead, h.m.dead, err)
+	}
+}
