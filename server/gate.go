@@ -11,6 +11,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -69,19 +72,50 @@ func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.Met
 			return nil, errBusy
 		}
 		defer g.calls.Add(-1)
-		ctx, cancel := context.WithTimeout(ctx, g.timeout)
+		bounded, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
-		if c.who, err = g.admit(ctx, scope); err != nil {
+		if c.who, err = g.admit(bounded, scope); err != nil {
 			return nil, err
 		}
 		decode := func(v any) error {
-			if err := dec(v); err != nil {
-				return malformed(status.Convert(err).Message())
+			r := &received{message: v}
+			if err := dec(r); err != nil {
+				return err
+			}
+			if r.err != nil {
+				return undecoded(r.err.Error())
 			}
 			return nil
 		}
-		return next(service, context.WithValue(ctx, identityKey{}, c.who), decode, chain)
+		return next(service, context.WithValue(bounded, identityKey{}, c.who), decode, chain)
 	}
+}
+
+// received is a request on its way through decoding. grpc answers a request that
+// cannot be decoded by itself, as INTERNAL; so decoding never fails and the gate
+// looks at err.
+type received struct {
+	message any
+	err     error
+}
+
+// codec is the protobuf codec, which also takes [received].
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
+
+// Unmarshal decodes into v.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	r, ok := v.(*received)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	if r.err = c.CodecV2.Unmarshal(data, r.message); r.err != nil {
+		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize()); path != "" {
+			r.err = fmt.Errorf("at %s: the text contains invalid UTF-8", path)
+		}
+	}
+	return nil
 }
 
 // call is what the gate remembers of a call for its end.
@@ -153,11 +187,12 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 	md, _ := metadata.FromOutgoingContext(ctx)
 	ctx = metadata.NewIncomingContext(ctx, md)
 	result, err := m.handler(m.service, ctx, func(v any) error {
-		wire, err := proto.Marshal(args.(proto.Message))
-		if err != nil {
-			return err
+		r := v.(*received)
+		var wire []byte
+		if wire, r.err = proto.Marshal(args.(proto.Message)); r.err == nil {
+			r.err = proto.Unmarshal(wire, r.message.(proto.Message))
 		}
-		return proto.Unmarshal(wire, v.(proto.Message))
+		return nil
 	}, nil)
 	if err != nil {
 		return err

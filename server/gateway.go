@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
@@ -27,8 +28,8 @@ import (
 )
 
 func init() {
-	// The library keeps its query parser in a global.
-	runtime.SetQueryParameterParser(strictQuery{})
+	// The library keeps its query parser in a global, so it is set once.
+	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
 }
 
 // newGateway returns the HTTP side: JSON in, through the gate, JSON out.
@@ -157,9 +158,9 @@ func writeError(w http.ResponseWriter, err error) {
 // bodyCut begins the error of a body that [limitBody] cut off.
 const bodyCut = "body over the limit of "
 
-// badField is how the library words a path parameter that it cannot parse, and
-// [locate] a part of the body.
-var badField = regexp.MustCompile(`^(?:type mismatch, parameter: ([a-z_.]+), error|at ([^ ]+)): (.*)$`)
+// badField is how the library words a path parameter and a query parameter that
+// it cannot parse, and [locate] a part of the body.
+var badField = regexp.MustCompile(`^(?:type mismatch, parameter: ([a-z_.]+), error|parsing field "([a-z_.]+)"|at ([^ ]+)): (.*)$`)
 
 // undecoded is the answer to what could not be decoded.
 func undecoded(message string) error {
@@ -168,7 +169,7 @@ func undecoded(message string) error {
 		return malformed(message)
 	}
 	return reasoned(codes.InvalidArgument, "MALFORMED_REQUEST", message, &errdetails.BadRequest{
-		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1] + m[2], Description: shortened(m[3])}},
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1] + m[2] + m[3], Description: shortened(m[4])}},
 	})
 }
 
@@ -205,7 +206,7 @@ func writeStatus(w http.ResponseWriter, code int, err error) {
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 // Parse fills msg from values.
-func (q strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
 	fields := msg.ProtoReflect().Descriptor().Fields()
 	for key, given := range values {
 		field := fields.ByTextName(key)
@@ -219,6 +220,8 @@ func (q strictQuery) Parse(msg proto.Message, values url.Values, filter *utiliti
 			return fmt.Errorf("query parameter %q belongs into the body or the path", key)
 		case len(given) > 1:
 			return fmt.Errorf("query parameter %q is given %d times", key, len(given))
+		case !utf8.ValidString(given[0]):
+			return fmt.Errorf("query parameter %q contains invalid UTF-8", key)
 		}
 	}
 	return q.DefaultQueryParser.Parse(msg, values, filter)

@@ -43,7 +43,7 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 }
 
 // position is how the protobuf library says where in a text an error is.
-var position = regexp.MustCompile(`^\(line (\d+):(\d+)\): (.*)$`)
+var position = regexp.MustCompile(`^(?:syntax error )?\(line (\d+):(\d+)\): (.*)$`)
 
 // locate words an error of the protobuf library as "at PATH: what is wrong".
 func locate(body []byte, err error) error {

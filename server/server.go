@@ -134,6 +134,7 @@ func New(c Config, d Deps) (*Server, error) {
 
 func grpcOptions(c *Config) []grpc.ServerOption {
 	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(c.MaxRequestBytes),
 		grpc.MaxConcurrentStreams(c.MaxStreams),
 		grpc.MaxHeaderListSize(16 << 10),

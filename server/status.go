@@ -87,7 +87,6 @@ func invalid(faults []task.Fault) error {
 
 // malformed is the answer to a request that cannot even be decoded.
 func malformed(text string) error {
-	text = strings.TrimPrefix(text, "grpc: error unmarshalling request: ")
 	text = withoutPrefix(text)
 	return reasoned(codes.InvalidArgument, "MALFORMED_REQUEST", "the request cannot be decoded: "+text)
 }

@@ -1,0 +1,350 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// The identities that the fake authenticator knows, by secret.
+var (
+	acme  = Tenant{ID: 1, Name: "acme", ParamsBytes: 1000, Retention: 2 * time.Hour, Topic: "perceptor.acme"}
+	rival = Tenant{ID: 2, Name: "rival", ParamsBytes: 1000, Retention: time.Hour, Topic: "perceptor.rival"}
+
+	identities = map[string]Identity{
+		"acme-secret":  {TokenID: "acme-token", Scope: TenantScope, Tenant: acme},
+		"rival-secret": {TokenID: "rival-token", Scope: TenantScope, Tenant: rival},
+		"admin-secret": {TokenID: "admin-token", Scope: AdminScope},
+	}
+)
+
+// fakeAuth answers from identities and counts how often it is asked.
+type fakeAuth struct {
+	mu      sync.Mutex
+	asked   map[string]int
+	revoked map[string]bool
+	err     error
+}
+
+func (f *fakeAuth) Authenticate(_ context.Context, secret string) (Identity, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.asked == nil {
+		f.asked = map[string]int{}
+	}
+	f.asked[secret]++
+	if f.err != nil {
+		return Identity{}, f.err
+	}
+	id, ok := identities[secret]
+	if !ok || f.revoked[secret] {
+		return Identity{}, task.Errorf(task.NotFound, "no such token")
+	}
+	return id, nil
+}
+
+func (f *fakeAuth) revoke(secret string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revoked == nil {
+		f.revoked = map[string]bool{}
+	}
+	f.revoked[secret] = true
+}
+
+func (f *fakeAuth) count(secret string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked[secret]
+}
+
+// fakeNow is the fake database's clock: 2026-11-21T10:00:00Z.
+const fakeNow task.Instant = 1795255200000
+
+// fakeTasks keeps tasks in memory, by the rules that the interface states.
+type fakeTasks struct {
+	mu       sync.Mutex
+	tasks    map[task.ID]*Snapshot
+	requests map[string]AddRequest
+	replies  map[string]AddResult
+	adds     []AddRequest
+	lists    []ListQuery
+	err      error
+	panics   bool
+	hold     chan struct{} // when not nil, Get waits for it or for its context
+	holding  chan struct{} // when not nil, Get says that it waits
+}
+
+func (f *fakeTasks) Add(_ context.Context, r AddRequest) (AddResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.adds = append(f.adds, r)
+	if f.err != nil {
+		return AddResult{}, f.err
+	}
+	key := fmt.Sprint(r.Tenant, r.RequestID)
+	if known, ok := f.requests[key]; ok && r.RequestID != "" {
+		if known.Hash != r.Hash {
+			return AddResult{}, task.Errorf(task.AlreadyExists, "request_id %q was used for another request", r.RequestID)
+		}
+		reply := f.replies[key]
+		reply.Replayed = true
+		return reply, nil
+	}
+	reply := AddResult{}
+	for _, s := range r.Specs {
+		if faults := s.Settle(fakeNow); len(faults) > 0 {
+			reply.Items = append(reply.Items, AddItem{Faults: faults})
+			continue
+		}
+		id := task.NewID(int64(len(f.tasks)+1), 7)
+		f.put(&Snapshot{Row: *task.NewRow(r.Tenant, id, &s, fakeNow), FinishedAt: task.Never})
+		reply.Items = append(reply.Items, AddItem{ID: id})
+	}
+	if f.requests == nil {
+		f.requests, f.replies = map[string]AddRequest{}, map[string]AddResult{}
+	}
+	f.requests[key], f.replies[key] = r, reply
+	return reply, nil
+}
+
+func (f *fakeTasks) put(s *Snapshot) {
+	if f.tasks == nil {
+		f.tasks = map[task.ID]*Snapshot{}
+	}
+	f.tasks[s.ID] = s
+}
+
+func (f *fakeTasks) find(tenant int32, id task.ID) (*Snapshot, error) {
+	if f.panics {
+		panic("secret detail of the store")
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	s, ok := f.tasks[id]
+	switch {
+	case !ok:
+		return nil, task.Errorf(task.NotFound, "task %d: no such row", id)
+	case s.Tenant != tenant:
+		return nil, task.Errorf(task.NotFound, "task %d belongs to %d", id, s.Tenant)
+	}
+	return s, nil
+}
+
+func (f *fakeTasks) Get(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+	if f.hold != nil {
+		close(f.holding)
+		select {
+		case <-f.hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.find(tenant, id)
+}
+
+func (f *fakeTasks) Cancel(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, id)
+	if err == nil && !s.State.Final() {
+		s.State, s.FinishedAt = task.Cancelled, fakeNow
+	}
+	return s, err
+}
+
+func (f *fakeTasks) Pause(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+	return f.flag(tenant, id, true)
+}
+
+func (f *fakeTasks) Resume(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+	return f.flag(tenant, id, false)
+}
+
+func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	if s.State.Final() {
+		return nil, task.Errorf(task.FailedPrecondition, "the task is %s", s.State)
+	}
+	s.Paused = paused
+	return s, nil
+}
+
+func (f *fakeTasks) List(_ context.Context, q ListQuery) (ListPage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lists = append(f.lists, q)
+	if f.err != nil {
+		return ListPage{}, f.err
+	}
+	var ids []task.ID
+	for id, s := range f.tasks {
+		if s.Tenant == q.Tenant && id > q.After && (q.Kind == "" || s.Kind == q.Kind) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	page := ListPage{}
+	for i, id := range ids {
+		if i == q.Limit {
+			page.Next = ids[i-1]
+			break
+		}
+		page.Tasks = append(page.Tasks, f.tasks[id])
+	}
+	return page, nil
+}
+
+// fakeRuns accepts everything and remembers it.
+type fakeRuns struct {
+	mu       sync.Mutex
+	tenant   int32
+	holder   task.Holder
+	attempts []task.Attempt
+	results  []task.Result
+	err      error
+	short    bool
+}
+
+func (f *fakeRuns) step(tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tenant, f.holder, f.attempts = tenant, h, append(f.attempts, as...)
+	if f.err != nil || f.short {
+		return nil, f.err
+	}
+	replies := make([]task.Reply, len(as))
+	for i, a := range as {
+		replies[i] = task.Reply{Code: task.Accepted, Lease: time.Duration(a.Seq) * time.Second}
+	}
+	return replies, nil
+}
+
+func (f *fakeRuns) Start(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return f.step(tenant, h, as)
+}
+
+func (f *fakeRuns) Heartbeat(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return f.step(tenant, h, as)
+}
+
+func (f *fakeRuns) HandBack(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+	return f.step(tenant, h, as)
+}
+
+func (f *fakeRuns) Report(_ context.Context, tenant int32, _ int, rs []task.Result) ([]task.Reply, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tenant, f.results = tenant, append(f.results, rs...)
+	if f.err != nil {
+		return nil, f.err
+	}
+	replies := make([]task.Reply, len(rs))
+	for i, r := range rs {
+		replies[i].Code = task.Accepted
+		if r.Task%2 == 1 {
+			replies[i].Code = task.Unknown
+		}
+	}
+	return replies, nil
+}
+
+// fakeAdmin keeps tenants and tokens in memory.
+type fakeAdmin struct {
+	mu      sync.Mutex
+	tenants map[string]Tenant
+	tokens  map[string]Token
+	err     error
+}
+
+func newFakeAdmin() *fakeAdmin {
+	return &fakeAdmin{tenants: map[string]Tenant{}, tokens: map[string]Token{}}
+}
+
+func (f *fakeAdmin) CreateTenant(_ context.Context, t Tenant) (Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return Tenant{}, f.err
+	}
+	if _, ok := f.tenants[t.Name]; ok {
+		return Tenant{}, task.Errorf(task.AlreadyExists, "tenant %q exists", t.Name)
+	}
+	t.ID, t.Topic, t.CreatedAt = int32(len(f.tenants)+1), "perceptor."+t.Name, fakeNow
+	f.tenants[t.Name] = t
+	return t, nil
+}
+
+func (f *fakeAdmin) Tenant(_ context.Context, name string) (Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, ok := f.tenants[name]
+	if !ok {
+		return Tenant{}, task.Errorf(task.NotFound, "no tenant %q", name)
+	}
+	return t, nil
+}
+
+func (f *fakeAdmin) Tenants(_ context.Context, after string, limit int) ([]Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var page []Tenant
+	for _, t := range f.tenants {
+		if t.Name > after {
+			page = append(page, t)
+		}
+	}
+	slices.SortFunc(page, func(a, b Tenant) int { return strings.Compare(a.Name, b.Name) })
+	return page[:min(limit, len(page))], nil
+}
+
+func (f *fakeAdmin) CreateToken(_ context.Context, t Token) (Token, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.ExpiresAt <= fakeNow {
+		return Token{}, "", &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{{Field: "token.expire_time", Message: "has passed"}}}
+	}
+	t.ID, t.CreatedAt = fmt.Sprintf("pt_%d", len(f.tokens)+1), fakeNow
+	f.tokens[t.ID] = t
+	return t, t.ID + "_secret", nil
+}
+
+func (f *fakeAdmin) Tokens(_ context.Context, tenant, after string, limit int) ([]Token, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var page []Token
+	for _, t := range f.tokens {
+		if t.ID > after && (tenant == "" || t.Tenant == tenant) {
+			page = append(page, t)
+		}
+	}
+	slices.SortFunc(page, func(a, b Token) int { return strings.Compare(a.ID, b.ID) })
+	return page[:min(limit, len(page))], nil
+}
+
+func (f *fakeAdmin) RevokeToken(_ context.Context, id string) (Token, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, ok := f.tokens[id]
+	if !ok {
+		return Token{}, task.Errorf(task.NotFound, "no token %q", id)
+	}
+	if t.RevokedAt == task.Never {
+		t.RevokedAt = fakeNow
+		f.tokens[id] = t
+	}
+	return t, nil
+}

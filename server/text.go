@@ -1,0 +1,53 @@
+package server
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// badText returns the path of the first text in an encoded message that is not
+// valid UTF-8; "" when there is none or the message is damaged otherwise. The
+// protobuf library says only that there is one.
+func badText(m protoreflect.MessageDescriptor, wire []byte) string {
+	for len(wire) > 0 {
+		number, kind, n := protowire.ConsumeTag(wire)
+		if n < 0 {
+			return ""
+		}
+		size := protowire.ConsumeFieldValue(number, kind, wire[n:])
+		if size < 0 {
+			return ""
+		}
+		value := wire[n : n+size]
+		wire = wire[n+size:]
+		field := m.Fields().ByNumber(number)
+		if field == nil || kind != protowire.BytesType {
+			continue
+		}
+		content, _ := protowire.ConsumeBytes(value)
+		if path := badTextIn(field, content); path != "" {
+			return path
+		}
+	}
+	return ""
+}
+
+func badTextIn(field protoreflect.FieldDescriptor, content []byte) string {
+	name := string(field.Name())
+	switch {
+	case field.Kind() == protoreflect.StringKind && !utf8.Valid(content):
+		return name
+	case field.Message() == nil:
+		return ""
+	}
+	inner := badText(field.Message(), content)
+	switch {
+	case inner == "":
+		return ""
+	case field.IsMap():
+		return name
+	}
+	return name + "." + inner
+}
