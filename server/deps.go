@@ -28,58 +28,15 @@ type Tasks interface {
 	Resume(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
 }
 
-// AddRequest is one AddTask or AddTasks call.
-type AddRequest struct {
-	Tenant int32
-	// RequestID makes the request safe to repeat; empty: it is not.
-	RequestID string
-	// Hash identifies what was asked: a repeated RequestID must come with it.
-	Hash [32]byte
-	// Specs have passed [task.Spec.Validate]. Begin is [task.Never] where the
-	// store has to fill in now, and a Retention below 0 has been replaced by the
-	// tenant's. [task.Spec.Settle] is the store's to call.
-	Specs []task.Spec
-}
-
-// AddResult answers an [AddRequest].
-type AddResult struct {
-	Items []AddItem
-	// Replayed: the RequestID was known; the items are those of the first call.
-	Replayed bool
-}
-
-// AddItem is what became of one spec: an id, or faults with paths relative to
-// the task.
-type AddItem struct {
-	ID     task.ID
-	Faults []task.Fault
-}
-
-// Snapshot is a task as its callers may see it.
-type Snapshot struct {
-	task.Row
-	// FinishedAt is when the final state was reached; [task.Never] before.
-	FinishedAt task.Instant
-}
-
-// ListQuery selects tasks of one tenant, in the order of (shard, id).
-type ListQuery struct {
-	Tenant int32
-	// After is the cursor: the place after which the page begins; 0: the start.
-	After task.ID
-	// Limit is the longest page wanted, at least 1.
-	Limit int
-	Kind  string     // empty: every kind
-	Type  task.Type  // 0: every type
-	State task.State // 0: every living state
-}
-
-// ListPage is one page. It may be short, even empty, and still have a next one.
-type ListPage struct {
-	Tasks []*Snapshot
-	// Next is the cursor of the next page; 0: there is none.
-	Next task.ID
-}
+// What the store is asked and answers, in the words of package task.
+type (
+	AddRequest = task.AddRequest
+	AddResult  = task.AddResult
+	AddItem    = task.AddItem
+	Snapshot   = task.Snapshot
+	ListQuery  = task.ListQuery
+	ListPage   = task.ListPage
+)
 
 // Runs takes what listeners say about runs. Every method answers each entry, in
 // the order given; an error means that the outcome of all entries is unknown.
