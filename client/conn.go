@@ -1,0 +1,131 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// tryTimeout bounds one try of a call; a server that hangs must not use up
+	// the time of the whole call.
+	tryTimeout = 10 * time.Second
+	// The distance between two tries.
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 3 * time.Second
+	// maxAnswerBytes bounds an answer: 1,000 tasks with the largest params.
+	maxAnswerBytes = 320 << 20
+)
+
+func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if cfg.TLS != nil {
+		creds = credentials.NewTLS(cfg.TLS)
+	}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithUnaryInterceptor(authorize(cfg.Token)),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+	}
+	target := "dns:///" + cfg.Address
+	if list := splitAddresses(cfg.Address); len(list) > 1 {
+		fixed := manual.NewBuilderWithScheme("perceptor")
+		var state resolver.State
+		for _, a := range list {
+			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a, ServerName: hostOf(a)}}})
+		}
+		fixed.InitialState(state)
+		opts = append(opts, grpc.WithResolvers(fixed))
+		target = "perceptor:///taskd"
+	}
+	return grpc.NewClient(target, append(opts, extra...)...)
+}
+
+func hostOf(address string) string { return address[:strings.LastIndexByte(address, ':')] }
+
+// authorize adds the token to every call.
+func authorize(token string) grpc.UnaryClientInterceptor {
+	bearer := "Bearer " + token
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return invoke(metadata.AppendToOutgoingContext(ctx, "authorization", bearer), method, req, reply, cc, opts...)
+	}
+}
+
+// retriable reports whether a call may succeed when it is repeated.
+func retriable(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted, codes.Unknown:
+		return true
+	}
+	return false
+}
+
+// retryDelay returns the distance after the given number of failed tries, from 1.
+func retryDelay(tries int) time.Duration {
+	d := maxBackoff
+	if tries < 8 {
+		d = min(d, minBackoff<<max(0, tries-1))
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// sleep waits for d, or until ctx ends: then it returns false.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// call makes one call that may safely be repeated, and repeats it while that can
+// help: until ctx ends, or CallTimeout is over.
+func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Context, Q, ...grpc.CallOption) (A, error), q Q) (A, error) {
+	var none A
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		try, end := context.WithTimeout(ctx, tryTimeout)
+		a, err := f(try, q)
+		end()
+		if err == nil {
+			return a, nil
+		}
+		if outer.Err() != nil {
+			return none, fmt.Errorf("perceptor: %s: %w", op, outer.Err())
+		}
+		if errors.Is(err, grpc.ErrClientConnClosing) {
+			return none, ErrClosed
+		}
+		if !retriable(err) || !sleep(ctx, retryDelay(tries)) {
+			if outer.Err() != nil {
+				return none, fmt.Errorf("perceptor: %s: %w (the last answer was: %s)", op, outer.Err(), status.Convert(err).Message())
+			}
+			return none, errorOf(op, status.Convert(err))
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/record"
+)
+
+// consumer is the Kafka side of a listener: a member of the consumer group, with
+// one reader per assigned partition. A generation is the time between two
+// rebalances; offsets are committed under the generation that read them.
+type consumer struct {
+	l       *Listener
+	topic   string
+	group   string
+	brokers []string
+	dialer  *kafka.Dialer
+	times   groupTimes
+	closing sync.WaitGroup // readers
+	trouble logLimit
+}
+
+// groupTimes are the times of the consumer group; the zero value means the
+// defaults.
+type groupTimes struct {
+	session   time.Duration // a member that is silent for so long is out
+	heartbeat time.Duration // also how soon a member learns of a rebalance
+	rebalance time.Duration // how long members have to join again
+	backoff   time.Duration // between two tries to join; kafka-go's 5 s delay every first record
+	watch     time.Duration // how often new partitions are looked for
+	commit    time.Duration
+	maxWait   time.Duration // a fetch waits so long for records; also how long closing a reader takes
+	settle    time.Duration // at the end of a generation: for results that are on their way
+}
+
+func (t *groupTimes) complete() {
+	setDefault(&t.session, 10*time.Second)
+	setDefault(&t.heartbeat, time.Second)
+	setDefault(&t.rebalance, 15*time.Second)
+	setDefault(&t.backoff, 200*time.Millisecond)
+	setDefault(&t.watch, 10*time.Second)
+	setDefault(&t.commit, 200*time.Millisecond)
+	setDefault(&t.maxWait, 500*time.Millisecond)
+	setDefault(&t.settle, 500*time.Millisecond)
+}
+
+const (
+	kafkaTimeout   = 5 * time.Second
+	leaveTimeout   = 10 * time.Second
+	readAhead      = 100     // records per partition, before the listener's own bound
+	maxFetchBytes  = 4 << 20 // per partition
+	shortLife      = time.Second
+	manyShortLives = 3
+)
+
+func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
+	return &consumer{
+		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: d.GetBrokers(), times: l.cfg.kafka,
+		dialer: &kafka.Dialer{
+			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
+			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: l.c.cfg.Kafka.SASL,
+		},
+	}
+}
+
+// run reads until ctx ends, and stays in the group until groupCtx ends: what has
+// been read may be committed meanwhile. When there is a rebalance in between it
+// leaves at once, so that others get the partitions.
+func (c *consumer) run(ctx, groupCtx context.Context) error {
+	defer c.closing.Wait()
+	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
+	cg, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+		ID: c.group, Brokers: c.brokers, Topics: []string{c.topic}, Dialer: c.dialer,
+		HeartbeatInterval: c.times.heartbeat, SessionTimeout: c.times.session, RebalanceTimeout: c.times.rebalance,
+		JoinGroupBackoff: c.times.backoff, StartOffset: kafka.FirstOffset, Timeout: kafkaTimeout,
+		WatchPartitionChanges: true, PartitionWatchInterval: c.times.watch, ErrorLogger: debug,
+	})
+	if err != nil {
+		return fmt.Errorf("perceptor: joining the group %q: %w", c.group, err)
+	}
+	defer c.leave(cg)
+	short := 0
+	for ctx.Err() == nil {
+		gen, err := cg.Next(ctx)
+		if ctx.Err() != nil {
+			break // a generation that was not taken ends with the group
+		}
+		if err != nil {
+			c.report("joining the consumer group", err)
+			continue
+		}
+		began := time.Now()
+		over := c.consume(ctx, gen)
+		select {
+		case <-over:
+		case <-groupCtx.Done():
+		}
+		// A topic that does not exist ends every generation at once.
+		if short++; time.Since(began) > shortLife {
+			short = 0
+		}
+		if short >= manyShortLives {
+			sleep(ctx, shortLife)
+		}
+	}
+	return nil
+}
+
+// leave ends the membership; what hangs is left behind.
+func (c *consumer) leave(cg *kafka.ConsumerGroup) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		cg.Close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(leaveTimeout):
+		c.l.log.Warn("the consumer group could not be left in time", "group", c.group)
+	}
+}
+
+// report logs an error that heals itself: at Debug what every young group goes
+// through, else as a warning, now and then.
+func (c *consumer) report(doing string, err error) {
+	level := slog.LevelWarn
+	for _, passing := range []error{kafka.GroupLoadInProgress, kafka.GroupCoordinatorNotAvailable, kafka.NotCoordinatorForGroup,
+		kafka.RebalanceInProgress, kafka.UnknownMemberId, kafka.IllegalGeneration} {
+		if errors.Is(err, passing) {
+			level = slog.LevelDebug
+		}
+	}
+	if level == slog.LevelWarn {
+		held, ok := c.trouble.allow()
+		if !ok {
+			return
+		}
+		c.l.log.Warn("kafka: "+doing+"; trying again", "topic", c.topic, "suppressed", held, "err", err)
+		return
+	}
+	c.l.log.Log(context.Background(), level, "kafka: "+doing, "topic", c.topic, "err", err)
+}
+
+// generation is what one generation has read.
+type generation struct {
+	*kafka.Generation
+	trackers map[int]*tracker // guarded by the engine's lock
+}
+
+// consume reads the partitions of gen until ctx ends, and commits until gen does.
+// The channel is closed when gen has ended.
+func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan struct{} {
+	g := &generation{Generation: gen, trackers: map[int]*tracker{}}
+	assigned := gen.Assignments[c.topic]
+	partitions := make([]int, len(assigned))
+	trackers := map[int]*tracker{}
+	for i, a := range assigned {
+		trackers[a.ID] = newTracker(a.ID, a.Offset)
+		partitions[i] = a.ID
+	}
+	maps.Copy(g.trackers, trackers)
+	c.l.log.Info("partitions assigned", "topic", c.topic, "partitions", partitions, "generation", gen.ID)
+	if f := c.l.cfg.Events.Assigned; f != nil {
+		f(partitions)
+	}
+	over := make(chan struct{})
+	gen.Start(func(genCtx context.Context) {
+		defer close(over)
+		c.commitUntil(genCtx, g)
+	})
+	for _, a := range assigned {
+		t := trackers[a.ID]
+		gen.Start(func(genCtx context.Context) {
+			c.fetch(ctx, genCtx, g, t, a)
+			<-genCtx.Done() // returning would end the generation
+		})
+	}
+	return over
+}
+
+// fetch reads one partition until ctx or the generation ends.
+func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker, a kafka.PartitionAssignment) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(genCtx, cancel)()
+	reader := c.newReader(a.ID, a.Offset)
+	defer func() { c.closeReader(reader) }()
+	for {
+		m, err := reader.FetchMessage(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, kafka.OffsetOutOfRange):
+			// The topic is younger than the offset: it was made again. Its records
+			// may be ours, so none is skipped.
+			c.report(fmt.Sprintf("partition %d has no offset %d: reading from its start", a.ID, a.Offset), err)
+			c.closeReader(reader)
+			reader = c.newReader(a.ID, kafka.FirstOffset)
+			t = c.restart(g, a.ID)
+			sleep(ctx, c.times.backoff)
+		case err != nil:
+			c.report(fmt.Sprintf("reading partition %d", a.ID), err)
+			sleep(ctx, c.times.backoff)
+		case !c.l.engine.admit(ctx):
+			return
+		default:
+			c.take(t, m)
+		}
+	}
+}
+
+// take hands a record to the engine.
+func (c *consumer) take(t *tracker, m kafka.Message) {
+	pub, err := record.Decode(m.Value)
+	if err == nil {
+		c.l.engine.arrive(t, pub, m.Offset)
+		return
+	}
+	if f := c.l.cfg.Events.Poison; f != nil {
+		f(m.Partition, m.Offset, err)
+	}
+	if held, ok := c.l.poison.allow(); ok {
+		c.l.log.Error("a record cannot be decoded; it is skipped", "topic", c.topic,
+			"partition", m.Partition, "offset", m.Offset, "suppressed", held, "err", err)
+	}
+	c.l.engine.skip(t, m.Offset)
+}
+
+func (c *consumer) newReader(partition int, offset int64) *kafka.Reader {
+	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
+	r := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: c.brokers, Topic: c.topic, Partition: partition, Dialer: c.dialer,
+		QueueCapacity: readAhead, MinBytes: 1, MaxBytes: maxFetchBytes, MaxWait: c.times.maxWait,
+		ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
+		OffsetOutOfRangeError: true, ErrorLogger: debug,
+	})
+	if err := r.SetOffset(offset); err != nil {
+		c.report("setting the offset", err) // only a closed reader says so
+	}
+	return r
+}
+
+// closeReader closes r without waiting: a fetch that is under way takes up to
+// maxWait, and a rebalance must not.
+func (c *consumer) closeReader(r *kafka.Reader) {
+	c.closing.Go(func() { r.Close() })
+}
+
+// restart replaces the tracker of a partition that is read from its start again.
+func (c *consumer) restart(g *generation, partition int) *tracker {
+	e := c.l.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g.trackers[partition].over = true
+	g.trackers[partition] = newTracker(partition, -1)
+	return g.trackers[partition]
+}
+
+// commitUntil commits what is done, every moment and at the end of the
+// generation.
+func (c *consumer) commitUntil(genCtx context.Context, g *generation) {
+	tick := time.NewTicker(c.times.commit)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			c.commit(g)
+		case <-genCtx.Done():
+			c.settle(g)
+			c.commit(g)
+			return
+		}
+	}
+}
+
+// settle gives up the partitions of g: what waits in the queue is left to their
+// next owner, and what has begun gets a moment to be settled, so that the next
+// owner need not repeat it.
+func (c *consumer) settle(g *generation) {
+	e := c.l.engine
+	e.mu.Lock()
+	for _, t := range g.trackers {
+		t.over = true
+	}
+	e.mu.Unlock()
+	for deadline := time.Now().Add(c.times.settle); e.unsettled(g) && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// unsettled reports whether a record of g has begun and its offset is not done.
+func (g *engine) unsettled(gen *generation) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.table.active {
+		if t := e.rec.at.tracker; e.phase != queued && !e.rec.done && gen.trackers[t.partition] == t {
+			return true
+		}
+	}
+	return false
+}
+
+// commit commits the contiguous prefix of every partition that has moved.
+func (c *consumer) commit(g *generation) {
+	offsets := c.l.engine.prefixes(g)
+	if len(offsets) == 0 {
+		return
+	}
+	if err := g.CommitOffsets(map[string]map[int]int64{c.topic: offsets}); err != nil {
+		c.report("committing offsets", err)
+		return
+	}
+	c.l.engine.committed(g, offsets)
+	if f := c.l.cfg.Events.Committed; f != nil {
+		f(offsets)
+	}
+}
+
+func (g *engine) prefixes(gen *generation) map[int]int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	offsets := map[int]int64{}
+	for p, t := range gen.trackers {
+		if o, ok := t.prefix(); ok {
+			offsets[p] = o
+		}
+	}
+	return offsets
+}
+
+func (g *engine) committed(gen *generation, offsets map[int]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p, o := range offsets {
+		if t := gen.trackers[p]; o > t.committed {
+			t.committed = o
+		}
+	}
+}

@@ -1,0 +1,317 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// engine carries out what the duplicate table decides. One lock guards the
+// table, the queues and the trackers of offsets; under it nothing waits: sending
+// and handlers are elsewhere, and come back with answers.
+//
+// How much is taken in adapts to how long handlers take. Records that wait here
+// grow old while another listener might be idle, and their ack_timeout runs; so
+// no more than about queueAhead of work is held, and leases are asked for no
+// more than leaseAhead before a worker is free.
+type engine struct {
+	l       *Listener
+	senders senders
+
+	mu       sync.Mutex
+	changed  *sync.Cond // room, or an end of work
+	table    *table
+	plain    []*entry // queued, not BLOCKING
+	blocking []*entry // queued, BLOCKING
+	leased   []*flight
+	starts   int // asked for, or leased and waiting for a worker
+	busy     int // handlers that run
+	turn     bool
+	mean     time.Duration // of a handler's duration, moving
+	stopping bool
+	flights  map[*flight]struct{} // whose handler runs
+	skipped  []*arrival           // to tell Events.Skipped outside the lock
+
+	unanswered logLimit
+
+	handlers sync.WaitGroup
+}
+
+const (
+	queueAhead = 2 * time.Second
+	leaseAhead = 100 * time.Millisecond
+	firstMean  = 20 * time.Millisecond
+)
+
+func newEngine(l *Listener) *engine {
+	g := &engine{l: l, table: newTable(l.cfg.Memory), mean: firstMean, flights: map[*flight]struct{}{}}
+	g.changed = sync.NewCond(&g.mu)
+	g.senders = newSenders(g)
+	return g
+}
+
+// ahead returns how many records keep the workers busy for d.
+func (g *engine) ahead(d time.Duration) int {
+	w := g.l.cfg.Workers
+	n := int64(w) * int64(d/max(g.mean, time.Microsecond))
+	return int(min(max(n, int64(w)), int64(g.l.cfg.MaxPending)))
+}
+
+// admit waits until there is room for one more record. It returns false when ctx
+// has ended or the listener stops.
+func (g *engine) admit(ctx context.Context) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	full := func() bool { return g.table.held >= min(g.ahead(queueAhead)+g.l.cfg.Workers, g.l.cfg.MaxPending) }
+	if !full() {
+		return !g.stopping && ctx.Err() == nil
+	}
+	unhook := context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.changed.Broadcast()
+	})
+	defer unhook()
+	for full() && !g.stopping && ctx.Err() == nil {
+		g.changed.Wait()
+	}
+	return !g.stopping && ctx.Err() == nil
+}
+
+// step lets the table decide and carries its actions out.
+func (g *engine) step(decide func(t *table, out []action) []action) {
+	g.mu.Lock()
+	var buf [8]action
+	g.perform(decide(g.table, buf[:0]))
+	g.pump()
+	skipped := g.skipped
+	g.skipped = nil
+	g.changed.Broadcast()
+	g.mu.Unlock()
+	for _, a := range skipped {
+		fire(g.l.cfg.Events.Skipped, &a.pub)
+	}
+}
+
+// arrive takes in a record that was admitted.
+func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
+	handled := g.l.handlers[pub.Kind] != nil
+	g.step(func(tab *table, out []action) []action {
+		return tab.arrive(out, &arrival{pub: pub, handled: handled, at: t.add(offset)})
+	})
+}
+
+// skip notes a record that cannot be decoded.
+func (g *engine) skip(t *tracker, offset int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.add(offset)
+	t.done(offset)
+}
+
+// perform carries out actions. The lock is held.
+func (g *engine) perform(acts []action) {
+	for _, a := range acts {
+		switch a.verb {
+		case doQueue:
+			if a.rec.pub.Type == task.Blocking {
+				g.blocking = append(g.blocking, a.entry)
+			} else {
+				g.plain = append(g.plain, a.entry)
+			}
+		case doStart:
+			if a.tries == 0 {
+				g.starts++
+			}
+			pushAction(g.senders.starts, a)
+		case doExecute:
+			f := newFlight(g, a.entry, a.rec)
+			if a.rec.pub.Type == task.Blocking {
+				g.leased = append(g.leased, f)
+			} else {
+				g.launch(f)
+			}
+		case doReport:
+			pushAction(g.senders.reports, a)
+		case doHandBack:
+			pushAction(g.senders.handBacks, a)
+		case doCommit:
+			a.rec.at.tracker.done(a.rec.at.offset)
+		case doSkip:
+			g.skipped = append(g.skipped, a.rec)
+		}
+	}
+}
+
+// pump gives work to free workers, leased runs and plain ones in turn, and asks
+// for leases while some of the workers will soon be free. The lock is held.
+func (g *engine) pump() {
+	for g.busy < g.l.cfg.Workers {
+		g.turn = !g.turn
+		if !(g.turn && g.pumpLeased() || g.pumpPlain() || g.pumpLeased()) {
+			break
+		}
+	}
+	if g.stopping {
+		return
+	}
+	for len(g.blocking) > 0 && g.starts < g.ahead(leaseAhead) {
+		var e *entry
+		e, g.blocking = pop(g.blocking)
+		g.perform(g.table.begin(nil, e))
+	}
+}
+
+func (g *engine) pumpLeased() bool {
+	if len(g.leased) == 0 {
+		return false
+	}
+	var f *flight
+	f, g.leased = pop(g.leased)
+	g.starts--
+	g.launch(f)
+	return true
+}
+
+func (g *engine) pumpPlain() bool {
+	if g.stopping || len(g.plain) == 0 {
+		return false
+	}
+	var e *entry
+	e, g.plain = pop(g.plain)
+	g.perform(g.table.begin(nil, e))
+	return true
+}
+
+// pop takes the first element of a queue.
+func pop[T any](queue []T) (T, []T) {
+	var none T
+	v := queue[0]
+	queue[0] = none
+	if len(queue) == 1 {
+		return v, nil
+	}
+	return v, queue[1:]
+}
+
+// launch runs the handler of f. The lock is held.
+func (g *engine) launch(f *flight) {
+	g.busy++
+	g.flights[f] = struct{}{}
+	g.handlers.Add(1)
+	go func() {
+		defer g.handlers.Done()
+		f.run()
+	}()
+}
+
+// landed gives the worker of f back.
+func (g *engine) landed(f *flight, took time.Duration) {
+	g.step(func(_ *table, out []action) []action {
+		g.busy--
+		delete(g.flights, f)
+		g.mean += (took - g.mean) / 16
+		return out
+	})
+}
+
+// startAnswered takes the answer to a start that was asked for at the instant
+// asked (by the local monotonic clock): the lease is counted from there.
+func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
+	fireCode(g.l.cfg.Events.Started, &a.rec.pub, r.Code)
+	g.step(func(t *table, out []action) []action {
+		out = t.startAnswered(out, a.entry, r.Code)
+		if r.Code != task.Accepted && r.Code != task.Retry {
+			g.starts--
+		}
+		g.perform(out)
+		if f := a.entry.flight; f != nil && f.rec == a.rec && r.Code == task.Accepted {
+			f.holdUntil(asked.Add(r.Lease), r.Lease)
+		}
+		return nil
+	})
+}
+
+func (g *engine) reportAnswered(a action, r task.Reply) {
+	fireCode(g.l.cfg.Events.Reported, &a.rec.pub, r.Code)
+	refusal := r.Field + ": " + r.Message
+	if r.Code == task.Invalid {
+		g.l.log.Error("a result was refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
+	}
+	g.step(func(t *table, out []action) []action { return t.reportAnswered(out, a.entry, r.Code, refusal) })
+}
+
+func (g *engine) handBackAnswered(a action, r task.Reply) {
+	fireCode(g.l.cfg.Events.HandedBack, &a.rec.pub, r.Code)
+	g.step(func(t *table, out []action) []action { return t.handBackAnswered(out, a.entry, r.Code) })
+}
+
+// active counts the runs that a stop has to wait for. The lock is held.
+func (g *engine) active() int { return g.table.begun }
+
+// drain stops taking work in and waits until what has begun is settled: at most
+// grace while handlers are left alone, then a moment for those that obey the end
+// of their context, and for the results of those that do not.
+func (g *engine) drain(grace time.Duration) {
+	g.mu.Lock()
+	g.stopping = true
+	g.changed.Broadcast()
+	g.mu.Unlock()
+	if g.await(grace, func() bool { return g.active() == 0 }) {
+		return
+	}
+	g.mu.Lock()
+	for f := range g.flights {
+		f.end(ErrStopping, stopReport)
+	}
+	for _, f := range g.leased {
+		f.end(ErrStopping, stopReport)
+	}
+	g.mu.Unlock()
+	if !g.await(stopReport+stopFlush, func() bool { return g.active() == 0 }) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.l.log.Warn("stopped with runs that are not settled; they will be delivered again", "runs", g.active())
+	}
+}
+
+const (
+	stopReport = 2 * time.Second // after the end of its context a handler has so long
+	stopFlush  = 5 * time.Second // and then its result
+)
+
+// await waits until cond, called under the lock, is true; false after d.
+func (g *engine) await(d time.Duration, cond func() bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	over := false
+	timer := time.AfterFunc(d, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		over = true
+		g.changed.Broadcast()
+	})
+	defer timer.Stop()
+	for !cond() && !over {
+		g.changed.Wait()
+	}
+	return cond()
+}
+
+// wait returns when no handler runs that obeys the end of its context.
+func (g *engine) wait() {
+	g.mu.Lock()
+	for f := range g.flights {
+		f.end(ErrStopping, stopReport)
+	}
+	g.mu.Unlock()
+	if g.await(stopReport, func() bool { return g.busy == 0 }) {
+		g.handlers.Wait()
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.l.log.Error("handlers ignore the end of their context; they are left behind", "runs", g.busy)
+}

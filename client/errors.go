@@ -1,0 +1,111 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// What an [Error] can be; compare with errors.Is.
+var (
+	// ErrInvalidArgument: the request breaks a rule; Error.Fields says which.
+	ErrInvalidArgument = errors.New("invalid argument")
+	// ErrNotFound: unknown, another tenant's, or finished for longer than its retention.
+	ErrNotFound = errors.New("not found")
+	// ErrAlreadyExists: the request id was used with another request.
+	ErrAlreadyExists = errors.New("already exists")
+	// ErrFailedPrecondition: the task's state does not allow it.
+	ErrFailedPrecondition = errors.New("failed precondition")
+	// ErrUnauthenticated: no token, or one that is not good (any more).
+	ErrUnauthenticated = errors.New("unauthenticated")
+	// ErrPermissionDenied: the token is good, but not for this.
+	ErrPermissionDenied = errors.New("permission denied")
+	// ErrResourceExhausted: a quota is used up; later it may work.
+	ErrResourceExhausted = errors.New("resource exhausted")
+	// ErrUnavailable: the service did not answer in time. Whether the call had an
+	// effect is not known; repeating it with the same request id is safe.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrInternal: a bug or damaged data on the other side.
+	ErrInternal = errors.New("internal error")
+	// ErrClosed: the [Client] has been closed.
+	ErrClosed = errors.New("perceptor: the client is closed")
+)
+
+// FieldError is one broken rule of a request.
+type FieldError struct {
+	// Field is the path of the field in the API, such as "retry_policy.multiplier".
+	Field string
+	// Message names the value and the rule.
+	Message string
+}
+
+// Error is an answer of the service that is not OK.
+type Error struct {
+	// Op is the call, such as "AddTask".
+	Op string
+	// Kind is one of the Err variables.
+	Kind error
+	// Message is what the service says, for people.
+	Message string
+	// Fields are the broken rules, for ErrInvalidArgument.
+	Fields []FieldError
+	err    error
+}
+
+// Error returns one line with all of it.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "perceptor: %s: %s", e.Op, e.Kind)
+	if e.Message != "" && e.Message != e.Kind.Error() {
+		b.WriteString(": " + e.Message)
+	}
+	for _, f := range e.Fields {
+		if !strings.Contains(e.Message, f.Field+": "+f.Message) {
+			fmt.Fprintf(&b, "; %s: %s", f.Field, f.Message)
+		}
+	}
+	return b.String()
+}
+
+// Unwrap makes errors.Is find Kind, and status.FromError the gRPC status.
+func (e *Error) Unwrap() []error {
+	if e.err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.err}
+}
+
+var kinds = map[codes.Code]error{
+	codes.InvalidArgument:    ErrInvalidArgument,
+	codes.OutOfRange:         ErrInvalidArgument,
+	codes.NotFound:           ErrNotFound,
+	codes.AlreadyExists:      ErrAlreadyExists,
+	codes.FailedPrecondition: ErrFailedPrecondition,
+	codes.Unauthenticated:    ErrUnauthenticated,
+	codes.PermissionDenied:   ErrPermissionDenied,
+	codes.ResourceExhausted:  ErrResourceExhausted,
+	codes.Unavailable:        ErrUnavailable,
+	codes.DeadlineExceeded:   ErrUnavailable,
+	codes.Aborted:            ErrUnavailable,
+	codes.Canceled:           ErrUnavailable,
+}
+
+// errorOf makes an [Error] of a status.
+func errorOf(op string, st *status.Status) *Error {
+	e := &Error{Op: op, Kind: ErrInternal, Message: st.Message(), err: st.Err()}
+	if k, ok := kinds[st.Code()]; ok {
+		e.Kind = k
+	}
+	for _, d := range st.Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				e.Fields = append(e.Fields, FieldError{Field: v.GetField(), Message: v.GetDescription()})
+			}
+		}
+	}
+	return e
+}

@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Handler is called for each run of its kind. nil is success; an error or a
+// panic is a failure of this attempt. It should return soon after ctx has ended.
+type Handler func(ctx context.Context, run *Run) error
+
+// ListenerConfig says how a listener works. The zero value is good for most.
+type ListenerConfig struct {
+	// Workers is how many handlers run at the same time. Default: 64.
+	Workers int
+	// MaxPending is how many records are held in memory at most: waiting, running,
+	// or with a result that is not answered. Default: 4,096; at least Workers.
+	MaxPending int
+	// Memory is how many settled runs are remembered to recognise duplicates.
+	// Default: 100,000.
+	Memory int
+	// StopGrace is how long running handlers may go on when the listener stops;
+	// then their contexts end. Default: 30 s.
+	StopGrace time.Duration
+	// NoHeartbeats turns off the heartbeats that the listener sends by itself for
+	// handlers that run long; see [Run.Heartbeat].
+	NoHeartbeats bool
+	// Events are called when something happens.
+	Events Events
+	// Logger is used for what needs attention. Default: slog.Default().
+	Logger *slog.Logger
+
+	// kafka are the times of the consumer group; tests make them short.
+	kafka groupTimes
+}
+
+const (
+	defaultWorkers    = 64
+	defaultMaxPending = 4096
+	defaultMemory     = 100_000
+	defaultStopGrace  = 30 * time.Second
+)
+
+// Listener calls handlers when their runs are due. Make it with
+// [Client.NewListener], give it handlers, then call Run once.
+type Listener struct {
+	c        *Client
+	cfg      ListenerConfig
+	log      *slog.Logger
+	holder   uint64
+	handlers map[string]Handler
+	ran      atomic.Bool
+
+	engine *engine
+	poison logLimit
+}
+
+// NewListener returns a listener without handlers. Each has its own identity as
+// a holder of leases: make one per process.
+func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
+	var faults []error
+	for name, v := range map[string]int{"Workers": cfg.Workers, "MaxPending": cfg.MaxPending, "Memory": cfg.Memory} {
+		if v < 0 {
+			faults = append(faults, fmt.Errorf("%s %d is negative", name, v))
+		}
+	}
+	if cfg.StopGrace < 0 {
+		faults = append(faults, fmt.Errorf("StopGrace %s is negative", cfg.StopGrace))
+	}
+	setDefault(&cfg.Workers, defaultWorkers)
+	setDefault(&cfg.MaxPending, max(defaultMaxPending, cfg.Workers))
+	setDefault(&cfg.Memory, defaultMemory)
+	setDefault(&cfg.StopGrace, defaultStopGrace)
+	setDefault(&cfg.Logger, slog.Default())
+	cfg.kafka.complete()
+	if cfg.MaxPending < cfg.Workers {
+		faults = append(faults, fmt.Errorf("MaxPending %d is less than Workers %d", cfg.MaxPending, cfg.Workers))
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("perceptor: listener configuration: %w", errors.Join(faults...))
+	}
+	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, holder: rand.Uint64() | 1, handlers: map[string]Handler{}}
+	l.engine = newEngine(l)
+	return l, nil
+}
+
+// Handle registers the handler of a kind. It panics when the kind is not a
+// possible one, has a handler already, or the listener has been started: those
+// are mistakes of the program.
+func (l *Listener) Handle(kind string, h Handler) {
+	if fault := task.NameFault(kind, task.MaxKindBytes); fault != "" {
+		panic(fmt.Sprintf("perceptor: Handle: the kind %s", fault))
+	}
+	if h == nil || l.handlers[kind] != nil || l.ran.Load() {
+		panic(fmt.Sprintf("perceptor: Handle: the kind %q: the handler is nil, the second one, or comes after Run", kind))
+	}
+	l.handlers[kind] = h
+}
+
+// Run joins the consumer group and calls handlers until ctx ends. Then it stops
+// fetching, lets running handlers finish for at most StopGrace, reports their
+// results, commits offsets, leaves the group and returns nil. It waits for
+// services that are away; it returns an error only when it cannot begin: the
+// token is refused, or it was called before.
+func (l *Listener) Run(ctx context.Context) error {
+	if l.ran.Swap(true) {
+		return errors.New("perceptor: a listener runs only once")
+	}
+	d, err := l.delivery(ctx)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	l.log.Info("listener started", "tenant", d.GetTenant(), "topic", d.GetTopic(), "group", d.GetGroup())
+	// What sends ends last; the consumer keeps its place in the group until all
+	// that runs is settled and committed.
+	sendCtx, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	groupCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
+	var senders sync.WaitGroup
+	l.engine.runSenders(sendCtx, &senders)
+	var group errgroup.Group
+	consumer := newConsumer(l, d)
+	group.Go(func() error { return consumer.run(ctx, groupCtx) })
+	<-ctx.Done()
+	l.engine.drain(l.cfg.StopGrace)
+	leave()
+	err = group.Wait()
+	stopSending()
+	senders.Wait()
+	l.engine.wait()
+	l.log.Info("listener stopped", "tenant", d.GetTenant())
+	return err
+}
+
+// delivery asks where the runs are published, until it is answered.
+func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) {
+	for tries := 1; ; tries++ {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		d, err := call(try, l.c, "GetDelivery", l.c.runs.GetDelivery, &perceptorv1.GetDeliveryRequest{})
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil
+		case err == nil:
+			return l.completeDelivery(d)
+		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrResourceExhausted):
+			return nil, err
+		}
+		l.log.Warn("the service does not answer; trying again", "address", l.c.cfg.Address, "err", err)
+		sleep(ctx, retryDelay(tries))
+	}
+}
+
+func (l *Listener) completeDelivery(d *perceptorv1.Delivery) (*perceptorv1.Delivery, error) {
+	if len(l.c.cfg.Kafka.Brokers) > 0 {
+		d.Brokers = l.c.cfg.Kafka.Brokers
+	}
+	if d.GetTopic() == "" || d.GetGroup() == "" || len(d.GetBrokers()) == 0 {
+		return nil, fmt.Errorf("perceptor: GetDelivery: topic %q, group %q, brokers %q: one is missing", d.GetTopic(), d.GetGroup(), d.GetBrokers())
+	}
+	return d, nil
+}
+
+// logLimit lets a message through at most once per interval, with the number of
+// those it held back.
+type logLimit struct {
+	mu   sync.Mutex
+	last time.Time
+	held int
+}
+
+const logInterval = 10 * time.Second
+
+func (l *logLimit) allow() (held int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= logInterval {
+		held, l.held, l.last = l.held, 0, now
+		return held, true
+	}
+	l.held++
+	return 0, false
+}

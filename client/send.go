@@ -1,0 +1,197 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// What a listener tells the service, in batches of so many entries. A result may
+// wait when more are coming; a start or a heartbeat only for a moment. Whatever
+// waits is bounded by the records that the engine holds.
+const (
+	reportsPerCall = 2000
+	startsPerCall  = 1000
+	beatsPerCall   = 1000
+	callsOut       = 4
+	reportLinger   = 100 * time.Millisecond
+	startLinger    = 5 * time.Millisecond
+	beatLinger     = 10 * time.Millisecond
+	handBackLinger = 50 * time.Millisecond
+)
+
+type senders struct {
+	starts, reports, handBacks *batcher[action]
+	beats                      *batcher[beat]
+}
+
+// beat is a heartbeat that is to be sent; tell is called with its outcome.
+type beat struct {
+	f    *flight
+	tell func(error)
+}
+
+func newSenders(g *engine) senders {
+	api, holder := g.l.c.runs, g.l.holder
+	s := senders{
+		starts: newBatcher(startsPerCall, callsOut, startLinger, func(ctx context.Context, acts []action) {
+			g.deliver(ctx, "StartRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
+				a, err := api.StartRuns(ctx, &perceptorv1.StartRunsRequest{Holder: holder, Attempts: attemptsOf(acts)})
+				return a.GetReplies(), err
+			}, g.startAnswered)
+		}),
+		reports: newBatcher(reportsPerCall, callsOut, reportLinger, func(ctx context.Context, acts []action) {
+			g.deliver(ctx, "ReportResults", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
+				a, err := api.ReportResults(ctx, &perceptorv1.ReportResultsRequest{Holder: holder, Results: resultsOf(acts)})
+				return a.GetReplies(), err
+			}, func(a action, r task.Reply, _ time.Time) { g.reportAnswered(a, r) })
+		}),
+		handBacks: newBatcher(startsPerCall, 1, handBackLinger, func(ctx context.Context, acts []action) {
+			g.deliver(ctx, "HandBackRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
+				a, err := api.HandBackRuns(ctx, &perceptorv1.HandBackRunsRequest{Holder: holder, Attempts: attemptsOf(acts)})
+				return a.GetReplies(), err
+			}, func(a action, r task.Reply, _ time.Time) { g.handBackAnswered(a, r) })
+		}),
+		beats: newBatcher(beatsPerCall, callsOut, beatLinger, g.sendBeats),
+	}
+	s.reports.size = func(a action) int { return resultSize(a.res) }
+	s.beats.onClose = func(rest []beat) {
+		for _, b := range rest {
+			b.tell(ErrStopping)
+		}
+	}
+	return s
+}
+
+// runSenders sends until ctx ends.
+func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
+	wg.Go(func() { g.senders.starts.run(ctx) })
+	wg.Go(func() { g.senders.reports.run(ctx) })
+	wg.Go(func() { g.senders.handBacks.run(ctx) })
+	wg.Go(func() { g.senders.beats.run(ctx) })
+}
+
+// pushAction queues a; one that was answered RETRY waits a little.
+func pushAction(b *batcher[action], a action) {
+	if a.tries == 0 {
+		b.push(a)
+		return
+	}
+	time.AfterFunc(retryDelay(a.tries), func() { b.push(a) })
+}
+
+// deliver makes one batched call and hands every reply to answer. It repeats the
+// call until it is answered or ctx ends, whatever the error: a token can be
+// renewed, a service comes back. A batch that is refused as a whole is split.
+func (g *engine) deliver(ctx context.Context, op string, acts []action,
+	do func(context.Context, []action) ([]*perceptorv1.RunReply, error),
+	answer func(action, task.Reply, time.Time),
+) {
+	for tries := 1; ctx.Err() == nil; tries++ {
+		asked := time.Now()
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		replies, err := do(try, acts)
+		cancel()
+		switch {
+		case err == nil && len(replies) == len(acts):
+			for i, a := range acts {
+				answer(a, replyOf(replies[i]), asked)
+			}
+			return
+		case err == nil:
+			err = errors.New("the number of replies is not that of the entries")
+		case status.Code(err) == codes.InvalidArgument && len(acts) > 1:
+			g.deliver(ctx, op, acts[:len(acts)/2], do, answer)
+			g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
+			return
+		case status.Code(err) == codes.InvalidArgument:
+			answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
+			return
+		}
+		if held, ok := g.unanswered.allow(); ok && ctx.Err() == nil {
+			g.l.log.Warn("the service does not take "+op+"; trying again", "entries", len(acts), "tries", tries, "suppressed", held, "err", err)
+		}
+		sleep(ctx, retryDelay(tries))
+	}
+}
+
+// sendBeats sends heartbeats once: a flight whose heartbeat had no answer sends
+// another by itself.
+func (g *engine) sendBeats(ctx context.Context, beats []beat) {
+	q := &perceptorv1.HeartbeatRunsRequest{Holder: g.l.holder}
+	for _, b := range beats {
+		q.Attempts = append(q.Attempts, attemptOf(b.f.rec))
+	}
+	asked := time.Now()
+	try, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	a, err := g.l.c.runs.HeartbeatRuns(try, q)
+	if err == nil && len(a.GetReplies()) != len(beats) {
+		err = errors.New("perceptor: HeartbeatRuns: the number of replies is not that of the entries")
+	}
+	for i, b := range beats {
+		if err != nil {
+			b.f.beatAgain()
+			b.tell(errorOf("HeartbeatRuns", status.Convert(err)))
+			continue
+		}
+		b.tell(b.f.beatAnswered(replyOf(a.GetReplies()[i]), asked))
+	}
+}
+
+func replyOf(r *perceptorv1.RunReply) task.Reply {
+	return task.Reply{Code: task.Code(r.GetCode()), Lease: r.GetLease().AsDuration(), Field: r.GetField(), Message: r.GetMessage()}
+}
+
+func attemptOf(a *arrival) *perceptorv1.Attempt {
+	return &perceptorv1.Attempt{TaskId: int64(a.pub.Task), Seq: a.pub.Seq, Attempt: a.pub.Attempt}
+}
+
+func attemptsOf(acts []action) []*perceptorv1.Attempt {
+	list := make([]*perceptorv1.Attempt, len(acts))
+	for i, a := range acts {
+		list[i] = attemptOf(a.rec)
+	}
+	return list
+}
+
+func resultsOf(acts []action) []*perceptorv1.RunResult {
+	list := make([]*perceptorv1.RunResult, len(acts))
+	for i, a := range acts {
+		r := a.res
+		p := &perceptorv1.RunResult{Attempt: attemptOf(a.rec), Outcome: perceptorv1.RunResult_SUCCESS, Stop: r.stop}
+		if r.failed {
+			p.Outcome, p.Error = perceptorv1.RunResult_FAIL, r.errmsg
+		}
+		if r.next != task.Never {
+			p.NextExecuteTime = timestamppb.New(r.next.Time())
+		}
+		if r.patch != nil {
+			p.ParamsPatch = &perceptorv1.ParamsPatch{Set: r.patch.Set, Remove: r.patch.Remove}
+		}
+		list[i] = p
+	}
+	return list
+}
+
+// resultSize estimates the bytes of a result in a request.
+func resultSize(r result) int {
+	n := 64 + len(r.errmsg)
+	if r.patch != nil {
+		for k, v := range r.patch.Set {
+			n += len(k) + len(v) + 12
+		}
+		for _, k := range r.patch.Remove {
+			n += len(k) + 4
+		}
+	}
+	return n
+}

@@ -1,0 +1,216 @@
+package client
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// Type says how the runs of a task follow each other.
+type Type int
+
+const (
+	// OneShot has one run, at Begin.
+	OneShot Type = 1
+	// NonBlocking schedules run n at Begin + (n-1)*Interval, whatever the handlers
+	// do or how long they take. Runs may overlap.
+	NonBlocking Type = 2
+	// Blocking schedules the next run one interval after the result of the last
+	// one. Runs never overlap.
+	Blocking Type = 3
+)
+
+// String returns the name of the type in the API, such as "ONE_SHOT".
+func (t Type) String() string { return perceptorv1.Task_Type(t).String() }
+
+// State is where a task is in its life.
+type State int
+
+const (
+	// Scheduled: waiting for the next run.
+	Scheduled State = 1
+	// Running: a run is open and no further one may be claimed before it is closed.
+	Running State = 2
+	// Completed: ended as its bounds or its handler said.
+	Completed State = 3
+	// Cancelled: ended by CancelTask.
+	Cancelled State = 4
+	// Failed: ended because a run was given up.
+	Failed State = 5
+)
+
+// String returns the name of the state in the API, such as "SCHEDULED".
+func (s State) String() string { return perceptorv1.Task_State(s).String() }
+
+// Final reports whether a task in this state has ended.
+func (s State) Final() bool { return s >= Completed }
+
+// Task says when a handler is to be called, how often, and with what. Times have
+// millisecond precision; finer digits are cut off.
+type Task struct {
+	// Kind is the name of the handler. Required; 1 to 100 bytes.
+	Kind string
+	// Type says how the runs follow each other. Required.
+	Type Type
+	// Begin is the first instant a run may be scheduled at. Default (zero): now.
+	Begin time.Time
+	// End: no run is scheduled at or after it. Default (zero): none.
+	End time.Time
+	// Interval is the distance of the runs. Required but for OneShot, which has none.
+	Interval time.Duration
+	// MaxCount is the number of runs after which the task is completed. Default
+	// (0): no limit.
+	MaxCount int64
+	// Params are passed to the handler: at most 64 entries, 16 KiB unless the
+	// tenant has another limit.
+	Params map[string]string
+	// Retry says what happens when the handler fails.
+	Retry RetryPolicy
+	// AckTimeout is how long a run may stay silent before it is delivered again;
+	// for Blocking also the length of the lease. Default (0): 60 s.
+	AckTimeout time.Duration
+	// GiveUpAfter is how long after its first claim a silent run is given up.
+	// Default (0): 24 h.
+	GiveUpAfter time.Duration
+	// StopOnFailure ends the task as Failed when a run is given up.
+	StopOnFailure bool
+	// Retention is how long the finished task can be looked up. Default (0): the
+	// tenant's. NoRetention: not at all.
+	Retention time.Duration
+}
+
+// NoRetention, as Task.Retention, keeps nothing of a finished task.
+const NoRetention time.Duration = -1
+
+// NoJitter, as RetryPolicy.Jitter, means exact distances.
+const NoJitter float64 = -1
+
+// RetryPolicy says what happens when a handler fails: another attempt follows
+// after min(MaxBackoff, InitialBackoff * Multiplier^(failures-1)), lengthened by
+// a random share of up to Jitter. Zero fields take their defaults.
+type RetryPolicy struct {
+	MaxAttempts    int           // default 5
+	InitialBackoff time.Duration // default 1 s
+	Multiplier     float64       // default 2
+	MaxBackoff     time.Duration // default 1 h
+	Jitter         float64       // default 0.1; see NoJitter
+}
+
+// TaskInfo is a stored task.
+type TaskInfo struct {
+	Task
+	// ID is positive and unique over all tenants.
+	ID    int64
+	State State
+	// Paused: no new run is claimed.
+	Paused bool
+	// RunCount is the number of runs claimed so far.
+	RunCount int64
+	// MissedCount is the number of scheduled instants that passed without firing.
+	MissedCount int64
+	// OpenRuns is the number of runs that await their result.
+	OpenRuns int
+	// Attempt is the number of deliveries of the current run; 0 when none is open.
+	Attempt int
+	// ScheduledAt is the instant of the current or next run; zero in a final state.
+	ScheduledAt time.Time
+	// DueAt is when the task needs attention next; zero when there is nothing to wait for.
+	DueAt time.Time
+	// CreatedAt is when the task was accepted; FinishedAt when it ended, zero before.
+	CreatedAt  time.Time
+	FinishedAt time.Time
+	// Version grows with every change made by a caller.
+	Version int
+}
+
+func (t *Task) proto() *perceptorv1.Task {
+	p := &perceptorv1.Task{
+		Kind: t.Kind, Type: perceptorv1.Task_Type(t.Type), MaxCount: t.MaxCount, Params: t.Params,
+		BeginTime: protoTime(t.Begin), EndTime: protoTime(t.End),
+		AckTimeout: protoDuration(t.AckTimeout), GiveUpAfter: protoDuration(t.GiveUpAfter),
+		StopOnFailure: t.StopOnFailure, RetryPolicy: t.Retry.proto(),
+	}
+	if t.Interval != 0 {
+		p.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(t.Interval)}
+	}
+	switch {
+	case t.Retention == NoRetention:
+		p.Retention = durationpb.New(0)
+	case t.Retention != 0:
+		p.Retention = durationpb.New(t.Retention)
+	}
+	return p
+}
+
+func (r *RetryPolicy) proto() *perceptorv1.RetryPolicy {
+	if *r == (RetryPolicy{}) {
+		return nil
+	}
+	p := &perceptorv1.RetryPolicy{
+		MaxAttempts: int32(min(r.MaxAttempts, 1<<31-1)), Multiplier: r.Multiplier,
+		InitialBackoff: protoDuration(r.InitialBackoff), MaxBackoff: protoDuration(r.MaxBackoff),
+	}
+	if r.Jitter != 0 {
+		jitter := r.Jitter
+		if jitter == NoJitter {
+			jitter = 0
+		}
+		p.Jitter = &jitter
+	}
+	return p
+}
+
+func protoTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func protoDuration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func goTime(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+func taskInfo(p *perceptorv1.Task) *TaskInfo {
+	r := p.GetRetryPolicy()
+	info := &TaskInfo{
+		ID: p.GetId(), State: State(p.GetState()), Paused: p.GetPaused(), RunCount: p.GetRunCount(),
+		MissedCount: p.GetMissedCount(), OpenRuns: int(p.GetOpenRunCount()), Attempt: int(p.GetAttempt()),
+		ScheduledAt: goTime(p.GetScheduledTime()), DueAt: goTime(p.GetDueTime()),
+		CreatedAt: goTime(p.GetCreateTime()), FinishedAt: goTime(p.GetFinishTime()), Version: int(p.GetVersion()),
+		Task: Task{
+			Kind: p.GetKind(), Type: Type(p.GetType()), Begin: goTime(p.GetBeginTime()), End: goTime(p.GetEndTime()),
+			Interval: p.GetInterval().AsDuration(), MaxCount: p.GetMaxCount(), Params: p.GetParams(),
+			AckTimeout: p.GetAckTimeout().AsDuration(), GiveUpAfter: p.GetGiveUpAfter().AsDuration(),
+			StopOnFailure: p.GetStopOnFailure(), Retention: p.GetRetention().AsDuration(),
+			Retry: RetryPolicy{
+				MaxAttempts: int(r.GetMaxAttempts()), InitialBackoff: r.GetInitialBackoff().AsDuration(),
+				Multiplier: r.GetMultiplier(), MaxBackoff: r.GetMaxBackoff().AsDuration(), Jitter: r.GetJitter(),
+			},
+		},
+	}
+	if p.GetRetention() != nil && info.Retention == 0 {
+		info.Retention = NoRetention
+	}
+	if r != nil && r.Jitter != nil && info.Retry.Jitter == 0 {
+		info.Retry.Jitter = NoJitter
+	}
+	return info
+}
+
+// RunID returns the identity of a run as logs and headers have it: "TASK-SEQ".
+func RunID(task, seq int64) string { return fmt.Sprintf("%d-%d", task, seq) }
