@@ -1,0 +1,179 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+)
+
+// A Config says who takes part in what. The zero value of a field is its
+// default, except where a field is needed.
+type Config struct {
+	// Servers are the ZooKeeper servers, host:port. Needed. Names are resolved
+	// again at each attempt to connect.
+	Servers []string
+	// Root is the path under which everything lives (default /assign). It must
+	// be empty, missing, or have been made by this package.
+	Root string
+	// Environment separates clusters that share a root (default BASE, the
+	// OwnSign of tbschedule). Letters, digits, '-', '_' and '.', at most 64.
+	Environment string
+	// Items are the work to share, at most [MaxItems]. Needed, the same at all
+	// members; where they differ the leader's are planned.
+	Items []Item
+
+	// Name, Host, Address and Version are published for people to read. Two
+	// members may have the same name.
+	Name, Host, Address, Version string
+
+	// Fenced says that the worker's Acquire makes former owners powerless (an
+	// epoch in a database, asserted in every transaction). A fenced member goes
+	// on through any outage of ZooKeeper, and may take over from a live member
+	// that does not let go. An unfenced one releases its items when ZooKeeper
+	// has not answered for two thirds of the session, and waits for others as
+	// long as their sessions live.
+	Fenced bool
+	// TakeoverAfter is how long a fenced member waits for another one to let go,
+	// from when it first saw the request (default 5s).
+	TakeoverAfter time.Duration
+	// SessionTimeout is what is asked of ZooKeeper (default 10s, at least 1s);
+	// the server may set another one, which then counts.
+	SessionTimeout time.Duration
+	// Settle is how long the leader waits for members that vanished to come
+	// back and for others to join before it plans anew (default 500ms). Members
+	// that say goodbye are not waited for.
+	Settle time.Duration
+	// Reconcile is how often everything is read again, although no watch has
+	// fired (default 10s).
+	Reconcile time.Duration
+	// CallTimeout bounds each call of the worker (default 30s); after it the
+	// call's context ends and the call counts as failed.
+	CallTimeout time.Duration
+	// StopTimeout bounds the hand-over when Run is cancelled (default 30s).
+	StopTimeout time.Duration
+
+	// User and Password, if set, are given to ZooKeeper as digest credentials,
+	// and all nodes are made for this user alone.
+	User, Password string
+
+	// Log gets what changes hands (default: slog.Default()).
+	Log *slog.Logger
+	// Events are told to metrics and tests.
+	Events Events
+	// Dial opens connections (default: net.Dialer).
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Root == "" {
+		c.Root = "/assign"
+	}
+	if c.Environment == "" {
+		c.Environment = "BASE"
+	}
+	defaultTo(&c.TakeoverAfter, 5*time.Second)
+	defaultTo(&c.SessionTimeout, 10*time.Second)
+	defaultTo(&c.Settle, 500*time.Millisecond)
+	defaultTo(&c.Reconcile, 10*time.Second)
+	defaultTo(&c.CallTimeout, 30*time.Second)
+	defaultTo(&c.StopTimeout, 30*time.Second)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
+	}
+	return c
+}
+
+func defaultTo(d *time.Duration, v time.Duration) {
+	if *d == 0 {
+		*d = v
+	}
+}
+
+// Validate answers all faults at once, each with field, value and rule.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var faults []error
+	fault := func(format string, a ...any) { faults = append(faults, fmt.Errorf("assign: "+format, a...)) }
+	if len(c.Servers) == 0 {
+		fault("Servers: empty: must name at least one host:port")
+	}
+	for _, s := range c.Servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			fault("Servers: %q: must be host:port", s)
+		}
+	}
+	if !validRoot(c.Root) {
+		fault("Root: %q: must be an absolute path without empty, \".\" or \"..\" parts, and not /zookeeper", c.Root)
+	}
+	if !validName(c.Environment) {
+		fault("Environment: %q: must be 1 to 64 letters, digits, '-', '_' or '.', and start with a letter or digit", c.Environment)
+	}
+	if err := validateItems(c.Items); err != nil {
+		faults = append(faults, err)
+	}
+	if c.SessionTimeout < time.Second {
+		fault("SessionTimeout: %v: must be at least 1s", c.SessionTimeout)
+	}
+	for name, d := range map[string]time.Duration{
+		"TakeoverAfter": c.TakeoverAfter, "Settle": c.Settle, "Reconcile": c.Reconcile,
+		"CallTimeout": c.CallTimeout, "StopTimeout": c.StopTimeout,
+	} {
+		if d < 0 {
+			fault("%s: %v: must be positive", name, d)
+		}
+	}
+	if (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":") {
+		fault("User, Password: must be given both or neither, and User has no colon")
+	}
+	return errors.Join(faults...)
+}
+
+func validateItems(items []Item) error {
+	if len(items) == 0 || len(items) > MaxItems {
+		return fmt.Errorf("assign: Items: %d given: must be 1 to %d", len(items), MaxItems)
+	}
+	seen := make(map[int]bool, len(items))
+	for _, it := range items {
+		if it.ID < 0 {
+			return fmt.Errorf("assign: Items: id %d: must not be negative", it.ID)
+		}
+		if seen[it.ID] {
+			return fmt.Errorf("assign: Items: id %d: given twice", it.ID)
+		}
+		seen[it.ID] = true
+	}
+	return nil
+}
+
+func validRoot(root string) bool {
+	if !strings.HasPrefix(root, "/") || len(root) > 512 || root == "/" {
+		return false
+	}
+	for part := range strings.SplitSeq(root[1:], "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return false
+		}
+	}
+	return root != "/zookeeper" && !strings.HasPrefix(root, "/zookeeper/")
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '_' || s[0] == '.' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
+}
+
+func (c Config) info(started time.Time) MemberInfo {
+	return MemberInfo{Name: c.Name, Host: c.Host, Address: c.Address, Version: c.Version, Started: started}
+}

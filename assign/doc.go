@@ -1,0 +1,2 @@
+// Package assign
+package assign

@@ -1,0 +1,180 @@
+package assign
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// formatVersion is the first and so far only layout of the tree.
+const formatVersion = 1
+
+var formatText = fmt.Sprintf("assign %d\n", formatVersion)
+
+// checkFormat refuses a root made by something else or by a newer version.
+func checkFormat(data []byte) error {
+	var version int
+	if _, err := fmt.Sscanf(string(data), "assign %d", &version); err != nil {
+		return fmt.Errorf("%w: format node says %.40q, want %q", ErrFormat, data, formatText)
+	}
+	if version < 1 || version > formatVersion {
+		return fmt.Errorf("%w: version %d, this program knows 1 to %d", ErrFormat, version, formatVersion)
+	}
+	return nil
+}
+
+// A memberNode is the data of one member's node, written by that member only.
+type memberNode struct {
+	MemberInfo
+	Held string `json:"held"` // ranges, see formatIDs
+}
+
+func encodeMember(info MemberInfo, held []int) []byte {
+	data, err := json.Marshal(memberNode{info, formatIDs(held)})
+	if err != nil {
+		panic(err) // strings and a time: cannot fail
+	}
+	return data
+}
+
+func decodeMember(data []byte) (MemberInfo, []int, error) {
+	var n memberNode
+	if err := json.Unmarshal(data, &n); err != nil {
+		return MemberInfo{}, nil, fmt.Errorf("decode member node: %w", err)
+	}
+	held, err := parseIDs(n.Held)
+	if err != nil {
+		return MemberInfo{}, nil, fmt.Errorf("decode member node: held: %w", err)
+	}
+	return n.MemberInfo, held, nil
+}
+
+// memberName is the prefix to which ZooKeeper adds ten digits of sequence.
+func memberName(id string) string { return "m-" + id + "-" }
+
+// parseMemberName answers false for a node that no member has made.
+func parseMemberName(node string) (id string, seq int64, ok bool) {
+	rest, found := strings.CutPrefix(node, "m-")
+	i := strings.LastIndexByte(rest, '-')
+	if !found || i <= 0 {
+		return "", 0, false
+	}
+	seq, err := strconv.ParseInt(rest[i+1:], 10, 64)
+	return rest[:i], seq, err == nil && seq >= 0
+}
+
+// A plan says who should own what. Only the leader writes it.
+type plan struct {
+	Generation int64
+	Writer     string // id of the leader that wrote it
+	WrittenAt  time.Time
+	Owners     map[int]string // item -> member id
+}
+
+type planNode struct {
+	Generation int64             `json:"generation"`
+	Writer     string            `json:"writer"`
+	WrittenAt  time.Time         `json:"written_at"`
+	Items      map[string]string `json:"items"` // member id -> ranges
+}
+
+func encodePlan(p plan) []byte {
+	n := planNode{p.Generation, p.Writer, p.WrittenAt, map[string]string{}}
+	for id, items := range byOwner(p.Owners) {
+		n.Items[id] = formatIDs(items)
+	}
+	data, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // strings, a number and a time: cannot fail
+	}
+	return data
+}
+
+func decodePlan(data []byte) (plan, error) {
+	var n planNode
+	if err := json.Unmarshal(data, &n); err != nil {
+		return plan{}, fmt.Errorf("decode plan: %w", err)
+	}
+	if n.Generation < 1 {
+		return plan{}, fmt.Errorf("decode plan: generation %d: must be at least 1", n.Generation)
+	}
+	p := plan{n.Generation, n.Writer, n.WrittenAt, map[int]string{}}
+	for member, ranges := range n.Items {
+		ids, err := parseIDs(ranges)
+		if err != nil {
+			return plan{}, fmt.Errorf("decode plan: items of %s: %w", member, err)
+		}
+		for _, id := range ids {
+			if other, twice := p.Owners[id]; twice {
+				return plan{}, fmt.Errorf("decode plan: item %d: given to %s and %s", id, other, member)
+			}
+			p.Owners[id] = member
+		}
+	}
+	return p, nil
+}
+
+// byOwner turns owners round: member -> items, ascending.
+func byOwner(owners map[int]string) map[string][]int {
+	m := map[string][]int{}
+	for item, member := range owners {
+		m[member] = append(m[member], item)
+	}
+	for _, ids := range m {
+		slices.Sort(ids)
+	}
+	return m
+}
+
+// formatIDs writes ids (any order, no doubles) as ranges: "0-31,40".
+func formatIDs(ids []int) string {
+	ids = slices.Sorted(slices.Values(ids))
+	var b strings.Builder
+	for i := 0; i < len(ids); {
+		j := i
+		for j+1 < len(ids) && ids[j+1] == ids[j]+1 {
+			j++
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(ids[i]))
+		if j > i {
+			b.WriteByte('-')
+			b.WriteString(strconv.Itoa(ids[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}
+
+// parseIDs reads what formatIDs writes: ascending ranges, at most MaxItems ids.
+func parseIDs(s string) ([]int, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var ids []int
+	last := -1
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		lo, err1 := strconv.ParseUint(from, 10, 31)
+		hi, err2 := strconv.ParseUint(to, 10, 31)
+		if err1 != nil || err2 != nil || int(lo) <= last || hi < lo {
+			return nil, fmt.Errorf("range %.40q: must be ascending numbers", part)
+		}
+		if hi-lo >= uint64(MaxItems-len(ids)) {
+			return nil, fmt.Errorf("range %.40q: more than %d items", part, MaxItems)
+		}
+		for id := int(lo); id <= int(hi); id++ {
+			ids = append(ids, id)
+		}
+		last = int(hi)
+	}
+	return ids, nil
+}

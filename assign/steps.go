@@ -1,0 +1,189 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// openStep begins a session. (It does no I/O itself, so it may set m.sess.)
+func (m *member) openStep() step {
+	sess, err := newSession(m.cfg, m.inbox.signal)
+	if err == nil {
+		m.sess = sess
+	}
+	return func(context.Context) (func(time.Time), error) { return func(time.Time) {}, err }
+}
+
+// ensureStep sees to it that the tree is there and is ours.
+func (m *member) ensureStep() step {
+	t := m.tree
+	if t == nil {
+		t = newTree(m.sess, m.cfg)
+	}
+	fresh := m.tree == nil
+	return func(ctx context.Context) (func(time.Time), error) {
+		if fresh {
+			if err := t.authenticate(ctx, m.cfg.User, m.cfg.Password); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.ensure(ctx); err != nil {
+			return nil, err
+		}
+		return func(time.Time) { m.tree, m.damaged, m.everOpened = t, false, true }, nil
+	}
+}
+
+// registerStep enters this member with what it holds, or looks up its node.
+func (m *member) registerStep() step {
+	t, held := m.tree, m.hold.held()
+	return func(ctx context.Context) (func(time.Time), error) {
+		node, version, err := t.register(ctx, m.id, encodeMember(m.info, held))
+		if err != nil {
+			return nil, err
+		}
+		return func(time.Time) {
+			before := m.node
+			m.node, m.nodeVersion, m.nodeSure, m.written = node, version, true, nil
+			if node != before {
+				m.registered(held)
+			}
+		}, nil
+	}
+}
+
+func (m *member) registered(held []int) {
+	_, seq, _ := parseMemberName(m.node)
+	m.stale = true
+	m.counts.Registrations++
+	m.log.Info("assign: registered", "sequence", seq, "held", formatIDs(held))
+	if f := m.cfg.Events.Registered; f != nil {
+		f(seq)
+	}
+}
+
+// readStep reads the tree, all of it when it is time to reconcile.
+func (m *member) readStep(now time.Time) step {
+	all := !now.Before(m.nextReconcile)
+	r := reading{self: m.id, held: m.hold.held(), all: all, last: m.view}
+	m.stale = false
+	t, leading := m.tree, m.leading
+	return func(ctx context.Context) (func(time.Time), error) {
+		if all && leading {
+			if err := t.restoreFormat(ctx); err != nil {
+				return nil, err
+			}
+		}
+		v, err := t.read(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return func(now time.Time) { m.see(v, all, now) }, nil
+	}
+}
+
+// see takes in what a reading has found.
+func (m *member) see(v *view, all bool, now time.Time) {
+	m.view = v
+	if all {
+		// Not all members at the same moment.
+		m.nextReconcile = now.Add(m.cfg.Reconcile*3/4 + rand.N(m.cfg.Reconcile/2))
+	}
+	own := v.seat(m.id)
+	if own == nil || own.node != m.node {
+		m.log.Warn("assign: the own node is missing; registering again")
+		m.node, m.nodeSure = "", false
+	} else if all && (!own.read || !slices.Equal(own.held, m.written)) {
+		m.nodeSure = false // garbled by somebody
+	}
+	if v.planFault != nil && m.faultLogged != v.planVersion {
+		m.faultLogged = v.planVersion
+		m.counts.GarbledPlans++
+		m.log.Error("assign: the plan cannot be read; going on with what is held until the leader replaces it", "err", v.planFault)
+	}
+	m.planner.observe(v, now)
+	if v.plan != nil { // without one, everybody stays as they are
+		m.generation = max(m.generation, v.plan.Generation)
+		m.hold.want(v.requested(m.id), now)
+	}
+}
+
+// planStep writes a plan, if the one that it replaces is still there.
+func (m *member) planStep(owners map[int]string) step {
+	t, v := m.tree, m.view
+	p := plan{Generation: m.generation + 1, Writer: m.id, WrittenAt: time.Now().UTC(), Owners: owners}
+	return func(ctx context.Context) (func(time.Time), error) {
+		err := t.writePlan(ctx, p, v.planVersion)
+		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+			return nil, err
+		}
+		return func(time.Time) {
+			m.stale = true
+			if err != nil {
+				m.counts.PlansRefused++
+				m.log.Info("assign: another plan was there first", "generation", p.Generation)
+				if f := m.cfg.Events.PlanRefused; f != nil {
+					f()
+				}
+				return
+			}
+			m.planned(p, moved(v, owners))
+		}, nil
+	}
+}
+
+func (m *member) planned(p plan, moved int) {
+	m.counts.Plans++
+	m.counts.Moves += int64(moved)
+	m.log.Info("assign: planned", "generation", p.Generation, "members", len(byOwner(p.Owners)), "moved", moved)
+	if f := m.cfg.Events.Planned; f != nil {
+		f(p.Generation, moved)
+	}
+}
+
+// writeStep brings the own node up to date. New items are announced only if
+// the plan is still the one that asks for them.
+func (m *member) writeStep(held, announce []int) step {
+	target := slices.Sorted(slices.Values(slices.Concat(held, announce)))
+	planVersion := int32(-1)
+	by := map[int][]string{}
+	if len(announce) > 0 {
+		planVersion = m.view.planVersion
+		by, _ = m.view.holders(m.id)
+	}
+	t, node, version := m.tree, m.node, m.nodeVersion
+	return func(ctx context.Context) (func(time.Time), error) {
+		version, err := t.writeMember(ctx, node, encodeMember(m.info, target), version, planVersion)
+		if err != nil {
+			return nil, err
+		}
+		return func(time.Time) {
+			m.nodeVersion, m.written = version, target
+			m.hold.announced(announce, func(id int) bool { return len(by[id]) > 0 })
+		}, nil
+	}
+}
+
+// goodbyeStep tells the leader, whoever that is next, to plan without us.
+func (m *member) goodbyeStep() step {
+	t := m.tree
+	return func(ctx context.Context) (func(time.Time), error) {
+		if err := t.sayGoodbye(ctx, m.id); err != nil {
+			return nil, err
+		}
+		return func(time.Time) { m.goodbye, m.stale = true, true }, nil
+	}
+}
+
+// beatStep proves that the session is alive.
+func (m *member) beatStep() step {
+	t := m.tree
+	return func(ctx context.Context) (func(time.Time), error) {
+		return func(time.Time) {}, t.sync(ctx)
+	}
+}

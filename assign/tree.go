@@ -1,0 +1,386 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// maxReads bounds how many members' nodes are read at the same time.
+const maxReads = 8
+
+// A tree is the part of ZooKeeper's tree that one environment uses, seen
+// through one session. Its methods are single steps; each may be repeated.
+type tree struct {
+	s   *session
+	acl []zk.ACL
+
+	root, format, env, members, leaving, plan string // paths
+}
+
+func newTree(s *session, cfg Config) *tree {
+	acl := zk.WorldACL(zk.PermAll)
+	if cfg.User != "" {
+		acl = zk.DigestACL(zk.PermAll, cfg.User, cfg.Password)
+	}
+	env := path.Join(cfg.Root, "env", cfg.Environment)
+	return &tree{
+		s: s, acl: acl, root: cfg.Root, format: path.Join(cfg.Root, "format"), env: env,
+		members: path.Join(env, "members"), leaving: path.Join(env, "leaving"), plan: path.Join(env, "plan"),
+	}
+}
+
+// authenticate presents the digest credentials, if there are any.
+func (t *tree) authenticate(ctx context.Context, user, password string) error {
+	if user == "" {
+		return nil
+	}
+	_, err := ask(ctx, t.s, "authenticate", func() (struct{}, error) {
+		return struct{}{}, t.s.conn.AddAuth("digest", []byte(user+":"+password))
+	})
+	return err
+}
+
+// ensure makes the nodes that every member needs, where they are missing, and
+// refuses a root that is not ours.
+func (t *tree) ensure(ctx context.Context) error {
+	if err := t.ensureFormat(ctx); err != nil {
+		return err
+	}
+	for _, p := range []string{t.env, t.members, t.leaving, t.plan} {
+		if err := t.makeAll(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureFormat writes the format into an empty root, and checks it in another.
+func (t *tree) ensureFormat(ctx context.Context) error {
+	if err := t.makeAll(ctx, t.root); err != nil {
+		return err
+	}
+	for {
+		data, _, err := t.get(ctx, t.format, false)
+		if err == nil {
+			return checkFormat(data)
+		}
+		if !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+		children, err := t.children(ctx, t.root, false)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(children, "format") {
+			continue // made in between
+		}
+		if len(children) > 0 {
+			return fmt.Errorf("%w: %s has no format node, but %s", ErrFormat, t.root, strings.Join(children[:min(3, len(children))], ", "))
+		}
+		if err := t.make(ctx, t.format, []byte(formatText)); err != nil {
+			return err
+		}
+	}
+}
+
+// restoreFormat puts the format back where somebody has deleted it while
+// members are running.
+func (t *tree) restoreFormat(ctx context.Context) error {
+	if _, _, err := t.get(ctx, t.format, false); !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	return t.make(ctx, t.format, []byte(formatText))
+}
+
+// makeAll makes p and what is missing above it.
+func (t *tree) makeAll(ctx context.Context, p string) error {
+	err := t.make(ctx, p, nil)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	if err := t.makeAll(ctx, path.Dir(p)); err != nil {
+		return err
+	}
+	return t.make(ctx, p, nil)
+}
+
+// make makes one lasting node, unless it is there.
+func (t *tree) make(ctx context.Context, p string, data []byte) error {
+	_, err := t.create(ctx, p, data, 0)
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	return err
+}
+
+func (t *tree) create(ctx context.Context, p string, data []byte, flags int32) (string, error) {
+	return tell(ctx, t.s, "create "+p, func() (string, error) { return t.s.conn.Create(p, data, flags, t.acl) })
+}
+
+func (t *tree) get(ctx context.Context, p string, watched bool) ([]byte, zk.Stat, error) {
+	type found struct {
+		data []byte
+		stat zk.Stat
+	}
+	w := watch{p, false}
+	arm := watched && t.s.arm(w)
+	f, err := ask(ctx, t.s, "get "+p, func() (found, error) {
+		get := t.s.conn.Get
+		if arm {
+			get = func(p string) ([]byte, *zk.Stat, error) {
+				data, stat, _, err := t.s.conn.GetW(p)
+				return data, stat, err
+			}
+		}
+		data, stat, err := get(p)
+		if err != nil {
+			return found{}, err
+		}
+		return found{data, *stat}, nil
+	})
+	if err != nil && arm {
+		t.s.disarm(w)
+	}
+	return f.data, f.stat, err
+}
+
+func (t *tree) children(ctx context.Context, p string, watched bool) ([]string, error) {
+	w := watch{p, true}
+	arm := watched && t.s.arm(w)
+	names, err := ask(ctx, t.s, "list "+p, func() ([]string, error) {
+		if !arm {
+			names, _, err := t.s.conn.Children(p)
+			return names, err
+		}
+		names, _, _, err := t.s.conn.ChildrenW(p)
+		return names, err
+	})
+	if err != nil && arm {
+		t.s.disarm(w)
+	}
+	return names, err
+}
+
+// sync waits until this member's server knows all that had been written, and
+// proves that the session is alive.
+func (t *tree) sync(ctx context.Context) error {
+	_, err := tell(ctx, t.s, "sync", func() (string, error) { return t.s.conn.Sync(t.env) })
+	return err
+}
+
+// register makes this member's node, or finds the one that an earlier try in
+// this session has made. Others of its nodes, of a session that was given up,
+// are removed afterwards, so that the member is never missing.
+func (t *tree) register(ctx context.Context, id string, data []byte) (node string, version int32, err error) {
+	names, err := t.children(ctx, t.members, false)
+	if err != nil {
+		return "", 0, err
+	}
+	var others []string
+	for _, name := range names {
+		if who, _, ok := parseMemberName(name); !ok || who != id {
+			continue
+		}
+		_, stat, err := t.get(ctx, path.Join(t.members, name), false)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+		case err != nil:
+			return "", 0, err
+		case stat.EphemeralOwner == t.s.conn.SessionID() && node == "":
+			node, version = name, stat.Version
+		default:
+			others = append(others, name)
+		}
+	}
+	if node == "" {
+		made, err := t.create(ctx, path.Join(t.members, memberName(id)), data, zk.FlagEphemeral|zk.FlagSequence)
+		if err != nil {
+			return "", 0, err
+		}
+		node = path.Base(made)
+	}
+	for _, other := range others {
+		if err := t.remove(ctx, path.Join(t.members, other)); err != nil {
+			return "", 0, err
+		}
+	}
+	return node, version, nil
+}
+
+func (t *tree) remove(ctx context.Context, p string) error {
+	_, err := tell(ctx, t.s, "delete "+p, func() (struct{}, error) { return struct{}{}, t.s.conn.Delete(p, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
+}
+
+// writeMember writes this member's own node and answers its new version. With
+// a plan version (not -1) it does so only if that is still the plan's.
+func (t *tree) writeMember(ctx context.Context, node string, data []byte, version, planVersion int32) (int32, error) {
+	p := path.Join(t.members, node)
+	ops := []any{&zk.SetDataRequest{Path: p, Data: data, Version: version}}
+	if planVersion >= 0 {
+		ops = append(ops, &zk.CheckVersionRequest{Path: t.plan, Version: planVersion})
+	}
+	res, err := tell(ctx, t.s, "write "+p, func() ([]zk.MultiResponse, error) { return t.s.conn.Multi(ops...) })
+	if err != nil {
+		return 0, err
+	}
+	return res[0].Stat.Version, nil
+}
+
+// writePlan replaces the plan of that version; [zk.ErrBadVersion] if there is
+// another one by now.
+func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
+	_, err := tell(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
+	return err
+}
+
+// sayGoodbye tells the leader that this member is about to leave.
+func (t *tree) sayGoodbye(ctx context.Context, id string) error {
+	_, err := t.create(ctx, path.Join(t.leaving, id), nil, zk.FlagEphemeral)
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	return err
+}
+
+// A reading says what to read beside the plan and the list of members.
+type reading struct {
+	self string
+	held []int // by this member
+	all  bool  // every member's node, and from the leading server's state
+	last *view // for what need not be read again; may be nil
+}
+
+// read reads the tree in the order that [view] promises. The members' nodes
+// are read if this member wants an item that it does not hold, if there is no
+// plan, or if all is asked for.
+func (t *tree) read(ctx context.Context, r reading) (*view, error) {
+	v := &view{at: time.Now()}
+	if r.all {
+		if err := t.sync(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.readPlan(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := t.readMembers(ctx, v, r.last); err != nil {
+		return nil, err
+	}
+	wanted := v.requested(r.self)
+	for _, id := range r.held {
+		delete(wanted, id)
+	}
+	v.nodesRead = r.all || len(wanted) > 0 || v.plan == nil
+	return v, t.readNodes(ctx, v, r.self, wanted)
+}
+
+func (t *tree) readPlan(ctx context.Context, v *view) error {
+	data, stat, err := t.get(ctx, t.plan, true)
+	if err != nil {
+		return err
+	}
+	v.planVersion = stat.Version
+	if len(data) == 0 {
+		return nil // none has been written yet
+	}
+	p, err := decodePlan(data)
+	if err != nil {
+		v.planFault = err
+		return nil
+	}
+	v.plan = &p
+	return nil
+}
+
+func (t *tree) readMembers(ctx context.Context, v *view, last *view) error {
+	names, err := t.children(ctx, t.members, true)
+	if err != nil {
+		return err
+	}
+	leaving, err := t.children(ctx, t.leaving, true)
+	if err != nil {
+		return err
+	}
+	v.leaving = map[string]bool{}
+	for _, id := range leaving {
+		v.leaving[id] = true
+	}
+	for _, name := range names {
+		id, seq, ok := parseMemberName(name)
+		if !ok {
+			continue // not made by a member
+		}
+		s := seat{id: id, seq: seq, node: name}
+		if old := last.seat(id); old != nil && old.node == name {
+			s.read, s.info, s.held = old.read, old.info, old.held
+		}
+		v.members = append(v.members, s)
+	}
+	slices.SortFunc(v.members, func(a, b seat) int { return int(a.seq - b.seq) })
+	return nil
+}
+
+// readNodes reads the nodes that are needed, some at a time, and watches those
+// of members that hold something wanted.
+func (t *tree) readNodes(ctx context.Context, v *view, self string, wanted map[int]bool) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(v.members))
+	gone := make([]bool, len(v.members))
+	slots := make(chan struct{}, maxReads)
+	for i := range v.members {
+		s := &v.members[i]
+		if !v.nodesRead && s.read {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			gone[i], errs[i] = t.readNode(ctx, s, self, wanted)
+		})
+	}
+	wg.Wait()
+	members := v.members[:0:0]
+	for i, s := range v.members {
+		if !gone[i] {
+			members = append(members, s)
+		}
+	}
+	v.members = members
+	return errors.Join(errs...)
+}
+
+func (t *tree) readNode(ctx context.Context, s *seat, self string, wanted map[int]bool) (gone bool, err error) {
+	p := path.Join(t.members, s.node)
+	read := func(watched bool) error {
+		data, _, err := t.get(ctx, p, watched)
+		if errors.Is(err, zk.ErrNoNode) {
+			gone = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, held, err := decodeMember(data)
+		s.read, s.info, s.held = err == nil, info, held
+		return nil
+	}
+	if err := read(false); err != nil || gone || s.id == self {
+		return gone, err
+	}
+	if s.read && !slices.ContainsFunc(s.held, func(id int) bool { return wanted[id] }) {
+		return false, nil
+	}
+	return gone, read(true) // again, or a change in between would be missed
+}

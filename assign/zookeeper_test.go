@@ -1,0 +1,550 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+func TestItemsAreSharedEvenlyAsMembersComeAndGo(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(10), nil)
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 10})
+	b := c.join("b")
+	c.awaitShares(map[string]int{"a": 5, "b": 5})
+	d := c.join("d")
+	c.ledger.await(t, "three shares", func() bool {
+		shares := c.ledger.shares("a", "b", "d")
+		slices.Sort(shares)
+		return slices.Equal(shares, []int{3, 3, 4})
+	})
+	if moves := a.Snapshot().Counts.Moves; moves != 5+3 {
+		t.Errorf("two joins moved %d items, want 5 + 3", moves)
+	}
+	if err := d.result(t); err != nil {
+		t.Error(err)
+	}
+	c.awaitShares(map[string]int{"a": 5, "b": 5})
+	if err := a.result(t); err != nil { // the leader
+		t.Error(err)
+	}
+	c.awaitShares(map[string]int{"b": 10})
+	c.ledger.await(t, "b leads", func() bool { return b.Snapshot().Leading() })
+}
+
+func TestMembersBeyondTheItemsStandByAndTakeOver(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 2})
+	c.join("b")
+	c.awaitShares(map[string]int{"a": 1, "b": 1})
+	d := c.join("d")
+	c.ledger.await(t, "d is known", func() bool { return len(a.Snapshot().Members) == 3 })
+	a.stop()
+	c.awaitShares(map[string]int{"a": 0, "b": 1, "d": 1})
+	c.ledger.await(t, "d owns one", func() bool { return d.Snapshot().Counts.Acquired == 1 })
+}
+
+func TestACleanStopHandsOverWithoutWaitingForTheSession(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(16), nil)
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 528})
+	// From here on only a goodbye can be planned for before the test gives up.
+	long := func(cfg *Config) {
+		cfg.Settle, cfg.Reconcile, cfg.SessionTimeout = time.Hour, time.Hour, 10*time.Second
+	}
+	b := c.joinAs(c.ledger.hand("b", c.items), long)
+	c.awaitShares(map[string]int{"a": 264, "b": 264})
+	began := time.Now()
+	a.stop()
+	c.awaitShares(map[string]int{"b": 528})
+	t.Logf("264 of 528 items handed over in %v", time.Since(began))
+	if err := a.wait(t); err != nil {
+		t.Error(err)
+	}
+	t.Logf("left after %v", time.Since(began))
+	if n := b.Snapshot().Counts.TakenOver; n != 0 {
+		t.Errorf("%d items were taken by force", n)
+	}
+}
+
+func TestAKilledMembersItemsAreTakenOverWhenItsSessionEnds(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(4), func(cfg *Config) { cfg.SessionTimeout = 2 * time.Second })
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 132})
+	c.join("b")
+	c.awaitShares(map[string]int{"a": 66, "b": 66})
+	began := time.Now()
+	c.kill(a)
+	c.awaitShares(map[string]int{"b": 132})
+	t.Logf("taken over after %v, with a session of 2s", time.Since(began))
+}
+
+func TestAStuckOwnerIsTakenOverByAFencedMember(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), func(cfg *Config) { cfg.TakeoverAfter = 300 * time.Millisecond })
+	c.ledger.forced = true
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 4})
+	stuck := make(chan struct{})
+	a.hand.on(nil, func(context.Context, []int) error { <-stuck; return nil })
+	b := c.join("b")
+	c.ledger.await(t, "b has taken over", func() bool { return len(b.Snapshot().Owned()) == 2 })
+	if n := b.Snapshot().Counts.TakenOver; n != 2 {
+		t.Errorf("%d items taken over, want 2", n)
+	}
+	item := b.Snapshot().Items[b.Snapshot().Owned()[0]]
+	if !slices.Contains(item.Current, a.zk.id) || item.Current[0] != b.zk.id {
+		t.Errorf("current owners %v, want both, %s first", item.Current, b.zk.id)
+	}
+	close(stuck)
+	c.ledger.await(t, "a lets go", func() bool { return len(a.Snapshot().Owned()) == 2 })
+}
+
+func TestAnUnfencedMemberWaitsForAStuckOwner(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), func(cfg *Config) {
+		cfg.Fenced, cfg.TakeoverAfter, cfg.Reconcile = false, time.Millisecond, 100*time.Millisecond
+	})
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 4})
+	stuck := make(chan struct{})
+	a.hand.on(nil, func(context.Context, []int) error { <-stuck; return nil })
+	b := c.join("b")
+	c.ledger.await(t, "b waits", func() bool { return b.phase(2) == Waiting || b.phase(0) == Waiting })
+	seen := b.Snapshot().At
+	c.ledger.await(t, "b has looked again and again", func() bool { return b.Snapshot().At.Sub(seen) > time.Second })
+	if n := len(c.ledger.owned("b")); n != 0 {
+		t.Errorf("b has %d items that a has not let go", n)
+	}
+	close(stuck)
+	c.awaitShares(map[string]int{"a": 2, "b": 2})
+}
+
+func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 1500 * time.Millisecond })
+	c.ledger.forced = true // a goes on with what it has: its fence stops it
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 6})
+	b := c.join("b")
+	c.awaitShares(map[string]int{"a": 3, "b": 3})
+	first := c.nodeOf(a)
+	a.proxy.freeze()
+	c.awaitShares(map[string]int{"b": 6})
+	if first == "" || c.nodeOf(a) != "" {
+		t.Fatalf("a is still registered: %q, was %q", c.nodeOf(a), first)
+	}
+	a.proxy.thaw()
+	c.ledger.await(t, "both have three", func() bool {
+		return len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
+	})
+	if again := c.nodeOf(a); again <= first {
+		t.Errorf("registered as %q, was %q", again, first)
+	}
+	if n := a.Snapshot().Counts.Registrations; n != 2 {
+		t.Errorf("%d registrations, want 2", n)
+	}
+	c.ledger.await(t, "b leads", func() bool { return b.Snapshot().Leading() && !a.Snapshot().Leading() })
+}
+
+func TestAFencedMemberGoesOnThroughAnOutageOfZooKeeper(t *testing.T) {
+	server := testenv.NewZooKeeper(t)
+	c := newCluster(t, server.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = time.Second })
+	a, b := c.join("a"), c.join("b")
+	c.awaitShares(map[string]int{"a": 3, "b": 3})
+	settled := func() bool {
+		return a.Snapshot().Connected && b.Snapshot().Connected && len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
+	}
+	c.ledger.await(t, "settled", settled)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	c.ledger.await(t, "the outage is noticed", func() bool { return !a.Snapshot().Connected && !b.Snapshot().Connected })
+	gone := time.Now()
+	c.ledger.await(t, "twice the session has passed", func() bool { return time.Since(gone) > 2*time.Second })
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.ledger.await(t, "all is well again", settled)
+	for _, m := range []*clusterMember{a, b} {
+		if _, releases := m.hand.calls(); len(releases) > 1 { // one is the hand-over to the second member
+			t.Errorf("%s released %v during the outage", m.hand.name, releases)
+		}
+	}
+}
+
+func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
+	server := testenv.NewZooKeeper(t)
+	c := newCluster(t, server.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout, cfg.Fenced = 2*time.Second, false })
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 6})
+	var slack atomic.Int64
+	a.hand.on(nil, func(ctx context.Context, _ []int) error {
+		if deadline, ok := ctx.Deadline(); ok {
+			slack.Store(int64(time.Until(deadline)))
+		}
+		return nil
+	})
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitShares(map[string]int{"a": 0})
+	if left := time.Duration(slack.Load()); left > time.Second {
+		t.Errorf("the worker was given %v, more than the third of the session that is left", left)
+	}
+	if s := a.Snapshot(); s.Connected || s.Counts.CutOff != 1 {
+		t.Errorf("snapshot %+v", s)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitShares(map[string]int{"a": 6})
+}
+
+func TestARestartWithEmptyDataIsSurvived(t *testing.T) {
+	first := testenv.NewZooKeeper(t)
+	c := newCluster(t, first.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 2 * time.Second })
+	c.ledger.forced = true
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 6})
+	b := c.join("b")
+	c.awaitShares(map[string]int{"a": 3, "b": 3})
+	second := testenv.NewZooKeeper(t)
+	for _, m := range []*clusterMember{a, b} {
+		m.proxy.cut()
+		m.proxy.redirect(second.Addr())
+		m.proxy.heal()
+	}
+	c.ledger.await(t, "both have three again", func() bool {
+		sa, sb := a.Snapshot(), b.Snapshot()
+		return sa.Connected && sb.Connected && sa.Counts.Registrations == 2 && sb.Counts.Registrations == 2 &&
+			len(sa.Owned()) == 3 && len(sb.Owned()) == 3 && slices.Equal(c.ledger.shares("a", "b"), []int{3, 3})
+	})
+}
+
+func TestAGarbledPlanIsReplacedAndMovesNothing(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), nil)
+	a, b := c.join("a"), c.join("b")
+	c.awaitShares(map[string]int{"a": 3, "b": 3})
+	before := c.plan()
+	released := func() int {
+		_, ra := a.hand.calls()
+		_, rb := b.hand.calls()
+		return len(ra) + len(rb)
+	}
+	releases := released()
+	for _, garbage := range []string{"garbage", "", `{"generation":0}`, "{"} {
+		if _, err := c.admin.Set(c.path("plan"), []byte(garbage), -1); err != nil {
+			t.Fatal(err)
+		}
+		var after plan
+		c.ledger.await(t, "the plan is replaced", func() bool {
+			data, _, err := c.admin.Get(c.path("plan"))
+			if err == nil {
+				after, err = decodePlan(data)
+			}
+			return err == nil && after.Generation > before.Generation
+		})
+		if got, want := loads(after.Owners, []string{a.zk.id, b.zk.id}), []int{3, 3}; !slices.Equal(got, want) {
+			t.Errorf("after %q: loads %v", garbage, got)
+		}
+		before = after
+	}
+	if n := released(); n != releases {
+		t.Errorf("%d releases because of a garbled plan", n-releases)
+	}
+}
+
+func TestDeletedNodesAreMadeAgain(t *testing.T) {
+	for _, what := range []string{"plan", "own node", "format", "leaving", "everything"} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), nil)
+			c.ledger.forced = true
+			a, b := c.join("a"), c.join("b")
+			c.awaitShares(map[string]int{"a": 3, "b": 3})
+			nodes := map[string]string{
+				"plan": c.path("plan"), "own node": c.nodeOf(a), "format": c.root + "/format",
+				"leaving": c.path("leaving"), "everything": c.root,
+			}
+			removeAll(t, c.admin, nodes[what])
+			exists := func(p string) bool { ok, _, err := c.admin.Exists(p); return err == nil && ok }
+			c.ledger.await(t, "everything is there again", func() bool {
+				sa, sb := a.Snapshot(), b.Snapshot()
+				return exists(c.root+"/format") && exists(c.path("plan")) && exists(c.path("leaving")) && c.nodeOf(a) != "" &&
+					c.nodeOf(b) != "" && len(sa.Owned()) == 3 && len(sb.Owned()) == 3 && sa.Generation > 0 &&
+					slices.Equal(c.ledger.shares("a", "b"), []int{3, 3})
+			})
+		})
+	}
+}
+
+func removeAll(t *testing.T, conn *zk.Conn, p string) {
+	t.Helper()
+	for range 100 { // members may be making nodes again
+		children, _, err := conn.Children(p)
+		if errors.Is(err, zk.ErrNoNode) {
+			return
+		}
+		for _, child := range children {
+			removeAll(t, conn, p+"/"+child)
+		}
+		if err := conn.Delete(p, -1); err == nil || errors.Is(err, zk.ErrNoNode) {
+			return
+		}
+	}
+	t.Fatalf("%s cannot be removed", p)
+}
+
+func TestAGarbledMemberNodeIsWrittenAgain(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), func(cfg *Config) { cfg.Reconcile = 200 * time.Millisecond })
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 2})
+	if _, err := c.admin.Set(c.nodeOf(a), []byte("garbage"), -1); err != nil {
+		t.Fatal(err)
+	}
+	c.ledger.await(t, "written again", func() bool {
+		data, _, err := c.admin.Get(c.nodeOf(a))
+		if err != nil {
+			return false
+		}
+		_, held, err := decodeMember(data)
+		return err == nil && slices.Equal(held, []int{0, 1})
+	})
+	c.join("b")
+	c.awaitShares(map[string]int{"a": 1, "b": 1})
+}
+
+// TestAPausedLeadersLateWritesAreRefused drives the steps of two sessions by
+// hand: one has read the plan before the other one replaced it.
+func TestAPausedLeadersLateWritesAreRefused(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+	ctx := t.Context()
+	open := func(name string) (*tree, string, int32) {
+		s, err := newSession(c.config(name).withDefaults(), func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		tr := newTree(s, c.config(name))
+		c.ledger.await(t, "connected", func() bool { return tr.ensure(ctx) == nil })
+		node, version, err := tr.register(ctx, name, encodeMember(MemberInfo{}, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tr, node, version
+	}
+	read := func(tr *tree, name string) *view {
+		v, err := tr.read(ctx, reading{self: name, all: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	paused, node, nodeVersion := open("paused")
+	awake, _, _ := open("awake")
+	stale := read(paused, "paused")
+	fresh := read(awake, "awake")
+	p := plan{Generation: 1, Writer: "awake", Owners: map[int]string{0: "awake", 1: "awake"}}
+	if err := awake.writePlan(ctx, p, fresh.planVersion); err != nil {
+		t.Fatal(err)
+	}
+	p.Writer = "paused"
+	if err := paused.writePlan(ctx, p, stale.planVersion); !errors.Is(err, zk.ErrBadVersion) {
+		t.Errorf("a plan made for an older one was accepted: %v", err)
+	}
+	_, err := paused.writeMember(ctx, node, encodeMember(MemberInfo{}, []int{0}), nodeVersion, stale.planVersion)
+	if !errors.Is(err, zk.ErrBadVersion) {
+		t.Errorf("items were announced by an older plan: %v", err)
+	}
+	now := read(awake, "awake")
+	if by, _ := now.holders("awake"); len(by) != 0 || now.plan.Writer != "awake" {
+		t.Errorf("holders %v, plan by %s", by, now.plan.Writer)
+	}
+	if _, err := paused.writeMember(ctx, node, encodeMember(MemberInfo{}, []int{0}), nodeVersion, now.planVersion); err != nil {
+		t.Errorf("the current plan is refused: %v", err)
+	}
+}
+
+func TestTwoMembersMayHaveTheSameName(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), nil)
+	same := func(cfg *Config) { cfg.Name = "twin" }
+	a := c.joinAs(c.ledger.hand("a", c.items), same)
+	b := c.joinAs(c.ledger.hand("b", c.items), same)
+	c.awaitShares(map[string]int{"a": 2, "b": 2})
+	c.ledger.await(t, "both are listed", func() bool {
+		m := a.Snapshot().Members
+		return len(m) == 2 && m[0].Info.Name == "twin" && m[1].Info.Name == "twin" && m[0].ID != m[1].ID
+	})
+	if a.zk.id == b.zk.id {
+		t.Error("both have the same id")
+	}
+}
+
+func TestAForeignRootIsRefusedAndLeftAlone(t *testing.T) {
+	for name, nodes := range map[string]map[string]string{
+		"somebody's data": {"/strategy": ""},
+		"newer version":   {"/format": "assign 2\n"},
+		"other program":   {"/format": "tbschedule-3.2.6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+			acl := zk.WorldACL(zk.PermAll)
+			for i, at := range c.root {
+				if at == '/' && i > 0 {
+					_, _ = c.admin.Create(c.root[:i], nil, 0, acl)
+				}
+			}
+			if _, err := c.admin.Create(c.root, nil, 0, acl); err != nil {
+				t.Fatal(err)
+			}
+			for p, data := range nodes {
+				if _, err := c.admin.Create(c.root+p, []byte(data), 0, acl); err != nil {
+					t.Fatal(err)
+				}
+			}
+			z, err := NewZooKeeper(c.config("a"), c.ledger.hand("a", c.items))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := z.Run(t.Context()); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "format") {
+				t.Errorf("Run: %v", err)
+			}
+			if children, _, err := c.admin.Children(c.root); err != nil || len(children) != len(nodes) {
+				t.Errorf("left behind: %v, %v", children, err)
+			}
+		})
+	}
+}
+
+func TestEnvironmentsAreIsolated(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+	other := newLedger(t)
+	c.join("a")
+	c.joinAs(other.hand("b", c.items), func(cfg *Config) { cfg.Environment = "TEST" })
+	c.awaitShares(map[string]int{"a": 2})
+	other.await(t, "b has everything too", func() bool { return len(other.owned("b")) == 2 })
+}
+
+func TestAMemberWaitsForAZooKeeperThatIsAwayAtTheStart(t *testing.T) {
+	server := testenv.NewZooKeeper(t)
+	c := newCluster(t, server.Addr(), plainItems(2), nil)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	a := c.join("a")
+	c.ledger.await(t, "a has tried", func() bool { return a.Snapshot().Counts.FailedSteps > 0 })
+	if s := a.Snapshot(); s.Connected || s.Registered {
+		t.Errorf("snapshot %+v", s)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitShares(map[string]int{"a": 2})
+}
+
+func TestAMemberStopsWhileZooKeeperIsAway(t *testing.T) {
+	server := testenv.NewZooKeeper(t)
+	c := newCluster(t, server.Addr(), plainItems(2), nil)
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 2})
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.result(t); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if n := len(c.ledger.owned("a")); n != 0 {
+		t.Errorf("%d items are not released", n)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNodesAreMadeForTheDigestUserAlone(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), func(cfg *Config) { cfg.User, cfg.Password = "perceptor", "secret" })
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 2})
+	if _, _, err := c.admin.Get(c.path("plan")); !errors.Is(err, zk.ErrNoAuth) {
+		t.Errorf("a stranger reads the plan: %v", err)
+	}
+	a.proxy.cut()
+	a.proxy.heal()
+	stranger := c.joinAs(c.ledger.hand("b", c.items), func(cfg *Config) { cfg.Password = "wrong" })
+	c.ledger.await(t, "the stranger is refused", func() bool { return stranger.Snapshot().Counts.FailedSteps >= 3 })
+	if s := stranger.Snapshot(); s.Registered || len(s.Owned()) != 0 {
+		t.Errorf("snapshot %+v", s)
+	}
+	d := c.join("d")
+	c.awaitShares(map[string]int{"a": 1, "d": 1})
+	c.ledger.await(t, "a has come back with its credentials", func() bool { return a.Snapshot().Connected && d.Snapshot().Connected })
+}
+
+func TestWatchesDoNotPileUp(t *testing.T) {
+	server := testenv.NewZooKeeper(t)
+	c := newCluster(t, server.Addr(), plainItems(20), func(cfg *Config) { cfg.Reconcile = 20 * time.Millisecond })
+	a := c.join("a")
+	c.awaitShares(map[string]int{"a": 20})
+	for range 5 {
+		b := c.join("b")
+		c.awaitShares(map[string]int{"a": 10, "b": 10})
+		seen := a.Snapshot().At
+		c.ledger.await(t, "many readings", func() bool { return a.Snapshot().At.Sub(seen) > 200*time.Millisecond })
+		if err := b.result(t); err != nil {
+			t.Error(err)
+		}
+		c.awaitShares(map[string]int{"a": 20})
+	}
+	// The list of members, the goodbyes and the plan.
+	if n := serverWatches(t, server.Addr()); n > 3 {
+		t.Errorf("the server counts %d watches of one member", n)
+	}
+}
+
+func TestAWatchIsSetAgainOnlyAfterItHasFired(t *testing.T) {
+	s := &session{armed: map[watch]bool{}, signal: func() {}}
+	data, children := watch{"/a", false}, watch{"/a", true}
+	if !s.arm(data) || !s.arm(children) || s.arm(data) || s.arm(children) {
+		t.Error("a watch was set twice, or not at all")
+	}
+	s.event(zk.Event{Type: zk.EventNodeDataChanged, Path: "/b"})
+	if s.arm(data) {
+		t.Error("another path's event counts")
+	}
+	s.event(zk.Event{Type: zk.EventNotWatching, Path: "/a"})
+	if !s.arm(data) || !s.arm(children) || !s.takeStale() {
+		t.Error("a watch that was given up is not set again")
+	}
+}
+
+// serverWatches asks the server how many watches it keeps.
+func serverWatches(t *testing.T, addr string) int {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "wchs"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, total, found := strings.Cut(string(answer), "Total watches:")
+	n, err := strconv.Atoi(strings.TrimSpace(total))
+	if !found || err != nil {
+		t.Fatalf("wchs says %q", answer)
+	}
+	return n
+}
