@@ -75,7 +75,7 @@ func (t *teller) execute(d *Task, e Execution, code task.Code) {
 		p.Call, p.Code, p.Answered = Start, task.Accepted, e.Start
 		d.Replies = append(d.Replies, p)
 	}
-	p.Call, p.Outcome, p.Code, p.Answered = Report, e.Outcome, code, e.End.Add(3*time.Millisecond)
+	p.Call, p.Code, p.Answered = Report, code, e.End.Add(3*time.Millisecond)
 	d.Replies = append(d.Replies, p)
 }
 
@@ -178,7 +178,11 @@ func everyExecution(seq int64, change func(*Execution)) func(*Task) {
 // accepted returns the answer that took the result of seq.
 func accepted(d *Task, seq int64) *Reply {
 	for i := range d.Replies {
-		if p := &d.Replies[i]; p.Call == Report && p.Seq == seq && p.Code == task.Accepted && p.Outcome == task.Success {
+		p := &d.Replies[i]
+		succeeded := slices.ContainsFunc(d.Executions, func(e Execution) bool {
+			return e.Seq == seq && e.Attempt == p.Attempt && e.Outcome == task.Success
+		})
+		if p.Call == Report && p.Seq == seq && p.Code == task.Accepted && succeeded {
 			return p
 		}
 	}
@@ -214,7 +218,7 @@ var faults = []fault{
 	{"a run of a chain is dropped", task.Blocking, Lost, dropRun(2)},
 	{"a result is never taken", task.Blocking, Lost, func(d *Task) { accepted(d, 5).Code = task.Superseded }},
 	{"a result is never answered", task.OneShot, Lost, func(d *Task) {
-		d.Replies = slices.DeleteFunc(d.Replies, func(p Reply) bool { return p.Outcome == task.Success })
+		d.Replies = nil
 	}},
 	{"a task is stuck in RUNNING", task.OneShot, Lost, func(d *Task) { d.Final.State, d.Final.Open = task.Running, 1 }},
 	{"a chain stops before max_count", task.Blocking, Lost, func(d *Task) { dropRun(5)(d); d.Final.Runs, d.Final.State = 4, task.Scheduled }},
@@ -247,9 +251,10 @@ var faults = []fault{
 		d.Replies = append(d.Replies, p)
 	}},
 	{"one failure is counted twice", task.NonBlocking, DuplicateResult, func(d *Task) {
-		p := *accepted(d, 2)
-		p.Outcome = task.Fail
-		d.Replies = append(d.Replies, p, p)
+		e := d.Executions[len(d.Executions)-1]
+		e.Attempt, e.Outcome = 9, task.Fail
+		newTeller(1).execute(d, e, task.Accepted)
+		d.Replies = append(d.Replies, d.Replies[len(d.Replies)-1])
 	}},
 	{"a run is scheduled before begin", task.NonBlocking, OutOfBounds, everyExecution(1, func(e *Execution) { e.ScheduledAt -= 1000 })},
 	{"a run is scheduled at end", task.NonBlocking, OutOfBounds, func(d *Task) {

@@ -183,6 +183,8 @@ type run struct {
 	executions []Execution
 	// accepted counts final results that were taken.
 	accepted int
+	// fails counts accepted failures by attempt; nil: none.
+	fails map[int32]int
 	// taken is when the accepted result was answered at the latest, and ended
 	// when its handler ended; 0: not known.
 	taken, ended Micros

@@ -137,12 +137,12 @@ func (f *Figures) run(r *run) {
 	}
 }
 
-func (f *Figures) reply(p *Reply) {
+func (f *Figures) reply(p *Reply, failed bool) {
 	if p.Code != task.Accepted {
 		return
 	}
 	f.note(p.Answered, func(c *Counts) *int64 { return &c.Results })
-	if p.Outcome == task.Success {
+	if !failed {
 		f.note(p.Answered, func(c *Counts) *int64 { return &c.Cycles })
 	}
 }

@@ -89,9 +89,6 @@ type Reply struct {
 	Attempt  int32
 	Listener uint16
 	Call     Call
-	// Outcome is what was reported; 0 for Start.
-	Outcome task.Outcome
-	// Code is 0 when the call failed, and what became of it is not known.
 	Code     task.Code
 	Answered Micros
 }

@@ -2,36 +2,52 @@ package check
 
 import "github.com/perceptor/perceptor/task"
 
-// reply notes the answer to a start or a report.
+// reply notes the answer to a report.
 func (k *checking) reply(p *Reply) {
 	if p.Call != Report {
 		return
 	}
-	k.figures.reply(p)
 	r := k.run(p.Seq)
-	if r == nil {
-		return
-	}
-	switch p.Code {
-	case task.Already, task.Finished, task.Unknown:
+	e := r.reported(p)
+	failed := e != nil && e.Outcome == task.Fail
+	k.figures.reply(p, failed)
+	switch {
+	case r == nil:
+	case p.Code == task.Already || p.Code == task.Finished || p.Code == task.Unknown:
 		r.closed = true
-	case task.Accepted:
-		if p.Outcome == task.Success {
-			r.take(p)
+	case p.Code == task.Accepted && !failed:
+		r.take(p, e)
+	case p.Code == task.Accepted:
+		if r.fails == nil {
+			r.fails = map[int32]int{}
 		}
+		r.fails[p.Attempt]++
 	}
 }
 
-// take notes an accepted final result.
-func (r *run) take(p *Reply) {
+// reported returns the execution that p answers the result of: the latest one of
+// the attempt before the answer. nil: there is none.
+func (r *run) reported(p *Reply) *Execution {
+	if r == nil {
+		return nil
+	}
+	var found *Execution
+	for i := range r.executions {
+		e := &r.executions[i]
+		if e.Attempt == p.Attempt && e.Listener == p.Listener && e.End <= p.Answered && (found == nil || e.End > found.End) {
+			found = e
+		}
+	}
+	return found
+}
+
+// take notes an accepted final result, that of e.
+func (r *run) take(p *Reply, e *Execution) {
 	r.accepted++
 	r.closed = true
-	if r.taken != 0 {
-		return
-	}
-	r.taken = p.Answered
-	for _, e := range r.executions {
-		if e.Attempt == p.Attempt && e.Listener == p.Listener {
+	if r.taken == 0 {
+		r.taken = p.Answered
+		if e != nil {
 			r.ended = e.End
 		}
 	}
@@ -42,19 +58,13 @@ func (k *checking) results() {
 	if !k.cfg.Replies {
 		return
 	}
-	fails := map[[2]int64]int{}
-	for _, p := range k.Replies {
-		if p.Call == Report && p.Code == task.Accepted && p.Outcome == task.Fail {
-			fails[[2]int64{p.Seq, int64(p.Attempt)}]++
-		}
-	}
-	for key, n := range fails {
-		if n > 1 {
-			k.violate(DuplicateResult, key[0], "%d failures of attempt %d were accepted", n, key[1])
-		}
-	}
 	for i := range k.runs {
 		r := &k.runs[i]
+		for attempt, n := range r.fails {
+			if n > 1 {
+				k.violate(DuplicateResult, r.seq, "%d failures of attempt %d were accepted", n, attempt)
+			}
+		}
 		if r.accepted > 1 {
 			k.violate(DuplicateResult, r.seq, "%d final results were accepted", r.accepted)
 		}

@@ -1,0 +1,176 @@
+package history
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
+)
+
+// fill sets every field of a struct to a random value of its type.
+func fill(v reflect.Value, rnd *rand.Rand) {
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Bool:
+			f.SetBool(rnd.IntN(2) == 1)
+		case reflect.Uint8:
+			f.SetUint(rnd.Uint64N(math.MaxUint8))
+		case reflect.Uint16:
+			f.SetUint(rnd.Uint64N(math.MaxUint16))
+		case reflect.Int16: // types, states, outcomes, codes: one byte each
+			f.SetInt(rnd.Int64N(math.MaxInt8))
+		case reflect.Int32:
+			f.SetInt(int64(int32(rnd.Uint32())))
+		default:
+			f.SetInt(rnd.Int64N(math.MaxInt64))
+		}
+	}
+}
+
+func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Create(dir, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	want := map[task.ID][4]any{}
+	for n := range 500 {
+		var (
+			a check.Add
+			e check.Execution
+			p check.Reply
+			f check.Final
+		)
+		id := task.ID(1000 + n)
+		for _, v := range []any{&a, &e, &p, &f} {
+			fill(reflect.ValueOf(v).Elem(), rnd)
+		}
+		a.ID, e.ID, p.ID, f.ID = id, id, id, id
+		w.Add(a)
+		w.Execution(e)
+		w.Reply(p)
+		w.Final(f)
+		want[id] = [4]any{a, e, p, f}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for i := range parts {
+		var r records
+		if err := r.load(dir, i); err != nil {
+			t.Fatal(err)
+		}
+		for j, a := range r.adds {
+			seen++
+			if got := [4]any{a, r.executions[j], r.replies[j], r.finals[j]}; got != want[a.ID] {
+				t.Fatalf("got %+v, want %+v", got, want[a.ID])
+			}
+		}
+	}
+	if seen != len(want) {
+		t.Errorf("%d tasks came back, want %d", seen, len(want))
+	}
+}
+
+const begin = task.Instant(1_800_000_000_000)
+
+// write records a one-shot task from two processes.
+func write(adder, listener *Writer, number int64, id task.ID, answer check.Answer) {
+	a := check.Add{Number: number, Answer: answer, Type: task.OneShot, Begin: begin, End: task.Never, MaxCount: 1}
+	if answer == check.Acknowledged {
+		a.ID = id
+	}
+	adder.Add(a)
+	if id == 0 {
+		return
+	}
+	start := check.Of(begin).Add(time.Millisecond)
+	listener.Execution(check.Execution{Number: number, ID: id, Seq: 1, Attempt: 1, ScheduledAt: begin, Start: start, End: start, Outcome: task.Success})
+	listener.Reply(check.Reply{ID: id, Seq: 1, Attempt: 1, Call: check.Report, Code: task.Accepted, Answered: start})
+	adder.Final(check.Final{ID: id, Number: number, Type: task.OneShot, State: task.Running, Begin: begin, End: task.Never, MaxCount: 1, Runs: 1, Open: 1})
+	adder.Final(check.Final{ID: id, Number: number, Type: task.OneShot, State: task.Completed, Begin: begin, End: task.Never, MaxCount: 1, Runs: 1})
+}
+
+func checked(t *testing.T, records func(adder, listener *Writer)) check.Result {
+	t.Helper()
+	dir := t.TempDir()
+	adder, err := Create(dir, "loadtest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := Create(dir, "listener")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records(adder, listener)
+	if err := adder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := check.New(check.Config{Quiet: check.Of(begin + 1000), Finals: true, Replies: true})
+	if err := Check(dir, c); err != nil {
+		t.Fatal(err)
+	}
+	return c.Result()
+}
+
+func TestRecordsOfSeveralProcessesMeetInTheirTask(t *testing.T) {
+	r := checked(t, func(adder, listener *Writer) {
+		for n := range int64(2000) {
+			write(adder, listener, n, task.ID(512*n+512+n%512), check.Acknowledged)
+		}
+	})
+	if r.Total() != 0 || r.Figures.Tasks != 2000 || r.Figures.Runs != 2000 {
+		t.Errorf("%d tasks, %d runs, %v", r.Figures.Tasks, r.Figures.Runs, r.Examples)
+	}
+}
+
+func TestATaskOfAnUnansweredAddIsFoundByItsNumber(t *testing.T) {
+	r := checked(t, func(adder, listener *Writer) {
+		write(adder, listener, 1, 513, check.NotKnown)
+		write(adder, listener, 2, 0, check.NotKnown)
+		write(adder, listener, 3, 0, check.Refused)
+	})
+	if r.Total() != 0 || r.Figures.NotKnown != 2 || r.Figures.Refused != 1 || r.Figures.Runs != 1 {
+		t.Errorf("%+v, %v", r.Figures, r.Examples)
+	}
+}
+
+func TestAnAddThatStoredTwiceIsFound(t *testing.T) {
+	r := checked(t, func(adder, listener *Writer) {
+		write(adder, listener, 1, 513, check.NotKnown)
+		write(adder, listener, 1, 1025, check.NotKnown)
+	})
+	if r.Violations[check.Phantom] != 1 {
+		t.Errorf("found %v, want one phantom", r.Examples)
+	}
+}
+
+func TestARefusedTaskThatFiresIsFound(t *testing.T) {
+	r := checked(t, func(adder, listener *Writer) { write(adder, listener, 1, 513, check.Refused) })
+	if r.Violations[check.Phantom] != 1 {
+		t.Errorf("found %v, want one phantom", r.Examples)
+	}
+}
+
+func TestADamagedHistoryIsAnError(t *testing.T) {
+	for name, content := range map[string][]byte{"torn": {tagAdd, 1, 2, 3}, "unknown": {99}} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, partName(7, "x")), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(dir, check.New(check.Config{})); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
