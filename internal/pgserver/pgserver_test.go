@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,7 +31,12 @@ func TestMain(m *testing.M) {
 		beParent(dir)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if dir, _ := template(); dir != "" {
+			os.RemoveAll(dir)
+		}
+		os.Exit(code)
+	}))
 }
 
 func beParent(dir string) {
@@ -55,6 +61,36 @@ func dataDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, "data")
+}
+
+// template is a data directory that most tests copy, since making one takes a second.
+var template = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "perceptor-pgserver-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return dir, err
+	}
+	s, err := Start(context.Background(), Options{DataDir: filepath.Join(dir, "data"), Scratch: true})
+	if err != nil {
+		return dir, err
+	}
+	return dir, s.Stop(context.Background())
+})
+
+// madeDataDir returns a data directory that a server has used.
+func madeDataDir(t *testing.T) string {
+	t.Helper()
+	from, err := template()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := dataDir(t)
+	if out, err := exec.Command("cp", "-a", filepath.Join(from, "data"), dir).CombinedOutput(); err != nil {
+		t.Fatalf("copy data directory: %v: %s", err, out)
+	}
+	return dir
 }
 
 func start(t *testing.T, opts Options) *Server {
@@ -133,7 +169,7 @@ func TestDataAndPasswordSurviveStopAndKill(t *testing.T) {
 }
 
 func TestPausedServerDoesNotAnswerUntilResumed(t *testing.T) {
-	s := start(t, Options{DataDir: dataDir(t)})
+	s := start(t, Options{DataDir: madeDataDir(t)})
 	conn, err := pgx.Connect(t.Context(), s.DSN())
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +202,7 @@ func TestPausedServerDoesNotAnswerUntilResumed(t *testing.T) {
 }
 
 func TestPausedServerCanBeStopped(t *testing.T) {
-	s := start(t, Options{DataDir: dataDir(t)})
+	s := start(t, Options{DataDir: madeDataDir(t)})
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +210,7 @@ func TestPausedServerCanBeStopped(t *testing.T) {
 }
 
 func TestNoServerOutlivesAKilledParent(t *testing.T) {
-	dir := dataDir(t)
+	dir := madeDataDir(t)
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"="+dir)
 	out, err := parent.StdoutPipe()
@@ -218,7 +254,7 @@ func TestNoServerOutlivesAKilledParent(t *testing.T) {
 }
 
 func TestDataDirOfARunningServerIsRefused(t *testing.T) {
-	s := start(t, Options{DataDir: dataDir(t)})
+	s := start(t, Options{DataDir: madeDataDir(t)})
 	_, err := Start(t.Context(), Options{DataDir: s.DataDir()})
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), s.DataDir()) {
 		t.Fatalf("got %v, want %v with the directory", err, ErrInUse)
@@ -229,8 +265,7 @@ func TestDataDirOfARunningServerIsRefused(t *testing.T) {
 }
 
 func TestTwoStartsOnOneDataDirGiveOneServer(t *testing.T) {
-	dir := dataDir(t)
-	stop(t, start(t, Options{DataDir: dir}))
+	dir := madeDataDir(t)
 	type result struct {
 		s   *Server
 		err error
@@ -258,8 +293,7 @@ func TestTwoStartsOnOneDataDirGiveOneServer(t *testing.T) {
 }
 
 func TestStalePidFileIsRecognised(t *testing.T) {
-	dir := dataDir(t)
-	stop(t, start(t, Options{DataDir: dir}))
+	dir := madeDataDir(t)
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)
@@ -292,8 +326,7 @@ func serverOwns(path string) error {
 }
 
 func TestUnreadablePidFileIsNamed(t *testing.T) {
-	dir := dataDir(t)
-	stop(t, start(t, Options{DataDir: dir}))
+	dir := madeDataDir(t)
 	file := filepath.Join(dir, pidName)
 	if err := os.WriteFile(file, []byte("what?\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -371,7 +404,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
-	_, err = Start(t.Context(), Options{DataDir: dataDir(t), Port: port, Scratch: true})
+	_, err = Start(t.Context(), Options{DataDir: madeDataDir(t), Port: port})
 	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), strconv.Itoa(port)) {
 		t.Errorf("got %v, want %v with port %d", err, ErrPortInUse, port)
 	}
@@ -379,7 +412,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 
 func TestSettingsAreApplied(t *testing.T) {
 	s := start(t, Options{
-		DataDir:   dataDir(t),
+		DataDir:   madeDataDir(t),
 		Settings:  map[string]string{"work_mem": "7MB"},
 		Preferred: map[string]string{"wal_compression": "brotli", "maintenance_work_mem": "9MB"},
 	})
@@ -397,14 +430,14 @@ func TestSettingsAreApplied(t *testing.T) {
 }
 
 func TestServersLastWordsExplainAFailedStart(t *testing.T) {
-	_, err := Start(t.Context(), Options{DataDir: dataDir(t), Scratch: true, Settings: map[string]string{"work_mem": "much"}})
+	_, err := Start(t.Context(), Options{DataDir: madeDataDir(t), Settings: map[string]string{"work_mem": "much"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "work_mem"`) {
 		t.Errorf("got %v, want the server's complaint", err)
 	}
 }
 
 func TestWrongPasswordIsRefused(t *testing.T) {
-	s := start(t, Options{DataDir: dataDir(t)})
+	s := start(t, Options{DataDir: madeDataDir(t)})
 	conn, err := pgx.Connect(t.Context(), strings.Replace(s.DSN(), s.password, "guess", 1))
 	if err == nil {
 		conn.Close(t.Context())

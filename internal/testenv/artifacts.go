@@ -211,7 +211,7 @@ func download(ctx context.Context, address, path string) error {
 func fetchByMaven(ctx context.Context, name string, all []artifact, dir string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
-		return fmt.Errorf("Maven is needed to fetch %s once; install it with: apt-get install maven, or set %s to the address of a Maven repository, or %s to a running %s", //nolint:staticcheck // a name begins it
+		return fmt.Errorf("Maven is needed to fetch %s once; install it with: apt-get install maven, or set %s to the address of a Maven repository, or %s to a running %s",
 			name, mirrorVariable, variableOf[name], name)
 	}
 	project, err := os.MkdirTemp("", "perceptor-maven-")

@@ -142,7 +142,7 @@ func joinable(ctx context.Context, addr string) error {
 		return found.Error
 	}
 	if found.Coordinator == nil || found.Coordinator.Port == 0 {
-		return errors.New("Kafka names no coordinator yet") //nolint:staticcheck // a name begins it
+		return errors.New("Kafka names no coordinator yet")
 	}
 	return nil
 }
