@@ -35,7 +35,7 @@ func init() {
 // newGateway returns the HTTP side: JSON in, through the gate, JSON out.
 func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 	mux := runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, strictJSON{new(runtime.JSONPb)}),
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, newStrictJSON()),
 		runtime.WithIncomingHeaderMatcher(passedOn),
 		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
 			writeError(w, err)

@@ -285,12 +285,19 @@ func replyFor(t testing.TB, method string) proto.Message {
 	return must(protoregistry.GlobalTypes.FindMessageByName(d.Output().FullName()))(t).New().Interface()
 }
 
-// requestFor returns an empty request of a method.
+// requestFor returns a request of a method whose texts are "x", so that all of
+// its HTTP path is there.
 func requestFor(t testing.TB, method string) proto.Message {
 	t.Helper()
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	d := must(protoregistry.GlobalFiles.FindDescriptorByName(name))(t).(protoreflect.MethodDescriptor)
-	return must(protoregistry.GlobalTypes.FindMessageByName(d.Input().FullName()))(t).New().Interface()
+	m := must(protoregistry.GlobalTypes.FindMessageByName(d.Input().FullName()))(t).New()
+	for i := range m.Descriptor().Fields().Len() {
+		if f := m.Descriptor().Fields().Get(i); f.Kind() == protoreflect.StringKind {
+			m.Set(f, protoreflect.ValueOfString("x"))
+		}
+	}
+	return m.Interface()
 }
 
 // Short names of methods.

@@ -18,6 +18,8 @@ import (
 // anything after the one value of a body. Its errors say where in the body.
 type strictJSON struct{ *runtime.JSONPb }
 
+func newStrictJSON() strictJSON { return strictJSON{new(runtime.JSONPb)} }
+
 // NewDecoder returns a decoder of one whole body.
 func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
@@ -31,15 +33,19 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 		case len(bytes.TrimSpace(body)) == 0:
 			return io.EOF // the library takes it for an empty message
 		}
-		var whole json.RawMessage
-		if err := json.Unmarshal(body, &whole); err != nil {
-			return err
-		}
-		if err := j.Unmarshal(body, v); err != nil {
-			return locate(body, err)
-		}
-		return nil
+		return j.decode(body, v)
 	})
+}
+
+func (j strictJSON) decode(body []byte, v any) error {
+	var whole json.RawMessage
+	if err := json.Unmarshal(body, &whole); err != nil {
+		return err
+	}
+	if err := j.Unmarshal(body, v); err != nil {
+		return locate(body, err)
+	}
+	return nil
 }
 
 // position is how the protobuf library says where in a text an error is.

@@ -123,8 +123,8 @@ func eachEntry[E, V any](entries []E, read func(E) (V, *task.Fault), answer func
 
 func replyOf(r task.Reply) *perceptorv1.RunReply {
 	code := perceptorv1.RunCode(r.Code)
-	if _, known := perceptorv1.RunCode_name[int32(code)]; !known {
-		code = perceptorv1.RunCode_RUN_CODE_RETRY
+	if _, known := perceptorv1.RunCode_name[int32(code)]; !known || code == 0 {
+		code = perceptorv1.RunCode_RUN_CODE_RETRY // changes nothing, and is asked again
 	}
 	return &perceptorv1.RunReply{Code: code, Lease: lease(r.Lease), Field: r.Field, Message: shortened(r.Message)}
 }

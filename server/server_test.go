@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+func TestAStopLetsCallsUnderWayFinish(t *testing.T) {
+	b := setup(t)
+	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
+	answered := make(chan answer, 1)
+	go func() {
+		answered <- b.overHTTP("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: 1000}, nil)
+	}()
+	<-b.tasks.holding
+	b.stop()
+	waitFor(t, func() bool { return b.server.Ready() != nil })
+	close(b.tasks.hold)
+	if a := <-answered; a.http != http.StatusNotFound {
+		t.Errorf("the call under way: %d %s", a.http, a.message)
+	}
+}
+
+func TestAStopCutsCallsOffWhenTheGracePeriodEnds(t *testing.T) {
+	b := setup(t, func(c *Config) { c.Grace = 10 * time.Millisecond })
+	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
+	answered := make(chan answer, 1)
+	go func() {
+		answered <- b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: 1000}, &perceptorv1.Task{})
+	}()
+	<-b.tasks.holding
+	b.stop()
+	if a := <-answered; a.code != codes.Unavailable && a.code != codes.Canceled {
+		t.Errorf("%s %s", a.code, a.message)
+	}
+}
+
+func TestAHealthWatchDoesNotHoldUpAStop(t *testing.T) {
+	b := setup(t, func(c *Config) { c.Grace = time.Hour })
+	watch := must(grpc_health_v1.NewHealthClient(b.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{}))(t)
+	for must(watch.Recv())(t).Status != grpc_health_v1.HealthCheckResponse_SERVING {
+	}
+	b.stop()
+	for {
+		if _, err := watch.Recv(); err != nil {
+			break
+		}
+	}
+	if err := b.server.Ready(); err == nil {
+		t.Error("ready after the stop")
+	}
+}
+
+func TestAListenerThatFailsEndsRunWithItsError(t *testing.T) {
+	web := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	rpc := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_ = web.Close()
+	s := must(New(Config{GRPC: rpc, HTTP: web}, someDeps()))(t)
+	err := s.Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "serve HTTP on 127.0.0.1") {
+		t.Errorf("%v", err)
+	}
+}
+
+func someDeps() Deps {
+	return Deps{
+		Tasks: &fakeTasks{}, Runs: &fakeRuns{}, Admin: newFakeAdmin(), Auth: &fakeAuth{},
+		Delivery: func(Tenant) Delivery { return Delivery{} },
+	}
+}
+
+func TestAServerThatLacksSomethingIsNotMade(t *testing.T) {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	_, err := New(Config{MaxCalls: -1, Grace: -1}, someDeps())
+	for _, want := range []string{"GRPC", "MaxCalls: -1", "Grace: -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	d := someDeps()
+	d.Auth = nil
+	if _, err := New(Config{GRPC: l}, d); err == nil {
+		t.Error("made without an authenticator")
+	}
+}
+
+func TestAnswersCarryTheHeadersThatProtectBrowsers(t *testing.T) {
+	b := setup(t)
+	for _, path := range []string{"/v1/openapi.json", "/v1/tasks", "/", "/v1/nothing"} {
+		a := b.fetch("acme-secret", http.MethodGet, path, "", nil)
+		for header, want := range map[string]string{
+			"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
+			"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Content-Type": "application/json",
+		} {
+			if got := a.header.Get(header); got != want {
+				t.Errorf("%s: %s: %q, want %q", path, header, got, want)
+			}
+		}
+	}
+}
+
+func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
+	b := setup(t)
+	for _, c := range []struct {
+		verb, path string
+		want       int
+	}{
+		{http.MethodGet, "/v1/nothing", http.StatusNotFound},
+		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed},
+		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed},
+	} {
+		a := b.fetch("acme-secret", c.verb, c.path, "", nil)
+		if a.http != c.want || a.reason != "NO_SUCH_CALL" {
+			t.Errorf("%s %s: %d %s", c.verb, c.path, a.http, a.body)
+		}
+	}
+	r := must(http.NewRequest(http.MethodGet, "http://memory/v1/tasks/600", nil))(t)
+	r.Header.Set("X-HTTP-Method-Override", "POST")
+	if a := b.do("acme-secret", r, nil); a.http != http.StatusNotFound || a.message != "no such task" {
+		t.Errorf("a method override was obeyed: %s", a.body)
+	}
+}
+
+func TestJSONNamesEnumsAndLeavesDefaultsOut(t *testing.T) {
+	b := setup(t)
+	b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: recurring()}, &perceptorv1.AddTaskResponse{})
+	body := strings.ReplaceAll(string(b.fetch("acme-secret", http.MethodGet, "/v1/tasks/519", "", nil).body), " ", "")
+	for _, want := range []string{`"id":"519"`, `"type":"NON_BLOCKING"`, `"state":"SCHEDULED"`, `"interval":"3600s"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s is not in %s", want, body)
+		}
+	}
+	for _, not := range []string{"paused", "finishTime", "stopOnFailure", "missedCount"} {
+		if strings.Contains(body, not) {
+			t.Errorf("%s is in %s", not, body)
+		}
+	}
+	if empty := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?kind=none", "", nil); strings.TrimSpace(string(empty.body)) != "{}" {
+		t.Errorf("an empty list is %s", empty.body)
+	}
+}
+
+// waitFor waits until a condition holds that nothing announces.
+func waitFor(t *testing.T, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("waited in vain")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
