@@ -115,7 +115,7 @@ type history struct {
 func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 	b := setup(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		b.exec(`TRUNCATE task, task_done, dead_run, outbox`)
+		b.empty()
 		b.setClock(1_000_000_000_000)
 		h := &history{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{},
 			m: &model{tenant: b.tenant, kins: map[task.ID]*task.Kin{}, done: map[task.ID]task.State{}}}

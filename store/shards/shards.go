@@ -54,7 +54,7 @@ import (
 //go:embed sql/*.sql
 var sqlFiles embed.FS
 
-var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
+var sql = planted(statement.MustLoad(fs.Sub(sqlFiles, "sql")))
 
 // Config tunes a [Store]. The zero value takes all defaults.
 type Config struct {

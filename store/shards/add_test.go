@@ -1,0 +1,167 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// running starts the store's groups and stops them when the test ends.
+func (b *bundle) running() *bundle {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := async(func() error { return b.Run(ctx) })
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Error(err)
+		}
+	})
+	return b
+}
+
+func TestRepeatedRequestStoresNothingAndGetsTheFirstAnswer(t *testing.T) {
+	b := setup(t).running()
+	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{
+		b.spec(task.OneShot),
+		b.spec(task.OneShot, func(s *task.Spec) { s.Begin, s.End = 1, b.now }), // has ended
+		b.spec(task.Blocking),
+	}}
+	first, err := b.Add(t.Context(), req)
+	if err != nil || first.Replayed || first.Items[0].ID == 0 || len(first.Items[1].Faults) != 1 || first.Items[2].ID == 0 {
+		t.Fatalf("first = %+v, %v", first, err)
+	}
+	again, err := b.Add(t.Context(), req)
+	if err != nil || !again.Replayed || again.Items[0].ID != first.Items[0].ID || len(again.Items[1].Faults) != 1 || again.Items[2].ID != first.Items[2].ID {
+		t.Fatalf("again = %+v, %v", again, err)
+	}
+	if rows := b.rows(); len(rows) != 2 {
+		t.Fatalf("%d rows are stored", len(rows))
+	}
+	req.Hash[0]++
+	if _, err := b.Add(t.Context(), req); task.CodeOf(err) != task.AlreadyExists {
+		t.Fatalf("another body under the same request_id: %v", err)
+	}
+}
+
+func TestAddWhoseAnswerWasLostIsStoredOnce(t *testing.T) {
+	lost := true
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			if point == "add:"+AfterCommit && lost {
+				lost = false
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+	}).running()
+	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot)}}
+	if _, err := b.Add(t.Context(), req); task.CodeOf(err) != task.Unavailable {
+		t.Fatalf("the lost answer: %v", err)
+	}
+	again, err := b.Add(t.Context(), req)
+	if err != nil || !again.Replayed {
+		t.Fatalf("again = %+v, %v", again, err)
+	}
+	if rows := b.rows(); len(rows) != 1 {
+		t.Fatalf("%d rows are stored", len(rows))
+	}
+}
+
+func TestConcurrentAddsOfOneRequestStoreItOnce(t *testing.T) {
+	b := setup(t).running()
+	other := New(b.cluster, Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := async(func() error { return other.Run(ctx) })
+	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot), b.spec(task.OneShot)}}
+	ids := make(chan task.ID, 40)
+	var g errgroup.Group
+	for i := range 40 {
+		g.Go(func() error {
+			s := []*Store{b.Store, other}[i%2]
+			r, err := s.Add(context.Background(), req)
+			if err == nil {
+				ids <- r.Items[1].ID
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	cancel()
+	if err := errors.Join(err, <-done); err != nil {
+		t.Fatal(err)
+	}
+	first := <-ids
+	for range 39 {
+		if id := <-ids; id != first {
+			t.Fatalf("ids %s and %s", first, id)
+		}
+	}
+	if rows := b.rows(); len(rows) != 2 {
+		t.Fatalf("%d rows are stored", len(rows))
+	}
+}
+
+func TestOneBadRowFailsNobodyElse(t *testing.T) {
+	b := setup(t)
+	good := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{b.spec(task.OneShot)}}, shard: task.Shard(b.d * task.ShardsPerDatabase)}
+	broken := b.spec(task.NonBlocking)
+	broken.Interval = -time.Second // has passed no validation
+	bad := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{broken}}, shard: good.shard}
+	errs := b.dbs[b.d].doAdds(context.Background(), []*adding{good, bad})
+	if (errs[0] == nil) == (errs[1] == nil) {
+		t.Fatalf("errors = %v", errs)
+	}
+	if rows := b.rows(); len(rows) != 1 {
+		t.Fatalf("%d rows are stored", len(rows))
+	}
+}
+
+func TestAddAfterTheStoreHasStoppedIsRefused(t *testing.T) {
+	b := setup(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := b.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Add(t.Context(), task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{b.spec(task.OneShot)}})
+	if task.CodeOf(err) != task.Unavailable {
+		t.Fatal(err)
+	}
+}
+
+func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
+	b := setup(t, func(c *Config) { c.PurgeEvery = 10 * time.Millisecond }).running()
+	id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.Retention = time.Hour }))[0]
+	if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Get(t.Context(), b.tenant, id); err != nil || got.State != task.Cancelled {
+		t.Fatalf("get = %+v, %v", got, err)
+	}
+	b.advance(25 * time.Hour)
+	b.eventually("keys and finished tasks are gone", func() bool {
+		var n int
+		err := b.cluster.Pool(b.d).QueryRow(t.Context(), `SELECT (SELECT count(*) FROM task_key) + (SELECT count(*) FROM task_done)`).Scan(&n)
+		return err == nil && n == 0
+	})
+	if _, err := b.Get(t.Context(), b.tenant, id); task.CodeOf(err) != task.NotFound {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a condition holds.
+func (b *bundle) eventually(what string, holds func() bool) {
+	b.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
