@@ -15,28 +15,18 @@ type Tasks interface {
 	// Add stores the specs of one request. It returns one item for each, in
 	// their order; an error means that the outcome of all is unknown or nothing
 	// was stored. [task.AlreadyExists]: the RequestID was used with another Hash.
-	Add(ctx context.Context, r AddRequest) (AddResult, error)
+	Add(ctx context.Context, r task.AddRequest) (task.AddResult, error)
 	// Get returns a task, living or retained.
-	Get(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	// List returns the page of tasks after a cursor.
-	List(ctx context.Context, q ListQuery) (ListPage, error)
+	List(ctx context.Context, q task.ListQuery) (task.ListPage, error)
 	// Cancel ends a task and returns it; a finished one stays as it is.
-	Cancel(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	// Pause and Resume set the flag and return the task; a finished task is a
 	// [task.FailedPrecondition].
-	Pause(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
-	Resume(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error)
+	Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
+	Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 }
-
-// What the store is asked and answers, in the words of package task.
-type (
-	AddRequest = task.AddRequest
-	AddResult  = task.AddResult
-	AddItem    = task.AddItem
-	Snapshot   = task.Snapshot
-	ListQuery  = task.ListQuery
-	ListPage   = task.ListPage
-)
 
 // Runs takes what listeners say about runs. Every method answers each entry, in
 // the order given; an error means that the outcome of all entries is unknown.
@@ -80,6 +70,7 @@ type Authenticator interface {
 // Scope says which calls a token is good for. The numbers are those of the API.
 type Scope int16
 
+// The scopes.
 const (
 	TenantScope Scope = 1 // TaskService and RunService of one tenant
 	AdminScope  Scope = 2 // AdminService

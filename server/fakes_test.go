@@ -69,58 +69,58 @@ const fakeNow task.Instant = 1795255200000
 // fakeTasks keeps tasks in memory, by the rules that the interface states.
 type fakeTasks struct {
 	mu       sync.Mutex
-	tasks    map[task.ID]*Snapshot
-	requests map[string]AddRequest
-	replies  map[string]AddResult
-	adds     []AddRequest
-	lists    []ListQuery
+	tasks    map[task.ID]*task.Snapshot
+	requests map[string]task.AddRequest
+	replies  map[string]task.AddResult
+	adds     []task.AddRequest
+	lists    []task.ListQuery
 	err      error
 	panics   bool
 	hold     chan struct{} // when not nil, Get waits for it or for its context
 	holding  chan struct{} // when not nil, Get says that it waits
 }
 
-func (f *fakeTasks) Add(_ context.Context, r AddRequest) (AddResult, error) {
+func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.adds = append(f.adds, r)
 	if f.err != nil {
-		return AddResult{}, f.err
+		return task.AddResult{}, f.err
 	}
 	key := fmt.Sprint(r.Tenant, r.RequestID)
 	if known, ok := f.requests[key]; ok && r.RequestID != "" {
 		if known.Hash != r.Hash {
-			return AddResult{}, task.Errorf(task.AlreadyExists, "request_id %q was used for another request", r.RequestID)
+			return task.AddResult{}, task.Errorf(task.AlreadyExists, "request_id %q was used for another request", r.RequestID)
 		}
 		reply := f.replies[key]
 		reply.Replayed = true
 		return reply, nil
 	}
-	reply := AddResult{}
+	reply := task.AddResult{}
 	for _, s := range r.Specs {
 		if faults := s.Settle(fakeNow); len(faults) > 0 {
-			reply.Items = append(reply.Items, AddItem{Faults: faults})
+			reply.Items = append(reply.Items, task.AddItem{Faults: faults})
 			continue
 		}
 		id := task.NewID(int64(len(f.tasks)+1), 7)
-		f.put(&Snapshot{Row: *task.NewRow(r.Tenant, id, &s, fakeNow), FinishedAt: task.Never})
-		reply.Items = append(reply.Items, AddItem{ID: id})
+		f.put(&task.Snapshot{Row: *task.NewRow(r.Tenant, id, &s, fakeNow), FinishedAt: task.Never})
+		reply.Items = append(reply.Items, task.AddItem{ID: id})
 	}
 	if f.requests == nil {
-		f.requests, f.replies = map[string]AddRequest{}, map[string]AddResult{}
+		f.requests, f.replies = map[string]task.AddRequest{}, map[string]task.AddResult{}
 	}
 	f.requests[key], f.replies[key] = r, reply
 	return reply, nil
 }
 
-func (f *fakeTasks) put(s *Snapshot) {
+func (f *fakeTasks) put(s *task.Snapshot) {
 	if f.tasks == nil {
-		f.tasks = map[task.ID]*Snapshot{}
+		f.tasks = map[task.ID]*task.Snapshot{}
 	}
 	f.tasks[s.ID] = s
 }
 
-func (f *fakeTasks) find(tenant int32, id task.ID) (*Snapshot, error) {
+func (f *fakeTasks) find(tenant int32, id task.ID) (*task.Snapshot, error) {
 	if f.panics {
 		panic("secret detail of the store")
 	}
@@ -137,7 +137,7 @@ func (f *fakeTasks) find(tenant int32, id task.ID) (*Snapshot, error) {
 	return s, nil
 }
 
-func (f *fakeTasks) Get(ctx context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+func (f *fakeTasks) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	if f.hold != nil {
 		close(f.holding)
 		select {
@@ -151,7 +151,7 @@ func (f *fakeTasks) Get(ctx context.Context, tenant int32, id task.ID) (*Snapsho
 	return f.find(tenant, id)
 }
 
-func (f *fakeTasks) Cancel(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+func (f *fakeTasks) Cancel(_ context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.find(tenant, id)
@@ -161,15 +161,15 @@ func (f *fakeTasks) Cancel(_ context.Context, tenant int32, id task.ID) (*Snapsh
 	return s, err
 }
 
-func (f *fakeTasks) Pause(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+func (f *fakeTasks) Pause(_ context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return f.flag(tenant, id, true)
 }
 
-func (f *fakeTasks) Resume(_ context.Context, tenant int32, id task.ID) (*Snapshot, error) {
+func (f *fakeTasks) Resume(_ context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return f.flag(tenant, id, false)
 }
 
-func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*Snapshot, error) {
+func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*task.Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.find(tenant, id)
@@ -183,12 +183,12 @@ func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*Snapshot, erro
 	return s, nil
 }
 
-func (f *fakeTasks) List(_ context.Context, q ListQuery) (ListPage, error) {
+func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lists = append(f.lists, q)
 	if f.err != nil {
-		return ListPage{}, f.err
+		return task.ListPage{}, f.err
 	}
 	var ids []task.ID
 	for id, s := range f.tasks {
@@ -197,7 +197,7 @@ func (f *fakeTasks) List(_ context.Context, q ListQuery) (ListPage, error) {
 		}
 	}
 	slices.Sort(ids)
-	page := ListPage{}
+	page := task.ListPage{}
 	for i, id := range ids {
 		if i == q.Limit {
 			page.Next = ids[i-1]

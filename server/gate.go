@@ -146,9 +146,9 @@ func (g *gate) panicked(ctx context.Context, c *call, p any) error {
 // finish turns the error of a call into its answer, and tells logs and metrics.
 // Errors that say what is wrong with a request are not logged: they may quote it.
 func (g *gate) finish(ctx context.Context, c *call, err error) error {
-	answer, hidden := statusOf(err)
+	hidden, answer := statusOf(err)
 	if err != nil && ctx.Err() == context.Canceled {
-		answer, hidden = status.FromContextError(ctx.Err()).Err(), false
+		hidden, answer = false, status.FromContextError(context.Canceled).Err()
 	}
 	code, took := status.Code(answer), time.Since(c.began)
 	g.events.called(strings.TrimPrefix(c.method, "/"), code, took)

@@ -99,11 +99,6 @@ func must[V any](v V, err error) func(testing.TB) V {
 	}
 }
 
-// as returns a context that carries a secret over gRPC.
-func as(secret string) context.Context {
-	return metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+secret)
-}
-
 // answer is what a caller gets, over either side.
 type answer struct {
 	code    codes.Code
@@ -159,7 +154,10 @@ func (b *bundle) do(secret string, r *http.Request, reply proto.Message) answer 
 	if secret != "" {
 		r.Header.Set("Authorization", "Bearer "+secret)
 	}
-	response := must(b.web.Do(r))(b.t)
+	response, err := b.web.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	defer response.Body.Close()
 	raw := must(io.ReadAll(response.Body))(b.t)
 	if response.StatusCode == http.StatusOK {

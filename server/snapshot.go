@@ -13,7 +13,7 @@ import (
 )
 
 // taskOf returns a snapshot in the words of the API.
-func taskOf(s *Snapshot) (*perceptorv1.Task, error) {
+func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 	var params perceptorv1.Params
 	if err := proto.Unmarshal(s.Params, &params); err != nil {
 		return nil, fmt.Errorf("decode params of task %d: %w", s.ID, err)

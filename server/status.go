@@ -99,23 +99,23 @@ func withoutPrefix(text string) string {
 
 // statusOf turns what a method returned into what the caller sees. hidden is
 // true when the caller learns less than err says, so that it has to be logged.
-func statusOf(err error) (answer error, hidden bool) {
+func statusOf(err error) (hidden bool, answer error) {
 	if err == nil {
-		return nil, false
+		return false, nil
 	}
 	var e *task.Error
 	switch {
 	case errors.As(err, &e):
-		return fromTask(e), e.Err != nil || e.Code == task.Internal
+		return e.Err != nil || e.Code == task.Internal, fromTask(e)
 	case errors.Is(err, context.Canceled):
-		return errStopping, true
+		return true, errStopping
 	case errors.Is(err, context.DeadlineExceeded):
-		return reasoned(codes.DeadlineExceeded, "DEADLINE", "the call took too long; its outcome is unknown"), true
+		return true, reasoned(codes.DeadlineExceeded, "DEADLINE", "the call took too long; its outcome is unknown")
 	}
 	if _, ok := status.FromError(err); ok {
-		return err, false
+		return false, err
 	}
-	return errInternal, true
+	return true, errInternal
 }
 
 func fromTask(e *task.Error) error {

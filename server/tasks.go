@@ -127,7 +127,7 @@ func asked(t *perceptorv1.Task) *perceptorv1.Task {
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
 	if len(b.specs) > 0 {
-		done, err := s.store.Add(ctx, AddRequest{
+		done, err := s.store.Add(ctx, task.AddRequest{
 			Tenant: tenant.ID, RequestID: requestID, Hash: b.hash, Specs: b.specs,
 		})
 		if err != nil {
@@ -207,7 +207,7 @@ func (s *taskService) ResumeTask(ctx context.Context, r *perceptorv1.ResumeTaskR
 
 // one does a step on one task of the caller. Whatever the reason that there is
 // no such task, the answer is the same.
-func one(ctx context.Context, id int64, step func(context.Context, int32, task.ID) (*Snapshot, error)) (*perceptorv1.Task, error) {
+func one(ctx context.Context, id int64, step func(context.Context, int32, task.ID) (*task.Snapshot, error)) (*perceptorv1.Task, error) {
 	if id <= 0 {
 		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", id)})
 	}
@@ -247,7 +247,7 @@ func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksReq
 	return reply, nil
 }
 
-func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (ListQuery, []task.Fault) {
+func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (task.ListQuery, []task.Fault) {
 	limit, badSize := pageSize(r.PageSize)
 	cursor, badToken := cursorOf(hash, r.PageToken)
 	faults := present(badSize, badToken)
@@ -266,7 +266,7 @@ func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (List
 	if _, known := perceptorv1.Task_State_name[int32(r.State)]; !known {
 		faults = append(faults, faultf("state", "%d is not one of SCHEDULED, RUNNING, COMPLETED, CANCELLED, FAILED", int32(r.State)))
 	}
-	return ListQuery{
+	return task.ListQuery{
 		Tenant: tenant, After: task.ID(after), Limit: limit,
 		Kind: r.Kind, Type: task.Type(r.Type), State: task.State(r.State),
 	}, faults

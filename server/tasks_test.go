@@ -242,7 +242,7 @@ func TestCancelPauseAndResumeReturnTheTask(t *testing.T) {
 }
 
 func TestARunningTaskShowsItsRun(t *testing.T) {
-	s := &Snapshot{FinishedAt: task.Never, Row: task.Row{
+	s := &task.Snapshot{FinishedAt: task.Never, Row: task.Row{
 		ID: 1024, Type: task.Blocking, State: task.Running, Attempt: 3, Seq: 5, End: task.Never, DueAt: task.Never, ScheduledAt: fakeNow, Interval: time.Second,
 	}}
 	got := must(taskOf(s))(t)
@@ -350,10 +350,10 @@ func TestAddsAndRefusalsAreCounted(t *testing.T) {
 
 func TestAStoreThatAnswersTooFewTasksIsInternal(t *testing.T) {
 	b := setup(t)
-	b.tasks.replies, b.tasks.requests = map[string]AddResult{}, map[string]AddRequest{}
+	b.tasks.replies, b.tasks.requests = map[string]task.AddResult{}, map[string]task.AddRequest{}
 	s := &taskService{limits: task.DefaultLimits(), events: &Events{}}
 	hash := s.read(&acme, []*perceptorv1.Task{recurring()}).hash
-	b.tasks.requests["1r"] = AddRequest{Hash: hash}
+	b.tasks.requests["1r"] = task.AddRequest{Hash: hash}
 	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: recurring(), RequestId: "r"}, &perceptorv1.AddTaskResponse{})
 	if a.code != codes.Internal {
 		t.Errorf("%s %s", a.code, a.message)
