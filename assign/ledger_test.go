@@ -21,12 +21,13 @@ type ledger struct {
 	owners  map[int]map[string]bool // item -> workers between Acquire and the end of Release
 	calling map[string]bool         // worker and group
 	forced  bool                    // items may be taken from workers that do not let go
+	victims map[string][]int        // from whom they were, since takeVictims
 	faults  []string
 	change  chan struct{}
 }
 
 func newLedger(t *testing.T) *ledger {
-	l := &ledger{owners: map[int]map[string]bool{}, calling: map[string]bool{}, change: make(chan struct{})}
+	l := &ledger{owners: map[int]map[string]bool{}, calling: map[string]bool{}, victims: map[string][]int{}, change: make(chan struct{})}
 	t.Cleanup(func() {
 		for _, f := range l.faults {
 			t.Error(f)
@@ -55,6 +56,14 @@ func (l *ledger) bury(name string) {
 			delete(by, name)
 		}
 	})
+}
+
+func (l *ledger) takeVictims() map[string][]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	victims := l.victims
+	l.victims = map[string][]int{}
+	return victims
 }
 
 // owned are the items that a worker has.
@@ -181,6 +190,7 @@ func (h *hand) take(ids []int) {
 			case other == h.name:
 			case h.ledger.forced:
 				delete(by, other)
+				h.ledger.victims[other] = append(h.ledger.victims[other], id)
 			default:
 				h.ledger.fault("item %d was given to %s while %s had it", id, h.name, other)
 			}

@@ -1,0 +1,131 @@
+package assign
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+// TestNoItemHasTwoOwnersInAStorm lets members join, stop, die, and lose and
+// regain their connections at random, while the ledger watches from outside.
+// Unfenced members must never overlap. Fenced ones may be overtaken, learn it
+// from their fence, and report it. Afterwards everything has one owner again.
+//
+// The seed is printed; ASSIGN_STORM_SEED sets it.
+func TestNoItemHasTwoOwnersInAStorm(t *testing.T) {
+	for _, fenced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
+			t.Parallel()
+			newStorm(t, fenced).rage(40)
+		})
+	}
+}
+
+type storm struct {
+	*cluster
+	rand    *rand.Rand
+	members map[string]*clusterMember
+	frozen  []string
+	born    int
+}
+
+func newStorm(t *testing.T, fenced bool) *storm {
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("ASSIGN_STORM_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("ASSIGN_STORM_SEED=%d", seed)
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(2), func(cfg *Config) {
+		cfg.Fenced, cfg.SessionTimeout, cfg.TakeoverAfter = fenced, 1500*time.Millisecond, 200*time.Millisecond
+		cfg.Settle = 50 * time.Millisecond
+	})
+	c.ledger.forced = fenced
+	return &storm{cluster: c, rand: rand.New(rand.NewPCG(seed, 0)), members: map[string]*clusterMember{}}
+}
+
+func (s *storm) rage(steps int) {
+	for range steps {
+		s.step()
+		s.passLosses()
+		pause := time.Duration(s.rand.IntN(400)) * time.Millisecond
+		began := time.Now()
+		s.ledger.await(s.t, "the next step", func() bool { return time.Since(began) >= pause })
+	}
+	for _, m := range s.members {
+		m.proxy.thaw()
+		m.proxy.heal()
+	}
+	if len(s.members) == 0 {
+		s.birth()
+	}
+	s.ledger.await(s.t, "all items have one owner each, evenly", func() bool { s.passLosses(); return s.settled() })
+}
+
+func (s *storm) birth() {
+	s.born++
+	name := fmt.Sprintf("m%02d", s.born)
+	s.members[name] = s.join(name)
+}
+
+// step does one random thing.
+func (s *storm) step() {
+	names := make([]string, 0, len(s.members))
+	for name := range s.members {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if len(names) == 0 || len(names) < 6 && s.rand.IntN(3) == 0 {
+		s.birth()
+		return
+	}
+	name := names[s.rand.IntN(len(names))]
+	m := s.members[name]
+	switch s.rand.IntN(5) {
+	case 0:
+		m.stop()
+		delete(s.members, name)
+	case 1:
+		s.kill(m)
+		m.stop() // what the test's process still has of it
+		delete(s.members, name)
+	case 2:
+		m.proxy.cut()
+		m.proxy.heal()
+	case 3:
+		m.proxy.freeze()
+	case 4:
+		for _, m := range s.members {
+			m.proxy.thaw()
+		}
+	}
+}
+
+// passLosses does what a fence does: it tells the overtaken.
+func (s *storm) passLosses() {
+	for name, ids := range s.ledger.takeVictims() {
+		if m := s.members[name]; m != nil {
+			m.Lost(ids...)
+		}
+	}
+}
+
+func (s *storm) settled() bool {
+	least, most, total := len(s.items), 0, 0
+	for name, m := range s.members {
+		owned := s.ledger.owned(name)
+		if !slices.Equal(m.Snapshot().Owned(), owned) && len(owned)+len(m.Snapshot().Owned()) > 0 {
+			return false
+		}
+		least, most, total = min(least, len(owned)), max(most, len(owned)), total+len(owned)
+	}
+	return total == len(s.items) && most-least <= 1
+}
