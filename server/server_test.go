@@ -2,13 +2,18 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -162,5 +167,40 @@ func waitFor(t *testing.T, holds func() bool) {
 			t.Fatal("waited in vain")
 		case <-time.After(time.Millisecond):
 		}
+	}
+}
+
+func TestBothSidesSpeakTLS(t *testing.T) {
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	web := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	rpc := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	config := &tls.Config{Certificates: certified.TLS.Certificates, MinVersion: tls.VersionTLS13}
+	s := must(New(Config{GRPC: rpc, HTTP: web, TLS: config}, someDeps()))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	roots := x509.NewCertPool()
+	roots.AddCert(certified.Certificate())
+	trusting := &tls.Config{RootCAs: roots, ServerName: "example.com"}
+
+	conn := must(grpc.NewClient(rpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(trusting))))(t)
+	_, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Errorf("gRPC: %v", err)
+	}
+	transport := &http.Transport{TLSClientConfig: trusting}
+	response, err := (&http.Client{Transport: transport}).Get("https://" + web.Addr().String() + "/v1/openapi.json")
+	if err != nil {
+		t.Errorf("HTTP: %v", err)
+	} else {
+		_ = response.Body.Close()
+	}
+	transport.CloseIdleConnections()
+	_ = conn.Close()
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -108,16 +108,18 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task) *batch {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(i)))
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(wire))))
 		h.Write(wire)
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(spec.ParamsWire))))
+		h.Write(spec.ParamsWire)
 	}
 	h.Sum(b.hash[:0])
 	return b
 }
 
-// asked returns the part of a task that a caller decides.
+// asked returns the part of a task that a caller decides, but for the params.
 func asked(t *perceptorv1.Task) *perceptorv1.Task {
 	return &perceptorv1.Task{
 		Kind: t.Kind, Type: t.Type, BeginTime: t.BeginTime, EndTime: t.EndTime,
-		Schedule: t.Schedule, MaxCount: t.MaxCount, Params: t.Params, RetryPolicy: t.RetryPolicy,
+		Schedule: t.Schedule, MaxCount: t.MaxCount, RetryPolicy: t.RetryPolicy,
 		AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure,
 		MisfirePolicy: t.MisfirePolicy, Retention: t.Retention,
 	}
