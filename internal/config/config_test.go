@@ -1,0 +1,269 @@
+package config
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+var write = flag.Bool("write", false, "write docs/configuration.md")
+
+// load makes a configuration from a file's text, variables and flags.
+func load(t *testing.T, file string, environ []string, args ...string) (*Loaded, error) {
+	t.Helper()
+	src := Sources{Environ: append([]string{"HOME=/"}, environ...), Flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	if file != "" {
+		src.File = filepath.Join(t.TempDir(), "perceptor.yaml")
+		if err := os.WriteFile(src.File, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Register(src.Flags)
+	if err := src.Flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return Load(src)
+}
+
+func TestDefaultsAreValidButForWhatMustBeGiven(t *testing.T) {
+	l, err := load(t, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Validate(0); err != nil {
+		t.Error(err)
+	}
+	err = l.Validate(NeedPostgres | NeedKafka | NeedZooKeeper)
+	for _, key := range []string{"postgres.servers", "kafka.brokers", "zookeeper.servers"} {
+		if err == nil || !strings.Contains(err.Error(), key+": is missing") {
+			t.Errorf("%s: got %v", key, err)
+		}
+	}
+	if l.Taskd.GRPCAddr != ":7070" || l.Taskd.Grace != 10*time.Second || l.Dispatcher.ClaimShare != 0.5 || l.Kafka.Partitions != 8 {
+		t.Errorf("got %+v", l.Config)
+	}
+}
+
+func TestFlagsGoBeforeVariablesAndVariablesBeforeTheFile(t *testing.T) {
+	file := "taskd: {grace: 1s, grpc_addr: ':1', http_addr: ':1'}\nkafka: {brokers: [a:1]}"
+	l, err := load(t, file, []string{"PERCEPTOR_TASKD_GRACE=2s", "PERCEPTOR_TASKD_GRPC_ADDR=:2", "PERCEPTOR_KAFKA_BROKERS=b:1, c:2"}, "--taskd.grace=3s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Taskd.Grace != 3*time.Second || l.Taskd.GRPCAddr != ":2" || l.Taskd.HTTPAddr != ":1" || l.Taskd.OpsAddr != ":7072" {
+		t.Errorf("got %+v", l.Taskd)
+	}
+	if diff := cmp.Diff([]string{"b:1", "c:2"}, l.Kafka.Brokers); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestServersAreReadFromEverySource(t *testing.T) {
+	want := []Server{{DSN: "postgres://a/x", Databases: []int{0, 1}}, {DSN: "postgres://b/x"}}
+	list := "[{dsn: 'postgres://a/x', databases: [0, 1]}, {dsn: 'postgres://b/x'}]"
+	for name, l := range map[string]func() (*Loaded, error){
+		"file": func() (*Loaded, error) { return load(t, "postgres: {servers: "+list+"}", nil) },
+		"env":  func() (*Loaded, error) { return load(t, "", []string{"PERCEPTOR_POSTGRES_SERVERS=" + list}) },
+		"flag": func() (*Loaded, error) { return load(t, "", nil, "--postgres.servers", list) },
+	} {
+		got, err := l()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got.Postgres.Servers); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	one, err := load(t, "", []string{"PERCEPTOR_POSTGRES_SERVERS=postgres://a/x?y=1,2"})
+	if err != nil || len(one.Postgres.Servers) != 1 || one.Postgres.Servers[0].DSN != "postgres://a/x?y=1,2" {
+		t.Errorf("one alone: got %+v, %v", one, err)
+	}
+}
+
+func TestWrongKeysAndTypesAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		name, file, env, want string
+	}{
+		{"unknown key", "taskd: {grcp_addr: x}", "", "there is no key taskd.grcp_addr; the nearest is taskd.grpc_addr"},
+		{"unknown section", "postgre: {max_connections: 1}", "", "there is no key postgre.max_connections; the nearest is postgres.max_connections"},
+		{"unknown top key", "start_timout: 1s", "", "there is no key start_timout; the nearest is start_timeout"},
+		{"empty unknown section", "kafak: {}", "", "there is no key kafak"},
+		{"unknown server key", "postgres: {servers: [{dns: x}]}", "", "there is no key postgres.servers[0].dns; the nearest is postgres.servers[0].dsn"},
+		{"unknown variable", "", "PERCEPTOR_TASKD_GRCP_ADDR=x", "environment variable PERCEPTOR_TASKD_GRCP_ADDR stands for no key; the nearest is PERCEPTOR_TASKD_GRPC_ADDR"},
+		{"duration without unit", "taskd: {grace: 10}", "", `taskd.grace: "10" is not a duration, such as 1s or 250ms`},
+		{"duration that is none", "", "PERCEPTOR_TASKD_GRACE=soon", `taskd.grace: "soon" is not a duration`},
+		{"number that is none", "kafka: {partitions: many}", "", `kafka.partitions: "many" is not a whole number`},
+		{"fraction", "kafka: {partitions: 1.5}", "", `kafka.partitions: "1.5" is not a whole number`},
+		{"bool that is none", "", "PERCEPTOR_OPS_PPROF=perhaps", `ops.pprof: "perhaps" is not true or false`},
+		{"list that is none", "kafka: {brokers: a:1}", "", `is not a list of texts`},
+		{"text that is none", "log: {level: 3}", "", `log.level: "3" is not a text`},
+		{"secret of the wrong type", "kafka: {password: 12345}", "", "kafka.password: the value is not a text"},
+		{"section that is a value", "taskd: 3", "", "there is no key taskd"},
+		{"databases that are none", "postgres: {servers: [{databases: [x]}]}", "", "postgres.servers[0].databases: x is not a number"},
+		{"not YAML", "a: [", "", "perceptor.yaml"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var environ []string
+			if c.env != "" {
+				environ = []string{c.env}
+			}
+			_, err := load(t, c.file, environ)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "12345") {
+				t.Errorf("a secret is shown: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllFaultsAreNamedAtOnce(t *testing.T) {
+	_, err := load(t, "a: 1\ntaskd: {grace: 1}", []string{"PERCEPTOR_B=1"})
+	for _, want := range []string{"no key a;", "taskd.grace", "PERCEPTOR_B"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+}
+
+func TestVariablesThatOthersSetAreLeftAlone(t *testing.T) {
+	_, err := load(t, "", []string{
+		"PERCEPTOR_PORT=tcp://10.0.0.1:7070", "PERCEPTOR_SERVICE_HOST=10.0.0.1", "PERCEPTOR_PORT_7070_TCP_ADDR=10.0.0.1",
+		"PERCEPTOR_SERVICE_PORT_GRPC=7070", "PERCEPTOR_TOKEN=x", "PERCEPTOR_TEST_KAFKA=x:1", "PERCEPTOR_TASKD_SERVICE_HOST=10.0.0.1",
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMissingFileIsNamed(t *testing.T) {
+	_, err := Load(Sources{File: "/no/such.yaml", Environ: []string{}})
+	if err == nil || !strings.Contains(err.Error(), "/no/such.yaml does not exist") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBrokenRulesAreNamedWithKeyAndValue(t *testing.T) {
+	l, err := load(t, `
+start_timeout: -1s
+log: {level: loud, format: xml}
+postgres: {servers: [{databases: [16]}], max_connections: 0}
+kafka: {brokers: [nowhere], partitions: 0, compression: rar, username: me, tls: {ca_file: x}}
+zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
+taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
+dispatcher: {claim_share: 0, max_tick: 1ms, hint_advertise: ":1"}
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = l.Validate(NeedPostgres)
+	for _, want := range []string{
+		"start_timeout: -1s is below 0s", `log.level: "loud" is not one of debug, info, warn, error`, `log.format: "xml"`,
+		"postgres.servers[0].dsn: is missing", "postgres.servers[0].databases: 16 is not between 0 and 15",
+		"postgres.max_connections: 0 is not between 1 and 100", `kafka.brokers: "nowhere" is not host:port`,
+		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
+		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
+		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
+		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.max_tick: 1ms is below 20ms",
+		`dispatcher.hint_advertise: ":1" is not host:port`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+}
+
+func TestPrintShowsOriginsAndNoSecrets(t *testing.T) {
+	file := "postgres: {servers: [{dsn: 'postgres://me:hush1@h:1/db?sslpassword=hush2', databases: [3, 4]}, {dsn: 'host=h password=hush3 user=me'}]}\n" +
+		"kafka: {username: u, password: hush4}"
+	l, err := load(t, file, []string{"PERCEPTOR_TASKD_GRACE=2s"}, "--log.level=debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := l.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"  grace: 2s  # env PERCEPTOR_TASKD_GRACE\n", "  level: \"debug\"  # flag --log.level\n", "start_timeout: 30s  # default\n",
+		"  password: \"***\"  # file ", "    - dsn: \"postgres://me:***@h:1/db?sslpassword=***\"\n      databases: [3, 4]\n",
+		"    - dsn: \"host=h password=*** user=me\"\n", "  tls:\n    enabled: false  # default\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "hush") {
+		t.Errorf("a secret is shown:\n%s", out.String())
+	}
+	again, err := load(t, out.String(), nil)
+	if err != nil {
+		t.Fatalf("what was printed cannot be read: %v", err)
+	}
+	if again.Taskd != l.Taskd || again.Log != l.Log || again.Dispatcher != l.Dispatcher {
+		t.Error("what was printed reads differently")
+	}
+}
+
+func TestMaskDSNHidesEveryPassword(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"postgres://u:p@h/d":               "postgres://u:***@h/d",
+		"postgres://u@h/d":                 "postgres://u@h/d",
+		"postgres://h/d?password=p&x=1":    "postgres://h/d?password=***&x=1",
+		"host=h password='p q' user=u":     "host=h password=*** user=u",
+		"host=h PASSWORD = p user=u":       "host=h PASSWORD = *** user=u",
+		"postgres://u:p@h:notaport/d?a=%z": "***",
+	} {
+		if got := MaskDSN(dsn); got != want {
+			t.Errorf("%s: got %s, want %s", dsn, got, want)
+		}
+	}
+}
+
+func TestKeysHaveDistinctNamesAndWords(t *testing.T) {
+	for _, f := range []func(Key) string{func(k Key) string { return k.Name }, Key.Env, Key.Flag} {
+		all := names(keys, f)
+		slices.Sort(all)
+		if n := len(slices.Compact(slices.Clone(all))); n != len(keys) {
+			t.Errorf("%d keys have %d names", len(keys), n)
+		}
+	}
+	for _, k := range Keys() {
+		if k.Doc == "" {
+			t.Errorf("%s has no documentation", k.Name)
+		}
+		if injected.MatchString(k.Env()) || otherVariables[k.Env()] {
+			t.Errorf("%s is taken for a variable of others", k.Env())
+		}
+	}
+}
+
+func TestReferencePageIsCurrent(t *testing.T) {
+	const page = "../../docs/configuration.md"
+	var want bytes.Buffer
+	if err := Reference(&want); err != nil {
+		t.Fatal(err)
+	}
+	if *write {
+		if err := os.WriteFile(page, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%s is not current: run go generate ./internal/config", page)
+	}
+}

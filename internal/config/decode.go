@@ -1,0 +1,181 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// decoder turns what sources say into typed values, and collects faults.
+type decoder struct{ faults []error }
+
+func (d *decoder) fault(format string, args ...any) {
+	d.faults = append(d.faults, fmt.Errorf(format, args...))
+}
+
+func (d *decoder) unknown(name string) {
+	d.fault("there is no key %s; the nearest is %s", name, nearest(name, names(keys, func(k Key) string { return k.Name })))
+}
+
+func (d *decoder) mistyped(k Key, v any, from string) {
+	d.fault("%s: %s is not %s (%s)", k.Name, k.shown(v), k.typeName(), from)
+}
+
+// shown is a value as messages show it.
+func (k Key) shown(v any) string {
+	if k.Secret || k.Name == serversKey {
+		return "the value"
+	}
+	return fmt.Sprintf("%.100q", fmt.Sprint(v))
+}
+
+// text decodes a value from the environment, a flag or a tag.
+func (d *decoder) text(k Key, text, from string, into reflect.Value) {
+	switch {
+	case k.kind == durationType || k.kind.Kind() == reflect.String:
+		d.value(k, text, from, into)
+	case k.Name == serversKey:
+		d.serversText(k, text, from, into)
+	case k.kind.Kind() == reflect.Slice:
+		var list []any
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				list = append(list, part)
+			}
+		}
+		d.value(k, list, from, into)
+	default:
+		var v any
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			v = text
+		}
+		d.value(k, v, from, into)
+	}
+}
+
+// value decodes a value as YAML types it.
+func (d *decoder) value(k Key, v any, from string, into reflect.Value) {
+	if k.Name == serversKey {
+		d.servers(k, v, from, into)
+		return
+	}
+	decoded, ok := decodeAs(k.kind, v)
+	if !ok {
+		d.mistyped(k, v, from)
+		return
+	}
+	into.Set(reflect.ValueOf(decoded))
+}
+
+// decodeAs returns v as type t, if it can be taken for one without guessing. A
+// duration needs its unit.
+func decodeAs(t reflect.Type, v any) (any, bool) {
+	if t == durationType {
+		text, ok := v.(string)
+		if !ok {
+			return nil, false
+		}
+		duration, err := time.ParseDuration(text)
+		return duration, err == nil
+	}
+	switch t.Kind() {
+	case reflect.String:
+		s, ok := v.(string)
+		return s, ok
+	case reflect.Bool:
+		b, ok := v.(bool)
+		return b, ok
+	case reflect.Int:
+		n, ok := v.(int)
+		return n, ok
+	case reflect.Float64:
+		if n, ok := v.(int); ok {
+			return float64(n), true
+		}
+		f, ok := v.(float64)
+		return f, ok
+	}
+	return decodeTexts(v)
+}
+
+func decodeTexts(v any) (any, bool) {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		return nil, false
+	}
+	var texts []string
+	for _, e := range list {
+		s, ok := e.(string)
+		if !ok {
+			return nil, false
+		}
+		texts = append(texts, s)
+	}
+	return texts, true
+}
+
+// serversKey is the one key with a structured value.
+const serversKey = "postgres.servers"
+
+// serversText decodes a YAML list, or one connection string alone.
+func (d *decoder) serversText(k Key, text, from string, into reflect.Value) {
+	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		into.Set(reflect.ValueOf([]Server{{DSN: text}}))
+		return
+	}
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		d.mistyped(k, v, from)
+		return
+	}
+	d.servers(k, v, from, into)
+}
+
+func (d *decoder) servers(k Key, v any, from string, into reflect.Value) {
+	list, ok := v.([]any)
+	if !ok {
+		d.mistyped(k, v, from)
+		return
+	}
+	servers := make([]Server, len(list))
+	for i, e := range list {
+		fields, ok := e.(map[string]any)
+		if !ok {
+			d.mistyped(k, v, from)
+			return
+		}
+		for name, value := range fields {
+			d.serverField(k.Name+"["+strconv.Itoa(i)+"].", name, value, from, &servers[i])
+		}
+	}
+	into.Set(reflect.ValueOf(servers))
+}
+
+func (d *decoder) serverField(at, name string, value any, from string, into *Server) {
+	switch name {
+	case "dsn":
+		dsn, ok := value.(string)
+		if !ok {
+			d.fault("%s%s: the value is not a text (%s)", at, name, from)
+		}
+		into.DSN = dsn
+	case "databases":
+		list, _ := value.([]any)
+		for _, e := range list {
+			n, ok := e.(int)
+			if !ok {
+				d.fault("%s%s: %v is not a number (%s)", at, name, e, from)
+			}
+			into.Databases = append(into.Databases, n)
+		}
+		if list == nil && value != nil {
+			d.fault("%s%s: %v is not a list of numbers (%s)", at, name, value, from)
+		}
+	default:
+		d.fault("there is no key %s%s; the nearest is %s%s", at, name, at, nearest(name, []string{"dsn", "databases"}))
+	}
+}

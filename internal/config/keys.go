@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// envPrefix begins the names of all environment variables.
+const envPrefix = "PERCEPTOR_"
+
+// Key describes one key of the configuration.
+type Key struct {
+	// Name is the path, such as "taskd.grpc_addr".
+	Name string
+	// Default is the default as one would write it; "" for none.
+	Default string
+	// Doc says what the key is about.
+	Doc string
+	// Secret: the value is never shown.
+	Secret bool
+
+	index []int
+	kind  reflect.Type
+}
+
+// Env is the name of the key's environment variable.
+func (k Key) Env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(k.Name, ".", "_"))
+}
+
+// Flag is the name of the key's flag, without dashes.
+func (k Key) Flag() string { return strings.ReplaceAll(k.Name, "_", "-") }
+
+// section is a struct of keys.
+type section struct{ name, doc string }
+
+// keys are all keys, in the order of the struct; sections are what they are in.
+var keys, sections = reflectKeys(reflect.TypeFor[Config](), "", nil)
+
+var keyByName = func() map[string]Key {
+	m := make(map[string]Key, len(keys))
+	for _, k := range keys {
+		m[k.Name] = k
+	}
+	return m
+}()
+
+// Keys returns all keys, in the order of the documentation.
+func Keys() []Key { return slices.Clone(keys) }
+
+func reflectKeys(t reflect.Type, prefix string, index []int) (found []Key, in []section) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name := f.Tag.Get("key")
+		if name == "" {
+			panic(fmt.Sprintf("config: %s.%s has no key tag", t, f.Name))
+		}
+		at := append(slices.Clone(index), i)
+		if f.Type.Kind() == reflect.Struct {
+			in = append(in, section{prefix + name, f.Tag.Get("doc")})
+			inner, below := reflectKeys(f.Type, prefix+name+".", at)
+			found, in = append(found, inner...), append(in, below...)
+			continue
+		}
+		found = append(found, Key{
+			Name: prefix + name, Default: f.Tag.Get("default"), Doc: f.Tag.Get("doc"),
+			Secret: f.Tag.Get("secret") == "true", index: at, kind: f.Type,
+		})
+	}
+	return found, in
+}
+
+// value returns the field of the key in c.
+func (k Key) value(c *Config) reflect.Value { return reflect.ValueOf(c).Elem().FieldByIndex(k.index) }
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// typeName says what a value of the key must be, for messages.
+func (k Key) typeName() string {
+	if k.kind == durationType {
+		return "a duration, such as 1s or 250ms"
+	}
+	switch k.kind.Kind() {
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		if k.kind.Elem().Kind() == reflect.Struct {
+			return "a list of servers with dsn and databases"
+		}
+		return "a list of texts"
+	}
+	return "a text"
+}
+
+// nearest returns the known name that is most like an unknown one.
+func nearest(name string, known []string) string {
+	best, distance := "", 1<<30
+	for _, k := range known {
+		if d := editDistance(name, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	return best
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}
+
+func names(list []Key, name func(Key) string) []string {
+	out := make([]string, len(list))
+	for i, k := range list {
+		out[i] = name(k)
+	}
+	return out
+}

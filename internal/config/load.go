@@ -1,0 +1,159 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// FileVariable names the environment variable with the path of the file, where
+// no flag gives it.
+const FileVariable = "PERCEPTOR_CONFIG"
+
+// Sources are what a configuration is made from.
+type Sources struct {
+	// File is the path of a YAML file; empty: there is none.
+	File string
+	// Environ are variables in the form NAME=VALUE; nil: those of the process.
+	Environ []string
+	// Flags hold those of [Register]; only ones that were given count. May be nil.
+	Flags *pflag.FlagSet
+}
+
+// Loaded is a configuration and where its values are from.
+type Loaded struct {
+	Config
+	origins map[string]string
+}
+
+// Register adds a flag for every key.
+func Register(flags *pflag.FlagSet) {
+	for _, k := range keys {
+		usage := strings.ReplaceAll(k.Doc, "`", "")
+		if k.Default != "" {
+			usage += " Default: " + k.Default + "."
+		}
+		flags.String(k.Flag(), "", usage)
+	}
+}
+
+// Load makes a configuration. Its error names everything that is wrong with the
+// keys and the types of their values; [Config.Validate] judges the values.
+func Load(src Sources) (*Loaded, error) {
+	l := &Loaded{origins: map[string]string{}}
+	d := &decoder{}
+	for _, k := range keys {
+		l.origins[k.Name] = "default"
+		if k.Default != "" {
+			d.text(k, k.Default, "default", k.value(&l.Config))
+		}
+	}
+	for _, layer := range []func(*decoder, Sources) (*koanf.Koanf, func(Key) string, error){fileLayer, envLayer, flagLayer} {
+		values, origin, err := layer(d, src)
+		if err != nil {
+			return nil, err
+		}
+		l.apply(d, values, origin)
+	}
+	if len(d.faults) > 0 {
+		return nil, errors.Join(d.faults...)
+	}
+	return l, nil
+}
+
+// apply writes the values of one layer over those before.
+func (l *Loaded) apply(d *decoder, values *koanf.Koanf, origin func(Key) string) {
+	all := values.All()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		k, ok := keyByName[name]
+		if !ok {
+			d.unknown(name)
+			continue
+		}
+		from := origin(k)
+		l.origins[k.Name] = from
+		if text, ok := all[name].(fromText); ok {
+			d.text(k, string(text), from, k.value(&l.Config))
+			continue
+		}
+		d.value(k, all[name], from, k.value(&l.Config))
+	}
+}
+
+// fromText marks values that come from the environment or a flag.
+type fromText string
+
+func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {
+	k := koanf.New(".")
+	if src.File == "" {
+		return k, nil, nil
+	}
+	if err := k.Load(file.Provider(src.File), yaml.Parser()); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil, fmt.Errorf("configuration file %s does not exist", src.File)
+		}
+		return nil, nil, fmt.Errorf("configuration file %s: %w", src.File, err)
+	}
+	return k, func(Key) string { return "file " + src.File }, nil
+}
+
+// otherVariables are those of the programs and the SDK that are no keys.
+var otherVariables = map[string]bool{
+	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_MAVEN_BASE_URL": true,
+}
+
+// injected are variables that Kubernetes sets for a service called perceptor,
+// and those of the tests.
+var injected = regexp.MustCompile(`^PERCEPTOR_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)$|^PERCEPTOR_.*TEST_`)
+
+func envLayer(d *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {
+	byEnv := make(map[string]Key, len(keys))
+	for _, k := range keys {
+		byEnv[k.Env()] = k
+	}
+	opt := env.Opt{Prefix: envPrefix, TransformFunc: func(name, value string) (string, any) {
+		if k, ok := byEnv[name]; ok {
+			return k.Name, fromText(value)
+		}
+		if !otherVariables[name] && !injected.MatchString(name) {
+			d.fault("environment variable %s stands for no key; the nearest is %s", name, nearest(name, names(keys, Key.Env)))
+		}
+		return "", nil
+	}}
+	if src.Environ != nil {
+		opt.EnvironFunc = func() []string { return src.Environ }
+	}
+	k := koanf.New(".")
+	err := k.Load(env.Provider(".", opt), nil)
+	return k, func(k Key) string { return "env " + k.Env() }, err
+}
+
+func flagLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {
+	k := koanf.New(".")
+	if src.Flags == nil {
+		return k, nil, nil
+	}
+	byFlag := make(map[string]Key, len(keys))
+	for _, k := range keys {
+		byFlag[k.Flag()] = k
+	}
+	provider := posflag.ProviderWithFlag(src.Flags, ".", nil, func(f *pflag.Flag) (string, any) {
+		if k, ok := byFlag[f.Name]; ok && f.Changed {
+			return k.Name, fromText(f.Value.String())
+		}
+		return "", nil
+	})
+	err := k.Load(provider, nil)
+	return k, func(k Key) string { return "flag --" + k.Flag() }, err
+}

@@ -1,0 +1,167 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// mask stands for a secret.
+const mask = "***"
+
+// Print writes the configuration as YAML, with the origin of each value as a
+// comment. Secrets are masked.
+func (l *Loaded) Print(w io.Writer) error {
+	var b strings.Builder
+	var within []string
+	for _, k := range keys {
+		parts := strings.Split(k.Name, ".")
+		in := parts[:len(parts)-1]
+		for depth, part := range in {
+			if depth >= len(within) || strings.Join(within[:depth+1], ".") != strings.Join(in[:depth+1], ".") {
+				fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", depth), part)
+			}
+		}
+		within = in
+		indent := strings.Repeat("  ", len(in))
+		fmt.Fprintf(&b, "%s%s:%s\n", indent, parts[len(in)], l.yaml(k, indent))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// yaml returns what follows the colon.
+func (l *Loaded) yaml(k Key, indent string) string {
+	comment := "  # " + l.origins[k.Name]
+	v := k.value(&l.Config)
+	if k.Secret && v.String() != "" {
+		return " " + strconv.Quote(mask) + comment
+	}
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		return " " + value.String() + comment
+	case string:
+		return " " + strconv.Quote(value) + comment
+	case []string:
+		return " " + quotedList(value) + comment
+	case []Server:
+		out := comment
+		for _, s := range value {
+			out += fmt.Sprintf("\n%s  - dsn: %s\n%s    databases: %s", indent, strconv.Quote(MaskDSN(s.DSN)), indent,
+				strings.ReplaceAll(fmt.Sprint(s.Databases), " ", ", "))
+		}
+		if len(value) == 0 {
+			out = " []" + out
+		}
+		return out
+	}
+	return " " + fmt.Sprint(v) + comment
+}
+
+func quotedList(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = strconv.Quote(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+var passwordWord = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]*)`)
+
+// MaskDSN returns a connection string without its passwords.
+func MaskDSN(dsn string) string {
+	if !strings.Contains(dsn, "://") {
+		return passwordWord.ReplaceAllString(dsn, "${1}"+mask)
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return mask
+	}
+	if _, has := u.User.Password(); has {
+		u.User = url.UserPassword(u.User.Username(), mask)
+	}
+	u.RawQuery = passwordWord.ReplaceAllString(u.RawQuery, "${1}"+mask)
+	// The mask is no letter that would have to be escaped for anybody but URLs.
+	return strings.ReplaceAll(u.String(), url.QueryEscape(mask), mask)
+}
+
+// Reference writes the documentation of all keys as Markdown.
+func Reference(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(referenceHead)
+	top := section{}
+	for _, s := range append([]section{top}, sections...) {
+		if s != top {
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n", s.name, s.doc)
+		}
+		b.WriteString("\n| key | type | default | what |\n| --- | --- | --- | --- |\n")
+		for _, k := range keys {
+			if in, _, _ := cutLast(k.Name); in == s.name {
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.shortType(), code(k.Default), k.Doc)
+			}
+		}
+	}
+	_, err := io.WriteString(w, strings.Replace(b.String(), "\n| key | type | default | what |\n| --- | --- | --- | --- |\n\n##", "\n##", 1))
+	return err
+}
+
+const referenceHead = `# Configuration
+
+<!-- Written from internal/config by go generate ./internal/config: do not edit. -->
+
+All programs read the same configuration: a YAML file (` + "`--config FILE` or `PERCEPTOR_CONFIG`" + `), then environment
+variables, then flags, each over the one before. The key ` + "`taskd.grpc_addr`" + ` is the variable
+` + "`PERCEPTOR_TASKD_GRPC_ADDR`" + ` and the flag ` + "`--taskd.grpc-addr`" + `. Lists are separated by commas there. Durations need a
+unit, such as ` + "`250ms`, `10s`, `72h`" + `. Unknown keys are refused.
+
+` + "`--print-config`" + ` prints the effective configuration with the origin of each value; secrets are masked.
+
+` + "```yaml" + `
+postgres:
+  servers:
+    - dsn: postgres://perceptor:secret@db-1:5432/perceptor
+    - dsn: postgres://perceptor:secret@db-2:5432/perceptor
+kafka:
+  brokers: [kafka-1:9092, kafka-2:9092]
+zookeeper:
+  servers: [zk-1:2181, zk-2:2181, zk-3:2181]
+` + "```" + `
+`
+
+func cutLast(name string) (before, after string, found bool) {
+	i := strings.LastIndexByte(name, '.')
+	if i < 0 {
+		return "", name, false
+	}
+	return name[:i], name[i+1:], true
+}
+
+func code(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}
+
+func (k Key) shortType() string {
+	if k.kind == durationType {
+		return "duration"
+	}
+	switch k.kind.Kind() {
+	case reflect.Int, reflect.Float64:
+		return "number"
+	case reflect.Bool:
+		return "bool"
+	case reflect.Slice:
+		return "list"
+	}
+	if k.Secret {
+		return "text, secret"
+	}
+	return "text"
+}

@@ -1,0 +1,160 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Need says which parts a program uses: what it does not use may be missing.
+type Need int
+
+// The parts that a program may need.
+const (
+	NeedPostgres Need = 1 << iota
+	NeedKafka
+	NeedZooKeeper
+)
+
+// Validate returns all broken rules, each with key, value and rule.
+func (c *Config) Validate(needs Need) error {
+	v := &validator{}
+	v.atLeast("start_timeout", c.StartTimeout, 0)
+	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	v.oneOf("log.format", c.Log.Format, "json", "text")
+	c.Postgres.validate(v, needs&NeedPostgres != 0)
+	c.Kafka.validate(v, needs&NeedKafka != 0)
+	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
+	c.Taskd.validate(v)
+	c.Dispatcher.validate(v)
+	return errors.Join(v.faults...)
+}
+
+func (c *Postgres) validate(v *validator, needed bool) {
+	v.check(!needed || len(c.Servers) > 0, "postgres.servers: is missing: 1 to 16 servers are needed")
+	v.check(len(c.Servers) <= 16, "postgres.servers: %d are given: at most 16 are allowed", len(c.Servers))
+	for i, s := range c.Servers {
+		v.check(s.DSN != "", "postgres.servers[%d].dsn: is missing", i)
+		for _, d := range s.Databases {
+			v.check(d >= 0 && d <= 15, "postgres.servers[%d].databases: %d is not between 0 and 15", i, d)
+		}
+	}
+	v.between("postgres.max_connections", c.MaxConnections, 1, 100)
+	v.atLeast("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond)
+	v.atLeast("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond)
+	v.atLeast("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond)
+}
+
+func (c *Kafka) validate(v *validator, needed bool) {
+	v.check(!needed || len(c.Brokers) > 0, "kafka.brokers: is missing: at least one host:port is needed")
+	v.addresses("kafka.brokers", c.Brokers)
+	v.addresses("kafka.advertised_brokers", c.AdvertisedBrokers)
+	v.between("kafka.partitions", c.Partitions, 1, 10_000)
+	v.between("kafka.replication_factor", c.ReplicationFactor, 0, 32)
+	v.atLeast("kafka.retention", c.Retention, time.Hour)
+	v.atLeast("kafka.timeout", c.Timeout, 100*time.Millisecond)
+	v.oneOf("kafka.compression", c.Compression, "none", "lz4", "zstd", "snappy", "gzip")
+	v.pair("kafka.tls.cert_file", c.TLS.CertFile, "kafka.tls.key_file", c.TLS.KeyFile)
+	v.pair("kafka.username", c.Username, "kafka.password", c.Password)
+	v.check(c.TLS.Enabled || c.TLS.CAFile == "" && c.TLS.CertFile == "",
+		"kafka.tls.enabled: false: the other keys of kafka.tls have no effect without it")
+}
+
+func (c *ZooKeeper) validate(v *validator, needed bool) {
+	v.check(!needed || len(c.Servers) > 0, "zookeeper.servers: is missing: at least one host:port is needed")
+	v.addresses("zookeeper.servers", c.Servers)
+	v.check(strings.HasPrefix(c.Root, "/") && len(c.Root) > 1, "zookeeper.root: %q is not a path such as /perceptor", c.Root)
+	v.check(c.Environment != "", "zookeeper.environment: is empty")
+	v.atLeast("zookeeper.session_timeout", c.SessionTimeout, time.Second)
+	v.atLeast("zookeeper.takeover_after", c.TakeoverAfter, 100*time.Millisecond)
+	v.pair("zookeeper.user", c.User, "zookeeper.password", c.Password)
+}
+
+func (c *Taskd) validate(v *validator) {
+	v.check(c.GRPCAddr != "", "taskd.grpc_addr: is empty: an address is needed")
+	v.listen("taskd.grpc_addr", c.GRPCAddr)
+	v.listen("taskd.http_addr", c.HTTPAddr)
+	v.listen("taskd.ops_addr", c.OpsAddr)
+	v.atLeast("taskd.grace", c.Grace, 0)
+	v.atLeast("taskd.drain_delay", c.DrainDelay, 0)
+	v.atLeast("taskd.min_interval", c.MinInterval, 10*time.Millisecond)
+	v.atLeast("taskd.min_ack_timeout", c.MinAckTimeout, 10*time.Millisecond)
+	v.atLeast("taskd.call_timeout", c.CallTimeout, 100*time.Millisecond)
+	v.between("taskd.max_calls", c.MaxCalls, 1, 1_000_000)
+	v.between("taskd.max_request_bytes", c.MaxRequestBytes, 1<<16, 1<<30)
+	v.pair("taskd.tls.cert_file", c.TLS.CertFile, "taskd.tls.key_file", c.TLS.KeyFile)
+	v.check(c.TLS.ClientCAFile == "" || c.TLS.CertFile != "",
+		"taskd.tls.client_ca_file: %q has no effect without taskd.tls.cert_file", c.TLS.ClientCAFile)
+}
+
+func (c *Dispatcher) validate(v *validator) {
+	v.listen("dispatcher.ops_addr", c.OpsAddr)
+	v.listen("dispatcher.hint_addr", c.HintAddr)
+	if c.HintAdvertise != "" {
+		v.addresses("dispatcher.hint_advertise", []string{c.HintAdvertise})
+	}
+	v.check(c.ClaimShare > 0 && c.ClaimShare <= 16, "dispatcher.claim_share: %v is not between 0 and 16", c.ClaimShare)
+	v.atLeast("dispatcher.grace", c.Grace, 0)
+	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
+	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)
+	v.atLeast("dispatcher.look_every", c.LookEvery, c.MinTick)
+	v.atLeast("dispatcher.max_sleep", c.MaxSleep, c.LookEvery)
+	v.atLeast("dispatcher.publish_timeout", c.PublishTimeout, 100*time.Millisecond)
+	v.between("dispatcher.max_rows", c.MaxRows, 1, 100_000)
+	v.between("dispatcher.claim_concurrency", c.ClaimConcurrency, 1, 16)
+	v.between("dispatcher.max_records", c.MaxRecords, 1, 10_000_000)
+	v.between("dispatcher.max_bytes", c.MaxBytes, 1<<20, 1<<40)
+	v.between("dispatcher.breaker_after", c.BreakerAfter, 1, 1_000_000)
+}
+
+// validator collects broken rules.
+type validator struct{ faults []error }
+
+func (v *validator) check(ok bool, format string, args ...any) {
+	if !ok {
+		v.faults = append(v.faults, fmt.Errorf(format, args...))
+	}
+}
+
+func (v *validator) between(key string, n, low, high int) {
+	v.check(n >= low && n <= high, "%s: %d is not between %d and %d", key, n, low, high)
+}
+
+func (v *validator) atLeast(key string, d, low time.Duration) {
+	v.check(d >= low, "%s: %s is below %s", key, d, low)
+}
+
+func (v *validator) oneOf(key, value string, allowed ...string) {
+	v.check(slices.Contains(allowed, value), "%s: %q is not one of %s", key, value, strings.Join(allowed, ", "))
+}
+
+// addresses checks host:port with both.
+func (v *validator) addresses(key string, list []string) {
+	for _, a := range list {
+		host, port, err := net.SplitHostPort(a)
+		v.check(err == nil && host != "" && isPort(port), "%s: %q is not host:port", key, a)
+	}
+}
+
+// listen checks an address to listen on; empty is allowed.
+func (v *validator) listen(key, address string) {
+	if address == "" {
+		return
+	}
+	_, port, err := net.SplitHostPort(address)
+	v.check(err == nil && isPort(port), "%s: %q is not host:port or :port", key, address)
+}
+
+func isPort(port string) bool {
+	n, err := strconv.Atoi(port)
+	return err == nil && n >= 0 && n <= 65535
+}
+
+func (v *validator) pair(keyA, a, keyB, b string) {
+	v.check(a == "" || b != "", "%s: is missing: %s is given", keyB, keyA)
+	v.check(b == "" || a != "", "%s: is missing: %s is given", keyA, keyB)
+}
