@@ -208,9 +208,12 @@ func (c *courier) send(ctx context.Context, next *call) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.cfg.PublishTimeout)
 	defer cancel()
 	c.publisher.Publish(ctx, pubs, func(index []int, err error) {
-		acked := results.settle(index, err)
-		if len(acked) > 0 && c.d.at(ctx, AfterPublish, -1) == nil {
-			c.acknowledged(acked)
+		done, never := results.settle(index, err)
+		if len(done) > 0 && c.d.at(ctx, AfterPublish, -1) == nil {
+			c.acknowledged(done)
+		}
+		for _, h := range never {
+			h.part.db.despair(h)
 		}
 	})
 }
@@ -260,11 +263,8 @@ func (c *courier) discard(records []*record) {
 // finish takes back what was not acknowledged and judges each tenant.
 func (c *courier) finish(next *call, results *results) {
 	now := time.Now()
-	failed, hopeless, gone := results.rest()
+	failed, gone := results.rest()
 	c.discard(gone)
-	for b, hs := range hopeless {
-		b.despair(hs)
-	}
 	c.mu.Lock()
 	if next.of == nil {
 		c.calls--

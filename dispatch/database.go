@@ -89,7 +89,7 @@ func (b *database) next() step {
 		shards:      len(b.book.shards) > 0 && len(b.book.claimable()) > 0,
 		records:     room.records,
 		bytes:       room.bytes,
-		probeEvery:  room.probeEvery,
+		gone:        room.gone,
 		publishedAt: b.book.publishedAt,
 		giveUpAt:    b.giveUpAt,
 		busy:        busy,

@@ -15,11 +15,11 @@ type lane struct {
 	failing bool
 	inCall  bool
 	retryAt time.Time
-	// failures counts calls in a row without any acknowledgement; at the limit
-	// the breaker opens.
+	// failures counts calls in a row without any acknowledgement, the first of
+	// which ended at since. At the limit, or after openAfter, the breaker opens.
 	failures int
+	since    time.Time
 	open     bool
-	openedAt time.Time
 }
 
 // take moves up to limit records, and at least one, of up to so many bytes from
@@ -42,18 +42,16 @@ func (l *lane) take(limit, bytes int, to []*record) []*record {
 // failed: some records of a call were not acknowledged.
 func (l *lane) failed(now time.Time, some bool, limit int) {
 	l.failing = true
-	if some {
-		l.failures = 0
+	if some || l.failures == 0 {
+		l.failures, l.since = 0, now
 	}
 	l.retryAt = now.Add(min(firstRetry<<min(l.failures, 10), maxBackoff))
 	l.failures++
-	if l.failures >= limit && !l.open {
-		l.open, l.openedAt = true, now
-	}
-	if some {
-		l.open = false
-	}
+	l.open = l.failures >= limit || now.Sub(l.since) >= openAfter
 }
+
+// openAfter opens the breaker of a topic whose calls fail slowly.
+const openAfter = 10 * time.Second
 
 // firstRetry is the wait after the first failure of a topic; it doubles.
 const firstRetry = 100 * time.Millisecond

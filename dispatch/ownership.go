@@ -302,10 +302,10 @@ func (b *database) keepHopeless(group []hopeless) {
 	b.mu.Unlock()
 }
 
-// despair notes records that can never be published.
-func (b *database) despair(records []hopeless) {
+// despair notes a record that can never be published.
+func (b *database) despair(h hopeless) {
 	b.mu.Lock()
-	b.hopeless = append(b.hopeless, records...)
+	b.hopeless = append(b.hopeless, h)
 	b.giveUpAt = time.Now()
 	b.mu.Unlock()
 	b.rouse()

@@ -70,8 +70,8 @@ type situation struct {
 	shards bool
 	// records and bytes are what memory has room for; no claim if one is 0.
 	records, bytes int
-	// probeEvery, if set: Kafka seems to be gone; claim only so often.
-	probeEvery time.Duration
+	// gone: Kafka seems to be away; only probes are claimed.
+	gone bool
 	// publishedAt is when the oldest part to take off was complete; zero: none.
 	publishedAt time.Time
 	// giveUpAt is when to give up records that can never be published; zero:
@@ -121,8 +121,8 @@ func (p *planner) next(now time.Time, s situation) step {
 
 // claimAt returns when the next claim is to begin; it may have passed.
 func (p *planner) claimAt(now time.Time, s situation) time.Time {
-	if s.probeEvery > 0 {
-		return p.claimedAt.Add(s.probeEvery)
+	if s.gone {
+		return p.claimedAt.Add(probeEvery)
 	}
 	if p.again {
 		return now
@@ -153,8 +153,11 @@ func (p *planner) claim(now time.Time, s situation) step {
 	} else {
 		rows = min(rows, firstRows)
 	}
+	if s.gone {
+		rows = min(rows, probeRows)
+	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, rows: max(rows, 1)}
-	if p.dbTime(now) <= p.rangeUntil && p.rangeRows <= st.rows {
+	if !s.gone && p.dbTime(now) <= p.rangeUntil && p.rangeRows <= st.rows {
 		st.form = task.RangeForm
 	}
 	if !now.Before(p.sweepAt) {
@@ -165,6 +168,13 @@ func (p *planner) claim(now time.Time, s situation) step {
 
 // firstRows bounds a claim before the size of records is known.
 const firstRows = 200
+
+// While Kafka seems to be away, a claim each second puts off some rows of the
+// tenants that fail and finds others, whose topics may be well.
+const (
+	probeEvery = time.Second
+	probeRows  = 500
+)
 
 // window is how far ahead a look counts: claims in it may take the range form.
 func (p *planner) window() time.Duration { return peekValid + p.cfg.MaxTick }

@@ -19,6 +19,7 @@ const (
 	unsettled resultState = iota
 	acked
 	refused
+	handedOn // can never be published; its database knows
 )
 
 var errUnsettled = errors.New("the publisher said nothing about the record")
@@ -28,39 +29,37 @@ func newResults(records []*record) *results {
 }
 
 // settle notes the outcome of some records; it returns those that have been
-// acknowledged by it.
-func (r *results) settle(index []int, err error) []*record {
+// acknowledged by it, and those that can never be published.
+func (r *results) settle(index []int, err error) (done []*record, never []hopeless) {
+	var u Unpublishable
+	final := errors.As(err, &u) && u.Unpublishable()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var done []*record
 	for _, i := range index {
-		if r.state[i] != unsettled {
-			continue
-		}
-		if err != nil {
+		switch {
+		case r.state[i] != unsettled:
+		case err == nil:
+			r.state[i] = acked
+			done = append(done, r.records[i])
+		case final:
+			r.state[i] = handedOn
+			never = append(never, hopeless{r.records[i], err})
+		default:
 			r.state[i], r.err[i] = refused, err
-			continue
 		}
-		r.state[i] = acked
-		done = append(done, r.records[i])
 	}
-	return done
+	return done, never
 }
 
-// rest returns the records to send again, those that never can be published,
-// by database, and those whose shard is gone.
-func (r *results) rest() (failed []int, never map[*database][]hopeless, gone []*record) {
+// rest returns the records to send again and those whose shard is gone.
+func (r *results) rest() (failed []int, gone []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	never = make(map[*database][]hopeless)
 	for i, rec := range r.records {
-		var u Unpublishable
 		switch {
-		case r.state[i] == acked:
+		case r.state[i] == acked || r.state[i] == handedOn:
 		case rec.part.dropped.Load():
 			gone = append(gone, rec)
-		case errors.As(r.err[i], &u) && u.Unpublishable():
-			never[rec.part.db] = append(never[rec.part.db], hopeless{rec, r.err[i]})
 		default:
 			if r.err[i] == nil {
 				r.err[i] = errUnsettled
@@ -68,7 +67,7 @@ func (r *results) rest() (failed []int, never map[*database][]hopeless, gone []*
 			failed = append(failed, i)
 		}
 	}
-	return failed, never, gone
+	return failed, gone
 }
 
 // outcome is what a call did for one tenant.

@@ -11,8 +11,8 @@ type room struct {
 	// blocked tenants are put off by blockedFor.
 	blocked    []int32
 	blockedFor time.Duration
-	// probeEvery is set while nothing at all is acknowledged.
-	probeEvery time.Duration
+	// gone: nothing at all is acknowledged.
+	gone bool
 }
 
 // Breaker bounds.
@@ -29,7 +29,7 @@ func (c *courier) room(now time.Time) room {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.measure(now)
-	if r.records == 0 || r.bytes == 0 || r.probeEvery > 0 {
+	if r.records == 0 || r.bytes == 0 || r.gone {
 		c.stopped = true
 	}
 	return r
@@ -43,24 +43,22 @@ func (c *courier) measure(now time.Time) room {
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
-	openedAt, crowd := now, c.crowd()
+	since, crowd := now, c.crowd()
 	for _, l := range c.lanes {
 		if !c.broken(l, crowd) {
 			continue
 		}
 		r.blocked = append(r.blocked, l.tenant)
-		if l.open && l.openedAt.Before(openedAt) {
-			openedAt = l.openedAt
+		if l.since.Before(since) {
+			since = l.since
 		}
 	}
 	if len(r.blocked) == 0 {
 		return r
 	}
 	slices.Sort(r.blocked)
-	r.blockedFor = min(max(now.Sub(openedAt), minBlock), maxBlock)
-	if !c.failedAt.IsZero() && now.Sub(c.failedAt) > goneAfter {
-		r.probeEvery = r.blockedFor
-	}
+	r.blockedFor = min(max(now.Sub(since), minBlock), maxBlock)
+	r.gone = !c.failedAt.IsZero() && now.Sub(c.failedAt) > goneAfter
 	return r
 }
 
@@ -91,7 +89,7 @@ func (c *courier) reopened(now time.Time) bool {
 	if !c.stopped {
 		return false
 	}
-	if r := c.measure(now); r.records == 0 || r.bytes == 0 || r.probeEvery > 0 {
+	if r := c.measure(now); r.records == 0 || r.bytes == 0 || r.gone {
 		return false
 	}
 	c.stopped = false
@@ -103,7 +101,7 @@ func (c *courier) figures(now time.Time) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.measure(now)
-	f := Figures{Records: c.records, Bytes: c.bytes, Stopped: r.records == 0 || r.probeEvery > 0}
+	f := Figures{Records: c.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
 	for _, l := range c.lanes {
 		if l.open {
 			f.Broken = append(f.Broken, l.tenant)

@@ -1,0 +1,244 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+var errDown = errors.New("kafka is down")
+
+type hopelessError struct{}
+
+func (hopelessError) Error() string       { return "too large" }
+func (hopelessError) Unpublishable() bool { return true }
+
+func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var down atomic.Bool
+		down.Store(true)
+		w.kafka.answer = func(context.Context, *task.Publication) (bool, error) {
+			if down.Load() {
+				return false, errDown
+			}
+			return true, nil
+		}
+		const tasks, bound = 3000, 400
+		for n := range int64(tasks) {
+			w.store.add(id(task.Shard(n%512), n+1), int32(n%7), 0, 0)
+		}
+		m := w.start("a", func(c *Config, _ *Events) { c.MaxRecords = bound })
+		for s := task.Shard(0); s < task.Shards; s += 4 {
+			m.acquire(s, s+1, s+2, s+3)
+		}
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			if f := m.Figures(); f.Records > 2*bound {
+				t.Fatalf("%d records in memory; the bound is %d", f.Records, bound)
+			}
+		}
+		f := m.Figures()
+		if !f.Stopped || len(f.Broken) != 7 {
+			t.Errorf("after 30 s: %+v; want claims stopped and 7 open breakers", f)
+		}
+		if n := len(w.store.claimedRuns()); n > 3*bound {
+			t.Errorf("%d runs claimed while nothing could be published", n)
+		}
+		down.Store(false)
+		within(t, 90*time.Second, "all published", func() bool { return w.kafka.total() == tasks })
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+func TestBrokenTopicMakesOnlyItsTenantWait(t *testing.T) {
+	tests := []struct {
+		name    string
+		healthy time.Duration // when the healthy tenant begins
+		worst   time.Duration
+	}{
+		{"both from the beginning", 0, 200 * time.Millisecond},
+		{"the healthy one later, when Kafka seems to be away", 15 * time.Second, 1500 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) { testBrokenTopic(t, w, tt.healthy, tt.worst) })
+		})
+	}
+}
+
+func testBrokenTopic(t *testing.T, w *world, healthy, limit time.Duration) {
+	var down atomic.Bool
+	down.Store(true)
+	w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
+		if p.Tenant == 1 && down.Load() {
+			if p.Seq%2 == 0 {
+				pause(ctx, 5*time.Second) // a broker that does not answer
+			}
+			return false, errDown
+		}
+		return true, nil
+	}
+	var mu sync.Mutex
+	var worst time.Duration
+	var opened, closed []int32
+	m := w.start("a", func(c *Config, e *Events) {
+		c.MaxRecords = 1000
+		e.Published = func(p *task.Publication, late time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			if p.Tenant == 2 {
+				worst = max(worst, late)
+			}
+		}
+		e.BreakerOpened = func(tenant int32, _ error) { mu.Lock(); opened = append(opened, tenant); mu.Unlock() }
+		e.BreakerClosed = func(tenant int32) { mu.Lock(); closed = append(closed, tenant); mu.Unlock() }
+	})
+	for n := range int64(40) {
+		s := task.Shard(n % 8)
+		w.store.add(id(s, 2*n+1), 1, 0, 100*time.Millisecond)
+		w.store.add(id(s, 2*n+2), 2, healthy, time.Second)
+	}
+	m.acquire(0, 1, 2, 3, 4, 5, 6, 7)
+	time.Sleep(60 * time.Second)
+	mu.Lock()
+	if worst > limit {
+		t.Errorf("the healthy tenant was late by %s", worst)
+	}
+	mu.Unlock()
+	if f := m.Figures(); f.Records > 700 || f.Stopped {
+		t.Errorf("%+v", f)
+	}
+	if last := w.store.lastClaim(); !slices.Equal(last.Blocked, []int32{1}) || last.BlockedFor != 30*time.Second {
+		t.Errorf("blocked %v for %s", last.Blocked, last.BlockedFor)
+	}
+	down.Store(false)
+	time.Sleep(45 * time.Second)
+	if last := w.store.lastClaim(); len(last.Blocked) != 0 {
+		t.Errorf("still blocked: %v", last.Blocked)
+	}
+	mu.Lock()
+	if !slices.Equal(opened, []int32{1}) || !slices.Equal(closed, []int32{1}) {
+		t.Errorf("breakers opened %v, closed %v", opened, closed)
+	}
+	mu.Unlock()
+	m.stop()
+	w.checkSettled()
+}
+
+func TestRecordThatCanNeverBePublishedIsDeadAtOnceAndItsNeighboursAreNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
+			if p.Tenant == 9 {
+				return false, hopelessError{}
+			}
+			pause(ctx, 300*time.Millisecond)
+			return true, nil
+		}
+		w.store.add(id(0, 1), 1, 0, 0)
+		w.store.add(id(0, 2), 9, 0, 0)
+		w.store.add(id(1, 3), 9, 0, 0)
+		m := w.start("a", nil)
+		m.acquire(0, 1)
+		time.Sleep(100 * time.Millisecond)
+		if dead := w.store.deadRuns(); len(dead) != 2 || dead[run(id(0, 2), 1)] != "too large" {
+			t.Errorf("dead: %v", dead)
+		}
+		if w.store.outboxRows() != 1 {
+			t.Error("the row has a record on its way; it must stay")
+		}
+		time.Sleep(2 * time.Second)
+		wantTimes(t, w.kafka, run(id(0, 1), 1), 1)
+		w.checkSettled()
+		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || len(f.Broken) != 0 {
+			t.Errorf("%+v", f)
+		}
+		m.stop()
+	})
+}
+
+func TestGivingUpByAFormerOwnerChangesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(context.Context, *task.Publication) (bool, error) { return false, hopelessError{} }
+		g := newGate(BeforePublish)
+		a := w.start("a", func(c *Config, _ *Events) { c.Failpoint = g.pass })
+		w.store.add(id(0, 1), 9, 0, 0)
+		a.acquire(0)
+		<-g.reached
+		a.unassign(0)
+		if _, err := w.store.Acquire(t.Context(), 0, []task.Shard{0}, task.Owner{}); err != nil {
+			t.Fatal(err)
+		}
+		close(g.open)
+		time.Sleep(20 * time.Second)
+		if dead := w.store.deadRuns(); len(dead) != 0 || w.store.outboxRows() != 1 {
+			t.Errorf("dead %v, %d outbox rows", dead, w.store.outboxRows())
+		}
+		if f := a.Figures(); f.Records != 0 || f.Shards != 0 {
+			t.Errorf("the former owner keeps %+v", f)
+		}
+		a.stop()
+	})
+}
+
+func TestSmallPublishesKeepTheirDistanceAndTheFirstGoesAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.wait = time.Microsecond
+		m := w.start("a", nil)
+		for n := range int64(160) {
+			s := task.Shard(n % 16 * 32)
+			w.store.add(id(s, n+1), 1, time.Second+time.Duration(n)*time.Millisecond, 10*time.Millisecond)
+		}
+		for s := task.Shard(0); s < task.Shards; s += 32 {
+			m.acquire(s)
+		}
+		time.Sleep(2 * time.Second)
+		before := w.kafka.callCount()
+		time.Sleep(time.Second)
+		if n := w.kafka.callCount() - before; n > 101 {
+			t.Errorf("%d calls in a second", n)
+		}
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.wait = 200 * time.Millisecond
+		m := w.start("a", func(c *Config, _ *Events) { c.CallRecords = 100; c.PublishConcurrency = 3 })
+		for n := range int64(4992) {
+			w.store.add(id(task.Shard(n%32), n+1), int32(n%3), 0, 0)
+		}
+		m.acquire(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+		time.Sleep(20 * time.Second)
+		if n := w.kafka.mostCalls(); n != 3 {
+			t.Errorf("%d calls at a time; want 3", n)
+		}
+		if w.kafka.callCount() < 25 || w.kafka.total() != 2496 {
+			t.Errorf("%d calls for %d records", w.kafka.callCount(), w.kafka.total())
+		}
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+func TestPublisherThatForgetsARecordIsAskedAgain(t *testing.T) {
+	r := newResults([]*record{{part: &part{}}, {part: &part{}}, {part: &part{}}})
+	if done, _ := r.settle([]int{1}, nil); len(done) != 1 {
+		t.Fatalf("%d settled", len(done))
+	}
+	if done, _ := r.settle([]int{1}, nil); len(done) != 0 {
+		t.Error("a record was settled twice")
+	}
+	failed, _ := r.rest()
+	if !slices.Equal(failed, []int{0, 2}) {
+		t.Errorf("to be sent again: %v", failed)
+	}
+}

@@ -1,0 +1,455 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// fakeStore is a store in memory with epochs, an outbox that is shared by the
+// shards of a claim, and commits whose answer is lost. Transactions of one
+// database exclude each other, so an acquisition waits for those of old owners.
+type fakeStore struct {
+	// fault, if set, is asked what happens to each claim.
+	fault func(task.ClaimRequest) commitFault
+	// refuseTakeOff makes TakeOff and Release fail.
+	refuseTakeOff atomic.Bool
+
+	dbs [task.Databases]chan struct{} // each database's lock
+
+	mu      sync.Mutex
+	skew    time.Duration
+	epochs  map[task.Shard]task.Ownership
+	rows    map[task.ID]*fakeRow
+	outbox  map[int64]*fakeOutbox
+	nextRow int64
+	nonce   int64
+	claimed map[task.RunID]bool // every run whose claim has committed
+	closed  map[task.RunID]bool
+	dead    map[task.RunID]string
+	claims  []task.ClaimRequest // committed ones
+	peeks   int
+}
+
+type fakeRow struct {
+	tenant int32
+	seq    int64
+	due    task.Instant
+	every  time.Duration
+	begun  task.Instant
+}
+
+type fakeOutbox struct {
+	shards  []task.Shard
+	entries []task.Publication
+}
+
+// commitFault is what happens to a commit.
+type commitFault int
+
+const (
+	commits        commitFault = iota
+	rollsBack                  // with an error that says so
+	answerLost                 // it commits
+	rollsBackMute              // it does not, and nobody knows
+	landsLater                 // it commits some time after the answer was lost
+	landsLaterWait = 300 * time.Millisecond
+)
+
+var errRolledBack = errors.New("rolled back")
+
+func newFakeStore() *fakeStore {
+	s := &fakeStore{
+		epochs: map[task.Shard]task.Ownership{}, rows: map[task.ID]*fakeRow{}, outbox: map[int64]*fakeOutbox{},
+		claimed: map[task.RunID]bool{}, closed: map[task.RunID]bool{}, dead: map[task.RunID]string{},
+	}
+	for i := range s.dbs {
+		s.dbs[i] = make(chan struct{}, 1)
+	}
+	return s
+}
+
+func (s *fakeStore) now() task.Instant { return task.At(time.Now().Add(s.skew)) }
+
+// add makes a task due at the given time from now; every 0: once.
+func (s *fakeStore) add(id task.ID, tenant int32, in, every time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := s.now().Add(in)
+	s.rows[id] = &fakeRow{tenant: tenant, due: due, every: every, begun: due}
+}
+
+func (s *fakeStore) lock(ctx context.Context, db int) (func(), error) {
+	select {
+	case s.dbs[db] <- struct{}{}:
+		return func() { <-s.dbs[db] }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *fakeStore) Acquire(ctx context.Context, db int, shards []task.Shard, _ task.Owner) ([]task.Ownership, error) {
+	unlock, err := s.lock(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owned []task.Ownership
+	for _, sh := range shards {
+		s.nonce++
+		o := task.Ownership{Shard: sh, Epoch: s.epochs[sh].Epoch + 1, Nonce: s.nonce}
+		s.epochs[sh] = o
+		owned = append(owned, o)
+	}
+	return owned, nil
+}
+
+func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Ownership) ([]task.OutboxBatch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var batches []task.OutboxBatch
+	for _, row := range slices.Sorted(maps.Keys(s.outbox)) {
+		o := s.outbox[row]
+		b := task.OutboxBatch{Part: task.OutboxPart{Row: row}}
+		for _, own := range owned {
+			if slices.Contains(o.shards, own.Shard) {
+				b.Part.Shards = append(b.Part.Shards, own.Shard)
+			}
+		}
+		for _, p := range o.entries {
+			if slices.Contains(b.Part.Shards, p.Task.Shard()) && !s.closed[p.RunID()] {
+				b.Publications = append(b.Publications, p)
+			}
+		}
+		if len(b.Part.Shards) > 0 {
+			batches = append(batches, b)
+		}
+	}
+	return batches, nil
+}
+
+// lost returns the shards that are not owned as stated.
+func (s *fakeStore) lost(owned []task.Ownership) []task.Shard {
+	var lost []task.Shard
+	for _, o := range owned {
+		if s.epochs[o.Shard] != o {
+			lost = append(lost, o.Shard)
+		}
+	}
+	return lost
+}
+
+func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
+	unlock, err := s.lock(ctx, req.Database)
+	if err != nil {
+		return task.Claim{}, err
+	}
+	fault := commits
+	if s.fault != nil {
+		fault = s.fault(req)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fault != landsLater {
+		defer unlock()
+	}
+	if lost := s.lost(req.Owned); len(lost) > 0 {
+		if fault == landsLater {
+			unlock()
+		}
+		return task.Claim{Now: s.now(), Lost: lost}, nil
+	}
+	switch fault {
+	case rollsBack:
+		return task.Claim{}, errRolledBack
+	case rollsBackMute:
+		return task.Claim{}, fmt.Errorf("claim: %w", task.ErrOutcomeUnknown)
+	case answerLost:
+		s.commit(req)
+		return task.Claim{}, fmt.Errorf("claim: %w", task.ErrOutcomeUnknown)
+	case landsLater:
+		go func() {
+			defer unlock()
+			time.Sleep(landsLaterWait)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.commit(req)
+		}()
+		return task.Claim{}, fmt.Errorf("claim: %w", task.ErrOutcomeUnknown)
+	}
+	return s.commit(req), nil
+}
+
+// commit does the claim.
+func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
+	c := task.Claim{Now: s.now()}
+	s.claims = append(s.claims, req)
+	s.remove(req.TakeOff)
+	shards := make(map[task.Shard]bool)
+	for _, o := range req.Owned {
+		shards[o.Shard] = true
+	}
+	out := &fakeOutbox{}
+	for _, id := range s.dueIDs(shards, req.Low, c.Now) {
+		if req.Form == task.CappedForm && c.Rows == req.MaxRows {
+			c.More = true
+			break
+		}
+		r := s.rows[id]
+		c.Rows++
+		if slices.Contains(req.Blocked, r.tenant) {
+			r.due = c.Now.Add(req.BlockedFor)
+			c.Deferred++
+			continue
+		}
+		r.seq++
+		p := task.Publication{Tenant: r.tenant, Task: id, Seq: r.seq, Attempt: 1, Type: task.OneShot, Kind: "k", ScheduledAt: r.begun.Add(time.Duration(r.seq-1) * r.every), ClaimedAt: c.Now}
+		r.due = task.Never
+		if r.every > 0 {
+			r.due = max(p.ScheduledAt.Add(r.every), c.Now)
+		}
+		s.claimed[p.RunID()] = true
+		out.entries = append(out.entries, p)
+		if !slices.Contains(out.shards, id.Shard()) {
+			out.shards = append(out.shards, id.Shard())
+		}
+	}
+	if len(out.entries) > 0 {
+		s.nextRow++
+		s.outbox[s.nextRow] = out
+		c.Outbox, c.Publications = s.nextRow, slices.Clone(out.entries)
+	}
+	return c
+}
+
+// dueIDs returns the due tasks, oldest first.
+func (s *fakeStore) dueIDs(shards map[task.Shard]bool, low, until task.Instant) []task.ID {
+	var ids []task.ID
+	for id, r := range s.rows {
+		if shards[id.Shard()] && r.due > low && r.due <= until {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b task.ID) int {
+		if d := s.rows[a].due - s.rows[b].due; d != 0 {
+			return int(d)
+		}
+		return int(a - b)
+	})
+	return ids
+}
+
+func (s *fakeStore) remove(parts []task.OutboxPart) {
+	for _, p := range parts {
+		o := s.outbox[p.Row]
+		if o == nil {
+			continue
+		}
+		o.shards = slices.DeleteFunc(o.shards, func(sh task.Shard) bool { return slices.Contains(p.Shards, sh) })
+		if len(o.shards) == 0 {
+			delete(s.outbox, p.Row)
+		}
+	}
+}
+
+func (s *fakeStore) TakeOff(ctx context.Context, db int, owned []task.Ownership, parts []task.OutboxPart) ([]task.Shard, error) {
+	unlock, err := s.lock(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuseTakeOff.Load() {
+		return nil, errRolledBack
+	}
+	if lost := s.lost(owned); len(lost) > 0 {
+		return lost, nil
+	}
+	s.remove(parts)
+	return nil, nil
+}
+
+func (s *fakeStore) Peek(_ context.Context, _ int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peeks++
+	k := task.Peek{Now: s.now(), Next: task.Never}
+	for id, r := range s.rows {
+		if !slices.Contains(shards, id.Shard()) || r.due <= low {
+			continue
+		}
+		k.Next = min(k.Next, r.due)
+		if r.due <= k.Now.Add(window) && k.Rows < limit {
+			k.Rows++
+		}
+	}
+	return k, nil
+}
+
+func (s *fakeStore) GiveUp(ctx context.Context, db int, owned []task.Ownership, pubs []task.Publication, _ task.DeadReason, message string, parts []task.OutboxPart) error {
+	unlock, err := s.lock(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lost(owned)) > 0 {
+		return errRolledBack
+	}
+	for _, p := range pubs {
+		s.dead[p.RunID()] = message
+		s.closed[p.RunID()] = true
+	}
+	s.remove(parts)
+	return nil
+}
+
+func (s *fakeStore) Release(context.Context, int, []task.Ownership) error {
+	if s.refuseTakeOff.Load() {
+		return errRolledBack
+	}
+	return nil
+}
+
+// outboxRows counts the rows in the outbox.
+func (s *fakeStore) outboxRows() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.outbox)
+}
+
+// claimedRuns returns the runs whose claims have committed.
+func (s *fakeStore) claimedRuns() []task.RunID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.claimed))
+}
+
+// lastClaim returns the last committed claim.
+func (s *fakeStore) lastClaim() task.ClaimRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims[len(s.claims)-1]
+}
+
+func (s *fakeStore) claimCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.claims)
+}
+
+func (s *fakeStore) deadRuns() map[task.RunID]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.dead)
+}
+
+func (s *fakeStore) close(r task.RunID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed[r] = true
+}
+
+func (s *fakeStore) ownership(sh task.Shard) task.Ownership {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epochs[sh]
+}
+
+// fakeKafka is a publisher that remembers.
+type fakeKafka struct {
+	// answer, if set, says what becomes of a record. It may block.
+	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
+	wait   time.Duration
+
+	mu     sync.Mutex
+	stored map[task.RunID]int
+	calls  int
+	active int
+	peak   int
+}
+
+func newFakeKafka() *fakeKafka {
+	return &fakeKafka{stored: map[task.RunID]int{}, wait: 2 * time.Millisecond}
+}
+
+func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle func([]int, error)) {
+	k.mu.Lock()
+	k.calls++
+	k.active++
+	k.peak = max(k.peak, k.active)
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		k.active--
+		k.mu.Unlock()
+	}()
+	pause(ctx, k.wait)
+	if k.answer == nil {
+		k.store(pubs)
+		settle(indexes(len(pubs)), ctx.Err())
+		return
+	}
+	var records sync.WaitGroup
+	for i := range pubs {
+		records.Go(func() {
+			stored, err := k.answer(ctx, &pubs[i])
+			if stored {
+				k.store(pubs[i : i+1])
+			}
+			settle([]int{i}, err)
+		})
+	}
+	records.Wait()
+}
+
+func (k *fakeKafka) store(pubs []task.Publication) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range pubs {
+		k.stored[pubs[i].RunID()]++
+	}
+}
+
+func indexes(n int) []int {
+	index := make([]int, n)
+	for i := range index {
+		index[i] = i
+	}
+	return index
+}
+
+func (k *fakeKafka) callCount() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.calls
+}
+
+func (k *fakeKafka) mostCalls() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.peak
+}
+
+func (k *fakeKafka) times(r task.RunID) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stored[r]
+}
+
+func (k *fakeKafka) total() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.stored)
+}

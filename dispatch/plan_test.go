@@ -1,0 +1,234 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// begun is the instant at which planner tests start.
+var begun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(ms int) time.Time           { return begun.Add(time.Duration(ms) * time.Millisecond) }
+func db(ms int) task.Instant        { return task.At(at(ms)) }
+func testPlanner() *planner         { return &planner{cfg: Config{}.withDefaults()} }
+func roomy() situation              { return situation{shards: true, records: 50_000, bytes: 64 << 20, busy: 1} }
+func pubs(n int) []task.Publication { return make([]task.Publication, n) }
+
+// idle returns a planner that has swept at 0 and found nothing due before Never.
+func idle() *planner {
+	p := testPlanner()
+	p.acquired(at(0))
+	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: task.Never})
+	return p
+}
+
+func TestNextStep(t *testing.T) {
+	tests := []struct {
+		name    string
+		prepare func(*planner, *situation)
+		at      int
+		want    action
+		until   int // of a sleep; -1: for ever
+	}{
+		{"nothing is owned", func(_ *planner, s *situation) { s.shards = false }, 10, sleep, -1},
+		{"idle sleeps until the next look", func(*planner, *situation) {}, 10, sleep, 1002},
+		{"idle looks", func(*planner, *situation) {}, 1002, peek, 0},
+		{"sweep comes when it is due", func(*planner, *situation) {}, 5002, claim, 0},
+		{"something is due later", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300)}) }, 10, sleep, 300},
+		{"something is due", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300)}) }, 300, claim, 0},
+		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(90_000)}) }, 10, sleep, 1002},
+		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
+		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
+		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
+		{"claims keep their distance", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
+		{"a full batch goes on at once", func(p *planner, _ *situation) {
+			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
+		}, 15, claim, 0},
+		{"no room for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
+		{"no room for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
+		{"published parts wait a little", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 20, sleep, 510},
+		{"published parts are taken off alone", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 510, takeOff, 0},
+		{"published parts are taken off without room, too", func(_ *planner, s *situation) { s.publishedAt, s.records = at(10), 0 }, 510, takeOff, 0},
+		{"published parts go with a claim", func(p *planner, s *situation) { s.publishedAt = at(10); p.hint(at(510), db(510)) }, 510, claim, 0},
+		{"hopeless records go first", func(p *planner, s *situation) { s.giveUpAt = at(10); p.hint(at(510), db(510)) }, 510, giveUp, 0},
+		{"hopeless records wait for their retry", func(_ *planner, s *situation) { s.giveUpAt = at(510) }, 10, sleep, 510},
+		{"after a failure", func(p *planner, _ *situation) { p.hint(at(10), db(10)); p.failed(at(30)) }, 40, sleep, 50},
+		{"Kafka is gone", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.gone = true }, 60, sleep, 1000},
+		{"Kafka is gone: the probe", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.gone = true }, 1000, claim, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, s := idle(), roomy()
+			tt.prepare(p, &s)
+			got := p.next(at(tt.at), s)
+			if got.do != tt.want {
+				t.Fatalf("%s; want %s", got.do, tt.want)
+			}
+			if got.do != sleep {
+				return
+			}
+			want := time.Time{}
+			if tt.until >= 0 {
+				want = at(tt.until)
+			}
+			if !got.until.Equal(want) {
+				t.Errorf("sleeps until %s; want %s", got.until, want)
+			}
+		})
+	}
+}
+
+func TestFirstClaimOfNewShardsHasNoBoundAndIsSmall(t *testing.T) {
+	p := idle()
+	p.acquired(at(100))
+	st := p.next(at(100), roomy())
+	if st.do != claim || st.low != 0 || st.form != task.CappedForm {
+		t.Errorf("%+v", st)
+	}
+	if st = testPlanner().next(at(0), roomy()); st.rows > firstRows {
+		t.Errorf("%d rows before the size of any record is known", st.rows)
+	}
+}
+
+func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
+	tests := []struct {
+		name string
+		rows int
+		at   int
+		want task.ClaimForm
+	}{
+		{"few", 10, 300, task.RangeForm},
+		{"at the cap", 200, 300, task.RangeForm},
+		{"beyond the cap", 201, 300, task.CappedForm},
+		{"the window has passed", 10, 1103, task.CappedForm},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := idle()
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300), Rows: tt.rows})
+			if st := p.next(at(tt.at), roomy()); st.do != claim || st.form != tt.want {
+				t.Errorf("%s %s; want %s", st.do, st.form, tt.want)
+			}
+		})
+	}
+	t.Run("after a failure", func(t *testing.T) {
+		p := idle()
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300), Rows: 1})
+		p.failed(at(250))
+		if st := p.next(at(300), roomy()); st.form != task.CappedForm {
+			t.Error("a locked row could stop the database again")
+		}
+	})
+}
+
+func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
+	grace := Config{}.withDefaults().Grace
+	p := idle()
+	tick := func(ms int, more bool, now task.Instant) step {
+		p.hint(at(ms), db(ms))
+		st := p.next(at(ms), roomy())
+		if st.do != claim {
+			t.Fatalf("at %d: %s", ms, st.do)
+		}
+		p.claimed(at(ms), at(ms), st, &task.Claim{Now: now, More: more, Rows: 1}, 0)
+		return st
+	}
+	if tick(1000, false, db(1000)); p.low != db(1000).Add(-grace) {
+		t.Errorf("bound %s after a full claim", p.low)
+	}
+	low := p.low
+	if tick(2000, true, db(2000)); p.low != low {
+		t.Error("the bound moved past unclaimed rows")
+	}
+	if st := tick(6000, true, db(6000)); st.low != 0 || p.low != 0 {
+		t.Errorf("sweep with bound %s", st.low)
+	}
+	if st := tick(6001, false, db(6001)); st.low != 0 || p.low != db(6001).Add(-grace) {
+		t.Error("a sweep must go on until nothing is left")
+	}
+	if st := tick(7000, false, db(7000)); st.low == 0 {
+		t.Error("the sweep is over")
+	}
+	if tick(8000, false, db(500)); p.low != 0 {
+		t.Error("a clock that goes back must reset the bound")
+	}
+	if st := p.next(at(8100), roomy()); st.do != claim || st.low != 0 {
+		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
+	}
+}
+
+func TestFailedClaimDoesNotMoveTheBound(t *testing.T) {
+	p := idle()
+	low := p.low
+	p.failed(at(5000))
+	p.lost()
+	if p.low != low {
+		t.Error("the bound moved without a commit")
+	}
+}
+
+func TestTickGrowsWithTheCostOfClaims(t *testing.T) {
+	tests := []struct {
+		took time.Duration
+		busy int
+		want time.Duration
+	}{
+		{time.Millisecond, 1, 20 * time.Millisecond},
+		{2 * time.Millisecond, 16, 64 * time.Millisecond},
+		{20 * time.Millisecond, 1, 40 * time.Millisecond},
+		{500 * time.Millisecond, 16, 100 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		p := testPlanner()
+		p.took = tt.took
+		if got := p.tick(tt.busy); got != tt.want {
+			t.Errorf("%s with %d busy databases: tick %s; want %s", tt.took, tt.busy, got, tt.want)
+		}
+	}
+}
+
+func TestRowsOfAClaimFollowTheSizeOfRecords(t *testing.T) {
+	p := idle()
+	p.claimed(at(10), at(11), step{}, &task.Claim{Now: db(10), Rows: 10, Publications: pubs(10)}, 10*(1<<20))
+	p.hint(at(50), db(50))
+	s := roomy()
+	s.bytes = 40 << 20
+	if st := p.next(at(50), s); st.do != claim || st.rows != 40 {
+		t.Errorf("%s of %d rows; want 40 of 1 MiB each", st.do, st.rows)
+	}
+	s.bytes = 1
+	if st := p.next(at(50), s); st.rows != 1 {
+		t.Errorf("%d rows; want at least 1", st.rows)
+	}
+}
+
+func TestFailuresBackOffUpToABound(t *testing.T) {
+	p := idle()
+	now, last := at(0), time.Duration(0)
+	for range 20 {
+		p.failed(now)
+		wait := p.retryAt.Sub(now)
+		if wait < last || wait > maxBackoff {
+			t.Fatalf("wait %s after %s", wait, last)
+		}
+		now, last = p.retryAt, wait
+	}
+	if last != maxBackoff {
+		t.Errorf("wait %s in the end", last)
+	}
+	if p.ok(); p.failures != 0 {
+		t.Error("a success must end the backing off")
+	}
+}
+
+func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
+	p := idle()
+	p.claimed(at(2000), at(2001), step{}, &task.Claim{Now: db(2000), Rows: 1}, 0)
+	p.peeked(at(2001), at(2001), task.Peek{Now: db(2001), Next: task.Never})
+	if st := p.next(at(2100), roomy()); st.do != sleep || !st.until.Equal(at(2251)) {
+		t.Errorf("%s until %s", st.do, st.until)
+	}
+}
