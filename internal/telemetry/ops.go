@@ -1,0 +1,165 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	checkTimeout = 2 * time.Second
+	// remember is how long an answer of /readyz is given again: whoever asks
+	// often costs no more than that.
+	remember = 500 * time.Millisecond
+	opsGrace = time.Second
+)
+
+// Check is one part of a program's readiness. Probe returns nil when the part is
+// well, [Degraded] when the program can do without, and any other error when it
+// cannot. It must return when its context ends.
+type Check struct {
+	Name  string
+	Probe func(ctx context.Context) error
+}
+
+type degraded struct{ error }
+
+func (d degraded) Unwrap() error { return d.error }
+
+// Degraded marks an error of a part that the program can do without; nil for nil.
+func Degraded(err error) error {
+	if err == nil {
+		return nil
+	}
+	return degraded{err}
+}
+
+// Ops is the HTTP side for operators.
+type Ops struct {
+	listener net.Listener
+	http     *http.Server
+	checks   []Check
+
+	mu       sync.Mutex
+	asked    time.Time
+	code     int
+	answer   string
+	stopping bool
+}
+
+// NewOps returns a server on a listener, which Run closes.
+func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, profiles bool, log *slog.Logger) *Ops {
+	o := &Ops{listener: l, checks: checks}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "alive\n") })
+	mux.HandleFunc("GET /readyz", o.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
+	}))
+	if profiles {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	o.http = &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return o
+}
+
+// Run serves until ctx is cancelled, and returns nil then.
+func (o *Ops) Run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- o.http.Serve(o.listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve operators on %s: %w", o.listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), opsGrace)
+	defer cancel()
+	if o.http.Shutdown(grace) != nil {
+		// Somebody is still reading: a stop does not wait for that.
+		_ = o.http.Close()
+	}
+	<-served
+	return nil
+}
+
+// Stopping makes /readyz say from now on that the program is stopping.
+func (o *Ops) Stopping() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stopping = true
+}
+
+func (o *Ops) readyz(w http.ResponseWriter, r *http.Request) {
+	code, answer := o.ready(r.Context())
+	reply(w, code, answer)
+}
+
+// ready returns the answer of /readyz. Callers at the same time share one.
+func (o *Ops) ready(ctx context.Context) (int, string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopping {
+		return http.StatusServiceUnavailable, "not ready\nstopping\n"
+	}
+	if time.Since(o.asked) > remember {
+		o.code, o.answer = Probe(context.WithoutCancel(ctx), o.checks)
+		o.asked = time.Now()
+	}
+	return o.code, o.answer
+}
+
+// Probe asks all checks at once and returns the HTTP status and the body of
+// /readyz: first "ready", "degraded" or "not ready", then a line for each part
+// that is not well.
+func Probe(ctx context.Context, checks []Check) (code int, body string) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	errs := make([]error, len(checks))
+	var asking sync.WaitGroup
+	for i, c := range checks {
+		asking.Go(func() { errs[i] = c.Probe(ctx) })
+	}
+	asking.Wait()
+	code, word := http.StatusOK, "ready"
+	var lines strings.Builder
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		if errors.As(err, new(degraded)) {
+			if word == "ready" {
+				word = "degraded"
+			}
+		} else {
+			code, word = http.StatusServiceUnavailable, "not ready"
+		}
+		fmt.Fprintf(&lines, "%s: %s\n", checks[i].Name, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return code, word + "\n" + lines.String()
+}
+
+func reply(w http.ResponseWriter, code int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(body)) // who went away needs no answer
+}

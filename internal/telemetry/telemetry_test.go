@@ -1,0 +1,140 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string) (int, string)) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := NewRegistry()
+	m := NewDispatch(registry, func() Figures { return Figures{Shards: 512, Stopped: true} })
+	m.Fired("acme", "ONE_SHOT", true, 40*time.Millisecond)
+	m.Fired("acme", "ONE_SHOT", false, time.Hour)
+	m.Outbox(3, 2, time.Second)
+	NewAPI(registry).Added("acme", "BLOCKING", 3)
+	ops := NewOps(listener, registry, checks, profiles, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- ops.Run(ctx) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return ops, func(path string) (int, string) {
+		t.Helper()
+		res, err := client.Get("http://" + listener.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(body)
+	}
+}
+
+func check(name string, err error) Check {
+	return Check{name, func(context.Context) error { return err }}
+}
+
+func TestReadyzListsWhatIsNotWell(t *testing.T) {
+	down, slow := errors.New("no route"), errors.New("database 3 is away")
+	for _, c := range []struct {
+		name   string
+		checks []Check
+		code   int
+		body   string
+	}{
+		{"all well", []Check{check("kafka", nil)}, 200, "ready\n"},
+		{"degraded", []Check{check("kafka", nil), check("postgres", Degraded(slow))}, 200, "degraded\npostgres: database 3 is away\n"},
+		{"down", []Check{check("kafka", down), check("postgres", Degraded(slow))}, 503, "not ready\nkafka: no route\npostgres: database 3 is away\n"},
+		{"one line each", []Check{check("kafka", errors.Join(down, slow))}, 503, "not ready\nkafka: no route; database 3 is away\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, get := serve(t, c.checks, false)
+			if code, body := get("/readyz"); code != c.code || body != c.body {
+				t.Errorf("got %d %q, want %d %q", code, body, c.code, c.body)
+			}
+			if code, _ := get("/healthz"); code != 200 {
+				t.Errorf("healthz: got %d: it must not depend on anything", code)
+			}
+		})
+	}
+}
+
+func TestReadyzSaysThatTheProgramIsStopping(t *testing.T) {
+	ops, get := serve(t, nil, false)
+	ops.Stopping()
+	if code, body := get("/readyz"); code != 503 || !strings.Contains(body, "stopping") {
+		t.Errorf("got %d %q", code, body)
+	}
+}
+
+func TestMetricsAreServed(t *testing.T) {
+	_, get := serve(t, nil, false)
+	_, body := get("/metrics")
+	for _, want := range []string{
+		`perceptor_runs_fired_total{attempt="first",tenant="acme",type="ONE_SHOT"} 1`,
+		`perceptor_runs_fired_total{attempt="again",tenant="acme",type="ONE_SHOT"} 1`,
+		`perceptor_lateness_seconds_count{type="ONE_SHOT"} 1`,
+		`perceptor_lateness_seconds_bucket{type="ONE_SHOT",le="0.05"} 1`,
+		`perceptor_tasks_added_total{tenant="acme",type="BLOCKING"} 3`,
+		`perceptor_owned_shards 512`, `perceptor_claims_stopped 1`, `perceptor_outbox_rows{database="3"} 2`, "go_goroutines",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+}
+
+func TestProfilesAreServedOnlyWhenAskedFor(t *testing.T) {
+	_, get := serve(t, nil, false)
+	if code, _ := get("/debug/pprof/"); code != 404 {
+		t.Errorf("got %d, want 404", code)
+	}
+	_, get = serve(t, nil, true)
+	if code, _ := get("/debug/pprof/"); code != 200 {
+		t.Errorf("got %d, want 200", code)
+	}
+}
+
+func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLog(&out, "warn", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("quiet")
+	log.Warn("loud", "shard", 3)
+	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, `"msg":"loud","shard":3`) {
+		t.Errorf("got %s", got)
+	}
+	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
+		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
+			t.Errorf("%v is taken", bad)
+		}
+	}
+}
