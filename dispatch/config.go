@@ -82,7 +82,7 @@ type Config struct {
 	// Grace is how far behind the last claim the lower bound stays: the adders'
 	// statement timeout and a second; 6 s.
 	Grace time.Duration
-	// MaxRows bounds the rows of one claim; 2,000.
+	// MaxRows bounds the rows of one claim; 2,000, and an eighth of MaxRecords.
 	MaxRows int
 	// ClaimConcurrency bounds transactions under way, over all databases; 4.
 	ClaimConcurrency int
@@ -155,6 +155,7 @@ func (c Config) withDefaults() Config {
 	or(&c.BreakerAfter, 5)
 	or(&c.TakeOffAfter, 500*time.Millisecond)
 	or(&c.ReleaseTimeout, 3*time.Second)
+	c.MaxRows = min(c.MaxRows, max(c.MaxRecords/8, 1))
 	if c.Lost == nil {
 		c.Lost = func([]task.Shard) {}
 	}

@@ -21,6 +21,8 @@ type courier struct {
 	lanes map[int32]*lane
 	// records and bytes are unacknowledged, those in calls included.
 	records, bytes int
+	// reserved is what claims under way may bring.
+	reserved int
 	// calls are under way for healthy tenants, aside for failing ones.
 	calls, aside int
 	// sentAt is when the last common call began; ackedAt when the last record

@@ -139,8 +139,14 @@ func (b *database) end() {
 
 // claim runs one claim and queues what it has taken.
 func (b *database) claim(ctx context.Context, st step) {
-	req, parts := b.request(st)
-	if len(req.Owned) == 0 {
+	rows, room := b.d.courier.reserve(time.Now(), st.rows)
+	defer b.d.courier.unreserve(rows)
+	if rows < st.rows {
+		st.rows, st.form = rows, task.CappedForm
+	}
+	req, parts := b.request(st, room)
+	if len(req.Owned) == 0 || rows == 0 {
+		b.putBack(parts)
 		return
 	}
 	if len(parts) > 0 && b.d.at(ctx, BeforeTakeOff, b.number) != nil {
@@ -165,8 +171,7 @@ func (b *database) claim(ctx context.Context, st step) {
 }
 
 // request builds the claim, with the parts that it takes off.
-func (b *database) request(st step) (task.ClaimRequest, []*part) {
-	room := b.d.courier.room(time.Now())
+func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	req := task.ClaimRequest{
@@ -176,6 +181,12 @@ func (b *database) request(st step) (task.ClaimRequest, []*part) {
 	parts := b.book.takeable(maxParts, b.claims)
 	req.TakeOff = outboxParts(parts)
 	return req, parts
+}
+
+func (b *database) putBack(parts []*part) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.book.putBack(parts, time.Now())
 }
 
 // claims reports whether the shard is owned and not about to leave.

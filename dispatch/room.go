@@ -35,11 +35,32 @@ func (c *courier) room(now time.Time) room {
 	return r
 }
 
+// reserve books up to n records of room for a claim, and returns how many and
+// the room that was there. The claim ends with a call of unreserve.
+func (c *courier) reserve(now time.Time, n int) (int, room) {
+	r := c.room(now)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n = min(n, r.records)
+	c.reserved += n
+	return n, r
+}
+
+func (c *courier) unreserve(n int) {
+	c.mu.Lock()
+	c.reserved -= n
+	reopen := c.reopened(time.Now())
+	c.mu.Unlock()
+	if reopen {
+		c.d.rouseAll()
+	}
+}
+
 // measure returns the room. c.mu is held. Near the bound there is none, so that
 // claims do not become tiny.
 func (c *courier) measure(now time.Time) room {
 	cfg := &c.d.cfg
-	r := room{records: cfg.MaxRecords - c.records, bytes: cfg.MaxBytes - c.bytes}
+	r := room{records: cfg.MaxRecords - c.records - c.reserved, bytes: cfg.MaxBytes - c.bytes}
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
