@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ type groupTimes struct {
 	backoff   time.Duration // between two tries to join; kafka-go's 5 s delay every first record
 	watch     time.Duration // how often new partitions are looked for
 	commit    time.Duration
-	maxWait   time.Duration // a fetch waits so long for records; also how long closing a reader takes
+	maxWait   time.Duration // a fetch without records takes so long; half of it allows for a slow broker
 	settle    time.Duration // at the end of a generation: for results that are on their way
 }
 
@@ -49,7 +50,7 @@ func (t *groupTimes) complete() {
 	setDefault(&t.backoff, 200*time.Millisecond)
 	setDefault(&t.watch, 10*time.Second)
 	setDefault(&t.commit, 200*time.Millisecond)
-	setDefault(&t.maxWait, 500*time.Millisecond)
+	setDefault(&t.maxWait, 2*time.Second)
 	setDefault(&t.settle, 500*time.Millisecond)
 }
 
@@ -162,12 +163,11 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan st
 	g := &generation{Generation: gen, trackers: map[int]*tracker{}}
 	assigned := gen.Assignments[c.topic]
 	partitions := make([]int, len(assigned))
-	trackers := map[int]*tracker{}
 	for i, a := range assigned {
-		trackers[a.ID] = newTracker(a.ID, a.Offset)
+		g.trackers[a.ID] = newTracker(a.ID, a.Offset)
 		partitions[i] = a.ID
 	}
-	maps.Copy(g.trackers, trackers)
+	trackers := maps.Clone(g.trackers) // from now on g's are for those who hold the lock
 	c.l.log.Info("partitions assigned", "topic", c.topic, "partitions", partitions, "generation", gen.ID)
 	if f := c.l.cfg.Events.Assigned; f != nil {
 		f(partitions)
@@ -235,10 +235,22 @@ func (c *consumer) take(t *tracker, m kafka.Message) {
 	c.l.engine.skip(t, m.Offset)
 }
 
-func (c *consumer) newReader(partition int, offset int64) *kafka.Reader {
+// reader is a reader of one partition whose Close does not wait for the fetch
+// that is under way.
+type reader struct {
+	*kafka.Reader
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+}
+
+func (c *consumer) newReader(partition int, offset int64) *reader {
 	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
-	r := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: c.brokers, Topic: c.topic, Partition: partition, Dialer: c.dialer,
+	r := &reader{}
+	dialer := *c.dialer
+	dialer.DialFunc = r.dial
+	r.Reader = kafka.NewReader(kafka.ReaderConfig{
+		Brokers: c.brokers, Topic: c.topic, Partition: partition, Dialer: &dialer,
 		QueueCapacity: readAhead, MinBytes: 1, MaxBytes: maxFetchBytes, MaxWait: c.times.maxWait,
 		ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
 		OffsetOutOfRangeError: true, ErrorLogger: debug,
@@ -249,10 +261,35 @@ func (c *consumer) newReader(partition int, offset int64) *kafka.Reader {
 	return r
 }
 
-// closeReader closes r without waiting: a fetch that is under way takes up to
-// maxWait, and a rebalance must not.
-func (c *consumer) closeReader(r *kafka.Reader) {
-	c.closing.Go(func() { r.Close() })
+// dial remembers the last connection, the one that fetches.
+func (r *reader) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	r.conn = conn
+	return conn, nil
+}
+
+// closeReader closes r without waiting: not for the fetch that is under way, nor
+// for a dial; a rebalance must go on.
+func (c *consumer) closeReader(r *reader) {
+	r.mu.Lock()
+	r.closed = true
+	conn := r.conn
+	r.mu.Unlock()
+	c.closing.Go(func() {
+		if conn != nil {
+			conn.Close()
+		}
+		r.Close()
+	})
 }
 
 // restart replaces the tracker of a partition that is read from its start again.

@@ -86,6 +86,9 @@ type entry struct {
 	waiting []*arrival
 	// leased: a row in Postgres brings the run back (Start or heartbeat accepted).
 	leased bool
+	// owed: a duplicate's offset was done because this entry is worked on, so it
+	// must be, even if its own record will be read by somebody else.
+	owed bool
 	// tries counts RETRY answers in a row.
 	tries int
 	// result is what is reported.
@@ -182,6 +185,7 @@ func (t *table) activate(out []action, e *entry, a *arrival) []action {
 func (t *table) wait(out []action, e *entry, a *arrival) []action {
 	if e.leased || a.pub.Type != task.NonBlocking || a.pub.Attempt > 1 {
 		out = commit(out, a)
+		e.owed = true
 	}
 	e.waiting = append(e.waiting, a)
 	if a.pub.Attempt > e.rec.pub.Attempt && (e.best == nil || a.pub.Attempt > e.best.pub.Attempt) {
@@ -245,7 +249,7 @@ func (t *table) swap(out []action, e *entry, b *arrival) []action {
 // partition was taken away before its offset was done. Running it here as well
 // would only double the work.
 func (e *entry) orphaned() bool {
-	if e.rec.done || !e.rec.at.lost() {
+	if e.rec.done || e.owed || !e.rec.at.lost() {
 		return false
 	}
 	for _, w := range e.waiting {

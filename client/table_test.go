@@ -315,6 +315,19 @@ func TestQueuedRecordOfALostPartitionIsLeftToItsNextOwner(t *testing.T) {
 	s.want("arrive 1: queue 1", "begin", "arrive 1: queue 1", "begin: execute 1")
 }
 
+// A duplicate whose offset was done at once leans on the queued record: that one
+// must run, although its partition has been taken away.
+func TestQueuedRecordThatADuplicateLeansOnRuns(t *testing.T) {
+	s := newScript(t, task.OneShot)
+	s.arrive(1)
+	s.on.over = true
+	s.on = newTracker(0, 0)
+	s.offset = 0
+	s.arrive(1)
+	s.begin()
+	s.want("arrive 1: queue 1", "arrive 1: commit @0, skip @0", "begin: execute 1")
+}
+
 func TestLeaseThatIsOverBeforeTheHandlerBeganIsForgotten(t *testing.T) {
 	s := newScript(t, task.Blocking)
 	s.arrive(1)

@@ -1,0 +1,415 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	testTopic = "perceptor.shop"
+	testGroup = "perceptor.shop"
+	testToken = "secret-of-shop"
+	patience  = 20 * time.Second
+)
+
+// fakeService is the API in memory. before may answer a call in its place.
+type fakeService struct {
+	perceptorv1.UnimplementedRunServiceServer
+	perceptorv1.UnimplementedTaskServiceServer
+
+	brokers []string
+	lease   time.Duration
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	before  func(ctx context.Context, op string) error
+	// code, when it returns one, is the answer to an entry, which changes nothing.
+	code    func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode
+	runs    map[task.RunID]*refRun
+	results []*perceptorv1.RunResult // as they came in
+	codes   map[string]int           // "report ACCEPTED" and so on
+	calls   map[string]int
+	adds    []*perceptorv1.AddTasksRequest
+	tasks   []*perceptorv1.Task
+}
+
+func (s *fakeService) hook(ctx context.Context, op string) error {
+	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get("authorization")) != 1 || md.Get("authorization")[0] != "Bearer "+testToken {
+		return status.Error(codes.Unauthenticated, "no such token")
+	}
+	s.mu.Lock()
+	f := s.before
+	s.calls[op]++
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if f != nil {
+		return f(ctx, op)
+	}
+	return nil
+}
+
+func (s *fakeService) each(op string, a *perceptorv1.Attempt, judge func(*refRun) task.Code) *perceptorv1.RunReply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reply := &perceptorv1.RunReply{Lease: durationpb.New(s.lease)}
+	if s.code != nil {
+		reply.Code = s.code(op, a)
+	}
+	if reply.Code == 0 {
+		r := s.runs[task.RunID{Task: task.ID(a.GetTaskId()), Seq: a.GetSeq()}]
+		if r == nil {
+			reply.Code = perceptorv1.RunCode_RUN_CODE_UNKNOWN
+		} else {
+			reply.Code = perceptorv1.RunCode(judge(r))
+		}
+	}
+	s.codes[op+" "+task.Code(reply.Code).String()]++
+	s.changed.Broadcast()
+	return reply
+}
+
+func (s *fakeService) StartRuns(ctx context.Context, q *perceptorv1.StartRunsRequest) (*perceptorv1.StartRunsResponse, error) {
+	if err := s.hook(ctx, "start"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.StartRunsResponse{}
+	for _, e := range q.GetAttempts() {
+		a.Replies = append(a.Replies, s.each("start", e, func(r *refRun) task.Code { return r.start(e.GetAttempt(), q.GetHolder()) }))
+	}
+	return a, nil
+}
+
+func (s *fakeService) ReportResults(ctx context.Context, q *perceptorv1.ReportResultsRequest) (*perceptorv1.ReportResultsResponse, error) {
+	if err := s.hook(ctx, "report"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.ReportResultsResponse{}
+	for _, e := range q.GetResults() {
+		s.mu.Lock()
+		s.results = append(s.results, e)
+		s.mu.Unlock()
+		a.Replies = append(a.Replies, s.each("report", e.GetAttempt(), func(r *refRun) task.Code {
+			return r.report(e.GetAttempt().GetAttempt(), q.GetHolder(), e.GetOutcome() == perceptorv1.RunResult_FAIL, e.GetStop())
+		}))
+	}
+	return a, nil
+}
+
+func (s *fakeService) HeartbeatRuns(ctx context.Context, q *perceptorv1.HeartbeatRunsRequest) (*perceptorv1.HeartbeatRunsResponse, error) {
+	if err := s.hook(ctx, "beat"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.HeartbeatRunsResponse{}
+	for _, e := range q.GetAttempts() {
+		a.Replies = append(a.Replies, s.each("beat", e, func(r *refRun) task.Code { return r.beat(e.GetAttempt(), q.GetHolder()) }))
+	}
+	return a, nil
+}
+
+func (s *fakeService) HandBackRuns(ctx context.Context, q *perceptorv1.HandBackRunsRequest) (*perceptorv1.HandBackRunsResponse, error) {
+	if err := s.hook(ctx, "hand back"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.HandBackRunsResponse{}
+	for _, e := range q.GetAttempts() {
+		a.Replies = append(a.Replies, s.each("hand back", e, func(r *refRun) task.Code { return r.handBack(e.GetAttempt(), q.GetHolder()) }))
+	}
+	return a, nil
+}
+
+func (s *fakeService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
+	if err := s.hook(ctx, "delivery"); err != nil {
+		return nil, err
+	}
+	return &perceptorv1.Delivery{Tenant: "shop", Topic: testTopic, Group: testGroup, Brokers: s.brokers}, nil
+}
+
+// with changes the service under its lock.
+func (s *fakeService) with(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	s.changed.Broadcast()
+}
+
+// await waits until cond, called under the lock, is true.
+func (s *fakeService) await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over := false
+	timer := time.AfterFunc(patience, func() { s.with(func() { over = true }) })
+	defer timer.Stop()
+	for !cond() {
+		if over {
+			t.Fatalf("waited %s for %s; answers so far: %v; open runs: %v", patience, what, s.codes, s.open())
+		}
+		s.changed.Wait()
+	}
+}
+
+func (s *fakeService) count(key string) func() bool { return func() bool { return s.codes[key] > 0 } }
+
+// bench is a service, a broker and a client, all in this process.
+type bench struct {
+	t       *testing.T
+	svc     *fakeService
+	address string
+	kafka   *kfake.Cluster
+	client  *Client
+	logs    *lockedBuffer
+	writer  *kafka.Writer
+}
+
+func setup(t *testing.T, partitions int32) *bench {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	b := &bench{t: t, kafka: cluster, logs: &lockedBuffer{}, svc: newFakeService(cluster.ListenAddrs())}
+	b.address = serve(t, b.svc, "127.0.0.1:0")
+	b.client = b.newClient(Config{})
+	transport := &kafka.Transport{MetadataTTL: time.Second}
+	b.writer = &kafka.Writer{
+		Addr: kafka.TCP(cluster.ListenAddrs()...), Topic: testTopic, RequiredAcks: kafka.RequireAll,
+		BatchTimeout: time.Millisecond, BatchSize: 1000, Transport: transport,
+		Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int { return m.Partition % len(partitions) }),
+	}
+	t.Cleanup(func() { b.writer.Close(); transport.CloseIdleConnections() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the listeners:\n%s", b.logs)
+		}
+	})
+	return b
+}
+
+func newFakeService(brokers []string) *fakeService {
+	s := &fakeService{brokers: brokers, lease: time.Minute, runs: map[task.RunID]*refRun{}, codes: map[string]int{}, calls: map[string]int{}}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+// serve serves s until the test ends and returns its address.
+func serve(t *testing.T, s *fakeService, address string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	perceptorv1.RegisterRunServiceServer(server, s)
+	perceptorv1.RegisterTaskServiceServer(server, s)
+	done := make(chan struct{})
+	go func() { defer close(done); server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return listener.Addr().String()
+}
+
+func (b *bench) newClient(cfg Config) *Client {
+	b.t.Helper()
+	setDefault(&cfg.Address, b.address)
+	setDefault(&cfg.Token, testToken)
+	c, err := New(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// fast are times of the consumer group that suit tests.
+var fast = groupTimes{
+	session: 3 * time.Second, heartbeat: 50 * time.Millisecond, rebalance: 3 * time.Second, backoff: 50 * time.Millisecond,
+	commit: 20 * time.Millisecond, settle: 500 * time.Millisecond,
+}
+
+// liveListener is a listener that runs.
+type liveListener struct {
+	*Listener
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// listen starts a listener; it is stopped at the end of the test at the latest.
+func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveListener {
+	b.t.Helper()
+	cfg.kafka = fast
+	cfg.Logger = slog.New(slog.NewTextHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	setDefault(&cfg.StopGrace, 5*time.Second)
+	l, err := b.client.NewListener(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for kind, h := range handlers {
+		l.Handle(kind, h)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &liveListener{Listener: l, cancel: cancel, done: make(chan error, 1)}
+	go func() { r.done <- l.Run(ctx) }()
+	b.t.Cleanup(func() { r.stop(b.t) })
+	return r
+}
+
+// stop stops the listener and waits for it.
+func (r *liveListener) stop(t *testing.T) {
+	t.Helper()
+	r.cancel()
+	select {
+	case err := <-r.done:
+		if err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		r.done <- nil
+	case <-time.After(patience):
+		t.Error("the listener does not stop")
+	}
+}
+
+// run returns the first delivery of a run of a fresh task.
+func newRunOf(number int64, typ task.Type, kind string, params map[string]string) task.Publication {
+	wire, err := proto.Marshal(&perceptorv1.Params{Entries: params})
+	if err != nil {
+		panic(err)
+	}
+	return task.Publication{
+		Task: task.NewID(number, 1), Seq: 1, Attempt: 1, Type: typ, Kind: kind, Params: wire,
+		ScheduledAt: task.At(time.Now()), ClaimedAt: task.At(time.Now()), Version: 1, AckTimeout: time.Minute,
+	}
+}
+
+// publish makes the runs known to the service and puts the records on Kafka.
+func (b *bench) publish(pubs ...task.Publication) {
+	b.t.Helper()
+	messages := make([]kafka.Message, len(pubs))
+	b.svc.with(func() {
+		for i, p := range pubs {
+			if b.svc.runs[p.RunID()] == nil {
+				b.svc.runs[p.RunID()] = newRefRun(p.Type, 5)
+			}
+			key, value, _ := record.Encode(p, "shop")
+			messages[i] = kafka.Message{Key: key, Value: value, Partition: record.Partition(p.Task, 12)}
+		}
+	})
+	b.write(messages...)
+}
+
+func (b *bench) write(messages ...kafka.Message) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := b.writer.WriteMessages(ctx, messages...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// redeliver claims the run again and publishes the new attempt.
+func (b *bench) redeliver(p task.Publication) {
+	b.t.Helper()
+	b.svc.with(func() { p.Attempt = b.svc.runs[p.RunID()].deliver() })
+	if p.Attempt == 0 {
+		b.t.Fatalf("run %s: no row delivers it again", p.RunID())
+	}
+	b.publish(p)
+}
+
+// lag returns how many records are not committed.
+func (b *bench) lag() int64 {
+	var lag int64
+	info := b.kafka.GroupInfo(testGroup)
+	for _, p := range b.kafka.PartitionInfos(testTopic) {
+		committed := int64(0)
+		if info != nil {
+			if o, ok := info.Commits[testTopic][p.Partition]; ok {
+				committed = o.Offset
+			}
+		}
+		lag += p.HighWatermark - committed
+	}
+	return lag
+}
+
+func (b *bench) awaitCommitted() {
+	b.t.Helper()
+	b.eventually("all offsets are committed", func() bool { return b.lag() == 0 })
+}
+
+func (b *bench) eventually(what string, cond func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("waited %s until %s; answers: %v", patience, what, b.answers())
+		}
+	}
+}
+
+func (b *bench) answers() string {
+	b.svc.mu.Lock()
+	defer b.svc.mu.Unlock()
+	return fmt.Sprint(b.svc.codes)
+}
+
+// lockedBuffer collects logs.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.b.Len() > 64<<10 {
+		l.b.Reset()
+	}
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// within receives from ch, or fails the test.
+func within[T any](t *testing.T, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("waited %s for %s", patience, what)
+		panic("unreachable")
+	}
+}
+
+// open describes the runs that have no final result. The lock is held.
+func (s *fakeService) open() []string {
+	var list []string
+	for id, r := range s.runs {
+		if r.final == 0 && len(list) < 10 {
+			list = append(list, fmt.Sprintf("%s %+v", id, *r))
+		}
+	}
+	return list
+}

@@ -1,0 +1,693 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) {
+	if address := os.Getenv("TEST_LISTENER_CHILD"); address != "" {
+		childListener(address)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// counter counts the executions of each run.
+type counter struct {
+	mu   sync.Mutex
+	runs map[string]int
+}
+
+func (c *counter) handle(_ context.Context, r *Run) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runs == nil {
+		c.runs = map[string]int{}
+	}
+	c.runs[r.RunID()]++
+	return nil
+}
+
+func (c *counter) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.runs)
+}
+
+func manyRuns(n int, kind string) []task.Publication {
+	pubs := make([]task.Publication, n)
+	for i := range pubs {
+		pubs[i] = newRunOf(int64(i)+1, task.Types[i%3], kind, map[string]string{"n": fmt.Sprint(i)})
+	}
+	return pubs
+}
+
+func TestEveryRunIsHandledOnceReportedAndCommitted(t *testing.T) {
+	b := setup(t, 4)
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.publish(manyRuns(600, "count")...)
+	b.svc.await(t, "600 results", func() bool { return b.svc.codes["report ACCEPTED"] == 600 })
+	b.awaitCommitted()
+	for id, n := range c.runs {
+		if n != 1 {
+			t.Errorf("run %s was handled %d times", id, n)
+		}
+	}
+	if got := b.svc.codes["start ACCEPTED"]; got != 200 {
+		t.Errorf("%d starts; want one for each of the 200 BLOCKING runs", got)
+	}
+	if b.svc.calls["report"] > 300 {
+		t.Errorf("%d calls for 600 results: they were not batched", b.svc.calls["report"])
+	}
+}
+
+func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
+	b := setup(t, 1)
+	p := newRunOf(7, task.NonBlocking, "wish", map[string]string{"a": "1", "b": "2"})
+	p.Missed, p.Version = 3, 9
+	seen := make(chan *Run, 1)
+	next := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	b.listen(ListenerConfig{}, map[string]Handler{"wish": func(_ context.Context, r *Run) error {
+		r.SetNext(next)
+		r.Stop()
+		r.SetParam("a", "new")
+		r.SetParam("gone", "x")
+		r.DeleteParam("gone")
+		r.DeleteParam("b")
+		seen <- r
+		return nil
+	}})
+	b.publish(p)
+	r := within(t, "the handler", seen)
+	if r.RunID() != p.RunID().String() || r.Missed != 3 || r.Version != 9 || r.Attempt != 1 || r.Type != NonBlocking ||
+		r.Kind != "wish" || !r.ScheduledAt.Equal(p.ScheduledAt.Time()) || !cmp.Equal(r.Params, map[string]string{"a": "1", "b": "2"}) {
+		t.Errorf("the handler saw %+v", r)
+	}
+	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+	got := b.svc.results[0]
+	if !got.GetNextExecuteTime().AsTime().Equal(next) || !got.GetStop() || got.GetOutcome() != perceptorv1.RunResult_SUCCESS {
+		t.Errorf("reported %v", got)
+	}
+	patch := got.GetParamsPatch()
+	if len(patch.GetSet()) != 1 || patch.GetSet()["a"] != "new" || len(patch.GetRemove()) != 2 {
+		t.Errorf("patch %v", patch)
+	}
+}
+
+func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
+	b := setup(t, 1)
+	long := strings.Repeat("é", 2000)
+	b.listen(ListenerConfig{}, map[string]Handler{
+		"error":  func(context.Context, *Run) error { return errors.New("no such content") },
+		"long":   func(context.Context, *Run) error { return errors.New(long) },
+		"panic":  func(context.Context, *Run) error { panic("out of cheese") },
+		"goexit": func(context.Context, *Run) error { runtime.Goexit(); return nil },
+		"next":   func(_ context.Context, r *Run) error { r.SetNext(time.Now()); return errors.New("no") },
+	})
+	want := map[string]string{"error": "no such content", "long": "éé", "panic": "listener_test.go", "goexit": "Goexit", "next": "no"}
+	kinds := map[int64]string{}
+	n := int64(1)
+	for kind := range want {
+		p := newRunOf(n, task.OneShot, kind, nil)
+		kinds[int64(p.Task)] = kind
+		b.publish(p)
+		n++
+	}
+	b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == len(want) })
+	for _, r := range b.svc.results {
+		kind := kinds[r.GetAttempt().GetTaskId()]
+		if r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), want[kind]) {
+			t.Errorf("%s: %s %q; want FAIL with %q", kind, r.GetOutcome(), r.GetError(), want[kind])
+		}
+		if len(r.GetError()) > task.MaxErrorBytes {
+			t.Errorf("%s: an error text of %d bytes", kind, len(r.GetError()))
+		}
+		if kind == "panic" && !strings.HasPrefix(r.GetError(), "panic: out of cheese") {
+			t.Errorf("the panic is reported as %q", r.GetError())
+		}
+		if r.GetNextExecuteTime() != nil {
+			t.Errorf("%s: a failure carries a next time", kind)
+		}
+	}
+}
+
+func TestRebalanceLosesNothing(t *testing.T) {
+	b := setup(t, 6)
+	var one, two counter
+	pause := func(c *counter) Handler {
+		return func(ctx context.Context, r *Run) error {
+			time.Sleep(time.Duration(rand.N(3)) * time.Millisecond)
+			return c.handle(ctx, r)
+		}
+	}
+	first := b.listen(ListenerConfig{Workers: 4}, map[string]Handler{"count": pause(&one)})
+	pubs := manyRuns(1500, "count")
+	b.publish(pubs[:500]...)
+	b.svc.await(t, "some results", func() bool { return b.svc.codes["report ACCEPTED"] > 100 })
+	b.listen(ListenerConfig{Workers: 4}, map[string]Handler{"count": pause(&two)})
+	b.publish(pubs[500:1000]...)
+	b.eventually("the second listener works", func() bool { return two.len() > 20 })
+	b.publish(pubs[1000:]...)
+	first.stop(t)
+	b.svc.await(t, "1500 results", func() bool { return b.svc.codes["report ACCEPTED"] == 1500 })
+	b.awaitCommitted()
+	if one.len() == 0 || two.len() == 0 {
+		t.Errorf("one listener handled %d runs, the other %d", one.len(), two.len())
+	}
+}
+
+func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {
+	b := setup(t, 2)
+	var c counter
+	var poison atomic.Int32
+	b.listen(ListenerConfig{Events: Events{Poison: func(int, int64, error) { poison.Add(1) }}}, map[string]Handler{"count": c.handle})
+	for i := range 50 {
+		b.write(kafka.Message{Value: []byte("garbage"), Partition: i}, kafka.Message{Key: []byte("k"), Partition: i},
+			kafka.Message{Value: []byte{0xff, 0xff, 0xff}, Partition: i})
+		b.publish(newRunOf(int64(i)+1, task.OneShot, "count", nil))
+	}
+	b.svc.await(t, "50 results", func() bool { return b.svc.codes["report ACCEPTED"] == 50 })
+	b.awaitCommitted()
+	if poison.Load() != 150 {
+		t.Errorf("%d poison records were counted; want 150", poison.Load())
+	}
+	if n := strings.Count(b.logs.String(), "cannot be decoded"); n != 1 {
+		t.Errorf("poison was logged %d times; want once in a while", n)
+	}
+}
+
+func TestDuplicatesInOneProcessAreHandledOnce(t *testing.T) {
+	b := setup(t, 1)
+	var calls atomic.Int32
+	release := make(chan struct{})
+	b.listen(ListenerConfig{}, map[string]Handler{"slow": func(context.Context, *Run) error {
+		calls.Add(1)
+		<-release
+		return nil
+	}})
+	p := newRunOf(1, task.NonBlocking, "slow", nil)
+	b.publish(p)
+	b.eventually("the handler runs", func() bool { return calls.Load() == 1 })
+	b.publish(p, p) // wait on the first
+	close(release)
+	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+	b.publish(p) // is skipped
+	b.awaitCommitted()
+	if calls.Load() != 1 || len(b.svc.results) != 1 {
+		t.Errorf("%d executions, %d results", calls.Load(), len(b.svc.results))
+	}
+}
+
+func TestFailedRunIsRetriedInTheSameProcess(t *testing.T) {
+	for _, typ := range task.Types {
+		t.Run(typ.String(), func(t *testing.T) {
+			b := setup(t, 1)
+			attempts := make(chan int, 10)
+			b.listen(ListenerConfig{}, map[string]Handler{"flaky": func(_ context.Context, r *Run) error {
+				attempts <- r.Attempt
+				if r.Attempt < 3 {
+					return errors.New("not yet")
+				}
+				return nil
+			}})
+			p := newRunOf(1, typ, "flaky", nil)
+			b.publish(p)
+			for n := 1; n <= 3; n++ {
+				if got := within(t, "an attempt", attempts); got != n {
+					t.Fatalf("attempt %d ran; want %d", got, n)
+				}
+				b.svc.await(t, "its result", func() bool { return b.svc.codes["report ACCEPTED"] == n })
+				b.publish(p) // a late duplicate of the first attempt changes nothing
+				if n < 3 {
+					b.redeliver(p)
+				}
+			}
+			b.awaitCommitted()
+			if len(attempts) != 0 || len(b.svc.results) != 3 {
+				t.Errorf("%d more executions, %d results", len(attempts), len(b.svc.results))
+			}
+		})
+	}
+}
+
+func TestOverrunLeaseDoesNotBuryTheRun(t *testing.T) {
+	b := setup(t, 1)
+	first := make(chan struct{})
+	b.listen(ListenerConfig{}, map[string]Handler{"late": func(_ context.Context, r *Run) error {
+		if r.Attempt == 1 {
+			<-first
+		}
+		return nil
+	}})
+	p := newRunOf(1, task.Blocking, "late", nil)
+	b.publish(p)
+	b.svc.await(t, "the start", b.svc.count("start ACCEPTED"))
+	b.redeliver(p) // its lease was over, says the service
+	b.awaitCommitted()
+	close(first)
+	b.svc.await(t, "the retry's result", b.svc.count("report ACCEPTED"))
+	if b.svc.codes["report SUPERSEDED"] != 1 {
+		t.Errorf("answers %v", b.svc.codes)
+	}
+}
+
+func TestHandlerThatIgnoresItsContextIsReportedAsFailedWhileItsLeaseRuns(t *testing.T) {
+	b := setup(t, 1)
+	b.svc.lease = time.Second
+	release := make(chan struct{})
+	cause := make(chan error, 1)
+	stuck := make(chan Delivery, 1)
+	b.listen(ListenerConfig{NoHeartbeats: true, Events: Events{HandlerStuck: func(d Delivery) { stuck <- d }}},
+		map[string]Handler{"deaf": func(ctx context.Context, _ *Run) error {
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			<-release
+			return nil
+		}})
+	defer close(release)
+	b.publish(newRunOf(1, task.Blocking, "deaf", nil))
+	if err := within(t, "the end of the context", cause); !errors.Is(err, ErrLeaseOver) {
+		t.Errorf("the context ended because of %v", err)
+	}
+	within(t, "the event", stuck)
+	b.svc.await(t, "FAIL", b.svc.count("report ACCEPTED"))
+	if r := b.svc.results[0]; r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), "ignored the end of its context") {
+		t.Errorf("reported %v", r)
+	}
+}
+
+func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
+	b := setup(t, 1)
+	b.svc.lease = 300 * time.Millisecond
+	release := make(chan struct{})
+	ended := make(chan error, 1)
+	b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		ended <- context.Cause(ctx)
+		return nil
+	}})
+	b.publish(newRunOf(1, task.Blocking, "long", nil))
+	b.svc.await(t, "ten heartbeats", func() bool { return b.svc.codes["beat ACCEPTED"] >= 10 })
+	close(release)
+	if err := within(t, "the handler", ended); err != nil {
+		t.Errorf("the context ended: %v", err)
+	}
+	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+}
+
+func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
+	b := setup(t, 1)
+	release := make(chan struct{})
+	b.listen(ListenerConfig{}, map[string]Handler{"long": func(context.Context, *Run) error {
+		<-release
+		return nil
+	}})
+	defer close(release)
+	p := newRunOf(1, task.NonBlocking, "long", nil)
+	p.AckTimeout = 400 * time.Millisecond
+	b.publish(p)
+	b.awaitCommitted() // a heartbeat has made a row for it
+	if b.svc.codes["beat ACCEPTED"] == 0 {
+		t.Errorf("answers %v", b.svc.codes)
+	}
+}
+
+func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
+	b := setup(t, 1)
+	b.svc.lease = 300 * time.Millisecond
+	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
+		if op == "beat" {
+			return perceptorv1.RunCode_RUN_CODE_SUPERSEDED
+		}
+		return 0
+	}
+	cause := make(chan error, 1)
+	b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		if err := r.Heartbeat(context.Background()); !errors.Is(err, ErrLeaseLost) {
+			t.Errorf("Heartbeat returned %v", err)
+		}
+		return context.Cause(ctx)
+	}})
+	b.publish(newRunOf(1, task.Blocking, "long", nil))
+	if err := within(t, "the end of the context", cause); !errors.Is(err, ErrLeaseLost) {
+		t.Errorf("the context ended because of %v", err)
+	}
+}
+
+func TestHeartbeatByHandKeepsTheLease(t *testing.T) {
+	b := setup(t, 1)
+	b.svc.lease = 600 * time.Millisecond
+	done := make(chan error, 1)
+	b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
+		for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); {
+			if err := r.Heartbeat(ctx); err != nil {
+				done <- err
+				return err
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		done <- ctx.Err()
+		return nil
+	}})
+	b.publish(newRunOf(1, task.Blocking, "long", nil))
+	if err := within(t, "the handler", done); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKindWithoutAHandlerIsHandedBackBeforeItsOffsetIsDone(t *testing.T) {
+	b := setup(t, 1)
+	var open atomic.Bool
+	b.svc.before = func(_ context.Context, op string) error {
+		if op == "hand back" && !open.Load() {
+			return status.Error(codes.Unavailable, "down")
+		}
+		return nil
+	}
+	b.listen(ListenerConfig{}, map[string]Handler{"known": func(context.Context, *Run) error { return nil }})
+	b.publish(newRunOf(1, task.NonBlocking, "unknown", nil), newRunOf(2, task.NonBlocking, "known", nil))
+	b.svc.await(t, "the known run", b.svc.count("report ACCEPTED"))
+	b.svc.await(t, "three tries", func() bool { return b.svc.calls["hand back"] >= 3 })
+	if lag := b.lag(); lag != 2 {
+		t.Errorf("%d records are not committed; want 2: the first is not handed back yet", lag)
+	}
+	open.Store(true)
+	b.awaitCommitted()
+	if b.svc.codes["hand back ACCEPTED"] != 1 {
+		t.Errorf("answers %v", b.svc.codes)
+	}
+}
+
+func TestSlowServiceHoldsTheTopicBack(t *testing.T) {
+	b := setup(t, 2)
+	release := make(chan struct{})
+	b.svc.before = func(ctx context.Context, op string) error {
+		if op == "report" {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	}
+	var started atomic.Int32
+	b.listen(ListenerConfig{Workers: 8, MaxPending: 40}, map[string]Handler{"count": func(context.Context, *Run) error {
+		started.Add(1)
+		return nil
+	}})
+	b.publish(manyRuns(1000, "count")...)
+	// As many as may be pending, and one in the hand of each partition's reader.
+	b.eventually("the listener is full", func() bool { return started.Load() >= 40 })
+	b.svc.await(t, "a report under way", func() bool { return b.svc.calls["report"] > 0 })
+	if n := started.Load(); n > 42 {
+		t.Errorf("%d handlers were called; 40 may be pending", n)
+	}
+	if len(b.svc.results) > 0 || b.lag() == 0 {
+		t.Errorf("%d results, lag %d", len(b.svc.results), b.lag())
+	}
+	close(release)
+	b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == 1000 })
+	b.awaitCommitted()
+}
+
+func TestSlowHandlerBoundsConcurrency(t *testing.T) {
+	b := setup(t, 4)
+	var now, most atomic.Int32
+	b.listen(ListenerConfig{Workers: 5}, map[string]Handler{"slow": func(context.Context, *Run) error {
+		n := now.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(5 * time.Millisecond)
+		now.Add(-1)
+		return nil
+	}})
+	b.publish(manyRuns(200, "slow")...)
+	b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == 200 })
+	if most.Load() != 5 {
+		t.Errorf("%d handlers ran at a time; want 5", most.Load())
+	}
+}
+
+func TestRetryCodeIsSentAgainUntilItIsSettled(t *testing.T) {
+	b := setup(t, 1)
+	var tries atomic.Int32
+	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
+		if tries.Add(1)%4 != 0 {
+			return perceptorv1.RunCode_RUN_CODE_RETRY
+		}
+		return 0
+	}
+	var calls atomic.Int32
+	b.listen(ListenerConfig{}, map[string]Handler{"count": func(context.Context, *Run) error { calls.Add(1); return nil }})
+	b.publish(newRunOf(1, task.Blocking, "count", nil))
+	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+	b.awaitCommitted()
+	if calls.Load() != 1 || b.svc.codes["start RETRY"] != 3 || b.svc.codes["report RETRY"] != 3 {
+		t.Errorf("%d executions, answers %v", calls.Load(), b.svc.codes)
+	}
+}
+
+func TestHeldRunIsLeftToItsHolder(t *testing.T) {
+	b := setup(t, 1)
+	b.listen(ListenerConfig{}, map[string]Handler{"x": func(_ context.Context, r *Run) error {
+		if r.TaskID == int64(task.NewID(1, 1)) {
+			t.Error("the handler runs although another one holds the lease")
+		}
+		return nil
+	}})
+	p := newRunOf(1, task.Blocking, "x", nil)
+	b.svc.with(func() {
+		b.svc.runs[p.RunID()] = newRefRun(task.Blocking, 5)
+		b.svc.runs[p.RunID()].start(1, 4711)
+	})
+	b.publish(p)
+	b.svc.await(t, "the start", b.svc.count("start HELD"))
+	b.awaitCommitted()
+	b.publish(newRunOf(2, task.OneShot, "x", nil))
+	b.svc.await(t, "another run", b.svc.count("report ACCEPTED"))
+}
+
+func TestStopFinishesWhatRunsAndCommitsIt(t *testing.T) {
+	b := setup(t, 2)
+	release := make(chan struct{})
+	begun := make(chan struct{}, 10)
+	l := b.listen(ListenerConfig{Workers: 2}, map[string]Handler{"slow": func(ctx context.Context, _ *Run) error {
+		begun <- struct{}{}
+		<-release
+		return ctx.Err()
+	}})
+	b.publish(newRunOf(1, task.OneShot, "slow", nil), newRunOf(2, task.Blocking, "slow", nil))
+	within(t, "a handler", begun)
+	within(t, "a handler", begun)
+	l.cancel()
+	b.eventually("the listener stops", func() bool { l.engine.mu.Lock(); defer l.engine.mu.Unlock(); return l.engine.stopping })
+	close(release)
+	l.stop(t)
+	if b.svc.codes["report ACCEPTED"] != 2 || b.svc.results[0].GetOutcome() != perceptorv1.RunResult_SUCCESS {
+		t.Errorf("answers %v", b.svc.codes)
+	}
+	if lag := b.lag(); lag != 0 {
+		t.Errorf("%d records are not committed", lag)
+	}
+	if info := b.kafka.GroupInfo(testGroup); info != nil && len(info.Members) != 0 {
+		t.Errorf("the listener did not leave the group: %v", info.Members)
+	}
+}
+
+func TestStopEndsHandlersAfterItsGrace(t *testing.T) {
+	b := setup(t, 1)
+	cause := make(chan error, 1)
+	begun := make(chan struct{})
+	l := b.listen(ListenerConfig{StopGrace: 50 * time.Millisecond}, map[string]Handler{"slow": func(ctx context.Context, _ *Run) error {
+		close(begun)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return ctx.Err()
+	}})
+	b.publish(newRunOf(1, task.OneShot, "slow", nil))
+	within(t, "the handler", begun)
+	l.stop(t)
+	if err := within(t, "the end of the context", cause); !errors.Is(err, ErrStopping) {
+		t.Errorf("the context ended because of %v", err)
+	}
+	if b.svc.codes["report ACCEPTED"] != 1 || b.lag() != 0 {
+		t.Errorf("answers %v, lag %d", b.svc.codes, b.lag())
+	}
+}
+
+func TestKilledListenersRunsAreTakenOver(t *testing.T) {
+	b := setup(t, 1)
+	child := exec.Command(os.Args[0], "-test.run=^$")
+	child.Env = append(os.Environ(), "TEST_LISTENER_CHILD="+b.address)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 10)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	p := newRunOf(1, task.NonBlocking, "hang", nil)
+	b.publish(p)
+	if got := within(t, "the child's handler", lines); got != "handling "+p.RunID().String() {
+		t.Errorf("the child says %q", got)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	child.Wait()
+	handled := make(chan string, 1)
+	b.listen(ListenerConfig{}, map[string]Handler{"hang": func(_ context.Context, r *Run) error {
+		handled <- r.RunID()
+		return nil
+	}})
+	if got := within(t, "the run elsewhere", handled); got != p.RunID().String() {
+		t.Errorf("run %s", got)
+	}
+	b.awaitCommitted()
+}
+
+// childListener is the process that TestKilledListenersRunsAreTakenOver kills.
+func childListener(address string) {
+	c, err := New(Config{Address: address, Token: testToken})
+	if err != nil {
+		panic(err)
+	}
+	l, err := c.NewListener(ListenerConfig{kafka: fast})
+	if err != nil {
+		panic(err)
+	}
+	l.Handle("hang", func(_ context.Context, r *Run) error {
+		fmt.Println("handling", r.RunID())
+		select {}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	l.Run(ctx)
+}
+
+func TestListenerSurvivesATopicThatIsMadeAgain(t *testing.T) {
+	b := setup(t, 1)
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.publish(manyRuns(20, "count")...)
+	b.awaitCommitted()
+	if err := b.kafka.DeleteTopic(testTopic); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.kafka.CreateTopic(testTopic, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond) // the writer forgets the old topic
+	b.publish(newRunOf(1000, task.OneShot, "count", nil))
+	b.svc.await(t, "the run on the new topic", func() bool { return b.svc.codes["report ACCEPTED"] == 21 })
+}
+
+func TestListenerWaitsForAServiceThatIsAway(t *testing.T) {
+	b := setup(t, 1)
+	var c counter
+	var open atomic.Bool
+	b.svc.before = func(context.Context, string) error {
+		if !open.Load() {
+			return status.Error(codes.Unavailable, "down")
+		}
+		return nil
+	}
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.svc.await(t, "two tries", func() bool { return b.svc.calls["delivery"] >= 2 })
+	open.Store(true)
+	b.publish(manyRuns(3, "count")...)
+	b.svc.await(t, "the results", func() bool { return b.svc.codes["report ACCEPTED"] == 3 })
+}
+
+func TestListenerWithABadTokenSaysSoAtOnce(t *testing.T) {
+	b := setup(t, 1)
+	l, err := b.newClient(Config{Token: "wrong"}).NewListener(ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.Run(ctx); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("Run returned %v", err)
+	}
+	if err := l.Run(ctx); err == nil {
+		t.Error("Run may be called twice")
+	}
+}
+
+func TestListenerConfigurationFaultsAreAllNamed(t *testing.T) {
+	c := offline(t)
+	_, err := c.NewListener(ListenerConfig{Workers: -1, Memory: -2, StopGrace: -3})
+	for _, want := range []string{"Workers -1", "Memory -2", "StopGrace -3ns"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+	if _, err := c.NewListener(ListenerConfig{Workers: 10, MaxPending: 5}); err == nil {
+		t.Error("MaxPending below Workers is taken")
+	}
+	l, err := c.NewListener(ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Handle("a", func(context.Context, *Run) error { return nil })
+	for name, f := range map[string]func(){
+		"empty kind": func() { l.Handle("", func(context.Context, *Run) error { return nil }) },
+		"nil":        func() { l.Handle("b", nil) },
+		"twice":      func() { l.Handle("a", func(context.Context, *Run) error { return nil }) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: Handle does not panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+// offline returns a client that nothing answers.
+func offline(t *testing.T) *Client {
+	t.Helper()
+	c, err := New(Config{Address: "127.0.0.1:1", Token: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
