@@ -135,6 +135,9 @@ type Snapshot struct {
 	Connected bool
 	// Registered: this member is listed.
 	Registered bool
+	// Fault says why the last exchange with the coordinator has failed; empty
+	// if it has not.
+	Fault string
 	// Leader is the id of the leading member, empty if unknown.
 	Leader string
 	// Generation is the number of the plan; 0 if none is known.

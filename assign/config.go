@@ -121,12 +121,15 @@ func (c Config) Validate() error {
 	if c.SessionTimeout < time.Second {
 		fault("SessionTimeout: %v: must be at least 1s", c.SessionTimeout)
 	}
-	for name, d := range map[string]time.Duration{
-		"TakeoverAfter": c.TakeoverAfter, "Settle": c.Settle, "Reconcile": c.Reconcile,
-		"CallTimeout": c.CallTimeout, "StopTimeout": c.StopTimeout,
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"TakeoverAfter", c.TakeoverAfter}, {"Settle", c.Settle}, {"Reconcile", c.Reconcile},
+		{"CallTimeout", c.CallTimeout}, {"StopTimeout", c.StopTimeout},
 	} {
-		if d < 0 {
-			fault("%s: %v: must be positive", name, d)
+		if f.d < 0 {
+			fault("%s: %v: must be positive", f.name, f.d)
 		}
 	}
 	if (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":") {

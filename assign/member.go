@@ -49,7 +49,8 @@ type member struct {
 
 	steps       chan func(now time.Time) // outcomes
 	stepping    bool
-	failures    int // of steps in a row
+	failures    int    // of steps in a row
+	fault       string // of the last step
 	nextStep    time.Time
 	everOpened  bool
 	fatal       error
@@ -189,7 +190,7 @@ func (m *member) publish(now time.Time) {
 		}
 	}
 	s := snapshot(m.id, m.info, m.view, m.hold, m.counts)
-	s.Connected, s.Registered = m.connected, m.node != ""
+	s.Connected, s.Registered, s.Fault = m.connected, m.node != "", m.fault
 	m.snap.Store(s)
 }
 
@@ -274,7 +275,7 @@ func (m *member) step(ctx context.Context, now time.Time) (wake time.Time) {
 				m.stepFailed(err, now)
 				return
 			}
-			m.failures, m.nextStep = 0, time.Time{}
+			m.failures, m.nextStep, m.fault = 0, time.Time{}, ""
 			apply(now)
 		}
 	}()
@@ -284,6 +285,7 @@ func (m *member) step(ctx context.Context, now time.Time) (wake time.Time) {
 // stepFailed prepares for the next try: what is not certain is read again.
 func (m *member) stepFailed(err error, now time.Time) {
 	m.counts.FailedSteps++
+	m.fault = err.Error()
 	m.stale, m.nodeSure = true, false
 	m.damaged = m.damaged || errors.Is(err, zk.ErrNoNode)
 	if errors.Is(err, ErrFormat) {
@@ -314,6 +316,8 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 		return m.ensureStep(), time.Time{}
 	case !m.nodeSure:
 		return m.registerStep(), time.Time{}
+	case !now.Before(m.nextBeat()): // before readings, which may be many
+		return m.beatStep(), time.Time{}
 	case m.mustRead(now):
 		return m.readStep(now), time.Time{}
 	case m.stopping && !m.goodbye:
@@ -328,11 +332,10 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 	if held := m.hold.held(); len(ids) > 0 || m.written == nil || !slices.Equal(held, m.written) {
 		return m.writeStep(held, ids), time.Time{}
 	}
-	if beat := m.sess.lastContact().Add(m.sess.timeout() / 6); now.Before(beat) {
-		return nil, earliest(earliest(wake, beat), m.nextReconcile)
-	}
-	return m.beatStep(), time.Time{}
+	return nil, earliest(earliest(wake, m.nextBeat()), m.nextReconcile)
 }
+
+func (m *member) nextBeat() time.Time { return m.sess.lastContact().Add(m.sess.timeout() / 6) }
 
 func (m *member) mustRead(now time.Time) bool {
 	if m.stale || m.view == nil || !now.Before(m.nextReconcile) {

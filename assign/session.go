@@ -52,9 +52,10 @@ type watch struct {
 // newSession starts to connect and returns at once.
 func newSession(cfg Config, signal func()) (*session, error) {
 	s := &session{
-		wires: newWires(cfg.Dial, cfg.SessionTimeout), ended: make(chan struct{}), signal: signal,
+		ended: make(chan struct{}), signal: signal,
 		slots: make(chan struct{}, maxCalls), limit: cfg.SessionTimeout / 4, armed: map[watch]bool{},
 	}
+	s.wires = newWires(cfg.Dial, s.hasWatches, cfg.SessionTimeout)
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithDialer(s.wires.dial), zk.WithHostProvider(&servers{}), zk.WithEventCallback(s.event),
 		zk.WithLogger(quietLog{cfg.Log}), zk.WithLogInfo(false), zk.WithMaxBufferSize(4<<20))
@@ -98,6 +99,12 @@ func (s *session) arm(w watch) bool {
 	}
 	s.armed[w] = true
 	return true
+}
+
+func (s *session) hasWatches() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.armed) > 0
 }
 
 func (s *session) disarm(w watch) {

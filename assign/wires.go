@@ -15,12 +15,16 @@ import (
 // from ZooKeeper.
 const maxHello = 1 << 20
 
+// holdBackFor bounds the wait for watches to be set again: there may be none.
+const holdBackFor = 250 * time.Millisecond
+
 // wires are the network connections of one session. They mend what the client
 // library leaves open: they can be cut from outside, no read waits for ever,
-// and the session timeout that the server grants is known (it is in the first
-// packet).
+// the session timeout that the server grants is known (it is in the first
+// packet), and no answer overtakes the setting of watches.
 type wires struct {
 	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
+	watched func() bool // are there watches to be set again on a new connection?
 	ctx     context.Context
 	end     context.CancelFunc
 	limit   time.Duration // of each read, unless the server grants more
@@ -30,9 +34,9 @@ type wires struct {
 	open map[*wire]bool
 }
 
-func newWires(dialer func(context.Context, string, string) (net.Conn, error), timeout time.Duration) *wires {
+func newWires(dialer func(context.Context, string, string) (net.Conn, error), watched func() bool, timeout time.Duration) *wires {
 	ctx, end := context.WithCancel(context.Background())
-	w := &wires{dialer: dialer, ctx: ctx, end: end, limit: timeout, open: map[*wire]bool{}}
+	w := &wires{dialer: dialer, watched: watched, ctx: ctx, end: end, limit: timeout, open: map[*wire]bool{}}
 	w.timeout.Store(timeout.Milliseconds())
 	return w
 }
@@ -46,7 +50,10 @@ func (w *wires) dial(network, address string, timeout time.Duration) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	c := &wire{Conn: conn, of: w}
+	c := &wire{Conn: conn, of: w, watchesSet: make(chan struct{})}
+	if !w.watched() {
+		close(c.watchesSet)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx.Err() != nil {
@@ -67,18 +74,49 @@ func (w *wires) cut() {
 	}
 }
 
-// A wire is one connection.
+// A wire is one connection. One goroutine of the library reads, one writes.
 type wire struct {
 	net.Conn
 	of    *wires
 	hello []byte // the first bytes read: length, protocol version, session timeout
+
+	greeted    bool          // the first packet has been written
+	requested  atomic.Bool   // a request has been written
+	watchesSet chan struct{} // closed when the old watches have been set again
+	released   bool          // nothing is kept back any more
 }
 
-const helloSize = 12
+// Each packet written has its length, its number and its operation first.
+const (
+	helloSize    = 12
+	opAuth       = 100
+	opSetWatches = 101
+	opPing       = 11
+)
+
+// Write notes which requests go out.
+func (c *wire) Write(p []byte) (int, error) {
+	if len(p) >= helloSize && c.greeted {
+		switch binary.BigEndian.Uint32(p[8:]) {
+		case opSetWatches:
+			select {
+			case <-c.watchesSet:
+			default:
+				close(c.watchesSet)
+			}
+		case opAuth, opPing:
+		default:
+			c.requested.Store(true)
+		}
+	}
+	c.greeted = true
+	return c.Conn.Write(p)
+}
 
 func (c *wire) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if len(c.hello) == helloSize {
+		c.holdBack()
 		return n, err
 	}
 	c.hello = append(c.hello, p[:min(n, helloSize-len(c.hello))]...)
@@ -91,6 +129,22 @@ func (c *wire) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// holdBack keeps an answer back until the watches of the lost connection have
+// been set again. The library does that "since the last transaction seen", and
+// reads which one that is while answers on the new connection move it on: it
+// would miss what has happened in between.
+func (c *wire) holdBack() {
+	if c.released || !c.requested.Load() {
+		return
+	}
+	c.released = true
+	select {
+	case <-c.watchesSet:
+	case <-c.of.ctx.Done():
+	case <-time.After(holdBackFor):
+	}
 }
 
 // SetReadDeadline never lets a read wait for longer than the limit: the

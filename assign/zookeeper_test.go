@@ -481,7 +481,7 @@ func TestNodesAreMadeForTheDigestUserAlone(t *testing.T) {
 	a.proxy.heal()
 	stranger := c.joinAs(c.ledger.hand("b", c.items), func(cfg *Config) { cfg.Password = "wrong" })
 	c.ledger.await(t, "the stranger is refused", func() bool { return stranger.Snapshot().Counts.FailedSteps >= 3 })
-	if s := stranger.Snapshot(); s.Registered || len(s.Owned()) != 0 {
+	if s := stranger.Snapshot(); s.Registered || len(s.Owned()) != 0 || !strings.Contains(s.Fault, "not authenticated") {
 		t.Errorf("snapshot %+v", s)
 	}
 	d := c.join("d")
