@@ -165,23 +165,50 @@ func Database(tb testing.TB) string {
 // connection string.
 func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
-	name := "test_" + randomName()
-	if err := s.administer("CREATE DATABASE " + pgx.Identifier{name}.Sanitize()); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if server, err := s.own(); err == nil && !running(server) {
-			return // gone with its server
-		}
-		if err := s.administer("DROP DATABASE " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"); err != nil {
-			tb.Error(err)
-		}
-	})
-	dsn, err := withDatabase(s.dsn, name)
+	dsn, drop, err := s.create()
 	if err != nil {
 		tb.Fatal(err)
 	}
+	tb.Cleanup(func() {
+		if err := drop(); err != nil {
+			tb.Error(err)
+		}
+	})
 	return dsn
+}
+
+// PackageDatabase returns the connection string of a database on the shared server that all tests of a
+// package's process share, empty when it is asked for first. [Main] drops it.
+func PackageDatabase(tb testing.TB) string {
+	tb.Helper()
+	server := Postgres(tb)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.dsn == "" {
+		dsn, drop, err := server.create()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		shared.dsn, shared.drop = dsn, drop
+	}
+	return shared.dsn
+}
+
+// create makes an empty database; drop removes it unless its server is gone.
+func (s *PostgresServer) create() (dsn string, drop func() error, err error) {
+	name := "test_" + randomName()
+	if dsn, err = withDatabase(s.dsn, name); err != nil {
+		return "", nil, err
+	}
+	if err := s.administer("CREATE DATABASE " + pgx.Identifier{name}.Sanitize()); err != nil {
+		return "", nil, err
+	}
+	return dsn, func() error {
+		if server, err := s.own(); err == nil && !running(server) {
+			return nil
+		}
+		return s.administer("DROP DATABASE " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)")
+	}, nil
 }
 
 func running(server *pgserver.Server) bool {

@@ -59,6 +59,8 @@ type pool struct {
 	zookeeper *ZooKeeperServer
 	kafka     *KafkaServer
 	errs      map[string]error
+	dsn       string       // of the package's database; empty until it is asked for
+	drop      func() error // removes it
 }
 
 var shared = &pool{errs: map[string]error{}}
@@ -158,6 +160,10 @@ func StopShared() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	var errs []error
+	if shared.drop != nil {
+		errs = append(errs, shared.drop())
+		shared.dsn, shared.drop = "", nil
+	}
 	if s := shared.postgres; s != nil && !s.external {
 		errs = append(errs, s.Stop(ctx))
 	}

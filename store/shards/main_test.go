@@ -61,14 +61,15 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 	return b
 }
 
-// migrated makes the shared database; it lives as long as the server.
+// migrated makes the shared database; it lives as long as the process.
 func migrated(t testing.TB) string {
 	t.Helper()
-	c := storetest.OpenDSN(t, testenv.Postgres(t).DSN())
+	dsn := testenv.PackageDatabase(t)
+	c := storetest.OpenDSN(t, dsn)
 	if err := c.Migrate(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
-	return testenv.Postgres(t).DSN()
+	return dsn
 }
 
 func (b *bundle) exec(sql string, args ...any) {

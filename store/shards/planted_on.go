@@ -14,7 +14,6 @@ import (
 func planted(set statement.Set) statement.Set {
 	for _, bug := range []struct{ name, statement, right, wrong string }{
 		{"epoch-without-lock", "AssertOwned", "FOR SHARE OF o", ""},
-		{"cancel-without-lock", "KinLock", "FOR UPDATE OF t SKIP LOCKED", ""},
 		{"report-without-seq", "ReportGoOn", "t.seq = u.seq AND", "true AND"},
 		{"report-without-holder-and-attempt", "ReportGoOn", "t.attempt = u.attempt AND t.out AND t.holder = u.holder", "true"},
 		{"start-without-holder", "StartRuns", "(t.holder IS NULL OR t.holder = u.holder)", "true"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/plant"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -82,6 +83,9 @@ func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step stri
 		now, err := s.Get(ctx, tenant, id)
 		if err != nil {
 			return nil, err
+		}
+		if plant.Bug("cancel-without-lock") {
+			return now, nil
 		}
 		if now.State.Final() {
 			if ended != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // gate is a failpoint that stops the first transaction of a step until it is
-// opened.
+// opened, or for some seconds when the test has failed before.
 type gate struct {
 	point   string
 	reached chan struct{}
@@ -30,12 +30,16 @@ func (g *gate) failpoint(point string, _ int) error {
 	}
 	select {
 	case g.reached <- struct{}{}:
-		return <-g.open
 	default:
 		return nil
 	}
+	select {
+	case err := <-g.open:
+		return err
+	case <-time.After(5 * time.Second):
+		return errors.New("the gate was not opened")
+	}
 }
-
 func withGate(g *gate) func(*Config) { return func(c *Config) { c.Failpoint = g.failpoint } }
 
 // async runs f and returns where its error will be.

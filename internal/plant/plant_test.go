@@ -1,0 +1,52 @@
+package plant_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/perceptor/perceptor/internal/plant"
+)
+
+// known lists every bug that can be planted, with the tests that must find it.
+var known = []struct{ bug, pkg, tests string }{
+	{"epoch-without-lock", "./store/shards", "TestTakeOverWaits"},
+	{"cancel-without-lock", "./store/shards", "TestCancelWaits"},
+	{"report-without-seq", "./store/shards", "TestResultOfAnOldRun"},
+	{"report-without-holder-and-attempt", "./store/shards", "TestResultOfAnotherHolder"},
+	{"start-without-holder", "./store/shards", "TestBlockingGoesOn"},
+	{"outbox-list-written-back", "./store/shards", "TestOutboxRowLoses"},
+	{"no-key-row", "./store/shards", "TestRepeatedRequest"},
+	{"open-bit-ends-task", "./store/shards", "TestEarlyEndOfTheLastRun"},
+	{"heartbeat-without-bit", "./store/shards", "TestLateHeartbeat"},
+	{"fail-twice", "./store/shards", "TestOneExecutionSpends"},
+	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
+}
+
+// TestEveryPlantedBugIsFound builds the tests with each bug in turn and demands
+// that they fail. They must pass without one: the ordinary run shows that.
+func TestEveryPlantedBugIsFound(t *testing.T) {
+	binaries := map[string]string{}
+	for _, k := range known {
+		binary := binaries[k.pkg]
+		if binary == "" {
+			binary = t.TempDir() + "/tests"
+			build := exec.CommandContext(t.Context(), "go", "test", "-tags", "planted", "-c", "-o", binary, k.pkg)
+			build.Dir = "../.."
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("build %s: %v\n%s", k.pkg, err, out)
+			}
+			binaries[k.pkg] = binary
+		}
+		t.Run(k.bug, func(t *testing.T) {
+			run := exec.CommandContext(t.Context(), binary, "-test.run", k.tests, "-test.timeout", "2m")
+			run.Dir = "../../" + k.pkg
+			run.Env = append(os.Environ(), plant.Variable+"="+k.bug)
+			out, err := run.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL") {
+				t.Errorf("%s of %s did not find the bug: %v\n%s", k.tests, k.pkg, err, out)
+			}
+		})
+	}
+}
