@@ -38,8 +38,7 @@ func sweep(ctx context.Context, _ string) { <-ctx.Done() }
 
 // A program that shares four directories with its other copies.
 func Example() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var items []assign.Item
 	for i, dir := range []string{"/in/a", "/in/b", "/in/c", "/in/d"} {
 		items = append(items, assign.Item{ID: i, Param: dir})

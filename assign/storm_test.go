@@ -31,7 +31,6 @@ type storm struct {
 	*cluster
 	rand    *rand.Rand
 	members map[string]*clusterMember
-	frozen  []string
 	born    int
 }
 
