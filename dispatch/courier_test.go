@@ -242,3 +242,35 @@ func TestPublisherThatForgetsARecordIsAskedAgain(t *testing.T) {
 		t.Errorf("to be sent again: %v", failed)
 	}
 }
+
+func TestTenantThatHangsTakesNoCallsFromTheOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
+			if p.Tenant == 1 {
+				<-ctx.Done()
+				return false, ctx.Err()
+			}
+			return true, nil
+		}
+		var worst atomic.Int64
+		m := w.start("a", func(c *Config, e *Events) {
+			c.PublishConcurrency = 1
+			c.PublishTimeout = time.Second
+			e.Published = func(p *task.Publication, late time.Duration) {
+				if p.Seq > 20 {
+					worst.Store(max(worst.Load(), int64(late)))
+				}
+			}
+		})
+		for n := range int64(10) {
+			w.store.add(id(0, 2*n+1), 1, 0, 150*time.Millisecond)
+			w.store.add(id(0, 2*n+2), 2, 0, 100*time.Millisecond)
+		}
+		m.acquire(0)
+		time.Sleep(30 * time.Second)
+		if d := time.Duration(worst.Load()); d > 150*time.Millisecond {
+			t.Errorf("the healthy tenant was late by %s", d)
+		}
+		m.stop()
+	})
+}

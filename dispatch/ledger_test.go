@@ -1,0 +1,125 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func own(s task.Shard, epoch int64) task.Ownership {
+	return task.Ownership{Shard: s, Epoch: epoch, Nonce: epoch * 100}
+}
+
+func publications(ids ...task.ID) []task.Publication {
+	var list []task.Publication
+	for _, i := range ids {
+		list = append(list, task.Publication{Task: i, Seq: 1, Attempt: 1})
+	}
+	return list
+}
+
+func everything(task.Shard) bool { return true }
+
+func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
+	var l ledger
+	l.own(own(0, 1))
+	l.own(own(1, 1))
+	owned := l.claimable()
+	records := l.enter(nil, 7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), begun)
+	if l.acknowledged(records[0].part, begun) || len(l.takeable(9, everything)) != 0 {
+		t.Fatal("a part was complete with a record on its way")
+	}
+	if !l.acknowledged(records[1].part, begun) {
+		t.Fatal("a part was not complete with its last record")
+	}
+	got := outboxParts(l.takeable(9, everything))
+	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
+		t.Error(diff)
+	}
+	if l.pending(0) != 0 || l.pending(1) != 1 {
+		t.Errorf("pending %d and %d", l.pending(0), l.pending(1))
+	}
+}
+
+func TestRecordsOfAFormerOwnershipAreNotEntered(t *testing.T) {
+	var l ledger
+	l.own(own(0, 1))
+	former := l.claimable()
+	l.drop(0)
+	l.own(own(0, 2))
+	if records := l.enter(nil, 7, former, nil, publications(id(0, 1)), begun); len(records) != 0 {
+		t.Error("the outbox that was read with the new ownership holds them already")
+	}
+	if l.held(former[0]) != nil {
+		t.Error("a former ownership is taken for the present one")
+	}
+}
+
+func TestDroppedShardTakesNothingOff(t *testing.T) {
+	var l ledger
+	l.own(own(0, 1))
+	l.own(own(1, 1))
+	records := l.enter(nil, 7, l.claimable(), nil, publications(id(0, 1), id(1, 2)), begun)
+	l.acknowledged(records[0].part, begun)
+	l.drop(0)
+	l.drop(1)
+	l.own(own(1, 2))
+	if l.acknowledged(records[1].part, begun) {
+		t.Error("a late acknowledgement of a former ownership counted")
+	}
+	if parts := l.takeable(9, everything); len(parts) != 0 {
+		t.Errorf("to be taken off: %v", outboxParts(parts))
+	}
+	l.putBack([]*part{records[0].part}, begun)
+	l.tookOff([]*part{records[0].part})
+	if len(l.published) != 0 {
+		t.Error("a dropped part came back")
+	}
+}
+
+func TestListedShardWithoutAnOpenRunIsCompleteAtOnce(t *testing.T) {
+	var l ledger
+	l.own(own(0, 1))
+	l.own(own(1, 1))
+	l.enter(nil, 7, l.claimable(), []task.Shard{0, 1}, publications(id(1, 1)), begun)
+	got := outboxParts(l.takeable(9, everything))
+	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTakeableRespectsItsLimitAndKeepsTheRest(t *testing.T) {
+	var l ledger
+	for s := range task.Shard(4) {
+		l.own(own(s, 1))
+	}
+	for row := range int64(3) {
+		l.enter(nil, row+1, l.claimable(), []task.Shard{0, 1, 2, 3}, nil, begun)
+	}
+	first := l.takeable(5, func(s task.Shard) bool { return s != 3 })
+	rest := l.takeable(99, everything)
+	if len(first) != 5 || len(rest) != 7 || !l.publishedAt.IsZero() {
+		t.Errorf("took %d, then %d", len(first), len(rest))
+	}
+	if slices.ContainsFunc(first, func(p *part) bool { return p.shard == 3 }) {
+		t.Error("an unwanted shard was taken")
+	}
+}
+
+func TestBatchesOfOneRowAreJoined(t *testing.T) {
+	got := byRow([]task.OutboxBatch{
+		{Part: task.OutboxPart{Row: 1, Shards: []task.Shard{2}}, Publications: publications(id(2, 1))},
+		{Part: task.OutboxPart{Row: 2, Shards: []task.Shard{2}}},
+		{Part: task.OutboxPart{Row: 1, Shards: []task.Shard{1, 2}}, Publications: publications(id(2, 2))},
+	})
+	want := []task.OutboxBatch{
+		{Part: task.OutboxPart{Row: 1, Shards: []task.Shard{1, 2}}, Publications: publications(id(2, 1), id(2, 2))},
+		{Part: task.OutboxPart{Row: 2, Shards: []task.Shard{2}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
