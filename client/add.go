@@ -60,6 +60,7 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	if len(live) == 0 {
 		return
 	}
+	closing := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := cancelWhenAllGone(live, cancel)
@@ -70,6 +71,9 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	}
 	results, err := c.addBatch(ctx, q, newRequestID())
 	if err != nil {
+		if closing.Err() != nil {
+			err = ErrClosed
+		}
 		answerAll(live, err)
 		return
 	}

@@ -1,0 +1,431 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// The task side of the fake service: it stores what it is given, once per
+// request id, and refuses tasks without a kind.
+
+func (s *fakeService) AddTask(ctx context.Context, q *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
+	if err := s.hook(ctx, "AddTask"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks = append(s.tasks, q.GetTask())
+	return &perceptorv1.AddTaskResponse{Id: int64(len(s.tasks))}, nil
+}
+
+func (s *fakeService) AddTasks(ctx context.Context, q *perceptorv1.AddTasksRequest) (*perceptorv1.AddTasksResponse, error) {
+	s.with(func() { s.adds = append(s.adds, q) })
+	if err := s.hook(ctx, "AddTasks"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.AddTasksResponse{}
+	for _, t := range q.GetTasks() {
+		r := &perceptorv1.AddTasksResponse_Result{}
+		if t.GetKind() == "" {
+			r.Outcome = &perceptorv1.AddTasksResponse_Result_Error{Error: refusal("kind", "is missing")}
+		} else {
+			s.with(func() {
+				s.tasks = append(s.tasks, t)
+				r.Outcome = &perceptorv1.AddTasksResponse_Result_Id{Id: int64(len(s.tasks))}
+			})
+		}
+		a.Results = append(a.Results, r)
+	}
+	return a, nil
+}
+
+func refusal(field, message string) *rpcstatus.Status {
+	st, err := status.New(codes.InvalidArgument, "the task breaks a rule").WithDetails(&errdetails.BadRequest{
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: message}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return st.Proto()
+}
+
+func (s *fakeService) GetTask(ctx context.Context, q *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
+	return s.find(ctx, "GetTask", q.GetId())
+}
+
+func (s *fakeService) CancelTask(ctx context.Context, q *perceptorv1.CancelTaskRequest) (*perceptorv1.Task, error) {
+	return s.find(ctx, "CancelTask", q.GetId())
+}
+
+func (s *fakeService) PauseTask(ctx context.Context, q *perceptorv1.PauseTaskRequest) (*perceptorv1.Task, error) {
+	return s.find(ctx, "PauseTask", q.GetId())
+}
+
+func (s *fakeService) ResumeTask(ctx context.Context, q *perceptorv1.ResumeTaskRequest) (*perceptorv1.Task, error) {
+	return s.find(ctx, "ResumeTask", q.GetId())
+}
+
+func (s *fakeService) find(ctx context.Context, op string, id int64) (*perceptorv1.Task, error) {
+	if err := s.hook(ctx, op); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id < 1 || id > int64(len(s.tasks)) {
+		return nil, status.Error(codes.NotFound, "no such task")
+	}
+	s.tasks[id-1].Id = id
+	return s.tasks[id-1], nil
+}
+
+func (s *fakeService) ListTasks(ctx context.Context, q *perceptorv1.ListTasksRequest) (*perceptorv1.ListTasksResponse, error) {
+	if err := s.hook(ctx, "ListTasks"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var from int
+	fmt.Sscan(q.GetPageToken(), &from)
+	to := min(from+3, len(s.tasks))
+	a := &perceptorv1.ListTasksResponse{Tasks: s.tasks[from:to]}
+	if to < len(s.tasks) {
+		a.NextPageToken = fmt.Sprint(to)
+	}
+	return a, nil
+}
+
+// api returns a service without a broker, and a client of it.
+func api(t *testing.T, cfg Config) (*fakeService, *Client) {
+	t.Helper()
+	s := newFakeService(nil)
+	b := &bench{t: t, svc: s, address: serve(t, s, "127.0.0.1:0")}
+	return s, b.newClient(cfg)
+}
+
+func TestConcurrentAddsTravelTogether(t *testing.T) {
+	s, c := api(t, Config{})
+	const n = 2000
+	ids := make([]int64, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			id, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot})
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = id
+		})
+	}
+	wg.Wait()
+	seen := map[int64]bool{}
+	for _, id := range ids {
+		seen[id] = true
+	}
+	if len(seen) != n || len(s.tasks) != n {
+		t.Errorf("%d ids, %d stored; want %d", len(seen), len(s.tasks), n)
+	}
+	if len(s.adds) > n/4 {
+		t.Errorf("%d calls for %d adds: they did not travel together", len(s.adds), n)
+	}
+}
+
+func TestOneBadTaskOfABatchFailsNobodyElse(t *testing.T) {
+	_, c := api(t, Config{})
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			kind := "k"
+			if i%10 == 0 {
+				kind = ""
+			}
+			_, err := c.AddTask(t.Context(), Task{Kind: kind, Type: OneShot})
+			var e *Error
+			switch {
+			case kind != "" && err != nil:
+				t.Errorf("a good task: %v", err)
+			case kind == "" && (!errors.Is(err, ErrInvalidArgument) || !errors.As(err, &e) || !cmp.Equal(e.Fields, []FieldError{{"kind", "is missing"}})):
+				t.Errorf("a bad task: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestRequestIDStaysTheSameOverRetries(t *testing.T) {
+	s, c := api(t, Config{})
+	fails := 3
+	s.before = func(context.Context, string) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if fails--; fails >= 0 {
+			return status.Error(codes.Unavailable, "the answer was lost")
+		}
+		return nil
+	}
+	if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.adds) != 4 {
+		t.Fatalf("%d calls; want 4", len(s.adds))
+	}
+	for _, a := range s.adds {
+		if a.GetRequestId() == "" || a.GetRequestId() != s.adds[0].GetRequestId() {
+			t.Errorf("request id %q after %q", a.GetRequestId(), s.adds[0].GetRequestId())
+		}
+	}
+	if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
+		t.Fatal(err)
+	}
+	if s.adds[4].GetRequestId() == s.adds[0].GetRequestId() {
+		t.Error("two adds have the same request id")
+	}
+}
+
+func TestAddWithoutAnswerEndsWithTheContext(t *testing.T) {
+	s, c := api(t, Config{})
+	s.before = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := c.AddTask(ctx, Task{Kind: "k", Type: OneShot}); !errors.Is(err, context.Canceled) {
+		t.Errorf("AddTask returned %v", err)
+	}
+	// Nobody waits for the batch any more, so it ends, too.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for len(c.adds.slots) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	within(t, "the end of the batch", done)
+}
+
+func TestServiceThatStaysAwayIsUnavailable(t *testing.T) {
+	s, c := api(t, Config{CallTimeout: 300 * time.Millisecond})
+	s.before = func(context.Context, string) error { return status.Error(codes.Unavailable, "down") }
+	_, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot})
+	if !errors.Is(err, ErrUnavailable) {
+		t.Errorf("AddTask returned %v", err)
+	}
+	if _, err := c.GetTask(t.Context(), 1); !errors.Is(err, ErrUnavailable) || s.calls["GetTask"] < 2 {
+		t.Errorf("GetTask returned %v after %d tries", err, s.calls["GetTask"])
+	}
+}
+
+func TestAnswersThatCannotChangeAreNotRetried(t *testing.T) {
+	for code, want := range map[codes.Code]error{
+		codes.InvalidArgument: ErrInvalidArgument, codes.NotFound: ErrNotFound, codes.AlreadyExists: ErrAlreadyExists,
+		codes.FailedPrecondition: ErrFailedPrecondition, codes.Unauthenticated: ErrUnauthenticated,
+		codes.PermissionDenied: ErrPermissionDenied, codes.Internal: ErrInternal, codes.Unimplemented: ErrInternal,
+	} {
+		s, c := api(t, Config{})
+		s.before = func(context.Context, string) error { return status.Error(code, "because") }
+		_, err := c.PauseTask(t.Context(), 1)
+		if !errors.Is(err, want) || s.calls["PauseTask"] != 1 || !strings.Contains(err.Error(), "PauseTask: "+want.Error()+": because") {
+			t.Errorf("%s: %v after %d calls", code, err, s.calls["PauseTask"])
+		}
+	}
+}
+
+func TestManyTasksAreSentInSeveralCalls(t *testing.T) {
+	s, c := api(t, Config{})
+	tasks := make([]Task, 2500)
+	for i := range tasks {
+		tasks[i] = Task{Kind: "k", Type: OneShot, MaxCount: int64(i)}
+	}
+	tasks[1700].Kind = ""
+	results, err := c.AddTasks(t.Context(), tasks, WithRequestID("mine"))
+	if err != nil || len(results) != len(tasks) {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	for i, r := range results {
+		if (r.Err != nil) != (i == 1700) || (r.Err == nil && s.tasks[r.ID-1].GetMaxCount() != int64(i)) {
+			t.Fatalf("task %d: %+v", i, r)
+		}
+	}
+	var ids []string
+	for _, a := range s.adds {
+		ids = append(ids, a.GetRequestId())
+	}
+	if d := cmp.Diff([]string{"mine-0", "mine-1", "mine-2"}, ids); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestTasksAreCutByTheirSize(t *testing.T) {
+	s, c := api(t, Config{})
+	tasks := make([]Task, 30)
+	for i := range tasks {
+		tasks[i] = Task{Kind: "k", Type: OneShot, Params: map[string]string{"p": strings.Repeat("x", 250_000)}}
+	}
+	if _, err := c.AddTasks(t.Context(), tasks); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.adds) != 2 || len(s.tasks) != 30 {
+		t.Errorf("%d calls, %d tasks", len(s.adds), len(s.tasks))
+	}
+}
+
+func TestTaskComesBackAsItWasGiven(t *testing.T) {
+	_, c := api(t, Config{})
+	at := time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC)
+	for name, want := range map[string]Task{
+		"everything": {
+			Kind: "k", Type: Blocking, Begin: at, End: at.Add(time.Hour), Interval: time.Minute, MaxCount: 9,
+			Params: map[string]string{"a": "b"}, AckTimeout: time.Second, GiveUpAfter: time.Hour, StopOnFailure: true, Retention: time.Hour,
+			Retry: RetryPolicy{MaxAttempts: 3, InitialBackoff: time.Second, Multiplier: 1.5, MaxBackoff: time.Minute, Jitter: 0.5},
+		},
+		"nothing":       {Kind: "k", Type: OneShot},
+		"explicit zero": {Kind: "k", Type: OneShot, Retention: NoRetention, Retry: RetryPolicy{MaxAttempts: 1, Jitter: NoJitter}},
+	} {
+		id, err := c.AddTask(t.Context(), want, WithRequestID("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.GetTask(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got.Task); d != "" || got.ID != id {
+			t.Errorf("%s: id %d, %s", name, got.ID, d)
+		}
+	}
+}
+
+func TestListGoesOverAllPagesAndStopsWhenTold(t *testing.T) {
+	s, c := api(t, Config{})
+	if _, err := c.AddTasks(t.Context(), make10("k")); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for task, err := range c.ListTasks(t.Context(), Filter{Kind: "k", PageSize: 3}) {
+		if err != nil || task.Kind != "k" {
+			t.Fatal(task, err)
+		}
+		n++
+	}
+	if n != 10 || s.calls["ListTasks"] != 4 {
+		t.Errorf("%d tasks in %d calls", n, s.calls["ListTasks"])
+	}
+	for range c.ListTasks(t.Context(), Filter{}) {
+		break
+	}
+	if s.calls["ListTasks"] != 5 {
+		t.Errorf("a list that was left fetched %d pages", s.calls["ListTasks"]-4)
+	}
+	s.before = func(context.Context, string) error { return status.Error(codes.PermissionDenied, "no") }
+	for _, err := range c.ListTasks(t.Context(), Filter{}) {
+		if !errors.Is(err, ErrPermissionDenied) {
+			t.Errorf("the list ends with %v", err)
+		}
+	}
+}
+
+func make10(kind string) []Task {
+	tasks := make([]Task, 10)
+	for i := range tasks {
+		tasks[i] = Task{Kind: kind, Type: OneShot}
+	}
+	return tasks
+}
+
+func TestUnknownTaskIsNotFound(t *testing.T) {
+	_, c := api(t, Config{})
+	for name, f := range map[string]func(context.Context, int64) (*TaskInfo, error){
+		"GetTask": c.GetTask, "CancelTask": c.CancelTask, "PauseTask": c.PauseTask, "ResumeTask": c.ResumeTask,
+	} {
+		if _, err := f(t.Context(), 99); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOneOfSeveralAddressesIsEnough(t *testing.T) {
+	s := newFakeService(nil)
+	good := serve(t, s, "127.0.0.1:0")
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := dead.Addr().String()
+	dead.Close()
+	b := &bench{t: t, svc: s}
+	c := b.newClient(Config{Address: gone + ", " + good})
+	for range 5 {
+		if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestConfigurationComesFromTheEnvironmentWhenItIsNotGiven(t *testing.T) {
+	t.Setenv(EnvAddress, "from-env:1")
+	t.Setenv(EnvToken, "token-from-env")
+	cfg, err := Config{}.complete()
+	if err != nil || cfg.Address != "from-env:1" || cfg.Token != "token-from-env" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	cfg, err = Config{Address: "given:2", Token: "given"}.complete()
+	if err != nil || cfg.Address != "given:2" || cfg.Token != "given" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+func TestConfigurationFaultsAreAllNamedWithoutTheSecret(t *testing.T) {
+	t.Setenv(EnvToken, "")
+	_, err := New(Config{Address: "nonsense,b:1", CallTimeout: -1, Kafka: KafkaConfig{Brokers: []string{"x"}}})
+	for _, want := range []string{`Address "nonsense"`, "Token is missing", "CallTimeout -1ns", `Kafka.Brokers "x"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+	_, err = New(Config{Token: "sec\nret"})
+	if err == nil || strings.Contains(err.Error(), "sec") {
+		t.Errorf("a token with a line break: %v", err)
+	}
+}
+
+func TestClosedClientSaysSo(t *testing.T) {
+	_, c := api(t, Config{})
+	if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); !errors.Is(err, ErrClosed) {
+		t.Errorf("AddTask returned %v", err)
+	}
+	if _, err := c.GetTask(t.Context(), 1); !errors.Is(err, ErrClosed) {
+		t.Errorf("GetTask returned %v", err)
+	}
+}
+
+// Whoever uses the SDK must not inherit the server's dependencies.
+func TestClientNeedsNoDatabaseOrZooKeeperDriver(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, banned := range []string{"jackc/pgx", "pressly/goose", "go-zookeeper", "twmb/franz-go", "perceptor/store", "perceptor/server", "perceptor/dispatch"} {
+		if strings.Contains(string(out), banned) {
+			t.Errorf("client depends on %s", banned)
+		}
+	}
+	if !strings.Contains(string(out), "segmentio/kafka-go") {
+		t.Error("the list of dependencies is not what it should be")
+	}
+}
