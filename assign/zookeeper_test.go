@@ -3,6 +3,7 @@ package assign
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -41,6 +42,32 @@ func TestItemsAreSharedEvenlyAsMembersComeAndGo(t *testing.T) {
 	}
 	c.awaitShares(map[string]int{"b": 10})
 	c.ledger.await(t, "b leads", func() bool { return b.Snapshot().Leading() })
+}
+
+func TestTwentyMembersStartAtOnceAndLeaveOneByOne(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(16), func(cfg *Config) { cfg.SessionTimeout = 10 * time.Second })
+	members := make([]*clusterMember, 20)
+	names := make([]string, len(members))
+	began := time.Now()
+	for i := range members {
+		names[i] = fmt.Sprintf("m%02d", i)
+		members[i] = c.join(names[i])
+	}
+	for left := len(members); left > 0; left -= 6 {
+		c.ledger.await(t, "even shares", func() bool {
+			shares := c.ledger.shares(names[len(names)-left:]...)
+			total := 0
+			for _, n := range shares {
+				total += n
+			}
+			return total == len(c.items) && slices.Max(shares)-slices.Min(shares) <= 1
+		})
+		t.Logf("528 items settled over %d members in %v", left, time.Since(began))
+		began = time.Now()
+		for _, m := range members[len(members)-left:][:min(6, left)] {
+			m.stop()
+		}
+	}
 }
 
 func TestMembersBeyondTheItemsStandByAndTakeOver(t *testing.T) {
