@@ -73,6 +73,9 @@ func newFigures(cfg Config) Figures {
 	}
 }
 
+// From is the begin of the window.
+func (f *Figures) From() Micros { return f.cfg.From }
+
 func (f *Figures) within(m Micros) bool { return f.cfg.From <= m && m < f.cfg.To }
 
 // second returns the second of the series that m lies in, or one that nobody sees.

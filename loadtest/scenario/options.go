@@ -1,0 +1,152 @@
+// Package scenario runs load against a stack, disturbs it, and says whether the
+// contract was kept and what it cost.
+//
+// A run has phases: the stack and the listeners start; the recurring tasks are
+// added; the load warms up; the figures of a measured window are taken, in which
+// the disturbances happen; the load ends and everything that is due is waited
+// for; the listeners stop; the API is asked for every task that it still knows;
+// and all that was seen, warm-up included, is checked.
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
+)
+
+// Options say what to run.
+type Options struct {
+	// Stack is real, dev or external.
+	Stack    string
+	Real     stack.RealOptions
+	External stack.ExternalOptions
+	// Type is one_shot, non_blocking, blocking or mix.
+	Type string
+	// Rate is in full cycles per second.
+	Rate float64
+	// For is the length of the measured window, Warmup of the load before it.
+	For, Warmup time.Duration
+	// Drain is how long to wait at most, after the load, until all is done.
+	Drain time.Duration
+	// Disturbances happen in the window.
+	Disturbances []Disturbance
+
+	Interval    time.Duration
+	AckTimeout  time.Duration
+	ParamsBytes int
+	AddsPerCall int
+	Retain      float64
+	Seed        uint64
+	// Listeners are processes, Workers the handlers of each, Work and Fail how
+	// long they take and how many fail; see [workload.ListenerConfig].
+	Listeners int
+	Workers   int
+	Work      time.Duration
+	Fail      float64
+
+	// ListenerCommand starts a process that calls [workload.ServeListener].
+	ListenerCommand []string
+	// Progress is told how it goes, by lines. May be nil.
+	Progress io.Writer
+	// ProgressEvery is the distance of progress lines.
+	ProgressEvery time.Duration
+	// CommandLine is repeated in the report.
+	CommandLine []string
+}
+
+// DefaultOptions returns what flags start from.
+func DefaultOptions() Options {
+	return Options{
+		Stack: "real", Type: "mix", Rate: 1000, For: 30 * time.Second, Warmup: 5 * time.Second, Drain: 60 * time.Second,
+		Real:     stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second},
+		Interval: 5 * time.Second, AckTimeout: time.Minute, ParamsBytes: 100, Retain: 0.125,
+		Listeners: 1, Workers: 64, ProgressEvery: 5 * time.Second,
+	}
+}
+
+// validate returns every fault, by flag.
+func (o *Options) validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.Stack != "real" && o.Stack != "dev" && o.Stack != "external" {
+		fault("--stack %q is not one of real, dev, external", o.Stack)
+	}
+	if _, err := workload.Types(o.Type); err != nil {
+		fault("--%w", err)
+	}
+	if o.Rate <= 0 || o.Rate > 1e6 {
+		fault("--rate %v is not above 0 and at most 1,000,000", o.Rate)
+	}
+	for name, d := range map[string]time.Duration{"for": o.For, "interval": o.Interval, "ack-timeout": o.AckTimeout, "drain": o.Drain} {
+		if d <= 0 || d > 24*time.Hour {
+			fault("--%s %v is not above 0 and at most 24h", name, d)
+		}
+	}
+	if o.Warmup < 0 || o.Warmup > time.Hour {
+		fault("--warmup %v is not between 0 and 1h", o.Warmup)
+	}
+	for name, n := range map[string]int{"listeners": o.Listeners, "workers": o.Workers, "taskds": o.Real.Taskds, "dispatchers": o.Real.Dispatchers} {
+		if n < 1 || n > 4096 {
+			fault("--%s %d is not between 1 and 4096", name, n)
+		}
+	}
+	for name, share := range map[string]float64{"retain": o.Retain, "fail": o.Fail} {
+		if share < 0 || share > 1 {
+			fault("--%s %v is not between 0 and 1", name, share)
+		}
+	}
+	if o.Real.Session < time.Second || o.Real.Session > 10*time.Second {
+		fault("--session %v is not between 1s and 10s", o.Real.Session)
+	}
+	if o.AddsPerCall < 0 || o.AddsPerCall > 1000 {
+		fault("--adds-per-call %d is not between 0 and 1000", o.AddsPerCall)
+	}
+	if o.Work < 0 || o.Work > time.Minute {
+		fault("--work %v is not between 0 and 1m", o.Work)
+	}
+	faults = append(faults, o.validateDisturbances()...)
+	return errors.Join(faults...)
+}
+
+// validateDisturbances refuses what leaves nobody to do the work.
+func (o *Options) validateDisturbances() []error {
+	var faults []error
+	ended := map[string]int{}
+	for _, d := range o.Disturbances {
+		if o.Stack == "external" {
+			faults = append(faults, fmt.Errorf("--%s %s: an external stack cannot be disturbed", d.Action, d))
+			continue
+		}
+		if d.After >= o.For {
+			faults = append(faults, fmt.Errorf("--%s %s: it comes after the end of the load, --for %v", d.Action, d, o.For))
+		}
+		if d.ends() {
+			ended[kindOf(d.Part)]++
+		}
+	}
+	if o.Stack != "real" {
+		return faults
+	}
+	for kind, n := range ended {
+		have := map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers}[kind]
+		if n >= max(have, 1) {
+			faults = append(faults, fmt.Errorf("%d %s would be ended for good and there are %d: none would be left", n, kind, max(have, 1)))
+		}
+	}
+	return faults
+}
+
+func kindOf(part string) string {
+	for i := range part {
+		if part[i] == '-' {
+			return part[:i]
+		}
+	}
+	return part
+}
+
+func listenerName(i int) string { return fmt.Sprintf("listener-%d", i+1) }

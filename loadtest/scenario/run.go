@@ -1,0 +1,298 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
+)
+
+const (
+	joinLimit  = 60 * time.Second
+	stopLimit  = 30 * time.Second
+	finalLimit = 5 * time.Minute
+	closeLimit = 2 * time.Minute
+
+	// The load is over when nothing has been called for calm and nothing lives.
+	calm      = time.Second
+	pollEvery = 250 * time.Millisecond
+)
+
+// Run runs a scenario. A report comes with an error when the load ran but
+// something went wrong around it, or ctx ended; broken rules are no error, they
+// are in the report. Everything that was started has been stopped when Run
+// returns.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	r := &runner{Options: o}
+	r.Real.Progress = func(what string) { r.say("%s", what) }
+	s, err := r.startStack(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.stack = s
+	report, err := r.run(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return report, errors.Join(err, s.Close(closing))
+}
+
+type runner struct {
+	Options
+	stack *stack.Stack
+	plan  workload.Plan
+
+	historyDir string
+	history    *history.Writer
+	client     *client.Client
+	adder      *workload.Adder
+	listeners  []*workload.Listener
+	meter      *meter
+
+	begin, from, to, quiet time.Time
+	cpu                    map[string]time.Duration // within the window
+	disturbed              []*disturbed
+	final                  bool // the API was asked for all tasks
+}
+
+func (r *runner) startStack(ctx context.Context) (*stack.Stack, error) {
+	switch r.Stack {
+	case "external":
+		return stack.External(r.External)
+	case "dev":
+		return stack.Dev(ctx, r.Real)
+	}
+	return stack.Real(ctx, r.Real)
+}
+
+func (r *runner) run(ctx context.Context) (*Report, error) {
+	dir, err := os.MkdirTemp("", "perceptor-history-")
+	if err != nil {
+		return nil, fmt.Errorf("create history: %w", err)
+	}
+	r.historyDir = dir
+	if r.Real.Keep {
+		r.say("the history is kept in %s", dir)
+	} else {
+		defer os.RemoveAll(dir)
+	}
+	if r.history, err = history.Create(dir, "loadtest"); err != nil {
+		return nil, err
+	}
+	if r.client, err = client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token}); err != nil {
+		return nil, err
+	}
+	defer r.client.Close()
+	types, err := workload.Types(r.Type)
+	if err != nil {
+		return nil, err
+	}
+	r.plan = workload.Plan{
+		Kind: "load-" + strconv.FormatInt(time.Now().UnixMicro(), 36), Types: types, Rate: r.Rate, Lasts: r.Warmup + r.For,
+		Interval: r.Interval, AckTimeout: r.AckTimeout, ParamsBytes: r.ParamsBytes, AddsPerCall: r.AddsPerCall,
+		Retain: r.Retain, Seed: r.Seed,
+	}
+	r.adder = workload.NewAdder(r.plan, r.client, r.history)
+
+	err = r.startListeners(ctx)
+	if err == nil {
+		err = r.load(ctx)
+	}
+	err = errors.Join(err, r.stack.Died(), r.stopListeners(ctx))
+	if err == nil {
+		err = r.recordFinals(ctx)
+	}
+	if err := errors.Join(err, r.history.Close()); err != nil && r.to.IsZero() {
+		return nil, err // nothing to report
+	}
+	report, checking := r.check()
+	return report, errors.Join(err, checking)
+}
+
+func (r *runner) startListeners(ctx context.Context) error {
+	r.say("starting %d listener(s)", r.Listeners)
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	for i := range r.Listeners {
+		l, err := workload.StartListener(r.ListenerCommand, workload.ListenerConfig{
+			Index: uint16(i), Address: r.stack.Address, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
+			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail,
+		}, filepath.Join(r.historyDir, listenerName(i)+".log"))
+		if err != nil {
+			return err
+		}
+		r.listeners = append(r.listeners, l)
+	}
+	for _, l := range r.listeners {
+		if err := l.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	r.meter = newMeter(r.stack, r.listeners)
+	return nil
+}
+
+// load puts the load on and waits until what it made is done. It returns early
+// when ctx ends.
+func (r *runner) load(ctx context.Context) error {
+	r.begin = time.Now().Add(r.plan.PopulationTime())
+	r.from = r.begin.Add(r.Warmup)
+	r.to = r.from.Add(r.For)
+	if n := r.plan.Population(); n > 0 {
+		r.say("adding %d recurring tasks", n)
+	}
+	if err := r.adder.Populate(ctx, r.begin); err != nil {
+		return err
+	}
+	background, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	all.Go(func() { r.meter.run(background) })
+	all.Go(func() { r.tell(background) })
+	all.Go(func() { r.measure(background) })
+	adding := make(chan struct{})
+	all.Go(func() {
+		defer close(adding)
+		r.adder.Run(background, r.begin, r.to)
+	})
+	if err := r.disturbAll(background); err != nil {
+		return err
+	}
+	if err := sleepUntil(ctx, r.to); err != nil {
+		return err
+	}
+	select {
+	case <-adding:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return r.drain(ctx)
+}
+
+// measure takes the processor time of the window.
+func (r *runner) measure(ctx context.Context) {
+	if sleepUntil(ctx, r.from) != nil {
+		return
+	}
+	before := r.meter.sample()
+	if sleepUntil(ctx, r.to) != nil {
+		return
+	}
+	used := r.meter.sample()
+	for name := range used {
+		used[name] -= before[name]
+	}
+	r.cpu = used
+}
+
+// disturbAll does what is to be done in the window, all of it side by side.
+func (r *runner) disturbAll(ctx context.Context) error {
+	all := make([]*disturbed, len(r.Disturbances))
+	var wg sync.WaitGroup
+	for i, d := range r.Disturbances {
+		wg.Go(func() {
+			all[i] = d.disturb(ctx, r.stack, r.from)
+			if all[i].err == nil {
+				r.say("%s", all[i])
+			}
+		})
+	}
+	wg.Wait()
+	var errs []error
+	for _, d := range all {
+		errs = append(errs, d.err)
+		if !d.at.IsZero() {
+			r.disturbed = append(r.disturbed, d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drain waits until nothing is called any more and no task lives.
+func (r *runner) drain(ctx context.Context) error {
+	r.say("load ended, waiting until all is done")
+	ctx, cancel := context.WithTimeout(ctx, r.Drain)
+	defer cancel()
+	seen, since := int64(-1), time.Now()
+	for {
+		if n := r.callbacks(); n != seen {
+			seen, since = n, time.Now()
+		}
+		if time.Since(since) >= calm {
+			living, err := workload.AnyLiving(ctx, r.client, r.plan.Kind)
+			if err == nil && !living {
+				break
+			}
+		}
+		if err := sleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+			r.say("not all is done after %v", r.Drain)
+			break
+		}
+	}
+	r.quiet = time.Now()
+	return nil
+}
+
+func (r *runner) callbacks() int64 {
+	var n int64
+	for _, l := range r.listeners {
+		n += l.Callbacks()
+	}
+	return n
+}
+
+func (r *runner) stopListeners(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	errs := make([]error, len(r.listeners))
+	var all sync.WaitGroup
+	for i, l := range r.listeners {
+		all.Go(func() { errs[i] = errors.Join(l.Died(), l.Stop(ctx)) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *runner) recordFinals(ctx context.Context) error {
+	r.say("asking the API for all tasks that it still knows")
+	ctx, cancel := context.WithTimeout(ctx, finalLimit)
+	defer cancel()
+	if _, err := workload.RecordFinals(ctx, r.client, r.plan, r.history); err != nil {
+		return err
+	}
+	r.final = true
+	return nil
+}
+
+// check reads the history and reports.
+func (r *runner) check() (*Report, error) {
+	r.say("checking")
+	cfg := check.Config{Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
+	if !r.quiet.IsZero() {
+		cfg.Quiet = check.At(r.quiet)
+	}
+	for _, d := range r.disturbed {
+		cfg.Spans = append(cfg.Spans, d.span())
+	}
+	c := check.New(cfg)
+	if err := history.Check(r.historyDir, c); err != nil {
+		return nil, err
+	}
+	return r.report(c.Result()), nil
+}

@@ -1,0 +1,224 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+const (
+	readyWait  = 60 * time.Second
+	readyEvery = 20 * time.Millisecond
+	probeWait  = 2 * time.Second
+	lastWords  = 4 << 10
+)
+
+// program is one of our own binaries. Its methods may be called concurrently.
+type program struct {
+	name    string
+	path    string
+	args    []string
+	env     []string
+	logPath string
+	// readyURL answers 200 once the program serves.
+	readyURL string
+
+	mu      sync.Mutex
+	process *subprocess.Process
+	ending  bool // it was told to end
+}
+
+// start runs the program and returns when it is ready.
+func (p *program) start(ctx context.Context) error {
+	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("start %s: open log: %w", p.name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(p.path, p.args...)
+	cmd.Env = append(plainEnviron(), p.env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	process, err := subprocess.Start(cmd, syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.process, p.ending = process, false
+	p.mu.Unlock()
+	return p.waitReady(ctx, process)
+}
+
+// plainEnviron is the environment without what would configure our programs.
+func plainEnviron() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PERCEPTOR_") })
+}
+
+func (p *program) waitReady(ctx context.Context, process *subprocess.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	poll := time.NewTicker(readyEvery)
+	defer poll.Stop()
+	var last error
+	for {
+		if last = answers(ctx, p.readyURL); last == nil {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-process.Done():
+			return fmt.Errorf("%s ended at once: %s", p.name, p.said())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready (%w): %s", p.name, last, p.said())
+		}
+	}
+}
+
+// answers asks a readiness address.
+func answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+// said returns the end of the program's log.
+func (p *program) said() string {
+	text, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return err.Error()
+	}
+	return string(bytes.TrimSpace(text[max(0, len(text)-lastWords):]))
+}
+
+func (p *program) running() (*subprocess.Process, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process == nil {
+		return nil, fmt.Errorf("%s was not started", p.name)
+	}
+	return p.process, nil
+}
+
+func (p *program) end() (*subprocess.Process, error) {
+	process, err := p.running()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending = true
+	return process, nil
+}
+
+// died returns an error when the program ended without being told to.
+func (p *program) died() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process == nil || p.ending || p.process.Running() {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself (%s): %s", p.name, p.process.Exit(), p.said())
+}
+
+// Kill implements [Server].
+func (p *program) Kill() error {
+	process, err := p.end()
+	if err != nil {
+		return err
+	}
+	return process.Kill()
+}
+
+// Stop implements [Server]. A program that ignores SIGTERM is killed when ctx ends.
+func (p *program) Stop(ctx context.Context) error {
+	process, err := p.end()
+	if err != nil {
+		return err
+	}
+	if !process.Running() {
+		return nil
+	}
+	if err := process.Signal(syscall.SIGCONT); err != nil && process.Running() {
+		return err
+	}
+	return process.Stop(ctx, syscall.SIGTERM)
+}
+
+// Pause implements [Server].
+func (p *program) Pause() error { return p.signal(syscall.SIGSTOP) }
+
+// Resume implements [Server].
+func (p *program) Resume() error { return p.signal(syscall.SIGCONT) }
+
+func (p *program) signal(sig syscall.Signal) error {
+	process, err := p.running()
+	if err != nil {
+		return err
+	}
+	return process.Signal(sig)
+}
+
+// Restart implements [Server].
+func (p *program) Restart(ctx context.Context) error {
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	return p.start(ctx)
+}
+
+// PID implements [Server].
+func (p *program) PID() int {
+	process, err := p.running()
+	if err != nil {
+		return 0
+	}
+	return process.PID()
+}
+
+// CPUTime implements [Server]; children are counted too.
+func (p *program) CPUTime() (time.Duration, error) {
+	process, err := p.running()
+	if err != nil {
+		return 0, err
+	}
+	return treeTime(process.PID())
+}
+
+// treeTime adds up the processor time of a process and its descendants.
+func treeTime(pid int) (time.Duration, error) {
+	total, err := subprocess.CPUTime(pid)
+	if err != nil {
+		return 0, err
+	}
+	children, err := subprocess.Children(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, child := range children {
+		if used, err := treeTime(child); err == nil {
+			total += used // else it ended meanwhile, and its parent has its time
+		}
+	}
+	return total, nil
+}

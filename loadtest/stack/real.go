@@ -1,0 +1,259 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+// RealOptions say what a real stack consists of.
+type RealOptions struct {
+	// Taskds and Dispatchers are how many processes of each run; at least 1.
+	Taskds, Dispatchers int
+	// Session is how long ZooKeeper waits for a dispatcher that vanished, 1 to 10 s.
+	Session time.Duration
+	// Settings change the programs' configuration: keys such as
+	// dispatcher.max_tick, values as in the environment.
+	Settings map[string]string
+	// Postgres changes settings of postgresql.conf.
+	Postgres map[string]string
+	// Keep leaves the data directory behind.
+	Keep bool
+	// Progress is told what takes long.
+	Progress func(string)
+}
+
+const (
+	ownAll = 60 * time.Second
+	// What package testenv starts.
+	kafkaVersion     = "4.1.0"
+	zookeeperVersion = "3.9.4"
+)
+
+// Real starts a stack of real parts. When it fails, what had been started is
+// stopped again.
+func Real(ctx context.Context, o RealOptions) (*Stack, error) {
+	dir, err := os.MkdirTemp("", "perceptor-load-")
+	if err != nil {
+		return nil, fmt.Errorf("create data directory: %w", err)
+	}
+	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir}
+	r.onClose(func(context.Context) error {
+		if o.Keep {
+			o.Progress("data and logs are kept in " + dir)
+			return nil
+		}
+		return os.RemoveAll(dir)
+	})
+	if err := r.start(ctx); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, r.Close(ctx))
+	}
+	return r.Stack, nil
+}
+
+type realStack struct {
+	*Stack
+	o   RealOptions
+	dir string
+
+	postgres  *testenv.PostgresServer
+	kafka     *testenv.KafkaServer
+	zookeeper *testenv.ZooKeeperServer
+}
+
+func (r *realStack) start(ctx context.Context) error {
+	// PostgreSQL may run under another user, who must be able to enter.
+	if err := os.Chmod(r.dir, 0o755); err != nil {
+		return fmt.Errorf("open data directory: %w", err)
+	}
+	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
+	if err := r.startServers(ctx); err != nil {
+		return err
+	}
+	admin, err := r.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	r.o.Progress("starting taskd and dispatcher")
+	if err := r.startPrograms(ctx); err != nil {
+		return err
+	}
+	if r.Token, err = createTenant(ctx, r.Address, admin); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownAll)
+	defer cancel()
+	return r.owners.AwaitAll(ctx, r.dispatcherNames())
+}
+
+// startServers starts the servers and builds the programs side by side.
+func (r *realStack) startServers(ctx context.Context) error {
+	var settings []testenv.PostgresOption
+	for name, value := range r.o.Postgres {
+		settings = append(settings, testenv.Setting(name, value))
+	}
+	var all errgroup.Group
+	all.Go(func() (err error) {
+		r.postgres, err = testenv.StartPostgres(ctx, filepath.Join(r.dir, "postgresql"), settings...)
+		return err
+	})
+	all.Go(func() (err error) {
+		r.zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"))
+		return err
+	})
+	all.Go(func() (err error) {
+		r.kafka, err = testenv.StartKafka(ctx, filepath.Join(r.dir, "kafka"))
+		return err
+	})
+	all.Go(func() error { return build(ctx, filepath.Join(r.dir, "bin"), "taskd", "dispatcher") })
+	err := all.Wait()
+	if r.postgres != nil {
+		r.add("postgres", r.postgres)
+	}
+	if r.zookeeper != nil {
+		r.add("zookeeper", r.zookeeper)
+	}
+	if r.kafka != nil {
+		r.add("kafka", r.kafka)
+	}
+	return err
+}
+
+// prepare makes the tables and returns the secret of an admin token.
+func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
+	cluster, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: r.postgres.DSN()}}, Application: "loadtest"})
+	if err != nil {
+		return "", err
+	}
+	defer cluster.Close()
+	if err := cluster.Migrate(ctx, nil); err != nil {
+		return "", fmt.Errorf("migrate: %w", err)
+	}
+	_, admin, err = control.New(cluster, slog.New(slog.DiscardHandler)).CreateToken(ctx,
+		control.Token{Scope: control.AdminScope, Description: "load test", ExpiresAt: task.Never})
+	if err != nil {
+		return "", fmt.Errorf("create admin token: %w", err)
+	}
+	r.owners = newOwners(r.postgres.DSN())
+	r.Versions["zookeeper"], r.Versions["kafka"] = zookeeperVersion, kafkaVersion
+	r.Versions["postgres"], err = postgresVersion(ctx, r.postgres.DSN())
+	return admin, err
+}
+
+func postgresVersion(ctx context.Context, dsn string) (version string, err error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return "", fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
+	if err := conn.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+		return "", fmt.Errorf("read PostgreSQL's version: %w", err)
+	}
+	return version, nil
+}
+
+// startPrograms starts the taskds, then the dispatchers.
+func (r *realStack) startPrograms(ctx context.Context) error {
+	config := filepath.Join(r.dir, "perceptor.yaml")
+	if err := r.writeConfig(config); err != nil {
+		return err
+	}
+	var addresses []string
+	for i := range r.o.Taskds {
+		ports, err := freePorts(3)
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, ports[0])
+		err = r.startProgram(ctx, config, fmt.Sprintf("taskd-%d", i+1), ports[2], map[string]string{
+			"taskd.grpc_addr": ports[0], "taskd.http_addr": ports[1], "taskd.ops_addr": ports[2],
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.Address = strings.Join(addresses, ",")
+	for _, name := range r.dispatcherNames() {
+		ports, err := freePorts(2)
+		if err != nil {
+			return err
+		}
+		err = r.startProgram(ctx, config, name, ports[0], map[string]string{
+			"dispatcher.name": name, "dispatcher.ops_addr": ports[0],
+			"dispatcher.hint_addr": ports[1], "dispatcher.hint_advertise": ports[1],
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *realStack) dispatcherNames() []string {
+	names := make([]string, r.o.Dispatchers)
+	for i := range names {
+		names[i] = fmt.Sprintf("dispatcher-%d", i+1)
+	}
+	return names
+}
+
+func freePorts(n int) ([]string, error) {
+	addrs := make([]string, n)
+	for i := range addrs {
+		port, err := subprocess.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		addrs[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return addrs, nil
+}
+
+// writeConfig writes what all programs have in common.
+func (r *realStack) writeConfig(path string) error {
+	text, err := yaml.Marshal(map[string]any{
+		"postgres":  map[string]any{"servers": []any{map[string]any{"dsn": r.postgres.DSN()}}},
+		"kafka":     map[string]any{"brokers": []string{r.kafka.Addr()}},
+		"zookeeper": map[string]any{"servers": []string{r.zookeeper.Addr()}, "session_timeout": r.o.Session.String()},
+	})
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}
+
+// startProgram starts taskd or dispatcher; keys are its own configuration.
+func (r *realStack) startProgram(ctx context.Context, config, name, opsAddr string, keys map[string]string) error {
+	binary, _, _ := strings.Cut(name, "-")
+	p := &program{
+		name: name, path: filepath.Join(r.dir, "bin", binary), logPath: filepath.Join(r.dir, name+".log"),
+		readyURL: "http://" + opsAddr + "/readyz", env: []string{"PERCEPTOR_CONFIG=" + config},
+	}
+	for _, settings := range []map[string]string{keys, r.o.Settings} {
+		for key, value := range settings {
+			p.env = append(p.env, "PERCEPTOR_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))+"="+value)
+		}
+	}
+	r.add(name, p)
+	return p.start(ctx)
+}

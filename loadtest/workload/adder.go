@@ -1,0 +1,180 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	maxCallsOut      = 128 // then the adder falls behind its clock
+	populationBatch  = 500
+	populationCalls  = 4
+	populationPerSec = 5000 // expected at least, to say when it will be done
+)
+
+// Adder adds the tasks of a plan and records what it is told.
+type Adder struct {
+	plan    Plan
+	pad     string
+	client  *client.Client
+	history *history.Writer
+
+	number  atomic.Int64
+	added   atomic.Int64
+	unknown atomic.Int64
+	refused atomic.Int64
+	behind  atomic.Int64 // largest, ns
+}
+
+// NewAdder returns an adder that has added nothing.
+func NewAdder(p Plan, c *client.Client, h *history.Writer) *Adder {
+	return &Adder{plan: p, pad: p.Pad(), client: c, history: h}
+}
+
+// Added is the number of tasks that were acknowledged, Unanswered of those that
+// were not.
+func (a *Adder) Added() int64      { return a.added.Load() }
+func (a *Adder) Unanswered() int64 { return a.unknown.Load() + a.refused.Load() }
+
+// Behind is how far the adder fell behind its clock at worst.
+func (a *Adder) Behind() time.Duration { return time.Duration(a.behind.Load()) }
+
+// PopulationTime is how long Populate is expected to take at most.
+func (p *Plan) PopulationTime() time.Duration {
+	return time.Second + time.Duration(p.Population())*time.Second/populationPerSec
+}
+
+// Populate adds the recurring tasks. Their load begins at from.
+func (a *Adder) Populate(ctx context.Context, from time.Time) error {
+	calls, ctx := errgroup.WithContext(ctx)
+	calls.SetLimit(populationCalls)
+	for _, t := range []task.Type{task.NonBlocking, task.Blocking} {
+		n := a.plan.populationOf(t)
+		for first := 0; first < n && ctx.Err() == nil; first += populationBatch {
+			batch := make([]item, 0, populationBatch)
+			for i := first; i < min(first+populationBatch, n); i++ {
+				batch = append(batch, a.plan.recurring(a.number.Add(1), a.pad, t, i, n, from))
+			}
+			calls.Go(func() error { return a.send(ctx, batch) })
+		}
+	}
+	if err := calls.Wait(); err != nil {
+		return fmt.Errorf("add the recurring tasks: %w", err)
+	}
+	return ctx.Err()
+}
+
+// Run adds one-shots at their rate from one instant to another, and returns when
+// all calls are answered. Calls that fail are recorded and not repeated.
+func (a *Adder) Run(ctx context.Context, from, to time.Time) {
+	rate := a.plan.rateOf(task.OneShot)
+	if rate == 0 {
+		return
+	}
+	n := a.plan.addsPerCall()
+	every := time.Duration(float64(n) / rate * float64(time.Second))
+	slots := make(chan struct{}, maxCallsOut)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	timer := time.NewTimer(time.Until(from))
+	defer timer.Stop()
+	for at := from; at.Before(to); at = at.Add(every) {
+		timer.Reset(time.Until(at))
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case slots <- struct{}{}:
+		}
+		now := time.Now()
+		if late := int64(now.Sub(at)); late > a.behind.Load() {
+			a.behind.Store(late)
+		}
+		batch := make([]item, n)
+		for i := range batch {
+			batch[i] = a.plan.oneShot(a.number.Add(1), a.pad, now)
+		}
+		calls.Go(func() {
+			defer func() { <-slots }()
+			a.send(ctx, batch) //nolint:errcheck // it is in the history
+		})
+	}
+}
+
+// send adds a batch and records the outcome of each task. It returns the first
+// error.
+func (a *Adder) send(ctx context.Context, batch []item) error {
+	sent := time.Now()
+	results, failed := a.call(ctx, batch)
+	answered := time.Now()
+	for i, b := range batch {
+		add, err := b.add, failed
+		add.Sent, add.Answered = check.At(sent), check.At(answered)
+		if i < len(results) {
+			add.ID, err = task.ID(results[i].ID), results[i].Err
+		}
+		a.record(add, err)
+		if failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (a *Adder) record(add check.Add, err error) {
+	add.Answer = answerOf(err)
+	switch add.Answer {
+	case check.Acknowledged:
+		a.added.Add(1)
+	case check.NotKnown:
+		add.ID = 0
+		a.unknown.Add(1)
+	case check.Refused:
+		add.ID = 0
+		a.refused.Add(1)
+	}
+	a.history.Add(add)
+}
+
+func (a *Adder) call(ctx context.Context, batch []item) ([]client.AddResult, error) {
+	if len(batch) == 1 {
+		id, err := a.client.AddTask(ctx, batch[0].task)
+		return []client.AddResult{{ID: id, Err: err}}, nil
+	}
+	tasks := make([]client.Task, len(batch))
+	for i, b := range batch {
+		tasks[i] = b.task
+	}
+	return a.client.AddTasks(ctx, tasks)
+}
+
+// answerOf says what an error tells about the task: only these are refusals.
+func answerOf(err error) check.Answer {
+	if err == nil {
+		return check.Acknowledged
+	}
+	for _, refusal := range []error{
+		client.ErrInvalidArgument, client.ErrAlreadyExists, client.ErrFailedPrecondition,
+		client.ErrUnauthenticated, client.ErrPermissionDenied, client.ErrNotFound,
+	} {
+		if errors.Is(err, refusal) {
+			return check.Refused
+		}
+	}
+	return check.NotKnown
+}

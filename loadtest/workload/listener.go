@@ -1,0 +1,197 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/task"
+)
+
+// ListenerConfig is what a listener process is told on its standard input.
+type ListenerConfig struct {
+	// Index is the process's own.
+	Index   uint16
+	Address string
+	Token   string
+	Kind    string
+	// Pad is what [Plan.Pad] says.
+	Pad string
+	// History is the directory of the history.
+	History string
+	// Workers is how many handlers run at the same time.
+	Workers int
+	// Work is how long a handler takes: a random time of 0 to twice that.
+	Work time.Duration
+	// Fail is the share of runs whose first attempt fails.
+	Fail float64
+}
+
+// Progress is one line of a listener process's standard output.
+type Progress struct {
+	// Ready says that it has joined its group.
+	Ready bool `json:"ready"`
+	// Callbacks, and Accepted results, since the start.
+	Callbacks int64 `json:"callbacks"`
+	Accepted  int64 `json:"accepted"`
+	// LatestMs is the largest lateness since the line before.
+	LatestMs float64 `json:"latest_ms"`
+}
+
+const (
+	progressEvery = 200 * time.Millisecond
+	stopGrace     = 15 * time.Second
+)
+
+// errPlanned is the failure of a first attempt.
+var errPlanned = errors.New("planned failure")
+
+// ServeListener is the life of a listener process: it reads its configuration
+// from in, handles runs until ctx ends, and tells its progress to out.
+func ServeListener(ctx context.Context, in io.Reader, out io.Writer) error {
+	var cfg ListenerConfig
+	if err := json.NewDecoder(in).Decode(&cfg); err != nil {
+		return fmt.Errorf("read the listener's configuration: %w", err)
+	}
+	h, err := history.Create(cfg.History, fmt.Sprintf("listener-%d", cfg.Index))
+	if err != nil {
+		return err
+	}
+	l := &listener{ListenerConfig: cfg, history: h}
+	return errors.Join(l.run(ctx, out), h.Close())
+}
+
+type listener struct {
+	ListenerConfig
+	history   *history.Writer
+	ready     atomic.Bool
+	callbacks atomic.Int64
+	accepted  atomic.Int64
+	latest    atomic.Int64 // µs, since the last line
+}
+
+func (l *listener) run(ctx context.Context, out io.Writer) error {
+	c, err := client.New(client.Config{Address: l.Address, Token: l.Token})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	sdk, err := c.NewListener(client.ListenerConfig{
+		Workers: l.Workers, MaxPending: max(4096, 4*l.Workers), StopGrace: stopGrace, Logger: slog.Default(),
+		Events: client.Events{
+			Assigned: func([]int) { l.ready.Store(true) },
+			Started:  func(d client.Delivery, code string) { l.reply(check.Start, d, code) },
+			Reported: func(d client.Delivery, code string) { l.reply(check.Report, d, code) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	sdk.Handle(l.Kind, l.handle)
+	telling, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var told sync.WaitGroup
+	told.Go(func() { l.tell(telling, out) })
+	defer told.Wait()
+	defer stop()
+	return sdk.Run(ctx)
+}
+
+// handle is the handler.
+func (l *listener) handle(ctx context.Context, run *client.Run) error {
+	start := time.Now()
+	e := check.Execution{
+		Number: numberOf(run.Params, l.Pad), ID: task.ID(run.TaskID), Seq: run.Seq, Attempt: int32(run.Attempt),
+		Listener: l.Index, ScheduledAt: task.At(run.ScheduledAt), Missed: run.Missed,
+		Start: check.At(start), Outcome: task.Success,
+	}
+	l.callbacks.Add(1)
+	l.late(start.Sub(run.ScheduledAt))
+	chance := mix(uint64(e.Number), run.Seq)
+	var err error
+	if l.Work > 0 {
+		err = sleep(ctx, time.Duration(chance%uint64(2*l.Work)))
+	}
+	if err == nil && run.Attempt == 1 && float64(mix(chance, 1))/math.MaxUint64 < l.Fail {
+		err = errPlanned
+	}
+	if err != nil {
+		e.Outcome = task.Fail
+	}
+	e.End = check.At(time.Now())
+	l.history.Execution(e)
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (l *listener) late(d time.Duration) {
+	for {
+		seen := l.latest.Load()
+		if d.Microseconds() <= seen || l.latest.CompareAndSwap(seen, d.Microseconds()) {
+			return
+		}
+	}
+}
+
+// codes are those of replies, by their names in the API.
+var codes = func() map[string]task.Code {
+	m := map[string]task.Code{}
+	for _, c := range task.Codes {
+		m[c.String()] = c
+	}
+	return m
+}()
+
+// reply records what became of a start or a report.
+func (l *listener) reply(call check.Call, d client.Delivery, code string) {
+	r := check.Reply{
+		ID: task.ID(d.TaskID), Seq: d.Seq, Attempt: int32(d.Attempt), Listener: l.Index,
+		Call: call, Code: codes[code], Answered: check.At(time.Now()),
+	}
+	if call == check.Report && r.Code == task.Accepted {
+		l.accepted.Add(1)
+	}
+	if r.Code != task.Retry { // it settles nothing
+		l.history.Reply(r)
+	}
+}
+
+// tell writes progress until ctx ends, and once more.
+func (l *listener) tell(ctx context.Context, out io.Writer) {
+	lines := json.NewEncoder(out)
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for open := true; open; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			open = false
+		}
+		p := Progress{
+			Ready: l.ready.Load(), Callbacks: l.callbacks.Load(), Accepted: l.accepted.Load(),
+			LatestMs: float64(l.latest.Swap(0)) / 1000,
+		}
+		if lines.Encode(p) != nil {
+			return // nobody reads it any more
+		}
+	}
+}
