@@ -1,0 +1,103 @@
+package store_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/storetest"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestMigratingTwiceAtOnceAppliesEachVersionOnce(t *testing.T) {
+	dsn := testenv.Database(t)
+	applied := make(chan int, 2*task.Databases)
+	var g errgroup.Group
+	for range 2 {
+		c := storetest.OpenDSN(t, dsn)
+		g.Go(func() error {
+			return c.Migrate(context.Background(), func(_, n int) { applied <- n })
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for range 2 * task.Databases {
+		total += <-applied
+	}
+	if want := 2 * task.Databases; total != want {
+		t.Fatalf("%d versions were applied in all, want %d", total, want)
+	}
+	c := storetest.OpenDSN(t, dsn)
+	if err := c.Migrate(t.Context(), func(d, n int) {
+		if n != 0 {
+			t.Errorf("database %d: %d versions were applied again", d, n)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEveryDatabaseHasItsShardTables(t *testing.T) {
+	c := storetest.Open(t)
+	for d := range task.Databases {
+		var n, low, high int
+		err := c.Pool(d).QueryRow(t.Context(), `SELECT count(*), min(substring(relname, 6)::int), max(substring(relname, 6)::int)
+			FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relname ~ '^task_\d{3}$'`).Scan(&n, &low, &high)
+		first := d * task.ShardsPerDatabase
+		if err != nil || n != task.ShardsPerDatabase || low != first || high != first+task.ShardsPerDatabase-1 {
+			t.Fatalf("database %d has %d tables from %d to %d, %v", d, n, low, high, err)
+		}
+	}
+}
+
+func TestCheckTellsToMigrate(t *testing.T) {
+	c := storetest.OpenDSN(t, testenv.Database(t))
+	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl migrate up") {
+		t.Fatal(err)
+	}
+}
+
+func TestUnreachableServerIsNamedWithoutItsPassword(t *testing.T) {
+	c := storetest.OpenDSN(t, "postgres://somebody:hunter2@127.0.0.1:1/perceptor?connect_timeout=1")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err := c.Check(ctx)
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") || strings.Contains(err.Error(), "hunter2") {
+		t.Fatal(err)
+	}
+}
+
+func TestServersThatDoNotCoverTheDatabasesAreRefused(t *testing.T) {
+	all := make([]int, task.Databases)
+	for d := range all {
+		all[d] = d
+	}
+	for _, c := range []struct {
+		name    string
+		servers []store.Server
+		want    string
+	}{
+		{"none", nil, "0 entries"},
+		{"missing database", []store.Server{{DSN: "host=x", Databases: all[1:]}}, "15 of 16"},
+		{"database twice", []store.Server{{DSN: "host=x", Databases: all}, {DSN: "host=y", Databases: []int{3}}}, "3 is also at servers[0]"},
+		{"no such database", []store.Server{{DSN: "host=x", Databases: []int{16}}}, "16 is not between"},
+		{"no connection string", []store.Server{{DSN: "password=hunter2 what"}}, "postgres.servers[0].dsn"},
+	} {
+		_, err := store.Open(t.Context(), store.Config{Servers: c.servers})
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
