@@ -1,0 +1,43 @@
+package feedback
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/perceptor/perceptor/client"
+)
+
+// contents has one number of complaints for everything.
+type contents struct {
+	complaints int
+	err        error
+	deleted    []string
+}
+
+func (c *contents) Complaints(context.Context, string) (int, error) { return c.complaints, c.err }
+
+func (c *contents) Delete(_ context.Context, content string) error {
+	c.deleted = append(c.deleted, content)
+	return nil
+}
+
+func TestOnlyUnwantedContentIsDeleted(t *testing.T) {
+	down := errors.New("down")
+	for name, c := range map[string]struct {
+		complaints int
+		err        error
+		deleted    int
+	}{
+		"few complaints":       {complaints: 29},
+		"too many":             {complaints: 30, deleted: 1},
+		"feedback not to know": {complaints: 99, err: down},
+	} {
+		have := &contents{complaints: c.complaints, err: c.err}
+		watcher := Watcher{Contents: have, TooMany: 30}
+		err := watcher.Look(context.Background(), &client.Run{Params: map[string]string{"content": "a"}})
+		if !errors.Is(err, c.err) || len(have.deleted) != c.deleted {
+			t.Errorf("%s: error %v, deleted %v", name, err, have.deleted)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Command qualitycheck publishes some content and watches its quality: the first
+// check after one hour, then one every hour, until the score is high enough.
+//
+//	PERCEPTOR_TOKEN=... go run ./examples/qualitycheck -scale 1s
+//
+// -scale says how long an hour takes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/examples/qualitycheck/quality"
+)
+
+func main() {
+	hour := flag.Duration("scale", scale(), "how long an hour takes (or set TIME_SCALE)")
+	posts := flag.Int("posts", 3, "how many posts to publish")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *hour, *posts); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func scale() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("TIME_SCALE")); err == nil {
+		return d
+	}
+	return time.Hour
+}
+
+// run publishes posts and returns when all of them have been promoted.
+func run(ctx context.Context, hour time.Duration, posts int) error {
+	c, err := client.New(client.Config{}) // PERCEPTOR_ADDRESS, PERCEPTOR_TOKEN
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	listener, err := c.NewListener(client.ListenerConfig{})
+	if err != nil {
+		return err
+	}
+	blog := &blog{checks: map[string]int{}, promoted: make(chan string, posts)}
+	checker := &quality.Checker{Contents: blog, Enough: 0.9}
+	listener.Handle(quality.Kind, checker.Check)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- listener.Run(ctx) }()
+	err = publish(ctx, c, blog, hour, posts)
+	cancel()
+	return errors.Join(err, <-done)
+}
+
+// publish publishes posts and waits until they have been promoted.
+func publish(ctx context.Context, c *client.Client, blog *blog, hour time.Duration, posts int) error {
+	for n := range posts {
+		post := fmt.Sprintf("post-%d-%d", time.Now().Unix(), n)
+		id, err := quality.Watch(ctx, c, post, time.Now(), hour)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("published %s, watched by task %d\n", post, id)
+	}
+	for range posts {
+		select {
+		case post := <-blog.promoted:
+			fmt.Println("promoted", post)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// blog is content in memory: every look finds a post a little better.
+type blog struct {
+	mu       sync.Mutex
+	checks   map[string]int
+	promoted chan string
+}
+
+// Score implements [quality.Contents].
+func (b *blog) Score(_ context.Context, post string) (float64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.checks[post]++
+	score := min(1, 0.3*float64(b.checks[post]))
+	fmt.Printf("%s has a score of %.1f\n", post, score)
+	return score, nil
+}
+
+// Promote implements [quality.Contents].
+func (b *blog) Promote(ctx context.Context, post string) error {
+	select {
+	case b.promoted <- post:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
