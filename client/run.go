@@ -111,7 +111,12 @@ func (r *Run) DeleteParam(key string) {
 // [ErrLeaseLost] when the run is not ours any more: then the handler should end,
 // and its context does. Other errors mean that no answer came; the lease goes on
 // to its end.
-func (r *Run) Heartbeat(ctx context.Context) error { return r.beat(ctx) }
+func (r *Run) Heartbeat(ctx context.Context) error {
+	if r.beat == nil { // made by a test, not by a listener
+		return nil
+	}
+	return r.beat(ctx)
+}
 
 // result returns what is to be reported when the handler ended with err.
 func (r *Run) result(err error) result {
