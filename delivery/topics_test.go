@@ -1,0 +1,145 @@
+package delivery
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+func port(t *testing.T, addr string) int {
+	t.Helper()
+	_, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func newTestTopics(t *testing.T, brokers []string, cfg TopicConfig) *Topics {
+	t.Helper()
+	topics, err := NewTopics(Config{Brokers: brokers, MetadataTTL: 100 * time.Millisecond}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(topics.Close)
+	return topics
+}
+
+func TestTopicIsMadeOnceAndKeepsRecordsLongEnough(t *testing.T) {
+	testEnsure(t, broker(t, nil).ListenAddrs(), "perceptor.")
+}
+
+func TestTopicIsMadeOnceAndKeepsRecordsLongEnoughOnARealKafka(t *testing.T) {
+	testEnsure(t, []string{testenv.Kafka(t).Addr()}, testenv.TopicPrefix(t))
+}
+
+func testEnsure(t *testing.T, brokers []string, prefix string) {
+	topics := newTestTopics(t, brokers, TopicConfig{Prefix: prefix, Replication: 1, ParamsBytes: 256 << 10, GiveUpAfter: 48 * time.Hour})
+	for range 2 {
+		name, err := topics.Ensure(t.Context(), "acme")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name != prefix+"acme" || name != topics.Name("acme") {
+			t.Errorf("topic %s", name)
+		}
+	}
+	meta, err := topics.client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topics.Name("acme")}})
+	if err != nil || len(meta.Topics[0].Partitions) != 8 {
+		t.Fatalf("%v, %v", meta, err)
+	}
+	found, err := topics.Check(t.Context(), []string{topics.Name("acme")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Fatal {
+			t.Errorf("a new topic is found wrong: %s", f)
+		}
+	}
+	if len(found) != 1 || !strings.Contains(found[0].String(), "one replica") {
+		t.Errorf("found %v; want a word about the single replica", found)
+	}
+}
+
+func TestLargeParamsRaiseTheLimitOfTheTopic(t *testing.T) {
+	topics := newTestTopics(t, broker(t, nil).ListenAddrs(), TopicConfig{ParamsBytes: 2 << 20})
+	if _, err := topics.Ensure(t.Context(), "acme"); err != nil {
+		t.Fatal(err)
+	}
+	found, err := topics.Check(t.Context(), []string{topics.Name("acme")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if strings.Contains(f.Message, "max.message.bytes") {
+			t.Error(f)
+		}
+	}
+}
+
+func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
+	c := broker(t, nil, kfake.NumBrokers(3))
+	topics := newTestTopics(t, c.ListenAddrs(), TopicConfig{ParamsBytes: 16 << 10})
+	entries := []kafka.ConfigEntry{
+		{ConfigName: "retention.ms", ConfigValue: "3600000"}, {ConfigName: "cleanup.policy", ConfigValue: "compact"},
+		{ConfigName: "max.message.bytes", ConfigValue: "10000"}, {ConfigName: "min.insync.replicas", ConfigValue: "1"},
+	}
+	res, err := topics.client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
+		{Topic: "bad", NumPartitions: 1, ReplicationFactor: 3, ConfigEntries: entries},
+	}})
+	if err != nil || res.Errors["bad"] != nil {
+		t.Fatal(err, res)
+	}
+	found, err := topics.Check(t.Context(), []string{"bad", "gone"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, f := range found {
+		if !f.Fatal {
+			t.Errorf("not fatal: %s", f)
+		}
+		text.WriteString(f.String() + "\n")
+	}
+	for _, want := range []string{
+		"topic bad: retention.ms 3600000 is below give_up_after 24h0m0s", "topic bad: cleanup.policy compact",
+		"topic bad: max.message.bytes 10000 is below", "topic bad: min.insync.replicas 1 with 3 replicas", "topic gone: cannot be used",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in:\n%s", want, text.String())
+		}
+	}
+}
+
+func TestTenantNamesThatAreNoTopicNamesAreRefused(t *testing.T) {
+	topics := newTestTopics(t, []string{"127.0.0.1:1"}, TopicConfig{})
+	for _, name := range []string{"", "a b", "a/b", "ä", "a\x00", strings.Repeat("a", 250)} {
+		if _, err := topics.Ensure(t.Context(), name); err == nil {
+			t.Errorf("%q was taken", name)
+		}
+	}
+}
+
+func TestTopicConfigurationNamesEveryFault(t *testing.T) {
+	err := TopicConfig{Prefix: "a b", Partitions: -1, Replication: 99, Retention: time.Hour}.Validate()
+	if err == nil {
+		t.Fatal("taken")
+	}
+	for _, want := range []string{`prefix: "a b"`, "partitions: -1", "replication: 99", "retention: 1h0m0s is below give_up_after 24h0m0s"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+}
