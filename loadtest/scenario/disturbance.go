@@ -51,22 +51,20 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	part, when, ok := strings.Cut(text, "@")
 	after, length, paused := strings.Cut(when, ":")
 	var err error
-	if ok {
-		d.Part = part
+	if d.Part = part; ok {
 		d.After, err = time.ParseDuration(after)
 	}
 	if ok && err == nil && paused {
 		d.For, err = time.ParseDuration(length)
 	}
-	switch {
-	case !ok || part == "" || err != nil || d.After < 0 || paused != (action == Pause) || (paused && d.For <= 0):
-		want := "PART@AFTER, such as dispatcher@10s"
-		if action == Pause {
-			want = "PART@AFTER:FOR, such as dispatcher@10s:6s"
-		}
-		return d, fmt.Errorf("--%s %q: want %s", action, text, want)
+	if ok && part != "" && err == nil && d.After >= 0 && paused == (action == Pause) && (d.For > 0) == paused {
+		return d, nil
 	}
-	return d, nil
+	want := "PART@AFTER, such as dispatcher@10s"
+	if action == Pause {
+		want = "PART@AFTER:FOR, such as dispatcher@10s:6s"
+	}
+	return d, fmt.Errorf("--%s %q: want %s", action, text, want)
 }
 
 // String returns what ParseDisturbance reads, with the action.

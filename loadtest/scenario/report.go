@@ -109,9 +109,9 @@ type Machine struct {
 }
 
 // Broken is the number of violations.
-func (r *Report) Broken() int64 {
+func (rep *Report) Broken() int64 {
 	var n int64
-	for _, k := range r.Violations {
+	for _, k := range rep.Violations {
 		n += k
 	}
 	return n

@@ -42,9 +42,10 @@ func NewAdder(p Plan, c *client.Client, h *history.Writer) *Adder {
 	return &Adder{plan: p, pad: p.Pad(), client: c, history: h}
 }
 
-// Added is the number of tasks that were acknowledged, Unanswered of those that
-// were not.
-func (a *Adder) Added() int64      { return a.added.Load() }
+// Added is the number of tasks that were acknowledged.
+func (a *Adder) Added() int64 { return a.added.Load() }
+
+// Unanswered is the number of tasks that were not.
 func (a *Adder) Unanswered() int64 { return a.unknown.Load() + a.refused.Load() }
 
 // Behind is how far the adder fell behind its clock at worst.

@@ -1,0 +1,164 @@
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/check"
+)
+
+func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
+	for _, c := range []struct {
+		action Action
+		text   string
+		want   Disturbance
+	}{
+		{Kill, "dispatcher@10s", Disturbance{Kill, "dispatcher", 10 * time.Second, 0}},
+		{Stop, "taskd-2@1500ms", Disturbance{Stop, "taskd-2", 1500 * time.Millisecond, 0}},
+		{Pause, "dispatcher@10s:6s", Disturbance{Pause, "dispatcher", 10 * time.Second, 6 * time.Second}},
+		{Restart, "kafka@0s", Disturbance{Restart, "kafka", 0, 0}},
+	} {
+		got, err := ParseDisturbance(c.action, c.text)
+		if err != nil || got != c.want {
+			t.Errorf("%s %s: %+v, %v", c.action, c.text, got, err)
+		}
+	}
+}
+
+func TestAMalformedDisturbanceIsRefused(t *testing.T) {
+	for action, texts := range map[Action][]string{
+		Kill:  {"", "dispatcher", "@10s", "dispatcher@", "dispatcher@10", "dispatcher@-1s", "dispatcher@10s:6s", "dispatcher@x"},
+		Pause: {"dispatcher@10s", "dispatcher@10s:", "dispatcher@10s:0s", "dispatcher@10s:-6s"},
+	} {
+		for _, text := range texts {
+			if d, err := ParseDisturbance(action, text); err == nil {
+				t.Errorf("--%s %q was read as %+v", action, text, d)
+			}
+		}
+	}
+}
+
+func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
+	for _, c := range []struct {
+		flag   string
+		change func(*Options)
+	}{
+		{"--stack", func(o *Options) { o.Stack = "imaginary" }},
+		{"--type", func(o *Options) { o.Type = "ONE" }},
+		{"--rate", func(o *Options) { o.Rate = 0 }},
+		{"--for", func(o *Options) { o.For = 0 }},
+		{"--interval", func(o *Options) { o.Interval = -time.Second }},
+		{"--warmup", func(o *Options) { o.Warmup = -1 }},
+		{"--workers", func(o *Options) { o.Workers = 0 }},
+		{"--dispatchers", func(o *Options) { o.Real.Dispatchers = 0 }},
+		{"--retain", func(o *Options) { o.Retain = 1.1 }},
+		{"--fail", func(o *Options) { o.Fail = -0.1 }},
+		{"--session", func(o *Options) { o.Real.Session = time.Minute }},
+		{"--adds-per-call", func(o *Options) { o.AddsPerCall = 1001 }},
+		{"--work", func(o *Options) { o.Work = time.Hour }},
+		{"dispatcher", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "dispatcher", time.Second, 0}} }},
+		{"postgres", func(o *Options) { o.Disturbances = []Disturbance{{Stop, "postgres", time.Second, 0}} }},
+		{"--restart", func(o *Options) { o.Disturbances = []Disturbance{{Restart, "kafka", time.Hour, 0}} }},
+		{"--pause", func(o *Options) {
+			o.Stack, o.Disturbances = "external", []Disturbance{{Pause, "kafka", time.Second, time.Second}}
+		}},
+	} {
+		o := DefaultOptions()
+		if err := o.validate(); err != nil {
+			t.Fatalf("the defaults are refused: %v", err)
+		}
+		c.change(&o)
+		if err := o.validate(); err == nil || !strings.Contains(err.Error(), c.flag) {
+			t.Errorf("%s: got %v", c.flag, err)
+		}
+	}
+}
+
+// counter is a process with a processor time to set.
+type counter struct {
+	pid  int
+	used time.Duration
+	err  error
+}
+
+func (c *counter) PID() int                        { return c.pid }
+func (c *counter) CPUTime() (time.Duration, error) { return c.used, c.err }
+
+func TestProcessorTimeIsAddedUpOverRestarts(t *testing.T) {
+	c := &counter{pid: 1}
+	m := &meter{sources: map[string]measured{"x": c}, last: map[string]reading{}, total: map[string]time.Duration{}}
+	for _, step := range []struct {
+		counter
+		want time.Duration
+	}{
+		{counter{1, 5, nil}, 5},
+		{counter{1, 7, nil}, 7},
+		{counter{1, 6, nil}, 7}, // a process of the group has just ended
+		{counter{1, 9, nil}, 9},
+		{counter{0, 0, errors.New("gone")}, 9},
+		{counter{2, 4, nil}, 13}, // it was started again
+		{counter{2, 5, nil}, 14},
+	} {
+		*c = step.counter
+		if got := m.sample()["x"]; got != step.want {
+			t.Errorf("after %+v: %d, want %d", step.counter, got, step.want)
+		}
+	}
+}
+
+func TestTheReportHasEveryFigureByName(t *testing.T) {
+	took := 12.5
+	rep := &Report{
+		Type: "mix", Stack: "real", Rate: 10, WindowS: 5, CyclesPerS: 9.5, Violations: map[check.Kind]int64{},
+		CPUs: map[string]float64{"postgres": 2, "taskd-1": 3}, CPUUsPerCycle: map[string]float64{"total": 100},
+		Disturbances: []DisturbanceReport{{What: "kill dispatcher@1s", Part: "dispatcher-1", TakeoverMs: &took, Shards: 256}},
+		Examples:     []check.Violation{{Kind: check.Lost, Task: 513, Seq: 2, Message: "gone"}},
+	}
+	for _, k := range check.Kinds {
+		rep.Violations[k] = 0
+	}
+	rep.Violations[check.Lost] = 3
+
+	var text bytes.Buffer
+	if err := rep.WriteJSON(&text); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"adds_per_s", "fires_per_s", "callbacks_per_s", "results_per_s", "cycles_per_s", "lateness_ms", "cpu_s",
+		"cpu_us_per_cycle", "violations", "disturbances", "machine", "versions", "commit", "command_line", "seed",
+	} {
+		if _, ok := got[name]; !ok {
+			t.Errorf("the JSON has no %s", name)
+		}
+	}
+	for _, name := range []string{"lost", "early", "duplicate_result", "out_of_bounds", "overlap", "over_count"} {
+		if _, ok := got["violations"].(map[string]any)[name]; !ok {
+			t.Errorf("violations have no %s", name)
+		}
+	}
+	for _, name := range []string{"p50", "p99", "p999", "max"} {
+		if _, ok := got["lateness_ms"].(map[string]any)[name]; !ok {
+			t.Errorf("lateness_ms has no %s", name)
+		}
+	}
+	if rep.Broken() != 3 {
+		t.Errorf("broken is %d, want 3", rep.Broken())
+	}
+	text.Reset()
+	if err := rep.WriteTable(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"lost 3", "run 513-2: gone", "256 shards taken over after 12 ms", "taskd-1"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the table does not say %q:\n%s", want, text.String())
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
+)
+
+func plan() Plan {
+	return Plan{
+		Kind: "load", Types: task.Types, Rate: 300, Lasts: 20 * time.Second, Interval: 2 * time.Second,
+		AckTimeout: 10 * time.Second, ParamsBytes: 100, Retain: 0.25, Seed: 7,
+	}
+}
+
+func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
+	p := plan()
+	from := time.UnixMilli(1_800_000_000_000)
+	const rate, n = 100.0, 200 // a third of 300/s, every 2 s
+	if p.Population() != 2*n {
+		t.Fatalf("population is %d, want %d", p.Population(), 2*n)
+	}
+	perSecond := map[int64]int{}
+	for i := range n {
+		a := p.recurring(int64(i), p.Pad(), task.NonBlocking, i, n, from).add
+		runs := int64(0)
+		for at := a.Begin; at < a.End && (a.MaxCount == 0 || runs < a.MaxCount); at = at.Add(a.Interval) {
+			perSecond[int64(at.Time().Sub(from)/time.Second)]++
+			runs++
+		}
+		if runs != 10 {
+			t.Errorf("task %d has %d runs in 20 s, want 10", i, runs)
+		}
+	}
+	for s, fires := range perSecond {
+		if math.Abs(float64(fires)-rate) > 1 && s < 20 {
+			t.Errorf("%d fires in second %d, want %v", fires, s, rate)
+		}
+	}
+}
+
+func TestOneShotsAreDueOneToThreeSecondsAhead(t *testing.T) {
+	p := plan()
+	now := time.UnixMilli(1_800_000_000_000)
+	early, late := false, false
+	for n := range int64(1000) {
+		ahead := p.oneShot(n, "", now).add.Begin.Time().Sub(now)
+		if ahead < minAhead || ahead > maxAhead {
+			t.Fatalf("number %d is due after %v", n, ahead)
+		}
+		early, late = early || ahead < 1100*time.Millisecond, late || ahead > 2900*time.Millisecond
+	}
+	if !early || !late {
+		t.Error("they are not spread over the whole time")
+	}
+}
+
+func TestTheShareOfRetainedTasksIsAsPlanned(t *testing.T) {
+	p := plan()
+	kept := 0
+	for n := range int64(10_000) {
+		i := p.oneShot(n, "", time.Now())
+		if i.add.Retained {
+			kept++
+		}
+		if i.add.Retained == (i.task.Retention == client.NoRetention) {
+			t.Fatalf("number %d: retained is %v, its retention %v", n, i.add.Retained, i.task.Retention)
+		}
+	}
+	if kept < 2300 || kept > 2700 {
+		t.Errorf("%d of 10,000 are retained, want about 2,500", kept)
+	}
+}
+
+func TestParamsCarryTheNumberAndAreChecked(t *testing.T) {
+	p := plan()
+	i := p.oneShot(42, p.Pad(), time.Now())
+	if got := numberOf(i.task.Params, p.Pad()); got != 42 {
+		t.Errorf("the number came back as %d", got)
+	}
+	size := 0
+	for k, v := range i.task.Params {
+		size += len(k) + len(v)
+	}
+	if size < 85 || size > 105 {
+		t.Errorf("the params have %d bytes, want about 100", size)
+	}
+	for name, damage := range map[string]func(map[string]string){
+		"another pad": func(m map[string]string) { m[padParam] += "x" },
+		"no number":   func(m map[string]string) { delete(m, numberParam) },
+		"one more":    func(m map[string]string) { m["x"] = "" },
+	} {
+		i := p.oneShot(42, p.Pad(), time.Now())
+		damage(i.task.Params)
+		if got := numberOf(i.task.Params, p.Pad()); got != -1 {
+			t.Errorf("%s: the number is %d, want -1", name, got)
+		}
+	}
+}
+
+func TestTypesByName(t *testing.T) {
+	for name, want := range map[string]int{"mix": 3, "one_shot": 1, "non_blocking": 1, "blocking": 1} {
+		if got, err := Types(name); err != nil || len(got) != want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if _, err := Types("cron"); err == nil {
+		t.Error("an unknown type is taken")
+	}
+}
+
+func TestOnlyCertainRefusalsCountAsRefused(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want check.Answer
+	}{
+		{nil, check.Acknowledged},
+		{&client.Error{Kind: client.ErrInvalidArgument}, check.Refused},
+		{fmt.Errorf("add: %w", &client.Error{Kind: client.ErrPermissionDenied}), check.Refused},
+		{&client.Error{Kind: client.ErrUnavailable}, check.NotKnown},
+		{&client.Error{Kind: client.ErrInternal}, check.NotKnown},
+		{&client.Error{Kind: client.ErrResourceExhausted}, check.NotKnown},
+		{context.DeadlineExceeded, check.NotKnown},
+		{client.ErrClosed, check.NotKnown},
+		{errors.New("something else"), check.NotKnown},
+	} {
+		if got := answerOf(c.err); got != c.want {
+			t.Errorf("%v is answer %d, want %d", c.err, got, c.want)
+		}
+	}
+}
