@@ -22,7 +22,7 @@ type caller struct {
 	acquires map[int]context.CancelFunc // group -> ends the running Acquire
 	inFlight int
 	outcomes chan outcome
-	// releaseBy, if set, is when an unfenced member's session may be over.
+	// releaseBy, if not past, is when an unfenced member's session may be over.
 	releaseBy time.Time
 }
 
@@ -45,7 +45,7 @@ func (c *caller) start(now time.Time) (wake time.Time) {
 	calls, wake := c.hold.calls(now)
 	for _, call := range calls {
 		deadline := now.Add(c.timeout)
-		if !call.acquire && !c.releaseBy.IsZero() && c.releaseBy.Before(deadline) {
+		if !call.acquire && c.releaseBy.After(now) && c.releaseBy.Before(deadline) {
 			deadline = c.releaseBy
 		}
 		ctx, cancel := context.WithDeadline(c.ctx, deadline)

@@ -152,7 +152,6 @@ func (m *member) cutOff(off bool, now time.Time) {
 	m.counts.CutOff++
 	m.log.Warn("assign: no contact with ZooKeeper: releasing everything", "items", formatIDs(m.hold.held()))
 	m.calls.cancelAcquires()
-	m.calls.releaseBy = now
 	if m.sess != nil {
 		m.calls.releaseBy = m.sess.lastContact().Add(m.sess.timeout())
 	}

@@ -350,54 +350,79 @@ func TestAGarbledMemberNodeIsWrittenAgain(t *testing.T) {
 	c.awaitShares(map[string]int{"a": 1, "b": 1})
 }
 
-// TestAPausedLeadersLateWritesAreRefused drives the steps of two sessions by
-// hand: one has read the plan before the other one replaced it.
-func TestAPausedLeadersLateWritesAreRefused(t *testing.T) {
+// byHand is a member whose steps the test takes itself.
+func (c *cluster) byHand(name string) *member {
+	c.t.Helper()
+	z, err := NewZooKeeper(c.config(name), c.ledger.hand(name, c.items))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m := newMember(c.t.Context(), z)
+	c.take(m, m.openStep())
+	c.t.Cleanup(m.sess.close)
+	c.ledger.await(c.t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
+	c.take(m, m.registerStep())
+	c.take(m, m.readStep(time.Now()))
+	return m
+}
+
+func (c *cluster) try(_ *member, s step) error {
+	apply, err := s(c.t.Context())
+	if err == nil {
+		apply(time.Now())
+	}
+	return err
+}
+
+func (c *cluster) take(m *member, s step) {
+	c.t.Helper()
+	if err := c.try(m, s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
-	ctx := t.Context()
-	open := func(name string) (*tree, string, int32) {
-		s, err := newSession(c.config(name).withDefaults(), func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.close)
-		tr := newTree(s, c.config(name))
-		c.ledger.await(t, "connected", func() bool { return tr.ensure(ctx) == nil })
-		node, version, err := tr.register(ctx, name, encodeMember(MemberInfo{}, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tr, node, version
+	paused, awake := c.byHand("paused"), c.byHand("awake")
+	both := func(owner *member) map[int]string { return map[int]string{0: owner.id, 1: owner.id} }
+	c.take(paused, paused.planStep(both(paused)))
+	c.take(paused, paused.readStep(time.Now()))
+	c.take(awake, awake.readStep(time.Now()))
+	c.take(awake, awake.planStep(both(awake)))
+	// From here on paused acts on a plan that has been replaced.
+	if ids, _ := paused.hold.announceable(paused.view, paused.id, time.Now()); !slices.Equal(ids, []int{0, 1}) {
+		t.Fatalf("announceable %v", ids)
 	}
-	read := func(tr *tree, name string) *view {
-		v, err := tr.read(ctx, reading{self: name, all: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
+	if err := c.try(paused, paused.writeStep(nil, []int{0, 1})); !errors.Is(err, zk.ErrBadVersion) || len(paused.hold.held()) != 0 {
+		t.Errorf("announced by a plan that has been replaced: %v, held %v", err, paused.hold.held())
 	}
-	paused, node, nodeVersion := open("paused")
-	awake, _, _ := open("awake")
-	stale := read(paused, "paused")
-	fresh := read(awake, "awake")
-	p := plan{Generation: 1, Writer: "awake", Owners: map[int]string{0: "awake", 1: "awake"}}
-	if err := awake.writePlan(ctx, p, fresh.planVersion); err != nil {
-		t.Fatal(err)
+	c.take(paused, paused.planStep(both(paused)))
+	if n := paused.counts; n.PlansRefused != 1 || n.Plans != 1 {
+		t.Errorf("counts %+v", n)
 	}
-	p.Writer = "paused"
-	if err := paused.writePlan(ctx, p, stale.planVersion); !errors.Is(err, zk.ErrBadVersion) {
-		t.Errorf("a plan made for an older one was accepted: %v", err)
+	if p := c.plan(); p.Writer != awake.id || p.Generation != 2 || p.Owners[0] != awake.id {
+		t.Errorf("plan %+v", p)
 	}
-	_, err := paused.writeMember(ctx, node, encodeMember(MemberInfo{}, []int{0}), nodeVersion, stale.planVersion)
-	if !errors.Is(err, zk.ErrBadVersion) {
-		t.Errorf("items were announced by an older plan: %v", err)
+	c.take(awake, awake.readStep(time.Now()))
+	c.take(awake, awake.writeStep(nil, []int{0, 1}))
+	if held := awake.hold.held(); !slices.Equal(held, []int{0, 1}) {
+		t.Errorf("held %v", held)
 	}
-	now := read(awake, "awake")
-	if by, _ := now.holders("awake"); len(by) != 0 || now.plan.Writer != "awake" {
-		t.Errorf("holders %v, plan by %s", by, now.plan.Writer)
-	}
-	if _, err := paused.writeMember(ctx, node, encodeMember(MemberInfo{}, []int{0}), nodeVersion, now.planVersion); err != nil {
-		t.Errorf("the current plan is refused: %v", err)
+}
+
+func TestANodeOfASessionThatWasGivenUpIsReplaced(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+	m := c.byHand("a")
+	first, old := m.node, m.sess
+	m.dropSession() // while ZooKeeper still has it
+	old.abandon()
+	c.take(m, m.openStep())
+	t.Cleanup(m.sess.close)
+	c.ledger.await(t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
+	c.take(m, m.registerStep())
+	names, _, err := c.admin.Children(c.path("members"))
+	if err != nil || len(names) != 1 || names[0] != m.node || m.node == first {
+		t.Errorf("nodes %v, %v; own %s, was %s", names, err, m.node, first)
 	}
 }
 
