@@ -28,10 +28,10 @@ const (
 	pollEvery = 250 * time.Millisecond
 )
 
-// Run runs a scenario. A report comes with an error when the load ran but
-// something went wrong around it, or ctx ended; broken rules are no error, they
-// are in the report. Everything that was started has been stopped when Run
-// returns.
+// Run starts a stack, runs a scenario on it and stops it. A report comes with an
+// error when the load ran but something went wrong around it, or ctx ended;
+// broken rules are no error, they are in the report. Everything that was started
+// has been stopped when Run returns.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -49,6 +49,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, errors.Join(err, s.Close(closing))
 }
 
+// RunOn is [Run] on a stack that runs already, and goes on running.
+func RunOn(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	return (&runner{Options: o, stack: s}).run(ctx)
+}
+
 type runner struct {
 	Options
 	stack *stack.Stack
@@ -64,6 +72,7 @@ type runner struct {
 	begin, from, to, quiet time.Time
 	cpu                    map[string]time.Duration // within the window
 	disturbed              []*disturbed
+	loaded                 bool // the load has begun
 	final                  bool // the API was asked for all tasks
 }
 
@@ -114,7 +123,8 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if err == nil {
 		err = r.recordFinals(ctx)
 	}
-	if err := errors.Join(err, r.history.Close()); err != nil && r.to.IsZero() {
+	err = errors.Join(err, r.history.Close())
+	if !r.loaded {
 		return nil, err // nothing to report
 	}
 	report, checking := r.check()
@@ -156,6 +166,7 @@ func (r *runner) load(ctx context.Context) error {
 	if err := r.adder.Populate(ctx, r.begin); err != nil {
 		return err
 	}
+	r.loaded = true
 	background, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()

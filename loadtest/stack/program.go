@@ -32,6 +32,8 @@ type program struct {
 	logPath string
 	// readyURL answers 200 once the program serves.
 	readyURL string
+	// tree says that it has children of its own.
+	tree bool
 
 	mu      sync.Mutex
 	process *subprocess.Process
@@ -196,13 +198,16 @@ func (p *program) PID() int {
 	return process.PID()
 }
 
-// CPUTime implements [Server]; children are counted too.
+// CPUTime implements [Server].
 func (p *program) CPUTime() (time.Duration, error) {
 	process, err := p.running()
 	if err != nil {
 		return 0, err
 	}
-	return treeTime(process.PID())
+	if p.tree {
+		return treeTime(process.PID())
+	}
+	return subprocess.CPUTime(process.PID())
 }
 
 // treeTime adds up the processor time of a process and its descendants.

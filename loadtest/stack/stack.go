@@ -94,6 +94,30 @@ func (s *Stack) Died() error {
 	return errors.Join(errs...)
 }
 
+// Revive starts the programs again that were ended, and returns when every shard
+// has an owner and every dispatcher some.
+func (s *Stack) Revive(ctx context.Context) error {
+	var dispatchers []string
+	for _, part := range s.Parts {
+		p, ours := part.Server.(*program)
+		if !ours {
+			continue
+		}
+		if process, err := p.running(); err != nil || !process.Running() {
+			if err := p.start(ctx); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(p.name, "dispatcher") {
+			dispatchers = append(dispatchers, p.name)
+		}
+	}
+	if s.owners == nil {
+		return nil
+	}
+	return s.owners.AwaitAll(ctx, dispatchers)
+}
+
 // Close stops everything that was started, last first, and removes its data. It
 // goes on after an error.
 func (s *Stack) Close(ctx context.Context) error {

@@ -58,16 +58,16 @@ func (p *Plan) PopulationTime() time.Duration {
 
 // Populate adds the recurring tasks. Their load begins at from.
 func (a *Adder) Populate(ctx context.Context, from time.Time) error {
-	calls, ctx := errgroup.WithContext(ctx)
+	calls, group := errgroup.WithContext(ctx)
 	calls.SetLimit(populationCalls)
 	for _, t := range []task.Type{task.NonBlocking, task.Blocking} {
 		n := a.plan.populationOf(t)
-		for first := 0; first < n && ctx.Err() == nil; first += populationBatch {
+		for first := 0; first < n && group.Err() == nil; first += populationBatch {
 			batch := make([]item, 0, populationBatch)
 			for i := first; i < min(first+populationBatch, n); i++ {
 				batch = append(batch, a.plan.recurring(a.number.Add(1), a.pad, t, i, n, from))
 			}
-			calls.Go(func() error { return a.send(ctx, batch) })
+			calls.Go(func() error { return a.send(group, batch) })
 		}
 	}
 	if err := calls.Wait(); err != nil {

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/scenario"
+	"github.com/perceptor/perceptor/loadtest/stack"
+)
+
+// TestMain lets the test binary be a listener process, as the command is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == listenerCommand {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	e2eSession = 2 * time.Second
+	e2eLimit   = 2 * time.Minute // of one scenario
+)
+
+// realStack starts two dispatchers and a taskd beside real servers.
+func realStack(t *testing.T) *stack.Stack {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	s, err := stack.Real(ctx, stack.RealOptions{
+		Taskds: 1, Dispatchers: 2, Session: e2eSession, Progress: func(what string) { t.Log(what) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// runs are what happens to the stack while all types of tasks are under way.
+var runs = []struct {
+	name    string
+	disturb []scenario.Disturbance
+	// takeover bounds the time until the last shard has a new owner; 0: none has
+	// to change hands.
+	takeover time.Duration
+}{
+	{name: "nothing happens"},
+	{
+		name:     "a dispatcher is killed",
+		disturb:  []scenario.Disturbance{{Action: scenario.Kill, Part: "dispatcher-1", After: 2 * time.Second}},
+		takeover: e2eSession + 2*time.Second,
+	},
+	{
+		name:     "a dispatcher stops in order",
+		disturb:  []scenario.Disturbance{{Action: scenario.Stop, Part: "dispatcher-1", After: 2 * time.Second}},
+		takeover: time.Second,
+	},
+	{
+		name:     "a dispatcher is frozen for three sessions",
+		disturb:  []scenario.Disturbance{{Action: scenario.Pause, Part: "dispatcher-2", After: time.Second, For: 3 * e2eSession}},
+		takeover: e2eSession + 2*time.Second,
+	},
+	{name: "Kafka restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "kafka", After: 2 * time.Second}}},
+	{name: "PostgreSQL crashes", disturb: []scenario.Disturbance{{Action: scenario.Crash, Part: "postgres", After: 2 * time.Second}}},
+	{name: "ZooKeeper restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "zookeeper", After: 2 * time.Second}}},
+}
+
+func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts every real part; make test runs it")
+	}
+	s := realStack(t)
+	for _, run := range runs {
+		t.Run(run.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+			defer cancel()
+			if err := s.Revive(ctx); err != nil {
+				t.Fatal(err)
+			}
+			report, err := scenario.RunOn(ctx, s, e2eOptions(t, run.disturb))
+			if err != nil {
+				t.Error(err)
+			}
+			if report == nil {
+				return
+			}
+			judge(t, report, run.takeover)
+		})
+	}
+}
+
+func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := scenario.DefaultOptions()
+	o.Rate, o.For, o.Warmup, o.Drain = 200, 9*time.Second, 2*time.Second, 40*time.Second
+	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
+	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
+	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb
+	o.ListenerCommand = []string{self, listenerCommand}
+	o.Progress = testLog{t}
+	return o
+}
+
+func judge(t *testing.T, report *scenario.Report, takeover time.Duration) {
+	t.Helper()
+	if err := report.WriteTable(testLog{t}); err != nil {
+		t.Error(err)
+	}
+	if report.Broken() != 0 {
+		t.Errorf("the contract was broken %d times", report.Broken())
+	}
+	if !report.Complete || report.Tasks == 0 || report.Runs <= report.Tasks {
+		t.Errorf("%d tasks with %d runs, complete: %v; recurring tasks should have several", report.Tasks, report.Runs, report.Complete)
+	}
+	if takeover == 0 {
+		return
+	}
+	if report.TakeoverMs == nil {
+		t.Fatal("no takeover was seen")
+	}
+	if got := time.Duration(*report.TakeoverMs * float64(time.Millisecond)); got > takeover {
+		t.Errorf("the shards were taken over after %v, want at most %v", got, takeover)
+	}
+}
+
+// testLog is a writer of the test's log.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Logf("%s", p)
+	return len(p), nil
+}
