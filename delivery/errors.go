@@ -57,6 +57,15 @@ func isTooLarge(code int16) bool {
 	return kafka.Error(code) == kafka.MessageSizeTooLarge || kafka.Error(code) == kafka.RecordListTooLarge
 }
 
+// isMoved reports whether the broker does not lead the partition any more.
+func isMoved(code int16) bool {
+	switch kafka.Error(code) {
+	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.UnknownTopicOrPartition, kafka.ReplicaNotAvailable:
+		return true
+	}
+	return false
+}
+
 // isBroken reports whether the connection was closed, as all old ones are after
 // the restart of a broker.
 func isBroken(err error) bool {

@@ -127,19 +127,24 @@ func publishAll(t testing.TB, p *Publisher, pubs []task.Publication) {
 	}
 }
 
-// eventually publishes the same again until all is acknowledged.
-func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.Duration) (tries int) {
+// eventually publishes what is not acknowledged again and again, as a dispatcher
+// does.
+func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.Duration) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); ; {
-		tries++
-		err := errors.Join(publish(t, p, pubs)...)
-		if err == nil {
-			return tries
+	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
+		var failed []task.Publication
+		var last error
+		for i, err := range publish(t, p, pubs) {
+			if err != nil {
+				failed, last = append(failed, pubs[i]), err
+			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("still failing after %s: %v", limit, err)
+		if len(failed) == 0 {
+			return
 		}
-		time.Sleep(50 * time.Millisecond)
+		if pubs = failed; time.Now().After(deadline) {
+			t.Fatalf("%d still failing after %s: %v", len(failed), limit, last)
+		}
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
@@ -34,6 +36,11 @@ type Publisher struct {
 	codec     compress.Codec
 	addr      net.Addr
 	transport *kafka.Transport
+
+	// stale: an answer has shown that the layout is out of date. refreshed is
+	// when it was last asked for, in Unix ns.
+	stale     atomic.Bool
+	refreshed atomic.Int64
 }
 
 // NewPublisher returns a publisher; it connects with the first use.
@@ -106,13 +113,49 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, settle
 	return groups
 }
 
-// layout returns what is known of the topics, from memory once there was contact.
+// layout returns what is known of the topics, from memory once there was
+// contact. It asks anew, though not often, for topics that are not known.
 func (p *Publisher) layout(ctx context.Context, topics []string) (*metadata.Response, error) {
-	res, err := p.transport.RoundTrip(ctx, p.addr, &metadata.Request{TopicNames: topics})
+	if p.stale.Load() && p.refresh(ctx) {
+		p.stale.Store(false)
+	}
+	res, err := p.remembered(ctx, topics)
+	if err == nil && slices.ContainsFunc(res.Topics, isMissing) && p.refresh(ctx) {
+		res, err = p.remembered(ctx, topics)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find leaders: %w", err)
 	}
+	return res, nil
+}
+
+func isMissing(t metadata.ResponseTopic) bool {
+	return t.ErrorCode != 0 || len(t.Partitions) == 0
+}
+
+func (p *Publisher) remembered(ctx context.Context, topics []string) (*metadata.Response, error) {
+	res, err := p.transport.RoundTrip(ctx, p.addr, &metadata.Request{TopicNames: topics})
+	if err != nil {
+		return nil, err
+	}
 	return res.(*metadata.Response), nil
+}
+
+// refreshEvery bounds how often the layout is asked for out of turn.
+const refreshEvery = 200 * time.Millisecond
+
+// refresh has the transport read the layout now. The library does so after each
+// request to create topics, so this asks for the creation of none. False: it was
+// done a moment ago, or failed.
+func (p *Publisher) refresh(ctx context.Context) bool {
+	last, now := p.refreshed.Load(), time.Now().UnixNano()
+	if now-last < int64(refreshEvery) || !p.refreshed.CompareAndSwap(last, now) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
+	defer cancel()
+	_, err := p.transport.RoundTrip(ctx, p.addr, &createtopics.Request{ValidateOnly: true, TimeoutMs: 1000})
+	return err == nil
 }
 
 // A batch is some records of one partition.
@@ -142,7 +185,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	byLeader := make(map[int32][]*batch)
 	for i, g := range groups {
 		t := &layout.Topics[i]
-		if t.ErrorCode != 0 || len(t.Partitions) == 0 {
+		if isMissing(*t) {
 			settle(g.index, &TopicError{Topic: g.topic, Err: kafka.Error(cmp.Or(t.ErrorCode, int16(kafka.LeaderNotAvailable)))})
 			continue
 		}
@@ -260,6 +303,9 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 		case isTooLarge(code):
 			settle(b.index, &TooLargeError{Topic: b.group.topic, Bytes: len(b.set)})
 		default:
+			if isMoved(code) {
+				p.stale.Store(true)
+			}
 			settle(b.index, partitionError(b.group.topic, code))
 		}
 	}

@@ -67,9 +67,7 @@ func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 	for i, pub := range pubs {
 		want[tenants[pub.Tenant]+pub.RunID().String()] = pubs[i]
 	}
-	if err := errors.Join(publish(t, p, pubs)...); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, p, pubs, 10*time.Second)
 	for _, r := range stored(t, brokers, len(pubs), topics...) {
 		got, err := record.Decode(r.Value)
 		if err != nil {
@@ -272,7 +270,7 @@ func TestMissingTopicAndUnknownTenantFailAlone(t *testing.T) {
 func TestLeaderThatMovesIsFollowed(t *testing.T) {
 	tenants := tenantsOf("", 1)
 	c := broker(t, tenants, kfake.NumBrokers(2))
-	p := publisher(t, c.ListenAddrs(), tenants, nil)
+	p := publisher(t, c.ListenAddrs(), tenants, func(c *Config) { c.MetadataTTL = time.Hour })
 	pubs := deliveries(1, 40, 10)
 	publishAll(t, p, pubs)
 	for part := range int32(4) {
@@ -281,6 +279,27 @@ func TestLeaderThatMovesIsFollowed(t *testing.T) {
 		}
 	}
 	eventually(t, p, pubs, 5*time.Second)
+}
+
+func TestNewTopicIsFoundBeforeTheMetadataIsOld(t *testing.T) {
+	tenants := tenantsOf("", 2)
+	testNewTopic(t, broker(t, names{1: "t-1"}).ListenAddrs(), tenants)
+}
+
+func TestNewTopicIsFoundBeforeTheMetadataIsOldOnARealKafka(t *testing.T) {
+	testNewTopic(t, []string{testenv.Kafka(t).Addr()}, tenantsOf(testenv.TopicPrefix(t), 2))
+}
+
+func testNewTopic(t *testing.T, brokers []string, tenants names) {
+	p := publisher(t, brokers, tenants, func(c *Config) { c.MetadataTTL = time.Hour })
+	topics := newTestTopics(t, brokers, TopicConfig{})
+	topics.cfg.Prefix = ""
+	for tenant, topic := range tenants {
+		if _, err := topics.Ensure(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, p, deliveries(tenant, 10, 10), 5*time.Second)
+	}
 }
 
 func TestBrokenConnectionsAreReplacedWithoutAnError(t *testing.T) {
