@@ -98,7 +98,7 @@ type Taskd struct {
 	MaxCalls        int           `key:"max_calls" default:"4096" doc:"How many calls may be under way; more are told to try again."`
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Ends a call that takes longer."`
-	TLS             ServerTLS     `key:"tls" doc:"Encrypted connections to the API, both sides. Files are read again when they change."`
+	TLS             ServerTLS     `key:"tls" doc:"Encrypted connections to the API, both sides. The certificate is read again when its files change."`
 }
 
 // ServerTLS says how the API proves itself and whom it lets in.

@@ -1,0 +1,28 @@
+// Command taskd serves the API: tasks, what listeners say about runs, tenants
+// and tokens, over gRPC and HTTP/JSON. It keeps no state: run as many as you
+// like. `taskd dev` runs a whole installation in one process tree.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+)
+
+func main() { os.Exit(cli.Main(newCommand())) }
+
+func newCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "taskd",
+		Short: "Serve the API of Perceptor",
+		Long: "Serve the API of Perceptor until SIGTERM or SIGINT; then finish what is under way and end.\n" +
+			"Every key of the configuration is a flag, too: see docs/configuration.md.",
+		Args: cobra.NoArgs,
+	}
+	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka, serve)
+	root.AddCommand(newDevCommand(), cli.VersionCommand())
+	return root
+}

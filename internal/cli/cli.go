@@ -1,0 +1,122 @@
+// Package cli is what all programs do alike at the command line: signals, exit
+// codes, how errors are shown, and the flags of the configuration.
+//
+// Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 conflict with
+// what exists, 5 unavailable. Results go to standard output; errors go to
+// standard error as "PROGRAM: ERROR", with a hint where there is one.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	Failure     = 1
+	Usage       = 2
+	NotFound    = 3
+	Conflict    = 4
+	Unavailable = 5
+)
+
+// Error is an error with the exit code it ends the program with.
+type Error struct {
+	Code int
+	Err  error
+	// Hint says what to do about it; may be empty.
+	Hint string
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Usagef returns an error about how the program was called.
+func Usagef(format string, args ...any) error {
+	return &Error{Code: Usage, Err: fmt.Errorf(format, args...)}
+}
+
+// Main runs a command and returns the exit code. The first SIGINT or SIGTERM
+// cancels its context; a second one ends the process at once.
+func Main(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return run(ctx, root)
+}
+
+func run(ctx context.Context, root *cobra.Command) int {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = false
+	begun := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	var known *Error
+	if !errors.As(err, &known) {
+		known = &Error{Code: Failure, Err: err}
+		if !begun { // cobra refused flags or arguments
+			known.Code = Usage
+		}
+	}
+	if known.Code == Usage && known.Hint == "" {
+		known.Hint = fmt.Sprintf("run %s --help", cmd.CommandPath())
+	}
+	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.Name(), indented(err.Error()))
+	if known.Hint != "" {
+		fmt.Fprintf(root.ErrOrStderr(), "hint: %s\n", known.Hint)
+	}
+	return known.Code
+}
+
+// indented makes the lines of an error hang together.
+func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
+
+// Version is the version of the program: that of its module or its commit.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	if version == "" || version == "(devel)" {
+		version = "devel"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && version == "devel" {
+			version += "-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return version
+}
+
+// VersionCommand prints the version.
+func VersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info, _ := debug.ReadBuildInfo()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s %s\n", cmd.Root().Name(), Version(), info.GoVersion)
+			return err
+		},
+	}
+}
+
+// Getenv is [os.Getenv] with a default.
+func Getenv(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}

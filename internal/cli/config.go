@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/config"
+)
+
+// errPrinted ends a command that has printed its configuration.
+var errPrinted = errors.New("printed")
+
+// ConfigFlags adds the flags of the configuration to a command that runs f with
+// what was loaded and found valid.
+func ConfigFlags(cmd *cobra.Command, needs config.Need, f func(cmd *cobra.Command, c *config.Config) error) {
+	flags := cmd.Flags()
+	file := flags.String("config", "", "configuration file (YAML); also "+config.FileVariable)
+	show := flags.Bool("print-config", false, "print the effective configuration, with the origin of each value, and end")
+	config.Register(flags)
+	flags.SortFlags = false
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := loadConfig(cmd, *file, needs, *show)
+		if errors.Is(err, errPrinted) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return f(cmd, c)
+	}
+}
+
+func loadConfig(cmd *cobra.Command, file string, needs config.Need, show bool) (*config.Config, error) {
+	if file == "" {
+		file = os.Getenv(config.FileVariable)
+	}
+	loaded, err := config.Load(config.Sources{File: file, Flags: cmd.Flags()})
+	if err != nil {
+		return nil, &Error{Code: Usage, Err: err, Hint: "docs/configuration.md lists all keys; --print-config shows where values come from"}
+	}
+	if show {
+		if err := loaded.Print(cmd.OutOrStdout()); err != nil {
+			return nil, err
+		}
+	}
+	if err := loaded.Validate(needs); err != nil {
+		return nil, &Error{Code: Usage, Err: err, Hint: "give values in a file (--config), as PERCEPTOR_ variables or as flags; --print-config shows where values come from"}
+	}
+	if show {
+		return nil, errPrinted
+	}
+	return &loaded.Config, nil
+}

@@ -1,0 +1,36 @@
+package dev
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// banner tells where everything is, and what to do next.
+func (in *installation) banner() {
+	kept := "kept; --ephemeral keeps nothing"
+	if in.dir.ephemeral {
+		kept = "removed at the end"
+	}
+	kind := "hello"
+	if in.o.Demo {
+		kind = kindOneShot // its handler prints the callback
+	}
+	http := "http://" + in.open.http.Addr().String()
+	var b strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&b, "  %-10s %s\n", name, value) }
+	fmt.Fprintf(&b, "Perceptor %s, all in one process, ready after %s. Not for production: one copy of everything.\n\n",
+		in.o.Version, time.Since(in.began).Round(10*time.Millisecond))
+	line("gRPC", in.open.grpc.Addr().String())
+	line("HTTP", http)
+	line("metrics", "http://"+in.open.ops.Addr().String()+"/metrics")
+	line("Kafka", in.servers.broker)
+	line("Postgres", in.servers.postgres.DSN())
+	line("data", in.dir.path+" ("+kept+")")
+	line("tenant", tenantName)
+	line("token", in.token)
+	line("admin", in.admin)
+	fmt.Fprintf(&b, "\nAdd a task, in another shell:\n\n  curl -sS %s/v1/tasks -H 'Authorization: Bearer %s' \\\n"+
+		"    -d '{\"kind\":\"%s\",\"type\":\"ONE_SHOT\"}'\n\nCtrl-C stops everything.\n\n", http, in.token, kind)
+	_, _ = fmt.Fprint(in.o.Out, b.String()) // who does not look needs no answer
+}

@@ -1,0 +1,241 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Options say what to run.
+type Options struct {
+	// DataDir is where data is kept; ignored when Ephemeral.
+	DataDir string
+	// Ephemeral keeps nothing.
+	Ephemeral bool
+	Ports     Ports
+	// Demo adds tasks and listens to their runs.
+	Demo bool
+	// For ends by itself after this long; 0: at ctx's end.
+	For time.Duration
+	// Out is where people look; Log is for what needs attention.
+	Out io.Writer
+	Log *slog.Logger
+	// Version is shown.
+	Version string
+}
+
+const (
+	tenantName = "demo"
+	readyWait  = 30 * time.Second
+	nodeGrace  = time.Second
+)
+
+// ErrViolated is returned when the demo has seen the contract broken.
+var ErrViolated = errors.New("the demo has seen the task contract broken")
+
+// Run runs everything until ctx ends, or Options.For has passed, and stops it
+// again within 3 seconds.
+func Run(ctx context.Context, o Options) (err error) {
+	began := time.Now()
+	open, err := o.Ports.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer open.close()
+	dir, err := o.openDataDir()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.close()) }()
+	progress := func(what string) { fmt.Fprintln(o.Out, what, "...") }
+	servers, err := startServers(ctx, dir, &o, open.kafka, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.stop()) }()
+	in := &installation{o: &o, dir: dir, open: open, servers: servers, began: began}
+	return in.run(ctx, progress)
+}
+
+func (o *Options) openDataDir() (*dataDir, error) {
+	if o.Ephemeral {
+		return openEphemeral()
+	}
+	return openDataDir(o.DataDir)
+}
+
+// installation is what runs on the servers.
+type installation struct {
+	o       *Options
+	dir     *dataDir
+	open    *sockets
+	servers *servers
+	began   time.Time
+
+	config     *config.Config
+	registry   *prometheus.Registry
+	dispatcher *node.Dispatcher
+	api        *node.API
+	// token and admin are the secrets.
+	token, admin string
+}
+
+func (in *installation) run(ctx context.Context, progress func(string)) error {
+	if err := in.configure(); err != nil {
+		return err
+	}
+	if err := in.migrate(ctx, progress); err != nil {
+		return err
+	}
+	if err := in.join(ctx); err != nil {
+		return err
+	}
+	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
+	return node.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
+}
+
+// configure makes the configuration: defaults, and the parts that are here.
+func (in *installation) configure() error {
+	loaded, err := config.Load(config.Sources{Environ: []string{}})
+	if err != nil {
+		return err
+	}
+	c := &loaded.Config
+	c.Postgres.Servers = []config.Server{{DSN: in.servers.postgres.DSN()}}
+	c.Postgres.MaxConnections = 3
+	c.Kafka.Brokers = []string{in.servers.broker}
+	c.Kafka.Partitions = 4
+	c.Taskd.MinInterval = 100 * time.Millisecond
+	c.Taskd.Grace, c.Dispatcher.Grace = nodeGrace, nodeGrace
+	c.Dispatcher.Name = "dev"
+	in.config, in.registry = c, telemetry.NewRegistry()
+	return nil
+}
+
+// migrate brings the databases up to date.
+func (in *installation) migrate(ctx context.Context, progress func(string)) error {
+	cluster, err := node.OpenCluster(ctx, in.config, "perceptor-dev")
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	if cluster.Check(ctx) == nil {
+		return nil
+	}
+	progress("creating the tables of 512 shards")
+	return cluster.Migrate(ctx, nil)
+}
+
+// join puts the nodes together, and makes the tenant and its tokens.
+func (in *installation) join(ctx context.Context) (err error) {
+	options := node.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry}
+	in.dispatcher, err = node.NewDispatcher(ctx, node.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})
+	if err != nil {
+		return err
+	}
+	in.api, err = node.NewAPI(ctx, node.APIOptions{
+		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Hint: in.dispatcher.Hint,
+	})
+	if err != nil {
+		return err
+	}
+	if err := in.makeTenant(ctx); err != nil {
+		return err
+	}
+	tenant := control.Token{Scope: control.TenantScope, Tenant: tenantName, Description: "taskd dev", ExpiresAt: task.Never}
+	if in.token, err = in.makeToken(ctx, "token", tenant); err != nil {
+		return err
+	}
+	admin := control.Token{Scope: control.AdminScope, Description: "taskd dev", ExpiresAt: task.Never}
+	in.admin, err = in.makeToken(ctx, "admin-token", admin)
+	return err
+}
+
+func (in *installation) makeTenant(ctx context.Context) error {
+	if err := in.api.EnsureTopic(ctx, tenantName); err != nil {
+		return err
+	}
+	_, err := in.api.Control().CreateTenant(ctx, control.Tenant{
+		Name: tenantName, ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention,
+	})
+	if task.CodeOf(err) == task.AlreadyExists {
+		return nil
+	}
+	return err
+}
+
+// makeToken returns the secret that is kept in the data directory, or that of a
+// new token if it is not good any more.
+func (in *installation) makeToken(ctx context.Context, name string, t control.Token) (string, error) {
+	if secret := in.dir.readSecret(name); secret != "" {
+		if _, err := in.api.Control().Authenticate(ctx, secret); err == nil {
+			return secret, nil
+		}
+	}
+	_, secret, err := in.api.Control().CreateToken(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	return secret, in.dir.writeSecret(name, secret)
+}
+
+// watchPostgres returns when PostgreSQL has ended, which nobody asked it to.
+func (in *installation) watchPostgres(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-in.servers.postgres.Done():
+		return fmt.Errorf("PostgreSQL has ended by itself: see %s", in.servers.postgres.LogPath())
+	}
+}
+
+// front is what happens while everything runs.
+func (in *installation) front(ctx context.Context) error {
+	if err := in.awaitReady(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	in.banner()
+	if in.o.For > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, in.o.For, errTimeIsUp)
+		defer cancel()
+	}
+	if in.o.Demo {
+		return in.demo(ctx)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// errTimeIsUp is the cause of the end when Options.For has passed.
+var errTimeIsUp = errors.New("the time is up")
+
+// awaitReady returns when the API serves and all shards are owned.
+func (in *installation) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for in.dispatcher.Owned() < task.Shards {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("only %d of %d shards are owned after %s", in.dispatcher.Owned(), task.Shards, readyWait)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/internal/pgserver"
+)
+
+// postgresStop bounds PostgreSQL's orderly end: the whole must stop within 3 s.
+const postgresStop = 1500 * time.Millisecond
+
+// postgresSettings are those of a small database that loses nothing.
+var postgresSettings = map[string]string{
+	"shared_buffers":            "128MB",
+	"fsync":                     "on",
+	"synchronous_commit":        "on",
+	"max_connections":           "200",
+	"max_locks_per_transaction": "256",
+	"jit":                       "off",
+}
+
+// servers are what the nodes stand on.
+type servers struct {
+	postgres *pgserver.Server
+	kafka    *kfake.Cluster
+	broker   string
+}
+
+// startServers starts both side by side.
+func startServers(ctx context.Context, dir *dataDir, o *Options, kafka net.Listener, progress func(string)) (*servers, error) {
+	s := &servers{broker: kafka.Addr().String()}
+	var starting errgroup.Group
+	starting.Go(func() (err error) {
+		s.postgres, err = pgserver.Start(ctx, pgserver.Options{
+			DataDir: dir.join("postgres"), Port: o.Ports.Postgres, Settings: postgresSettings,
+			Scratch: dir.ephemeral, Progress: progress,
+		})
+		if errors.Is(err, pgserver.ErrPortInUse) && o.Ports.Postgres != 0 {
+			return portInUse("postgres", o.Ports.Postgres)
+		}
+		return err
+	})
+	starting.Go(func() (err error) {
+		s.kafka, err = startKafka(dir.join("kafka"), kafka, o.Log)
+		return err
+	})
+	if err := starting.Wait(); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// startKafka runs a broker on a listener. It syncs what it acknowledges, and
+// drops what topics need not keep every minute.
+func startKafka(dir string, l net.Listener, log *slog.Logger) (*kfake.Cluster, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("start Kafka: %w", err)
+	}
+	broker, err := kfake.NewCluster(
+		kfake.NumBrokers(1),
+		kfake.ListenFn(func(string, string) (net.Listener, error) { return l, nil }),
+		kfake.DataDir(dir), kfake.SyncWrites(), kfake.WithLogger(kafkaLog{log}),
+		kfake.BrokerConfigs(map[string]string{"log.cleaner.backoff.ms": "60000", "log.segment.bytes": "8388608"}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("start Kafka on the data in %s: %w", dir, err)
+	}
+	return broker, nil
+}
+
+// kafkaLog passes on what the broker says that needs attention.
+type kafkaLog struct{ log *slog.Logger }
+
+func (l kafkaLog) Logf(level kfake.LogLevel, format string, args ...any) {
+	if level == kfake.LogLevelError || level == kfake.LogLevelWarn {
+		l.log.Warn("kafka: " + fmt.Sprintf(format, args...))
+	}
+}
+
+// stop ends both; PostgreSQL last, nobody needs it any more.
+func (s *servers) stop() error {
+	if s.kafka != nil {
+		s.kafka.Close()
+	}
+	if s.postgres == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), postgresStop)
+	defer cancel()
+	return s.postgres.Stop(ctx)
+}

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/task"
+)
+
+// figures are asked at each scrape, also before the dispatcher is complete.
+func (d *Dispatcher) figures() telemetry.Figures {
+	if d.dispatch == nil {
+		return telemetry.Figures{}
+	}
+	f := d.dispatch.Figures()
+	return telemetry.Figures{
+		Shards: f.Shards, Records: f.Records, Bytes: f.Bytes, Parts: f.Parts,
+		Breakers: len(f.Broken), Stopped: f.Stopped,
+	}
+}
+
+// events feed metrics and the log.
+func (d *Dispatcher) events() dispatch.Events {
+	m, log := d.metrics, d.o.Log
+	return dispatch.Events{
+		Claimed: func(_ int, form task.ClaimForm, c *task.Claim, took time.Duration) {
+			m.Claimed(form.String(), c.Rows, took)
+			for _, dead := range c.Dead {
+				m.Died(d.names.label(dead.Tenant))
+			}
+		},
+		StoreFailed: func(db int, step string, err error) {
+			m.StoreFailed(step)
+			log.Warn("a step of the store failed; trying again", "database", db, "step", step, "err", err)
+		},
+		Acquired: func(db int, shards []task.Shard, republished int) {
+			m.ShardsChanged("acquired", len(shards))
+			m.Republished(republished)
+			log.Info("shards acquired", "database", db, "shards", len(shards), "republished", republished)
+		},
+		Released: func(db int, shards []task.Shard, left int) {
+			m.ShardsChanged("released", len(shards))
+			log.Info("shards released", "database", db, "shards", len(shards), "unacknowledged", left)
+		},
+		Lost: func(db int, shards []task.Shard, err error) {
+			m.ShardsChanged("lost", len(shards))
+			log.Warn("shards lost", "database", db, "shards", len(shards), "err", err)
+		},
+		Published: func(p *task.Publication, late time.Duration) {
+			d.fired.Add(1)
+			m.Fired(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+		},
+		PublishFailed: func(tenant int32, records int, err error) {
+			m.PublishFailed(d.names.label(tenant), records)
+			log.Debug("records were not acknowledged", "tenant", d.names.label(tenant), "records", records, "err", err)
+		},
+		BreakerOpened: func(tenant int32, err error) {
+			log.Warn("runs are put off: the topic fails", "tenant", d.names.label(tenant), "err", err)
+		},
+		BreakerClosed: func(tenant int32) { log.Info("the topic is well again", "tenant", d.names.label(tenant)) },
+		GaveUp: func(_ int, pubs []task.Publication, err error) {
+			for i := range pubs {
+				m.Died(d.names.label(pubs[i].Tenant))
+				log.Error("a run can never be published", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
+			}
+		},
+	}
+}
