@@ -298,6 +298,29 @@ func TestHandlerThatIgnoresItsContextIsReportedAsFailedWhileItsLeaseRuns(t *test
 	}
 }
 
+func TestLeaseIsCountedFromBeforeTheCall(t *testing.T) {
+	b := setup(t, 1)
+	b.svc.lease = 3 * time.Second
+	var judged time.Time // when the service gives the lease; its answer takes long
+	b.svc.before = func(_ context.Context, op string) error {
+		if op == "start" {
+			judged = time.Now()
+			time.Sleep(b.svc.lease / 2)
+		}
+		return nil
+	}
+	ended := make(chan time.Time, 1)
+	b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
+		<-ctx.Done()
+		ended <- time.Now()
+		return nil
+	}})
+	b.publish(newRunOf(1, task.Blocking, "long", nil))
+	if after := within(t, "the end of the context", ended).Sub(judged); after > b.svc.lease+time.Second/2 {
+		t.Errorf("the context ended %s after a lease of %s was given", after, b.svc.lease)
+	}
+}
+
 func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
 	b := setup(t, 1)
 	b.svc.lease = 300 * time.Millisecond

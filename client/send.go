@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/perceptor/perceptor/internal/plant"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -100,6 +101,9 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 		try, cancel := context.WithTimeout(ctx, tryTimeout)
 		replies, err := do(try, acts)
 		cancel()
+		if plant.Bug("lease-from-answer") {
+			asked = time.Now()
+		}
 		switch {
 		case err == nil && len(replies) == len(acts):
 			for i, a := range acts {

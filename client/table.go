@@ -1,6 +1,7 @@
 package client
 
 import (
+	"github.com/perceptor/perceptor/internal/plant"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -82,6 +83,9 @@ type entry struct {
 	rec *arrival
 	// best is the waiting record of the highest attempt above rec's, if any.
 	best *arrival
+	// before is the last attempt that was settled here without ending the run; 0:
+	// none. It is remembered when rec is given up.
+	before int32
 	// waiting are all waiting records that are not freed, best among them.
 	waiting []*arrival
 	// leased: a row in Postgres brings the run back (Start or heartbeat accepted).
@@ -158,20 +162,23 @@ func (t *table) arrive(out []action, a *arrival) []action {
 	if e := t.active[id]; e != nil {
 		return t.wait(out, e, a)
 	}
+	before := int32(0)
 	if m, ok := t.past[id]; ok {
-		if m.ends || a.pub.Attempt <= m.ran {
+		if m.ends || a.pub.Attempt <= m.ran || plant.Bug("skip-settled-runs") {
 			return t.release(append(out, action{verb: doSkip, rec: a}), a)
 		}
 		delete(t.past, id)
+		before = m.ran
 	}
 	e := &entry{}
 	t.active[id] = e
-	return t.activate(out, e, a)
+	return t.activate(out, e, a, before)
 }
 
-// activate makes a the record of e that is worked on.
-func (t *table) activate(out []action, e *entry, a *arrival) []action {
-	*e = entry{rec: a, waiting: e.waiting, best: e.best}
+// activate makes a the record of e that is worked on, after the attempt before
+// was settled.
+func (t *table) activate(out []action, e *entry, a *arrival, before int32) []action {
+	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before}
 	if a.handled {
 		e.phase = queued
 		return append(out, action{verb: doQueue, entry: e, rec: a})
@@ -223,6 +230,10 @@ func (t *table) begin(out []action, e *entry) []action {
 		return out
 	}
 	t.begun++
+	if e.before > 0 && plant.Bug("old-fail-under-new-attempt") {
+		e.phase, e.result = reporting, result{failed: true, next: task.Never}
+		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
+	}
 	if e.rec.pub.Type == task.Blocking {
 		e.phase = starting
 		return append(out, action{verb: doStart, entry: e, rec: e.rec})
@@ -263,6 +274,7 @@ func (e *entry) orphaned() bool {
 // abandon drops e as if it had never come: nothing of it is committed.
 func (t *table) abandon(e *entry) {
 	delete(t.active, e.rec.pub.RunID())
+	t.remember(e, e.before, false)
 	t.held -= 1 + len(e.waiting)
 	e.phase, e.waiting, e.best = 0, nil, nil
 }
@@ -321,6 +333,9 @@ func (t *table) ended(out []action, e *entry, attempt int32, r result) []action 
 		return out
 	}
 	e.phase, e.result = reporting, r
+	if plant.Bug("offset-before-report") {
+		out = commit(out, e.rec)
+	}
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 
@@ -365,27 +380,36 @@ func (t *table) handBackAnswered(out []action, e *entry, code task.Code) []actio
 // settle ends the work on the active record and remembers how.
 func (t *table) settle(out []action, e *entry, ends bool) []action {
 	if !ends && e.best != nil {
-		return t.goOn(out, e)
+		return t.goOn(out, e, e.rec.pub.Attempt)
 	}
-	id := e.rec.pub.RunID()
-	t.number++
-	t.past[id] = memory{ran: e.rec.pub.Attempt, ends: ends, number: t.number}
-	t.order = append(t.order, pastRun{id, t.number})
-	out = t.close(out, e)
-	t.evict()
-	return out
-}
-
-// forget ends the work on the active record without a trace.
-func (t *table) forget(out []action, e *entry) []action {
-	if e.best != nil {
-		return t.goOn(out, e)
-	}
+	t.remember(e, e.rec.pub.Attempt, ends)
 	return t.close(out, e)
 }
 
-// goOn runs the highest waiting attempt after the active one.
-func (t *table) goOn(out []action, e *entry) []action {
+// remember notes that attempt ran of e is settled; 0: there is nothing to note.
+func (t *table) remember(e *entry, ran int32, ends bool) {
+	if ran == 0 {
+		return
+	}
+	id := e.rec.pub.RunID()
+	t.number++
+	t.past[id] = memory{ran: ran, ends: ends, number: t.number}
+	t.order = append(t.order, pastRun{id, t.number})
+	t.evict()
+}
+
+// forget ends the work on the active record without a trace of it.
+func (t *table) forget(out []action, e *entry) []action {
+	if e.best != nil {
+		return t.goOn(out, e, e.before)
+	}
+	t.remember(e, e.before, false)
+	return t.close(out, e)
+}
+
+// goOn runs the highest waiting attempt after the active one; before is the last
+// one that was settled.
+func (t *table) goOn(out []action, e *entry, before int32) []action {
 	t.unbegin(e)
 	out = t.release(out, e.rec)
 	b := e.best
@@ -397,7 +421,7 @@ func (t *table) goOn(out []action, e *entry) []action {
 	}
 	clear(e.waiting)
 	e.waiting = e.waiting[:0]
-	return t.activate(out, e, b)
+	return t.activate(out, e, b, before)
 }
 
 // close removes e and releases all its records.

@@ -21,6 +21,11 @@ var known = []struct{ bug, pkg, tests string }{
 	{"open-bit-ends-task", "./store/shards", "TestEarlyEndOfTheLastRun"},
 	{"heartbeat-without-bit", "./store/shards", "TestLateHeartbeat"},
 	{"fail-twice", "./store/shards", "TestOneExecutionSpends"},
+	{"skip-settled-runs", "./client", "TestNoHistory"},
+	{"old-fail-under-new-attempt", "./client", "TestNoHistory"},
+	{"offset-before-report", "./client", "TestNoHistory"},
+	{"commit-highest-offset", "./client", "TestNoHistory"},
+	{"lease-from-answer", "./client", "TestLeaseIsCounted"},
 	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
 }
 

@@ -1,0 +1,270 @@
+package client
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// world is one run, the rules of the service (refRun), one partition, and two
+// listener processes of which one owns it. Random steps let everything go wrong
+// that can: lost answers, RETRY, rebalances, crashes, silence, records repeated
+// and late, hand-backs.
+type world struct {
+	t         *rapid.T
+	run       *refRun
+	log       []int32 // the attempt at each offset
+	committed int64
+	procs     [2]*proc
+	owner     int
+	holders   uint64
+	executed  map[int32]bool // attempts whose handler has ended, anywhere
+	accepted  int            // FAILs known to be checked
+}
+
+// proc is one life of a listener process.
+type proc struct {
+	table   *table
+	holder  uint64
+	handles bool
+	on      *tracker
+	next    int64
+	todo    []action
+	ended   map[int32]int
+}
+
+func (w *world) newProc(handles bool) *proc {
+	w.holders++
+	return &proc{table: newTable(8), holder: w.holders, handles: handles, ended: map[int32]int{}}
+}
+
+// assign gives the partition to a process, which reads on from what is committed.
+func (w *world) assign(owner int) {
+	if t := w.procs[w.owner].on; t != nil {
+		t.over = true
+	}
+	w.owner = owner
+	p := w.procs[owner]
+	p.on, p.next = newTracker(0, w.committed), w.committed
+}
+
+// do keeps what the actions ask for, and commits what they say is done.
+func (w *world) do(p *proc, acts []action) {
+	for _, a := range acts {
+		switch a.verb {
+		case doSkip:
+		case doCommit:
+			a.rec.at.tracker.done(a.rec.at.offset)
+		default:
+			p.todo = append(p.todo, a)
+		}
+	}
+	if o := w.procs[w.owner]; p == o {
+		if offset, ok := p.on.prefix(); ok {
+			w.committed, p.on.committed = offset, offset
+		}
+	}
+	w.check()
+}
+
+// check holds what must be true at any time.
+func (w *world) check() {
+	r := w.run
+	if r.final == 0 && !r.row {
+		found := false
+		for _, attempt := range w.log[w.committed:] {
+			found = found || attempt == 1
+		}
+		if !found {
+			w.t.Fatalf("the run is lost: no row holds it, and offset %d of %v is committed", w.committed, w.log)
+		}
+	}
+	for _, attempt := range r.fails[w.accepted:] {
+		if !w.executed[attempt] {
+			w.t.Fatalf("FAIL of attempt %d was accepted, which nobody executed", attempt)
+		}
+	}
+	w.accepted = len(r.fails)
+	if r.final == task.Accepted && len(w.executed) == 0 {
+		w.t.Fatal("SUCCESS was accepted, and nobody executed anything")
+	}
+	for _, p := range w.procs {
+		for attempt, n := range p.ended {
+			if n > 1 {
+				w.t.Fatalf("one process executed attempt %d %d times", attempt, n)
+			}
+		}
+	}
+}
+
+func (w *world) fetch() bool {
+	p := w.procs[w.owner]
+	if p.next >= int64(len(w.log)) {
+		return false
+	}
+	offset := p.next
+	p.next++
+	pub := task.Publication{Task: task.NewID(1, 1), Seq: 1, Attempt: w.log[offset], Type: w.run.typ}
+	w.do(p, p.table.arrive(nil, &arrival{pub: pub, handled: p.handles, at: p.on.add(offset)}))
+	return true
+}
+
+// fate says how a call to the service goes.
+type fate int
+
+const (
+	answered fate = iota
+	lost          // it took effect, its answer did not come
+	busy          // RETRY
+)
+
+// perform does the i-th thing that a process has to do.
+func (w *world) perform(p *proc, i int, f fate, failed bool) {
+	a := p.todo[i]
+	call := func(judge func() task.Code, answer func(task.Code) []action) {
+		if f == busy {
+			p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
+			w.do(p, answer(task.Retry))
+			return
+		}
+		code := judge()
+		if f == lost {
+			w.check()
+			return // it is repeated
+		}
+		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
+		w.do(p, answer(code))
+	}
+	attempt := a.rec.pub.Attempt
+	switch a.verb {
+	case doStart:
+		call(func() task.Code { return w.run.start(attempt, p.holder) },
+			func(c task.Code) []action { return p.table.startAnswered(nil, a.entry, c) })
+	case doReport:
+		call(func() task.Code { return w.run.report(attempt, p.holder, a.res.failed, a.res.stop) },
+			func(c task.Code) []action { return p.table.reportAnswered(nil, a.entry, c, "") })
+	case doHandBack:
+		call(func() task.Code { return w.run.handBack(attempt, p.holder) },
+			func(c task.Code) []action { return p.table.handBackAnswered(nil, a.entry, c) })
+	case doQueue:
+		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
+		w.do(p, p.table.begin(nil, a.entry))
+	case doExecute:
+		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
+		p.ended[attempt]++
+		w.executed[attempt] = true
+		w.do(p, p.table.ended(nil, a.entry, attempt, result{failed: failed}))
+	}
+}
+
+// beat sends a heartbeat for whatever a process executes.
+func (w *world) beat(p *proc) {
+	for _, a := range p.todo {
+		if a.verb == doExecute && w.run.beat(a.rec.pub.Attempt, p.holder) == task.Accepted {
+			w.do(p, p.table.heartbeatAccepted(nil, a.entry, a.rec.pub.Attempt))
+			return
+		}
+	}
+}
+
+// step is one random step.
+func (w *world) step() {
+	p := w.procs[rapid.IntRange(0, 1).Draw(w.t, "process")]
+	switch rapid.SampledFrom([]string{"fetch", "fetch", "perform", "perform", "perform", "perform", "beat", "redeliver", "repeat", "rebalance", "crash"}).Draw(w.t, "step") {
+	case "fetch":
+		w.fetch()
+	case "perform":
+		if len(p.todo) > 0 {
+			i := rapid.IntRange(0, len(p.todo)-1).Draw(w.t, "which")
+			f := rapid.SampledFrom([]fate{answered, answered, answered, lost, busy}).Draw(w.t, "fate")
+			w.perform(p, i, f, rapid.Bool().Draw(w.t, "failed"))
+		}
+	case "beat":
+		w.beat(p)
+	case "redeliver":
+		w.redeliver()
+	case "repeat":
+		if len(w.log) < 30 {
+			w.log = append(w.log, rapid.SampledFrom(w.log).Draw(w.t, "attempt"))
+		}
+	case "rebalance":
+		w.assign(rapid.IntRange(0, 1).Draw(w.t, "owner"))
+	case "crash":
+		for i := range w.procs {
+			if w.procs[i] == p {
+				w.procs[i] = w.newProc(p.handles)
+				if w.owner == i {
+					w.assign(rapid.IntRange(0, 1).Draw(w.t, "owner"))
+				}
+			}
+		}
+	}
+}
+
+func (w *world) redeliver() bool {
+	if len(w.log) >= 30 {
+		return false
+	}
+	attempt := w.run.deliver()
+	if attempt > 0 {
+		w.log = append(w.log, attempt)
+	}
+	return attempt > 0
+}
+
+// quiet lets everything that is under way come to an end, without faults.
+func (w *world) quiet() {
+	for again := true; again; {
+		again = w.fetch()
+		for _, p := range w.procs {
+			for len(p.todo) > 0 {
+				w.perform(p, 0, answered, false)
+				again = true
+			}
+		}
+	}
+}
+
+func TestNoHistoryLosesOrBuriesARun(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		typ := rapid.SampledFrom(task.Types).Draw(r, "type")
+		w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}}
+		w.procs[0], w.procs[1] = w.newProc(true), w.newProc(rapid.Bool().Draw(r, "both have the handler"))
+		w.assign(0)
+		for range rapid.IntRange(0, 60).Draw(r, "steps") {
+			w.step()
+		}
+		// The faults are over, and a listener with the handler has the partition: a
+		// few redeliveries must be enough.
+		w.assign(0)
+		w.quiet()
+		for n := 0; w.run.final == 0; n++ {
+			attempt := w.run.deliver()
+			if attempt == 0 || n == 3 {
+				r.Fatalf("the run is buried after %d redeliveries: %+v, log %v", n, *w.run, w.log)
+			}
+			w.log = append(w.log, attempt)
+			w.quiet()
+		}
+		w.atRest()
+	})
+}
+
+// atRest checks that nothing is left over.
+func (w *world) atRest() {
+	if w.committed != int64(len(w.log)) {
+		w.t.Fatalf("the partition is pinned at %d of %d", w.committed, len(w.log))
+	}
+	for i, p := range w.procs {
+		if len(p.table.active) != 0 || p.table.held != 0 || p.table.begun != 0 {
+			w.t.Fatalf("process %d keeps %s", i, describe(p.table))
+		}
+	}
+}
+
+func describe(t *table) string {
+	return fmt.Sprintf("%d active, %d held, %d begun", len(t.active), t.held, t.begun)
+}
