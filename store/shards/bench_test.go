@@ -1,0 +1,76 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// BenchmarkCycle moves ONE_SHOT tasks all the way round in one database: add,
+// claim, report, in groups of the size that its name says. It prints rows/s and
+// the share of each step.
+func BenchmarkCycle(b *testing.B) {
+	for _, size := range []int{32, 256, 1000} {
+		b.Run(fmt.Sprintf("group=%d", size), func(b *testing.B) {
+			t := setup(b)
+			t.exec(realClock)
+			spec := t.spec(task.OneShot)
+			spec.ParamsWire = make([]byte, 150)
+			var add, claim, report time.Duration
+			b.ResetTimer()
+			for range b.N {
+				at := time.Now()
+				group := t.requests(size, spec)
+				for _, err := range t.dbs[t.d].doAdds(context.Background(), group) {
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				add += time.Since(at)
+				at = time.Now()
+				c := t.claim(task.RangeForm)
+				claim += time.Since(at)
+				at = time.Now()
+				results := make([]task.Result, len(c.Publications))
+				for i, p := range c.Publications {
+					results[i] = success(p.Task, p.Seq, p.Attempt, 1)
+				}
+				for i, code := range t.report(results...) {
+					if code != task.Accepted {
+						b.Fatalf("result %d: %s", i, code)
+					}
+				}
+				report += time.Since(at)
+				if len(c.Publications) != size {
+					b.Fatalf("claimed %d of %d", len(c.Publications), size)
+				}
+			}
+			rows := float64(b.N * size)
+			b.ReportMetric(rows/b.Elapsed().Seconds(), "cycles/s")
+			b.ReportMetric(float64(add.Microseconds())/rows, "add-µs")
+			b.ReportMetric(float64(claim.Microseconds())/rows, "claim-µs")
+			b.ReportMetric(float64(report.Microseconds())/rows, "report-µs")
+		})
+	}
+}
+
+// realClock puts the clock back that setup has replaced.
+const realClock = `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
+	AS 'SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::int8'`
+
+// requests makes a group of requests with size tasks in all, 25 in each.
+func (b *bundle) requests(size int, spec task.Spec) []*adding {
+	var group []*adding
+	for left := size; left > 0; left -= 25 {
+		specs := make([]task.Spec, min(25, left))
+		for i := range specs {
+			specs[i] = spec
+		}
+		key := b.requestID()
+		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(b.tenant, key)})
+	}
+	return group
+}
