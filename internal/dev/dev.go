@@ -63,7 +63,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, servers.stop()) }()
+	o.Log.Debug("servers started", "took", time.Since(began))
+	defer func() { err = errors.Join(err, servers.stop(o.Log, dir.ephemeral)) }()
 	in := &installation{o: &o, dir: dir, open: open, servers: servers, began: began}
 	return in.run(ctx, progress)
 }
@@ -98,9 +99,11 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 	if err := in.migrate(ctx, progress); err != nil {
 		return err
 	}
+	in.o.Log.Debug("databases up to date", "took", time.Since(in.began))
 	if err := in.join(ctx); err != nil {
 		return err
 	}
+	in.o.Log.Debug("nodes put together", "took", time.Since(in.began))
 	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
 	return node.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
 }

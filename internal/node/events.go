@@ -37,11 +37,11 @@ func (d *Dispatcher) events() dispatch.Events {
 		Acquired: func(db int, shards []task.Shard, republished int) {
 			m.ShardsChanged("acquired", len(shards))
 			m.Republished(republished)
-			log.Info("shards acquired", "database", db, "shards", len(shards), "republished", republished)
+			log.Debug("shards acquired", "database", db, "shards", len(shards), "republished", republished)
 		},
 		Released: func(db int, shards []task.Shard, left int) {
 			m.ShardsChanged("released", len(shards))
-			log.Info("shards released", "database", db, "shards", len(shards), "unacknowledged", left)
+			log.Debug("shards released", "database", db, "shards", len(shards), "unacknowledged", left)
 		},
 		Lost: func(db int, shards []task.Shard, err error) {
 			m.ShardsChanged("lost", len(shards))
