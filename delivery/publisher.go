@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/apiversions"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -59,10 +60,21 @@ func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 // Close closes the connections. No other method may be called any more.
 func (p *Publisher) Close() { p.transport.CloseIdleConnections() }
 
-// Ping asks whether some broker has been reached.
+// Ping asks some broker whether it is there. What is known from before does not
+// count.
 func (p *Publisher) Ping(ctx context.Context) error {
-	_, err := p.layout(ctx, []string{})
-	return err
+	for try := 1; ; try++ {
+		res, err := p.transport.RoundTrip(ctx, p.addr, &apiversions.Request{})
+		if err == nil {
+			if code := res.(*apiversions.Response).ErrorCode; code != 0 {
+				return fmt.Errorf("ask Kafka: %w", kafka.Error(code))
+			}
+			return nil
+		}
+		if try == maxBroken || !isBroken(err) {
+			return fmt.Errorf("ask Kafka: %w", err)
+		}
+	}
 }
 
 // Publish sends each publication to its tenant's topic and tells settle what

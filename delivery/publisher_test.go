@@ -323,7 +323,13 @@ func TestBrokerThatRestartsIsFoundAgainWithAllItHad(t *testing.T) {
 	p := publisher(t, addrs, tenants, func(c *Config) { c.Timeout = time.Second })
 	pubs := deliveries(1, 20, 10)
 	publishAll(t, p, pubs[:10])
+	if err := p.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
 	c.Close()
+	if p.Ping(t.Context()) == nil {
+		t.Error("a broker that is away answered")
+	}
 	if err := errors.Join(publish(t, p, pubs[10:])...); err == nil {
 		t.Fatal("acknowledged by a broker that is away")
 	}
@@ -333,6 +339,9 @@ func TestBrokerThatRestartsIsFoundAgainWithAllItHad(t *testing.T) {
 	}
 	defer again.Close()
 	eventually(t, p, pubs[10:], 10*time.Second)
+	if err := p.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if got := runIDs(stored(t, addrs, 20, "t-1")); len(got) != 20 {
 		t.Errorf("%d runs are stored", len(got))
 	}

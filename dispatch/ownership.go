@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/plant"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -18,13 +19,9 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 		return ErrStopped
 	}
 	b.forget(shards)
-	owned, err := b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
+	owned, batches, err := b.takeOver(ctx, shards)
 	if err != nil {
-		return fmt.Errorf("acquire shards of database %d: %w", b.number, err)
-	}
-	batches, err := b.d.store.Unpublished(ctx, b.number, owned)
-	if err != nil {
-		return fmt.Errorf("read outbox of database %d: %w", b.number, err)
+		return err
 	}
 	if err := b.d.killed(); err != nil {
 		return err
@@ -34,6 +31,31 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 	b.rouse()
 	b.d.events.Acquired(b.number, shards, len(records))
 	return nil
+}
+
+// takeOver raises the epochs, and reads the outbox only then: a transaction of
+// an older owner may commit until the rise has.
+func (b *database) takeOver(ctx context.Context, shards []task.Shard) (owned []task.Ownership, batches []task.OutboxBatch, err error) {
+	if plant.Bug("outbox-before-bump") {
+		for _, s := range shards {
+			owned = append(owned, task.Ownership{Shard: s})
+		}
+		if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
+			return nil, nil, err
+		}
+		owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
+		return owned, batches, err
+	}
+	if owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner); err != nil {
+		return nil, nil, fmt.Errorf("acquire shards of database %d: %w", b.number, err)
+	}
+	if plant.Bug("take-over-without-outbox") {
+		return owned, nil, nil
+	}
+	if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
+		return nil, nil, fmt.Errorf("read outbox of database %d: %w", b.number, err)
+	}
+	return owned, batches, nil
 }
 
 // install enters what was acquired. From here on the loop claims.

@@ -26,6 +26,10 @@ var known = []struct{ bug, pkg, tests string }{
 	{"offset-before-report", "./client", "TestNoHistory"},
 	{"commit-highest-offset", "./client", "TestNoHistory"},
 	{"lease-from-answer", "./client", "TestLeaseIsCounted"},
+	{"unknown-commit-kept", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
+	{"take-over-without-outbox", "./dispatch", "TestRunOfADispatcherThatDied|TestNothingCommitted"},
+	{"outbox-before-bump", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
+	{"taken-off-before-publish", "./dispatch", "TestShardTakenAnew|TestNothingCommitted"},
 	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
 }
 
