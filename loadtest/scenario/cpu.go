@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"context"
 	"maps"
 	"os"
 	"sync"
@@ -12,8 +11,6 @@ import (
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
-const sampleEvery = time.Second
-
 // measured is a process, or a group of them, that uses processor time.
 type measured interface {
 	PID() int
@@ -21,7 +18,8 @@ type measured interface {
 }
 
 // meter adds up processor time by process. A process that starts again begins
-// at zero; what it used before is kept, but for the last second.
+// at zero; what it used before counts up to the last sample, so there must be one
+// before it is ended.
 type meter struct {
 	sources map[string]measured
 
@@ -60,20 +58,6 @@ func (self) CPUTime() (time.Duration, error) {
 		return 0, err
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
-}
-
-// run samples until ctx ends.
-func (m *meter) run(ctx context.Context) {
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			m.sample()
-		}
-	}
 }
 
 // sample returns what each process has used up to now, since some moment.

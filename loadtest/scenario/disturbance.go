@@ -117,8 +117,9 @@ func (d *disturbed) String() string {
 	return s
 }
 
-// disturb waits for its time, does it, and watches what follows.
-func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, from time.Time) *disturbed {
+// disturb waits for its time, does it, and watches what follows. before is
+// called just before.
+func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
 	if done.err = sleepUntil(ctx, from.Add(d.After)); done.err != nil {
 		return done
@@ -135,6 +136,7 @@ func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, from time.Time
 		return done
 	}
 	done.shards = len(owned)
+	before()
 	done.at = time.Now()
 	watched := make(chan error, 1)
 	go func() { watched <- done.watch(ctx, s, owned) }()

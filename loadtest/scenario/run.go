@@ -171,7 +171,6 @@ func (r *runner) load(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	all.Go(func() { r.meter.run(background) })
 	all.Go(func() { r.tell(background) })
 	all.Go(func() { r.measure(background) })
 	adding := make(chan struct{})
@@ -215,7 +214,7 @@ func (r *runner) disturbAll(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, d := range r.Disturbances {
 		wg.Go(func() {
-			all[i] = d.disturb(ctx, r.stack, r.from)
+			all[i] = d.disturb(ctx, r.stack, r.from, func() { r.meter.sample() })
 			if all[i].err == nil {
 				r.say("%s", all[i])
 			}

@@ -48,18 +48,12 @@ const (
 // Real starts a stack of real parts. When it fails, what had been started is
 // stopped again.
 func Real(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := os.MkdirTemp("", "perceptor-load-")
+	dir, err := scratch(o)
 	if err != nil {
-		return nil, fmt.Errorf("create data directory: %w", err)
+		return nil, err
 	}
-	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir}
-	r.onClose(func(context.Context) error {
-		if o.Keep {
-			o.Progress("data and logs are kept in " + dir)
-			return nil
-		}
-		return os.RemoveAll(dir)
-	})
+	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir.path}
+	r.onClose(dir.close)
 	if err := r.start(ctx); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -79,10 +73,6 @@ type realStack struct {
 }
 
 func (r *realStack) start(ctx context.Context) error {
-	// PostgreSQL may run under another user, who must be able to enter.
-	if err := os.Chmod(r.dir, 0o755); err != nil {
-		return fmt.Errorf("open data directory: %w", err)
-	}
 	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
 	if err := r.startServers(ctx); err != nil {
 		return err
