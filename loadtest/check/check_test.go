@@ -384,6 +384,9 @@ func TestFiguresCountWithinTheWindow(t *testing.T) {
 	if got := f.Lateness.Max(); got < 29_900 || got > 30_100 {
 		t.Errorf("lateness is %d µs, want 30,000", got)
 	}
+	if got := f.LatenessOf[task.OneShot].Max(); got != f.Lateness.Max() || len(f.LatenessOf) != 1 {
+		t.Errorf("lateness of ONE_SHOT is %d µs of %d types, want that of all", got, len(f.LatenessOf))
+	}
 	if got := f.AddTime.Max(); got < 4_990 || got > 5_010 {
 		t.Errorf("add time is %d µs, want 5,000", got)
 	}

@@ -219,7 +219,7 @@ func (k *checking) gather() {
 		k.reply(&k.Replies[i])
 	}
 	for i := range k.runs {
-		k.figures.run(&k.runs[i])
+		k.figures.run(&k.runs[i], k.Add)
 	}
 }
 

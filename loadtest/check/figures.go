@@ -30,6 +30,8 @@ type Figures struct {
 	// Lateness is from scheduled_at to the first call of a handler, in µs, of the
 	// runs scheduled within the window.
 	Lateness *hdrhistogram.Histogram
+	// LatenessOf is the same by type, of those that there were.
+	LatenessOf map[task.Type]*hdrhistogram.Histogram
 	// AddTime is from sending an add to its answer, in µs.
 	AddTime *hdrhistogram.Histogram
 	// Seconds counts by second, from SeriesFrom on, also outside the window.
@@ -67,6 +69,7 @@ func newFigures(cfg Config) Figures {
 	return Figures{
 		cfg:        cfg,
 		Lateness:   hdrhistogram.New(1, longest, digits),
+		LatenessOf: map[task.Type]*hdrhistogram.Histogram{},
 		AddTime:    hdrhistogram.New(1, longest, digits),
 		SeriesFrom: cfg.From.Add(-seriesMargin * time.Second),
 		CaughtUp:   make([]Micros, len(cfg.Spans)),
@@ -117,7 +120,7 @@ func (f *Figures) add(a *Add) {
 	}
 }
 
-func (f *Figures) run(r *run) {
+func (f *Figures) run(r *run, add *Add) {
 	f.Runs++
 	f.Callbacks += int64(len(r.executions))
 	f.Missed += r.missed
@@ -132,12 +135,24 @@ func (f *Figures) run(r *run) {
 	}
 	if f.within(at) {
 		record(f.Lateness, late)
+		if add != nil {
+			record(f.latenessOf(add.Type), late)
+		}
 	}
 	for i, span := range f.cfg.Spans {
 		if span.holds(at) {
 			f.CaughtUp[i] = max(f.CaughtUp[i], r.first)
 		}
 	}
+}
+
+func (f *Figures) latenessOf(t task.Type) *hdrhistogram.Histogram {
+	h := f.LatenessOf[t]
+	if h == nil {
+		h = hdrhistogram.New(1, longest, digits)
+		f.LatenessOf[t] = h
+	}
+	return h
 }
 
 func (f *Figures) reply(p *Reply, failed bool) {

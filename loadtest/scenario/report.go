@@ -16,6 +16,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
 )
 
 // Report is what a run found. Rates, lateness and processor time are those of
@@ -34,6 +35,8 @@ type Report struct {
 
 	// LatenessMs is from scheduled_at to the first call of a handler.
 	LatenessMs Quantiles `json:"lateness_ms"`
+	// LatenessByType is the same for each type that there was.
+	LatenessByType map[string]Quantiles `json:"lateness_ms_by_type"`
 	// AddMs is from sending an add to its answer.
 	AddMs Quantiles `json:"add_ms"`
 
@@ -126,12 +129,16 @@ func (r *runner) report(res check.Result) *Report {
 		CallbacksPerS: round(float64(f.Window.Callbacks) / seconds), ResultsPerS: round(float64(f.Window.Results) / seconds),
 		CyclesPerS: round(float64(f.Window.Cycles) / seconds),
 		LatenessMs: quantiles(f.Lateness), AddMs: quantiles(f.AddTime),
-		CPUs: map[string]float64{}, CPUUsPerCycle: map[string]float64{},
+		LatenessByType: map[string]Quantiles{},
+		CPUs:           map[string]float64{}, CPUUsPerCycle: map[string]float64{},
 		Violations: res.Violations, Examples: res.Examples,
 		Tasks: f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed,
 		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: milliseconds(r.adder.Behind()),
 		Series: series(f), Complete: !r.quiet.IsZero() && r.final, Seed: r.Seed, Begin: r.begin.UTC(),
 		Machine: machine(), Versions: r.versions(), Commit: commit(), CommandLine: strings.Join(r.CommandLine, " "),
+	}
+	for t, h := range f.LatenessOf {
+		rep.LatenessByType[strings.ToLower(t.String())] = quantiles(h)
 	}
 	rep.cost(r.cpu, f.Window.Cycles)
 	for i, d := range r.disturbed {
@@ -257,6 +264,12 @@ func (rep *Report) WriteTable(w io.Writer) error {
 	row("callbacks/s", "%.0f   (%d of %d were repeats)", rep.CallbacksPerS, rep.Callbacks-rep.Runs, rep.Callbacks)
 	row("results/s", "%.0f", rep.ResultsPerS)
 	row("lateness ms", "%s", rep.LatenessMs)
+	for _, t := range task.Types {
+		name := strings.ToLower(t.String())
+		if q, ok := rep.LatenessByType[name]; ok && len(rep.LatenessByType) > 1 {
+			row("  "+name, "%s", q)
+		}
+	}
 	row("add ms", "%s", rep.AddMs)
 	rep.writeCPU(&b, row)
 	for _, d := range rep.Disturbances {

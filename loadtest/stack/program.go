@@ -205,23 +205,24 @@ func (p *program) CPUTime() (time.Duration, error) {
 		return 0, err
 	}
 	if p.tree {
-		return treeTime(process.PID())
+		return treeTime(process.PID(), 2) // postgres and its backends
 	}
 	return subprocess.CPUTime(process.PID())
 }
 
-// treeTime adds up the processor time of a process and its descendants.
-func treeTime(pid int) (time.Duration, error) {
+// treeTime adds up the processor time of a process and its descendants, down to
+// depth generations: every look for children reads the whole process table.
+func treeTime(pid, depth int) (time.Duration, error) {
 	total, err := subprocess.CPUTime(pid)
-	if err != nil {
-		return 0, err
+	if err != nil || depth == 0 {
+		return total, err
 	}
 	children, err := subprocess.Children(pid)
 	if err != nil {
 		return 0, err
 	}
 	for _, child := range children {
-		if used, err := treeTime(child); err == nil {
+		if used, err := treeTime(child, depth-1); err == nil {
 			total += used // else it ended meanwhile, and its parent has its time
 		}
 	}
