@@ -138,6 +138,7 @@ func (m *member) planStep(owners map[int]string) step {
 }
 
 func (m *member) planned(p plan, moved int) {
+	m.generation, m.planner.pending = p.Generation, time.Time{}
 	m.counts.Plans++
 	m.counts.Moves += int64(moved)
 	m.log.Info("assign: planned", "generation", p.Generation, "members", len(byOwner(p.Owners)), "moved", moved)

@@ -386,6 +386,9 @@ func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	paused, awake := c.byHand("paused"), c.byHand("awake")
 	both := func(owner *member) map[int]string { return map[int]string{0: owner.id, 1: owner.id} }
 	c.take(paused, paused.planStep(both(paused)))
+	if paused.generation != 1 {
+		t.Errorf("generation %d before the own plan has been read back", paused.generation)
+	}
 	c.take(paused, paused.readStep(time.Now()))
 	c.take(awake, awake.readStep(time.Now()))
 	c.take(awake, awake.planStep(both(awake)))
@@ -407,6 +410,36 @@ func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	c.take(awake, awake.writeStep(nil, []int{0, 1}))
 	if held := awake.hold.held(); !slices.Equal(held, []int{0, 1}) {
 		t.Errorf("held %v", held)
+	}
+}
+
+// A recorder notes the requests that go to ZooKeeper.
+type recorder struct {
+	net.Conn
+	requests *[]string
+}
+
+func (r recorder) Write(p []byte) (int, error) {
+	*r.requests = append(*r.requests, string(p))
+	return r.Conn.Write(p)
+}
+
+func TestThePlanIsReadBeforeTheMembersAndTheirNodesLast(t *testing.T) {
+	var requests []string
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), func(cfg *Config) {
+		cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return recorder{conn, &requests}, err
+		}
+	})
+	m := c.byHand("a")
+	m.sess.close() // no pings any more
+	all := strings.Join(requests, "\n")
+	last := func(what string) int { return strings.LastIndex(all, what) }
+	order := []int{last(c.path("plan")), last(c.path("members")), last(c.path("leaving")), last(c.path("members", m.node))}
+	order[1] = strings.LastIndex(all[:order[2]], c.path("members"))
+	if !slices.IsSorted(order) || order[0] < 0 {
+		t.Errorf("plan, members, leaving, node were asked for at %v", order)
 	}
 }
 
