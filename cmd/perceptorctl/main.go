@@ -1,8 +1,14 @@
-// Command perceptorctl is for operators: tenants, tokens, tasks, migrations.
+// Command perceptorctl is for operators and for trying things out: tenants,
+// tokens, tasks, migrations, who owns which shard, and what is wrong.
+//
+// Commands about tenants, tokens and tasks call the API; migrate, shard and
+// doctor, and `token create --direct`, go to the servers themselves and need the
+// configuration of the programs.
 package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,8 +17,40 @@ import (
 
 func main() { os.Exit(cli.Main(newCommand())) }
 
+// ctl is what the commands share: the flags of all of them.
+type ctl struct {
+	address, token, tokenFile string
+	tls                       bool
+	caFile                    string
+	output                    string
+	timeout                   time.Duration
+}
+
 func newCommand() *cobra.Command {
-	root := &cobra.Command{Use: "perceptorctl", Short: "Operate Perceptor"}
-	root.AddCommand(cli.VersionCommand())
+	c := &ctl{}
+	root := &cobra.Command{
+		Use:   "perceptorctl",
+		Short: "Operate Perceptor",
+		Long: "Operate Perceptor. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 conflict with what\n" +
+			"exists, 5 unavailable. Errors go to standard error, with a hint where there is one.",
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
+	f.StringVar(&c.token, "token", "", "token to call the API with; also PERCEPTOR_TOKEN")
+	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
+	f.BoolVar(&c.tls, "tls", false, "encrypt the connection to the API")
+	f.StringVar(&c.caFile, "tls-ca-file", "", "certificates that the API's is signed by; implies --tls. Default: the system's")
+	f.StringVarP(&c.output, "output", "o", "table", "table or json")
+	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
+	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.migrateCommand(), c.shardCommand(), c.doctorCommand(), cli.VersionCommand())
 	return root
+}
+
+// group is a command that only has others below it.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return cli.Usagef("%s needs a command", cmd.CommandPath())
+	}}
+	cmd.AddCommand(commands...)
+	return cmd
 }

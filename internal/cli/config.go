@@ -12,13 +12,13 @@ import (
 // errPrinted ends a command that has printed its configuration.
 var errPrinted = errors.New("printed")
 
-// ConfigFlags adds the flags of the configuration to a command that runs f with
-// what was loaded and found valid.
-func ConfigFlags(cmd *cobra.Command, needs config.Need, f func(cmd *cobra.Command, c *config.Config) error) {
+// ConfigFlags adds the flags of the configuration, or those of some sections, to
+// a command that runs f with what was loaded and found valid.
+func ConfigFlags(cmd *cobra.Command, needs config.Need, f func(cmd *cobra.Command, c *config.Config) error, sections ...string) {
 	flags := cmd.Flags()
 	file := flags.String("config", "", "configuration file (YAML); also "+config.FileVariable)
 	show := flags.Bool("print-config", false, "print the effective configuration, with the origin of each value, and end")
-	config.Register(flags)
+	config.Register(flags, sections...)
 	flags.SortFlags = false
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := loadConfig(cmd, *file, needs, *show)

@@ -37,9 +37,12 @@ type Loaded struct {
 	origins map[string]string
 }
 
-// Register adds a flag for every key.
-func Register(flags *pflag.FlagSet) {
+// Register adds a flag for every key, or for those of some sections.
+func Register(flags *pflag.FlagSet, sections ...string) {
 	for _, k := range keys {
+		if top, _, _ := strings.Cut(k.Name, "."); len(sections) > 0 && !slices.Contains(sections, top) {
+			continue
+		}
 		usage := strings.ReplaceAll(k.Doc, "`", "")
 		if k.Default != "" {
 			usage += " Default: " + k.Default + "."

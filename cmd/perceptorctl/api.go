@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/task"
+)
+
+// maxAnswerBytes bounds an answer.
+const maxAnswerBytes = 320 << 20
+
+// withAPI connects, runs f within the timeout and makes its error one for people.
+func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return err
+	}
+	creds, err := c.credentials()
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
+	if err != nil {
+		return cli.Usagef("--address: %q is not host:port: %v", c.address, err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing depends on it
+	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+	defer cancel()
+	return c.explain(f(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret), conn))
+}
+
+// secret returns the token to call with.
+func (c *ctl) secret() (string, error) {
+	secret := c.token
+	switch {
+	case secret != "" && c.tokenFile != "":
+		return "", cli.Usagef("--token and --token-file are both given")
+	case c.tokenFile != "":
+		text, err := os.ReadFile(c.tokenFile)
+		if err != nil {
+			return "", cli.Usagef("--token-file: %v", err)
+		}
+		secret = strings.TrimSpace(string(text))
+	case secret == "":
+		secret = os.Getenv("PERCEPTOR_TOKEN")
+	}
+	if secret == "" {
+		return "", &cli.Error{Code: cli.Usage, Err: errors.New("a token is needed"), Hint: tokenHint}
+	}
+	if strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", cli.Usagef("the token has characters that no token has")
+	}
+	return secret, nil
+}
+
+const (
+	tokenHint = "give it with --token-file, --token or PERCEPTOR_TOKEN; the first admin token is made by: perceptorctl token create --admin --direct"
+	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant"
+)
+
+func (c *ctl) credentials() (credentials.TransportCredentials, error) {
+	if !c.tls && c.caFile == "" {
+		return insecure.NewCredentials(), nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		text, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, cli.Usagef("--tls-ca-file: %v", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(text) {
+			return nil, cli.Usagef("--tls-ca-file: %s holds no certificate", c.caFile)
+		}
+	}
+	return credentials.NewTLS(conf), nil
+}
+
+// explain gives an answer of the API its exit code and a hint.
+func (c *ctl) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *cli.Error
+	st, ok := status.FromError(err)
+	if errors.As(err, &known) || !ok {
+		return err
+	}
+	e := &cli.Error{Code: cli.Failure, Err: errors.New(textOf(st))}
+	switch st.Code() {
+	case codes.InvalidArgument, codes.OutOfRange:
+		e.Code = cli.Usage
+		e.Hint = "the API refused the values; docs of each field are in proto/perceptor/v1"
+	case codes.NotFound:
+		e.Code = cli.NotFound
+	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
+		e.Code = cli.Conflict
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("is taskd running at %s? --address or PERCEPTOR_ADDRESS say where it is", c.address)
+	case codes.Unauthenticated:
+		e.Hint = tokenHint
+	case codes.PermissionDenied:
+		e.Hint = scopeHint
+	}
+	return e
+}
+
+// textOf is the message of a status with the fields that it is about.
+func textOf(st *status.Status) string {
+	text := st.Message()
+	for _, d := range st.Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range bad.FieldViolations {
+				if !strings.Contains(text, v.Field) {
+					text += "; " + v.Field + ": " + v.Description
+				}
+			}
+		}
+	}
+	return text
+}
+
+// domainError gives an error of a store its exit code.
+func domainError(err error) error {
+	if err == nil {
+		return nil
+	}
+	code := cli.Failure
+	switch task.CodeOf(err) {
+	case task.InvalidArgument:
+		code = cli.Usage
+	case task.NotFound:
+		code = cli.NotFound
+	case task.AlreadyExists, task.FailedPrecondition:
+		code = cli.Conflict
+	case task.Unavailable:
+		code = cli.Unavailable
+	}
+	return &cli.Error{Code: code, Err: err}
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	"github.com/perceptor/perceptor/migrations"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) migrateCommand() *cobra.Command {
+	return group("migrate", "The schema of the databases: up, status", c.migrateUp(), c.migrateStatus())
+}
+
+func (c *ctl) migrateUp() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "up", Short: "Bring every database up to date", Args: cobra.NoArgs,
+		Long: "Bring every database up to date. Safe to run twice, and from several places at once. It has no time limit.",
+	}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		cluster, err := node.OpenCluster(cmd.Context(), conf, "perceptorctl")
+		if err != nil {
+			return err
+		}
+		defer cluster.Close()
+		err = cluster.Migrate(cmd.Context(), func(d, applied int) {
+			fmt.Fprintf(cmd.OutOrStdout(), "database %2d: %d versions applied, now at %d\n", d, applied, migrations.Latest())
+		})
+		if err != nil {
+			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run it again when the server answers"}
+		}
+		return nil
+	}, "postgres")
+	return cmd
+}
+
+func (c *ctl) migrateStatus() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show the schema version of every database", Args: cobra.NoArgs}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+		if err != nil {
+			return err
+		}
+		defer cluster.Close()
+		states := versions(ctx, cluster)
+		if err := c.showVersions(cmd, states); err != nil {
+			return err
+		}
+		return verdict(states)
+	}, "postgres")
+	return cmd
+}
+
+// version is the state of one database.
+type version struct {
+	Database int    `json:"database"`
+	Address  string `json:"address"`
+	Version  int64  `json:"version"`
+	Wanted   int64  `json:"wanted"`
+	State    string `json:"state"`
+	Error    string `json:"error,omitempty"`
+}
+
+func versions(ctx context.Context, cluster *store.Cluster) []version {
+	states := make([]version, task.Databases)
+	var asking sync.WaitGroup
+	for d := range states {
+		asking.Go(func() {
+			s := version{Database: d, Address: cluster.Address(d), Wanted: migrations.Latest(), State: "current"}
+			v, err := migrations.Version(ctx, cluster.Pool(d).Config().ConnConfig, store.SchemaName(d))
+			switch s.Version = v; {
+			case err != nil:
+				s.State, s.Error = "away", err.Error()
+			case v < s.Wanted:
+				s.State = "behind"
+			case v > s.Wanted:
+				s.State = "ahead"
+			}
+			states[d] = s
+		})
+	}
+	asking.Wait()
+	return states
+}
+
+func (c *ctl) showVersions(cmd *cobra.Command, states []version) error {
+	if c.output == "json" {
+		return writeJSON(cmd.OutOrStdout(), states)
+	}
+	t := &table{head: []string{"DATABASE", "VERSION", "WANTED", "STATE", "ADDRESS"}}
+	for _, s := range states {
+		t.add(strconv.Itoa(s.Database), strconv.FormatInt(s.Version, 10), strconv.FormatInt(s.Wanted, 10), s.State, s.Address)
+	}
+	return t.write(cmd.OutOrStdout())
+}
+
+// verdict is an error unless all are current.
+func verdict(states []version) error {
+	counts, first := map[string]int{}, ""
+	for _, s := range states {
+		counts[s.State]++
+		if first == "" {
+			first = s.Error
+		}
+	}
+	switch {
+	case counts["away"] > 0:
+		return &cli.Error{Code: cli.Unavailable, Err: fmt.Errorf("%d of %d databases do not answer: %s", counts["away"], len(states), first)}
+	case counts["behind"] > 0:
+		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d of %d databases are behind", counts["behind"], len(states)), Hint: "run perceptorctl migrate up"}
+	case counts["ahead"] > 0:
+		return &cli.Error{Code: cli.Failure, Err: errors.New("the databases are newer than this program"), Hint: "use a newer perceptorctl"}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+)
+
+func (c *ctl) checkOutput() error {
+	if c.output != "table" && c.output != "json" {
+		return cli.Usagef("--output: %q is neither table nor json", c.output)
+	}
+	return nil
+}
+
+// table is a list of rows under a head.
+type table struct {
+	head []string
+	rows [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) write(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(t.head, "\t"))
+	for _, r := range t.rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t"))
+	}
+	return tw.Flush()
+}
+
+// show prints a message as JSON, or the table.
+func (c *ctl) show(cmd *cobra.Command, m proto.Message, t func() *table) error {
+	if c.output != "json" {
+		return t().write(cmd.OutOrStdout())
+	}
+	// The library varies its white space at random; a stable form serves scripts.
+	compact, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return writeJSON(cmd.OutOrStdout(), json.RawMessage(compact))
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func timeCell(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return t.AsTime().Format("2006-01-02T15:04:05.000Z")
+}
+
+func durationCell(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return d.AsDuration().String()
+}
+
+func textCell(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// instant reads RFC 3339, or a distance from now such as +90s.
+func instant(flag, text string) (*timestamppb.Timestamp, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if after, ok := strings.CutPrefix(text, "+"); ok {
+		d, err := time.ParseDuration(after)
+		if err != nil {
+			return nil, cli.Usagef("--%s: %q is not a duration after the plus sign", flag, text)
+		}
+		return timestamppb.New(time.Now().Add(d)), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil, cli.Usagef("--%s: %q is neither an instant such as 2026-01-31T12:00:00Z nor a distance from now such as +90s", flag, text)
+	}
+	return timestamppb.New(t), nil
+}
+
+// duration is nil for 0: the default.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) shardCommand() *cobra.Command {
+	return group("shard", "Shards: list", c.shardList())
+}
+
+// shard is who owns one.
+type shard struct {
+	Shard      int    `json:"shard"`
+	Database   int    `json:"database"`
+	Owner      string `json:"owner"`
+	Epoch      int64  `json:"epoch"`
+	HintAddr   string `json:"hintAddress,omitempty"`
+	AcquiredAt string `json:"acquiredAt,omitempty"`
+}
+
+func (c *ctl) shardList() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{Use: "list", Short: "Show who owns which shards", Args: cobra.NoArgs}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		list, err := readOwners(ctx, conf)
+		if len(list) == 0 && err != nil {
+			return &cli.Error{Code: cli.Unavailable, Err: err}
+		}
+		if c.output == "json" {
+			err = errors.Join(err, writeJSON(cmd.OutOrStdout(), list))
+		} else {
+			err = errors.Join(err, shardTable(list, all).write(cmd.OutOrStdout()))
+		}
+		return err
+	}, "postgres")
+	cmd.Flags().BoolVar(&all, "all", false, "a line for each shard, instead of one for neighbours with the same owner")
+	return cmd
+}
+
+// readOwners returns the shards of all databases that answer, by number.
+func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
+	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	if err != nil {
+		return nil, err
+	}
+	defer cluster.Close()
+	store := shards.New(cluster, shards.Config{})
+	var asking sync.WaitGroup
+	lists, errs := make([][]shards.ItemOwner, task.Databases), make([]error, task.Databases)
+	for d := range task.Databases {
+		asking.Go(func() {
+			if lists[d], errs[d] = store.Owners(ctx, d); errs[d] != nil {
+				errs[d] = fmt.Errorf("database %d at %s: %w", d, cluster.Address(d), errs[d])
+			}
+		})
+	}
+	asking.Wait()
+	var all []shard
+	for d, list := range lists {
+		for _, i := range list {
+			if i.Item < task.Shards {
+				all = append(all, shardOf(d, i))
+			}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+func shardOf(d int, i shards.ItemOwner) shard {
+	s := shard{Shard: i.Item, Database: d, Owner: i.Name, Epoch: i.Epoch, HintAddr: i.HintAddr}
+	if i.AcquiredAt > 0 {
+		s.AcquiredAt = i.AcquiredAt.String()
+	}
+	return s
+}
+
+func shardTable(list []shard, all bool) *table {
+	t := &table{head: []string{"SHARDS", "COUNT", "OWNER", "EPOCHS", "HINTS", "SINCE"}}
+	for i := 0; i < len(list); {
+		first, last := list[i], list[i]
+		low, high := first.Epoch, first.Epoch
+		n := 1
+		for ; !all && i+n < len(list) && list[i+n].Owner == first.Owner && list[i+n].Shard == last.Shard+1; n++ {
+			last = list[i+n]
+			low, high = min(low, last.Epoch), max(high, last.Epoch)
+		}
+		t.add(span(first.Shard, last.Shard), strconv.Itoa(n), textCell(first.Owner), span64(low, high), textCell(first.HintAddr), textCell(first.AcquiredAt))
+		i += n
+	}
+	return t
+}
+
+func span(a, b int) string { return span64(int64(a), int64(b)) }
+
+func span64(a, b int64) string {
+	if a == b {
+		return strconv.FormatInt(a, 10)
+	}
+	return fmt.Sprintf("%d-%d", a, b)
+}

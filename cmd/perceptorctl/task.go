@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+func (c *ctl) taskCommand() *cobra.Command {
+	api := perceptorv1.NewTaskServiceClient
+	return group("task", "Tasks: add, get, list, cancel, pause, resume",
+		c.taskAdd(),
+		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
+		}),
+		c.taskList(),
+		c.oneTask("cancel", "End a task; no new run is claimed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
+		}),
+		c.oneTask("pause", "Claim no new runs of a task until it is resumed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+			return api(conn).PauseTask(ctx, &perceptorv1.PauseTaskRequest{Id: id})
+		}),
+		c.oneTask("resume", "Claim runs of a paused task again", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: id})
+		}),
+	)
+}
+
+// oneTask is a command about the task with an id.
+func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.ClientConn, int64) (*perceptorv1.Task, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " ID", Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return cli.Usagef("%q is not a task id", args[0])
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				t, err := call(ctx, conn, id)
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, t, func() *table { return taskDetails(t) })
+			})
+		},
+	}
+}
+
+func (c *ctl) taskList() *cobra.Command {
+	p := &pages{}
+	r := &perceptorv1.ListTasksRequest{}
+	var typ, state string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List tasks; without --state those that have not ended", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if r.Type, err = taskType(typ); err != nil {
+				return err
+			}
+			if r.State, err = taskState(state); err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				api, all := perceptorv1.NewTaskServiceClient(conn), &perceptorv1.ListTasksResponse{}
+				err := p.each(func(size int32, token string) (int, string, error) {
+					r.PageSize, r.PageToken = size, token
+					page, err := api.ListTasks(ctx, r)
+					all.Tasks = append(all.Tasks, page.GetTasks()...)
+					all.NextPageToken = page.GetNextPageToken()
+					return len(page.GetTasks()), page.GetNextPageToken(), err
+				})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, all, func() *table { return taskTable(all.Tasks...) })
+			})
+		},
+	}
+	p.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&r.Kind, "kind", "", "only tasks of this kind")
+	f.StringVar(&typ, "type", "", "only tasks of this type: one-shot, non-blocking or blocking")
+	f.StringVar(&state, "state", "", "only tasks in this state: scheduled, running, completed, cancelled or failed")
+	return cmd
+}
+
+// enumWord turns one-shot into ONE_SHOT.
+func enumWord(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
+
+func taskType(s string) (perceptorv1.Task_Type, error) {
+	n, ok := perceptorv1.Task_Type_value[enumWord(s)]
+	if s != "" && (!ok || n == 0) {
+		return 0, cli.Usagef("--type: %q is not one of one-shot, non-blocking, blocking", s)
+	}
+	return perceptorv1.Task_Type(n), nil
+}
+
+func taskState(s string) (perceptorv1.Task_State, error) {
+	n, ok := perceptorv1.Task_State_value[enumWord(s)]
+	if s != "" && (!ok || n == 0) {
+		return 0, cli.Usagef("--state: %q is not one of scheduled, running, completed, cancelled, failed", s)
+	}
+	return perceptorv1.Task_State(n), nil
+}
+
+func stateCell(t *perceptorv1.Task) string {
+	if t.Paused {
+		return t.State.String() + " (paused)"
+	}
+	return t.State.String()
+}
+
+func taskTable(tasks ...*perceptorv1.Task) *table {
+	t := &table{head: []string{"ID", "KIND", "TYPE", "STATE", "RUNS", "NEXT", "INTERVAL"}}
+	for _, x := range tasks {
+		t.add(strconv.FormatInt(x.Id, 10), x.Kind, x.Type.String(), stateCell(x), strconv.FormatInt(x.RunCount, 10),
+			timeCell(x.ScheduledTime), durationCell(x.GetInterval()))
+	}
+	return t
+}
+
+// taskDetails lists the fields of one task below each other.
+func taskDetails(x *perceptorv1.Task) *table {
+	t := &table{head: []string{"FIELD", "VALUE"}}
+	t.add("id", strconv.FormatInt(x.Id, 10))
+	t.add("kind", x.Kind)
+	t.add("type", x.Type.String())
+	t.add("state", stateCell(x))
+	t.add("begin", timeCell(x.BeginTime))
+	t.add("end", timeCell(x.EndTime))
+	t.add("interval", durationCell(x.GetInterval()))
+	t.add("runs", runsCell(x))
+	t.add("missed", strconv.FormatInt(x.MissedCount, 10))
+	t.add("scheduled", timeCell(x.ScheduledTime))
+	t.add("due", timeCell(x.DueTime))
+	t.add("attempt", strconv.Itoa(int(x.Attempt)))
+	t.add("open runs", strconv.Itoa(int(x.OpenRunCount)))
+	t.add("ack timeout", durationCell(x.AckTimeout))
+	t.add("give up after", durationCell(x.GiveUpAfter))
+	t.add("retention", durationCell(x.Retention))
+	t.add("created", timeCell(x.CreateTime))
+	t.add("finished", timeCell(x.FinishTime))
+	for _, k := range sortedKeys(x.Params) {
+		t.add("params."+k, x.Params[k])
+	}
+	return t
+}
+
+func runsCell(x *perceptorv1.Task) string {
+	runs := strconv.FormatInt(x.RunCount, 10)
+	if x.MaxCount > 0 {
+		runs += " of " + strconv.FormatInt(x.MaxCount, 10)
+	}
+	return runs
+}

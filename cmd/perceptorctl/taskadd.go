@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// maxTaskFile bounds what is read of a task in JSON.
+const maxTaskFile = 1 << 20
+
+// addFlags are the flags of task add as they were given.
+type addFlags struct {
+	task                                                                  perceptorv1.Task
+	typ, begin, end, file, requestID                                      string
+	interval, ackTimeout, giveUpAfter, retention, initialBackoff, maxBack time.Duration
+	maxAttempts                                                           int32
+	params                                                                []string
+}
+
+func (c *ctl) taskAdd() *cobra.Command {
+	a := &addFlags{}
+	cmd := &cobra.Command{
+		Use: "add", Short: "Add a task", Args: cobra.NoArgs,
+		Example: "  perceptorctl task add --kind welcome-mail --type one-shot --begin +10s --param user=42\n" +
+			"  perceptorctl task add --kind quality-check --type blocking --interval 1h --max-count 1000\n" +
+			"  perceptorctl task add --file task.json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.read(cmd)
+			if err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				added, err := perceptorv1.NewTaskServiceClient(conn).AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, added, func() *table {
+					return &table{head: []string{"ID", "REPLAYED"}, rows: [][]string{{fmt.Sprint(added.Id), fmt.Sprint(added.Replayed)}}}
+				})
+			})
+		},
+	}
+	a.flags(cmd)
+	return cmd
+}
+
+func (a *addFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&a.task.Kind, "kind", "", "name of the handler")
+	f.StringVar(&a.typ, "type", "", "one-shot, non-blocking or blocking")
+	f.StringVar(&a.begin, "begin", "", "first instant of a run: such as 2026-01-31T12:00:00Z, or +10s (default now)")
+	f.StringVar(&a.end, "end", "", "no run is scheduled at or after it (default none)")
+	f.DurationVar(&a.interval, "interval", 0, "distance of the runs")
+	f.Int64Var(&a.task.MaxCount, "max-count", 0, "number of runs after which the task is completed (default no limit)")
+	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
+	f.DurationVar(&a.ackTimeout, "ack-timeout", 0, "how long a run may stay silent (default 1m)")
+	f.DurationVar(&a.giveUpAfter, "give-up-after", 0, "how long after its first claim a silent run is given up (default 24h)")
+	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run is given up (default 5)")
+	f.DurationVar(&a.initialBackoff, "initial-backoff", 0, "distance to the attempt after the first failure (default 1s)")
+	f.DurationVar(&a.maxBack, "max-backoff", 0, "the longest such distance (default 1h)")
+	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run is given up")
+	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default the tenant's)")
+	f.StringVar(&a.file, "file", "", "a task in JSON instead of the other flags; -: standard input")
+	f.StringVar(&a.requestID, "request-id", "", "makes the call safe to repeat: the same id adds once (default random)")
+}
+
+// read returns the task that was asked for.
+func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
+	if a.requestID == "" {
+		a.requestID = rand.Text()
+	}
+	if a.file != "" {
+		if a.task.Kind != "" || a.typ != "" {
+			return nil, cli.Usagef("--file takes the place of --kind, --type and the others")
+		}
+		return readTask(cmd.InOrStdin(), a.file)
+	}
+	t = &a.task
+	if t.Type, err = taskType(a.typ); err != nil {
+		return nil, err
+	}
+	if t.BeginTime, err = instant("begin", a.begin); err != nil {
+		return nil, err
+	}
+	if t.EndTime, err = instant("end", a.end); err != nil {
+		return nil, err
+	}
+	if t.Params, err = readParams(a.params); err != nil {
+		return nil, err
+	}
+	if cmd.Flags().Changed("interval") {
+		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(a.interval)}
+	}
+	if cmd.Flags().Changed("retention") {
+		t.Retention = durationpb.New(a.retention)
+	}
+	t.AckTimeout, t.GiveUpAfter = duration(a.ackTimeout), duration(a.giveUpAfter)
+	if a.maxAttempts != 0 || a.initialBackoff != 0 || a.maxBack != 0 {
+		t.RetryPolicy = &perceptorv1.RetryPolicy{
+			MaxAttempts: a.maxAttempts, InitialBackoff: duration(a.initialBackoff), MaxBackoff: duration(a.maxBack),
+		}
+	}
+	return t, nil
+}
+
+func readParams(list []string) (map[string]string, error) {
+	params := make(map[string]string, len(list))
+	for _, p := range list {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok {
+			return nil, cli.Usagef("--param: %q is not KEY=VALUE", p)
+		}
+		params[k] = v
+	}
+	return params, nil
+}
+
+func readTask(stdin io.Reader, file string) (*perceptorv1.Task, error) {
+	in := stdin
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return nil, cli.Usagef("--file: %v", err)
+		}
+		defer opened.Close() //nolint:errcheck // it was only read
+		in = opened
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxTaskFile))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	t := &perceptorv1.Task{}
+	if err := protojson.Unmarshal(text, t); err != nil {
+		return nil, cli.Usagef("--file: not a task in JSON: %v", err)
+	}
+	return t, nil
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

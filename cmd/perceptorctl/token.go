@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) tokenCommand() *cobra.Command {
+	return group("token", "Tokens: create, list, revoke", c.tokenCreate(), c.tokenList(), c.tokenRevoke())
+}
+
+func (c *ctl) tokenCreate() *cobra.Command {
+	t := &perceptorv1.Token{Scope: perceptorv1.Token_TENANT}
+	var admin, direct bool
+	var expires string
+	cmd := &cobra.Command{
+		Use: "create", Short: "Create a token; its secret is shown once", Args: cobra.NoArgs,
+		Long: "Create a token; its secret is shown once. With --direct the token is written to Postgres itself, with the\n" +
+			"programs' configuration: for the first admin token, when there is none to call the API with.",
+	}
+	create := func(cmd *cobra.Command, conf *config.Config) (err error) {
+		if t.ExpireTime, err = instant("expires", expires); err != nil {
+			return err
+		}
+		if direct {
+			return c.createDirect(cmd, conf, t)
+		}
+		return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			created, err := perceptorv1.NewAdminServiceClient(conn).CreateToken(ctx, &perceptorv1.CreateTokenRequest{Token: t})
+			if err != nil {
+				return err
+			}
+			return c.showSecret(cmd, created)
+		})
+	}
+	cli.ConfigFlags(cmd, 0, create, "postgres")
+	load := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case admin && t.Tenant != "":
+			return cli.Usagef("--admin and --tenant are both given")
+		case !admin && t.Tenant == "":
+			return cli.Usagef("--tenant NAME or --admin is needed")
+		case admin:
+			t.Scope = perceptorv1.Token_ADMIN
+		}
+		if !direct { // the API's side needs no configuration
+			return create(cmd, nil)
+		}
+		return load(cmd, args)
+	}
+	f := cmd.Flags()
+	f.StringVar(&t.Tenant, "tenant", "", "the tenant whose tasks and runs the token is for")
+	f.BoolVar(&admin, "admin", false, "a token for tenants and tokens")
+	f.BoolVar(&direct, "direct", false, "write to Postgres itself instead of calling the API")
+	f.StringVar(&t.Description, "description", "", "what it is used for")
+	f.StringVar(&expires, "expires", "", "when it ends: an instant such as 2026-01-31T12:00:00Z, or +720h (default never)")
+	return cmd
+}
+
+// createDirect makes a token without the API.
+func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptorv1.Token) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	if err := needPostgres(conf); err != nil {
+		return err
+	}
+	if message := task.NameFault(t.Description, 200); t.Description != "" && message != "" {
+		return cli.Usagef("--description: %s", message)
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+	defer cancel()
+	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	want := control.Token{Scope: control.Scope(t.Scope), Tenant: t.Tenant, Description: t.Description, ExpiresAt: task.Never}
+	if t.ExpireTime != nil {
+		want.ExpiresAt = task.At(t.ExpireTime.AsTime())
+	}
+	created, secret, err := control.New(cluster, nil).CreateToken(ctx, want)
+	if err != nil {
+		return domainError(err)
+	}
+	t.Id, t.CreateTime = created.ID, timestamppb.New(created.CreatedAt.Time())
+	return c.showSecret(cmd, &perceptorv1.CreateTokenResponse{Token: t, Secret: secret})
+}
+
+func needPostgres(conf *config.Config) error {
+	if err := conf.Validate(config.NeedPostgres); err != nil {
+		return &cli.Error{Code: cli.Usage, Err: err, Hint: "give --config FILE, PERCEPTOR_CONFIG or --postgres.servers DSN"}
+	}
+	return nil
+}
+
+// showSecret prints the secret alone on standard output, so that it can be
+// taken into a variable, and what it is on standard error.
+func (c *ctl) showSecret(cmd *cobra.Command, r *perceptorv1.CreateTokenResponse) error {
+	if c.output == "json" {
+		return c.show(cmd, r, nil)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "token %s is created; this is its secret, shown once:\n", r.Token.Id)
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), r.Secret)
+	return err
+}
+
+func (c *ctl) tokenList() *cobra.Command {
+	p := &pages{}
+	var tenant string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				api, all := perceptorv1.NewAdminServiceClient(conn), &perceptorv1.ListTokensResponse{}
+				err := p.each(func(size int32, token string) (int, string, error) {
+					page, err := api.ListTokens(ctx, &perceptorv1.ListTokensRequest{Tenant: tenant, PageSize: size, PageToken: token})
+					all.Tokens = append(all.Tokens, page.GetTokens()...)
+					all.NextPageToken = page.GetNextPageToken()
+					return len(page.GetTokens()), page.GetNextPageToken(), err
+				})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, all, func() *table { return tokenTable(all.Tokens...) })
+			})
+		},
+	}
+	p.flags(cmd)
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only those of this tenant")
+	return cmd
+}
+
+func (c *ctl) tokenRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke ID", Short: "Revoke a token; calls with it are refused at most 5 s later", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				t, err := perceptorv1.NewAdminServiceClient(conn).RevokeToken(ctx, &perceptorv1.RevokeTokenRequest{Id: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, t, func() *table { return tokenTable(t) })
+			})
+		},
+	}
+}
+
+func tokenTable(tokens ...*perceptorv1.Token) *table {
+	t := &table{head: []string{"ID", "SCOPE", "TENANT", "CREATED", "EXPIRES", "REVOKED", "DESCRIPTION"}}
+	for _, x := range tokens {
+		t.add(x.Id, x.Scope.String(), textCell(x.Tenant), timeCell(x.CreateTime), timeCell(x.ExpireTime), timeCell(x.RevokeTime), textCell(x.Description))
+	}
+	return t
+}
