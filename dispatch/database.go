@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -214,7 +215,7 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 		b.fired.Store(now.UnixNano())
 	}
 	b.d.courier.submit(records)
-	b.d.events.Claimed(b.number, st.form, c, now.Sub(start))
+	b.d.events.Claimed(b.number, cmp.Or(c.Form, st.form), c, now.Sub(start))
 	if len(parts) > 0 {
 		b.d.events.TookOff(b.number, len(parts))
 	}

@@ -21,6 +21,8 @@ type fakeStore struct {
 	fault func(task.ClaimRequest) commitFault
 	// refuseTakeOff makes TakeOff and Release fail.
 	refuseTakeOff atomic.Bool
+	// unreadable makes so many readings of the outbox fail.
+	unreadable atomic.Int32
 
 	dbs [task.Databases]chan struct{} // each database's lock
 
@@ -114,6 +116,9 @@ func (s *fakeStore) Acquire(ctx context.Context, db int, shards []task.Shard, _ 
 }
 
 func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Ownership) ([]task.OutboxBatch, error) {
+	if s.unreadable.Add(-1) >= 0 {
+		return nil, errRolledBack
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var batches []task.OutboxBatch

@@ -126,7 +126,7 @@ func (b *database) release(ctx context.Context, shards []task.Shard) error {
 		b.end()
 		b.settled(ctx, owned)
 	}
-	last, cancelLast := context.WithTimeout(last, b.d.cfg.StoreTimeout)
+	last, cancelLast := context.WithTimeout(last, b.d.cfg.ReleaseTimeout)
 	defer cancelLast()
 	return b.letGo(last, owned)
 }

@@ -27,6 +27,11 @@ type planner struct {
 	rangeRows  int
 	peekedAt   time.Time
 
+	// The last hint came at hintedAt and was for hinted.
+	hinted, hintedAt time.Time
+	// A range claim met a lock; until cappedUntil claims take the other form.
+	cappedUntil time.Time
+
 	// The last claim began at claimedAt; they take about took and bring records
 	// of about recordBytes. The last one that moved rows was at firedAt.
 	claimedAt, firedAt time.Time
@@ -157,7 +162,7 @@ func (p *planner) claim(now time.Time, s situation) step {
 		rows = min(rows, probeRows)
 	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, rows: max(rows, 1)}
-	if !s.gone && p.dbTime(now) <= p.rangeUntil && p.rangeRows <= st.rows {
+	if !s.gone && p.dbTime(now) <= p.rangeUntil && p.rangeRows <= st.rows && !now.Before(p.cappedUntil) {
 		st.form = task.RangeForm
 	}
 	if !now.Before(p.sweepAt) {
@@ -201,6 +206,7 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 	if p.clock != 0 {
 		at = p.localTime(i)
 	}
+	p.hinted, p.hintedAt = at, now
 	if p.dueAt.IsZero() || at.Before(p.dueAt) {
 		p.dueAt = at
 	}
@@ -211,6 +217,9 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
 	p.ok()
 	p.again = c.More
+	if st.form == task.RangeForm && c.Form == task.CappedForm {
+		p.cappedUntil = now.Add(p.cfg.SweepEvery)
+	}
 	if p.clock == 0 || c.Now < p.clock {
 		p.setClock(start, now, c.Now)
 	}
@@ -266,6 +275,9 @@ func (p *planner) peeked(start, now time.Time, k task.Peek) {
 	p.peekedAt = now
 	p.rangeUntil, p.rangeRows = k.Now.Add(p.window()), k.Rows
 	p.dueAt = time.Time{}
+	if !p.hintedAt.Before(start) { // the look may not have seen it
+		p.dueAt = p.hinted
+	}
 	every := p.cfg.MaxSleep
 	if now.Sub(p.firedAt) < quiet {
 		every = p.cfg.LookEvery
@@ -274,7 +286,7 @@ func (p *planner) peeked(start, now time.Time, k task.Peek) {
 	if k.Next == task.Never {
 		return
 	}
-	if at := p.localTime(k.Next); at.Before(p.lookAt) {
+	if at := p.localTime(k.Next); at.Before(p.lookAt) && (p.dueAt.IsZero() || at.Before(p.dueAt)) {
 		p.dueAt = at
 	}
 }

@@ -43,6 +43,14 @@ func TestNextStep(t *testing.T) {
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
 		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
+		{"a hint that came during a look counts", func(p *planner, _ *situation) {
+			p.hint(at(50), db(60))
+			p.peeked(at(50), at(55), task.Peek{Now: db(50), Next: db(900)})
+		}, 60, claim, 0},
+		{"a hint from before a look does not", func(p *planner, _ *situation) {
+			p.hint(at(49), db(60))
+			p.peeked(at(50), at(50), task.Peek{Now: db(50), Next: db(900)})
+		}, 60, sleep, 900},
 		{"claims keep their distance", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
 		{"a full batch goes on at once", func(p *planner, _ *situation) {
 			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
@@ -114,6 +122,20 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 			}
 		})
 	}
+	t.Run("after a range claim met a lock", func(t *testing.T) {
+		p := idle()
+		p.claimed(at(100), at(300), step{form: task.RangeForm}, &task.Claim{Now: db(100), Form: task.CappedForm}, 0)
+		for _, ms := range []int{400, 5200, 5400} {
+			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Next: db(ms), Rows: 1})
+			want := task.CappedForm
+			if ms > 5300 {
+				want = task.RangeForm
+			}
+			if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
+				t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
+			}
+		}
+	})
 	t.Run("after a failure", func(t *testing.T) {
 		p := idle()
 		p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300), Rows: 1})

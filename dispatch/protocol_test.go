@@ -249,6 +249,33 @@ func TestAmbiguousAcknowledgementRepeatsTheRecord(t *testing.T) {
 	})
 }
 
+func TestAcquisitionWithoutTheOutboxOwnsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.store.add(id(0, 1), 1, 0, 0)
+		a := w.start("a", func(c *Config, _ *Events) { c.Failpoint = killAt(AfterCommit, 1) })
+		a.acquire(0)
+		<-a.done
+		b := w.start("b", nil)
+		w.store.unreadable.Store(1)
+		w.store.add(id(40, 1), 1, 0, 0)
+		claims := w.store.claimCount()
+		if err := b.Acquire(t.Context(), []task.Shard{0, 1}); err == nil {
+			t.Fatal("acquired without having read the outbox")
+		}
+		time.Sleep(10 * time.Second)
+		if w.store.claimCount() != claims || len(b.Owned()) != 0 {
+			t.Errorf("owns %v, %d claims", b.Owned(), w.store.claimCount()-claims)
+		}
+		b.acquire(0, 1, 40) // of two databases
+		time.Sleep(time.Second)
+		w.checkSettled()
+		if got := b.Owned(); !slices.Equal(got, []task.Shard{0, 1, 40}) {
+			t.Errorf("owns %v", got)
+		}
+		b.stop()
+	})
+}
+
 func TestReleaseWaitsForAcknowledgementsAndTakesOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.wait = 300 * time.Millisecond

@@ -71,6 +71,9 @@ type OutboxPart struct {
 type Claim struct {
 	// Now is the database's clock in the claiming transaction.
 	Now Instant
+	// Form is how it was done: a range claim that meets a lock is done again in
+	// the capped form.
+	Form ClaimForm
 	// Lost are shards whose ownership is no longer the one in the request. If
 	// there are any, nothing was claimed and nothing taken off.
 	Lost []Shard

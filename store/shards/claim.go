@@ -26,6 +26,7 @@ func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		req.Form = task.CappedForm
 		claim, err = s.claim(ctx, req)
 	}
+	claim.Form = req.Form
 	return claim, err
 }
 
