@@ -281,6 +281,22 @@ func TestTasksAreCutByTheirSize(t *testing.T) {
 	}
 }
 
+func TestTaskThatNoCallCanCarryIsRefusedAtOnce(t *testing.T) {
+	s, c := api(t, Config{})
+	huge := Task{Kind: "k", Type: OneShot, Params: map[string]string{"p": strings.Repeat("x", 5<<20)}}
+	if _, err := c.AddTask(t.Context(), huge); !errors.Is(err, ErrInvalidArgument) {
+		t.Errorf("AddTask returned %v", err)
+	}
+	good := Task{Kind: "k", Type: OneShot}
+	results, err := c.AddTasks(t.Context(), []Task{good, huge, good})
+	if err != nil || len(results) != 3 || results[0].Err != nil || !errors.Is(results[1].Err, ErrInvalidArgument) || results[2].Err != nil {
+		t.Errorf("AddTasks returned %v, %v", results, err)
+	}
+	if len(s.tasks) != 2 {
+		t.Errorf("%d tasks were stored; want 2", len(s.tasks))
+	}
+}
+
 func TestTaskComesBackAsItWasGiven(t *testing.T) {
 	_, c := api(t, Config{})
 	at := time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC)

@@ -43,6 +43,9 @@ const (
 	queueAhead = 2 * time.Second
 	leaseAhead = 100 * time.Millisecond
 	firstMean  = 20 * time.Millisecond
+	// maxLeasesAhead, per worker, is for handlers that suddenly become slow: what
+	// is leased here nobody else can run.
+	maxLeasesAhead = 8
 )
 
 func newEngine(l *Listener) *engine {
@@ -157,7 +160,7 @@ func (g *engine) pump() {
 	if g.stopping {
 		return
 	}
-	for len(g.blocking) > 0 && g.starts < g.ahead(leaseAhead) {
+	for len(g.blocking) > 0 && g.starts < min(g.ahead(leaseAhead), maxLeasesAhead*g.l.cfg.Workers) {
 		var e *entry
 		e, g.blocking = pop(g.blocking)
 		g.perform(g.table.begin(nil, e))

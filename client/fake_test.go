@@ -152,7 +152,7 @@ func (s *fakeService) with(f func()) {
 }
 
 // await waits until cond, called under the lock, is true.
-func (s *fakeService) await(t *testing.T, what string, cond func() bool) {
+func (s *fakeService) await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *fakeService) count(key string) func() bool { return func() bool { retur
 
 // bench is a service, a broker and a client, all in this process.
 type bench struct {
-	t       *testing.T
+	t       testing.TB
 	svc     *fakeService
 	address string
 	kafka   *kfake.Cluster
@@ -180,7 +180,7 @@ type bench struct {
 	writer  *kafka.Writer
 }
 
-func setup(t *testing.T, partitions int32) *bench {
+func setup(t testing.TB, partitions int32) *bench {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	if err != nil {
@@ -212,7 +212,7 @@ func newFakeService(brokers []string) *fakeService {
 }
 
 // serve serves s until the test ends and returns its address.
-func serve(t *testing.T, s *fakeService, address string) string {
+func serve(t testing.TB, s *fakeService, address string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -273,7 +273,7 @@ func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveLis
 }
 
 // stop stops the listener and waits for it.
-func (r *liveListener) stop(t *testing.T) {
+func (r *liveListener) stop(t testing.TB) {
 	t.Helper()
 	r.cancel()
 	select {

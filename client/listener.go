@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -34,7 +32,9 @@ type ListenerConfig struct {
 	// then their contexts end. Default: 30 s.
 	StopGrace time.Duration
 	// NoHeartbeats turns off the heartbeats that the listener sends by itself for
-	// handlers that run long; see [Run.Heartbeat].
+	// handlers that run long; see [Run.Heartbeat]. Then a run that takes longer
+	// than its ack_timeout is delivered again, and one of a NonBlocking task holds
+	// up the offsets of its partition.
 	NoHeartbeats bool
 	// Events are called when something happens.
 	Events Events
@@ -128,13 +128,17 @@ func (l *Listener) Run(ctx context.Context) error {
 	groupCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var senders sync.WaitGroup
 	l.engine.runSenders(sendCtx, &senders)
-	var group errgroup.Group
 	consumer := newConsumer(l, d)
-	group.Go(func() error { return consumer.run(ctx, groupCtx) })
-	<-ctx.Done()
-	l.engine.drain(l.cfg.StopGrace)
-	leave()
-	err = group.Wait()
+	left := make(chan error, 1)
+	go func() { left <- consumer.run(ctx, groupCtx) }()
+	select {
+	case <-ctx.Done():
+		l.engine.drain(l.cfg.StopGrace)
+		leave()
+		err = <-left
+	case err = <-left: // it could not begin
+		leave()
+	}
 	stopSending()
 	senders.Wait()
 	l.engine.wait()

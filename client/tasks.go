@@ -36,14 +36,24 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (int64,
 	for _, f := range opts {
 		f(&o)
 	}
-	if o.requestID == "" {
-		return c.addTogether(ctx, t.proto())
+	p := t.proto()
+	if size := proto.Size(p); size > maxBytesPerCall {
+		return 0, tooLarge("AddTask", size)
 	}
-	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t.proto(), RequestId: o.requestID})
+	if o.requestID == "" {
+		return c.addTogether(ctx, p)
+	}
+	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID})
 	if err != nil {
 		return 0, err
 	}
 	return a.GetId(), nil
+}
+
+// tooLarge refuses a task that no call can carry.
+func tooLarge(op string, size int) error {
+	message := fmt.Sprintf("the task has %d bytes; at most %d can be sent", size, maxBytesPerCall)
+	return &Error{Op: op, Kind: ErrInvalidArgument, Message: message, Fields: []FieldError{{Field: "params", Message: message}}}
 }
 
 // AddResult is what became of one task: it has an ID, or an Err (an [*Error]).
@@ -65,6 +75,10 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 	var failed error
 	for n := 0; len(results) < len(tasks); n++ {
 		batch := nextBatch(tasks[len(results):])
+		if size := proto.Size(batch[0]); size > maxBytesPerCall {
+			results = append(results, AddResult{Err: tooLarge("AddTasks", size)})
+			continue
+		}
 		id := o.requestID
 		if len(batch) < len(tasks) {
 			id = fmt.Sprintf("%s-%d", id, n)
