@@ -35,7 +35,8 @@ func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic
 
 func (e *TopicError) Unwrap() error { return e.Err }
 
-// ErrUnknownTenant: the tenant of a record has no topic, as far as is known.
+// ErrUnknownTenant says that the tenant of a record has no topic, as far as is
+// known.
 var ErrUnknownTenant = errors.New("unknown tenant")
 
 // errNoAnswer: the response does not mention the partition.

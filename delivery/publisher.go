@@ -276,7 +276,8 @@ func (p *Publisher) toLeader(ctx context.Context, leader int32, batches []*batch
 			bytes += len(b.set)
 			now = append(now, b)
 		}
-		batches = append(later, p.request(ctx, leader, now, pubs, settle)...)
+		later = append(later, p.request(ctx, leader, now, pubs, settle)...)
+		batches = later
 	}
 }
 

@@ -113,6 +113,14 @@ func (m *member) stop() {
 	}
 }
 
+// ended waits for the end of a member that was stopped, or killed by a failpoint.
+func (m *member) ended() {
+	m.w.t.Helper()
+	if err := <-m.done; err != nil && !errors.Is(err, errKilled) {
+		m.w.t.Errorf("Run: %v", err)
+	}
+}
+
 // killAt makes a failpoint that kills at the nth passage of a point.
 func killAt(at Point, n int) func(context.Context, Point, int) error {
 	var mu sync.Mutex

@@ -32,7 +32,6 @@ func TestNothingCommittedIsEverLost(t *testing.T) {
 
 // history is what happens, in order; each step is followed by a wait.
 type history struct {
-	seed  uint64
 	steps []historyStep
 	// faults of the first claims and answers, by number.
 	claims  []commitFault
@@ -220,7 +219,7 @@ func (m *machine) revive(i int) {
 	if m.members[i].killed() == nil {
 		return
 	}
-	<-m.members[i].done
+	m.members[i].ended()
 	m.begin(i)
 }
 
@@ -253,7 +252,7 @@ func (m *machine) end() string {
 		a.again = false
 		a.mu.Unlock()
 		a.cancel()
-		<-a.done
+		a.ended()
 	}
 	time.Sleep(2 * landsLaterWait)
 	m.store.mu.Lock()
@@ -265,7 +264,7 @@ func (m *machine) end() string {
 	last.tryAcquire(machineShards)
 	time.Sleep(10 * time.Second)
 	last.cancel()
-	<-last.done
+	last.ended()
 	return m.fault()
 }
 

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -198,7 +199,7 @@ func TestClosedRunInTheOutboxIsTakenOffUnpublished(t *testing.T) {
 		w.store.add(id(0, 1), 1, 0, 0)
 		a := w.start("a", func(c *Config, _ *Events) { c.Failpoint = killAt(AfterCommit, 1) })
 		a.acquire(0)
-		<-a.done
+		a.ended()
 		w.store.close(run(id(0, 1), 1))
 		b := w.start("b", nil)
 		b.acquire(0)
@@ -254,7 +255,7 @@ func TestAcquisitionWithoutTheOutboxOwnsNothing(t *testing.T) {
 		w.store.add(id(0, 1), 1, 0, 0)
 		a := w.start("a", func(c *Config, _ *Events) { c.Failpoint = killAt(AfterCommit, 1) })
 		a.acquire(0)
-		<-a.done
+		a.ended()
 		b := w.start("b", nil)
 		w.store.unreadable.Store(1)
 		w.store.add(id(40, 1), 1, 0, 0)
@@ -355,7 +356,7 @@ func TestStopHandsEverythingOverWithinASecond(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 		w.checkSettled()
-		if err := m.Acquire(t.Context(), shards); err != ErrStopped {
+		if err := m.Acquire(t.Context(), shards); !errors.Is(err, ErrStopped) {
 			t.Errorf("acquire after the stop: %v", err)
 		}
 		if err := m.Release(t.Context(), shards); err != nil {
