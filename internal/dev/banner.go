@@ -16,21 +16,22 @@ func (in *installation) banner() {
 	if in.o.Demo {
 		kind = kindOneShot // its handler prints the callback
 	}
-	http := "http://" + in.open.http.Addr().String()
+	at := in.info()
+	http := "http://" + at.HTTP
 	var b strings.Builder
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-10s %s\n", name, value) }
 	fmt.Fprintf(&b, "Perceptor %s, all in one process, ready after %s. Not for production: one copy of everything.\n\n",
 		in.o.Version, time.Since(in.began).Round(10*time.Millisecond))
-	line("gRPC", in.open.grpc.Addr().String())
+	line("gRPC", at.GRPC)
 	line("HTTP", http)
-	line("metrics", "http://"+in.open.ops.Addr().String()+"/metrics")
-	line("Kafka", in.servers.broker)
-	line("Postgres", in.servers.postgres.DSN())
-	line("data", in.dir.path+" ("+kept+")")
+	line("metrics", "http://"+at.Ops+"/metrics")
+	line("Kafka", at.Kafka)
+	line("Postgres", at.Postgres)
+	line("data", at.DataDir+" ("+kept+")")
 	line("tenant", tenantName)
-	line("token", in.token)
-	line("admin", in.admin)
+	line("token", at.Token)
+	line("admin", at.Admin)
 	fmt.Fprintf(&b, "\nAdd a task, in another shell:\n\n  curl -sS %s/v1/tasks -H 'Authorization: Bearer %s' \\\n"+
-		"    -d '{\"kind\":\"%s\",\"type\":\"ONE_SHOT\"}'\n\nCtrl-C stops everything.\n\n", http, in.token, kind)
+		"    -d '{\"kind\":\"%s\",\"type\":\"ONE_SHOT\"}'\n\nCtrl-C stops everything.\n\n", http, at.Token, kind)
 	_, _ = fmt.Fprint(in.o.Out, b.String()) // who does not look needs no answer
 }

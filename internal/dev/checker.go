@@ -173,7 +173,7 @@ func (w *watched) due(at time.Time) int64 {
 	case s == nil || s.begin.After(at):
 		return 0
 	case s.typ == oneShot:
-		return 1 - called
+		return max(1-called, 0)
 	case s.typ == nonBlocking:
 		instants := min(int64(at.Sub(s.begin)/s.interval)+1, s.count+w.missed)
 		return max(instants-called-w.missed, 0)

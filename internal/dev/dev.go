@@ -33,6 +33,17 @@ type Options struct {
 	Log *slog.Logger
 	// Version is shown.
 	Version string
+	// Ready, if set, is called when everything serves. It must not block.
+	Ready func(Info)
+}
+
+// Info says where everything is.
+type Info struct {
+	// GRPC, HTTP, Ops and Kafka are host:port; Postgres is a connection string.
+	GRPC, HTTP, Ops, Kafka, Postgres string
+	// DataDir is where the data is, Token the secret of the tenant demo, Admin
+	// that of an admin token.
+	DataDir, Token, Admin string
 }
 
 const (
@@ -212,6 +223,9 @@ func (in *installation) front(ctx context.Context) error {
 		return err
 	}
 	in.banner()
+	if in.o.Ready != nil {
+		in.o.Ready(in.info())
+	}
 	if in.o.For > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, in.o.For, errTimeIsUp)
@@ -222,6 +236,14 @@ func (in *installation) front(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+func (in *installation) info() Info {
+	return Info{
+		GRPC: in.open.grpc.Addr().String(), HTTP: in.open.http.Addr().String(), Ops: in.open.ops.Addr().String(),
+		Kafka: in.servers.broker, Postgres: in.servers.postgres.DSN(),
+		DataDir: in.dir.path, Token: in.token, Admin: in.admin,
+	}
 }
 
 // errTimeIsUp is the cause of the end when Options.For has passed.

@@ -250,7 +250,10 @@ func (d *Dispatcher) assigned() error {
 // grace period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	behind := []Part{d.dispatch.Run, d.watchOutbox, d.checkTopics}
+	behind := []Part{d.dispatch.Run, d.watchOutbox}
+	if !d.o.Local { // who is alone has one replica of everything, and knows it
+		behind = append(behind, d.checkTopics)
+	}
 	if d.o.Hints != nil {
 		behind = append(behind, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d.dispatch.Hint) })
 	}

@@ -1,0 +1,260 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/client"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// kfake and kafka-go keep timers and connections for a moment after their end.
+		goleak.IgnoreAnyFunction("github.com/segmentio/kafka-go.(*conn).run"),
+		goleak.IgnoreAnyFunction("github.com/segmentio/kafka-go.(*connPool).discover"),
+	)
+}
+
+// output is what people would see.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func options(t *testing.T, out *output) Options {
+	return Options{Out: out, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Version: "test"}
+}
+
+// running starts an installation and returns where it is, and how to stop it.
+func running(t *testing.T, o Options) (Info, func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan Info, 1), make(chan error, 1)
+	o.Ready = func(i Info) { ready <- i }
+	go func() { done <- Run(ctx, o) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case i := <-ready:
+		return i, stop
+	case err := <-done:
+		done <- nil
+		t.Fatal(err)
+	}
+	return Info{}, nil
+}
+
+// placeForData is a directory that PostgreSQL's user can enter.
+func placeForData(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "perceptor-devtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(dir, "data")
+}
+
+func TestDemoCallsBackTasksOfAllTypesWithoutAViolation(t *testing.T) {
+	out := &output{}
+	o := options(t, out)
+	o.Ephemeral, o.Demo, o.For = true, true, 6*time.Second
+	var where Info
+	o.Ready = func(i Info) { where = i }
+	if err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, line := range []string{
+		`(?m)^ONE_SHOT +welcome-mail +run_id=\d+-1 +attempt=1 +late=`, `(?m)^NON_BLOCKING +feedback-watch +run_id=\d+-3 `, `(?m)^BLOCKING +quality-check +run_id=\d+-3 `,
+		`Not for production`, `curl -sS http://127.0.0.1:\d+/v1/tasks -H 'Authorization: Bearer pct_`, `removed at the end`,
+	} {
+		if !regexp.MustCompile(line).MatchString(out.String()) {
+			t.Errorf("nothing matches %s in:\n%s", line, out)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	summary := lines[len(lines)-1]
+	var adds, fires, callbacks, results, violations int
+	if _, err := fmt.Sscanf(summary, "adds=%d fires=%d callbacks=%d results=%d violations=%d", &adds, &fires, &callbacks, &results, &violations); err != nil {
+		t.Fatalf("the last line is %q: %v", summary, err)
+	}
+	// A series has three runs, a single task one.
+	if adds < 4 || fires < adds+4 || callbacks < fires || results < adds+4 || violations != 0 {
+		t.Errorf("got %s", summary)
+	}
+	if _, err := os.Stat(where.DataDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there", where.DataDir)
+	}
+}
+
+func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
+	out := &output{}
+	o := options(t, out)
+	o.DataDir = placeForData(t)
+	first, stop := running(t, o)
+	if first.DataDir != o.DataDir {
+		t.Errorf("data is in %s, want %s", first.DataDir, o.DataDir)
+	}
+	id := addTask(t, first)
+	stop()
+
+	second, _ := running(t, o)
+	if second.Token != first.Token || second.Admin != first.Admin {
+		t.Error("the tokens have changed")
+	}
+	c := dial(t, second)
+	got, err := c.GetTask(t.Context(), id)
+	if err != nil || got.State != client.Scheduled {
+		t.Errorf("the task is gone: %+v, %v", got, err)
+	}
+	for _, probe := range []string{"healthz", "readyz", "metrics"} {
+		res, err := http.Get("http://" + second.Ops + "/" + probe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Errorf("%s answers %s", probe, res.Status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+
+	_, err = openDataDir(o.DataDir)
+	if err == nil || !strings.Contains(err.Error(), "is in use by another taskd dev (pid "+fmt.Sprint(os.Getpid())+")") {
+		t.Errorf("a second user of the directory: got %v", err)
+	}
+}
+
+func dial(t *testing.T, at Info) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{Address: at.GRPC, Token: at.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func addTask(t *testing.T, at Info) int64 {
+	t.Helper()
+	c, err := client.New(client.Config{Address: at.GRPC, Token: at.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // nothing depends on it
+	id, err := c.AddTask(t.Context(), client.Task{Kind: "later", Type: client.OneShot, Begin: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestTakenPortsAreAllNamed(t *testing.T) {
+	var taken [2]int
+	for i := range taken {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		taken[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	o := options(t, &output{})
+	o.DataDir, o.Ports = placeForData(t), Ports{HTTP: taken[0], Postgres: taken[1]}
+	err := Run(t.Context(), o)
+	for _, want := range []string{
+		fmt.Sprintf("port %d on 127.0.0.1 for http is in use", taken[0]), "--http-port",
+		fmt.Sprintf("port %d on 127.0.0.1 for postgres is in use", taken[1]), "--postgres-port",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	if _, err := os.Stat(o.DataDir); !errors.Is(err, os.ErrNotExist) {
+		t.Error("a data directory was made all the same")
+	}
+}
+
+func TestForeignDataDirectoriesAreRefused(t *testing.T) {
+	for name, c := range map[string]struct{ file, text, want string }{
+		"foreign": {"notes.txt", "mine", "is not empty and was not made by taskd dev"},
+		"newer":   {formatName, "perceptor-dev 2\n", `has the format "perceptor-dev 2"`},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openDataDir(dir); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
+		}
+		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+			t.Errorf("%s: something was written", name)
+		}
+	}
+}
+
+func TestEphemeralDataOfKilledProcessesIsRemoved(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	orphan, err := openEphemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan.unlock() // as the end of its process would
+	alive, err := openEphemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(orphan.path); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the orphan is still there")
+	}
+	other, err := openEphemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*dataDir{alive, other} {
+		if _, err := os.Stat(d.path); err != nil {
+			t.Errorf("data in use was removed: %v", err)
+		}
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
