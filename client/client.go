@@ -107,6 +107,15 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
+func (c *Client) closed() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (cfg Config) complete() (Config, error) {
 	setDefault(&cfg.Address, os.Getenv(EnvAddress))
 	setDefault(&cfg.Address, defaultAddress)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -99,8 +100,7 @@ func (s *fakeService) ListTasks(ctx context.Context, q *perceptorv1.ListTasksReq
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var from int
-	fmt.Sscan(q.GetPageToken(), &from)
+	from, _ := strconv.Atoi(q.GetPageToken()) // the first page has no token
 	to := min(from+3, len(s.tasks))
 	a := &perceptorv1.ListTasksResponse{Tasks: s.tasks[from:to]}
 	if to < len(s.tasks) {
@@ -338,7 +338,10 @@ func TestListGoesOverAllPagesAndStopsWhenTold(t *testing.T) {
 	if n != 10 || s.calls["ListTasks"] != 4 {
 		t.Errorf("%d tasks in %d calls", n, s.calls["ListTasks"])
 	}
-	for range c.ListTasks(t.Context(), Filter{}) {
+	for _, err := range c.ListTasks(t.Context(), Filter{}) {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if s.calls["ListTasks"] != 5 {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -118,7 +117,7 @@ func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Co
 		if outer.Err() != nil {
 			return none, fmt.Errorf("perceptor: %s: %w", op, outer.Err())
 		}
-		if errors.Is(err, grpc.ErrClientConnClosing) {
+		if c.closed() {
 			return none, ErrClosed
 		}
 		if !retriable(err) || !sleep(ctx, retryDelay(tries)) {

@@ -18,25 +18,29 @@ func Example() {
 	defer stop()
 	c, err := client.New(client.Config{}) // PERCEPTOR_ADDRESS, PERCEPTOR_TOKEN
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close()
 	if _, err := c.AddTask(ctx, client.Task{
 		Kind: "remind", Type: client.OneShot, Begin: time.Now().Add(time.Hour),
 		Params: map[string]string{"user": "ann"},
 	}); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	l, err := c.NewListener(client.ListenerConfig{})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	l.Handle("remind", func(ctx context.Context, run *client.Run) error {
 		fmt.Println("remind", run.Params["user"], "of", run.RunID())
 		return nil
 	})
 	if err := l.Run(ctx); err != nil { // until Ctrl-C
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 }
 
@@ -61,7 +65,8 @@ func ExampleClient_AddTask_blocking() {
 			fmt.Println(f.Field, f.Message)
 		}
 	case err != nil:
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(id)
 }
@@ -92,7 +97,8 @@ func ExampleClient_ListTasks() {
 	defer c.Close()
 	for t, err := range c.ListTasks(context.Background(), client.Filter{Kind: "quality-check"}) {
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(t.ID, t.State, t.RunCount, t.ScheduledAt)
 	}

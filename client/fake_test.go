@@ -222,7 +222,7 @@ func serve(t testing.TB, s *fakeService, address string) string {
 	perceptorv1.RegisterRunServiceServer(server, s)
 	perceptorv1.RegisterTaskServiceServer(server, s)
 	done := make(chan struct{})
-	go func() { defer close(done); server.Serve(listener) }()
+	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); <-done })
 	return listener.Addr().String()
 }

@@ -38,31 +38,14 @@ import (
 // It knows no clock, goroutine or socket, and is not safe for concurrent use.
 type table struct {
 	active map[task.RunID]*entry
-	past   map[task.RunID]memory
-	// order lists past runs, oldest first, from index first on; an item is stale
-	// when the memory has another number.
-	order  []pastRun
-	first  int
-	number uint64
-	limit  int // of past
-	held   int // arrivals not freed
-	begun  int // active entries that are not queued
+	past   memory // settled runs
+	held   int    // arrivals not freed
+	begun  int    // active entries that are not queued
 }
 
-// memory is what remains of a settled run.
-type memory struct {
-	ran    int32
-	ends   bool
-	number uint64
-}
-
-type pastRun struct {
-	id     task.RunID
-	number uint64
-}
-
+// newTable returns a table that remembers so many settled runs.
 func newTable(limit int) *table {
-	return &table{active: map[task.RunID]*entry{}, past: map[task.RunID]memory{}, limit: limit}
+	return &table{active: map[task.RunID]*entry{}, past: newMemory(limit)}
 }
 
 // phase is where an active run is.
@@ -114,10 +97,6 @@ type arrival struct {
 	done bool
 }
 
-func (a *arrival) attempt() task.Attempt {
-	return task.Attempt{RunID: a.pub.RunID(), Attempt: a.pub.Attempt}
-}
-
 // result is how a handler ended.
 type result struct {
 	failed bool
@@ -163,11 +142,11 @@ func (t *table) arrive(out []action, a *arrival) []action {
 		return t.wait(out, e, a)
 	}
 	before := int32(0)
-	if m, ok := t.past[id]; ok {
+	if m, ok := t.past.runs[id]; ok {
 		if m.ends || a.pub.Attempt <= m.ran || plant.Bug("skip-settled-runs") {
 			return t.release(append(out, action{verb: doSkip, rec: a}), a)
 		}
-		delete(t.past, id)
+		t.past.drop(id)
 		before = m.ran
 	}
 	e := &entry{}
@@ -274,7 +253,7 @@ func (e *entry) orphaned() bool {
 // abandon drops e as if it had never come: nothing of it is committed.
 func (t *table) abandon(e *entry) {
 	delete(t.active, e.rec.pub.RunID())
-	t.remember(e, e.before, false)
+	t.past.note(e.rec.pub.RunID(), e.before, false)
 	t.held -= 1 + len(e.waiting)
 	e.phase, e.waiting, e.best = 0, nil, nil
 }
@@ -382,20 +361,8 @@ func (t *table) settle(out []action, e *entry, ends bool) []action {
 	if !ends && e.best != nil {
 		return t.goOn(out, e, e.rec.pub.Attempt)
 	}
-	t.remember(e, e.rec.pub.Attempt, ends)
+	t.past.note(e.rec.pub.RunID(), e.rec.pub.Attempt, ends)
 	return t.close(out, e)
-}
-
-// remember notes that attempt ran of e is settled; 0: there is nothing to note.
-func (t *table) remember(e *entry, ran int32, ends bool) {
-	if ran == 0 {
-		return
-	}
-	id := e.rec.pub.RunID()
-	t.number++
-	t.past[id] = memory{ran: ran, ends: ends, number: t.number}
-	t.order = append(t.order, pastRun{id, t.number})
-	t.evict()
 }
 
 // forget ends the work on the active record without a trace of it.
@@ -403,7 +370,7 @@ func (t *table) forget(out []action, e *entry) []action {
 	if e.best != nil {
 		return t.goOn(out, e, e.before)
 	}
-	t.remember(e, e.before, false)
+	t.past.note(e.rec.pub.RunID(), e.before, false)
 	return t.close(out, e)
 }
 
@@ -454,23 +421,4 @@ func commit(out []action, a *arrival) []action {
 	}
 	a.done = true
 	return append(out, action{verb: doCommit, rec: a})
-}
-
-// evict forgets the oldest past runs beyond the limit, and drops the stale part
-// of the order.
-func (t *table) evict() {
-	for t.first < len(t.order) {
-		p := t.order[t.first]
-		if m, ok := t.past[p.id]; ok && m.number == p.number {
-			if len(t.past) <= t.limit {
-				break
-			}
-			delete(t.past, p.id)
-		}
-		t.first++
-	}
-	if t.first > len(t.order)/2 {
-		t.order = append(t.order[:0], t.order[t.first:]...)
-		t.first = 0
-	}
 }

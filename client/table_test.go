@@ -365,13 +365,13 @@ func TestMemoryIsBoundedAndForgetsTheOldest(t *testing.T) {
 		settle(n+1, 1)
 		settle(500_000, int32(n)+1) // always among the newest
 	}
-	if len(tab.past) != 10 || len(tab.order) > 40 || tab.held != 0 || len(tab.active) != 0 {
-		t.Errorf("%d remembered, %d ordered, %d held, %d active", len(tab.past), len(tab.order), tab.held, len(tab.active))
+	if len(tab.past.runs) != 10 || len(tab.past.order) > 40 || tab.held != 0 || len(tab.active) != 0 {
+		t.Errorf("%d remembered, %d ordered, %d held, %d active", len(tab.past.runs), len(tab.past.order), tab.held, len(tab.active))
 	}
-	if _, ok := tab.past[task.RunID{Task: task.NewID(500_000, 1), Seq: 1}]; !ok {
+	if _, ok := tab.past.runs[task.RunID{Task: task.NewID(500_000, 1), Seq: 1}]; !ok {
 		t.Error("the newest run was forgotten")
 	}
-	if _, ok := tab.past[task.RunID{Task: task.NewID(1, 1), Seq: 1}]; ok {
+	if _, ok := tab.past.runs[task.RunID{Task: task.NewID(1, 1), Seq: 1}]; ok {
 		t.Error("the oldest run was kept")
 	}
 }

@@ -31,15 +31,15 @@ func (t Type) String() string { return perceptorv1.Task_Type(t).String() }
 type State int
 
 const (
-	// Scheduled: waiting for the next run.
+	// Scheduled means waiting for the next run.
 	Scheduled State = 1
-	// Running: a run is open and no further one may be claimed before it is closed.
+	// Running means that a run is open and no further one may be claimed before it is closed.
 	Running State = 2
-	// Completed: ended as its bounds or its handler said.
+	// Completed means ended as its bounds or its handler said.
 	Completed State = 3
-	// Cancelled: ended by CancelTask.
+	// Cancelled means ended by CancelTask.
 	Cancelled State = 4
-	// Failed: ended because a run was given up.
+	// Failed means ended because a run was given up.
 	Failed State = 5
 )
 
@@ -83,10 +83,10 @@ type Task struct {
 	Retention time.Duration
 }
 
-// NoRetention, as Task.Retention, keeps nothing of a finished task.
+// NoRetention as Task.Retention keeps nothing of a finished task.
 const NoRetention time.Duration = -1
 
-// NoJitter, as RetryPolicy.Jitter, means exact distances.
+// NoJitter as RetryPolicy.Jitter means exact distances.
 const NoJitter float64 = -1
 
 // RetryPolicy says what happens when a handler fails: another attempt follows

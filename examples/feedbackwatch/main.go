@@ -24,9 +24,7 @@ import (
 func main() {
 	hour := flag.Duration("scale", scale(), "how long an hour takes (or set TIME_SCALE)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *hour); err != nil {
+	if err := run(*hour); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -39,7 +37,9 @@ func scale() time.Duration {
 }
 
 // run shows a post to many and returns when it has been deleted.
-func run(ctx context.Context, hour time.Duration) error {
+func run(hour time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	c, err := client.New(client.Config{}) // PERCEPTOR_ADDRESS, PERCEPTOR_TOKEN
 	if err != nil {
 		return err
@@ -52,11 +52,10 @@ func run(ctx context.Context, hour time.Duration) error {
 	feed := &feed{complaints: map[string]int{}, deleted: make(chan string, 1)}
 	watcher := &feedback.Watcher{Contents: feed, TooMany: 30}
 	listener.Handle(feedback.Kind, watcher.Look)
-	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- listener.Run(ctx) }()
 	err = show(ctx, c, feed, hour)
-	cancel()
+	stop()
 	return errors.Join(err, <-done)
 }
 

@@ -25,9 +25,7 @@ func main() {
 	hour := flag.Duration("scale", scale(), "how long an hour takes (or set TIME_SCALE)")
 	posts := flag.Int("posts", 3, "how many posts to publish")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *hour, *posts); err != nil {
+	if err := run(*hour, *posts); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -40,7 +38,9 @@ func scale() time.Duration {
 }
 
 // run publishes posts and returns when all of them have been promoted.
-func run(ctx context.Context, hour time.Duration, posts int) error {
+func run(hour time.Duration, posts int) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	c, err := client.New(client.Config{}) // PERCEPTOR_ADDRESS, PERCEPTOR_TOKEN
 	if err != nil {
 		return err
@@ -53,11 +53,10 @@ func run(ctx context.Context, hour time.Duration, posts int) error {
 	blog := &blog{checks: map[string]int{}, promoted: make(chan string, posts)}
 	checker := &quality.Checker{Contents: blog, Enough: 0.9}
 	listener.Handle(quality.Kind, checker.Check)
-	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- listener.Run(ctx) }()
 	err = publish(ctx, c, blog, hour, posts)
-	cancel()
+	stop()
 	return errors.Join(err, <-done)
 }
 
