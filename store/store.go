@@ -11,7 +11,8 @@
 // Every session sets its own limits: statement_timeout, lock_timeout, and
 // idle_in_transaction_session_timeout, so that a process that stops in the
 // middle of a transaction holds nobody up for long. Plans are generic, and
-// sequential, bitmap, hash and merge plans are off: statements here touch few
+// sequential, bitmap, hash and merge plans are off, and so is what keeps inner
+// sides of joins in memory: statements here touch few
 // rows by key, and the planner's guesses about arrays were measured to cost up
 // to ten times as much when they go wrong.
 package store
@@ -176,7 +177,7 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	p["lock_timeout"] = ms(cfg.LockTimeout)
 	p["idle_in_transaction_session_timeout"] = ms(cfg.IdleInTransaction)
 	p["plan_cache_mode"] = "force_generic_plan"
-	for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin"} {
+	for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin", "material", "memoize"} {
 		p["enable_"+plan] = "off"
 	}
 	p["jit"] = "off"

@@ -22,15 +22,15 @@ RETURNING {{claim_returning}};
 -- One shard: at most $5 rows, oldest first, passing over locked ones.
 -- $1 shard, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 rows
 WITH due AS MATERIALIZED (
-  SELECT d.tenant_id, d.id, d.run
+  SELECT d.shard, d.tenant_id, d.id, d.run
     FROM task d
    WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= now_ms()
    ORDER BY d.due_at
    LIMIT $5
      FOR UPDATE SKIP LOCKED)
 UPDATE task t SET {{claim_set}}
-  FROM due, (SELECT now_ms() AS now OFFSET 0) c
- WHERE t.shard = $1::int2 AND t.tenant_id = due.tenant_id AND t.id = due.id AND t.run = due.run
+  FROM (SELECT * FROM due u {{list_first}}) u, (SELECT now_ms() AS now OFFSET 0) c
+ WHERE t.shard = $1::int2 AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run
 RETURNING {{claim_returning}};
 
 -- fragment: claim_returning

@@ -5,8 +5,8 @@
 -- $7 next instants (NULL: by the interval), $8 stop
 
 -- fragment: results
-unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
-       WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n)
+(SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
+       WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n) {{list_first}}) u
 
 -- fragment: row_of_result
 -- The row must hold the open run of this very attempt. Of BLOCKING only the
@@ -77,8 +77,8 @@ RETURNING u.n, t.due_at;
 UPDATE task t SET
   holder = u.holder,
   due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
-  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
-         WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n),
+  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
+          WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n) {{list_first}}) u,
        (SELECT now_ms() AS now OFFSET 0) c
  WHERE t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
    AND t.type = 3 AND t.state = 2 AND t.seq = u.seq AND t.attempt = u.attempt AND t.out

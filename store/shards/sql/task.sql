@@ -6,6 +6,14 @@ t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.schedule
   t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
   t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at
 
+-- fragment: list_first
+-- Makes the planner start from the list u and look each row up by its key. Left
+-- to itself it may read all rows for each entry of the list: plans are generic
+-- and are often made while the tables are empty. The second condition is never
+-- evaluated, because no shard is negative; but the planner believes that going
+-- through the list once for every row would be expensive.
+WHERE u.shard >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.shard) > 0 OFFSET 0
+
 -- name: Now
 SELECT now_ms() WHERE $1::int4 = $1::int4;
 
@@ -56,7 +64,8 @@ SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.beg
 -- somebody else has locked is passed over.
 -- $1 shards, $2 tenants, $3 ids, $4 runs
 SELECT {{row_columns}}
-  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) WITH ORDINALITY AS u (shard, tenant_id, id, run, n)
+  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[])
+          WITH ORDINALITY AS u (shard, tenant_id, id, run, n) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run
  ORDER BY u.n
    FOR UPDATE OF t SKIP LOCKED;
@@ -64,7 +73,7 @@ SELECT {{row_columns}}
 -- name: KinRead
 -- The same without locks.
 SELECT {{row_columns}}
-  FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) AS u (shard, tenant_id, id, run)
+  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) AS u (shard, tenant_id, id, run) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run;
 
 -- name: RowUpdate

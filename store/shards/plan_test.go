@@ -1,0 +1,67 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables: a generic plan that was
+// made on empty tables is kept while they grow. One that reads all rows for each
+// entry of a list was measured at 1.7 ms a row.
+func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
+	b := setup(t)
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			b.exec(`VACUUM ANALYZE task`)
+		}
+		for name, args := range map[string]string{
+			"ReportEnd":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"ReportGoOn":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"StartRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
+			"KinLock":     `'{0}', '{1}', '{512}', '{0}'`,
+			"KinRead":     `'{0}', '{1}', '{512}', '{0}'`,
+			"ClaimCapped": fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard),
+		} {
+			plan := b.explain(name, args)
+			tables := task.ShardsPerDatabase
+			if name == "ClaimCapped" {
+				tables = 1 // the others are pruned before the plan is shown
+			}
+			if strings.Count(plan, "_pkey on task_") != tables || strings.Count(plan, "(id = u.id)") != tables {
+				t.Errorf("%s (analyzed %v) does not look rows up by key:\n%s", name, analyzed, plan)
+			}
+		}
+	}
+}
+
+// explain returns the generic plan of a statement.
+func (b *bundle) explain(name, args string) string {
+	b.t.Helper()
+	conn, err := b.cluster.Pool(b.d).Acquire(context.Background())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer conn.Release()
+	simple := pgx.QueryExecModeSimpleProtocol
+	if _, err := conn.Exec(context.Background(), `PREPARE planned AS `+sql.Get(name), simple); err != nil {
+		b.t.Fatal(err)
+	}
+	rows, err := conn.Query(context.Background(), `EXPLAIN (VERBOSE false) EXECUTE planned (`+args+`)`, simple)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		b.t.Fatalf("%s: %v", name, err)
+	}
+	if _, err := conn.Exec(context.Background(), `DEALLOCATE planned`, simple); err != nil {
+		b.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
