@@ -51,10 +51,11 @@ func Main(root *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	return run(ctx, root)
+	return Run(ctx, root)
 }
 
-func run(ctx context.Context, root *cobra.Command) int {
+// Run is [Main] without the signals.
+func Run(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = false
 	begun := false
