@@ -107,7 +107,8 @@ func (p *planner) next(now time.Time, s situation) step {
 			return p.claim(now, s)
 		}
 		wakes.add(at)
-		if p.dueAt.IsZero() {
+		// A hint tells of one row: others may be due before it.
+		if p.dueAt.IsZero() || p.lookAt.Before(p.dueAt) {
 			if !now.Before(p.lookAt) {
 				return step{do: peek}
 			}
@@ -240,6 +241,7 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 		p.firedAt = now
 		if now.Sub(p.peekedAt) < peekValid {
 			p.dueAt = now // more may be due when the tick has passed
+			p.lookAt = p.peekedAt.Add(peekValid)
 			return
 		}
 	}

@@ -42,6 +42,10 @@ func TestNextStep(t *testing.T) {
 		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(90_000)}) }, 10, sleep, 1002},
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
+		{"a hint for later does not put off the next look", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
+		{"after rows the next claim comes before a look", func(p *planner, _ *situation) {
+			p.claimed(at(300), at(310), step{}, &task.Claim{Now: db(300), Rows: 1}, 0)
+		}, 315, sleep, 320},
 		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
 		{"a hint that came during a look counts", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
