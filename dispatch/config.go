@@ -94,8 +94,9 @@ type Config struct {
 	MaxRecords, MaxBytes int
 	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
 	CallRecords, CallBytes int
-	// PublishEvery is the distance of two calls while they are small; 10 ms.
-	// After a pause the first one goes at once.
+	// PublishEvery is the distance of two calls while they are small; 10 ms. It
+	// grows up to five times when calls take long. After a pause the first one
+	// goes at once.
 	PublishEvery time.Duration
 	// PublishConcurrency bounds the calls for healthy tenants, and again those
 	// for failing ones; 4.

@@ -28,6 +28,8 @@ type courier struct {
 	// sentAt is when the last common call began; ackedAt when the last record
 	// of anybody was acknowledged; failedAt when, after that, a call failed first.
 	sentAt, ackedAt, failedAt time.Time
+	// took is about how long common calls take.
+	took time.Duration
 	// stopped: some database was told that there is no room.
 	stopped bool
 }
@@ -170,7 +172,7 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 		return nil
 	}
 	limit := c.d.cfg.CallRecords
-	if at := c.sentAt.Add(c.d.cfg.PublishEvery); waiting < limit/8 && now.Before(at) {
+	if at := c.sentAt.Add(c.distance()); waiting < limit/8 && now.Before(at) {
 		wakes.add(at)
 		return nil
 	}
@@ -196,10 +198,16 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 	return &call{records: records}
 }
 
+// distance returns the distance of two small calls: longer when calls take long,
+// since then it is their number that keeps the brokers busy.
+func (c *courier) distance() time.Duration {
+	return min(max(2*c.took, c.d.cfg.PublishEvery), 5*c.d.cfg.PublishEvery)
+}
+
 // send makes one call and counts what became of each record.
 func (c *courier) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
-	defer c.finish(next, results)
+	defer c.finish(next, results, time.Now())
 	if c.d.at(ctx, BeforePublish, -1) != nil {
 		return
 	}
@@ -263,13 +271,14 @@ func (c *courier) discard(records []*record) {
 }
 
 // finish takes back what was not acknowledged and judges each tenant.
-func (c *courier) finish(next *call, results *results) {
+func (c *courier) finish(next *call, results *results, start time.Time) {
 	now := time.Now()
 	failed, gone := results.rest()
 	c.discard(gone)
 	c.mu.Lock()
 	if next.of == nil {
 		c.calls--
+		c.took = (7*c.took + now.Sub(start)) / 8
 	} else {
 		c.aside--
 		next.of.inCall = false

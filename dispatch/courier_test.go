@@ -209,6 +209,18 @@ func TestSmallPublishesKeepTheirDistanceAndTheFirstGoesAtOnce(t *testing.T) {
 	})
 }
 
+func TestSlowCallsAreMadeLessOften(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Millisecond, 4 * time.Millisecond: 10 * time.Millisecond,
+		12 * time.Millisecond: 24 * time.Millisecond, time.Second: 50 * time.Millisecond,
+	} {
+		c := &courier{d: &Dispatcher{cfg: Config{}.withDefaults()}, took: took}
+		if got := c.distance(); got != want {
+			t.Errorf("calls of %s: distance %s; want %s", took, got, want)
+		}
+	}
+}
+
 func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.wait = 200 * time.Millisecond
