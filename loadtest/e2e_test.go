@@ -31,6 +31,7 @@ func realStack(t *testing.T) *stack.Stack {
 	defer cancel()
 	s, err := stack.Real(ctx, stack.RealOptions{
 		Taskds: 1, Dispatchers: 2, Session: e2eSession, Progress: func(what string) { t.Log(what) },
+		Postgres: map[string]string{"recovery_init_sync_method": "syncfs"}, // a crash would else cost a sync of each file
 	})
 	if err != nil {
 		t.Fatal(err)
