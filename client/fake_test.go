@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/task"
@@ -26,9 +28,8 @@ import (
 
 const (
 	testTopic = "perceptor.shop"
-	testGroup = "perceptor.shop"
 	testToken = "secret-of-shop"
-	patience  = 20 * time.Second
+	patience  = time.Minute
 )
 
 // fakeService is the API in memory. before may answer a call in its place.
@@ -37,6 +38,7 @@ type fakeService struct {
 	perceptorv1.UnimplementedTaskServiceServer
 
 	brokers []string
+	topic   string // also the name of the group
 	lease   time.Duration
 
 	mu      sync.Mutex
@@ -140,7 +142,7 @@ func (s *fakeService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliver
 	if err := s.hook(ctx, "delivery"); err != nil {
 		return nil, err
 	}
-	return &perceptorv1.Delivery{Tenant: "shop", Topic: testTopic, Group: testGroup, Brokers: s.brokers}, nil
+	return &perceptorv1.Delivery{Tenant: "shop", Topic: s.topic, Group: s.topic, Brokers: s.brokers}, nil
 }
 
 // with changes the service under its lock.
@@ -174,7 +176,8 @@ type bench struct {
 	t       testing.TB
 	svc     *fakeService
 	address string
-	kafka   *kfake.Cluster
+	kafka   *kfake.Cluster // nil with a real broker
+	admin   *kafka.Client
 	client  *Client
 	logs    *lockedBuffer
 	writer  *kafka.Writer
@@ -187,12 +190,37 @@ func setup(t testing.TB, partitions int32) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	b := &bench{t: t, kafka: cluster, logs: &lockedBuffer{}, svc: newFakeService(cluster.ListenAddrs())}
+	b := setupOn(t, cluster.ListenAddrs(), testTopic)
+	b.kafka = cluster
+	return b
+}
+
+// setupReal is setup with a real broker and a topic of the test's own.
+func setupReal(t testing.TB, server *testenv.KafkaServer, partitions int) *bench {
+	t.Helper()
+	b := setupOn(t, []string{server.Addr()}, testenv.TopicPrefix(t)+"runs")
+	answer, err := b.admin.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{
+		Topics: []kafka.TopicConfig{{Topic: b.svc.topic, NumPartitions: partitions, ReplicationFactor: 1}},
+	})
+	if err == nil {
+		err = answer.Errors[b.svc.topic]
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func setupOn(t testing.TB, brokers []string, topic string) *bench {
+	t.Helper()
+	b := &bench{t: t, logs: &lockedBuffer{}, svc: newFakeService(brokers)}
+	b.svc.topic = topic
 	b.address = serve(t, b.svc, "127.0.0.1:0")
 	b.client = b.newClient(Config{})
 	transport := &kafka.Transport{MetadataTTL: time.Second}
+	b.admin = &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport, Timeout: patience}
 	b.writer = &kafka.Writer{
-		Addr: kafka.TCP(cluster.ListenAddrs()...), Topic: testTopic, RequiredAcks: kafka.RequireAll,
+		Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
 		BatchTimeout: time.Millisecond, BatchSize: 1000, Transport: transport,
 		Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int { return m.Partition % len(partitions) }),
 	}
@@ -256,7 +284,7 @@ type liveListener struct {
 func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveListener {
 	b.t.Helper()
 	cfg.kafka = fast
-	cfg.Logger = slog.New(slog.NewTextHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg.Logger = slog.New(slog.NewTextHandler(b.logs, nil))
 	setDefault(&cfg.StopGrace, 5*time.Second)
 	l, err := b.client.NewListener(cfg)
 	if err != nil {
@@ -319,9 +347,29 @@ func (b *bench) write(messages ...kafka.Message) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := b.writer.WriteMessages(ctx, messages...); err != nil {
-		b.t.Fatal(err)
+	for {
+		err := b.writer.WriteMessages(ctx, messages...)
+		var partly kafka.WriteErrors
+		switch {
+		case err == nil:
+			return
+		case ctx.Err() != nil:
+			b.t.Fatal(err)
+		case errors.As(err, &partly): // a broker that has just come up has no leaders yet
+			messages = unwritten(messages, partly)
+		}
+		sleep(ctx, 100*time.Millisecond)
 	}
+}
+
+func unwritten(messages []kafka.Message, errs kafka.WriteErrors) []kafka.Message {
+	var rest []kafka.Message
+	for i, err := range errs {
+		if err != nil {
+			rest = append(rest, messages[i])
+		}
+	}
+	return rest
 }
 
 // redeliver claims the run again and publishes the new attempt.
@@ -336,18 +384,39 @@ func (b *bench) redeliver(p task.Publication) {
 
 // lag returns how many records are not committed.
 func (b *bench) lag() int64 {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	partitions := make([]int, b.partitions())
+	ends := make([]kafka.OffsetRequest, len(partitions))
+	for i := range partitions {
+		partitions[i], ends[i] = i, kafka.LastOffsetOf(i)
+	}
+	committed, err := b.admin.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: b.svc.topic, Topics: map[string][]int{b.svc.topic: partitions}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	last, err := b.admin.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{b.svc.topic: ends}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	var lag int64
-	info := b.kafka.GroupInfo(testGroup)
-	for _, p := range b.kafka.PartitionInfos(testTopic) {
-		committed := int64(0)
-		if info != nil {
-			if o, ok := info.Commits[testTopic][p.Partition]; ok {
-				committed = o.Offset
-			}
-		}
-		lag += p.HighWatermark - committed
+	for _, p := range last.Topics[b.svc.topic] {
+		lag += p.LastOffset
+	}
+	for _, p := range committed.Topics[b.svc.topic] {
+		lag -= max(0, p.CommittedOffset)
 	}
 	return lag
+}
+
+func (b *bench) partitions() int {
+	b.t.Helper()
+	m, err := b.admin.Metadata(context.Background(), &kafka.MetadataRequest{Topics: []string{b.svc.topic}})
+	if err != nil || len(m.Topics) != 1 {
+		b.t.Fatalf("metadata of %s: %v", b.svc.topic, err)
+	}
+	return len(m.Topics[0].Partitions)
 }
 
 func (b *bench) awaitCommitted() {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/segmentio/kafka-go"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		childListener(address)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testenv.MainWithoutLeaks(m)
 }
 
 // counter counts the executions of each run.
@@ -114,7 +114,11 @@ func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
 }
 
 func TestRebalanceLosesNothing(t *testing.T) {
-	b := setup(t, 6)
+	t.Run("broker in memory", func(t *testing.T) { rebalance(t, setup(t, 6)) })
+	t.Run("real broker", func(t *testing.T) { rebalance(t, setupReal(t, testenv.Kafka(t), 6)) })
+}
+
+func rebalance(t *testing.T, b *bench) {
 	var one, two counter
 	pause := func(c *counter) Handler {
 		return func(ctx context.Context, r *Run) error {
@@ -136,6 +140,25 @@ func TestRebalanceLosesNothing(t *testing.T) {
 	if one.len() == 0 || two.len() == 0 {
 		t.Errorf("one listener handled %d runs, the other %d", one.len(), two.len())
 	}
+}
+
+func TestBrokerThatIsAwayForAWhileLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("restarts a real broker")
+	}
+	server := testenv.NewKafka(t)
+	b := setupReal(t, server, 3)
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	pubs := manyRuns(300, "count")
+	b.publish(pubs[:100]...)
+	b.svc.await(t, "100 results", func() bool { return b.svc.codes["report ACCEPTED"] == 100 })
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(pubs[100:]...)
+	b.svc.await(t, "300 results", func() bool { return b.svc.codes["report ACCEPTED"] == 300 })
+	b.awaitCommitted()
 }
 
 func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {

@@ -36,7 +36,7 @@ func TestStopFinishesWhatRunsAndCommitsIt(t *testing.T) {
 	if lag := b.lag(); lag != 0 {
 		t.Errorf("%d records are not committed", lag)
 	}
-	if info := b.kafka.GroupInfo(testGroup); info != nil && len(info.Members) != 0 {
+	if info := b.kafka.GroupInfo(testTopic); info != nil && len(info.Members) != 0 {
 		t.Errorf("the listener did not leave the group: %v", info.Members)
 	}
 }
