@@ -72,7 +72,7 @@ func TestOverrunLeaseDoesNotBuryTheRun(t *testing.T) {
 
 func TestHandlerThatIgnoresItsContextIsReportedAsFailedWhileItsLeaseRuns(t *testing.T) {
 	b := setup(t, 1)
-	b.svc.lease = time.Second
+	b.svc.lease = 3 * time.Second
 	release := make(chan struct{})
 	cause := make(chan error, 1)
 	stuck := make(chan Delivery, 1)
@@ -120,7 +120,7 @@ func TestLeaseIsCountedFromBeforeTheCall(t *testing.T) {
 
 func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
 	b := setup(t, 1)
-	b.svc.lease = 300 * time.Millisecond
+	b.svc.lease = 1500 * time.Millisecond
 	release := make(chan struct{})
 	ended := make(chan error, 1)
 	b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
@@ -132,7 +132,7 @@ func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
 		return nil
 	}})
 	b.publish(newRunOf(1, task.Blocking, "long", nil))
-	b.svc.await(t, "ten heartbeats", func() bool { return b.svc.codes["beat ACCEPTED"] >= 10 })
+	b.svc.await(t, "heartbeats for longer than a lease", func() bool { return b.svc.codes["beat ACCEPTED"] >= 5 })
 	close(release)
 	if err := within(t, "the handler", ended); err != nil {
 		t.Errorf("the context ended: %v", err)
@@ -159,7 +159,7 @@ func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
 
 func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
 	b := setup(t, 1)
-	b.svc.lease = 300 * time.Millisecond
+	b.svc.lease = 3 * time.Second
 	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
 		if op == "beat" {
 			return perceptorv1.RunCode_RUN_CODE_SUPERSEDED
@@ -183,10 +183,10 @@ func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
 
 func TestHeartbeatByHandKeepsTheLease(t *testing.T) {
 	b := setup(t, 1)
-	b.svc.lease = 600 * time.Millisecond
+	b.svc.lease = 2 * time.Second
 	done := make(chan error, 1)
 	b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
-		for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 			if err := r.Heartbeat(ctx); err != nil {
 				done <- err
 				return err
