@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
@@ -15,8 +19,8 @@ import (
 func (c *ctl) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Look at every part and say what is wrong", Args: cobra.NoArgs,
-		Long: "Look at every part of an installation, with the programs' configuration, and say what is wrong and what to\n" +
-			"do about it. Nothing is changed. Parts that are not configured are left out.",
+		Long: "Look at every part of an installation, with the programs' configuration, and say what is wrong. Nothing is\n" +
+			"changed. Parts that are not configured are left out; the API is one when its address is given.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
@@ -25,6 +29,9 @@ func (c *ctl) doctorCommand() *cobra.Command {
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
 		findings := node.Examine(ctx, conf)
+		if os.Getenv("PERCEPTOR_ADDRESS") != "" || cmd.Flags().Changed("address") {
+			findings = append(findings, c.examineAPI(ctx))
+		}
 		if err := c.showFindings(cmd, findings); err != nil {
 			return err
 		}
@@ -51,4 +58,28 @@ func (c *ctl) showFindings(cmd *cobra.Command, findings []node.Finding) error {
 		t.add(strings.ToUpper(string(f.State)), f.Part, f.What)
 	}
 	return t.write(cmd.OutOrStdout())
+}
+
+// examineAPI asks the API whether it serves. No token is needed for that.
+func (c *ctl) examineAPI(ctx context.Context) node.Finding {
+	failed := func(err error) node.Finding {
+		return node.Finding{State: node.Failed, Part: "api", What: fmt.Sprintf("at %s: %v", c.address, err)}
+	}
+	creds, err := c.credentials()
+	if err != nil {
+		return failed(err)
+	}
+	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		return failed(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing depends on it
+	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		return failed(c.explain(err))
+	}
+	if r.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		return failed(errors.New("it is not serving"))
+	}
+	return node.Finding{State: node.OK, Part: "api", What: "serves at " + c.address}
 }

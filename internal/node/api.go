@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -133,7 +134,9 @@ func (a *API) Reach(ctx context.Context) error {
 	if err := reachPostgres(ctx, a.o.Log, a.cluster, c.StartTimeout, true); err != nil {
 		return err
 	}
-	if err := a.publisher.Ping(ctx); err != nil && ctx.Err() == nil {
+	ping, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := a.publisher.Ping(ping); err != nil && ctx.Err() == nil {
 		a.o.Log.Warn("starting although Kafka does not answer: no tenant can be created", "brokers", c.Kafka.Brokers, "err", err)
 	}
 	return ctx.Err()
@@ -185,15 +188,20 @@ type owners struct {
 	of func(ctx context.Context, database int) ([]shards.ItemOwner, error)
 }
 
-// Owners implements [dispatch.Owners].
+// Owners implements [dispatch.Owners]. The databases are asked at once, so that
+// one that is away costs the hints for the others nothing.
 func (o owners) Owners(ctx context.Context) (map[task.Shard]task.Owner, error) {
-	all := make(map[task.Shard]task.Owner, task.Shards)
-	var failed []error
+	var asking sync.WaitGroup
+	lists, errs := make([][]shards.ItemOwner, task.Databases), make([]error, task.Databases)
 	for d := range task.Databases {
-		list, err := o.of(ctx, d)
-		if err != nil {
-			failed = append(failed, err)
-			continue
+		asking.Go(func() { lists[d], errs[d] = o.of(ctx, d) })
+	}
+	asking.Wait()
+	all := make(map[task.Shard]task.Owner, task.Shards)
+	failed := 0
+	for d, list := range lists {
+		if errs[d] != nil {
+			failed++
 		}
 		for _, i := range list {
 			if i.Item < task.Shards && i.Name != "" {
@@ -201,8 +209,8 @@ func (o owners) Owners(ctx context.Context) (map[task.Shard]task.Owner, error) {
 			}
 		}
 	}
-	if len(failed) == task.Databases {
-		return nil, fmt.Errorf("read owners: %w", errors.Join(failed...))
+	if failed == task.Databases {
+		return nil, fmt.Errorf("read owners: %w", errors.Join(errs...))
 	}
 	return all, nil
 }

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func TestErrorsDecideTheExitCode(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		args []string
+		code int
+		text string
+	}{
+		{"done", nil, nil, 0, ""},
+		{"failure", errors.New("broken"), nil, Failure, "prog: broken\n"},
+		{"several lines", errors.Join(errors.New("a"), errors.New("b")), nil, Failure, "prog: a\n  b\n"},
+		{"known", &Error{Code: NotFound, Err: errors.New("gone"), Hint: "look elsewhere"}, nil, NotFound, "prog: gone\nhint: look elsewhere\n"},
+		{"usage", Usagef("--x: %d", 1), nil, Usage, "prog: --x: 1\nhint: run prog --help\n"},
+		{"flag", nil, []string{"--nothing"}, Usage, "prog: unknown flag: --nothing\nhint: run prog --help\n"},
+		{"argument", nil, []string{"nothing"}, Usage, "prog: unknown command \"nothing\" for \"prog\"\nhint: run prog --help\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := &cobra.Command{Use: "prog", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return c.err }}
+			var errs bytes.Buffer
+			root.SetArgs(append([]string{}, c.args...))
+			root.SetErr(&errs)
+			if code := Run(t.Context(), root); code != c.code || errs.String() != c.text {
+				t.Errorf("got %d and %q, want %d and %q", code, errs.String(), c.code, c.text)
+			}
+		})
+	}
+}
