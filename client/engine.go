@@ -62,6 +62,15 @@ func (g *engine) ahead(d time.Duration) int {
 	return int(min(max(n, int64(w)), int64(g.l.cfg.MaxPending)))
 }
 
+// leasesAhead returns how many leases may be asked for or wait for a worker: as
+// many as there are free workers, or as will be free by the time that the answer
+// is here; always some, or plain runs would take every worker.
+func (g *engine) leasesAhead() int {
+	w := g.l.cfg.Workers
+	soon := int(min(int64(w)*int64(leaseAhead)/int64(max(g.mean, time.Microsecond)), int64(maxLeasesAhead*w)))
+	return max(w-g.busy, soon, w/8, 1)
+}
+
 // admit waits until there is room for one more record. It returns false when ctx
 // has ended or the listener stops.
 func (g *engine) admit(ctx context.Context) bool {
@@ -160,7 +169,7 @@ func (g *engine) pump() {
 	if g.stopping {
 		return
 	}
-	for len(g.blocking) > 0 && g.starts < min(g.ahead(leaseAhead), maxLeasesAhead*g.l.cfg.Workers) {
+	for len(g.blocking) > 0 && g.starts < g.leasesAhead() {
 		var e *entry
 		e, g.blocking = pop(g.blocking)
 		g.perform(g.table.begin(nil, e))

@@ -308,6 +308,40 @@ func TestSlowHandlerBoundsConcurrency(t *testing.T) {
 	}
 }
 
+func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
+	b := setup(t, 1)
+	release := make(chan struct{})
+	var running atomic.Int32
+	l := b.listen(ListenerConfig{Workers: 16}, map[string]Handler{"slow": func(context.Context, *Run) error {
+		running.Add(1)
+		<-release
+		return nil
+	}})
+	l.engine.mu.Lock()
+	l.engine.mean = time.Minute // what it has learnt about these handlers
+	l.engine.mu.Unlock()
+	pubs := make([]task.Publication, 60)
+	for i := range pubs {
+		pubs[i] = newRunOf(int64(i)+1, task.Blocking, "slow", nil)
+	}
+	b.publish(pubs[:30]...)
+	b.eventually("all workers are busy", func() bool { return running.Load() == 16 })
+	b.publish(pubs[30:]...)
+	b.eventually("the listener has no room for more", func() bool {
+		l.engine.mu.Lock()
+		defer l.engine.mu.Unlock()
+		return l.engine.table.held == 32
+	})
+	l.engine.mu.Lock()
+	waiting := l.engine.starts
+	l.engine.mu.Unlock()
+	if waiting != 2 {
+		t.Errorf("%d leases wait for a worker; want 2, an eighth of the workers", waiting)
+	}
+	close(release)
+	b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == 60 })
+}
+
 func TestRetryCodeIsSentAgainUntilItIsSettled(t *testing.T) {
 	b := setup(t, 1)
 	var tries atomic.Int32

@@ -229,28 +229,32 @@ func (w *world) quiet() {
 }
 
 func TestNoHistoryLosesOrBuriesARun(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		typ := rapid.SampledFrom(task.Types).Draw(r, "type")
-		w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}}
-		w.procs[0], w.procs[1] = w.newProc(true), w.newProc(rapid.Bool().Draw(r, "both have the handler"))
-		w.assign(0)
-		for range rapid.IntRange(0, 60).Draw(r, "steps") {
-			w.step()
+	for i := range 20 { // times the histories of one check
+		t.Run(fmt.Sprint(i), rapid.MakeCheck(history))
+	}
+}
+
+func history(r *rapid.T) {
+	typ := rapid.SampledFrom(task.Types).Draw(r, "type")
+	w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}}
+	w.procs[0], w.procs[1] = w.newProc(true), w.newProc(rapid.Bool().Draw(r, "both have the handler"))
+	w.assign(0)
+	for range rapid.IntRange(0, 60).Draw(r, "steps") {
+		w.step()
+	}
+	// The faults are over, and a listener with the handler has the partition: a
+	// few redeliveries must be enough.
+	w.assign(0)
+	w.quiet()
+	for n := 0; w.run.final == 0; n++ {
+		attempt := w.run.deliver()
+		if attempt == 0 || n == 3 {
+			r.Fatalf("the run is buried after %d redeliveries: %+v, log %v", n, *w.run, w.log)
 		}
-		// The faults are over, and a listener with the handler has the partition: a
-		// few redeliveries must be enough.
-		w.assign(0)
+		w.log = append(w.log, attempt)
 		w.quiet()
-		for n := 0; w.run.final == 0; n++ {
-			attempt := w.run.deliver()
-			if attempt == 0 || n == 3 {
-				r.Fatalf("the run is buried after %d redeliveries: %+v, log %v", n, *w.run, w.log)
-			}
-			w.log = append(w.log, attempt)
-			w.quiet()
-		}
-		w.atRest()
-	})
+	}
+	w.atRest()
 }
 
 // atRest checks that nothing is left over.
