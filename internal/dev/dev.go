@@ -72,12 +72,20 @@ func Run(ctx context.Context, o Options) (err error) {
 	progress := func(what string) { fmt.Fprintln(o.Out, what, "...") }
 	servers, err := startServers(ctx, dir, &o, open.kafka, progress)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	o.Log.Debug("servers started", "took", time.Since(began))
 	defer func() { err = errors.Join(err, servers.stop(o.Log, dir.ephemeral)) }()
 	in := &installation{o: &o, dir: dir, open: open, servers: servers, began: began}
 	return in.run(ctx, progress)
+}
+
+// unlessStopped drops the error of a start that was cut short on purpose.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func (o *Options) openDataDir() (*dataDir, error) {
@@ -108,11 +116,11 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 		return err
 	}
 	if err := in.migrate(ctx, progress); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	in.o.Log.Debug("databases up to date", "took", time.Since(in.began))
 	if err := in.join(ctx); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	in.o.Log.Debug("nodes put together", "took", time.Since(in.began))
 	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
@@ -217,10 +225,7 @@ func (in *installation) watchPostgres(ctx context.Context) error {
 // front is what happens while everything runs.
 func (in *installation) front(ctx context.Context) error {
 	if err := in.awaitReady(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+		return unlessStopped(ctx, err)
 	}
 	in.banner()
 	if in.o.Ready != nil {

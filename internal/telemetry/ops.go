@@ -96,7 +96,7 @@ func (o *Ops) Run(ctx context.Context) error {
 		// Somebody is still reading: a stop does not wait for that.
 		_ = o.http.Close()
 	}
-	<-served
+	_ = <-served // it ends because it was told to
 	return nil
 }
 

@@ -36,6 +36,7 @@ const (
 // Scope says which calls a token is good for. The numbers are stored.
 type Scope int16
 
+// The scopes.
 const (
 	TenantScope Scope = 1 // the tasks and runs of one tenant
 	AdminScope  Scope = 2 // tenants and tokens
