@@ -306,12 +306,15 @@ func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
 	wasOpen := l.open
 	l.queue = append(l.queue, o.failed...)
 	if len(o.failed) > 0 {
-		l.failed(now, o.acked > 0, c.d.cfg.BreakerAfter)
+		l.failed(now, o.acked > 0, c.d.cfg.BreakerAfter, c.longestRetry())
 		if c.failedAt.IsZero() {
 			c.failedAt = now
 		}
 	} else if o.acked > 0 {
 		l.succeeded()
+	}
+	if wasOpen && o.acked > 0 {
+		c.encourage(now)
 	}
 	open := l.open
 	if l.records == 0 && !l.failing {
@@ -326,6 +329,28 @@ func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
 		}
 		if !open && wasOpen {
 			c.d.events.BreakerClosed(l.tenant)
+		}
+	}
+}
+
+// longestRetry bounds the distance of two calls for a failing tenant: the more
+// of them there are, the rarer each one's. c.mu is held.
+func (c *courier) longestRetry() time.Duration {
+	longest := time.Second
+	for _, l := range c.lanes {
+		if l.failing {
+			longest += firstRetry
+		}
+	}
+	return min(longest, maxBackoff)
+}
+
+// encourage lets all failing tenants try again, since a broken topic has come
+// back, and where one does others may. c.mu is held.
+func (c *courier) encourage(now time.Time) {
+	for _, l := range c.lanes {
+		if l.failing && l.retryAt.After(now) {
+			l.retryAt = now
 		}
 	}
 }

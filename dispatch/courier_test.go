@@ -51,7 +51,8 @@ func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testi
 			t.Errorf("%d runs claimed while nothing could be published", n)
 		}
 		down.Store(false)
-		within(t, 90*time.Second, "all published", func() bool { return w.kafka.total() == tasks })
+		within(t, 3*time.Second, "all breakers are closed", func() bool { return len(m.Figures().Broken) == 0 })
+		within(t, 40*time.Second, "all published", func() bool { return w.kafka.total() == tasks })
 		m.stop()
 		w.checkSettled()
 	})

@@ -39,13 +39,14 @@ func (l *lane) take(limit, bytes int, to []*record) []*record {
 	return to
 }
 
-// failed: some records of a call were not acknowledged.
-func (l *lane) failed(now time.Time, some bool, limit int) {
+// failed: some records of a call were not acknowledged. The next one waits for
+// at most longest; limit is how many failures open the breaker.
+func (l *lane) failed(now time.Time, some bool, limit int, longest time.Duration) {
 	l.failing = true
 	if some || l.failures == 0 {
 		l.failures, l.since = 0, now
 	}
-	l.retryAt = now.Add(min(firstRetry<<min(l.failures, 10), maxBackoff))
+	l.retryAt = now.Add(min(firstRetry<<min(l.failures, 10), longest))
 	l.failures++
 	l.open = l.failures >= limit || now.Sub(l.since) >= openAfter
 }
