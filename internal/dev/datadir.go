@@ -58,9 +58,19 @@ func openDataDir(path string) (*dataDir, error) {
 }
 
 // openEphemeral makes a directory that close removes. What killed processes
-// left is removed first.
-func openEphemeral() (*dataDir, error) {
+// left is removed first. Another process may take a directory that is not locked
+// yet for such a one, and remove it: then the next one does.
+func openEphemeral() (d *dataDir, err error) {
 	removeOrphans()
+	for range 3 {
+		if d, err = makeEphemeral(); !errors.Is(err, subprocess.ErrLocked) {
+			break
+		}
+	}
+	return d, err
+}
+
+func makeEphemeral() (*dataDir, error) {
 	path, err := os.MkdirTemp("", ephemeralPattern)
 	if err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
@@ -105,7 +115,7 @@ func lockDataDir(path string, ephemeral bool) (*dataDir, error) {
 	unlock, err := subprocess.TryLockFile(name)
 	if errors.Is(err, subprocess.ErrLocked) {
 		holder, _ := os.ReadFile(name) // for the message only
-		return nil, fmt.Errorf("data directory %s is in use by another taskd dev (pid %s): stop it, or choose another with --data-dir", path, strings.TrimSpace(string(holder)))
+		return nil, fmt.Errorf("data directory %s is in use by another taskd dev (pid %s): stop it, or choose another with --data-dir (%w)", path, strings.TrimSpace(string(holder)), subprocess.ErrLocked)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)

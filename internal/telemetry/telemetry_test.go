@@ -8,10 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 )
 
@@ -135,6 +138,25 @@ func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
 	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
 		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
 			t.Errorf("%v is taken", bad)
+		}
+	}
+}
+
+func TestEveryMetricIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	NewAPI(registry)
+	NewDispatch(registry, func() Figures { return Figures{} })
+	described := make(chan *prometheus.Desc, 100)
+	registry.Describe(described)
+	close(described)
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	for d := range described {
+		if m := name.FindStringSubmatch(d.String()); m == nil || !bytes.Contains(page, []byte("`"+m[1]+"`")) {
+			t.Errorf("docs/operations.md does not tell of %s", d)
 		}
 	}
 }
