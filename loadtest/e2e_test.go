@@ -99,6 +99,23 @@ func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
 	}
 }
 
+func TestTheContractIsKeptByTheDevStack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts taskd dev; make test runs it")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	o := e2eOptions(t, nil)
+	o.Stack, o.For = "dev", 4*time.Second
+	report, err := scenario.Run(ctx, o)
+	if err != nil {
+		t.Error(err)
+	}
+	if report != nil {
+		judge(t, report, 0)
+	}
+}
+
 func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,7 +123,7 @@ func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
 		t.Fatal(err)
 	}
 	o := scenario.DefaultOptions()
-	o.Rate, o.For, o.Warmup, o.Drain = 200, 9*time.Second, 2*time.Second, 40*time.Second
+	o.Rate, o.For, o.Warmup, o.Drain = 200, 7*time.Second, 2*time.Second, 40*time.Second
 	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
 	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
 	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb

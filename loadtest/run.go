@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
@@ -59,6 +60,7 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 	flags.IntVar(&o.ParamsBytes, "params-bytes", o.ParamsBytes, "size of a task's params")
 	flags.IntVar(&o.AddsPerCall, "adds-per-call", o.AddsPerCall, "one-shots per AddTasks call; 1: AddTask; 0: as many as come in 20 ms")
 	flags.Float64Var(&o.Retain, "retain", o.Retain, "share of tasks that are kept when they have ended, to be compared")
+	flags.DurationVar(&o.Epsilon, "epsilon", check.DefaultEpsilon, "how far clocks may differ before a call counts as early")
 	flags.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	flags.DurationVar(&o.Real.Session, "session", o.Real.Session, "ZooKeeper session timeout, 1s to 10s")
 	flags.StringToStringVar(&o.Real.Settings, "set", nil, "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")

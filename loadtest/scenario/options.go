@@ -48,6 +48,10 @@ type Options struct {
 	Work      time.Duration
 	Fail      float64
 
+	// Epsilon is how far the clocks of the database, the adders and the listeners
+	// may differ; 0: the checker's default.
+	Epsilon time.Duration
+
 	// ListenerCommand starts a process that calls [workload.ServeListener].
 	ListenerCommand []string
 	// Progress is told how it goes, by lines. May be nil.
@@ -107,6 +111,9 @@ func (o *Options) validate() error {
 	}
 	if o.Work < 0 || o.Work > time.Minute {
 		fault("--work %v is not between 0 and 1m", o.Work)
+	}
+	if o.Epsilon < 0 || o.Epsilon > time.Second {
+		fault("--epsilon %v is not between 0 and 1s", o.Epsilon)
 	}
 	faults = append(faults, o.validateDisturbances()...)
 	return errors.Join(faults...)

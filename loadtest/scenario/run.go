@@ -293,7 +293,7 @@ func (r *runner) recordFinals(ctx context.Context) error {
 // check reads the history and reports.
 func (r *runner) check() (*Report, error) {
 	r.say("checking")
-	cfg := check.Config{Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
+	cfg := check.Config{Epsilon: r.Epsilon, Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
 	if !r.quiet.IsZero() {
 		cfg.Quiet = check.At(r.quiet)
 	}
