@@ -96,7 +96,9 @@ func (o *Ops) Run(ctx context.Context) error {
 		// Somebody is still reading: a stop does not wait for that.
 		_ = o.http.Close()
 	}
-	_ = <-served // it ends because it was told to
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve operators on %s: %w", o.listener.Addr(), err)
+	}
 	return nil
 }
 
