@@ -32,6 +32,10 @@ const (
 	maxAhead = 3 * time.Second
 
 	retention = time.Hour
+
+	// blockingLag is what a BLOCKING task needs beyond its interval from one run to
+	// the next: to be claimed, published, called and reported.
+	blockingLag = 200 * time.Millisecond
 )
 
 // Plan says what load to put on.
@@ -97,11 +101,14 @@ func (p *Plan) Population() int {
 
 // populationOf is the number of tasks of a recurring type that make its rate.
 func (p *Plan) populationOf(t task.Type) int {
-	rate := p.rateOf(t)
+	rate, every := p.rateOf(t), p.Interval
 	if rate == 0 {
 		return 0
 	}
-	return max(1, int(math.Round(rate*p.Interval.Seconds())))
+	if t == task.Blocking {
+		every += blockingLag
+	}
+	return max(1, int(math.Round(rate*every.Seconds())))
 }
 
 // Pad is the param that fills up the params of every task.

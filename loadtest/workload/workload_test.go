@@ -24,8 +24,8 @@ func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	p := plan()
 	from := time.UnixMilli(1_800_000_000_000)
 	const rate, n = 100.0, 200 // a third of 300/s, every 2 s
-	if p.Population() != 2*n {
-		t.Fatalf("population is %d, want %d", p.Population(), 2*n)
+	if got, want := p.Population(), n+220; got != want { // 220 BLOCKING ones, a little slower
+		t.Fatalf("population is %d, want %d", got, want)
 	}
 	perSecond := map[int64]int{}
 	for i := range n {
