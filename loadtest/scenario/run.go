@@ -3,8 +3,6 @@ package scenario
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -13,6 +11,7 @@ import (
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/loadtest/scratch"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
@@ -87,17 +86,15 @@ func (r *runner) startStack(ctx context.Context) (*stack.Stack, error) {
 }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
-	dir, err := os.MkdirTemp("", "perceptor-history-")
+	dir, err := scratch.New("perceptor-history-", r.Real.Keep)
 	if err != nil {
-		return nil, fmt.Errorf("create history: %w", err)
+		return nil, err
 	}
-	r.historyDir = dir
-	if r.Real.Keep {
-		r.say("the history is kept in %s", dir)
-	} else {
-		defer os.RemoveAll(dir)
+	defer dir.Close(ctx) //nolint:errcheck // the next run removes what is left
+	if r.historyDir = dir.Path; r.Real.Keep {
+		r.say("the history is kept in %s", dir.Path)
 	}
-	if r.history, err = history.Create(dir, "loadtest"); err != nil {
+	if r.history, err = history.Create(dir.Path, "loadtest"); err != nil {
 		return nil, err
 	}
 	if r.client, err = client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token}); err != nil {

@@ -17,13 +17,13 @@ const bannerWait = 30 * time.Second
 // Dev starts `taskd dev`: one process tree, which is the one part of the stack.
 // Of the options only Keep and Progress count.
 func Dev(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := scratch(o)
+	dir, err := newScratch(o)
 	if err != nil {
 		return nil, err
 	}
 	s := &Stack{Versions: map[string]string{}}
-	s.onClose(dir.close)
-	if err := s.startDev(ctx, dir.path, o); err != nil {
+	s.onClose(dir.Close)
+	if err := s.startDev(ctx, dir.Path, o); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		return nil, errors.Join(err, s.Close(ctx))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/scratch"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -48,18 +49,27 @@ const (
 // Real starts a stack of real parts. When it fails, what had been started is
 // stopped again.
 func Real(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := scratch(o)
+	dir, err := newScratch(o)
 	if err != nil {
 		return nil, err
 	}
-	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir.path}
-	r.onClose(dir.close)
+	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir.Path}
+	r.onClose(dir.Close)
 	if err := r.start(ctx); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		return nil, errors.Join(err, r.Close(ctx))
 	}
 	return r.Stack, nil
+}
+
+// newScratch makes the directory that holds all data of a stack.
+func newScratch(o RealOptions) (*scratch.Dir, error) {
+	dir, err := scratch.New("perceptor-load-", o.Keep)
+	if err == nil && o.Keep {
+		o.Progress("data and logs will be kept in " + dir.Path)
+	}
+	return dir, err
 }
 
 type realStack struct {

@@ -23,8 +23,8 @@ func plan() Plan {
 func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	p := plan()
 	from := time.UnixMilli(1_800_000_000_000)
-	const rate, n = 100.0, 200 // a third of 300/s, every 2 s
-	if got, want := p.Population(), n+220; got != want { // 220 BLOCKING ones, a little slower
+	const rate, n = 100.0, 200                          
+	if got, want := p.Population(), n+220; got != want {
 		t.Fatalf("population is %d, want %d", got, want)
 	}
 	perSecond := map[int64]int{}

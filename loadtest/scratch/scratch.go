@@ -1,0 +1,68 @@
+// Package scratch makes directories of temporary data that go with their
+// process: Close removes them, and when the process was killed first, the next
+// one that makes such a directory does.
+package scratch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+// lockName is a file that a living process holds locked. A directory that is
+// kept has none.
+const lockName = "owner.lock"
+
+// Dir is a directory of this process.
+type Dir struct {
+	// Path is absolute. Every user may enter: PostgreSQL may run as another one.
+	Path   string
+	keep   bool
+	unlock func()
+}
+
+// New makes a directory whose name begins with prefix. One that is to be kept
+// stays after Close.
+func New(prefix string, keep bool) (*Dir, error) {
+	removeOrphans(prefix)
+	path, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return nil, fmt.Errorf("create scratch directory: %w", err)
+	}
+	if err := os.Chmod(path, 0o755); err != nil {
+		return nil, fmt.Errorf("open scratch directory: %w", err)
+	}
+	unlock, err := subprocess.TryLockFile(filepath.Join(path, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("own scratch directory: %w", err)
+	}
+	return &Dir{path, keep, unlock}, nil
+}
+
+// Close removes the directory, or lets go of it. It never waits for ctx.
+func (d *Dir) Close(context.Context) error {
+	defer d.unlock()
+	if d.keep {
+		return os.Remove(filepath.Join(d.Path, lockName))
+	}
+	return os.RemoveAll(d.Path)
+}
+
+// removeOrphans removes directories whose owner is gone: its lock went with it.
+func removeOrphans(prefix string) {
+	locks, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*", lockName))
+	if err != nil {
+		return
+	}
+	for _, lock := range locks {
+		unlock, err := subprocess.TryLockFile(lock)
+		if err != nil {
+			continue
+		}
+		os.RemoveAll(filepath.Dir(lock)) // if not now, the next one tries again
+		unlock()
+	}
+}
