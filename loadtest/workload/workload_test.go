@@ -23,7 +23,7 @@ func plan() Plan {
 func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	p := plan()
 	from := time.UnixMilli(1_800_000_000_000)
-	const rate, n = 100.0, 200                          
+	const rate, n = 100.0, 200
 	if got, want := p.Population(), n+220; got != want {
 		t.Fatalf("population is %d, want %d", got, want)
 	}
