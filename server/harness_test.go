@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundle is a server on fakes, reachable over gRPC and HTTP in memory.
+// bundle is a server on fakes, reachable over gRPC in memory and over HTTP.
 type bundle struct {
 	t      testing.TB
 	server *Server
@@ -55,7 +55,10 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, admin: newFakeAdmin(),
 		log: &logBuffer{}, done: make(chan error, 1),
 	}
-	grpcSide, httpSide := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
+	grpcSide := bufconn.Listen(1 << 20)
+	// Not bufconn: net/http ends reads by a deadline in the past and takes it
+	// back, and a bufconn that is slow to notice fails a later read.
+	httpSide := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	c := Config{
 		GRPC: grpcSide, HTTP: httpSide, Limits: task.DefaultLimits(),
 		Log: slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -74,7 +77,9 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 	go func() { b.done <- b.server.Run(ctx) }()
 	b.conn = must(grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return grpcSide.DialContext(ctx) })))(t)
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return httpSide.DialContext(ctx) }}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", httpSide.Addr().String())
+	}}
 	b.web = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
