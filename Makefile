@@ -25,8 +25,8 @@ build: ## build the commands into bin/
 	go build -o bin/ ./cmd/...
 
 .PHONY: test
-test: $(TESTENV) ## run every test, race detector on, beside a real PostgreSQL, ZooKeeper and Kafka
-	$(SERVERS) go test $(RACE) -timeout $(TIMEOUT) $(PACKAGES)
+test: $(TESTENV) ## run every test, race detector on, beside real servers; one package at a time, since some kill and time them
+	$(SERVERS) go test $(RACE) -p 1 -timeout $(TIMEOUT) $(PACKAGES)
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run the tests that are quick

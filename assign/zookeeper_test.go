@@ -231,9 +231,10 @@ func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
 	if deadline := <-deadlines; deadline.After(paused.Add(session)) {
 		t.Errorf("the worker was given until %v after the pause, with a session of %v", deadline.Sub(paused), session)
 	}
-	if s := a.Snapshot(); s.Connected || s.Counts.CutOff != 1 {
-		t.Errorf("snapshot %+v", s)
-	}
+	c.ledger.await(t, "the snapshot tells of the cut", func() bool {
+		s := a.Snapshot()
+		return !s.Connected && s.Counts.CutOff == 1
+	})
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}

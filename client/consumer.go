@@ -44,7 +44,7 @@ type groupTimes struct {
 }
 
 func (t *groupTimes) complete() {
-	setDefault(&t.session, 10*time.Second)
+	setDefault(&t.session, 6*time.Second) // the shortest that brokers allow unless told otherwise
 	setDefault(&t.heartbeat, time.Second)
 	setDefault(&t.rebalance, 15*time.Second)
 	setDefault(&t.backoff, 200*time.Millisecond)

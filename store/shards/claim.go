@@ -10,10 +10,6 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// minPerShard is the smallest share of a capped claim that a shard gets, so
-// that a backlog in few shards is not drained drop by drop.
-const minPerShard = 64
-
 // Claim takes the due rows of some shards of one database, in one transaction:
 // assert the ownership, take off what has been published, claim, note the
 // claimed runs in the outbox.
@@ -113,7 +109,7 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor)
 		return 1, 0
 	}
-	limit = max(minPerShard, c.req.MaxRows/len(shards))
+	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
 		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, limit)
 	}
@@ -212,7 +208,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	c.Dead = touched.dead()
-	_, err = writeKins(ctx, tx, touched.kins)
+	_, err = writeKins(ctx, tx, touched.kins, c.Now)
 	return err
 }
 
@@ -268,7 +264,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 				touched.add(kin)
 			}
 		}
-		if _, err := writeKins(ctx, tx, touched.kins); err != nil {
+		if _, err := writeKins(ctx, tx, touched.kins, now); err != nil {
 			return err
 		}
 		return takeOff(ctx, tx, parts)

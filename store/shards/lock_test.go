@@ -57,6 +57,7 @@ func TestOneLockedRowStopsNoOtherResult(t *testing.T) {
 }
 
 func TestCappedClaimTakesTheOldestAndSaysThatThereIsMore(t *testing.T) {
+	const perShard = 64
 	b := setup(t)
 	var specs []task.Spec
 	for i := range 100 {
@@ -64,12 +65,12 @@ func TestCappedClaimTakesTheOldestAndSaysThatThereIsMore(t *testing.T) {
 	}
 	ids := b.add(specs...)
 	b.advance(time.Minute)
-	c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.CappedForm, MaxRows: 1})
-	if err != nil || len(c.Publications) != minPerShard || !c.More {
+	c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.CappedForm, MaxRows: perShard * len(b.owned)})
+	if err != nil || len(c.Publications) != perShard || !c.More {
 		t.Fatalf("claimed %d, more %v, %v", len(c.Publications), c.More, err)
 	}
 	for _, p := range c.Publications {
-		if i := slices.Index(ids, p.Task); i < 100-minPerShard {
+		if i := slices.Index(ids, p.Task); i < 100-perShard {
 			t.Fatalf("task %d of 100 was claimed before older ones", i)
 		}
 	}

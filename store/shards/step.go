@@ -68,13 +68,13 @@ func (l *kinList) dead() []task.DeadRun {
 
 // writeKins carries out what steps did to rows, in one round trip. It returns
 // the earliest due instant that was written.
-func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin) (task.Instant, error) {
+func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant) (task.Instant, error) {
 	b := &pgx.Batch{}
 	due := task.Never
 	for _, k := range kins {
 		queueDead(b, k)
 		if k.Task.Change == task.Removed {
-			queueFinish(b, k.Task)
+			queueFinish(b, k.Task, now)
 			continue
 		}
 		for _, r := range k.Runs {
@@ -101,12 +101,13 @@ func queueDead(b *pgx.Batch, k *task.Kin) {
 			params = r.Params
 		}
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params)
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt))
 	}
 }
 
-func queueFinish(b *pgx.Batch, t *task.Row) {
-	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version, t.Params)
+func queueFinish(b *pgx.Batch, t *task.Row, now task.Instant) {
+	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version,
+		t.Params, int64(now))
 }
 
 func queueRow(b *pgx.Batch, r *task.Row) {
@@ -213,7 +214,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			}
 		}
 		dead = touched.dead()
-		due, err = writeKins(ctx, tx, touched.kins)
+		due, err = writeKins(ctx, tx, touched.kins, now)
 		return err
 	})
 	if err != nil {

@@ -100,22 +100,22 @@ DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.r
 
 -- name: TaskFinish
 -- A task with all its run rows; kept in task_done when it has a retention.
--- $1 shard, $2 tenant, $3 id, $4 state, $5 seq, $6 missed, $7 version, $8 params
+-- $1 shard, $2 tenant, $3 id, $4 state, $5 seq, $6 missed, $7 version, $8 params, $9 now
 WITH gone AS (
   DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 RETURNING t.*)
 INSERT INTO task_done (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
                        give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
                        version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
-SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
+SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
        g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
        $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea
   FROM gone g
  WHERE g.run = 0 AND g.retention_ms > 0;
 
 -- name: DeadInsert
--- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params
+-- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now
 INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params)
-VALUES ($1, $2, $3, $4, now_ms(), $5, $6, $7, $8, $9)
+VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9)
     ON CONFLICT DO NOTHING;
 
 -- name: DonePurge
