@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
@@ -15,8 +16,8 @@ const (
 	formatName = "format"
 	format     = "perceptor-dev 1\n"
 	lockName   = "lock"
-	// ephemeralPattern names the directories that are removed after use.
-	ephemeralPattern = "perceptor-dev-*"
+	// ephemeralPrefix begins the names of directories that are removed after use.
+	ephemeralPrefix = "perceptor-dev-"
 )
 
 // DefaultDataDir is where data is kept when nothing else is said. Root runs
@@ -61,7 +62,7 @@ func openDataDir(path string) (*dataDir, error) {
 // left is removed first. Another process may take a directory that is not locked
 // yet for such a one, and remove it: then the next one does.
 func openEphemeral() (d *dataDir, err error) {
-	removeOrphans()
+	scratch.RemoveOrphans(ephemeralPrefix, lockName)
 	for range 3 {
 		if d, err = makeEphemeral(); !errors.Is(err, subprocess.ErrLocked) {
 			break
@@ -71,7 +72,7 @@ func openEphemeral() (d *dataDir, err error) {
 }
 
 func makeEphemeral() (*dataDir, error) {
-	path, err := os.MkdirTemp("", ephemeralPattern)
+	path, err := os.MkdirTemp("", ephemeralPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
 	}
@@ -136,22 +137,6 @@ func (d *dataDir) close() error {
 		return nil
 	}
 	return os.RemoveAll(d.path)
-}
-
-// removeOrphans removes ephemeral directories whose process is gone.
-func removeOrphans() {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), ephemeralPattern, lockName))
-	if err != nil {
-		return
-	}
-	for _, lock := range locks {
-		unlock, err := subprocess.TryLockFile(lock)
-		if err != nil {
-			continue
-		}
-		_ = os.RemoveAll(filepath.Dir(lock)) // if not now, the next one tries again
-		unlock()
-	}
 }
 
 // readSecret returns a stored secret, or "".

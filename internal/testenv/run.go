@@ -91,19 +91,19 @@ func startAll(ctx context.Context) ([]string, error) {
 		})
 	}
 	start(0, PostgresVariable, func() (value string, err error) {
-		if shared.postgres, err = StartPostgres(ctx, place.path("postgresql")); err == nil {
+		if shared.postgres, err = StartPostgres(ctx, serverDir(place, "postgresql")); err == nil {
 			value = shared.postgres.DSN()
 		}
 		return value, err
 	})
 	start(1, ZooKeeperVariable, func() (value string, err error) {
-		if shared.zookeeper, err = StartZooKeeper(ctx, place.path("zookeeper")); err == nil {
+		if shared.zookeeper, err = StartZooKeeper(ctx, serverDir(place, "zookeeper")); err == nil {
 			value = shared.zookeeper.Addr()
 		}
 		return value, err
 	})
 	start(2, KafkaVariable, func() (value string, err error) {
-		if shared.kafka, err = StartKafka(ctx, place.path("kafka")); err == nil {
+		if shared.kafka, err = StartKafka(ctx, serverDir(place, "kafka")); err == nil {
 			value = shared.kafka.Addr()
 		}
 		return value, err

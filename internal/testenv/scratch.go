@@ -4,65 +4,21 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/scratch"
 )
 
-const (
-	scratchPattern = "perceptor-test-*"
-	ownerName      = "owner.lock"
-)
+const scratchPrefix = "perceptor-test-"
 
-// scratch is a directory of temporary data that goes with its process: close removes it, and when the
-// process was killed first, the next one that makes a scratch directory does.
-type scratch struct {
-	dir    string
-	unlock func()
-}
+// newScratch makes a directory of temporary data that every user may enter and that goes with its process.
+func newScratch() (*scratch.Dir, error) { return scratch.New(scratchPrefix, false) }
 
-// newScratch makes a scratch directory that every user may enter.
-func newScratch() (*scratch, error) {
-	removeOrphans()
-	dir, err := os.MkdirTemp("", scratchPattern)
-	if err != nil {
-		return nil, fmt.Errorf("create scratch directory: %w", err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("open scratch directory: %w", err)
-	}
-	unlock, err := subprocess.TryLockFile(filepath.Join(dir, ownerName))
-	if err != nil {
-		return nil, fmt.Errorf("own scratch directory: %w", err)
-	}
-	return &scratch{dir: dir, unlock: unlock}, nil
-}
-
-func (s *scratch) path(name string) string { return filepath.Join(s.dir, strings.ToLower(name)) }
-
-func (s *scratch) close() error {
-	s.unlock()
-	return os.RemoveAll(s.dir)
-}
-
-// removeOrphans removes the scratch directories whose owner is gone: its lock went with it.
-func removeOrphans() {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), scratchPattern, ownerName))
-	if err != nil {
-		return
-	}
-	for _, lock := range locks {
-		unlock, err := subprocess.TryLockFile(lock)
-		if err != nil {
-			continue
-		}
-		os.RemoveAll(filepath.Dir(lock)) // if not now, the next one tries again
-		unlock()
-	}
+// serverDir names the directory of a server within a scratch directory.
+func serverDir(place *scratch.Dir, name string) string {
+	return filepath.Join(place.Path, strings.ToLower(name))
 }
 
 // private starts a server for one test and stops it at the test's end.
@@ -74,14 +30,14 @@ func private[S interface{ Stop(context.Context) error }](tb testing.TB, start fu
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	server, err := start(ctx, place.path("server"))
+	server, err := start(ctx, serverDir(place, "server"))
 	if err != nil {
-		tb.Fatal(errors.Join(err, place.close()))
+		tb.Fatal(errors.Join(err, place.Close(ctx)))
 	}
 	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
-		if err := errors.Join(server.Stop(ctx), place.close()); err != nil {
+		if err := errors.Join(server.Stop(ctx), place.Close(ctx)); err != nil {
 			tb.Error(err)
 		}
 	})

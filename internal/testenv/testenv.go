@@ -32,6 +32,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/internal/scratch"
 )
 
 // Environment variables that name running servers to use instead of starting some.
@@ -54,7 +56,7 @@ const (
 // pool holds the shared servers that a process uses, and why some could not start.
 type pool struct {
 	sync.Mutex
-	scratch   *scratch
+	scratch   *scratch.Dir
 	postgres  *PostgresServer
 	zookeeper *ZooKeeperServer
 	kafka     *KafkaServer
@@ -126,7 +128,7 @@ func startShared[S any](name string, start func(context.Context, string) (*S, er
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return start(ctx, shared.scratch.path(name))
+	return start(ctx, serverDir(shared.scratch, name))
 }
 
 // Main runs a package's tests, stops the servers that they shared and exits.
@@ -174,7 +176,7 @@ func StopShared() error {
 		errs = append(errs, s.Kill())
 	}
 	if shared.scratch != nil {
-		errs = append(errs, shared.scratch.close())
+		errs = append(errs, shared.scratch.Close(ctx))
 	}
 	shared.postgres, shared.zookeeper, shared.kafka, shared.scratch = nil, nil, nil, nil
 	return errors.Join(errs...)

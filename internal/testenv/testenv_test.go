@@ -368,22 +368,6 @@ func TestServersEndWithARunThatIsInterruptedOrKilled(t *testing.T) {
 	}
 }
 
-func TestScratchOfAKilledProcessIsRemovedAndALivingOnesKept(t *testing.T) {
-	place, err := newScratch()
-	must(t, err)
-	defer place.close()
-	orphan, err := newScratch()
-	must(t, err)
-	orphan.unlock() // as the end of its process does
-	removeOrphans()
-	if _, err := os.Stat(orphan.dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("orphaned %s: got %v, want it gone", orphan.dir, err)
-	}
-	if _, err := os.Stat(filepath.Join(place.dir, ownerName)); err != nil {
-		t.Errorf("a living process's directory: %v", err)
-	}
-}
-
 func TestMissingJavaIsExplained(t *testing.T) {
 	old := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(old, "java"), []byte("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n"), 0o755))

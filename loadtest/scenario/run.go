@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/history"
-	"github.com/perceptor/perceptor/loadtest/scratch"
+	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )

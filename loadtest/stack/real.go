@@ -16,7 +16,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/testenv"
-	"github.com/perceptor/perceptor/loadtest/scratch"
+	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"

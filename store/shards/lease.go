@@ -2,7 +2,6 @@ package shards
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,48 +58,11 @@ func (s *Store) doBeats(ctx context.Context, d int, in []held) []task.Reply {
 	return s.apply(ctx, d, entries)
 }
 
-// doStarts takes a group of starts of one database: by SQL where a row matches,
-// else by the state machine, which says why none did.
+// doStarts takes a group of starts of one database.
 func (s *Store) doStarts(ctx context.Context, d int, in []held) []task.Reply {
-	replies := make([]task.Reply, len(in))
-	first := firstOfTask(in)
-	if err := s.startPlain(ctx, d, in, first, replies); err != nil {
-		for _, i := range first {
-			replies[i] = task.Reply{}
-		}
-		if !lockConflict(err) {
-			s.cfg.Log.Warn("starts not taken at once", "database", d, "entries", len(first), "err", err)
-		}
-	}
-	var rest []int
-	var entries []entry
-	for i := range in {
-		if replies[i].Code == 0 {
-			rest = append(rest, i)
-			entries = append(entries, in[i].entry())
-		}
-	}
-	for j, r := range s.apply(ctx, d, entries) {
-		replies[rest[j]] = r
-	}
-	return replies
-}
-
-// firstOfTask returns the index of the first entry of each task, in the order of
-// the tasks' keys.
-func firstOfTask(in []held) []int {
-	seen := map[key]bool{}
-	var out []int
-	for i := range in {
-		if k := keyOf(in[i].tenant, in[i].Task, 0); !seen[k] {
-			seen[k] = true
-			out = append(out, i)
-		}
-	}
-	slices.SortFunc(out, func(a, b int) int {
-		return compareKeys(keyOf(in[a].tenant, in[a].Task, 0), keyOf(in[b].tenant, in[b].Task, 0))
-	})
-	return out
+	first := firstOfTask(len(in), func(i int) key { return keyOf(in[i].tenant, in[i].Task, 0) })
+	return s.decideBoth(ctx, d, len(in), first, func(i int) entry { return in[i].entry() },
+		func(replies []task.Reply) error { return s.startPlain(ctx, d, in, first, replies) })
 }
 
 func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, replies []task.Reply) error {

@@ -98,43 +98,13 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 	return replies, nil
 }
 
-// doReports takes a group of results of one database: first those that SQL can
-// decide, one for each task; then, in their order, all others and those that
-// SQL found no row for.
+// doReports takes a group of results of one database. SQL decides a plain one
+// if it is the first of its task.
 func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Reply {
-	replies := make([]task.Reply, len(in))
-	seen := map[key]bool{}
-	var plain []int
-	for i := range in {
-		k := keyOf(in[i].tenant, in[i].Task, 0)
-		if in[i].plain() && !seen[k] {
-			plain = append(plain, i)
-		}
-		seen[k] = true
-	}
-	slices.SortFunc(plain, func(a, b int) int {
-		return compareKeys(keyOf(in[a].tenant, in[a].Task, 0), keyOf(in[b].tenant, in[b].Task, 0))
-	})
-	if err := s.reportPlain(ctx, d, in, plain, replies); err != nil {
-		for _, i := range plain {
-			replies[i] = task.Reply{}
-		}
-		if !lockConflict(err) {
-			s.cfg.Log.Warn("results not taken at once", "database", d, "entries", len(plain), "err", err)
-		}
-	}
-	var rest []int
-	var entries []entry
-	for i := range in {
-		if replies[i].Code == 0 {
-			rest = append(rest, i)
-			entries = append(entries, in[i].entry())
-		}
-	}
-	for j, r := range s.apply(ctx, d, entries) {
-		replies[rest[j]] = r
-	}
-	return replies
+	plain := slices.DeleteFunc(firstOfTask(len(in), func(i int) key { return keyOf(in[i].tenant, in[i].Task, 0) }),
+		func(i int) bool { return !in[i].plain() })
+	return s.decideBoth(ctx, d, len(in), plain, func(i int) entry { return in[i].entry() },
+		func(replies []task.Reply) error { return s.reportPlain(ctx, d, in, plain, replies) })
 }
 
 // reportPlain takes results by SQL. It answers those that a row matched.

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -172,6 +173,48 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// decideBoth answers n entries of one database: first bySQL answers those of the
+// indexes plain that it finds a row for; then, in their order, the state machine
+// answers all others, and says why there was no row.
+func (s *Store) decideBoth(ctx context.Context, d, n int, plain []int, at func(i int) entry, bySQL func(replies []task.Reply) error) []task.Reply {
+	replies := make([]task.Reply, n)
+	if len(plain) > 0 {
+		if err := bySQL(replies); err != nil {
+			clear(replies) // nothing of it was committed, as far as we know
+			if !lockConflict(err) {
+				s.cfg.Log.Warn("not taken at once", "database", d, "entries", len(plain), "err", err)
+			}
+		}
+	}
+	var rest []int
+	var entries []entry
+	for i := range n {
+		if replies[i].Code == 0 {
+			rest = append(rest, i)
+			entries = append(entries, at(i))
+		}
+	}
+	for j, r := range s.apply(ctx, d, entries) {
+		replies[rest[j]] = r
+	}
+	return replies
+}
+
+// firstOfTask returns the indexes of those of n entries that are the first of
+// their task, in the order of the tasks' keys.
+func firstOfTask(n int, of func(i int) key) []int {
+	seen := map[key]bool{}
+	var out []int
+	for i := range n {
+		if k := of(i); !seen[k] {
+			seen[k] = true
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, func(a, b int) int { return compareKeys(of(a), of(b)) })
+	return out
 }
 
 // applyOnce is one transaction of apply over the entries whose indexes are

@@ -27,7 +27,7 @@ type Dir struct {
 // New makes a directory whose name begins with prefix. One that is to be kept
 // stays after Close.
 func New(prefix string, keep bool) (*Dir, error) {
-	removeOrphans(prefix)
+	RemoveOrphans(prefix, lockName)
 	path, err := os.MkdirTemp("", prefix)
 	if err != nil {
 		return nil, fmt.Errorf("create scratch directory: %w", err)
@@ -51,18 +51,19 @@ func (d *Dir) Close(context.Context) error {
 	return os.RemoveAll(d.Path)
 }
 
-// removeOrphans removes directories whose owner is gone: its lock went with it.
-func removeOrphans(prefix string) {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*", lockName))
+// RemoveOrphans removes the directories of temporary data whose names begin with
+// prefix and whose owner is gone: the lock on its file named lock went with it.
+func RemoveOrphans(prefix, lock string) {
+	locks, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*", lock))
 	if err != nil {
 		return
 	}
-	for _, lock := range locks {
-		unlock, err := subprocess.TryLockFile(lock)
+	for _, name := range locks {
+		unlock, err := subprocess.TryLockFile(name)
 		if err != nil {
 			continue
 		}
-		os.RemoveAll(filepath.Dir(lock)) // if not now, the next one tries again
+		_ = os.RemoveAll(filepath.Dir(name)) // if not now, the next one tries again
 		unlock()
 	}
 }
