@@ -94,9 +94,8 @@ CREATE TABLE task_key (
   expires_at int8 NOT NULL,
   CONSTRAINT task_key_pkey PRIMARY KEY (shard, tenant_id, key)
 );
--- Rows are inserted in the order of their expiry, so a block range index finds
--- the expired ones and costs an insert nothing.
-CREATE INDEX task_key_expiry ON task_key USING brin (expires_at) WITH (pages_per_range = 16);
+-- Rows come in the order of their expiry, so every entry goes to the last page.
+CREATE INDEX task_key_expiry ON task_key (expires_at);
 
 -- Finished tasks, kept for their retention.
 CREATE TABLE task_done (

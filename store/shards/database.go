@@ -58,7 +58,7 @@ func (db *database) purge(ctx context.Context) error {
 				if err != nil && ctx.Err() == nil {
 					db.store.cfg.Log.Warn("purge failed; it goes on later", "database", db.d, "step", step, "err", err)
 				}
-				more = err == nil && tag.RowsAffected() == most
+				more = err == nil && tag.RowsAffected() > most
 			}
 		}
 	}

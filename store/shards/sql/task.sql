@@ -40,10 +40,11 @@ SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = $1 AND tenant
 UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $3;
 
 -- name: KeyPurge
--- $1 is the longest time to look at one go, in rows.
-DELETE FROM task_key k
- USING (SELECT ctid FROM task_key WHERE expires_at <= now_ms() LIMIT $1) AS old
- WHERE k.ctid = old.ctid;
+-- About $1 rows at one go, and all that expire with the last of them: a range
+-- needs no join, which a plan made on an empty table could get wrong.
+DELETE FROM task_key
+ WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms()
+                                ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms());
 
 -- name: TaskInsert
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, max_count,
@@ -119,7 +120,7 @@ VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9)
     ON CONFLICT DO NOTHING;
 
 -- name: DonePurge
--- $1 is the most to remove at one go.
-DELETE FROM task_done d
- USING (SELECT tenant_id, id FROM task_done WHERE expires_at <= now_ms() ORDER BY expires_at LIMIT $1) AS old
- WHERE d.tenant_id = old.tenant_id AND d.id = old.id;
+-- As KeyPurge.
+DELETE FROM task_done
+ WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
+                                ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms());
