@@ -38,7 +38,8 @@ SELECT {{done_columns}}, d.finished_at,
 
 -- name: DoneStates
 -- Which of these tasks are finished and still known. $1 tenants, $2 ids
-SELECT d.tenant_id, d.id FROM unnest($1::int4[], $2::int8[]) AS u (tenant_id, id)
+SELECT d.tenant_id, d.id
+  FROM (SELECT * FROM unnest($1::int4[], $2::int8[]) AS u (tenant_id, id) {{list_first}}) u
   JOIN task_done d ON d.tenant_id = u.tenant_id AND d.id = u.id;
 
 -- name: Census

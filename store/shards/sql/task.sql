@@ -10,9 +10,9 @@ t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.schedule
 -- Makes the planner start from the list u and look each row up by its key. Left
 -- to itself it may read all rows for each entry of the list: plans are generic
 -- and are often made while the tables are empty. The second condition is never
--- evaluated, because no shard is negative; but the planner believes that going
+-- evaluated, because no id is negative; but the planner believes that going
 -- through the list once for every row would be expensive.
-WHERE u.shard >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.shard) > 0 OFFSET 0
+WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0
 
 -- name: Now
 SELECT now_ms() WHERE $1::int4 = $1::int4;
