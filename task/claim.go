@@ -125,6 +125,7 @@ type DeadRun struct {
 // DeadReason says why a run was given up. The numbers are stored.
 type DeadReason int16
 
+// Why runs are given up.
 const (
 	OutOfAttempts DeadReason = 1 // the last allowed attempt failed
 	Silent        DeadReason = 2 // no result within give_up_after

@@ -9,6 +9,7 @@ import (
 // ErrorCode is the kind of an [Error]. The API maps it to a status.
 type ErrorCode int
 
+// What errors can be.
 const (
 	InvalidArgument    ErrorCode = iota + 1 // the request breaks a rule; Faults say which
 	NotFound                                // unknown, another tenant's, or purged

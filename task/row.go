@@ -64,6 +64,7 @@ type Row struct {
 // Change says how a row differs from what is stored.
 type Change int
 
+// What steps do to a row: nothing, change it, make it, remove it.
 const (
 	Kept Change = iota
 	Changed

@@ -9,6 +9,7 @@ import (
 // those of the API.
 type Code int16
 
+// What can become of an entry.
 const (
 	Accepted   Code = 1 // taken
 	Already    Code = 2 // the run has its final result
@@ -38,6 +39,7 @@ type Holder uint64
 // Outcome is how a handler ended.
 type Outcome int16
 
+// How handlers end.
 const (
 	Success Outcome = 1
 	Fail    Outcome = 2

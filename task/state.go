@@ -5,6 +5,7 @@ import "fmt"
 // Type says how the runs of a task follow each other. The numbers are stored.
 type Type int16
 
+// The types of tasks.
 const (
 	OneShot     Type = 1 // one run, at begin_time
 	NonBlocking Type = 2 // runs on a grid, whatever the handlers do
@@ -30,6 +31,7 @@ func (t Type) String() string {
 // State is where a task is in its life. The numbers are stored.
 type State int16
 
+// The states of tasks.
 const (
 	Scheduled State = 1 // waits for its next run
 	Running   State = 2 // a run is open, and no other may be claimed before it is closed

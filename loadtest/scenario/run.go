@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/history"
-	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )

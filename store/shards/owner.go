@@ -119,7 +119,7 @@ func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) erro
 	return nil
 }
 
-// Ownership of an item as it is stored, for people and for hints.
+// ItemOwner is the ownership of an item as it is stored, for people and for hints.
 type ItemOwner struct {
 	// Item is a shard, or 512 + a database's number for its chores.
 	Item  int
