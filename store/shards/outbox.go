@@ -179,7 +179,7 @@ func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]
 		for _, e := range chunk {
 			keys = append(keys, keyOf(e.tenant, e.id, 0), keyOf(e.tenant, e.id, e.seq))
 		}
-		rows, err := s.readRows(ctx, d, keys)
+		rows, err := readRows(ctx, s.cluster.Pool(d), keys)
 		if err != nil {
 			return nil, err
 		}
@@ -200,8 +200,8 @@ func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]
 }
 
 // readRows returns the rows of keys that exist, without locking them.
-func (s *Store) readRows(ctx context.Context, d int, keys []key) (map[key]*task.Row, error) {
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("KinRead"), keyArgs(uniqueKeys(keys))...)
+func readRows(ctx context.Context, q querier, keys []key) (map[key]*task.Row, error) {
+	rows, err := q.Query(ctx, sql.Get("KinRead"), keyArgs(uniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}

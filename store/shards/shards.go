@@ -180,6 +180,12 @@ func (s *Store) inTx(ctx context.Context, d int, step string, f func(pgx.Tx) err
 	return nil
 }
 
+// querier is a pool or a transaction. A step that is in a transaction reads
+// through it: a second connection might never come free.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // classifyCommit tells a commit that was refused, or never sent, from one that
 // may have happened.
 func classifyCommit(err error) error {

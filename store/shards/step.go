@@ -236,7 +236,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		if err != nil {
 			return err
 		}
-		absent, err := s.absent(ctx, d, entries, pending, kins)
+		absent, err := whyAbsent(ctx, tx, entries, pending, kins)
 		if err != nil {
 			return err
 		}
@@ -270,10 +270,10 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 	return busy, nil
 }
 
-// absent says about each pending entry whose rows were not all locked why that
+// whyAbsent says about each pending entry whose rows were not all locked why that
 // is: Retry (somebody else has one), Finished or Unknown. Entries that can go on
 // are not in the map.
-func (s *Store) absent(ctx context.Context, d int, entries []entry, pending []int, kins map[key]*task.Kin) (map[int]task.Code, error) {
+func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, kins map[key]*task.Kin) (map[int]task.Code, error) {
 	out := map[int]task.Code{}
 	var look []key
 	for _, i := range pending {
@@ -290,11 +290,11 @@ func (s *Store) absent(ctx context.Context, d int, entries []entry, pending []in
 	if len(look) == 0 {
 		return out, nil
 	}
-	locked, err := s.readRows(ctx, d, look)
+	locked, err := readRows(ctx, tx, look)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.finished(ctx, d, look)
+	done, err := finished(ctx, tx, look)
 	if err != nil {
 		return nil, err
 	}
@@ -313,14 +313,14 @@ func (s *Store) absent(ctx context.Context, d int, entries []entry, pending []in
 }
 
 // finished tells which tasks have ended and are still known.
-func (s *Store) finished(ctx context.Context, d int, keys []key) (map[key]bool, error) {
+func finished(ctx context.Context, q querier, keys []key) (map[key]bool, error) {
 	var tenants []int32
 	var ids []int64
 	for _, k := range keys {
 		tenants = append(tenants, k.tenant)
 		ids = append(ids, int64(k.id))
 	}
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("DoneStates"), tenants, ids)
+	rows, err := q.Query(ctx, sql.Get("DoneStates"), tenants, ids)
 	if err != nil {
 		return nil, err
 	}
