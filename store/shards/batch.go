@@ -65,7 +65,7 @@ func (b *batcher[E, R]) run(ctx context.Context) error {
 	for {
 		select {
 		case first := <-b.queue:
-			b.wait(ctx, time.Until(next))
+			sleep(ctx, time.Until(next)) // cut short by a stop
 			next = time.Now().Add(b.spacing)
 			b.group(context.WithoutCancel(ctx), first)
 		case <-ctx.Done():
@@ -78,18 +78,6 @@ func (b *batcher[E, R]) run(ctx context.Context) error {
 				}
 			}
 		}
-	}
-}
-
-func (b *batcher[E, R]) wait(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 

@@ -164,7 +164,7 @@ func (r *claimed) publication() task.Publication {
 	p := task.Publication{
 		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
 		ScheduledAt: task.Instant(r.scheduled), ClaimedAt: task.Instant(r.now), Version: r.version,
-		AckTimeout: time.Duration(r.ackTimeout) * time.Millisecond, Params: r.params,
+		AckTimeout: millis(r.ackTimeout), Params: r.params,
 	}
 	switch {
 	case r.run != 0:
@@ -198,7 +198,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx) error {
 	var touched kinList
 	for _, k := range c.undecided {
 		kin := kins[k.task()]
-		if kin == nil || kin.Task == nil || kin.Task.Change == task.Removed || (k.run != 0 && kin.Runs[k.run] == nil) {
+		if !living(kin) || (k.run != 0 && kin.Runs[k.run] == nil) {
 			continue
 		}
 		touched.add(kin)
@@ -242,8 +242,8 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		if len(lost) > 0 {
 			return errNothing
 		}
-		var now task.Instant
-		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+		now, err := clock(ctx, tx)
+		if err != nil {
 			return err
 		}
 		var keys []key
@@ -257,7 +257,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		var touched kinList
 		for i := range pubs {
 			kin := kins[keyOf(pubs[i].Tenant, pubs[i].Task, 0)]
-			if kin == nil || kin.Task == nil || kin.Task.Change == task.Removed {
+			if !living(kin) {
 				continue
 			}
 			if kin.GiveUp(task.Attempt{RunID: pubs[i].RunID(), Attempt: pubs[i].Attempt}, reason, message, now) {

@@ -104,8 +104,8 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step strin
 	d := id.Shard().Database()
 	due := task.Never
 	err = s.inTx(ctx, d, step, func(tx pgx.Tx) error {
-		var now task.Instant
-		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+		now, err := clock(ctx, tx)
+		if err != nil {
 			return err
 		}
 		k := keyOf(tenant, id, 0)

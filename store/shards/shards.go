@@ -180,6 +180,12 @@ func (s *Store) inTx(ctx context.Context, d int, step string, f func(pgx.Tx) err
 	return nil
 }
 
+// clock reads the database's clock within a transaction.
+func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
+	err = tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now)
+	return now, err
+}
+
 // querier is a pool or a transaction. A step that is in a transaction reads
 // through it: a second connection might never come free.
 type querier interface {

@@ -42,6 +42,10 @@ func lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, er
 	return kins, nil
 }
 
+// living reports whether the row of a task was locked, and no step has ended the
+// task since.
+func living(k *task.Kin) bool { return k != nil && k.Task != nil && k.Task.Change != task.Removed }
+
 // kinList collects the kins that steps have touched, each once, in order.
 type kinList struct {
 	kins []*task.Kin
@@ -163,8 +167,11 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 	return replies
 }
 
-// sleep returns false when ctx ends first.
+// sleep returns false when ctx ends first. It does not wait for what has passed.
 func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -224,8 +231,8 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 	var dead []task.DeadRun
 	due := task.Never
 	err := s.inTx(ctx, d, "apply", func(tx pgx.Tx) error {
-		var now task.Instant
-		if err := tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+		now, err := clock(ctx, tx)
+		if err != nil {
 			return err
 		}
 		var keys []key

@@ -36,9 +36,7 @@ WITH gone AS (
    WHERE {{row_of_result}} AND {{ends}}
   RETURNING t.*, u.n),
 kept AS (
-  INSERT INTO task_done (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
-                         give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-                         version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+  INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, g.seq, g.max_count, g.missed,
          g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
          g.version, g.max_attempts, g.multiplier, g.jitter, g.type, 3, g.stop_on_failure, g.kind, g.params

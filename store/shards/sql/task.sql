@@ -99,14 +99,17 @@ SELECT t.shard, t.tenant_id, t.id, $4::int8, $5::int8, $6::int8, t.anchor, t.beg
 -- One run row. $1 shard, $2 tenant, $3 id, $4 run
 DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
 
+-- fragment: done_row
+(tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
+ give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+ version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+
 -- name: TaskFinish
 -- A task with all its run rows; kept in task_done when it has a retention.
 -- $1 shard, $2 tenant, $3 id, $4 state, $5 seq, $6 missed, $7 version, $8 params, $9 now
 WITH gone AS (
   DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 RETURNING t.*)
-INSERT INTO task_done (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
-                       give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-                       version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+INSERT INTO task_done {{done_row}}
 SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
        g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
        $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea
