@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -82,14 +83,21 @@ func formatKafka(dir, config string, port int, run func(...string) *exec.Cmd) er
 	if _, err := os.Stat(filepath.Join(dir, "data", "meta.properties")); err == nil {
 		return nil
 	}
-	id := make([]byte, 16)
-	rand.Read(id) //nolint:errcheck // never fails
-	cmd := run("kafka.tools.StorageTool", "format", "-t", base64.RawURLEncoding.EncodeToString(id), "-c", config)
+	cmd := run("kafka.tools.StorageTool", "format", "-t", clusterID(rand.Reader), "-c", config)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format data directory: %w: %s", err, bytes.TrimSpace(out[max(0, len(out)-lastWords):]))
 	}
 	return nil
+}
+
+// clusterID draws a cluster's name: 16 bytes in base64. Its first bit is cleared, so that it starts with a letter:
+// Kafka's tool takes an argument that starts with "-" for an option.
+func clusterID(random io.Reader) string {
+	var id [16]byte
+	io.ReadFull(random, id[:]) //nolint:errcheck // crypto/rand never fails
+	id[0] &= 0x7f
+	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 func kafkaConfig(dir string, port, controller int) []byte {

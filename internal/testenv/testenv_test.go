@@ -383,3 +383,12 @@ func TestMissingJavaIsExplained(t *testing.T) {
 		}
 	}
 }
+
+func TestClusterIDNeverLooksLikeAnOption(t *testing.T) {
+	for first := range 256 {
+		random := bytes.Repeat([]byte{byte(first)}, 16)
+		if id := clusterID(bytes.NewReader(random)); strings.HasPrefix(id, "-") {
+			t.Errorf("clusterID of bytes %#x starts with a dash: %q", first, id)
+		}
+	}
+}
