@@ -1,0 +1,66 @@
+-- The far tier: tasks that are due beyond the horizon, many in one row.
+-- docs/adr/0007-far-tier.md describes the protocol, store/pack the blobs.
+
+-- +goose Up
+
+-- What group commits have added and no cut has taken yet. All numbers (id / 512)
+-- lie in first .. last, and no two rows overlap.
+CREATE TABLE far_arrival (
+  first      int8 NOT NULL,
+  last       int8 NOT NULL,
+  n          int4 NOT NULL,
+  created_at int8 NOT NULL,
+  min_tenant int4 NOT NULL,
+  max_tenant int4 NOT NULL,
+  damaged    text,                    -- why it was set aside; NULL: it was not
+  keys       bytea NOT NULL,
+  params     bytea NOT NULL,
+  CONSTRAINT far_arrival_pkey  PRIMARY KEY (first),
+  CONSTRAINT far_arrival_range CHECK (first <= last AND n BETWEEN 1 AND last - first + 1)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Packs of one bucket of due time each.
+CREATE TABLE far_pack (
+  id         int8 GENERATED ALWAYS AS IDENTITY,
+  bucket_at  int8 NOT NULL,           -- where the bucket begins
+  level      int2 NOT NULL,           -- 1 minutes, 2 hours, 3 days, 4 months of 30 days
+  n          int4 NOT NULL,
+  min_tenant int4 NOT NULL,
+  max_tenant int4 NOT NULL,
+  min_id     int8 NOT NULL,
+  max_id     int8 NOT NULL,
+  damaged    text,
+  keys       bytea NOT NULL,
+  params     bytea NOT NULL,
+  CONSTRAINT far_pack_pkey  PRIMARY KEY (id),
+  CONSTRAINT far_pack_level CHECK (level BETWEEN 1 AND 4),
+  CONSTRAINT far_pack_n     CHECK (n > 0)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX far_pack_bucket ON far_pack (level, bucket_at);
+
+-- The blobs are compressed already.
+ALTER TABLE far_arrival ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
+ALTER TABLE far_pack    ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
+
+-- Tasks whose copy in a pack is void. pack is the id of a row of far_pack, or
+-- minus the first number of a row of far_arrival.
+CREATE TABLE far_override (
+  pack int8 NOT NULL,
+  id   int8 NOT NULL,
+  CONSTRAINT far_override_pkey PRIMARY KEY (pack, id)
+);
+
+-- In which minute each task of far_pack is due: 256 numbers a page, four bytes
+-- each, big endian; 0: not there. An entry may outlive its task's stay in a pack.
+CREATE TABLE far_locator (
+  page    int8 NOT NULL,              -- number / 256
+  latest  int4 NOT NULL,              -- the largest minute in it: after that the page is of no use
+  minutes bytea NOT NULL,
+  CONSTRAINT far_locator_pkey  PRIMARY KEY (page),
+  CONSTRAINT far_locator_whole CHECK (length(minutes) = 1024)
+);
+CREATE INDEX far_locator_latest ON far_locator (latest);
+ALTER TABLE far_locator ALTER minutes SET STORAGE PLAIN;
+
+-- +goose Down
+DROP TABLE far_locator, far_override, far_pack, far_arrival;
