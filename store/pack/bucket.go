@@ -2,6 +2,7 @@ package pack
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -47,27 +48,31 @@ func (l Level) String() string {
 }
 
 // Bucket is one slot of the timing wheel: the instants in [At, End()). Buckets
-// of one level begin at multiples of its width, so each lies within one bucket
-// of the next coarser level, but for days and months: a month has thirty days.
+// of a level begin at the multiples of its width, so each lies within one bucket
+// of every coarser level.
 type Bucket struct {
 	Level Level
 	At    task.Instant
 }
 
-// BucketOf returns the bucket of level l that holds due, which lies in
-// [0, task.LastInstant). l must be valid.
+// LastDue is the last instant whose minute fits into the locator, in the year
+// 6053. A task that is due later is kept as if it were due then.
+const LastDue task.Instant = math.MaxInt32 * minuteMillis
+
+// BucketOf returns the bucket of level l that holds due, at least 0. l must be
+// valid.
 func BucketOf(due task.Instant, l Level) Bucket {
+	due = min(due, LastDue)
 	return Bucket{Level: l, At: due - due%widths[l]}
 }
 
 // End returns the first instant behind the bucket.
 func (b Bucket) End() task.Instant { return b.At + widths[b.Level] }
 
-// MinuteOf returns the minute of due as the locator keeps it: minutes since
-// 1970, and one, because 0 says that a task is not there. due lies in
-// [0, task.LastInstant).
-func MinuteOf(due task.Instant) int32 { return int32(due/minuteMillis) + 1 }
+// MinuteOf returns the minute in which due lies, since 1970: what the locator
+// keeps. The locator's 0, "not there", is no minute of a far task.
+func MinuteOf(due task.Instant) int32 { return int32(min(due, LastDue) / minuteMillis) }
 
-// MinuteBegin is the inverse of [MinuteOf]: the instant at which the minute
-// begins. minute is positive.
-func MinuteBegin(minute int32) task.Instant { return task.Instant(minute-1) * minuteMillis }
+// MinuteBegin returns when a minute of the locator begins. It lies in the same
+// bucket, on every level, as what is due in that minute.
+func MinuteBegin(minute int32) task.Instant { return task.Instant(minute) * minuteMillis }
