@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -20,6 +22,13 @@ import (
 
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
+
+// kafkaFlags are for a server that lives for minutes beside everything else on two cores: the second
+// compiler alone would use more of them than the broker does.
+var kafkaFlags = []string{
+	"-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+	"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+}
 
 // KafkaServer is a one-node Kafka, broker and controller in one. Its methods may be called concurrently.
 type KafkaServer struct {
@@ -35,14 +44,19 @@ func NewKafka(tb testing.TB) *KafkaServer {
 // StartKafka starts a Kafka with its data in dir, which is created, and returns when topics can be
 // created and consumer groups joined. Topics are not created by their use.
 func StartKafka(ctx context.Context, dir string) (*KafkaServer, error) {
-	s, err := startKafka(ctx, dir)
+	return StartKafkaWith(ctx, dir, nil)
+}
+
+// StartKafkaWith is [StartKafka] with settings of server.properties, such as log.retention.bytes.
+func StartKafkaWith(ctx context.Context, dir string, settings map[string]string) (*KafkaServer, error) {
+	s, err := startKafka(ctx, dir, settings)
 	if err != nil {
 		return nil, fmt.Errorf("start Kafka: %w", err)
 	}
 	return s, nil
 }
 
-func startKafka(ctx context.Context, dir string) (*KafkaServer, error) {
+func startKafka(ctx context.Context, dir string, settings map[string]string) (*KafkaServer, error) {
 	java, err := findJava(ctx)
 	if err != nil {
 		return nil, err
@@ -56,14 +70,13 @@ func startKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 	}
 	config := filepath.Join(dir, "server.properties")
 	run := func(args ...string) *exec.Cmd {
-		return exec.Command(java, append([]string{"-Xmx512m",
-			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*")}, args...)...)
+		return exec.Command(java, append(append(slices.Clone(kafkaFlags), "-cp", filepath.Join(lib, "*")), args...)...)
 	}
 	s := &KafkaServer{javaServer{dir: dir}}
 	s.program = func() *exec.Cmd { return run("kafka.Kafka", config) }
 	s.answers = func(ctx context.Context) error { return joinable(ctx, s.addr) }
 	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
-		return formatKafka(dir, config, port, run)
+		return formatKafka(dir, config, port, settings, run)
 	})
 	if err != nil {
 		return nil, err
@@ -72,12 +85,12 @@ func startKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 }
 
 // formatKafka writes the configuration and prepares the data directory, unless it was before.
-func formatKafka(dir, config string, port int, run func(...string) *exec.Cmd) error {
+func formatKafka(dir, config string, port int, settings map[string]string, run func(...string) *exec.Cmd) error {
 	controller, err := subprocess.FreePort()
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(config, kafkaConfig(dir, port, controller), 0o600); err != nil {
+	if err := os.WriteFile(config, kafkaConfig(dir, port, controller, settings), 0o600); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "data", "meta.properties")); err == nil {
@@ -100,8 +113,9 @@ func clusterID(random io.Reader) string {
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-func kafkaConfig(dir string, port, controller int) []byte {
-	return fmt.Appendf(nil, `node.id=1
+// kafkaConfig returns server.properties; of two lines for one setting the last one counts.
+func kafkaConfig(dir string, port, controller int, settings map[string]string) []byte {
+	text := fmt.Appendf(nil, `node.id=1
 process.roles=broker,controller
 controller.quorum.voters=1@127.0.0.1:%[2]d
 listeners=PLAINTEXT://127.0.0.1:%[1]d,CONTROLLER://127.0.0.1:%[2]d
@@ -126,6 +140,10 @@ group.min.session.timeout.ms=500
 log.segment.bytes=67108864
 log.cleaner.dedupe.buffer.size=8388608
 `, port, controller, filepath.Join(dir, "data"))
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		text = fmt.Appendf(text, "%s=%s\n", name, settings[name])
+	}
+	return text
 }
 
 // joinable asks for a group's coordinator: with that answer the broker is up, and the topic of the
