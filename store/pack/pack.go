@@ -1,8 +1,60 @@
-// Package pack packs many far tasks into two blobs.
+// Package pack turns many far tasks into two blobs and back, and knows the
+// buckets of due time that packs belong to. It does no I/O; package store/shards
+// keeps the blobs.
+//
+// # Why two blobs
+//
+// The keys hold everything that finds, lists and moves a task; the params are
+// what its handler will be given. Most reads need the keys alone, and the keys
+// are a third of the bytes.
+//
+// # Format, version 1
+//
+// A blob is
+//
+//	1 byte   'K' for keys, 'P' for params
+//	1 byte   version: 1
+//	1 byte   flags: 1 the content is compressed
+//	4 bytes  CRC-32C (Castagnoli) of all other bytes, little endian
+//	if compressed: the length of the content (uvarint), and one zstd frame
+//	else: the content
+//
+// The content of the keys is
+//
+//	uvarint  n, the number of tasks: 1 .. 4096
+//	uvarint  number of kinds; each: length (uvarint), bytes
+//	uvarint  number of policies; each: 11 uvarints (see policy.numbers)
+//	         the columns in the order of tenantColumn .. policyColumn
+//	uvarint  number of further sections: 0
+//
+// and that of the params
+//
+//	uvarint  n
+//	4 bytes  CRC-32C of the ids, 8 bytes each, little endian: they belong together
+//	column   the lengths
+//	         the params one after another
+//	uvarint  number of further sections: 0
+//
+// A column is written for all rows at once (see appendColumn). A value that all
+// rows share costs two or three bytes a pack, so a column for a rare thing is
+// free. Durations are milliseconds, multiplier and jitter hundredths, as in the
+// near tier.
+//
+// # Reading what is not ours to trust
+//
+// A blob that was cut or changed must not become a wrong task. The checksum is
+// compared before anything is read, every length before anything is allocated,
+// and a version, a flag or a section that this program does not know is refused:
+// it may change what the rest means. All of that matches [ErrDamaged].
 package pack
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -31,33 +83,176 @@ type Pack struct {
 // tasks: at least 1, unless rows is empty.
 func Fit(rows []*task.Row, most int) int {
 	most = min(len(rows), most, MaxTasks)
-	bytes := 0
+	total := 0
 	for i := range most {
-		bytes += len(rows[i].Params)
-		if i > 0 && bytes > MaxParams {
+		total += len(rows[i].Params)
+		if i > 0 && total > MaxParams {
 			return i
 		}
 	}
 	return most
 }
 
-// Encode packs rows.
+// scratch is what an encoder needs beside its output.
+type scratch struct {
+	table   table
+	content []byte
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// Encode packs 1 to [MaxTasks] rows in the order given, with at most [MaxParams]
+// bytes of params (see [Fit]). Each must be SCHEDULED, not paused, without an
+// open run, and no row of a run. fast compresses less, for packs that do not
+// live long. It may be called concurrently, and keeps nothing of rows.
 func Encode(rows []*task.Row, fast bool) (Pack, error) {
-	return Pack{}, errors.New("not written yet")
+	if len(rows) < 1 || len(rows) > MaxTasks {
+		return Pack{}, fmt.Errorf("pack: %d tasks; 1 to %d are allowed", len(rows), MaxTasks)
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	s.table.kinds, s.table.policies = dictionary[string]{}, dictionary[policy]{}
+	p := span(rows)
+	var err error
+	if s.content, err = appendKeys(s.content[:0], rows, &s.table); err != nil {
+		return Pack{}, err
+	}
+	if p.Keys, err = seal(keysMagic, s.content, fast); err != nil {
+		return Pack{}, err
+	}
+	if s.content, err = appendParams(s.content[:0], rows, &s.table); err != nil {
+		return Pack{}, err
+	}
+	if p.Params, err = seal(paramsMagic, s.content, fast); err != nil {
+		return Pack{}, err
+	}
+	return p, nil
 }
 
-// Decode returns the rows of a pack.
+func span(rows []*task.Row) Pack {
+	r := rows[0]
+	p := Pack{N: len(rows), MinTenant: r.Tenant, MaxTenant: r.Tenant, MinID: r.ID, MaxID: r.ID}
+	for _, r := range rows {
+		p.MinTenant, p.MaxTenant = min(p.MinTenant, r.Tenant), max(p.MaxTenant, r.Tenant)
+		p.MinID, p.MaxID = min(p.MinID, r.ID), max(p.MaxID, r.ID)
+	}
+	return p
+}
+
+// appendParams writes the content of the params blob.
+func appendParams(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
+	lengths := t.cells[:len(rows)]
+	total := 0
+	for i, r := range rows {
+		lengths[i] = int64(len(r.Params))
+		total += len(r.Params)
+	}
+	if total > MaxParams {
+		return nil, fmt.Errorf("pack: %d bytes of params; at most %d are allowed", total, MaxParams)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(rows)))
+	dst = binary.LittleEndian.AppendUint32(dst, idSum(rows))
+	dst = appendColumn(dst, offsets, lengths)
+	for _, r := range rows {
+		dst = append(dst, r.Params...)
+	}
+	return binary.AppendUvarint(dst, 0), nil // no further sections
+}
+
+// idSum is a checksum of the rows' ids: it tells whose params a blob holds.
+func idSum(rows []*task.Row) uint32 {
+	var sum uint32
+	var b [512]byte
+	for len(rows) > 0 {
+		part := b[:0]
+		n := min(len(rows), cap(part)/8)
+		for _, r := range rows[:n] {
+			part = binary.LittleEndian.AppendUint64(part, uint64(r.ID))
+		}
+		sum = crc32.Update(sum, castagnoli, part)
+		rows = rows[n:]
+	}
+	return sum
+}
+
+// Decode returns the rows of a pack in the order in which they were packed. All
+// of them, and their params, lie in shared memory that lives as long as any of
+// them is used; they may be changed, but Params only as a whole. An error
+// matches [ErrDamaged].
 func Decode(keys, params []byte) ([]*task.Row, error) {
-	return nil, errors.New("not written yet")
+	rows, err := DecodeKeys(keys)
+	if err != nil {
+		return nil, err
+	}
+	return rows, FillParams(rows, params, nil)
 }
 
-// DecodeKeys returns the rows of a pack without their params.
+// rooms holds memory for the content of keys, which nothing refers to once the
+// rows have been built.
+var rooms = sync.Pool{New: func() any { return new([]byte) }}
+
+// DecodeKeys is [Decode] without the params, which stay nil.
 func DecodeKeys(keys []byte) ([]*task.Row, error) {
-	return nil, errors.New("not written yet")
+	room := rooms.Get().(*[]byte)
+	defer rooms.Put(room)
+	content, err := open(keysMagic, keys, *room)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	if cap(content) > cap(*room) && keys[2]&compressed != 0 {
+		*room = content
+	}
+	rows, err := readKeys(content)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	return rows, nil
 }
 
-// FillParams sets the params of those rows of a pack that want chooses; nil
-// chooses all.
+// FillParams sets the params of those rows that want chooses by their index, or
+// of all if want is nil. rows must be all rows of the pack, in its order. What
+// want has chosen is copied; else the rows share memory. An error matches
+// [ErrDamaged].
 func FillParams(rows []*task.Row, params []byte, want func(i int) bool) error {
-	return errors.New("not written yet")
+	content, err := open(paramsMagic, params, nil)
+	if err != nil {
+		return fmt.Errorf("params: %w", err)
+	}
+	if want == nil && params[2]&compressed == 0 {
+		content = bytes.Clone(content) // it is the caller's blob
+	}
+	if err := readParams(rows, content, want); err != nil {
+		return fmt.Errorf("params: %w", err)
+	}
+	return nil
+}
+
+func readParams(rows []*task.Row, content []byte, want func(i int) bool) error {
+	r := &reader{rest: content}
+	if n := r.count("tasks", MaxTasks); n != len(rows) && r.err == nil {
+		r.fail("has %d tasks, and the keys have %d", n, len(rows))
+	}
+	if sum := r.bytes(4); r.err == nil && binary.LittleEndian.Uint32(sum) != idSum(rows) {
+		r.fail("belongs to other tasks than the keys")
+	}
+	lengths := r.column(len(rows))
+	for i, row := range rows {
+		n := lengths.at(i)
+		if n < 0 || n > MaxParams {
+			r.fail("has a task with %d bytes of params", n)
+		}
+		var b []byte
+		if r.err == nil {
+			b = r.bytes(int(n))
+		}
+		switch {
+		case r.err != nil:
+			return r.err
+		case want == nil:
+			row.Params = b
+		case want(i):
+			row.Params = append([]byte{}, b...)
+		}
+	}
+	return r.end()
 }
