@@ -8,10 +8,25 @@ package task
 // the store then removes all its run rows, also those not loaded here.
 type Kin struct {
 	Task *Row
+	// Was is the task's state before any step, for whoever counts; steps leave it.
+	Was State
 	// Runs are the run rows at hand, by seq; steps add to it.
 	Runs map[int64]*Row
 	// Dead collects the runs that steps gave up.
 	Dead []DeadRun
+}
+
+// ScheduledAt returns the instant that the open run seq was meant to fire at. Of
+// a run that is not open it means nothing.
+func (k *Kin) ScheduledAt(seq int64) Instant {
+	t := k.Task
+	if r := k.run(seq); r != nil {
+		return r.ScheduledAt
+	}
+	if t.Type == NonBlocking {
+		return t.Anchor - Instant((t.Seq-seq)*t.Interval.Milliseconds())
+	}
+	return t.ScheduledAt
 }
 
 // run returns the run row of seq, or nil.

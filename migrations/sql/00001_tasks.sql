@@ -138,6 +138,7 @@ CREATE TABLE dead_run (
   died_at      int8 NOT NULL,
   attempt      int4 NOT NULL,
   reason       int2 NOT NULL,
+  type         int2 NOT NULL,         -- of the task
   kind         text NOT NULL,
   error        text NOT NULL,
   params       bytea NOT NULL,

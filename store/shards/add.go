@@ -97,14 +97,14 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 			return err
 		}
 		known = known[:0]
-		rows := &newRows{due: task.Never}
+		rows, moved := &newRows{due: task.Never}, tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
 			if a.key != "" && !fresh[a.first] {
 				known = append(known, a)
 				continue
 			}
-			if refused := a.settle(now, rows); len(refused) > 0 && a.key != "" {
+			if refused := a.settle(now, rows, &moved); len(refused) > 0 && a.key != "" {
 				b.Queue(sql.Get("KeyRefuse"), int16(a.shard), a.req.Tenant, a.key, refused)
 			}
 		}
@@ -112,6 +112,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 		if len(rows.ids) > 0 {
 			b.Queue(sql.Get("TaskInsert"), rows.args()...)
 		}
+		moved.queue(b)
 		if b.Len() == 0 {
 			return nil
 		}
@@ -175,7 +176,7 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 // settle gives each spec its id or its faults, and collects the rows to insert.
 // It returns the indexes of the refused ones. It may be called again after a
 // transaction that failed.
-func (a *adding) settle(now task.Instant, rows *newRows) (refused []int32) {
+func (a *adding) settle(now task.Instant, rows *newRows, moved *tally) (refused []int32) {
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
 		spec := a.req.Specs[i] // a copy: Begin may be filled in
@@ -187,6 +188,7 @@ func (a *adding) settle(now task.Instant, rows *newRows) (refused []int32) {
 		id := a.idOf(i)
 		a.result.Items[i].ID = id
 		rows.add(task.NewRow(a.req.Tenant, id, &spec, now))
+		moved.move(a.req.Tenant, spec.Type, cellNone, cell(task.Scheduled), 1)
 	}
 	return refused
 }

@@ -32,17 +32,22 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		c.tenants[t] = true
 	}
 	err := s.inTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
-		c.Claim, c.undecided = task.Claim{}, nil
+		c.Claim, c.undecided, c.ledger = task.Claim{}, nil, s.newLedger()
 		if err := c.take(ctx, tx); err != nil {
 			return err
 		}
 		if len(c.Lost) > 0 || (c.Rows == 0 && len(req.TakeOff) == 0) {
 			return errNothing
 		}
-		if err := c.decide(ctx, tx); err != nil {
+		b := &pgx.Batch{}
+		if err := c.decide(ctx, tx, b); err != nil {
 			return err
 		}
-		return c.note(ctx, tx)
+		c.note(b)
+		if b.Len() == 0 {
+			return nil
+		}
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return task.Claim{}, err
@@ -56,6 +61,7 @@ type claiming struct {
 	req       task.ClaimRequest
 	tenants   map[int32]bool // blocked
 	undecided []key          // rows that need the state machine
+	ledger    *ledger
 }
 
 // take sends everything up to the claim in one round trip.
@@ -125,6 +131,7 @@ type claimed struct {
 	typ        int16
 	seq        int64
 	attempt    int32
+	state      int16
 	scheduled  int64
 	anchor     int64
 	interval   *int64
@@ -141,7 +148,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	var r claimed
 	for rows.Next() {
 		r.params = nil
-		if err := rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.scheduled, &r.anchor,
+		if err := rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
 			&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params); err != nil {
 			return n, err
 		}
@@ -155,9 +162,18 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			p := r.publication()
 			c.Missed += p.Missed
 			c.Publications = append(c.Publications, p)
+			if r.becameRunning() {
+				c.ledger.move(r.tenant, p.Type, cell(task.Scheduled), cell(task.Running), 1)
+			}
 		}
 	}
 	return n, rows.Err()
+}
+
+// becameRunning reports whether the claim has taken a task from SCHEDULED to
+// RUNNING: not so of run rows, redeliveries and tasks that have a next run.
+func (r *claimed) becameRunning() bool {
+	return r.run == 0 && task.State(r.state) == task.Running && (r.attempt == 1 || task.Type(r.typ) == task.NonBlocking)
 }
 
 func (r *claimed) publication() task.Publication {
@@ -183,7 +199,7 @@ func (r *claimed) publication() task.Publication {
 // decide lets the state machine work on the rows that SQL left alone. The claim
 // has locked them; a task's row that a run row needs beside it is passed over
 // with it when somebody else has it, and both stay due.
-func (c *claiming) decide(ctx context.Context, tx pgx.Tx) error {
+func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if len(c.undecided) == 0 {
 		return nil
 	}
@@ -208,16 +224,20 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	c.Dead = touched.dead()
-	_, err = writeKins(ctx, tx, touched.kins, c.Now)
-	return err
+	queueKins(b, touched.kins, c.Now, c.ledger)
+	return nil
 }
 
-// note puts the publications into the outbox.
-func (c *claiming) note(ctx context.Context, tx pgx.Tx) error {
-	if len(c.Publications) == 0 {
-		return nil
+// note puts the publications into the outbox, and writes the ledger.
+func (c *claiming) note(b *pgx.Batch) {
+	for i := range c.Publications {
+		c.ledger.publication(&c.Publications[i])
 	}
-	return tx.QueryRow(ctx, sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).Scan(&c.Outbox)
+	c.ledger.queue(b, c.Now)
+	if len(c.Publications) > 0 {
+		b.Queue(sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&c.Outbox) })
+	}
 }
 
 // Peek counts what is due in shards until now + window, up to limit, and finds
@@ -264,7 +284,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 				touched.add(kin)
 			}
 		}
-		if _, err := writeKins(ctx, tx, touched.kins, now); err != nil {
+		if _, err := writeKins(ctx, tx, touched.kins, now, s.newLedger()); err != nil {
 			return err
 		}
 		return takeOff(ctx, tx, parts)

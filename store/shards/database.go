@@ -28,6 +28,8 @@ type database struct {
 	reports *batcher[reported, task.Reply]
 	beats   *batcher[held, task.Reply]
 	numbers numbers
+	// maintained is when the history was last looked after; the purge's own.
+	maintained time.Time
 }
 
 func newDatabase(s *Store, d int) *database {
@@ -54,16 +56,39 @@ func (db *database) purge(ctx context.Context) error {
 	for sleep(ctx, db.store.cfg.PurgeEvery) {
 		for _, step := range []string{"KeyPurge", "DonePurge"} {
 			for more := true; more && ctx.Err() == nil; {
-				tag, err := db.store.cluster.Pool(db.d).Exec(ctx, sql.Get(step), most)
+				var n int
+				err := db.store.cluster.Pool(db.d).QueryRow(ctx, sql.Get(step), most).Scan(&n)
 				if err != nil && ctx.Err() == nil {
 					db.store.cfg.Log.Warn("purge failed; it goes on later", "database", db.d, "step", step, "err", err)
 				}
-				more = err == nil && tag.RowsAffected() > most
+				more = err == nil && n > most
 			}
 		}
+		db.keepBooks(ctx)
 	}
 	return nil
 }
+
+// keepBooks folds counters, and makes and drops days of the history.
+func (db *database) keepBooks(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = db.store.FoldCounters(ctx, db.d); err != nil && ctx.Err() == nil {
+			db.store.cfg.Log.Warn("counters are not folded; reading them takes longer until they are", "database", db.d, "err", err)
+		}
+	}
+	if time.Since(db.maintained) < maintainEvery || ctx.Err() != nil {
+		return
+	}
+	if err := db.store.MaintainHistory(ctx, db.d, db.store.cfg.HistoryDays); err != nil && ctx.Err() == nil {
+		db.store.cfg.Log.Warn("days of the history are neither made nor dropped; trying again", "database", db.d, "err", err)
+		return
+	}
+	db.maintained = time.Now()
+}
+
+// maintainEvery is the distance between two looks at the days of the history.
+const maintainEvery = time.Hour
 
 // numbers hands out the numbers of ids from blocks of the database's sequence.
 // What is left of a block when the process ends is never used.

@@ -15,11 +15,12 @@ type held struct {
 	tenant int32
 	holder task.Holder
 	task.Attempt
-	step func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
+	step  func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
+	event task.Event // what an accepted one is in the history
 }
 
 func (e *held) entry() entry {
-	return entry{tenant: e.tenant, attempt: e.Attempt, apply: func(k *task.Kin, now task.Instant) task.Reply {
+	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, apply: func(k *task.Kin, now task.Instant) task.Reply {
 		return e.step(k, e.Attempt, e.holder, now)
 	}}
 }
@@ -36,7 +37,7 @@ func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as [
 
 // HandBack takes back runs that their listener cannot handle.
 func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, holds(tenant, h, as, (*task.Kin).HandBack), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, handBacks(tenant, h, as), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 func (e *held) id() task.ID { return e.Task }
@@ -45,6 +46,14 @@ func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Kin, 
 	out := make([]held, len(as))
 	for i, a := range as {
 		out[i] = held{tenant: tenant, holder: h, Attempt: a, step: step}
+	}
+	return out
+}
+
+func handBacks(tenant int32, h task.Holder, as []task.Attempt) []held {
+	out := holds(tenant, h, as, (*task.Kin).HandBack)
+	for i := range out {
+		out[i].event = task.EventHandedBack
 	}
 	return out
 }

@@ -86,7 +86,8 @@ func (b *bundle) exec(sql string, args ...any) {
 // empty removes all rows. DELETE, because TRUNCATE makes 36 new files.
 func (b *bundle) empty() {
 	b.t.Helper()
-	b.exec(`DELETE FROM task; DELETE FROM task_key; DELETE FROM task_done; DELETE FROM dead_run; DELETE FROM outbox`)
+	b.exec(`DELETE FROM task; DELETE FROM task_key; DELETE FROM task_done; DELETE FROM dead_run; DELETE FROM outbox;
+		DELETE FROM counter; DELETE FROM counter_delta; DELETE FROM run_event`)
 }
 
 func (b *bundle) setClock(now task.Instant) {
@@ -221,7 +222,7 @@ func (b *bundle) heartbeat(h task.Holder, as ...task.Attempt) []task.Reply {
 }
 
 func (b *bundle) handBack(h task.Holder, as ...task.Attempt) []task.Reply {
-	return b.doBeats(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).HandBack))
+	return b.doBeats(context.Background(), b.d, handBacks(b.tenant, h, as))
 }
 
 func codes(replies []task.Reply) []task.Code {

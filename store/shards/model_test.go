@@ -19,8 +19,74 @@ import (
 type model struct {
 	tenant int32
 	kins   map[task.ID]*task.Kin
-	done   map[task.ID]task.State
-	dead   int
+	done   map[task.ID]doneTask
+	counts map[task.Type]*task.Counts // but for those of the rows at hand
+}
+
+// doneTask is a finished task that is kept.
+type doneTask struct {
+	typ       task.Type
+	state     task.State
+	expiresAt task.Instant
+}
+
+func newModel(tenant int32) *model {
+	return &model{tenant: tenant, kins: map[task.ID]*task.Kin{}, done: map[task.ID]doneTask{}, counts: map[task.Type]*task.Counts{}}
+}
+
+// count returns the counts of a type, to change them.
+func (m *model) count(t task.Type) *task.Counts {
+	if m.counts[t] == nil {
+		m.counts[t] = &task.Counts{}
+	}
+	return m.counts[t]
+}
+
+// census returns what the counters must say.
+func (m *model) census() []task.TypeCounts {
+	sum := map[task.Type]task.Counts{}
+	for t, c := range m.counts {
+		sum[t] = *c
+	}
+	add := func(t task.Type, s task.State) {
+		c := sum[t]
+		map[task.State]func(){
+			task.Scheduled: func() { c.Scheduled++ }, task.Running: func() { c.Running++ }, task.Completed: func() { c.Completed++ },
+			task.Cancelled: func() { c.Cancelled++ }, task.Failed: func() { c.Failed++ },
+		}[s]()
+		sum[t] = c
+	}
+	for _, k := range m.kins {
+		add(k.Task.Type, k.Task.State)
+	}
+	for _, d := range m.done {
+		add(d.typ, d.state)
+	}
+	var out []task.TypeCounts
+	for _, t := range task.Types {
+		if c, ok := sum[t]; ok {
+			out = append(out, task.TypeCounts{Tenant: m.tenant, Type: t, Counts: c})
+		}
+	}
+	return out
+}
+
+// forget counts a finished task as no longer kept.
+func (m *model) forget(t task.Type, s task.State) {
+	c := m.count(t)
+	map[task.State]func(){
+		task.Completed: func() { c.PurgedCompleted++ }, task.Cancelled: func() { c.PurgedCancelled++ }, task.Failed: func() { c.PurgedFailed++ },
+	}[s]()
+}
+
+// purge drops what has expired.
+func (m *model) purge(now task.Instant) {
+	for id, d := range m.done {
+		if d.expiresAt <= now {
+			m.forget(d.typ, d.state)
+			delete(m.done, id)
+		}
+	}
 }
 
 // rows returns the living rows of the model, as they would be stored.
@@ -36,13 +102,18 @@ func (m *model) rows() map[key]*task.Row {
 }
 
 // settle carries out what a step did to a task's rows.
-func (m *model) settle(id task.ID) {
+func (m *model) settle(id task.ID, now task.Instant) {
 	k := m.kins[id]
-	m.dead += len(k.Dead)
+	c := m.count(k.Task.Type)
+	c.Dead, c.Died = c.Dead+int64(len(k.Dead)), c.Died+int64(len(k.Dead))
 	k.Dead = nil
 	if k.Task.Change == task.Removed {
-		m.done[id] = k.Task.State
 		delete(m.kins, id)
+		if k.Task.Retention > 0 {
+			m.done[id] = doneTask{k.Task.Type, k.Task.State, now.Add(k.Task.Retention)}
+		} else {
+			m.forget(k.Task.Type, k.Task.State)
+		}
 		return
 	}
 	k.Task.Change = task.Kept
@@ -73,7 +144,7 @@ func (m *model) claim(now task.Instant) []task.Publication {
 			}
 		}
 		for _, id := range slices.Collect(maps.Keys(m.kins)) {
-			m.settle(id)
+			m.settle(id, now)
 		}
 	}
 	return out
@@ -89,7 +160,7 @@ func needsMachine(r *task.Row, now task.Instant) bool {
 }
 
 // say applies what a listener says to the model.
-func (m *model) say(a task.Attempt, f func(*task.Kin) task.Reply) task.Reply {
+func (m *model) say(a task.Attempt, now task.Instant, f func(*task.Kin) task.Reply) task.Reply {
 	k := m.kins[a.Task]
 	if k == nil {
 		if _, ok := m.done[a.Task]; ok {
@@ -98,7 +169,7 @@ func (m *model) say(a task.Attempt, f func(*task.Kin) task.Reply) task.Reply {
 		return task.Reply{Code: task.Unknown}
 	}
 	r := f(k)
-	m.settle(a.Task)
+	m.settle(a.Task, now)
 	return r
 }
 
@@ -117,8 +188,7 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b.empty()
 		b.setClock(1_000_000_000_000)
-		h := &history{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{},
-			m: &model{tenant: b.tenant, kins: map[task.ID]*task.Kin{}, done: map[task.ID]task.State{}}}
+		h := &history{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{}, m: newModel(b.tenant)}
 		for range rapid.IntRange(1, 3).Draw(rt, "tasks") {
 			h.addTask()
 		}
@@ -132,6 +202,8 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 			"heartbeat": func(*rapid.T) { h.beatBoth("heartbeat", (*task.Kin).Heartbeat, h.bundle.heartbeat) },
 			"handback":  func(*rapid.T) { h.beatBoth("hand back", (*task.Kin).HandBack, h.bundle.handBack) },
 			"edit":      func(*rapid.T) { h.editBoth() },
+			"purge":     func(*rapid.T) { h.purgeBoth() },
+			"fold":      func(*rapid.T) { h.fold() },
 			"":          func(*rapid.T) { h.compare() },
 		})
 	})
@@ -145,7 +217,7 @@ func (h *history) addTask() {
 		s.GiveUpAfter = s.AckTimeout * time.Duration(rapid.IntRange(1, 6).Draw(h.rt, "give up"))
 		s.Retry = task.RetryPolicy{MaxAttempts: int32(rapid.IntRange(1, 3).Draw(h.rt, "max attempts")), InitialBackoff: time.Second, Multiplier: 1.5, Jitter: 0}
 		s.StopOnFailure = rapid.Bool().Draw(h.rt, "stop on failure")
-		s.Retention = time.Hour
+		s.Retention = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(h.rt, "retention")
 		if typ == task.OneShot {
 			return
 		}
@@ -160,6 +232,7 @@ func (h *history) addTask() {
 	row := task.NewRow(h.tenant, id, &spec, h.now)
 	row.Change = task.Kept
 	h.m.kins[id] = &task.Kin{Task: row, Runs: map[int64]*task.Row{}}
+	h.m.count(typ).Added++
 	h.ids = append(h.ids, id)
 }
 
@@ -248,7 +321,7 @@ func (h *history) reportMany() {
 func (h *history) reportThese(rs []task.Result) {
 	got := h.report(rs...)
 	for i, r := range rs {
-		want := h.m.say(r.Attempt, func(k *task.Kin) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
+		want := h.m.say(r.Attempt, h.now, func(k *task.Kin) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
 		if got[i] != want.Code {
 			h.rt.Fatalf("report %+v: got %s, want %s", r, got[i], want.Code)
 		}
@@ -258,7 +331,7 @@ func (h *history) reportThese(rs []task.Result) {
 func (h *history) startBoth() {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := h.start(holder, a)[0]
-	want := h.m.say(a, func(k *task.Kin) task.Reply { return k.Start(a, holder, h.now) })
+	want := h.m.say(a, h.now, func(k *task.Kin) task.Reply { return k.Start(a, holder, h.now) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		h.rt.Fatalf("start %+v by %d: want -, got +\n%s", a, holder, diff)
 	}
@@ -267,7 +340,7 @@ func (h *history) startBoth() {
 func (h *history) beatBoth(name string, step func(*task.Kin, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := do(holder, a)[0]
-	want := h.m.say(a, func(k *task.Kin) task.Reply { return step(k, a, holder, h.now) })
+	want := h.m.say(a, h.now, func(k *task.Kin) task.Reply { return step(k, a, holder, h.now) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		h.rt.Fatalf("%s %+v by %d: want -, got +\n%s", name, a, holder, diff)
 	}
@@ -294,7 +367,21 @@ func (h *history) editBoth() {
 	if err != nil {
 		h.rt.Fatal(err)
 	}
-	h.m.settle(id)
+	h.m.settle(id, h.now)
+}
+
+func (h *history) purgeBoth() {
+	var n int
+	if err := h.cluster.Pool(h.d).QueryRow(context.Background(), sql.Get("DonePurge"), 100).Scan(&n); err != nil {
+		h.rt.Fatal(err)
+	}
+	h.m.purge(h.now)
+}
+
+func (h *history) fold() {
+	if _, err := h.FoldCounters(context.Background(), h.d); err != nil {
+		h.rt.Fatal(err)
+	}
 }
 
 // compare holds the stored rows against those of the model.
@@ -302,14 +389,17 @@ func (h *history) compare() {
 	if diff := cmp.Diff(h.m.rows(), h.rows(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change")); diff != "" {
 		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
 	}
-	for id, state := range h.m.done {
+	for id, d := range h.m.done {
 		got, err := h.Get(context.Background(), h.tenant, id)
-		if h.now.Sub(1_000_000_000_000) < 30*time.Minute && (err != nil || got.State != state) {
-			h.rt.Fatalf("finished task %s: got %+v, %v; want %s", id, got, err, state)
+		if h.now < d.expiresAt && (err != nil || got.State != d.state) {
+			h.rt.Fatalf("finished task %s: got %+v, %v; want %s", id, got, err, d.state)
 		}
 	}
-	var dead int
-	if err := h.cluster.Pool(h.d).QueryRow(context.Background(), `SELECT count(*) FROM dead_run`).Scan(&dead); err != nil || dead != h.m.dead {
-		h.rt.Fatalf("%d dead runs, want %d (%v)", dead, h.m.dead, err)
+	got, err := readCounts(context.Background(), h.cluster.Pool(h.d), h.tenant)
+	if diff := cmp.Diff(h.m.census(), got); err != nil || diff != "" {
+		h.rt.Fatalf("counters at %s: want -, got +; %v\n%s", h.now, err, diff)
+	}
+	if found, err := h.Recount(context.Background(), h.d, 0, false); err != nil || len(found) > 0 {
+		h.rt.Fatalf("the counters are not what there is: %+v, %v", found, err)
 	}
 }

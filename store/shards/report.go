@@ -21,7 +21,11 @@ type reported struct {
 func (r *reported) plain() bool { return r.Outcome == task.Success && r.Patch == nil }
 
 func (r *reported) entry() entry {
-	return entry{tenant: r.tenant, attempt: r.Attempt, apply: func(k *task.Kin, now task.Instant) task.Reply {
+	event := task.EventSucceeded
+	if r.Outcome == task.Fail {
+		event = task.EventFailed
+	}
+	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: r.Error, apply: func(k *task.Kin, now task.Instant) task.Reply {
 		return k.Report(r.Result, now, jitter(), mergeParams(r.paramsBytes))
 	}}
 }
@@ -112,12 +116,15 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 	if len(plain) == 0 {
 		return nil
 	}
-	args := reportArgs(in, plain)
+	args, end, goOn := reportArgs(in, plain), "ReportEnd", "ReportGoOn"
+	if noted := s.atLevel(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant }); len(noted) > 0 {
+		args, end, goOn = append(args, noted), "ReportEndNoted", "ReportGoOnNoted"
+	}
 	due := task.Never
 	err := s.inTx(ctx, d, "report", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(sql.Get("ReportEnd"), args...)
-		b.Queue(sql.Get("ReportGoOn"), args...)
+		b.Queue(sql.Get(end), args...)
+		b.Queue(sql.Get(goOn), args...)
 		results := tx.SendBatch(ctx, b)
 		defer results.Close()
 		var n int64

@@ -68,6 +68,12 @@ type Config struct {
 	QueueLength int
 	// PurgeEvery is the distance between two purges. Defaults to 10 s.
 	PurgeEvery time.Duration
+	// History, when set, says what of a tenant's history is kept; else failures
+	// are. It must not block.
+	History func(tenant int32) task.HistoryLevel
+	// HistoryDays is how many days of history are kept. Defaults to
+	// [DefaultHistoryDays].
+	HistoryDays int
 	// Due, when set, is told the earliest due instant that a step has written:
 	// the hint for whoever owns the database's shards. It must not block.
 	Due func(database int, due task.Instant)

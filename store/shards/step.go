@@ -34,7 +34,7 @@ func lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, er
 			kins[k] = kin
 		}
 		if r.Run == 0 {
-			kin.Task = r
+			kin.Task, kin.Was = r, r.State
 		} else {
 			kin.Runs[r.Run] = r
 		}
@@ -71,12 +71,23 @@ func (l *kinList) dead() []task.DeadRun {
 	return out
 }
 
-// writeKins carries out what steps did to rows, in one round trip. It returns
-// the earliest due instant that was written.
-func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant) (task.Instant, error) {
+// writeKins carries out what steps did to rows, with what that means for the
+// ledger, in one round trip. It returns the earliest due instant that was written.
+func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant, l *ledger) (task.Instant, error) {
 	b := &pgx.Batch{}
+	due := queueKins(b, kins, now, l)
+	l.queue(b, now)
+	if b.Len() == 0 {
+		return due, nil
+	}
+	return due, tx.SendBatch(ctx, b).Close()
+}
+
+// queueKins adds what steps did to rows to a batch, and to the ledger.
+func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task.Instant {
 	due := task.Never
 	for _, k := range kins {
+		l.kin(k)
 		queueDead(b, k)
 		if k.Task.Change == task.Removed {
 			queueFinish(b, k.Task, now)
@@ -93,10 +104,7 @@ func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instan
 			due = min(due, k.Task.DueAt)
 		}
 	}
-	if b.Len() == 0 {
-		return due, nil
-	}
-	return due, tx.SendBatch(ctx, b).Close()
+	return due
 }
 
 func queueDead(b *pgx.Batch, k *task.Kin) {
@@ -106,7 +114,7 @@ func queueDead(b *pgx.Batch, k *task.Kin) {
 			params = r.Params
 		}
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt))
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type))
 	}
 }
 
@@ -136,6 +144,23 @@ type entry struct {
 	tenant  int32
 	attempt task.Attempt
 	apply   func(k *task.Kin, now task.Instant) task.Reply
+	// event is what happens to the run when the entry is accepted; 0: nothing
+	// worth telling.
+	event  task.Event
+	detail string
+}
+
+// take makes the step, and notes in the ledger what came of it.
+func (e *entry) take(k *task.Kin, now task.Instant, l *ledger) task.Reply {
+	if e.event == 0 || !l.wants(e.tenant, e.event) {
+		return e.apply(k, now)
+	}
+	scheduled := k.ScheduledAt(e.attempt.Seq)
+	reply := e.apply(k, now)
+	if reply.Code == task.Accepted {
+		l.note(e.tenant, e.attempt, e.event, scheduled, e.detail)
+	}
+	return reply
 }
 
 func (e *entry) taskKey() key { return keyOf(e.tenant, e.attempt.Task, 0) }
@@ -248,6 +273,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			return err
 		}
 		var touched kinList
+		l := s.newLedger()
 		for _, i := range pending {
 			e := &entries[i]
 			kin := kins[e.taskKey()]
@@ -259,12 +285,12 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			case kin.Task.Change == task.Removed:
 				replies[i] = task.Reply{Code: task.Finished}
 			default:
-				replies[i] = e.apply(kin, now)
+				replies[i] = e.take(kin, now, l)
 				touched.add(kin)
 			}
 		}
 		dead = touched.dead()
-		due, err = writeKins(ctx, tx, touched.kins, now)
+		due, err = writeKins(ctx, tx, touched.kins, now, l)
 		return err
 	})
 	if err != nil {

@@ -34,7 +34,7 @@ UPDATE task t SET {{claim_set}}
 RETURNING {{claim_returning}};
 
 -- fragment: claim_returning
-c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.scheduled_at, t.anchor,
+c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.scheduled_at, t.anchor,
   t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.kind, t.params
 
 -- fragment: claim_set

@@ -30,44 +30,70 @@ CASE t.type
 
 -- name: ReportEnd
 -- Results that end their task: its row goes, to task_done if it has a retention.
+{{report_end}}
+SELECT n FROM gone;
+
+-- name: ReportEndNoted
+-- The same with events in the history. $9 tenants that want them
+{{report_end}},
+noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY ($9::int4[]))
+SELECT n FROM gone;
+
+-- name: ReportGoOn
+-- Results after which the task goes on.
+{{report_go_on}}
+SELECT n, due_at FROM gone;
+
+-- name: ReportGoOnNoted
+-- The same with events in the history. $9 tenants that want them
+{{report_go_on}},
+noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY ($9::int4[]))
+SELECT n, due_at FROM gone;
+
+-- fragment: succeeded
+-- When the run was scheduled is told by the event of its claim.
+INSERT INTO run_event (at, id, seq, tenant_id, attempt, event)
+  SELECT now_ms(), g.id, g.run_seq, g.tenant_id, g.run_attempt, 3
+
+-- fragment: report_end
 WITH gone AS (
   DELETE FROM task t
    USING {{results}}, (SELECT now_ms() AS now OFFSET 0) c
    WHERE {{row_of_result}} AND {{ends}}
-  RETURNING t.*, u.n),
+  RETURNING t.*, u.n, u.seq AS run_seq, u.attempt AS run_attempt),
 kept AS (
   INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, g.seq, g.max_count, g.missed,
          g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
          g.version, g.max_attempts, g.multiplier, g.jitter, g.type, 3, g.stop_on_failure, g.kind, g.params
-    FROM gone g WHERE g.retention_ms > 0)
-SELECT n FROM gone;
+    FROM gone g WHERE g.retention_ms > 0),
+moved AS (
+  SELECT g.tenant_id, g.type * 100 + g.state * 10 + CASE WHEN g.retention_ms > 0 THEN 3 ELSE 6 END AS move FROM gone g),
+counted AS ({{delta_of_moves}})
 
--- name: ReportGoOn
--- Results after which the task goes on.
+-- fragment: report_go_on
+-- Only BLOCKING tasks change their state here: from RUNNING to SCHEDULED.
+WITH gone AS (
 UPDATE task t SET
   due_at = CASE
     WHEN t.type = 3 THEN CASE WHEN NOT t.paused THEN {{next_of_result}} END
     WHEN u.next IS NULL OR t.state = 2 THEN t.due_at
-    WHEN coalesce(greatest(u.next, c.now) >= t.end_at, false) THEN c.now + t.ack_timeout_ms
     WHEN NOT t.paused THEN greatest(u.next, c.now) END,
   scheduled_at = CASE
     WHEN t.type = 3 THEN {{next_of_result}}
     WHEN u.next IS NULL OR t.state = 2 THEN t.scheduled_at
     ELSE greatest(u.next, c.now) END,
   anchor = CASE WHEN t.type = 3 THEN {{next_of_result}} ELSE t.anchor END,
-  state = CASE
-    WHEN t.type = 3 THEN 1
-    WHEN u.next IS NULL OR t.state = 2 THEN t.state
-    WHEN coalesce(greatest(u.next, c.now) >= t.end_at, false) THEN 2 ELSE 1 END,
+  state = CASE WHEN t.type = 3 THEN 1 ELSE t.state END,
   open_runs = CASE WHEN t.type = 2 THEN t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) ELSE 0 END,
   attempt = 0, failures = 0, out = false, holder = NULL, first_claim_at = NULL
   FROM {{results}}, (SELECT now_ms() AS now OFFSET 0) c
  WHERE {{row_of_result}} AND NOT ({{ends}})
    AND NOT (t.type = 2 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
-   AND NOT (t.type = 2 AND u.next IS NOT NULL AND t.state = 1 AND coalesce(greatest(u.next, c.now) >= t.end_at, false)
-            AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)
-RETURNING u.n, t.due_at;
+   AND NOT (t.type = 2 AND u.next IS NOT NULL AND t.state = 1 AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
+RETURNING u.n, t.due_at, t.id, t.tenant_id, t.type, u.seq AS run_seq, u.attempt AS run_attempt),
+moved AS (SELECT g.tenant_id, g.type * 100 + 21 AS move FROM gone g WHERE g.type = 3),
+counted AS ({{delta_of_moves}})
 
 -- name: StartRuns
 -- Leases of BLOCKING runs. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders

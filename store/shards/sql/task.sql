@@ -41,10 +41,14 @@ UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $
 
 -- name: KeyPurge
 -- About $1 rows at one go, and all that expire with the last of them: a range
--- needs no join, which a plan made on an empty table could get wrong.
-DELETE FROM task_key
- WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms()
-                                ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms());
+-- needs no join, which a plan made on an empty table could get wrong. It returns
+-- how many.
+WITH gone AS (
+  DELETE FROM task_key
+   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms()
+                                  ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms())
+  RETURNING 1)
+SELECT count(*) FROM gone;
 
 -- name: TaskInsert
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, max_count,
@@ -117,13 +121,18 @@ SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end
  WHERE g.run = 0 AND g.retention_ms > 0;
 
 -- name: DeadInsert
--- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now
-INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params)
-VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9)
+-- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now, $11 type
+INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type)
+VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9, $11)
     ON CONFLICT DO NOTHING;
 
 -- name: DonePurge
 -- As KeyPurge.
-DELETE FROM task_done
- WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
-                                ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms());
+WITH gone AS (
+  DELETE FROM task_done
+   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
+                                  ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms())
+  RETURNING tenant_id, type, state),
+moved AS (SELECT g.tenant_id, g.type * 100 + g.state * 10 + g.state + 3 AS move FROM gone g),
+counted AS ({{delta_of_moves}})
+SELECT count(*) FROM gone;

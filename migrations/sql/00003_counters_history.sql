@@ -1,0 +1,97 @@
+-- Exact counters, and the history of runs.
+
+-- +goose Up
+
+-- What transactions have changed and nobody has folded yet: one row for each
+-- transaction, written by itself. A move is a number of three digits: type, cell
+-- from, cell to; n tasks of the tenant made it. Cells: 0 none, 1 SCHEDULED,
+-- 2 RUNNING, 3 COMPLETED, 4 CANCELLED, 5 FAILED (all three: still kept), 6 to 8
+-- the same but no longer kept, 9 dead runs. There is no index: whoever reads,
+-- reads all, and folding takes any.
+CREATE TABLE counter_delta (
+  tenants int4[] NOT NULL,
+  moves   int2[] NOT NULL,
+  ns      int8[] NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- What has been folded. added and died only grow, save by a repair.
+CREATE TABLE counter (
+  tenant_id        int4 NOT NULL,
+  type             int2 NOT NULL,
+  added            int8 NOT NULL,     -- = the next eight together
+  scheduled        int8 NOT NULL,
+  running          int8 NOT NULL,
+  completed        int8 NOT NULL,
+  cancelled        int8 NOT NULL,
+  failed           int8 NOT NULL,
+  purged_completed int8 NOT NULL,
+  purged_cancelled int8 NOT NULL,
+  purged_failed    int8 NOT NULL,
+  dead             int8 NOT NULL,     -- dead runs that are kept
+  died             int8 NOT NULL,     -- dead runs ever
+  CONSTRAINT counter_pkey PRIMARY KEY (tenant_id, type),
+  CONSTRAINT counter_balance CHECK (added = scheduled + running + completed + cancelled + failed
+                                            + purged_completed + purged_cancelled + purged_failed)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- What happened to runs: append-only, in day partitions made ahead. Eight
+-- columns, so that a row without detail has no longer head than one with it.
+CREATE TABLE run_event (
+  at           int8 NOT NULL,
+  id           int8 NOT NULL,         -- of the task
+  seq          int8 NOT NULL,
+  scheduled_at int8 NOT NULL,
+  tenant_id    int4 NOT NULL,
+  attempt      int4 NOT NULL,
+  event        int2 NOT NULL,
+  detail       text,
+  CONSTRAINT run_event_event CHECK (event BETWEEN 1 AND 7)
+) PARTITION BY RANGE (at);
+CREATE INDEX run_event_task ON run_event (id, at);
+
+-- Takes what comes on a day that has no partition.
+CREATE TABLE run_event_default PARTITION OF run_event DEFAULT;
+
+-- Makes the partition of a day (days since 1970-01-01), unless it is there, or
+-- rows of that day are in the default partition and have to stay there. It is
+-- made aside and attached, which blocks no insert into the other partitions.
+-- +goose StatementBegin
+CREATE FUNCTION run_event_make_day(day int4) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+  name  text := 'run_event_' || to_char(to_timestamp(day * 86400.0) AT TIME ZONE 'UTC', 'YYYYMMDD');
+  first int8 := day * 86400000::int8;
+BEGIN
+  IF to_regclass(quote_ident(name)) IS NOT NULL
+     OR EXISTS (SELECT FROM run_event_default e WHERE e.at >= first AND e.at < first + 86400000) THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('CREATE TABLE %I (LIKE run_event INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1)', name);
+  EXECUTE format('ALTER TABLE run_event ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', name, first, first + 86400000);
+  RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- Drops the oldest partition that lies wholly before a day. It returns whether
+-- there was one.
+-- +goose StatementBegin
+CREATE FUNCTION run_event_drop_before(day int4) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+  name text;
+BEGIN
+  SELECT c.relname INTO name
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+   WHERE i.inhparent = 'run_event'::regclass
+     AND c.relname < 'run_event_' || to_char(to_timestamp(day * 86400.0) AT TIME ZONE 'UTC', 'YYYYMMDD')
+     AND c.relname ~ '^run_event_\d{8}$'
+   ORDER BY c.relname LIMIT 1;
+  IF name IS NULL THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('DROP TABLE %I', name);
+  RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP FUNCTION run_event_drop_before, run_event_make_day;
+DROP TABLE run_event, counter, counter_delta;

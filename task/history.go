@@ -1,0 +1,94 @@
+package task
+
+import "fmt"
+
+// HistoryLevel says which events of a tenant's runs are written down. The
+// numbers are stored.
+type HistoryLevel int16
+
+// The levels.
+const (
+	HistoryFailures HistoryLevel = 1 // what went other than planned: the default
+	HistoryAll      HistoryLevel = 2
+	HistoryNone     HistoryLevel = 3
+)
+
+// HistoryLevels lists all levels.
+var HistoryLevels = []HistoryLevel{HistoryFailures, HistoryAll, HistoryNone}
+
+// String returns the level's name as it is in the API, without its prefix.
+func (l HistoryLevel) String() string {
+	switch l {
+	case HistoryFailures:
+		return "FAILURES"
+	case HistoryAll:
+		return "ALL"
+	case HistoryNone:
+		return "NONE"
+	}
+	return fmt.Sprintf("HistoryLevel(%d)", int16(l))
+}
+
+// Keeps reports whether an event is written down at this level.
+func (l HistoryLevel) Keeps(e Event) bool {
+	switch l {
+	case HistoryAll:
+		return true
+	case HistoryNone:
+		return false
+	}
+	return e != EventClaimed && e != EventSucceeded
+}
+
+// Event is something that happened to a run. The numbers are stored.
+type Event int16
+
+// The events.
+const (
+	EventClaimed    Event = 1 // its first delivery was claimed
+	EventRedelivery Event = 2 // a further delivery was claimed: a retry, or after silence
+	EventSucceeded  Event = 3 // its SUCCESS or stop was accepted
+	EventFailed     Event = 4 // the FAIL of an attempt was accepted
+	EventDead       Event = 5 // it was given up
+	EventSkipped    Event = 6 // instants after it had passed when it was claimed, and do not fire
+	EventHandedBack Event = 7 // a listener could not handle it
+)
+
+// Events lists all events.
+var Events = []Event{EventClaimed, EventRedelivery, EventSucceeded, EventFailed, EventDead, EventSkipped, EventHandedBack}
+
+// String returns the event's name as it is in the API, without its prefix.
+func (e Event) String() string {
+	names := [...]string{1: "CLAIMED", 2: "REDELIVERY", 3: "SUCCEEDED", 4: "FAILED", 5: "DEAD", 6: "SKIPPED", 7: "HANDED_BACK"}
+	if e >= 1 && int(e) < len(names) {
+		return names[e]
+	}
+	return fmt.Sprintf("Event(%d)", int16(e))
+}
+
+// RunEvent is a line of a task's history.
+type RunEvent struct {
+	Tenant int32
+	RunID
+	Attempt int32
+	// At is when it happened, by the database's clock.
+	At          Instant
+	ScheduledAt Instant
+	Event       Event
+	// Detail says more: the error of FAILED, reason and error of DEAD, the number
+	// of SKIPPED instants.
+	Detail string
+}
+
+// HistoryCursor is the place of an event in its task's history.
+type HistoryCursor struct {
+	At      Instant
+	Seq     int64
+	Attempt int32
+	Event   Event
+}
+
+// Cursor returns the event's place.
+func (e *RunEvent) Cursor() HistoryCursor {
+	return HistoryCursor{At: e.At, Seq: e.Seq, Attempt: e.Attempt, Event: e.Event}
+}
