@@ -82,8 +82,9 @@ func (c *column) at(i int) int64 {
 // reader takes content apart. After the first fault every further read gives
 // zeros; err has the fault.
 type reader struct {
-	rest []byte
-	err  error
+	rest  []byte
+	err   error
+	cells []int64 // room for columns
 }
 
 func (r *reader) fail(format string, args ...any) {
@@ -149,10 +150,12 @@ func (r *reader) column(n int) column {
 	if r.err != nil || width == 0 {
 		return column{same: base}
 	}
-	values := make([]int64, n)
-	for p := range width {
-		plane := planes[p*n : p*n+n]
-		for i, b := range plane {
+	values := r.room(n)
+	for i, b := range planes[:n] {
+		values[i] = int64(b)
+	}
+	for p := 1; p < width; p++ {
+		for i, b := range planes[p*n : p*n+n] {
 			values[i] = values[i]<<8 | int64(b)
 		}
 	}
@@ -167,6 +170,15 @@ func (r *reader) column(n int) column {
 		values[i] = base
 	}
 	return column{values: values}
+}
+
+func (r *reader) room(n int) []int64 {
+	if len(r.cells) < n {
+		r.cells = make([]int64, columns*n)
+	}
+	values := r.cells[:n:n]
+	r.cells = r.cells[n:]
+	return values
 }
 
 // indexes reads a column whose values must lie in [0, limit).

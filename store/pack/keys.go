@@ -218,8 +218,8 @@ func fits(r *task.Row) error {
 }
 
 // readKeys is the inverse of appendKeys.
-func readKeys(content []byte) ([]*task.Row, error) {
-	r := &reader{rest: content}
+func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
+	r := &reader{rest: content, cells: cells}
 	n := r.count("tasks", MaxTasks)
 	if n == 0 {
 		r.fail("has no tasks")

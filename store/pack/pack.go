@@ -103,8 +103,8 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // Encode packs 1 to [MaxTasks] rows in the order given, with at most [MaxParams]
 // bytes of params (see [Fit]). Each must be SCHEDULED, not paused, without an
-// open run, and no row of a run. fast compresses less, for packs that do not
-// live long. It may be called concurrently, and keeps nothing of rows.
+// open run, and no row of a run. fast compresses the keys less, for packs that do
+// not live long. It may be called concurrently, and keeps nothing of rows.
 func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	if len(rows) < 1 || len(rows) > MaxTasks {
 		return Pack{}, fmt.Errorf("pack: %d tasks; 1 to %d are allowed", len(rows), MaxTasks)
@@ -123,7 +123,9 @@ func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	if s.content, err = appendParams(s.content[:0], rows, &s.table); err != nil {
 		return Pack{}, err
 	}
-	if p.Params, err = seal(paramsMagic, s.content, fast); err != nil {
+	// What is alike in params is alike from one to the next: the fastest level
+	// finds it too, and is no worse.
+	if p.Params, err = seal(paramsMagic, s.content, true); err != nil {
 		return Pack{}, err
 	}
 	return p, nil
@@ -187,22 +189,26 @@ func Decode(keys, params []byte) ([]*task.Row, error) {
 	return rows, FillParams(rows, params, nil)
 }
 
-// rooms holds memory for the content of keys, which nothing refers to once the
-// rows have been built.
-var rooms = sync.Pool{New: func() any { return new([]byte) }}
+// room is memory for what nothing refers to once the rows have been built.
+type room struct {
+	content []byte
+	cells   []int64
+}
+
+var rooms = sync.Pool{New: func() any { return &room{cells: make([]int64, columns*MaxTasks)} }}
 
 // DecodeKeys is [Decode] without the params, which stay nil.
 func DecodeKeys(keys []byte) ([]*task.Row, error) {
-	room := rooms.Get().(*[]byte)
+	room := rooms.Get().(*room)
 	defer rooms.Put(room)
-	content, err := open(keysMagic, keys, *room)
+	content, err := open(keysMagic, keys, room.content)
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
-	if cap(content) > cap(*room) && keys[2]&compressed != 0 {
-		*room = content
+	if keys[2]&compressed != 0 {
+		room.content = content
 	}
-	rows, err := readKeys(content)
+	rows, err := readKeys(content, room.cells)
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
