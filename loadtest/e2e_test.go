@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
 // TestMain lets the test binary be a listener process, as the command is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == listenerCommand {
+	if len(os.Args) > 1 && os.Args[1] == frame.ListenerName() {
 		main()
 		return
 	}
@@ -128,7 +129,7 @@ func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
 	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
 	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
 	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb
-	o.ListenerCommand = []string{self, listenerCommand}
+	o.ListenerCommand = []string{self, frame.ListenerName()}
 	o.Progress = testLog{t}
 	return o
 }

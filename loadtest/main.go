@@ -2,6 +2,7 @@
 // every task against the contract from outside, and measures.
 //
 //	go run ./loadtest run --stack real --type mix --rate 1000 --for 30s
+//	go run ./loadtest cycle --rate 20000 --for 5m --json cycle.json --svg cycle.svg
 //
 // It exits with 1 when the contract was broken or the run went wrong.
 package main
@@ -15,11 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
-
-// listenerCommand is the command of this program that is a listener process.
-const listenerCommand = "listener"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -35,8 +34,9 @@ func command() *cobra.Command {
 		Use: "loadtest", Short: "Load, disturb, check and measure a Perceptor installation",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), &cobra.Command{
-		Use: listenerCommand, Short: "A listener process; run starts it", Hidden: true, Args: cobra.NoArgs,
+	root.AddCommand(commands()...)
+	root.AddCommand(&cobra.Command{
+		Use: frame.ListenerName(), Short: "A listener process; others start it", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return workload.ServeListener(cmd.Context(), os.Stdin, os.Stdout)
 		},

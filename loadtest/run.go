@@ -2,36 +2,28 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
-	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
-// errBroken is returned when the contract was broken.
-var errBroken = errors.New("the contract was broken")
-
 // runFlags are those that need reading.
 type runFlags struct {
-	json         string
+	output       frame.Output
 	disturbances map[scenario.Action]*[]string
 }
 
 func runCommand() *cobra.Command {
 	o := scenario.DefaultOptions()
-	f := runFlags{disturbances: map[scenario.Action]*[]string{}}
+	f := &runFlags{disturbances: map[scenario.Action]*[]string{}}
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run full cycles: add, fire, call, report; then check every task", Args: cobra.NoArgs,
 		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd, o, f) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd, o, *f) },
 	}
 	f.register(cmd.Flags(), &o)
 	return cmd
@@ -43,7 +35,7 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 	flags.StringVar(&o.Type, "type", o.Type, "one_shot, non_blocking, blocking or mix")
 	flags.Float64Var(&o.Rate, "rate", o.Rate, "full cycles per second")
 	flags.DurationVar(&o.For, "for", o.For, "length of the measured window")
-	flags.StringVar(&f.json, "json", "", "write the report to this file, too (-: to standard output)")
+	f.output.Flags(flags)
 	flags.DurationVar(&o.Warmup, "warmup", o.Warmup, "load before the window: checked, not measured")
 	flags.DurationVar(&o.Drain, "drain", o.Drain, "how long to wait at most until all is done")
 	for _, a := range scenario.Actions {
@@ -58,6 +50,7 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 	flags.DurationVar(&o.Interval, "interval", o.Interval, "of recurring tasks")
 	flags.DurationVar(&o.AckTimeout, "ack-timeout", o.AckTimeout, "of all tasks")
 	flags.IntVar(&o.ParamsBytes, "params-bytes", o.ParamsBytes, "size of a task's params")
+	flags.Var(&o.Delay, "delay", "when one-shots are due after they are sent: 2s, or evenly spread: 1s..10s")
 	flags.IntVar(&o.AddsPerCall, "adds-per-call", o.AddsPerCall, "one-shots per AddTasks call; 1: AddTask; 0: as many as come in 20 ms")
 	flags.Float64Var(&o.Retain, "retain", o.Retain, "share of tasks that are kept when they have ended, to be compared")
 	flags.DurationVar(&o.Epsilon, "epsilon", check.DefaultEpsilon, "how far clocks may differ before a call counts as early")
@@ -65,11 +58,8 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 	flags.DurationVar(&o.Real.Session, "session", o.Real.Session, "ZooKeeper session timeout, 1s to 10s")
 	flags.StringToStringVar(&o.Real.Settings, "set", nil, "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")
 	flags.StringToStringVar(&o.Real.Postgres, "pg", nil, "settings of postgresql.conf: shared_buffers=1GB")
-	flags.StringVar(&o.External.Address, "address", "", "external: host:port of the API (gRPC)")
-	flags.StringVar(&o.External.Token, "token", os.Getenv("PERCEPTOR_TOKEN"), "external: the tenant's token (default: PERCEPTOR_TOKEN)")
-	flags.StringVar(&o.External.Postgres, "postgres", "", "external: connection string, to watch takeovers")
+	externalFlags(flags, &o.External)
 	flags.BoolVar(&o.Real.Keep, "keep", false, "keep data, logs and history")
-	flags.Lookup("token").DefValue = ""
 }
 
 var disturbanceUsage = map[scenario.Action]string{
@@ -85,18 +75,7 @@ func run(cmd *cobra.Command, o scenario.Options, f runFlags) error {
 		return err
 	}
 	report, err := scenario.Run(cmd.Context(), o)
-	if report == nil {
-		return err
-	}
-	out := cmd.OutOrStdout()
-	if f.json == "-" {
-		out = cmd.ErrOrStderr()
-	}
-	err = errors.Join(err, report.WriteTable(out), f.write(report, cmd.OutOrStdout()))
-	if err == nil && report.Broken() > 0 {
-		return fmt.Errorf("%w: %d violations", errBroken, report.Broken())
-	}
-	return err
+	return finish(cmd, report, err, f.output)
 }
 
 func (f *runFlags) complete(cmd *cobra.Command, o *scenario.Options) error {
@@ -114,51 +93,5 @@ func (f *runFlags) complete(cmd *cobra.Command, o *scenario.Options) error {
 	if !cmd.Flags().Changed("dispatchers") && o.NeedsSecondDispatcher() {
 		o.Real.Dispatchers = 2
 	}
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	o.ListenerCommand = []string{self, listenerCommand}
-	o.CommandLine = append([]string{"loadtest"}, withoutToken(os.Args[1:])...)
-	o.Progress = cmd.ErrOrStderr()
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		o.ProgressEvery = time.Second
-	}
-	return nil
-}
-
-// withoutToken hides the token of a command line.
-func withoutToken(args []string) []string {
-	shown := make([]string, len(args))
-	for i, arg := range args {
-		shown[i] = arg
-		if i > 0 && args[i-1] == "--token" {
-			shown[i] = "..."
-		}
-		if len(arg) > len("--token=") && arg[:len("--token=")] == "--token=" {
-			shown[i] = "--token=..."
-		}
-	}
-	return shown
-}
-
-func (f *runFlags) write(report *scenario.Report, stdout io.Writer) error {
-	switch f.json {
-	case "":
-		return nil
-	case "-":
-		return report.WriteJSON(stdout)
-	}
-	file, err := os.Create(f.json)
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := report.WriteJSON(file); err != nil {
-		file.Close()
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return file.Close()
+	return begin(cmd, o)
 }

@@ -16,6 +16,9 @@ const (
 	seriesMargin = 10        // seconds before the window that the series shows
 )
 
+// Slices is the number of equal parts of the window that are counted apart.
+const Slices = 5
+
 // Figures are what was measured. All but the histograms and Second count over the
 // whole history, the others within the window.
 type Figures struct {
@@ -34,6 +37,8 @@ type Figures struct {
 	LatenessOf map[task.Type]*hdrhistogram.Histogram
 	// AddTime is from sending an add to its answer, in µs.
 	AddTime *hdrhistogram.Histogram
+	// Slices counts by equal parts of the window.
+	Slices [Slices]Counts
 	// Seconds counts by second, from SeriesFrom on, also outside the window.
 	Seconds    []Second
 	SeriesFrom Micros
@@ -63,6 +68,8 @@ type Second struct {
 	Counts
 	// LatestMicros is the largest lateness of the runs scheduled in it.
 	LatestMicros int64
+	// Lateness of all of them; nil: there is none.
+	Lateness *Spread
 }
 
 func newFigures(cfg Config) Figures {
@@ -98,6 +105,7 @@ func (f *Figures) note(m Micros, field func(*Counts) *int64) {
 	*field(&f.second(m).Counts)++
 	if f.within(m) {
 		*field(&f.Window)++
+		*field(&f.Slices[int64(m-f.cfg.From)*Slices/int64(f.cfg.To-f.cfg.From)])++
 	}
 }
 
@@ -130,9 +138,12 @@ func (f *Figures) run(r *run, add *Add) {
 	}
 	at := Of(r.at)
 	late := r.first.Sub(at)
-	if s := f.second(at); late > time.Duration(s.LatestMicros)*time.Microsecond {
-		s.LatestMicros = late.Microseconds()
+	s := f.second(at)
+	s.LatestMicros = max(s.LatestMicros, late.Microseconds())
+	if s.Lateness == nil {
+		s.Lateness = &Spread{}
 	}
+	s.Lateness.Add(late)
 	if f.within(at) {
 		record(f.Lateness, late)
 		if add != nil {

@@ -14,12 +14,19 @@ import (
 	"io"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
+// addOnlyMargin is what a run that only adds needs beyond its window, to ask for
+// all tasks at the end.
+const addOnlyMargin = 2 * time.Minute
+
 // Options say what to run.
 type Options struct {
+	// Command names the run in the report.
+	Command string
 	// Stack is real, dev or external.
 	Stack    string
 	Real     stack.RealOptions
@@ -41,6 +48,20 @@ type Options struct {
 	AddsPerCall int
 	Retain      float64
 	Seed        uint64
+	// Delay says when one-shots are due, counted from their being sent.
+	Delay workload.Delay
+	// Keyed sends each one-shot by a request of its own, so that nothing can be
+	// placed together.
+	Keyed bool
+	// AddOnly is a run of one-shots that are due after its end: nothing is called
+	// or waited for, and no listener is started.
+	AddOnly bool
+	// Floor is run before the load; nil: it is not.
+	Floor *floor.Options
+	// SampleEvery is the distance of looks at the server within the window.
+	// Soak looks at the sizes of tables, too, and judges them.
+	SampleEvery time.Duration
+	Soak        bool
 	// Listeners are processes, Workers the handlers of each, Work and Fail how
 	// long they take and how many fail; see [workload.ListenerConfig].
 	Listeners int
@@ -58,15 +79,14 @@ type Options struct {
 	Progress io.Writer
 	// ProgressEvery is the distance of progress lines.
 	ProgressEvery time.Duration
-	// CommandLine is repeated in the report.
-	CommandLine []string
 }
 
 // DefaultOptions returns what flags start from.
 func DefaultOptions() Options {
 	return Options{
-		Stack: "real", Type: "mix", Rate: 1000, For: 30 * time.Second, Warmup: 5 * time.Second, Drain: 60 * time.Second,
-		Real:     stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second},
+		Command: "run", Stack: "real", Type: "mix", Rate: 1000, For: 30 * time.Second, Warmup: 5 * time.Second, Drain: 60 * time.Second,
+		Real:  stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second},
+		Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second}, SampleEvery: 10 * time.Second,
 		Interval: 5 * time.Second, AckTimeout: time.Minute, ParamsBytes: 100, Retain: 0.125,
 		Listeners: 1, Workers: 64, ProgressEvery: 5 * time.Second,
 	}
@@ -90,6 +110,7 @@ func (o *Options) validate() error {
 			fault("--%s %v is not above 0 and at most 24h", name, d)
 		}
 	}
+	faults = append(faults, o.validateDelay())
 	if o.Warmup < 0 || o.Warmup > time.Hour {
 		fault("--warmup %v is not between 0 and 1h", o.Warmup)
 	}
@@ -112,11 +133,31 @@ func (o *Options) validate() error {
 	if o.Work < 0 || o.Work > time.Minute {
 		fault("--work %v is not between 0 and 1m", o.Work)
 	}
+	if o.Keyed && o.AddsPerCall > 1 {
+		fault("--keyed sends tasks one by one, --adds-per-call is %d", o.AddsPerCall)
+	}
+	if o.SampleEvery < 0 || o.SampleEvery > time.Hour {
+		fault("--sample-every %v is not between 0 and 1h", o.SampleEvery)
+	}
+	if o.Floor != nil {
+		faults = append(faults, o.Floor.Validate())
+	}
 	if o.Epsilon < 0 || o.Epsilon > time.Second {
 		fault("--epsilon %v is not between 0 and 1s", o.Epsilon)
 	}
 	faults = append(faults, o.validateDisturbances()...)
 	return errors.Join(faults...)
+}
+
+func (o *Options) validateDelay() error {
+	if err := o.Delay.Validate(); err != nil {
+		return fmt.Errorf("--delay %w", err)
+	}
+	if o.AddOnly && o.Delay.Min < o.Warmup+o.For+addOnlyMargin {
+		return fmt.Errorf("--delay %v: tasks would be due before the end of the run, which takes --warmup %v and --for %v: want at least %v",
+			o.Delay, o.Warmup, o.For, o.Warmup+o.For+addOnlyMargin)
+	}
+	return nil
 }
 
 // validateDisturbances refuses what leaves nobody to do the work.

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/perceptor/perceptor/loadtest/frame"
 )
 
 // say writes one line of progress.
 func (r *runner) say(format string, args ...any) {
-	if r.Progress == nil {
-		return
-	}
-	fmt.Fprintf(r.Progress, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...)) //nolint:errcheck // people see it or not
+	frame.Say(r.Progress, format, args...)
 }
 
 // totals are what has happened up to some moment.

@@ -11,6 +11,8 @@ import (
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/floor"
+	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -19,8 +21,7 @@ import (
 const (
 	joinLimit  = 60 * time.Second
 	stopLimit  = 30 * time.Second
-	finalLimit = 5 * time.Minute
-	closeLimit = 2 * time.Minute
+	finalLimit = 15 * time.Minute
 
 	// The load is over when nothing has been called for calm and nothing lives.
 	calm      = time.Second
@@ -43,9 +44,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r.stack = s
 	report, err := r.run(ctx)
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
-	defer cancel()
-	return report, errors.Join(err, s.Close(closing))
+	return report, errors.Join(err, frame.CloseStack(ctx, s))
 }
 
 // RunOn is [Run] on a stack that runs already, and goes on running.
@@ -66,10 +65,12 @@ type runner struct {
 	client     *client.Client
 	adder      *workload.Adder
 	listeners  []*workload.Listener
-	meter      *meter
+	meter      *frame.Meter
+	window     window
+	floor      *floor.Report
+	header     frame.Header
 
 	begin, from, to, quiet time.Time
-	cpu                    map[string]time.Duration // within the window
 	disturbed              []*disturbed
 	loaded                 bool // the load has begun
 	final                  bool // the API was asked for all tasks
@@ -86,6 +87,10 @@ func (r *runner) startStack(ctx context.Context) (*stack.Stack, error) {
 }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
+	r.header = frame.NewHeader(r.Command, r.Seed, r.stack.Versions)
+	if err := r.runFloor(ctx); err != nil {
+		return nil, err
+	}
 	dir, err := scratch.New("perceptor-history-", r.Real.Keep)
 	if err != nil {
 		return nil, err
@@ -108,7 +113,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	r.plan = workload.Plan{
 		Kind: "load-" + strconv.FormatInt(time.Now().UnixMicro(), 36), Types: types, Rate: r.Rate, Lasts: r.Warmup + r.For,
 		Interval: r.Interval, AckTimeout: r.AckTimeout, ParamsBytes: r.ParamsBytes, AddsPerCall: r.AddsPerCall,
-		Retain: r.Retain, Seed: r.Seed,
+		Retain: r.Retain, Seed: r.Seed, Delay: r.Delay, Keyed: r.Keyed,
 	}
 	r.adder = workload.NewAdder(r.plan, r.client, r.history)
 
@@ -128,7 +133,21 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	return report, errors.Join(err, checking)
 }
 
+func (r *runner) runFloor(ctx context.Context) (err error) {
+	if r.Floor == nil {
+		return nil
+	}
+	o := *r.Floor
+	o.Progress = r.say
+	r.floor, err = floor.Measure(ctx, r.stack, o)
+	return err
+}
+
 func (r *runner) startListeners(ctx context.Context) error {
+	if r.AddOnly {
+		r.meter = frame.NewMeter(r.stack, nil)
+		return nil
+	}
 	r.say("starting %d listener(s)", r.Listeners)
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
@@ -147,7 +166,11 @@ func (r *runner) startListeners(ctx context.Context) error {
 			return err
 		}
 	}
-	r.meter = newMeter(r.stack, r.listeners)
+	listeners := map[string]frame.Source{}
+	for i, l := range r.listeners {
+		listeners[listenerName(i)] = l
+	}
+	r.meter = frame.NewMeter(r.stack, listeners)
 	return nil
 }
 
@@ -169,7 +192,12 @@ func (r *runner) load(ctx context.Context) error {
 	defer all.Wait()
 	defer stop()
 	all.Go(func() { r.tell(background) })
-	all.Go(func() { r.measure(background) })
+	watched := make(chan struct{})
+	r.window = window{meter: r.meter, dsn: r.stack.Postgres(), sizes: r.Soak}
+	all.Go(func() {
+		defer close(watched)
+		r.window.watch(background, r.from, r.to, r.SampleEvery)
+	})
 	adding := make(chan struct{})
 	all.Go(func() {
 		defer close(adding)
@@ -181,28 +209,18 @@ func (r *runner) load(ctx context.Context) error {
 	if err := sleepUntil(ctx, r.to); err != nil {
 		return err
 	}
-	select {
-	case <-adding:
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, done := range []chan struct{}{adding, watched} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if r.AddOnly {
+		r.quiet = time.Now()
+		return nil
 	}
 	return r.drain(ctx)
-}
-
-// measure takes the processor time of the window.
-func (r *runner) measure(ctx context.Context) {
-	if sleepUntil(ctx, r.from) != nil {
-		return
-	}
-	before := r.meter.sample()
-	if sleepUntil(ctx, r.to) != nil {
-		return
-	}
-	used := r.meter.sample()
-	for name := range used {
-		used[name] -= before[name]
-	}
-	r.cpu = used
 }
 
 // disturbAll does what is to be done in the window, all of it side by side.
@@ -211,7 +229,7 @@ func (r *runner) disturbAll(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, d := range r.Disturbances {
 		wg.Go(func() {
-			all[i] = d.disturb(ctx, r.stack, r.from, func() { r.meter.sample() })
+			all[i] = d.disturb(ctx, r.stack, r.from, func() { r.meter.Sample() })
 			if all[i].err == nil {
 				r.say("%s", all[i])
 			}

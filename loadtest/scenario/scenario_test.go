@@ -3,12 +3,12 @@ package scenario
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/frame"
 )
 
 func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
@@ -78,43 +78,11 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 	}
 }
 
-// counter is a process with a processor time to set.
-type counter struct {
-	pid  int
-	used time.Duration
-	err  error
-}
-
-func (c *counter) PID() int                        { return c.pid }
-func (c *counter) CPUTime() (time.Duration, error) { return c.used, c.err }
-
-func TestProcessorTimeIsAddedUpOverRestarts(t *testing.T) {
-	c := &counter{pid: 1}
-	m := &meter{sources: map[string]measured{"x": c}, last: map[string]reading{}, total: map[string]time.Duration{}}
-	for _, step := range []struct {
-		counter
-		want time.Duration
-	}{
-		{counter{1, 5, nil}, 5},
-		{counter{1, 7, nil}, 7},
-		{counter{1, 6, nil}, 7}, // a process of the group has just ended
-		{counter{1, 9, nil}, 9},
-		{counter{0, 0, errors.New("gone")}, 9},
-		{counter{2, 4, nil}, 13}, // it was started again
-		{counter{2, 5, nil}, 14},
-	} {
-		*c = step.counter
-		if got := m.sample()["x"]; got != step.want {
-			t.Errorf("after %+v: %d, want %d", step.counter, got, step.want)
-		}
-	}
-}
-
 func TestTheReportHasEveryFigureByName(t *testing.T) {
 	took := 12.5
 	rep := &Report{
 		Type: "mix", Stack: "real", Rate: 10, WindowS: 5, CyclesPerS: 9.5, Violations: map[check.Kind]int64{},
-		CPUs: map[string]float64{"postgres": 2, "taskd-1": 3}, CPUUsPerCycle: map[string]float64{"total": 100},
+		CPU:          frame.CPU{Seconds: map[string]float64{"postgres": 2, "taskd-1": 3}, UsPerCycle: map[string]float64{"total": 100}},
 		Disturbances: []DisturbanceReport{{What: "kill dispatcher@1s", Part: "dispatcher-1", TakeoverMs: &took, Shards: 256}},
 		Examples:     []check.Violation{{Kind: check.Lost, Task: 513, Seq: 2, Message: "gone"}},
 	}
@@ -124,7 +92,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 	rep.Violations[check.Lost] = 3
 
 	var text bytes.Buffer
-	if err := rep.WriteJSON(&text); err != nil {
+	if err := frame.WriteJSON(&text, rep); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]any

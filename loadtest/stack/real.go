@@ -33,6 +33,8 @@ type RealOptions struct {
 	Settings map[string]string
 	// Postgres changes settings of postgresql.conf.
 	Postgres map[string]string
+	// Kafka changes settings of server.properties.
+	Kafka map[string]string
 	// Keep leaves the data directory behind.
 	Keep bool
 	// Progress is told what takes long.
@@ -105,13 +107,9 @@ func (r *realStack) start(ctx context.Context) error {
 
 // startServers starts the servers and builds the programs side by side.
 func (r *realStack) startServers(ctx context.Context) error {
-	var settings []testenv.PostgresOption
-	for name, value := range r.o.Postgres {
-		settings = append(settings, testenv.Setting(name, value))
-	}
 	var all errgroup.Group
 	all.Go(func() (err error) {
-		r.postgres, err = testenv.StartPostgres(ctx, filepath.Join(r.dir, "postgresql"), settings...)
+		r.postgres, err = startPostgres(ctx, r.dir, r.o)
 		return err
 	})
 	all.Go(func() (err error) {
@@ -119,7 +117,7 @@ func (r *realStack) startServers(ctx context.Context) error {
 		return err
 	})
 	all.Go(func() (err error) {
-		r.kafka, err = testenv.StartKafka(ctx, filepath.Join(r.dir, "kafka"))
+		r.kafka, err = testenv.StartKafkaWith(ctx, filepath.Join(r.dir, "kafka"), r.o.Kafka)
 		return err
 	})
 	all.Go(func() error { return build(ctx, filepath.Join(r.dir, "bin"), "taskd", "dispatcher") })
@@ -151,10 +149,42 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("create admin token: %w", err)
 	}
-	r.owners = newOwners(r.postgres.DSN())
+	r.owners, r.postgresDSN = newOwners(r.postgres.DSN()), r.postgres.DSN()
 	r.Versions["zookeeper"], r.Versions["kafka"] = zookeeperVersion, kafkaVersion
 	r.Versions["postgres"], err = postgresVersion(ctx, r.postgres.DSN())
 	return admin, err
+}
+
+func startPostgres(ctx context.Context, dir string, o RealOptions) (*testenv.PostgresServer, error) {
+	var settings []testenv.PostgresOption
+	for name, value := range o.Postgres {
+		settings = append(settings, testenv.Setting(name, value))
+	}
+	return testenv.StartPostgres(ctx, filepath.Join(dir, "postgresql"), settings...)
+}
+
+// PostgresOnly starts a stack whose one part is a PostgreSQL server without any
+// table of ours. Of the options only Postgres, Keep and Progress count.
+func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
+	dir, err := newScratch(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stack{Versions: map[string]string{}}
+	s.onClose(dir.Close)
+	o.Progress("starting PostgreSQL")
+	server, err := startPostgres(ctx, dir.Path, o)
+	if err == nil {
+		s.add("postgres", server)
+		s.postgresDSN = server.DSN()
+		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
 }
 
 func postgresVersion(ctx context.Context, dsn string) (version string, err error) {

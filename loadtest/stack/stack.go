@@ -57,9 +57,14 @@ type Stack struct {
 	// known.
 	Session time.Duration
 
-	owners *Owners
-	close  []func(context.Context) error // in the order of the start
+	postgresDSN string
+	owners      *Owners
+	close       []func(context.Context) error // in the order of the start
 }
+
+// Postgres is the connection string of a superuser of the server that holds all
+// databases; empty when it is not known.
+func (s *Stack) Postgres() string { return s.postgresDSN }
 
 // Owners reads who owns the shards; nil when the stack's databases cannot be
 // asked.

@@ -56,7 +56,7 @@ func External(o ExternalOptions) (*Stack, error) {
 	}
 	s := &Stack{Address: o.Address, Token: o.Token, Versions: map[string]string{}}
 	if o.Postgres != "" {
-		s.owners = newOwners(o.Postgres)
+		s.owners, s.postgresDSN = newOwners(o.Postgres), o.Postgres
 	}
 	return s, nil
 }

@@ -3,8 +3,8 @@
 // what they see.
 //
 // The rate of a [Plan] is in full cycles per second: a run that is due, called
-// and reported. ONE_SHOT tasks are added at that rate all the time, each due 1 to
-// 3 s later. Recurring tasks are added before the load begins, as many as make
+// and reported. ONE_SHOT tasks are added at that rate all the time, each due after a
+// random delay. Recurring tasks are added before the load begins, as many as make
 // that many runs per second at their interval; half of them end by max_count,
 // half by end_time. The loop is open: adders keep to their clock however slow the
 // answers are, up to a bound.
@@ -26,10 +26,6 @@ import (
 const (
 	numberParam = "n"
 	padParam    = "pad"
-
-	// One-shots are due this much after they are sent.
-	minAhead = 1 * time.Second
-	maxAhead = 3 * time.Second
 
 	retention = time.Hour
 
@@ -57,6 +53,10 @@ type Plan struct {
 	// AddsPerCall is how many one-shots are sent in one call; 1: by AddTask,
 	// which the SDK sends together as it sees fit. 0: as many as come in 20 ms.
 	AddsPerCall int
+	// Delay says when one-shots are due, counted from their being sent.
+	Delay Delay
+	// Keyed sends each one-shot by a request of its own.
+	Keyed bool
 	// Retain is the share of tasks that can be looked up when they have ended.
 	Retain float64
 	// Seed of everything random.
@@ -88,6 +88,9 @@ func (p *Plan) rateOf(t task.Type) float64 {
 }
 
 func (p *Plan) addsPerCall() int {
+	if p.Keyed {
+		return 1
+	}
 	if p.AddsPerCall > 0 {
 		return p.AddsPerCall
 	}
@@ -130,7 +133,7 @@ type item struct {
 
 // oneShot returns a task that is due soon after now.
 func (p *Plan) oneShot(number int64, pad string, now time.Time) item {
-	ahead := minAhead + time.Duration(mix(p.Seed, number)%uint64(maxAhead-minAhead))
+	ahead := p.Delay.at(mix(p.Seed, number))
 	return p.item(check.Add{
 		Number: number, Type: task.OneShot, Begin: task.At(now.Add(ahead)), End: task.Never, MaxCount: 1,
 	}, pad)

@@ -17,6 +17,7 @@ func plan() Plan {
 	return Plan{
 		Kind: "load", Types: task.Types, Rate: 300, Lasts: 20 * time.Second, Interval: 2 * time.Second,
 		AckTimeout: 10 * time.Second, ParamsBytes: 100, Retain: 0.25, Seed: 7,
+		Delay: Delay{Min: time.Second, Max: 3 * time.Second},
 	}
 }
 
@@ -46,19 +47,39 @@ func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	}
 }
 
-func TestOneShotsAreDueOneToThreeSecondsAhead(t *testing.T) {
+func TestOneShotsAreDueAfterTheDelay(t *testing.T) {
 	p := plan()
 	now := time.UnixMilli(1_800_000_000_000)
 	early, late := false, false
 	for n := range int64(1000) {
 		ahead := p.oneShot(n, "", now).add.Begin.Time().Sub(now)
-		if ahead < minAhead || ahead > maxAhead {
+		if ahead < p.Delay.Min || ahead > p.Delay.Max {
 			t.Fatalf("number %d is due after %v", n, ahead)
 		}
 		early, late = early || ahead < 1100*time.Millisecond, late || ahead > 2900*time.Millisecond
 	}
 	if !early || !late {
 		t.Error("they are not spread over the whole time")
+	}
+}
+
+func TestADelayIsReadAsItIsWritten(t *testing.T) {
+	for text, want := range map[string]Delay{
+		"2s": {2 * time.Second, 2 * time.Second}, "1s..10s": {time.Second, 10 * time.Second}, "0s..1ms": {0, time.Millisecond},
+	} {
+		var got, again Delay
+		if err := got.Set(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+		if err := again.Set(got.String()); err != nil || again != want {
+			t.Errorf("%s: written as %s, read as %v, %v", text, got, again, err)
+		}
+	}
+	for _, text := range []string{"", "2", "2s..", "..2s", "3s..1s", "-1s", "1s..10s..20s", "9000h"} {
+		var d Delay
+		if err := d.Set(text); err == nil {
+			t.Errorf("%q was read as %v", text, d)
+		}
 	}
 }
 

@@ -1,0 +1,191 @@
+// Package chart draws figures over time as SVG: panels under each other with one
+// common horizontal axis. A picture is one file that every browser shows, on a
+// light background of its own, without scripts or fonts of elsewhere.
+package chart
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"strconv"
+)
+
+// Chart is a picture.
+type Chart struct {
+	// Title and Subtitle stand above all panels.
+	Title, Subtitle string
+	// XLabel says what the horizontal axis counts, with its unit.
+	XLabel string
+	Panels []Panel
+}
+
+// Panel is one diagram.
+type Panel struct {
+	// Title says what is drawn and in which unit.
+	Title string
+	// Log makes the vertical axis logarithmic: what is not above 0 is not drawn.
+	Log   bool
+	Lines []Line
+	// Limits are horizontal lines, such as a goal.
+	Limits []Limit
+}
+
+// Line is a series of points. A Y that is no number interrupts it.
+type Line struct {
+	Name string
+	X, Y []float64
+	// Dashed tells what was asked for from what was measured; Filled marks the
+	// area below.
+	Dashed, Filled bool
+}
+
+// Limit is a horizontal line with a name.
+type Limit struct {
+	Name string
+	Y    float64
+}
+
+const (
+	width        = 960.0
+	panelHeight  = 220.0
+	marginLeft   = 76.0
+	marginRight  = 24.0
+	headHeight   = 64.0
+	titleHeight  = 34.0
+	gapHeight    = 26.0
+	footHeight   = 44.0
+	plotWidth    = width - marginLeft - marginRight
+	letterWidth  = 6.6 // of 12px text, roughly
+	maxTicks     = 6
+	maxTimeTicks = 10
+)
+
+// colours differ also for those who see few colours.
+var colours = []string{"#1d4ed8", "#dc2626", "#d97706", "#047857", "#7c3aed", "#0e7490", "#be185d", "#4b5563"}
+
+// WriteSVG writes the picture.
+func (c *Chart) WriteSVG(w io.Writer) error {
+	d := drawing{x: axisOf(c.xs(), false, maxTimeTicks)}
+	height := headHeight + footHeight
+	for range c.Panels {
+		height += titleHeight + panelHeight + gapHeight
+	}
+	d.f(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img" font-family="system-ui, sans-serif" font-size="12">`+"\n",
+		width, height, width, height)
+	d.f("<title>%s</title>\n", html.EscapeString(c.Title))
+	d.f(`<rect width="100%%" height="100%%" fill="#ffffff"/>` + "\n")
+	d.text(marginLeft, 28, `font-size="18" font-weight="600" fill="#111827"`, c.Title)
+	d.text(marginLeft, 48, `fill="#4b5563"`, c.Subtitle)
+	top := headHeight
+	for i := range c.Panels {
+		d.panel(&c.Panels[i], top+titleHeight)
+		top += titleHeight + panelHeight + gapHeight
+	}
+	d.text(marginLeft+plotWidth/2, top+22, `text-anchor="middle" fill="#4b5563"`, c.XLabel)
+	d.f("</svg>\n")
+	_, err := w.Write(d.Bytes())
+	return err
+}
+
+func (c *Chart) xs() []float64 {
+	var all []float64
+	for _, p := range c.Panels {
+		for _, l := range p.Lines {
+			all = append(all, l.X...)
+		}
+	}
+	return all
+}
+
+type drawing struct {
+	bytes.Buffer
+	x axis
+}
+
+func (d *drawing) f(format string, args ...any) { fmt.Fprintf(d, format, args...) }
+
+func (d *drawing) text(x, y float64, attributes, text string) {
+	d.f(`<text x="%s" y="%s" %s>%s</text>`+"\n", px(x), px(y), attributes, html.EscapeString(text))
+}
+
+// px writes a coordinate.
+func px(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+
+// panel draws one diagram whose plot begins at top.
+func (d *drawing) panel(p *Panel, top float64) {
+	var ys []float64
+	for _, l := range p.Lines {
+		ys = append(ys, l.Y...)
+	}
+	for _, l := range p.Limits {
+		ys = append(ys, l.Y)
+	}
+	y := axisOf(ys, p.Log, maxTicks)
+	at := func(v float64) float64 { return top + panelHeight*(1-y.place(v)) }
+	d.text(marginLeft, top-12, `font-weight="600" fill="#111827"`, p.Title)
+	d.legend(p, top-12)
+	for _, t := range y.ticks {
+		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#e5e7eb"/>`+"\n", px(marginLeft), px(marginLeft+plotWidth), px(at(t)), px(at(t)))
+		d.text(marginLeft-8, at(t)+4, `text-anchor="end" fill="#4b5563"`, label(t))
+	}
+	for _, t := range d.x.ticks {
+		x := d.across(t)
+		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#9ca3af"/>`+"\n", px(x), px(x), px(top+panelHeight), px(top+panelHeight+4))
+		d.text(x, top+panelHeight+18, `text-anchor="middle" fill="#4b5563"`, label(t))
+	}
+	d.f(`<path d="M%s %sV%sH%s" fill="none" stroke="#9ca3af"/>`+"\n", px(marginLeft), px(top), px(top+panelHeight), px(marginLeft+plotWidth))
+	for i, l := range p.Lines {
+		d.line(l, colours[i%len(colours)], y, at, top+panelHeight)
+	}
+	for _, l := range p.Limits {
+		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#6b7280" stroke-dasharray="2 4"/>`+"\n", px(marginLeft), px(marginLeft+plotWidth), px(at(l.Y)), px(at(l.Y)))
+		d.text(marginLeft+plotWidth-4, at(l.Y)-4, `text-anchor="end" fill="#6b7280"`, l.Name)
+	}
+}
+
+func (d *drawing) across(v float64) float64 { return marginLeft + plotWidth*d.x.place(v) }
+
+// legend names the lines, right-aligned.
+func (d *drawing) legend(p *Panel, y float64) {
+	x := marginLeft + plotWidth
+	for i := len(p.Lines) - 1; i >= 0; i-- {
+		l := p.Lines[i]
+		x -= letterWidth * float64(len([]rune(l.Name)))
+		d.text(x, y, `fill="#374151"`, l.Name)
+		x -= 24
+		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="%s" stroke-width="2.5"%s/>`+"\n", px(x), px(x+18), px(y-4), px(y-4), colours[i%len(colours)], dash(l))
+		x -= 14
+	}
+}
+
+func dash(l Line) string {
+	if l.Dashed {
+		return ` stroke-dasharray="5 4"`
+	}
+	return ""
+}
+
+// line draws the points, in one piece for each uninterrupted stretch.
+func (d *drawing) line(l Line, colour string, y axis, at func(float64) float64, bottom float64) {
+	for i := 0; i < len(l.X); {
+		if !y.shows(l.Y[i]) {
+			i++
+			continue
+		}
+		from := i
+		var path bytes.Buffer
+		for ; i < len(l.X) && y.shows(l.Y[i]); i++ {
+			fmt.Fprintf(&path, "L%s %s", px(d.across(l.X[i])), px(at(l.Y[i])))
+		}
+		points := path.String()[1:]
+		if l.Filled {
+			d.f(`<path d="M%s %sL%sL%s %sZ" fill="%s" fill-opacity="0.08"/>`+"\n", px(d.across(l.X[from])), px(bottom), points, px(d.across(l.X[i-1])), px(bottom), colour)
+		}
+		if i == from+1 { // a point alone would not be seen
+			points += "h1.5"
+		}
+		d.f(`<path d="M%s" fill="none" stroke="%s" stroke-width="1.6" stroke-linejoin="round"%s/>`+"\n", points, colour, dash(l))
+	}
+}

@@ -1,0 +1,102 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"strings"
+	"testing"
+)
+
+func draw(t *testing.T, c *Chart) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := c.WriteSVG(&b); err != nil {
+		t.Fatal(err)
+	}
+	for d := xml.NewDecoder(bytes.NewReader(b.Bytes())); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return b.String()
+		} else if err != nil {
+			t.Fatalf("it is no XML: %v\n%s", err, b.String())
+		}
+	}
+}
+
+func typical() *Chart {
+	return &Chart{
+		Title: "cycle & more", Subtitle: "20,000/s < 1M/s", XLabel: "seconds",
+		Panels: []Panel{
+			{Title: "throughput, 1/s", Lines: []Line{{Name: "done", X: []float64{0, 1, 2}, Y: []float64{1000, 20000, 19500}, Filled: true}}},
+			{
+				Title: "lateness, ms", Log: true, Limits: []Limit{{"250 ms", 250}},
+				Lines: []Line{{Name: "p99", X: []float64{0, 1, 2, 3}, Y: []float64{12, math.NaN(), 0, 180}}},
+			},
+		},
+	}
+}
+
+func TestAPictureIsXMLAndNamesEverything(t *testing.T) {
+	got := draw(t, typical())
+	for _, want := range []string{
+		"cycle &amp; more", "20,000/s &lt; 1M/s", ">seconds<", ">throughput, 1/s<", ">lateness, ms<", ">done<", ">p99<", ">250 ms<",
+		">20k<", ">100<", ">10<", `fill="#ffffff"`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the picture has no %s", want)
+		}
+	}
+}
+
+func TestALineIsInterruptedWhereThereIsNoValue(t *testing.T) {
+	got := draw(t, typical())
+	if n := strings.Count(got, `stroke-width="1.6"`); n != 3 { // one of the first panel, two of the second
+		t.Errorf("%d stretches are drawn, want 3", n)
+	}
+	if strings.Contains(got, "NaN") || strings.Contains(got, "Inf") {
+		t.Error("a coordinate is no number")
+	}
+}
+
+func TestAPictureOfNothingIsDrawn(t *testing.T) {
+	draw(t, &Chart{Title: "empty", Panels: []Panel{{Title: "none"}, {Title: "none", Log: true, Lines: []Line{{Name: "x"}}}}})
+}
+
+func TestAxesHaveRoundTicksThatCoverTheValues(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		log    bool
+		first  float64
+		second float64
+		last   float64
+	}{
+		{[]float64{0, 299}, false, 0, 50, 250},
+		{[]float64{20100, 19000}, false, 0, 5000, 20000},
+		{[]float64{-3, 3}, false, -3, -2, 3},
+		{[]float64{7, 7}, false, 0, 2, 6},
+		{[]float64{12, 180}, true, 10, 20, 1000},
+		{[]float64{0.5, 80000}, true, 0.1, 1, 100000},
+	} {
+		a := axisOf(c.values, c.log, 6)
+		if got := []float64{a.ticks[0], a.ticks[1], a.ticks[len(a.ticks)-1]}; !near(got[0], c.first) || !near(got[1], c.second) || !near(got[2], c.last) {
+			t.Errorf("%v, log %v: ticks %v", c.values, c.log, a.ticks)
+		}
+		for _, v := range c.values {
+			if p := a.place(v); p < 0 || p > 1 {
+				t.Errorf("%v, log %v: %v lies at %v", c.values, c.log, v, p)
+			}
+		}
+	}
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-9*(1+math.Abs(b)) }
+
+func TestLabelsAreShort(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 0.2: "0.2", 999: "999", 1500: "1.5k", 20000: "20k", 2.5e6: "2.5M", 1e9: "1G"} {
+		if got := label(v); got != want {
+			t.Errorf("%v is written as %s, want %s", v, got, want)
+		}
+	}
+}

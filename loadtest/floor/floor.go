@@ -1,0 +1,207 @@
+// Package floor moves the rows of full cycles by bare SQL, to say what the best
+// possible engine could do on a server: the limit beside which the figures of the
+// real one are to be read.
+//
+// # What it does
+//
+// It makes the product's own tables in a database of its own on the same server
+// (the product's migrations, so columns, partitions, indexes and checks are the
+// same) and moves tasks through them as the product does: added with a delay,
+// claimed when due, reported, purged. There is no API, no coordination, no broker,
+// no outbox, no request key, no counter and no history, and nobody decides
+// anything: whatever a task needs besides these rows is what the real engine costs
+// above the floor.
+//
+// # Why it is a limit and no straw man
+//
+//   - A tick does, for each of the 16 databases, one transaction that is one
+//     round trip: purge, report, add and claim, pipelined, with one commit.
+//   - Rows that are added together and due together go to one shard, in the order
+//     in which they will be due: heap pages and index leaves are touched as few
+//     times as possible. This is placement with perfect knowledge.
+//   - Plans and sessions are the product's, which were chosen by measuring; two
+//     connections for two cores keep the server busy.
+//   - The clock is virtual: at full speed a tick follows the one before at once,
+//     with the same rows per statement as ticks of 250 ms have at the rate.
+//
+// Two forms: with four statements a report marks the row and a later range delete
+// purges it; the short form, with three, deletes the row in the report, which is
+// all that a task without retention needs.
+package floor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Options say what to move.
+type Options struct {
+	// Rate is in cycles per second: with Tick it gives the rows of a statement.
+	Rate float64
+	// Tick is the distance of two rounds over all databases.
+	Tick time.Duration
+	// For is how long each form is measured.
+	For time.Duration
+	// MinDelay and MaxDelay bound the time from adding a task to its being due.
+	MinDelay, MaxDelay time.Duration
+	// ParamsBytes is the size of a task's params.
+	ParamsBytes int
+	// Connections that work at the same time; 0: one for each core.
+	Connections int
+	// Paced adds a run that keeps to the rate.
+	Paced bool
+	Seed  uint64
+	// Progress is told how it goes.
+	Progress func(format string, args ...any)
+}
+
+// DefaultOptions returns what flags start from.
+func DefaultOptions() Options {
+	return Options{
+		Rate: 20_000, Tick: 250 * time.Millisecond, For: 10 * time.Second,
+		MinDelay: 2 * time.Second, MaxDelay: 4 * time.Second, ParamsBytes: 100,
+		Progress: func(string, ...any) {},
+	}
+}
+
+// Validate returns every fault, by flag.
+func (o *Options) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.Rate <= 0 || o.Rate > 1e6 {
+		fault("--rate %v is not above 0 and at most 1,000,000", o.Rate)
+	}
+	if o.Tick < time.Millisecond || o.Tick > time.Minute {
+		fault("--tick %v is not between 1ms and 1m", o.Tick)
+	}
+	if o.For <= 0 || o.For > 24*time.Hour {
+		fault("--for %v is not above 0 and at most 24h", o.For)
+	}
+	if o.MinDelay < 0 || o.MaxDelay < o.MinDelay || o.MaxDelay > time.Hour {
+		fault("--delay %v..%v is not between 0s and 1h", o.MinDelay, o.MaxDelay)
+	}
+	if o.ParamsBytes < 0 || o.ParamsBytes > 16<<10 {
+		fault("--params-bytes %d is not between 0 and 16384", o.ParamsBytes)
+	}
+	if o.Connections < 0 || o.Connections > 64 {
+		fault("--connections %d is not between 0 and 64", o.Connections)
+	}
+	return errors.Join(faults...)
+}
+
+// rowsPerTick is how many rows one statement adds to one database, on average.
+func (o *Options) rowsPerTick() float64 { return o.Rate * o.Tick.Seconds() / task.Databases }
+
+// ErrMoved is returned when a form did not move exactly all rows.
+var ErrMoved = errors.New("the floor did not move exactly all rows")
+
+// Measure runs the forms on the server of a stack, whose parts' processor time is
+// measured, too. It leaves nothing behind.
+func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if s.Postgres() == "" {
+		return nil, errors.New("the floor needs a stack whose PostgreSQL can be asked")
+	}
+	if o.Connections == 0 {
+		o.Connections = runtime.NumCPU()
+	}
+	o.Progress("floor: making tables")
+	dsn, drop, err := makeDatabase(ctx, s.Postgres())
+	if err != nil {
+		return nil, err
+	}
+	report, err := measure(ctx, s, dsn, o)
+	return report, errors.Join(err, drop())
+}
+
+func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Report, error) {
+	cluster, err := store.Open(ctx, store.Config{
+		Servers: []store.Server{{DSN: dsn}}, Application: "loadtest floor", StatementTimeout: time.Minute, LockTimeout: time.Minute,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("floor: %w", err)
+	}
+	defer cluster.Close()
+	if err := cluster.Migrate(ctx, nil); err != nil {
+		return nil, fmt.Errorf("floor: migrate: %w", err)
+	}
+	rep := &Report{Header: frame.NewHeader("floor", o.Seed, s.Versions), Rate: o.Rate, TickMs: frame.Milliseconds(o.Tick), RowsPerStatement: frame.Round(o.rowsPerTick())}
+	m := &mover{Options: o, cluster: cluster, meter: frame.NewMeter(s, nil), dsn: dsn}
+	for _, form := range o.forms() {
+		o.Progress("floor: %s", form)
+		run, err := m.run(ctx, form)
+		if err != nil {
+			return nil, fmt.Errorf("floor, %s: %w", form, err)
+		}
+		rep.add(form, run)
+	}
+	return rep, nil
+}
+
+// form is a way to run.
+type form struct{ short, paced bool }
+
+func (o *Options) forms() []form {
+	forms := []form{{}, {short: true}}
+	if o.Paced {
+		forms = append(forms, form{paced: true})
+	}
+	return forms
+}
+
+// String names the form for people.
+func (f form) String() string {
+	s := "add, claim, report, purge"
+	if f.short {
+		s = "add, claim, report that deletes"
+	}
+	if f.paced {
+		return s + ", paced"
+	}
+	return s + ", as fast as it goes"
+}
+
+// makeDatabase makes an empty database on the server.
+func makeDatabase(ctx context.Context, server string) (dsn string, drop func() error, err error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme == "" {
+		return "", nil, errors.New("floor: the server's connection string is no URL")
+	}
+	name := "perceptor_floor_" + strconv.FormatUint(rand.Uint64(), 36)
+	if err := administer(ctx, server, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+		return "", nil, err
+	}
+	u.Path = "/" + name
+	return u.String(), func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return administer(ctx, server, "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+	}, nil
+}
+
+func administer(ctx context.Context, server, statement string) error {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return fmt.Errorf("floor: connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("floor: %s: %w", statement, err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package floor
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/loadtest/frame"
+)
+
+// Report is what was found.
+type Report struct {
+	frame.Header
+	Rate             float64 `json:"rate"`
+	TickMs           float64 `json:"tick_ms"`
+	RowsPerStatement float64 `json:"rows_per_statement"`
+	// CyclesPerS is the full speed of the four statements, the floor; the short
+	// form has its own.
+	CyclesPerS float64 `json:"cycles_per_s"`
+	Max        *Run    `json:"max"`
+	Short      *Run    `json:"short"`
+	// Paced is nil unless it was asked for; Held says that it kept to its rate.
+	Paced *Run `json:"paced,omitempty"`
+	Held  bool `json:"held"`
+}
+
+// Run is what one form did.
+type Run struct {
+	Form       string  `json:"form"`
+	CyclesPerS float64 `json:"cycles_per_s"`
+	Seconds    float64 `json:"seconds"`
+	frame.CPU
+	WALBytesPerCycle float64 `json:"wal_bytes_per_cycle"`
+	// WorkMs is how long a tick over all databases takes.
+	WorkMs float64 `json:"work_ms"`
+	// Moved are the rows of the whole run, all of which went all the way.
+	Moved Moved `json:"moved"`
+}
+
+func (rep *Report) add(f form, run *Run) {
+	switch {
+	case f.paced:
+		rep.Paced, rep.Held = run, run.CyclesPerS >= 0.98*rep.Rate
+	case f.short:
+		rep.Short = run
+	default:
+		rep.Max, rep.CyclesPerS = run, run.CyclesPerS
+	}
+}
+
+// Summary is one line for people.
+func (rep *Report) Summary() string {
+	return fmt.Sprintf("%.0f rows a statement; %.0f µs per cycle; the short form (reports delete) %.0f cycles/s, %.0f µs",
+		rep.RowsPerStatement, rep.Max.UsPerCycle["total"], rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
+}
+
+// WriteTable writes the report for people.
+func (rep *Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nfloor: bare SQL, %.0f rows a statement as ticks of %.0f ms have them at %.0f cycles/s (seed %d)\n",
+		rep.RowsPerStatement, rep.TickMs, rep.Rate, rep.Seed)
+	for _, run := range []*Run{rep.Max, rep.Short, rep.Paced} {
+		if run == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "\n  %s\n  %-22s %.0f   (all %d rows moved)\n  %-22s %.1f ms\n  %-22s %.0f bytes per cycle\n",
+			run.Form, "cycles/s", run.CyclesPerS, run.Moved.Added, "work per tick", run.WorkMs, "WAL", run.WALBytesPerCycle)
+		b.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
+	}
+	if rep.Paced != nil && !rep.Held {
+		fmt.Fprintf(&b, "\n  The paced run fell behind its rate.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Chart implements [frame.Report]: the floor has no picture.
+func (rep *Report) Chart() *chart.Chart { return nil }

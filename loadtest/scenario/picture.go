@@ -1,0 +1,100 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/loadtest/frame"
+)
+
+// Chart draws throughput and lateness over time, and what was sampled.
+func (rep *Report) Chart() *chart.Chart {
+	c := &chart.Chart{
+		Title:  fmt.Sprintf("%s: %s, %.0f/s asked for", rep.Command, rep.Type, rep.Rate),
+		XLabel: "seconds since the begin of the measured window",
+		Subtitle: fmt.Sprintf("%d cores, PostgreSQL %s, Kafka %s, commit %s, %s, seed %d",
+			rep.Machine.Cores, rep.Versions["postgres"], rep.Versions["kafka"], rep.Commit, rep.Begin.Format("2006-01-02 15:04 UTC"), rep.Seed),
+		Panels: []chart.Panel{rep.throughput()},
+	}
+	if rep.TasksPerS == nil {
+		c.Panels = append(c.Panels, rep.latenessPanel())
+	}
+	if len(rep.Fifths) > 0 {
+		c.Panels = append(c.Panels, rep.processor())
+	}
+	if sizes := rep.sizesPanel(); len(sizes.Lines) > 0 {
+		c.Panels = append(c.Panels, sizes)
+	}
+	return c
+}
+
+func (rep *Report) throughput() chart.Panel {
+	adds, cycles := chart.Line{Name: "adds"}, chart.Line{Name: "cycles", Filled: true}
+	for _, s := range rep.Series {
+		x := float64(s.S)
+		adds.X, adds.Y = append(adds.X, x), append(adds.Y, float64(s.Adds))
+		cycles.X, cycles.Y = append(cycles.X, x), append(cycles.Y, float64(s.Cycles))
+	}
+	p := chart.Panel{Title: "throughput, per second", Lines: []chart.Line{cycles, adds}}
+	if rep.TasksPerS != nil {
+		adds.Filled = true
+		p.Lines = []chart.Line{adds}
+	}
+	p.Limits = []chart.Limit{{Name: "asked for", Y: rep.Rate}}
+	return p
+}
+
+func (rep *Report) latenessPanel() chart.Panel {
+	lines := []chart.Line{{Name: "p50"}, {Name: "p99"}, {Name: "max"}}
+	for _, s := range rep.Series {
+		for i, y := range []float64{s.P50Ms, s.P99Ms, s.LatestMs} {
+			if y == 0 {
+				y = math.NaN()
+			}
+			lines[i].X, lines[i].Y = append(lines[i].X, float64(s.S)), append(lines[i].Y, y)
+		}
+	}
+	return chart.Panel{Title: "lateness of the runs due in each second, ms", Log: true, Lines: lines}
+}
+
+// processor draws the cost of a cycle by fifths of the window, as steps.
+func (rep *Report) processor() chart.Panel {
+	p := chart.Panel{Title: "processor time by fifths of the window, µs per cycle"}
+	names := slices.Collect(maps.Keys(rep.UsPerCycle))
+	slices.SortFunc(names, func(a, b string) int { return int(math.Copysign(1, rep.UsPerCycle[b]-rep.UsPerCycle[a])) })
+	for _, name := range names[:min(6, len(names))] {
+		l := chart.Line{Name: name}
+		for _, f := range rep.Fifths {
+			l.X = append(l.X, f.FromS, f.ToS)
+			l.Y = append(l.Y, f.UsPerCycle[name], f.UsPerCycle[name])
+		}
+		p.Lines = append(p.Lines, l)
+	}
+	return p
+}
+
+func (rep *Report) sizesPanel() chart.Panel {
+	lines := map[string]*chart.Line{}
+	for _, s := range rep.Samples {
+		for kind, size := range s.Sizes {
+			for part, bytes := range map[string]int64{"": size.Heap, " indexes": size.Indexes} {
+				name := kind + part
+				if lines[name] == nil {
+					lines[name] = &chart.Line{Name: name, Dashed: part != ""}
+				}
+				l := lines[name]
+				l.X, l.Y = append(l.X, s.S), append(l.Y, frame.Round(float64(bytes)/(1<<20)))
+			}
+		}
+	}
+	p := chart.Panel{Title: "tables on disk, MiB"}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if l := lines[name]; slices.Max(l.Y) >= 4 {
+			p.Lines = append(p.Lines, *l)
+		}
+	}
+	return p
+}
