@@ -25,6 +25,7 @@ var (
 	engineAdds = flag.Int("engine.adds", 80, "tasks in one add")
 	engineHold = flag.Duration("engine.hold", 100*time.Millisecond, "how long a result waits for others")
 	engineShow = flag.Bool("engine.show", false, "print what pg_stat_statements says")
+	enginePlan = flag.String("engine.plans", "", "a directory that the server may write to: log some plans there")
 	engineLow  = flag.Duration("engine.grace", 6*time.Second, "how far the lower bound stays behind")
 )
 
@@ -55,9 +56,7 @@ type engine struct {
 }
 
 func runEngine(b *testing.B, rate int) {
-	server := testenv.NewPostgres(b, testenv.Setting("shared_preload_libraries", "pg_stat_statements"),
-		testenv.Setting("pg_stat_statements.track_planning", "off"), testenv.Setting("shared_buffers", "2GB"),
-		testenv.Setting("max_wal_size", "8GB"), testenv.Setting("checkpoint_timeout", "15min"))
+	server := testenv.NewPostgres(b, engineSettings()...)
 	open := func(app string) *store.Cluster {
 		return storetest.OpenDSN(b, server.DSN(), func(c *store.Config) { c.Application = app })
 	}
@@ -95,6 +94,26 @@ func runEngine(b *testing.B, rate int) {
 	}
 	stop()
 	all.Wait()
+}
+
+func engineSettings() []testenv.PostgresOption {
+	settings := map[string]string{
+		"shared_preload_libraries": "pg_stat_statements", "shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min",
+	}
+	if *enginePlan != "" {
+		for name, value := range map[string]string{
+			"shared_preload_libraries": "pg_stat_statements, auto_explain", "auto_explain.log_min_duration": "0",
+			"auto_explain.sample_rate": "0.01", "auto_explain.log_analyze": "on", "auto_explain.log_buffers": "on",
+			"auto_explain.log_timing": "off", "auto_explain.log_wal": "on", "logging_collector": "on", "log_directory": *enginePlan,
+		} {
+			settings[name] = value
+		}
+	}
+	var out []testenv.PostgresOption
+	for name, value := range settings {
+		out = append(out, testenv.Setting(name, value))
+	}
+	return out
 }
 
 func (e *engine) share(typ task.Type) float64 {
