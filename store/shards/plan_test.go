@@ -44,6 +44,32 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 	}
 }
 
+// TestWhatIsDueIsFoundByTheDueIndex: shards are chosen by pruning, and never by an
+// index, which would read each of them whole.
+func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
+	b := setup(t)
+	var specs []task.Spec
+	for range 100 {
+		specs = append(specs, b.spec(task.OneShot))
+	}
+	for filled, fill := range []func(){func() {}, func() { b.add(specs...) }, func() { b.exec(`VACUUM ANALYZE task`) }} {
+		fill()
+		for name, test := range map[string]struct {
+			args   string
+			tables int
+		}{
+			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8`, task.ShardsPerDatabase},
+			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard), 1},
+			"Peek":        {`'{0}', 0::int8, 1000::int8, 10`, 2 * task.ShardsPerDatabase},
+		} {
+			plan := b.explain(name, test.args)
+			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {
+				t.Errorf("%s (state %d) uses the due index %d times, want %d:\n%s", name, filled, n, test.tables, plan)
+			}
+		}
+	}
+}
+
 // explain returns the generic plan of a statement.
 func (b *bundle) explain(name, args string) string {
 	b.t.Helper()
