@@ -24,6 +24,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleCommand(), fireCommand(), addCommand(), soakCommand(), floorCommand(),
+		compareCommand(), compareEngineCommand(),
 	}
 }
 

@@ -1,0 +1,291 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// engineCommand makes the test's program the engine, as a command of loadtest is.
+const engineCommand = "engine"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == engineCommand {
+		if err := Engine(context.Background(), os.Getenv(DSNVariable), os.Args[2:], os.Stdout); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL; make test runs it")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := DefaultOptions()
+	o.Jobs, o.Waiting, o.Spread, o.Only = 3000, 1500, 300*time.Millisecond, []string{"engine"}
+	o.LatenessRate, o.LatenessFor, o.LatenessAhead = 500, time.Second, 300*time.Millisecond
+	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
+	o.Stack.Postgres["shared_buffers"] = "128MB"
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	report, err := Run(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report.WriteTable(testLog{t}); err != nil {
+		t.Error(err)
+	}
+	if report.Broken() != 0 || len(report.Failed()) != 0 || len(report.Rows) != 1 {
+		t.Fatalf("%d jobs did not run once, %v failed, %d rows", report.Broken(), report.Failed(), len(report.Rows))
+	}
+	row := report.Rows[0]
+	for name, figure := range map[string]float64{
+		"cycles_per_s": row.CyclesPerS, "drain_per_s": row.DrainPerS, "drain_waiting_per_s": row.DrainWaitingPerS,
+		"ratio_to_empty": row.RatioToEmpty, "tasks_per_s": row.TasksPerS, "client": row.CPUUsPerCycle["client"],
+		"wal_bytes_per_cycle": row.WALBytesPerCycle,
+	} {
+		if figure <= 0 {
+			t.Errorf("%s is %v", name, figure)
+		}
+	}
+	if l := row.LatenessMs; l == nil || l.P50 < 0 || l.P99 < l.P50 || l.Max < l.P99 || l.Max == 0 {
+		t.Errorf("lateness is %+v: it must not be early, and must grow", l)
+	}
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Logf("%s", p)
+	return len(p), nil
+}
+
+const goodResult = `{"event":"result","version":"1.2","enqueue_s":1,"whole_s":2,"cpu_s":0.5,"runs":10,"violations":1,"lateness_ms":{"p50":1,"p99":2,"max":3}}`
+
+func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
+	begin, end := `{"event":"begin"}`, `{"event":"end"}`
+	for _, test := range []struct {
+		name  string
+		lines []string
+		want  string // part of the error; empty: none
+	}{
+		{"all of it", []string{begin, "", end, goodResult}, ""},
+		{"nothing", nil, "no result"},
+		{"ended early", []string{begin, end}, "no result"},
+		{"out of order", []string{end}, `told "end" after []`},
+		{"twice", []string{begin, begin}, `told "begin"`},
+		{"more", []string{begin, end, goodResult, goodResult}, `told "result"`},
+		{"noise", []string{"hello"}, `output "hello"`},
+		{"no time", []string{begin, end, `{"event":"result","enqueue_s":0,"whole_s":2,"cpu_s":1}`}, "enqueue_s = 0"},
+		{"too many violations", []string{begin, end, strings.Replace(goodResult, `"violations":1`, `"violations":11`, 1)}, "11 violations"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			calls := ""
+			out := &output{begin: func() error { calls += "b"; return nil }, end: func() error { calls += "e"; return nil }}
+			var err error
+			for _, l := range test.lines {
+				if err = out.line([]byte(l)); err != nil {
+					break
+				}
+			}
+			var got Result
+			if err == nil {
+				got, err = out.done(Work{Phase: Cycle, Jobs: 10})
+			}
+			if test.want != "" {
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Fatalf("the error is %v, want one with %q", err, test.want)
+				}
+				return
+			}
+			want := Result{
+				Version: "1.2", EnqueueS: 1, WholeS: 2, CPUS: 0.5, Runs: 10, Violations: 1, LatenessMs: Quantiles{P50: 1, P99: 2, Max: 3},
+			}
+			if err != nil || got != want || calls != "be" {
+				t.Errorf("%+v, %v after calls %q, want %+v", got, err, calls, want)
+			}
+		})
+	}
+}
+
+func TestAnErrorOfTheMeterEndsTheOutput(t *testing.T) {
+	broken := errors.New("no meter")
+	out := &output{begin: func() error { return broken }}
+	if err := out.line([]byte(`{"event":"begin"}`)); !errors.Is(err, broken) {
+		t.Errorf("the error is %v, want %v", err, broken)
+	}
+}
+
+func TestWorkSurvivesTheCommandLine(t *testing.T) {
+	for _, w := range []Work{
+		{Phase: Cycle, Jobs: 3, ParamsBytes: 100, Spread: 5 * time.Second},
+		{Phase: Drain, Jobs: 3, ParamsBytes: 100, Spread: time.Millisecond, Waiting: 7},
+		{Phase: Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
+	} {
+		if got, err := ParseWork(w.Args()); err != nil || got != w {
+			t.Errorf("%+v, %v, want %+v", got, err, w)
+		}
+	}
+	for _, w := range []Work{{Phase: "other", Jobs: 1}, {Phase: Cycle}, {Phase: Lateness, Jobs: 1}} {
+		if got, err := ParseWork(w.Args()); err == nil {
+			t.Errorf("%+v is accepted", got)
+		}
+	}
+}
+
+func TestOptionsNameAllFaults(t *testing.T) {
+	o := DefaultOptions()
+	if err := o.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	o.Jobs, o.Spread, o.ParamsBytes, o.LatenessFor, o.Only = 0, -1, 1, 0, []string{"river", "cron"}
+	err := o.Validate()
+	for _, want := range []string{"jobs 0", "spread -1ns", "params-bytes 1", "lateness-for 0s", `"cron" is not one of river, graphile-worker`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+}
+
+func TestATallyFindsJobsThatRanNotOrTwice(t *testing.T) {
+	y := newTally(4)
+	for _, n := range []int{0, 1, 1, 3, -1} {
+		y.ran(n)
+	}
+	if got := y.violations(); got != 2 {
+		t.Errorf("%d violations, want 2: job 1 ran twice, job 2 never", got)
+	}
+	y.completed(3)
+	select {
+	case <-y.all:
+		t.Error("three of four are all")
+	default:
+	}
+	y.completed(2)
+	<-y.all
+	y.lateBy([]float64{3, 1, 2})
+	if got, want := y.quantiles(), (Quantiles{P50: 2, P99: 3, Max: 3}); got != want {
+		t.Errorf("quantiles %+v, want %+v", got, want)
+	}
+}
+
+func TestDueInstantsFillTheSpreadEvenly(t *testing.T) {
+	const jobs = 1000
+	var dues []time.Duration
+	for n := range jobs {
+		dues = append(dues, dueOf(n, jobs, time.Second))
+	}
+	if slices.IsSorted(dues) {
+		t.Error("they are due in the order of their adds")
+	}
+	slices.Sort(dues)
+	for i, due := range dues {
+		if want := time.Duration(i) * time.Millisecond; (due - want).Abs() > time.Microsecond {
+			t.Fatalf("due %d is %s, want %s", i, due, want)
+		}
+	}
+}
+
+func TestAnInstalledFileMustHaveItsDigest(t *testing.T) {
+	const digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // of hello
+	for _, test := range []struct {
+		name, list, extra, want string
+	}{
+		{"as listed", digest + "  target/lib/a.jar\n", "", ""},
+		{"another", strings.Repeat("0", 64) + "  target/lib/a.jar\n", "", "another SHA-256"},
+		{"missing", digest + "  target/lib/b.jar\n", "", "b.jar"},
+		{"not listed", digest + "  target/lib/a.jar\n", "c.jar", "c.jar is not in"},
+		{"no list", "hello\n", "", "is not"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "target", "lib", "a.jar"), "hello")
+			write(t, filepath.Join(dir, "list"), test.list)
+			if test.extra != "" {
+				write(t, filepath.Join(dir, "target", "lib", test.extra), "")
+			}
+			err := verify(dir, "list")
+			if (err == nil) != (test.want == "") || (err != nil && !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("the error is %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEveryPeerHasItsSourcesAndLocks(t *testing.T) {
+	for _, test := range []struct {
+		peer  peer
+		files []string
+	}{
+		{river, []string{"main.go", "go.mod", "go.sum"}},
+		{graphileWorker, []string{"peer.mjs", "phase.mjs", "package.json", "package-lock.json"}},
+		{pgBoss, []string{"peer.mjs", "phase.mjs", "package.json", "package-lock.json"}},
+		{dbScheduler, []string{"pom.xml", "checksums.txt", "src/main/java/Peer.java"}},
+		{node, []string{"package.json", "package-lock.json"}},
+	} {
+		files, err := test.peer.sources(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range test.files {
+			if len(files[name]) == 0 {
+				t.Errorf("%s has no %s", test.peer.dir, name)
+			}
+		}
+		before, err := cacheDir(test.peer.dir, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[test.files[0]] = append(files[test.files[0]], '\n')
+		if after, err := cacheDir(test.peer.dir, files); err != nil || after == before {
+			t.Errorf("%s: changed sources are built in the same place %s (%v)", test.peer.dir, after, err)
+		}
+	}
+}
+
+func TestAMissingToolIsNamed(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if err := execute(context.Background(), t.TempDir(), nil, "mvn", "package"); err == nil || !strings.Contains(err.Error(), "mvn is missing") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestARowHasWhatWasMeasured(t *testing.T) {
+	row := &Row{Name: "x"}
+	m := measured{Result: Result{Version: "1", EnqueueS: 2, WholeS: 4, CPUS: 1}, postgres: 3 * time.Second, wal: 4000}
+	row.add(Work{Phase: Cycle, Jobs: 1000}, m)
+	row.add(Work{Phase: Drain, Jobs: 1000}, m)
+	m.WholeS, m.Violations, m.CPUS = 8, 2, 5
+	row.add(Work{Phase: Drain, Jobs: 1000, Waiting: 1}, m)
+	want := &Row{
+		Name: "x", Version: "1", CyclesPerS: 250, CPUUsPerCycle: map[string]float64{"client": 1000, "postgres": 3000, "total": 4000},
+		WALBytesPerCycle: 4, TasksPerS: 500, DrainPerS: 250, DrainCPUUs: 4000, DrainWaitingPerS: 125, RatioToEmpty: 0.5, RatioOfCPU: 2,
+		Violations: 2,
+	}
+	if !reflect.DeepEqual(row, want) {
+		t.Errorf("row is %+v, want %+v", row, want)
+	}
+}

@@ -1,0 +1,44 @@
+package compare
+
+import (
+	"context"
+	"errors"
+)
+
+// contestant is who takes part.
+type contestant struct {
+	name string
+	// prepare installs what is missing and returns the program.
+	prepare func(ctx context.Context, r *runner) (program, error)
+}
+
+// Names are those of all contestants, in the order in which they work.
+func Names() []string {
+	var names []string
+	for _, c := range contestants() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func contestants() []contestant {
+	return []contestant{
+		{"river", installed(river)},
+		{"graphile-worker", installed(graphileWorker)},
+		{"pg-boss", installed(pgBoss)},
+		{"db-scheduler", installed(dbScheduler)},
+		{"engine", func(_ context.Context, r *runner) (program, error) {
+			if len(r.EngineCommand) == 0 {
+				return program{}, errors.New("there is no command for it")
+			}
+			return program{r.EngineCommand}, nil
+		}},
+	}
+}
+
+func installed(p peer) func(context.Context, *runner) (program, error) {
+	return func(ctx context.Context, r *runner) (program, error) {
+		command, err := p.install(ctx, r.Stack.Progress)
+		return program{command}, err
+	}
+}

