@@ -372,6 +372,7 @@ func TestErrorsOfStoresBecomeTheRightStatus(t *testing.T) {
 		{&task.Error{Code: task.FailedPrecondition, Message: "the task is COMPLETED"}, codes.FailedPrecondition, 400, ""},
 		{&task.Error{Code: task.AlreadyExists, Message: "request_id is taken"}, codes.AlreadyExists, 409, ""},
 		{&task.Error{Code: task.Internal, Message: cause.Error()}, codes.Internal, 500, "ERROR"},
+		{&task.Error{Code: task.DataLoss, Message: "what is stored is damaged", Err: cause}, codes.DataLoss, 500, "ERROR"},
 		{&task.Error{Code: 99, Message: cause.Error()}, codes.Internal, 500, ""},
 		{cause, codes.Internal, 500, "ERROR"},
 		{fmt.Errorf("wrapped: %w", context.Canceled), codes.Unavailable, 503, "WARN"},

@@ -155,7 +155,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 	level := slog.LevelDebug
 	if hidden {
 		level = slog.LevelWarn
-		if code == codes.Internal {
+		if code == codes.Internal || code == codes.DataLoss {
 			level = slog.LevelError
 		}
 	}

@@ -38,6 +38,7 @@ var answers = map[task.ErrorCode]struct {
 	task.ResourceExhausted:  {codes.ResourceExhausted, "LIMIT_REACHED"},
 	task.Unavailable:        {codes.Unavailable, "TRY_AGAIN"},
 	task.Internal:           {codes.Internal, "INTERNAL"},
+	task.DataLoss:           {codes.DataLoss, "DAMAGED"},
 }
 
 var (

@@ -18,6 +18,7 @@ const (
 	ResourceExhausted                       // a quota or queue is full; try later
 	Unavailable                             // a part is away, or the outcome is unknown; try again
 	Internal                                // a bug or damaged data
+	DataLoss                                // what is stored about the task cannot be read
 )
 
 // Fault is one broken rule of a request.

@@ -20,6 +20,7 @@ type Config struct {
 	Log          Log           `key:"log" doc:"What the programs write to standard error."`
 	Ops          Ops           `key:"ops" doc:"The HTTP side for operators: /healthz, /readyz, /metrics."`
 	Postgres     Postgres      `key:"postgres" doc:"The servers of the 16 logical databases."`
+	Far          Far           `key:"far" doc:"Tasks that wait long. taskd and dispatchers should agree."`
 	Kafka        Kafka         `key:"kafka" doc:"Where runs are published."`
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"Where dispatchers agree on who owns which shard."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
@@ -50,6 +51,23 @@ type Postgres struct {
 type Server struct {
 	DSN       string
 	Databases []int
+}
+
+// Far is about the far tier.
+type Far struct {
+	Horizon string `key:"horizon" default:"10m" doc:"Tasks due later than this from now are kept packed, many in one row; a duration of at least 1m, or off: every task is a row of its own. Packs that exist are read, and emptied in time, in either case."`
+}
+
+// HorizonOff is what [Far.Within] returns for off.
+const HorizonOff time.Duration = -1
+
+// Within returns the horizon, or [HorizonOff]. The value must be valid.
+func (f *Far) Within() time.Duration {
+	if f.Horizon == "off" {
+		return HorizonOff
+	}
+	d, _ := time.ParseDuration(f.Horizon)
+	return d
 }
 
 // Kafka says where and how runs are published.

@@ -27,6 +27,7 @@ func (c *Config) Validate(needs Need) error {
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "json", "text")
 	c.Postgres.validate(v, needs&NeedPostgres != 0)
+	c.Far.validate(v)
 	c.Kafka.validate(v, needs&NeedKafka != 0)
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
 	c.Taskd.validate(v)
@@ -47,6 +48,15 @@ func (c *Postgres) validate(v *validator, needed bool) {
 	v.atLeast("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond)
 	v.atLeast("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond)
 	v.atLeast("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond)
+}
+
+func (f *Far) validate(v *validator) {
+	if f.Horizon == "off" {
+		return
+	}
+	d, err := time.ParseDuration(f.Horizon)
+	v.check(err == nil, "far.horizon: %q is neither a duration, such as 10m, nor off", f.Horizon)
+	v.check(err != nil || d >= time.Minute, "far.horizon: %s is below 1m0s", f.Horizon)
 }
 
 func (c *Kafka) validate(v *validator, needed bool) {

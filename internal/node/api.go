@@ -86,7 +86,7 @@ func (a *API) join(ctx context.Context) (err error) {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
 		hint = a.hinter.Hint
 	}
-	a.shards = shards.New(a.cluster, shards.Config{Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
+	a.shards = shards.New(a.cluster, shards.Config{Horizon: c.Far.Within(), Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
 		}

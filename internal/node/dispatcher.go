@@ -84,7 +84,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
 		return err
 	}
-	d.shards = shards.New(d.cluster, shards.Config{Log: d.o.Log})
+	d.shards = shards.New(d.cluster, shards.Config{Horizon: c.Far.Within(), Log: d.o.Log})
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	conf, err := d.dispatchConfig()
 	if err != nil {

@@ -82,12 +82,8 @@ func compareAdding(a, b *adding) int {
 }
 
 func (db *database) storeAdds(ctx context.Context, group []*adding) error {
-	for _, a := range group {
-		number, err := db.draw(ctx, len(a.req.Specs))
-		if err != nil {
-			return err
-		}
-		a.first = task.NewID(number, a.shard)
+	if err := db.drawGroup(ctx, group); err != nil {
+		return err
 	}
 	var known []*adding
 	due := task.Never
@@ -97,7 +93,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 			return err
 		}
 		known = known[:0]
-		rows, moved := &newRows{due: task.Never}, tally{}
+		rows, moved := &newRows{due: task.Never, farFrom: db.store.cfg.farFrom(now)}, tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
 			if a.key != "" && !fresh[a.first] {
@@ -112,6 +108,9 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 		if len(rows.ids) > 0 {
 			b.Queue(sql.Get("TaskInsert"), rows.args()...)
 		}
+		if err := rows.far.queue(b); err != nil {
+			return err
+		}
 		moved.queue(b)
 		if b.Len() == 0 {
 			return nil
@@ -123,7 +122,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 	}
 	db.store.due(db.d, due)
 	for _, a := range known {
-		if err := db.recall(ctx, a); err != nil {
+		if err := db.replay(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -195,8 +194,8 @@ func (a *adding) settle(now task.Instant, rows *newRows, moved *tally) (refused 
 
 func (a *adding) idOf(i int) task.ID { return a.first + task.ID(i*task.Shards) }
 
-// recall answers a request that had been seen before with what was stored then.
-func (db *database) recall(ctx context.Context, a *adding) error {
+// replay answers a request that had been seen before with what was stored then.
+func (db *database) replay(ctx context.Context, a *adding) error {
 	var first int64
 	var n int32
 	var refused []int32
@@ -219,8 +218,10 @@ func (db *database) recall(ctx context.Context, a *adding) error {
 	return nil
 }
 
-// newRows collects tasks column by column.
+// newRows collects tasks: near ones column by column, the others as rows.
 type newRows struct {
+	farFrom task.Instant // what is due later goes to far
+	far     arrivals
 	due                                       task.Instant
 	tenants                                   []int32
 	ids, dues, begins                         []int64
@@ -234,6 +235,10 @@ type newRows struct {
 }
 
 func (n *newRows) add(r *task.Row) {
+	if r.DueAt > n.farFrom {
+		n.far.rows = append(n.far.rows, r)
+		return
+	}
 	n.due = min(n.due, r.DueAt)
 	n.tenants = append(n.tenants, r.Tenant)
 	n.ids = append(n.ids, int64(r.ID))

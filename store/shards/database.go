@@ -99,11 +99,11 @@ type numbers struct {
 
 const numberBlock = 1024 // the sequence's increment
 
-// draw returns n consecutive numbers, n <= numberBlock.
-func (db *database) draw(ctx context.Context, n int) (int64, error) {
+// drawLocked returns n consecutive numbers, n <= numberBlock. The caller has
+// locked the numbers; what it draws before it unlocks them is consecutive within
+// each block.
+func (db *database) drawLocked(ctx context.Context, n int) (int64, error) {
 	b := &db.numbers
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.next+int64(n) > b.end {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

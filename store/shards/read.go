@@ -19,23 +19,57 @@ func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapsh
 	if !id.Valid() {
 		return nil, notFound(id)
 	}
-	rows, err := s.cluster.Pool(id.Shard().Database()).Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer rows.Close()
-	if !rows.Next() {
-		if err := rows.Err(); err != nil {
+	for range readAgain {
+		out, f, err := s.readTask(ctx, tenant, id)
+		switch {
+		case err != nil:
+			return nil, unavailable(err)
+		case out != nil:
+			return out, nil
+		case f == nil:
+			return nil, notFound(id)
+		}
+		gone, err := f.readParams(ctx, s.cluster.Pool(id.Shard().Database()), false)
+		if err != nil {
 			return nil, unavailable(err)
 		}
-		return nil, notFound(id)
+		if !gone {
+			return &task.Snapshot{Row: *f.row(), FinishedAt: task.Never}, nil
+		}
 	}
-	var scan rowScan
-	var finished *int64
-	if err := rows.Scan(scan.targets(&finished)...); err != nil {
-		return nil, unavailable(err)
+	return nil, task.Errorf(task.Unavailable, "task %d is on the move; try again", id)
+}
+
+// readAgain bounds how often a task is looked for that moves between the moment
+// it is found in a pack and the moment its params are fetched.
+const readAgain = 8
+
+// readTask finds a task in one snapshot: the task as its callers may see it, or
+// where it is packed, or neither.
+func (s *Store) readTask(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, *farTask, error) {
+	rows, err := s.cluster.Pool(id.Shard().Database()).Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
+	if err != nil {
+		return nil, nil, err
 	}
-	return snapshot(&scan, finished), nil
+	defer rows.Close()
+	var copies []farCopy
+	for rows.Next() {
+		var scan rowScan
+		var finished *int64
+		var c farCopy
+		if err := rows.Scan(scan.targets(&finished, &c.pack, &c.damaged, &c.keys)...); err != nil {
+			return nil, nil, err
+		}
+		if c.pack == 0 {
+			return snapshot(&scan, finished), nil, nil
+		}
+		copies = append(copies, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, nil, err
+	}
+	f, err := findFar(copies, tenant, id)
+	return nil, f, err
 }
 
 func snapshot(scan *rowScan, finished *int64) *task.Snapshot {
@@ -99,7 +133,8 @@ func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step stri
 	}
 }
 
-// tryKin takes the step if the task's row exists and nobody else has it.
+// tryKin takes the step if the task's row exists and nobody else has it, or the
+// task is packed and can be recalled.
 func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step string, f change) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
@@ -115,7 +150,12 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step strin
 		}
 		kin := kins[k]
 		if kin == nil {
-			return errNothing
+			if kin, err = recallKin(ctx, tx, tenant, id, now); kin == nil && err == nil {
+				err = errNothing
+			}
+			if err != nil {
+				return err
+			}
 		}
 		if err := f(kin, now); err != nil {
 			return err

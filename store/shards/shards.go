@@ -28,9 +28,12 @@
 //
 // Every instant comes from the function now_ms() of the database.
 //
-// The far tier will be a further place for tasks beside the near tier's table:
-// reads by id are one statement over all places (TaskRead), and writes by id go
-// through one function (withKin).
+// # Two tiers
+//
+// Tasks that are due soon are rows of the near tier's table; the others are
+// packed, many in one row (see far.go). Reads by id are one statement over all
+// places, and writes by id go through one function, which moves a packed task
+// into the near tier first.
 package shards
 
 import (
@@ -74,6 +77,10 @@ type Config struct {
 	// HistoryDays is how many days of history are kept. Defaults to
 	// [DefaultHistoryDays].
 	HistoryDays int
+	// Horizon is how far ahead tasks are kept as rows; what is due later goes
+	// into packs. Defaults to [DefaultHorizon]; below 0 (see [HorizonOff]): every
+	// task is a row. Packs that exist are read in any case.
+	Horizon time.Duration
 	// Due, when set, is told the earliest due instant that a step has written:
 	// the hint for whoever owns the database's shards. It must not block.
 	Due func(database int, due task.Instant)
@@ -117,6 +124,9 @@ func (c *Config) setDefaults() {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
+	}
+	if c.Horizon == 0 {
+		c.Horizon = DefaultHorizon
 	}
 	if c.QueueLength <= 0 {
 		c.QueueLength = 1024

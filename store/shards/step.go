@@ -272,6 +272,10 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		if err != nil {
 			return err
 		}
+		far, err := packedKins(ctx, tx, entries, absent, kins)
+		if err != nil {
+			return err
+		}
 		var touched kinList
 		l := s.newLedger()
 		for _, i := range pending {
@@ -288,6 +292,9 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 				replies[i] = e.take(kin, now, l)
 				touched.add(kin)
 			}
+		}
+		if err := unchanged(far); err != nil {
+			return err
 		}
 		dead = touched.dead()
 		due, err = writeKins(ctx, tx, touched.kins, now, l)

@@ -9,12 +9,26 @@ d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_a
 
 -- name: TaskRead
 -- One statement over all places a task can be in, so that one that moves is
--- not missed. $1 shard, $2 tenant, $3 id
-SELECT {{row_columns}}, NULL::int8 AS finished_at
-  FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0
+-- not missed: its row, or the packs that may hold it (pack is not 0), which are
+-- looked for only when there is no row. $1 shard, $2 tenant, $3 id
+WITH here AS MATERIALIZED (
+  SELECT {{row_columns}}, NULL::int8 AS finished_at
+    FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0
+   UNION ALL
+  SELECT {{done_columns}}, d.finished_at
+    FROM task_done d WHERE d.tenant_id = $2 AND d.id = $3 AND d.expires_at > now_ms())
+SELECT h.*, 0::int8 AS pack, NULL::text AS damaged, NULL::bytea AS keys FROM here h
  UNION ALL
-SELECT {{done_columns}}, d.finished_at
-  FROM task_done d WHERE d.tenant_id = $2 AND d.id = $3 AND d.expires_at > now_ms();
+SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
+  FROM (SELECT $2::int4 AS tenant_id, $3::int8 AS id) u, {{far_copies}}
+ WHERE NOT EXISTS (SELECT FROM here);
+
+-- fragment: no_row
+-- As many columns as row_columns has, of the same types.
+0::int4, 0::int8, 0::int8, 0::int2, 0::int2, false, false, NULL::int8, 0::int8, 0::int8, 0::int8,
+  NULL::int8, NULL::int8, 0::int8, NULL::int8, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
+  NULL::int8, 0::int8, 0::int4, 0::int2, 0::int4, 0::int2, 0::int4, 0::int2,
+  0::int4, 0::int8, false, 0::int8, ''::text, NULL::bytea, 0::int8
 
 -- name: TaskList
 -- Living tasks of a tenant after a position. It returns every row it looks at,

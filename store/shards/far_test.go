@@ -1,0 +1,481 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// place is where a test puts a task.
+type place int
+
+const (
+	inNear place = iota
+	inArrival
+	inPack
+)
+
+func (p place) String() string { return [...]string{"near", "arrival", "pack"}[p] }
+
+var everyPlace = []place{inNear, inArrival, inPack}
+
+// put moves rows of the near tier to a place, all into one pack, as an add or a
+// cut leaves them.
+func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
+	b.t.Helper()
+	if p == inNear {
+		return
+	}
+	slices.Sort(ids)
+	all := b.rows()
+	var rows []*task.Row
+	for _, id := range ids {
+		r := all[keyOf(b.tenant, id, 0)]
+		if r == nil {
+			b.t.Fatalf("task %d is not in the near tier", id)
+		}
+		rows = append(rows, r)
+		b.exec(`DELETE FROM task WHERE id = $1`, int64(id))
+	}
+	packed, err := pack.Encode(rows, true)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if p == inArrival && !b.inRange(packed.MinID, packed.MaxID) {
+		b.exec(`INSERT INTO far_arrival (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES ($1, $2, $3, now_ms(), $4, $5, $6, $7)`,
+			numberOf(packed.MinID), numberOf(packed.MaxID), packed.N, packed.MinTenant, packed.MaxTenant, packed.Keys, packed.Params)
+		return
+	}
+	b.exec(`INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, keys, params) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		int64(pack.BucketOf(rows[0].DueAt, level).At), int16(level), packed.N, packed.MinTenant, packed.MaxTenant,
+		int64(packed.MinID), int64(packed.MaxID), packed.Keys, packed.Params)
+	for _, r := range rows {
+		b.locate(r)
+	}
+}
+
+// inRange reports whether an arrival may still have the numbers of ids from first
+// to last; then there may be no second one.
+func (b *bundle) inRange(first, last task.ID) (yes bool) {
+	b.t.Helper()
+	err := b.cluster.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_arrival a WHERE a.first <= $2 AND a.last >= $1)`,
+		numberOf(first), numberOf(last)).Scan(&yes)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return yes
+}
+
+// locate enters a row's minute into the locator.
+func (b *bundle) locate(r *task.Row) {
+	b.t.Helper()
+	number, minute := numberOf(r.ID), pack.MinuteOf(r.DueAt)
+	b.exec(`INSERT INTO far_locator (page, latest, minutes) VALUES ($1, $2, overlay(decode(repeat('00', 1024), 'hex') PLACING int4send($2) FROM $3))
+		ON CONFLICT (page) DO UPDATE SET latest = greatest(far_locator.latest, excluded.latest),
+			minutes = overlay(far_locator.minutes PLACING int4send($2) FROM $3)`,
+		number/256, minute, int32(number%256*4+1))
+}
+
+// packs returns the names of all packs.
+func (b *bundle) packs() []packName {
+	b.t.Helper()
+	rows, err := b.cluster.Pool(b.d).Query(b.t.Context(), `SELECT -first FROM far_arrival UNION ALL SELECT id FROM far_pack ORDER BY 1`)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []packName
+	for rows.Next() {
+		var p packName
+		if err := rows.Scan(&p); err != nil {
+			b.t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// unpack moves what counts in a pack into the near tier, as a cut does. It
+// returns an error when somebody holds the pack for too long.
+func (b *bundle) unpack(p packName) error {
+	ctx := context.Background()
+	tx, err := b.cluster.Pool(b.d).Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	table, column, name := "far_pack", "id", int64(p)
+	if p.arrival() {
+		table, column, name = "far_arrival", "first", -name
+	}
+	var params []byte
+	if err := tx.QueryRow(ctx, `SELECT params FROM `+table+` WHERE `+column+` = $1 FOR UPDATE`, name).Scan(&params); err != nil {
+		return err
+	}
+	packs, err := readPacks(ctx, tx, []int64{int64(p)})
+	if err != nil {
+		return err
+	}
+	rows, err := pack.Decode(packs[0].keys, params)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if slices.Contains(packs[0].void, int64(r.ID)) {
+			continue
+		}
+		if _, err := tx.Exec(ctx, sql.Get("Recall"), recallArgs(p, r)...); err != nil {
+			return err
+		}
+	}
+	for _, statement := range []string{`DELETE FROM far_override WHERE pack = ` + fmt.Sprint(int64(p)), `DELETE FROM ` + table + ` WHERE ` + column + ` = ` + fmt.Sprint(name)} {
+		if _, err := tx.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return tx.Commit(ctx)
+}
+
+// farRows returns the packed rows of the bundle's tenant that count.
+func (b *bundle) farRows() map[key]*task.Row {
+	b.t.Helper()
+	out := map[key]*task.Row{}
+	for _, p := range b.packs() {
+		packs, err := readPacks(b.t.Context(), b.cluster.Pool(b.d), []int64{int64(p)})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, k := range packs {
+			rows, err := k.living()
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			for _, r := range rows {
+				f := &farTask{pack: p, rows: []*task.Row{r}}
+				whole, err := pack.DecodeKeys(k.keys)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				f.rows, f.at = whole, slices.IndexFunc(whole, func(x *task.Row) bool { return x.ID == r.ID })
+				if gone, err := f.readParams(b.t.Context(), b.cluster.Pool(b.d), false); gone || err != nil {
+					b.t.Fatal(gone, err)
+				}
+				if _, twice := out[rowKey(r)]; twice {
+					b.t.Fatalf("task %d is packed twice", r.ID)
+				}
+				out[rowKey(r)] = f.row()
+			}
+		}
+	}
+	return out
+}
+
+// inHours makes a spec begin so many hours from now.
+func (b *bundle) inHours(n int) func(*task.Spec) {
+	return func(s *task.Spec) { s.Begin = b.now.Add(time.Duration(n) * time.Hour) }
+}
+
+func nearOnly(c *Config) { c.Horizon = HorizonOff }
+
+// answersOf makes one task in a place and returns what all calls answer about it.
+func answersOf(t *testing.T, p place) []any {
+	b := setup(t, nearOnly)
+	ctx := t.Context()
+	hourly := func(s *task.Spec) {
+		s.Interval, s.Retention, s.ParamsWire, s.Begin = time.Hour, time.Hour, []byte{10, 6, 10, 1, 'a', 18, 1, 'b'}, b.now
+	}
+	one := b.add(b.spec(task.Blocking, hourly), b.spec(task.NonBlocking, hourly))
+	for _, pub := range b.claim(task.RangeForm).Publications {
+		b.start(7, attempt(pub.Task, 1, 1))
+		b.report(success(pub.Task, 1, 1, 7))
+	}
+	b.add(b.spec(task.OneShot, b.inHours(3))) // a neighbour
+	var out []any
+	see := func(what string, x any, err error) {
+		if err != nil {
+			var e *task.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("%s: %v", what, err)
+			}
+			x = e.Code
+		}
+		if s, ok := x.(*task.Snapshot); ok {
+			c := *s
+			c.ID, c.Tenant, c.Change = 0, 0, 0
+			x = c
+		}
+		out = append(out, what, x)
+	}
+	move := func() {
+		for _, id := range one {
+			if r := b.rows()[keyOf(b.tenant, id, 0)]; r != nil && r.State == task.Scheduled && !r.Paused {
+				b.put(p, pack.Hour, id)
+			}
+		}
+	}
+	for _, id := range one {
+		late := attempt(id, 1, 1)
+		move()
+		got, err := b.Get(ctx, b.tenant, id)
+		see("get", got, err)
+		got, err = b.Get(ctx, b.tenant+1, id)
+		see("get of another tenant", got, err)
+		got, err = b.Cancel(ctx, b.tenant+1, id)
+		see("cancel of another tenant", got, err)
+		see("late success", b.report(success(id, 1, 1, 7)), nil)
+		see("late failure", b.report(failure(id, 1, 1, 7)), nil)
+		see("early success", b.report(success(id, 2, 1, 7)), nil)
+		see("late start", b.start(7, late), nil)
+		see("late heartbeat", b.heartbeat(7, late), nil)
+		see("late hand-back", b.handBack(7, late), nil)
+		see("late success of another tenant", codes(b.doReports(ctx, b.d, []reported{{tenant: b.tenant + 1, Result: success(id, 1, 1, 7)}})), nil)
+		if p != inNear && len(b.packs()) == 0 {
+			t.Fatal("a call that changes nothing has recalled the task")
+		}
+		got, err = b.Resume(ctx, b.tenant, id) // is not paused
+		see("resume", got, err)
+		got, err = b.Pause(ctx, b.tenant, id)
+		see("pause", got, err)
+		got, err = b.Pause(ctx, b.tenant, id)
+		see("pause again", got, err)
+		got, err = b.Resume(ctx, b.tenant, id)
+		see("resume after pause", got, err)
+		got, err = b.Get(ctx, b.tenant, id)
+		see("get after resume", got, err)
+		move() // an arrival's range is taken by now: into a pack
+		got, err = b.Cancel(ctx, b.tenant, id)
+		see("cancel", got, err)
+		got, err = b.Cancel(ctx, b.tenant, id)
+		see("cancel again", got, err)
+		got, err = b.Pause(ctx, b.tenant, id)
+		see("pause after the end", got, err)
+		see("success after the end", b.report(success(id, 1, 1, 7)), nil)
+		got, err = b.Get(ctx, b.tenant, id)
+		see("get after the end", got, err)
+	}
+	return out
+}
+
+func TestEveryCallAnswersTheSameWhereverTheTaskIs(t *testing.T) {
+	want := answersOf(t, inNear)
+	for _, p := range everyPlace[1:] {
+		t.Run(p.String(), func(t *testing.T) {
+			if diff := cmp.Diff(want, answersOf(t, p), cmpopts.EquateComparable()); diff != "" {
+				t.Fatalf("near -, %s +\n%s", p, diff)
+			}
+		})
+	}
+}
+
+func TestAddsBeyondTheHorizonArePackedAndFound(t *testing.T) {
+	b := setup(t)
+	var specs []task.Spec
+	for i := range 30 {
+		specs = append(specs, b.spec(task.OneShot, b.inHours(i), func(s *task.Spec) { s.ParamsWire = fmt.Appendf(nil, "p%d", i) }))
+	}
+	ids := b.add(specs...)
+	if near := b.rows(); len(near) != 1 {
+		t.Fatalf("%d of 1 due within the horizon are rows", len(near))
+	}
+	if packs := b.packs(); len(packs) != 1 {
+		t.Fatalf("a group made %d packs", len(packs))
+	}
+	for i, id := range ids {
+		got, err := b.Get(t.Context(), b.tenant, id)
+		if err != nil || got.Begin != specs[i].Begin || string(got.Params) != fmt.Sprintf("p%d", i) || got.ID != id {
+			t.Fatalf("task %d: %+v, %v", i, got, err)
+		}
+	}
+	if _, err := b.Get(t.Context(), b.tenant, ids[29]+task.Shards); task.CodeOf(err) != task.NotFound {
+		t.Fatal(err)
+	}
+}
+
+func TestHorizonOffKeepsEverythingInRows(t *testing.T) {
+	b := setup(t, nearOnly)
+	b.add(b.spec(task.OneShot, b.inHours(1000)))
+	if len(b.packs()) != 0 || len(b.rows()) != 1 {
+		t.Fatal("the task is not a row")
+	}
+}
+
+func TestARepeatedRequestForFarTasksStoresNothing(t *testing.T) {
+	b := setup(t)
+	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot, b.inHours(1)), b.spec(task.OneShot)}}
+	add := func() task.AddResult {
+		a := &adding{req: req, shard: placeOf(b.tenant, req.RequestID), key: req.RequestID}
+		if err := b.dbs[b.d].doAdds(t.Context(), []*adding{a})[0]; err != nil {
+			t.Fatal(err)
+		}
+		return a.result
+	}
+	first, second := add(), add()
+	if !second.Replayed || !cmp.Equal(first.Items, second.Items) {
+		t.Fatalf("first %+v, second %+v", first, second)
+	}
+	if len(b.packs()) != 1 || len(b.rows()) != 1 {
+		t.Fatalf("%d packs and %d rows", len(b.packs()), len(b.rows()))
+	}
+}
+
+func TestRangesOfArrivalsNeverOverlap(t *testing.T) {
+	b := setup(t)
+	other := New(b.cluster, Config{}) // another process
+	var wg sync.WaitGroup
+	for g := range 4 {
+		db := b.dbs[b.d]
+		if g%2 == 1 {
+			db = other.dbs[b.d]
+		}
+		wg.Go(func() {
+			for range 6 {
+				group := b.mixed(b.spec(task.OneShot, b.inHours(1)), b.spec(task.OneShot), b.spec(task.OneShot, b.inHours(99)))
+				for _, err := range db.doAdds(context.Background(), group) {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var overlaps, packed, packs int
+	err := b.cluster.Pool(b.d).QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE before >= first), sum(n), count(*)
+		FROM (SELECT *, lag(last) OVER (ORDER BY first) AS before FROM far_arrival) a`).Scan(&overlaps, &packed, &packs)
+	if err != nil || overlaps != 0 || packed != 4*6*40*2 {
+		t.Fatalf("%d of %d packs overlap, with %d tasks, %v", overlaps, packs, packed, err)
+	}
+	if packs > 2*4*6 {
+		t.Fatalf("24 groups made %d packs", packs)
+	}
+	if got := len(b.farRows()); got != packed {
+		t.Fatalf("found %d of %d", got, packed)
+	}
+}
+
+func TestOfManyRecallsAtOnceOneMovesTheTask(t *testing.T) {
+	for _, p := range everyPlace[1:] {
+		t.Run(p.String(), func(t *testing.T) {
+			b := setup(t, nearOnly)
+			id := b.add(b.spec(task.OneShot, b.inHours(5)))[0]
+			b.put(p, pack.Day, id)
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					if got, err := b.Pause(context.Background(), b.tenant, id); err != nil || !got.Paused || got.Version != 2 {
+						t.Errorf("pause: %+v, %v", got, err)
+					}
+				})
+			}
+			wg.Wait()
+			if near, far := b.rows(), b.farRows(); len(near) != 1 || len(far) != 0 {
+				t.Fatalf("%d rows and %d packed", len(near), len(far))
+			}
+		})
+	}
+}
+
+func TestNoCancelIsLostWhilePacksAreCut(t *testing.T) {
+	b := setup(t, nearOnly)
+	var ids []task.ID
+	for i := range 12 {
+		some := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+		b.put(everyPlace[1+i%2], pack.Hour, some...)
+		ids = append(ids, some[0], some[1])
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for _, p := range b.packs() {
+			for b.unpack(p) != nil { // until nobody holds it
+			}
+		}
+	})
+	for half := range 2 {
+		wg.Go(func() {
+			for i := half; i < len(ids); i += 2 {
+				id := ids[len(ids)-1-i]
+				if got, err := b.Cancel(context.Background(), b.tenant, id); err != nil || got.State != task.Cancelled {
+					t.Errorf("cancel: %+v, %v", got, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	rows := b.rows()
+	for _, id := range ids {
+		if rows[keyOf(b.tenant, id, 0)] != nil {
+			t.Errorf("task %d was cancelled and lives", id)
+		}
+	}
+	if len(rows) != 12 || len(b.packs()) != 0 {
+		t.Fatalf("%d of 12 others live", len(rows))
+	}
+}
+
+func TestARecallWaitsForTheCutThatHasThePack(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.OneShot, b.inHours(5)))[0]
+	b.put(inPack, pack.Hour, id)
+	tx, err := b.cluster.Pool(b.d).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM far_pack FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { _, err := b.Cancel(context.Background(), b.tenant, id); done <- err }()
+	for waits := false; !waits; {
+		const waiting = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%far_pack%FOR SHARE')`
+		if err := b.cluster.Pool(b.d).QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("the recall did not wait: %v", err)
+		default:
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARecalledTaskThatIsLateIsDueNow(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.OneShot, b.inHours(1)))[0]
+	b.put(inPack, pack.Minute, id)
+	b.advance(2 * time.Hour)
+	for _, call := range []func(context.Context, int32, task.ID) (*task.Snapshot, error){b.Pause, b.Resume} {
+		if _, err := call(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := b.rows()[keyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != b.now.Add(-time.Hour) {
+		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
+	}
+}
+
+// mixed returns 40 requests, each with all of the specs.
+func (b *bundle) mixed(specs ...task.Spec) []*adding {
+	shared.Lock() // request ids are counted
+	defer shared.Unlock()
+	var group []*adding
+	for range 40 {
+		key := b.requestID()
+		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(b.tenant, key)})
+	}
+	return group
+}
