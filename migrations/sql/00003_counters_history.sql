@@ -34,13 +34,13 @@ CREATE TABLE counter (
                                             + purged_completed + purged_cancelled + purged_failed)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- What happened to runs: append-only, in day partitions made ahead. Eight
--- columns, so that a row without detail has no longer head than one with it.
+-- What happened to runs: append-only, in day partitions made ahead. Not
+-- more than eight columns, so that a row with NULLs has no longer head than one without.
 CREATE TABLE run_event (
   at           int8 NOT NULL,
   id           int8 NOT NULL,         -- of the task
   seq          int8 NOT NULL,
-  scheduled_at int8 NOT NULL,
+  scheduled_at int8,                  -- NULL: told by the event of the claim
   tenant_id    int4 NOT NULL,
   attempt      int4 NOT NULL,
   event        int2 NOT NULL,

@@ -206,6 +206,7 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 			"fold":      func(*rapid.T) { h.fold() },
 			"":          func(*rapid.T) { h.compare() },
 		})
+		h.recount()
 	})
 }
 
@@ -399,6 +400,10 @@ func (h *history) compare() {
 	if diff := cmp.Diff(h.m.census(), got); err != nil || diff != "" {
 		h.rt.Fatalf("counters at %s: want -, got +; %v\n%s", h.now, err, diff)
 	}
+}
+
+// recount holds the counters against the stored rows.
+func (h *history) recount() {
 	if found, err := h.Recount(context.Background(), h.d, 0, false); err != nil || len(found) > 0 {
 		h.rt.Fatalf("the counters are not what there is: %+v, %v", found, err)
 	}

@@ -21,13 +21,15 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			b.exec(`VACUUM ANALYZE task`)
 		}
 		for name, args := range map[string]string{
-			"ReportEnd":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"ReportGoOn":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"StartRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
-			"KinLock":     `'{0}', '{1}', '{512}', '{0}'`,
-			"KinRead":     `'{0}', '{1}', '{512}', '{0}'`,
-			"DoneStates":  `'{1}', '{512}'`,
-			"ClaimCapped": fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard),
+			"ReportEnd":       `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"ReportGoOn":      `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"ReportEndNoted":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}', '{1}'`,
+			"ReportGoOnNoted": `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}', '{1}'`,
+			"StartRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
+			"KinLock":         `'{0}', '{1}', '{512}', '{0}'`,
+			"KinRead":         `'{0}', '{1}', '{512}', '{0}'`,
+			"DoneStates":      `'{1}', '{512}'`,
+			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard),
 		} {
 			plan := b.explain(name, args)
 			tables := task.ShardsPerDatabase
