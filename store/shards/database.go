@@ -28,6 +28,7 @@ type database struct {
 	reports *batcher[reported, task.Reply]
 	beats   *batcher[held, task.Reply]
 	numbers numbers
+	mover   mover
 	// maintained is when the history was last looked after; the purge's own.
 	maintained time.Time
 }

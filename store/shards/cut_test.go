@@ -1,0 +1,642 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// chores acquires the chores of the bundle's database.
+func (b *bundle) chores() task.Ownership {
+	b.t.Helper()
+	owned, err := b.Acquire(context.Background(), b.d, []task.Shard{task.ChoresShard(b.d)}, task.Owner{Name: "mover"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return owned[0]
+}
+
+// cut cuts until nothing more is to be cut at once, and adds up what was moved.
+func (b *bundle) cut(own task.Ownership, kind task.CutKind) task.Cut {
+	b.t.Helper()
+	sum := cutting{}
+	for range 1000 {
+		c, err := b.Cut(context.Background(), task.CutRequest{Database: b.d, Own: own, Kind: kind})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		sum.add(&c)
+		sum.out.Damaged = append(sum.out.Damaged, c.Damaged...)
+		if c.Lost || !c.More {
+			return sum.out
+		}
+	}
+	b.t.Fatalf("%s never ends: %+v", kind, sum.out)
+	return sum.out
+}
+
+// addMany stores n ONE_SHOT tasks, due where due says, and returns their ids in
+// that order.
+func (b *bundle) addMany(n int, due func(i int) task.Instant) []task.ID {
+	b.t.Helper()
+	var ids []task.ID
+	for len(ids) < n {
+		var specs []task.Spec
+		for range min(500, n-len(ids)) {
+			at := due(len(ids) + len(specs))
+			params := []byte(fmt.Sprintf("p%d", len(ids)+len(specs)))
+			specs = append(specs, b.spec(task.OneShot, func(s *task.Spec) { s.Begin, s.ParamsWire = at, params }))
+		}
+		ids = append(ids, b.add(specs...)...)
+	}
+	return ids
+}
+
+// everywhere returns all rows of the bundle's tenant, wherever they are, and
+// fails if one is in two places, or in a pack that its locator does not lead to.
+func (b *bundle) everywhere() map[key]*task.Row {
+	b.t.Helper()
+	out := b.rows()
+	for k, r := range b.farRows() {
+		if out[k] != nil {
+			b.t.Fatalf("task %d is in two places", k.id)
+		}
+		out[k] = r
+	}
+	return out
+}
+
+// findable fails for tasks that Get does not answer.
+func (b *bundle) findable(ids []task.ID) {
+	b.t.Helper()
+	for _, id := range ids {
+		if _, err := b.Get(context.Background(), b.tenant, id); err != nil {
+			b.t.Fatalf("task %d: %v", id, err)
+		}
+	}
+}
+
+// bucketsOf returns how many tasks the packs of each bucket hold.
+func (b *bundle) bucketsOf() map[pack.Bucket]int {
+	b.t.Helper()
+	rows, err := b.cluster.Pool(b.d).Query(context.Background(), `SELECT level, bucket_at, n FROM far_pack`)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer rows.Close()
+	out := map[pack.Bucket]int{}
+	for rows.Next() {
+		var level int16
+		var at int64
+		var n int
+		if err := rows.Scan(&level, &at, &n); err != nil {
+			b.t.Fatal(err)
+		}
+		out[pack.Bucket{Level: pack.Level(level), At: task.Instant(at)}] += n
+	}
+	return out
+}
+
+func (b *bundle) count(query string, args ...any) (n int) {
+	b.t.Helper()
+	if err := b.cluster.Pool(b.d).QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+// TestTasksGoThroughEveryLevelAndAreNeverLost moves the clock over forty days, in
+// steps, and looks at every step where the tasks are.
+func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	r := rand.New(rand.NewPCG(1, 1))
+	const n = 800
+	begin := b.now
+	ids := b.addMany(n, func(i int) task.Instant {
+		spans := []time.Duration{40 * time.Minute, 5 * time.Hour, 4 * 24 * time.Hour, 40 * 24 * time.Hour}
+		return b.now.Add(15*time.Minute + time.Duration(r.Int64N(int64(spans[i%len(spans)]))))
+	})
+	before := b.everywhere()
+	fired := map[task.ID]bool{}
+	for step := 0; b.now < begin.Add(41*24*time.Hour); step++ {
+		b.advance(max(time.Minute, b.now.Sub(begin)/8))
+		if step%2 == 0 {
+			b.cut(own, task.CutRecut)
+		}
+		for _, kind := range []task.CutKind{task.CutPromote, task.CutSplit, task.CutMerge} {
+			b.cut(own, kind)
+		}
+		now := b.everywhere()
+		if len(now)+len(fired) != n {
+			t.Fatalf("step %d: %d tasks are left and %d have fired, of %d", step, len(now), len(fired), n)
+		}
+		if step%10 == 0 {
+			b.findable(slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { return fired[id] || id.Shard()%8 != task.Shard(step/10%8) }))
+		}
+		for {
+			c := b.claim(task.RangeForm)
+			for _, p := range c.Publications {
+				if p.ScheduledAt != before[keyOf(b.tenant, p.Task, 0)].ScheduledAt || p.ScheduledAt > b.now || fired[p.Task] {
+					t.Fatalf("task %d fires at %s, scheduled at %s, fired %v", p.Task, b.now, p.ScheduledAt, fired[p.Task])
+				}
+				fired[p.Task] = true
+				if got := b.report(success(p.Task, 1, 1, 1)); got[0] != task.Accepted {
+					t.Fatal(got)
+				}
+			}
+			if c.Rows == 0 {
+				break
+			}
+		}
+	}
+	if len(fired) != n {
+		t.Fatalf("%d of %d tasks have fired", len(fired), n)
+	}
+	if left := b.count(`SELECT (SELECT count(*) FROM far_pack) + (SELECT count(*) FROM far_arrival) + (SELECT count(*) FROM far_override)`); left != 0 {
+		t.Errorf("%d rows are left in the far tier", left)
+	}
+	if _, err := b.PurgeLocator(t.Context(), b.d, own, 1000); err != nil || b.count(`SELECT count(*) FROM far_locator`) != 0 {
+		t.Errorf("pages of the locator are left, %v", err)
+	}
+}
+
+func TestLevelsFollowTheDistance(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now, pack.Hour).End() // the next one, to have whole buckets
+	b.setClock(hour)
+	b.addMany(400, func(i int) task.Instant {
+		return hour.Add([]time.Duration{30 * time.Minute, 5 * time.Hour, 10 * 24 * time.Hour, 90 * 24 * time.Hour}[i/100])
+	})
+	sparse := b.addMany(3, func(int) task.Instant { return hour.Add(70 * time.Minute) })
+	soon := b.addMany(3, func(int) task.Instant { return hour.Add(20 * time.Minute) })
+	cut := b.cut(own, task.CutRecut)
+	if cut.Near != len(soon) || cut.Packed != 403 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	want := map[pack.Bucket]int{
+		{Level: pack.Minute, At: hour.Add(30 * time.Minute)}: 100,
+		{Level: pack.Hour, At: hour.Add(time.Hour)}:          len(sparse),
+		{Level: pack.Hour, At: hour.Add(5 * time.Hour)}:      100,
+		pack.BucketOf(hour.Add(10*24*time.Hour), pack.Day):   100,
+		pack.BucketOf(hour.Add(90*24*time.Hour), pack.Month): 100,
+	}
+	if diff := cmp.Diff(want, b.bucketsOf()); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestSmallHourIsPromotedWholeAndStaysInTheNearTier(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
+	ids := b.addMany(100, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * 36 * time.Second) })
+	b.cut(own, task.CutRecut)
+	b.setClock(hour.At.Add(-15 * time.Minute)) // near enough to be split
+	if cut := b.cut(own, task.CutSplit); cut.Read != 0 {
+		t.Fatalf("a small hour was split: %+v", cut)
+	}
+	b.setClock(hour.At.Add(-9 * time.Minute))
+	if cut := b.cut(own, task.CutPromote); cut.Near != len(ids) || cut.Late != 0 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
+		t.Fatalf("rows of an hour that was promoted whole go back: %+v, %v", out, err)
+	}
+}
+
+func TestBigHourIsSplitIntoMinutes(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
+	const n = 6000
+	ids := b.addMany(n, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Hour / n) })
+	b.cut(own, task.CutRecut)
+	b.setClock(hour.At.Add(-29 * time.Minute))
+	cut := b.cut(own, task.CutSplit)
+	if cut.Near != 0 || cut.Packed != n || cut.More {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if buckets := b.bucketsOf(); len(buckets) != 60 {
+		t.Fatalf("%d buckets, want the 60 minutes", len(buckets))
+	}
+	b.findable([]task.ID{ids[0], ids[n/2], ids[n-1]})
+	b.setClock(hour.At.Add(-8 * time.Minute))
+	if cut := b.cut(own, task.CutPromote); cut.Near != 2*n/60 {
+		t.Fatalf("two minutes begin within the horizon: %+v", cut)
+	}
+}
+
+func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(3 * time.Hour)
+	id := b.addMany(1, func(int) task.Instant { return at })[0]
+	b.cut(own, task.CutRecut)
+	b.setClock(at.Add(2 * time.Hour))
+	if cut := b.cut(own, task.CutPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if r := b.rows()[keyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
+		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
+	}
+}
+
+func TestMergeKeepsEveryTask(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(30*time.Hour), pack.Hour)
+	for range crowdedPacks {
+		b.addMany(50, func(int) task.Instant { return hour.At.Add(time.Minute) })
+		b.cut(own, task.CutRecut)
+	}
+	before := b.everywhere()
+	cut := b.cut(own, task.CutMerge)
+	if cut.Read != crowdedPacks || cut.Written != 1 || cut.Packed != crowdedPacks*50 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
+		t.Fatal(diff)
+	}
+	if cut := b.cut(own, task.CutMerge); cut.Read != 0 {
+		t.Fatalf("it merges again: %+v", cut)
+	}
+}
+
+func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	bucket := pack.Bucket{Level: pack.Day, At: pack.BucketOf(b.now, pack.Day).At.Add(20 * 24 * time.Hour)}
+	c := cutting{s: b.Store, d: b.d, req: task.CutRequest{Kind: task.CutMerge, Own: own}, out: task.Cut{Read: 20, Written: 20}}
+	for range 20 {
+		b.addMany(1, func(int) task.Instant { return bucket.At.Add(time.Hour) })
+		b.cut(own, task.CutRecut)
+	}
+	c.noteMerge([]candidate{{bucket: bucket}})
+	if cut := b.cut(own, task.CutMerge); cut.Read != 0 {
+		t.Fatalf("cut = %+v", cut)
+	}
+}
+
+func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
+	var ids []task.ID
+	for range 5 {
+		ids = append(ids, b.addMany(10, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Minute) })...)
+		b.cut(own, task.CutRecut)
+	}
+	b.exec(`UPDATE far_pack SET params = set_byte(params, 9, get_byte(params, 9) # 1) WHERE id = (SELECT min(id) + 2 FROM far_pack)`)
+	b.setClock(hour.At)
+	cut := b.cut(own, task.CutPromote)
+	if cut.Near != 40 || len(cut.Damaged) != 1 || cut.Damaged[0].Tasks != 10 || !strings.Contains(cut.Damaged[0].Reason, "damaged") {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if n := b.count(`SELECT count(*) FROM far_pack WHERE damaged IS NOT NULL`); n != 1 || b.count(`SELECT count(*) FROM far_pack`) != 1 {
+		t.Fatalf("%d packs are marked", n)
+	}
+	for i, id := range ids {
+		_, err := b.Get(t.Context(), b.tenant, id)
+		if want := i/10 == 2; want != (task.CodeOf(err) == task.DataLoss) {
+			t.Errorf("task %d of pack %d: %v", id, i/10, err)
+		}
+	}
+	if cut := b.cut(own, task.CutPromote); cut.Read+len(cut.Damaged) != 0 {
+		t.Fatalf("it is taken again: %+v", cut)
+	}
+	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Damaged != 1 || f.Packs != 0 {
+		t.Fatalf("stats = %+v, %v", f, err)
+	}
+}
+
+func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
+	var ids []task.ID
+	for range 7 {
+		ids = append(ids, b.addMany(10, func(int) task.Instant { return hour.At })...)
+		b.cut(own, task.CutRecut)
+	}
+	// A task that is in the near tier already: its copy cannot be inserted.
+	r := b.farRows()[keyOf(b.tenant, ids[33], 0)]
+	b.exec(`INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms, created_at, ack_timeout_ms,
+		initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
+		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 1, 100, 0, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
+	b.setClock(hour.At)
+	cut := b.cut(own, task.CutPromote)
+	if cut.Near != 60 || len(cut.Damaged) != 1 {
+		t.Fatalf("cut = %+v", cut)
+	}
+}
+
+func TestStaleMoverChangesNothing(t *testing.T) {
+	b := setup(t)
+	stale := b.chores()
+	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
+	b.cut(stale, task.CutRecut)
+	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
+	near := b.add(b.spec(task.OneShot))[0]
+	b.exec(`UPDATE task SET due_at = $2, scheduled_at = $2 WHERE id = $1`, int64(near), int64(b.now.Add(24*time.Hour)))
+	b.chores()
+	before := b.packs()
+	for _, kind := range []task.CutKind{task.CutRecut, task.CutPromote} {
+		if kind == task.CutPromote {
+			b.advance(5 * time.Hour)
+		}
+		if cut := b.cut(stale, kind); !cut.Lost || cut.Near+cut.Packed != 0 {
+			t.Errorf("%s = %+v", kind, cut)
+		}
+	}
+	if out, err := b.Demote(t.Context(), b.d, stale, 0); err != nil || !out.Lost {
+		t.Errorf("demote = %+v, %v", out, err)
+	}
+	if diff := cmp.Diff(before, b.packs()); diff != "" || len(b.rows()) != 1 {
+		t.Fatal(diff)
+	}
+}
+
+func TestStaleMoverSetsNothingAside(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	b.addMany(10, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
+	b.exec(`UPDATE far_arrival SET keys = '\x00'`)
+	c := &cutting{s: b.Store, d: b.d, req: task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut}}
+	b.chores()
+	if err := c.setAside(t.Context(), damage{candidate{id: int64(b.packs()[0])}, "no"}); err != nil || !c.out.Lost {
+		t.Fatal(err)
+	}
+	if n := b.count(`SELECT count(*) FROM far_arrival WHERE damaged IS NOT NULL`); n != 0 {
+		t.Fatal("it was set aside")
+	}
+}
+
+func TestCrashBeforeAnyCommitChangesNothing(t *testing.T) {
+	crash := errors.New("crash")
+	failing := ""
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			if point == failing {
+				return crash
+			}
+			return nil
+		}
+	})
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(30*time.Hour), pack.Hour)
+	b.addMany(300, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Second) })
+	state := func() string {
+		return fmt.Sprint(b.packs(), len(b.rows()), b.count(`SELECT count(*) FROM far_locator`), b.bucketsOf())
+	}
+	step := func(name string, f func() error) {
+		t.Helper()
+		before := state()
+		failing = name + ":" + BeforeCommit
+		if err := f(); !errors.Is(err, crash) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if after := state(); after != before {
+			t.Fatalf("%s: %s became %s", name, before, after)
+		}
+		failing = name + ":" + AfterCommit
+		if err := f(); !errors.Is(err, task.ErrOutcomeUnknown) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if after := state(); after == before {
+			t.Fatalf("%s changed nothing", name)
+		}
+		failing = ""
+		if n := len(b.everywhere()); n != 300 {
+			t.Fatalf("%s: %d tasks", name, n)
+		}
+	}
+	cut := func(kind task.CutKind) func() error {
+		return func() error {
+			_, err := b.Cut(context.Background(), task.CutRequest{Database: b.d, Own: own, Kind: kind})
+			return err
+		}
+	}
+	step("cut", cut(task.CutRecut))
+	b.setClock(hour.At)
+	step("cut", cut(task.CutPromote))
+	b.setClock(hour.At.Add(-30 * time.Hour))
+	step("demote", func() error { _, err := b.Demote(context.Background(), b.d, own, 0); return err })
+}
+
+func TestDemotedTaskIsFoundAndRecalled(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	ids := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.Interval = 36 * time.Hour }),
+		b.spec(task.Blocking, func(s *task.Spec) { s.Interval = 36 * time.Hour }),
+		b.spec(task.Blocking, func(s *task.Spec) { s.Interval = time.Hour }))
+	b.claim(task.RangeForm)
+	b.start(7, attempt(ids[1], 1, 1), attempt(ids[2], 1, 1))
+	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
+		t.Fatalf("tasks with an open run are demoted: %+v, %v", out, err)
+	}
+	b.report(success(ids[0], 1, 1, 7), success(ids[1], 1, 1, 7), success(ids[2], 1, 1, 7))
+	before := b.everywhere()
+	out, err := b.Demote(t.Context(), b.d, own, 0)
+	if err != nil || out.Packed != 2 || len(b.rows()) != 1 {
+		t.Fatalf("demote = %+v, %v", out, err)
+	}
+	after := b.everywhere()
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Fatal(diff)
+	}
+	got, err := b.Pause(t.Context(), b.tenant, ids[0])
+	if err != nil || !got.Paused || got.Seq != 1 {
+		t.Fatalf("pause = %+v, %v", got, err)
+	}
+	if out, err = b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
+		t.Fatalf("a paused task is demoted: %+v, %v", out, err)
+	}
+	if _, err := b.Resume(t.Context(), b.tenant, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 1 {
+		t.Fatalf("demote = %+v, %v", out, err)
+	}
+	b.findable(ids)
+	b.advance(36 * time.Hour)
+	b.cut(own, task.CutPromote)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 3 {
+		t.Fatalf("claimed %d of 3", len(c.Publications))
+	}
+}
+
+func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(3 * time.Hour)
+	ids := b.addMany(10, func(int) task.Instant { return at })
+	b.cut(own, task.CutRecut)
+	b.setClock(at.Add(-5 * time.Minute))
+	cancelled := make(chan error, 1)
+	b.cfg.Failpoint = func(point string, _ int) error {
+		if point == "cut:"+BeforeCommit { // the pack is locked and its tasks are copied
+			go func() { _, err := b.Cancel(context.Background(), b.tenant, ids[4]); cancelled <- err }()
+			b.waitForLock()
+		}
+		return nil
+	}
+	if cut := b.cut(own, task.CutPromote); cut.Near != 10 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if err := <-cancelled; err != nil {
+		t.Fatal(err)
+	}
+	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[4], 0)] != nil {
+		t.Fatalf("%d tasks are left", len(rows))
+	}
+}
+
+// waitForLock returns when a session of the test waits for a lock.
+func (b *bundle) waitForLock() {
+	for range 2000 {
+		if b.count(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = $1`, b.t.Name()) > 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	b.t.Error("nobody waits for a lock")
+}
+
+func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(3 * time.Hour)
+	ids := b.addMany(10, func(int) task.Instant { return at })
+	b.cut(own, task.CutRecut)
+	b.setClock(at.Add(-5 * time.Minute))
+	b.cfg.Failpoint = func(point string, _ int) error {
+		if point != "cancel:"+BeforeCommit {
+			return nil
+		}
+		if cut := b.cut(own, task.CutPromote); cut.Read != 0 {
+			t.Errorf("a pack that is held was cut: %+v", cut)
+		}
+		return nil
+	}
+	if _, err := b.Cancel(t.Context(), b.tenant, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if cut := b.cut(own, task.CutPromote); cut.Near != 9 || cut.Void != 1 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[0], 0)] != nil {
+		t.Fatalf("%d tasks are left", len(rows))
+	}
+}
+
+func TestAddDuringARecutComesWithTheNext(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(30 * time.Hour)
+	b.addMany(100, func(int) task.Instant { return at })
+	late := 0
+	b.cfg.Failpoint = func(point string, _ int) error {
+		if point == "cut:"+BeforeCommit && late == 0 {
+			late = len(b.addMany(3, func(int) task.Instant { return at }))
+		}
+		return nil
+	}
+	if cut := b.cut(own, task.CutRecut); cut.Packed != 100 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if cut := b.cut(own, task.CutRecut); cut.Packed != 3 || len(b.everywhere()) != 103 {
+		t.Fatalf("cut = %+v", cut)
+	}
+}
+
+func TestOneCutIsBounded(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(30 * time.Hour)
+	for range 10 {
+		b.addMany(100, func(int) task.Instant { return at })
+	}
+	c, err := b.Cut(t.Context(), task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut, MaxTasks: 350})
+	if err != nil || c.Packed != 300 || !c.More {
+		t.Fatalf("cut = %+v, %v", c, err)
+	}
+	if c, err = b.Cut(t.Context(), task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut, Before: b.now}); err != nil || c.Read != 0 {
+		t.Fatalf("what was added later is cut, too: %+v, %v", c, err)
+	}
+}
+
+// TestCutKeepsTheMultisetOfTasks: whatever the rows, what comes out is what went in.
+func TestCutKeepsTheMultisetOfTasks(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		const now = task.Instant(1_700_000_000_000)
+		var all []*task.Row
+		route := newRouting(now.Add(10 * time.Minute))
+		for range 1 + r.IntN(5) {
+			span := []int64{1, 60, 3600, 86400, 86400 * 100}[r.IntN(5)] * 1000
+			from := source{level: pack.Level(r.IntN(5)), whole: r.IntN(4) == 0}
+			if r.IntN(5) == 0 {
+				from = source{keep: pack.Bucket{Level: pack.Day, At: 0}}
+			}
+			var rows []*task.Row
+			for range r.IntN(400) {
+				due := now + task.Instant(r.Int64N(span*3)) - task.Instant(span/3)
+				rows = append(rows, &task.Row{
+					Tenant: r.Int32N(3) + 1, ID: task.NewID(int64(len(all)+len(rows)+2), task.Shard(r.IntN(32))), Type: task.OneShot, State: task.Scheduled,
+					DueAt: due, ScheduledAt: due, Anchor: due, Begin: due, End: task.Never, Version: 1, Kind: "k", Params: make([]byte, r.IntN(50)),
+				})
+			}
+			all = append(all, rows...)
+			route.add(rows, from)
+		}
+		route.settle()
+		packs, err := route.packs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := slices.Clone(route.near)
+		for _, p := range packs {
+			rows, err := pack.Decode(p.Keys, p.Params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				if p.At != 0 && pack.BucketOf(row.DueAt, p.Level) != p.Bucket {
+					t.Fatalf("seed %d: due %s in %v", seed, row.DueAt, p.Bucket)
+				}
+				if p.At != 0 && p.Level == pack.Hour && p.At < route.border-hourWidth {
+					t.Fatalf("seed %d: bucket %v has passed", seed, p.Bucket)
+				}
+			}
+			out = append(out, rows...)
+		}
+		byID := func(a, b *task.Row) int { return int(a.ID - b.ID) }
+		slices.SortFunc(all, byID)
+		slices.SortFunc(out, byID)
+		if diff := cmp.Diff(ids(all), ids(out)); diff != "" {
+			t.Fatalf("seed %d: %s", seed, diff)
+		}
+	}
+}
+
+const hourWidth = task.Instant(3600_000)
+
+func ids(rows []*task.Row) []string {
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = fmt.Sprint(r.Tenant, r.ID, r.DueAt, len(r.Params))
+	}
+	return out
+}

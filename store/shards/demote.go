@@ -1,0 +1,94 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// demoteRows bounds one demotion: each of its rows may change a page of the
+// locator of its own.
+const demoteRows = 4000
+
+// Demote moves up to limit rows of one database from the near tier into packs, in
+// one transaction that asserts own, the ownership of the database's chores: rows
+// that wait for nothing but an instant beyond two horizons. Locked ones are passed
+// over. limit 0 takes the store's own bound, which no value exceeds.
+func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Cut, error) {
+	if s.cfg.Horizon <= 0 {
+		return task.Cut{}, nil // no task is packed any more
+	}
+	defer s.dbs[d].mover.moving()()
+	if limit <= 0 || limit > demoteRows {
+		limit = demoteRows
+	}
+	var out task.Cut
+	err := s.inTx(ctx, d, "demote", func(tx pgx.Tx) (err error) {
+		out, err = s.demoteIn(ctx, tx, own, limit)
+		if err == nil && out.Packed == 0 {
+			return errNothing
+		}
+		return err
+	})
+	if err != nil {
+		return task.Cut{}, err
+	}
+	return out, nil
+}
+
+func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, own task.Ownership, limit int) (task.Cut, error) {
+	var out task.Cut
+	lost, err := assertOwned(ctx, tx, []task.Ownership{own})
+	if err != nil || len(lost) > 0 {
+		out.Lost = len(lost) > 0
+		return out, err
+	}
+	if out.Now, err = clock(ctx, tx); err != nil {
+		return out, err
+	}
+	rows, err := tx.Query(ctx, sql.Get("Demote"), s.demoteBeyond().Milliseconds(), limit)
+	if err != nil {
+		return out, err
+	}
+	list, err := collectRows(rows)
+	if err != nil || len(list) == 0 {
+		return out, err
+	}
+	out.More = len(list) == limit
+	route := newRouting(out.Now.Add(s.horizon()))
+	route.add(list, source{})
+	route.settle()
+	if len(route.near) > 0 {
+		return out, fmt.Errorf("%d of %d rows are not far", len(route.near), len(list))
+	}
+	if err := locate(ctx, tx, route.far); err != nil {
+		return out, err
+	}
+	return out, writePacks(ctx, tx, route, &out)
+}
+
+// demoteBeyond is how far ahead a row must be due to be demoted: two horizons,
+// and farther than any row of an hour that was promoted whole, or it would go
+// back and forth.
+func (s *Store) demoteBeyond() time.Duration {
+	h := s.horizon()
+	return max(2*h, h+time.Hour+time.Minute)
+}
+
+// FarStats counts what the far tier of database d holds. It reads every row of
+// its tables, without the packs.
+func (s *Store) FarStats(ctx context.Context, d int) (task.FarStats, error) {
+	var f task.FarStats
+	var oldest, behind int64
+	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("FarStats"), 0).Scan(&f.Arrivals, &f.ArrivedTasks, &f.Packs, &f.PackedTasks,
+		&f.Damaged, &oldest, &behind)
+	if err != nil {
+		return task.FarStats{}, fmt.Errorf("count packs: %w", err)
+	}
+	f.Oldest, f.Behind = millis(oldest), millis(behind)
+	return f, nil
+}
