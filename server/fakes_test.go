@@ -190,9 +190,13 @@ func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, er
 	if f.err != nil {
 		return task.ListPage{}, f.err
 	}
+	after := task.ListCursor{Stage: task.ListRows}
+	if q.After != nil {
+		after = *q.After
+	}
 	var ids []task.ID
 	for id, s := range f.tasks {
-		if s.Tenant == q.Tenant && id > q.After && (q.Kind == "" || s.Kind == q.Kind) {
+		if s.Tenant == q.Tenant && id > after.Task && (q.Kind == "" || s.Kind == q.Kind) {
 			ids = append(ids, id)
 		}
 	}
@@ -200,7 +204,7 @@ func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, er
 	page := task.ListPage{}
 	for i, id := range ids {
 		if i == q.Limit {
-			page.Next = ids[i-1]
+			page.Next = &task.ListCursor{Database: ids[i-1].Shard().Database(), Stage: task.ListRows, Task: ids[i-1]}
 			break
 		}
 		page.Tasks = append(page.Tasks, f.tasks[id])

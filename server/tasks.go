@@ -243,7 +243,7 @@ func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksReq
 			return nil, err
 		}
 	}
-	if page.Next != 0 {
+	if page.Next != nil {
 		reply.NextPageToken = pageToken(hash, page.Next.String())
 	}
 	return reply, nil
@@ -253,9 +253,12 @@ func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (task
 	limit, badSize := pageSize(r.PageSize)
 	cursor, badToken := cursorOf(hash, r.PageToken)
 	faults := present(badSize, badToken)
-	after, err := strconv.ParseInt(cursor, 10, 64)
-	if cursor != "" && (err != nil || after <= 0) {
-		faults = append(faults, faultf("page_token", "is not one that this service gave out"))
+	var after *task.ListCursor
+	if cursor != "" {
+		var err error
+		if after, err = task.ParseListCursor(cursor); err != nil {
+			faults = append(faults, faultf("page_token", "is not one that this service gave out"))
+		}
 	}
 	if r.Kind != "" {
 		if message := task.NameFault(r.Kind, task.MaxKindBytes); message != "" {
@@ -269,7 +272,7 @@ func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (task
 		faults = append(faults, faultf("state", "%d is not one of SCHEDULED, RUNNING, COMPLETED, CANCELLED, FAILED", int32(r.State)))
 	}
 	return task.ListQuery{
-		Tenant: tenant, After: task.ID(after), Limit: limit,
+		Tenant: tenant, After: after, Limit: limit,
 		Kind: r.Kind, Type: task.Type(r.Type), State: task.State(r.State),
 	}, faults
 }

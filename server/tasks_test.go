@@ -303,14 +303,14 @@ func TestPagesFollowEachOtherAndStayWithTheirQuestion(t *testing.T) {
 	expectFaults(t, a, "", []string{"page_token"}, "another tenant")
 }
 
-func TestACursorThatIsNoIDIsRefused(t *testing.T) {
+func TestACursorThatIsNoPositionIsRefused(t *testing.T) {
 	b := setup(t)
 	hash := pageHash("tasks", "1", "", "0", "0")
-	for _, cursor := range []string{"abc", "-1", "0", "9223372036854775808", "1\x00", "\xff"} {
+	for _, cursor := range []string{"abc", "-1", "1024", "0.2.0.9223372036854775808", "16.0.0.0", "0.2.0.1\x00", "\xff"} {
 		request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, cursor)}
 		expectFaults(t, b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}), "", []string{"page_token"}, "not one that")
 	}
-	request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, "1024")}
+	request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, "0.2.0.1024")}
 	if a := b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}); a.code != codes.OK {
 		t.Errorf("a good cursor: %s", a.message)
 	}

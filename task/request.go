@@ -34,22 +34,3 @@ type Snapshot struct {
 	// FinishedAt is when the final state was reached; [Never] before.
 	FinishedAt Instant
 }
-
-// ListQuery selects tasks of one tenant.
-type ListQuery struct {
-	Tenant int32
-	// After is the cursor: the task after which the page begins; 0: the start.
-	After ID
-	// Limit is the longest page wanted, at least 1.
-	Limit int
-	Kind  string // empty: every kind
-	Type  Type   // 0: every type
-	State State  // 0: every living state
-}
-
-// ListPage is one page. It may be short, even empty, and still have a next one.
-type ListPage struct {
-	Tasks []*Snapshot
-	// Next is the cursor of the next page; 0: there is none.
-	Next ID
-}

@@ -38,6 +38,10 @@ CREATE TABLE far_pack (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX far_pack_bucket ON far_pack (level, bucket_at);
 
+-- Which packs are damaged is asked often, and there should be none.
+CREATE INDEX far_arrival_damaged ON far_arrival (first) WHERE damaged IS NOT NULL;
+CREATE INDEX far_pack_damaged    ON far_pack (id)       WHERE damaged IS NOT NULL;
+
 -- The blobs are compressed already.
 ALTER TABLE far_arrival ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
 ALTER TABLE far_pack    ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;

@@ -233,7 +233,7 @@ type cellKey struct {
 // places are where tasks may be: each adds what it holds, read in the snapshot
 // of the transaction.
 var places = []func(ctx context.Context, s *Store, tx pgx.Tx, d int, tenant int32, add func(cellKey, int64)) error{
-	countRows,
+	countRows, countPacks,
 }
 
 func (s *Store) countPlaces(ctx context.Context, tx pgx.Tx, d int, tenant int32) (map[cellKey]int64, error) {

@@ -82,12 +82,13 @@ type farTask struct {
 
 func (f *farTask) row() *task.Row { return f.rows[f.at] }
 
-// fill sets the params of the task from its pack's.
-func (f *farTask) fill(params []byte) error {
-	if err := pack.FillParams(f.rows, params, func(i int) bool { return i == f.at }); err != nil {
-		return damaged(f.pack, f.row().ID, err)
+// fill sets the params of the task. See readParams.
+func (f *farTask) fill(ctx context.Context, q querier, hold bool) (gone bool, err error) {
+	gone, err = readParams(ctx, q, f.pack, f.rows, func(i int) bool { return i == f.at }, hold)
+	if errors.Is(err, pack.ErrDamaged) {
+		err = damaged(f.pack, f.row().ID, err)
 	}
-	return nil
+	return gone, err
 }
 
 // damaged is the answer about a task whose pack cannot be read or was set aside.
@@ -120,14 +121,15 @@ func findFar(copies []farCopy, tenant int32, id task.ID) (*farTask, error) {
 	return nil, unreadable
 }
 
-// readParams fetches and sets the params of a packed task; gone: the pack has
-// been cut since. hold keeps the pack until the transaction ends.
-func (f *farTask) readParams(ctx context.Context, q querier, hold bool) (gone bool, err error) {
-	name, arg := "PackParams", int64(f.pack)
+// readParams fetches and sets the params of the wanted rows, out of all rows of a
+// pack in its order; gone: the pack has been cut since. hold keeps the pack until
+// the transaction ends.
+func readParams(ctx context.Context, q querier, p packName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
+	name, arg := "PackParams", int64(p)
 	switch {
-	case f.pack.arrival() && hold:
+	case p.arrival() && hold:
 		name, arg = "ArrivalHold", -arg
-	case f.pack.arrival():
+	case p.arrival():
 		name, arg = "ArrivalParams", -arg
 	case hold:
 		name = "PackHold"
@@ -143,7 +145,7 @@ func (f *farTask) readParams(ctx context.Context, q querier, hold bool) (gone bo
 	if err != nil {
 		return false, err
 	}
-	return false, f.fill(params)
+	return false, pack.FillParams(all, params, want)
 }
 
 // recallKin moves a packed task into the near tier within tx, and returns it as
@@ -168,7 +170,7 @@ func recallKin(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now tas
 	if f == nil || err != nil {
 		return nil, err
 	}
-	if gone, err := f.readParams(ctx, tx, true); gone || err != nil {
+	if gone, err := f.fill(ctx, tx, true); gone || err != nil {
 		return nil, err
 	}
 	r := f.row()
@@ -278,7 +280,7 @@ func readKinsOf(ctx context.Context, q querier, wanted map[packName][]key, kins 
 			return err
 		}
 		for _, p := range packs {
-			rows, _ := p.living() // runs of what is damaged are unknown
+			_, rows, _ := p.living() // runs of what is damaged are unknown
 			for _, k := range wanted[p.pack] {
 				delete(moved, k)
 				at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k key) int { return cmp.Compare(r.ID, k.id) })
@@ -309,17 +311,20 @@ func readPacks(ctx context.Context, q querier, names []int64) ([]packKeys, error
 	})
 }
 
-// living returns the rows that count, in the order of their ids.
-func (p *packKeys) living() ([]*task.Row, error) {
-	rows, err := pack.DecodeKeys(p.keys)
+// living returns all rows in the order of the pack, and those that count in the
+// order of their ids.
+func (p *packKeys) living() (all, living []*task.Row, err error) {
+	all, err = pack.DecodeKeys(p.keys)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	slices.Sort(p.void)
-	rows = slices.DeleteFunc(rows, func(r *task.Row) bool {
-		_, void := slices.BinarySearch(p.void, int64(r.ID))
-		return void
-	})
-	slices.SortFunc(rows, func(a, b *task.Row) int { return cmp.Compare(a.ID, b.ID) })
-	return rows, nil
+	living = make([]*task.Row, 0, len(all))
+	for _, r := range all {
+		if _, void := slices.BinarySearch(p.void, int64(r.ID)); !void {
+			living = append(living, r)
+		}
+	}
+	slices.SortFunc(living, func(a, b *task.Row) int { return cmp.Compare(a.ID, b.ID) })
+	return all, living, nil
 }

@@ -155,24 +155,18 @@ func (b *bundle) farRows() map[key]*task.Row {
 			b.t.Fatal(err)
 		}
 		for _, k := range packs {
-			rows, err := k.living()
+			all, rows, err := k.living()
 			if err != nil {
 				b.t.Fatal(err)
 			}
+			if gone, err := readParams(b.t.Context(), b.cluster.Pool(b.d), p, all, nil, false); gone || err != nil {
+				b.t.Fatal(gone, err)
+			}
 			for _, r := range rows {
-				f := &farTask{pack: p, rows: []*task.Row{r}}
-				whole, err := pack.DecodeKeys(k.keys)
-				if err != nil {
-					b.t.Fatal(err)
-				}
-				f.rows, f.at = whole, slices.IndexFunc(whole, func(x *task.Row) bool { return x.ID == r.ID })
-				if gone, err := f.readParams(b.t.Context(), b.cluster.Pool(b.d), false); gone || err != nil {
-					b.t.Fatal(gone, err)
-				}
 				if _, twice := out[rowKey(r)]; twice {
 					b.t.Fatalf("task %d is packed twice", r.ID)
 				}
-				out[rowKey(r)] = f.row()
+				out[rowKey(r)] = r
 			}
 		}
 	}
@@ -478,4 +472,175 @@ func (b *bundle) mixed(specs ...task.Spec) []*adding {
 		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(b.tenant, key)})
 	}
 	return group
+}
+
+func TestAListingMeetsEveryTaskWhereverItIs(t *testing.T) {
+	b := setup(t, nearOnly)
+	all := map[task.ID]bool{}
+	for i := range 24 {
+		ids := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.Blocking, b.inHours(5), func(s *task.Spec) { s.Kind = "other" }))
+		for _, id := range ids {
+			all[id] = true
+		}
+		b.put(everyPlace[i%3], pack.Hour, ids...)
+	}
+	for _, c := range []struct {
+		q    task.ListQuery
+		want int
+	}{
+		{task.ListQuery{}, 48}, {task.ListQuery{Kind: "other"}, 24}, {task.ListQuery{Type: task.OneShot}, 24},
+		{task.ListQuery{State: task.Scheduled}, 48}, {task.ListQuery{State: task.Running}, 0}, {task.ListQuery{State: task.Failed}, 0},
+		{task.ListQuery{Kind: "other", Type: task.OneShot}, 0},
+	} {
+		for _, limit := range []int{1, 7, 1000} {
+			c.q.Tenant, c.q.Limit, c.q.After = b.tenant, limit, nil
+			seen := b.listAll(c.q, func() {})
+			for id, n := range seen {
+				if n != 1 || !all[id] {
+					t.Errorf("task %d is met %d times, or is not ours", id, n)
+				}
+			}
+			if len(seen) != c.want {
+				t.Errorf("%+v lists %d tasks, want %d", c.q, len(seen), c.want)
+			}
+		}
+	}
+}
+
+// listAll goes through all pages and calls between after each. It returns how
+// often each task was met, and makes sure that tokens survive being text.
+func (b *bundle) listAll(q task.ListQuery, between func()) map[task.ID]int {
+	b.t.Helper()
+	seen := map[task.ID]int{}
+	for {
+		page, err := b.List(b.t.Context(), q)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, s := range page.Tasks {
+			seen[s.ID]++
+			if got, err := b.Get(b.t.Context(), b.tenant, s.ID); err != nil || !cmp.Equal(got, s, cmpopts.IgnoreFields(task.Row{}, "Change")) {
+				b.t.Fatalf("listed %+v, got %+v, %v", s, got, err)
+			}
+		}
+		if page.Next == nil {
+			return seen
+		}
+		if q.After, err = task.ParseListCursor(page.Next.String()); err != nil || *q.After != *page.Next {
+			b.t.Fatalf("cursor %+v became %+v, %v", page.Next, q.After, err)
+		}
+		between()
+	}
+}
+
+func TestAListingMissesNoTaskThatIsCutMeanwhile(t *testing.T) {
+	b := setup(t, nearOnly)
+	all := map[task.ID]bool{}
+	for i := range 12 {
+		ids := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+		for _, id := range ids {
+			all[id] = true
+		}
+		b.put(everyPlace[1+i%2], pack.Day, ids...)
+	}
+	for _, limit := range []int{1, 2, 5} {
+		turn := 0
+		seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: limit}, func() {
+			packs := b.packs()
+			if len(packs) == 0 {
+				return
+			}
+			turn++
+			p := packs[turn*7%len(packs)]
+			before := b.rows()
+			if err := b.unpack(p); err != nil {
+				t.Fatal(err)
+			}
+			if turn%3 == 0 {
+				return // promoted
+			}
+			var moved []task.ID // split
+			for k := range b.rows() {
+				if before[k] == nil {
+					moved = append(moved, k.id)
+				}
+			}
+			b.put(inPack, pack.Hour, moved...)
+		})
+		if len(seen) != len(all) {
+			t.Errorf("by %d: met %d of %d tasks", limit, len(seen), len(all))
+		}
+		var near []task.ID
+		for k := range b.rows() {
+			near = append(near, k.id)
+		}
+		b.put(inPack, pack.Day, near...)
+	}
+}
+
+func TestCountsOfPackedTasksLeaveOutWhatIsVoid(t *testing.T) {
+	b := setup(t, nearOnly)
+	for _, p := range everyPlace {
+		b.put(p, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.Blocking, b.inHours(5)), b.spec(task.Blocking, b.inHours(5)))...)
+	}
+	for k, r := range b.farRows() {
+		if r.Type == task.Blocking {
+			if _, err := b.Cancel(t.Context(), b.tenant, k.id); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	got, err := b.FarCount(t.Context(), b.d)
+	want := map[FarKey]int64{{b.tenant, task.OneShot}: 2, {b.tenant, task.Blocking}: 3}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Fatal(diff, err)
+	}
+	if c, err := b.Census(t.Context(), b.tenant); err != nil || c.Scheduled != 8 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) != 0 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+}
+
+func TestADamagedPackIsToldAndStopsNobodyElse(t *testing.T) {
+	for _, what := range []string{"keys", "params", "mark"} {
+		for _, p := range everyPlace[1:] {
+			t.Run(what+" of "+p.String(), func(t *testing.T) {
+				b := setup(t, nearOnly)
+				ids := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+				bad, good := ids[0], ids[1]
+				b.put(p, pack.Hour, bad)
+				change := `SET ` + what + ` = overlay(` + what + ` PLACING '\xff' FROM length(` + what + `))`
+				if what == "mark" {
+					change = `SET damaged = 'cannot be moved'`
+				}
+				b.exec(`UPDATE far_pack ` + change + `; UPDATE far_arrival ` + change)
+				b.put(p, pack.Hour, good)
+				for name, call := range map[string]func() error{
+					"Get":    func() error { _, err := b.Get(t.Context(), b.tenant, bad); return err },
+					"Cancel": func() error { _, err := b.Cancel(t.Context(), b.tenant, bad); return err },
+				} {
+					if err := call(); task.CodeOf(err) != task.DataLoss {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				if seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 5}, func() {}); len(seen) != 1 || seen[good] != 1 {
+					t.Errorf("listed %v", seen)
+				}
+				if codes := b.report(success(bad, 1, 1, 7), success(good, 1, 1, 7)); codes[1] != task.Unknown {
+					t.Errorf("reports: %v", codes)
+				}
+				if got, err := b.Cancel(t.Context(), b.tenant, good); err != nil || got.State != task.Cancelled {
+					t.Errorf("cancel of a neighbour: %v", err)
+				}
+				found, err := b.FarDamaged(t.Context())
+				found = slices.DeleteFunc(found, func(p DamagedPack) bool { return p.Database != b.d })
+				if err != nil || (what == "mark") != (len(found) == 1) {
+					t.Errorf("damaged: %+v, %v", found, err)
+				}
+			})
+		}
+	}
 }

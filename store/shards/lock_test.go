@@ -150,7 +150,7 @@ func TestListPagesThroughLivingAndFinishedTasks(t *testing.T) {
 				}
 				seen[s.ID] = true
 			}
-			if page.Next == 0 {
+			if page.Next == nil {
 				return len(seen)
 			}
 			q.After = page.Next

@@ -29,7 +29,7 @@ func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapsh
 		case f == nil:
 			return nil, notFound(id)
 		}
-		gone, err := f.readParams(ctx, s.cluster.Pool(id.Shard().Database()), false)
+		gone, err := f.fill(ctx, s.cluster.Pool(id.Shard().Database()), false)
 		if err != nil {
 			return nil, unavailable(err)
 		}
@@ -178,84 +178,26 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step strin
 	return out, changed, nil
 }
 
-// listBudget is how many rows a page looks at when filters leave most of them
-// out.
-const listBudget = 2000
-
-// List returns a page of a tenant's tasks.
-func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, error) {
-	var page task.ListPage
-	budget := q.Limit
-	if q.Kind != "" || q.Type != 0 || q.State != 0 {
-		budget = max(listBudget, q.Limit)
-	}
-	first := 0
-	if q.After != 0 {
-		first = q.After.Shard().Database()
-	}
-	for d := first; d < task.Databases; d++ {
-		after := task.ID(0)
-		if d == first {
-			after = q.After
-		}
-		looked, last, err := s.listDatabase(ctx, d, q, after, budget, &page)
-		if err != nil {
-			return task.ListPage{}, unavailable(err)
-		}
-		budget -= looked
-		if len(page.Tasks) >= q.Limit || budget <= 0 {
-			page.Next = last
-			return page, nil
-		}
-	}
-	return page, nil
-}
-
-// listDatabase appends the wanted tasks of one database after a position. It
-// returns how many rows it looked at, and the last of them.
-func (s *Store) listDatabase(ctx context.Context, d int, q task.ListQuery, after task.ID, budget int, page *task.ListPage) (looked int, last task.ID, err error) {
-	var rows pgx.Rows
-	if q.State.Final() {
-		rows, err = s.cluster.Pool(d).Query(ctx, sql.Get("DoneList"), q.Tenant, int64(after), q.Kind, int16(q.Type), int16(q.State), budget)
-	} else {
-		shard := int16(d * task.ShardsPerDatabase)
-		if after != 0 {
-			shard = int16(after.Shard())
-		}
-		rows, err = s.cluster.Pool(d).Query(ctx, sql.Get("TaskList"), q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget)
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	defer rows.Close()
-	for rows.Next() && len(page.Tasks) < q.Limit {
-		var scan rowScan
-		var finished *int64
-		var wanted bool
-		if err := rows.Scan(scan.targets(&finished, &wanted)...); err != nil {
-			return 0, 0, err
-		}
-		looked, last = looked+1, task.ID(scan.id)
-		if wanted {
-			page.Tasks = append(page.Tasks, snapshot(&scan, finished))
-		}
-	}
-	return looked, last, rows.Err()
-}
-
 // Census is the exact number of rows of a tenant, over all databases.
 type Census struct {
 	Scheduled, Running, RunRows, Finished, Dead int64
 }
 
-// Census counts a tenant's rows. It reads every row: for checks and small
-// installations only. The databases are read one after another, so the sum is
-// not one instant.
+// Census counts a tenant's tasks and rows, wherever they are. It reads every row
+// and the keys of every pack: for checks and small installations only. Each
+// database is read in one snapshot, and one after another, so the sum is not one
+// instant.
 func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 	var sum Census
 	for d := range task.Databases {
 		var c Census
-		err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Census"), tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
+		err := s.inSnapshot(ctx, d, func(tx pgx.Tx) error {
+			err := tx.QueryRow(ctx, sql.Get("Census"), tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
+			if err != nil {
+				return err
+			}
+			return countPacks(ctx, s, tx, d, tenant, func(_ cellKey, n int64) { c.Scheduled += n })
+		})
 		if err != nil {
 			return Census{}, fmt.Errorf("count rows of database %d: %w", d, err)
 		}

@@ -92,13 +92,13 @@ SELECT v.id % 512, $2::int4, v.id, 0, $4::int8, $5::int8, $6::int8, $7::int8, $8
 
 -- name: ArrivalWindow
 -- The next $3 arrivals after a number, which of them may hold tasks of a tenant,
--- and the last one. $1 tenant, $2 first number (exclusive), $3 how many to look at
-SELECT coalesce(array_agg(-a.first) FILTER (WHERE $1::int4 BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
+-- and the last one. $1 tenant (0: any), $2 first number (exclusive), $3 how many to look at
+SELECT coalesce(array_agg(-a.first) FILTER (WHERE $1::int4 = 0 OR $1::int4 BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
   FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_arrival a WHERE a.first > $2 ORDER BY a.first LIMIT $3) a;
 
 -- name: PackWindow
 -- The same of packs. $1 tenant, $2 pack (exclusive), $3 how many to look at
-SELECT coalesce(array_agg(p.id) FILTER (WHERE $1::int4 BETWEEN p.min_tenant AND p.max_tenant), '{}'), count(*), coalesce(max(p.id), 0)
+SELECT coalesce(array_agg(p.id) FILTER (WHERE $1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant), '{}'), count(*), coalesce(max(p.id), 0)
   FROM (SELECT p.id, p.min_tenant, p.max_tenant FROM far_pack p WHERE p.id > $2 ORDER BY p.id LIMIT $3) p;
 
 -- name: FarDamaged

@@ -1,0 +1,248 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// A listing goes through the databases one after another, and in each through
+// the places of tasks in the direction in which cuts move them: arrivals, packs
+// in the order of their ids, the near tier, and then the packs that are younger
+// than the beginning of the near tier's turn. A cut gives its packs new, higher
+// ids. So a task that moves while it is listed
+//
+//   - from an arrival or a pack moves to a place that is still to come; it may
+//     be met there for a second time;
+//   - from the near tier into a pack, by demotion, is met among the younger ones.
+//     Nothing comes after those, so it is missed if it is back in the near tier
+//     before they are read. Between the two its due instant passes from two
+//     horizons ahead to one, or somebody recalls it by hand.
+//
+// A page has a bounded cost whatever it filters: it reads so many names of packs,
+// decodes the keys of so many packs and looks at so many rows, and then ends,
+// short or even empty, with the position that it has reached.
+const (
+	listRows    = 2000 // rows of the near tier, when filters leave most of them out
+	listPacks   = 32   // packs decoded
+	listWindows = 64   // statements that read names of packs
+	windowPacks = 2000 // names that such a statement reads
+)
+
+// listing is one page under way.
+type listing struct {
+	store                *Store
+	q                    task.ListQuery
+	page                 task.ListPage
+	at                   task.ListCursor
+	rows, packs, windows int // what is left of the bounds
+}
+
+// List returns a page of a tenant's tasks.
+func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, error) {
+	l := &listing{store: s, q: q, rows: q.Limit, packs: listPacks, windows: listWindows}
+	if q.Kind != "" || q.Type != 0 || q.State != 0 {
+		l.rows = max(listRows, q.Limit)
+	}
+	if q.After != nil {
+		l.at = *q.After
+	}
+	for l.at.Database < task.Databases {
+		if l.spent() {
+			l.page.Next = &l.at
+			return l.page, nil
+		}
+		if err := l.step(ctx); err != nil {
+			return task.ListPage{}, unavailable(err)
+		}
+	}
+	return l.page, nil
+}
+
+// left is how many tasks the page still wants.
+func (l *listing) left() int { return l.q.Limit - len(l.page.Tasks) }
+
+func (l *listing) spent() bool {
+	return l.left() <= 0 || l.rows <= 0 || l.packs <= 0 || l.windows <= 0
+}
+
+// step goes on in the stage where the listing is, and into the next one when
+// there is nothing left.
+func (l *listing) step(ctx context.Context) error {
+	stage := l.at.Stage
+	if packed := l.q.State == 0 || l.q.State == task.Scheduled; !packed && stage != task.ListRows {
+		l.next()
+		return nil
+	}
+	var end bool
+	var err error
+	switch {
+	case stage == task.ListRows:
+		end, err = l.near(ctx)
+	case l.at.Task != 0: // in the middle of a pack
+		err = l.decode(ctx, []int64{l.name(l.at.Pack)})
+	default:
+		end, err = l.window(ctx)
+	}
+	if end && err == nil {
+		l.next()
+	}
+	return err
+}
+
+// next goes to the beginning of the next stage.
+func (l *listing) next() {
+	at := task.ListCursor{Database: l.at.Database, Stage: l.at.Stage + 1}
+	switch l.at.Stage {
+	case task.ListPacks, task.ListRows:
+		at.Pack = l.at.Pack
+	case task.ListYounger:
+		at = task.ListCursor{Database: l.at.Database + 1}
+	}
+	l.at = at
+}
+
+// name returns the name of the pack at a position.
+func (l *listing) name(at int64) int64 {
+	if l.at.Stage == task.ListArrivals {
+		return -at
+	}
+	return at
+}
+
+// near reads rows of the near tier, or finished tasks.
+func (l *listing) near(ctx context.Context) (end bool, err error) {
+	q, at, budget := &l.q, &l.at, l.rows
+	pool := l.store.cluster.Pool(at.Database)
+	var rows pgx.Rows
+	if q.State.Final() {
+		rows, err = pool.Query(ctx, sql.Get("DoneList"), q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+	} else {
+		shard := int16(at.Database * task.ShardsPerDatabase)
+		if at.Task != 0 {
+			shard = int16(at.Task.Shard())
+		}
+		rows, err = pool.Query(ctx, sql.Get("TaskList"), q.Tenant, shard, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	looked := 0
+	for l.left() > 0 && rows.Next() {
+		var scan rowScan
+		var finished *int64
+		var wanted bool
+		if err := rows.Scan(scan.targets(&finished, &wanted)...); err != nil {
+			return false, err
+		}
+		looked, at.Task = looked+1, task.ID(scan.id)
+		if wanted {
+			l.page.Tasks = append(l.page.Tasks, snapshot(&scan, finished))
+		}
+	}
+	l.rows -= looked
+	return looked < budget && l.left() > 0, rows.Err()
+}
+
+// window looks for packs after the position that may hold tasks of the tenant,
+// and goes through them.
+func (l *listing) window(ctx context.Context) (end bool, err error) {
+	statement := "PackWindow"
+	if l.at.Stage == task.ListArrivals {
+		statement = "ArrivalWindow"
+	}
+	var names []int64
+	var looked int
+	var last int64
+	row := l.store.cluster.Pool(l.at.Database).QueryRow(ctx, sql.Get(statement), l.q.Tenant, l.at.Pack, windowPacks)
+	if err := row.Scan(&names, &looked, &last); err != nil {
+		return false, err
+	}
+	l.windows--
+	slices.SortFunc(names, func(a, b int64) int { return sign(l.name(a) - l.name(b)) })
+	for len(names) > 0 {
+		n := min(len(names), packsAtOnce, l.packs)
+		if err := l.decode(ctx, names[:n]); err != nil || l.spent() {
+			return false, err
+		}
+		names = names[n:]
+	}
+	if looked > 0 {
+		l.at.Pack = last
+	}
+	return looked < windowPacks, nil
+}
+
+// decode goes through packs, given by their names, until the page is full.
+func (l *listing) decode(ctx context.Context, names []int64) error {
+	packs, err := readPacks(ctx, l.store.cluster.Pool(l.at.Database), names)
+	if err != nil {
+		return err
+	}
+	if l.at.Stage == task.ListArrivals {
+		slices.Reverse(packs) // their names fall
+	}
+	for i := range packs {
+		l.packs--
+		if err := l.take(ctx, &packs[i]); err != nil {
+			return err
+		}
+		if l.left() <= 0 {
+			return nil
+		}
+	}
+	l.at.Pack, l.at.Task = l.name(names[len(names)-1]), 0 // also past those that are gone
+	return nil
+}
+
+// take puts the wanted tasks of one pack into the page, and moves the position
+// on. Tasks of a pack that is gone or damaged are left out: the first are still
+// to come, the others are told by FarDamaged.
+func (l *listing) take(ctx context.Context, p *packKeys) error {
+	after := task.ID(0)
+	if at := l.name(int64(p.pack)); at == l.at.Pack {
+		after = l.at.Task
+	} else {
+		l.at.Pack = at
+	}
+	l.at.Task = 0
+	all, rows, err := p.living()
+	if err != nil || p.damaged != nil {
+		return nil //nolint:nilerr // see above
+	}
+	wanted := map[task.ID]bool{}
+	var order []*task.Row
+	for _, r := range rows {
+		if r.ID <= after || !l.wants(r) {
+			continue
+		}
+		if len(order) == l.left() {
+			l.at.Task = order[len(order)-1].ID
+			break
+		}
+		wanted[r.ID], order = true, append(order, r)
+	}
+	if len(order) == 0 {
+		return nil
+	}
+	want := func(i int) bool { return wanted[all[i].ID] }
+	gone, err := readParams(ctx, l.store.cluster.Pool(l.at.Database), p.pack, all, want, false)
+	if gone || errors.Is(err, pack.ErrDamaged) {
+		return nil
+	}
+	for _, r := range order {
+		l.page.Tasks = append(l.page.Tasks, &task.Snapshot{Row: *r, FinishedAt: task.Never})
+	}
+	return err
+}
+
+// wants is the filter of a query on packed rows; all of them are SCHEDULED.
+func (l *listing) wants(r *task.Row) bool {
+	return r.Tenant == l.q.Tenant && (l.q.Kind == "" || r.Kind == l.q.Kind) && (l.q.Type == 0 || r.Type == l.q.Type)
+}

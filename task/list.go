@@ -1,0 +1,84 @@
+package task
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ListQuery selects tasks of one tenant.
+type ListQuery struct {
+	Tenant int32
+	// After is where the page begins: what the page before gave as its Next; nil:
+	// the start.
+	After *ListCursor
+	// Limit is the longest page wanted, at least 1.
+	Limit int
+	Kind  string // empty: every kind
+	Type  Type   // 0: every type
+	State State  // 0: every living state
+}
+
+// ListPage is one page. It may be short, even empty, and still have a next one.
+type ListPage struct {
+	Tasks []*Snapshot
+	// Next is where the next page begins; nil: there is none.
+	Next *ListCursor
+}
+
+// ListStage is the part of a database in which a listing is.
+type ListStage int
+
+// The stages of a listing, in their order. A task that moves while it is listed
+// moves to a later stage, or is met in both.
+const (
+	ListArrivals ListStage = iota // packs that adds have made
+	ListPacks                     // all other packs
+	ListRows                      // the near tier, or finished tasks
+	ListYounger                   // packs made since ListRows began
+	listStages
+)
+
+// ListCursor is a position in a listing, between two tasks.
+type ListCursor struct {
+	Database int
+	Stage    ListStage
+	// Pack is the last pack that was looked at: its id, or an arrival's first
+	// number. In ListRows: the last one of ListPacks.
+	Pack int64
+	// Task is the last task that was looked at, in ListRows or in Pack. 0: all of
+	// Pack was.
+	Task ID
+}
+
+// String returns the cursor as text for [ParseListCursor].
+func (c ListCursor) String() string {
+	return fmt.Sprintf("%d.%d.%d.%d", c.Database, c.Stage, c.Pack, c.Task)
+}
+
+// ParseListCursor is the inverse of [ListCursor.String]. It takes any text, and
+// returns an error for what cannot be a position.
+func ParseListCursor(text string) (*ListCursor, error) {
+	parts := strings.Split(text, ".")
+	if len(parts) != 4 {
+		return nil, fmt.Errorf("cursor %q has not 4 parts", text)
+	}
+	var n [4]int64
+	for i, p := range parts {
+		v, err := strconv.ParseInt(p, 10, 64)
+		if err != nil || v < 0 {
+			return nil, fmt.Errorf("cursor %q: %q is not a number", text, p)
+		}
+		n[i] = v
+	}
+	c := &ListCursor{Database: int(n[0]), Stage: ListStage(n[1]), Pack: n[2], Task: ID(n[3])}
+	switch {
+	case n[0] >= Databases:
+		return nil, fmt.Errorf("cursor %q: there is no database %d", text, n[0])
+	case n[1] >= int64(listStages):
+		return nil, fmt.Errorf("cursor %q: there is no stage %d", text, n[1])
+	case c.Task != 0 && (!c.Task.Valid() || c.Task.Shard().Database() != c.Database):
+		return nil, fmt.Errorf("cursor %q: task %d is not in database %d", text, c.Task, c.Database)
+	}
+	return c, nil
+}
