@@ -25,6 +25,7 @@ type Config struct {
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"Where dispatchers agree on who owns which shard."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
 	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. Ticks and bounds rarely need another value."`
+	Chores       Chores        `key:"chores" doc:"What dispatchers do beside firing: tasks are moved between the tiers, what has expired is purged, counters are folded."`
 }
 
 // Log says what is logged and how.
@@ -144,4 +145,14 @@ type Dispatcher struct {
 	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same in bytes."`
 	PublishTimeout   time.Duration `key:"publish_timeout" default:"15s" doc:"Ends a call to Kafka; its records are tried again."`
 	BreakerAfter     int           `key:"breaker_after" default:"5" doc:"How many calls in a row must fail for a tenant before its runs are put off."`
+}
+
+// Chores is about what dispatchers do beside firing.
+type Chores struct {
+	Share       float64       `key:"share" default:"0.25" doc:"How much of the time of one core the chores of a process may take, above 0 and at most 1. What must be done before something is due takes more if it has to."`
+	Concurrency int           `key:"concurrency" default:"2" doc:"How many of them are done at once; 1 to 16."`
+	RecutEvery  time.Duration `key:"recut_every" default:"5m" doc:"How often far tasks that have been added are sorted into packs; at least 1s, and never less often than twice a horizon."`
+	DemoteEvery time.Duration `key:"demote_every" default:"1m" doc:"How often rows that are not due for long are packed; at least 1s."`
+	PurgeEvery  time.Duration `key:"purge_every" default:"10s" doc:"How often what has expired is removed and counters are folded; at least 100ms."`
+	HistoryDays int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
 }

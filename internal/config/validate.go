@@ -32,6 +32,7 @@ func (c *Config) Validate(needs Need) error {
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
 	c.Taskd.validate(v)
 	c.Dispatcher.validate(v)
+	c.Chores.validate(v)
 	return errors.Join(v.faults...)
 }
 
@@ -99,6 +100,15 @@ func (c *Taskd) validate(v *validator) {
 	v.pair("taskd.tls.cert_file", c.TLS.CertFile, "taskd.tls.key_file", c.TLS.KeyFile)
 	v.check(c.TLS.ClientCAFile == "" || c.TLS.CertFile != "",
 		"taskd.tls.client_ca_file: %q has no effect without taskd.tls.cert_file", c.TLS.ClientCAFile)
+}
+
+func (c *Chores) validate(v *validator) {
+	v.check(c.Share > 0 && c.Share <= 1, "chores.share: %v is not above 0 and at most 1", c.Share)
+	v.between("chores.concurrency", c.Concurrency, 1, 16)
+	v.atLeast("chores.recut_every", c.RecutEvery, time.Second)
+	v.atLeast("chores.demote_every", c.DemoteEvery, time.Second)
+	v.atLeast("chores.purge_every", c.PurgeEvery, 100*time.Millisecond)
+	v.check(c.HistoryDays >= 1, "chores.history_days: %d is below 1", c.HistoryDays)
 }
 
 func (c *Dispatcher) validate(v *validator) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/chores"
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/telemetry"
@@ -42,12 +43,16 @@ type Dispatcher struct {
 	shards    *shards.Store
 	names     *names
 	control   *control.Store
+	levels    *levels
 	topics    *delivery.Topics
 	publisher *delivery.Publisher
 	dispatch  *dispatch.Dispatcher
 	assigner  assign.Assigner
 	metrics   *telemetry.Dispatch
+	chores    *chores.Chores
 	fired     atomic.Int64
+
+	choreMetrics *telemetry.Chores
 }
 
 // NewDispatcher puts a dispatcher together. It connects to nothing yet.
@@ -84,13 +89,17 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
 		return err
 	}
-	d.shards = shards.New(d.cluster, shards.Config{Horizon: c.Far.Within(), Log: d.o.Log})
+	d.levels = newLevels(d.control, d.o.Log)
+	d.shards = shards.New(d.cluster, shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Log: d.o.Log})
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	conf, err := d.dispatchConfig()
 	if err != nil {
 		return err
 	}
 	if d.dispatch, err = dispatch.New(conf, d.shards, d.publisher, d.events()); err != nil {
+		return err
+	}
+	if err := d.newChores(); err != nil {
 		return err
 	}
 	return d.newAssigner()
@@ -146,20 +155,11 @@ func (d *Dispatcher) newAssigner() (err error) {
 		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log,
 	}
 	if d.o.Local {
-		d.assigner, err = assign.NewLocal(conf, worker{d.dispatch})
+		d.assigner, err = assign.NewLocal(conf, worker{d.dispatch, d.chores})
 		return err
 	}
-	d.assigner, err = assign.NewZooKeeper(conf, worker{d.dispatch})
+	d.assigner, err = assign.NewZooKeeper(conf, worker{d.dispatch, d.chores})
 	return err
-}
-
-// items are the shards, those of one database together.
-func items() []assign.Item {
-	all := make([]assign.Item, task.Shards)
-	for i := range all {
-		all[i] = assign.Item{ID: i, Group: task.Shard(i).Database()}
-	}
-	return all
 }
 
 func itemIDs(shards []task.Shard) []int {
@@ -170,30 +170,15 @@ func itemIDs(shards []task.Shard) []int {
 	return ids
 }
 
-// worker takes shards for a dispatcher.
-type worker struct{ dispatch *dispatch.Dispatcher }
-
-func (w worker) Acquire(ctx context.Context, items []assign.Item) error {
-	return w.dispatch.Acquire(ctx, shardsOf(items))
-}
-
-func (w worker) Release(ctx context.Context, items []assign.Item) error {
-	return w.dispatch.Release(ctx, shardsOf(items))
-}
-
-func shardsOf(items []assign.Item) []task.Shard {
-	shards := make([]task.Shard, len(items))
-	for i, it := range items {
-		shards[i] = task.Shard(it.ID)
-	}
-	return shards
-}
-
 // Name is what people see as the owner of shards.
 func (d *Dispatcher) Name() string { return d.name }
 
 // Hint says that something in the database is due at the given instant.
-func (d *Dispatcher) Hint(database int, due task.Instant) { d.dispatch.Hint(database, due) }
+func (d *Dispatcher) Hint(database int, due task.Instant) {
+	if d.dispatch != nil {
+		d.dispatch.Hint(database, due)
+	}
+}
 
 // Fired returns how many deliveries Kafka has acknowledged.
 func (d *Dispatcher) Fired() int64 { return d.fired.Load() }
@@ -250,7 +235,7 @@ func (d *Dispatcher) assigned() error {
 // grace period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	behind := []Part{d.dispatch.Run, d.watchOutbox}
+	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.watchOutbox}
 	if !d.o.Local { // who is alone has one replica of everything, and knows it
 		behind = append(behind, d.checkTopics)
 	}

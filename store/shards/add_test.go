@@ -135,7 +135,7 @@ func TestAddAfterTheStoreHasStoppedIsRefused(t *testing.T) {
 }
 
 func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
-	b := setup(t, func(c *Config) { c.PurgeEvery = 10 * time.Millisecond }).running()
+	b := setup(t)
 	id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.Retention = time.Hour }))[0]
 	if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
 		t.Fatal(err)
@@ -144,11 +144,12 @@ func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
 		t.Fatalf("get = %+v, %v", got, err)
 	}
 	b.advance(25 * time.Hour)
-	b.eventually("keys and finished tasks are gone", func() bool {
-		var n int
-		err := b.cluster.Pool(b.d).QueryRow(t.Context(), `SELECT (SELECT count(*) FROM task_key) + (SELECT count(*) FROM task_done)`).Scan(&n)
-		return err == nil && n == 0
-	})
+	if more, err := b.Purge(t.Context(), b.d); more || err != nil {
+		t.Fatal(more, err)
+	}
+	if n := b.count(`SELECT (SELECT count(*) FROM task_key) + (SELECT count(*) FROM task_done)`); n != 0 {
+		t.Fatalf("%d keys and finished tasks are left", n)
+	}
 	if _, err := b.Get(t.Context(), b.tenant, id); task.CodeOf(err) != task.NotFound {
 		t.Fatal(err)
 	}

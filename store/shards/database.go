@@ -29,8 +29,6 @@ type database struct {
 	beats   *batcher[held, task.Reply]
 	numbers numbers
 	mover   mover
-	// maintained is when the history was last looked after; the purge's own.
-	maintained time.Time
 }
 
 func newDatabase(s *Store, d int) *database {
@@ -48,48 +46,7 @@ func (db *database) run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return db.starts.run(ctx) })
 	g.Go(func() error { return db.reports.run(ctx) })
 	g.Go(func() error { return db.beats.run(ctx) })
-	g.Go(func() error { return db.purge(ctx) })
 }
-
-// purge removes expired keys and finished tasks, a bounded number at a time.
-func (db *database) purge(ctx context.Context) error {
-	const most = 5000
-	for sleep(ctx, db.store.cfg.PurgeEvery) {
-		for _, step := range []string{"KeyPurge", "DonePurge"} {
-			for more := true; more && ctx.Err() == nil; {
-				var n int
-				err := db.store.cluster.Pool(db.d).QueryRow(ctx, sql.Get(step), most).Scan(&n)
-				if err != nil && ctx.Err() == nil {
-					db.store.cfg.Log.Warn("purge failed; it goes on later", "database", db.d, "step", step, "err", err)
-				}
-				more = err == nil && n > most
-			}
-		}
-		db.keepBooks(ctx)
-	}
-	return nil
-}
-
-// keepBooks folds counters, and makes and drops days of the history.
-func (db *database) keepBooks(ctx context.Context) {
-	for more := true; more && ctx.Err() == nil; {
-		var err error
-		if more, err = db.store.FoldCounters(ctx, db.d); err != nil && ctx.Err() == nil {
-			db.store.cfg.Log.Warn("counters are not folded; reading them takes longer until they are", "database", db.d, "err", err)
-		}
-	}
-	if time.Since(db.maintained) < maintainEvery || ctx.Err() != nil {
-		return
-	}
-	if err := db.store.MaintainHistory(ctx, db.d, db.store.cfg.HistoryDays); err != nil && ctx.Err() == nil {
-		db.store.cfg.Log.Warn("days of the history are neither made nor dropped; trying again", "database", db.d, "err", err)
-		return
-	}
-	db.maintained = time.Now()
-}
-
-// maintainEvery is the distance between two looks at the days of the history.
-const maintainEvery = time.Hour
 
 // numbers hands out the numbers of ids from blocks of the database's sequence.
 // What is left of a block when the process ends is never used.

@@ -69,14 +69,9 @@ type Config struct {
 	AddSpacing, StartSpacing, ReportSpacing time.Duration
 	// QueueLength bounds how many calls wait for one database. Defaults to 1024.
 	QueueLength int
-	// PurgeEvery is the distance between two purges. Defaults to 10 s.
-	PurgeEvery time.Duration
 	// History, when set, says what of a tenant's history is kept; else failures
 	// are. It must not block.
 	History func(tenant int32) task.HistoryLevel
-	// HistoryDays is how many days of history are kept. Defaults to
-	// [DefaultHistoryDays].
-	HistoryDays int
 	// Horizon is how far ahead tasks are kept as rows; what is due later goes
 	// into packs. Defaults to [DefaultHorizon]; below 0 (see [HorizonOff]): every
 	// task is a row. Packs that exist are read in any case.
@@ -119,7 +114,6 @@ func (c *Config) setDefaults() {
 		{&c.AddSpacing, 4 * time.Millisecond},
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
-		{&c.PurgeEvery, 10 * time.Second},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value
@@ -136,8 +130,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Run works on the groups and purges until ctx is done; then it finishes what
-// has been queued and returns nil.
+// Run works on the groups until ctx is done; then it finishes what has been
+// queued and returns nil.
 func (s *Store) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, db := range s.dbs {

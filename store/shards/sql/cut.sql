@@ -116,6 +116,14 @@ SELECT (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NULL),
        (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.damaged IS NULL)
  WHERE $1::int4 = $1::int4;
 
+-- name: OldestSnapshot
+-- Of sessions and of prepared transactions. Vacuum itself holds nobody up.
+SELECT greatest(0, extract(epoch FROM clock_timestamp() - least(
+         (SELECT min(a.xact_start) FROM pg_stat_activity a
+           WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker'),
+         (SELECT min(x.prepared) FROM pg_prepared_xacts x), clock_timestamp())) * 1000)::int8
+ WHERE $1::int4 = $1::int4;
+
 -- name: Demote
 -- Rows that wait for nothing but a far instant. $1 how far, $2 rows
 WITH far AS MATERIALIZED (

@@ -1,0 +1,182 @@
+package chores
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// ErrStopped is returned by [Chores.Acquire] when Run has ended.
+var ErrStopped = errors.New("chores are stopping")
+
+// Chores does the chores of the databases that it has been given by Acquire. All
+// methods may be called concurrently.
+type Chores struct {
+	cfg    Config
+	store  Store
+	events Events
+	pace   *pacer
+	places chan struct{} // bounds steps under way
+
+	mu      sync.Mutex
+	stopped bool
+	loops   [task.Databases]*loop
+}
+
+// New returns chores of no database.
+func New(cfg Config, store Store, events Events) (*Chores, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure chores: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	return &Chores{
+		cfg: cfg, store: store, events: events.fill(), pace: &pacer{share: cfg.Share},
+		places: make(chan struct{}, cfg.Concurrency),
+	}, nil
+}
+
+// Run waits until ctx ends, then lets go of all databases and returns nil.
+func (c *Chores) Run(ctx context.Context) error {
+	<-ctx.Done()
+	c.mu.Lock()
+	c.stopped = true
+	var all []int
+	for d, l := range c.loops {
+		if l != nil {
+			all = append(all, d)
+		}
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.StepTimeout)
+	defer cancel()
+	var letting sync.WaitGroup
+	for _, d := range all {
+		letting.Go(func() { _ = c.Release(ctx, d) })
+	}
+	letting.Wait()
+	return nil
+}
+
+// Acquire makes this process the owner of a database's chores, and begins with
+// them. A database that it has already is taken anew.
+func (c *Chores) Acquire(ctx context.Context, d int) error {
+	c.end(ctx, d)
+	own, err := c.store.Acquire(ctx, d, []task.Shard{task.ChoresShard(d)}, c.cfg.Owner)
+	if err != nil {
+		return fmt.Errorf("acquire the chores of database %d: %w", d, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return ErrStopped
+	}
+	l := newLoop(c, d, own[0])
+	c.loops[d] = l
+	go l.run()
+	c.events.Acquired(d)
+	return nil
+}
+
+// Release ends the chores of a database: when it returns, the step under way has
+// ended, and no other begins. When ctx ends the step is given up.
+func (c *Chores) Release(ctx context.Context, d int) error {
+	l := c.end(ctx, d)
+	if l == nil {
+		return nil
+	}
+	c.events.Released(d)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := c.store.Release(last, d, []task.Ownership{l.own}); err != nil {
+		c.cfg.Log.Warn("the name of the chores' owner stays", "database", d, "err", err) // the next owner writes its own
+	}
+	return nil
+}
+
+// stepGrace is how long a step under way may go on when its database is to be
+// let go of: a step can be repeated, and the next owner waits.
+const stepGrace = 500 * time.Millisecond
+
+// end stops the loop of a database and waits for it.
+func (c *Chores) end(ctx context.Context, d int) *loop {
+	c.mu.Lock()
+	l := c.loops[d]
+	c.loops[d] = nil
+	c.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	l.stop()
+	grace := time.NewTimer(stepGrace)
+	defer grace.Stop()
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+	case <-grace.C:
+	}
+	l.abort()
+	<-l.done
+	return l
+}
+
+// lost drops a database whose chores have another owner.
+func (c *Chores) lost(l *loop) {
+	c.mu.Lock()
+	mine := c.loops[l.d] == l
+	if mine {
+		c.loops[l.d] = nil
+	}
+	c.mu.Unlock()
+	if mine {
+		c.events.Lost(l.d)
+		c.cfg.Lost(l.d)
+	}
+}
+
+// Owned returns the databases whose chores are done here, in ascending order.
+func (c *Chores) Owned() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []int
+	for d, l := range c.loops {
+		if l != nil {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// pacer shares a budget of time between the loops.
+type pacer struct {
+	share float64
+	mu    sync.Mutex
+	free  time.Time
+}
+
+// longestPause bounds what steps that need not wait can take from those that do.
+const longestPause = 20 * time.Second
+
+// freeAt is when the next step may begin.
+func (p *pacer) freeAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.free
+}
+
+// charge notes a step that has just ended.
+func (p *pacer) charge(took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(time.Duration(float64(took) * (1/p.share - 1)))
+	if most := now.Add(longestPause); p.free.After(most) {
+		p.free = most
+	}
+}

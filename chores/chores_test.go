@@ -1,0 +1,376 @@
+package chores
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a store whose steps take time and have work as a test says.
+type fake struct {
+	mu       sync.Mutex
+	epoch    int64
+	lostAll  bool
+	began    time.Time
+	steps    []step
+	work     map[string]int // steps that are left to do
+	takes    time.Duration
+	fail     map[string]error
+	requests []task.CutRequest
+	arrived  int64
+	released []int
+	now      int // steps under way
+	most     int
+}
+
+type step struct {
+	name string
+	d    int
+	at   time.Duration
+}
+
+func newFake() *fake {
+	return &fake{work: map[string]int{}, fail: map[string]error{}, began: time.Now()}
+}
+
+// do notes a step and says whether more of it is left.
+func (f *fake) do(ctx context.Context, d int, name string) (more bool, err error) {
+	f.mu.Lock()
+	f.steps = append(f.steps, step{name, d, time.Since(f.began)})
+	if f.work[name] > 0 {
+		f.work[name]--
+	}
+	more, err = f.work[name] > 0, f.fail[name]
+	f.now++
+	f.most = max(f.most, f.now)
+	f.mu.Unlock()
+	defer func() { f.mu.Lock(); f.now--; f.mu.Unlock() }()
+	select {
+	case <-time.After(f.takes):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	return more, err
+}
+
+func (f *fake) count(name string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.steps {
+		if s.name == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fake) Acquire(_ context.Context, d int, items []task.Shard, _ task.Owner) ([]task.Ownership, error) {
+	if len(items) != 1 || items[0] != task.ChoresShard(d) {
+		return nil, fmt.Errorf("items %v of database %d", items, d)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.epoch++
+	return []task.Ownership{{Shard: items[0], Epoch: f.epoch, Nonce: 1}}, f.fail["acquire"]
+}
+
+func (f *fake) Release(_ context.Context, d int, _ []task.Ownership) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.released = append(f.released, d)
+	return nil
+}
+
+func (f *fake) Cut(ctx context.Context, req task.CutRequest) (task.Cut, error) {
+	f.mu.Lock()
+	f.requests = append(f.requests, req)
+	lost := f.lostAll || req.Own.Epoch == 0
+	f.mu.Unlock()
+	if lost {
+		return task.Cut{Lost: true}, nil
+	}
+	more, err := f.do(ctx, req.Database, req.Kind.String())
+	return task.Cut{More: more, Now: 1000, Near: 1}, err
+}
+
+func (f *fake) Demote(ctx context.Context, d int, own task.Ownership, _ int) (task.Cut, error) {
+	more, err := f.do(ctx, d, "demote")
+	return task.Cut{More: more}, err
+}
+
+func (f *fake) PurgeLocator(ctx context.Context, d int, _ task.Ownership, _ int) (int, error) {
+	_, err := f.do(ctx, d, "purge locator")
+	return 0, err
+}
+func (f *fake) Purge(ctx context.Context, d int) (bool, error)        { return f.do(ctx, d, "purge") }
+func (f *fake) FoldCounters(ctx context.Context, d int) (bool, error) { return f.do(ctx, d, "fold") }
+func (f *fake) MaintainHistory(ctx context.Context, d, _ int) error {
+	_, err := f.do(ctx, d, "history")
+	return err
+}
+
+func (f *fake) FarStats(ctx context.Context, d int) (task.FarStats, error) {
+	_, err := f.do(ctx, d, "stats")
+	return task.FarStats{ArrivedTasks: f.arrived}, err
+}
+func (f *fake) OldestSnapshot(context.Context, int) (time.Duration, error) { return 0, nil }
+
+// start runs chores over f until the test's bubble ends.
+func start(t *testing.T, f *fake, cfg Config, events Events, dbs ...int) (c *Chores, stop func()) {
+	t.Helper()
+	c, err := New(cfg, f, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	for _, d := range dbs {
+		if err := c.Acquire(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestEveryChoreIsDoneAtItsDistance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		_, stop := start(t, f, Config{}, Events{}, 3)
+		time.Sleep(time.Hour + time.Minute)
+		stop()
+		for name, want := range map[string]int{
+			"promote": 360, "recut": 12, "split": 180, "demote": 60, "merge": 12, "purge": 360, "fold": 360, "history": 1, "stats": 60, "purge locator": 12,
+		} {
+			if n := f.count(name); n < want || n > want+want/20+8 {
+				t.Errorf("%s was done %d times within an hour, want %d", name, n, want)
+			}
+		}
+		if !slices.Equal(f.released, []int{3}) {
+			t.Errorf("released %v", f.released)
+		}
+	})
+}
+
+func TestPromotionsComeFirstAndDoNotWaitForTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = time.Second
+		f.work["promote"], f.work["split"] = 100, 1000
+		_, stop := start(t, f, Config{}, Events{}, 0)
+		time.Sleep(100*time.Second + time.Millisecond)
+		if n := f.count("promote"); n < 99 || len(f.steps) > n+1 {
+			t.Errorf("%d promotions and %d other steps within 100 s", n, len(f.steps)-n)
+		}
+		stop()
+	})
+}
+
+func TestOtherStepsTakeTheirShareOfTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = time.Second
+		f.work["split"] = 1 << 30
+		_, stop := start(t, f, Config{Share: 0.25, Concurrency: 2}, Events{}, 0, 1, 2, 3)
+		time.Sleep(1000 * time.Second)
+		stop()
+		if n := len(f.steps) - f.count("promote"); n < 150 || n > 350 {
+			t.Errorf("%d steps of 1 s within 1000 s, want about 250", n)
+		}
+		if f.most > 2 {
+			t.Errorf("%d steps at once", f.most)
+		}
+	})
+}
+
+func TestNothingStarvesBesideALongChore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = 500 * time.Millisecond
+		f.work["recut"], f.work["split"] = 1<<30, 1<<30
+		_, stop := start(t, f, Config{}, Events{}, 0)
+		time.Sleep(20 * time.Minute)
+		stop()
+		for _, name := range []string{"purge", "fold", "stats", "promote"} {
+			if f.count(name) < 5 {
+				t.Errorf("%s was done %d times within 20 min", name, f.count(name))
+			}
+		}
+	})
+}
+
+func TestRecutIsDoneWithinItsPatienceAlthoughTheBudgetIsSpent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = 10 * time.Second
+		f.work["promote"] = 1 << 30
+		c, stop := start(t, f, Config{Horizon: 10 * time.Minute}, Events{}, 0)
+		l := c.loops[0]
+		l.recut.at = time.Now().Add(-20 * time.Minute)
+		c.pace.free = time.Now().Add(time.Hour)
+		if ch, _ := (&loop{c: c, list: []*chore{{name: "promote", at: time.Now().Add(time.Second)}, l.recut}}).next(time.Now()); ch != l.recut {
+			t.Errorf("next is %v", ch)
+		}
+		stop()
+	})
+}
+
+func TestLostChoresEndAndAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		told := make(chan int, 9)
+		c, stop := start(t, f, Config{Lost: func(d int) { told <- d }}, Events{}, 5)
+		time.Sleep(time.Second)
+		f.mu.Lock()
+		f.lostAll = true
+		f.mu.Unlock()
+		time.Sleep(time.Minute)
+		if len(told) != 1 || <-told != 5 || len(c.Owned()) != 0 {
+			t.Errorf("lost %d times, owned %v", len(told), c.Owned())
+		}
+		stop()
+		if len(f.released) != 0 {
+			t.Errorf("released %v, which another one owns", f.released)
+		}
+	})
+}
+
+func TestReleaseWaitsForTheStepUnderWayAndNothingIsDoneAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = time.Hour // longer than anybody waits: it is given up
+		c, stop := start(t, f, Config{StepTimeout: 2 * time.Hour}, Events{}, 0)
+		synctest.Wait()
+		began := time.Now()
+		if err := c.Release(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != stepGrace || f.now != 0 {
+			t.Errorf("it took %s, %d steps go on", took, f.now)
+		}
+		n := len(f.steps)
+		time.Sleep(time.Hour)
+		if len(f.steps) != n {
+			t.Error("steps are done after the release")
+		}
+		if err := c.Release(t.Context(), 0); err != nil {
+			t.Errorf("a second release: %v", err)
+		}
+		stop()
+		if err := c.Acquire(t.Context(), 0); !errors.Is(err, ErrStopped) {
+			t.Errorf("acquire after the end: %v", err)
+		}
+	})
+}
+
+func TestFailuresAreTriedAgainAtGrowingDistances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.fail["demote"] = errors.New("no")
+		failed := 0
+		_, stop := start(t, f, Config{}, Events{Stepped: func(_ int, _ string, _ time.Duration, err error) {
+			if err != nil {
+				failed++
+			}
+		}}, 0)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if n := f.count("demote"); n < 10 || n > 20 || failed != n {
+			t.Errorf("tried %d times, %d failures told", n, failed)
+		}
+		if f.count("promote") < 55 {
+			t.Error("other chores wait for the failing one")
+		}
+	})
+}
+
+func TestStepsAreSmallWhileTheDispatcherIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		busy := true
+		_, stop := start(t, f, Config{Busy: func() bool { return busy }}, Events{}, 0)
+		time.Sleep(time.Minute)
+		stop()
+		for _, r := range f.requests {
+			if r.MaxTasks != smallStep {
+				t.Fatalf("request = %+v", r)
+			}
+		}
+	})
+}
+
+func TestARoundOfRecutsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.work["recut"] = 3
+		_, stop := start(t, f, Config{}, Events{}, 0)
+		time.Sleep(11 * time.Minute)
+		stop()
+		var before []task.Instant
+		for _, r := range f.requests {
+			if r.Kind == task.CutRecut {
+				before = append(before, r.Before)
+			}
+		}
+		if want := []task.Instant{0, 1001, 1001, 0}; len(before) < 4 || !slices.Equal(before[:4], want) {
+			t.Errorf("bounds %v, want %v", before, want)
+		}
+	})
+}
+
+func TestRecutComesSoonerWhenMuchWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.arrived = 1 << 20
+		_, stop := start(t, f, Config{}, Events{}, 0)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if n := f.count("recut"); n < 9 {
+			t.Errorf("%d re-cuts within 10 min", n)
+		}
+	})
+}
+
+func TestHorizonOffDemotesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		_, stop := start(t, f, Config{Horizon: -1}, Events{}, 0)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if f.count("demote") != 0 || f.count("promote") == 0 {
+			t.Errorf("%d demotions, %d promotions", f.count("demote"), f.count("promote"))
+		}
+	})
+}
+
+func TestConfigNamesEveryFault(t *testing.T) {
+	err := Config{Share: 2, Concurrency: 99, HistoryDays: -1, PurgeEvery: -1}.Validate()
+	for _, name := range []string{"Share", "Concurrency", "HistoryDays", "PurgeEvery"} {
+		if err == nil || !slices.ContainsFunc(splitLines(err), func(l string) bool { return len(l) > len(name) && l[:len(name)] == name }) {
+			t.Errorf("%s is missing in %v", name, err)
+		}
+	}
+}
+
+func splitLines(err error) (out []string) {
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+		out = append(out, e.Error())
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package chores
+
+import (
+	"context"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// loop does the chores of one database, one step at a time.
+type loop struct {
+	c    *Chores
+	d    int
+	own  task.Ownership
+	list []*chore
+	// stopping ends the loop after the step under way, ctx gives that up as well.
+	stopping chan struct{}
+	ctx      context.Context
+	abort    context.CancelFunc
+	done     chan struct{}
+
+	recut *chore
+	// round is when the round of re-cuts began, by the database's clock: what came
+	// later waits for the next. 0: none is under way.
+	round task.Instant
+}
+
+// chore is something to do again and again.
+type chore struct {
+	name  string
+	every time.Duration
+	// step does a bounded part. It returns whether more of it is to be done at once.
+	step func(ctx context.Context) (more bool, err error)
+	// patience is how long it may wait for the budget after it has become due. 0:
+	// it does not wait.
+	patience time.Duration
+
+	at       time.Time // when it is due, or has become so
+	last     time.Time // when it was last done
+	failures int
+}
+
+// forever is patience without end.
+const forever = 1000 * time.Hour
+
+func newLoop(c *Chores, d int, own task.Ownership) *loop {
+	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{})}
+	l.ctx, l.abort = context.WithCancel(context.Background())
+	cfg := &c.cfg
+	l.recut = &chore{name: task.CutRecut.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
+	l.list = []*chore{
+		{name: task.CutPromote.String(), every: cfg.promoteEvery(), step: l.cutStep(task.CutPromote)},
+		l.recut,
+		{name: task.CutSplit.String(), every: cfg.promoteEvery() * 2, step: l.cutStep(task.CutSplit), patience: forever},
+		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, patience: forever},
+		{name: "purge", every: cfg.PurgeEvery, step: func(ctx context.Context) (bool, error) { return c.store.Purge(ctx, d) }, patience: time.Minute},
+		{name: "fold", every: cfg.PurgeEvery, step: func(ctx context.Context) (bool, error) { return c.store.FoldCounters(ctx, d) }, patience: time.Minute},
+		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
+		{name: task.CutMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CutMerge), patience: forever},
+		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
+		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},
+	}
+	now := time.Now()
+	for i, ch := range l.list {
+		// Not all at once, and those of 16 databases not in step.
+		ch.at = now.Add(time.Duration(float64(min(ch.every, 10*time.Second)) * float64((i*5+d)%task.Databases) / task.Databases))
+	}
+	l.list[0].at = now
+	return l
+}
+
+func (l *loop) stop() { close(l.stopping) }
+
+func (l *loop) run() {
+	defer close(l.done)
+	defer l.abort()
+	for {
+		next, at := l.next(time.Now())
+		if !l.sleep(time.Until(at)) {
+			return
+		}
+		if next == nil {
+			continue
+		}
+		if !l.place() {
+			return
+		}
+		lost := l.do(next)
+		<-l.c.places
+		if lost {
+			l.c.lost(l)
+			return
+		}
+	}
+}
+
+// next picks the chore that goes next: a promotion, else, in turn, what has lost
+// its patience, else the first in the list that is due and may begin. nil: none may
+// before at.
+func (l *loop) next(now time.Time) (*chore, time.Time) {
+	free := l.c.pace.freeAt()
+	earliest := now.Add(time.Hour)
+	var first, angry *chore
+	for _, ch := range l.list {
+		limit := ch.at.Add(ch.patience)
+		at := ch.at
+		if at.Before(free) {
+			at = earlier(free, limit)
+		}
+		earliest = earlier(earliest, at)
+		if at.After(now) {
+			continue
+		}
+		if first == nil {
+			first = ch
+		}
+		if ch.patience > 0 && !limit.After(now) && (angry == nil || ch.last.Before(angry.last)) {
+			angry = ch
+		}
+	}
+	switch {
+	case first == nil:
+		return nil, earliest
+	case angry != nil && first.patience > 0:
+		return angry, now
+	}
+	return first, now
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// sleep returns false when the loop has to end.
+func (l *loop) sleep(d time.Duration) bool {
+	if d <= 0 {
+		select {
+		case <-l.stopping:
+			return false
+		default:
+			return true
+		}
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-l.stopping:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// place waits for one of the places of the process.
+func (l *loop) place() bool {
+	select {
+	case l.c.places <- struct{}{}:
+		return true
+	case <-l.stopping:
+		return false
+	}
+}
+
+// longestBackoff is the longest pause after failures in a row.
+const longestBackoff = time.Minute
+
+// do does one step. It returns true when the ownership is gone.
+func (l *loop) do(ch *chore) (lost bool) {
+	ctx, cancel := context.WithTimeout(l.ctx, l.c.cfg.StepTimeout)
+	defer cancel()
+	began := time.Now()
+	more, err := ch.step(ctx)
+	ch.last = time.Now()
+	took := ch.last.Sub(began)
+	l.c.pace.charge(took)
+	if err == errLost {
+		return true
+	}
+	if l.ctx.Err() == nil {
+		l.c.events.Stepped(l.d, ch.name, took, err)
+	}
+	switch {
+	case err != nil:
+		pause := min(time.Second<<min(ch.failures, 10), longestBackoff)
+		ch.failures++
+		ch.at = time.Now().Add(pause)
+		if l.ctx.Err() == nil {
+			l.c.cfg.Log.Warn("a chore failed; trying again", "database", l.d, "step", ch.name, "err", err)
+		}
+	case more:
+		ch.failures = 0 // and due since it was: its patience counts on
+	default:
+		ch.failures, ch.at = 0, time.Now().Add(ch.every)
+	}
+	return false
+}

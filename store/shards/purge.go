@@ -1,0 +1,34 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// purgeAtOnce is about how many rows of each table one purge removes.
+const purgeAtOnce = 5000
+
+// Purge removes expired keys and finished tasks of database d, a bounded number,
+// and returns whether there may be more. Several may do it at once.
+func (s *Store) Purge(ctx context.Context, d int) (more bool, err error) {
+	for _, step := range []string{"KeyPurge", "DonePurge"} {
+		var n int
+		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&n); err != nil {
+			return false, fmt.Errorf("purge: %w", err)
+		}
+		more = more || n > purgeAtOnce
+	}
+	return more, nil
+}
+
+// OldestSnapshot returns the age of the oldest snapshot that anybody holds on the
+// server of database d: vacuum removes nothing that is younger. Sessions of other
+// users show only to those who may read all statistics.
+func (s *Store) OldestSnapshot(ctx context.Context, d int) (time.Duration, error) {
+	var ms int64
+	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("OldestSnapshot"), 0).Scan(&ms); err != nil {
+		return 0, fmt.Errorf("look for old snapshots: %w", err)
+	}
+	return millis(ms), nil
+}
