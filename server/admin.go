@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -36,13 +38,61 @@ func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTe
 	return tenantReply(created), nil
 }
 
+func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTenantRequest) (*perceptorv1.Tenant, error) {
+	change, faults := tenantChange(r)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	updated, err := s.store.UpdateTenant(ctx, r.Name, change)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "tenant updated", "tenant", updated.Name, "token", identityOf(ctx).TokenID)
+	return tenantReply(updated), nil
+}
+
+func tenantChange(r *perceptorv1.UpdateTenantRequest) (c TenantChange, faults []task.Fault) {
+	check := &reader{}
+	check.tenantName("name", r.Name)
+	if r.Tenant == nil {
+		return c, append(check.faults, faultf("tenant", "is missing"))
+	}
+	t, faults := tenantSettings(r.Tenant)
+	faults = append(check.faults, under("tenant", faults)...)
+	if len(r.UpdateMask.GetPaths()) == 0 {
+		return c, append(faults, faultf("update_mask", "is missing: nothing would be changed"))
+	}
+	for i, path := range r.UpdateMask.GetPaths() {
+		switch path {
+		case "max_params_bytes":
+			c.ParamsBytes = &t.ParamsBytes
+		case "default_retention":
+			c.Retention = &t.Retention
+		case "history":
+			c.History = &t.History
+		default:
+			faults = append(faults, faultf(fmt.Sprintf("update_mask.paths[%d]", i),
+				"%.40q is not one of max_params_bytes, default_retention, history", path))
+		}
+	}
+	return c, faults
+}
+
 func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	if t == nil {
 		return Tenant{}, []task.Fault{faultf("tenant", "is missing")}
 	}
 	r := &reader{}
-	tenant := Tenant{Name: t.Name, ParamsBytes: int(t.MaxParamsBytes), Retention: task.DefaultRetention}
 	r.tenantName("name", t.Name)
+	tenant, faults := tenantSettings(t)
+	tenant.Name = t.Name
+	return tenant, under("tenant", append(r.faults, faults...))
+}
+
+// tenantSettings reads what an operator may set, with defaults.
+func tenantSettings(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
+	r := &reader{}
+	tenant := Tenant{ParamsBytes: int(t.MaxParamsBytes), Retention: task.DefaultRetention, History: task.HistoryLevel(t.History)}
 	switch {
 	case t.MaxParamsBytes < 0 || t.MaxParamsBytes > task.MaxParamsBytes:
 		r.fault("max_params_bytes", "%d is not between 1 and %d", t.MaxParamsBytes, task.MaxParamsBytes)
@@ -52,7 +102,12 @@ func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	if t.DefaultRetention != nil {
 		tenant.Retention = r.duration("default_retention", t.DefaultRetention, 0, task.MaxRetention)
 	}
-	return tenant, under("tenant", r.faults)
+	if t.History == 0 {
+		tenant.History = task.HistoryFailures
+	} else if !slices.Contains(task.HistoryLevels, tenant.History) {
+		r.fault("history", "%d is not one of FAILURES, ALL, NONE", int32(t.History))
+	}
+	return tenant, r.faults
 }
 
 // tenantName checks a tenant's name.
@@ -189,6 +244,7 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		Name:             t.Name,
 		MaxParamsBytes:   int32(t.ParamsBytes),
 		DefaultRetention: durationpb.New(t.Retention),
+		History:          perceptorv1.Tenant_History(t.History),
 		Topic:            t.Topic,
 		CreateTime:       timestamp(t.CreatedAt),
 	}

@@ -26,6 +26,11 @@ type Tasks interface {
 	// [task.FailedPrecondition].
 	Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
+	// Counts returns the exact counts of a tenant's tasks by type.
+	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
+	// History returns up to limit events of a task after a cursor, newest first;
+	// none of an unknown task.
+	History(ctx context.Context, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error)
 }
 
 // Runs takes what listeners say about runs. Every method answers each entry, in
@@ -50,6 +55,8 @@ type Admin interface {
 	// Tenants returns up to limit tenants whose name is after the given one, by
 	// name.
 	Tenants(ctx context.Context, after string, limit int) ([]Tenant, error)
+	// UpdateTenant changes settings of a tenant and returns it, or [task.NotFound].
+	UpdateTenant(ctx context.Context, name string, c TenantChange) (Tenant, error)
 	// CreateToken stores a token and returns it with its secret. ID and
 	// CreatedAt are the store's to fill in. [task.NotFound]: no such tenant;
 	// [task.InvalidArgument]: the expiry has passed.
@@ -93,8 +100,17 @@ type Tenant struct {
 	ParamsBytes int
 	// Retention is for tasks that do not say their own.
 	Retention time.Duration
+	// History says what of the history of runs is written down.
+	History   task.HistoryLevel
 	Topic     string
 	CreatedAt task.Instant
+}
+
+// TenantChange has the new values of a tenant's settings; nil: as it was.
+type TenantChange struct {
+	ParamsBytes *int
+	Retention   *time.Duration
+	History     *task.HistoryLevel
 }
 
 // Token is a credential without its secret.

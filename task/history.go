@@ -88,6 +88,9 @@ type HistoryCursor struct {
 	Event   Event
 }
 
+// NewestEvent is the cursor before the newest event.
+var NewestEvent = HistoryCursor{At: Never}
+
 // Cursor returns the event's place.
 func (e *RunEvent) Cursor() HistoryCursor {
 	return HistoryCursor{At: e.At, Seq: e.Seq, Attempt: e.Attempt, Event: e.Event}

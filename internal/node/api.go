@@ -48,6 +48,7 @@ type API struct {
 	cluster   *store.Cluster
 	shards    *shards.Store
 	control   *control.Store
+	levels    *levels
 	topics    *delivery.Topics
 	publisher *delivery.Publisher // only asked whether Kafka answers
 	hinter    *dispatch.Hinter
@@ -86,7 +87,8 @@ func (a *API) join(ctx context.Context) (err error) {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
 		hint = a.hinter.Hint
 	}
-	a.shards = shards.New(a.cluster, shards.Config{Horizon: c.Far.Within(), Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
+	a.levels = newLevels(a.control, a.o.Log)
+	a.shards = shards.New(a.cluster, shards.Config{Horizon: c.Far.Within(), History: a.levels.of, Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
 		}
@@ -155,7 +157,7 @@ func (a *API) Checks() []telemetry.Check {
 // grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	behind := []Part{a.shards.Run, a.control.Run}
+	behind := []Part{a.shards.Run, a.control.Run, a.levels.run}
 	if a.hinter != nil {
 		behind = append(behind, a.hinter.Run)
 	}

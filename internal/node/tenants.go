@@ -37,8 +37,15 @@ func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.
 			Code: task.Unavailable, Err: err, Message: "the tenant was not created: its Kafka topic could not be made; try again",
 		}
 	}
-	created, err := t.store.CreateTenant(ctx, control.Tenant{Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention})
+	created, err := t.store.CreateTenant(ctx, control.Tenant{
+		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History,
+	})
 	return t.tenant(created), err
+}
+
+func (t *tenants) UpdateTenant(ctx context.Context, name string, c server.TenantChange) (server.Tenant, error) {
+	updated, err := t.store.UpdateTenant(ctx, name, control.TenantChange(c))
+	return t.tenant(updated), err
 }
 
 func (t *tenants) Tenant(ctx context.Context, name string) (server.Tenant, error) {
@@ -90,7 +97,7 @@ func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Ident
 
 func (t *tenants) tenant(c control.Tenant) server.Tenant {
 	return server.Tenant{
-		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention,
+		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention, History: c.History,
 		Topic: t.topics.Name(c.Name), CreatedAt: c.CreatedAt,
 	}
 }

@@ -8,6 +8,9 @@ CREATE TABLE tenant (
   max_params_bytes  int4 NOT NULL,
   default_retention_ms int8 NOT NULL,
   created_at        int8 NOT NULL,
+  history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
+  version           int4 NOT NULL,    -- of the settings: the highest counts
+  CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),
   CONSTRAINT tenant_name_key UNIQUE (name),
   CONSTRAINT tenant_name CHECK (name ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),

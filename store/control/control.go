@@ -50,7 +50,18 @@ type Tenant struct {
 	ParamsBytes int
 	// Retention is for tasks that do not say their own.
 	Retention time.Duration
+	// History says what of the history of runs is written down.
+	History   task.HistoryLevel
 	CreatedAt task.Instant
+	// Version numbers the changes of the settings, from 1.
+	Version int32
+}
+
+// TenantChange has the new values of a tenant's settings; nil: as it was.
+type TenantChange struct {
+	ParamsBytes *int
+	Retention   *time.Duration
+	History     *task.HistoryLevel
 }
 
 // Token is a credential without its secret.

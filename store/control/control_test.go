@@ -411,6 +411,45 @@ func TestADatabaseThatWasAwayIsAskedLast(t *testing.T) {
 	}
 }
 
+func TestSettingsOfATenantChangeEverywhere(t *testing.T) {
+	s, cluster := setup(t)
+	made := tenant(t, s, "a")
+	if made.History != task.HistoryFailures || made.Version != 1 {
+		t.Fatalf("made %+v", made)
+	}
+	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
+	all, params := task.HistoryAll, 7
+	got, err := s.UpdateTenant(t.Context(), "a", TenantChange{History: &all, ParamsBytes: &params})
+	if err != nil || got.History != all || got.ParamsBytes != 7 || got.Retention != made.Retention || got.Version != 2 || got.ID != made.ID {
+		t.Fatalf("changed %+v, %v", got, err)
+	}
+	if n := count(t, cluster, "tenant WHERE history = 2 AND max_params_bytes = 7 AND version = 2"); n != everywhere(1) {
+		t.Errorf("changed by database: %v", n)
+	}
+	if who, err := s.Authenticate(t.Context(), secret); err != nil || who.Tenant != got {
+		t.Errorf("authenticated %+v, %v; want %+v", who.Tenant, err, got)
+	}
+	levels, err := s.HistoryLevels(t.Context())
+	if err != nil || len(levels) != 1 || levels[made.ID] != all {
+		t.Errorf("levels = %v, %v", levels, err)
+	}
+	_, err = s.UpdateTenant(t.Context(), "b", TenantChange{History: &all})
+	wantCode(t, err, task.NotFound)
+}
+
+func TestSyncBringsTheNewestSettingsEverywhere(t *testing.T) {
+	s, cluster := setup(t)
+	tenant(t, s, "a")
+	in(t, cluster, 3, "UPDATE tenant SET history = 3, version = 5")
+	in(t, cluster, 4, "UPDATE tenant SET history = 2, version = 4")
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, cluster, "tenant WHERE history = 3 AND version = 5"); n != everywhere(1) {
+		t.Errorf("newest settings by database: %v", n)
+	}
+}
+
 func TestRunReturnsNilWhenItIsCancelled(t *testing.T) {
 	s, _ := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())

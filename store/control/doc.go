@@ -10,10 +10,10 @@
 // be completed: [Store.Sync] copies what any reachable database has into those
 // that lack it. taskd runs it at its start and every 30 s ([Store.Run]).
 //
-// Rows only ever gain: a tenant is inserted once and stays, a token is inserted
-// once and may then get a revoked_at, of which the earliest wins. So copies may
-// arrive late, twice and in any order, and the union of all databases is always
-// right.
+// Rows only ever gain: a tenant is inserted once and stays, and of two versions
+// of its settings the higher one wins; a token is inserted once and may then get
+// a revoked_at, of which the earliest wins. So copies may arrive late, twice and
+// in any order, and the union of all databases is always right.
 //
 // # Reading
 //

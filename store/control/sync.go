@@ -160,6 +160,8 @@ func (u *union) addTenants(d int, page []Tenant) {
 		if other, ok := u.tenants[t.ID]; ok && other.Name != t.Name {
 			u.conflict = errors.Join(u.conflict, fmt.Errorf("tenant %d is %q in database %d and %q in another", t.ID, t.Name, d, other.Name))
 			continue
+		} else if ok && other.Version > t.Version {
+			continue
 		}
 		u.tenants[t.ID] = t
 	}

@@ -205,8 +205,10 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 	var name *string
 	var params *int
 	var retention, created *int64
+	var history *int16
+	var version *int32
 	err = pool.QueryRow(ctx, statements.Get("Authenticate"), id).
-		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created)
+		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created, &history, &version)
 	if err != nil || who.Scope != TenantScope {
 		return who, hash, good, err
 	}
@@ -217,6 +219,7 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 	who.Tenant = Tenant{
 		ID: *tenantID, Name: *name, ParamsBytes: *params,
 		Retention: time.Duration(*retention) * time.Millisecond, CreatedAt: task.Instant(*created),
+		History: task.HistoryLevel(*history), Version: *version,
 	}
 	return who, hash, good, nil
 }

@@ -127,9 +127,6 @@ func (e *events) queue(b *pgx.Batch, now task.Instant) {
 	}
 }
 
-// NewestEvent is the cursor before the newest event.
-var NewestEvent = task.HistoryCursor{At: task.Never}
-
 // History returns up to limit events of a tenant's task that come after a
 // cursor, newest first. It outlives the task; of an unknown task it is empty.
 func (s *Store) History(ctx context.Context, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {

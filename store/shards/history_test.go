@@ -20,7 +20,7 @@ func (b *bundle) events(ids ...task.ID) []string {
 	b.t.Helper()
 	var out []string
 	for _, id := range ids {
-		list, err := b.Store.History(context.Background(), b.tenant, id, NewestEvent, 1000)
+		list, err := b.Store.History(context.Background(), b.tenant, id, task.NewestEvent, 1000)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestHistoryKnowsWhenARunWasScheduled(t *testing.T) {
 		b.advance(time.Minute)
 	}
 	b.report(failure(id, 2, 1, 7)) // run 2 is a bit behind the newest
-	list, err := b.History(t.Context(), b.tenant, id, NewestEvent, 10)
+	list, err := b.History(t.Context(), b.tenant, id, task.NewestEvent, 10)
 	if err != nil || len(list) != 1 || list[0].ScheduledAt != begin.Add(time.Minute) || list[0].At != b.now {
 		t.Fatalf("history = %+v, %v", list, err)
 	}
@@ -140,12 +140,12 @@ func TestHistoryComesInPagesNewestFirst(t *testing.T) {
 		b.claim(task.RangeForm)
 		b.advance(3 * time.Minute) // two instants are skipped each time, at the same moment
 	}
-	all, err := b.History(t.Context(), b.tenant, id, NewestEvent, 100)
+	all, err := b.History(t.Context(), b.tenant, id, task.NewestEvent, 100)
 	if err != nil || len(all) != 9 {
 		t.Fatalf("%d events, %v", len(all), err)
 	}
 	var paged []task.RunEvent
-	for at := NewestEvent; ; at = paged[len(paged)-1].Cursor() {
+	for at := task.NewestEvent; ; at = paged[len(paged)-1].Cursor() {
 		page, err := b.History(t.Context(), b.tenant, id, at, 2)
 		if err != nil {
 			t.Fatal(err)
@@ -164,7 +164,7 @@ func TestHistoryOfAnotherTenantIsEmpty(t *testing.T) {
 	b := setup(t, withHistory(task.HistoryAll))
 	id := b.add(b.spec(task.OneShot))[0]
 	b.claim(task.RangeForm)
-	if list, err := b.History(t.Context(), b.tenant+1, id, NewestEvent, 10); err != nil || len(list) != 0 {
+	if list, err := b.History(t.Context(), b.tenant+1, id, task.NewestEvent, 10); err != nil || len(list) != 0 {
 		t.Fatalf("another tenant sees %+v, %v", list, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -23,6 +24,63 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// What of the history of runs is written down.
+type Tenant_History int32
+
+const (
+	// FAILURES.
+	Tenant_HISTORY_UNSPECIFIED Tenant_History = 0
+	// What went other than planned: all events but CLAIMED and SUCCEEDED.
+	Tenant_FAILURES Tenant_History = 1
+	// All events. Costs a row for each.
+	Tenant_ALL Tenant_History = 2
+	// Nothing.
+	Tenant_NONE Tenant_History = 3
+)
+
+// Enum value maps for Tenant_History.
+var (
+	Tenant_History_name = map[int32]string{
+		0: "HISTORY_UNSPECIFIED",
+		1: "FAILURES",
+		2: "ALL",
+		3: "NONE",
+	}
+	Tenant_History_value = map[string]int32{
+		"HISTORY_UNSPECIFIED": 0,
+		"FAILURES":            1,
+		"ALL":                 2,
+		"NONE":                3,
+	}
+)
+
+func (x Tenant_History) Enum() *Tenant_History {
+	p := new(Tenant_History)
+	*p = x
+	return p
+}
+
+func (x Tenant_History) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Tenant_History) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_admin_service_proto_enumTypes[0].Descriptor()
+}
+
+func (Tenant_History) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_admin_service_proto_enumTypes[0]
+}
+
+func (x Tenant_History) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Tenant_History.Descriptor instead.
+func (Tenant_History) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{0, 0}
+}
 
 // What a token may be used for.
 type Token_Scope int32
@@ -61,11 +119,11 @@ func (x Token_Scope) String() string {
 }
 
 func (Token_Scope) Descriptor() protoreflect.EnumDescriptor {
-	return file_perceptor_v1_admin_service_proto_enumTypes[0].Descriptor()
+	return file_perceptor_v1_admin_service_proto_enumTypes[1].Descriptor()
 }
 
 func (Token_Scope) Type() protoreflect.EnumType {
-	return &file_perceptor_v1_admin_service_proto_enumTypes[0]
+	return &file_perceptor_v1_admin_service_proto_enumTypes[1]
 }
 
 func (x Token_Scope) Number() protoreflect.EnumNumber {
@@ -91,7 +149,9 @@ type Tenant struct {
 	// The Kafka topic of the tenant's runs.
 	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
 	// When the tenant was created.
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// What of the history of runs is written down. Default: FAILURES.
+	History       Tenant_History `protobuf:"varint,6,opt,name=history,proto3,enum=perceptor.v1.Tenant_History" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -159,6 +219,13 @@ func (x *Tenant) GetCreateTime() *timestamppb.Timestamp {
 		return x.CreateTime
 	}
 	return nil
+}
+
+func (x *Tenant) GetHistory() Tenant_History {
+	if x != nil {
+		return x.History
+	}
+	return Tenant_HISTORY_UNSPECIFIED
 }
 
 // A credential. Only a hash of its secret is stored.
@@ -353,6 +420,71 @@ func (x *GetTenantRequest) GetName() string {
 	return ""
 }
 
+// Request of UpdateTenant.
+type UpdateTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The new values of what update_mask names; one that is not set stands for its
+	// default. Other fields, and the name, are ignored.
+	Tenant *Tenant `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// What to change: max_params_bytes, default_retention, history.
+	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateTenantRequest) Reset() {
+	*x = UpdateTenantRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTenantRequest) ProtoMessage() {}
+
+func (x *UpdateTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTenantRequest.ProtoReflect.Descriptor instead.
+func (*UpdateTenantRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UpdateTenantRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateTenantRequest) GetTenant() *Tenant {
+	if x != nil {
+		return x.Tenant
+	}
+	return nil
+}
+
+func (x *UpdateTenantRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
 // Request of ListTenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +498,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +510,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +523,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{4}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -421,7 +553,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +565,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +578,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -474,7 +606,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +618,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +631,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -522,7 +654,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +666,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +679,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -579,7 +711,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +723,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +736,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTokensRequest) GetTenant() string {
@@ -641,7 +773,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +785,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +798,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -694,7 +826,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +838,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +851,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -733,14 +865,20 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x01\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x02\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
 	"\x11default_retention\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x10defaultRetention\x12\x19\n" +
 	"\x05topic\x18\x04 \x01(\tB\x03\xe0A\x03R\x05topic\x12@\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"createTime\"\x93\x03\n" +
+	"createTime\x12;\n" +
+	"\ahistory\x18\x06 \x01(\x0e2\x1c.perceptor.v1.Tenant.HistoryB\x03\xe0A\x01R\ahistory\"C\n" +
+	"\aHistory\x12\x17\n" +
+	"\x13HISTORY_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bFAILURES\x10\x01\x12\a\n" +
+	"\x03ALL\x10\x02\x12\b\n" +
+	"\x04NONE\x10\x03\"\x93\x03\n" +
 	"\x05Token\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x03R\x02id\x124\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x19.perceptor.v1.Token.ScopeB\x03\xe0A\x02R\x05scope\x12\x1b\n" +
@@ -760,7 +898,12 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x13CreateTenantRequest\x121\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x14.perceptor.v1.TenantB\x03\xe0A\x02R\x06tenant\"+\n" +
 	"\x10GetTenantRequest\x12\x17\n" +
-	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\"Z\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\"\xa3\x01\n" +
+	"\x13UpdateTenantRequest\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x121\n" +
+	"\x06tenant\x18\x02 \x01(\v2\x14.perceptor.v1.TenantB\x03\xe0A\x02R\x06tenant\x12@\n" +
+	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x02R\n" +
+	"updateMask\"Z\n" +
 	"\x12ListTenantsRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -782,11 +925,12 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.perceptor.v1.TokenR\x06tokens\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\")\n" +
 	"\x12RevokeTokenRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\x99\x05\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\x8e\x06\n" +
 	"\fAdminService\x12j\n" +
 	"\fCreateTenant\x12!.perceptor.v1.CreateTenantRequest\x1a\x14.perceptor.v1.Tenant\"!\x82\xd3\xe4\x93\x02\x1b:\x06tenant\"\x11/v1/admin/tenants\x12c\n" +
 	"\tGetTenant\x12\x1e.perceptor.v1.GetTenantRequest\x1a\x14.perceptor.v1.Tenant\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/tenants/{name}\x12m\n" +
-	"\vListTenants\x12 .perceptor.v1.ListTenantsRequest\x1a!.perceptor.v1.ListTenantsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/admin/tenants\x12o\n" +
+	"\vListTenants\x12 .perceptor.v1.ListTenantsRequest\x1a!.perceptor.v1.ListTenantsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/admin/tenants\x12s\n" +
+	"\fUpdateTenant\x12!.perceptor.v1.UpdateTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:update\x12o\n" +
 	"\vCreateToken\x12 .perceptor.v1.CreateTokenRequest\x1a!.perceptor.v1.CreateTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/admin/tokens\x12i\n" +
 	"\n" +
 	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12m\n" +
@@ -804,53 +948,61 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_admin_service_proto_rawDescData
 }
 
-var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
-	(Token_Scope)(0),              // 0: perceptor.v1.Token.Scope
-	(*Tenant)(nil),                // 1: perceptor.v1.Tenant
-	(*Token)(nil),                 // 2: perceptor.v1.Token
-	(*CreateTenantRequest)(nil),   // 3: perceptor.v1.CreateTenantRequest
-	(*GetTenantRequest)(nil),      // 4: perceptor.v1.GetTenantRequest
-	(*ListTenantsRequest)(nil),    // 5: perceptor.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 6: perceptor.v1.ListTenantsResponse
-	(*CreateTokenRequest)(nil),    // 7: perceptor.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 8: perceptor.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 9: perceptor.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 10: perceptor.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 11: perceptor.v1.RevokeTokenRequest
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(Tenant_History)(0),           // 0: perceptor.v1.Tenant.History
+	(Token_Scope)(0),              // 1: perceptor.v1.Token.Scope
+	(*Tenant)(nil),                // 2: perceptor.v1.Tenant
+	(*Token)(nil),                 // 3: perceptor.v1.Token
+	(*CreateTenantRequest)(nil),   // 4: perceptor.v1.CreateTenantRequest
+	(*GetTenantRequest)(nil),      // 5: perceptor.v1.GetTenantRequest
+	(*UpdateTenantRequest)(nil),   // 6: perceptor.v1.UpdateTenantRequest
+	(*ListTenantsRequest)(nil),    // 7: perceptor.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),   // 8: perceptor.v1.ListTenantsResponse
+	(*CreateTokenRequest)(nil),    // 9: perceptor.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 10: perceptor.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 11: perceptor.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 12: perceptor.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),    // 13: perceptor.v1.RevokeTokenRequest
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil), // 16: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	12, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	13, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
-	0,  // 2: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	13, // 3: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 4: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	13, // 5: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	1,  // 7: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	2,  // 8: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	2,  // 9: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	2,  // 10: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	3,  // 11: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	4,  // 12: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	5,  // 13: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	7,  // 14: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	9,  // 15: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	11, // 16: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	1,  // 17: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	1,  // 18: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	6,  // 19: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	8,  // 20: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	10, // 21: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	2,  // 22: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	15, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
+	1,  // 3: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
+	15, // 4: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	15, // 5: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	15, // 6: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	2,  // 7: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	2,  // 8: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	16, // 9: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	2,  // 10: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	3,  // 11: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	3,  // 12: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 13: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	4,  // 14: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	5,  // 15: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	7,  // 16: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	6,  // 17: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	9,  // 18: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	11, // 19: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	13, // 20: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 21: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 22: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	8,  // 23: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 24: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	10, // 25: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	12, // 26: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	3,  // 27: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -863,8 +1015,8 @@ func file_perceptor_v1_admin_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   11,
+			NumEnums:      2,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	AdminService_CreateTenant_FullMethodName = "/perceptor.v1.AdminService/CreateTenant"
 	AdminService_GetTenant_FullMethodName    = "/perceptor.v1.AdminService/GetTenant"
 	AdminService_ListTenants_FullMethodName  = "/perceptor.v1.AdminService/ListTenants"
+	AdminService_UpdateTenant_FullMethodName = "/perceptor.v1.AdminService/UpdateTenant"
 	AdminService_CreateToken_FullMethodName  = "/perceptor.v1.AdminService/CreateToken"
 	AdminService_ListTokens_FullMethodName   = "/perceptor.v1.AdminService/ListTokens"
 	AdminService_RevokeToken_FullMethodName  = "/perceptor.v1.AdminService/RevokeToken"
@@ -39,6 +40,8 @@ type AdminServiceClient interface {
 	GetTenant(ctx context.Context, in *GetTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
 	// Lists tenants by name.
 	ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error)
+	// Changes settings of a tenant. They hold everywhere at most 5 s later.
+	UpdateTenant(ctx context.Context, in *UpdateTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -79,6 +82,16 @@ func (c *adminServiceClient) ListTenants(ctx context.Context, in *ListTenantsReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTenantsResponse)
 	err := c.cc.Invoke(ctx, AdminService_ListTenants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) UpdateTenant(ctx context.Context, in *UpdateTenantRequest, opts ...grpc.CallOption) (*Tenant, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Tenant)
+	err := c.cc.Invoke(ctx, AdminService_UpdateTenant_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +140,8 @@ type AdminServiceServer interface {
 	GetTenant(context.Context, *GetTenantRequest) (*Tenant, error)
 	// Lists tenants by name.
 	ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error)
+	// Changes settings of a tenant. They hold everywhere at most 5 s later.
+	UpdateTenant(context.Context, *UpdateTenantRequest) (*Tenant, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -151,6 +166,9 @@ func (UnimplementedAdminServiceServer) GetTenant(context.Context, *GetTenantRequ
 }
 func (UnimplementedAdminServiceServer) ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTenants not implemented")
+}
+func (UnimplementedAdminServiceServer) UpdateTenant(context.Context, *UpdateTenantRequest) (*Tenant, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateTenant not implemented")
 }
 func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
@@ -236,6 +254,24 @@ func _AdminService_ListTenants_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_UpdateTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).UpdateTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_UpdateTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).UpdateTenant(ctx, req.(*UpdateTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateTokenRequest)
 	if err := dec(in); err != nil {
@@ -308,6 +344,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTenants",
 			Handler:    _AdminService_ListTenants_Handler,
+		},
+		{
+			MethodName: "UpdateTenant",
+			Handler:    _AdminService_UpdateTenant_Handler,
 		},
 		{
 			MethodName: "CreateToken",

@@ -11,6 +11,7 @@ import (
 	status "google.golang.org/genproto/googleapis/rpc/status"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -22,6 +23,79 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// What happens to runs.
+type RunEvent_Type int32
+
+const (
+	// Never returned.
+	RunEvent_TYPE_UNSPECIFIED RunEvent_Type = 0
+	// The first delivery was claimed.
+	RunEvent_CLAIMED RunEvent_Type = 1
+	// A further delivery was claimed: a retry, or after silence.
+	RunEvent_REDELIVERY RunEvent_Type = 2
+	// SUCCESS or stop was accepted.
+	RunEvent_SUCCEEDED RunEvent_Type = 3
+	// The FAIL of an attempt was accepted.
+	RunEvent_FAILED RunEvent_Type = 4
+	// The run was given up.
+	RunEvent_DEAD RunEvent_Type = 5
+	// Instants after the run's had passed when it was claimed, and do not fire.
+	RunEvent_SKIPPED RunEvent_Type = 6
+	// A listener gave the run back.
+	RunEvent_HANDED_BACK RunEvent_Type = 7
+)
+
+// Enum value maps for RunEvent_Type.
+var (
+	RunEvent_Type_name = map[int32]string{
+		0: "TYPE_UNSPECIFIED",
+		1: "CLAIMED",
+		2: "REDELIVERY",
+		3: "SUCCEEDED",
+		4: "FAILED",
+		5: "DEAD",
+		6: "SKIPPED",
+		7: "HANDED_BACK",
+	}
+	RunEvent_Type_value = map[string]int32{
+		"TYPE_UNSPECIFIED": 0,
+		"CLAIMED":          1,
+		"REDELIVERY":       2,
+		"SUCCEEDED":        3,
+		"FAILED":           4,
+		"DEAD":             5,
+		"SKIPPED":          6,
+		"HANDED_BACK":      7,
+	}
+)
+
+func (x RunEvent_Type) Enum() *RunEvent_Type {
+	p := new(RunEvent_Type)
+	*p = x
+	return p
+}
+
+func (x RunEvent_Type) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunEvent_Type) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_task_service_proto_enumTypes[0].Descriptor()
+}
+
+func (RunEvent_Type) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_task_service_proto_enumTypes[0]
+}
+
+func (x RunEvent_Type) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunEvent_Type.Descriptor instead.
+func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16, 0}
+}
 
 // Request of AddTask.
 type AddTaskRequest struct {
@@ -569,6 +643,503 @@ func (x *ResumeTaskRequest) GetId() int64 {
 	return 0
 }
 
+// Request of CountTasks.
+type CountTasksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountTasksRequest) Reset() {
+	*x = CountTasksRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountTasksRequest) ProtoMessage() {}
+
+func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
+func (*CountTasksRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+}
+
+// Response of CountTasks.
+type CountTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each type of which the tenant has ever had a task.
+	Counts        []*TaskCounts `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountTasksResponse) Reset() {
+	*x = CountTasksResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountTasksResponse) ProtoMessage() {}
+
+func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
+func (*CountTasksResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CountTasksResponse) GetCounts() []*TaskCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// Numbers of the tasks of one type. added = scheduled + running + completed +
+// cancelled + failed + purged.
+type TaskCounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The type.
+	Type Task_Type `protobuf:"varint,1,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
+	// How many were ever stored.
+	Added int64 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	// How many wait for their next run.
+	Scheduled int64 `protobuf:"varint,3,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	// How many have an open run that no other may follow before it is closed.
+	Running int64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	// How many are COMPLETED and can still be looked up.
+	Completed int64 `protobuf:"varint,5,opt,name=completed,proto3" json:"completed,omitempty"`
+	// How many are CANCELLED and can still be looked up.
+	Cancelled int64 `protobuf:"varint,6,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// How many are FAILED and can still be looked up.
+	Failed int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	// How many have ended and can no longer be looked up.
+	Purged int64 `protobuf:"varint,8,opt,name=purged,proto3" json:"purged,omitempty"`
+	// How many of those were COMPLETED, CANCELLED and FAILED.
+	PurgedByState *PurgedCounts `protobuf:"bytes,9,opt,name=purged_by_state,json=purgedByState,proto3" json:"purged_by_state,omitempty"`
+	// How many runs were given up and are kept.
+	DeadRuns int64 `protobuf:"varint,10,opt,name=dead_runs,json=deadRuns,proto3" json:"dead_runs,omitempty"`
+	// How many runs were ever given up.
+	DeadRunsEver  int64 `protobuf:"varint,11,opt,name=dead_runs_ever,json=deadRunsEver,proto3" json:"dead_runs_ever,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskCounts) Reset() {
+	*x = TaskCounts{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskCounts) ProtoMessage() {}
+
+func (x *TaskCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskCounts.ProtoReflect.Descriptor instead.
+func (*TaskCounts) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TaskCounts) GetType() Task_Type {
+	if x != nil {
+		return x.Type
+	}
+	return Task_TYPE_UNSPECIFIED
+}
+
+func (x *TaskCounts) GetAdded() int64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetScheduled() int64 {
+	if x != nil {
+		return x.Scheduled
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetCompleted() int64 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetCancelled() int64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetPurged() int64 {
+	if x != nil {
+		return x.Purged
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetPurgedByState() *PurgedCounts {
+	if x != nil {
+		return x.PurgedByState
+	}
+	return nil
+}
+
+func (x *TaskCounts) GetDeadRuns() int64 {
+	if x != nil {
+		return x.DeadRuns
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetDeadRunsEver() int64 {
+	if x != nil {
+		return x.DeadRunsEver
+	}
+	return 0
+}
+
+// Numbers of finished tasks that can no longer be looked up.
+type PurgedCounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that were COMPLETED.
+	Completed int64 `protobuf:"varint,1,opt,name=completed,proto3" json:"completed,omitempty"`
+	// Those that were CANCELLED.
+	Cancelled int64 `protobuf:"varint,2,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// Those that were FAILED.
+	Failed        int64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgedCounts) Reset() {
+	*x = PurgedCounts{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgedCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgedCounts) ProtoMessage() {}
+
+func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgedCounts.ProtoReflect.Descriptor instead.
+func (*PurgedCounts) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PurgedCounts) GetCompleted() int64 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *PurgedCounts) GetCancelled() int64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *PurgedCounts) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+// Request of ListRunEvents.
+type ListRunEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The longest page wanted. 0 to 1,000. Default: 100.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; all other fields must be as they were
+	// for it. Default: the first page.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRunEventsRequest) Reset() {
+	*x = ListRunEventsRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRunEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRunEventsRequest) ProtoMessage() {}
+
+func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRunEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListRunEventsRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListRunEventsRequest) GetTaskId() int64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *ListRunEventsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRunEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// Response of ListRunEvents.
+type ListRunEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events of this page.
+	Events []*RunEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Give it as page_token for the next page. Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRunEventsResponse) Reset() {
+	*x = ListRunEventsResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRunEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRunEventsResponse) ProtoMessage() {}
+
+func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRunEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListRunEventsResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListRunEventsResponse) GetEvents() []*RunEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListRunEventsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Something that happened to a run.
+type RunEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	Type RunEvent_Type `protobuf:"varint,1,opt,name=type,proto3,enum=perceptor.v1.RunEvent_Type" json:"type,omitempty"`
+	// The number of the run within its task.
+	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	// The delivery it happened to.
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// When it happened.
+	EventTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
+	// The instant the run was meant to fire. Unset where the event of the claim
+	// alone tells it.
+	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
+	// More of it: the error of FAILED, reason and error of DEAD, the number of
+	// SKIPPED instants.
+	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunEvent) Reset() {
+	*x = RunEvent{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunEvent) ProtoMessage() {}
+
+func (x *RunEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
+func (*RunEvent) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RunEvent) GetType() RunEvent_Type {
+	if x != nil {
+		return x.Type
+	}
+	return RunEvent_TYPE_UNSPECIFIED
+}
+
+func (x *RunEvent) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *RunEvent) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RunEvent) GetEventTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EventTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetScheduledTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ScheduledTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // What became of one task of the batch.
 type AddTasksResponse_Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -585,7 +1156,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +1168,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +1231,7 @@ var File_perceptor_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"a\n" +
+	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"a\n" +
 	"\x0eAddTaskRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
@@ -696,7 +1267,55 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x10PauseTaskRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"(\n" +
 	"\x11ResumeTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id2\xba\x05\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x13\n" +
+	"\x11CountTasksRequest\"F\n" +
+	"\x12CountTasksResponse\x120\n" +
+	"\x06counts\x18\x01 \x03(\v2\x18.perceptor.v1.TaskCountsR\x06counts\"\xfa\x02\n" +
+	"\n" +
+	"TaskCounts\x12+\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x17.perceptor.v1.Task.TypeR\x04type\x12\x14\n" +
+	"\x05added\x18\x02 \x01(\x03R\x05added\x12\x1c\n" +
+	"\tscheduled\x18\x03 \x01(\x03R\tscheduled\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\x03R\arunning\x12\x1c\n" +
+	"\tcompleted\x18\x05 \x01(\x03R\tcompleted\x12\x1c\n" +
+	"\tcancelled\x18\x06 \x01(\x03R\tcancelled\x12\x16\n" +
+	"\x06failed\x18\a \x01(\x03R\x06failed\x12\x16\n" +
+	"\x06purged\x18\b \x01(\x03R\x06purged\x12B\n" +
+	"\x0fpurged_by_state\x18\t \x01(\v2\x1a.perceptor.v1.PurgedCountsR\rpurgedByState\x12\x1b\n" +
+	"\tdead_runs\x18\n" +
+	" \x01(\x03R\bdeadRuns\x12$\n" +
+	"\x0edead_runs_ever\x18\v \x01(\x03R\fdeadRunsEver\"b\n" +
+	"\fPurgedCounts\x12\x1c\n" +
+	"\tcompleted\x18\x01 \x01(\x03R\tcompleted\x12\x1c\n" +
+	"\tcancelled\x18\x02 \x01(\x03R\tcancelled\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\x03R\x06failed\"z\n" +
+	"\x14ListRunEventsRequest\x12\x1c\n" +
+	"\atask_id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x06taskId\x12 \n" +
+	"\tpage_size\x18\x02 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\x03\xe0A\x01R\tpageToken\"o\n" +
+	"\x15ListRunEventsResponse\x12.\n" +
+	"\x06events\x18\x01 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xfb\x02\n" +
+	"\bRunEvent\x12/\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x1b.perceptor.v1.RunEvent.TypeR\x04type\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x129\n" +
+	"\n" +
+	"event_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\x12A\n" +
+	"\x0escheduled_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rscheduledTime\x12\x16\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\"|\n" +
+	"\x04Type\x12\x14\n" +
+	"\x10TYPE_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aCLAIMED\x10\x01\x12\x0e\n" +
+	"\n" +
+	"REDELIVERY\x10\x02\x12\r\n" +
+	"\tSUCCEEDED\x10\x03\x12\n" +
+	"\n" +
+	"\x06FAILED\x10\x04\x12\b\n" +
+	"\x04DEAD\x10\x05\x12\v\n" +
+	"\aSKIPPED\x10\x06\x12\x0f\n" +
+	"\vHANDED_BACK\x10\a2\xa2\a\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
@@ -706,7 +1325,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"CancelTask\x12\x1f.perceptor.v1.CancelTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:cancel\x12`\n" +
 	"\tPauseTask\x12\x1e.perceptor.v1.PauseTaskRequest\x1a\x12.perceptor.v1.Task\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:pause\x12c\n" +
 	"\n" +
-	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resumeB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
+	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resume\x12h\n" +
+	"\n" +
+	"CountTasks\x12\x1f.perceptor.v1.CountTasksRequest\x1a .perceptor.v1.CountTasksResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/tasks:count\x12|\n" +
+	"\rListRunEvents\x12\".perceptor.v1.ListRunEventsRequest\x1a#.perceptor.v1.ListRunEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/tasks/{task_id}/eventsB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
 	file_perceptor_v1_task_service_proto_rawDescOnce sync.Once
@@ -720,51 +1342,72 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_task_service_proto_rawDescData
 }
 
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
-	(*AddTaskRequest)(nil),          // 0: perceptor.v1.AddTaskRequest
-	(*AddTaskResponse)(nil),         // 1: perceptor.v1.AddTaskResponse
-	(*AddTasksRequest)(nil),         // 2: perceptor.v1.AddTasksRequest
-	(*AddTasksResponse)(nil),        // 3: perceptor.v1.AddTasksResponse
-	(*GetTaskRequest)(nil),          // 4: perceptor.v1.GetTaskRequest
-	(*ListTasksRequest)(nil),        // 5: perceptor.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 6: perceptor.v1.ListTasksResponse
-	(*CancelTaskRequest)(nil),       // 7: perceptor.v1.CancelTaskRequest
-	(*PauseTaskRequest)(nil),        // 8: perceptor.v1.PauseTaskRequest
-	(*ResumeTaskRequest)(nil),       // 9: perceptor.v1.ResumeTaskRequest
-	(*AddTasksResponse_Result)(nil), // 10: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 11: perceptor.v1.Task
-	(Task_Type)(0),                  // 12: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 13: perceptor.v1.Task.State
-	(*status.Status)(nil),           // 14: google.rpc.Status
+	(RunEvent_Type)(0),              // 0: perceptor.v1.RunEvent.Type
+	(*AddTaskRequest)(nil),          // 1: perceptor.v1.AddTaskRequest
+	(*AddTaskResponse)(nil),         // 2: perceptor.v1.AddTaskResponse
+	(*AddTasksRequest)(nil),         // 3: perceptor.v1.AddTasksRequest
+	(*AddTasksResponse)(nil),        // 4: perceptor.v1.AddTasksResponse
+	(*GetTaskRequest)(nil),          // 5: perceptor.v1.GetTaskRequest
+	(*ListTasksRequest)(nil),        // 6: perceptor.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 7: perceptor.v1.ListTasksResponse
+	(*CancelTaskRequest)(nil),       // 8: perceptor.v1.CancelTaskRequest
+	(*PauseTaskRequest)(nil),        // 9: perceptor.v1.PauseTaskRequest
+	(*ResumeTaskRequest)(nil),       // 10: perceptor.v1.ResumeTaskRequest
+	(*CountTasksRequest)(nil),       // 11: perceptor.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),      // 12: perceptor.v1.CountTasksResponse
+	(*TaskCounts)(nil),              // 13: perceptor.v1.TaskCounts
+	(*PurgedCounts)(nil),            // 14: perceptor.v1.PurgedCounts
+	(*ListRunEventsRequest)(nil),    // 15: perceptor.v1.ListRunEventsRequest
+	(*ListRunEventsResponse)(nil),   // 16: perceptor.v1.ListRunEventsResponse
+	(*RunEvent)(nil),                // 17: perceptor.v1.RunEvent
+	(*AddTasksResponse_Result)(nil), // 18: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 19: perceptor.v1.Task
+	(Task_Type)(0),                  // 20: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 21: perceptor.v1.Task.State
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(*status.Status)(nil),           // 23: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	11, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	11, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	10, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	12, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	13, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	11, // 5: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	14, // 6: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	0,  // 7: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	2,  // 8: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	4,  // 9: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	5,  // 10: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	7,  // 11: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	8,  // 12: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	9,  // 13: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	1,  // 14: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	3,  // 15: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	11, // 16: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	6,  // 17: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	11, // 18: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	11, // 19: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	11, // 20: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	14, // [14:21] is the sub-list for method output_type
-	7,  // [7:14] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	19, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	19, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	18, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	20, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	21, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	19, // 5: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	13, // 6: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	20, // 7: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	14, // 8: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	17, // 9: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	0,  // 10: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	22, // 11: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	22, // 12: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	23, // 13: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	1,  // 14: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	3,  // 15: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	5,  // 16: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	6,  // 17: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	8,  // 18: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	9,  // 19: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	10, // 20: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	11, // 21: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	15, // 22: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	2,  // 23: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	4,  // 24: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	19, // 25: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	7,  // 26: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	19, // 27: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	19, // 28: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	19, // 29: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	12, // 30: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	16, // 31: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
@@ -773,7 +1416,7 @@ func file_perceptor_v1_task_service_proto_init() {
 		return
 	}
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[10].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[17].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -782,13 +1425,14 @@ func file_perceptor_v1_task_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   11,
+			NumEnums:      1,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_perceptor_v1_task_service_proto_goTypes,
 		DependencyIndexes: file_perceptor_v1_task_service_proto_depIdxs,
+		EnumInfos:         file_perceptor_v1_task_service_proto_enumTypes,
 		MessageInfos:      file_perceptor_v1_task_service_proto_msgTypes,
 	}.Build()
 	File_perceptor_v1_task_service_proto = out.File

@@ -19,13 +19,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TaskService_AddTask_FullMethodName    = "/perceptor.v1.TaskService/AddTask"
-	TaskService_AddTasks_FullMethodName   = "/perceptor.v1.TaskService/AddTasks"
-	TaskService_GetTask_FullMethodName    = "/perceptor.v1.TaskService/GetTask"
-	TaskService_ListTasks_FullMethodName  = "/perceptor.v1.TaskService/ListTasks"
-	TaskService_CancelTask_FullMethodName = "/perceptor.v1.TaskService/CancelTask"
-	TaskService_PauseTask_FullMethodName  = "/perceptor.v1.TaskService/PauseTask"
-	TaskService_ResumeTask_FullMethodName = "/perceptor.v1.TaskService/ResumeTask"
+	TaskService_AddTask_FullMethodName       = "/perceptor.v1.TaskService/AddTask"
+	TaskService_AddTasks_FullMethodName      = "/perceptor.v1.TaskService/AddTasks"
+	TaskService_GetTask_FullMethodName       = "/perceptor.v1.TaskService/GetTask"
+	TaskService_ListTasks_FullMethodName     = "/perceptor.v1.TaskService/ListTasks"
+	TaskService_CancelTask_FullMethodName    = "/perceptor.v1.TaskService/CancelTask"
+	TaskService_PauseTask_FullMethodName     = "/perceptor.v1.TaskService/PauseTask"
+	TaskService_ResumeTask_FullMethodName    = "/perceptor.v1.TaskService/ResumeTask"
+	TaskService_CountTasks_FullMethodName    = "/perceptor.v1.TaskService/CountTasks"
+	TaskService_ListRunEvents_FullMethodName = "/perceptor.v1.TaskService/ListRunEvents"
 )
 
 // TaskServiceClient is the client API for TaskService service.
@@ -58,6 +60,15 @@ type TaskServiceClient interface {
 	// policy. A task that is not paused stays as it is; a finished one answers
 	// FAILED_PRECONDITION.
 	ResumeTask(ctx context.Context, in *ResumeTaskRequest, opts ...grpc.CallOption) (*Task, error)
+	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
+	// and not counted, so the call costs the same however many tasks there are. The
+	// 16 databases are read at once, but not at one instant.
+	CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error)
+	// Lists what happened to the runs of a task, newest first. Which events are
+	// written down is a setting of the tenant (Tenant.history), how long they are
+	// kept one of the installation. The history outlives its task; that of an
+	// unknown task is empty.
+	ListRunEvents(ctx context.Context, in *ListRunEventsRequest, opts ...grpc.CallOption) (*ListRunEventsResponse, error)
 }
 
 type taskServiceClient struct {
@@ -138,6 +149,26 @@ func (c *taskServiceClient) ResumeTask(ctx context.Context, in *ResumeTaskReques
 	return out, nil
 }
 
+func (c *taskServiceClient) CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountTasksResponse)
+	err := c.cc.Invoke(ctx, TaskService_CountTasks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) ListRunEvents(ctx context.Context, in *ListRunEventsRequest, opts ...grpc.CallOption) (*ListRunEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRunEventsResponse)
+	err := c.cc.Invoke(ctx, TaskService_ListRunEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TaskServiceServer is the server API for TaskService service.
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
@@ -168,6 +199,15 @@ type TaskServiceServer interface {
 	// policy. A task that is not paused stays as it is; a finished one answers
 	// FAILED_PRECONDITION.
 	ResumeTask(context.Context, *ResumeTaskRequest) (*Task, error)
+	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
+	// and not counted, so the call costs the same however many tasks there are. The
+	// 16 databases are read at once, but not at one instant.
+	CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error)
+	// Lists what happened to the runs of a task, newest first. Which events are
+	// written down is a setting of the tenant (Tenant.history), how long they are
+	// kept one of the installation. The history outlives its task; that of an
+	// unknown task is empty.
+	ListRunEvents(context.Context, *ListRunEventsRequest) (*ListRunEventsResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
 
@@ -198,6 +238,12 @@ func (UnimplementedTaskServiceServer) PauseTask(context.Context, *PauseTaskReque
 }
 func (UnimplementedTaskServiceServer) ResumeTask(context.Context, *ResumeTaskRequest) (*Task, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeTask not implemented")
+}
+func (UnimplementedTaskServiceServer) CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CountTasks not implemented")
+}
+func (UnimplementedTaskServiceServer) ListRunEvents(context.Context, *ListRunEventsRequest) (*ListRunEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRunEvents not implemented")
 }
 func (UnimplementedTaskServiceServer) mustEmbedUnimplementedTaskServiceServer() {}
 func (UnimplementedTaskServiceServer) testEmbeddedByValue()                     {}
@@ -346,6 +392,42 @@ func _TaskService_ResumeTask_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_CountTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountTasksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).CountTasks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_CountTasks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).CountTasks(ctx, req.(*CountTasksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_ListRunEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRunEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).ListRunEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_ListRunEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).ListRunEvents(ctx, req.(*ListRunEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TaskService_ServiceDesc is the grpc.ServiceDesc for TaskService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -380,6 +462,14 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeTask",
 			Handler:    _TaskService_ResumeTask_Handler,
+		},
+		{
+			MethodName: "CountTasks",
+			Handler:    _TaskService_CountTasks_Handler,
+		},
+		{
+			MethodName: "ListRunEvents",
+			Handler:    _TaskService_ListRunEvents_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (s *taskService) CountTasks(ctx context.Context, _ *perceptorv1.CountTasksRequest) (*perceptorv1.CountTasksResponse, error) {
+	counts, err := s.store.Counts(ctx, tenantOf(ctx).ID)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.CountTasksResponse{}
+	for i := range counts {
+		reply.Counts = append(reply.Counts, countsOf(&counts[i]))
+	}
+	return reply, nil
+}
+
+func countsOf(c *task.TypeCounts) *perceptorv1.TaskCounts {
+	return &perceptorv1.TaskCounts{
+		Type: perceptorv1.Task_Type(c.Type), Added: c.Added, Scheduled: c.Scheduled, Running: c.Running,
+		Completed: c.Completed, Cancelled: c.Cancelled, Failed: c.Failed, Purged: c.Purged(),
+		PurgedByState: &perceptorv1.PurgedCounts{Completed: c.PurgedCompleted, Cancelled: c.PurgedCancelled, Failed: c.PurgedFailed},
+		DeadRuns:      c.Dead, DeadRunsEver: c.Died,
+	}
+}
+
+func (s *taskService) ListRunEvents(ctx context.Context, r *perceptorv1.ListRunEventsRequest) (*perceptorv1.ListRunEventsResponse, error) {
+	tenant := tenantOf(ctx).ID
+	hash := pageHash("events", strconv.Itoa(int(tenant)), strconv.FormatInt(r.TaskId, 10))
+	limit, badSize := pageSize(r.PageSize)
+	cursor, badToken := cursorOf(hash, r.PageToken)
+	faults := present(badSize, badToken)
+	if r.TaskId <= 0 {
+		faults = append(faults, faultf("task_id", "%d is not positive", r.TaskId))
+	}
+	after, ok := historyCursor(cursor)
+	if !ok {
+		faults = append(faults, faultf("page_token", "is not one that this service gave out"))
+	}
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	events, err := s.store.History(ctx, tenant, task.ID(r.TaskId), after, limit)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.ListRunEventsResponse{}
+	for i := range events {
+		reply.Events = append(reply.Events, eventOf(&events[i]))
+	}
+	if len(events) >= limit {
+		c := events[len(events)-1].Cursor()
+		reply.NextPageToken = pageToken(hash, fmt.Sprintf("%d.%d.%d.%d", c.At, c.Seq, c.Attempt, c.Event))
+	}
+	return reply, nil
+}
+
+// historyCursor reads a cursor; "" is the place before the newest event.
+func historyCursor(text string) (task.HistoryCursor, bool) {
+	if text == "" {
+		return task.NewestEvent, true
+	}
+	var c task.HistoryCursor
+	_, err := fmt.Sscanf(text+"\n", "%d.%d.%d.%d\n", &c.At, &c.Seq, &c.Attempt, &c.Event)
+	return c, err == nil
+}
+
+func eventOf(e *task.RunEvent) *perceptorv1.RunEvent {
+	return &perceptorv1.RunEvent{
+		Type: perceptorv1.RunEvent_Type(e.Event), Seq: e.Seq, Attempt: e.Attempt,
+		EventTime: timestamp(e.At), ScheduledTime: timestamp(e.ScheduledAt), Detail: e.Detail,
+	}
+}
