@@ -23,7 +23,7 @@ import (
 // their own are added here.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
-		runCommand(), cycleCommand(), fireCommand(), addCommand(), soakCommand(), floorCommand(),
+		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
 		compareCommand(), compareEngineCommand(),
 	}
 }
@@ -33,6 +33,7 @@ type load struct {
 	o      scenario.Options
 	output frame.Output
 	floor  bool
+	cmd    *cobra.Command
 }
 
 func newLoad(command, taskType string) *load {
@@ -46,12 +47,12 @@ func newLoad(command, taskType string) *load {
 
 // command makes the subcommand; flags registers its own flags, after those that
 // all have.
-func (l *load) command(short, long, example string, flags func(*pflag.FlagSet)) *cobra.Command {
-	cmd := &cobra.Command{
+func (l *load) command(short, long, example string, flags func(*pflag.FlagSet)) *load {
+	l.cmd = &cobra.Command{
 		Use: l.o.Command, Short: short, Long: long, Example: example, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd) },
 	}
-	f := cmd.Flags()
+	f := l.cmd.Flags()
 	f.SortFlags = false
 	f.Float64Var(&l.o.Rate, "rate", l.o.Rate, "per second")
 	f.DurationVar(&l.o.For, "for", l.o.For, "length of the measured window")
@@ -63,7 +64,7 @@ func (l *load) command(short, long, example string, flags func(*pflag.FlagSet)) 
 	f.StringVar(&l.o.Stack, "stack", l.o.Stack, "real, dev or external")
 	frame.StackFlags(f, &l.o.Real)
 	externalFlags(f, &l.o.External)
-	return cmd
+	return l
 }
 
 func externalFlags(f *pflag.FlagSet, o *stack.ExternalOptions) {
@@ -95,24 +96,24 @@ func (l *load) withFloor(f *pflag.FlagSet, on bool) {
 }
 
 func (l *load) run(cmd *cobra.Command) error {
-	if err := l.complete(cmd); err != nil {
+	if err := l.complete(); err != nil {
 		return err
 	}
 	report, err := scenario.Run(cmd.Context(), l.o)
 	return finish(cmd, report, err, l.output)
 }
 
-func (l *load) complete(cmd *cobra.Command) (err error) {
+func (l *load) complete() error {
 	if l.o.AddsPerCall == 0 && !l.o.Keyed {
 		l.o.AddsPerCall = min(max(100, int(l.o.Rate/100)), 1000)
 	}
-	if l.o.Keyed && !cmd.Flags().Changed("adds-per-call") {
+	if l.o.Keyed && !l.cmd.Flags().Changed("adds-per-call") {
 		l.o.AddsPerCall = 1
 	}
 	if l.floor && l.o.Stack == "real" {
 		l.o.Floor = l.floorOptions()
 	}
-	return begin(cmd, &l.o)
+	return begin(l.cmd, &l.o)
 }
 
 // floorOptions moves rows as the load does.
@@ -121,6 +122,9 @@ func (l *load) floorOptions() *floor.Options {
 	o.Rate, o.ParamsBytes, o.Seed = l.o.Rate, l.o.ParamsBytes, l.o.Seed
 	o.MinDelay, o.MaxDelay = min(l.o.Delay.Min, time.Minute), min(l.o.Delay.Max, time.Minute)
 	o.For = min(o.For, l.o.For)
+	if l.o.Type == "non_blocking" {
+		o.Interval = l.o.Interval
+	}
 	return &o
 }
 
@@ -157,7 +161,7 @@ func finish(cmd *cobra.Command, report *scenario.Report, err error, output frame
 // errNotFlat is returned by soak.
 var errNotFlat = errors.New("the system did not keep its speed and size")
 
-func cycleCommand() *cobra.Command {
+func cycleLoad() *load {
 	l := newLoad("cycle", "one_shot")
 	return l.command("ONE_SHOT tasks all the way round: add, fire, callback, report; and the floor beside it",
 		"cycle adds ONE_SHOT tasks at a rate; each is called when it is due and its result is reported: one cycle.\n"+
@@ -169,7 +173,7 @@ func cycleCommand() *cobra.Command {
 		func(f *pflag.FlagSet) { l.oneShots(f); l.withFloor(f, true); l.called(f) })
 }
 
-func fireCommand() *cobra.Command {
+func fireLoad() *load {
 	l := newLoad("fire", "non_blocking")
 	return l.command("recurring NON_BLOCKING tasks only: nothing is added within the window",
 		"fire adds as many NON_BLOCKING tasks as make the rate at their interval, and then only fires them.",
@@ -181,7 +185,7 @@ func fireCommand() *cobra.Command {
 		})
 }
 
-func addCommand() *cobra.Command {
+func addLoad() *load {
 	l := newLoad("add", "one_shot")
 	l.o.AddOnly, l.o.AddsPerCall = true, 1
 	l.o.Delay = workload.Delay{Min: time.Hour, Max: 2 * time.Hour}
@@ -193,7 +197,7 @@ func addCommand() *cobra.Command {
 		func(f *pflag.FlagSet) { l.oneShots(f) })
 }
 
-func soakCommand() *cobra.Command {
+func soakLoad() *load {
 	l := newLoad("soak", "one_shot")
 	l.o.For, l.o.Soak = 30*time.Minute, true
 	return l.command("a long cycle: does throughput decay, do tables grow?",
@@ -231,8 +235,9 @@ func floorCommand() *cobra.Command {
 	f.DurationVar(&o.Tick, "tick", o.Tick, "distance of two rounds over all databases")
 	f.DurationVar(&o.For, "for", o.For, "how long each form is measured")
 	f.Var(&delay, "delay", "from adding a task to its being due")
+	f.DurationVar(&o.Interval, "interval", 0, "recurring tasks of this interval instead: claims and reports only")
 	f.BoolVar(&o.Paced, "paced", true, "also keep to the rate, and see whether it holds")
-	f.IntVar(&o.Connections, "connections", 0, "connections that work at the same time (default: one for each core)")
+	f.IntVar(&o.Connections, "connections", 0, "connections that work at the same time (default: two for each core)")
 	f.IntVar(&o.ParamsBytes, "params-bytes", o.ParamsBytes, "size of a task's params")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	f.StringVar(&output.JSON, "json", "", "write the report to this file, too (-: to standard output)")

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +19,14 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if common.stack != nil {
+		if err := frame.CloseStack(context.Background(), common.stack); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 const (
@@ -25,26 +34,36 @@ const (
 	e2eLimit   = 2 * time.Minute // of one scenario
 )
 
-// realStack starts two dispatchers and a taskd beside real servers.
+// common is the stack that the tests share: they run one after another.
+var common struct {
+	once  sync.Once
+	stack *stack.Stack
+	err   error
+}
+
+// realStack returns two dispatchers and a taskd beside real servers, all of which
+// run.
 func realStack(t *testing.T) *stack.Stack {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts every real part; make test runs it")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	s, err := stack.Real(ctx, stack.RealOptions{
-		Taskds: 1, Dispatchers: 2, Session: e2eSession, Progress: func(what string) { t.Log(what) },
-		Postgres: map[string]string{"recovery_init_sync_method": "syncfs"}, // a crash would else cost a sync of each file
+	common.once.Do(func() {
+		o := frame.DefaultStack()
+		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
+		o.Postgres["recovery_init_sync_method"] = "syncfs" // a crash would else cost a sync of each file
+		o.Postgres["shared_buffers"] = "256MB"
+		common.stack, common.err = stack.Real(ctx, o)
 	})
-	if err != nil {
+	if common.err != nil {
+		t.Fatal(common.err)
+	}
+	if err := common.stack.Revive(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return common.stack
 }
 
 // runs are what happens to the stack while all types of tasks are under way.
@@ -78,9 +97,6 @@ var runs = []struct {
 }
 
 func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts every real part; make test runs it")
-	}
 	s := realStack(t)
 	for _, run := range runs {
 		t.Run(run.name, func(t *testing.T) {

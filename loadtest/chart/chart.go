@@ -18,7 +18,15 @@ type Chart struct {
 	Title, Subtitle string
 	// XLabel says what the horizontal axis counts, with its unit.
 	XLabel string
+	// Spans are shaded in all panels.
+	Spans  []Span
 	Panels []Panel
+}
+
+// Span is a stretch of the horizontal axis.
+type Span struct {
+	Name     string
+	From, To float64
 }
 
 // Panel is one diagram.
@@ -53,7 +61,7 @@ const (
 	marginLeft   = 76.0
 	marginRight  = 24.0
 	headHeight   = 64.0
-	titleHeight  = 34.0
+	titleHeight  = 54.0
 	gapHeight    = 26.0
 	footHeight   = 44.0
 	plotWidth    = width - marginLeft - marginRight
@@ -67,7 +75,7 @@ var colours = []string{"#1d4ed8", "#dc2626", "#d97706", "#047857", "#7c3aed", "#
 
 // WriteSVG writes the picture.
 func (c *Chart) WriteSVG(w io.Writer) error {
-	d := drawing{x: axisOf(c.xs(), false, maxTimeTicks)}
+	d := drawing{x: axisOf(c.xs(), false, maxTimeTicks), spans: c.Spans}
 	height := headHeight + footHeight
 	for range c.Panels {
 		height += titleHeight + panelHeight + gapHeight
@@ -101,7 +109,8 @@ func (c *Chart) xs() []float64 {
 
 type drawing struct {
 	bytes.Buffer
-	x axis
+	x     axis
+	spans []Span
 }
 
 func (d *drawing) f(format string, args ...any) { fmt.Fprintf(d, format, args...) }
@@ -124,7 +133,11 @@ func (d *drawing) panel(p *Panel, top float64) {
 	}
 	y := axisOf(ys, p.Log, maxTicks)
 	at := func(v float64) float64 { return top + panelHeight*(1-y.place(v)) }
-	d.text(marginLeft, top-12, `font-weight="600" fill="#111827"`, p.Title)
+	for _, s := range d.spans {
+		d.f(`<rect x="%s" y="%s" width="%s" height="%s" fill="#f3f4f6"/>`+"\n", px(d.across(s.From)), px(top), px(d.across(s.To)-d.across(s.From)), px(panelHeight))
+		d.text(d.across(s.From)+4, top+14, `fill="#9ca3af"`, s.Name)
+	}
+	d.text(marginLeft, top-32, `font-weight="600" fill="#111827"`, p.Title)
 	d.legend(p, top-12)
 	for _, t := range y.ticks {
 		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#e5e7eb"/>`+"\n", px(marginLeft), px(marginLeft+plotWidth), px(at(t)), px(at(t)))
@@ -147,16 +160,13 @@ func (d *drawing) panel(p *Panel, top float64) {
 
 func (d *drawing) across(v float64) float64 { return marginLeft + plotWidth*d.x.place(v) }
 
-// legend names the lines, right-aligned.
+// legend names the lines, left-aligned.
 func (d *drawing) legend(p *Panel, y float64) {
-	x := marginLeft + plotWidth
-	for i := len(p.Lines) - 1; i >= 0; i-- {
-		l := p.Lines[i]
-		x -= letterWidth * float64(len([]rune(l.Name)))
-		d.text(x, y, `fill="#374151"`, l.Name)
-		x -= 24
+	x := marginLeft
+	for i, l := range p.Lines {
 		d.f(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="%s" stroke-width="2.5"%s/>`+"\n", px(x), px(x+18), px(y-4), px(y-4), colours[i%len(colours)], dash(l))
-		x -= 14
+		d.text(x+24, y, `fill="#374151"`, l.Name)
+		x += 24 + letterWidth*float64(len([]rune(l.Name))) + 16
 	}
 }
 

@@ -27,7 +27,7 @@ func draw(t *testing.T, c *Chart) string {
 
 func typical() *Chart {
 	return &Chart{
-		Title: "cycle & more", Subtitle: "20,000/s < 1M/s", XLabel: "seconds",
+		Title: "cycle & more", Subtitle: "20,000/s < 1M/s", XLabel: "seconds", Spans: []Span{{"measured", 0, 2}},
 		Panels: []Panel{
 			{Title: "throughput, 1/s", Lines: []Line{{Name: "done", X: []float64{0, 1, 2}, Y: []float64{1000, 20000, 19500}, Filled: true}}},
 			{
@@ -41,7 +41,7 @@ func typical() *Chart {
 func TestAPictureIsXMLAndNamesEverything(t *testing.T) {
 	got := draw(t, typical())
 	for _, want := range []string{
-		"cycle &amp; more", "20,000/s &lt; 1M/s", ">seconds<", ">throughput, 1/s<", ">lateness, ms<", ">done<", ">p99<", ">250 ms<",
+		"cycle &amp; more", "20,000/s &lt; 1M/s", ">seconds<", ">throughput, 1/s<", ">lateness, ms<", ">done<", ">p99<", ">250 ms<", ">measured<",
 		">20k<", ">100<", ">10<", `fill="#ffffff"`,
 	} {
 		if !strings.Contains(got, want) {

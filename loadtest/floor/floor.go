@@ -19,14 +19,16 @@
 //   - Rows that are added together and due together go to one shard, in the order
 //     in which they will be due: heap pages and index leaves are touched as few
 //     times as possible. This is placement with perfect knowledge.
-//   - Plans and sessions are the product's, which were chosen by measuring; two
-//     connections for two cores keep the server busy.
+//   - Plans and sessions are the product's, which were chosen by measuring; more
+//     connections than cores keep the server busy.
 //   - The clock is virtual: at full speed a tick follows the one before at once,
 //     with the same rows per statement as ticks of 250 ms have at the rate.
 //
-// Two forms: with four statements a report marks the row and a later range delete
+// Two forms of a cycle: with four statements a report marks the row and a later range delete
 // purges it; the short form, with three, deletes the row in the report, which is
-// all that a task without retention needs.
+// all that a task without retention needs. Recurring tasks have a form of their
+// own: a claim moves the row to its next instant, a report clears its bit, and
+// nothing is added within the measured time.
 package floor
 
 import (
@@ -57,9 +59,12 @@ type Options struct {
 	For time.Duration
 	// MinDelay and MaxDelay bound the time from adding a task to its being due.
 	MinDelay, MaxDelay time.Duration
+	// Interval makes the tasks recurring ones: their fires are measured, not cycles.
+	Interval time.Duration
 	// ParamsBytes is the size of a task's params.
 	ParamsBytes int
-	// Connections that work at the same time; 0: one for each core.
+	// Connections that work at the same time; 0: two for each core, so that one
+	// computes while another waits for the disk.
 	Connections int
 	// Paced adds a run that keeps to the rate.
 	Paced bool
@@ -93,6 +98,9 @@ func (o *Options) Validate() error {
 	if o.MinDelay < 0 || o.MaxDelay < o.MinDelay || o.MaxDelay > time.Hour {
 		fault("--delay %v..%v is not between 0s and 1h", o.MinDelay, o.MaxDelay)
 	}
+	if o.Interval < 0 || o.Interval > time.Hour || (o.Interval > 0 && o.Interval < o.Tick) {
+		fault("--interval %v is not between --tick %v and 1h", o.Interval, o.Tick)
+	}
 	if o.ParamsBytes < 0 || o.ParamsBytes > 16<<10 {
 		fault("--params-bytes %d is not between 0 and 16384", o.ParamsBytes)
 	}
@@ -118,7 +126,7 @@ func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
 		return nil, errors.New("the floor needs a stack whose PostgreSQL can be asked")
 	}
 	if o.Connections == 0 {
-		o.Connections = runtime.NumCPU()
+		o.Connections = 2 * runtime.NumCPU()
 	}
 	o.Progress("floor: making tables")
 	dsn, drop, err := makeDatabase(ctx, s.Postgres())
@@ -154,12 +162,15 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 }
 
 // form is a way to run.
-type form struct{ short, paced bool }
+type form struct{ short, recurring, paced bool }
 
 func (o *Options) forms() []form {
 	forms := []form{{}, {short: true}}
+	if o.Interval > 0 {
+		forms = []form{{recurring: true}}
+	}
 	if o.Paced {
-		forms = append(forms, form{paced: true})
+		forms = append(forms, form{recurring: o.Interval > 0, paced: true})
 	}
 	return forms
 }
@@ -167,8 +178,11 @@ func (o *Options) forms() []form {
 // String names the form for people.
 func (f form) String() string {
 	s := "add, claim, report, purge"
-	if f.short {
+	switch {
+	case f.short:
 		s = "add, claim, report that deletes"
+	case f.recurring:
+		s = "claim and report of recurring tasks"
 	}
 	if f.paced {
 		return s + ", paced"

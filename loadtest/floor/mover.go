@@ -29,6 +29,12 @@ var (
 	reportShortSQL string
 	//go:embed purge.sql
 	purgeSQL string
+	//go:embed add_recurring.sql
+	addRecurringSQL string
+	//go:embed claim_recurring.sql
+	claimRecurringSQL string
+	//go:embed report_recurring.sql
+	reportRecurringSQL string
 )
 
 const (
@@ -90,6 +96,12 @@ func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 		return all.Wait()
 	}
 	warm := int(m.MaxDelay/m.Tick) + 3
+	if f.recurring {
+		warm = 3
+		if err := each(func(ctx context.Context, w *worker) error { return w.populate(ctx) }); err != nil {
+			return nil, err
+		}
+	}
 	if err := each(func(ctx context.Context, w *worker) error { return w.repeat(ctx, warm) }); err != nil {
 		return nil, err
 	}
@@ -100,10 +112,15 @@ func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 	if err := each(func(ctx context.Context, w *worker) error { return w.drain(ctx, warm) }); err != nil {
 		return nil, err
 	}
+	return run, m.account(ctx, workers, run)
+}
+
+// account adds up and verifies.
+func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error {
 	for _, w := range workers {
 		run.Moved.plus(w.moved)
 	}
-	return run, m.verify(ctx, f, run.Moved)
+	return m.verify(ctx, workers[0].form, run.Moved)
 }
 
 // measure takes the figures of the time in between.
@@ -149,7 +166,7 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 
 // cycles counts what has gone all the way round.
 func (w *worker) cycles() int64 {
-	if w.form.short {
+	if w.form.short || w.form.recurring {
 		return w.moved.Reported
 	}
 	return w.moved.Purged
@@ -188,8 +205,38 @@ func (w *worker) until(ctx context.Context, from, to time.Time) error {
 	return nil
 }
 
-// drain goes on without adding until nothing can be left.
+// populate adds the recurring tasks.
+func (w *worker) populate(ctx context.Context) error {
+	for _, d := range w.databases {
+		for low := time.Duration(0); low < w.m.Interval; low += w.m.Tick {
+			d.MinDelay, d.MaxDelay = low, min(low+w.m.Tick, w.m.Interval)-1
+			ids, dues, params := d.rows()
+			if len(ids) == 0 {
+				continue
+			}
+			tag, err := d.cluster.Pool(d.number).Exec(ctx, addRecurringSQL, int16(ids[0]%task.Shards), ids, dues, params, d.now, w.m.Interval.Milliseconds())
+			if err != nil {
+				return fmt.Errorf("add recurring tasks: %w", err)
+			}
+			w.moved.Added += tag.RowsAffected()
+		}
+	}
+	return nil
+}
+
+// drain goes on without adding until nothing can be left. Of recurring tasks only
+// the last report is left.
 func (w *worker) drain(ctx context.Context, ticks int) error {
+	if w.form.recurring {
+		for _, d := range w.databases {
+			moved, err := d.lastReport(ctx)
+			if err != nil {
+				return fmt.Errorf("database %d: %w", d.number, err)
+			}
+			w.moved.plus(moved)
+		}
+		return nil
+	}
 	for range ticks + 2 {
 		if err := w.tick(ctx, false); err != nil {
 			return err
@@ -209,36 +256,50 @@ func (w *worker) tick(ctx context.Context, add bool) error {
 	return nil
 }
 
-// verify checks that every row that was added went every step, and that none is left.
+// verify checks that every row that was added went every step, and that none is
+// left; of recurring ones that none was lost and every fire was reported.
 func (m *mover) verify(ctx context.Context, f form, moved Moved) error {
-	purged := moved.Purged
-	if f.short {
-		purged = moved.Added
-	}
-	var left int64
+	var left, fires, open int64
 	for d := range task.Databases {
-		var n int64
-		if err := m.cluster.Pool(d).QueryRow(ctx, "SELECT count(*) FROM task").Scan(&n); err != nil {
+		var n, seqs, bits int64
+		const query = "SELECT count(*), coalesce(sum(seq), 0)::int8, count(*) FILTER (WHERE open_runs & 1 = 1) FROM task"
+		if err := m.cluster.Pool(d).QueryRow(ctx, query).Scan(&n, &seqs, &bits); err != nil {
 			return fmt.Errorf("count what is left: %w", err)
 		}
-		left += n
+		left, fires, open = left+n, fires+seqs, open+bits
 	}
-	if moved.Claimed != moved.Added || moved.Reported != moved.Added || purged != moved.Added || left != 0 {
-		return fmt.Errorf("%w: %+v, %d left", ErrMoved, moved, left)
+	want := Moved{Added: moved.Added, Claimed: moved.Added, Reported: moved.Added, Purged: moved.Added}
+	rows := int64(0)
+	switch {
+	case f.short:
+		want.Purged = 0
+	case f.recurring:
+		want = Moved{Added: moved.Added, Claimed: fires, Reported: fires}
+		rows = moved.Added
 	}
-	return nil
+	if moved != want || left != rows || open != 0 {
+		return fmt.Errorf("%w: %+v, want %+v; %d rows are there, want %d", ErrMoved, moved, want, left, rows)
+	}
+	if !f.recurring {
+		return nil
+	}
+	return m.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		_, err := m.cluster.Pool(d).Exec(ctx, "TRUNCATE task")
+		return err
+	})
 }
 
 // database is one of the 16.
 type database struct {
 	*mover
-	number int
-	random *rand.Rand
-	shards []int16
-	now    int64 // virtual, ms
-	ticks  int
-	rest   float64 // fractions of rows still to add
-	next   int64   // number of the next id
+	MinDelay, MaxDelay time.Duration // of what is added next
+	number             int
+	random             *rand.Rand
+	shards             []int16
+	now                int64 // virtual, ms
+	ticks              int
+	rest               float64 // fractions of rows still to add
+	next               int64   // number of the next id
 	claimed
 	pads [][]byte // rows share these params
 }
@@ -251,7 +312,7 @@ type claimed struct {
 
 func newDatabase(m *mover, number int) *database {
 	d := &database{
-		mover: m, number: number, random: rand.New(rand.NewPCG(m.Seed, uint64(number))),
+		mover: m, MinDelay: m.MinDelay, MaxDelay: m.MaxDelay, number: number, random: rand.New(rand.NewPCG(m.Seed, uint64(number))),
 		now: time.Now().UnixMilli(), next: 1 + rand.Int64N(1<<40),
 	}
 	for i := range task.Shards / task.Databases {
@@ -267,57 +328,88 @@ func newDatabase(m *mover, number int) *database {
 	return d
 }
 
+// pipeline is a transaction of one round trip.
+type pipeline struct {
+	pgx.Batch
+	read []func(pgx.BatchResults) error
+}
+
+// count queues a statement and adds the rows that it moves to a number.
+func (p *pipeline) count(to *int64, statement string, args ...any) {
+	p.Queue(statement, args...)
+	p.read = append(p.read, func(r pgx.BatchResults) error {
+		tag, err := r.Exec()
+		*to += tag.RowsAffected()
+		return err
+	})
+}
+
+func (d *database) send(ctx context.Context, p *pipeline) (err error) {
+	results := d.cluster.Pool(d.number).SendBatch(ctx, &p.Batch)
+	defer func() {
+		if closed := results.Close(); err == nil {
+			err = closed
+		}
+	}()
+	for _, read := range p.read {
+		if err := read(results); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // tick does one transaction: what was claimed by the one before is reported, what
 // was reported is purged.
 func (d *database) tick(ctx context.Context, f form, add bool) (moved Moved, err error) {
 	low := d.now
 	d.now += d.Tick.Milliseconds()
 	d.ticks++
-	var b pgx.Batch
-	count := func(to *int64) func(pgx.BatchResults) error {
-		return func(r pgx.BatchResults) error {
-			tag, err := r.Exec()
-			*to += tag.RowsAffected()
-			return err
-		}
+	var p pipeline
+	if !f.short && !f.recurring {
+		p.count(&moved.Purged, purgeSQL, d.shards, reportedAt+low-d.Tick.Milliseconds(), reportedAt+low)
 	}
-	var read []func(pgx.BatchResults) error
-	if !f.short {
-		b.Queue(purgeSQL, d.shards, reportedAt+low-d.Tick.Milliseconds(), reportedAt+low)
-		read = append(read, count(&moved.Purged))
-	}
-	if len(d.id) > 0 {
-		statement := reportSQL
-		args := []any{d.shard, d.id, reportedAt + d.now}
-		if f.short {
-			statement, args = reportShortSQL, args[:2]
-		}
-		b.Queue(statement, args...)
-		read = append(read, count(&moved.Reported))
-	}
-	if add {
+	d.report(&p, f, &moved)
+	if add && !f.recurring {
 		if ids, dues, params := d.rows(); len(ids) > 0 {
-			b.Queue(addSQL, int16(ids[0]%task.Shards), ids, dues, params, d.now)
-			read = append(read, count(&moved.Added))
+			p.count(&moved.Added, addSQL, int16(ids[0]%task.Shards), ids, dues, params, d.now)
 		}
 	}
-	b.Queue(claimSQL, d.shards, low, d.now, d.now+ackTimeout.Milliseconds())
+	if f.recurring {
+		p.Queue(claimRecurringSQL, d.shards, low, d.now)
+	} else {
+		p.Queue(claimSQL, d.shards, low, d.now, d.now+ackTimeout.Milliseconds())
+	}
 	next := claimed{d.shard[:0], d.id[:0]}
-	read = append(read, func(r pgx.BatchResults) error { return next.take(r) })
-	results := d.cluster.Pool(d.number).SendBatch(ctx, &b)
-	defer func() {
-		if closed := results.Close(); err == nil {
-			err = closed
-		}
-	}()
-	for _, r := range read {
-		if err := r(results); err != nil {
-			return moved, err
-		}
+	p.read = append(p.read, func(r pgx.BatchResults) error { return next.take(r) })
+	if err := d.send(ctx, &p); err != nil {
+		return moved, err
 	}
 	d.claimed = next
 	moved.Claimed = int64(len(next.id))
 	return moved, nil
+}
+
+// report queues the results of what was claimed last.
+func (d *database) report(p *pipeline, f form, moved *Moved) {
+	switch {
+	case len(d.id) == 0:
+	case f.recurring:
+		p.count(&moved.Reported, reportRecurringSQL, d.shard, d.id)
+	case f.short:
+		p.count(&moved.Reported, reportShortSQL, d.shard, d.id)
+	default:
+		p.count(&moved.Reported, reportSQL, d.shard, d.id, reportedAt+d.now)
+	}
+}
+
+// lastReport reports what is still claimed.
+func (d *database) lastReport(ctx context.Context) (moved Moved, err error) {
+	var p pipeline
+	if d.report(&p, form{recurring: true}, &moved); len(p.read) == 0 {
+		return moved, nil
+	}
+	return moved, d.send(ctx, &p)
 }
 
 // take reads claimed rows without decoding more than their keys.

@@ -16,11 +16,11 @@ type Report struct {
 	Rate             float64 `json:"rate"`
 	TickMs           float64 `json:"tick_ms"`
 	RowsPerStatement float64 `json:"rows_per_statement"`
-	// CyclesPerS is the full speed of the four statements, the floor; the short
-	// form has its own.
+	// CyclesPerS is the full speed of the four statements, the floor (of recurring tasks: of
+	// their two); the short form has its own.
 	CyclesPerS float64 `json:"cycles_per_s"`
 	Max        *Run    `json:"max"`
-	Short      *Run    `json:"short"`
+	Short      *Run    `json:"short,omitempty"`
 	// Paced is nil unless it was asked for; Held says that it kept to its rate.
 	Paced *Run `json:"paced,omitempty"`
 	Held  bool `json:"held"`
@@ -52,8 +52,11 @@ func (rep *Report) add(f form, run *Run) {
 
 // Summary is one line for people.
 func (rep *Report) Summary() string {
-	return fmt.Sprintf("%.0f rows a statement; %.0f µs per cycle; the short form (reports delete) %.0f cycles/s, %.0f µs",
-		rep.RowsPerStatement, rep.Max.UsPerCycle["total"], rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
+	s := fmt.Sprintf("%.0f rows a statement; %.1f µs per cycle", rep.RowsPerStatement, rep.Max.UsPerCycle["total"])
+	if rep.Short != nil {
+		s += fmt.Sprintf("; where reports delete %.0f cycles/s, %.1f µs", rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
+	}
+	return s
 }
 
 // WriteTable writes the report for people.

@@ -1,10 +1,7 @@
 package history
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,42 +73,29 @@ func compare(a, b task.ID) int {
 }
 
 func (r *records) loadFile(path string) error {
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	in := bufio.NewReaderSize(file, 1<<20)
-	buf := make([]byte, 80)
-	for {
-		tag, err := in.ReadByte()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if tag == 0 || int(tag) >= len(sizes) {
+	fields := reader{left: text}
+	for len(fields.left) > 0 {
+		switch tag := fields.byte(); tag {
+		case tagAdd:
+			r.adds = append(r.adds, fields.add())
+		case tagExecution:
+			r.executions = append(r.executions, fields.execution())
+		case tagReply:
+			r.replies = append(r.replies, fields.reply())
+		case tagFinal:
+			r.finals = append(r.finals, fields.final())
+		default:
 			return fmt.Errorf("unknown record %d", tag)
 		}
-		if _, err := io.ReadFull(in, buf[:sizes[tag]]); err != nil {
-			return fmt.Errorf("record %d: %w", tag, err)
+		if fields.err != nil {
+			return fields.err
 		}
-		r.take(tag, buf[:sizes[tag]])
 	}
-}
-
-func (r *records) take(tag byte, fields reader) {
-	switch tag {
-	case tagAdd:
-		r.adds = append(r.adds, fields.add())
-	case tagExecution:
-		r.executions = append(r.executions, fields.execution())
-	case tagReply:
-		r.replies = append(r.replies, fields.reply())
-	case tagFinal:
-		r.finals = append(r.finals, fields.final())
-	}
+	return nil
 }
 
 // assembly puts tasks together.

@@ -18,6 +18,7 @@ func (rep *Report) Chart() *chart.Chart {
 		Subtitle: fmt.Sprintf("%d cores, PostgreSQL %s, Kafka %s, commit %s, %s, seed %d",
 			rep.Machine.Cores, rep.Versions["postgres"], rep.Versions["kafka"], rep.Commit, rep.Begin.Format("2006-01-02 15:04 UTC"), rep.Seed),
 		Panels: []chart.Panel{rep.throughput()},
+		Spans:  []chart.Span{{Name: "measured", From: 0, To: rep.WindowS}},
 	}
 	if rep.TasksPerS == nil {
 		c.Panels = append(c.Panels, rep.latenessPanel())
@@ -33,7 +34,7 @@ func (rep *Report) Chart() *chart.Chart {
 
 func (rep *Report) throughput() chart.Panel {
 	adds, cycles := chart.Line{Name: "adds"}, chart.Line{Name: "cycles", Filled: true}
-	for _, s := range rep.Series {
+	for _, s := range rep.busy() {
 		x := float64(s.S)
 		adds.X, adds.Y = append(adds.X, x), append(adds.Y, float64(s.Adds))
 		cycles.X, cycles.Y = append(cycles.X, x), append(cycles.Y, float64(s.Cycles))
@@ -47,9 +48,19 @@ func (rep *Report) throughput() chart.Panel {
 	return p
 }
 
+// busy returns the series from the first second on in which something happened.
+func (rep *Report) busy() []SecondReport {
+	for i, s := range rep.Series {
+		if s.Adds > 0 || s.Callbacks > 0 {
+			return rep.Series[i:]
+		}
+	}
+	return nil
+}
+
 func (rep *Report) latenessPanel() chart.Panel {
 	lines := []chart.Line{{Name: "p50"}, {Name: "p99"}, {Name: "max"}}
-	for _, s := range rep.Series {
+	for _, s := range rep.busy() {
 		for i, y := range []float64{s.P50Ms, s.P99Ms, s.LatestMs} {
 			if y == 0 {
 				y = math.NaN()

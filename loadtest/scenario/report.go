@@ -48,6 +48,12 @@ type Report struct {
 	Floor           *floor.Report `json:"floor,omitempty"`
 	FloorCyclesPerS *float64      `json:"floor_cycles_per_s,omitempty"`
 	RatioToFloor    *float64      `json:"ratio_to_floor,omitempty"`
+	// CPURatioToFloor compares processor time per cycle instead of cycles per
+	// second: it is what remains comparable on a machine that others use, too.
+	CPURatioToFloor *float64 `json:"cpu_ratio_to_floor,omitempty"`
+	// RatioToShortFloor is that to the form without a purge: what tasks without
+	// retention need at the least.
+	RatioToShortFloor *float64 `json:"ratio_to_short_floor,omitempty"`
 	// RatioToEmpty and BytesPerTask are for callers who know another run, or what
 	// the tasks take on disk.
 	RatioToEmpty *float64 `json:"ratio_to_empty,omitempty"`
@@ -145,15 +151,29 @@ func (r *runner) report(res check.Result) *Report {
 		perFire := frame.Round(float64(wal) / float64(f.Window.Fires))
 		rep.WALBytesPerFire = &perFire
 	}
-	if r.floor != nil {
-		ratio := frame.Round(rep.CyclesPerS / r.floor.CyclesPerS)
-		rep.Floor, rep.FloorCyclesPerS, rep.RatioToFloor = r.floor, &r.floor.CyclesPerS, &ratio
-	}
+	rep.compareToFloor(r.floor)
 	if r.Soak {
 		verdict := Judge(rep.Fifths, rep.Samples)
 		rep.Soak = &verdict
 	}
 	return rep
+}
+
+// compareToFloor puts the floor beside the figures.
+func (rep *Report) compareToFloor(f *floor.Report) {
+	if f == nil {
+		return
+	}
+	ratio := frame.Round(rep.CyclesPerS / f.CyclesPerS)
+	rep.Floor, rep.FloorCyclesPerS, rep.RatioToFloor = f, &f.CyclesPerS, &ratio
+	if total := rep.UsPerCycle["total"]; total > 0 {
+		cpu := frame.Round(f.Max.UsPerCycle["total"] / total)
+		rep.CPURatioToFloor = &cpu
+	}
+	if f.Short != nil {
+		short := frame.Round(rep.CyclesPerS / f.Short.CyclesPerS)
+		rep.RatioToShortFloor = &short
+	}
 }
 
 // done is the number of what the run is about.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/frame"
 )
 
@@ -128,5 +129,13 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table does not say %q:\n%s", want, text.String())
 		}
+	}
+}
+
+func aFloor(cycles, us, short float64) *floor.Report {
+	return &floor.Report{
+		CyclesPerS: cycles,
+		Max:        &floor.Run{CyclesPerS: cycles, CPU: frame.CPU{UsPerCycle: map[string]float64{"total": us}}},
+		Short:      &floor.Run{CyclesPerS: short},
 	}
 }

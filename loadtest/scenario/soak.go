@@ -71,18 +71,17 @@ func Judge(parts []Fifth, samples []Sample) Verdict {
 	for _, s := range samples {
 		v.OldestSnapshot = max(v.OldestSnapshot, s.OldestSnapshot)
 	}
-	v.judgeSizes(slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool {
-		return s.S < parts[2].FromS || s.Sizes == nil
-	}), fault)
+	late := slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool { return s.S < parts[2].FromS || s.Sizes == nil })
+	if n := len(late); n < 3 || late[n-1].S < parts[fifths-1].FromS {
+		fault("there are %d looks at the sizes of tables in the last three fifths: want 3, one of them in the last", n)
+	} else {
+		v.judgeSizes(late, fault)
+	}
 	v.Flat = len(v.Faults) == 0
 	return v
 }
 
 func (v *Verdict) judgeSizes(samples []Sample, fault func(string, ...any)) {
-	if len(samples) < 3 {
-		fault("there are %d looks at the sizes of tables in the last three fifths: want 3", len(samples))
-		return
-	}
 	first, last := samples[0], samples[len(samples)-1]
 	for _, kind := range slices.Sorted(maps.Keys(last.Sizes)) {
 		for _, part := range []struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,9 @@ import (
 )
 
 const (
-	maxCallsOut      = 128 // then the adder falls behind its clock
+	maxCallsOut      = 128  // then the adder falls behind its clock
+	maxSinglesOut    = 4096 // of single tasks
+	pace             = time.Millisecond
 	populationBatch  = 500
 	populationCalls  = 4
 	populationPerSec = 5000 // expected at least, to say when it will be done
@@ -85,36 +88,46 @@ func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 	}
 	n := a.plan.addsPerCall()
 	every := time.Duration(float64(n) / rate * float64(time.Second))
-	slots := make(chan struct{}, maxCallsOut)
+	slots := make(chan struct{}, a.plan.callsOut())
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	timer := time.NewTimer(time.Until(from))
+	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for at := from; at.Before(to); at = at.Add(every) {
+	for at := from; at.Before(to); {
 		timer.Reset(time.Until(at))
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case slots <- struct{}{}:
+		// All calls of the next moment at once: a timer for each would cost more
+		// than the call.
+		for now := time.Now(); at.Before(to) && at.Before(now.Add(pace)); at = at.Add(every) {
+			select {
+			case <-ctx.Done():
+				return
+			case slots <- struct{}{}:
+			}
+			a.start(ctx, &calls, slots, n, at)
 		}
-		now := time.Now()
-		if late := int64(now.Sub(at)); late > a.behind.Load() {
-			a.behind.Store(late)
-		}
+	}
+}
+
+// start sends one call that was due at some moment.
+func (a *Adder) start(ctx context.Context, calls *sync.WaitGroup, slots chan struct{}, n int, at time.Time) {
+	now := time.Now()
+	if late := int64(now.Sub(at)); late > a.behind.Load() {
+		a.behind.Store(late)
+	}
+	last := a.number.Add(int64(n))
+	calls.Go(func() {
+		defer func() { <-slots }()
 		batch := make([]item, n)
 		for i := range batch {
-			batch[i] = a.plan.oneShot(a.number.Add(1), a.pad, now)
+			batch[i] = a.plan.oneShot(last-int64(n-1-i), a.pad, now)
 		}
-		calls.Go(func() {
-			defer func() { <-slots }()
-			a.send(ctx, batch) //nolint:errcheck // it is in the history
-		})
-	}
+		a.send(ctx, batch) //nolint:errcheck // it is in the history
+	})
 }
 
 // send adds a batch and records the outcome of each task. It returns the first
@@ -154,7 +167,11 @@ func (a *Adder) record(add check.Add, err error) {
 
 func (a *Adder) call(ctx context.Context, batch []item) ([]client.AddResult, error) {
 	if len(batch) == 1 {
-		id, err := a.client.AddTask(ctx, batch[0].task)
+		var options []client.AddOption
+		if a.plan.Keyed {
+			options = append(options, client.WithRequestID(a.plan.Kind+"-"+strconv.FormatInt(batch[0].add.Number, 36)))
+		}
+		id, err := a.client.AddTask(ctx, batch[0].task, options...)
 		return []client.AddResult{{ID: id, Err: err}}, nil
 	}
 	tasks := make([]client.Task, len(batch))

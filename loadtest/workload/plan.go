@@ -97,6 +97,14 @@ func (p *Plan) addsPerCall() int {
 	return min(max(int(p.rateOf(task.OneShot)/50), 1), 500)
 }
 
+// callsOut bounds the calls that are not answered yet.
+func (p *Plan) callsOut() int {
+	if p.addsPerCall() == 1 {
+		return maxSinglesOut
+	}
+	return maxCallsOut
+}
+
 // Population is how many recurring tasks the plan has.
 func (p *Plan) Population() int {
 	return p.populationOf(task.NonBlocking) + p.populationOf(task.Blocking)

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/perceptor/perceptor/loadtest/scenario"
+)
+
+// loads are short runs of the subcommands, by their flags.
+var loads = []struct {
+	load  func() *load
+	flags string
+	// figures are those of the JSON that must be above 0.
+	figures []string
+}{
+	{
+		cycleLoad, "--rate 300 --for 3s --warmup 1s --delay 300ms..900ms",
+		[]string{"cycles_per_s", "wal_bytes_per_fire", "floor_cycles_per_s", "ratio_to_floor"},
+	},
+	{fireLoad, "--rate 200 --for 2s --warmup 1s --interval 1s", []string{"cycles_per_s", "wal_bytes_per_fire"}},
+	{addLoad, "--rate 300 --for 2s --warmup 1s --keyed", []string{"tasks_per_s"}},
+	{soakLoad, "--type mix --rate 200 --for 3s --warmup 1s --interval 1s --delay 300ms --sample-every 200ms", []string{"cycles_per_s"}},
+}
+
+func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
+	s := realStack(t)
+	for _, c := range loads {
+		l := c.load()
+		t.Run(l.o.Command, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+			defer cancel()
+			dir := t.TempDir()
+			files := []string{"--json", filepath.Join(dir, "report.json"), "--svg", filepath.Join(dir, "report.svg")}
+			if err := l.cmd.ParseFlags(append(strings.Fields(c.flags), files...)); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.complete(); err != nil {
+				t.Fatal(err)
+			}
+			l.o.Progress = testLog{t}
+			if l.o.Floor != nil {
+				l.o.Floor.For = l.o.For / 6
+			}
+			report, err := scenario.RunOn(ctx, s, l.o)
+			if report == nil || err != nil {
+				t.Fatal(err)
+			}
+			l.cmd.SetOut(testLog{t})
+			if err := l.output.Write(l.cmd, report); err != nil {
+				t.Error(err)
+			}
+			if report.Broken() != 0 || !report.Complete {
+				t.Errorf("the contract was broken %d times, complete: %v", report.Broken(), report.Complete)
+			}
+			hasFigures(t, filepath.Join(dir, "report.json"), c.figures)
+			if svg, err := os.ReadFile(filepath.Join(dir, "report.svg")); err != nil || !bytes.Contains(svg, []byte("throughput")) {
+				t.Errorf("there is no picture: %v", err)
+			}
+			if l.o.Soak && (report.Soak == nil || len(report.Soak.Growth) == 0) {
+				t.Errorf("the verdict is %+v", report.Soak)
+			}
+		})
+	}
+}
+
+// hasFigures checks that a report has what figures are read with, and the given
+// ones above 0.
+func hasFigures(t *testing.T, path string, positive []string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range positive {
+		if v, ok := got[name].(float64); !ok || v <= 0 {
+			t.Errorf("%s is %v", name, got[name])
+		}
+	}
+	for _, name := range []string{"lateness_ms", "violations", "machine", "versions", "commit", "command", "seed"} {
+		if got[name] == nil {
+			t.Errorf("the JSON has no %s", name)
+		}
+	}
+	cpu, ok := got["cpu_us_per_cycle"].(map[string]any)
+	for _, part := range []string{"postgres-backends", "taskd-1", "kafka", "loadtest", "total"} {
+		if v, isNumber := cpu[part].(float64); !ok || !isNumber || v < 0 {
+			t.Errorf("cpu_us_per_cycle of %s is %v", part, cpu[part])
+		}
+	}
+}
+
+func TestAWrongFlagIsRefusedByItsNameAndValue(t *testing.T) {
+	for args, want := range map[string][]string{
+		"cycle --rate 0":                          {"--rate", "0"},
+		"cycle --delay 5s..1s":                    {"--delay", "5s..1s"},
+		"cycle --keyed --adds-per-call 5":         {"--keyed", "--adds-per-call", "5"},
+		"cycle --set dispatcher.max_tick":         {"--set", "dispatcher.max_tick", "name=value"},
+		"fire --interval 0s":                      {"--interval", "0s"},
+		"add --delay 1s":                          {"--delay", "1s", "--for"},
+		"soak --sample-every -1s":                 {"--sample-every", "-1s"},
+		"floor --tick 0s":                         {"--tick", "0s"},
+		"floor --rate 20000 --connections 1000":   {"--connections", "1000"},
+		"run --type all":                          {"--type", "all"},
+		"cycle --stack external --floor=false":    {"address"},
+		"cycle --floor=false --listeners 0":       {"--listeners", "0"},
+		"fire --floor --interval 2h":              {"--interval", "2h"},
+		"cycle --adds-per-call 5000 --for 1s":     {"--adds-per-call", "5000"},
+		"cycle --params-bytes -1 --floor --for 1": {"--for"},
+	} {
+		cmd := command()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetErr(testLog{t})
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil {
+			t.Errorf("%s was taken", args)
+			continue
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v does not name %s", args, err, w)
+			}
+		}
+	}
+}

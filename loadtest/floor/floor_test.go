@@ -1,0 +1,133 @@
+package floor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/store"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func options() Options {
+	o := DefaultOptions()
+	o.Rate, o.Tick, o.For = 3000, 100*time.Millisecond, 300*time.Millisecond
+	o.MinDelay, o.MaxDelay, o.Paced, o.Seed, o.Connections = 200*time.Millisecond, 500*time.Millisecond, true, 7, 2
+	return o
+}
+
+func TestTheFloorMovesExactlyAllRowsAndLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes all tables; make test runs it")
+	}
+	server := testenv.Postgres(t).DSN()
+	s, err := stack.External(stack.ExternalOptions{Address: "nowhere", Token: "none", Postgres: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn, drop, err := makeDatabase(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("of cycles", func(t *testing.T) { cyclesMoveExactlyAllRows(t, s, dsn) })
+	t.Run("of recurring tasks", func(t *testing.T) { everyFireIsReported(t, s, dsn) })
+	t.Run("unless it loses some", func(t *testing.T) { lostRowsAreAnError(t, dsn) })
+	if err := drop(); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := pgx.Connect(t.Context(), dsn); err == nil {
+		conn.Close(t.Context()) //nolint:errcheck // it should not be there
+		t.Error("the database is still there")
+	}
+}
+
+func cyclesMoveExactlyAllRows(t *testing.T, s *stack.Stack, dsn string) {
+	rep, err := measure(t.Context(), s, dsn, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, run := range map[string]*Run{"max": rep.Max, "short": rep.Short, "paced": rep.Paced} {
+		if run == nil || run.CyclesPerS <= 0 || run.WALBytesPerCycle <= 0 {
+			t.Errorf("%s: %+v", name, run)
+			continue
+		}
+		if m := run.Moved; m.Added == 0 || m.Claimed != m.Added || m.Reported != m.Added {
+			t.Errorf("%s moved %+v", name, m)
+		}
+	}
+	if rep.CyclesPerS != rep.Max.CyclesPerS {
+		t.Errorf("the floor is %v, at full speed it was %v", rep.CyclesPerS, rep.Max.CyclesPerS)
+	}
+}
+
+func everyFireIsReported(t *testing.T, s *stack.Stack, dsn string) {
+	o := options()
+	o.Interval = time.Second
+	rep, err := measure(t.Context(), s, dsn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []*Run{rep.Max, rep.Paced} {
+		if m := run.Moved; m.Added < 2900 || m.Added > 3000 || m.Claimed < m.Added/10 || m.Reported != m.Claimed || m.Purged != 0 {
+			t.Errorf("%s moved %+v, of 3,000 tasks", run.Form, m)
+		}
+	}
+}
+
+func lostRowsAreAnError(t *testing.T, dsn string) {
+	ctx := t.Context()
+	cluster, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: dsn}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	m := &mover{Options: options(), cluster: cluster}
+	d := newDatabase(m, 3)
+	var moved Moved
+	step := func(add bool) {
+		t.Helper()
+		now, err := d.tick(ctx, form{}, add)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved.plus(now)
+	}
+	step(true)
+	if err := m.verify(ctx, form{}, moved); !errors.Is(err, ErrMoved) {
+		t.Errorf("rows that are still there: %v", err)
+	}
+	for range 10 {
+		step(false)
+	}
+	if err := m.verify(ctx, form{}, moved); err != nil {
+		t.Errorf("all rows have gone: %v", err)
+	}
+	moved.Claimed--
+	if err := m.verify(ctx, form{}, moved); !errors.Is(err, ErrMoved) {
+		t.Errorf("one claim is missing: %v", err)
+	}
+}
+
+func TestAMeasurementThatCannotBeIsRefused(t *testing.T) {
+	o := options()
+	o.Rate, o.Tick, o.Connections, o.ParamsBytes, o.MinDelay = 0, 0, -1, -1, time.Hour
+	err := o.Validate()
+	for _, flag := range []string{"--rate 0", "--tick 0s", "--connections -1", "--params-bytes -1", "--delay 1h0m0s..500ms"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%v does not name %s", err, flag)
+		}
+	}
+	external, err := stack.External(stack.ExternalOptions{Address: "nowhere", Token: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Measure(t.Context(), external, options()); err == nil {
+		t.Error("a floor without a server was measured")
+	}
+}

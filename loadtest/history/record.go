@@ -1,0 +1,146 @@
+package history
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
+)
+
+// epoch is what absolute times are counted from, in microseconds: 2026.
+const epoch check.Micros = 1_767_225_600_000_000
+
+// errTorn says that a record ends in the middle.
+var errTorn = errors.New("torn record")
+
+// put appends an integer, short when it is near 0.
+func put[T ~int64 | ~int32 | ~int16 | ~int](b []byte, v T) []byte {
+	return binary.AppendVarint(b, int64(v))
+}
+
+// putInstant appends an instant; Never is short.
+func putInstant(b []byte, i task.Instant) []byte {
+	if i == task.Never {
+		return put(b, int64(0))
+	}
+	v := int64(i) - int64(epoch)/1000
+	if v >= 0 {
+		v++ // 0 is taken
+	}
+	return put(b, v)
+}
+
+// Add records what became of an add.
+func (w *Writer) Add(a check.Add) {
+	p := w.of(a.ID)
+	b := append(p.buf, tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained))
+	b = putInstant(putInstant(put(put(b, a.Number), a.ID), a.Begin), a.End)
+	b = put(put(put(b, a.Interval), a.MaxCount), a.Sent-epoch)
+	p.put(put(b, a.Answered-a.Sent))
+}
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// Execution records a call of a handler.
+func (w *Writer) Execution(e check.Execution) {
+	p := w.of(e.ID)
+	b := append(p.buf, tagExecution, byte(e.Outcome))
+	b = putInstant(put(put(put(b, e.Number), e.ID), e.Seq), e.ScheduledAt)
+	b = put(put(put(b, e.Missed), e.Start-1000*check.Micros(e.ScheduledAt)), e.End-e.Start)
+	p.put(put(put(b, e.Attempt), int64(e.Listener)))
+}
+
+// Reply records an answer to a start or a report.
+func (w *Writer) Reply(r check.Reply) {
+	p := w.of(r.ID)
+	b := append(p.buf, tagReply, byte(r.Call), byte(r.Code))
+	b = put(put(put(b, r.ID), r.Seq), r.Answered-epoch)
+	p.put(put(put(b, r.Attempt), int64(r.Listener)))
+}
+
+// Final records what the API says about a task at the end.
+func (w *Writer) Final(f check.Final) {
+	p := w.of(f.ID)
+	b := append(p.buf, tagFinal, byte(f.Type), byte(f.State))
+	b = putInstant(putInstant(put(put(b, f.ID), f.Number), f.Begin), f.End)
+	b = put(put(put(put(b, f.Interval), f.MaxCount), f.Runs), f.Missed)
+	p.put(put(b, f.Open))
+}
+
+// reader takes fields off records. After an error it returns zeros.
+type reader struct {
+	left []byte
+	err  error
+}
+
+func (r *reader) int() int64 {
+	v, n := binary.Varint(r.left)
+	if n <= 0 {
+		r.left, r.err = nil, errTorn
+		return 0
+	}
+	r.left = r.left[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if len(r.left) == 0 {
+		r.err = errTorn
+		return 0
+	}
+	v := r.left[0]
+	r.left = r.left[1:]
+	return v
+}
+
+func (r *reader) instant() task.Instant {
+	v := r.int()
+	if v == 0 {
+		return task.Never
+	}
+	if v > 0 {
+		v--
+	}
+	return task.Instant(v + int64(epoch)/1000)
+}
+
+func (r *reader) micros() check.Micros { return check.Micros(r.int()) }
+
+func (r *reader) add() (a check.Add) {
+	a.Answer, a.Type, a.Retained = check.Answer(r.byte()), task.Type(r.byte()), r.byte() != 0
+	a.Number, a.ID, a.Begin, a.End = r.int(), task.ID(r.int()), r.instant(), r.instant()
+	a.Interval, a.MaxCount, a.Sent = time.Duration(r.int()), r.int(), r.micros()+epoch
+	a.Answered = a.Sent + r.micros()
+	return a
+}
+
+func (r *reader) execution() (e check.Execution) {
+	e.Outcome = task.Outcome(r.byte())
+	e.Number, e.ID, e.Seq, e.ScheduledAt = r.int(), task.ID(r.int()), r.int(), r.instant()
+	e.Missed, e.Start = r.int(), r.micros()+1000*check.Micros(e.ScheduledAt)
+	e.End = e.Start + r.micros()
+	e.Attempt, e.Listener = int32(r.int()), uint16(r.int())
+	return e
+}
+
+func (r *reader) reply() (p check.Reply) {
+	p.Call, p.Code = check.Call(r.byte()), task.Code(r.byte())
+	p.ID, p.Seq, p.Answered = task.ID(r.int()), r.int(), r.micros()+epoch
+	p.Attempt, p.Listener = int32(r.int()), uint16(r.int())
+	return p
+}
+
+func (r *reader) final() (f check.Final) {
+	f.Type, f.State = task.Type(r.byte()), task.State(r.byte())
+	f.ID, f.Number, f.Begin, f.End = task.ID(r.int()), r.int(), r.instant(), r.instant()
+	f.Interval, f.MaxCount, f.Runs, f.Missed = time.Duration(r.int()), r.int(), r.int(), r.int()
+	f.Open = int32(r.int())
+	return f
+}
