@@ -1,0 +1,178 @@
+package backlog
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	tenants        = 1000
+	kindsPerTenant = 8
+	zipfExponent   = 0.9
+	// otherTenants is the number of the second largest tenant; the largest one is
+	// the tenant of the stack.
+	otherTenants = 1_000_000
+)
+
+// Mix says what tasks are made.
+type Mix struct {
+	// Tenant is the number of the largest tenant.
+	Tenant int32
+	// From and To bound the due times.
+	From, To task.Instant
+	// ParamsBytes is the size of the params of a task, at least some 70.
+	ParamsBytes int
+	Seed        uint64
+}
+
+// generator makes the tasks of chunks. It is not safe for concurrent use.
+type generator struct {
+	Mix
+	rng       *rand.Rand
+	tenants   []int32 // by 14 random bits: Zipf's law
+	kinds     map[int32][]string
+	templates []template
+	rows      []task.Row
+	params    []byte
+}
+
+// template is the wire form of params, and where their random digits go.
+type template struct {
+	wire   []byte
+	digits []int // places of single digits
+}
+
+func newGenerator(m Mix) (*generator, error) {
+	g := &generator{Mix: m, tenants: zipf(m.Tenant), kinds: map[int32][]string{}}
+	for _, t := range g.tenants {
+		if g.kinds[t] == nil {
+			for k := range kindsPerTenant {
+				g.kinds[t] = append(g.kinds[t], fmt.Sprintf("%s-%d", [...]string{"payment.reminder", "order.timeout", "coupon.expiry", "retry"}[k%4], k))
+			}
+		}
+	}
+	for _, action := range []string{"payment.reminder", "order.close", "coupon.expire", "notify.user"} {
+		t, err := newTemplate(action, m.ParamsBytes)
+		if err != nil {
+			return nil, err
+		}
+		g.templates = append(g.templates, t)
+	}
+	return g, nil
+}
+
+// zipf returns the tenant for each of 16384 equally likely numbers.
+func zipf(largest int32) []int32 {
+	var weights [tenants]float64
+	total := 0.0
+	for i := range weights {
+		weights[i] = math.Pow(float64(i+1), -zipfExponent)
+		total += weights[i]
+	}
+	out := make([]int32, 0, 1<<14)
+	up := 0.0
+	for i, w := range weights {
+		tenant := otherTenants + int32(i)
+		if i == 0 {
+			tenant = largest
+		}
+		up += w / total
+		for float64(len(out)) < up*(1<<14)-0.5 {
+			out = append(out, tenant)
+		}
+	}
+	for len(out) < 1<<14 {
+		out = append(out, otherTenants+tenants-1)
+	}
+	return out
+}
+
+const digitMark = "0000000000000000000"
+
+// newTemplate returns params of about n bytes with 19 random digits, 63 bits.
+func newTemplate(action string, n int) (template, error) {
+	entries := map[string]string{"order_id": "ord-" + digitMark[:12], "user_id": "u" + digitMark[:7], "action": action}
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: entries})
+	if err != nil {
+		return template{}, err
+	}
+	if missing := n - len(wire) - 10; missing > 0 {
+		entries["note"] = strings.Repeat("please pay soon, or call us; ", missing/29+1)[:missing]
+		if wire, err = (proto.MarshalOptions{Deterministic: true}).Marshal(&perceptorv1.Params{Entries: entries}); err != nil {
+			return template{}, err
+		}
+	}
+	t := template{wire: wire}
+	for _, mark := range []string{"ord-" + digitMark[:12], "u" + digitMark[:7]} {
+		at := bytes.Index(wire, []byte(mark))
+		for i := range mark {
+			if mark[i] == '0' {
+				t.digits = append(t.digits, at+i)
+			}
+		}
+	}
+	return t, nil
+}
+
+// draw appends params to g.params and returns them.
+func (g *generator) draw(random uint64) []byte {
+	t := &g.templates[random%uint64(len(g.templates))]
+	at := len(g.params)
+	g.params = append(g.params, t.wire...)
+	p := g.params[at:len(g.params):len(g.params)]
+	bits := g.rng.Uint64()
+	for _, i := range t.digits {
+		p[i] = '0' + byte(bits%10)
+		bits /= 10
+	}
+	return p
+}
+
+// chunk makes n tasks. They are the same for the same seed and number, but for
+// created_at, and are overwritten by the next call.
+func (g *generator) chunk(number, n int, now task.Instant) []task.Row {
+	g.rng = rand.New(rand.NewPCG(g.Seed, uint64(number)))
+	if cap(g.rows) < n {
+		g.rows = make([]task.Row, n)
+		g.params = make([]byte, 0, n*len(g.templates[0].wire)*9/8)
+	}
+	g.rows, g.params = g.rows[:n], g.params[:0]
+	for i := range g.rows {
+		g.make(&g.rows[i], now)
+	}
+	return g.rows
+}
+
+func (g *generator) make(r *task.Row, now task.Instant) {
+	random := g.rng.Uint64()
+	tenant := g.tenants[random&(1<<14-1)]
+	kind := int(random >> 14 % kindsPerTenant)
+	due := g.From + task.Instant(g.rng.Uint64N(uint64(g.To-g.From)))
+	*r = task.Row{
+		Tenant: tenant, Type: task.OneShot, State: task.Scheduled, DueAt: due, ScheduledAt: due, Anchor: due, Begin: due,
+		End: task.Never, MaxCount: 1, Version: 1,
+		Retry: task.RetryPolicy{
+			MaxAttempts: task.DefaultMaxAttempts, InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
+			MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+		},
+		AckTimeout: time.Duration(1+kind/4) * time.Minute, GiveUpAfter: task.DefaultGiveUpAfter,
+		Retention: task.DefaultRetention, Kind: g.kinds[tenant][kind], Params: g.draw(random >> 20), CreatedAt: now,
+	}
+	share := random >> 40 % 100
+	if share >= 85 {
+		r.Type, r.MaxCount = task.NonBlocking, 0
+		r.Interval = time.Duration(1+random>>50%24) * time.Hour
+	}
+	if share >= 95 {
+		r.Type = task.Blocking
+	}
+}
