@@ -4,8 +4,9 @@
 -- +goose Up
 
 -- The only clock of the system. Floored, so that nothing is ever early.
+-- date_part is a float8, exact to 0.24 µs; extract is a numeric, and takes 1 µs.
 CREATE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
-AS $$ SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::int8 $$;
+AS $$ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8 $$;
 
 -- The near tier: tasks (run = 0) and those runs of NON_BLOCKING tasks that have
 -- a row of their own (run = their seq). due_at is the only indexed clock.

@@ -59,7 +59,7 @@ func BenchmarkCycle(b *testing.B) {
 
 // realClock puts the clock back that setup has replaced.
 const realClock = `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
-	AS 'SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::int8'`
+	AS 'SELECT floor(date_part(''epoch'', statement_timestamp()) * 1000)::int8'`
 
 // requests makes a group of requests with size tasks in all, 25 in each.
 func (b *bundle) requests(size int, spec task.Spec) []*adding {

@@ -19,6 +19,20 @@ const (
 	beatGroup   = 1000
 )
 
+// paces are those of the groups of all databases.
+type paces struct{ adds, starts, reports, beats pace }
+
+// newPaces: under load an add waits up to 5 times AddSpacing, and so on. The
+// shares are what that load should cost at most, as parts of a core.
+func newPaces(c *Config) paces {
+	return paces{
+		adds:    pace{least: c.AddSpacing, most: 5 * c.AddSpacing, share: 2},
+		starts:  pace{least: c.StartSpacing, most: 6 * c.StartSpacing, share: 1},
+		reports: pace{least: c.ReportSpacing, most: 6 * c.ReportSpacing, share: 0.2},
+		beats:   pace{least: c.ReportSpacing, most: 6 * c.ReportSpacing, share: 0.2},
+	}
+}
+
 // database is the part of a [Store] that belongs to one logical database.
 type database struct {
 	store   *Store
@@ -34,10 +48,10 @@ type database struct {
 func newDatabase(s *Store, d int) *database {
 	db := &database{store: s, d: d}
 	q := s.cfg.QueueLength
-	db.adds = newBatcher(q, addGroup, s.cfg.AddSpacing, db.doAdds)
-	db.starts = newBatcher(q, startGroup, s.cfg.StartSpacing, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
-	db.reports = newBatcher(q, reportGroup, s.cfg.ReportSpacing, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
-	db.beats = newBatcher(q, beatGroup, s.cfg.ReportSpacing, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
+	db.adds = newBatcher(q, addGroup, d, &s.paces.adds, db.doAdds)
+	db.starts = newBatcher(q, startGroup, d, &s.paces.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
+	db.reports = newBatcher(q, reportGroup, d, &s.paces.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
+	db.beats = newBatcher(q, beatGroup, d, &s.paces.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
 	return db
 }
 
