@@ -1,8 +1,9 @@
 // Command perceptorctl is for operators and for trying things out: tenants,
-// tokens, tasks, migrations, who owns which shard, and what is wrong.
+// tokens, tasks, runs, migrations, who owns which shard, how many tasks there
+// are, and what is wrong.
 //
-// Commands about tenants, tokens and tasks call the API; migrate, shard and
-// doctor, and `token create --direct`, go to the servers themselves and need the
+// Commands about tenants, tokens, tasks and runs call the API; migrate, shard,
+// counters and doctor, and `token create --direct`, go to the servers themselves and need the
 // configuration of the programs.
 package main
 
@@ -42,7 +43,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.caFile, "tls-ca-file", "", "certificates that the API's is signed by; implies --tls. Default: the system's")
 	f.StringVarP(&c.output, "output", "o", "table", "table or json")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
-	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.migrateCommand(), c.shardCommand(), c.doctorCommand(), cli.VersionCommand())
+	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.doctorCommand(), cli.VersionCommand())
 	return root
 }
 

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/dev"
 )
@@ -42,6 +44,7 @@ func TestMain(m *testing.M) {
 //	set NAME REGEXP    NAME becomes the first group of the match in standard output
 //	env NAME=VALUE     for later commands
 //	file NAME TEXT     write a file
+//	sql STATEMENT      run it on the server
 //
 // $NAME stands for a value set before; single quotes hold a word together.
 func TestScripts(t *testing.T) {
@@ -142,8 +145,22 @@ func (s *script) step(line string) {
 		if err := os.WriteFile(s.expand(name), []byte(s.expand(text)), 0o600); err != nil {
 			s.fail("%v", err)
 		}
+	case "sql":
+		s.sql(rest)
 	default:
 		s.fail("unknown step %q", verb)
+	}
+}
+
+func (s *script) sql(statement string) {
+	s.t.Helper()
+	conn, err := pgx.Connect(s.t.Context(), s.vars["DSN"])
+	if err != nil {
+		s.fail("%v", err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // nothing depends on it
+	if _, err := conn.Exec(s.t.Context(), statement); err != nil {
+		s.fail("%v", err)
 	}
 }
 

@@ -14,12 +14,13 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, get, list, cancel, pause, resume",
+	return group("task", "Tasks: add, get, list, count, cancel, pause, resume",
 		c.taskAdd(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
 		}),
 		c.taskList(),
+		c.taskCount(),
 		c.oneTask("cancel", "End a task; no new run is claimed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
 		}),

@@ -8,23 +8,83 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Tenants: create, get, list", c.tenantCreate(), c.tenantGet(), c.tenantList())
+	return group("tenant", "Tenants: create, update, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantGet(), c.tenantList())
+}
+
+// tenantSettings are the flags of what can be set.
+type tenantSettings struct {
+	params    int32
+	retention time.Duration
+	history   string
+}
+
+func (s *tenantSettings) flags(cmd *cobra.Command) {
+	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "largest params of a task, in bytes (default 16384)")
+	cmd.Flags().DurationVar(&s.retention, "default-retention", 0, "how long finished tasks are kept when they do not say themselves (default 1h)")
+	cmd.Flags().StringVar(&s.history, "history", "", "what of the history of runs is written down: all, failures or none (default failures)")
+}
+
+// read puts the flags that were given into a tenant and names their fields.
+func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields []string, err error) {
+	if cmd.Flags().Changed("max-params-bytes") {
+		t.MaxParamsBytes, fields = s.params, append(fields, "max_params_bytes")
+	}
+	if cmd.Flags().Changed("default-retention") {
+		t.DefaultRetention, fields = durationpb.New(s.retention), append(fields, "default_retention")
+	}
+	if cmd.Flags().Changed("history") {
+		n, ok := perceptorv1.Tenant_History_value[enumWord(s.history)]
+		if !ok || n == 0 {
+			return nil, cli.Usagef("--history: %q is not one of all, failures, none", s.history)
+		}
+		t.History, fields = perceptorv1.Tenant_History(n), append(fields, "history")
+	}
+	return fields, nil
+}
+
+func (c *ctl) tenantUpdate() *cobra.Command {
+	s := &tenantSettings{}
+	cmd := &cobra.Command{
+		Use: "update NAME", Short: "Change settings of a tenant; they hold everywhere within 5 s", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t := &perceptorv1.Tenant{}
+			fields, err := s.read(cmd, t)
+			if err != nil {
+				return err
+			}
+			if len(fields) == 0 {
+				return cli.Usagef("nothing is to be changed: give --history, --max-params-bytes or --default-retention")
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				updated, err := perceptorv1.NewAdminServiceClient(conn).UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{
+					Name: args[0], Tenant: t, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields},
+				})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, updated, func() *table { return tenantTable(updated) })
+			})
+		},
+	}
+	s.flags(cmd)
+	return cmd
 }
 
 func (c *ctl) tenantCreate() *cobra.Command {
-	t := &perceptorv1.Tenant{}
-	var retention time.Duration
+	t, s := &perceptorv1.Tenant{}, &tenantSettings{}
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a tenant and its Kafka topic", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.Name = args[0]
-			if cmd.Flags().Changed("default-retention") {
-				t.DefaultRetention = durationpb.New(retention)
+			if _, err := s.read(cmd, t); err != nil {
+				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				created, err := perceptorv1.NewAdminServiceClient(conn).CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: t})
@@ -35,8 +95,7 @@ func (c *ctl) tenantCreate() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int32Var(&t.MaxParamsBytes, "max-params-bytes", 0, "largest params of a task, in bytes (default 16384)")
-	cmd.Flags().DurationVar(&retention, "default-retention", 0, "how long finished tasks are kept when they do not say themselves (default 1h)")
+	s.flags(cmd)
 	return cmd
 }
 
@@ -80,9 +139,9 @@ func (c *ctl) tenantList() *cobra.Command {
 }
 
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
-	t := &table{head: []string{"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "CREATED"}}
+	t := &table{head: []string{"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "CREATED"}}
 	for _, x := range tenants {
-		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), timeCell(x.CreateTime))
+		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), timeCell(x.CreateTime))
 	}
 	return t
 }

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) countersCommand() *cobra.Command {
+	cmd := c.countersShow()
+	cmd.AddCommand(c.countersRecount())
+	return cmd
+}
+
+// counts are the counters of a tenant and type.
+type counts struct {
+	Tenant          string `json:"tenant"`
+	Type            string `json:"type"`
+	Added           int64  `json:"added"`
+	Scheduled       int64  `json:"scheduled"`
+	Running         int64  `json:"running"`
+	Completed       int64  `json:"completed"`
+	Cancelled       int64  `json:"cancelled"`
+	Failed          int64  `json:"failed"`
+	PurgedCompleted int64  `json:"purgedCompleted"`
+	PurgedCancelled int64  `json:"purgedCancelled"`
+	PurgedFailed    int64  `json:"purgedFailed"`
+	DeadRuns        int64  `json:"deadRuns"`
+	DeadRunsEver    int64  `json:"deadRunsEver"`
+}
+
+func (c *ctl) countersShow() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use: "counters", Short: "Show how many tasks there are by tenant, type and state", Args: cobra.NoArgs,
+		Long: "Show how many tasks there are by tenant, type and state. The numbers are exact and kept, not counted; added =\n" +
+			"scheduled + running + completed + cancelled + failed + purged. The databases are read at once, but not at one instant.",
+	}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		list, err := withTenants(ctx, conf, tenant, func(ctx context.Context, cluster *store.Cluster, names *tenantNames) ([]counts, error) {
+			read, err := shards.New(cluster, shards.Config{}).Counts(ctx, names.only)
+			out := make([]counts, len(read))
+			for i := range read {
+				out[i] = countsOf(ctx, names, &read[i])
+			}
+			return out, err
+		})
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			return writeJSON(cmd.OutOrStdout(), list)
+		}
+		return countsTable(list).write(cmd.OutOrStdout())
+	}, "postgres")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only those of this tenant")
+	return cmd
+}
+
+func countsOf(ctx context.Context, names *tenantNames, t *task.TypeCounts) counts {
+	return counts{
+		Tenant: names.of(ctx, t.Tenant), Type: t.Type.String(), Added: t.Added, Scheduled: t.Scheduled, Running: t.Running,
+		Completed: t.Completed, Cancelled: t.Cancelled, Failed: t.Failed, PurgedCompleted: t.PurgedCompleted,
+		PurgedCancelled: t.PurgedCancelled, PurgedFailed: t.PurgedFailed, DeadRuns: t.Dead, DeadRunsEver: t.Died,
+	}
+}
+
+func countsTable(list []counts) *table {
+	t := &table{head: []string{"TENANT", "TYPE", "ADDED", "SCHEDULED", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "PURGED", "DEAD RUNS"}}
+	for _, x := range list {
+		cells := []string{x.Tenant, x.Type}
+		for _, n := range []int64{x.Added, x.Scheduled, x.Running, x.Completed, x.Cancelled, x.Failed,
+			x.PurgedCompleted + x.PurgedCancelled + x.PurgedFailed, x.DeadRuns} {
+			cells = append(cells, strconv.FormatInt(n, 10))
+		}
+		t.add(cells...)
+	}
+	return t
+}
+
+// tenantNames finds the names of tenants, which never change.
+type tenantNames struct {
+	store *control.Store
+	only  int32 // the tenant that was asked for; 0: all
+	known map[int32]string
+}
+
+// of returns the name of a tenant, or its number when it cannot be read.
+func (n *tenantNames) of(ctx context.Context, tenant int32) string {
+	if name, ok := n.known[tenant]; ok {
+		return name
+	}
+	name := strconv.Itoa(int(tenant))
+	if t, err := n.store.TenantByID(ctx, tenant); err == nil {
+		name = t.Name
+	}
+	n.known[tenant] = name
+	return name
+}
+
+// withTenants connects to the databases and runs f for one tenant, or for all
+// when name is empty.
+func withTenants[T any](ctx context.Context, conf *config.Config, name string, f func(context.Context, *store.Cluster, *tenantNames) (T, error)) (out T, err error) {
+	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	if err != nil {
+		return out, err
+	}
+	defer cluster.Close()
+	names := &tenantNames{store: control.New(cluster, nil), known: map[int32]string{}}
+	if name != "" {
+		t, err := names.store.Tenant(ctx, name)
+		if err != nil {
+			return out, domainError(err)
+		}
+		names.only = t.ID
+	}
+	out, err = f(ctx, cluster, names)
+	return out, domainError(err)
+}
+
+// difference is a counter that does not say what there is.
+type difference struct {
+	Database int    `json:"database"`
+	Tenant   string `json:"tenant"`
+	Type     string `json:"type"`
+	Of       string `json:"of"`
+	Counted  int64  `json:"counted"`
+	Counter  int64  `json:"counter"`
+	Repaired bool   `json:"repaired"`
+}
+
+func (c *ctl) countersRecount() *cobra.Command {
+	var tenant string
+	var repair bool
+	cmd := &cobra.Command{
+		Use: "recount", Short: "Count all tasks and compare them with the counters", Args: cobra.NoArgs,
+		Long: "Count all tasks and compare them with the counters. Every difference is shown, and makes the command end with 1;\n" +
+			"with --repair the counters are corrected. Everything is read, one database after another, each in one snapshot, which\n" +
+			"keeps vacuum from its work for as long: for quiet hours. --timeout holds only when it is given.",
+	}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		if cmd.Flags().Changed("timeout") {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.timeout)
+			defer cancel()
+		}
+		found, err := withTenants(ctx, conf, tenant, func(ctx context.Context, cluster *store.Cluster, names *tenantNames) ([]difference, error) {
+			return recount(ctx, cluster, names, repair)
+		})
+		if shown := c.showDifferences(cmd, found); err == nil {
+			err = shown
+		}
+		if err == nil && len(found) > 0 && !repair {
+			return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d counters differ from what there is", len(found)), Hint: "--repair corrects them"}
+		}
+		return err
+	}, "postgres")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only the tasks of this tenant")
+	cmd.Flags().BoolVar(&repair, "repair", false, "correct the counters that differ")
+	return cmd
+}
+
+func recount(ctx context.Context, cluster *store.Cluster, names *tenantNames, repair bool) ([]difference, error) {
+	tasks := shards.New(cluster, shards.Config{})
+	list := []difference{}
+	for d := range task.Databases {
+		found, err := tasks.Recount(ctx, d, names.only, repair)
+		if err != nil {
+			return list, err
+		}
+		for _, f := range found {
+			list = append(list, difference{
+				Database: d, Tenant: names.of(ctx, f.Tenant), Type: f.Type.String(), Of: f.Of, Counted: f.Counted, Counter: f.Counter, Repaired: repair,
+			})
+		}
+	}
+	return list, nil
+}
+
+func (c *ctl) showDifferences(cmd *cobra.Command, found []difference) error {
+	if c.output == "json" {
+		return writeJSON(cmd.OutOrStdout(), found)
+	}
+	t := &table{head: []string{"DATABASE", "TENANT", "TYPE", "OF", "COUNTED", "COUNTER", "REPAIRED"}}
+	for _, f := range found {
+		t.add(strconv.Itoa(f.Database), f.Tenant, f.Type, f.Of, strconv.FormatInt(f.Counted, 10), strconv.FormatInt(f.Counter, 10), strconv.FormatBool(f.Repaired))
+	}
+	return t.write(cmd.OutOrStdout())
+}
+
+func (c *ctl) taskCount() *cobra.Command {
+	return &cobra.Command{
+		Use: "count", Short: "Show how many tasks there are by type and state", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				r, err := perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, r, func() *table { return taskCountTable(r.Counts) })
+			})
+		},
+	}
+}
+
+func taskCountTable(list []*perceptorv1.TaskCounts) *table {
+	t := &table{head: []string{"TYPE", "ADDED", "SCHEDULED", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "PURGED", "DEAD RUNS"}}
+	for _, x := range list {
+		cells := []string{x.Type.String()}
+		for _, n := range []int64{x.Added, x.Scheduled, x.Running, x.Completed, x.Cancelled, x.Failed, x.Purged, x.DeadRuns} {
+			cells = append(cells, strconv.FormatInt(n, 10))
+		}
+		t.add(cells...)
+	}
+	return t
+}
