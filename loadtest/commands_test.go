@@ -24,7 +24,7 @@ var loads = []struct {
 		[]string{"cycles_per_s", "wal_bytes_per_fire", "floor_cycles_per_s", "ratio_to_floor"},
 	},
 	{fireLoad, "--rate 200 --for 2s --warmup 1s --interval 1s", []string{"cycles_per_s", "wal_bytes_per_fire"}},
-	{addLoad, "--rate 300 --for 2s --warmup 1s --keyed", []string{"tasks_per_s"}},
+	{addLoad, "--rate 300 --for 2s --warmup 1s --delay 4m..8m --keyed", []string{"tasks_per_s"}},
 	{soakLoad, "--type mix --rate 200 --for 3s --warmup 1s --interval 1s --delay 300ms --sample-every 200ms", []string{"cycles_per_s"}},
 }
 

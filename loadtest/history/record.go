@@ -32,10 +32,16 @@ func putInstant(b []byte, i task.Instant) []byte {
 	return put(b, v)
 }
 
+// record begins a record in the buffer of the part, which is locked.
+func (p *part) record(fields ...byte) []byte {
+	b := p.buf
+	return append(b, fields...)
+}
+
 // Add records what became of an add.
 func (w *Writer) Add(a check.Add) {
 	p := w.of(a.ID)
-	b := append(p.buf, tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained))
+	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained))
 	b = putInstant(putInstant(put(put(b, a.Number), a.ID), a.Begin), a.End)
 	b = put(put(put(b, a.Interval), a.MaxCount), a.Sent-epoch)
 	p.put(put(b, a.Answered-a.Sent))
@@ -51,7 +57,7 @@ func flag(v bool) byte {
 // Execution records a call of a handler.
 func (w *Writer) Execution(e check.Execution) {
 	p := w.of(e.ID)
-	b := append(p.buf, tagExecution, byte(e.Outcome))
+	b := p.record(tagExecution, byte(e.Outcome))
 	b = putInstant(put(put(put(b, e.Number), e.ID), e.Seq), e.ScheduledAt)
 	b = put(put(put(b, e.Missed), e.Start-1000*check.Micros(e.ScheduledAt)), e.End-e.Start)
 	p.put(put(put(b, e.Attempt), int64(e.Listener)))
@@ -60,7 +66,7 @@ func (w *Writer) Execution(e check.Execution) {
 // Reply records an answer to a start or a report.
 func (w *Writer) Reply(r check.Reply) {
 	p := w.of(r.ID)
-	b := append(p.buf, tagReply, byte(r.Call), byte(r.Code))
+	b := p.record(tagReply, byte(r.Call), byte(r.Code))
 	b = put(put(put(b, r.ID), r.Seq), r.Answered-epoch)
 	p.put(put(put(b, r.Attempt), int64(r.Listener)))
 }
@@ -68,7 +74,7 @@ func (w *Writer) Reply(r check.Reply) {
 // Final records what the API says about a task at the end.
 func (w *Writer) Final(f check.Final) {
 	p := w.of(f.ID)
-	b := append(p.buf, tagFinal, byte(f.Type), byte(f.State))
+	b := p.record(tagFinal, byte(f.Type), byte(f.State))
 	b = putInstant(putInstant(put(put(b, f.ID), f.Number), f.Begin), f.End)
 	b = put(put(put(put(b, f.Interval), f.MaxCount), f.Runs), f.Missed)
 	p.put(put(b, f.Open))

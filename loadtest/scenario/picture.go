@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/frame"
 )
 
 // Chart draws throughput and lateness over time, and what was sampled.
@@ -91,13 +90,13 @@ func (rep *Report) sizesPanel() chart.Panel {
 	lines := map[string]*chart.Line{}
 	for _, s := range rep.Samples {
 		for kind, size := range s.Sizes {
-			for part, bytes := range map[string]int64{"": size.Heap, " indexes": size.Indexes} {
-				name := kind + part
+			for part, bytes := range map[string]int64{"heap": size.Heap, "indexes": size.Indexes} {
+				name := kind + " " + part
 				if lines[name] == nil {
-					lines[name] = &chart.Line{Name: name, Dashed: part != ""}
+					lines[name] = &chart.Line{Name: name, Dashed: part != "heap"}
 				}
 				l := lines[name]
-				l.X, l.Y = append(l.X, s.S), append(l.Y, frame.Round(float64(bytes)/(1<<20)))
+				l.X, l.Y = append(l.X, s.S), append(l.Y, mib(float64(bytes)))
 			}
 		}
 	}
