@@ -69,7 +69,7 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	for i, p := range live {
 		q[i] = p.task
 	}
-	results, err := c.addBatch(ctx, q, newRequestID())
+	results, err := c.addBatch(ctx, q, "")
 	if err != nil {
 		if closing.Err() != nil {
 			err = ErrClosed

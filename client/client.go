@@ -2,9 +2,7 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -66,6 +64,7 @@ type Client struct {
 	tasks perceptorv1.TaskServiceClient
 	runs  perceptorv1.RunServiceClient
 	adds  *batcher[*pendingAdd]
+	aim   aim
 	stop  context.CancelFunc
 	done  chan struct{}
 }
@@ -159,11 +158,4 @@ func splitAddresses(s string) []string {
 		list = append(list, strings.TrimSpace(a))
 	}
 	return list
-}
-
-// newRequestID draws a request id.
-func newRequestID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }

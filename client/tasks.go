@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -67,7 +71,7 @@ type AddResult struct {
 // calls. An error means that the outcome of some is not known; their result has
 // it, too. With [WithRequestID] the same call may then be repeated.
 func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) ([]AddResult, error) {
-	o := addOptions{requestID: newRequestID()}
+	var o addOptions
 	for _, f := range opts {
 		f(&o)
 	}
@@ -80,7 +84,7 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 			continue
 		}
 		id := o.requestID
-		if len(batch) < len(tasks) {
+		if id != "" && len(batch) < len(tasks) {
 			id = fmt.Sprintf("%s-%d", id, n)
 		}
 		got, err := c.addBatch(ctx, batch, id)
@@ -108,8 +112,23 @@ func nextBatch(tasks []Task) []*perceptorv1.Task {
 	return batch
 }
 
+// addBatch makes one call. Without an id it draws one, for a shard that is well
+// placed.
 func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string) ([]AddResult, error) {
-	a, err := call(ctx, c, "AddTasks", c.tasks.AddTasks, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id})
+	add := c.tasks.AddTasks
+	if id == "" {
+		shard := c.aim.take(len(batch), time.Now())
+		defer c.aim.done(shard)
+		id = requestIDFor(shard)
+		add = func(ctx context.Context, q *perceptorv1.AddTasksRequest, opts ...grpc.CallOption) (*perceptorv1.AddTasksResponse, error) {
+			a, err := c.tasks.AddTasks(ctx, q, opts...)
+			if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+				c.aim.missed(shard, time.Now())
+			}
+			return a, err
+		}
+	}
+	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id})
 	if err == nil && len(a.GetResults()) != len(batch) {
 		err = &Error{Op: "AddTasks", Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}
 	}

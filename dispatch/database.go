@@ -148,7 +148,10 @@ func (b *database) claim(ctx context.Context, st step) {
 	}
 	req, parts := b.request(st, room)
 	if len(req.Owned) == 0 || rows == 0 {
-		b.putBack(parts)
+		b.mu.Lock()
+		b.book.putBack(parts, time.Now())
+		b.plan.passed(st.shards, task.Never) // if they have left meanwhile
+		b.mu.Unlock()
 		return
 	}
 	if len(parts) > 0 && b.d.at(ctx, BeforeTakeOff, b.number) != nil {
@@ -176,19 +179,17 @@ func (b *database) claim(ctx context.Context, st step) {
 func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	parts := b.book.takeable(maxParts, b.claims)
 	req := task.ClaimRequest{
 		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, MaxRows: st.rows,
-		Blocked: room.blocked, BlockedFor: room.blockedFor,
+		Blocked: room.blocked, BlockedFor: room.blockedFor, TakeOff: outboxParts(parts),
 	}
-	parts := b.book.takeable(maxParts, b.claims)
-	req.TakeOff = outboxParts(parts)
+	if st.shards != nil {
+		req.Owned = slices.DeleteFunc(req.Owned, func(o task.Ownership) bool {
+			return !slices.Contains(st.shards, o.Shard) && !slices.ContainsFunc(parts, func(p *part) bool { return p.shard == o.Shard })
+		})
+	}
 	return req, parts
-}
-
-func (b *database) putBack(parts []*part) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.book.putBack(parts, time.Now())
 }
 
 // claims reports whether the shard is owned and not about to leave.

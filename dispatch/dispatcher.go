@@ -163,11 +163,11 @@ func (d *Dispatcher) rouseAll() {
 	}
 }
 
-// busy counts the databases that have fired within the last second.
+// busy counts the databases that have fired within the longest tick.
 func (d *Dispatcher) busy(now time.Time) int {
 	n := 0
 	for _, b := range d.dbs {
-		if now.UnixNano()-b.fired.Load() < int64(time.Second) {
+		if now.UnixNano()-b.fired.Load() < int64(d.cfg.MaxTick) {
 			n++
 		}
 	}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,7 +197,7 @@ func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Clai
 
 // commit does the claim.
 func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
-	c := task.Claim{Now: s.now()}
+	c := task.Claim{Now: s.now(), Next: task.Never}
 	s.claims = append(s.claims, req)
 	s.remove(req.TakeOff)
 	shards := make(map[task.Shard]bool)
@@ -222,6 +223,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		if r.every > 0 {
 			r.due = max(p.ScheduledAt.Add(r.every), c.Now)
 		}
+		c.Next = min(c.Next, r.due)
 		s.claimed[p.RunID()] = true
 		out.entries = append(out.entries, p)
 		if !slices.Contains(out.shards, id.Shard()) {
@@ -288,16 +290,18 @@ func (s *fakeStore) Peek(_ context.Context, _ int, shards []task.Shard, low task
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peeks++
-	k := task.Peek{Now: s.now(), Next: task.Never}
+	k := task.Peek{Now: s.now()}
 	for id, r := range s.rows {
-		if !slices.Contains(shards, id.Shard()) || r.due <= low {
+		if !slices.Contains(shards, id.Shard()) || r.due <= low || r.due == task.Never {
 			continue
 		}
-		k.Next = min(k.Next, r.due)
+		k.Soon = append(k.Soon, task.Upcoming{Due: r.due, Shard: id.Shard()})
 		if r.due <= k.Now.Add(window) && k.Rows < limit {
 			k.Rows++
 		}
 	}
+	slices.SortFunc(k.Soon, func(a, b task.Upcoming) int { return cmp.Compare(a.Due, b.Due) })
+	k.Soon = k.Soon[:min(len(k.Soon), task.MaxSoon)]
 	return k, nil
 }
 

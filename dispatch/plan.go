@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/task"
@@ -16,27 +17,32 @@ type planner struct {
 	low, clock task.Instant
 	ahead      time.Duration
 
-	// A claim is due at dueAt (zero: nothing is known to be due), and without a
-	// bound at sweepAt. If again is set the last one was full.
-	dueAt, sweepAt time.Time
-	again          bool
-	// lookAt is when to peek next.
-	lookAt time.Time
+	// soon are rows that the last look has found and no claim has passed since.
+	// All that is due until known, by the database's clock, was among them, but
+	// for what has been written since: of that hints tell.
+	soon  []task.Upcoming
+	known task.Instant
+	// hintAt is the earliest hint that is not served; zero: none. The last one
+	// came at hintedAt.
+	hintAt, hintedAt time.Time
+	// sweepAt is when to claim without a bound. If again is set the last claim was
+	// full. lookAt is when to peek next.
+	sweepAt, lookAt time.Time
+	again           bool
 	// Until rangeUntil, by the database's clock, no more than rangeRows are due.
 	rangeUntil task.Instant
 	rangeRows  int
-	peekedAt   time.Time
 
-	// The last hint came at hintedAt and was for hinted.
-	hinted, hintedAt time.Time
 	// A range claim met a lock; until cappedUntil claims take the other form.
 	cappedUntil time.Time
 
-	// The last claim began at claimedAt; they take about took and bring records
-	// of about recordBytes. The last one that moved rows was at firedAt.
+	// The last claim began at claimedAt; they take about took, bring records of
+	// about recordBytes, and about perSecond of them. The last one that moved rows
+	// was at firedAt.
 	claimedAt, firedAt time.Time
 	took               time.Duration
 	recordBytes        int
+	perSecond          float64
 
 	// After errors the next step waits until retryAt.
 	failures int
@@ -63,10 +69,11 @@ type step struct {
 	do action
 	// until is the end of a sleep; zero: until something happens.
 	until time.Time
-	// Of a claim.
-	form task.ClaimForm
-	low  task.Instant
-	rows int
+	// Of a claim. shards are those in which something is due; nil: all.
+	form   task.ClaimForm
+	low    task.Instant
+	rows   int
+	shards []task.Shard
 }
 
 // A situation is what the planner needs to know of the others.
@@ -102,18 +109,18 @@ func (p *planner) next(now time.Time, s situation) step {
 		return step{until: wakes.at}
 	}
 	if s.records > 0 && s.bytes > 0 {
+		if p.again && !s.gone && !now.Before(p.lookAt) {
+			return step{do: peek} // where are the oldest now?
+		}
 		at := p.claimAt(now, s)
 		if !now.Before(at) {
 			return p.claim(now, s)
 		}
 		wakes.add(at)
-		// A hint tells of one row: others may be due before it.
-		if p.dueAt.IsZero() || p.lookAt.Before(p.dueAt) {
-			if !now.Before(p.lookAt) {
-				return step{do: peek}
-			}
-			wakes.add(p.lookAt)
+		if !now.Before(p.lookAt) {
+			return step{do: peek}
 		}
+		wakes.add(p.lookAt)
 	}
 	if !s.publishedAt.IsZero() {
 		at := s.publishedAt.Add(p.cfg.TakeOffAfter)
@@ -133,15 +140,25 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	if p.again {
 		return now
 	}
-	at := p.sweepAt
-	if !p.dueAt.IsZero() && p.dueAt.Before(at) {
-		at = p.dueAt
+	soonest := p.claimedAt.Add(p.tick(s.busy))
+	var due earliest
+	due.add(p.sweepAt)
+	due.add(p.hintAt)
+	switch {
+	case len(p.soon) > 0:
+		// What is due a little later comes along.
+		due.add(p.localTime(p.soon[0].Due).Add(p.gather(s.busy)))
+	case p.dbTime(now) > p.known:
+		due.add(soonest) // more may be due by now, and nobody has looked
 	}
-	if soonest := p.claimedAt.Add(p.tick(s.busy)); at.Before(soonest) {
+	if due.at.Before(soonest) {
 		return soonest
 	}
-	return at
+	return due.at
 }
+
+// gather returns how long a claim waits for more, after the first row is due.
+func (p *planner) gather(busy int) time.Duration { return p.tick(busy) / 2 }
 
 // tick returns the distance of two claims: such that the claims of all busy
 // databases together take no more than ClaimShare of the time.
@@ -169,8 +186,35 @@ func (p *planner) claim(now time.Time, s situation) step {
 	if !now.Before(p.sweepAt) {
 		st.low = 0
 	}
+	switch {
+	case s.gone:
+	case st.form == task.CappedForm:
+		// The cap is shared by the shards, so the oldest rows' get all of it.
+		st.shards = p.dueShards(now)
+	case st.low > 0 && p.dbTime(now).Add(dueAhead) <= p.known && (p.hintAt.IsZero() || now.Before(p.hintAt)):
+		st.shards = p.dueShards(now)
+	}
 	return st
 }
+
+// dueShards returns the shards of the known rows that are due, nil if there are
+// none.
+func (p *planner) dueShards(now time.Time) []task.Shard {
+	dbNow := p.dbTime(now).Add(dueAhead)
+	var shards []task.Shard
+	for _, u := range p.soon {
+		if u.Due > dbNow {
+			break
+		}
+		if !slices.Contains(shards, u.Shard) {
+			shards = append(shards, u.Shard)
+		}
+	}
+	return shards
+}
+
+// dueAhead is for what becomes due on the way to the database.
+const dueAhead = 5 * time.Millisecond
 
 // firstRows bounds a claim before the size of records is known.
 const firstRows = 200
@@ -183,9 +227,20 @@ const (
 )
 
 // window is how far ahead a look counts: claims in it may take the range form.
-func (p *planner) window() time.Duration { return peekValid + p.cfg.MaxTick }
+// It is shorter where much is fired, so that the count is below the most rows of
+// a claim unless something unusual comes.
+func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick }
 
-// peekValid is how long the count of a look is used.
+// valid is how long the count of a look is used.
+func (p *planner) valid() time.Duration {
+	if p.perSecond <= 0 {
+		return peekValid
+	}
+	d := time.Duration(float64(p.cfg.MaxRows)/2/p.perSecond*float64(time.Second)) - p.cfg.MaxTick
+	return min(max(d, p.cfg.MaxTick), peekValid)
+}
+
+// peekValid bounds how long the count of a look is used.
 const peekValid = time.Second
 
 func (p *planner) dbTime(now time.Time) task.Instant { return task.At(now.Add(p.ahead)) }
@@ -195,21 +250,26 @@ func (p *planner) localTime(i task.Instant) time.Time { return i.Time().Add(-p.a
 // acquired: there are new shards, so nothing below any bound is known.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
-	p.sweepAt = now
+	p.sweepAt, p.lookAt = now, now
+	p.soon, p.known = nil, 0
 	p.rangeUntil = 0
 	p.again = false
 	p.retryAt, p.failures = time.Time{}, 0
 }
 
-// hint: something is due at the instant i, or a little later.
+// hint: something is due at the instant i, or a little later. If a look comes
+// before, it will find that by itself.
 func (p *planner) hint(now time.Time, i task.Instant) {
 	at := now
 	if p.clock != 0 {
 		at = p.localTime(i)
 	}
-	p.hinted, p.hintedAt = at, now
-	if p.dueAt.IsZero() || at.Before(p.dueAt) {
-		p.dueAt = at
+	if now.Before(p.lookAt) && p.lookAt.Before(at) {
+		return
+	}
+	p.hintedAt = now
+	if p.hintAt.IsZero() || at.Before(p.hintAt) {
+		p.hintAt = at
 	}
 }
 
@@ -224,10 +284,48 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if p.clock == 0 || c.Now < p.clock {
 		p.setClock(start, now, c.Now)
 	}
-	if p.low = p.bound(st, c); st.low == 0 && !c.More {
+	if p.low = p.bound(st, c); st.low == 0 && !c.More && st.shards == nil {
 		p.sweepAt = now.Add(p.cfg.SweepEvery)
 	}
-	p.claimedAt = start
+	p.measure(start, now, c, bytes)
+	if c.More {
+		p.lookBy(now)
+		return
+	}
+	p.passed(st.shards, c.Now)
+	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(c.Now).Before(p.hintAt) {
+		// A hint tells of one row: others may be due soon after it.
+		p.hintAt = time.Time{}
+		p.lookBy(now.Add(p.cfg.MinTick))
+	}
+	if c.Rows < fewRows && c.Now > p.known {
+		p.lookBy(now)
+	}
+	if c.Next != 0 && c.Next != task.Never {
+		p.hint(now, c.Next)
+	}
+}
+
+// fewRows is below what makes it cheaper to claim at every tick than to look
+// what is due when.
+const fewRows = task.MaxSoon / 4
+
+// passed forgets the rows of the shards, all if nil, that were due by now.
+func (p *planner) passed(shards []task.Shard, now task.Instant) {
+	p.soon = slices.DeleteFunc(p.soon, func(u task.Upcoming) bool {
+		return u.Due <= now && (shards == nil || slices.Contains(shards, u.Shard))
+	})
+}
+
+// lookBy makes the next look come at t at the latest.
+func (p *planner) lookBy(t time.Time) {
+	if t.Before(p.lookAt) {
+		p.lookAt = t
+	}
+}
+
+// measure learns from a claim.
+func (p *planner) measure(start, now time.Time, c *task.Claim, bytes int) {
 	if took := now.Sub(start); p.took == 0 {
 		p.took = took
 	} else {
@@ -236,16 +334,14 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if n := len(c.Publications); n > 0 {
 		p.recordBytes = max(bytes/n, (3*p.recordBytes+bytes/n)/4)
 	}
-	p.dueAt = time.Time{}
+	if since := start.Sub(p.claimedAt).Seconds(); !p.claimedAt.IsZero() && since > 0 {
+		part := min(since/peekValid.Seconds(), 1)
+		p.perSecond += part * (float64(c.Rows)/since - p.perSecond)
+	}
+	p.claimedAt = start
 	if c.Rows > 0 {
 		p.firedAt = now
-		if now.Sub(p.peekedAt) < peekValid {
-			p.dueAt = now // more may be due when the tick has passed
-			p.lookAt = p.peekedAt.Add(peekValid)
-			return
-		}
 	}
-	p.lookAt = now
 }
 
 // bound returns the next lower bound. It moves only when all that was due has
@@ -256,7 +352,7 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 		p.clock = c.Now
 		p.sweepAt = time.Time{}
 		return 0
-	case c.More:
+	case c.More || st.shards != nil:
 		return min(p.low, st.low)
 	}
 	p.clock = c.Now
@@ -274,23 +370,26 @@ func (p *planner) peeked(start, now time.Time, k task.Peek) {
 	p.ok()
 	p.setClock(start, now, k.Now)
 	p.clock = max(p.clock, k.Now)
-	p.peekedAt = now
 	p.rangeUntil, p.rangeRows = k.Now.Add(p.window()), k.Rows
-	p.dueAt = time.Time{}
-	if !p.hintedAt.Before(start) { // the look may not have seen it
-		p.dueAt = p.hinted
+	p.soon, p.known = k.Soon, task.Never
+	if n := len(k.Soon); n >= task.MaxSoon {
+		p.known = k.Soon[n-1].Due
 	}
-	every := p.cfg.MaxSleep
-	if now.Sub(p.firedAt) < quiet {
-		every = p.cfg.LookEvery
+	if p.hintedAt.Before(start) { // the look has seen what the hint was for
+		p.hintAt = time.Time{}
 	}
-	p.lookAt = now.Add(every)
-	if k.Next == task.Never {
-		return
+	p.lookAt = now.Add(p.lookAgain(now))
+}
+
+// lookAgain returns how long a look lasts.
+func (p *planner) lookAgain(now time.Time) time.Duration {
+	switch {
+	case p.known < p.dbTime(now).Add(p.cfg.MaxTick):
+		return p.valid() // claims follow each other anyway
+	case now.Sub(p.firedAt) < quiet:
+		return p.cfg.LookEvery
 	}
-	if at := p.localTime(k.Next); at.Before(p.lookAt) && (p.dueAt.IsZero() || at.Before(p.dueAt)) {
-		p.dueAt = at
-	}
+	return p.cfg.MaxSleep
 }
 
 // quiet is how long a database that has fired counts as active.
@@ -304,13 +403,16 @@ func (p *planner) lost() { p.ok() }
 // locked row can stop.
 func (p *planner) failed(now time.Time) {
 	p.rangeUntil = 0
-	wait := p.cfg.MinTick << min(p.failures, 8)
+	wait := max(p.cfg.MinTick, firstWait) << min(p.failures, 8)
 	p.failures++
 	p.retryAt = now.Add(min(wait, maxBackoff))
 }
 
-// maxBackoff bounds every wait between two tries.
-const maxBackoff = 5 * time.Second
+// The first wait after a failed step, and the longest between any two tries.
+const (
+	firstWait  = 20 * time.Millisecond
+	maxBackoff = 5 * time.Second
+)
 
 func (p *planner) ok() { p.failures, p.retryAt = 0, time.Time{} }
 

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,10 +11,18 @@ import (
 // begun is the instant at which planner tests start.
 var begun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func at(ms int) time.Time           { return begun.Add(time.Duration(ms) * time.Millisecond) }
-func db(ms int) task.Instant        { return task.At(at(ms)) }
-func testPlanner() *planner         { return &planner{cfg: Config{}.withDefaults()} }
-func roomy() situation              { return situation{shards: true, records: 50_000, bytes: 64 << 20, busy: 1} }
+func at(ms int) time.Time    { return begun.Add(time.Duration(ms) * time.Millisecond) }
+func db(ms int) task.Instant { return task.At(at(ms)) }
+func testPlanner() *planner {
+	return &planner{cfg: Config{ClaimShare: 0.5, MinTick: 20 * time.Millisecond, MaxRows: 2000}.withDefaults()}
+}
+func roomy() situation { return situation{shards: true, records: 50_000, bytes: 64 << 20, busy: 1} }
+func soon(ms ...int) (list []task.Upcoming) {
+	for _, m := range ms {
+		list = append(list, task.Upcoming{Due: db(m), Shard: 3})
+	}
+	return list
+}
 func pubs(n int) []task.Publication { return make([]task.Publication, n) }
 
 // idle returns a planner that has swept at 0 and found nothing due before Never.
@@ -21,7 +30,7 @@ func idle() *planner {
 	p := testPlanner()
 	p.acquired(at(0))
 	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
-	p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: task.Never})
+	p.peeked(at(2), at(2), task.Peek{Now: db(2)})
 	return p
 }
 
@@ -37,28 +46,50 @@ func TestNextStep(t *testing.T) {
 		{"idle sleeps until the next look", func(*planner, *situation) {}, 10, sleep, 1002},
 		{"idle looks", func(*planner, *situation) {}, 1002, peek, 0},
 		{"sweep comes when it is due", func(*planner, *situation) {}, 5002, claim, 0},
-		{"something is due later", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300)}) }, 10, sleep, 300},
-		{"something is due", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300)}) }, 300, claim, 0},
-		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(90_000)}) }, 10, sleep, 1002},
+		{"something is due later", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
+		{"something is due", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
+		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
 		{"a hint for later does not put off the next look", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
-		{"after rows the next claim comes before a look", func(p *planner, _ *situation) {
-			p.claimed(at(300), at(310), step{}, &task.Claim{Now: db(300), Rows: 1}, 0)
-		}, 315, sleep, 320},
+		{"rows that are known are claimed before the next look", func(p *planner, _ *situation) {
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300, 303, 340)})
+			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: 2}, 0)
+		}, 315, sleep, 350},
+		{"beyond what is known claims follow each other", func(p *planner, _ *situation) {
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
+			p.claimed(at(310), at(320), step{}, &task.Claim{Now: db(310), Rows: fewRows}, 0)
+		}, 320, sleep, 330},
+		{"beyond what is known few rows make it look", func(p *planner, _ *situation) {
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
+			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: fewRows - 1}, 0)
+		}, 315, peek, 0},
+		{"after what a hint told of it looks", func(p *planner, _ *situation) {
+			p.hint(at(50), db(60))
+			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
+		}, 82, peek, 0},
+		{"a hint that came during a claim is kept", func(p *planner, _ *situation) {
+			p.hint(at(61), db(55))
+			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
+		}, 80, claim, 0},
+		{"a hint for what the next look finds is dropped", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 60, sleep, 1002},
 		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
 		{"a hint that came during a look counts", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
-			p.peeked(at(50), at(55), task.Peek{Now: db(50), Next: db(900)})
+			p.peeked(at(50), at(55), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, claim, 0},
 		{"a hint from before a look does not", func(p *planner, _ *situation) {
 			p.hint(at(49), db(60))
-			p.peeked(at(50), at(50), task.Peek{Now: db(50), Next: db(900)})
-		}, 60, sleep, 900},
+			p.peeked(at(50), at(50), task.Peek{Now: db(50), Soon: soon(900)})
+		}, 60, sleep, 910},
 		{"claims keep their distance", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
+		{"after a full batch it looks where the oldest rows are", func(p *planner, _ *situation) {
+			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
+		}, 15, peek, 0},
 		{"a full batch goes on at once", func(p *planner, _ *situation) {
 			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
-		}, 15, claim, 0},
+			p.peeked(at(15), at(16), task.Peek{Now: db(15), Soon: soon(5), Rows: 9999})
+		}, 16, claim, 0},
 		{"no room for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
 		{"no room for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
 		{"published parts wait a little", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 20, sleep, 510},
@@ -112,15 +143,15 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		at   int
 		want task.ClaimForm
 	}{
-		{"few", 10, 300, task.RangeForm},
-		{"at the cap", 200, 300, task.RangeForm},
-		{"beyond the cap", 201, 300, task.CappedForm},
+		{"few", 10, 310, task.RangeForm},
+		{"at the cap", 200, 310, task.RangeForm},
+		{"beyond the cap", 201, 310, task.CappedForm},
 		{"the window has passed", 10, 1103, task.CappedForm},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := idle()
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300), Rows: tt.rows})
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: tt.rows})
 			if st := p.next(at(tt.at), roomy()); st.do != claim || st.form != tt.want {
 				t.Errorf("%s %s; want %s", st.do, st.form, tt.want)
 			}
@@ -130,21 +161,21 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		p := idle()
 		p.claimed(at(100), at(300), step{form: task.RangeForm}, &task.Claim{Now: db(100), Form: task.CappedForm}, 0)
 		for _, ms := range []int{400, 5200, 5400} {
-			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Next: db(ms), Rows: 1})
+			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(ms), Rows: 1})
 			want := task.CappedForm
 			if ms > 5300 {
 				want = task.RangeForm
 			}
-			if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
+			if st := p.next(at(ms+50), roomy()); st.do != claim || st.form != want {
 				t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
 			}
 		}
 	})
 	t.Run("after a failure", func(t *testing.T) {
 		p := idle()
-		p.peeked(at(2), at(2), task.Peek{Now: db(2), Next: db(300), Rows: 1})
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: 1})
 		p.failed(at(250))
-		if st := p.next(at(300), roomy()); st.form != task.CappedForm {
+		if st := p.next(at(310), roomy()); st.form != task.CappedForm {
 			t.Error("a locked row could stop the database again")
 		}
 	})
@@ -156,6 +187,10 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 	tick := func(ms int, more bool, now task.Instant) step {
 		p.hint(at(ms), db(ms))
 		st := p.next(at(ms), roomy())
+		if st.do == peek {
+			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms)})
+			st = p.next(at(ms), roomy())
+		}
 		if st.do != claim {
 			t.Fatalf("at %d: %s", ms, st.do)
 		}
@@ -184,6 +219,48 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 	if st := p.next(at(8100), roomy()); st.do != claim || st.low != 0 {
 		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
 	}
+}
+
+func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
+	list := []task.Upcoming{{Due: db(300), Shard: 7}, {Due: db(301), Shard: 9}, {Due: db(302), Shard: 7}, {Due: db(900), Shard: 11}}
+	tests := []struct {
+		name    string
+		prepare func(*planner)
+		want    []task.Shard
+	}{
+		{"known", func(*planner) {}, []task.Shard{7, 9}},
+		{"a hint may be of any shard", func(p *planner) { p.hint(at(50), db(60)) }, nil},
+		{"nobody has looked so far ahead", func(p *planner) { p.known = db(305) }, nil},
+		{"a backlog: the oldest rows", func(p *planner) { p.known, p.rangeRows = db(305), 9999 }, []task.Shard{7, 9}},
+		{"a sweep", func(p *planner) { p.sweepAt = at(310) }, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := idle()
+			p.low = db(1)
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+			tt.prepare(p)
+			st := p.next(at(310), roomy())
+			if st.do != claim || !slices.Equal(st.shards, tt.want) {
+				t.Fatalf("%s of the shards %v; want %v", st.do, st.shards, tt.want)
+			}
+			p.claimed(at(310), at(312), st, &task.Claim{Now: db(310), Rows: 3}, 0)
+			if len(p.soon) != 1 || p.soon[0].Shard != 11 {
+				t.Errorf("waiting after it: %v", p.soon)
+			}
+			if st.shards != nil && p.low != db(1) {
+				t.Error("the bound moved past shards that were not claimed from")
+			}
+		})
+	}
+	t.Run("what became due elsewhere meanwhile is still to come", func(t *testing.T) {
+		p := idle()
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+		p.claimed(at(310), at(312), step{shards: []task.Shard{9}}, &task.Claim{Now: db(310), Rows: 1}, 0)
+		if len(p.soon) != 3 {
+			t.Errorf("waiting: %v", p.soon)
+		}
+	})
 }
 
 func TestFailedClaimDoesNotMoveTheBound(t *testing.T) {
@@ -253,7 +330,7 @@ func TestFailuresBackOffUpToABound(t *testing.T) {
 func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
 	p := idle()
 	p.claimed(at(2000), at(2001), step{}, &task.Claim{Now: db(2000), Rows: 1}, 0)
-	p.peeked(at(2001), at(2001), task.Peek{Now: db(2001), Next: task.Never})
+	p.peeked(at(2001), at(2001), task.Peek{Now: db(2001)})
 	if st := p.next(at(2100), roomy()); st.do != sleep || !st.until.Equal(at(2251)) {
 		t.Errorf("%s until %s", st.do, st.until)
 	}

@@ -83,6 +83,9 @@ type Claim struct {
 	Publications []Publication
 	// Rows is how many rows the claim has moved, with those it did not publish.
 	Rows int
+	// Next is when the first of those that SQL has moved is due again; [Never] or
+	// 0 when there are none.
+	Next Instant
 	// More is true when the cap was reached: claim again at once.
 	More bool
 	// Deferred counts rows of blocked tenants that were put off.
@@ -103,11 +106,20 @@ type OutboxBatch struct {
 type Peek struct {
 	// Now is the database's clock.
 	Now Instant
-	// Next is the earliest due instant; Never when there is none.
-	Next Instant
 	// Rows is how many rows are due until the end of the window, counted up to
 	// the limit given.
 	Rows int
+	// Soon are the rows that are due first, up to [MaxSoon], in the order of Due.
+	Soon []Upcoming
+}
+
+// MaxSoon bounds [Peek.Soon]. If there are fewer, nothing else waits.
+const MaxSoon = 64
+
+// Upcoming is a row that is, or will be, due.
+type Upcoming struct {
+	Due   Instant
+	Shard Shard
 }
 
 // DeadRun is a run that was given up.

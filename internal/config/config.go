@@ -134,12 +134,12 @@ type Dispatcher struct {
 	HintAddr         string        `key:"hint_addr" default:":7074" doc:"UDP address for hints from taskd about what has just become due. Empty: none, runs due at once are up to look_every late."`
 	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name, with the port of hint_addr."`
 	Grace            time.Duration `key:"grace" default:"10s" doc:"How long the hand-over of shards may take at a stop."`
-	ClaimShare       float64       `key:"claim_share" default:"0.5" doc:"The knob between lateness and CPU: how much of the time claims may take. 1 claims twice as often."`
-	MinTick          time.Duration `key:"min_tick" default:"20ms" doc:"The shortest distance of two claims of a database that were not full."`
+	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The knob between lateness and CPU: how much of the time claims may take, added up over the databases. 2 claims twice as often while it is that what limits them; see the operations page."`
+	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The shortest distance of two claims of a database that were not full."`
 	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The longest, while something is due."`
 	LookEvery        time.Duration `key:"look_every" default:"250ms" doc:"How often a database that has fired lately is looked at when nothing is known to be due."`
 	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"The same for an idle one."`
-	MaxRows          int           `key:"max_rows" default:"2000" doc:"The most rows of one claim."`
+	MaxRows          int           `key:"max_rows" default:"5000" doc:"The most rows of one claim."`
 	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from at once."`
 	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records that wait for Kafka's acknowledgement; then claims stop."`
 	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same in bytes."`

@@ -47,7 +47,7 @@ func TestDefaultsAreValidButForWhatMustBeGiven(t *testing.T) {
 			t.Errorf("%s: got %v", key, err)
 		}
 	}
-	if l.Taskd.GRPCAddr != ":7070" || l.Taskd.Grace != 10*time.Second || l.Dispatcher.ClaimShare != 0.5 || l.Kafka.Partitions != 8 {
+	if l.Taskd.GRPCAddr != ":7070" || l.Taskd.Grace != 10*time.Second || l.Dispatcher.ClaimShare != 1 || l.Kafka.Partitions != 8 {
 		t.Errorf("got %+v", l.Config)
 	}
 }
@@ -174,7 +174,7 @@ dispatcher: {claim_share: 0, max_tick: 1ms, hint_advertise: ":1"}
 		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
 		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
-		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.max_tick: 1ms is below 20ms",
+		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.max_tick: 1ms is below 5ms",
 		`dispatcher.hint_advertise: ":1" is not host:port`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

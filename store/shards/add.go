@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"hash/fnv"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +23,7 @@ type adding struct {
 }
 
 // Add stores the specs of one request in one shard, under consecutive ids. The
-// shard follows from tenant and request_id, so that a repeated request finds
+// shard follows from the request_id, so that a repeated request finds
 // what the first one stored. After an error nothing was stored, or the outcome
 // is unknown; both are safe to repeat with the same request_id.
 func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
@@ -35,7 +34,7 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	if place == "" {
 		place = rand.Text()
 	}
-	a := &adding{req: req, shard: placeOf(req.Tenant, place), key: req.RequestID}
+	a := &adding{req: req, shard: task.ShardOf(place), key: req.RequestID}
 	errs, err := s.dbs[a.shard.Database()].adds.call(ctx, []*adding{a})
 	if err == nil {
 		err = errs[0]
@@ -44,16 +43,6 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 		return task.AddResult{}, unavailable(err)
 	}
 	return a.result, nil
-}
-
-// placeOf returns the shard of a request.
-func placeOf(tenant int32, requestID string) task.Shard {
-	h := fnv.New64a()
-	h.Write([]byte{byte(tenant), byte(tenant >> 8), byte(tenant >> 16), byte(tenant >> 24)})
-	h.Write([]byte(requestID))
-	x := h.Sum64()
-	x ^= x >> 32 // FNV's low bits alone depend on few bits of the input
-	return task.Shard(x % task.Shards)
 }
 
 // doAdds stores a group of requests in one transaction. When the group fails
@@ -220,8 +209,8 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 
 // newRows collects tasks: near ones column by column, the others as rows.
 type newRows struct {
-	farFrom task.Instant // what is due later goes to far
-	far     arrivals
+	farFrom                                   task.Instant // what is due later goes to far
+	far                                       arrivals
 	due                                       task.Instant
 	tenants                                   []int32
 	ids, dues, begins                         []int64

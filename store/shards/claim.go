@@ -32,7 +32,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		c.tenants[t] = true
 	}
 	err := s.inTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
-		c.Claim, c.undecided, c.ledger = task.Claim{}, nil, s.newLedger()
+		c.Claim, c.undecided, c.ledger = task.Claim{Next: task.Never}, nil, s.newLedger()
 		if err := c.take(ctx, tx); err != nil {
 			return err
 		}
@@ -159,6 +159,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 		case r.due <= r.now:
 			c.undecided = append(c.undecided, keyOf(r.tenant, task.ID(r.id), r.run))
 		default:
+			c.Next = min(c.Next, task.Instant(r.due))
 			p := r.publication()
 			c.Missed += p.Missed
 			c.Publications = append(c.Publications, p)
@@ -240,14 +241,22 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 }
 
-// Peek counts what is due in shards until now + window, up to limit, and finds
-// the next due instant after low.
+// Peek counts what is due in shards until now + window, up to limit, and lists
+// what is due first after low.
 func (s *Store) Peek(ctx context.Context, d int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error) {
 	var p task.Peek
-	var next *int64
-	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(shards), int64(low), window.Milliseconds(), limit).Scan(&p.Now, &p.Rows, &next)
-	p.Next = instantOr(next, task.Never)
-	return p, err
+	var dues []int64
+	var of []int16
+	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(shards), int64(low), window.Milliseconds(), limit, task.MaxSoon).
+		Scan(&p.Now, &p.Rows, &dues, &of)
+	if err != nil {
+		return task.Peek{}, err
+	}
+	p.Soon = make([]task.Upcoming, len(dues))
+	for i, due := range dues {
+		p.Soon[i] = task.Upcoming{Due: task.Instant(due), Shard: task.Shard(of[i])}
+	}
+	return p, nil
 }
 
 // GiveUp makes runs dead that can never be published, and takes parts off the

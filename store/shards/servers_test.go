@@ -37,7 +37,7 @@ func TestOneServersDeathStallsNobodyElse(t *testing.T) {
 	add := func(d int) (task.ID, error) {
 		for i := 0; ; i++ {
 			id := fmt.Sprintf("d%d-%d-%d", d, i, time.Now().UnixNano())
-			if placeOf(1, id).Database() != d {
+			if task.ShardOf(id).Database() != d {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

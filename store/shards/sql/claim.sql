@@ -85,12 +85,14 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 coalesce(t.seq + 1 >= t.max_count, false)
 
 -- name: Peek
--- $1 shards, $2 low, $3 window, $4 limit
+-- $1 shards, $2 low, $3 window, $4 limit, $5 how many are listed
 SELECT now_ms(),
        (SELECT count(*) FROM (
           SELECT 1 FROM task t
            WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= now_ms() + $3::int8
            LIMIT $4) AS soon),
-       (SELECT t.due_at FROM task t
-         WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8
-         ORDER BY t.due_at LIMIT 1);
+       first.dues, first.shards
+  FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
+          SELECT t.due_at, t.shard FROM task t
+           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8
+           ORDER BY t.due_at LIMIT $5) f) first;
