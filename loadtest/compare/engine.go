@@ -28,8 +28,9 @@ const (
 	engineTenant = 1
 	engineKind   = "noop"
 
-	// An add is one request of so many tasks; so many requests are under way.
-	addTasks = task.MaxTasksPerAdd
+	// An add is one request of so many tasks, and so goes to one shard; so many
+	// requests are under way. Larger ones save nothing and fill shards unevenly.
+	addTasks = 500
 	addCalls = 16
 	// reportCalls bounds the reports under way.
 	reportCalls = 64
@@ -89,7 +90,7 @@ func newEngine(w Work, cluster *store.Cluster, out io.Writer) (*engine, error) {
 	})
 	var err error
 	e.dispatcher, err = dispatch.New(dispatch.Config{
-		Owner: task.Owner{Name: "compare"}, ClaimShare: 0.5, MaxTick: 400 * time.Millisecond, MaxRows: 6000,
+		Owner: task.Owner{Name: "compare"}, MaxTick: 400 * time.Millisecond, MaxRows: 16_000, MaxRecords: 128_000,
 	}, e.store, e, dispatch.Events{})
 	return e, err
 }
