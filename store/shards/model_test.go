@@ -202,11 +202,14 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 			"heartbeat": func(*rapid.T) { h.beatBoth("heartbeat", (*task.Kin).Heartbeat, h.bundle.heartbeat) },
 			"handback":  func(*rapid.T) { h.beatBoth("hand back", (*task.Kin).HandBack, h.bundle.handBack) },
 			"edit":      func(*rapid.T) { h.editBoth() },
+			"pack":      func(*rapid.T) { h.pack() },
+			"unpack":    func(*rapid.T) { h.unpackOne() },
 			"purge":     func(*rapid.T) { h.purgeBoth() },
 			"fold":      func(*rapid.T) { h.fold() },
 			"":          func(*rapid.T) { h.compare() },
 		})
 		h.recount()
+		h.listAll()
 	})
 }
 
@@ -239,6 +242,7 @@ func (h *history) addTask() {
 
 func (h *history) advanceClock() {
 	ms := rapid.SampledFrom([]int{1, 500, 1000, 1500, 3000, 7000, 30_000, 4_000_000}).Draw(h.rt, "ms")
+	h.promote(h.now.Add(time.Duration(ms) * time.Millisecond))
 	h.advance(time.Duration(ms) * time.Millisecond)
 }
 
@@ -387,8 +391,13 @@ func (h *history) fold() {
 
 // compare holds the stored rows against those of the model.
 func (h *history) compare() {
-	if diff := cmp.Diff(h.m.rows(), h.rows(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change")); diff != "" {
+	if diff := cmp.Diff(h.m.rows(), h.everywhere(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change")); diff != "" {
 		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
+	}
+	for id, k := range h.m.kins {
+		if got, err := h.Get(context.Background(), h.tenant, id); err != nil || !cmp.Equal(*k.Task, got.Row, cmpopts.IgnoreFields(task.Row{}, "Change")) {
+			h.rt.Fatalf("living task %s: got %+v, %v", id, got, err)
+		}
 	}
 	for id, d := range h.m.done {
 		got, err := h.Get(context.Background(), h.tenant, id)
