@@ -111,43 +111,93 @@ func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Repl
 		func(replies []task.Reply) error { return s.reportPlain(ctx, d, in, plain, replies) })
 }
 
-// reportPlain takes results by SQL. It answers those that a row matched.
+// reportPlain takes results by SQL. It answers those that a row matched. A first
+// run is likely to be that of a ONE_SHOT, and ends its task; after a later one
+// its task is likely to go on. So each result goes first to the statement that
+// will probably match, and to the other one only if that did not: a row that is
+// looked up in vain costs 4 µs, a statement 0.3 ms.
 func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []int, replies []task.Reply) error {
 	if len(plain) == 0 {
 		return nil
 	}
-	args, end, goOn := reportArgs(in, plain), "ReportEnd", "ReportGoOn"
-	if noted := s.atLevel(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant }); len(noted) > 0 {
-		args, end, goOn = append(args, noted), "ReportEndNoted", "ReportGoOnNoted"
+	end, goOn := "ReportEnd", "ReportGoOn"
+	noted := s.atLevel(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant })
+	if len(noted) > 0 {
+		end, goOn = "ReportEndNoted", "ReportGoOnNoted"
 	}
 	due := task.Never
 	err := s.inTx(ctx, d, "report", func(tx pgx.Tx) error {
-		b := &pgx.Batch{}
-		b.Queue(sql.Get(end), args...)
-		b.Queue(sql.Get(goOn), args...)
-		results := tx.SendBatch(ctx, b)
-		defer results.Close()
-		var n int64
-		var at *int64
-		accept := func() error {
-			replies[plain[n-1]] = task.Reply{Code: task.Accepted}
-			due = min(due, instantOr(at, task.Never))
-			return nil
-		}
-		rows, _ := results.Query()
-		if _, err := pgx.ForEachRow(rows, []any{&n}, accept); err != nil {
+		r := reporting{tx: tx, in: in, noted: noted, replies: replies, due: task.Never}
+		firsts, laters := divide(plain, func(i int) bool { return in[i].Seq == 1 })
+		if err := r.try(ctx, end, firsts, goOn, laters); err != nil {
 			return err
 		}
-		rows, _ = results.Query()
-		if _, err := pgx.ForEachRow(rows, []any{&n, &at}, accept); err != nil {
+		if err := r.try(ctx, goOn, r.unanswered(firsts), end, r.unanswered(laters)); err != nil {
 			return err
 		}
-		return results.Close()
+		due = r.due
+		return nil
 	})
 	if err == nil {
 		s.due(d, due)
 	}
 	return err
+}
+
+// divide splits a list, in order.
+func divide(list []int, first func(int) bool) (yes, no []int) {
+	for _, i := range list {
+		if first(i) {
+			yes = append(yes, i)
+		} else {
+			no = append(no, i)
+		}
+	}
+	return yes, no
+}
+
+// reporting is one transaction of reportPlain.
+type reporting struct {
+	tx      pgx.Tx
+	in      []reported
+	noted   []int32
+	replies []task.Reply
+	due     task.Instant // the earliest that was written
+}
+
+// try gives two lists of results to two statements, in one round trip.
+func (r *reporting) try(ctx context.Context, one string, a []int, other string, b []int) error {
+	batch := &pgx.Batch{}
+	r.queue(batch, one, a)
+	r.queue(batch, other, b)
+	if batch.Len() == 0 {
+		return nil
+	}
+	return r.tx.SendBatch(ctx, batch).Close()
+}
+
+func (r *reporting) queue(b *pgx.Batch, statement string, list []int) {
+	if len(list) == 0 {
+		return
+	}
+	args := reportArgs(r.in, list)
+	if len(r.noted) > 0 {
+		args = append(args, r.noted)
+	}
+	b.Queue(sql.Get(statement), args...).Query(func(rows pgx.Rows) error {
+		var n int64
+		var at *int64
+		_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {
+			r.replies[list[n-1]] = task.Reply{Code: task.Accepted}
+			r.due = min(r.due, instantOr(at, task.Never))
+			return nil
+		})
+		return err
+	})
+}
+
+func (r *reporting) unanswered(list []int) []int {
+	return slices.DeleteFunc(list, func(i int) bool { return r.replies[i].Code != 0 })
 }
 
 func reportArgs(in []reported, plain []int) []any {

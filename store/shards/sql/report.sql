@@ -31,13 +31,13 @@ CASE t.type
 -- name: ReportEnd
 -- Results that end their task: its row goes, to task_done if it has a retention.
 {{report_end}}
-SELECT n FROM gone;
+SELECT n, NULL::int8 FROM gone;
 
 -- name: ReportEndNoted
 -- The same with events in the history. $9 tenants that want them
 {{report_end}},
 noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY ($9::int4[]))
-SELECT n FROM gone;
+SELECT n, NULL::int8 FROM gone;
 
 -- name: ReportGoOn
 -- Results after which the task goes on.
