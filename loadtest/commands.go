@@ -24,7 +24,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
-		compareCommand(), compareEngineCommand(),
+		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(),
 	}
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
+// checkpointLimit is what writing gigabytes may take on a slow disk.
+const checkpointLimit = 15 * time.Minute
+
 // target is the store that is loaded.
 type target struct {
 	cluster *store.Cluster
@@ -50,6 +53,8 @@ func (t *target) tenant(ctx context.Context, name string) (id int32, err error) 
 // checkpoint makes the server write everything, so that what comes next begins
 // alike.
 func (t *target) checkpoint(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkpointLimit)
+	defer cancel()
 	conn, err := pgx.Connect(ctx, t.dsn)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
