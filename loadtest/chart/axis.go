@@ -2,6 +2,7 @@ package chart
 
 import (
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -42,6 +43,24 @@ func axisOf(values []float64, log bool, most int) axis {
 	a.to = max(a.to*1.02, a.ticks[len(a.ticks)-1])
 	return a
 }
+
+// timeAxis returns a linear axis that ends where the values end.
+func timeAxis(values []float64) axis {
+	round := axisOf(values, false, maxTimeTicks)
+	a := axis{from: round.from, to: round.to}
+	if len(values) > 0 && slices.Max(values) > slices.Min(values) {
+		a.from, a.to = slices.Min(values), slices.Max(values)
+	}
+	for _, t := range round.ticks {
+		if t >= a.from && t <= a.to {
+			a.ticks = append(a.ticks, t)
+		}
+	}
+	return a
+}
+
+// clip returns the value of the axis that is nearest to v.
+func (a axis) clip(v float64) float64 { return min(max(v, a.from), a.to) }
 
 func (a axis) decades(most int) axis {
 	if a.from > a.to {

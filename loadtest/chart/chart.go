@@ -75,7 +75,7 @@ var colours = []string{"#1d4ed8", "#dc2626", "#d97706", "#047857", "#7c3aed", "#
 
 // WriteSVG writes the picture.
 func (c *Chart) WriteSVG(w io.Writer) error {
-	d := drawing{x: axisOf(c.xs(), false, maxTimeTicks), spans: c.Spans}
+	d := drawing{x: timeAxis(c.xs()), spans: c.Spans}
 	height := headHeight + footHeight
 	for range c.Panels {
 		height += titleHeight + panelHeight + gapHeight
@@ -134,8 +134,9 @@ func (d *drawing) panel(p *Panel, top float64) {
 	y := axisOf(ys, p.Log, maxTicks)
 	at := func(v float64) float64 { return top + panelHeight*(1-y.place(v)) }
 	for _, s := range d.spans {
-		d.f(`<rect x="%s" y="%s" width="%s" height="%s" fill="#f3f4f6"/>`+"\n", px(d.across(s.From)), px(top), px(d.across(s.To)-d.across(s.From)), px(panelHeight))
-		d.text(d.across(s.From)+4, top+14, `fill="#9ca3af"`, s.Name)
+		from, to := d.across(d.x.clip(s.From)), d.across(d.x.clip(s.To))
+		d.f(`<rect x="%s" y="%s" width="%s" height="%s" fill="#f3f4f6"/>`+"\n", px(from), px(top), px(to-from), px(panelHeight))
+		d.text(from+4, top+14, `fill="#9ca3af"`, s.Name)
 	}
 	d.text(marginLeft, top-32, `font-weight="600" fill="#111827"`, p.Title)
 	d.legend(p, top-12)

@@ -91,6 +91,19 @@ func TestAxesHaveRoundTicksThatCoverTheValues(t *testing.T) {
 	}
 }
 
+func TestTheTimeAxisEndsWhereTheValuesEnd(t *testing.T) {
+	a := timeAxis([]float64{-2, 114})
+	if a.place(-2) != 0 || a.place(114) != 1 || a.ticks[0] != 0 || a.ticks[len(a.ticks)-1] != 100 {
+		t.Errorf("from %v to %v, ticks %v", a.from, a.to, a.ticks)
+	}
+	if a.clip(-10) != -2 || a.clip(300) != 114 || a.clip(50) != 50 {
+		t.Error("what lies outside is not clipped")
+	}
+	if empty := timeAxis(nil); empty.from >= empty.to {
+		t.Errorf("an axis of nothing goes from %v to %v", empty.from, empty.to)
+	}
+}
+
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9*(1+math.Abs(b)) }
 
 func TestLabelsAreShort(t *testing.T) {

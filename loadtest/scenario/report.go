@@ -125,10 +125,10 @@ func (rep *Report) Broken() int64 {
 
 // report puts everything together.
 func (r *runner) report(res check.Result) *Report {
-	f, seconds := res.Figures, r.For.Seconds()
-	perSecond := func(n int64) float64 { return frame.Round(float64(n) / seconds) }
+	f, seconds := res.Figures, max(0, r.to.Sub(r.from).Seconds())
+	perSecond := func(n int64) float64 { return frame.Round(float64(n) / max(seconds, 1e-3)) }
 	rep := &Report{
-		Header: r.header, Stack: r.Stack, Type: r.Type, Rate: r.Rate, WindowS: seconds, Keyed: r.Keyed, Delay: r.plan.Delay.String(),
+		Header: r.header, Stack: r.Stack, Type: r.Type, Rate: r.Rate, WindowS: frame.Round(seconds), Keyed: r.Keyed, Delay: r.plan.Delay.String(),
 		AddsPerS: perSecond(f.Window.Adds), FiresPerS: perSecond(f.Window.Fires), CallbacksPerS: perSecond(f.Window.Callbacks),
 		ResultsPerS: perSecond(f.Window.Results), CyclesPerS: perSecond(f.Window.Cycles),
 		LatenessMs: frame.QuantilesOf(f.Lateness), AddMs: frame.QuantilesOf(f.AddTime),

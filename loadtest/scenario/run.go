@@ -121,6 +121,9 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if err == nil {
 		err = r.load(ctx)
 	}
+	if now := time.Now(); r.loaded && now.Before(r.to) { // it was cut short
+		r.to = now
+	}
 	err = errors.Join(err, r.stack.Died(), r.stopListeners(ctx))
 	if err == nil {
 		err = r.recordFinals(ctx)

@@ -21,6 +21,7 @@ const (
 	maxCallsOut      = 128  // then the adder falls behind its clock
 	maxSinglesOut    = 4096 // of single tasks
 	pace             = time.Millisecond
+	lastCalls        = 100 * time.Millisecond // late by so much a call is still sent
 	populationBatch  = 500
 	populationCalls  = 4
 	populationPerSec = 5000 // expected at least, to say when it will be done
@@ -80,7 +81,8 @@ func (a *Adder) Populate(ctx context.Context, from time.Time) error {
 }
 
 // Run adds one-shots at their rate from one instant to another, and returns when
-// all calls are answered. Calls that fail are recorded and not repeated.
+// all calls are answered. Calls that fail are recorded and not repeated; those
+// that it could not send in time are not sent.
 func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 	rate := a.plan.rateOf(task.OneShot)
 	if rate == 0 {
@@ -107,6 +109,9 @@ func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 			case <-ctx.Done():
 				return
 			case slots <- struct{}{}:
+			}
+			if time.Now().After(to.Add(lastCalls)) {
+				return
 			}
 			a.start(ctx, &calls, slots, n, at)
 		}
