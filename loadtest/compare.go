@@ -43,6 +43,9 @@ func runCompare(cmd *cobra.Command, o compare.Options, out frame.Output) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	o.EngineCommand = []string{self, compareEngine}
+	if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+		return err
+	}
 	o.Progress = cmd.ErrOrStderr()
 	report, err := compare.Run(cmd.Context(), o)
 	if report == nil {

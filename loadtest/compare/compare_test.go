@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
 // engineCommand makes the test's program the engine, as a command of loadtest is.
@@ -287,5 +289,21 @@ func TestARowHasWhatWasMeasured(t *testing.T) {
 	}
 	if !reflect.DeepEqual(row, want) {
 		t.Errorf("row is %+v, want %+v", row, want)
+	}
+}
+
+func TestAStacksRateCountsFromTheFirstAddToTheLastResult(t *testing.T) {
+	rep := &scenario.Report{Runs: 600, Complete: true, Series: []scenario.SecondReport{
+		{}, {Adds: 600}, {Results: 100}, {Results: 500}, {},
+	}}
+	row := &Row{}
+	row.addStack(rep, map[string]time.Duration{"taskd-1": 6 * time.Millisecond, "postgres-backends": 12 * time.Millisecond})
+	client, postgres := row.parts()
+	if row.CyclesPerS != 200 || client != 10 || postgres != 20 || row.Failed != "" {
+		t.Errorf("%v cycles/s, %v and %v µs, %q; want 200, 10, 20", row.CyclesPerS, client, postgres, row.Failed)
+	}
+	row.addStack(&scenario.Report{}, nil)
+	if row.CyclesPerS != 0 || row.Failed == "" {
+		t.Errorf("an empty run gives %v cycles/s, failed %q", row.CyclesPerS, row.Failed)
 	}
 }

@@ -8,7 +8,8 @@ import (
 // contestant is who takes part.
 type contestant struct {
 	name string
-	// prepare installs what is missing and returns the program.
+	// prepare installs what is missing and returns the program; nil: it is the
+	// full stack, which is none.
 	prepare func(ctx context.Context, r *runner) (program, error)
 }
 
@@ -33,6 +34,7 @@ func contestants() []contestant {
 			}
 			return program{r.EngineCommand}, nil
 		}},
+		{"full-stack", nil},
 	}
 }
 

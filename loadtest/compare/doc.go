@@ -22,7 +22,7 @@
 //
 // # Programs
 //
-// Each contestant is a program: peers in a directory here with what they need
+// Each contestant but the last is a program: peers in a directory here with what they need
 // pinned, in a module of their own; the engine is a command of the program that
 // compares ([Engine]). All take the same flags ([Work.Args]), find the database
 // in DATABASE_URL, and write to standard output one JSON object a line ([line]):
@@ -30,6 +30,11 @@
 // Between the two the runner reads the processor time of all of PostgreSQL's
 // processes; that of its own process the program reports itself, so that neither
 // start nor preparation counts.
+//
+// The last contestant is the full stack, which has what the others have not: an
+// API, Kafka, several processes and a check of every task from outside. It does
+// the first phase as a burst of the same number of tasks, added and due at a rate
+// that nothing here can follow, and the phase of lateness.
 //
 // # Fair play
 //

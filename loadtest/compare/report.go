@@ -27,7 +27,9 @@ type Row struct {
 	Version string `json:"version,omitempty"`
 	// Of the phase cycle.
 	CyclesPerS float64 `json:"cycles_per_s,omitempty"`
-	// CPUUsPerCycle is by part: client, postgres, total.
+	// CPUUsPerCycle is by part: client, postgres, total. Of the full stack, client
+	// is split into its processes, load generator included, and postgres into
+	// backends and background.
 	CPUUsPerCycle    map[string]float64 `json:"cpu_us_per_cycle,omitempty"`
 	WALBytesPerCycle float64            `json:"wal_bytes_per_cycle,omitempty"`
 	// Of the phase drain. TasksPerS are those added while nothing else was done.
@@ -120,8 +122,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 		if l := row.LatenessMs; l != nil {
 			late = fmt.Sprintf("%.0f / %.0f / %.0f", l.P50, l.P99, l.Max)
 		}
-		cpu := row.CPUUsPerCycle
-		fmt.Fprintf(&b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(cpu["client"]), whole(cpu["postgres"]), whole(cpu["total"]),
+		client, postgres := row.parts()
+		fmt.Fprintf(&b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(client), whole(postgres), whole(client+postgres),
 			whole(row.WALBytesPerCycle), whole(row.TasksPerS), whole(row.DrainPerS), hundredths(row.RatioToEmpty), late, fmt.Sprint(row.Violations))
 		if row.Failed != "" {
 			fmt.Fprintf(&b, "    failed: %s\n", row.Failed)

@@ -39,6 +39,9 @@ type Options struct {
 	// EngineCommand starts a process that calls [Engine] with the arguments that
 	// follow.
 	EngineCommand []string
+	// ListenerCommand starts a process that calls [workload.ServeListener], for
+	// the full stack.
+	ListenerCommand []string
 	// Progress is told what goes on; nil: nobody is.
 	Progress io.Writer
 }
@@ -61,7 +64,7 @@ func (o *Options) Validate() error {
 	}
 	check(o.Jobs > 0 && o.Jobs <= maxJobs, "jobs %d is not between 1 and %d", o.Jobs, maxJobs)
 	check(o.Waiting >= 0 && o.Waiting <= maxJobs, "waiting %d is not between 0 and %d", o.Waiting, maxJobs)
-	check(o.Spread >= 0 && o.Spread <= time.Hour, "spread %s is not between 0s and 1h", o.Spread)
+	check(o.Spread > 0 && o.Spread <= time.Hour, "spread %s is not above 0 and at most 1h", o.Spread)
 	check(o.ParamsBytes >= minParams && o.ParamsBytes <= maxParams, "params-bytes %d is not between %d and %d", o.ParamsBytes, minParams, maxParams)
 	check(o.LatenessRate >= 0, "lateness-rate %d is negative", o.LatenessRate)
 	check(o.LatenessRate == 0 || o.LatenessFor > 0, "lateness-for %s is not positive", o.LatenessFor)
@@ -129,6 +132,12 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 // contest lets one contestant do all phases.
 func (r *runner) contest(ctx context.Context, c contestant) *Row {
 	row := &Row{Name: c.name, CPUUsPerCycle: map[string]float64{}}
+	if c.prepare == nil {
+		if err := r.fullStack(ctx, row); err != nil {
+			row.Failed = err.Error()
+		}
+		return row
+	}
 	program, err := c.prepare(ctx, r)
 	if err != nil {
 		row.Failed = err.Error()

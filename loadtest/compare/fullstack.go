@@ -1,0 +1,135 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/scenario"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
+)
+
+const (
+	// stackDelay is from adding to due. A task that is due when it comes is
+	// looked for less often than one that was seen coming.
+	stackDelay = time.Second
+	// stackDrain bounds the wait for the last callback.
+	stackDrain = 5 * time.Minute
+	// stackWarmup is how long the listener has to find its partitions before
+	// lateness counts.
+	stackWarmup = 3 * time.Second
+	// stackWorkers are handlers at the same time.
+	stackWorkers = 256
+)
+
+// fullStack is Perceptor as its users have it: adds go through taskd, runs
+// through dispatcher and Kafka to a listener, and results back through taskd. It
+// brings its own PostgreSQL, with the settings of the one that the others work
+// on, because its programs live as long as it does.
+func (r *runner) fullStack(ctx context.Context, row *Row) error {
+	if len(r.ListenerCommand) == 0 {
+		return errors.New("there is no command for its listener")
+	}
+	o := r.Stack
+	if o.Taskds == 0 || o.Dispatchers == 0 {
+		d := frame.DefaultStack()
+		o.Taskds, o.Dispatchers, o.Session, o.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
+	}
+	return frame.WithStack(ctx, o, func(s *stack.Stack) error {
+		rate := float64(r.Jobs) / r.Spread.Seconds()
+		frame.Say(r.Progress, "full-stack: %d tasks at up to %.0f/s", r.Jobs, rate)
+		meter := frame.NewMeter(s, map[string]frame.Source{"listener": children{}})
+		before := meter.Sample()
+		report, err := scenario.RunOn(ctx, s, r.load("compare-cycle", rate, r.Spread))
+		if err != nil {
+			return err
+		}
+		row.addStack(report, frame.Used(before, meter.Sample()))
+		if r.LatenessRate == 0 {
+			return nil
+		}
+		frame.Say(r.Progress, "full-stack: %d/s", r.LatenessRate)
+		o := r.load("compare-lateness", float64(r.LatenessRate), r.LatenessFor)
+		o.Warmup = stackWarmup
+		report, err = scenario.RunOn(ctx, s, o)
+		if err != nil {
+			return err
+		}
+		row.Violations += report.Broken()
+		row.LatenessMs = &Quantiles{P50: report.LatenessMs.P50, P99: report.LatenessMs.P99, Max: report.LatenessMs.Max}
+		return nil
+	})
+}
+
+func (r *runner) load(command string, rate float64, lasts time.Duration) scenario.Options {
+	o := scenario.DefaultOptions()
+	o.Command, o.Type, o.Rate, o.For, o.Warmup, o.Drain = command, "one_shot", rate, lasts, 0, stackDrain
+	o.Delay = workload.Delay{Min: stackDelay, Max: stackDelay}
+	o.ParamsBytes, o.AddsPerCall, o.Retain, o.Workers = r.ParamsBytes, min(max(1, int(rate/100)), 500), 0, stackWorkers
+	o.Seed, o.ListenerCommand = uint64(r.Jobs), r.ListenerCommand
+	return o
+}
+
+// children are the processes that this one has started and that have ended: of
+// a load, its listener.
+type children struct{}
+
+func (children) PID() int { return os.Getpid() }
+
+func (children) CPUTime() (time.Duration, error) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
+		return 0, err
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// addStack enters what a burst of tasks did. As for the others, the rate is
+// from the first add to the last completion, here in whole seconds. Processor
+// time is that of the whole load, the listener's start and the check included.
+func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration) {
+	row.Violations += rep.Broken()
+	if !rep.Complete {
+		row.Failed = "it was not completed"
+	}
+	row.CyclesPerS = frame.Round(float64(rep.Runs) / float64(max(1, seconds(rep.Series))))
+	row.CPUUsPerCycle = frame.NewCPU(used, rep.Runs).UsPerCycle
+	if rep.WALBytesPerFire != nil {
+		row.WALBytesPerCycle = *rep.WALBytesPerFire
+	}
+}
+
+// seconds is how many seconds there are from the first add to the last result.
+func seconds(series []scenario.SecondReport) int {
+	first, last := -1, -1
+	for i, s := range series {
+		if first < 0 && s.Adds > 0 {
+			first = i
+		}
+		if s.Results > 0 {
+			last = i
+		}
+	}
+	if first < 0 || last < first {
+		return 0
+	}
+	return last - first + 1
+}
+
+// parts are what the processor time of a row is told by.
+func (row *Row) parts() (client, postgres float64) {
+	for name, us := range row.CPUUsPerCycle {
+		switch name {
+		case "total":
+		case "postgres", frame.PostgresBackends, frame.PostgresBackground:
+			postgres += us
+		default:
+			client += us
+		}
+	}
+	return client, postgres
+}
