@@ -1,10 +1,12 @@
 package server
 
 import (
+	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -49,13 +51,32 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	return s, r.faults
 }
 
-// paramsWire returns the bytes that are stored and delivered: the same for the
-// same params.
+// paramsWire returns the bytes that are stored and delivered: the wire form of
+// perceptor.v1.Params, the same for the same params. The general encoder takes
+// four times as long for it; a test holds this one against it.
 func paramsWire(params map[string]string) []byte {
-	// A map of checked strings cannot fail to encode.
-	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: params})
+	if len(params) == 0 {
+		return nil
+	}
+	keys, size := make([]string, 0, len(params)), 0
+	for k, v := range params {
+		keys = append(keys, k)
+		size += len(k) + len(v) + paramFraming
+	}
+	slices.Sort(keys)
+	wire := make([]byte, 0, size)
+	for _, k := range keys {
+		v := params[k]
+		wire = protowire.AppendTag(wire, 1, protowire.BytesType)
+		wire = protowire.AppendVarint(wire, uint64(2+protowire.SizeBytes(len(k))+protowire.SizeBytes(len(v))))
+		wire = protowire.AppendString(protowire.AppendTag(wire, 1, protowire.BytesType), k)
+		wire = protowire.AppendString(protowire.AppendTag(wire, 2, protowire.BytesType), v)
+	}
 	return wire
 }
+
+// paramFraming is the most that an entry of params takes beside key and value.
+const paramFraming = 3 + 3*binary.MaxVarintLen32
 
 // reader takes values out of a request and collects what is wrong with them.
 type reader struct{ faults []task.Fault }

@@ -74,13 +74,29 @@ func batchFaults(r *perceptorv1.AddTasksRequest) []task.Fault {
 	var faults []task.Fault
 	if n := len(r.Tasks); n == 0 || n > task.MaxTasksPerAdd {
 		faults = append(faults, faultf("tasks", "has %d entries; 1 to %d are allowed", n, task.MaxTasksPerAdd))
-	} else if size := proto.Size(r); size > maxAddBytes {
-		faults = append(faults, faultf("tasks", "have %d bytes together; at most %d are allowed", size, maxAddBytes))
+	} else if mayBeLarge(r) {
+		if size := proto.Size(r); size > maxAddBytes {
+			faults = append(faults, faultf("tasks", "have %d bytes together; at most %d are allowed", size, maxAddBytes))
+		}
 	}
 	if f := requestIDFault(r.RequestId); f != nil {
 		faults = append(faults, *f)
 	}
 	return faults
+}
+
+// mayBeLarge reports whether a request could have more than maxAddBytes, by its
+// strings alone: to measure it takes as long as to encode it.
+func mayBeLarge(r *perceptorv1.AddTasksRequest) bool {
+	const rest = 1 << 10 // of a task, beside its strings
+	bytes := 0
+	for _, t := range r.Tasks {
+		bytes += rest + len(t.GetKind())
+		for k, v := range t.GetParams() {
+			bytes += len(k) + len(v) + paramFraming
+		}
+	}
+	return bytes > maxAddBytes
 }
 
 // batch is an add on its way: what was asked, and what became of each task.

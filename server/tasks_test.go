@@ -182,6 +182,22 @@ func TestEqualParamsAreStoredAsEqualBytes(t *testing.T) {
 	}
 }
 
+func TestParamsAreEncodedAsTheGeneralEncoderDoes(t *testing.T) {
+	long := strings.Repeat("x", 16<<10)
+	for _, params := range []map[string]string{
+		{"a": ""}, {"a": "1", "b": "2"}, {"key": "öäü\U0001F600"}, {strings.Repeat("k", 127): strings.Repeat("v", 128)},
+		{strings.Repeat("k", 128): long, "z": long}, {"b": "2", "a": "1", "aa": "3", "B": "4"},
+	} {
+		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: params})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := paramsWire(params); string(got) != string(want) {
+			t.Errorf("%d params: %x; want %x", len(params), got, want)
+		}
+	}
+}
+
 func TestAnotherTenantsTaskAnswersExactlyLikeAnUnknownOne(t *testing.T) {
 	b := setup(t)
 	var added perceptorv1.AddTaskResponse

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,9 +50,22 @@ type Process struct {
 	Ready func()
 }
 
+// collectAt is how much the heap grows between two collections, in percent of
+// what lives. Little lives in a node and nearly all that it allocates dies young:
+// at Go's default of 100 the collector would run many times a second.
+const collectAt = 400
+
+// tuneCollector sets the collector's pace unless GOGC does.
+func tuneCollector() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
+}
+
 // Serve runs a node until ctx is cancelled. A stop that takes longer than its
 // bound is an error: what is left is the next process's.
 func Serve(ctx context.Context, p Process) error {
+	tuneCollector()
 	front := func(ctx context.Context) error {
 		if err := p.Reach(ctx); err != nil {
 			if ctx.Err() != nil {
