@@ -3,7 +3,9 @@
 -- fragment: far_copies
 -- The packs that may hold the task u (tenant_id, id), without those whose copy
 -- of it is void. An arrival is found by its range of numbers; a pack by the
--- minute in the locator, which lies in one bucket of each level.
+-- minute in the locator, which lies in one bucket of each level. OFFSET 0 keeps
+-- the planner from reading all packs of a level first, as it would like to when
+-- the tables are empty.
 LATERAL (
   SELECT -a.first AS pack, a.damaged, a.keys
     FROM (SELECT a.first, a.last, a.min_tenant, a.max_tenant, a.damaged, a.keys
@@ -12,12 +14,17 @@ LATERAL (
      AND NOT EXISTS (SELECT FROM far_override o WHERE o.pack = -a.first AND o.id = u.id)
    UNION ALL
   SELECT p.id, p.damaged, p.keys
-    FROM (SELECT {{minute_of_task}} AS minute FROM far_locator l WHERE l.page = u.id / 512 / 256 OFFSET 0) l
-    JOIN (VALUES (1::int2, 60000::int8), (2::int2, 3600000::int8), (3::int2, 86400000::int8), (4::int2, 2592000000::int8))
-         AS w (level, width) ON l.minute > 0
-    JOIN far_pack p ON p.level = w.level AND p.bucket_at = l.minute * 60000 - l.minute * 60000 % w.width
-   WHERE u.tenant_id BETWEEN p.min_tenant AND p.max_tenant AND u.id BETWEEN p.min_id AND p.max_id
-     AND NOT EXISTS (SELECT FROM far_override o WHERE o.pack = p.id AND o.id = u.id)
+    FROM (SELECT w.level, l.minute * 60000 - l.minute * 60000 % w.width AS bucket_at
+            FROM (SELECT {{minute_of_task}} AS minute FROM far_locator l WHERE l.page = u.id / 512 / 256 OFFSET 0) l
+            JOIN (VALUES (1::int2, 60000::int8), (2::int2, 3600000::int8), (3::int2, 86400000::int8), (4::int2, 2592000000::int8))
+                 AS w (level, width) ON l.minute > 0
+          OFFSET 0) b,
+         LATERAL (
+           SELECT p.id, p.damaged, p.keys FROM far_pack p
+            WHERE p.level = b.level AND p.bucket_at = b.bucket_at
+              AND u.tenant_id BETWEEN p.min_tenant AND p.max_tenant AND u.id BETWEEN p.min_id AND p.max_id
+              AND NOT EXISTS (SELECT FROM far_override o WHERE o.pack = p.id AND o.id = u.id)
+           OFFSET 0) p
 ) c
 
 -- fragment: minute_of_task

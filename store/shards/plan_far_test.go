@@ -1,0 +1,115 @@
+package shards
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// TestPackedTasksAreFoundByIndexes: no statement of the request side reads a
+// table of the far tier from end to end, or an index without a condition unless
+// it stops after a limit, whatever the tables hold when its plan is made.
+func TestPackedTasksAreFoundByIndexes(t *testing.T) {
+	b := setup(t, nearOnly)
+	statements := map[string]struct {
+		args string
+		// want are conditions that the plan must have.
+		want []string
+	}{
+		"TaskRead":      {`0, 1, 512`, append([]string{"One-Time Filter: (NOT $"}, farConditions...)},
+		"FarCopies":     {`1, 512`, farConditions},
+		"FarWhere":      {`'{0}', '{1}', '{512}'`, append([]string{"task_done_pkey", "(id = u"}, farConditions...)},
+		"FarKeys":       {`'{1,-2}'`, []string{"far_pack_pkey", "far_arrival_pkey", "far_override_pkey"}},
+		"PackParams":    {`1`, []string{"far_pack_pkey"}},
+		"ArrivalParams": {`1`, []string{"far_arrival_pkey"}},
+		"PackHold":      {`1`, []string{"far_pack_pkey"}},
+		"ArrivalHold":   {`1`, []string{"far_arrival_pkey"}},
+		"PackWindow":    {`1, 0, 100`, []string{"far_pack_pkey", "(id > $2)"}},
+		"ArrivalWindow": {`1, 0, 100`, []string{"far_arrival_pkey", "(first > $2)"}},
+		"FarDamaged":    {`10`, []string{"far_pack_damaged", "far_arrival_damaged"}},
+	}
+	for filled, fill := range []func(){
+		func() {},
+		func() {
+			for i := range 6 {
+				b.put(everyPlace[1+i%2], pack.Hour, b.add(b.spec(task.OneShot, b.inHours(2+i)))...)
+			}
+		},
+		func() {
+			b.exec(`VACUUM ANALYZE far_pack, far_arrival, far_locator, far_override`)
+		},
+	} {
+		fill()
+		for name, s := range statements {
+			plan := b.explain(name, s.args)
+			if whole.MatchString(plan) {
+				t.Errorf("%s (state %d) reads a table whole:\n%s", name, filled, plan)
+			}
+			for _, w := range s.want {
+				if !strings.Contains(plan, w) {
+					t.Errorf("%s (state %d) has no %s:\n%s", name, filled, w, plan)
+				}
+			}
+		}
+	}
+}
+
+var farConditions = []string{"far_arrival_pkey", "far_locator_pkey", "far_pack_bucket", "far_override_pkey", ") AND (bucket_at = ", "(first <= "}
+
+var whole = regexp.MustCompile(`Seq Scan on (far_|task)`)
+
+// BenchmarkFar prints what single calls and groups cost: adds of far tasks, Get
+// and Cancel of tasks in packs of so many.
+func BenchmarkFar(b *testing.B) {
+	for _, size := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("add/group=%d", size), func(b *testing.B) {
+			t := setup(b)
+			spec := t.spec(task.OneShot, t.inHours(5), func(s *task.Spec) { s.ParamsWire = make([]byte, 100) })
+			for b.Loop() {
+				b.StopTimer()
+				group := t.requests(size, spec)
+				b.StartTimer()
+				for _, err := range t.dbs[t.d].doAdds(b.Context(), group) {
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*size), "µs/task")
+		})
+	}
+	for _, size := range []int{1, 1024, 2048} {
+		for name, call := range map[string]func(*bundle, task.ID) error{
+			"get":    func(t *bundle, id task.ID) error { _, err := t.Get(b.Context(), t.tenant, id); return err },
+			"cancel": func(t *bundle, id task.ID) error { _, err := t.Cancel(b.Context(), t.tenant, id); return err },
+		} {
+			b.Run(fmt.Sprintf("%s/pack=%d", name, size), func(b *testing.B) {
+				t := setup(b, nearOnly)
+				var ids []task.ID
+				for i := 0; b.Loop(); i++ {
+					if i%size == 0 && (i == 0 || name == "cancel") {
+						b.StopTimer()
+						ids = t.packed(size)
+						b.StartTimer()
+					}
+					if err := call(t, ids[i%size]); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// packed makes one pack of so many tasks, due within an hour.
+func (b *bundle) packed(size int) []task.ID {
+	b.t.Helper()
+	ids := b.addMany(size, func(i int) task.Instant { return b.now.Add(5*time.Hour) + task.Instant(i*7919%3_000_000) })
+	b.put(inPack, pack.Day, ids...)
+	return ids
+}
