@@ -297,12 +297,12 @@ func TestAStacksRateCountsFromTheFirstAddToTheLastResult(t *testing.T) {
 		{}, {Adds: 600}, {Results: 100}, {Results: 500}, {},
 	}}
 	row := &Row{}
-	row.addStack(rep, map[string]time.Duration{"taskd-1": 6 * time.Millisecond, "postgres-backends": 12 * time.Millisecond})
+	row.addStack(rep, map[string]time.Duration{"taskd-1": 6 * time.Millisecond, "postgres-backends": 12 * time.Millisecond}, 6000)
 	client, postgres := row.parts()
-	if row.CyclesPerS != 200 || client != 10 || postgres != 20 || row.Failed != "" {
-		t.Errorf("%v cycles/s, %v and %v µs, %q; want 200, 10, 20", row.CyclesPerS, client, postgres, row.Failed)
+	if row.CyclesPerS != 200 || client != 10 || postgres != 20 || row.WALBytesPerCycle != 10 || row.Failed != "" {
+		t.Errorf("%v cycles/s, %v and %v µs, %v B, %q; want 200, 10, 20, 10", row.CyclesPerS, client, postgres, row.WALBytesPerCycle, row.Failed)
 	}
-	row.addStack(&scenario.Report{}, nil)
+	row.addStack(&scenario.Report{}, nil, 0)
 	if row.CyclesPerS != 0 || row.Failed == "" {
 		t.Errorf("an empty run gives %v cycles/s, failed %q", row.CyclesPerS, row.Failed)
 	}

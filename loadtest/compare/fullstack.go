@@ -17,6 +17,8 @@ const (
 	// stackDelay is from adding to due. A task that is due when it comes is
 	// looked for less often than one that was seen coming.
 	stackDelay = time.Second
+	// stackRate is offered at most: more than two cores can do.
+	stackRate = 30_000
 	// stackDrain bounds the wait for the last callback.
 	stackDrain = 5 * time.Minute
 	// stackWarmup is how long the listener has to find its partitions before
@@ -40,22 +42,13 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 		o.Taskds, o.Dispatchers, o.Session, o.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
 	}
 	return frame.WithStack(ctx, o, func(s *stack.Stack) error {
-		rate := float64(r.Jobs) / r.Spread.Seconds()
-		frame.Say(r.Progress, "full-stack: %d tasks at up to %.0f/s", r.Jobs, rate)
-		meter := frame.NewMeter(s, map[string]frame.Source{"listener": children{}})
-		before := meter.Sample()
-		report, err := scenario.RunOn(ctx, s, r.load("compare-cycle", rate, r.Spread))
-		if err != nil {
+		if err := r.stackCycle(ctx, s, row); err != nil || r.LatenessRate == 0 {
 			return err
-		}
-		row.addStack(report, frame.Used(before, meter.Sample()))
-		if r.LatenessRate == 0 {
-			return nil
 		}
 		frame.Say(r.Progress, "full-stack: %d/s", r.LatenessRate)
 		o := r.load("compare-lateness", float64(r.LatenessRate), r.LatenessFor)
 		o.Warmup = stackWarmup
-		report, err = scenario.RunOn(ctx, s, o)
+		report, err := scenario.RunOn(ctx, s, o)
 		if err != nil {
 			return err
 		}
@@ -63,6 +56,34 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 		row.LatenessMs = &Quantiles{P50: report.LatenessMs.P50, P99: report.LatenessMs.P99, Max: report.LatenessMs.Max}
 		return nil
 	})
+}
+
+// stackCycle adds the jobs at a rate that the stack cannot follow.
+func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error {
+	db, err := frame.Dial(ctx, s.Postgres())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
+	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
+	frame.Say(r.Progress, "full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
+	meter := frame.NewMeter(s, map[string]frame.Source{"listener": children{}})
+	before := meter.Sample()
+	walBefore, err := db.WAL(ctx)
+	if err != nil {
+		return err
+	}
+	report, err := scenario.RunOn(ctx, s, r.load("compare-cycle", rate, lasts))
+	if err != nil {
+		return err
+	}
+	wal, err := db.WAL(ctx)
+	if err != nil {
+		return err
+	}
+	row.addStack(report, frame.Used(before, meter.Sample()), wal-walBefore)
+	return nil
 }
 
 func (r *runner) load(command string, rate float64, lasts time.Duration) scenario.Options {
@@ -91,16 +112,15 @@ func (children) CPUTime() (time.Duration, error) {
 // addStack enters what a burst of tasks did. As for the others, the rate is
 // from the first add to the last completion, here in whole seconds. Processor
 // time is that of the whole load, the listener's start and the check included.
-func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration) {
+func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration, wal int64) {
 	row.Violations += rep.Broken()
 	if !rep.Complete {
 		row.Failed = "it was not completed"
 	}
 	row.CyclesPerS = frame.Round(float64(rep.Runs) / float64(max(1, seconds(rep.Series))))
 	row.CPUUsPerCycle = frame.NewCPU(used, rep.Runs).UsPerCycle
-	if rep.WALBytesPerFire != nil {
-		row.WALBytesPerCycle = *rep.WALBytesPerFire
-	}
+	row.WALBytesPerCycle = frame.Round(float64(wal) / float64(max(1, rep.Runs)))
+	row.Runs = rep.Runs
 }
 
 // seconds is how many seconds there are from the first add to the last result.

@@ -45,6 +45,10 @@ type Row struct {
 	// Of the phase lateness.
 	LatenessMs *Quantiles `json:"lateness_ms,omitempty"`
 
+	// Runs is how many of the jobs the full stack was given: its load keeps to a
+	// clock, and leaves out what the API did not take in time.
+	Runs int64 `json:"runs,omitempty"`
+
 	Violations int64 `json:"violations"`
 	// Failed says why the row is not complete.
 	Failed string `json:"failed,omitempty"`
@@ -125,6 +129,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 		client, postgres := row.parts()
 		fmt.Fprintf(&b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(client), whole(postgres), whole(client+postgres),
 			whole(row.WALBytesPerCycle), whole(row.TasksPerS), whole(row.DrainPerS), hundredths(row.RatioToEmpty), late, fmt.Sprint(row.Violations))
+		if row.Runs > 0 && row.Runs != int64(r.Jobs) {
+			fmt.Fprintf(&b, "    of %d of the jobs: the API did not take the others in time\n", row.Runs)
+		}
 		if row.Failed != "" {
 			fmt.Fprintf(&b, "    failed: %s\n", row.Failed)
 		}
