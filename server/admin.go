@@ -57,8 +57,8 @@ func tenantChange(r *perceptorv1.UpdateTenantRequest) (c TenantChange, faults []
 	if r.Tenant == nil {
 		return c, append(check.faults, faultf("tenant", "is missing"))
 	}
-	t, faults := tenantSettings(r.Tenant)
-	faults = append(check.faults, under("tenant", faults)...)
+	t, wrong := tenantSettings(r.Tenant)
+	faults = slices.Concat(check.faults, under("tenant", wrong))
 	if len(r.UpdateMask.GetPaths()) == 0 {
 		return c, append(faults, faultf("update_mask", "is missing: nothing would be changed"))
 	}
