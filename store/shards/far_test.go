@@ -45,8 +45,8 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 			b.t.Fatalf("task %d is not in the near tier", id)
 		}
 		rows = append(rows, r)
-		b.exec(`DELETE FROM task WHERE id = $1`, int64(id))
 	}
+	b.exec(`DELETE FROM task WHERE id = ANY ($1)`, ids)
 	packed, err := pack.Encode(rows, true)
 	if err != nil {
 		b.t.Fatal(err)

@@ -1,11 +1,9 @@
 package shards
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/task"
@@ -62,54 +60,3 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 var farConditions = []string{"far_arrival_pkey", "far_locator_pkey", "far_pack_bucket", "far_override_pkey", ") AND (bucket_at = ", "(first <= "}
 
 var whole = regexp.MustCompile(`Seq Scan on (far_|task)`)
-
-// BenchmarkFar prints what single calls and groups cost: adds of far tasks, Get
-// and Cancel of tasks in packs of so many.
-func BenchmarkFar(b *testing.B) {
-	for _, size := range []int{1, 16, 256} {
-		b.Run(fmt.Sprintf("add/group=%d", size), func(b *testing.B) {
-			t := setup(b)
-			spec := t.spec(task.OneShot, t.inHours(5), func(s *task.Spec) { s.ParamsWire = make([]byte, 100) })
-			for b.Loop() {
-				b.StopTimer()
-				group := t.requests(size, spec)
-				b.StartTimer()
-				for _, err := range t.dbs[t.d].doAdds(b.Context(), group) {
-					if err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*size), "µs/task")
-		})
-	}
-	for _, size := range []int{1, 1024, 2048} {
-		for name, call := range map[string]func(*bundle, task.ID) error{
-			"get":    func(t *bundle, id task.ID) error { _, err := t.Get(b.Context(), t.tenant, id); return err },
-			"cancel": func(t *bundle, id task.ID) error { _, err := t.Cancel(b.Context(), t.tenant, id); return err },
-		} {
-			b.Run(fmt.Sprintf("%s/pack=%d", name, size), func(b *testing.B) {
-				t := setup(b, nearOnly)
-				var ids []task.ID
-				for i := 0; b.Loop(); i++ {
-					if i%size == 0 && (i == 0 || name == "cancel") {
-						b.StopTimer()
-						ids = t.packed(size)
-						b.StartTimer()
-					}
-					if err := call(t, ids[i%size]); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-	}
-}
-
-// packed makes one pack of so many tasks, due within an hour.
-func (b *bundle) packed(size int) []task.ID {
-	b.t.Helper()
-	ids := b.addMany(size, func(i int) task.Instant { return b.now.Add(5*time.Hour) + task.Instant(i*7919%3_000_000) })
-	b.put(inPack, pack.Day, ids...)
-	return ids
-}
