@@ -28,6 +28,9 @@ import (
 // cannot be decoded, or that PostgreSQL refuses to take even alone, is set aside
 // by a transaction of its own.
 
+// BeforeLock is the failpoint of a cut that has chosen packs and not locked them.
+const BeforeLock = "before_lock"
+
 // Bounds of one cut.
 const (
 	cutTasks = 65536
@@ -162,6 +165,9 @@ func (c *cutting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) (mo
 	lost, err := assertOwned(ctx, tx, []task.Ownership{c.req.Own})
 	if err != nil || len(lost) > 0 {
 		m.Lost = len(lost) > 0
+		return m, err
+	}
+	if err := c.s.failpoint("cut", BeforeLock, c.d); err != nil {
 		return m, err
 	}
 	locked, err := lockPacks(ctx, tx, chosen)

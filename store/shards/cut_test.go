@@ -503,6 +503,29 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 	}
 }
 
+func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	at := b.now.Add(3 * time.Hour)
+	ids := b.addMany(10, func(int) task.Instant { return at })
+	b.cut(own, task.CutRecut)
+	b.setClock(at.Add(-5 * time.Minute))
+	b.cfg.Failpoint = func(point string, _ int) error {
+		if point == "cut:"+BeforeLock {
+			if _, err := b.Cancel(context.Background(), b.tenant, ids[4]); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	}
+	if cut := b.cut(own, task.CutPromote); cut.Near != 9 || cut.Void != 1 {
+		t.Fatalf("cut = %+v", cut)
+	}
+	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[4], 0)] != nil {
+		t.Fatalf("%d tasks are left", len(rows))
+	}
+}
+
 // waitForLock returns when a session of the test waits for a lock.
 func (b *bundle) waitForLock() {
 	for range 2000 {

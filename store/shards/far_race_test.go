@@ -243,36 +243,35 @@ func (f *farRace) getter() {
 }
 
 // mover does steps for as long as it owns the chores, or a while longer.
-func (f *farRace) mover() error {
-	owned, err := f.Acquire(context.Background(), f.d, []task.Shard{task.ChoresShard(f.d)}, task.Owner{Name: "mover"})
+func (f *farRace) mover(s *Store) {
+	owned, err := s.Acquire(context.Background(), f.d, []task.Shard{task.ChoresShard(f.d)}, task.Owner{Name: "mover"})
 	if err != nil {
 		if !allowed(err) {
 			f.fail("acquire: %v", err)
 		}
-		return nil
+		return
 	}
 	for range 1 + f.random(40) {
-		lost, err := f.moverStep(owned[0])
+		lost, err := f.moverStep(s, owned[0])
 		if err != nil && !allowed(err) && !lockConflict(err) {
 			f.fail("mover: %v", err)
 		}
 		if lost && f.random(3) > 0 {
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
-func (f *farRace) moverStep(own task.Ownership) (lost bool, err error) {
+func (f *farRace) moverStep(s *Store, own task.Ownership) (lost bool, err error) {
 	var c task.Cut
 	switch kind := f.random(7); kind {
 	case 5:
-		c, err = f.Demote(context.Background(), f.d, own, 0)
+		c, err = s.Demote(context.Background(), f.d, own, 0)
 	case 6:
-		_, err = f.PurgeLocator(context.Background(), f.d, own, 100)
+		_, err = s.PurgeLocator(context.Background(), f.d, own, 100)
 	default:
 		kinds := []task.CutKind{task.CutPromote, task.CutPromote, task.CutRecut, task.CutSplit, task.CutMerge}
-		c, err = f.Cut(context.Background(), task.CutRequest{Database: f.d, Own: own, Kind: kinds[kind], MaxTasks: 100 + f.random(5000)})
+		c, err = s.Cut(context.Background(), task.CutRequest{Database: f.d, Own: own, Kind: kinds[kind], MaxTasks: 100 + f.random(5000)})
 	}
 	for _, d := range c.Damaged {
 		f.fail("pack %d was set aside: %s", d.Pack, d.Reason)
@@ -357,7 +356,9 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	f := &farRace{seed: uint64(time.Now().UnixNano()), byID: map[task.ID]*racer{}}
 	f.r = rand.New(rand.NewPCG(f.seed, 1))
 	t.Logf("seed %d", f.seed)
+	f.quiet.Store(true)
 	f.bundle = setup(t, func(c *Config) { c.Failpoint = f.failpoint })
+	f.quiet.Store(false)
 	lasts := 12 * time.Second
 	if testing.Short() {
 		lasts = 4 * time.Second
@@ -366,7 +367,8 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	defer cancel()
 	var g errgroup.Group
 	for _, actor := range []func(){
-		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, func() { _ = f.mover() }, func() { _ = f.mover() }, func() { f.claimer() },
+		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, func() { f.mover(f.Store) }, func() { f.mover(New(f.cluster, f.cfg)) }, // as in two processes
+		func() { f.claimer() },
 	} {
 		g.Go(func() error {
 			for ctx.Err() == nil {
