@@ -41,7 +41,7 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 	o.LatenessRate, o.LatenessFor, o.LatenessAhead = 500, time.Second, 300*time.Millisecond
 	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
 	o.Stack.Postgres["shared_buffers"] = "128MB"
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	report, err := Run(ctx, o)
 	if err != nil {
