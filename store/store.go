@@ -182,6 +182,10 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	}
 	p["jit"] = "off"
 	p["timezone"] = "UTC"
+	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		registerArrays(conn.TypeMap())
+		return nil
+	}
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
 	pc.MaxConnIdleTime = 5 * time.Minute
