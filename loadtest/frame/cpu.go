@@ -88,10 +88,11 @@ func (m *Meter) Sample() map[string]time.Duration {
 	defer m.mu.Unlock()
 	for name, source := range m.sources {
 		pid := source.PID()
-		if name == postgres {
-			m.sampleBackends(pid)
+		read := source.CPUTime
+		if name == postgres && pid != 0 {
+			read = func() (time.Duration, error) { return m.samplePostgres(pid) }
 		}
-		used, err := source.CPUTime()
+		used, err := read()
 		if err != nil {
 			continue // it is not there now
 		}
@@ -113,24 +114,30 @@ func (m *Meter) Sample() map[string]time.Duration {
 	return out
 }
 
-func (m *Meter) sampleBackends(postmaster int) {
+// samplePostgres returns what all processes of a server have used, and notes the
+// share of the backends: the process table is read once for both.
+func (m *Meter) samplePostgres(postmaster int) (total time.Duration, err error) {
+	if total, err = subprocess.CPUTime(postmaster); err != nil {
+		return 0, err
+	}
 	children, err := subprocess.Children(postmaster)
-	if err != nil || postmaster == 0 {
-		return
+	if err != nil {
+		return 0, err
 	}
 	now := make(map[int]time.Duration, len(children))
 	for _, pid := range children {
-		if !serves(title(pid)) {
-			continue
-		}
 		used, err := subprocess.CPUTime(pid)
 		if err != nil {
-			continue
+			continue // it has just ended and counts with the postmaster next time
 		}
-		m.serving += max(0, used-m.backends[pid])
-		now[pid] = used
+		total += used
+		if serves(title(pid)) {
+			m.serving += max(0, used-m.backends[pid])
+			now[pid] = used
+		}
 	}
 	m.backends = now
+	return total, nil
 }
 
 // title is what a process of PostgreSQL calls itself.
