@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -20,9 +21,11 @@ func (c *ctl) shardCommand() *cobra.Command {
 	return group("shard", "Shards: list", c.shardList())
 }
 
-// shard is who owns one.
+// shard is who owns one, or the chores of a database.
 type shard struct {
+	// Shard is the item's number: 512 and the database's for chores.
 	Shard      int    `json:"shard"`
+	Chores     bool   `json:"chores,omitempty"`
 	Database   int    `json:"database"`
 	Owner      string `json:"owner"`
 	Epoch      int64  `json:"epoch"`
@@ -32,7 +35,7 @@ type shard struct {
 
 func (c *ctl) shardList() *cobra.Command {
 	var all bool
-	cmd := &cobra.Command{Use: "list", Short: "Show who owns which shards", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "Show who owns which shards, and the chores of which databases", Args: cobra.NoArgs}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
@@ -54,7 +57,8 @@ func (c *ctl) shardList() *cobra.Command {
 	return cmd
 }
 
-// readOwners returns the shards of all databases that answer, by number.
+// readOwners returns the shards of all databases that answer, by number, then the
+// chores.
 func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
 	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
@@ -75,16 +79,15 @@ func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
 	var all []shard
 	for d, list := range lists {
 		for _, i := range list {
-			if i.Item < task.Shards {
-				all = append(all, shardOf(d, i))
-			}
+			all = append(all, shardOf(d, i))
 		}
 	}
+	slices.SortFunc(all, func(a, b shard) int { return a.Shard - b.Shard })
 	return all, errors.Join(errs...)
 }
 
 func shardOf(d int, i shards.ItemOwner) shard {
-	s := shard{Shard: i.Item, Database: d, Owner: i.Name, Epoch: i.Epoch, HintAddr: i.HintAddr}
+	s := shard{Shard: i.Item, Chores: i.Item >= task.Shards, Database: d, Owner: i.Name, Epoch: i.Epoch, HintAddr: i.HintAddr}
 	if i.AcquiredAt > 0 {
 		s.AcquiredAt = i.AcquiredAt.String()
 	}
@@ -97,14 +100,22 @@ func shardTable(list []shard, all bool) *table {
 		first, last := list[i], list[i]
 		low, high := first.Epoch, first.Epoch
 		n := 1
-		for ; !all && i+n < len(list) && list[i+n].Owner == first.Owner && list[i+n].Shard == last.Shard+1; n++ {
+		for ; !all && i+n < len(list) && list[i+n].Owner == first.Owner && list[i+n].Chores == first.Chores && list[i+n].Shard == last.Shard+1; n++ {
 			last = list[i+n]
 			low, high = min(low, last.Epoch), max(high, last.Epoch)
 		}
-		t.add(span(first.Shard, last.Shard), strconv.Itoa(n), textCell(first.Owner), span64(low, high), textCell(first.HintAddr), textCell(first.AcquiredAt))
+		t.add(first.span(last), strconv.Itoa(n), textCell(first.Owner), span64(low, high), textCell(first.HintAddr), textCell(first.AcquiredAt))
 		i += n
 	}
 	return t
+}
+
+// span names neighbours: shards by their numbers, chores by those of the databases.
+func (s shard) span(last shard) string {
+	if s.Chores {
+		return "chores " + span(s.Database, last.Database)
+	}
+	return span(s.Shard, last.Shard)
 }
 
 func span(a, b int) string { return span64(int64(a), int64(b)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/internal/config"
@@ -76,6 +77,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.say(OK, "schema", "every database is up to date")
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)
+	e.far(ctx, cluster)
 }
 
 // owners finds shards that nobody fires.
@@ -121,6 +123,34 @@ func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 	}
 	e.say(OK, "outbox", "%d rows wait for Kafka's acknowledgement", rows)
 }
+
+// far looks at what the chores must not leave undone.
+func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
+	s := shards.New(cluster, shards.Config{})
+	var sum task.FarStats
+	for d := range task.Databases {
+		f, err := s.FarStats(ctx, d)
+		if err != nil {
+			e.say(Failed, "far tier", "database %d: %s", d, oneLine(err))
+			return
+		}
+		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Arrivals, sum.Damaged+f.Damaged
+		sum.PackedTasks += f.PackedTasks + f.ArrivedTasks
+		sum.Oldest, sum.Behind = max(sum.Oldest, f.Oldest), max(sum.Behind, f.Behind)
+	}
+	switch {
+	case sum.Damaged > 0:
+		e.say(Failed, "far tier", "%d packs are damaged and were set aside: their tasks do not fire", sum.Damaged)
+	case sum.Behind > lateBucket:
+		e.say(Failed, "far tier", "tasks that were due %s ago are still packed: does a dispatcher own the chores?", sum.Behind)
+	default:
+		e.say(OK, "far tier", "%d tasks wait in %d packs", sum.PackedTasks, sum.Packs)
+	}
+}
+
+// lateBucket is how long a bucket may have begun before somebody should look: a
+// promotion is due long before that.
+const lateBucket = time.Minute
 
 func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
 	conf, err := kafkaConfig(e.config, "perceptor-doctor")
