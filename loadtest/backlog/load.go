@@ -185,6 +185,9 @@ func (ld *loader) store(ctx context.Context, d int, rows []task.Row) (stored sha
 	for try := range 3 {
 		if try > 0 {
 			frame.Say(ld.bar.to, "trying again: %v", err)
+			if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
+				return stored, err
+			}
 		}
 		if stored, err = ld.t.shards.Load(ctx, d, rows); err == nil || errors.Is(err, task.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return stored, err
