@@ -61,27 +61,27 @@ func BenchmarkFar(b *testing.B) {
 
 // measure makes n calls about so many tasks each. The first fifth of them warms
 // up.
-func (t *bundle) measure(b *testing.B, tasks, n int, call func(i int) error) {
+func (b *bundle) measure(bench *testing.B, tasks, n int, call func(i int) error) {
 	var took []time.Duration
 	var pg, own time.Duration
 	for i := range n {
 		if i == n/5 {
-			pg, own = t.backendCPU(), ownTime()
+			pg, own = b.backendCPU(), ownTime()
 		}
 		at := time.Now()
 		if err := call(i); err != nil {
-			b.Fatal(err)
+			bench.Fatal(err)
 		}
 		took = append(took, time.Since(at))
 	}
-	pg, own = t.backendCPU()-pg, ownTime()-own
+	pg, own = b.backendCPU()-pg, ownTime()-own
 	took = took[n/5:]
 	slices.Sort(took)
 	of := float64(len(took) * tasks)
-	b.ReportMetric(float64(pg.Microseconds())/of, "pg-µs")
-	b.ReportMetric(float64(own.Microseconds())/of, "go-µs")
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	bench.ReportMetric(float64(pg.Microseconds())/of, "pg-µs")
+	bench.ReportMetric(float64(own.Microseconds())/of, "go-µs")
+	bench.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	bench.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
 // packed makes one pack of so many tasks, due within an hour.
