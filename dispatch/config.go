@@ -68,8 +68,8 @@ type Config struct {
 	Owner task.Owner
 
 	// ClaimShare is the one knob between lateness and CPU: how much of the time
-	// the claims of all databases together may take, once they are dense. 0.5
-	// by default; 1 claims twice as often, at most every MinTick.
+	// the claims of all databases together may take. 1 by default; 2 claims twice
+	// as often, between MinTick and MaxTick.
 	ClaimShare float64
 	// MinTick and MaxTick bound the distance of two claims of one database that
 	// were not full. 20 ms and 100 ms.
@@ -82,7 +82,7 @@ type Config struct {
 	// Grace is how far behind the last claim the lower bound stays: the adders'
 	// statement timeout and a second; 6 s.
 	Grace time.Duration
-	// MaxRows bounds the rows of one claim; 2,000, and an eighth of MaxRecords.
+	// MaxRows bounds the rows of one claim; 5,000, and an eighth of MaxRecords.
 	MaxRows int
 	// ClaimConcurrency bounds transactions under way, over all databases; 4.
 	ClaimConcurrency int
@@ -94,7 +94,7 @@ type Config struct {
 	MaxRecords, MaxBytes int
 	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
 	CallRecords, CallBytes int
-	// PublishEvery is the distance of two calls while they are small; 10 ms. It
+	// PublishEvery is the distance of two calls while they are small; 5 ms. It
 	// grows up to five times when calls take long. After a pause the first one
 	// goes at once.
 	PublishEvery time.Duration
