@@ -72,7 +72,7 @@ type Config struct {
 	// as often, between MinTick and MaxTick.
 	ClaimShare float64
 	// MinTick and MaxTick bound the distance of two claims of one database that
-	// were not full. 20 ms and 100 ms.
+	// were not full. 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
 	// LookEvery is how often a database that has fired lately is looked at, when
 	// nothing is known to be due; 250 ms. MaxSleep is the same for idle ones; 1 s.
