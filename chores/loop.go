@@ -2,6 +2,7 @@ package chores
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/perceptor/perceptor/task"
@@ -176,7 +177,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	ch.last = time.Now()
 	took := ch.last.Sub(began)
 	l.c.pace.charge(took)
-	if err == errLost {
+	if errors.Is(err, errLost) {
 		return true
 	}
 	if l.ctx.Err() == nil {
