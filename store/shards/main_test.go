@@ -36,7 +36,8 @@ var shared struct {
 }
 
 // setup returns a bundle. Tests of this package share one PostgreSQL database;
-// each has one of its 16 logical databases, emptied, and a tenant of its own.
+// each has one of its 16 logical databases, emptied, and tenants of its own: that
+// of the bundle and the 9,999 after it.
 func setup(t testing.TB, configure ...func(*Config)) *bundle {
 	t.Helper()
 	shared.Lock()
@@ -50,7 +51,7 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 		f(&cfg)
 	}
 	shared.next++
-	b := &bundle{Store: New(cluster, cfg), t: t, d: shared.next % task.Databases, tenant: int32(shared.next), now: 1_000_000_000_000}
+	b := &bundle{Store: New(cluster, cfg), t: t, d: shared.next % task.Databases, tenant: int32(10_000 * shared.next), now: 1_000_000_000_000}
 	b.empty()
 	b.exec(`CREATE TABLE IF NOT EXISTS test_clock (now int8);
 		DELETE FROM test_clock;
