@@ -154,15 +154,3 @@ func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-// eventually waits until a condition holds.
-func (b *bundle) eventually(what string, holds func() bool) {
-	b.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			b.t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
