@@ -50,6 +50,10 @@ type ClaimRequest struct {
 	// Low is an exclusive lower bound of due_at: nothing at or below it is due,
 	// so the dead index entries there need no visit. 0: no bound.
 	Low Instant
+	// Ahead is how far beyond the database's clock rows of state SCHEDULED are
+	// taken. They are moved as if claimed when they are due, and must not be
+	// published before. 0: what is due now.
+	Ahead time.Duration
 	// MaxRows bounds CappedForm: how many rows one transaction may claim.
 	MaxRows int
 	// Blocked tenants are not claimed but put off by BlockedFor.
