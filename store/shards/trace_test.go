@@ -218,22 +218,25 @@ func TestCancelWaitsForAClaimUnderWay(t *testing.T) {
 
 func TestEarlyEndOfTheLastRunLeavesEarlierOpenRunsAlive(t *testing.T) {
 	b := setup(t)
-	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.MaxCount = 2 }))[0]
-	b.claim(task.RangeForm)
-	b.advance(time.Minute)
-	b.claim(task.RangeForm)
-	if got := b.report(success(id, 2, 1, 7)); got[0] != task.Accepted {
-		t.Fatal(got)
+	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.MaxCount = 3 }))[0]
+	for range 3 {
+		b.claim(task.RangeForm)
+		b.advance(time.Minute)
 	}
-	if got := b.report(failure(id, 1, 1, 7)); got[0] != task.Accepted {
-		t.Fatalf("FAIL of run 1 after SUCCESS of the last run: %v", got)
+	for _, seq := range []int64{3, 1} {
+		if got := b.report(success(id, seq, 1, 7)); got[0] != task.Accepted {
+			t.Fatalf("SUCCESS of run %d: %v", seq, got)
+		}
+	}
+	if got := b.report(failure(id, 2, 1, 7)); got[0] != task.Accepted {
+		t.Fatalf("FAIL of run 2 after SUCCESS of the first and the last run: %v", got)
 	}
 	b.advance(time.Second)
 	c := b.claim(task.RangeForm)
-	if len(c.Publications) != 1 || c.Publications[0].Seq != 1 || c.Publications[0].Attempt != 2 {
+	if len(c.Publications) != 1 || c.Publications[0].Seq != 2 || c.Publications[0].Attempt != 2 {
 		t.Fatalf("the retry is not delivered: %+v", c)
 	}
-	if got := b.report(success(id, 1, 2, 7)); got[0] != task.Accepted {
+	if got := b.report(success(id, 2, 2, 7)); got[0] != task.Accepted {
 		t.Fatal(got)
 	}
 	if rows := b.rows(); len(rows) != 0 {
