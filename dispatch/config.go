@@ -10,8 +10,8 @@ import (
 )
 
 // Store is what a dispatcher needs of the shards. Every method is one whole
-// step; calls for one database come one at a time but for Acquire, Unpublished
-// and Release, and calls for different databases run concurrently.
+// step; calls for one database come one at a time but for Acquire, Unpublished,
+// the Peek after it, and Release, and calls for different databases run concurrently.
 type Store interface {
 	// Acquire raises the epochs of the shards, all of one database, and waits
 	// for transactions of older owners.
@@ -71,6 +71,11 @@ type Config struct {
 	// the claims of all databases together may take. 1 by default; 2 claims twice
 	// as often, between MinTick and MaxTick.
 	ClaimShare float64
+	// ClaimAhead is how far beyond the database's clock claims go: what becomes due
+	// within it is claimed and held in memory until it is due. A database is
+	// claimed from again when half of that has passed. 0 to 2 s; 0 by default:
+	// only what is due is claimed.
+	ClaimAhead time.Duration
 	// MinTick and MaxTick bound the distance of two claims of one database that
 	// were not full. 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
@@ -89,8 +94,9 @@ type Config struct {
 	// StoreTimeout bounds each transaction; 10 s.
 	StoreTimeout time.Duration
 
-	// MaxRecords and MaxBytes bound what waits for its acknowledgement, over all
-	// databases; 50,000 and 64 MiB. One batch may go beyond.
+	// MaxRecords and MaxBytes bound what waits for its acknowledgement, or is held
+	// until it is due, over all databases; 50,000 and 64 MiB. One batch may go
+	// beyond.
 	MaxRecords, MaxBytes int
 	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
 	CallRecords, CallBytes int
@@ -163,6 +169,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// maxAhead bounds ClaimAhead: so long a crash may hold up what is due.
+const maxAhead = 2 * time.Second
+
 func or[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -181,6 +190,7 @@ func (c Config) Validate() error {
 	}
 	check(c.Owner.Name != "", "owner name is missing")
 	check(c.ClaimShare > 0 && c.ClaimShare <= 16, "claim_share %v is not between 0 and 16", c.ClaimShare)
+	check(c.ClaimAhead >= 0 && c.ClaimAhead <= maxAhead, "claim_ahead %s is not between 0 and %s", c.ClaimAhead, maxAhead)
 	check(c.MinTick >= time.Millisecond, "min_tick %s is below 1ms", c.MinTick)
 	check(c.MaxTick >= c.MinTick, "max_tick %s is below min_tick %s", c.MaxTick, c.MinTick)
 	check(c.LookEvery >= c.MinTick, "look_every %s is below min_tick %s", c.LookEvery, c.MinTick)

@@ -19,7 +19,10 @@ type courier struct {
 
 	mu    sync.Mutex
 	lanes map[int32]*lane
-	// records and bytes are unacknowledged, those in calls included.
+	// shelf has the records that are not due.
+	shelf shelf
+	// records and bytes are unacknowledged, those in calls and those that are not
+	// due included.
 	records, bytes int
 	// reserved is what claims under way may bring.
 	reserved int
@@ -42,14 +45,22 @@ type call struct {
 }
 
 func newCourier(d *Dispatcher, p Publisher) *courier {
-	return &courier{d: d, publisher: p, wake: make(chan struct{}, 1), lanes: make(map[int32]*lane)}
+	return &courier{
+		d: d, publisher: p, wake: make(chan struct{}, 1), lanes: make(map[int32]*lane),
+		shelf: shelf{slice: slicesOf * d.cfg.PublishEvery, zero: time.Now()},
+	}
 }
 
-// submit queues records for publishing.
+// slicesOf is how many distances of calls a slice of the shelf lasts: more than
+// one, so that the call for a slice never waits for its distance from the last.
+const slicesOf = 2
+
+// submit queues records for publishing, when they are due.
 func (c *courier) submit(records []*record) {
 	if len(records) == 0 {
 		return
 	}
+	now := time.Now()
 	c.mu.Lock()
 	for _, r := range records {
 		if r.part.dropped.Load() {
@@ -60,11 +71,36 @@ func (c *courier) submit(records []*record) {
 			l = &lane{tenant: r.pub.Tenant}
 			c.lanes[r.pub.Tenant] = l
 		}
-		l.queue = append(l.queue, r)
 		c.count(l, r, 1)
+		if r.dueAt.After(now) {
+			c.shelf.put(r)
+			continue
+		}
+		l.queue = append(l.queue, r)
 	}
 	c.mu.Unlock()
 	c.rouse()
+}
+
+// release queues the records that have become due. c.mu is held.
+func (c *courier) release(now time.Time) {
+	for _, r := range c.shelf.take(now) {
+		l := c.lanes[r.pub.Tenant]
+		l.queue = append(l.queue, r)
+	}
+}
+
+// unshelve forgets the records of the shards that are not due, and returns them.
+func (c *courier) unshelve(b *database, shards []task.Ownership) []*record {
+	c.mu.Lock()
+	c.release(time.Now())
+	gone := c.shelf.remove(func(r *record) bool {
+		return r.part.db == b && slices.ContainsFunc(shards, func(o task.Ownership) bool { return o.Shard == r.part.shard })
+	})
+	c.mu.Unlock()
+	c.rouse()
+	c.discard(gone)
+	return gone
 }
 
 func (c *courier) count(l *lane, r *record, n int) {
@@ -113,6 +149,8 @@ func (c *courier) pick(now time.Time) (*call, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var wakes earliest
+	c.release(now)
+	wakes.add(c.shelf.next())
 	if c.aside < c.d.cfg.PublishConcurrency {
 		if next := c.pickFailing(now, &wakes); next != nil {
 			c.aside++
@@ -355,13 +393,14 @@ func (c *courier) encourage(now time.Time) {
 	}
 }
 
-// purge forgets the queued records of dropped parts.
+// purge forgets the queued records of dropped parts, and those not due.
 func (c *courier) purge() {
-	var gone []*record
+	dropped := func(r *record) bool { return r.part.dropped.Load() }
 	c.mu.Lock()
+	gone := c.shelf.remove(dropped)
 	for _, l := range c.lanes {
 		l.queue = slices.DeleteFunc(l.queue, func(r *record) bool {
-			if r.part.dropped.Load() {
+			if dropped(r) {
 				gone = append(gone, r)
 				return true
 			}

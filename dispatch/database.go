@@ -181,7 +181,7 @@ func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 	defer b.mu.Unlock()
 	parts := b.book.takeable(maxParts, b.claims)
 	req := task.ClaimRequest{
-		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, MaxRows: st.rows,
+		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
 		Blocked: room.blocked, BlockedFor: room.blockedFor, TakeOff: outboxParts(parts),
 	}
 	if st.shards != nil {
@@ -204,7 +204,7 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	now := time.Now()
 	b.mu.Lock()
 	b.book.tookOff(parts)
-	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, now)
+	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, reading{clock: c.Now, at: now})
 	bytes := 0
 	for _, r := range records {
 		bytes += r.size

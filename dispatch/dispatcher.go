@@ -100,7 +100,7 @@ func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 // Release ends the ownership of the shards: no claim begins any more, the one
 // under way ends, what is claimed is published and taken off. What has not been
 // acknowledged within [Config.ReleaseTimeout], or when ctx ends, is left in the
-// outbox for the next owner. Nothing is done for the shards when it returns,
+// outbox for the next owner, and so is what was claimed ahead and is not due. Nothing is done for the shards when it returns,
 // except that a call of the publisher may still be under way after a time-out.
 func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -126,9 +126,10 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 
 // Figures tell how a dispatcher stands.
 type Figures struct {
-	// Shards are owned, Records and Bytes wait for their acknowledgement, Parts
-	// of the outbox are published and wait to be taken off.
-	Shards, Records, Bytes, Parts int
+	// Shards are owned, Records and Bytes wait for their acknowledgement, of which
+	// Held records are not due, Parts of the outbox are published and wait to be
+	// taken off.
+	Shards, Records, Held, Bytes, Parts int
 	// Broken are the tenants whose breaker is open, in ascending order.
 	Broken []int32
 	// Stopped: claims stand still because memory is full or Kafka is gone.
@@ -165,9 +166,9 @@ func (d *Dispatcher) rouseAll() {
 
 // busy counts the databases that have fired within the longest tick.
 func (d *Dispatcher) busy(now time.Time) int {
-	n := 0
+	n, longest := 0, max(d.cfg.MaxTick, d.cfg.ClaimAhead)
 	for _, b := range d.dbs {
-		if now.UnixNano()-b.fired.Load() < int64(d.cfg.MaxTick) {
+		if now.UnixNano()-b.fired.Load() < int64(longest) {
 			n++
 		}
 	}

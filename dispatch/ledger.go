@@ -15,8 +15,9 @@ type part struct {
 	db    *database
 	row   int64
 	shard task.Shard
-	// pending counts records not yet acknowledged; guarded by db.mu.
-	pending int
+	// pending counts records not yet acknowledged, and left those that the next
+	// owner is to publish, which keep the part in the outbox; guarded by db.mu.
+	pending, left int
 	// dropped: the shard was lost or left; nothing is known of the part any more.
 	dropped atomic.Bool
 }
@@ -26,6 +27,8 @@ type record struct {
 	pub  task.Publication
 	part *part
 	size int
+	// dueAt is when it may be published; zero: at once.
+	dueAt time.Time
 }
 
 // recordOverhead is what a record takes in memory beside its params.
@@ -83,9 +86,10 @@ func (l *ledger) held(o task.Ownership) *holding {
 }
 
 // enter notes what an outbox row holds for the given ownerships and returns the
-// records to publish. Shards that are not held any more are left out. Those of
-// listed that have no publication are complete at once.
-func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, now time.Time) []*record {
+// records to publish, which are due by the reading. Shards that are not held any
+// more are left out. Those of listed that have no publication are complete at
+// once.
+func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, read reading) []*record {
 	of := make(map[task.Shard]*part, len(owned))
 	for _, o := range owned {
 		if l.held(o) != nil {
@@ -100,19 +104,21 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 		}
 		p.pending++
 		l.shards[p.shard].parts[p] = struct{}{}
-		records = append(records, newRecord(&pubs[i], p))
+		r := newRecord(&pubs[i], p)
+		r.dueAt = read.due(r.pub.ScheduledAt)
+		records = append(records, r)
 	}
 	if plant.Bug("taken-off-before-publish") {
 		for _, p := range of {
 			if p.pending > 0 {
-				l.complete(p, now)
+				l.complete(p, read.at)
 			}
 		}
 	}
 	for _, s := range listed {
 		if p := of[s]; p != nil && p.pending == 0 {
 			l.shards[s].parts[p] = struct{}{}
-			l.complete(p, now)
+			l.complete(p, read.at)
 		}
 	}
 	return records
@@ -124,11 +130,17 @@ func (l *ledger) acknowledged(p *part, now time.Time) bool {
 		return false
 	}
 	p.pending--
-	if p.pending > 0 {
+	if p.pending > 0 || p.left > 0 {
 		return false
 	}
 	l.complete(p, now)
 	return true
+}
+
+// leave notes that a record stays in the outbox for the next owner.
+func (l *ledger) leave(p *part) {
+	p.pending--
+	p.left++
 }
 
 func (l *ledger) complete(p *part, now time.Time) {
@@ -190,15 +202,16 @@ func (l *ledger) drop(s task.Shard) {
 	delete(l.shards, s)
 }
 
-// pending counts the unacknowledged records of a shard.
-func (l *ledger) pending(s task.Shard) int {
-	n := 0
+// pending counts the unacknowledged records of a shard, and those that are left
+// to the next owner.
+func (l *ledger) pending(s task.Shard) (pending, left int) {
 	if h := l.shards[s]; h != nil {
 		for p := range h.parts {
-			n += p.pending
+			pending += p.pending
+			left += p.left
 		}
 	}
-	return n
+	return pending, left
 }
 
 // outboxParts groups parts by row, in ascending order.

@@ -23,10 +23,14 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 	if err != nil {
 		return err
 	}
+	read, err := b.readClock(ctx, shards, batches)
+	if err != nil {
+		return err
+	}
 	if err := b.d.killed(); err != nil {
 		return err
 	}
-	records := b.install(owned, byRow(batches))
+	records := b.install(owned, byRow(batches), read)
 	b.d.courier.submit(records)
 	b.rouse()
 	b.d.events.Acquired(b.number, shards, len(records))
@@ -58,8 +62,26 @@ func (b *database) takeOver(ctx context.Context, shards []task.Shard) (owned []t
 	return owned, batches, nil
 }
 
+// readClock reads the database's clock, if the former owner may have claimed
+// ahead what is in the batches: unless all of it was due at an instant that the
+// clock has shown already.
+func (b *database) readClock(ctx context.Context, shards []task.Shard, batches []task.OutboxBatch) (reading, error) {
+	b.mu.Lock()
+	read := reading{clock: b.plan.clock, at: time.Now()}
+	b.mu.Unlock()
+	future := func(p task.Publication) bool { return p.ScheduledAt > read.clock }
+	if !slices.ContainsFunc(batches, func(o task.OutboxBatch) bool { return slices.ContainsFunc(o.Publications, future) }) {
+		return read, nil
+	}
+	k, err := b.d.store.Peek(ctx, b.number, shards, 0, 0, 1)
+	if err != nil {
+		return reading{}, fmt.Errorf("read clock of database %d: %w", b.number, err)
+	}
+	return reading{clock: k.Now, at: time.Now()}, nil
+}
+
 // install enters what was acquired. From here on the loop claims.
-func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch) []*record {
+func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, read reading) []*record {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +91,7 @@ func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch) [
 	}
 	var records []*record
 	for i := range batches {
-		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, now)
+		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, read)
 		records = append(records, rs...)
 	}
 	b.plan.acquired(now)
@@ -124,6 +146,7 @@ func (b *database) release(ctx context.Context, shards []task.Shard) error {
 	defer cancel()
 	if b.begin(ctx) { // the transaction under way may still claim
 		b.end()
+		b.leaveHeld(owned)
 		b.settled(ctx, owned)
 	}
 	last, cancelLast := context.WithTimeout(last, b.d.cfg.ReleaseTimeout)
@@ -145,11 +168,21 @@ func (b *database) leave(shards []task.Shard) []task.Ownership {
 	return owned
 }
 
+// leaveHeld leaves what is not due to the next owner.
+func (b *database) leaveHeld(owned []task.Ownership) {
+	records := b.d.courier.unshelve(b, owned)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range records {
+		b.book.leave(r.part)
+	}
+}
+
 // settled waits until all records of the ownerships are settled, or ctx ends.
 func (b *database) settled(ctx context.Context, owned []task.Ownership) {
 	for {
 		b.mu.Lock()
-		pending := b.pending(owned)
+		pending, _ := b.pending(owned)
 		changed := make(chan struct{})
 		if pending > 0 {
 			b.waiters = append(b.waiters, changed)
@@ -168,14 +201,16 @@ func (b *database) settled(ctx context.Context, owned []task.Ownership) {
 	}
 }
 
-func (b *database) pending(owned []task.Ownership) int {
-	n := 0
+// pending counts the unacknowledged records of the ownerships, and those that
+// are left to the next owner. b.mu is held.
+func (b *database) pending(owned []task.Ownership) (pending, left int) {
 	for _, o := range owned {
 		if b.book.held(o) != nil {
-			n += b.book.pending(o.Shard)
+			p, l := b.book.pending(o.Shard)
+			pending, left = pending+p, left+l
 		}
 	}
-	return n
+	return pending, left
 }
 
 // letGo takes off what is published, clears the owner, and forgets the shards.
@@ -192,7 +227,7 @@ func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
 		leaving[o.Shard] = true
 	}
 	parts := b.book.takeable(b.d.cfg.MaxRecords, func(s task.Shard) bool { return leaving[s] })
-	left := b.pending(owned)
+	pending, left := b.pending(owned)
 	b.mu.Unlock()
 	if len(owned) == 0 {
 		return nil
@@ -205,7 +240,7 @@ func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
 		shards[i] = o.Shard
 	}
 	b.forget(shards)
-	b.d.events.Released(b.number, shards, left)
+	b.d.events.Released(b.number, shards, pending+left)
 	return nil
 }
 
@@ -305,7 +340,7 @@ func (b *database) ofGroup(group []hopeless) (owned []task.Ownership, parts []*p
 		shards[h.part.shard] = true
 	}
 	for p, n := range count {
-		if n == p.pending {
+		if n == p.pending && p.left == 0 {
 			parts = append(parts, p)
 		}
 	}

@@ -22,8 +22,11 @@ type planner struct {
 	// for what has been written since: of that hints tell.
 	soon  []task.Upcoming
 	known task.Instant
-	// hintAt is the earliest hint that is not served; zero: none. The last one
-	// came at hintedAt.
+	// edge is how far claims have gone, by the database's clock: all that is due
+	// until then was taken or is in soon, but for what has been written since.
+	edge task.Instant
+	// hintAt is what the earliest hint tells of that is not served; zero: none.
+	// The last one came at hintedAt.
 	hintAt, hintedAt time.Time
 	// sweepAt is when to claim without a bound. If again is set the last claim was
 	// full. lookAt is when to peek next.
@@ -72,6 +75,7 @@ type step struct {
 	// Of a claim. shards are those in which something is due; nil: all.
 	form   task.ClaimForm
 	low    task.Instant
+	ahead  time.Duration
 	rows   int
 	shards []task.Shard
 }
@@ -143,8 +147,12 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	soonest := p.claimedAt.Add(p.tick(s.busy))
 	var due earliest
 	due.add(p.sweepAt)
-	due.add(p.hintAt)
+	if !p.hintAt.IsZero() {
+		due.add(p.hintAt.Add(-p.lead()))
+	}
 	switch {
+	case p.cfg.ClaimAhead > 0:
+		p.aheadOf(&due)
 	case len(p.soon) > 0:
 		// What is due a little later comes along.
 		due.add(p.localTime(p.soon[0].Due).Add(p.gather(s.busy)))
@@ -157,13 +165,41 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	return due.at
 }
 
+// aheadOf adds when a claim ahead is to begin, for what is known.
+func (p *planner) aheadOf(due *earliest) {
+	half := p.cfg.ClaimAhead / 2
+	for _, u := range p.soon {
+		if u.Due > p.edge {
+			due.add(p.localTime(u.Due).Add(-half))
+			return
+		}
+		due.add(p.localTime(u.Due).Add(-p.lead()))
+	}
+	if p.known != task.Never { // nobody has looked what is due beyond the edge
+		due.add(p.localTime(p.edge).Add(-half))
+	}
+}
+
+// lead returns how long before it is due a row is claimed that an earlier claim
+// did not find though it went so far. It is less than half of ClaimAhead, so
+// that the next claim in turn may come by first and take it along.
+func (p *planner) lead() time.Duration {
+	w := p.cfg.ClaimAhead
+	return min(max(w/4, 2*p.took), w/2)
+}
+
 // gather returns how long a claim waits for more, after the first row is due.
 func (p *planner) gather(busy int) time.Duration { return p.tick(busy) / 2 }
 
 // tick returns the distance of two claims: such that the claims of all busy
-// databases together take no more than ClaimShare of the time.
+// databases together take no more than ClaimShare of the time. When claims go
+// ahead the half of that is enough whatever they take, while they can keep up.
 func (p *planner) tick(busy int) time.Duration {
-	d := time.Duration(float64(p.took) * float64(max(busy, 1)) / p.cfg.ClaimShare)
+	all := p.took * time.Duration(max(busy, 1))
+	d := time.Duration(float64(all) / p.cfg.ClaimShare)
+	if half := p.cfg.ClaimAhead / 2; half > 0 && all <= half*time.Duration(p.cfg.ClaimConcurrency) {
+		d = min(d, half)
+	}
 	return min(max(d, p.cfg.MinTick), p.cfg.MaxTick)
 }
 
@@ -179,8 +215,12 @@ func (p *planner) claim(now time.Time, s situation) step {
 	if s.gone {
 		rows = min(rows, probeRows)
 	}
-	st := step{do: claim, form: task.CappedForm, low: p.low, rows: max(rows, 1)}
-	if !s.gone && p.dbTime(now) <= p.rangeUntil && p.rangeRows <= st.rows && !now.Before(p.cappedUntil) {
+	st := step{do: claim, form: task.CappedForm, low: p.low, ahead: p.cfg.ClaimAhead, rows: max(rows, 1)}
+	if s.gone || p.again && len(p.soon) > 0 && p.soon[0].Due <= p.dbTime(now) {
+		st.ahead = 0 // what is overdue comes first
+	}
+	until := p.dbTime(now).Add(st.ahead)
+	if !s.gone && until <= p.rangeUntil && p.rangeRows <= st.rows && !now.Before(p.cappedUntil) {
 		st.form = task.RangeForm
 	}
 	if !now.Before(p.sweepAt) {
@@ -190,20 +230,20 @@ func (p *planner) claim(now time.Time, s situation) step {
 	case s.gone:
 	case st.form == task.CappedForm:
 		// The cap is shared by the shards, so the oldest rows' get all of it.
-		st.shards = p.dueShards(now)
-	case st.low > 0 && p.dbTime(now).Add(dueAhead) <= p.known && (p.hintAt.IsZero() || now.Before(p.hintAt)):
-		st.shards = p.dueShards(now)
+		st.shards = p.dueShards(until)
+	case st.low > 0 && until.Add(dueAhead) <= p.known && (p.hintAt.IsZero() || now.Add(st.ahead).Before(p.hintAt)):
+		st.shards = p.dueShards(until)
 	}
 	return st
 }
 
-// dueShards returns the shards of the known rows that are due, nil if there are
-// none.
-func (p *planner) dueShards(now time.Time) []task.Shard {
-	dbNow := p.dbTime(now).Add(dueAhead)
+// dueShards returns the shards of the known rows that are due until then, nil if
+// there are none.
+func (p *planner) dueShards(until task.Instant) []task.Shard {
+	until = until.Add(dueAhead)
 	var shards []task.Shard
 	for _, u := range p.soon {
-		if u.Due > dbNow {
+		if u.Due > until {
 			break
 		}
 		if !slices.Contains(shards, u.Shard) {
@@ -229,14 +269,14 @@ const (
 // window is how far ahead a look counts: claims in it may take the range form.
 // It is shorter where much is fired, so that the count is below the most rows of
 // a claim unless something unusual comes.
-func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick }
+func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick + p.cfg.ClaimAhead }
 
 // valid is how long the count of a look is used.
 func (p *planner) valid() time.Duration {
 	if p.perSecond <= 0 {
 		return peekValid
 	}
-	d := time.Duration(float64(p.cfg.MaxRows)/2/p.perSecond*float64(time.Second)) - p.cfg.MaxTick
+	d := time.Duration(float64(p.cfg.MaxRows)/2/p.perSecond*float64(time.Second)) - p.cfg.MaxTick - p.cfg.ClaimAhead
 	return min(max(d, p.cfg.MaxTick), peekValid)
 }
 
@@ -251,7 +291,7 @@ func (p *planner) localTime(i task.Instant) time.Time { return i.Time().Add(-p.a
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
 	p.sweepAt, p.lookAt = now, now
-	p.soon, p.known = nil, 0
+	p.soon, p.known, p.edge = nil, 0, 0
 	p.rangeUntil = 0
 	p.again = false
 	p.retryAt, p.failures = time.Time{}, 0
@@ -264,7 +304,7 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 	if p.clock != 0 {
 		at = p.localTime(i)
 	}
-	if now.Before(p.lookAt) && p.lookAt.Before(at) {
+	if now.Before(p.lookAt) && p.lookAt.Before(at.Add(-p.lead())) {
 		return
 	}
 	p.hintedAt = now
@@ -292,15 +332,17 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 		p.lookBy(now)
 		return
 	}
-	p.passed(st.shards, c.Now)
-	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(c.Now).Before(p.hintAt) {
+	until := c.Now.Add(st.ahead)
+	p.passed(st.shards, until)
+	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(until).Before(p.hintAt) {
 		// A hint tells of one row: others may be due soon after it.
 		p.hintAt = time.Time{}
-		p.lookBy(now.Add(p.cfg.MinTick))
+		p.lookBy(now.Add(max(p.cfg.MinTick, st.ahead/2)))
 	}
-	if c.Rows < fewRows && c.Now > p.known {
+	if c.Rows < fewRows && until > p.known {
 		p.lookBy(now)
 	}
+	p.wentTo(st.shards, until)
 	if c.Next != 0 && c.Next != task.Never {
 		p.hint(now, c.Next)
 	}
@@ -309,6 +351,16 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 // fewRows is below what makes it cheaper to claim at every tick than to look
 // what is due when.
 const fewRows = task.MaxSoon / 4
+
+// wentTo moves the edge. A claim of some shards has taken what is due elsewhere
+// only as far as that was known.
+func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
+	if shards == nil {
+		p.edge = until
+		return
+	}
+	p.edge = max(p.edge, min(until, p.known))
+}
 
 // passed forgets the rows of the shards, all if nil, that were due by now.
 func (p *planner) passed(shards []task.Shard, now task.Instant) {
@@ -384,7 +436,7 @@ func (p *planner) peeked(start, now time.Time, k task.Peek) {
 // lookAgain returns how long a look lasts.
 func (p *planner) lookAgain(now time.Time) time.Duration {
 	switch {
-	case p.known < p.dbTime(now).Add(p.cfg.MaxTick):
+	case p.known < p.dbTime(now).Add(p.cfg.MaxTick+p.cfg.ClaimAhead):
 		return p.valid() // claims follow each other anyway
 	case now.Sub(p.firedAt) < quiet:
 		return p.cfg.LookEvery

@@ -122,7 +122,7 @@ func (c *courier) figures(now time.Time) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.measure(now)
-	f := Figures{Records: c.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
+	f := Figures{Records: c.records, Held: c.shelf.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
 	for _, l := range c.lanes {
 		if l.open {
 			f.Broken = append(f.Broken, l.tenant)

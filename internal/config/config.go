@@ -135,13 +135,14 @@ type Dispatcher struct {
 	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name, with the port of hint_addr."`
 	Grace            time.Duration `key:"grace" default:"10s" doc:"How long the hand-over of shards may take at a stop."`
 	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The knob between lateness and CPU: how much of the time claims may take, added up over the databases. 2 claims twice as often while it is that what limits them; see the operations page."`
+	ClaimAhead       time.Duration `key:"claim_ahead" default:"0s" doc:"How far ahead of the clock runs are claimed, up to 2s. They are held in memory until they are due; a database is claimed from when half of this has passed, in large transactions. A crash makes what was held late by the take-over, and a cancel may come too late for it. 0s: what is due is claimed."`
 	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The shortest distance of two claims of a database that were not full."`
 	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The longest, while something is due."`
 	LookEvery        time.Duration `key:"look_every" default:"250ms" doc:"How often a database that has fired lately is looked at when nothing is known to be due."`
 	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"The same for an idle one."`
 	MaxRows          int           `key:"max_rows" default:"5000" doc:"The most rows of one claim."`
 	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from at once."`
-	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records that wait for Kafka's acknowledgement; then claims stop."`
+	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records that are held or wait for Kafka's acknowledgement; then claims stop."`
 	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same in bytes."`
 	PublishTimeout   time.Duration `key:"publish_timeout" default:"15s" doc:"Ends a call to Kafka; its records are tried again."`
 	BreakerAfter     int           `key:"breaker_after" default:"5" doc:"How many calls in a row must fail for a tenant before its runs are put off."`

@@ -161,7 +161,7 @@ postgres: {servers: [{databases: [16]}], max_connections: 0}
 kafka: {brokers: [nowhere], partitions: 0, compression: rar, username: me, tls: {ca_file: x}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
 taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
-dispatcher: {claim_share: 0, max_tick: 1ms, hint_advertise: ":1"}
+dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1"}
 `, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ dispatcher: {claim_share: 0, max_tick: 1ms, hint_advertise: ":1"}
 		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
 		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
-		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.max_tick: 1ms is below 5ms",
+		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.claim_ahead: 3s is not between 0s and 2s", "dispatcher.max_tick: 1ms is below 5ms",
 		`dispatcher.hint_advertise: ":1" is not host:port`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

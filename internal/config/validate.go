@@ -118,6 +118,7 @@ func (c *Dispatcher) validate(v *validator) {
 		v.addresses("dispatcher.hint_advertise", []string{c.HintAdvertise})
 	}
 	v.check(c.ClaimShare > 0 && c.ClaimShare <= 16, "dispatcher.claim_share: %v is not between 0 and 16", c.ClaimShare)
+	v.check(c.ClaimAhead >= 0 && c.ClaimAhead <= 2*time.Second, "dispatcher.claim_ahead: %s is not between 0s and 2s", c.ClaimAhead)
 	v.atLeast("dispatcher.grace", c.Grace, 0)
 	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
 	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)

@@ -113,6 +113,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 	}
 	return dispatch.Config{
 		Owner:      task.Owner{Name: d.name, HintAddr: hint},
+		ClaimAhead: c.Dispatcher.ClaimAhead,
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
 		LookEvery: c.Dispatcher.LookEvery, MaxSleep: c.Dispatcher.MaxSleep,
 		SweepEvery: max(5*time.Second, c.Dispatcher.MaxTick),

@@ -15,7 +15,7 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	}
 	f := d.dispatch.Figures()
 	return telemetry.Figures{
-		Shards: f.Shards, Records: f.Records, Bytes: f.Bytes, Parts: f.Parts,
+		Shards: f.Shards, Records: f.Records, Held: f.Held, Bytes: f.Bytes, Parts: f.Parts,
 		Breakers: len(f.Broken), Stopped: f.Stopped,
 	}
 }

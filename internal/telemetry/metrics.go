@@ -63,8 +63,8 @@ func (m *API) Called(method, code string, took time.Duration) {
 
 // Figures are what a dispatcher says of itself at one moment.
 type Figures struct {
-	Shards, Records, Bytes, Parts, Breakers int
-	Stopped                                 bool
+	Shards, Records, Held, Bytes, Parts, Breakers int
+	Stopped                                       bool
 }
 
 // Dispatch are the metrics of a dispatcher.
@@ -104,7 +104,8 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		value func(Figures) int
 	}{
 		"owned_shards":      {"Shards that this process owns.", func(f Figures) int { return f.Shards }},
-		"unacked_records":   {"Records that wait for Kafka's acknowledgement.", func(f Figures) int { return f.Records }},
+		"unacked_records":   {"Records that are held or wait for Kafka's acknowledgement.", func(f Figures) int { return f.Records }},
+		"held_records":      {"Records that were claimed ahead and are not due.", func(f Figures) int { return f.Held }},
 		"unacked_bytes":     {"Their size in memory.", func(f Figures) int { return f.Bytes }},
 		"untaken_parts":     {"Parts of the outbox that are published and not yet taken off.", func(f Figures) int { return f.Parts }},
 		"breakers_open":     {"Tenants whose runs are put off because their topic fails.", func(f Figures) int { return f.Breakers }},

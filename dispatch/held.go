@@ -1,0 +1,98 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A shelf keeps the records that were claimed ahead until they are due, all
+// databases' in one row of slices, so that what is due at nearly the same time
+// goes into the same call. It is pure; the courier guards it.
+//
+// A record is due by our own monotonic clock: what the database's clock still
+// had to go when we learned of the record, counted from then. That is never
+// early, since the database read its clock before we had the answer.
+type shelf struct {
+	// slice is how long one lasts; they are counted from zero.
+	slice time.Duration
+	zero  time.Time
+	// slices are in the order of their instants and never empty.
+	slices  []timeSlice
+	records int
+}
+
+// A timeSlice is what is handed out at the instant zero + number * slice: at
+// that one or less than a slice before it the records are due.
+type timeSlice struct {
+	number  int64
+	records []*record
+}
+
+func (s *shelf) at(number int64) time.Time { return s.zero.Add(time.Duration(number) * s.slice) }
+
+// put keeps the record until it is due.
+func (s *shelf) put(r *record) {
+	number := int64((r.dueAt.Sub(s.zero) + s.slice - 1) / s.slice)
+	i, found := slices.BinarySearchFunc(s.slices, number, func(t timeSlice, n int64) int { return int(t.number - n) })
+	if !found {
+		s.slices = slices.Insert(s.slices, i, timeSlice{number: number})
+	}
+	s.slices[i].records = append(s.slices[i].records, r)
+	s.records++
+}
+
+// take removes and returns the records of the slices that have come.
+func (s *shelf) take(now time.Time) []*record {
+	var due []*record
+	n := 0
+	for ; n < len(s.slices) && !now.Before(s.at(s.slices[n].number)); n++ {
+		due = append(due, s.slices[n].records...)
+	}
+	s.slices = slices.Delete(s.slices, 0, n)
+	s.records -= len(due)
+	return due
+}
+
+// next returns when the next slice comes; zero: nothing is kept.
+func (s *shelf) next() time.Time {
+	if len(s.slices) == 0 {
+		return time.Time{}
+	}
+	return s.at(s.slices[0].number)
+}
+
+// remove removes and returns the records that match.
+func (s *shelf) remove(match func(*record) bool) []*record {
+	var gone []*record
+	for i := range s.slices {
+		t := &s.slices[i]
+		t.records = slices.DeleteFunc(t.records, func(r *record) bool {
+			if match(r) {
+				gone = append(gone, r)
+				return true
+			}
+			return false
+		})
+	}
+	s.slices = slices.DeleteFunc(s.slices, func(t timeSlice) bool { return len(t.records) == 0 })
+	s.records -= len(gone)
+	return gone
+}
+
+// A reading is what a database's clock has shown, and our instant by which it
+// had: the arrival of the answer.
+type reading struct {
+	clock task.Instant
+	at    time.Time
+}
+
+// due returns the instant before which the clock may not have come to i; zero:
+// it has.
+func (r reading) due(i task.Instant) time.Time {
+	if i <= r.clock {
+		return time.Time{}
+	}
+	return r.at.Add(i.Sub(r.clock))
+}
