@@ -104,7 +104,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 		if b.Len() == 0 {
 			return nil
 		}
-		return tx.SendBatch(ctx, b).Close()
+		return sendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return err

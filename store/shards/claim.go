@@ -47,7 +47,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		if b.Len() == 0 {
 			return nil
 		}
-		return tx.SendBatch(ctx, b).Close()
+		return sendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return task.Claim{}, err

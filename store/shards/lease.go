@@ -84,15 +84,15 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 		seqs[j], attempts[j], holders[j] = e.Seq, e.Attempt.Attempt, int64(e.holder)
 	}
 	return s.inTx(ctx, d, "start", func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders)
-		if err != nil {
+		b := &pgx.Batch{}
+		b.Queue(sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders).Query(func(rows pgx.Rows) error {
+			var at, left int64
+			_, err := pgx.ForEachRow(rows, []any{&at, &left}, func() error {
+				replies[first[at-1]] = task.Reply{Code: task.Accepted, Lease: time.Duration(left) * time.Millisecond}
+				return nil
+			})
 			return err
-		}
-		var at, left int64
-		_, err = pgx.ForEachRow(rows, []any{&at, &left}, func() error {
-			replies[first[at-1]] = task.Reply{Code: task.Accepted, Lease: time.Duration(left) * time.Millisecond}
-			return nil
 		})
-		return err
+		return sendLast(ctx, tx, b)
 	})
 }

@@ -116,12 +116,13 @@ func (s *Store) TakeOff(ctx context.Context, d int, owned []task.Ownership, part
 	return lost, err
 }
 
+// takeOff takes parts off as the last thing that a step does.
 func takeOff(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
 	b := &pgx.Batch{}
 	if queueTakeOff(b, parts) == 0 {
 		return nil
 	}
-	return tx.SendBatch(ctx, b).Close()
+	return sendLast(ctx, tx, b)
 }
 
 // Unpublished returns what the outbox still holds for owned shards. It must be

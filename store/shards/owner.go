@@ -103,11 +103,14 @@ func lostOf(rows pgx.Rows, owned []task.Ownership) ([]task.Shard, error) {
 // transaction ends nobody can take the others over.
 func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task.Shard, error) {
 	shards, epochs, nonces := ownedArgs(owned)
-	rows, err := tx.Query(ctx, sql.Get("AssertOwned"), shards, epochs, nonces)
-	if err != nil {
-		return nil, err
-	}
-	return lostOf(rows, owned)
+	var lost []task.Shard
+	b := &pgx.Batch{} // BEGIN goes with it
+	b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces).Query(func(rows pgx.Rows) (err error) {
+		lost, err = lostOf(rows, owned)
+		return err
+	})
+	err := tx.SendBatch(ctx, b).Close()
+	return lost, err
 }
 
 // Release forgets name and address of an owner that let go. The epoch stays.

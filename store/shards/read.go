@@ -168,7 +168,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step strin
 		if kin.Task.Change == task.Kept {
 			return errNothing
 		}
-		due, err = writeKins(ctx, tx, []*task.Kin{kin}, now, s.newLedger())
+		due, err = writeKinsLast(ctx, tx, []*task.Kin{kin}, now, s.newLedger())
 		return err
 	})
 	if err != nil {

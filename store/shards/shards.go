@@ -40,7 +40,6 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"time"
@@ -155,46 +154,11 @@ func (s *Store) failpoint(step, point string, d int) error {
 	return s.cfg.Failpoint(step+":"+point, d)
 }
 
-// errNothing makes inTx roll back without being an error: nothing was changed,
-// so nothing need reach the disk.
-var errNothing = errors.New("nothing to commit")
-
-// inTx runs f in a transaction of database d and commits it. step names it, for
-// errors and failpoints. A commit whose outcome is not known is an error that
-// matches task.ErrOutcomeUnknown.
-func (s *Store) inTx(ctx context.Context, d int, step string, f func(pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*s.cluster.StatementTimeout())
-	defer cancel()
-	tx, err := s.cluster.Pool(d).Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: begin: %w", step, err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = tx.Rollback(ctx) // after a commit it does nothing; else the server's timeouts end the session
-	}()
-	switch err := f(tx); {
-	case errors.Is(err, errNothing):
-		return nil
-	case err != nil:
-		return fmt.Errorf("%s: %w", step, err)
-	}
-	if err := s.failpoint(step, BeforeCommit, d); err != nil {
-		return fmt.Errorf("%s: %w", step, err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("%s: commit: %w", step, classifyCommit(err))
-	}
-	if err := s.failpoint(step, AfterCommit, d); err != nil {
-		return fmt.Errorf("%s: %w", step, errors.Join(err, task.ErrOutcomeUnknown))
-	}
-	return nil
-}
-
 // clock reads the database's clock within a transaction.
 func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
-	err = tx.QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now)
+	b := &pgx.Batch{}
+	b.Queue(sql.Get("Now"), int32(0)).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	err = tx.SendBatch(ctx, b).Close()
 	return now, err
 }
 
@@ -202,17 +166,6 @@ func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
 // through it: a second connection might never come free.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// classifyCommit tells a commit that was refused, or never sent, from one that
-// may have happened.
-func classifyCommit(err error) error {
-	var pg *pgconn.PgError
-	switch {
-	case errors.As(err, &pg) && pg.Severity == "ERROR", errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err):
-		return err
-	}
-	return errors.Join(err, task.ErrOutcomeUnknown)
 }
 
 // SQLSTATEs that steps react to.

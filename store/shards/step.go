@@ -74,13 +74,27 @@ func (l *kinList) dead() []task.DeadRun {
 // writeKins carries out what steps did to rows, with what that means for the
 // ledger, in one round trip. It returns the earliest due instant that was written.
 func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant, l *ledger) (task.Instant, error) {
-	b := &pgx.Batch{}
-	due := queueKins(b, kins, now, l)
-	l.queue(b, now)
+	b, due := kinBatch(kins, now, l)
 	if b.Len() == 0 {
 		return due, nil
 	}
 	return due, tx.SendBatch(ctx, b).Close()
+}
+
+// writeKinsLast is writeKins as the last thing that a step does.
+func writeKinsLast(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant, l *ledger) (task.Instant, error) {
+	b, due := kinBatch(kins, now, l)
+	if b.Len() == 0 {
+		return due, nil
+	}
+	return due, sendLast(ctx, tx, b)
+}
+
+func kinBatch(kins []*task.Kin, now task.Instant, l *ledger) (*pgx.Batch, task.Instant) {
+	b := &pgx.Batch{}
+	due := queueKins(b, kins, now, l)
+	l.queue(b, now)
+	return b, due
 }
 
 // queueKins adds what steps did to rows to a batch, and to the ledger.
@@ -297,7 +311,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			return err
 		}
 		dead = touched.dead()
-		due, err = writeKins(ctx, tx, touched.kins, now, l)
+		due, err = writeKinsLast(ctx, tx, touched.kins, now, l)
 		return err
 	})
 	if err != nil {
