@@ -82,7 +82,8 @@ type Config struct {
 	// LookEvery is how often a database that has fired lately is looked at, when
 	// nothing is known to be due; 250 ms. MaxSleep is the same for idle ones; 1 s.
 	LookEvery, MaxSleep time.Duration
-	// SweepEvery is the distance of claims without a lower bound; 5 s.
+	// SweepEvery is the distance of claims without a lower bound; 5 s. It is six
+	// times that where nothing has happened for a minute.
 	SweepEvery time.Duration
 	// Grace is how far behind the last claim the lower bound stays: the adders'
 	// statement timeout and a second; 6 s.

@@ -324,10 +324,9 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if p.clock == 0 || c.Now < p.clock {
 		p.setClock(start, now, c.Now)
 	}
-	if p.low = p.bound(st, c); st.low == 0 && !c.More && st.shards == nil {
-		p.sweepAt = now.Add(p.cfg.SweepEvery)
-	}
+	p.low = p.bound(st, c)
 	p.measure(start, now, c, bytes)
+	p.swept(now, st.low == 0 && !c.More && st.shards == nil)
 	if c.More {
 		p.lookBy(now)
 		return
@@ -421,6 +420,9 @@ func (p *planner) setClock(start, now time.Time, db task.Instant) {
 func (p *planner) peeked(start, now time.Time, k task.Peek) {
 	p.ok()
 	p.setClock(start, now, k.Now)
+	if k.Now < p.clock {
+		p.sweepAt = now // the clock was put back: what is due may be below the bound
+	}
 	p.clock = max(p.clock, k.Now)
 	p.rangeUntil, p.rangeRows = k.Now.Add(p.window()), k.Rows
 	p.soon, p.known = k.Soon, task.Never
@@ -446,6 +448,30 @@ func (p *planner) lookAgain(now time.Time) time.Duration {
 
 // quiet is how long a database that has fired counts as active.
 const quiet = 10 * time.Second
+
+// asleep is how long a database must have neither fired nor heard a hint for its
+// sweeps to become rare, by a factor of idleSweeps.
+//
+// A sweep finds what was written below the bound later than the grace allows, and
+// a former owner learns by it that its shards are somebody else's. Neither is new
+// in a database where nothing happens: whatever is written is found by hints and
+// looks, a former owner does no harm until it claims, and a claim asserts. A clock
+// that was put back shows in the next look.
+const (
+	asleep     = time.Minute
+	idleSweeps = 6
+)
+
+// swept sets when the next sweep is due after a claim, which may have been one.
+func (p *planner) swept(now time.Time, sweep bool) {
+	every := p.cfg.SweepEvery
+	if now.Sub(p.firedAt) >= asleep && now.Sub(p.hintedAt) >= asleep {
+		every *= idleSweeps
+	}
+	if next := now.Add(every); sweep || next.Before(p.sweepAt) {
+		p.sweepAt = next
+	}
+}
 
 // lost: a claim took nothing because shards were lost; it may go on with the
 // others at once.

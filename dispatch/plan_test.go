@@ -45,7 +45,7 @@ func TestNextStep(t *testing.T) {
 		{"nothing is owned", func(_ *planner, s *situation) { s.shards = false }, 10, sleep, -1},
 		{"idle sleeps until the next look", func(*planner, *situation) {}, 10, sleep, 1002},
 		{"idle looks", func(*planner, *situation) {}, 1002, peek, 0},
-		{"sweep comes when it is due", func(*planner, *situation) {}, 5002, claim, 0},
+		{"sweep comes when it is due", func(p *planner, _ *situation) { p.sweepAt = at(5002) }, 5002, claim, 0},
 		{"something is due later", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
 		{"something is due", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
 		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
@@ -218,6 +218,50 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 	}
 	if st := p.next(at(8100), roomy()); st.do != claim || st.low != 0 {
 		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
+	}
+}
+
+func TestSweepsAreRareOnlyWhereNothingHappens(t *testing.T) {
+	for name, c := range map[string]struct {
+		act  func(*planner)
+		want int // ms
+	}{
+		"nothing ever happened": {func(*planner) {}, 70_000 + 30_000},
+		"fired a minute ago":    {func(p *planner) { p.firedAt = at(10_000) }, 70_000 + 30_000},
+		"fired less long ago":   {func(p *planner) { p.firedAt = at(10_001) }, 70_000 + 5_000},
+		"a hint came":           {func(p *planner) { p.hintedAt = at(69_000) }, 70_000 + 5_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := idle()
+			c.act(p)
+			p.claimed(at(70_000), at(70_000), step{do: claim, form: task.RangeForm}, &task.Claim{Now: db(70_000)}, 0)
+			if !p.sweepAt.Equal(at(c.want)) {
+				t.Errorf("the next sweep is at %s, want %s", p.sweepAt, at(c.want))
+			}
+		})
+	}
+}
+
+func TestALookThatSeesAnEarlierClockLeadsToASweep(t *testing.T) {
+	p := idle()
+	p.peeked(at(1000), at(1000), task.Peek{Now: db(-500)})
+	if st := p.next(at(1000), roomy()); st.do != claim || st.low != 0 {
+		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
+	}
+}
+
+func TestARowThatFiresBringsTheSweepOfAnIdleDatabaseNearer(t *testing.T) {
+	p := idle()
+	if !p.sweepAt.Equal(at(2 + 30_000)) {
+		t.Fatalf("the sweep of an idle database is at %s", p.sweepAt)
+	}
+	p.claimed(at(100), at(100), step{do: claim, form: task.RangeForm, low: 1}, &task.Claim{Now: db(100), Rows: 1}, 0)
+	if !p.sweepAt.Equal(at(100 + 5_000)) {
+		t.Errorf("the sweep is at %s", p.sweepAt)
+	}
+	p.claimed(at(200), at(200), step{do: claim, form: task.RangeForm, low: 1}, &task.Claim{Now: db(200), Rows: 1}, 0)
+	if !p.sweepAt.Equal(at(100 + 5_000)) {
+		t.Errorf("a claim puts the sweep off to %s", p.sweepAt)
 	}
 }
 
