@@ -20,6 +20,9 @@ import (
 type fakeStore struct {
 	// fault, if set, is asked what happens to each claim.
 	fault func(task.ClaimRequest) commitFault
+	// delay, if set, says how long each claim takes before and after its clock
+	// is read.
+	delay func() (before, after time.Duration)
 	// refuseTakeOff makes TakeOff and Release fail.
 	refuseTakeOff atomic.Bool
 	// unreadable makes so many readings of the outbox fail.
@@ -165,6 +168,11 @@ func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Clai
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.delay != nil {
+		before, after := s.delay()
+		s.sleep(before)
+		defer s.sleep(after)
+	}
 	if fault != landsLater {
 		defer unlock()
 	}
@@ -195,6 +203,13 @@ func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Clai
 	return s.commit(req), nil
 }
 
+// sleep waits without s.mu, which is held before and after.
+func (s *fakeStore) sleep(d time.Duration) {
+	s.mu.Unlock()
+	time.Sleep(d)
+	s.mu.Lock()
+}
+
 // commit does the claim.
 func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	c := task.Claim{Now: s.now(), Next: task.Never}
@@ -205,23 +220,24 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		shards[o.Shard] = true
 	}
 	out := &fakeOutbox{}
-	for _, id := range s.dueIDs(shards, req.Low, c.Now) {
+	for _, id := range s.dueIDs(shards, req.Low, c.Now.Add(req.Ahead)) {
 		if req.Form == task.CappedForm && c.Rows == req.MaxRows {
 			c.More = true
 			break
 		}
 		r := s.rows[id]
+		now := max(c.Now, r.due) // as if claimed when it is due
 		c.Rows++
 		if slices.Contains(req.Blocked, r.tenant) {
-			r.due = c.Now.Add(req.BlockedFor)
+			r.due = now.Add(req.BlockedFor)
 			c.Deferred++
 			continue
 		}
 		r.seq++
-		p := task.Publication{Tenant: r.tenant, Task: id, Seq: r.seq, Attempt: 1, Type: task.OneShot, Kind: "k", ScheduledAt: r.begun.Add(time.Duration(r.seq-1) * r.every), ClaimedAt: c.Now}
+		p := task.Publication{Tenant: r.tenant, Task: id, Seq: r.seq, Attempt: 1, Type: task.OneShot, Kind: "k", ScheduledAt: r.begun.Add(time.Duration(r.seq-1) * r.every), ClaimedAt: now}
 		r.due = task.Never
 		if r.every > 0 {
-			r.due = max(p.ScheduledAt.Add(r.every), c.Now)
+			r.due = max(p.ScheduledAt.Add(r.every), now)
 		}
 		c.Next = min(c.Next, r.due)
 		s.claimed[p.RunID()] = true
@@ -381,6 +397,11 @@ type fakeKafka struct {
 	// answer, if set, says what becomes of a record. It may block.
 	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
 	wait   time.Duration
+	// clock is the database's; early are runs that came before their instant, and
+	// late is the most that any came after it.
+	clock func() task.Instant
+	early []task.RunID
+	late  time.Duration
 
 	mu     sync.Mutex
 	stored map[task.RunID]int
@@ -390,7 +411,10 @@ type fakeKafka struct {
 }
 
 func newFakeKafka() *fakeKafka {
-	return &fakeKafka{stored: map[task.RunID]int{}, wait: 2 * time.Millisecond}
+	return &fakeKafka{
+		stored: map[task.RunID]int{}, wait: 2 * time.Millisecond,
+		clock: func() task.Instant { return task.At(time.Now()) },
+	}
 }
 
 func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle func([]int, error)) {
@@ -398,6 +422,13 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 	k.calls++
 	k.active++
 	k.peak = max(k.peak, k.active)
+	now := k.clock()
+	for i := range pubs {
+		k.late = max(k.late, now.Sub(pubs[i].ScheduledAt))
+		if now < pubs[i].ScheduledAt {
+			k.early = append(k.early, pubs[i].RunID())
+		}
+	}
 	k.mu.Unlock()
 	defer func() {
 		k.mu.Lock()
@@ -443,6 +474,18 @@ func (k *fakeKafka) callCount() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.calls
+}
+
+func (k *fakeKafka) earlyRuns() []task.RunID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.early)
+}
+
+func (k *fakeKafka) latest() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.late
 }
 
 func (k *fakeKafka) mostCalls() int {

@@ -23,7 +23,9 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{t: t, store: newFakeStore(), kafka: newFakeKafka()}
+	w := &world{t: t, store: newFakeStore(), kafka: newFakeKafka()}
+	w.kafka.clock = w.store.now
+	return w
 }
 
 // member is one dispatcher with what an assignment would do for it: shards that
@@ -177,6 +179,9 @@ func (w *world) checkSettled() {
 		if !closed && w.kafka.times(r) == 0 {
 			w.t.Errorf("run %s was claimed and never published", r)
 		}
+	}
+	if early := w.kafka.earlyRuns(); len(early) > 0 {
+		w.t.Errorf("published before their instant: %v", early)
 	}
 	if n := w.store.outboxRows(); n != 0 {
 		w.t.Errorf("%d rows are left in the outbox", n)

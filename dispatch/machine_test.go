@@ -16,9 +16,9 @@ import (
 
 // TestNothingCommittedIsEverLost drives two dispatchers through random
 // histories: take-overs with and without a word, deaths at every point, pauses,
-// commits of unknown outcome, and a Kafka that fails, lies and forgets. In the
-// end every claimed run must be on Kafka, or have been closed, and the outbox
-// must be empty.
+// commits of unknown outcome, claims ahead, and a Kafka that fails, lies and
+// forgets. In the end every claimed run must be on Kafka, or have been closed,
+// none before its instant, and the outbox must be empty.
 func TestNothingCommittedIsEverLost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawHistory(rt)
@@ -36,6 +36,8 @@ type history struct {
 	// faults of the first claims and answers, by number.
 	claims  []commitFault
 	answers []int
+	// ahead is how far each member claims ahead.
+	ahead [2]time.Duration
 }
 
 type historyStep struct {
@@ -49,7 +51,9 @@ type historyStep struct {
 var machineShards = []task.Shard{0, 1, 2, 32}
 
 func drawHistory(rt *rapid.T) history {
+	ahead := rapid.SampledFrom([]time.Duration{0, 0, 50 * time.Millisecond, 400 * time.Millisecond, maxAhead})
 	return history{
+		ahead: [2]time.Duration{ahead.Draw(rt, "ahead"), ahead.Draw(rt, "ahead of the other")},
 		steps: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) historyStep {
 			return historyStep{
 				do:     rapid.SampledFrom([]string{"add", "add", "take", "take", "give", "kill", "pause", "release", "close", "steal"}).Draw(t, "do"),
@@ -144,6 +148,7 @@ func (m *machine) begin(i int) {
 	m.members[i] = m.start(fmt.Sprint(m.names), func(c *Config, _ *Events) {
 		c.Failpoint = m.arms[i].pass
 		c.ReleaseTimeout = 300 * time.Millisecond
+		c.ClaimAhead = m.ahead[i]
 	})
 }
 
@@ -274,6 +279,9 @@ func (m *machine) fault() string {
 		if m.kafka.times(r) == 0 && !m.store.closed[r] {
 			return fmt.Sprintf("run %s was claimed and never published", r)
 		}
+	}
+	if early := m.kafka.earlyRuns(); len(early) > 0 {
+		return fmt.Sprintf("published before their instant: %v", early)
 	}
 	if n := m.store.outboxRows(); n > 0 {
 		return fmt.Sprintf("%d rows are left in the outbox", n)
