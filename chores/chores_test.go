@@ -19,6 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a store whose steps take time and have work as a test says.
 type fake struct {
+	idle     bool // there is nothing to do
 	mu       sync.Mutex
 	epoch    int64
 	lostAll  bool
@@ -101,7 +102,7 @@ func (f *fake) Cut(ctx context.Context, req task.CutRequest) (task.Cut, error) {
 		return task.Cut{Lost: true}, nil
 	}
 	more, err := f.do(ctx, req.Database, req.Kind.String())
-	return task.Cut{More: more, Now: 1000, Near: 1}, err
+	return task.Cut{More: more, Now: 1000, Near: f.done()}, err
 }
 
 func (f *fake) Demote(ctx context.Context, d int, own task.Ownership, _ int) (task.Cut, error) {
@@ -113,8 +114,24 @@ func (f *fake) PurgeLocator(ctx context.Context, d int, _ task.Ownership, _ int)
 	_, err := f.do(ctx, d, "purge locator")
 	return 0, err
 }
-func (f *fake) Purge(ctx context.Context, d int) (bool, error)        { return f.do(ctx, d, "purge") }
-func (f *fake) FoldCounters(ctx context.Context, d int) (bool, error) { return f.do(ctx, d, "fold") }
+func (f *fake) Purge(ctx context.Context, d int) (int, bool, error) {
+	more, err := f.do(ctx, d, "purge")
+	return f.done(), more, err
+}
+func (f *fake) FoldCounters(ctx context.Context, d int) (int, bool, error) {
+	more, err := f.do(ctx, d, "fold")
+	return f.done(), more, err
+}
+
+// done is what every step has done.
+func (f *fake) done() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.idle {
+		return 0
+	}
+	return 1
+}
 func (f *fake) MaintainHistory(ctx context.Context, d, _ int) error {
 	_, err := f.do(ctx, d, "history")
 	return err
@@ -164,6 +181,42 @@ func TestEveryChoreIsDoneAtItsDistance(t *testing.T) {
 		}
 		if !slices.Equal(f.released, []int{3}) {
 			t.Errorf("released %v", f.released)
+		}
+	})
+}
+
+func TestChoresThatFindNothingAreDoneRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.idle = true
+		_, stop := start(t, f, Config{}, Events{}, 3)
+		defer stop()
+		time.Sleep(time.Hour)
+		for name, most := range map[string]int{"promote": 63, "split": 62, "purge": 63, "fold": 63, "recut": 13, "demote": 61} {
+			if n := f.count(name); n > most || n < most*9/10 {
+				t.Errorf("%s was done %d times within an hour, want about %d", name, n, most)
+			}
+		}
+		f.mu.Lock()
+		f.idle = false
+		f.mu.Unlock()
+		before := f.count("promote")
+		time.Sleep(11 * time.Minute)
+		if n := f.count("promote") - before; n < 60 {
+			t.Errorf("%d promotions within 11 min after there was work again", n)
+		}
+	})
+}
+
+func TestPromotionsOfAShortHorizonAreNeverFarApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.idle = true
+		_, stop := start(t, f, Config{Horizon: 10 * time.Second}, Events{}, 3)
+		defer stop()
+		time.Sleep(100 * time.Second)
+		if n := f.count("promote"); n < 100 {
+			t.Errorf("%d promotions within 100 s of a horizon of 10 s", n)
 		}
 	})
 }

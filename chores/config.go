@@ -21,10 +21,10 @@ type Store interface {
 	Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Cut, error)
 	// PurgeLocator removes pages that lead nowhere; it returns how many.
 	PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (int, error)
-	// Purge removes a bounded number of what has expired.
-	Purge(ctx context.Context, d int) (more bool, err error)
-	// FoldCounters adds up a bounded number of changes.
-	FoldCounters(ctx context.Context, d int) (more bool, err error)
+	// Purge removes a bounded number of what has expired; it returns how many.
+	Purge(ctx context.Context, d int) (n int, more bool, err error)
+	// FoldCounters adds up a bounded number of changes; it returns how many.
+	FoldCounters(ctx context.Context, d int) (n int, more bool, err error)
 	// MaintainHistory makes days ahead and drops old ones.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
 	// FarStats and OldestSnapshot are looked at for metrics.
@@ -49,7 +49,8 @@ type Config struct {
 	RecutEvery time.Duration
 	RecutTasks int64
 	// DemoteEvery (default 1 min), MergeEvery (5 min), PurgeEvery (10 s),
-	// HistoryEvery (1 h) and StatsEvery (1 min) are distances between sweeps.
+	// HistoryEvery (1 h) and StatsEvery (1 min) are distances between sweeps. Where
+	// a purge, or a fold of counters, finds nothing the distance grows to 1 min.
 	DemoteEvery, MergeEvery, PurgeEvery, HistoryEvery, StatsEvery time.Duration
 	// HistoryDays is how long history is kept (default 7).
 	HistoryDays int
@@ -141,6 +142,13 @@ func (c *Config) ahead() time.Duration {
 func (c *Config) promoteEvery() time.Duration {
 	return min(10*time.Second, max(c.ahead()/20, 10*time.Millisecond))
 }
+
+// longestRest bounds the distance between two looks that found nothing.
+const longestRest = time.Minute
+
+// promoteRest is the same for what comes within the horizon: a tenth of that at
+// most, so that nothing comes late.
+func (c *Config) promoteRest() time.Duration { return min(longestRest, c.ahead()/10) }
 
 // recutEvery is less than the horizon: what was added just beyond it must have
 // left its arrival when it is due.

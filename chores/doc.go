@@ -25,4 +25,8 @@
 // [Config.Concurrency] of them go on at once. Two things do not wait for the
 // budget: promotions, and a re-cut that is so old that tasks in it may be due soon.
 // While the dispatcher is busy, steps are small.
+//
+// What is looked for often and found to be nothing is looked for less and less
+// often, up to once a minute: promotions up to once in a tenth of the horizon,
+// which is the part of their lead that they may lose.
 package chores

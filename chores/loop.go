@@ -30,15 +30,49 @@ type loop struct {
 type chore struct {
 	name  string
 	every time.Duration
-	// step does a bounded part. It returns whether more of it is to be done at once.
-	step func(ctx context.Context) (more bool, err error)
+	// rest is what the distance grows to while there is nothing to do. 0: it does
+	// not grow.
+	rest time.Duration
+	// step does a bounded part.
+	step func(ctx context.Context) (work, error)
 	// patience is how long it may wait for the budget after it has become due. 0:
 	// it does not wait.
 	patience time.Duration
 
-	at       time.Time // when it is due, or has become so
-	last     time.Time // when it was last done
+	at       time.Time     // when it is due, or has become so
+	last     time.Time     // when it was last done
+	idle     time.Duration // the distance after the last one if that found nothing
 	failures int
+}
+
+// work is what a step has found to do.
+type work uint8
+
+const (
+	nothing work = iota
+	some
+	more // and more of it is to be done at once
+)
+
+// done returns what a step that has done n things has found.
+func done(n int, again bool) work {
+	switch {
+	case again:
+		return more
+	case n > 0:
+		return some
+	}
+	return nothing
+}
+
+// distance returns how far away the next time is after a step that left no more.
+func (ch *chore) distance(found work) time.Duration {
+	if found != nothing || ch.rest <= ch.every {
+		ch.idle = 0
+		return ch.every
+	}
+	ch.idle = min(max(2*ch.idle, 2*ch.every), ch.rest)
+	return ch.idle
 }
 
 // forever is patience without end.
@@ -50,12 +84,12 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	cfg := &c.cfg
 	l.recut = &chore{name: task.CutRecut.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
 	l.list = []*chore{
-		{name: task.CutPromote.String(), every: cfg.promoteEvery(), step: l.cutStep(task.CutPromote)},
+		{name: task.CutPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.cutStep(task.CutPromote)},
 		l.recut,
-		{name: task.CutSplit.String(), every: cfg.promoteEvery() * 2, step: l.cutStep(task.CutSplit), patience: forever},
+		{name: task.CutSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.cutStep(task.CutSplit), patience: forever},
 		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, patience: forever},
-		{name: "purge", every: cfg.PurgeEvery, step: func(ctx context.Context) (bool, error) { return c.store.Purge(ctx, d) }, patience: time.Minute},
-		{name: "fold", every: cfg.PurgeEvery, step: func(ctx context.Context) (bool, error) { return c.store.FoldCounters(ctx, d) }, patience: time.Minute},
+		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), patience: time.Minute},
+		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), patience: time.Minute},
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
 		{name: task.CutMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CutMerge), patience: forever},
 		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
@@ -173,7 +207,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.c.cfg.StepTimeout)
 	defer cancel()
 	began := time.Now()
-	more, err := ch.step(ctx)
+	found, err := ch.step(ctx)
 	ch.last = time.Now()
 	took := ch.last.Sub(began)
 	l.c.pace.charge(took)
@@ -191,10 +225,10 @@ func (l *loop) do(ch *chore) (lost bool) {
 		if l.ctx.Err() == nil {
 			l.c.cfg.Log.Warn("a chore failed; trying again", "database", l.d, "step", ch.name, "err", err)
 		}
-	case more:
+	case found == more:
 		ch.failures = 0 // and due since it was: its patience counts on
 	default:
-		ch.failures, ch.at = 0, time.Now().Add(ch.every)
+		ch.failures, ch.at = 0, time.Now().Add(ch.distance(found))
 	}
 	return false
 }

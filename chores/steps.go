@@ -19,8 +19,8 @@ func (l *loop) size() int {
 	return 0
 }
 
-func (l *loop) cutStep(kind task.CutKind) func(context.Context) (bool, error) {
-	return func(ctx context.Context) (bool, error) {
+func (l *loop) cutStep(kind task.CutKind) func(context.Context) (work, error) {
+	return func(ctx context.Context) (work, error) {
 		cut, err := l.c.store.Cut(ctx, task.CutRequest{Database: l.d, Own: l.own, Kind: kind, MaxTasks: l.size()})
 		return l.moved(kind.String(), &cut, err)
 	}
@@ -28,61 +28,69 @@ func (l *loop) cutStep(kind task.CutKind) func(context.Context) (bool, error) {
 
 // recutStep takes, in as many steps as it needs, what was there when the round
 // began.
-func (l *loop) recutStep(ctx context.Context) (bool, error) {
+func (l *loop) recutStep(ctx context.Context) (work, error) {
 	cut, err := l.c.store.Cut(ctx, task.CutRequest{Database: l.d, Own: l.own, Kind: task.CutRecut, Before: l.round, MaxTasks: l.size()})
 	if l.round == 0 && cut.Now != 0 {
 		l.round = cut.Now + 1
 	}
-	more, err := l.moved(task.CutRecut.String(), &cut, err)
-	if !more {
+	found, err := l.moved(task.CutRecut.String(), &cut, err)
+	if found != more {
 		l.round = 0
 	}
-	return more, err
+	return found, err
 }
 
 // demoteStep sweeps rows into packs.
-func (l *loop) demoteStep(ctx context.Context) (bool, error) {
+func (l *loop) demoteStep(ctx context.Context) (work, error) {
 	if l.c.cfg.Horizon < 0 {
-		return false, nil
+		return nothing, nil
 	}
 	cut, err := l.c.store.Demote(ctx, l.d, l.own, l.size())
 	return l.moved("demote", &cut, err)
 }
 
 // moved tells what a step has moved. Also a step that failed may have moved some.
-func (l *loop) moved(name string, cut *task.Cut, err error) (more bool, _ error) {
+func (l *loop) moved(name string, cut *task.Cut, err error) (work, error) {
 	if cut.Lost {
-		return false, errLost
+		return nothing, errLost
 	}
 	l.c.events.Moved(l.d, name, cut)
-	return cut.More, err
+	return done(cut.Read+cut.Near+cut.Packed, cut.More), err
 }
 
 // locatorPages bounds one purge of the locator.
 const locatorPages = 2000
 
-func (l *loop) locatorStep(ctx context.Context) (bool, error) {
+func (l *loop) locatorStep(ctx context.Context) (work, error) {
 	n, err := l.c.store.PurgeLocator(ctx, l.d, l.own, locatorPages)
-	return n == locatorPages, err
+	return done(n, n == locatorPages), err
 }
 
-func (l *loop) historyStep(ctx context.Context) (bool, error) {
-	return false, l.c.store.MaintainHistory(ctx, l.d, l.c.cfg.HistoryDays)
+func (l *loop) historyStep(ctx context.Context) (work, error) {
+	return nothing, l.c.store.MaintainHistory(ctx, l.d, l.c.cfg.HistoryDays)
 }
 
 // statsStep looks how things stand, and brings a re-cut forward when much waits.
-func (l *loop) statsStep(ctx context.Context) (bool, error) {
+func (l *loop) statsStep(ctx context.Context) (work, error) {
 	far, err := l.c.store.FarStats(ctx, l.d)
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
 	oldest, err := l.c.store.OldestSnapshot(ctx, l.d)
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
 	l.c.events.Stats(l.d, far, oldest)
 	if far.ArrivedTasks >= l.c.cfg.RecutTasks {
 		l.recut.at = earlier(l.recut.at, time.Now())
 	}
-	return false, nil
+	return nothing, nil
+}
+
+// counted is the step of a chore that is one call of the store.
+func counted(call func(ctx context.Context, d int) (n int, more bool, err error), d int) func(context.Context) (work, error) {
+	return func(ctx context.Context) (work, error) {
+		n, again, err := call(ctx, d)
+		return done(n, again), err
+	}
 }

@@ -144,7 +144,7 @@ func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
 		t.Fatalf("get = %+v, %v", got, err)
 	}
 	b.advance(25 * time.Hour)
-	if more, err := b.Purge(t.Context(), b.d); more || err != nil {
+	if _, more, err := b.Purge(t.Context(), b.d); more || err != nil {
 		t.Fatal(more, err)
 	}
 	if n := b.count(`SELECT (SELECT count(*) FROM task_key) + (SELECT count(*) FROM task_done)`); n != 0 {

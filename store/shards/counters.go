@@ -99,12 +99,13 @@ func (t *tally) queue(b *pgx.Batch) {
 // foldAtOnce is how many deltas one call folds at most.
 const foldAtOnce = 2000
 
-// FoldCounters adds some of the deltas of database d to its counters, and
-// returns whether there may be more. Several may do it at once.
-func (s *Store) FoldCounters(ctx context.Context, d int) (more bool, err error) {
-	var n int
+// FoldCounters adds some of the deltas of database d to its counters. It returns
+// how many, and whether there may be more. Several may do it at once.
+func (s *Store) FoldCounters(ctx context.Context, d int) (n int, more bool, err error) {
 	err = s.inTx(ctx, d, "fold", func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, sql.Get("CounterFold"), foldAtOnce).Scan(&n); err != nil {
+		b := &pgx.Batch{}
+		b.Queue(sql.Get("CounterFold"), foldAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
 		if n == 0 {
@@ -112,7 +113,7 @@ func (s *Store) FoldCounters(ctx context.Context, d int) (more bool, err error) 
 		}
 		return nil
 	})
-	return err == nil && n == foldAtOnce, err
+	return n, err == nil && n == foldAtOnce, err
 }
 
 // Counts returns the exact counts of a tenant by type, or those of all tenants

@@ -42,7 +42,7 @@ func (b *bundle) folded() {
 	b.t.Helper()
 	for more := true; more; {
 		var err error
-		if more, err = b.FoldCounters(context.Background(), b.d); err != nil {
+		if _, more, err = b.FoldCounters(context.Background(), b.d); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -93,10 +93,10 @@ func TestPurgedTasksAreCountedAsPurged(t *testing.T) {
 		}
 	}
 	b.advance(2 * time.Hour)
-	if _, err := b.Purge(t.Context(), b.d); err != nil {
+	if _, _, err := b.Purge(t.Context(), b.d); err != nil {
 		t.Fatal(err)
 	}
-	if more, err := b.FoldCounters(t.Context(), b.d); more || err != nil {
+	if _, more, err := b.FoldCounters(t.Context(), b.d); more || err != nil {
 		t.Fatal(more, err)
 	}
 	if n := b.count(`SELECT count(*) FROM counter_delta`); n != 0 || b.counts() != (task.Counts{Added: 2, PurgedCancelled: 2}) {
@@ -161,7 +161,7 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 			_, _, err := b.tryKin(context.Background(), b.tenant, ids[1], "cancel", func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil })
 			return err
 		},
-		"fold": func() error { _, err := b.FoldCounters(context.Background(), b.d); return err },
+		"fold": func() error { _, _, err := b.FoldCounters(context.Background(), b.d); return err },
 	} {
 		t.Run(step, func(t *testing.T) {
 			counts, events := b.counts(), b.events(ids...)
@@ -253,7 +253,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 				case op < 9 && len(ids) > 0:
 					_, _ = s.Cancel(context.Background(), b.tenant, ids[draw(len(ids))]) // a crash is welcome
 				default:
-					_, _ = s.FoldCounters(context.Background(), b.d)
+					_, _, _ = s.FoldCounters(context.Background(), b.d)
 				}
 			}
 			return nil
@@ -305,7 +305,7 @@ func TestFoldsAtTheSameTimeCountEveryDeltaOnce(t *testing.T) {
 	}
 	var g errgroup.Group
 	for range 4 {
-		g.Go(func() error { _, err := b.FoldCounters(context.Background(), b.d); return err })
+		g.Go(func() error { _, _, err := b.FoldCounters(context.Background(), b.d); return err })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -318,11 +318,11 @@ func TestFoldsAtTheSameTimeCountEveryDeltaOnce(t *testing.T) {
 func TestFoldIsBounded(t *testing.T) {
 	b := setup(t)
 	b.exec(`INSERT INTO counter_delta SELECT ARRAY[$1::int4], ARRAY[101::int2], ARRAY[1::int8] FROM generate_series(1, $2)`, b.tenant, foldAtOnce+1)
-	more, err := b.FoldCounters(t.Context(), b.d)
+	_, more, err := b.FoldCounters(t.Context(), b.d)
 	if err != nil || !more {
 		t.Fatalf("more = %v, %v", more, err)
 	}
-	if more, err = b.FoldCounters(t.Context(), b.d); err != nil || more {
+	if _, more, err = b.FoldCounters(t.Context(), b.d); err != nil || more {
 		t.Fatalf("more = %v, %v", more, err)
 	}
 	if c := b.counts(); c.Scheduled != foldAtOnce+1 {

@@ -384,7 +384,7 @@ func (h *history) purgeBoth() {
 }
 
 func (h *history) fold() {
-	if _, err := h.FoldCounters(context.Background(), h.d); err != nil {
+	if _, _, err := h.FoldCounters(context.Background(), h.d); err != nil {
 		h.rt.Fatal(err)
 	}
 }

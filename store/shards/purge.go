@@ -9,17 +9,18 @@ import (
 // purgeAtOnce is about how many rows of each table one purge removes.
 const purgeAtOnce = 5000
 
-// Purge removes expired keys and finished tasks of database d, a bounded number,
-// and returns whether there may be more. Several may do it at once.
-func (s *Store) Purge(ctx context.Context, d int) (more bool, err error) {
+// Purge removes expired keys and finished tasks of database d, a bounded number.
+// It returns how many, and whether there may be more. Several may do it at once.
+func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) {
 	for _, step := range []string{"KeyPurge", "DonePurge"} {
-		var n int
-		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&n); err != nil {
-			return false, fmt.Errorf("purge: %w", err)
+		var gone int
+		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&gone); err != nil {
+			return n, false, fmt.Errorf("purge: %w", err)
 		}
-		more = more || n > purgeAtOnce
+		n += gone
+		more = more || gone > purgeAtOnce
 	}
-	return more, nil
+	return n, more, nil
 }
 
 // OldestSnapshot returns the age of the oldest snapshot that anybody holds on the
