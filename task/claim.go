@@ -83,7 +83,9 @@ type Claim struct {
 	Lost []Shard
 	// Outbox is the row that holds the publications until they are taken off;
 	// 0 when there are none.
-	Outbox       int64
+	Outbox int64
+	// Publications are to be published when their ScheduledAt has come; only
+	// those of a claim ahead may have to wait for it.
 	Publications []Publication
 	// Rows is how many rows the claim has moved, with those it did not publish.
 	Rows int

@@ -3,8 +3,9 @@ package task
 import "github.com/perceptor/perceptor/internal/plant"
 
 // Due does what is due for the row of the given run (0: the task itself) and
-// returns the delivery to publish, if there is one. The row's DueAt must have
-// come.
+// returns the delivery to publish, if there is one. now is not before the row's
+// DueAt: of a row that is claimed ahead of the clock it is DueAt, and what is
+// published waits until then.
 func (k *Kin) Due(run int64, now Instant) *Publication {
 	r := k.Task
 	if run != 0 {

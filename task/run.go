@@ -85,10 +85,12 @@ type Publication struct {
 	Type        Type
 	Kind        string
 	ScheduledAt Instant
-	ClaimedAt   Instant
-	Missed      int64
-	Version     int32
-	AckTimeout  time.Duration
+	// ClaimedAt is when the run was claimed by the database's clock, and
+	// ScheduledAt if it was claimed ahead of that.
+	ClaimedAt  Instant
+	Missed     int64
+	Version    int32
+	AckTimeout time.Duration
 	// Params are the wire bytes of perceptor.v1.Params, untouched since AddTask.
 	Params []byte
 }

@@ -106,18 +106,18 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 
 // queueClaims adds the claim statements; limit is the cap of each, 0 for none.
 func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit int) {
-	blocked, blockedFor := c.req.Blocked, c.req.BlockedFor.Milliseconds()
+	blocked, blockedFor, ahead := c.req.Blocked, c.req.BlockedFor.Milliseconds(), c.req.Ahead.Milliseconds()
 	if blocked == nil {
 		blocked = []int32{}
 	}
 	low := int64(c.req.Low)
 	if c.req.Form == task.RangeForm {
-		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor)
+		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor, ahead)
 		return 1, 0
 	}
 	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
-		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, limit)
+		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, ahead, limit)
 	}
 	return len(shards), limit
 }
@@ -180,7 +180,7 @@ func (r *claimed) becameRunning() bool {
 func (r *claimed) publication() task.Publication {
 	p := task.Publication{
 		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
-		ScheduledAt: task.Instant(r.scheduled), ClaimedAt: task.Instant(r.now), Version: r.version,
+		ScheduledAt: task.Instant(r.scheduled), Version: r.version,
 		AckTimeout: millis(r.ackTimeout), Params: r.params,
 	}
 	switch {
@@ -194,8 +194,13 @@ func (r *claimed) publication() task.Publication {
 			p.Missed = min(p.Missed, (*r.end-1-r.anchor) / *r.interval)
 		}
 	}
+	p.ClaimedAt = claimedAt(&p, task.Instant(r.now))
 	return p
 }
+
+// claimedAt returns when a run counts as claimed that was claimed at now, maybe
+// ahead of its instant.
+func claimedAt(p *task.Publication, now task.Instant) task.Instant { return max(now, p.ScheduledAt) }
 
 // decide lets the state machine work on the rows that SQL left alone. The claim
 // has locked them; a task's row that a run row needs beside it is passed over
@@ -219,7 +224,8 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			continue
 		}
 		touched.add(kin)
-		if p := kin.Due(k.run, c.Now); p != nil {
+		if p := kin.Due(k.run, c.dueInstant(kin, k.run)); p != nil {
+			p.ClaimedAt = claimedAt(p, c.Now)
 			c.Publications = append(c.Publications, *p)
 			c.Missed += p.Missed
 		}
@@ -227,6 +233,20 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	c.Dead = touched.dead()
 	queueKins(b, touched.kins, c.Now, c.ledger)
 	return nil
+}
+
+// dueInstant returns when the step of a claimed row is made: one that was claimed
+// ahead is moved as if it were claimed when it is due. The claim has negated the
+// due instant of such a row; here it is put right.
+func (c *claiming) dueInstant(k *task.Kin, run int64) task.Instant {
+	r := k.Task
+	if run != 0 {
+		r = k.Runs[run]
+	}
+	if r.DueAt < 0 {
+		r.DueAt = -r.DueAt
+	}
+	return max(c.Now, r.DueAt)
 }
 
 // note puts the publications into the outbox, and writes the ledger.

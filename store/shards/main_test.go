@@ -164,7 +164,13 @@ func (b *bundle) add(specs ...task.Spec) []task.ID {
 // claim claims once, from all shards of the bundle's database.
 func (b *bundle) claim(form task.ClaimForm) task.Claim {
 	b.t.Helper()
-	c, err := b.Claim(context.Background(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: form, MaxRows: 1000})
+	return b.claimAhead(form, 0)
+}
+
+// claimAhead claims once what is due, and ahead of the clock what is scheduled.
+func (b *bundle) claimAhead(form task.ClaimForm, ahead time.Duration) task.Claim {
+	b.t.Helper()
+	c, err := b.Claim(context.Background(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: form, Ahead: ahead, MaxRows: 1000})
 	if err != nil {
 		b.t.Fatal(err)
 	}

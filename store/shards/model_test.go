@@ -123,23 +123,29 @@ func (m *model) settle(id task.ID, now task.Instant) {
 	}
 }
 
-// claim does what is due. Rows that SQL decides come first, as in a claim.
-func (m *model) claim(now task.Instant) []task.Publication {
-	var out []task.Publication
-	for _, undecided := range []bool{false, true} {
-		var keys []key
-		for k, r := range m.rows() {
-			if r.DueAt <= now && needsMachine(r, now) == undecided {
-				keys = append(keys, k)
-			}
+// claim does what is due, and ahead of the clock what is scheduled. Rows that SQL
+// decides come first, as in a claim.
+func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication {
+	var plain, undecided []key
+	for k, r := range m.rows() {
+		switch {
+		case r.DueAt > now && (r.State != task.Scheduled || r.DueAt > now.Add(ahead)):
+		case needsMachine(r, now):
+			undecided = append(undecided, k)
+		default:
+			plain = append(plain, k)
 		}
+	}
+	var out []task.Publication
+	for _, keys := range [][]key{plain, undecided} {
 		slices.SortFunc(keys, compareKeys)
 		for _, k := range keys {
 			kin := m.kins[k.id]
 			if kin == nil || kin.Task.Change == task.Removed || (k.run != 0 && kin.Runs[k.run].Change == task.Removed) {
 				continue
 			}
-			if p := kin.Due(k.run, now); p != nil {
+			if p := kin.Due(k.run, max(now, m.rows()[k].DueAt)); p != nil {
+				p.ClaimedAt = max(now, p.ScheduledAt)
 				out = append(out, *p)
 			}
 		}
@@ -248,23 +254,25 @@ func (h *history) advanceClock() {
 
 func (h *history) claimBoth() {
 	form := rapid.SampledFrom([]task.ClaimForm{task.RangeForm, task.CappedForm}).Draw(h.rt, "form")
-	got, want := h.claim(form), h.m.claim(h.now)
+	ahead := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, 700 * time.Millisecond, 4 * time.Second, 20 * time.Second}).Draw(h.rt, "ahead")
+	h.promote(h.now.Add(ahead))
+	got, want := h.claimAhead(form, ahead), h.m.claim(h.now, ahead)
 	order := func(a, b task.Publication) bool {
 		return fmt.Sprint(a.RunID(), a.Attempt) < fmt.Sprint(b.RunID(), b.Attempt)
 	}
 	if diff := cmp.Diff(want, got.Publications, cmpopts.SortSlices(order), cmpopts.EquateEmpty()); diff != "" {
-		h.rt.Fatalf("claim at %s: want -, got +\n%s", h.now, diff)
+		h.rt.Fatalf("claim at %s, %s ahead: want -, got +\n%s", h.now, ahead, diff)
 	}
 	for _, p := range want {
 		h.seen = append(h.seen, attempt(p.Task, p.Seq, p.Attempt))
-		h.checkPublication(p)
+		h.checkPublication(p, ahead)
 	}
 }
 
 // checkPublication asserts what holds for every delivery.
-func (h *history) checkPublication(p task.Publication) {
-	if p.ScheduledAt > h.now {
-		h.rt.Fatalf("run %s fired before its time", p.RunID())
+func (h *history) checkPublication(p task.Publication, ahead time.Duration) {
+	if p.ScheduledAt > h.now.Add(ahead) {
+		h.rt.Fatalf("run %s was claimed before its time", p.RunID())
 	}
 	if at, ok := h.fired[p.RunID()]; ok && at != p.ScheduledAt {
 		h.rt.Fatalf("run %s was scheduled at %s, then at %s", p.RunID(), at, p.ScheduledAt)

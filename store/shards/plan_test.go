@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"KinLock":         `'{0}', '{1}', '{512}', '{0}'`,
 			"KinRead":         `'{0}', '{1}', '{512}', '{0}'`,
 			"DoneStates":      `'{1}', '{512}'`,
-			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard),
+			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, 10`, b.owned[0].Shard),
 		} {
 			plan := b.explain(name, args)
 			tables := task.ShardsPerDatabase
@@ -60,17 +61,26 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8`, task.ShardsPerDatabase},
-			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 10`, b.owned[0].Shard), 1},
+			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8, 1000::int8`, task.ShardsPerDatabase},
+			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, 10`, b.owned[0].Shard), 1},
 			"Peek":        {`'{0}', 0::int8, 1000::int8, 10, 64`, 2 * task.ShardsPerDatabase},
 		} {
 			plan := b.explain(name, test.args)
 			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {
 				t.Errorf("%s (state %d) uses the due index %d times, want %d:\n%s", name, filled, n, test.tables, plan)
 			}
+			if name == "Peek" {
+				continue
+			}
+			if n := len(dueRange.FindAllString(plan, -1)); n != test.tables {
+				t.Errorf("%s (state %d) looks for a range %d times, want %d:\n%s", name, filled, n, test.tables, plan)
+			}
 		}
 	}
 }
+
+// dueRange is an index range with both ends: what is beyond them is not visited.
+var dueRange = regexp.MustCompile(`Index Cond: \(\(due_at [<>]=? [^)]*\) AND \(due_at [<>]`)
 
 // explain returns the generic plan of a statement.
 func (b *bundle) explain(name, args string) string {

@@ -1,5 +1,6 @@
 -- Statements of the claiming transaction. ClaimRange and ClaimCapped share the
--- fragment claim_set, which is the claim itself.
+-- fragment claim_set, which is the claim itself. Rows of state 1 are taken as far
+-- ahead of the clock as asked, all others when they are due.
 
 -- name: AssertOwned
 -- Which of the ownerships are current. FOR SHARE holds off a take-over until
@@ -12,21 +13,26 @@ SELECT o.item
    FOR SHARE OF o;
 
 -- name: ClaimRange
--- $1 shards, $2 low, $3 blocked tenants, $4 distance they are put off by
+-- $1 shards, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 how far ahead
+-- The end of the range is a value of its own: what is compared with c is a condition
+-- of a join, and a plan made on empty tables does not look that up in the index.
 UPDATE task t SET {{claim_set}}
   FROM (SELECT now_ms() AS now OFFSET 0) c
- WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= c.now
+ WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= (SELECT now_ms() + $5::int8)
+   AND (t.due_at <= c.now OR t.state = 1)
 RETURNING {{claim_returning}};
 
 -- name: ClaimCapped
--- One shard: at most $5 rows, oldest first, passing over locked ones.
--- $1 shard, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 rows
+-- One shard: at most $6 rows, oldest first, passing over locked ones. The clock is
+-- read once and not for every row.
+-- $1 shard, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 how far ahead, $6 rows
 WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run
     FROM task d
-   WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= now_ms()
+   WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= (SELECT now_ms() + $5::int8)
+     AND (d.due_at <= (SELECT now_ms()) OR d.state = 1)
    ORDER BY d.due_at
-   LIMIT $5
+   LIMIT $6
      FOR UPDATE SKIP LOCKED)
 UPDATE task t SET {{claim_set}}
   FROM (SELECT * FROM due u {{list_first}}) u, (SELECT now_ms() AS now OFFSET 0) c
@@ -39,13 +45,14 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 
 -- fragment: claim_set
 -- A row that needs the state machine of package task is left as it is, and so
--- comes back still due: see needs_model. All other rows come back due later.
+-- comes back still due, or with its due instant negated if that has not come: see
+-- needs_model. All other rows come back due later.
   due_at = CASE
-    WHEN t.tenant_id = ANY ($3::int4[]) THEN c.now + $4::int8
-    WHEN {{needs_model}} THEN t.due_at
+    WHEN t.tenant_id = ANY ($3::int4[]) THEN greatest(c.now + $4::int8, t.due_at)
+    WHEN {{needs_model}} THEN CASE WHEN t.due_at > c.now THEN -t.due_at ELSE t.due_at END
     WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - t.failures)
-    WHEN t.type <> 2 OR {{last_run}} THEN c.now + t.ack_timeout_ms
-    ELSE greatest({{next_instant}}, c.now + 1) END,
+    WHEN t.type <> 2 OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
+    ELSE greatest({{next_instant}}, {{claim_at}} + 1) END,
   state = CASE
     WHEN {{held_back}} OR t.state = 2 THEN t.state
     WHEN t.type <> 2 OR {{last_run}} THEN 2 ELSE 1 END,
@@ -64,7 +71,12 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
   holder = CASE WHEN {{held_back}} THEN t.holder END,
   first_claim_at = CASE
     WHEN {{held_back}} OR t.state = 2 THEN t.first_claim_at
-    WHEN t.type <> 2 THEN c.now END
+    WHEN t.type <> 2 THEN {{claim_at}} END
+
+-- fragment: claim_at
+-- When a row counts as claimed: one that is claimed ahead, when it is due. Rows of
+-- state 2 are never claimed ahead, so for them this is c.now.
+greatest(c.now, t.due_at)
 
 -- fragment: held_back
 ({{needs_model}} OR t.tenant_id = ANY ($3::int4[]))
@@ -76,7 +88,7 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
    ELSE (t.type = 2 AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
 
 -- fragment: next_instant
-(t.scheduled_at + t.interval_ms * grid_steps(t.scheduled_at, t.interval_ms, c.now, {{count_spent}}))
+(t.scheduled_at + t.interval_ms * grid_steps(t.scheduled_at, t.interval_ms, {{claim_at}}, {{count_spent}}))
 
 -- fragment: last_run
 ({{count_spent}} OR coalesce({{next_instant}} >= t.end_at, false))
