@@ -50,6 +50,8 @@ type fakeRow struct {
 	due    task.Instant
 	every  time.Duration
 	begun  task.Instant
+	// waits: for a result or a retry, so it is not claimed ahead.
+	waits bool
 }
 
 type fakeOutbox struct {
@@ -220,7 +222,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		shards[o.Shard] = true
 	}
 	out := &fakeOutbox{}
-	for _, id := range s.dueIDs(shards, req.Low, c.Now.Add(req.Ahead)) {
+	for _, id := range s.dueIDs(shards, req.Low, c.Now, req.Ahead) {
 		if req.Form == task.CappedForm && c.Rows == req.MaxRows {
 			c.More = true
 			break
@@ -254,10 +256,14 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	return c
 }
 
-// dueIDs returns the due tasks, oldest first.
-func (s *fakeStore) dueIDs(shards map[task.Shard]bool, low, until task.Instant) []task.ID {
+// dueIDs returns the tasks that may be claimed, oldest first.
+func (s *fakeStore) dueIDs(shards map[task.Shard]bool, low, now task.Instant, ahead time.Duration) []task.ID {
 	var ids []task.ID
 	for id, r := range s.rows {
+		until := now.Add(ahead)
+		if r.waits {
+			until = now
+		}
 		if shards[id.Shard()] && r.due > low && r.due <= until {
 			ids = append(ids, id)
 		}

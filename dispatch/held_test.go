@@ -190,6 +190,51 @@ func TestLateAddIsClaimedAtOnceThoughClaimsGoAhead(t *testing.T) {
 	})
 }
 
+func TestWhatIsNotClaimedAheadComesWhenItIsDue(t *testing.T) {
+	tests := []struct {
+		name  string
+		busy  int // rows a second beside it
+		hint  bool
+		limit time.Duration
+	}{
+		{"alone", 0, false, 30 * time.Millisecond},
+		{"with a hint", 0, true, 30 * time.Millisecond},
+		{"among few", 20, false, 60 * time.Millisecond},
+		{"among many", 2000, false, 250 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				m := w.start("a", ahead(400*time.Millisecond))
+				for n := range tt.busy * 5 {
+					w.store.add(id(1, int64(n+1)), 1, time.Duration(n)*time.Second/time.Duration(tt.busy), 0)
+				}
+				m.acquire(0, 1)
+				var claims int
+				for n := range int64(4) {
+					time.Sleep(330 * time.Millisecond)
+					claims = w.store.claimCount()
+					w.store.add(id(0, n+1), 1, 700*time.Millisecond, 0)
+					w.store.mu.Lock()
+					w.store.rows[id(0, n+1)].waits = true
+					w.store.mu.Unlock()
+					if tt.hint {
+						m.Hint(0, w.store.now().Add(700*time.Millisecond))
+					}
+					time.Sleep(700 * time.Millisecond)
+					within(t, tt.limit, "published", func() bool { return w.kafka.times(run(id(0, n+1), 1)) == 1 })
+				}
+				if n := w.store.claimCount() - claims; tt.busy == 0 && n > 6 {
+					t.Errorf("%d claims for one row", n)
+				}
+				time.Sleep(2 * time.Second)
+				m.stop()
+				w.checkSettled()
+			})
+		})
+	}
+}
+
 func TestHeldRecordsCountAgainstTheBound(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		const bound = 400
@@ -323,14 +368,14 @@ func TestHeldRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 		a := w.start("a", ahead(maxAhead))
 		w.store.add(id(0, 1), 1, time.Second, 0)
 		w.store.add(id(1, 1), 1, time.Second, 0)
-		w.store.add(id(1, 2), 1, 100*time.Millisecond, 50*time.Millisecond) // keeps claims coming
+		w.store.add(id(0, 2), 1, 100*time.Millisecond, 50*time.Millisecond) // keeps claims coming
 		a.acquire(0, 1)
 		time.Sleep(50 * time.Millisecond)
 		a.unassign(0)
 		b := w.start("b", ahead(maxAhead))
 		b.acquire(0)
 		within(t, 500*time.Millisecond, "the old owner notices", func() bool { return slices.Equal(a.Owned(), []task.Shard{1}) })
-		if n := w.kafka.times(run(id(0, 1), 1)); n != 0 || b.Figures().Held != 1 {
+		if n := w.kafka.times(run(id(0, 1), 1)); n != 0 || b.Figures().Held == 0 {
 			t.Errorf("published %d times; the new owner holds %d", n, b.Figures().Held)
 		}
 		time.Sleep(2 * time.Second)

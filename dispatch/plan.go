@@ -165,7 +165,9 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	return due.at
 }
 
-// aheadOf adds when a claim ahead is to begin, for what is known.
+// aheadOf adds when a claim ahead is to begin, for what is known. Rows that a
+// look has found this side of the edge wait for a result or a retry, which is
+// not claimed ahead; or they are new, and their hint was lost.
 func (p *planner) aheadOf(due *earliest) {
 	half := p.cfg.ClaimAhead / 2
 	for _, u := range p.soon {
@@ -173,16 +175,16 @@ func (p *planner) aheadOf(due *earliest) {
 			due.add(p.localTime(u.Due).Add(-half))
 			return
 		}
-		due.add(p.localTime(u.Due).Add(-p.lead()))
+		due.add(p.localTime(u.Due))
 	}
 	if p.known != task.Never { // nobody has looked what is due beyond the edge
 		due.add(p.localTime(p.edge).Add(-half))
 	}
 }
 
-// lead returns how long before it is due a row is claimed that an earlier claim
-// did not find though it went so far. It is less than half of ClaimAhead, so
-// that the next claim in turn may come by first and take it along.
+// lead returns how long before it is due a row is claimed of which a hint tells.
+// It is less than half of ClaimAhead, so that the next claim in turn may come by
+// first and take it along.
 func (p *planner) lead() time.Duration {
 	w := p.cfg.ClaimAhead
 	return min(max(w/4, 2*p.took), w/2)
@@ -332,11 +334,13 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 		return
 	}
 	until := c.Now.Add(st.ahead)
-	p.passed(st.shards, until)
+	if n := p.passed(st.shards, until); st.ahead > 0 && c.Rows < n {
+		p.lookBy(now) // some are not claimed ahead: which?
+	}
 	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(until).Before(p.hintAt) {
 		// A hint tells of one row: others may be due soon after it.
 		p.hintAt = time.Time{}
-		p.lookBy(now.Add(max(p.cfg.MinTick, st.ahead/2)))
+		p.lookBy(now.Add(p.cfg.MinTick))
 	}
 	if c.Rows < fewRows && until > p.known {
 		p.lookBy(now)
@@ -361,11 +365,14 @@ func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 	p.edge = max(p.edge, min(until, p.known))
 }
 
-// passed forgets the rows of the shards, all if nil, that were due by now.
-func (p *planner) passed(shards []task.Shard, now task.Instant) {
+// passed forgets the rows of the shards, all if nil, that were due by now, and
+// counts them.
+func (p *planner) passed(shards []task.Shard, now task.Instant) int {
+	n := len(p.soon)
 	p.soon = slices.DeleteFunc(p.soon, func(u task.Upcoming) bool {
 		return u.Due <= now && (shards == nil || slices.Contains(shards, u.Shard))
 	})
+	return n - len(p.soon)
 }
 
 // lookBy makes the next look come at t at the latest.
