@@ -516,6 +516,16 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 	}
 }
 
+func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
+	for ms, want := range map[int]task.ClaimForm{1102: task.RangeForm, 1103: task.CappedForm} {
+		p := aheadPlanner() // has counted until 1502
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
+		if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
+			t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
+		}
+	}
+}
+
 func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 	for _, tt := range []struct {
 		name string
