@@ -146,10 +146,9 @@ type claimed struct {
 func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	defer rows.Close()
 	var r claimed
+	reader := claimReader{rows: rows}
 	for rows.Next() {
-		r.params = nil
-		if err := rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
-			&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params); err != nil {
+		if err := reader.read(&r); err != nil {
 			return n, err
 		}
 		n++

@@ -1,0 +1,111 @@
+package shards
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Rows of a claim are many and narrow: 17 values, for each of which pgx would go
+// through an interface. Their columns are always the same, so they are decoded by
+// hand, from the binary format.
+
+// claimedTypes are the types of the columns of the fragment claim_returning.
+var claimedTypes = [...]uint32{
+	pgtype.Int8OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int2OID, pgtype.Int8OID,
+	pgtype.Int4OID, pgtype.Int2OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int4OID,
+	pgtype.Int4OID, pgtype.TextOID, pgtype.ByteaOID,
+}
+
+// checkClaimed refuses columns that decodeClaimed would misread.
+func checkClaimed(columns []pgconn.FieldDescription) error {
+	if len(columns) != len(claimedTypes) {
+		return fmt.Errorf("read claimed rows: %d columns, want %d", len(columns), len(claimedTypes))
+	}
+	for i := range columns {
+		c := &columns[i]
+		// A text is the same in both formats.
+		if c.DataTypeOID != claimedTypes[i] || (c.Format != pgx.BinaryFormatCode && c.DataTypeOID != pgtype.TextOID) {
+			return fmt.Errorf("read claimed rows: column %s has type %d in format %d, want type %d in binary", c.Name, c.DataTypeOID, c.Format, claimedTypes[i])
+		}
+	}
+	return nil
+}
+
+// claimReader reads the rows of one claim statement.
+type claimReader struct {
+	rows    pgx.Rows
+	checked bool
+	values  [][]byte // what is left of the row
+	err     error    // of the row
+	// What the pointers of a row lead to, and the kind of the one before: rows of
+	// one kind share its string.
+	interval, end int64
+	kind          string
+}
+
+// read decodes the current row into r, which is valid until the next one is
+// read, but for its params.
+func (d *claimReader) read(r *claimed) error {
+	if !d.checked {
+		if err := checkClaimed(d.rows.FieldDescriptions()); err != nil {
+			return err
+		}
+		d.checked = true
+	}
+	return d.decode(d.rows.RawValues(), r)
+}
+
+// decode reads the values in the order of claim_returning.
+func (d *claimReader) decode(values [][]byte, r *claimed) error {
+	if len(values) != len(claimedTypes) {
+		return fmt.Errorf("read a claimed row: %d values, want %d", len(values), len(claimedTypes))
+	}
+	d.values, d.err = values, nil
+	r.now, r.tenant, r.id, r.run, r.due = d.int8(), d.int4(), d.int8(), d.int8(), d.int8()
+	r.typ, r.seq, r.attempt, r.state = d.int2(), d.int8(), d.int4(), d.int2()
+	r.scheduled, r.anchor = d.int8(), d.int8()
+	r.interval, r.end = d.nullable(&d.interval), d.nullable(&d.end)
+	r.version, r.ackTimeout = d.int4(), d.int4()
+	if kind := d.next(); string(kind) != d.kind {
+		d.kind = string(kind)
+	}
+	r.kind, r.params = d.kind, bytes.Clone(d.next())
+	return d.err
+}
+
+func (d *claimReader) next() []byte {
+	v := d.values[0]
+	d.values = d.values[1:]
+	return v
+}
+
+// fixed returns the next value, which has n bytes; after an error n zeros.
+func (d *claimReader) fixed(n int) []byte {
+	v := d.next()
+	if len(v) != n {
+		if d.err == nil {
+			d.err = fmt.Errorf("read a claimed row: value %d has %d bytes, want %d", len(claimedTypes)-len(d.values), len(v), n)
+		}
+		return make([]byte, n)
+	}
+	return v
+}
+
+func (d *claimReader) int2() int16 { return int16(binary.BigEndian.Uint16(d.fixed(2))) }
+func (d *claimReader) int4() int32 { return int32(binary.BigEndian.Uint32(d.fixed(4))) }
+func (d *claimReader) int8() int64 { return int64(binary.BigEndian.Uint64(d.fixed(8))) }
+
+// nullable puts the next value at place; nil: it is NULL.
+func (d *claimReader) nullable(place *int64) *int64 {
+	if d.values[0] == nil {
+		d.next()
+		return nil
+	}
+	*place = d.int8()
+	return place
+}
