@@ -168,6 +168,11 @@ func scrub(err error) error {
 	return errors.New("it cannot be parsed")
 }
 
+// pingAfter is how long a connection has been idle that is tried before it is
+// used: longer than the distance of two looks of an idle dispatcher, or each look
+// would be two round trips.
+const pingAfter = 3 * time.Second
+
 func configure(pc *pgxpool.Config, cfg Config, d int) {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	p := pc.ConnConfig.RuntimeParams
@@ -186,6 +191,7 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 		registerArrays(conn.TypeMap())
 		return nil
 	}
+	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
 	pc.MaxConnIdleTime = 5 * time.Minute
