@@ -28,6 +28,8 @@ type database struct {
 	mu   sync.Mutex
 	plan planner
 	book ledger
+	// clock is what is known of the database's.
+	clock reading
 	// hopeless can never be published; they are given up at giveUpAt.
 	hopeless []hopeless
 	giveUpAt time.Time
@@ -204,7 +206,8 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	now := time.Now()
 	b.mu.Lock()
 	b.book.tookOff(parts)
-	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, reading{clock: c.Now, at: now})
+	b.clock = b.clock.next(start, read(c.Now, now))
+	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
 	bytes := 0
 	for _, r := range records {
 		bytes += r.size
@@ -293,8 +296,10 @@ func (b *database) peek(ctx context.Context) {
 		b.failed("peek", err, nil)
 		return
 	}
+	now := time.Now()
 	b.mu.Lock()
-	b.plan.peeked(start, time.Now(), k)
+	b.clock = b.clock.next(start, read(k.Now, now))
+	b.plan.peeked(start, now, k)
 	b.ahead.Store(int64(b.plan.ahead))
 	b.mu.Unlock()
 }

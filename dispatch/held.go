@@ -12,8 +12,8 @@ import (
 // goes into the same call. It is pure; the courier guards it.
 //
 // A record is due by our own monotonic clock: what the database's clock still
-// had to go when we learned of the record, counted from then. That is never
-// early, since the database read its clock before we had the answer.
+// had to go when an answer told of it, counted from then, see [reading]. That is
+// never early, since the database read its clock before we had the answer.
 type shelf struct {
 	// slice is how long one lasts; they are counted from zero.
 	slice time.Duration
@@ -81,18 +81,46 @@ func (s *shelf) remove(match func(*record) bool) []*record {
 	return gone
 }
 
-// A reading is what a database's clock has shown, and our instant by which it
-// had: the arrival of the answer.
+// A reading tells what a database's clock shows at least: it had shown clock by
+// our instant at, when the answer arrived, and goes on from there. The last
+// answer has shown it at shown.
 type reading struct {
-	clock task.Instant
-	at    time.Time
+	clock, shown task.Instant
+	at           time.Time
+}
+
+// slow is by what part the database's clock may go slower than ours: twice of
+// what clocks are adjusted by.
+const slow = 1000
+
+func read(clock task.Instant, at time.Time) reading {
+	return reading{clock: clock, shown: clock, at: at}
+}
+
+// least returns what the clock shows at t, at least.
+func (r reading) least(t time.Time) task.Instant {
+	d := t.Sub(r.at)
+	return r.clock.Add(d - d/slow)
+}
+
+// next returns what is known after an answer to a question that was sent at
+// start. An answer that took long tells less than an earlier one that was quick:
+// so what a claim takes does not make its records late. A clock that shows less
+// than it must have was put back, and nothing from before counts.
+func (r reading) next(start time.Time, answer reading) reading {
+	if r.at.IsZero() || answer.clock < r.least(start) || answer.clock >= r.least(answer.at) {
+		return answer
+	}
+	r.shown = answer.clock
+	return r
 }
 
 // due returns the instant before which the clock may not have come to i; zero:
 // it has.
 func (r reading) due(i task.Instant) time.Time {
-	if i <= r.clock {
+	if i <= r.shown {
 		return time.Time{}
 	}
-	return r.at.Add(i.Sub(r.clock))
+	d := i.Sub(r.clock)
+	return r.at.Add(d + d/(slow-1))
 }

@@ -57,6 +57,51 @@ func TestShelfRemovesWhatMatches(t *testing.T) {
 	}
 }
 
+func TestReadingOfTheClockIsTheBestThatAnswersGive(t *testing.T) {
+	first := reading{}.next(at(90), read(db(95), at(100))) // took 5 ms too long
+	tests := []struct {
+		name          string
+		start, answer int
+		clock         int
+		due           int // when 3000 is due
+	}{
+		{"a slow answer tells nothing new", 500, 900, 510, 3008},
+		{"a quick one counts", 500, 503, 502, 3004},
+		{"a clock that was put back counts", 500, 510, 300, 3213},
+		{"what the last answer has shown is due", 2900, 3500, 3000, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := first.next(at(tt.start), read(db(tt.clock), at(tt.answer)))
+			due := r.due(db(3000))
+			if tt.due == 0 {
+				if !due.IsZero() {
+					t.Errorf("due at %s", due)
+				}
+				return
+			}
+			if d := due.Sub(at(tt.due)); d < -time.Millisecond || d > time.Millisecond {
+				t.Errorf("due at %s; want %s", due, at(tt.due))
+			}
+		})
+	}
+}
+
+func TestSlowClaimDoesNotMakeItsRecordsLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.store.delay = func() (time.Duration, time.Duration) { return 0, 150 * time.Millisecond }
+		w.store.add(id(0, 1), 1, 1500*time.Millisecond, 0)
+		m := w.start("a", ahead(400*time.Millisecond))
+		m.acquire(0)
+		time.Sleep(3 * time.Second)
+		if late := w.kafka.latest(); late > 20*time.Millisecond {
+			t.Errorf("late by %s", late)
+		}
+		w.checkSettled()
+		m.stop()
+	})
+}
+
 // ahead claims so far ahead.
 func ahead(w time.Duration) func(*Config, *Events) {
 	return func(c *Config, _ *Events) { c.ClaimAhead = w }

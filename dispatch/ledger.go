@@ -86,10 +86,10 @@ func (l *ledger) held(o task.Ownership) *holding {
 }
 
 // enter notes what an outbox row holds for the given ownerships and returns the
-// records to publish, which are due by the reading. Shards that are not held any
+// records to publish, which are due by the clock. Shards that are not held any
 // more are left out. Those of listed that have no publication are complete at
 // once.
-func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, read reading) []*record {
+func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
 	of := make(map[task.Shard]*part, len(owned))
 	for _, o := range owned {
 		if l.held(o) != nil {
@@ -105,20 +105,20 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 		p.pending++
 		l.shards[p.shard].parts[p] = struct{}{}
 		r := newRecord(&pubs[i], p)
-		r.dueAt = read.due(r.pub.ScheduledAt)
+		r.dueAt = clock.due(r.pub.ScheduledAt)
 		records = append(records, r)
 	}
 	if plant.Bug("taken-off-before-publish") {
 		for _, p := range of {
 			if p.pending > 0 {
-				l.complete(p, read.at)
+				l.complete(p, now)
 			}
 		}
 	}
 	for _, s := range listed {
 		if p := of[s]; p != nil && p.pending == 0 {
 			l.shards[s].parts[p] = struct{}{}
-			l.complete(p, read.at)
+			l.complete(p, now)
 		}
 	}
 	return records

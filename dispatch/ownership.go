@@ -23,14 +23,14 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 	if err != nil {
 		return err
 	}
-	read, err := b.readClock(ctx, shards, batches)
+	clock, err := b.readClock(ctx, shards, batches)
 	if err != nil {
 		return err
 	}
 	if err := b.d.killed(); err != nil {
 		return err
 	}
-	records := b.install(owned, byRow(batches), read)
+	records := b.install(owned, byRow(batches), clock)
 	b.d.courier.submit(records)
 	b.rouse()
 	b.d.events.Acquired(b.number, shards, len(records))
@@ -67,21 +67,21 @@ func (b *database) takeOver(ctx context.Context, shards []task.Shard) (owned []t
 // clock has shown already.
 func (b *database) readClock(ctx context.Context, shards []task.Shard, batches []task.OutboxBatch) (reading, error) {
 	b.mu.Lock()
-	read := reading{clock: b.plan.clock, at: time.Now()}
+	known := b.clock
 	b.mu.Unlock()
-	future := func(p task.Publication) bool { return p.ScheduledAt > read.clock }
+	future := func(p task.Publication) bool { return p.ScheduledAt > known.shown }
 	if !slices.ContainsFunc(batches, func(o task.OutboxBatch) bool { return slices.ContainsFunc(o.Publications, future) }) {
-		return read, nil
+		return known, nil
 	}
 	k, err := b.d.store.Peek(ctx, b.number, shards, 0, 0, 1)
 	if err != nil {
 		return reading{}, fmt.Errorf("read clock of database %d: %w", b.number, err)
 	}
-	return reading{clock: k.Now, at: time.Now()}, nil
+	return read(k.Now, time.Now()), nil
 }
 
 // install enters what was acquired. From here on the loop claims.
-func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, read reading) []*record {
+func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, clock reading) []*record {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,7 +91,7 @@ func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, r
 	}
 	var records []*record
 	for i := range batches {
-		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, read)
+		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, clock, now)
 		records = append(records, rs...)
 	}
 	b.plan.acquired(now)
