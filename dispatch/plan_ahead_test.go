@@ -1,0 +1,201 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// aheadPlanner is idle, and has claimed 400 ms ahead at 0.
+func aheadPlanner() *planner {
+	p := testPlanner()
+	p.cfg.ClaimAhead = 400 * time.Millisecond
+	p.acquired(at(0))
+	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	p.peeked(at(2), at(2), task.Peek{Now: db(2)})
+	return p
+}
+
+func TestNextStepOfClaimsAhead(t *testing.T) {
+	look := func(p *planner, ms int, due ...int) {
+		p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(due...)})
+	}
+	full := func(from int) []int { // more than a look lists
+		due := make([]int, task.MaxSoon)
+		for i := range due {
+			due[i] = from + i
+		}
+		return due
+	}
+	claimed := func(p *planner, ms int, c task.Claim) {
+		c.Now = db(ms)
+		p.claimed(at(ms), at(ms+2), step{ahead: 400 * time.Millisecond}, &c, 0)
+	}
+	tests := []struct {
+		name    string
+		prepare func(*planner)
+		at      int
+		want    action
+		until   int
+	}{
+		{"idle sleeps until the next look", func(*planner) {}, 10, sleep, 1002},
+		{"what is due beyond the edge is claimed half a window before", func(p *planner) { look(p, 2, 700) }, 10, sleep, 500},
+		{"and is claimed then", func(p *planner) { look(p, 2, 700) }, 500, claim, 0},
+		{"what was found this side of the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
+		{"the first beyond the edge may come before it", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 201},
+		{"after a claim all that is due in it is passed", func(p *planner) {
+			look(p, 2, 700, 800, 899)
+			claimed(p, 500, task.Claim{Rows: 3})
+		}, 502, sleep, 1002},
+		{"the next claim is for the first beyond the edge", func(p *planner) {
+			look(p, 2, 700, 800, 901)
+			claimed(p, 500, task.Claim{Rows: 2})
+		}, 502, sleep, 701},
+		{"a busy database is claimed from after half a window", func(p *planner) {
+			look(p, 402, full(600)...)
+			claimed(p, 500, task.Claim{Rows: 300})
+		}, 502, sleep, 700},
+		{"and when that has passed", func(p *planner) {
+			look(p, 402, full(600)...)
+			claimed(p, 500, task.Claim{Rows: 300})
+		}, 700, claim, 0},
+		{"when fewer were taken than known it looks which are left", func(p *planner) {
+			look(p, 2, 700, 800)
+			claimed(p, 500, task.Claim{Rows: 1})
+		}, 502, peek, 0},
+		{"a hint for now leads to a claim at once", func(p *planner) { p.hint(at(50), db(50)) }, 50, claim, 0},
+		{"a hint for soon, too", func(p *planner) { p.hint(at(50), db(149)) }, 50, claim, 0},
+		{"a hint for later waits for a claim that comes by", func(p *planner) { p.hint(at(50), db(350)) }, 60, sleep, 250},
+		{"it waits less when claims take long", func(p *planner) { p.took = 75 * time.Millisecond; p.hint(at(50), db(350)) }, 60, sleep, 200},
+		{"such a claim serves it", func(p *planner) {
+			p.hint(at(50), db(350))
+			claimed(p, 200, task.Claim{Rows: 1})
+			look(p, 230)
+		}, 240, sleep, 480},
+		{"what a claim moved to this side of the edge is claimed in time", func(p *planner) {
+			claimed(p, 100, task.Claim{Rows: 30, Next: db(330)})
+		}, 110, sleep, 230},
+		{"claims keep their distance", func(p *planner) { p.hint(at(4), db(4)) }, 5, sleep, 20},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := aheadPlanner()
+			tt.prepare(p)
+			got := p.next(at(tt.at), roomy())
+			if got.do != tt.want || got.do == sleep && !got.until.Equal(at(tt.until)) {
+				t.Errorf("%s until %s; want %s until %d ms", got.do, got.until, tt.want, tt.until)
+			}
+			if got.do == claim && got.ahead != 400*time.Millisecond {
+				t.Errorf("goes %s ahead", got.ahead)
+			}
+		})
+	}
+}
+
+func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
+	for ms, want := range map[int]task.ClaimForm{1102: task.RangeForm, 1103: task.CappedForm} {
+		p := aheadPlanner() // has counted until 1502
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
+		if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
+			t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
+		}
+	}
+}
+
+func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		due  int
+		want time.Duration
+	}{{"a backlog", 5, 0}, {"many that are due together", 300, 400 * time.Millisecond}} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := aheadPlanner()
+			p.claimed(at(10), at(15), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
+			p.peeked(at(15), at(16), task.Peek{Now: db(15), Soon: soon(tt.due, 350), Rows: 9999})
+			if st := p.next(at(16), roomy()); st.do != claim || st.ahead != tt.want {
+				t.Errorf("%s, %s ahead; want %s", st.do, st.ahead, tt.want)
+			}
+		})
+	}
+	t.Run("while Kafka is gone", func(t *testing.T) {
+		p, s := aheadPlanner(), roomy()
+		s.gone = true
+		if st := p.next(at(1000), s); st.do != claim || st.ahead != 0 {
+			t.Errorf("%s, %s ahead", st.do, st.ahead)
+		}
+	})
+}
+
+func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
+	list := []task.Upcoming{{Due: db(500), Shard: 7}, {Due: db(690), Shard: 9}, {Due: db(1200), Shard: 11}}
+	tests := []struct {
+		name  string
+		hint  int
+		known task.Instant
+		want  []task.Shard
+		edge  task.Instant
+	}{
+		{"known", 0, task.Never, []task.Shard{7, 9}, db(700)},
+		{"a hint for the window may be of any shard", 690, task.Never, nil, db(700)},
+		{"nobody has looked so far", 0, db(690), nil, db(700)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := aheadPlanner()
+			p.low = db(1)
+			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+			p.known = tt.known
+			if tt.hint > 0 {
+				p.hint(at(299), db(tt.hint))
+			}
+			st := p.next(at(300), roomy())
+			if st.do != claim || st.form != task.RangeForm || !slices.Equal(st.shards, tt.want) {
+				t.Fatalf("%s %s of %v; want %v", st.do, st.form, st.shards, tt.want)
+			}
+			p.claimed(at(300), at(301), st, &task.Claim{Now: db(300), Rows: 2}, 0)
+			if p.edge != tt.edge {
+				t.Errorf("the edge is %s; want %s", p.edge, tt.edge)
+			}
+		})
+	}
+	t.Run("elsewhere the edge is what was known", func(t *testing.T) {
+		p := aheadPlanner()
+		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+		p.known = db(650)
+		p.claimed(at(300), at(301), step{shards: []task.Shard{7}, ahead: 400 * time.Millisecond}, &task.Claim{Now: db(300), Rows: 50}, 0)
+		if p.edge != db(650) {
+			t.Errorf("the edge is %s", p.edge)
+		}
+	})
+}
+
+func TestBoundStaysBehindTheClockWhenClaimsGoAhead(t *testing.T) {
+	p := aheadPlanner()
+	claimedAt := 20_000
+	p.claimed(at(claimedAt), at(claimedAt), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(claimedAt), Rows: 1}, 0)
+	if want := db(claimedAt).Add(-p.cfg.Grace); p.low != want {
+		t.Errorf("bound %s; want %s", p.low, want)
+	}
+}
+
+func TestTickOfClaimsAheadIsHalfTheWindowWhileTheyKeepUp(t *testing.T) {
+	tests := []struct {
+		ahead, took time.Duration
+		busy        int
+		want        time.Duration
+	}{
+		{100 * time.Millisecond, 6 * time.Millisecond, 16, 50 * time.Millisecond},
+		{100 * time.Millisecond, 60 * time.Millisecond, 16, 100 * time.Millisecond}, // overloaded
+		{400 * time.Millisecond, 60 * time.Millisecond, 16, 100 * time.Millisecond},
+		{400 * time.Millisecond, time.Millisecond, 1, 20 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		p := testPlanner()
+		p.cfg.ClaimAhead, p.took = tt.ahead, tt.took
+		if got := p.tick(tt.busy); got != tt.want {
+			t.Errorf("%s ahead, %s each, %d databases: %s; want %s", tt.ahead, tt.took, tt.busy, got, tt.want)
+		}
+	}
+}
