@@ -271,10 +271,13 @@ func (h *history) claimBoth() {
 
 // checkPublication asserts what holds for every delivery.
 func (h *history) checkPublication(p task.Publication, ahead time.Duration) {
-	if p.ScheduledAt > h.now.Add(ahead) {
+	at, again := h.fired[p.RunID()]
+	// A run that was claimed ahead may be handed back at once, here where nobody
+	// holds its record until it is due.
+	if !again && p.ScheduledAt > h.now.Add(ahead) {
 		h.rt.Fatalf("run %s was claimed before its time", p.RunID())
 	}
-	if at, ok := h.fired[p.RunID()]; ok && at != p.ScheduledAt {
+	if again && at != p.ScheduledAt {
 		h.rt.Fatalf("run %s was scheduled at %s, then at %s", p.RunID(), at, p.ScheduledAt)
 	}
 	h.fired[p.RunID()] = p.ScheduledAt
