@@ -107,7 +107,7 @@ func (f *firing) run(ctx context.Context) error {
 		return err
 	}
 	frame.Say(f.Progress, "loaded; the first are due in %v", time.Until(begin).Round(time.Second))
-	if err := sleepUntil(ctx, begin.Add(-checkpointLead)); err != nil {
+	if err := frame.SleepUntil(ctx, begin.Add(-checkpointLead)); err != nil {
 		return err
 	}
 	if err := f.target.checkpoint(ctx); err != nil {
@@ -180,7 +180,7 @@ func (f *firing) measure(ctx context.Context) error {
 	defer stop()
 	told.Go(func() { f.tell(telling) })
 	for i, at := range []time.Time{f.from, f.to} {
-		if err := sleepUntil(ctx, at); err != nil {
+		if err := frame.SleepUntil(ctx, at); err != nil {
 			return err
 		}
 		cpu[i] = f.meter.Sample()
@@ -195,7 +195,7 @@ func (f *firing) measure(ctx context.Context) error {
 // tell writes a line now and then until ctx ends.
 func (f *firing) tell(ctx context.Context) {
 	before, at := int64(0), time.Now()
-	for sleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
+	for frame.SleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
 		n, now := f.callbacks(), time.Now()
 		frame.Say(f.Progress, "%s called, %.0f callbacks/s", share(n, f.fires()), float64(n-before)/now.Sub(at).Seconds())
 		before, at = n, now
@@ -218,7 +218,7 @@ func (f *firing) drain(ctx context.Context) error {
 			f.quiet = time.Now()
 			return nil
 		}
-		if err := sleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 	}
@@ -284,15 +284,4 @@ func (f *firing) report() (*FireReport, error) {
 		rep.WALBytesPerFire = frame.Round(float64(f.wal) / float64(n))
 	}
 	return rep, nil
-}
-
-func sleepUntil(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

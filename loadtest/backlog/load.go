@@ -185,7 +185,7 @@ func (ld *loader) store(ctx context.Context, d int, rows []task.Row) (stored sha
 	for try := range 3 {
 		if try > 0 {
 			frame.Say(ld.bar.to, "trying again: %v", err)
-			if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
+			if err := frame.SleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
 				return stored, err
 			}
 		}

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -203,9 +204,9 @@ func (k *checking) violate(kind Kind, seq int64, format string, args ...any) {
 func (k *checking) gather() {
 	slices.SortFunc(k.Executions, func(a, b Execution) int {
 		if a.Seq != b.Seq {
-			return cmp(a.Seq, b.Seq)
+			return cmp.Compare(a.Seq, b.Seq)
 		}
-		return cmp(a.Start, b.Start)
+		return cmp.Compare(a.Start, b.Start)
 	})
 	for i := 0; i < len(k.Executions); {
 		j := i + 1
@@ -234,21 +235,11 @@ func newRun(executions []Execution) run {
 
 // run returns the run of seq, or nil when it has no callback.
 func (k *checking) run(seq int64) *run {
-	i, ok := slices.BinarySearchFunc(k.runs, seq, func(r run, seq int64) int { return cmp(r.seq, seq) })
+	i, ok := slices.BinarySearchFunc(k.runs, seq, func(r run, seq int64) int { return cmp.Compare(r.seq, seq) })
 	if !ok {
 		return nil
 	}
 	return &k.runs[i]
-}
-
-func cmp[T ~int64](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func (k *checking) phantom() {

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -234,7 +235,7 @@ func (k *checking) leases() {
 	for _, r := range k.runs {
 		all = append(all, r.executions...)
 	}
-	slices.SortFunc(all, func(a, b Execution) int { return cmp(a.Start, b.Start) })
+	slices.SortFunc(all, func(a, b Execution) int { return cmp.Compare(a.Start, b.Start) })
 	for i := 1; i < len(all); i++ {
 		before, e := all[i-1], all[i]
 		if e.Start < before.End.Add(-k.cfg.Epsilon) {

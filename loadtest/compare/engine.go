@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/loadtest/frame"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/store"
@@ -127,7 +128,7 @@ func (e *engine) phase(ctx context.Context) error {
 		}
 	case Drain:
 		if took, err = e.addAll(ctx); err == nil {
-			err = sleepUntil(ctx, time.Now().Add(e.work.Spread))
+			err = frame.SleepUntil(ctx, time.Now().Add(e.work.Spread))
 		}
 		if err == nil {
 			e.begin()
@@ -329,15 +330,6 @@ func (e *engine) finish(ctx context.Context, added time.Duration) error {
 		EnqueueS: added.Seconds(), WholeS: whole.Seconds(), CPUS: used.Seconds(),
 		Runs: e.tally.total.Load(), Violations: violations, LatenessMs: e.tally.quantiles(),
 	}})
-}
-
-func sleepUntil(ctx context.Context, at time.Time) error {
-	select {
-	case <-time.After(time.Until(at)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // cpuTime is what this process has used.

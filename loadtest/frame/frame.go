@@ -132,6 +132,18 @@ func CloseStack(ctx context.Context, s *stack.Stack) error {
 	return s.Close(ctx)
 }
 
+// SleepUntil waits for an instant. Its error is that of ctx, if that ends first.
+func SleepUntil(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
 // Say writes one line of progress, with the time of day.
 func Say(to io.Writer, format string, args ...any) {
 	if to != nil {

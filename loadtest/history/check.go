@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,22 +55,12 @@ func (r *records) load(dir string, part int) error {
 			return fmt.Errorf("read history %s: %w", path, err)
 		}
 	}
-	slices.SortFunc(r.adds, func(a, b check.Add) int { return compare(a.ID, b.ID) })
-	slices.SortFunc(r.executions, func(a, b check.Execution) int { return compare(a.ID, b.ID) })
-	slices.SortFunc(r.replies, func(a, b check.Reply) int { return compare(a.ID, b.ID) })
+	slices.SortFunc(r.adds, func(a, b check.Add) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.executions, func(a, b check.Execution) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.replies, func(a, b check.Reply) int { return cmp.Compare(a.ID, b.ID) })
 	// The sort is stable, so that the last word about a task comes last.
-	slices.SortStableFunc(r.finals, func(a, b check.Final) int { return compare(a.ID, b.ID) })
+	slices.SortStableFunc(r.finals, func(a, b check.Final) int { return cmp.Compare(a.ID, b.ID) })
 	return nil
-}
-
-func compare(a, b task.ID) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func (r *records) loadFile(path string) error {

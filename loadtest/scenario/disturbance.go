@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -121,7 +122,7 @@ func (d *disturbed) String() string {
 // called just before.
 func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
-	if done.err = sleepUntil(ctx, from.Add(d.After)); done.err != nil {
+	if done.err = frame.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
 		return done
 	}
 	part, err := s.Part(d.Part)
@@ -201,22 +202,11 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 		if err := p.Pause(); err != nil {
 			return err
 		}
-		err := sleepUntil(ctx, time.Now().Add(d.For))
+		err := frame.SleepUntil(ctx, time.Now().Add(d.For))
 		if resumed := p.Resume(); resumed != nil {
 			return resumed
 		}
 		return err
 	}
 	return fmt.Errorf("unknown action %q", d.Action)
-}
-
-func sleepUntil(ctx context.Context, t time.Time) error {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

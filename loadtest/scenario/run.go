@@ -209,7 +209,7 @@ func (r *runner) load(ctx context.Context) error {
 	if err := r.disturbAll(background); err != nil {
 		return err
 	}
-	if err := sleepUntil(ctx, r.to); err != nil {
+	if err := frame.SleepUntil(ctx, r.to); err != nil {
 		return err
 	}
 	for _, done := range []chan struct{}{adding, watched} {
@@ -265,7 +265,7 @@ func (r *runner) drain(ctx context.Context) error {
 				break
 			}
 		}
-		if err := sleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}

@@ -72,7 +72,7 @@ func (w *window) watch(ctx context.Context, from, to time.Time, every time.Durat
 	defer w.hangUp()
 	at, boundary := instants(from, to, every)
 	for i := range at {
-		if sleepUntil(ctx, at[i]) != nil {
+		if frame.SleepUntil(ctx, at[i]) != nil {
 			return
 		}
 		s := sample{at: time.Now(), boundary: boundary[i], cpu: w.meter.Sample(), wal: -1}
