@@ -282,14 +282,7 @@ func (s *Store) Peek(ctx context.Context, d int, shards []task.Shard, low task.I
 // outbox, in one transaction that asserts the ownership. If shards were lost it
 // does nothing: their new owner will find the same.
 func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
-	return s.inTx(ctx, d, "give up", func(tx pgx.Tx) error {
-		lost, err := assertOwned(ctx, tx, owned)
-		if err != nil {
-			return err
-		}
-		if len(lost) > 0 {
-			return errNothing
-		}
+	_, err := s.inOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
 		now, err := clock(ctx, tx)
 		if err != nil {
 			return err
@@ -317,4 +310,5 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		}
 		return takeOff(ctx, tx, parts)
 	})
+	return err
 }

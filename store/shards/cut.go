@@ -139,8 +139,8 @@ func (c *cutting) move(ctx context.Context, chosen []candidate) error {
 	if c.out.Lost {
 		return nil
 	}
-	var m moved
-	err := c.s.inTx(ctx, c.d, "cut", func(tx pgx.Tx) (err error) {
+	m := moved{due: task.Never}
+	lost, err := c.s.inOwnedTx(ctx, c.d, "cut", []task.Ownership{c.req.Own}, func(tx pgx.Tx) (err error) {
 		m, err = c.moveIn(ctx, tx, chosen)
 		if err == nil && m.Read == 0 {
 			return errNothing
@@ -150,6 +150,7 @@ func (c *cutting) move(ctx context.Context, chosen []candidate) error {
 	if err != nil {
 		return err
 	}
+	m.Lost = len(lost) > 0
 	c.add(&m.Cut)
 	c.s.due(c.d, m.due)
 	for _, bad := range m.damaged {
@@ -162,11 +163,6 @@ func (c *cutting) move(ctx context.Context, chosen []candidate) error {
 
 func (c *cutting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) (moved, error) {
 	m := moved{due: task.Never}
-	lost, err := assertOwned(ctx, tx, []task.Ownership{c.req.Own})
-	if err != nil || len(lost) > 0 {
-		m.Lost = len(lost) > 0
-		return m, err
-	}
 	if err := c.s.failpoint("cut", BeforeLock, c.d); err != nil {
 		return m, err
 	}
@@ -406,17 +402,11 @@ func (c *cutting) setAside(ctx context.Context, bad damage) error {
 	}
 	const longest = 500
 	reason := bad.reason[:min(len(bad.reason), longest)]
-	err := c.s.inTx(ctx, c.d, "set aside", func(tx pgx.Tx) error {
-		lost, err := assertOwned(ctx, tx, []task.Ownership{c.req.Own})
-		if err != nil {
-			return err
-		}
-		if c.out.Lost = len(lost) > 0; c.out.Lost {
-			return errNothing
-		}
-		_, err = tx.Exec(ctx, sql.Get(statement), id, reason)
+	lost, err := c.s.inOwnedTx(ctx, c.d, "set aside", []task.Ownership{c.req.Own}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql.Get(statement), id, reason)
 		return err
 	})
+	c.out.Lost = len(lost) > 0
 	if err != nil || c.out.Lost {
 		return err
 	}

@@ -27,8 +27,8 @@ func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int
 		limit = demoteRows
 	}
 	var out task.Cut
-	err := s.inTx(ctx, d, "demote", func(tx pgx.Tx) (err error) {
-		out, err = s.demoteIn(ctx, tx, own, limit)
+	lost, err := s.inOwnedTx(ctx, d, "demote", []task.Ownership{own}, func(tx pgx.Tx) (err error) {
+		out, err = s.demoteIn(ctx, tx, limit)
 		if err == nil && out.Packed == 0 {
 			return errNothing
 		}
@@ -37,16 +37,11 @@ func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int
 	if err != nil {
 		return task.Cut{}, err
 	}
+	out.Lost = len(lost) > 0
 	return out, nil
 }
 
-func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, own task.Ownership, limit int) (task.Cut, error) {
-	var out task.Cut
-	lost, err := assertOwned(ctx, tx, []task.Ownership{own})
-	if err != nil || len(lost) > 0 {
-		out.Lost = len(lost) > 0
-		return out, err
-	}
+func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Cut, err error) {
 	if out.Now, err = clock(ctx, tx); err != nil {
 		return out, err
 	}

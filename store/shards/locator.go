@@ -127,14 +127,7 @@ const keepDamaged = 90 * 24 * time.Hour
 // changes nothing when own is no longer the ownership of the database's chores.
 func (s *Store) PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (purged int, err error) {
 	defer s.dbs[d].mover.moving()()
-	err = s.inTx(ctx, d, "purge locator", func(tx pgx.Tx) error {
-		lost, err := assertOwned(ctx, tx, []task.Ownership{own})
-		if err != nil {
-			return err
-		}
-		if len(lost) > 0 {
-			return errNothing
-		}
+	_, err = s.inOwnedTx(ctx, d, "purge locator", []task.Ownership{own}, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sql.Get("LocatorPurge"), limit, keepDamaged.Milliseconds())
 		purged = int(tag.RowsAffected())
 		return err

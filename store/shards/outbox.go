@@ -104,16 +104,7 @@ func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
 // TakeOff removes published parts of the outbox in a transaction of its own. If
 // shards were lost it removes nothing and names them.
 func (s *Store) TakeOff(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
-	err = s.inTx(ctx, d, "take off", func(tx pgx.Tx) error {
-		if lost, err = assertOwned(ctx, tx, owned); err != nil {
-			return err
-		}
-		if len(lost) > 0 {
-			return errNothing
-		}
-		return takeOff(ctx, tx, parts)
-	})
-	return lost, err
+	return s.inOwnedTx(ctx, d, "take off", owned, func(tx pgx.Tx) error { return takeOff(ctx, tx, parts) })
 }
 
 // takeOff takes parts off as the last thing that a step does.

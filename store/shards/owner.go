@@ -113,6 +113,22 @@ func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task
 	return lost, err
 }
 
+// inOwnedTx is inTx for a step that only the owner may take: f runs when all of
+// owned is still owned, and nobody can take it over meanwhile. Else nothing
+// happens, and what was lost is returned.
+func (s *Store) inOwnedTx(ctx context.Context, d int, step string, owned []task.Ownership, f func(pgx.Tx) error) (lost []task.Shard, err error) {
+	err = s.inTx(ctx, d, step, func(tx pgx.Tx) (err error) {
+		if lost, err = assertOwned(ctx, tx, owned); err != nil {
+			return err
+		}
+		if len(lost) > 0 {
+			return errNothing
+		}
+		return f(tx)
+	})
+	return lost, err
+}
+
 // Release forgets name and address of an owner that let go. The epoch stays.
 func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) error {
 	shards, epochs, nonces := ownedArgs(owned)
