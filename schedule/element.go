@@ -1,0 +1,249 @@
+package schedule
+
+import (
+	"strconv"
+	"strings"
+)
+
+// field is the grammar of one field of a dialect.
+type field struct {
+	name   string
+	lo, hi int
+	// end is where * and a/n end; hi, but where hi is another name of lo.
+	end int
+	// names are values in place of numbers, from lo on; in upper case.
+	names []string
+	// maxStep is the largest step.
+	maxStep int
+	// quartz: /n is */n, and no range is of a name and a number.
+	quartz bool
+	// wraps: a range may end before it begins.
+	wraps bool
+}
+
+var (
+	monthNames = []string{"JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"}
+	dayNames   = []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
+)
+
+// part is a piece of an expression and where it begins, counted from 1.
+type part struct {
+	text string
+	at   int
+}
+
+// refuse returns the error about a piece of a field.
+func (f *field) refuse(p part, rule string) error {
+	return &Error{Field: f.name, Value: p.text, Position: p.at, Rule: rule}
+}
+
+// from returns the rest of p after its first n bytes.
+func (p part) from(n int) part { return part{p.text[n:], p.at + n} }
+
+// to returns the first n bytes of p.
+func (p part) to(n int) part { return part{p.text[:n], p.at} }
+
+// split cuts p at a separator, which must be a byte.
+func (p part) split(sep byte) []part {
+	parts := make([]part, 0, 1+strings.Count(p.text, string(sep)))
+	for {
+		i := strings.IndexByte(p.text, sep)
+		if i < 0 {
+			return append(parts, p)
+		}
+		parts = append(parts, p.to(i))
+		p = p.from(i + 1)
+	}
+}
+
+// splitFields cuts an expression at its blanks and tabs.
+func splitFields(expr string) ([]part, error) {
+	whole := part{expr, 1}
+	if len(expr) > MaxExpressionBytes {
+		return nil, &Error{Field: "expression", Value: expr, Rule: "is " + strconv.Itoa(len(expr)) + " bytes long; the limit is " + strconv.Itoa(MaxExpressionBytes)}
+	}
+	fields := make([]part, 0, 7)
+	begin := -1
+	for i := 0; i <= len(expr); i++ {
+		blank := i == len(expr) || expr[i] == ' ' || expr[i] == '\t'
+		switch {
+		case blank && begin >= 0:
+			fields = append(fields, whole.from(begin).to(i-begin))
+			begin = -1
+		case !blank && begin < 0:
+			begin = i
+		}
+	}
+	return fields, refusePrefix(fields)
+}
+
+// refusePrefix says what is wrong with what other programs allow in front.
+func refusePrefix(fields []part) error {
+	rule := ""
+	switch {
+	case len(fields) == 0:
+	case strings.Contains(fields[0].text, "="):
+		rule = "the zone is given apart; an expression has no settings"
+	case fields[0].text[0] == '@':
+		rule = "names such as @daily are of the dialect named; @every is an interval"
+	}
+	if rule == "" {
+		return nil
+	}
+	return &Error{Field: "expression", Value: fields[0].text, Position: fields[0].at, Rule: rule}
+}
+
+// joined is the text of parts.
+func joined(parts []part, sep string) string {
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		texts[i] = p.text
+	}
+	return strings.Join(texts, sep)
+}
+
+// element is one member of a field's list: the values from lo to hi in steps.
+type element struct {
+	lo, hi int // lo > hi wraps around
+	// every: written as *, ranged: as a range. stepped: with a step.
+	every, ranged, stepped bool
+	step                   int
+}
+
+// list reads a field that is a list of elements.
+func (f *field) list(p part) ([]element, error) {
+	parts := p.split(',')
+	elements := make([]element, len(parts))
+	for i, e := range parts {
+		var err error
+		if elements[i], err = f.element(e); err != nil {
+			return nil, err
+		}
+	}
+	return elements, nil
+}
+
+// element reads *, a, a-b, each with or without a step.
+func (f *field) element(p part) (element, error) {
+	e := element{lo: f.lo, hi: f.end, step: 1}
+	if p.text == "" {
+		return e, f.refuse(p, "an element of the list is missing")
+	}
+	base := p
+	if i := strings.IndexByte(p.text, '/'); i >= 0 {
+		e.stepped = true
+		base = p.to(i)
+		var err error
+		if e.step, err = f.stepOf(p.from(i + 1)); err != nil {
+			return e, err
+		}
+	}
+	return e, f.base(base, &e)
+}
+
+// base reads what stands before the step.
+func (f *field) base(p part, e *element) (err error) {
+	if p.text == "*" || p.text == "" && e.stepped && f.quartz {
+		e.every = true
+		return nil
+	}
+	bounds := p.split('-')
+	if len(bounds) > 2 {
+		return f.refuse(p, "a range has one hyphen")
+	}
+	if e.lo, err = f.value(bounds[0]); err != nil {
+		return err
+	}
+	if len(bounds) == 1 {
+		if !e.stepped || e.lo > e.hi {
+			e.hi = e.lo
+		}
+		return nil
+	}
+	e.ranged = true
+	if e.hi, err = f.value(bounds[1]); err != nil {
+		return err
+	}
+	if f.quartz && isNumber(bounds[0].text) != isNumber(bounds[1].text) {
+		return f.refuse(p, "a range is of two names or of two numbers")
+	}
+	if e.lo > e.hi && !f.wraps {
+		return f.refuse(p, "the range ends before it begins; write it as a list of two")
+	}
+	return nil
+}
+
+// stepOf reads what stands after the slash.
+func (f *field) stepOf(p part) (int, error) {
+	n, ok := number(p.text)
+	if !ok || n < 1 || n > f.maxStep {
+		return 0, f.refuse(p, "a step is a number from 1 to "+strconv.Itoa(f.maxStep))
+	}
+	return n, nil
+}
+
+// value reads a number or a name.
+func (f *field) value(p part) (int, error) {
+	n, ok := number(p.text)
+	if !ok {
+		for i, name := range f.names {
+			if strings.EqualFold(p.text, name) {
+				return f.lo + i, nil
+			}
+		}
+		return 0, f.refuse(p, "is not "+f.values())
+	}
+	if n < f.lo || n > f.hi {
+		return 0, f.refuse(p, "is not "+f.values())
+	}
+	return n, nil
+}
+
+// values describes the values of a field.
+func (f *field) values() string {
+	text := "a number from " + strconv.Itoa(f.lo) + " to " + strconv.Itoa(f.hi)
+	if len(f.names) > 0 {
+		text += " or a name from " + f.names[0] + " to " + f.names[len(f.names)-1]
+	}
+	return text
+}
+
+// number reads one to four digits.
+func number(text string) (int, bool) {
+	if !isNumber(text) || len(text) > 4 {
+		return 0, false
+	}
+	n := 0
+	for i := range len(text) {
+		n = n*10 + int(text[i]-'0')
+	}
+	return n, true
+}
+
+// isNumber reports whether text is nothing but digits.
+func isNumber(text string) bool {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// addTo adds the values of e, less base, to a set. A range that wraps around goes
+// on in the field's full cycle.
+func (e *element) addTo(set *bitset, f *field, base int) {
+	hi, size := e.hi, f.hi-f.lo+1
+	if e.lo > e.hi {
+		hi += size
+	}
+	for v := e.lo; v <= hi; v += e.step {
+		set.add(f.lo + (v-f.lo)%size - base)
+	}
+}
+
+// goesByElapsedTime reports whether a second, minute or hour field makes its
+// expression go by elapsed time: it begins with *, or is a step without an end.
+func goesByElapsedTime(text string, elements []element) bool {
+	return text[0] == '*' || len(elements) == 1 && elements[0].stepped && !elements[0].ranged
+}

@@ -1,0 +1,57 @@
+package schedule
+
+import (
+	"strings"
+	"time"
+)
+
+// named are the expressions of the dialect [Named].
+var named = []struct{ name, expr string }{
+	{"@yearly", "0 0 1 1 *"},
+	{"@annually", "0 0 1 1 *"},
+	{"@monthly", "0 0 1 * *"},
+	{"@weekly", "0 0 * * 0"},
+	{"@daily", "0 0 * * *"},
+	{"@midnight", "0 0 * * *"},
+	{"@hourly", "0 * * * *"},
+}
+
+// parseNamed fills c from a name, which means a standard expression.
+func (c *Cron) parseNamed(expr string) error {
+	name := strings.ToLower(strings.Trim(expr, " \t"))
+	for _, n := range named {
+		if n.name == name {
+			err := c.parseStandard(n.expr, "")
+			c.text = name
+			return err
+		}
+	}
+	rule := "is not one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly"
+	if strings.HasPrefix(name, "@every") {
+		rule = "is an interval, not a cron schedule"
+	}
+	return &Error{Field: "expression", Value: expr, Rule: rule}
+}
+
+// ParseEvery reads "@every 90m": an interval in the form of
+// [time.ParseDuration], more than 0 and in whole milliseconds. Days are hours.
+func ParseEvery(expr string) (time.Duration, error) {
+	refuse := func(rule string) (time.Duration, error) {
+		return 0, &Error{Field: "expression", Value: expr, Rule: rule}
+	}
+	if len(expr) > MaxExpressionBytes {
+		return refuse("is too long")
+	}
+	words := strings.FieldsFunc(expr, func(r rune) bool { return r == ' ' || r == '\t' })
+	if len(words) != 2 || !strings.EqualFold(words[0], "@every") {
+		return refuse("is not of the form @every DURATION, such as @every 1h30m")
+	}
+	d, err := time.ParseDuration(words[1])
+	if err != nil || words[1][0] == '+' {
+		return refuse(words[1] + " is not a duration, such as 90s, 15m or 1h30m")
+	}
+	if d <= 0 || d%time.Millisecond != 0 {
+		return refuse("the interval must be more than 0 and in whole milliseconds")
+	}
+	return d, nil
+}

@@ -1,0 +1,185 @@
+package schedule
+
+import (
+	"archive/zip"
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The zones are carried along, not taken from the machine or the Go release, so
+// that an expression means the same on every machine and changes only when
+// these files do.
+//
+//go:generate sh -c "cp $(go env GOROOT)/lib/time/zoneinfo.zip . && sed -n s/^DATA=//p $(go env GOROOT)/lib/time/update.bash > zoneinfo.version"
+var (
+	//go:embed zoneinfo.zip
+	zoneArchive []byte
+	//go:embed zoneinfo.version
+	zoneVersion string
+)
+
+// ZoneDataVersion returns the release of the IANA time zone database that all
+// zones come from, such as "2025c".
+func ZoneDataVersion() string { return strings.TrimSpace(zoneVersion) }
+
+const (
+	secondsPerDay = 24 * 60 * 60
+	// FirstYear and LastYear bound the local time of all instants.
+	FirstYear = 1970
+	LastYear  = 2199
+)
+
+// zone is a time zone as a table of segments in which the offset is constant. It
+// is immutable.
+type zone struct {
+	location *time.Location
+	// starts are the instants, in seconds since 1970, at which the segments
+	// begin; each ends where the next one begins, and the last never ends.
+	starts []int64
+	// offsets are the seconds to add to an instant for its local time.
+	offsets []int64
+	// high are the first local times that no clock of the zone has shown at the
+	// end of each segment: the latest end of this and all former ones. It never falls.
+	high []int64
+}
+
+// zones are those asked for so far. There are no more of them than there are
+// names in the archive.
+var zones sync.Map // of string to *zone
+
+// findZone returns the zone of a name. The empty name is UTC.
+func findZone(name string) (*zone, error) {
+	if name == "" {
+		name = "UTC"
+	}
+	if z, ok := zones.Load(name); ok {
+		return z.(*zone), nil
+	}
+	location, err := loadLocation(name)
+	if err != nil {
+		return nil, err
+	}
+	z, _ := zones.LoadOrStore(name, newZone(location))
+	return z.(*zone), nil
+}
+
+// archivedZones opens the embedded archive, once.
+var archivedZones = sync.OnceValue(func() map[string]*zip.File {
+	r, err := zip.NewReader(bytes.NewReader(zoneArchive), int64(len(zoneArchive)))
+	if err != nil {
+		panic(fmt.Sprintf("schedule: the embedded zones are damaged: %v", err))
+	}
+	files := make(map[string]*zip.File, len(r.File))
+	for _, f := range r.File {
+		if !f.FileInfo().IsDir() {
+			files[f.Name] = f
+		}
+	}
+	return files
+})
+
+func loadLocation(name string) (*time.Location, error) {
+	f, ok := archivedZones()[name]
+	if !ok {
+		return nil, unknownZone(name)
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open time zone %s: %w", name, err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read time zone %s: %w", name, err)
+	}
+	return time.LoadLocationFromTZData(name, data)
+}
+
+// unknownZone proposes names that differ in case, or that end alike.
+func unknownZone(name string) error {
+	rule := "is not the name of a time zone, such as UTC or Europe/London (IANA " + ZoneDataVersion() + ")"
+	_, wanted, found := strings.Cut(name, "/")
+	if !found {
+		wanted = name
+	}
+	var near []string
+	for known := range archivedZones() {
+		_, last, _ := strings.Cut(known, "/")
+		if strings.EqualFold(known, name) || wanted != "" && strings.EqualFold(last, wanted) {
+			near = append(near, known)
+		}
+	}
+	if len(near) > 0 {
+		slices.Sort(near)
+		rule += "; is it " + strings.Join(near, " or ") + "?"
+	}
+	return &Error{Field: "time zone", Value: name, Position: -1, Rule: rule}
+}
+
+// newZone makes the table of a location, from before [FirstYear] to after
+// [LastYear].
+func newZone(location *time.Location) *zone {
+	z := &zone{location: location}
+	first := startOfYear(FirstYear) - 2*secondsPerDay
+	last := startOfYear(LastYear+1) + 2*secondsPerDay
+	for at := first; at < last; {
+		t := time.Unix(at, 0).In(location)
+		_, offset := t.Zone()
+		if n := len(z.offsets); n == 0 || z.offsets[n-1] != int64(offset) {
+			z.starts = append(z.starts, at)
+			z.offsets = append(z.offsets, int64(offset))
+		}
+		_, end := t.ZoneBounds()
+		if end.IsZero() {
+			break
+		}
+		next := end.Unix()
+		if next <= at { // so it may be said of the last day of a leap year
+			next = at + secondsPerDay
+		}
+		at = next
+	}
+	z.high = make([]int64, len(z.starts))
+	for k := range z.starts {
+		z.high[k] = max(z.endLocal(k), z.highBefore(k))
+	}
+	return z
+}
+
+// startOfYear is the first second of a year, in seconds since 1970.
+func startOfYear(year int) int64 { return dayNumber(year, 1) * secondsPerDay }
+
+// startLocal is the local time at which a segment begins, endLocal the first
+// one after it.
+func (z *zone) startLocal(k int) int64 { return z.starts[k] + z.offsets[k] }
+
+func (z *zone) endLocal(k int) int64 {
+	if k+1 == len(z.starts) {
+		return math.MaxInt64
+	}
+	return z.starts[k+1] + z.offsets[k]
+}
+
+// highBefore is the first local time that no clock has shown before a segment.
+func (z *zone) highBefore(k int) int64 {
+	if k == 0 {
+		return z.startLocal(0)
+	}
+	return z.high[k-1]
+}
+
+// segment returns the number of the segment that holds an instant not before
+// the table.
+func (z *zone) segment(at int64) int {
+	k, found := slices.BinarySearch(z.starts, at)
+	if found {
+		return k
+	}
+	return k - 1
+}
