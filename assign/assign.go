@@ -138,19 +138,31 @@ type Snapshot struct {
 	// Fault says why the last exchange with the coordinator has failed; empty
 	// if it has not.
 	Fault string
+	// State is what all members know.
+	State
+	// Items are all items of this member's configuration, by id.
+	Items []ItemState
+	// Counts since the start.
+	Counts Counts
+}
+
+// A State is what everybody who reads the environment can know.
+type State struct {
 	// Leader is the id of the leading member, empty if unknown.
 	Leader string
 	// Generation is the number of the plan; 0 if none is known.
 	Generation int64
 	// PlannedAt is when the plan was written, by its writer's clock.
 	PlannedAt time.Time
-	// Members are all registered members, the leader first. What they hold may
-	// be as old as [Config.Reconcile].
+	// Recent are the last plans, this one last.
+	Recent []Rebalancing
+	// Strategy is the last one that could be read.
+	Strategy Strategy
+	// Faults say what stored data could not be read.
+	Faults []string
+	// Members are all registered members, by sequence number. What they hold
+	// and publish may be as old as [Config.Reconcile].
 	Members []MemberState
-	// Items are all items of this member's configuration, by id.
-	Items []ItemState
-	// Counts since the start.
-	Counts Counts
 }
 
 // Leading says whether this member leads.
@@ -175,8 +187,16 @@ type MemberState struct {
 	Info    MemberInfo
 	// Requested is how many items the plan gives it.
 	Requested int
+	// Barred: the strategy does not let it have items (drained, or not among
+	// the hosts).
+	Barred bool
 	// Holds are the items that it holds, by its own account.
 	Holds []int
+	// Heartbeat is when it has published what it holds and its figures, by its
+	// own clock.
+	Heartbeat time.Time
+	// Figures are its own, by name; see [Config.Figures].
+	Figures map[string]int64
 }
 
 // MemberInfo is what a member says about itself.
@@ -193,6 +213,9 @@ type ItemState struct {
 	Item
 	// Requested is the member that the plan names; empty if none.
 	Requested string
+	// Without says why the plan names nobody; empty if it names somebody, or
+	// does not know the item.
+	Without Reason
 	// Current are the members that hold it by their own account: none between
 	// two owners, two only while one takes over. For other members it may be
 	// as old as [Config.Reconcile].

@@ -30,6 +30,22 @@ type Config struct {
 	// members may have the same name.
 	Name, Host, Address, Version string
 
+	// MaxItems is how many items one member may have at most (default 0: no
+	// limit). The leader's counts; a [Strategy] goes before it. What is left over
+	// has no owner: the leader warns, and [Snapshot] and [Admin] tell.
+	MaxItems int
+	// Figures, if set, are published with each heartbeat for all to see, at most
+	// [MaxFigures]: what the work has done so far. It is called from Run's
+	// goroutine and must not block.
+	Figures func() map[string]int64
+	// HeartbeatEvery is how often this member publishes a heartbeat and its
+	// figures (default 5s).
+	HeartbeatEvery time.Duration
+	// StaleAfter is how long an environment of this root must have had no
+	// members before it is cleared, with its strategy, by the leaders of others
+	// (default 24h).
+	StaleAfter time.Duration
+
 	// Fenced says that the worker's Acquire makes former owners powerless (an
 	// epoch in a database, asserted in every transaction). A fenced member goes
 	// on through any outage of ZooKeeper, and may take over from a live member
@@ -79,6 +95,8 @@ func (c Config) withDefaults() Config {
 	defaultTo(&c.SessionTimeout, 10*time.Second)
 	defaultTo(&c.Settle, 500*time.Millisecond)
 	defaultTo(&c.Reconcile, 10*time.Second)
+	defaultTo(&c.HeartbeatEvery, 5*time.Second)
+	defaultTo(&c.StaleAfter, 24*time.Hour)
 	defaultTo(&c.CallTimeout, 30*time.Second)
 	defaultTo(&c.StopTimeout, 30*time.Second)
 	if c.Log == nil {
@@ -127,10 +145,14 @@ func (c Config) Validate() error {
 	}{
 		{"TakeoverAfter", c.TakeoverAfter}, {"Settle", c.Settle}, {"Reconcile", c.Reconcile},
 		{"CallTimeout", c.CallTimeout}, {"StopTimeout", c.StopTimeout},
+		{"HeartbeatEvery", c.HeartbeatEvery}, {"StaleAfter", c.StaleAfter},
 	} {
 		if f.d < 0 {
 			fault("%s: %v: must be positive", f.name, f.d)
 		}
+	}
+	if c.MaxItems < 0 {
+		fault("MaxItems: %d: must not be negative", c.MaxItems)
 	}
 	if (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":") {
 		fault("User, Password: must be given both or neither, and User has no colon")

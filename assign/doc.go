@@ -12,11 +12,17 @@
 // keeps clusters that share a root apart.)
 //
 //	ROOT/format                     "assign 1"; another format is refused
-//	ROOT/env/ENV/plan               who should own what       written by the leader
-//	ROOT/env/ENV/members/m-ID-SEQ   who a member is, and      written by that member
-//	                                what it holds; ephemeral
+//	ROOT/env/ENV/strategy           who may own what          written by an Admin
+//	ROOT/env/ENV/plan               who should own what, why  written by the leader
+//	                                an item has no owner,
+//	                                the last rebalancings
+//	ROOT/env/ENV/members/m-ID-SEQ   who a member is, what it  written by that member
+//	                                holds, its heartbeat and
+//	                                figures; ephemeral
 //	ROOT/env/ENV/leaving/ID         "plan without me";        written by that member
 //	                                ephemeral
+//	ROOT/env/ENV/idle               nobody has been here      written by leaders of
+//	                                since it was made         other environments
 //
 // ID is random for each [Assigner], so two members may have one name, and a
 // program that starts again is somebody else. It survives the session: a
@@ -25,7 +31,13 @@
 // that is not leaving leads.
 //
 // The leader keeps the plan (item to requested owner) in line with the members
-// by [Rebalance]: loads differ by at most one, and no fewer items could move.
+// by [Rebalance]: loads differ by at most one, and no fewer items could move. It
+// does so within the [Strategy] that an [Admin] has stored: which members may
+// have items, how many of one host and in all, how many items each, who is
+// drained, which items are pinned to whom, what is paused. An item that is
+// paused is owned by nobody: its owner releases it as if it moved, and whoever
+// the plan names later acquires it. What has no owner is listed in the plan with
+// the [Reason]. Members that may not have items stand by; they may still lead.
 // It waits a moment ([Config.Settle]) for members that vanished to come back and
 // for others to join, but not for those that say goodbye. It writes the plan
 // only over the version that it has read, so the late write of a leader that
@@ -84,12 +96,16 @@
 //
 //	a member dies                its nodes go with its session; planned out after Settle
 //	a member is cut off          unfenced: releases at 2/3 of the session; fenced: goes on
-//	ZooKeeper is away            as above, for all; nothing is planned; no restart needed
+//	ZooKeeper is away            as above, for all; nothing is planned; no restart needed.
+//	                             Who comes back first waits a session for the others
 //	ZooKeeper returns empty      sessions are given up after twice their time; the tree is
 //	                             made again, the plan from what members hold
 //	the leader pauses            the next one leads; the late plan is refused
 //	the plan is garbled, deleted everybody keeps what it has; the leader replaces it by
 //	                             what members hold
+//	the strategy is so           the leader puts back the last one that it could read; a
+//	                             leader that never could plans nothing until it is replaced
+//	an environment is left       after a day without members its nodes are removed
 //	a member's node is deleted   it registers again (unfenced: after releasing everything)
 //	a member's node is garbled   it may hold anything: others wait; it is written again at
 //	                             the next reconcile
@@ -103,10 +119,12 @@
 //
 // # Reading the code
 //
-// What decides is pure, and has no clock: [Rebalance] (rebalance.go), when to
-// plan (lead.go), and what to announce, acquire and release (holding.go).
+// What decides is pure, and has no clock: [Rebalance] (rebalance.go), what the
+// strategy makes of it (strategy.go), when to plan (lead.go), and what to
+// announce, acquire and release (holding.go).
 // member.go is the goroutine that feeds them; steps.go is what it does in
 // ZooKeeper, by tree.go (the nodes), session.go (one session, bounded requests)
-// and wires.go (its connections). calls.go calls the worker. local.go is all
-// of this without ZooKeeper.
+// and wires.go (its connections). environments.go clears what was left
+// behind. calls.go calls the worker. admin.go looks from outside. local.go is
+// all of this without ZooKeeper.
 package assign

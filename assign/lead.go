@@ -13,9 +13,14 @@ type planner struct {
 	self   string
 	items  []Item
 	settle time.Duration
+	limit  int // items of one member; 0: no limit
 
 	missing map[string]time.Time // named by the plan, not registered: since when
+	known   map[string]seat      // as they were last seen: those registered or missing
 	pending time.Time            // since when the plan could be better; zero: it could not
+	// patientUntil: this member has lost its session, and so, perhaps, have all
+	// others. Nobody is planned out before.
+	patientUntil time.Time
 }
 
 // observe takes note of a new view.
@@ -33,32 +38,59 @@ func (p *planner) observe(v *view, now time.Time) {
 		}
 	}
 	p.missing = still
+	p.remember(v)
 }
 
-// next answers the owners to be planned, if a plan is due now, else when to
+// remember keeps what is known about members that the plan names, and of those
+// that are there.
+func (p *planner) remember(v *view) {
+	known := map[string]seat{}
+	for id := range p.missing {
+		known[id] = seat{id: id}
+		if old, ok := p.known[id]; ok {
+			known[id] = old
+		}
+	}
+	for _, s := range v.members {
+		known[s.id] = s
+	}
+	p.known = known
+}
+
+// next answers what is to be planned, if a plan is due now, else when to
 // ask again (zero: not before the next view).
 //
 // Members that say goodbye are planned out at once. Those that vanished are
-// waited for, and members that join are collected, for the time to settle.
-func (p *planner) next(v *view, now time.Time) (owners map[int]string, due bool, wake time.Time) {
-	if v.leader() != p.self || (v.plan == nil && !v.nodesRead) {
+// waited for, and members that join are collected, for the time to settle; so
+// are changes of the strategy. Without a strategy that can be read nothing is
+// planned.
+func (p *planner) next(v *view, now time.Time) (prop proposal, due bool, wake time.Time) {
+	if v.leader() != p.self || (v.plan == nil && !v.nodesRead) || v.strategy == nil {
 		p.pending = time.Time{}
-		return nil, false, time.Time{}
+		return prop, false, time.Time{}
+	}
+	if v.plan == nil && now.Before(p.patientUntil) {
+		return prop, false, p.patientUntil
 	}
 	current := p.current(v)
 	candidates, wake := p.candidates(v, now)
-	owners = Rebalance(current, candidates, p.items)
-	if v.plan != nil && maps.Equal(owners, v.plan.Owners) {
+	has := map[string]bool{}
+	for _, owner := range current {
+		has[owner] = true
+	}
+	chosen := v.strategy.choose(candidates, func(id string) bool { return has[id] })
+	prop = propose(current, chosen, p.items, v.strategy, p.limit)
+	if v.plan != nil && prop.equals(v.plan.proposal) {
 		p.pending = time.Time{}
-		return nil, false, wake
+		return proposal{}, false, wake
 	}
 	if p.pending.IsZero() {
 		p.pending = now
 	}
 	if settled := p.pending.Add(p.settle); !p.urgent(v, now) && now.Before(settled) {
-		return nil, false, earliest(wake, settled)
+		return proposal{}, false, earliest(wake, settled)
 	}
-	return owners, true, time.Time{}
+	return prop, true, time.Time{}
 }
 
 // current is who owns what until now: by the plan or, if it is missing or
@@ -78,15 +110,24 @@ func (p *planner) current(v *view) map[int]string {
 
 // candidates are the members to plan for: the eligible ones and those that
 // may come back; wake is when the next of these has been missing for too long.
-func (p *planner) candidates(v *view, now time.Time) (ids []string, wake time.Time) {
-	ids = v.eligible()
+func (p *planner) candidates(v *view, now time.Time) (seats []seat, wake time.Time) {
+	seats = v.eligible()
 	for _, id := range slices.Sorted(maps.Keys(p.missing)) {
-		if back := p.missing[id].Add(p.settle); now.Before(back) {
-			ids = append(ids, id)
+		if back := p.backBy(id); now.Before(back) {
+			seats = append(seats, p.known[id])
 			wake = earliest(wake, back)
 		}
 	}
-	return ids, wake
+	return seats, wake
+}
+
+// backBy is how long a missing member is waited for.
+func (p *planner) backBy(id string) time.Time {
+	by := p.missing[id].Add(p.settle)
+	if p.patientUntil.After(by) {
+		by = p.patientUntil
+	}
+	return by
 }
 
 // urgent: the plan names a member that is leaving, or missing for too long.
@@ -95,8 +136,8 @@ func (p *planner) urgent(v *view, now time.Time) bool {
 		return false
 	}
 	for _, id := range v.plan.Owners {
-		since, missing := p.missing[id]
-		if v.leaving[id] || missing && !now.Before(since.Add(p.settle)) {
+		_, missing := p.missing[id]
+		if v.leaving[id] || missing && !now.Before(p.backBy(id)) {
 			return true
 		}
 	}
@@ -109,9 +150,8 @@ func moved(v *view, owners map[int]string) int {
 		return 0
 	}
 	n := 0
-	for item, owner := range owners {
-		old := v.plan.Owners[item]
-		if old != owner && v.seat(old) != nil && !v.leaving[old] {
+	for item, old := range v.plan.Owners {
+		if old != owners[item] && v.seat(old) != nil && !v.leaving[old] {
 			n++
 		}
 	}

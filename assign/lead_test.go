@@ -9,9 +9,9 @@ import (
 
 // A scene is a view under construction.
 func scene(owners map[int]string, members ...string) *view {
-	v := &view{at: epoch, leaving: map[string]bool{}}
+	v := &view{at: epoch, leaving: map[string]bool{}, strategy: &Strategy{}}
 	if owners != nil {
-		v.plan = &plan{Generation: 1, Owners: owners}
+		v.plan = &plan{Generation: 1, proposal: proposal{Owners: owners}}
 	}
 	for i, id := range members {
 		v.members = append(v.members, seat{id: id, seq: int64(i), read: true})
@@ -33,7 +33,8 @@ func newPlanner(self string) *planner {
 
 func (p *planner) at(v *view, now time.Time) (map[int]string, bool, time.Time) {
 	p.observe(v, now)
-	return p.next(v, now)
+	prop, due, wake := p.next(v, now)
+	return prop.Owners, due, wake
 }
 
 func TestOnlyTheLowestMemberPlans(t *testing.T) {
@@ -92,6 +93,30 @@ func TestANewLeaderKnowsHowLongTheOldOneHasBeenMissing(t *testing.T) {
 	p.at(scene(owners, "0", "b"), epoch) // somebody else leads while a is missing
 	if _, due, _ := p.at(scene(owners, "b"), at(time.Second)); !due {
 		t.Error("b begins to wait only when it leads")
+	}
+}
+
+func TestAMemberThatHasLostItsSessionWaitsForAllOthers(t *testing.T) {
+	owners := fourOwners("a", "a", "b", "b")
+	p := newPlanner("a")
+	p.patientUntil = at(10 * time.Second)
+	p.at(scene(owners, "a"), epoch)
+	if _, due, wake := p.at(scene(owners, "a"), at(2*time.Second)); due || !wake.Equal(at(10*time.Second)) {
+		t.Errorf("b is missing: due %v, wake %v", due, wake)
+	}
+	if _, due, _ := p.at(scene(owners, "a"), at(10*time.Second)); !due {
+		t.Error("b is waited for without end")
+	}
+	empty := scene(nil, "a")
+	empty.nodesRead = true
+	if _, due, wake := p.at(empty, at(9*time.Second)); due || !wake.Equal(at(10*time.Second)) {
+		t.Errorf("without a plan: due %v, wake %v", due, wake)
+	}
+	left := scene(owners, "a", "b", "c")
+	left.leaving["c"] = true
+	owners[3] = "c"
+	if next, due, _ := p.at(left, at(9*time.Second)); !due || next[3] == "c" {
+		t.Errorf("a goodbye waits: due %v, owners %v", due, next)
 	}
 }
 

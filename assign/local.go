@@ -22,8 +22,8 @@ type Local struct {
 }
 
 // NewLocal makes a Local of which Run has not been called. Of cfg it uses
-// Items, Name, Host, Address, Version, CallTimeout, StopTimeout, Log and
-// Events.
+// Items, Name, Host, Address, Version, Figures, CallTimeout, StopTimeout, Log
+// and Events.
 func NewLocal(cfg Config, w Worker) (*Local, error) {
 	cfg = cfg.withDefaults()
 	if err := errors.Join(validateItems(cfg.Items), validateWorker(w)); err != nil {
@@ -106,7 +106,11 @@ func allOf(items []Item) map[int]bool {
 
 func (l *Local) publish(hold *holding, counts Counts, up bool) {
 	s := Snapshot{Self: l.id, At: time.Now(), Connected: up, Registered: up, Counts: counts}
-	self := MemberState{ID: l.id, Info: l.cfg.info(l.started), Leaving: hold.stopping, Requested: len(l.cfg.Items), Holds: hold.held()}
+	var figures map[string]int64
+	if f := l.cfg.Figures; f != nil && up {
+		figures = limitFigures(f())
+	}
+	self := MemberState{ID: l.id, Heartbeat: s.At, Figures: figures, Info: l.cfg.info(l.started), Leaving: hold.stopping, Requested: len(l.cfg.Items), Holds: hold.held()}
 	if up {
 		s.Leader, s.Generation, s.PlannedAt, s.Members = l.id, 1, l.started, []MemberState{self}
 	}

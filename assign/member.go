@@ -46,6 +46,10 @@ type member struct {
 	stale         bool // the tree must be read
 	damaged       bool // a node that must exist is missing
 	nextReconcile time.Time
+	nextSweep     time.Time
+
+	pulse     pulse
+	nextPulse time.Time
 
 	steps       chan func(now time.Time) // outcomes
 	stepping    bool
@@ -53,10 +57,13 @@ type member struct {
 	fault       string // of the last step
 	nextStep    time.Time
 	everOpened  bool
+	sessionLost bool // and not registered again yet
 	fatal       error
 	connected   bool
 	leading     bool
 	faultLogged int32 // version of the garbled plan that was reported
+
+	strategyLogged int32 // version of the garbled strategy that was reported
 
 	stopping   bool
 	giveUp     time.Time // when stopping: the stop time is spent
@@ -67,8 +74,8 @@ func newMember(ctx context.Context, z *ZooKeeper) *member {
 	m := &member{
 		ZooKeeper: z, log: z.cfg.Log.With("member", z.id, "environment", z.cfg.Environment),
 		hold:    newHolding(z.cfg.Items, z.cfg.Fenced, z.cfg.TakeoverAfter),
-		planner: planner{self: z.id, items: z.cfg.Items, settle: z.cfg.Settle},
-		steps:   make(chan func(time.Time), 1), faultLogged: -1,
+		planner: planner{self: z.id, items: z.cfg.Items, settle: z.cfg.Settle, limit: z.cfg.MaxItems},
+		steps:   make(chan func(time.Time), 1), faultLogged: -1, strategyLogged: -1,
 	}
 	cfg := z.cfg
 	cfg.Log = m.log
@@ -175,6 +182,7 @@ func (m *member) deadline(now time.Time) (t time.Time) {
 
 func (m *member) dropSession() {
 	m.closing.Go(m.sess.abandon) // it has expired: there is nothing to close
+	m.sessionLost = m.sessionLost || m.counts.Registrations > 0
 	m.sess, m.tree, m.node, m.nodeSure, m.written, m.goodbye = nil, nil, "", false, nil, false
 	m.stale, m.damaged, m.failures, m.nextStep = true, false, 0, time.Time{}
 }
@@ -188,7 +196,7 @@ func (m *member) publish(now time.Time) {
 			f(leading)
 		}
 	}
-	s := snapshot(m.id, m.info, m.view, m.hold, m.counts)
+	s := snapshot(m.id, m.info, m.view, m.hold, m.pulse, m.counts)
 	s.Connected, s.Registered, s.Fault = m.connected, m.node != "", m.fault
 	m.snap.Store(s)
 }
@@ -322,16 +330,22 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 	case m.stopping && !m.goodbye:
 		return m.goodbyeStep(), time.Time{}
 	}
-	owners, due, wake := m.planner.next(m.view, now)
+	if m.leading && m.view.strategyFault != nil && m.view.strategy != nil {
+		return m.restoreStrategyStep(), time.Time{}
+	}
+	prop, due, wake := m.planner.next(m.view, now)
 	if due {
-		return m.planStep(owners), time.Time{}
+		return m.planStep(prop), time.Time{}
 	}
 	ids, w := m.hold.announceable(m.view, m.id, now)
 	wake = earliest(wake, w)
-	if held := m.hold.held(); len(ids) > 0 || m.written == nil || !slices.Equal(held, m.written) {
+	if held := m.hold.held(); len(ids) > 0 || m.written == nil || !slices.Equal(held, m.written) || !now.Before(m.nextPulse) {
 		return m.writeStep(held, ids), time.Time{}
 	}
-	return nil, earliest(earliest(wake, m.nextBeat()), m.nextReconcile)
+	if m.leading && !now.Before(m.nextSweep) {
+		return m.sweepStep(now), time.Time{}
+	}
+	return nil, earliest(earliest(earliest(wake, m.nextPulse), m.nextBeat()), m.nextReconcile)
 }
 
 func (m *member) nextBeat() time.Time { return m.sess.lastContact().Add(m.sess.timeout() / 6) }

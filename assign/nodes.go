@@ -29,27 +29,30 @@ func checkFormat(data []byte) error {
 // A memberNode is the data of one member's node, written by that member only.
 type memberNode struct {
 	MemberInfo
-	Held string `json:"held"` // ranges, see formatIDs
+	Held      string           `json:"held"` // ranges, see formatIDs
+	Heartbeat time.Time        `json:"heartbeat"`
+	Figures   map[string]int64 `json:"figures,omitempty"`
 }
 
-func encodeMember(info MemberInfo, held []int) []byte {
-	data, err := json.Marshal(memberNode{info, formatIDs(held)})
+func encodeMember(info MemberInfo, held []int, p pulse) []byte {
+	data, err := json.Marshal(memberNode{info, formatIDs(held), p.at.UTC(), p.figures})
 	if err != nil {
-		panic(err) // strings and a time: cannot fail
+		panic(err) // strings, numbers and times: cannot fail
 	}
 	return data
 }
 
-func decodeMember(data []byte) (MemberInfo, []int, error) {
+// decodeMember answers what a member says of itself, as a seat without a place.
+func decodeMember(data []byte) (seat, error) {
 	var n memberNode
 	if err := json.Unmarshal(data, &n); err != nil {
-		return MemberInfo{}, nil, fmt.Errorf("decode member node: %w", err)
+		return seat{}, fmt.Errorf("decode member node: %w", err)
 	}
 	held, err := parseIDs(n.Held)
 	if err != nil {
-		return MemberInfo{}, nil, fmt.Errorf("decode member node: held: %w", err)
+		return seat{}, fmt.Errorf("decode member node: held: %w", err)
 	}
-	return n.MemberInfo, held, nil
+	return seat{info: n.MemberInfo, held: held, heartbeat: n.Heartbeat, figures: limitFigures(n.Figures)}, nil
 }
 
 // memberName is the prefix to which ZooKeeper adds ten digits of sequence.
@@ -71,24 +74,49 @@ type plan struct {
 	Generation int64
 	Writer     string // id of the leader that wrote it
 	WrittenAt  time.Time
-	Owners     map[int]string // item -> member id
+	proposal
+	recent []Rebalancing // the last ones, this plan's last
+}
+
+// maxRecent bounds the rebalancings that a plan remembers.
+const maxRecent = 16
+
+// A Rebalancing is one plan that was written, as those after it remember it.
+type Rebalancing struct {
+	// Generation is the plan's number.
+	Generation int64 `json:"generation"`
+	// Writer is the id of the leader that wrote it.
+	Writer string `json:"writer"`
+	// At is when, by the writer's clock.
+	At time.Time `json:"at"`
+	// Members have items by it.
+	Members int `json:"members"`
+	// Moved is how many items it took from members that were there.
+	Moved int `json:"moved"`
+	// Without is how many items it leaves without an owner.
+	Without int `json:"without,omitempty"`
 }
 
 type planNode struct {
 	Generation int64             `json:"generation"`
 	Writer     string            `json:"writer"`
 	WrittenAt  time.Time         `json:"written_at"`
-	Items      map[string]string `json:"items"` // member id -> ranges
+	Items      map[string]string `json:"items"`             // member id -> ranges
+	Without    map[Reason]string `json:"without,omitempty"` // reason -> ranges
+	Recent     []Rebalancing     `json:"recent,omitempty"`
 }
 
 func encodePlan(p plan) []byte {
-	n := planNode{p.Generation, p.Writer, p.WrittenAt, map[string]string{}}
+	n := planNode{p.Generation, p.Writer, p.WrittenAt, map[string]string{}, map[Reason]string{}, p.recent}
 	for id, items := range byOwner(p.Owners) {
 		n.Items[id] = formatIDs(items)
 	}
+	for reason, items := range byOwner(p.Without) {
+		n.Without[reason] = formatIDs(items)
+	}
 	data, err := json.Marshal(n)
 	if err != nil {
-		panic(err) // strings, a number and a time: cannot fail
+		panic(err) // strings, numbers and times: cannot fail
 	}
 	return data
 }
@@ -101,25 +129,44 @@ func decodePlan(data []byte) (plan, error) {
 	if n.Generation < 1 {
 		return plan{}, fmt.Errorf("decode plan: generation %d: must be at least 1", n.Generation)
 	}
-	p := plan{n.Generation, n.Writer, n.WrittenAt, map[int]string{}}
-	for member, ranges := range n.Items {
-		ids, err := parseIDs(ranges)
-		if err != nil {
-			return plan{}, fmt.Errorf("decode plan: items of %s: %w", member, err)
-		}
-		for _, id := range ids {
-			if other, twice := p.Owners[id]; twice {
-				return plan{}, fmt.Errorf("decode plan: item %d: given to %s and %s", id, other, member)
-			}
-			p.Owners[id] = member
+	p := plan{
+		n.Generation, n.Writer, n.WrittenAt, proposal{map[int]string{}, map[int]Reason{}},
+		n.Recent[max(0, len(n.Recent)-maxRecent):],
+	}
+	if err := spread(n.Items, p.Owners); err != nil {
+		return plan{}, fmt.Errorf("decode plan: items of %w", err)
+	}
+	if err := spread(n.Without, p.Without); err != nil {
+		return plan{}, fmt.Errorf("decode plan: items without owner: %w", err)
+	}
+	for id := range p.Without {
+		if _, twice := p.Owners[id]; twice {
+			return plan{}, fmt.Errorf("decode plan: item %d: has an owner and has none", id)
 		}
 	}
 	return p, nil
 }
 
+// spread turns ranges by key into a key for each item.
+func spread[K ~string](ranges map[K]string, into map[int]K) error {
+	for key, text := range ranges {
+		ids, err := parseIDs(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		for _, id := range ids {
+			if other, twice := into[id]; twice {
+				return fmt.Errorf("%s: item %d: also given to %s", key, id, other)
+			}
+			into[id] = key
+		}
+	}
+	return nil
+}
+
 // byOwner turns owners round: member -> items, ascending.
-func byOwner(owners map[int]string) map[string][]int {
-	m := map[string][]int{}
+func byOwner[K ~string](owners map[int]K) map[K][]int {
+	m := map[K][]int{}
 	for item, member := range owners {
 		m[member] = append(m[member], item)
 	}

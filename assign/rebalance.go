@@ -3,7 +3,9 @@ package assign
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
+	"sort"
 )
 
 // Rebalance answers which member should own each item, given who should until
@@ -16,6 +18,9 @@ import (
 //     moves between the others. So one change moves at most
 //     ceil(items/members).
 //   - Where this leaves a choice, items of one group stay, or come, together.
+//
+// A [Strategy] with a limit or with pins is planned for in the same way: in
+// stages, each over what the members have by the ones before.
 //
 // members are ids in order of preference for the odd items; owners in prev who
 // are not among them have left. With no members the answer is empty.
@@ -31,41 +36,35 @@ func Rebalance(prev map[int]string, members []string, items []Item) map[int]stri
 	if len(members) == 0 {
 		return map[int]string{}
 	}
-	d := newDealer(prev, members, items)
-	d.setShares()
-	d.giveUp()
-	d.dealOut()
 	next := make(map[int]string, len(items))
-	for i, groups := range d.have {
-		for _, ids := range groups {
-			for _, id := range ids {
-				next[id] = members[i]
-			}
-		}
-	}
+	newDealer(prev, members, items, nil).deal(0, next)
 	return next
 }
 
 // A dealer knows members by their index. Fragments (the items of one group on
 // one member, or in the pool) are kept sorted by id.
 type dealer struct {
-	have  []map[int][]int // member -> group -> ids
-	load  []int           // member -> items
-	share []int           // member -> items it should have
-	pool  map[int][]int   // group -> ids without owner
-	total int
+	members []string
+	have    []map[int][]int // member -> group -> ids
+	base    []int           // member -> items that it has beside those dealt here
+	load    []int           // member -> items, base included
+	share   []int           // member -> items it should have, base included
+	pool    map[int][]int   // group -> ids without owner
+	total   int
 }
 
-func newDealer(prev map[int]string, members []string, items []Item) *dealer {
+// newDealer deals items to members, who have so many others already.
+func newDealer(prev map[int]string, members []string, items []Item, others map[string]int) *dealer {
 	d := &dealer{
-		have: make([]map[int][]int, len(members)), load: make([]int, len(members)),
+		members: members, have: make([]map[int][]int, len(members)), base: make([]int, len(members)),
 		share: make([]int, len(members)), pool: map[int][]int{}, total: len(items),
 	}
 	index := make(map[string]int, len(members))
 	for i, id := range members {
 		index[id] = i
-		d.have[i] = map[int][]int{}
+		d.have[i], d.base[i] = map[int][]int{}, others[id]
 	}
+	d.load = slices.Clone(d.base)
 	sorted := slices.SortedFunc(slices.Values(items), func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 	for _, it := range sorted {
 		if i, ok := index[prev[it.ID]]; ok {
@@ -78,17 +77,51 @@ func newDealer(prev map[int]string, members []string, items []Item) *dealer {
 	return d
 }
 
-func (d *dealer) setShares() {
+// deal writes the owners into next, at most limit items for each member (0: no
+// limit), and answers what nobody may have, ascending.
+func (d *dealer) deal(limit int, next map[int]string) (surplus []int) {
+	d.setShares(limit)
+	d.giveUp()
+	d.dealOut()
+	for i, groups := range d.have {
+		for _, ids := range groups {
+			for _, id := range ids {
+				next[id] = d.members[i]
+			}
+		}
+	}
+	for _, ids := range d.pool {
+		surplus = append(surplus, ids...)
+	}
+	slices.Sort(surplus)
+	return surplus
+}
+
+// setShares fills the members up to one level, as water would, over what they
+// have beside and below the limit; those with the most items get the odd ones.
+func (d *dealer) setShares(limit int) {
+	if limit <= 0 {
+		limit = math.MaxInt
+	}
+	highest := d.total + slices.Max(d.base)
+	filled := func(level int) (items int) {
+		for i, base := range d.base {
+			d.share[i] = max(base, min(level, limit))
+			items += d.share[i] - base
+		}
+		return items
+	}
+	level := sort.Search(highest+1, func(l int) bool { return filled(l) > d.total }) - 1
+	odd := d.total - filled(level)
 	order := make([]int, len(d.load))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.load[b], d.load[a]) })
-	each, odd := d.total/len(order), d.total%len(order)
-	for rank, i := range order {
-		d.share[i] = each
-		if rank < odd {
+	for _, i := range order {
+		if odd > 0 && d.share[i] == level && level < limit {
 			d.share[i]++
+			odd--
 		}
 	}
 }
@@ -148,11 +181,14 @@ func (d *dealer) wantedBySharer(g int) bool {
 	return false
 }
 
-// dealOut empties the pool, the largest fragment first.
+// dealOut empties the pool, the largest fragment first, as far as there is room.
 func (d *dealer) dealOut() {
 	for len(d.pool) > 0 {
 		g := d.largestInPool()
 		i := d.receiver(g, len(d.pool[g]))
+		if i < 0 {
+			return
+		}
 		k := min(d.room(i), len(d.pool[g]))
 		got := append(slices.Clone(d.have[i][g]), d.pool[g][:k]...)
 		slices.Sort(got)
@@ -176,7 +212,8 @@ func (d *dealer) largestInPool() int {
 
 // receiver chooses among the members with room: one who shares the group
 // before one who does not, one who can take n before one who cannot, and then
-// the tightest fit (or, where none can take n, the largest room).
+// the tightest fit (or, where none can take n, the largest room); -1 if nobody
+// has room.
 func (d *dealer) receiver(g, n int) int {
 	best, bestRank := -1, 0
 	for i := range d.have {

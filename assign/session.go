@@ -15,7 +15,7 @@ import (
 
 // errNoAnswer: ZooKeeper has not answered in time. Whether the request was
 // carried out is unknown.
-var errNoAnswer = errors.New("no answer in time")
+var errNoAnswer = errors.New("assign: no answer in time")
 
 // maxCalls bounds the requests in flight, those included that nobody waits
 // for any more.

@@ -42,8 +42,9 @@ func (m *member) ensureStep() step {
 // registerStep enters this member with what it holds, or looks up its node.
 func (m *member) registerStep() step {
 	t, held := m.tree, m.hold.held()
+	data := encodeMember(m.info, held, m.takePulse(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
-		node, version, err := t.register(ctx, m.id, encodeMember(m.info, held))
+		node, version, err := t.register(ctx, m.id, data)
 		if err != nil {
 			return nil, err
 		}
@@ -60,6 +61,9 @@ func (m *member) registerStep() step {
 func (m *member) registered(held []int) {
 	_, seq, _ := parseMemberName(m.node)
 	m.stale = true
+	if m.sessionLost {
+		m.planner.patientUntil, m.sessionLost = time.Now().Add(m.sess.timeout()), false
+	}
 	m.counts.Registrations++
 	m.log.Info("assign: registered", "sequence", seq, "held", formatIDs(held))
 	if f := m.cfg.Events.Registered; f != nil {
@@ -106,6 +110,7 @@ func (m *member) see(v *view, all bool, now time.Time) {
 		m.counts.GarbledPlans++
 		m.log.Error("assign: the plan cannot be read; going on with what is held until the leader replaces it", "err", v.planFault)
 	}
+	m.seeStrategy(v)
 	m.planner.observe(v, now)
 	if v.plan != nil { // without one, everybody stays as they are
 		m.generation = max(m.generation, v.plan.Generation)
@@ -113,10 +118,42 @@ func (m *member) see(v *view, all bool, now time.Time) {
 	}
 }
 
-// planStep writes a plan, if the one that it replaces is still there.
-func (m *member) planStep(owners map[int]string) step {
+func (m *member) seeStrategy(v *view) {
+	if v.strategyFault == nil || m.strategyLogged == v.strategyVersion {
+		return
+	}
+	m.strategyLogged = v.strategyVersion
+	if v.strategy == nil {
+		m.log.Error("assign: the strategy cannot be read, and no earlier one is known: nothing is planned until it is replaced", "err", v.strategyFault)
+		return
+	}
+	m.log.Error("assign: the strategy cannot be read; going on with the last one until the leader replaces it", "err", v.strategyFault)
+}
+
+// restoreStrategyStep puts back the last strategy that could be read.
+func (m *member) restoreStrategyStep() step {
 	t, v := m.tree, m.view
-	p := plan{Generation: m.generation + 1, Writer: m.id, WrittenAt: time.Now().UTC(), Owners: owners}
+	return func(ctx context.Context) (func(time.Time), error) {
+		err := t.writeStrategy(ctx, v.strategy, v.strategyVersion)
+		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+			return nil, err
+		}
+		return func(time.Time) { m.stale = true }, nil
+	}
+}
+
+// planStep writes a plan, if the one that it replaces is still there.
+func (m *member) planStep(prop proposal) step {
+	t, v := m.tree, m.view
+	p := plan{Generation: m.generation + 1, Writer: m.id, WrittenAt: time.Now().UTC(), proposal: prop}
+	made := Rebalancing{
+		Generation: p.Generation, Writer: p.Writer, At: p.WrittenAt,
+		Members: len(byOwner(prop.Owners)), Moved: moved(v, prop.Owners), Without: len(prop.Without),
+	}
+	if v.plan != nil {
+		p.recent = v.plan.recent
+	}
+	p.recent = append(slices.Clone(p.recent[max(0, len(p.recent)-maxRecent+1):]), made)
 	return func(ctx context.Context) (func(time.Time), error) {
 		err := t.writePlan(ctx, p, v.planVersion)
 		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
@@ -132,18 +169,21 @@ func (m *member) planStep(owners map[int]string) step {
 				}
 				return
 			}
-			m.planned(p, moved(v, owners))
+			m.planned(p, made)
 		}, nil
 	}
 }
 
-func (m *member) planned(p plan, moved int) {
+func (m *member) planned(p plan, made Rebalancing) {
 	m.generation, m.planner.pending = p.Generation, time.Time{}
 	m.counts.Plans++
-	m.counts.Moves += int64(moved)
-	m.log.Info("assign: planned", "generation", p.Generation, "members", len(byOwner(p.Owners)), "moved", moved)
+	m.counts.Moves += int64(made.Moved)
+	m.log.Info("assign: planned", "generation", p.Generation, "members", made.Members, "moved", made.Moved)
+	for reason, ids := range byOwner(p.Without) {
+		m.log.Warn("assign: items have no owner", "reason", string(reason), "items", formatIDs(ids))
+	}
 	if f := m.cfg.Events.Planned; f != nil {
-		f(p.Generation, moved)
+		f(p.Generation, made.Moved)
 	}
 }
 
@@ -158,14 +198,44 @@ func (m *member) writeStep(held, announce []int) step {
 		by, _ = m.view.holders(m.id)
 	}
 	t, node, version := m.tree, m.node, m.nodeVersion
+	data := encodeMember(m.info, target, m.takePulse(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
-		version, err := t.writeMember(ctx, node, encodeMember(m.info, target), version, planVersion)
+		version, err := t.writeMember(ctx, node, data, version, planVersion)
 		if err != nil {
 			return nil, err
 		}
 		return func(time.Time) {
 			m.nodeVersion, m.written = version, target
 			m.hold.announced(announce, func(id int) bool { return len(by[id]) > 0 })
+		}, nil
+	}
+}
+
+// takePulse looks at the own figures, if it is time.
+func (m *member) takePulse(now time.Time) pulse {
+	if now.Before(m.nextPulse) {
+		return m.pulse
+	}
+	m.pulse, m.nextPulse = pulse{at: now}, now.Add(m.cfg.HeartbeatEvery)
+	if f := m.cfg.Figures; f != nil {
+		m.pulse.figures = limitFigures(f())
+	}
+	return m.pulse
+}
+
+// sweepStep looks for environments where nobody has been for long.
+func (m *member) sweepStep(now time.Time) step {
+	t := m.tree
+	m.nextSweep = now.Add(max(m.cfg.StaleAfter/24, time.Second/10))
+	return func(ctx context.Context) (func(time.Time), error) {
+		cleared, err := t.sweep(ctx, m.cfg.StaleAfter, m.log)
+		if err != nil {
+			m.log.Warn("assign: stale environments could not be looked for", "err", err)
+		}
+		return func(time.Time) {
+			for _, name := range cleared {
+				m.log.Info("assign: a stale environment has been cleared", "cleared", name, "after", m.cfg.StaleAfter)
+			}
 		}, nil
 	}
 }

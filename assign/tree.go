@@ -22,7 +22,7 @@ type tree struct {
 	s   *session
 	acl []zk.ACL
 
-	root, format, env, members, leaving, plan string // paths
+	root, format, envs, env, members, leaving, plan, strategy, idle string // paths
 }
 
 func newTree(s *session, cfg Config) *tree {
@@ -30,11 +30,16 @@ func newTree(s *session, cfg Config) *tree {
 	if cfg.User != "" {
 		acl = zk.DigestACL(zk.PermAll, cfg.User, cfg.Password)
 	}
-	env := path.Join(cfg.Root, "env", cfg.Environment)
-	return &tree{
-		s: s, acl: acl, root: cfg.Root, format: path.Join(cfg.Root, "format"), env: env,
-		members: path.Join(env, "members"), leaving: path.Join(env, "leaving"), plan: path.Join(env, "plan"),
-	}
+	t := &tree{s: s, acl: acl, root: cfg.Root, format: path.Join(cfg.Root, "format"), envs: path.Join(cfg.Root, "env")}
+	return t.of(cfg.Environment)
+}
+
+// of is the same root seen as another environment.
+func (t *tree) of(environment string) *tree {
+	o, env := *t, path.Join(t.envs, environment)
+	o.env, o.members, o.leaving = env, path.Join(env, "members"), path.Join(env, "leaving")
+	o.plan, o.strategy, o.idle = path.Join(env, "plan"), path.Join(env, "strategy"), path.Join(env, "idle")
+	return &o
 }
 
 // authenticate presents the digest credentials, if there are any.
@@ -54,12 +59,12 @@ func (t *tree) ensure(ctx context.Context) error {
 	if err := t.ensureFormat(ctx); err != nil {
 		return err
 	}
-	for _, p := range []string{t.env, t.members, t.leaving, t.plan} {
+	for _, p := range []string{t.env, t.members, t.leaving, t.plan, t.strategy} {
 		if err := t.makeAll(ctx, p); err != nil {
 			return err
 		}
 	}
-	return nil
+	return t.remove(ctx, t.idle)
 }
 
 // ensureFormat writes the format into an empty root, and checks it in another.
@@ -275,6 +280,9 @@ func (t *tree) read(ctx context.Context, r reading) (*view, error) {
 	if err := t.readPlan(ctx, v); err != nil {
 		return nil, err
 	}
+	if err := t.readStrategy(ctx, v, r.last); err != nil {
+		return nil, err
+	}
 	if err := t.readMembers(ctx, v, r.last); err != nil {
 		return nil, err
 	}
@@ -304,6 +312,42 @@ func (t *tree) readPlan(ctx context.Context, v *view) error {
 	return nil
 }
 
+// errStrategyGone: a strategy was there, and its node is empty now.
+var errStrategyGone = errors.New("the strategy has been deleted")
+
+// readStrategy keeps the last one that could be read where there is none.
+func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
+	data, stat, err := t.get(ctx, t.strategy, true)
+	if err != nil {
+		return err
+	}
+	v.strategyVersion = stat.Version
+	if last != nil {
+		v.strategy = last.strategy
+	}
+	switch {
+	case len(data) > 0:
+		s, err := decodeStrategy(data)
+		if err != nil {
+			v.strategyFault = err
+			return nil
+		}
+		v.strategy = s
+	case v.strategy != nil && v.strategy.stored:
+		v.strategyFault = errStrategyGone
+	default:
+		v.strategy = &Strategy{}
+	}
+	return nil
+}
+
+// writeStrategy replaces the strategy of that version; [zk.ErrBadVersion] if
+// there is another one by now.
+func (t *tree) writeStrategy(ctx context.Context, s *Strategy, version int32) error {
+	_, err := tell(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), version) })
+	return err
+}
+
 func (t *tree) readMembers(ctx context.Context, v *view, last *view) error {
 	names, err := t.children(ctx, t.members, true)
 	if err != nil {
@@ -324,7 +368,7 @@ func (t *tree) readMembers(ctx context.Context, v *view, last *view) error {
 		}
 		s := seat{id: id, seq: seq, node: name}
 		if old := last.seat(id); old != nil && old.node == name {
-			s.read, s.info, s.held = old.read, old.info, old.held
+			s.read, s.info, s.held, s.heartbeat, s.figures = old.read, old.info, old.held, old.heartbeat, old.figures
 		}
 		v.members = append(v.members, s)
 	}
@@ -372,8 +416,12 @@ func (t *tree) readNode(ctx context.Context, s *seat, self string, wanted map[in
 		if err != nil {
 			return err
 		}
-		info, held, err := decodeMember(data)
-		s.read, s.info, s.held = err == nil, info, held
+		found, err := decodeMember(data)
+		if s.read = err == nil; !s.read {
+			s.held = nil // who it is stays known
+			return nil
+		}
+		s.info, s.held, s.heartbeat, s.figures = found.info, found.held, found.heartbeat, found.figures
 		return nil
 	}
 	if err := read(false); err != nil || gone || s.id == self {

@@ -15,9 +15,14 @@ type view struct {
 	plan        *plan     // nil: missing or garbled
 	planVersion int32     // of the znode; -1: missing
 	planFault   error     // why it is garbled
-	members     []seat    // by sequence number
-	leaving     map[string]bool
-	nodesRead   bool // the members' nodes were read too
+
+	strategy        *Strategy // the last one that could be read; nil: none could
+	strategyVersion int32     // of the znode
+	strategyFault   error     // why the stored one does not count
+
+	members   []seat // by sequence number
+	leaving   map[string]bool
+	nodesRead bool // the members' nodes were read too
 }
 
 // A seat is one member as others see it.
@@ -28,6 +33,9 @@ type seat struct {
 	read bool   // info and held are known (perhaps from an earlier reading, if !view.nodesRead)
 	info MemberInfo
 	held []int
+	// As the member has published them last.
+	heartbeat time.Time
+	figures   map[string]int64
 }
 
 func (v *view) seat(id string) *seat {
@@ -55,15 +63,17 @@ func (v *view) leader() string {
 	return ""
 }
 
-// eligible are the members that may be given items, by sequence number.
-func (v *view) eligible() []string {
-	var ids []string
+// eligible are the members that do not leave, by sequence number.
+func (v *view) eligible() []seat {
+	var seats []seat
+	seen := map[string]bool{}
 	for _, s := range v.members {
-		if !v.leaving[s.id] && !slices.Contains(ids, s.id) {
-			ids = append(ids, s.id)
+		if !v.leaving[s.id] && !seen[s.id] {
+			seen[s.id] = true
+			seats = append(seats, s)
 		}
 	}
-	return ids
+	return seats
 }
 
 // holders answers, for each item held by a member other than self, who holds

@@ -29,7 +29,7 @@ func NewZooKeeper(cfg Config, w Worker) (*ZooKeeper, error) {
 	}
 	z := &ZooKeeper{cfg: cfg, worker: w, id: newID(), info: cfg.info(time.Now().UTC()), inbox: newInbox(cfg.Items)}
 	hold := newHolding(cfg.Items, cfg.Fenced, cfg.TakeoverAfter)
-	z.snap.Store(snapshot(z.id, z.info, nil, hold, Counts{}))
+	z.snap.Store(snapshot(z.id, z.info, nil, hold, pulse{}, Counts{}))
 	return z, nil
 }
 
@@ -49,31 +49,58 @@ func (z *ZooKeeper) Run(ctx context.Context) error {
 }
 
 // snapshot shows the state of a member that sees v.
-func snapshot(self string, info MemberInfo, v *view, hold *holding, counts Counts) *Snapshot {
-	s := &Snapshot{Self: self, At: time.Now(), Leader: v.leader(), Counts: counts}
-	owners := map[int]string{}
-	if v != nil && v.plan != nil {
-		s.Generation, s.PlannedAt, owners = v.plan.Generation, v.plan.WrittenAt, v.plan.Owners
-	}
+func snapshot(self string, info MemberInfo, v *view, hold *holding, p pulse, counts Counts) *Snapshot {
+	s := &Snapshot{Self: self, At: time.Now(), Counts: counts, State: v.state()}
+	plan := v.proposal()
 	current, _ := v.holders(self)
 	for _, e := range hold.entries {
-		it := ItemState{Item: e.item, Requested: owners[e.item.ID], Current: current[e.item.ID], Phase: hold.phaseOf(e)}
+		id := e.item.ID
+		it := ItemState{Item: e.item, Requested: plan.Owners[id], Without: plan.Without[id], Current: current[id], Phase: hold.phaseOf(e)}
 		if e.phase != Absent {
 			it.Current = append([]string{self}, it.Current...)
 		}
 		s.Items = append(s.Items, it)
 	}
 	sortItems(s.Items)
+	for i := range s.Members {
+		if m := &s.Members[i]; m.ID == self {
+			m.Info, m.Holds, m.Heartbeat, m.Figures = info, hold.held(), p.at, p.figures
+		}
+	}
+	return s
+}
+
+// proposal is what the plan says; nothing, if there is none.
+func (v *view) proposal() proposal {
+	if v == nil || v.plan == nil {
+		return proposal{}
+	}
+	return v.plan.proposal
+}
+
+// state is what everybody who reads the tree can know.
+func (v *view) state() State {
+	s := State{Leader: v.leader()}
 	if v == nil {
 		return s
 	}
-	requested := byOwner(owners)
-	for _, m := range v.members {
-		state := MemberState{ID: m.id, Seq: m.seq, Leaving: v.leaving[m.id], Info: m.info, Requested: len(requested[m.id]), Holds: m.held}
-		if m.id == self {
-			state.Info, state.Holds = info, hold.held()
+	if v.plan != nil {
+		s.Generation, s.PlannedAt, s.Recent = v.plan.Generation, v.plan.WrittenAt, v.plan.recent
+	}
+	if v.strategy != nil {
+		s.Strategy = *v.strategy.clone()
+	}
+	for _, fault := range []error{v.planFault, v.strategyFault} {
+		if fault != nil {
+			s.Faults = append(s.Faults, fault.Error())
 		}
-		s.Members = append(s.Members, state)
+	}
+	requested := byOwner(v.proposal().Owners)
+	for _, m := range v.members {
+		s.Members = append(s.Members, MemberState{
+			ID: m.id, Seq: m.seq, Leaving: v.leaving[m.id], Info: m.info, Requested: len(requested[m.id]), Holds: m.held,
+			Heartbeat: m.heartbeat, Figures: m.figures, Barred: v.strategy != nil && !v.strategy.allowed(m),
+		})
 	}
 	return s
 }

@@ -347,8 +347,8 @@ func TestAGarbledMemberNodeIsWrittenAgain(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		_, held, err := decodeMember(data)
-		return err == nil && slices.Equal(held, []int{0, 1})
+		found, err := decodeMember(data)
+		return err == nil && slices.Equal(found.held, []int{0, 1})
 	})
 	c.join("b")
 	c.awaitShares(map[string]int{"a": 1, "b": 1})
@@ -388,7 +388,7 @@ func (c *cluster) take(m *member, s step) {
 func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
 	paused, awake := c.byHand("paused"), c.byHand("awake")
-	both := func(owner *member) map[int]string { return map[int]string{0: owner.id, 1: owner.id} }
+	both := func(owner *member) proposal { return proposal{Owners: map[int]string{0: owner.id, 1: owner.id}} }
 	c.take(paused, paused.planStep(both(paused)))
 	if paused.generation != 1 {
 		t.Errorf("generation %d before the own plan has been read back", paused.generation)
@@ -612,8 +612,8 @@ func TestWatchesDoNotPileUp(t *testing.T) {
 		}
 		c.awaitShares(map[string]int{"a": 20})
 	}
-	// The list of members, the goodbyes and the plan.
-	if n := serverWatches(t, server.Addr()); n > 3 {
+	// The list of members, the goodbyes, the strategy and the plan.
+	if n := serverWatches(t, server.Addr()); n > 4 {
 		t.Errorf("the server counts %d watches of one member", n)
 	}
 }

@@ -1,0 +1,230 @@
+package assign
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// Errors of an [Admin].
+var (
+	// ErrNotFound: no member has ever been in the environment.
+	ErrNotFound = errors.New("assign: no such environment")
+	// ErrNoAnswer: ZooKeeper did not answer in time. If something was to be
+	// changed, whether it was is unknown; making the change again does no harm.
+	ErrNoAnswer = errNoAnswer
+	// ErrContended: others kept changing the strategy at the same time.
+	ErrContended = errors.New("assign: the strategy is being changed by others")
+)
+
+// editTries bounds how often an edit is made again because somebody else was
+// faster.
+const editTries = 20
+
+// An AdminConfig says which environment an [Admin] is for. The fields that
+// [Config] has too mean the same.
+type AdminConfig struct {
+	Servers        []string
+	Root           string
+	Environment    string
+	User, Password string
+	// Timeout bounds each request to ZooKeeper, the wait for a connection
+	// included (default 5s).
+	Timeout time.Duration
+	Log     *slog.Logger
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// An Admin looks at an environment from outside and changes its [Strategy]. It
+// is no member. Each call connects to ZooKeeper and leaves again, so nothing
+// has to be closed. All methods may be called concurrently.
+type Admin struct{ cfg Config }
+
+// NewAdmin answers all faults of cfg at once, and connects to nothing.
+func NewAdmin(cfg AdminConfig) (*Admin, error) {
+	defaultTo(&cfg.Timeout, 5*time.Second)
+	c := Config{
+		Servers: cfg.Servers, Root: cfg.Root, Environment: cfg.Environment, User: cfg.User, Password: cfg.Password,
+		SessionTimeout: max(4*cfg.Timeout, time.Second), Log: cfg.Log, Dial: cfg.Dial, Items: []Item{{}},
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Admin{cfg: c.withDefaults()}, nil
+}
+
+// An Overview is an environment as its nodes have it at one moment.
+type Overview struct {
+	State
+	// Items are all that the plan, the strategy or a member names, by id. Their
+	// groups and parameters, and the phases, are known to members only.
+	Items []ItemState
+}
+
+// Overview reads everything. It answers [ErrNotFound] if nobody has been there.
+func (a *Admin) Overview(ctx context.Context) (Overview, error) {
+	var o Overview
+	err := a.with(ctx, func(t *tree) error {
+		if err := t.check(ctx); err != nil {
+			return err
+		}
+		v, err := t.read(ctx, reading{all: true})
+		if errors.Is(err, zk.ErrNoNode) {
+			return fmt.Errorf("%w: %s", ErrNotFound, t.env)
+		}
+		if err != nil {
+			return err
+		}
+		o = Overview{State: v.state(), Items: v.items()}
+		return nil
+	})
+	return o, err
+}
+
+// items are all that anything in the view names.
+func (v *view) items() []ItemState {
+	plan := v.proposal()
+	current, _ := v.holders("")
+	known := map[int]bool{}
+	for _, ids := range []func(func(int) bool){maps.Keys(plan.Owners), maps.Keys(plan.Without), maps.Keys(current)} {
+		for id := range ids {
+			known[id] = true
+		}
+	}
+	var items []ItemState
+	for id := range known {
+		items = append(items, ItemState{
+			Item: Item{ID: id}, Requested: plan.Owners[id], Without: plan.Without[id], Current: current[id],
+		})
+	}
+	sortItems(items)
+	return items
+}
+
+// Edit reads the strategy, has it changed and writes it back, if nobody else
+// has written it meanwhile; else it begins again, so change may be called more
+// than once. It answers what is stored then. What changes nothing is not written. An error of change, or of
+// [Strategy.Validate], leaves everything as it is. An environment where nobody
+// has been yet is made.
+func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strategy, error) {
+	var written Strategy
+	err := a.with(ctx, func(t *tree) error {
+		if err := t.ensure(ctx); err != nil {
+			return err
+		}
+		for range editTries {
+			s, version, err := t.strategyNow(ctx)
+			if err != nil {
+				return err
+			}
+			before := encodeStrategy(s)
+			if err := change(s); err != nil {
+				return err
+			}
+			if err := s.Validate(); err != nil {
+				return err
+			}
+			if bytes.Equal(encodeStrategy(s), before) {
+				written = *s
+				return nil
+			}
+			if err := t.writeStrategy(ctx, s, version); !errors.Is(err, zk.ErrBadVersion) {
+				written = *s
+				return err
+			}
+		}
+		return ErrContended
+	})
+	return written, err
+}
+
+// Reset writes the zero strategy, whatever is stored, even if it cannot be read.
+func (a *Admin) Reset(ctx context.Context) error {
+	return a.with(ctx, func(t *tree) error {
+		if err := t.ensure(ctx); err != nil {
+			return err
+		}
+		return t.writeStrategy(ctx, &Strategy{}, -1)
+	})
+}
+
+// strategyNow reads the strategy for a change.
+func (t *tree) strategyNow(ctx context.Context) (*Strategy, int32, error) {
+	data, stat, err := t.get(ctx, t.strategy, false)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(data) == 0 {
+		return &Strategy{}, stat.Version, nil
+	}
+	s, err := decodeStrategy(data)
+	return s, stat.Version, err
+}
+
+// An EnvironmentState is one line of [Admin.Environments].
+type EnvironmentState struct {
+	Name    string
+	Members int
+}
+
+// Environments lists those of the root that this user may read, by name.
+func (a *Admin) Environments(ctx context.Context) ([]EnvironmentState, error) {
+	var all []EnvironmentState
+	err := a.with(ctx, func(t *tree) error {
+		if err := t.check(ctx); err != nil {
+			return err
+		}
+		names, err := t.children(ctx, t.envs, false)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+		for _, name := range names {
+			members, err := t.children(ctx, t.of(name).members, false)
+			if errors.Is(err, zk.ErrNoAuth) {
+				continue
+			}
+			if err != nil && !errors.Is(err, zk.ErrNoNode) {
+				return err
+			}
+			all = append(all, EnvironmentState{name, len(members)})
+		}
+		return nil
+	})
+	slices.SortFunc(all, func(a, b EnvironmentState) int { return cmp.Compare(a.Name, b.Name) })
+	return all, err
+}
+
+// check refuses a root that is not ours, and makes nothing.
+func (t *tree) check(ctx context.Context) error {
+	data, _, err := t.get(ctx, t.format, false)
+	if errors.Is(err, zk.ErrNoNode) {
+		return fmt.Errorf("%w: %s", ErrNotFound, t.env)
+	}
+	if err != nil {
+		return err
+	}
+	return checkFormat(data)
+}
+
+// with gives f the tree through a session of its own.
+func (a *Admin) with(ctx context.Context, f func(*tree) error) error {
+	s, err := newSession(a.cfg, func() {})
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	t := newTree(s, a.cfg)
+	if err := t.authenticate(ctx, a.cfg.User, a.cfg.Password); err != nil {
+		return err
+	}
+	return f(t)
+}

@@ -1,0 +1,96 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// sweep looks at all environments of the root and clears those where nobody has
+// been for the given time. Whoever finds one without members marks it by a node
+// "idle", which the next member removes; its age is told by ZooKeeper's clock
+// alone. Clearing is one transaction, which fails if somebody is there.
+func (t *tree) sweep(ctx context.Context, staleAfter time.Duration, log *slog.Logger) (cleared []string, err error) {
+	names, err := t.children(ctx, t.envs, false)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, name := range names {
+		if !validName(name) {
+			continue // not ours
+		}
+		gone, err := t.of(name).sweepOne(ctx, staleAfter)
+		switch {
+		case errors.Is(err, zk.ErrNoAuth):
+			log.Debug("assign: an environment belongs to another user", "other", name)
+		case err != nil:
+			errs = append(errs, err)
+		case gone:
+			cleared = append(cleared, name)
+		}
+	}
+	return cleared, errors.Join(errs...)
+}
+
+func (t *tree) sweepOne(ctx context.Context, staleAfter time.Duration) (cleared bool, err error) {
+	parts, err := t.children(ctx, t.env, false)
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	members, err := t.children(ctx, t.members, false)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return false, err
+	}
+	marked := slices.Contains(parts, path.Base(t.idle))
+	if len(members) > 0 {
+		if marked {
+			return false, t.remove(ctx, t.idle)
+		}
+		return false, nil
+	}
+	if !marked {
+		return false, t.make(ctx, t.idle, nil)
+	}
+	// A write tells what time it is there.
+	stat, err := tell(ctx, t.s, "touch "+t.idle, func() (*zk.Stat, error) { return t.s.conn.Set(t.idle, nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil // somebody came
+	}
+	if err != nil || time.Duration(stat.Mtime-stat.Ctime)*time.Millisecond < staleAfter {
+		return false, err
+	}
+	return t.clear(ctx, parts, stat.Version)
+}
+
+// clear removes the environment with its parts, if it is as it was marked.
+func (t *tree) clear(ctx context.Context, parts []string, idle int32) (cleared bool, err error) {
+	var ops []any
+	for _, part := range parts {
+		p := path.Join(t.env, part)
+		if !slices.Contains([]string{t.members, t.leaving, t.plan, t.strategy, t.idle}, p) {
+			return false, nil // somebody's own
+		}
+		version := int32(-1)
+		if p == t.idle {
+			version = idle
+		}
+		ops = append(ops, &zk.DeleteRequest{Path: p, Version: version})
+	}
+	ops = append(ops, &zk.DeleteRequest{Path: t.env, Version: -1})
+	_, err = tell(ctx, t.s, "clear "+t.env, func() ([]zk.MultiResponse, error) { return t.s.conn.Multi(ops...) })
+	for _, changed := range []error{zk.ErrNotEmpty, zk.ErrBadVersion, zk.ErrNoNode} {
+		if errors.Is(err, changed) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
