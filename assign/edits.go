@@ -46,3 +46,6 @@ func ParseItems(text string) ([]int, error) { return parseIDs(text) }
 
 // FormatItems writes item ids as ParseItems reads them.
 func FormatItems(ids []int) string { return formatIDs(ids) }
+
+// JSON is the strategy as it is stored, items as ranges.
+func (s *Strategy) JSON() []byte { return encodeStrategy(s) }

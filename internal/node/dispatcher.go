@@ -51,6 +51,7 @@ type Dispatcher struct {
 	metrics   *telemetry.Dispatch
 	chores    *chores.Chores
 	fired     atomic.Int64
+	work      work
 
 	choreMetrics *telemetry.Chores
 }
@@ -147,12 +148,14 @@ func (d *Dispatcher) hintAddress() (string, error) {
 }
 
 func (d *Dispatcher) newAssigner() (err error) {
+	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
 	c := d.o.Config
 	host, _ := os.Hostname() // for people only
 	conf := assign.Config{
 		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
 		Items: items(), Name: d.name, Host: host, Address: c.Dispatcher.OpsAddr, Version: d.o.Version,
 		Fenced: true, TakeoverAfter: c.ZooKeeper.TakeoverAfter, SessionTimeout: c.ZooKeeper.SessionTimeout,
+		Figures:     d.workFigures,
 		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log,
 	}
 	if d.o.Local {

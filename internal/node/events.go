@@ -26,12 +26,14 @@ func (d *Dispatcher) events() dispatch.Events {
 	return dispatch.Events{
 		Claimed: func(_ int, form task.ClaimForm, c *task.Claim, took time.Duration) {
 			m.Claimed(form.String(), c.Rows, took)
+			d.work.claimed(c.Rows, took)
 			for _, dead := range c.Dead {
 				m.Died(d.names.label(dead.Tenant))
 			}
 		},
 		StoreFailed: func(db int, step string, err error) {
 			m.StoreFailed(step)
+			d.work.storeFailed.Add(1)
 			log.Warn("a step of the store failed; trying again", "database", db, "step", step, "err", err)
 		},
 		Acquired: func(db int, shards []task.Shard, republished int) {
@@ -53,6 +55,7 @@ func (d *Dispatcher) events() dispatch.Events {
 		},
 		PublishFailed: func(tenant int32, records int, err error) {
 			m.PublishFailed(d.names.label(tenant), records)
+			d.work.publishFailed.Add(int64(records))
 			log.Debug("records were not acknowledged", "tenant", d.names.label(tenant), "records", records, "err", err)
 		},
 		BreakerOpened: func(tenant int32, err error) {

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+)
+
+func (c *ctl) assignCommand() *cobra.Command {
+	cmd := group("assign", "Assignment: members, items, rebalances, strategy, drain, pin, pause, limit",
+		c.assignMembers(), c.assignItems(), c.assignRebalances(), c.assignEnvironments(), c.assignStrategy(),
+		c.assignEdit("drain WHO...", "Let members have nothing; they hand over and stay", 1, func(s *assign.Strategy, args []string) error {
+			s.Drain(args...)
+			return nil
+		}),
+		c.assignEdit("undrain WHO...", "End drain", 1, func(s *assign.Strategy, args []string) error {
+			s.Undrain(args...)
+			return nil
+		}),
+		c.assignEdit("pin WHO ITEMS", "Let only these members have items", 2, func(s *assign.Strategy, args []string) error {
+			return withItems(args[1:], func(ids []int) { s.Pin(args[0], ids...) })
+		}),
+		c.assignEdit("unpin ITEMS", "End pin", 1, func(s *assign.Strategy, args []string) error {
+			return withItems(args, func(ids []int) { s.Unpin(ids...) })
+		}),
+		c.assignEdit("pause [ITEMS]", "Take items from their owners and give them to nobody; without ITEMS: all", 0, func(s *assign.Strategy, args []string) error {
+			s.Paused = s.Paused || len(args) == 0
+			return withItems(args, func(ids []int) { s.PauseItems(ids...) })
+		}),
+		c.assignEdit("resume [ITEMS]", "End pause; without ITEMS that of all", 0, func(s *assign.Strategy, args []string) error {
+			s.Paused = s.Paused && len(args) > 0
+			return withItems(args, func(ids []int) { s.ResumeItems(ids...) })
+		}),
+		c.assignLimit(), c.assignReset(),
+	)
+	cmd.Long = "See and change which dispatcher owns which shards, straight in ZooKeeper.\n\n" +
+		"WHO names members by name, id, host or address (with or without port); names outlast a restart, ids do not.\n" +
+		"ITEMS are shards, and 512 plus a database's number for its chores: 0-31,512."
+	return cmd
+}
+
+// withItems calls f with the ids of one argument, if there is one.
+func withItems(args []string, f func(ids []int)) error {
+	if len(args) == 0 {
+		return nil
+	}
+	ids, err := assign.ParseItems(args[0])
+	if err != nil {
+		return cli.Usagef("ITEMS: %w", err)
+	}
+	f(ids)
+	return nil
+}
+
+// assignment adds the flags and the call of a command that works in ZooKeeper.
+func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error) *cobra.Command {
+	cli.ConfigFlags(cmd, config.NeedZooKeeper, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		a, err := node.NewAssignment(conf, c.timeout)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		return assignError(f(ctx, cmd, conf, a))
+	}, "zookeeper", "postgres")
+	return cmd
+}
+
+// assignError gives errors their exit codes.
+func assignError(err error) error {
+	var known *cli.Error
+	switch {
+	case err == nil, errors.As(err, &known):
+		return err
+	case errors.Is(err, assign.ErrNotFound):
+		return &cli.Error{Code: cli.NotFound, Err: err, Hint: "has a dispatcher ever run with this zookeeper.root and zookeeper.environment?"}
+	case errors.Is(err, assign.ErrStrategy):
+		return &cli.Error{Code: cli.Usage, Err: err, Hint: "if what is stored cannot be read, perceptorctl assign reset replaces it"}
+	case errors.Is(err, assign.ErrContended):
+		return &cli.Error{Code: cli.Conflict, Err: err}
+	case errors.Is(err, assign.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded), errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed):
+		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "is ZooKeeper running? see zookeeper.servers"}
+	}
+	return err
+}
+
+func (c *ctl) assignMembers() *cobra.Command {
+	cmd := &cobra.Command{Use: "members", Short: "Show who takes part, with their figures", Args: cobra.NoArgs}
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		o, err := a.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			return writeJSON(cmd.OutOrStdout(), memberList(o))
+		}
+		t := &table{head: []string{"NAME", "ID", "HOST", "ADDRESS", "VERSION", "STATE", "REQUESTED", "HELD", "HEARTBEAT", "FIGURES"}}
+		for _, m := range memberList(o) {
+			t.add(textCell(m.Name), m.ID, textCell(m.Host), textCell(m.Address), textCell(m.Version), m.State,
+				strconv.Itoa(m.Requested), strconv.Itoa(m.HeldCount), textCell(m.Heartbeat), textCell(figuresCell(m.Figures)))
+		}
+		return errors.Join(t.write(cmd.OutOrStdout()), faultsOf(o))
+	})
+}
+
+// memberLine is what is shown of a member.
+type memberLine struct {
+	Name      string           `json:"name"`
+	ID        string           `json:"id"`
+	Sequence  int64            `json:"sequence"`
+	Host      string           `json:"host,omitempty"`
+	Address   string           `json:"address,omitempty"`
+	Version   string           `json:"version,omitempty"`
+	State     string           `json:"state"`
+	Started   string           `json:"startedAt"`
+	Requested int              `json:"requested"`
+	HeldCount int              `json:"heldCount"`
+	Held      string           `json:"held"`
+	Heartbeat string           `json:"heartbeat,omitempty"`
+	Figures   map[string]int64 `json:"figures,omitempty"`
+}
+
+func memberList(o assign.Overview) []memberLine {
+	lines := []memberLine{}
+	for _, m := range o.Members {
+		l := memberLine{
+			Name: m.Info.Name, ID: m.ID, Sequence: m.Seq, Host: m.Info.Host, Address: m.Info.Address, Version: m.Info.Version,
+			State: memberState(o, m), Started: m.Info.Started.UTC().Format("2006-01-02T15:04:05Z"), Requested: m.Requested,
+			HeldCount: len(m.Holds), Held: assign.FormatItems(m.Holds), Figures: m.Figures,
+		}
+		if !m.Heartbeat.IsZero() {
+			l.Heartbeat = m.Heartbeat.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func memberState(o assign.Overview, m assign.MemberState) string {
+	var states []string
+	for _, s := range []struct {
+		name string
+		is   bool
+	}{
+		{"leader", m.ID == o.Leader}, {"leaving", m.Leaving}, {"barred", m.Barred},
+		{"standby", !m.Barred && !m.Leaving && m.Requested == 0},
+	} {
+		if s.is {
+			states = append(states, s.name)
+		}
+	}
+	if len(states) == 0 {
+		return "member"
+	}
+	return strings.Join(states, ",")
+}
+
+func figuresCell(figures map[string]int64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(figures)) {
+		parts = append(parts, fmt.Sprintf("%s=%d", name, figures[name]))
+	}
+	return strings.Join(parts, " ")
+}
+
+// faultsOf is what stored data could not be read.
+func faultsOf(o assign.Overview) error {
+	if len(o.Faults) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(o.Faults, "; "))
+}
+
+func (c *ctl) assignRebalances() *cobra.Command {
+	cmd := &cobra.Command{Use: "rebalances", Short: "Show the last plans: when, by whom, how many items moved", Args: cobra.NoArgs}
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		o, err := a.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			return writeJSON(cmd.OutOrStdout(), slices.Concat([]assign.Rebalancing{}, o.Recent))
+		}
+		t := &table{head: []string{"GENERATION", "TIME", "LEADER", "MEMBERS", "MOVED", "WITHOUT OWNER"}}
+		for _, r := range slices.Backward(o.Recent) {
+			t.add(strconv.FormatInt(r.Generation, 10), r.At.UTC().Format("2006-01-02T15:04:05Z"), nameOf(o, r.Writer),
+				strconv.Itoa(r.Members), strconv.Itoa(r.Moved), strconv.Itoa(r.Without))
+		}
+		return errors.Join(t.write(cmd.OutOrStdout()), faultsOf(o))
+	})
+}
+
+// nameOf is a member's name, its id where it has gone.
+func nameOf(o assign.Overview, id string) string {
+	for _, m := range o.Members {
+		if m.ID == id && m.Info.Name != "" {
+			return m.Info.Name
+		}
+	}
+	return id
+}
+
+func (c *ctl) assignEnvironments() *cobra.Command {
+	cmd := &cobra.Command{Use: "environments", Short: "Show the environments that share zookeeper.root", Args: cobra.NoArgs}
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		list, err := a.Environments(ctx)
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			return writeJSON(cmd.OutOrStdout(), list)
+		}
+		t := &table{head: []string{"ENVIRONMENT", "MEMBERS"}}
+		for _, e := range list {
+			t.add(e.Name, strconv.Itoa(e.Members))
+		}
+		return t.write(cmd.OutOrStdout())
+	})
+}
+
+func (c *ctl) assignStrategy() *cobra.Command {
+	cmd := &cobra.Command{Use: "strategy", Short: "Show who may own what, as it is stored", Args: cobra.NoArgs}
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		o, err := a.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(writeJSON(cmd.OutOrStdout(), json.RawMessage(o.Strategy.JSON())), faultsOf(o))
+	})
+}
+
+// assignEdit is a command that changes the strategy and shows it.
+func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strategy, []string) error) *cobra.Command {
+	args := cobra.ExactArgs(least)
+	switch {
+	case least == 0:
+		args = cobra.MaximumNArgs(1)
+	case strings.HasSuffix(use, "..."):
+		args = cobra.MinimumNArgs(least)
+	}
+	cmd := &cobra.Command{Use: use, Short: short, Args: args}
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		return editStrategy(ctx, cmd, a, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) })
+	})
+}
+
+func editStrategy(ctx context.Context, cmd *cobra.Command, a *assign.Admin, change func(*assign.Strategy) error) error {
+	s, err := a.Edit(ctx, change)
+	if err != nil {
+		return err
+	}
+	return writeJSON(cmd.OutOrStdout(), json.RawMessage(s.JSON()))
+}
+
+func (c *ctl) assignLimit() *cobra.Command {
+	var hosts []string
+	var perHost, members, maxItems int
+	cmd := &cobra.Command{
+		Use: "limit", Short: "Set which members take part, how many, and how many items each has", Args: cobra.NoArgs,
+		Example: "  perceptorctl assign limit --hosts node1,node2 --per-host 1\n  perceptorctl assign limit --hosts '*' --members 0",
+	}
+	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		given := cmd.Flags().Changed
+		return editStrategy(ctx, cmd, a, func(s *assign.Strategy) error {
+			if given("hosts") {
+				s.Hosts = hosts
+			}
+			if given("per-host") {
+				s.PerHost = perHost
+			}
+			if given("members") {
+				s.Members = members
+			}
+			if given("max-items") {
+				s.MaxItems = maxItems
+			}
+			return nil
+		})
+	})
+	f := cmd.Flags()
+	f.StringSliceVar(&hosts, "hosts", nil, "who may take part: names, hosts or addresses; *: all")
+	f.IntVar(&perHost, "per-host", 0, "how many members of one host; 0: no limit")
+	f.IntVar(&members, "members", 0, "how many members in all; 0: no limit")
+	f.IntVar(&maxItems, "max-items", 0, "how many items of one member; 0: no limit")
+	return cmd
+}
+
+func (c *ctl) assignReset() *cobra.Command {
+	cmd := &cobra.Command{Use: "reset", Short: "Restrict nothing any more, whatever is stored", Args: cobra.NoArgs}
+	return c.assignment(cmd, func(ctx context.Context, _ *cobra.Command, _ *config.Config, a *assign.Admin) error {
+		return a.Reset(ctx)
+	})
+}

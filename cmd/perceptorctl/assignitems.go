@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) assignItems() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "items", Short: "Show the current and the requested owner of each item, and its epoch", Args: cobra.NoArgs,
+		Long: "Show the current and the requested owner of each item, by ZooKeeper's account, and its epoch, by Postgres's. An item\n" +
+			"has no current owner for as long as it is handed over, and two while one of them takes over from the other.\n" +
+			"Epochs are left out where Postgres is not configured or does not answer.",
+	}
+	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
+		o, err := a.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		lines, err := itemLines(o), faultsOf(o)
+		if len(conf.Postgres.Servers) > 0 {
+			owners, wrong := readOwners(ctx, conf)
+			addEpochs(lines, owners)
+			err = errors.Join(err, wrong)
+		}
+		if c.output == "json" {
+			return errors.Join(writeJSON(cmd.OutOrStdout(), lines), err)
+		}
+		return errors.Join(itemTable(lines, all).write(cmd.OutOrStdout()), err)
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "a line for each item, instead of one for neighbours with the same owner")
+	return cmd
+}
+
+// itemLine is what is shown of an item.
+type itemLine struct {
+	Item      int      `json:"item"`
+	Chores    bool     `json:"chores,omitempty"`
+	Current   []string `json:"current"`
+	Requested string   `json:"requested,omitempty"`
+	Without   string   `json:"without,omitempty"`
+	PinnedTo  string   `json:"pinnedTo,omitempty"`
+	Epoch     int64    `json:"epoch,omitempty"`
+}
+
+func itemLines(o assign.Overview) []itemLine {
+	lines := []itemLine{}
+	for _, it := range o.Items {
+		l := itemLine{
+			Item: it.ID, Chores: it.ID >= task.Shards, Current: []string{}, Without: string(it.Without), PinnedTo: o.Strategy.Pins[it.ID],
+		}
+		for _, id := range it.Current {
+			l.Current = append(l.Current, nameOf(o, id))
+		}
+		if it.Requested != "" {
+			l.Requested = nameOf(o, it.Requested)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func addEpochs(lines []itemLine, owners []shard) {
+	epochs := map[int]int64{}
+	for _, o := range owners {
+		epochs[o.Shard] = o.Epoch
+	}
+	for i := range lines {
+		lines[i].Epoch = epochs[lines[i].Item]
+	}
+}
+
+// alike: may a and its neighbour b stand in one line?
+func (a itemLine) alike(b itemLine) bool {
+	return slices.Equal(a.Current, b.Current) && a.Requested == b.Requested && a.Without == b.Without && a.PinnedTo == b.PinnedTo && a.Chores == b.Chores
+}
+
+func itemTable(lines []itemLine, all bool) *table {
+	t := &table{head: []string{"ITEMS", "COUNT", "CURRENT", "REQUESTED", "WITHOUT OWNER", "PINNED TO", "EPOCHS"}}
+	for i := 0; i < len(lines); {
+		first, n := lines[i], 1
+		low, high := first.Epoch, first.Epoch
+		for ; !all && i+n < len(lines) && first.alike(lines[i+n]) && lines[i+n].Item == first.Item+n; n++ {
+			low, high = min(low, lines[i+n].Epoch), max(high, lines[i+n].Epoch)
+		}
+		name := span(first.Item, first.Item+n-1)
+		if first.Chores {
+			name = "chores " + span(first.Item-task.Shards, first.Item-task.Shards+n-1)
+		}
+		epochs := ""
+		if high > 0 {
+			epochs = span64(low, high)
+		}
+		t.add(name, strconv.Itoa(n), textCell(strings.Join(first.Current, ",")), textCell(first.Requested),
+			textCell(first.Without), textCell(first.PinnedTo), textCell(epochs))
+		i += n
+	}
+	return t
+}

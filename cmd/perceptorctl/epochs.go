@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+func (c *ctl) epochsCommand() *cobra.Command {
+	return group("epochs", "Epochs of ownership: bump", c.epochsBump())
+}
+
+func (c *ctl) epochsBump() *cobra.Command {
+	var databases []int
+	var all bool
+	cmd := &cobra.Command{
+		Use: "bump", Short: "End every ownership in databases that were restored or failed over", Args: cobra.NoArgs,
+		Long: "End every ownership in databases that were restored or failed over, so that no dispatcher goes on by what it\n" +
+			"remembers from before. Each item's epoch is raised; running dispatchers notice with their next transaction, read\n" +
+			"the outbox anew and go on. Harmless at any other time: it costs each dispatcher one acquisition.",
+		Example: "  perceptorctl epochs bump --database 3\n  perceptorctl epochs bump --all",
+	}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+		if err := c.checkOutput(); err != nil {
+			return err
+		}
+		chosen, err := chosenDatabases(databases, all)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		bumped, err := bump(ctx, conf, chosen)
+		if c.output == "json" {
+			return errors.Join(writeJSON(cmd.OutOrStdout(), bumped), err)
+		}
+		t := &table{head: []string{"DATABASE", "ITEMS", "EPOCHS"}}
+		for _, b := range bumped {
+			t.add(strconv.Itoa(b.Database), strconv.Itoa(b.Items), span64(b.Lowest, b.Highest))
+		}
+		return errors.Join(t.write(cmd.OutOrStdout()), err)
+	}, "postgres")
+	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("0 to %d; may be repeated", task.Databases-1))
+	cmd.Flags().BoolVar(&all, "all", false, "all databases")
+	return cmd
+}
+
+func chosenDatabases(databases []int, all bool) ([]int, error) {
+	if all == (len(databases) > 0) {
+		return nil, cli.Usagef("give either --database or --all")
+	}
+	for _, d := range databases {
+		if d < 0 || d >= task.Databases {
+			return nil, cli.Usagef("--database: %d: must be 0 to %d", d, task.Databases-1)
+		}
+	}
+	if all {
+		for d := range task.Databases {
+			databases = append(databases, d)
+		}
+	}
+	slices.Sort(databases)
+	return slices.Compact(databases), nil
+}
+
+// bumped is what was done to a database.
+type bumped struct {
+	Database int   `json:"database"`
+	Items    int   `json:"items"`
+	Lowest   int64 `json:"lowestEpoch"`
+	Highest  int64 `json:"highestEpoch"`
+}
+
+// bump takes all items of the databases in nobody's name.
+func bump(ctx context.Context, conf *config.Config, databases []int) ([]bumped, error) {
+	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	if err != nil {
+		return nil, err
+	}
+	defer cluster.Close()
+	store := shards.New(cluster, shards.Config{})
+	done := []bumped{}
+	var errs []error
+	for _, d := range databases {
+		items := []task.Shard{task.ChoresShard(d)}
+		for s := range task.Shards {
+			if task.Shard(s).Database() == d {
+				items = append(items, task.Shard(s))
+			}
+		}
+		owned, err := store.Acquire(ctx, d, items, task.Owner{})
+		if err != nil {
+			errs = append(errs, &cli.Error{Code: cli.Unavailable, Err: fmt.Errorf("database %d at %s: %w", d, cluster.Address(d), err)})
+			continue
+		}
+		b := bumped{Database: d, Items: len(owned), Lowest: owned[0].Epoch, Highest: owned[0].Epoch}
+		for _, o := range owned {
+			b.Lowest, b.Highest = min(b.Lowest, o.Epoch), max(b.Highest, o.Epoch)
+		}
+		done = append(done, b)
+	}
+	return done, errors.Join(errs...)
+}
