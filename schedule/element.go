@@ -67,6 +67,8 @@ func splitFields(expr string) ([]part, error) {
 	for i := 0; i <= len(expr); i++ {
 		blank := i == len(expr) || expr[i] == ' ' || expr[i] == '\t'
 		switch {
+		case !blank && (expr[i] <= ' ' || expr[i] > '~'):
+			return nil, &Error{Field: "expression", Value: expr[i : i+1], Position: i + 1, Rule: "is not a printable ASCII character"}
 		case blank && begin >= 0:
 			fields = append(fields, whole.from(begin).to(i-begin))
 			begin = -1

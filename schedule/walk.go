@@ -75,12 +75,15 @@ func (c *Cron) nextByClock(z *zone, at int64) (int64, bool) {
 }
 
 // match returns the first local time not before from that all fields match; false
-// when there is none. Local times are in seconds since 1970 by the local clock; from is not
-// negative.
+// when there is none. Local times are in seconds since 1970 by the local clock;
+// from is not negative.
 func (c *Cron) match(from int64) (int64, bool) {
 	day, second := from/secondsPerDay, int(from%secondsPerDay)
 	year, month, dom := civil(day)
-	if c.years.has(year-FirstYear) && c.months>>month&1 == 1 {
+	if !c.years.has(year - FirstYear) {
+		return c.matchMonth(year, 13)
+	}
+	if c.months>>month&1 == 1 {
 		days := c.days.in(year, month, weekday(day+1-int64(dom)))
 		if days>>dom&1 == 1 {
 			if t, ok := c.timeOfDay(second); ok {
@@ -90,13 +93,8 @@ func (c *Cron) match(from int64) (int64, bool) {
 		if later := days >> dom >> 1; later != 0 {
 			return (day+1+int64(bits.TrailingZeros32(later)))*secondsPerDay + int64(c.first), true
 		}
-		month++
-	} else if c.years.has(year - FirstYear) {
-		month++
-	} else {
-		month = 13
 	}
-	return c.matchMonth(year, month)
+	return c.matchMonth(year, month+1)
 }
 
 // matchMonth returns the first match in a month of a year (13: none) or after it.

@@ -29,12 +29,13 @@ var (
 // zones come from, such as "2025c".
 func ZoneDataVersion() string { return strings.TrimSpace(zoneVersion) }
 
+// FirstYear and LastYear bound the local time of all instants.
 const (
-	secondsPerDay = 24 * 60 * 60
-	// FirstYear and LastYear bound the local time of all instants.
 	FirstYear = 1970
 	LastYear  = 2199
 )
+
+const secondsPerDay = 24 * 60 * 60
 
 // zone is a time zone as a table of segments in which the offset is constant. It
 // is immutable.
