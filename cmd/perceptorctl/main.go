@@ -3,7 +3,7 @@
 // are, and what is wrong.
 //
 // Commands about tenants, tokens, tasks and runs call the API; migrate, shard,
-// counters and doctor, and `token create --direct`, go to the servers themselves and need the
+// assign, epochs, counters and doctor, and `token create --direct`, go to the servers themselves and need the
 // configuration of the programs.
 package main
 
@@ -44,6 +44,7 @@ func newCommand() *cobra.Command {
 	f.StringVarP(&c.output, "output", "o", "table", "table or json")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand())
 	return root
 }
 

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+// idler takes items and does nothing with them.
+type idler struct{}
+
+func (idler) Acquire(context.Context, []assign.Item) error { return nil }
+func (idler) Release(context.Context, []assign.Item) error { return nil }
+
+// ctlOver returns a function that runs perceptorctl against one root of ZooKeeper.
+func ctlOver(t *testing.T, addr, root string) func(want int, args ...string) string {
+	return func(want int, args ...string) string {
+		t.Helper()
+		cmd, out := newCommand(), &bytes.Buffer{}
+		cmd.SetOut(out)
+		cmd.SetErr(out)
+		cmd.SetArgs(append(args, "--timeout", "1m", "--zookeeper.servers", addr, "--zookeeper.root", root))
+		if code := cli.Run(t.Context(), cmd); code != want {
+			t.Fatalf("%v ended with %d, want %d: %s", args, code, want, out)
+		}
+		return out.String()
+	}
+}
+
+func TestOperatorsSeeAndChangeTheAssignment(t *testing.T) {
+	addr, root := testenv.NewZooKeeper(t).Addr(), "/test"
+	ctl := ctlOver(t, addr, root)
+	ctl(cli.NotFound, "assign", "items")
+	var items []assign.Item
+	for id := range 6 {
+		items = append(items, assign.Item{ID: id})
+	}
+	registered := make(chan struct{})
+	m, err := assign.NewZooKeeper(assign.Config{
+		Servers: []string{addr}, Root: root, Items: items, Name: "d1", Host: "h1", Address: "10.0.0.1:7073",
+		Settle: 10 * time.Millisecond, Events: assign.Events{Registered: func(int64) { close(registered) }}, HeartbeatEvery: 20 * time.Millisecond, Figures: func() map[string]int64 { return map[string]int64{"rows_claimed": 7} },
+	}, idler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	<-registered
+	holds := func(want string) string {
+		t.Helper()
+		var members []struct{ Name, State, Held string }
+		out := ""
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			out = ctl(0, "assign", "members", "-o", "json")
+			if err := json.Unmarshal([]byte(out), &members); err != nil {
+				t.Fatal(err)
+			}
+			if len(members) == 1 && members[0].Held == want {
+				return out
+			}
+		}
+		t.Fatalf("d1 does not come to hold %q:\n%s", want, out)
+		return ""
+	}
+	if out := holds("0-5"); !strings.Contains(out, `"rows_claimed": 7`) || !strings.Contains(out, `"state": "leader"`) {
+		t.Errorf("members: %s", out)
+	}
+	if out := ctl(0, "assign", "items"); !strings.Contains(out, "0-5    6      d1       d1") {
+		t.Errorf("items: %s", out)
+	}
+	ctl(0, "assign", "pause", "1-2")
+	holds("0,3-5")
+	if out := ctl(0, "assign", "items"); !strings.Contains(out, "paused") {
+		t.Errorf("items with paused ones: %s", out)
+	}
+	ctl(0, "assign", "resume", "1-2")
+	ctl(0, "assign", "pin", "h9", "5")
+	holds("0-4")
+	ctl(0, "assign", "unpin", "5")
+	ctl(0, "assign", "limit", "--max-items", "2", "--hosts", "10.0.0.1")
+	holds("0-1")
+	ctl(0, "assign", "drain", "d1")
+	if out := holds(""); !strings.Contains(out, "barred") {
+		t.Errorf("drained: %s", out)
+	}
+	ctl(0, "assign", "undrain", "d1")
+	if out := ctl(0, "assign", "strategy"); !strings.Contains(out, `"max_items": 2`) || strings.Contains(out, "drained") {
+		t.Errorf("strategy: %s", out)
+	}
+	ctl(0, "assign", "reset")
+	holds("0-5")
+	if out := ctl(0, "assign", "rebalances"); !strings.Contains(out, "d1") || len(strings.Split(out, "\n")) < 6 {
+		t.Errorf("rebalances: %s", out)
+	}
+	if out := ctl(0, "assign", "environments"); !strings.Contains(out, "BASE") {
+		t.Errorf("environments: %s", out)
+	}
+	ctl(cli.Usage, "assign", "pause", "3-1")
+	ctl(cli.Usage, "assign", "limit", "--per-host", "-1")
+}
