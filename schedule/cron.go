@@ -10,7 +10,7 @@ import (
 // MaxExpressionBytes bounds an expression, and with it its lists.
 const MaxExpressionBytes = 256
 
-// Dialect is the language of an expression.
+// Dialect is the language of an expression. The numbers may be stored.
 type Dialect int16
 
 // The dialects; the package comment has their grammar.

@@ -57,15 +57,15 @@ func TestHashedValuesSpreadEvenlyAndApart(t *testing.T) {
 func TestHashStaysWithinItsBounds(t *testing.T) {
 	for i := range 500 {
 		key := fmt.Sprint(i)
-		c, err := Parse(Standard, "H/15 H(22-23) H/10 H H", "UTC", Options{HashKey: key})
+		c, err := Parse(Standard, "H/15,H(50-52)/20 H(22-23) H/10 H H", "UTC", Options{HashKey: key})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var minute, hour, day, month, weekday int
-		if _, err := fmt.Sscanf(c.String(), "%d/15 %d %d/10 %d %d", &minute, &hour, &day, &month, &weekday); err != nil {
+		var minute, last, hour, day, month, weekday int
+		if _, err := fmt.Sscanf(c.String(), "%d/15,%d-52/20 %d %d/10 %d %d", &minute, &last, &hour, &day, &month, &weekday); err != nil {
 			t.Fatalf("%q: %v", c, err)
 		}
-		if minute < 0 || minute > 14 || hour < 22 || hour > 23 || day < 1 || day > 10 || month < 1 || month > 12 || weekday < 0 || weekday > 6 {
+		if minute < 0 || minute > 14 || last < 50 || last > 52 || hour < 22 || hour > 23 || day < 1 || day > 10 || month < 1 || month > 12 || weekday < 0 || weekday > 6 {
 			t.Errorf("key %s: %q", key, c)
 		}
 	}

@@ -142,12 +142,9 @@ func (m *model) names(local time.Time) bool {
 	return m.second[local.Second()] && m.minute[local.Minute()] && m.hour[local.Hour()] && m.day(local)
 }
 
-// instants are those in [from, to), for zones that change on whole steps.
-func (m *model) instants(zone *time.Location, from, to time.Time, step time.Duration) []time.Time {
-	clock := func(t time.Time) time.Time { // what it shows, as if it were UTC
-		_, offset := t.In(zone).Zone()
-		return t.UTC().Add(time.Duration(offset) * time.Second)
-	}
+// instants are those in [from, to), for a clock that changes on whole steps. It
+// shows local times as if they were UTC.
+func (m *model) instants(clock func(time.Time) time.Time, from, to time.Time, step time.Duration) []time.Time {
 	var list []time.Time
 	start := from.Add(-26 * time.Hour)
 	latest := clock(start) // the latest local time that was passed
@@ -228,18 +225,74 @@ func TestInstantsAroundClockChangesAreThoseOfTheModel(t *testing.T) {
 				step, span = time.Second, 3*time.Hour
 			}
 			from, to := at.Add(-span), at.Add(span)
-			want := m.instants(c.Location(), from, to, step)
-			got := upcoming(c, from.Add(-time.Second), len(want)+1)
-			if n := len(got); n > len(want) && !got[n-1].Before(to) {
-				got = got[:n-1]
-			}
+			want := m.instants(clockOf(c.Location()), from, to, step)
 			instants += len(want)
-			if c.Elapsed() != m.elapsed || !slices.EqualFunc(got, want, time.Time.Equal) {
-				t.Fatalf("%s %q in %s from %s (elapsed %v):\n got %v\nwant %v", m.dialect, m.expr, change.zone, from, m.elapsed, got, want)
+			if c.Elapsed() != m.elapsed {
+				t.Fatalf("%s %q: elapsed is %v", m.dialect, m.expr, c.Elapsed())
+			}
+			compare(t, c, want, from, to)
+			for _, start := range []time.Time{at.Add(-time.Second), at.Add(-1), at, at.Add(time.Minute), from.Add(time.Duration(r.Int64N(int64(2 * span))))} {
+				later := want
+				for len(later) > 0 && !later[0].After(start) {
+					later = later[1:]
+				}
+				compare(t, c, later, start.Add(1), to)
 			}
 		}
 	}
 	t.Logf("%d instants agree", instants)
+}
+
+// clockOf is the clock of a zone.
+func clockOf(zone *time.Location) func(time.Time) time.Time {
+	return func(t time.Time) time.Time {
+		_, offset := t.In(zone).Zone()
+		return t.UTC().Add(time.Duration(offset) * time.Second)
+	}
+}
+
+// compare fails if the instants of c in [from, to) are not those of want.
+func compare(t *testing.T, c *Cron, want []time.Time, from, to time.Time) {
+	t.Helper()
+	got := upcoming(c, from.Add(-1), len(want)+1)
+	if n := len(got); n > len(want) && !got[n-1].Before(to) {
+		got = got[:n-1]
+	}
+	if !slices.EqualFunc(got, want, time.Time.Equal) {
+		t.Fatalf("%s %q in %s from %s (elapsed %v):\n got %v\nwant %v", c.Dialect(), c, c.Location(), from, c.Elapsed(), got, want)
+	}
+}
+
+// No zone changes its clock twice within hours, as these do: overlaps in
+// overlaps, gaps that only bring back what was.
+func TestInstantsOfWildClocksAreThoseOfTheModel(t *testing.T) {
+	r := seed(t)
+	begin := instantOf(t, "2026-01-01T00:00:00Z")
+	for range 400 {
+		z := &zone{starts: []int64{startOfYear(FirstYear)}, offsets: []int64{0}}
+		for at := begin; len(z.starts) < 12; {
+			at = at.Add(time.Duration(1+r.IntN(300)) * time.Minute)
+			z.starts, z.offsets = append(z.starts, at.Unix()), append(z.offsets, int64(r.IntN(360)-180)*60)
+		}
+		z.markHigh()
+		clock := func(t time.Time) time.Time {
+			return t.Add(time.Duration(z.offsets[z.segment(t.Unix())]) * time.Second)
+		}
+		m := newModel(r, Quartz)
+		for len(m.second) != 1 || !m.second[0] {
+			m = newModel(r, Quartz)
+		}
+		c := mustParse(t, Quartz, m.expr, "UTC")
+		c.zone, z.location = z, time.UTC
+		to := begin.Add(72 * time.Hour)
+		want := m.instants(clock, begin, to, time.Minute)
+		for from := begin; from.Before(to); from = from.Add(time.Duration(1+r.IntN(600)) * time.Minute) {
+			for len(want) > 0 && want[0].Before(from) {
+				want = want[1:]
+			}
+			compare(t, c, want, from, to)
+		}
+	}
 }
 
 func TestQuartzDaysAreThoseOfTheCalendar(t *testing.T) {

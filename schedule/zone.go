@@ -146,11 +146,16 @@ func newZone(location *time.Location) *zone {
 		}
 		at = next
 	}
+	z.markHigh()
+	return z
+}
+
+// markHigh sets z.high.
+func (z *zone) markHigh() {
 	z.high = make([]int64, len(z.starts))
 	for k := range z.starts {
 		z.high[k] = max(z.endLocal(k), z.highBefore(k))
 	}
-	return z
 }
 
 // startOfYear is the first second of a year, in seconds since 1970.

@@ -63,11 +63,11 @@ func oneExpression(_ *cobra.Command, args []string) error {
 
 // upcoming is the answer in JSON.
 type upcoming struct {
-	Dialect     string          `json:"dialect"`
-	Expression  string          `json:"expression"`
-	TimeZone    string          `json:"timeZone"`
-	ZoneData    string          `json:"zoneData"`
-	ElapsedTime bool            `json:"elapsedTime"`
+	Dialect     string         `json:"dialect"`
+	Expression  string         `json:"expression"`
+	TimeZone    string         `json:"timeZone"`
+	ZoneData    string         `json:"zoneData"`
+	ElapsedTime bool           `json:"elapsedTime"`
 	Instants    []zonedInstant `json:"instants"`
 }
 
