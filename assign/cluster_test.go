@@ -42,7 +42,7 @@ func newCluster(t *testing.T, addr string, items []Item, change func(*Config)) *
 
 type clusterMember struct {
 	*running
-	proxy *proxy
+	proxy *testenv.Proxy
 	zk    *ZooKeeper
 }
 
@@ -64,8 +64,8 @@ func (c *cluster) join(name string) *clusterMember {
 func (c *cluster) joinAs(h *hand, change func(*Config)) *clusterMember {
 	c.t.Helper()
 	cfg := c.config(h.name)
-	p := newProxy(c.t, c.addr)
-	cfg.Servers = []string{p.addr()}
+	p := testenv.NewProxy(c.t, c.addr)
+	cfg.Servers = []string{p.Addr()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -126,7 +126,7 @@ func (c *cluster) nodeOf(m *clusterMember) string {
 // kill ends a member as kill -9 would: its connection breaks, its session
 // stays open, and its worker does nothing any more.
 func (c *cluster) kill(m *clusterMember) {
-	m.proxy.cut()
+	m.proxy.Cut()
 	c.ledger.bury(m.hand.name)
 	m.hand.on(func(ctx context.Context, _ []int) error { <-ctx.Done(); return ctx.Err() }, nil)
 }

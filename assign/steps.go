@@ -24,6 +24,7 @@ func (m *member) ensureStep() step {
 	t := m.tree
 	if t == nil {
 		t = newTree(m.sess, m.cfg)
+		t.ours = m.everOpened
 	}
 	fresh := m.tree == nil
 	return func(ctx context.Context) (func(time.Time), error) {

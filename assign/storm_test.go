@@ -60,8 +60,8 @@ func (s *storm) rage(steps int) {
 		s.ledger.await(s.t, "the next step", func() bool { return time.Since(began) >= pause })
 	}
 	for _, m := range s.members {
-		m.proxy.thaw()
-		m.proxy.heal()
+		m.proxy.Thaw()
+		m.proxy.Heal()
 	}
 	if len(s.members) == 0 {
 		s.birth()
@@ -97,13 +97,13 @@ func (s *storm) step() {
 		m.stop() // what the test's process still has of it
 		delete(s.members, name)
 	case 2:
-		m.proxy.cut()
-		m.proxy.heal()
+		m.proxy.Cut()
+		m.proxy.Heal()
 	case 3:
-		m.proxy.freeze()
+		m.proxy.Freeze()
 	case 4:
 		for _, m := range s.members {
-			m.proxy.thaw()
+			m.proxy.Thaw()
 		}
 	}
 }

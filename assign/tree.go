@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/perceptor/perceptor/internal/plant"
 )
 
 // maxReads bounds how many members' nodes are read at the same time.
@@ -21,6 +23,8 @@ const maxReads = 8
 type tree struct {
 	s   *session
 	acl []zk.ACL
+	// ours: this process has seen that the root is of this package.
+	ours bool
 
 	root, format, envs, env, members, leaving, plan, strategy, idle string // paths
 }
@@ -67,7 +71,8 @@ func (t *tree) ensure(ctx context.Context) error {
 	return t.remove(ctx, t.idle)
 }
 
-// ensureFormat writes the format into an empty root, and checks it in another.
+// ensureFormat writes the format into an empty root, and checks it in another. It
+// puts it back where somebody has deleted it since this process has seen it.
 func (t *tree) ensureFormat(ctx context.Context) error {
 	if err := t.makeAll(ctx, t.root); err != nil {
 		return err
@@ -87,7 +92,7 @@ func (t *tree) ensureFormat(ctx context.Context) error {
 		if slices.Contains(children, "format") {
 			continue // made in between
 		}
-		if len(children) > 0 {
+		if len(children) > 0 && (!t.ours || !slices.Equal(children, []string{"env"})) {
 			return fmt.Errorf("%w: %s has no format node, but %s", ErrFormat, t.root, strings.Join(children[:min(3, len(children))], ", "))
 		}
 		if err := t.make(ctx, t.format, []byte(formatText)); err != nil {
@@ -246,6 +251,9 @@ func (t *tree) writeMember(ctx context.Context, node string, data []byte, versio
 // writePlan replaces the plan of that version; [zk.ErrBadVersion] if there is
 // another one by now.
 func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
+	if plant.Bug("plan-without-version") {
+		version = -1
+	}
 	_, err := tell(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
 	return err
 }

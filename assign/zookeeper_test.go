@@ -164,12 +164,12 @@ func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 	b := c.join("b")
 	c.awaitShares(map[string]int{"a": 3, "b": 3})
 	first := c.nodeOf(a)
-	a.proxy.freeze()
+	a.proxy.Freeze()
 	c.awaitShares(map[string]int{"b": 6})
 	if first == "" || c.nodeOf(a) != "" {
 		t.Fatalf("a is still registered: %q, was %q", c.nodeOf(a), first)
 	}
-	a.proxy.thaw()
+	a.proxy.Thaw()
 	c.ledger.await(t, "both have three", func() bool {
 		return len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
 	})
@@ -251,9 +251,9 @@ func TestARestartWithEmptyDataIsSurvived(t *testing.T) {
 	c.awaitShares(map[string]int{"a": 3, "b": 3})
 	second := testenv.NewZooKeeper(t)
 	for _, m := range []*clusterMember{a, b} {
-		m.proxy.cut()
-		m.proxy.redirect(second.Addr())
-		m.proxy.heal()
+		m.proxy.Cut()
+		m.proxy.Redirect(second.Addr())
+		m.proxy.Heal()
 	}
 	c.ledger.await(t, "both have three again", func() bool {
 		sa, sb := a.Snapshot(), b.Snapshot()
@@ -482,6 +482,30 @@ func TestANodeOfASessionThatWasGivenUpIsReplaced(t *testing.T) {
 	}
 }
 
+func TestAMemberThatKnowsTheRootPutsItsFormatBackAndAStrangerDoesNot(t *testing.T) {
+	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
+	m := c.byHand("a")
+	if err := c.admin.Delete(c.root+"/format", -1); err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := NewZooKeeper(c.config("b"), c.ledger.hand("b", c.items))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Run(t.Context()); !errors.Is(err, ErrFormat) {
+		t.Errorf("a stranger: %v", err)
+	}
+	old := m.sess
+	m.dropSession()
+	old.close()
+	c.take(m, m.openStep())
+	t.Cleanup(m.sess.close)
+	c.ledger.await(t, "the format is back", func() bool { return c.try(m, m.ensureStep()) == nil })
+	if data, _, err := c.admin.Get(c.root + "/format"); err != nil || string(data) != formatText {
+		t.Errorf("format %q, %v", data, err)
+	}
+}
+
 func TestTwoMembersMayHaveTheSameName(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), nil)
 	same := func(cfg *Config) { cfg.Name = "twin" }
@@ -585,8 +609,8 @@ func TestNodesAreMadeForTheDigestUserAlone(t *testing.T) {
 	if _, _, err := c.admin.Get(c.path("plan")); !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("a stranger reads the plan: %v", err)
 	}
-	a.proxy.cut()
-	a.proxy.heal()
+	a.proxy.Cut()
+	a.proxy.Heal()
 	stranger := c.joinAs(c.ledger.hand("b", c.items), func(cfg *Config) { cfg.Password = "wrong" })
 	c.ledger.await(t, "the stranger is refused", func() bool { return stranger.Snapshot().Counts.FailedSteps >= 3 })
 	if s := stranger.Snapshot(); s.Registered || len(s.Owned()) != 0 || !strings.Contains(s.Fault, "not authenticated") {

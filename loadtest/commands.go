@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/scenario"
@@ -24,7 +25,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
-		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(),
+		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), assign.Command(),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
@@ -39,6 +40,12 @@ func command() *cobra.Command {
 		Use: frame.ListenerName(), Short: "A listener process; others start it", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return workload.ServeListener(cmd.Context(), os.Stdin, os.Stdout)
+		},
+	})
+	root.AddCommand(&cobra.Command{
+		Use: assign.MemberName, Short: "A member process; assign starts it", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return assign.ServeMember(cmd.Context(), os.Stdin, os.Stderr)
 		},
 	})
 	return root

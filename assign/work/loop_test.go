@@ -370,7 +370,7 @@ func TestWindowsAddNoGoroutines(t *testing.T) {
 		pass(90 * time.Second)
 		before := runtime.NumGoroutine()
 		pass(100 * time.Minute)
-		if after := runtime.NumGoroutine(); after != before {
+		if after := runtime.NumGoroutine(); after > before+2 { // those of the runtime come and go
 			t.Errorf("%d goroutines, were %d", after, before)
 		}
 		for _, s := range d.selects {

@@ -31,6 +31,9 @@ var known = []struct{ bug, pkg, tests string }{
 	{"outbox-before-bump", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
 	{"taken-off-before-publish", "./dispatch", "TestShardTakenAnew|TestNothingCommitted"},
 	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
+	{"plan-without-version", "./loadtest/assign", "TestAStorm"},
+	{"work-without-epoch", "./loadtest/assign", "TestAStorm"},
+	{"work-without-lock", "./loadtest/assign", "TestAStorm"},
 }
 
 // TestEveryPlantedBugIsFound builds the tests with each bug in turn and demands

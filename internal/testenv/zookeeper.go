@@ -54,25 +54,10 @@ func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*Z
 	for _, opt := range opts {
 		opt(&o)
 	}
-	java, err := findJava(ctx)
+	s, config, err := newZooKeeper(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	lib, err := library(ctx, "zookeeper", zookeeperList)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(dir, "zoo.cfg")
-	s := &ZooKeeperServer{javaServer{dir: dir}}
-	s.program = func() *exec.Cmd {
-		return exec.Command(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*"),
-			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
-	}
-	s.answers = func(context.Context) error { return serves(s.addr) }
 	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
 		return os.WriteFile(config, zookeeperConfig(dir, port, o.tick), 0o600)
 	})
@@ -80,6 +65,30 @@ func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*Z
 		return nil, err
 	}
 	return s, nil
+}
+
+// newZooKeeper makes a server with its data in dir that has no address yet and reads the file named config.
+func newZooKeeper(ctx context.Context, dir string) (s *ZooKeeperServer, config string, err error) {
+	java, err := findJava(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	lib, err := library(ctx, "zookeeper", zookeeperList)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, "", err
+	}
+	config = filepath.Join(dir, "zoo.cfg")
+	s = &ZooKeeperServer{javaServer{dir: dir}}
+	s.program = func() *exec.Cmd {
+		return exec.Command(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*"),
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
+	}
+	s.answers = func(context.Context) error { return serves(s.addr) }
+	return s, config, nil
 }
 
 func zookeeperConfig(dir string, port int, tick time.Duration) []byte {

@@ -1,0 +1,139 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+)
+
+// ZooKeeperEnsemble is several ZooKeeper servers that elect a leader. Each may be killed, paused and
+// restarted by itself; while most of them run, they serve.
+type ZooKeeperEnsemble struct{ Servers []*ZooKeeperServer }
+
+// NewZooKeeperEnsemble starts an ensemble for one test.
+func NewZooKeeperEnsemble(tb testing.TB, servers int, opts ...ZooKeeperOption) *ZooKeeperEnsemble {
+	tb.Helper()
+	return private(tb, func(ctx context.Context, dir string) (*ZooKeeperEnsemble, error) {
+		return StartZooKeeperEnsemble(ctx, dir, servers, opts...)
+	})
+}
+
+// StartZooKeeperEnsemble starts an ensemble with its data in dir and returns when all servers serve. Its
+// ports may be taken between their choice and their use: it tries some times.
+func StartZooKeeperEnsemble(ctx context.Context, dir string, servers int, opts ...ZooKeeperOption) (e *ZooKeeperEnsemble, err error) {
+	for try := range bindTries {
+		if e, err = startEnsemble(ctx, filepath.Join(dir, strconv.Itoa(try)), servers, opts); err == nil || !strings.Contains(err.Error(), "Address already in use") {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start an ensemble of ZooKeepers: %w", err)
+	}
+	return e, nil
+}
+
+func startEnsemble(ctx context.Context, dir string, servers int, opts []ZooKeeperOption) (*ZooKeeperEnsemble, error) {
+	e := &ZooKeeperEnsemble{}
+	var peers strings.Builder
+	ports := make([]int, servers)
+	for i := range servers {
+		var own [3]int // for clients, for followers, for elections
+		for j := range own {
+			port, err := subprocess.FreePort()
+			if err != nil {
+				return nil, err
+			}
+			own[j] = port
+		}
+		ports[i] = own[0]
+		fmt.Fprintf(&peers, "server.%d=127.0.0.1:%d:%d\n", i+1, own[1], own[2])
+	}
+	peers.WriteString("initLimit=20\nsyncLimit=10\n")
+	for i, port := range ports {
+		s, err := prepareMember(ctx, filepath.Join(dir, strconv.Itoa(i+1)), i+1, port, peers.String(), opts)
+		if err != nil {
+			return nil, err
+		}
+		e.Servers = append(e.Servers, s)
+	}
+	if err := e.each(func(s *ZooKeeperServer) error { return s.launch(ctx) }); err != nil {
+		return nil, errors.Join(err, e.Stop(ctx))
+	}
+	return e, nil
+}
+
+// prepareMember writes a server's files and does not start it.
+func prepareMember(ctx context.Context, dir string, id, port int, peers string, opts []ZooKeeperOption) (*ZooKeeperServer, error) {
+	o := zookeeperOptions{tick: defaultTick}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s, config, err := newZooKeeper(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "data", "myid"), []byte(strconv.Itoa(id)), 0o600); err != nil {
+		return nil, err
+	}
+	s.addr = fmt.Sprintf("127.0.0.1:%d", port)
+	return s, os.WriteFile(config, append(zookeeperConfig(dir, port, o.tick), peers...), 0o600)
+}
+
+// Addrs are host:port of all servers.
+func (e *ZooKeeperEnsemble) Addrs() []string {
+	addrs := make([]string, len(e.Servers))
+	for i, s := range e.Servers {
+		addrs[i] = s.Addr()
+	}
+	return addrs
+}
+
+// Kill ends all servers with SIGKILL.
+func (e *ZooKeeperEnsemble) Kill() error { return e.each((*ZooKeeperServer).Kill) }
+
+// Stop ends all servers. Nobody needs their data: they are killed.
+func (e *ZooKeeperEnsemble) Stop(context.Context) error {
+	return e.each(func(s *ZooKeeperServer) error {
+		if s.PID() == 0 {
+			return nil // was never started
+		}
+		return s.Kill()
+	})
+}
+
+// Restart starts all servers that do not run, at once, and resumes those that are paused.
+func (e *ZooKeeperEnsemble) Restart(ctx context.Context) error {
+	return e.each(func(s *ZooKeeperServer) error {
+		if s.running() {
+			return s.Resume()
+		}
+		return s.launch(ctx)
+	})
+}
+
+func (s *javaServer) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process != nil && s.process.Running()
+}
+
+func (e *ZooKeeperEnsemble) each(f func(*ZooKeeperServer) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(e.Servers))
+	for i, s := range e.Servers {
+		wg.Go(func() { errs[i] = f(s) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,314 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	core "github.com/perceptor/perceptor/assign"
+)
+
+// Measurements are what one run has measured; times in milliseconds.
+type Measurements struct {
+	// Takeovers are from kill -9 of a member until the last of its items was
+	// acquired by another, by Postgres's clock; Handovers the same from SIGTERM.
+	Takeovers []float64 `json:"takeovers_ms"`
+	Handovers []float64 `json:"handovers_ms"`
+	// Settles are from the start of all members at once until every item has its
+	// owner, loads differing by at most one.
+	Settles []float64 `json:"settles_ms"`
+	// Joins are the items that one more member has moved.
+	Joins []int `json:"joins_moved"`
+	// OutageIdle is how long any item was idle during an outage of all of
+	// ZooKeeper, OutageMoved how many items moved because of it.
+	OutageIdle  float64 `json:"outage_idle_ms"`
+	OutageMoved int     `json:"outage_moved"`
+}
+
+// Plan says what to measure.
+type Plan struct {
+	// Rounds is how often members are killed, and stopped.
+	Rounds int
+	// SettleItems are shared by SettleMembers in the measurement of settling.
+	SettleItems, SettleMembers, SettleRounds int
+	// Outage is how long all of ZooKeeper is away.
+	Outage time.Duration
+}
+
+// DefaultPlan is that of the command.
+func DefaultPlan() Plan {
+	return Plan{Rounds: 5, SettleItems: 512, SettleMembers: 20, SettleRounds: 5, Outage: 10 * time.Second}
+}
+
+// Measure measures in a world of its own.
+func Measure(ctx context.Context, o Options, p Plan) (m *Measurements, violations []string, err error) {
+	w, err := newWorld(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	m = &Measurements{}
+	check := newChecker(w, p.Outage+8*o.Session+30*time.Second)
+	looking, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- check.run(looking) }()
+	err = errors.Join(w.measureMoves(ctx, p, m), w.measureOutage(ctx, p, m))
+	stop()
+	err = errors.Join(err, <-done)
+	if err == nil {
+		err = w.measureSettling(ctx, p, m)
+	}
+	return m, check.violations(), errors.Join(err, w.close())
+}
+
+// rest waits until all is well.
+func (w *world) rest(ctx context.Context) error {
+	_, err := await(ctx, 2*time.Minute, func() error { return w.settled(ctx) })
+	return err
+}
+
+func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error {
+	for len(w.members) < 3 {
+		if _, err := w.birth(); err != nil {
+			return err
+		}
+	}
+	if err := w.rest(ctx); err != nil {
+		return err
+	}
+	for round := range 2 * p.Rounds {
+		victim, into, signal := w.members[round%3], &m.Takeovers, syscall.SIGKILL
+		if round%2 == 1 {
+			into, signal = &m.Handovers, syscall.SIGTERM
+		}
+		took, err := w.leave(ctx, victim, signal)
+		if err != nil {
+			return err
+		}
+		*into = append(*into, took)
+		w.o.Progress("%v: all items taken after %.0f ms", signal, took)
+		if _, err := w.birth(); err != nil {
+			return err
+		}
+		if err := w.rest(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave ends a member and answers when the last of its items was acquired.
+func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms float64, err error) {
+	owners, err := w.owners(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var items []int
+	for item, name := range owners {
+		if name == m.name {
+			items = append(items, item)
+		}
+	}
+	began := time.Now() // the same clock as that of Postgres: one machine
+	if err := m.process.Signal(signal); err != nil {
+		return 0, err
+	}
+	if err := w.rest1(ctx, m); err != nil {
+		return 0, err
+	}
+	var last time.Time
+	err = w.db.QueryRow(ctx, "SELECT max(acquired_at) FROM item_owner WHERE item = ANY ($1) AND acquired_at > $2", items, began).Scan(&last)
+	if err != nil {
+		return 0, fmt.Errorf("when %d items were acquired: %w", len(items), err)
+	}
+	return float64(last.Sub(began).Microseconds()) / 1000, nil
+}
+
+// rest1 waits until all is well without one member.
+func (w *world) rest1(ctx context.Context, m *member) error {
+	select {
+	case <-m.process.Done():
+	case <-time.After(time.Minute):
+		return fmt.Errorf("member %s does not end", m.name)
+	}
+	w.bury(m)
+	return w.rest(ctx)
+}
+
+// measureOutage takes all of ZooKeeper away while members work.
+func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) error {
+	if p.Outage == 0 {
+		return nil
+	}
+	before, err := w.overview(ctx)
+	if err != nil {
+		return err
+	}
+	w.o.Progress("all of ZooKeeper is away for %v", p.Outage)
+	if err := w.ensemble.Kill(); err != nil {
+		return err
+	}
+	for until := time.Now().Add(p.Outage); time.Now().Before(until) && ctx.Err() == nil; {
+		var seconds float64
+		err := w.db.QueryRow(ctx, "SELECT max(extract(epoch FROM clock_timestamp() - worked_at))::float8 FROM item_work").Scan(&seconds)
+		if err != nil {
+			return err
+		}
+		m.OutageIdle = max(m.OutageIdle, seconds*1000)
+		sleep(ctx, 50*time.Millisecond)
+	}
+	if err := w.ensemble.Restart(ctx); err != nil {
+		return err
+	}
+	if err := w.rest(ctx); err != nil {
+		return err
+	}
+	after, err := w.overview(ctx)
+	if err != nil {
+		return err
+	}
+	m.OutageMoved = len(differing(before, after))
+	return nil
+}
+
+// differing are the items whose requested owner has changed.
+func differing(a, b core.Overview) (ids []int) {
+	owners := map[int]string{}
+	for _, it := range a.Items {
+		owners[it.ID] = it.Requested
+	}
+	for _, it := range b.Items {
+		if owners[it.ID] != it.Requested {
+			ids = append(ids, it.ID)
+		}
+	}
+	return ids
+}
+
+// measureSettling starts many members in this process at once, and one more.
+func (w *world) measureSettling(ctx context.Context, p Plan, m *Measurements) error {
+	for round := range p.SettleRounds {
+		s := newCrowd(w, p, fmt.Sprintf("%s-settle-%d", root, round))
+		took, err := s.settle(ctx, p.SettleMembers)
+		if err == nil {
+			m.Settles = append(m.Settles, took)
+			w.o.Progress("%d items over %d members: settled after %.0f ms", p.SettleItems, p.SettleMembers, took)
+			before := s.owners()
+			if _, err = s.settle(ctx, 1); err == nil {
+				m.Joins = append(m.Joins, movedBetween(before, s.owners()))
+			}
+		}
+		if err := errors.Join(err, s.stop()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func movedBetween(before, after []string) (n int) {
+	for i := range before {
+		if before[i] != after[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// A crowd are members of one process that do nothing with their items.
+type crowd struct {
+	config  core.Config
+	members []core.Assigner
+	cancel  []context.CancelFunc
+	running sync.WaitGroup
+	mu      sync.Mutex
+	errs    []error
+	change  chan struct{}
+}
+
+func newCrowd(w *world, p Plan, root string) *crowd {
+	c := &crowd{change: make(chan struct{}, 1)}
+	c.config = core.Config{
+		Servers: w.ensemble.Addrs(), Root: root, Items: itemsOf(p.SettleItems, 16), Fenced: true,
+		Log: slog.New(slog.DiscardHandler),
+		Events: core.Events{Acquired: func([]int, []int, time.Duration) {
+			select {
+			case c.change <- struct{}{}:
+			default:
+			}
+		}},
+	}
+	return c
+}
+
+// idle is a worker that does nothing.
+type idle struct{}
+
+func (idle) Acquire(context.Context, []core.Item) error { return nil }
+func (idle) Release(context.Context, []core.Item) error { return nil }
+
+// settle starts n more members and answers how long it took until all items had
+// their owners.
+func (c *crowd) settle(ctx context.Context, n int) (ms float64, err error) {
+	began := time.Now()
+	for range n {
+		z, err := core.NewZooKeeper(c.config, idle{})
+		if err != nil {
+			return 0, err
+		}
+		run, cancel := context.WithCancel(ctx)
+		c.members, c.cancel = append(c.members, z), append(c.cancel, cancel)
+		c.running.Go(func() {
+			if err := z.Run(run); err != nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.errs = append(c.errs, err)
+			}
+		})
+	}
+	limit := time.After(2 * time.Minute)
+	for !c.settled() {
+		select {
+		case <-c.change:
+		case <-time.After(5 * time.Millisecond):
+		case <-limit:
+			return 0, errors.New("the members do not settle")
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return float64(time.Since(began).Microseconds()) / 1000, nil
+}
+
+func (c *crowd) settled() bool {
+	total, least, most := 0, len(c.config.Items), 0
+	for _, m := range c.members {
+		n := len(m.Snapshot().Owned())
+		total, least, most = total+n, min(least, n), max(most, n)
+	}
+	return total == len(c.config.Items) && most-least <= 1
+}
+
+// owners are the members that own the items, by item.
+func (c *crowd) owners() []string {
+	owners := make([]string, len(c.config.Items))
+	for _, m := range c.members {
+		s := m.Snapshot()
+		for _, id := range s.Owned() {
+			owners[id] = s.Self
+		}
+	}
+	return owners
+}
+
+// stop ends all members: the youngest first, so that none has to lead.
+func (c *crowd) stop() error {
+	for _, cancel := range slices.Backward(c.cancel) {
+		cancel()
+	}
+	c.running.Wait()
+	return errors.Join(c.errs...)
+}

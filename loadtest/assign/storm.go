@@ -1,0 +1,429 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	core "github.com/perceptor/perceptor/assign"
+)
+
+// StormReport is what a storm has found.
+type StormReport struct {
+	Seed       uint64         `json:"seed"`
+	Steps      map[string]int `json:"steps"`
+	Calms      int            `json:"calms"`
+	Looks      int            `json:"looks"`
+	Violations []string       `json:"violations"`
+	// SettledMS is the longest time from the end of disturbances until all was
+	// well, IdleMS the longest that an item was idle, Moved the most items that
+	// one more member has moved.
+	SettledMS int64 `json:"settled_ms"`
+	IdleMS    int64 `json:"idle_ms"`
+	Moved     int   `json:"moved_on_join"`
+}
+
+// A storm lets members join, stop, die, be suspended and cut off, servers die and
+// come back, and nodes be garbled, at random.
+type storm struct {
+	*world
+	rand    *rand.Rand
+	check   *checker
+	report  *StormReport
+	servers []int // that are down
+}
+
+// Storm disturbs members for a while, lets them come to rest now and then, and
+// answers what the checker has found. Its error is about the world, not about
+// violations.
+func Storm(ctx context.Context, o Options, length time.Duration) (*StormReport, error) {
+	w, err := newWorld(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &storm{world: w, rand: rand.New(rand.NewPCG(o.Seed, 0)), report: &StormReport{Seed: o.Seed, Steps: map[string]int{}}}
+	s.check = newChecker(w, s.maxIdle())
+	looking, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- s.check.run(looking) }()
+	err = s.rage(ctx, length)
+	stop()
+	err = errors.Join(err, <-done)
+	s.report.Violations = s.check.violations()
+	s.report.Looks, s.report.IdleMS = s.check.looks, s.check.idlest.Milliseconds()
+	return s.report, errors.Join(err, w.close())
+}
+
+// maxIdle holds the longest suspension, the end of a session, and a second
+// disturbance of the same kind right after it.
+func (s *storm) maxIdle() time.Duration { return 15*s.o.Session + s.calmBound() }
+
+// calmBound is how long it may take until all is well once nobody disturbs.
+func (s *storm) calmBound() time.Duration { return 4*s.o.Session + 30*time.Second }
+
+func (s *storm) rage(ctx context.Context, length time.Duration) error {
+	ends := time.Now().Add(length)
+	for range 3 {
+		if _, err := s.birth(); err != nil {
+			return err
+		}
+	}
+	if err := s.calm(ctx); err != nil {
+		return err
+	}
+	for time.Now().Before(ends) && ctx.Err() == nil && len(s.check.violations()) == 0 {
+		s.report.Steps["coup"]++
+		if err := s.coup(ctx); err != nil { // it needs a calm to begin in
+			return err
+		}
+		for range 8 + s.rand.IntN(8) {
+			if err := s.step(ctx); err != nil {
+				return err
+			}
+			s.pass(ctx, time.Duration(s.rand.IntN(500))*time.Millisecond)
+		}
+		if err := s.calm(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// pass lets time go by, and members wake up.
+func (s *storm) pass(ctx context.Context, d time.Duration) {
+	for until := time.Now().Add(d); time.Now().Before(until) && ctx.Err() == nil; {
+		if err := s.wakeUp(false); err != nil {
+			s.o.Progress("%v", err)
+		}
+		sleep(ctx, 20*time.Millisecond)
+	}
+}
+
+// An action is one disturbance, and how often it comes.
+type action struct {
+	name   string
+	weight int
+	do     func(s *storm, ctx context.Context, m *member) error
+}
+
+var actions = []action{
+	{"join", 5, (*storm).join},
+	{"stop", 2, (*storm).stop},
+	{"kill", 2, (*storm).kill},
+	{"suspend", 4, (*storm).suspendOne},
+	{"cut", 3, (*storm).cut},
+	{"freeze", 3, (*storm).freeze},
+	{"heal", 5, (*storm).heal},
+	{"garble", 2, (*storm).garble},
+	{"delete", 2, (*storm).deleteNode},
+	{"strategy", 2, (*storm).restrict},
+	{"server", 2, (*storm).hurtServer},
+	{"outage", 1, (*storm).outage},
+}
+
+// step does one random thing.
+func (s *storm) step(ctx context.Context) error {
+	if len(s.members) == 0 {
+		return s.join(ctx, nil)
+	}
+	total := 0
+	for _, a := range actions {
+		total += a.weight
+	}
+	n := s.rand.IntN(total)
+	i := slices.IndexFunc(actions, func(a action) bool { n -= a.weight; return n < 0 })
+	m := s.members[s.rand.IntN(len(s.members))]
+	s.report.Steps[actions[i].name]++
+	s.o.Progress("%s (%s of %d)", actions[i].name, m.name, len(s.members))
+	if err := actions[i].do(s, ctx, m); err != nil {
+		return fmt.Errorf("%s: %w", actions[i].name, err)
+	}
+	return nil
+}
+
+func (s *storm) join(context.Context, *member) error {
+	if len(s.members) >= s.o.MaxMembers {
+		return nil
+	}
+	_, err := s.birth()
+	return err
+}
+
+func (s *storm) stop(ctx context.Context, m *member) error {
+	if !m.resume.IsZero() {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	_ = m.process.Stop(limit, syscall.SIGTERM) // one that is cut off may need to be killed
+	s.bury(m)
+	return nil
+}
+
+func (s *storm) kill(_ context.Context, m *member) error {
+	err := m.process.Kill()
+	s.bury(m)
+	return err
+}
+
+// suspendOne stops a process for half a session, one and a half, or five.
+func (s *storm) suspendOne(_ context.Context, m *member) error {
+	if !m.resume.IsZero() {
+		return nil
+	}
+	halves := []time.Duration{1, 3, 3, 10}
+	return s.suspend(m, s.o.Session*halves[s.rand.IntN(len(halves))]/2)
+}
+
+func (s *storm) cut(_ context.Context, m *member) error {
+	m.proxy.Cut()
+	if s.rand.IntN(2) == 0 {
+		m.proxy.Heal()
+	}
+	return nil
+}
+
+func (s *storm) freeze(_ context.Context, m *member) error {
+	m.proxy.Freeze()
+	return nil
+}
+
+func (s *storm) heal(ctx context.Context, _ *member) error {
+	for _, m := range s.members {
+		m.proxy.Thaw()
+		m.proxy.Heal()
+	}
+	return s.mendServers(ctx)
+}
+
+// mendServers starts what was killed.
+func (s *storm) mendServers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return s.ensemble.Restart(ctx)
+}
+
+// tree does something with nodes by hand; that ZooKeeper is away does not matter.
+func (s *storm) tree(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+	}
+	return nil
+}
+
+func (s *storm) env(parts ...string) string {
+	return path.Join(append([]string{root, "env", "BASE"}, parts...)...)
+}
+
+func (s *storm) garble(context.Context, *member) error {
+	what, n := s.rand.IntN(3), s.rand.IntN(1000)
+	return s.tree(func() error {
+		p := s.env([]string{"plan", "strategy", "members"}[what])
+		if what == 2 {
+			names, _, err := s.hands.Children(p)
+			if err != nil || len(names) == 0 {
+				return err
+			}
+			slices.Sort(names)
+			p = path.Join(p, names[n%len(names)])
+		}
+		_, err := s.hands.Set(p, []byte("garbage"), -1)
+		return err
+	})
+}
+
+// deleteNode removes a member's node, the goodbyes, or the format.
+func (s *storm) deleteNode(context.Context, *member) error {
+	what, n := s.rand.IntN(3), s.rand.IntN(1000)
+	return s.tree(func() error {
+		p := []string{s.env("leaving"), root + "/format", s.env("members")}[what]
+		if what == 2 {
+			names, _, err := s.hands.Children(p)
+			if err != nil || len(names) == 0 {
+				return err
+			}
+			slices.Sort(names)
+			p = path.Join(p, names[n%len(names)])
+		}
+		return s.hands.Delete(p, -1)
+	})
+}
+
+// restrict has an operator change the strategy, for as long as the storm lasts.
+func (s *storm) restrict(ctx context.Context, m *member) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	what, item := s.rand.IntN(4), s.rand.IntN(s.o.Items)
+	_, _ = s.admin.Edit(ctx, func(st *core.Strategy) error { // ZooKeeper may be away, or the strategy garbled
+		switch what {
+		case 0:
+			st.Drain(m.name)
+		case 1:
+			st.Drained, st.Pins = nil, nil
+		case 2:
+			st.Pin(m.name, item)
+		case 3:
+			st.MaxItems = s.o.Items - 1 - item/2
+		}
+		return nil
+	})
+	return nil
+}
+
+// hurtServer kills or suspends one server of an ensemble that is whole.
+func (s *storm) hurtServer(ctx context.Context, _ *member) error {
+	if err := s.mendServers(ctx); err != nil {
+		return err
+	}
+	server := s.ensemble.Servers[s.rand.IntN(len(s.ensemble.Servers))]
+	if s.rand.IntN(2) == 0 {
+		return server.Pause()
+	}
+	return server.Kill()
+}
+
+// outage takes all servers away for up to two sessions.
+func (s *storm) outage(ctx context.Context, _ *member) error {
+	if err := s.ensemble.Kill(); err != nil {
+		return err
+	}
+	s.pass(ctx, time.Duration(s.rand.Int64N(int64(2*s.o.Session))))
+	return s.mendServers(ctx)
+}
+
+// coup holds a leader back that is about to write a plan, removes its node, waits
+// for the next leader's plan, and lets the late one go.
+func (s *storm) coup(ctx context.Context) error {
+	o, err := s.overview(ctx)
+	leader := s.named(o, o.Leader)
+	if err != nil || leader == nil || len(s.members) < 2 {
+		return nil
+	}
+	young, err := s.birth()
+	if err != nil {
+		return err
+	}
+	_, _ = await(ctx, 10*time.Second, func() error { return s.listed(ctx, young.name) })
+	s.pass(ctx, s.o.Settle/3) // the leader has read it, and settles
+	leader.proxy.Freeze()
+	s.pass(ctx, s.o.Settle)
+	s.o.Progress("coup: %s is held back with its plan", leader.name)
+	_ = s.tree(func() error { return s.hands.Delete(s.node(o.Leader), -1) })
+	before := o.Generation
+	_, _ = await(ctx, s.o.Session/2, func() error {
+		if now, err := s.overview(ctx); err != nil || now.Generation == before {
+			return errors.New("no new plan")
+		}
+		return nil
+	})
+	s.pass(ctx, 100*time.Millisecond) // the checker has seen it
+	leader.proxy.Thaw()
+	return nil
+}
+
+// named is the living member of that id.
+func (s *storm) named(o core.Overview, id string) *member {
+	for _, m := range o.Members {
+		i := slices.IndexFunc(s.members, func(own *member) bool { return own.name == m.Info.Name })
+		if m.ID == id && i >= 0 {
+			return s.members[i]
+		}
+	}
+	return nil
+}
+
+func (s *storm) listed(ctx context.Context, name string) error {
+	o, err := s.overview(ctx)
+	if err == nil && !slices.ContainsFunc(o.Members, func(m core.MemberState) bool { return m.Info.Name == name }) {
+		err = errors.New("not listed")
+	}
+	return err
+}
+
+// node is the path of a member's node.
+func (s *storm) node(id string) string {
+	names, _, err := s.hands.Children(s.env("members"))
+	if err != nil {
+		return s.env("members", "unknown")
+	}
+	i := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, "m-"+id+"-") })
+	return s.env("members", names[max(i, 0)])
+}
+
+// calm ends all disturbances and demands that all is well within the bound, and
+// that one more member moves no more than its share.
+func (s *storm) calm(ctx context.Context) error {
+	if len(s.members) == 0 {
+		if _, err := s.birth(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.heal(ctx, nil), s.wakeUp(true), s.unrestrict(ctx), s.died()); err != nil {
+		return err
+	}
+	took, err := await(ctx, s.calmBound(), func() error { return s.settled(ctx) })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		s.check.violate("calm", "not all is well %v after the last disturbance: %v", took.Round(time.Millisecond), err)
+		return nil
+	}
+	s.report.Calms++
+	s.report.SettledMS = max(s.report.SettledMS, took.Milliseconds())
+	s.o.Progress("all is well after %v", took.Round(time.Millisecond))
+	return s.oneMore(ctx)
+}
+
+// unrestrict resets the strategy, which may be garbled.
+func (s *storm) unrestrict(ctx context.Context) error {
+	_, err := await(ctx, time.Minute, func() error {
+		err := s.admin.Reset(ctx)
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil // nobody has been there
+		}
+		return err
+	})
+	return err
+}
+
+// oneMore lets a member join and counts what that moves.
+func (s *storm) oneMore(ctx context.Context) error {
+	before, err := s.overview(ctx)
+	if err != nil || len(s.members) >= s.o.MaxMembers {
+		return nil
+	}
+	if _, err := s.birth(); err != nil {
+		return err
+	}
+	if _, err := await(ctx, s.calmBound(), func() error { return s.settled(ctx) }); err != nil {
+		s.check.violate("join", "a member that joined in a calm did not get its share: %v", err)
+		return nil
+	}
+	after, err := s.overview(ctx)
+	if err != nil {
+		return nil
+	}
+	moved := 0
+	for _, r := range after.Recent {
+		if r.Generation > before.Generation {
+			moved += r.Moved
+		}
+	}
+	share := (s.o.Items + len(s.members) - 1) / len(s.members)
+	if s.report.Moved = max(s.report.Moved, moved); moved > share {
+		s.check.violate("moved", "a member that joined moved %d items, allowed are %d", moved, share)
+	}
+	return nil
+}

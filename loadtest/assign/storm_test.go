@@ -1,0 +1,78 @@
+package assign
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == MemberName {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := ServeMember(ctx, os.Stdin, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// options has a seed of its own, or that of ASSIGN_STORM_SEED.
+func options(t *testing.T) Options {
+	t.Helper()
+	o := DefaultOptions()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Member, o.Seed = []string{path, MemberName}, rand.Uint64()
+	if text := os.Getenv("ASSIGN_STORM_SEED"); text != "" {
+		if o.Seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Progress = func(format string, args ...any) {
+		t.Logf("%s  %s", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
+	}
+	t.Logf("ASSIGN_STORM_SEED=%d", o.Seed)
+	return o
+}
+
+// length is a minute, or ASSIGN_STORM.
+func length(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("ASSIGN_STORM")
+	if text == "" {
+		return time.Minute
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestAStormBreaksNothing lets processes share items over an ensemble while
+// members, servers, connections and nodes are hurt at random, for a minute or for
+// ASSIGN_STORM=10m.
+func TestAStormBreaksNothing(t *testing.T) {
+	report, err := Storm(t.Context(), options(t), length(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	t.Logf("%+v", report)
+	if len(report.Violations) == 0 && (report.Calms == 0 || report.Looks < 10) {
+		t.Errorf("too little was looked at: %+v", report)
+	}
+}
