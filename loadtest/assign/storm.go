@@ -35,10 +35,9 @@ type StormReport struct {
 // come back, and nodes be garbled, at random.
 type storm struct {
 	*world
-	rand    *rand.Rand
-	check   *checker
-	report  *StormReport
-	servers []int // that are down
+	rand   *rand.Rand
+	check  *checker
+	report *StormReport
 }
 
 // Storm disturbs members for a while, lets them come to rest now and then, and
@@ -213,8 +212,13 @@ func (s *storm) mendServers(ctx context.Context) error {
 
 // tree does something with nodes by hand; that ZooKeeper is away does not matter.
 func (s *storm) tree(f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
+	done := make(chan struct{})
+	s.byHand.Go(func() {
+		defer close(done)
+		if err := f(); err != nil {
+			s.o.Progress("by hand: %v", err)
+		}
+	})
 	select {
 	case <-done:
 	case <-time.After(2 * time.Second):

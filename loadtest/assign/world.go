@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -60,6 +61,7 @@ type world struct {
 	db       *pgxpool.Pool
 	ensemble *testenv.ZooKeeperEnsemble
 	hands    *zk.Conn // that change nodes
+	byHand   sync.WaitGroup
 	admin    *core.Admin
 	members  []*member // alive, by age
 	born     int
@@ -125,6 +127,7 @@ func (w *world) close() error {
 	if w.hands != nil {
 		w.hands.Close()
 	}
+	w.byHand.Wait()
 	if w.db != nil {
 		w.db.Close()
 	}

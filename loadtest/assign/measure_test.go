@@ -1,0 +1,29 @@
+package assign
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTakeOverHandOverSettlingAndAnOutageAreMeasured(t *testing.T) {
+	p := Plan{Rounds: 1, SettleItems: 64, SettleMembers: 5, SettleRounds: 1, Outage: 3 * time.Second}
+	m, violations, err := Measure(t.Context(), options(t), p)
+	if err != nil || len(violations) > 0 {
+		t.Fatalf("%v, violations %v", err, violations)
+	}
+	t.Logf("%+v", m)
+	if len(m.Takeovers) != 1 || m.Takeovers[0] <= 0 || len(m.Handovers) != 1 || m.Handovers[0] <= 0 || len(m.Settles) != 1 || m.Settles[0] <= 0 {
+		t.Errorf("not everything was measured: %+v", m)
+	}
+	if m.Joins[0] > 11 { // 64 items over 6 members
+		t.Errorf("one more member moved %d items", m.Joins[0])
+	}
+	if m.OutageMoved != 0 {
+		t.Errorf("an outage of ZooKeeper moved %d items", m.OutageMoved)
+	}
+	r := &Report{Measured: m}
+	r.sum(p)
+	if r.AllowedOnJoin != 11 || r.Violations != 0 || r.SettleMS <= 0 {
+		t.Errorf("report %+v", r)
+	}
+}
