@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -66,6 +67,16 @@ type Admin interface {
 	Tokens(ctx context.Context, tenant, after string, limit int) ([]Token, error)
 	// RevokeToken ends a token and returns it; a revoked one stays as it is.
 	RevokeToken(ctx context.Context, id string) (Token, error)
+}
+
+// Assignment says which dispatcher owns which shard, and changes what they share
+// by. All methods may be called concurrently. [task.NotFound]: no dispatcher has
+// ever been there; [task.InvalidArgument]: the strategy would break a rule, or the
+// stored one cannot be read; [task.Unavailable]: the coordinator does not answer.
+type Assignment interface {
+	Assignment(ctx context.Context) (*perceptorv1.Assignment, error)
+	// UpdateStrategy answers the strategy as it is stored then.
+	UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateStrategyRequest) (*perceptorv1.Strategy, error)
 }
 
 // Authenticator finds out whose secret a caller holds. A secret that is unknown,
@@ -141,6 +152,8 @@ type Deps struct {
 	Auth  Authenticator
 	// Delivery says where the runs of a tenant are published. It must not block.
 	Delivery func(Tenant) Delivery
+	// Assignment may be nil: nothing is shared, or nobody knows where.
+	Assignment Assignment
 }
 
 // Events are called as things happen, for metrics and tests. Each may be nil,

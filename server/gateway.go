@@ -50,6 +50,7 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 		perceptorv1.RegisterTaskServiceHandlerClient(context.Background(), mux, perceptorv1.NewTaskServiceClient(g)),
 		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
+		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("register HTTP handlers: %w", err)

@@ -51,6 +51,12 @@ type bundle struct {
 
 func setup(t testing.TB, change ...func(*Config)) *bundle {
 	t.Helper()
+	return setupWith(t, func(*Deps) {}, change...)
+}
+
+// setupWith also changes what the server depends on.
+func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle {
+	t.Helper()
 	b := &bundle{
 		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, admin: newFakeAdmin(),
 		log: &logBuffer{}, done: make(chan error, 1),
@@ -66,12 +72,14 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 	for _, f := range change {
 		f(&c)
 	}
-	b.server = must(New(c, Deps{
+	d := Deps{
 		Tasks: b.tasks, Runs: b.runs, Admin: b.admin, Auth: b.auth,
 		Delivery: func(t Tenant) Delivery {
 			return Delivery{Topic: t.Topic, Group: "listeners." + t.Name, Brokers: []string{"127.0.0.1:9092"}}
 		},
-	}))(t)
+	}
+	deps(&d)
+	b.server = must(New(c, d))(t)
 	var ctx context.Context
 	ctx, b.stop = context.WithCancel(context.Background())
 	go func() { b.done <- b.server.Run(ctx) }()
@@ -296,7 +304,7 @@ func requestFor(t testing.TB, method string) proto.Message {
 	d := must(protoregistry.GlobalFiles.FindDescriptorByName(name))(t).(protoreflect.MethodDescriptor)
 	m := must(protoregistry.GlobalTypes.FindMessageByName(d.Input().FullName()))(t).New()
 	for i := range m.Descriptor().Fields().Len() {
-		if f := m.Descriptor().Fields().Get(i); f.Kind() == protoreflect.StringKind {
+		if f := m.Descriptor().Fields().Get(i); f.Kind() == protoreflect.StringKind && f.Cardinality() != protoreflect.Repeated {
 			m.Set(f, protoreflect.ValueOfString("x"))
 		}
 	}

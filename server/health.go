@@ -36,6 +36,7 @@ func (h *health) set(serving bool) {
 		perceptorv1.TaskService_ServiceDesc.ServiceName,
 		perceptorv1.RunService_ServiceDesc.ServiceName,
 		perceptorv1.AdminService_ServiceDesc.ServiceName,
+		perceptorv1.AssignmentService_ServiceDesc.ServiceName,
 	} {
 		h.SetServingStatus(service, state)
 	}

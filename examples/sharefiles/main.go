@@ -41,8 +41,9 @@ func main() {
 	session := flag.Duration("session", 10*time.Second, "after this long without a sign a copy counts as dead")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, strings.Split(*servers, ","), *session, reader{*dir, *takes}); err != nil {
+	err := run(ctx, strings.Split(*servers, ","), *session, reader{*dir, *takes})
+	stop()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,40 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// assignmentService is the API's AssignmentService.
+type assignmentService struct {
+	perceptorv1.UnimplementedAssignmentServiceServer
+	store Assignment // nil: there is none
+	log   *slog.Logger
+}
+
+// errNoAssignment answers where no coordinator is configured.
+var errNoAssignment = &task.Error{
+	Code: task.FailedPrecondition, Message: "this installation shares nothing between dispatchers, or this taskd has no zookeeper.servers",
+}
+
+func (s *assignmentService) GetAssignment(ctx context.Context, _ *perceptorv1.GetAssignmentRequest) (*perceptorv1.Assignment, error) {
+	if s.store == nil {
+		return nil, errNoAssignment
+	}
+	return s.store.Assignment(ctx)
+}
+
+func (s *assignmentService) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateStrategyRequest) (*perceptorv1.Strategy, error) {
+	if s.store == nil {
+		return nil, errNoAssignment
+	}
+	updated, err := s.store.UpdateStrategy(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "strategy updated", "token", identityOf(ctx).TokenID)
+	return updated, nil
+}
