@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"time"
@@ -11,7 +12,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// sweep looks at all environments of the root and clears those where nobody has
+// maxSwept bounds the environments that one sweep looks at.
+const maxSwept = 100
+
+// sweep looks at environments of the root, at random if there are many, and clears those where nobody has
 // been for the given time. Whoever finds one without members marks it by a node
 // "idle", which the next member removes; its age is told by ZooKeeper's clock
 // alone. Clearing is one transaction, which fails if somebody is there.
@@ -20,8 +24,8 @@ func (t *tree) sweep(ctx context.Context, staleAfter time.Duration, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
-	for _, name := range names {
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names[:min(len(names), maxSwept)] {
 		if !validName(name) {
 			continue // not ours
 		}
@@ -30,12 +34,12 @@ func (t *tree) sweep(ctx context.Context, staleAfter time.Duration, log *slog.Lo
 		case errors.Is(err, zk.ErrNoAuth):
 			log.Debug("assign: an environment belongs to another user", "other", name)
 		case err != nil:
-			errs = append(errs, err)
+			return cleared, err // ZooKeeper may be away: others wait for this step
 		case gone:
 			cleared = append(cleared, name)
 		}
 	}
-	return cleared, errors.Join(errs...)
+	return cleared, nil
 }
 
 func (t *tree) sweepOne(ctx context.Context, staleAfter time.Duration) (cleared bool, err error) {

@@ -2,6 +2,7 @@ package assign
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -49,11 +50,17 @@ func FuzzRangesSurviveARoundTrip(f *testing.F) {
 
 func FuzzNodesOfStrangersAreReadOrRefused(f *testing.F) {
 	f.Add([]byte(`{"generation":1,"items":{"a":"0-3"}}`))
+	f.Add([]byte(`{"pins":{"h1":"0-3"},"paused_items":"7","hosts":["*"],"max_items":2}`))
 	f.Add(encodeMember(MemberInfo{Name: "a"}, []int{1, 2}, pulse{figures: map[string]int64{"rows": 7}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if p, err := decodePlan(data); err == nil {
 			if again, err := decodePlan(encodePlan(p)); err != nil || !again.equals(p.proposal) {
 				t.Errorf("plan %q: %v, then %v, %v", data, p, again, err)
+			}
+		}
+		if s, err := decodeStrategy(data); err == nil {
+			if again, err := decodeStrategy(encodeStrategy(s)); err != nil || !maps.Equal(again.Pins, s.Pins) || !slices.Equal(again.PausedItems, s.PausedItems) {
+				t.Errorf("strategy %q: %v, then %v, %v", data, s, again, err)
 			}
 		}
 		_, _ = decodeMember(data) // must not panic

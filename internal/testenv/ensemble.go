@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
@@ -112,13 +113,27 @@ func (e *ZooKeeperEnsemble) Stop(context.Context) error {
 	})
 }
 
-// Restart starts all servers that do not run, at once, and resumes those that are paused.
+// Restart starts all servers that do not run, at once, resumes those that are paused, and returns when
+// all serve: after a pause a server may take half a minute to find its leader.
 func (e *ZooKeeperEnsemble) Restart(ctx context.Context) error {
 	return e.each(func(s *ZooKeeperServer) error {
-		if s.running() {
-			return s.Resume()
+		if !s.running() {
+			return s.launch(ctx)
 		}
-		return s.launch(ctx)
+		if err := s.Resume(); err != nil {
+			return err
+		}
+		for {
+			err := s.answers(ctx)
+			if err == nil {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(pollEvery):
+			}
+		}
 	})
 }
 

@@ -17,6 +17,9 @@ import (
 )
 
 // StormReport is what a storm has found.
+//
+// The bounds count from when the servers serve again: a ZooKeeper that was
+// suspended may take half a minute to find its leader, which is not the members'.
 type StormReport struct {
 	Seed       uint64         `json:"seed"`
 	Steps      map[string]int `json:"steps"`
@@ -27,8 +30,10 @@ type StormReport struct {
 	// well, IdleMS the longest that an item was idle, Moved the most items that
 	// one more member has moved.
 	SettledMS int64 `json:"settled_ms"`
-	IdleMS    int64 `json:"idle_ms"`
-	Moved     int   `json:"moved_on_join"`
+	// MendedMS is the longest that the servers themselves took to serve again.
+	MendedMS int64 `json:"mended_ms"`
+	IdleMS   int64 `json:"idle_ms"`
+	Moved    int   `json:"moved_on_join"`
 }
 
 // A storm lets members join, stop, die, be suspended and cut off, servers die and
@@ -207,7 +212,10 @@ func (s *storm) heal(ctx context.Context, _ *member) error {
 func (s *storm) mendServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	return s.ensemble.Restart(ctx)
+	began := time.Now()
+	err := s.ensemble.Restart(ctx)
+	s.report.MendedMS = max(s.report.MendedMS, time.Since(began).Milliseconds())
+	return err
 }
 
 // tree does something with nodes by hand; that ZooKeeper is away does not matter.

@@ -50,11 +50,15 @@ func options(t *testing.T) Options {
 	return o
 }
 
-// length is a minute, or ASSIGN_STORM.
+// length is a minute, some seconds among the quick tests, or ASSIGN_STORM.
 func length(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("ASSIGN_STORM")
-	if text == "" {
+	switch {
+	case text != "":
+	case testing.Short():
+		return 10 * time.Second
+	default:
 		return time.Minute
 	}
 	d, err := time.ParseDuration(text)
