@@ -63,20 +63,31 @@ func (t *tree) ensure(ctx context.Context) error {
 	if err := t.ensureFormat(ctx); err != nil {
 		return err
 	}
-	for _, p := range []string{t.env, t.members, t.leaving, t.plan, t.strategy} {
-		if err := t.makeAll(ctx, p); err != nil {
+	// Only what is missing is written: twenty members may start at once.
+	there, err := t.children(ctx, t.env, false)
+	if errors.Is(err, zk.ErrNoNode) {
+		err = t.makeAll(ctx, t.env)
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range []string{t.members, t.leaving, t.plan, t.strategy} {
+		if slices.Contains(there, path.Base(p)) {
+			continue
+		}
+		if err := t.make(ctx, p, nil); err != nil {
 			return err
 		}
 	}
-	return t.remove(ctx, t.idle)
+	if slices.Contains(there, path.Base(t.idle)) {
+		return t.remove(ctx, t.idle)
+	}
+	return nil
 }
 
 // ensureFormat writes the format into an empty root, and checks it in another. It
 // puts it back where somebody has deleted it since this process has seen it.
 func (t *tree) ensureFormat(ctx context.Context) error {
-	if err := t.makeAll(ctx, t.root); err != nil {
-		return err
-	}
 	for {
 		data, _, err := t.get(ctx, t.format, false)
 		if err == nil {
@@ -86,6 +97,9 @@ func (t *tree) ensureFormat(ctx context.Context) error {
 			return err
 		}
 		children, err := t.children(ctx, t.root, false)
+		if errors.Is(err, zk.ErrNoNode) {
+			err = t.makeAll(ctx, t.root)
+		}
 		if err != nil {
 			return err
 		}
