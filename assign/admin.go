@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"time"
@@ -26,6 +27,9 @@ var (
 	ErrContended = errors.New("assign: the strategy is being changed by others")
 )
 
+// adminTries bounds the servers that a call begins with, one after the other.
+const adminTries = 3
+
 // editTries bounds how often an edit is made again because somebody else was
 // faster.
 const editTries = 20
@@ -38,7 +42,8 @@ type AdminConfig struct {
 	Environment    string
 	User, Password string
 	// Timeout bounds each request to ZooKeeper, the wait for a connection
-	// included (default 5s).
+	// included (default 5s). A call that gets no answer is made again by way of
+	// another server, up to three in all.
 	Timeout time.Duration
 	Log     *slog.Logger
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
@@ -215,15 +220,30 @@ func (t *tree) check(ctx context.Context) error {
 	return checkFormat(data)
 }
 
-// with gives f the tree through a session of its own.
-func (a *Admin) with(ctx context.Context, f func(*tree) error) error {
-	s, err := newSession(a.cfg, func() {})
+// with gives f the tree through a session of its own. It tries the servers in
+// another order if the first does not answer: that one may hang. So f may be
+// called more than once, and what it does may be repeated.
+func (a *Admin) with(ctx context.Context, f func(*tree) error) (err error) {
+	cfg := a.cfg
+	at := rand.IntN(len(cfg.Servers))
+	for range min(adminTries, len(cfg.Servers)) {
+		cfg.Servers = slices.Concat(a.cfg.Servers[at:], a.cfg.Servers[:at])
+		if err = a.once(ctx, cfg, f); !errors.Is(err, ErrNoAnswer) || ctx.Err() != nil {
+			return err
+		}
+		at = (at + 1) % len(cfg.Servers)
+	}
+	return err
+}
+
+func (a *Admin) once(ctx context.Context, cfg Config, f func(*tree) error) error {
+	s, err := newSession(cfg, func() {})
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	t := newTree(s, a.cfg)
-	if err := t.authenticate(ctx, a.cfg.User, a.cfg.Password); err != nil {
+	t := newTree(s, cfg)
+	if err := t.authenticate(ctx, cfg.User, cfg.Password); err != nil {
 		return err
 	}
 	return f(t)

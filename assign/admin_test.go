@@ -245,6 +245,28 @@ func TestAnAdminNeedsTheRightUserAndAnEnvironmentThatExists(t *testing.T) {
 	}
 }
 
+func TestAnAdminGoesToAnotherServerWhenOneHangs(t *testing.T) {
+	ensemble := testenv.NewZooKeeperEnsemble(t, 3)
+	c := newCluster(t, ensemble.Servers[0].Addr(), plainItems(2), nil)
+	c.join("a")
+	c.awaitShares(map[string]int{"a": 2})
+	admin := c.newAdmin(func(cfg *AdminConfig) {
+		cfg.Servers, cfg.Timeout = []string{ensemble.Servers[1].Addr(), ensemble.Servers[2].Addr()}, 5*time.Second
+	})
+	if err := ensemble.Servers[1].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := ensemble.Servers[1].Resume(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c.ledger.await(t, "the overview is there", func() bool { // the ensemble may have to elect a leader
+		o, err := admin.Overview(t.Context())
+		return err == nil && len(o.Members) == 1
+	})
+}
+
 func TestAnEnvironmentWhereNobodyHasBeenForLongIsCleared(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), func(cfg *Config) { cfg.StaleAfter = 300 * time.Millisecond })
 	old := newLedger(t)
