@@ -177,8 +177,8 @@ func (t *tree) strategyNow(ctx context.Context) (*Strategy, int32, error) {
 
 // An EnvironmentState is one line of [Admin.Environments].
 type EnvironmentState struct {
-	Name    string
-	Members int
+	Name    string `json:"name"`
+	Members int    `json:"members"`
 }
 
 // Environments lists those of the root that this user may read, by name.

@@ -121,10 +121,10 @@
 //
 // What decides is pure, and has no clock: [Rebalance] (rebalance.go), what the
 // strategy makes of it (strategy.go), when to plan (lead.go), and what to
-// announce, acquire and release (holding.go).
-// member.go is the goroutine that feeds them; steps.go is what it does in
-// ZooKeeper, by tree.go (the nodes), session.go (one session, bounded requests)
-// and wires.go (its connections). environments.go clears what was left
-// behind. calls.go calls the worker. admin.go looks from outside. local.go is
-// all of this without ZooKeeper.
+// announce, acquire and release (holding.go). member.go is the goroutine that
+// feeds them; steps.go is what it does in ZooKeeper, by tree.go and reading.go (the
+// nodes), session.go (one session, bounded requests) and wires.go (its
+// connections). environments.go clears what was left behind. calls.go calls the
+// worker. admin.go looks from outside. local.go is all of this without
+// ZooKeeper. Package work has loops for programs that have none of their own.
 package assign

@@ -85,3 +85,20 @@ func ExampleNewLocal() {
 	// acquire 1 b
 	// release 2
 }
+
+// An operator empties a machine before working on it, and keeps two items on
+// another.
+func ExampleAdmin_Edit() {
+	admin, err := assign.NewAdmin(assign.AdminConfig{Servers: []string{"zk1:2181", "zk2:2181", "zk3:2181"}, Root: "/sweeper"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = admin.Edit(context.Background(), func(s *assign.Strategy) error {
+		s.Drain("node7")
+		s.Pin("node8", 0, 1)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

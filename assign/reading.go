@@ -1,0 +1,189 @@
+package assign
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// maxReads bounds how many members' nodes are read at the same time.
+const maxReads = 8
+
+// A reading says what to read beside the plan and the list of members.
+type reading struct {
+	self string
+	held []int // by this member
+	all  bool  // every member's node, and from the leading server's state
+	last *view // for what need not be read again; may be nil
+}
+
+// read reads the tree in the order that [view] promises. The members' nodes
+// are read if this member wants an item that it does not hold, if there is no
+// plan, or if all is asked for.
+func (t *tree) read(ctx context.Context, r reading) (*view, error) {
+	v := &view{at: time.Now()}
+	if r.all {
+		if err := t.sync(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.readPlan(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := t.readStrategy(ctx, v, r.last); err != nil {
+		return nil, err
+	}
+	if err := t.readMembers(ctx, v, r.last); err != nil {
+		return nil, err
+	}
+	wanted := v.requested(r.self)
+	for _, id := range r.held {
+		delete(wanted, id)
+	}
+	v.nodesRead = r.all || len(wanted) > 0 || v.plan == nil
+	return v, t.readNodes(ctx, v, r.self, wanted)
+}
+
+func (t *tree) readPlan(ctx context.Context, v *view) error {
+	data, stat, err := t.get(ctx, t.plan, true)
+	if err != nil {
+		return err
+	}
+	v.planVersion = stat.Version
+	if len(data) == 0 {
+		return nil // none has been written yet
+	}
+	p, err := decodePlan(data)
+	if err != nil {
+		v.planFault = err
+		return nil
+	}
+	v.plan = &p
+	return nil
+}
+
+// errStrategyGone: a strategy was there, and its node is empty now.
+var errStrategyGone = errors.New("the strategy has been deleted")
+
+// readStrategy keeps the last one that could be read where there is none.
+func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
+	data, stat, err := t.get(ctx, t.strategy, true)
+	if err != nil {
+		return err
+	}
+	v.strategyVersion = stat.Version
+	if last != nil {
+		v.strategy = last.strategy
+	}
+	switch {
+	case len(data) > 0:
+		s, err := decodeStrategy(data)
+		if err != nil {
+			v.strategyFault = err
+			return nil
+		}
+		v.strategy = s
+	case v.strategy != nil && v.strategy.stored:
+		v.strategyFault = errStrategyGone
+	default:
+		v.strategy = &Strategy{}
+	}
+	return nil
+}
+
+// writeStrategy replaces the strategy of that version; [zk.ErrBadVersion] if
+// there is another one by now.
+func (t *tree) writeStrategy(ctx context.Context, s *Strategy, version int32) error {
+	_, err := tell(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), version) })
+	return err
+}
+
+func (t *tree) readMembers(ctx context.Context, v *view, last *view) error {
+	names, err := t.children(ctx, t.members, true)
+	if err != nil {
+		return err
+	}
+	leaving, err := t.children(ctx, t.leaving, true)
+	if err != nil {
+		return err
+	}
+	v.leaving = map[string]bool{}
+	for _, id := range leaving {
+		v.leaving[id] = true
+	}
+	for _, name := range names {
+		id, seq, ok := parseMemberName(name)
+		if !ok {
+			continue // not made by a member
+		}
+		s := seat{id: id, seq: seq, node: name}
+		if old := last.seat(id); old != nil && old.node == name {
+			s.read, s.info, s.held, s.heartbeat, s.figures = old.read, old.info, old.held, old.heartbeat, old.figures
+		}
+		v.members = append(v.members, s)
+	}
+	slices.SortFunc(v.members, func(a, b seat) int { return int(a.seq - b.seq) })
+	return nil
+}
+
+// readNodes reads the nodes that are needed, some at a time, and watches those
+// of members that hold something wanted.
+func (t *tree) readNodes(ctx context.Context, v *view, self string, wanted map[int]bool) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(v.members))
+	gone := make([]bool, len(v.members))
+	slots := make(chan struct{}, maxReads)
+	for i := range v.members {
+		s := &v.members[i]
+		if !v.nodesRead && s.read {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			gone[i], errs[i] = t.readNode(ctx, s, self, wanted)
+		})
+	}
+	wg.Wait()
+	members := v.members[:0:0]
+	for i, s := range v.members {
+		if !gone[i] {
+			members = append(members, s)
+		}
+	}
+	v.members = members
+	return errors.Join(errs...)
+}
+
+func (t *tree) readNode(ctx context.Context, s *seat, self string, wanted map[int]bool) (gone bool, err error) {
+	p := path.Join(t.members, s.node)
+	read := func(watched bool) error {
+		data, _, err := t.get(ctx, p, watched)
+		if errors.Is(err, zk.ErrNoNode) {
+			gone = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		found, err := decodeMember(data)
+		if s.read = err == nil; !s.read {
+			s.held = nil // who it is stays known
+			return nil
+		}
+		s.info, s.held, s.heartbeat, s.figures = found.info, found.held, found.heartbeat, found.figures
+		return nil
+	}
+	if err := read(false); err != nil || gone || s.id == self {
+		return gone, err
+	}
+	if s.read && !slices.ContainsFunc(s.held, func(id int) bool { return wanted[id] }) {
+		return false, nil
+	}
+	return gone, read(true) // again, or a change in between would be missed
+}
