@@ -10,13 +10,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == MemberName {
 		os.Exit(serveMember())
 	}
-	os.Exit(m.Run())
+	testenv.MainWithoutLeaks(m)
 }
 
 func serveMember() (code int) {
