@@ -49,9 +49,11 @@ func (b *batcher[T]) push(v T) bool {
 		b.oldest = time.Now()
 	}
 	b.queue = append(b.queue, v)
-	select {
-	case b.wake <- struct{}{}:
-	default:
+	if n := len(b.queue); n == 1 || n == b.maxItems { // no other changes what run waits for
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
 	}
 	return true
 }
@@ -92,19 +94,27 @@ func (b *batcher[T]) await(ctx context.Context) bool {
 		if ready {
 			return ctx.Err() == nil
 		}
-		var timer <-chan time.Time
-		if wait > 0 {
-			t := time.NewTimer(wait)
-			defer t.Stop()
-			timer = t.C
-		}
+		lingered, stop := after(wait)
 		select {
 		case <-ctx.Done():
-			return false
 		case <-b.wake:
-		case <-timer:
+		case <-lingered:
+		}
+		stop()
+		if ctx.Err() != nil {
+			return false
 		}
 	}
+}
+
+// after returns a channel that tells when d has passed, never if d is 0, and what
+// to call when that is no longer of interest.
+func after(d time.Duration) (<-chan time.Time, func()) {
+	if d <= 0 {
+		return nil, func() {}
+	}
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
 }
 
 // ready reports whether to send now; if not, wait is the time until then, 0 when

@@ -32,6 +32,9 @@ type engine struct {
 	mean     time.Duration // of a handler's duration, moving
 	stopping bool
 	flights  map[*flight]struct{} // whose handler runs
+	runs     chan *flight         // to the workers; has room for all
+	workers  int                  // goroutines that run handlers, or wait for one to run
+	stopped  chan struct{}        // closed when nothing more is to come
 	skipped  []*arrival           // to tell Events.Skipped outside the lock
 
 	unanswered logLimit
@@ -49,7 +52,8 @@ const (
 )
 
 func newEngine(l *Listener) *engine {
-	g := &engine{l: l, table: newTable(l.cfg.Memory), mean: firstMean, flights: map[*flight]struct{}{}}
+	g := &engine{l: l, table: newTable(l.cfg.Memory), mean: firstMean, flights: map[*flight]struct{}{},
+		runs: make(chan *flight, l.cfg.Workers), stopped: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	g.senders = newSenders(g)
 	return g
@@ -76,7 +80,10 @@ func (g *engine) leasesAhead() int {
 func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	full := func() bool { return g.table.held >= min(g.ahead(queueAhead)+g.l.cfg.Workers, g.l.cfg.MaxPending) }
+	full := func() bool {
+		return g.table.held >= min(g.ahead(queueAhead)+g.l.cfg.Workers, g.l.cfg.MaxPending) ||
+			g.table.bytes >= g.l.cfg.MaxPendingBytes
+	}
 	if !full() {
 		return !g.stopping && ctx.Err() == nil
 	}
@@ -208,15 +215,53 @@ func pop[T any](queue []T) (T, []T) {
 	return v, queue[1:]
 }
 
-// launch runs the handler of f. The lock is held.
+// launch gives f to a worker. The lock is held.
 func (g *engine) launch(f *flight) {
 	g.busy++
 	g.flights[f] = struct{}{}
 	g.handlers.Add(1)
-	go func() {
-		defer g.handlers.Done()
-		f.run()
+	g.runs <- f // never blocks: there are no more than Workers
+	g.staff()
+}
+
+// staff starts workers until there is one for each run. They stay: a new goroutine
+// for each run would grow its stack anew, which costs more than the rest of a
+// short run. The lock is held.
+func (g *engine) staff() {
+	for g.workers < g.busy {
+		g.workers++
+		go g.work()
+	}
+}
+
+// work runs handlers until the listener has stopped and none is left. If a handler
+// ends its goroutine another worker takes the place of this one.
+func (g *engine) work() {
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.workers--
+		g.staff()
 	}()
+	for {
+		select {
+		case f := <-g.runs:
+			g.handle(f)
+			continue
+		case <-g.stopped:
+		}
+		select {
+		case f := <-g.runs:
+			g.handle(f)
+		default:
+			return
+		}
+	}
+}
+
+func (g *engine) handle(f *flight) {
+	defer g.handlers.Done()
+	f.run()
 }
 
 // landed gives the worker of f back.
@@ -314,6 +359,7 @@ func (g *engine) await(d time.Duration, cond func() bool) bool {
 
 // wait returns when no handler runs that obeys the end of its context.
 func (g *engine) wait() {
+	defer close(g.stopped)
 	g.mu.Lock()
 	for f := range g.flights {
 		f.end(ErrStopping, stopReport)

@@ -23,8 +23,13 @@ type ListenerConfig struct {
 	// Workers is how many handlers run at the same time. Default: 64.
 	Workers int
 	// MaxPending is how many records are held in memory at most: waiting, running,
-	// or with a result that is not answered. Default: 4,096; at least Workers.
+	// or with a result that is not answered. Results are answered within half a
+	// second when the service is busy, so this divided by that bounds how many runs
+	// a listener does in a second. Default: 32,768; at least Workers.
 	MaxPending int
+	// MaxPendingBytes bounds the params of those records; each partition may hold
+	// one record more. Default: 64 MiB.
+	MaxPendingBytes int
 	// Memory is how many settled runs are remembered to recognise duplicates.
 	// Default: 100,000.
 	Memory int
@@ -47,7 +52,8 @@ type ListenerConfig struct {
 
 const (
 	defaultWorkers    = 64
-	defaultMaxPending = 4096
+	defaultMaxPending = 32_768
+	defaultMaxBytes   = 64 << 20
 	defaultMemory     = 100_000
 	defaultStopGrace  = 30 * time.Second
 )
@@ -70,7 +76,7 @@ type Listener struct {
 // a holder of leases: make one per process.
 func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	var faults []error
-	for name, v := range map[string]int{"Workers": cfg.Workers, "MaxPending": cfg.MaxPending, "Memory": cfg.Memory} {
+	for name, v := range map[string]int{"Workers": cfg.Workers, "MaxPending": cfg.MaxPending, "MaxPendingBytes": cfg.MaxPendingBytes, "Memory": cfg.Memory} {
 		if v < 0 {
 			faults = append(faults, fmt.Errorf("%s %d is negative", name, v))
 		}
@@ -80,6 +86,7 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	}
 	setDefault(&cfg.Workers, defaultWorkers)
 	setDefault(&cfg.MaxPending, max(defaultMaxPending, cfg.Workers))
+	setDefault(&cfg.MaxPendingBytes, defaultMaxBytes)
 	setDefault(&cfg.Memory, defaultMemory)
 	setDefault(&cfg.StopGrace, defaultStopGrace)
 	setDefault(&cfg.Logger, slog.Default())

@@ -17,12 +17,14 @@ import (
 
 // What a listener tells the service, in batches of so many entries. A result may
 // wait when more are coming; a start or a heartbeat only for a moment. Whatever
-// waits is bounded by the records that the engine holds.
+// waits is bounded by the records that the engine holds. A busy service answers
+// results after half a second, to store many at once, so there must be many calls
+// out at a time, or it is they that bound how many runs are done in a second.
 const (
 	reportsPerCall = 2000
 	startsPerCall  = 1000
 	beatsPerCall   = 1000
-	callsOut       = 4
+	callsOut       = 16
 	reportLinger   = 100 * time.Millisecond
 	startLinger    = 5 * time.Millisecond
 	beatLinger     = 10 * time.Millisecond

@@ -40,6 +40,7 @@ type table struct {
 	active map[task.RunID]*entry
 	past   memory // settled runs
 	held   int    // arrivals not freed
+	bytes  int    // their params
 	begun  int    // active entries that are not queued
 }
 
@@ -136,7 +137,7 @@ type action struct {
 
 // arrive takes a record in.
 func (t *table) arrive(out []action, a *arrival) []action {
-	t.held++
+	t.count(a, 1)
 	id := a.pub.RunID()
 	if e := t.active[id]; e != nil {
 		return t.wait(out, e, a)
@@ -254,7 +255,10 @@ func (e *entry) orphaned() bool {
 func (t *table) abandon(e *entry) {
 	delete(t.active, e.rec.pub.RunID())
 	t.past.note(e.rec.pub.RunID(), e.before, false)
-	t.held -= 1 + len(e.waiting)
+	t.count(e.rec, -1)
+	for _, w := range e.waiting {
+		t.count(w, -1)
+	}
 	e.phase, e.waiting, e.best = 0, nil, nil
 }
 
@@ -411,8 +415,14 @@ func (t *table) unbegin(e *entry) {
 
 // release commits a and stops counting it.
 func (t *table) release(out []action, a *arrival) []action {
-	t.held--
+	t.count(a, -1)
 	return commit(out, a)
+}
+
+// count counts a n times more among what is held.
+func (t *table) count(a *arrival, n int) {
+	t.held += n
+	t.bytes += n * len(a.pub.Params)
 }
 
 func commit(out []action, a *arrival) []action {
