@@ -87,7 +87,7 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 	}
 	defer c.Close()
 	sdk, err := c.NewListener(client.ListenerConfig{
-		Workers: l.Workers, MaxPending: max(4096, 4*l.Workers), StopGrace: stopGrace, Logger: slog.Default(),
+		Workers: l.Workers, StopGrace: stopGrace, Logger: slog.Default(),
 		Events: client.Events{
 			Assigned: func([]int) { l.ready.Store(true) },
 			Started:  func(d client.Delivery, code string) { l.reply(check.Start, d, code) },
