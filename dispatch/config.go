@@ -31,9 +31,8 @@ type Store interface {
 	// is lost nothing was taken off. To repeat it is harmless.
 	TakeOff(ctx context.Context, database int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error)
 
-	// Peek counts what is due until now + window, up to limit, and finds the
-	// next due instant after low.
-	Peek(ctx context.Context, database int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error)
+	// Peek counts what is due soon, and finds what is due first.
+	Peek(ctx context.Context, database int, req task.PeekRequest) (task.Peek, error)
 
 	// GiveUp makes runs dead that can never be published and takes parts off, in
 	// one transaction that asserts ownership.

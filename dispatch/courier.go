@@ -210,7 +210,7 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 		return nil
 	}
 	limit := c.d.cfg.CallRecords
-	if at := c.sentAt.Add(c.distance()); waiting < limit/8 && now.Before(at) {
+	if at := c.sentAt.Add(c.distance()); waiting < limit/4 && now.Before(at) {
 		wakes.add(at)
 		return nil
 	}
@@ -237,9 +237,10 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 }
 
 // distance returns the distance of two small calls: longer when calls take long,
-// since then it is their number that keeps the brokers busy.
+// since then it is their number, and that of the listeners' fetches, that keeps
+// the machines busy.
 func (c *courier) distance() time.Duration {
-	return min(max(2*c.took, c.d.cfg.PublishEvery), 5*c.d.cfg.PublishEvery)
+	return min(max(4*c.took, c.d.cfg.PublishEvery), 8*c.d.cfg.PublishEvery)
 }
 
 // send makes one call and counts what became of each record.

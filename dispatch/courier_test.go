@@ -212,8 +212,8 @@ func TestSmallPublishesKeepTheirDistanceAndTheFirstGoesAtOnce(t *testing.T) {
 
 func TestSlowCallsAreMadeLessOften(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
-		0: 5 * time.Millisecond, 2 * time.Millisecond: 5 * time.Millisecond,
-		8 * time.Millisecond: 16 * time.Millisecond, time.Second: 25 * time.Millisecond,
+		0: 5 * time.Millisecond, time.Millisecond: 5 * time.Millisecond,
+		8 * time.Millisecond: 32 * time.Millisecond, time.Second: 40 * time.Millisecond,
 	} {
 		c := &courier{d: &Dispatcher{cfg: Config{}.withDefaults()}, took: took}
 		if got := c.distance(); got != want {

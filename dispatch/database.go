@@ -280,18 +280,19 @@ func (b *database) drop(owned []task.Ownership, err error) bool {
 
 func (b *database) peek(ctx context.Context) {
 	b.mu.Lock()
-	owned, low := b.book.claimable(), b.plan.low
-	window, limit := b.plan.window(), b.d.cfg.MaxRows+1
+	owned := b.book.claimable()
+	look := task.PeekRequest{
+		Low: b.plan.low, From: b.plan.countFrom(time.Now()), Window: b.plan.window(), Limit: b.d.cfg.MaxRows + 1,
+	}
 	b.mu.Unlock()
 	if len(owned) == 0 {
 		return
 	}
-	shards := make([]task.Shard, len(owned))
-	for i, o := range owned {
-		shards[i] = o.Shard
+	for _, o := range owned {
+		look.Shards = append(look.Shards, o.Shard)
 	}
 	start := time.Now()
-	k, err := b.d.store.Peek(ctx, b.number, shards, low, window, limit)
+	k, err := b.d.store.Peek(ctx, b.number, look)
 	if err != nil {
 		b.failed("peek", err, nil)
 		return
@@ -299,7 +300,7 @@ func (b *database) peek(ctx context.Context) {
 	now := time.Now()
 	b.mu.Lock()
 	b.clock = b.clock.next(start, read(k.Now, now))
-	b.plan.peeked(start, now, k)
+	b.plan.peeked(look.From, start, now, k)
 	b.ahead.Store(int64(b.plan.ahead))
 	b.mu.Unlock()
 }

@@ -308,17 +308,17 @@ func (s *fakeStore) TakeOff(ctx context.Context, db int, owned []task.Ownership,
 	return nil, nil
 }
 
-func (s *fakeStore) Peek(_ context.Context, _ int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error) {
+func (s *fakeStore) Peek(_ context.Context, _ int, req task.PeekRequest) (task.Peek, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peeks++
 	k := task.Peek{Now: s.now()}
 	for id, r := range s.rows {
-		if !slices.Contains(shards, id.Shard()) || r.due <= low || r.due == task.Never {
+		if !slices.Contains(req.Shards, id.Shard()) || r.due <= req.Low || r.due == task.Never {
 			continue
 		}
 		k.Soon = append(k.Soon, task.Upcoming{Due: r.due, Shard: id.Shard()})
-		if r.due <= k.Now.Add(window) && k.Rows < limit {
+		if r.due > max(req.Low, req.From) && r.due <= k.Now.Add(req.Window) && k.Rows < req.Limit {
 			k.Rows++
 		}
 	}

@@ -73,7 +73,7 @@ func (b *database) readClock(ctx context.Context, shards []task.Shard, batches [
 	if !slices.ContainsFunc(batches, func(o task.OutboxBatch) bool { return slices.ContainsFunc(o.Publications, future) }) {
 		return known, nil
 	}
-	k, err := b.d.store.Peek(ctx, b.number, shards, 0, 0, 1)
+	k, err := b.d.store.Peek(ctx, b.number, task.PeekRequest{Shards: shards, Limit: 1})
 	if err != nil {
 		return reading{}, fmt.Errorf("read clock of database %d: %w", b.number, err)
 	}

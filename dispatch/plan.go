@@ -32,9 +32,12 @@ type planner struct {
 	// full. lookAt is when to peek next.
 	sweepAt, lookAt time.Time
 	again           bool
-	// Until rangeUntil, by the database's clock, no more than rangeRows are due.
+	// Until rangeUntil, by the database's clock, no more than rangeRows are due, but
+	// for what has been written since: the rows that looks have counted and no claim
+	// has taken. At recountAt they are all counted again.
 	rangeUntil task.Instant
 	rangeRows  int
+	recountAt  time.Time
 
 	// A range claim met a lock; until cappedUntil claims take the other form.
 	cappedUntil time.Time
@@ -268,23 +271,6 @@ const (
 	probeRows  = 500
 )
 
-// window is how far ahead a look counts: claims in it may take the range form.
-// It is shorter where much is fired, so that the count is below the most rows of
-// a claim unless something unusual comes.
-func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick + p.cfg.ClaimAhead }
-
-// valid is how long the count of a look is used.
-func (p *planner) valid() time.Duration {
-	if p.perSecond <= 0 {
-		return peekValid
-	}
-	d := time.Duration(float64(p.cfg.MaxRows)/2/p.perSecond*float64(time.Second)) - p.cfg.MaxTick - p.cfg.ClaimAhead
-	return min(max(d, p.cfg.MaxTick), peekValid)
-}
-
-// peekValid bounds how long the count of a look is used.
-const peekValid = time.Second
-
 func (p *planner) dbTime(now time.Time) task.Instant { return task.At(now.Add(p.ahead)) }
 
 func (p *planner) localTime(i task.Instant) time.Time { return i.Time().Add(-p.ahead) }
@@ -294,7 +280,7 @@ func (p *planner) acquired(now time.Time) {
 	p.low = 0
 	p.sweepAt, p.lookAt = now, now
 	p.soon, p.known, p.edge = nil, 0, 0
-	p.rangeUntil = 0
+	p.rangeUntil, p.rangeRows = 0, uncounted
 	p.again = false
 	p.retryAt, p.failures = time.Time{}, 0
 }
@@ -327,6 +313,9 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 		p.setClock(start, now, c.Now)
 	}
 	p.low = p.bound(st, c)
+	if p.rangeRows != uncounted {
+		p.rangeRows = max(p.rangeRows-c.Rows, 0)
+	}
 	p.measure(start, now, c, bytes)
 	p.swept(now, st.low == 0 && !c.More && st.shards == nil)
 	if c.More {
@@ -348,37 +337,6 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	p.wentTo(st.shards, until)
 	if c.Next != 0 && c.Next != task.Never {
 		p.hint(now, c.Next)
-	}
-}
-
-// fewRows is below what makes it cheaper to claim at every tick than to look
-// what is due when.
-const fewRows = task.MaxSoon / 4
-
-// wentTo moves the edge. A claim of some shards has taken what is due elsewhere
-// only as far as that was known.
-func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
-	if shards == nil {
-		p.edge = until
-		return
-	}
-	p.edge = max(p.edge, min(until, p.known))
-}
-
-// passed forgets the rows of the shards, all if nil, that were due by now, and
-// counts them.
-func (p *planner) passed(shards []task.Shard, now task.Instant) int {
-	n := len(p.soon)
-	p.soon = slices.DeleteFunc(p.soon, func(u task.Upcoming) bool {
-		return u.Due <= now && (shards == nil || slices.Contains(shards, u.Shard))
-	})
-	return n - len(p.soon)
-}
-
-// lookBy makes the next look come at t at the latest.
-func (p *planner) lookBy(t time.Time) {
-	if t.Before(p.lookAt) {
-		p.lookAt = t
 	}
 }
 
@@ -422,39 +380,6 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 func (p *planner) setClock(start, now time.Time, db task.Instant) {
 	p.ahead = db.Time().Sub(start.Add(now.Sub(start) / 2))
 }
-
-// peeked: a look, begun at start, has seen k.
-func (p *planner) peeked(start, now time.Time, k task.Peek) {
-	p.ok()
-	p.setClock(start, now, k.Now)
-	if k.Now < p.clock {
-		p.sweepAt = now // the clock was put back: what is due may be below the bound
-	}
-	p.clock = max(p.clock, k.Now)
-	p.rangeUntil, p.rangeRows = k.Now.Add(p.window()), k.Rows
-	p.soon, p.known = k.Soon, task.Never
-	if n := len(k.Soon); n >= task.MaxSoon {
-		p.known = k.Soon[n-1].Due
-	}
-	if p.hintedAt.Before(start) { // the look has seen what the hint was for
-		p.hintAt = time.Time{}
-	}
-	p.lookAt = now.Add(p.lookAgain(now))
-}
-
-// lookAgain returns how long a look lasts.
-func (p *planner) lookAgain(now time.Time) time.Duration {
-	switch {
-	case p.known < p.dbTime(now).Add(p.cfg.MaxTick+p.cfg.ClaimAhead):
-		return p.valid() // claims follow each other anyway
-	case now.Sub(p.firedAt) < quiet:
-		return p.cfg.LookEvery
-	}
-	return p.cfg.MaxSleep
-}
-
-// quiet is how long a database that has fired counts as active.
-const quiet = 10 * time.Second
 
 // asleep is how long a database must have neither fired nor heard a hint for its
 // sweeps to become rare, by a factor of idleSweeps.

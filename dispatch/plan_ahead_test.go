@@ -14,13 +14,13 @@ func aheadPlanner() *planner {
 	p.cfg.ClaimAhead = 400 * time.Millisecond
 	p.acquired(at(0))
 	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
-	p.peeked(at(2), at(2), task.Peek{Now: db(2)})
+	p.peeked(0, at(2), at(2), task.Peek{Now: db(2)})
 	return p
 }
 
 func TestNextStepOfClaimsAhead(t *testing.T) {
 	look := func(p *planner, ms int, due ...int) {
-		p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(due...)})
+		p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(due...)})
 	}
 	full := func(from int) []int { // more than a look lists
 		due := make([]int, task.MaxSoon)
@@ -97,7 +97,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
 	for ms, want := range map[int]task.ClaimForm{1102: task.RangeForm, 1103: task.CappedForm} {
 		p := aheadPlanner() // has counted until 1502
-		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
 		if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
 			t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
 		}
@@ -113,7 +113,7 @@ func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := aheadPlanner()
 			p.claimed(at(10), at(15), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
-			p.peeked(at(15), at(16), task.Peek{Now: db(15), Soon: soon(tt.due, 350), Rows: 9999})
+			p.peeked(0, at(15), at(16), task.Peek{Now: db(15), Soon: soon(tt.due, 350), Rows: 9999})
 			if st := p.next(at(16), roomy()); st.do != claim || st.ahead != tt.want {
 				t.Errorf("%s, %s ahead; want %s", st.do, st.ahead, tt.want)
 			}
@@ -145,7 +145,7 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := aheadPlanner()
 			p.low = db(1)
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 			p.known = tt.known
 			if tt.hint > 0 {
 				p.hint(at(299), db(tt.hint))
@@ -162,7 +162,7 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 	}
 	t.Run("elsewhere the edge is what was known", func(t *testing.T) {
 		p := aheadPlanner()
-		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 		p.known = db(650)
 		p.claimed(at(300), at(301), step{shards: []task.Shard{7}, ahead: 400 * time.Millisecond}, &task.Claim{Now: db(300), Rows: 50}, 0)
 		if p.edge != db(650) {

@@ -30,7 +30,7 @@ func idle() *planner {
 	p := testPlanner()
 	p.acquired(at(0))
 	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
-	p.peeked(at(2), at(2), task.Peek{Now: db(2)})
+	p.peeked(0, at(2), at(2), task.Peek{Now: db(2)})
 	return p
 }
 
@@ -46,22 +46,22 @@ func TestNextStep(t *testing.T) {
 		{"idle sleeps until the next look", func(*planner, *situation) {}, 10, sleep, 1002},
 		{"idle looks", func(*planner, *situation) {}, 1002, peek, 0},
 		{"sweep comes when it is due", func(p *planner, _ *situation) { p.sweepAt = at(5002) }, 5002, claim, 0},
-		{"something is due later", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
-		{"something is due", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
-		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
+		{"something is due later", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
+		{"something is due", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
+		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
 		{"a hint for later does not put off the next look", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
 		{"rows that are known are claimed before the next look", func(p *planner, _ *situation) {
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300, 303, 340)})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300, 303, 340)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: 2}, 0)
 		}, 315, sleep, 350},
 		{"beyond what is known claims follow each other", func(p *planner, _ *situation) {
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
 			p.claimed(at(310), at(320), step{}, &task.Claim{Now: db(310), Rows: fewRows}, 0)
 		}, 320, sleep, 330},
 		{"beyond what is known few rows make it look", func(p *planner, _ *situation) {
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: fewRows - 1}, 0)
 		}, 315, peek, 0},
 		{"after what a hint told of it looks", func(p *planner, _ *situation) {
@@ -76,11 +76,11 @@ func TestNextStep(t *testing.T) {
 		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
 		{"a hint that came during a look counts", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
-			p.peeked(at(50), at(55), task.Peek{Now: db(50), Soon: soon(900)})
+			p.peeked(0, at(50), at(55), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, claim, 0},
 		{"a hint from before a look does not", func(p *planner, _ *situation) {
 			p.hint(at(49), db(60))
-			p.peeked(at(50), at(50), task.Peek{Now: db(50), Soon: soon(900)})
+			p.peeked(0, at(50), at(50), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, sleep, 910},
 		{"claims keep their distance", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
 		{"after a full batch it looks where the oldest rows are", func(p *planner, _ *situation) {
@@ -88,7 +88,7 @@ func TestNextStep(t *testing.T) {
 		}, 15, peek, 0},
 		{"a full batch goes on at once", func(p *planner, _ *situation) {
 			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
-			p.peeked(at(15), at(16), task.Peek{Now: db(15), Soon: soon(5), Rows: 9999})
+			p.peeked(0, at(15), at(16), task.Peek{Now: db(15), Soon: soon(5), Rows: 9999})
 		}, 16, claim, 0},
 		{"no room for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
 		{"no room for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
@@ -151,7 +151,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := idle()
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: tt.rows})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: tt.rows})
 			if st := p.next(at(tt.at), roomy()); st.do != claim || st.form != tt.want {
 				t.Errorf("%s %s; want %s", st.do, st.form, tt.want)
 			}
@@ -161,7 +161,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		p := idle()
 		p.claimed(at(100), at(300), step{form: task.RangeForm}, &task.Claim{Now: db(100), Form: task.CappedForm}, 0)
 		for _, ms := range []int{400, 5200, 5400} {
-			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(ms), Rows: 1})
+			p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(ms), Rows: 1})
 			want := task.CappedForm
 			if ms > 5300 {
 				want = task.RangeForm
@@ -173,7 +173,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 	})
 	t.Run("after a failure", func(t *testing.T) {
 		p := idle()
-		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: 1})
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: 1})
 		p.failed(at(250))
 		if st := p.next(at(310), roomy()); st.form != task.CappedForm {
 			t.Error("a locked row could stop the database again")
@@ -188,7 +188,7 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 		p.hint(at(ms), db(ms))
 		st := p.next(at(ms), roomy())
 		if st.do == peek {
-			p.peeked(at(ms), at(ms), task.Peek{Now: db(ms)})
+			p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms)})
 			st = p.next(at(ms), roomy())
 		}
 		if st.do != claim {
@@ -244,7 +244,7 @@ func TestSweepsAreRareOnlyWhereNothingHappens(t *testing.T) {
 
 func TestALookThatSeesAnEarlierClockLeadsToASweep(t *testing.T) {
 	p := idle()
-	p.peeked(at(1000), at(1000), task.Peek{Now: db(-500)})
+	p.peeked(0, at(1000), at(1000), task.Peek{Now: db(-500)})
 	if st := p.next(at(1000), roomy()); st.do != claim || st.low != 0 {
 		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
 	}
@@ -282,7 +282,7 @@ func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := idle()
 			p.low = db(1)
-			p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 			tt.prepare(p)
 			st := p.next(at(310), roomy())
 			if st.do != claim || !slices.Equal(st.shards, tt.want) {
@@ -299,7 +299,7 @@ func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
 	}
 	t.Run("what became due elsewhere meanwhile is still to come", func(t *testing.T) {
 		p := idle()
-		p.peeked(at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 		p.claimed(at(310), at(312), step{shards: []task.Shard{9}}, &task.Claim{Now: db(310), Rows: 1}, 0)
 		if len(p.soon) != 3 {
 			t.Errorf("waiting: %v", p.soon)
@@ -374,8 +374,45 @@ func TestFailuresBackOffUpToABound(t *testing.T) {
 func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
 	p := idle()
 	p.claimed(at(2000), at(2001), step{}, &task.Claim{Now: db(2000), Rows: 1}, 0)
-	p.peeked(at(2001), at(2001), task.Peek{Now: db(2001)})
+	p.peeked(0, at(2001), at(2001), task.Peek{Now: db(2001)})
 	if st := p.next(at(2100), roomy()); st.do != sleep || !st.until.Equal(at(2251)) {
 		t.Errorf("%s until %s", st.do, st.until)
+	}
+}
+
+func TestLooksCountEachRowOnce(t *testing.T) {
+	p := testPlanner()
+	p.acquired(at(0))
+	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	look := func(ms, rows int) task.Instant {
+		from := p.countFrom(at(ms))
+		p.peeked(from, at(ms), at(ms), task.Peek{Now: db(ms), Rows: rows})
+		return from
+	}
+	form := func(ms int) task.ClaimForm { return p.claim(at(ms), roomy()).form }
+	if from := look(10, 150); from != p.low {
+		t.Fatalf("the first look counts from %d; want %d, from the start", from, p.low)
+	}
+	end := p.rangeUntil
+	if from := look(500, 50); from != end || form(500) != task.RangeForm {
+		t.Fatalf("the next one counts from %d and allows %s; want %d, the end of the first, and %s", from, form(500), end, task.RangeForm)
+	}
+	if look(600, 1); form(600) != task.CappedForm {
+		t.Errorf("the cap is exceeded by what three looks have counted; claims still go by %s", form(600))
+	}
+	p.claimed(at(700), at(701), step{form: task.CappedForm, low: p.low}, &task.Claim{Now: db(700), Rows: 100}, 0)
+	if form(710) != task.RangeForm {
+		t.Errorf("after a claim of 100 rows the form is %s; want %s", form(710), task.RangeForm)
+	}
+	if look(800, p.cfg.MaxRows+1); form(810) != task.CappedForm || p.countFrom(at(820)) != p.low {
+		t.Errorf("after a count that was cut off: form %s, next count from %d; want %s, from %d", form(810), p.countFrom(at(820)), task.CappedForm, p.low)
+	}
+	look(900, 10)
+	if p.hint(at(910), db(920)); p.countFrom(at(915)) != p.low {
+		t.Error("after a hint not all is counted again")
+	}
+	look(950, 10)
+	if p.countFrom(at(6000)) != p.low {
+		t.Error("a count is trusted for longer than a sweep")
 	}
 }

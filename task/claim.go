@@ -108,12 +108,22 @@ type OutboxBatch struct {
 	Publications []Publication
 }
 
+// A PeekRequest asks what is coming up in some shards of a database.
+type PeekRequest struct {
+	Shards []Shard
+	// Low is the bound after which rows count at all.
+	Low Instant
+	// Rows after From, if that is later, are counted, until now + Window, up to Limit.
+	From   Instant
+	Window time.Duration
+	Limit  int
+}
+
 // Peek tells what is coming up in some shards.
 type Peek struct {
 	// Now is the database's clock.
 	Now Instant
-	// Rows is how many rows are due until the end of the window, counted up to
-	// the limit given.
+	// Rows is how many rows were counted.
 	Rows int
 	// Soon are the rows that are due first, up to [MaxSoon], in the order of Due.
 	Soon []Upcoming

@@ -3,7 +3,6 @@ package shards
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -260,13 +259,13 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 }
 
-// Peek counts what is due in shards until now + window, up to limit, and lists
-// what is due first after low.
-func (s *Store) Peek(ctx context.Context, d int, shards []task.Shard, low task.Instant, window time.Duration, limit int) (task.Peek, error) {
+// Peek counts what is due soon, and lists what is due first.
+func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
 	var p task.Peek
 	var dues []int64
 	var of []int16
-	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(shards), int64(low), window.Milliseconds(), limit, task.MaxSoon).
+	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon,
+		int64(max(req.Low, req.From))).
 		Scan(&p.Now, &p.Rows, &dues, &of)
 	if err != nil {
 		return task.Peek{}, err

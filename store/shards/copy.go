@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,7 +37,7 @@ func copyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 		for n < len(rows) && rows[n].ID.Shard() == shard {
 			n++
 		}
-		if err := copyInto(ctx, tx, fmt.Sprintf("task_%03d", shard), rows[:n]); err != nil {
+		if err := copyInto(ctx, tx, tableOf(shard), rows[:n]); err != nil {
 			return err
 		}
 		rows = rows[n:]

@@ -28,7 +28,7 @@ func newPaces(c *Config) paces {
 	return paces{
 		adds:    pace{least: c.AddSpacing, most: 5 * c.AddSpacing, share: 2},
 		starts:  pace{least: c.StartSpacing, most: 6 * c.StartSpacing, share: 1},
-		reports: pace{least: c.ReportSpacing, most: 6 * c.ReportSpacing, share: 0.2},
+		reports: pace{least: c.ReportSpacing, most: 12 * c.ReportSpacing, share: 0.2},
 		beats:   pace{least: c.ReportSpacing, most: 6 * c.ReportSpacing, share: 0.2},
 	}
 }

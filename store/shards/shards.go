@@ -40,8 +40,10 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -58,12 +60,21 @@ var sqlFiles embed.FS
 
 var sql = planted(statement.MustLoad(fs.Sub(sqlFiles, "sql")))
 
+// inShard returns the statement of that name, which changes rows of the table
+// task, written for the table of one shard.
+func inShard(name string, shard task.Shard) string {
+	return strings.Replace(sql.Get(name), " task t", " "+tableOf(shard)+" t", 1)
+}
+
+// tableOf returns the name of a shard's table.
+func tableOf(shard task.Shard) string { return fmt.Sprintf("task_%03d", shard) }
+
 // Config tunes a [Store]. The zero value takes all defaults.
 type Config struct {
 	// KeyLifetime is how long a request_id is remembered. Defaults to 24 h.
 	KeyLifetime time.Duration
 	// AddSpacing, StartSpacing and ReportSpacing are the shortest distances
-	// between two groups of one database. Under load they grow to 5, 6 and 6
+	// between two groups of one database. Under load they grow to 5, 6 and 12
 	// times that, which costs latency and saves CPU; an idle database groups
 	// nothing. Default to 4, 8 and 40 ms.
 	AddSpacing, StartSpacing, ReportSpacing time.Duration

@@ -97,11 +97,11 @@ greatest(c.now, t.due_at)
 coalesce(t.seq + 1 >= t.max_count, false)
 
 -- name: Peek
--- $1 shards, $2 low, $3 window, $4 limit, $5 how many are listed
+-- $1 shards, $2 low, $3 window, $4 limit, $5 how many are listed, $6 from where to count
 SELECT now_ms(),
        (SELECT count(*) FROM (
           SELECT 1 FROM task t
-           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= now_ms() + $3::int8
+           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $6::int8 AND t.due_at <= now_ms() + $3::int8
            LIMIT $4) AS soon),
        first.dues, first.shards
   FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (

@@ -1,0 +1,58 @@
+package shards
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// What is added in one request lies in one shard, so one group holds results of a
+// shard that has a statement of its own, and of others that share one.
+func TestResultsOfOneShardAndOfManyAreTakenInOneGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		typ       task.Type
+		attempts  int64 // claims before the results are reported: the run's seq
+		livesOn   bool
+		retention time.Duration
+	}{
+		"ends":             {typ: task.OneShot, attempts: 1},
+		"ends and is kept": {typ: task.OneShot, attempts: 1, retention: time.Hour},
+		"goes on":          {typ: task.NonBlocking, attempts: 2, livesOn: true},
+		"goes on at once":  {typ: task.NonBlocking, attempts: 1, livesOn: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			spec := b.spec(c.typ, func(s *task.Spec) { s.Retention = c.retention })
+			ids := b.add(slices.Repeat([]task.Spec{spec}, worthItsOwn)...)
+			for range 5 {
+				ids = append(ids, b.add(slices.Repeat([]task.Spec{spec}, worthItsOwn-1)...)...)
+			}
+			for range c.attempts {
+				if got := b.claim(task.RangeForm); len(got.Publications) != len(ids) {
+					t.Fatalf("%d of %d claimed", len(got.Publications), len(ids))
+				}
+				b.advance(time.Minute)
+			}
+			var results []task.Result
+			for _, id := range ids {
+				results = append(results, success(id, c.attempts, 1, 7))
+			}
+			stranger := success(ids[0], c.attempts+1, 1, 7) // a run that does not exist
+			for i, code := range b.report(append(results, stranger)...) {
+				if want := i < len(ids); want != (code == task.Accepted) {
+					t.Fatalf("result %d of %d: %v", i, len(ids), code)
+				}
+			}
+			left := 0
+			if c.livesOn {
+				left = len(ids)
+			}
+			if rows := b.rows(); len(rows) != left {
+				t.Fatalf("%d rows are left; want %d", len(rows), left)
+			}
+			b.recounted()
+		})
+	}
+}
