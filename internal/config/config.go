@@ -135,7 +135,7 @@ type Dispatcher struct {
 	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name, with the port of hint_addr."`
 	Grace            time.Duration `key:"grace" default:"10s" doc:"How long the hand-over of shards may take at a stop."`
 	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The knob between lateness and CPU: how much of the time claims may take, added up over the databases. 2 claims twice as often while it is that what limits them; see the operations page."`
-	ClaimAhead       time.Duration `key:"claim_ahead" default:"0s" doc:"How far ahead of the clock runs are claimed, up to 2s. They are held in memory until they are due; a database is claimed from when half of this has passed, in large transactions. A crash makes what was held late by the take-over, and a cancel may come too late for it. 0s: what is due is claimed."`
+	ClaimAhead       time.Duration `key:"claim_ahead" default:"500ms" doc:"How far ahead of the clock runs are claimed, up to 2s. They are held in memory until they are due, and a database is claimed from when half of this has passed: large transactions, and still on time. A crash makes what was held late by the take-over, and a cancel within this time may be followed by the call. 0s: only what is due is claimed."`
 	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The shortest distance of two claims of a database that were not full."`
 	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The longest, while something is due."`
 	LookEvery        time.Duration `key:"look_every" default:"250ms" doc:"How often a database that has fired lately is looked at when nothing is known to be due."`

@@ -980,7 +980,8 @@ type RunRecord struct {
 	Version int32 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
 	// The task's ack_timeout.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// When the run was claimed, by the database's clock.
+	// When the run counts as claimed, by the database's clock: when it was claimed,
+	// or when it was due if that was later.
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
 	// The task's parameters.
 	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
