@@ -57,7 +57,9 @@ CREATE TABLE task (
 
 -- Vacuum of one shard table throws away every cached plan over all 32, and a plan
 -- takes milliseconds; most dead rows are pruned by those who read the page. So it
--- comes late. Plans are generic and need no statistics: analyze is off.
+-- comes late. Plans are generic and need no statistics: analyze is off. And it leaves
+-- the file as long as it is: it will be filled again in a moment, and to cut it takes
+-- a lock that stops everybody.
 -- +goose StatementBegin
 DO $$
 DECLARE
@@ -66,7 +68,7 @@ BEGIN
   FOR s IN first .. first + 31 LOOP
     EXECUTE format('CREATE TABLE %I PARTITION OF task FOR VALUES IN (%s) WITH (fillfactor = 90,'
       ' autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 4000,'
-      ' autovacuum_vacuum_insert_threshold = 100000, autovacuum_analyze_threshold = 2000000000)',
+      ' autovacuum_vacuum_insert_threshold = 100000, autovacuum_analyze_threshold = 2000000000, vacuum_truncate = off)',
       'task_' || lpad(s::text, 3, '0'), s);
   END LOOP;
 END $$;
@@ -177,7 +179,7 @@ CREATE TABLE outbox (
   created_at int8 NOT NULL,
   entries    bytea NOT NULL,
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
 -- The rules that claims and reports decide by SQL alone. Package task defines
 -- them; they are expressions, so that the planner inlines them.

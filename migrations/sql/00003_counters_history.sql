@@ -12,7 +12,7 @@ CREATE TABLE counter_delta (
   tenants int4[] NOT NULL,
   moves   int2[] NOT NULL,
   ns      int8[] NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 
 -- What has been folded. added and died only grow, save by a repair.
 CREATE TABLE counter (

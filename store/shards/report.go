@@ -176,38 +176,15 @@ func (r *reporting) try(ctx context.Context, one string, a []int, other string, 
 	return r.tx.SendBatch(ctx, batch).Close()
 }
 
-// queue gives a list to a statement: once for each shard that has many of the
-// results, and once for those of all the other shards.
 func (r *reporting) queue(b *pgx.Batch, statement string, list []int) {
-	slices.SortStableFunc(list, func(i, j int) int { return int(r.in[i].Task.Shard()) - int(r.in[j].Task.Shard()) })
-	var others []int
-	for len(list) > 0 {
-		shard, n := r.in[list[0]].Task.Shard(), 1
-		for n < len(list) && r.in[list[n]].Task.Shard() == shard {
-			n++
-		}
-		if n < worthItsOwn {
-			others = append(others, list[:n]...)
-		} else {
-			r.queueOne(b, inShard(statement, shard), list[:n:n])
-		}
-		list = list[n:]
+	if len(list) == 0 {
+		return
 	}
-	if len(others) > 0 {
-		r.queueOne(b, sql.Get(statement), others)
-	}
-}
-
-// worthItsOwn is how many results make a statement for their shard alone cheaper: it
-// spares the start of a plan over 32 tables, and the search for each row's table.
-const worthItsOwn = 48
-
-func (r *reporting) queueOne(b *pgx.Batch, statement string, list []int) {
 	args := reportArgs(r.in, list)
 	if len(r.noted) > 0 {
 		args = append(args, r.noted)
 	}
-	b.Queue(statement, args...).Query(func(rows pgx.Rows) error {
+	b.Queue(sql.Get(statement), args...).Query(func(rows pgx.Rows) error {
 		var n int64
 		var at *int64
 		_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {

@@ -43,7 +43,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,12 +58,6 @@ import (
 var sqlFiles embed.FS
 
 var sql = planted(statement.MustLoad(fs.Sub(sqlFiles, "sql")))
-
-// inShard returns the statement of that name, which changes rows of the table
-// task, written for the table of one shard.
-func inShard(name string, shard task.Shard) string {
-	return strings.Replace(sql.Get(name), " task t", " "+tableOf(shard)+" t", 1)
-}
 
 // tableOf returns the name of a shard's table.
 func tableOf(shard task.Shard) string { return fmt.Sprintf("task_%03d", shard) }

@@ -36,7 +36,7 @@ WITH due AS MATERIALIZED (
      FOR UPDATE SKIP LOCKED)
 UPDATE task t SET {{claim_set}}
   FROM (SELECT * FROM due u {{list_first}}) u, (SELECT now_ms() AS now OFFSET 0) c
- WHERE t.shard = $1::int2 AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
 RETURNING {{claim_returning}};
 
 -- fragment: claim_returning

@@ -52,12 +52,12 @@ SELECT u.n, c.pack
        {{far_copies}}
  UNION ALL
 SELECT u.n, 0
-  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[]) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u
-  JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
+  FROM (SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[]) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
  UNION ALL
 SELECT u.n, 0
   FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[]) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u
-  JOIN task_done d ON d.tenant_id = u.tenant_id AND d.id = u.id;
+  JOIN task_done d ON d.tenant_id = ANY (ARRAY[u.tenant_id]) AND d.id = u.id;
 
 -- name: FarKeys
 -- Packs and what is void in them. $1: minus first numbers of arrivals, and ids of packs

@@ -54,7 +54,7 @@ SELECT {{done_columns}}, d.finished_at,
 -- Which of these tasks are finished and still known. $1 tenants, $2 ids
 SELECT d.tenant_id, d.id
   FROM (SELECT * FROM unnest($1::int4[], $2::int8[]) AS u (tenant_id, id) {{list_first}}) u
-  JOIN task_done d ON d.tenant_id = u.tenant_id AND d.id = u.id;
+  JOIN task_done d ON d.tenant_id = ANY (ARRAY[u.tenant_id]) AND d.id = u.id;
 
 -- name: Census
 -- Exact numbers of rows, for checks and small installations: it reads every row.

@@ -5,13 +5,13 @@
 -- $7 next instants (NULL: by the interval), $8 stop
 
 -- fragment: results
-(SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
+(SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
        WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n) {{list_first}}) u
 
 -- fragment: row_of_result
 -- The row must hold the open run of this very attempt. Of BLOCKING only the
 -- holder of the current attempt counts; of the others any attempt does.
-t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
+t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
        WHEN 2 THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
@@ -101,10 +101,10 @@ counted AS ({{delta_of_moves}})
 UPDATE task t SET
   holder = u.holder,
   due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
-  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
+  FROM (SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
           WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n) {{list_first}}) u,
        (SELECT now_ms() AS now OFFSET 0) c
- WHERE t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = 0
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND t.type = 3 AND t.state = 2 AND t.seq = u.seq AND t.attempt = u.attempt AND t.out
    AND (t.holder IS NULL OR t.holder = u.holder)
 RETURNING u.n, t.due_at - c.now;

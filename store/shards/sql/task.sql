@@ -12,6 +12,11 @@ t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.schedule
 -- and are often made while the tables are empty. The second condition is never
 -- evaluated, because no id is negative; but the planner believes that going
 -- through the list once for every row would be expensive.
+-- All that is compared with the key must come from the list, constants too: with
+-- "run = 0" a plan made while a table was small read its whole index for each entry.
+-- So did one for a table that was vacuumed while it was empty, because the order of
+-- the index seemed useful for a merge join. "tenant_id = ANY (ARRAY[u.tenant_id])" is
+-- of no use for that.
 WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0
 
 -- name: Now
@@ -71,7 +76,7 @@ SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.beg
 SELECT {{row_columns}}
   FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[])
           WITH ORDINALITY AS u (shard, tenant_id, id, run, n) {{list_first}}) u
-  JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
  ORDER BY u.n
    FOR UPDATE OF t SKIP LOCKED;
 
@@ -79,7 +84,7 @@ SELECT {{row_columns}}
 -- The same without locks.
 SELECT {{row_columns}}
   FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) AS u (shard, tenant_id, id, run) {{list_first}}) u
-  JOIN task t ON t.shard = u.shard AND t.tenant_id = u.tenant_id AND t.id = u.id AND t.run = u.run;
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
 -- name: RowUpdate
 -- All that steps of package task may change. $1 shard, $2 tenant, $3 id, $4 run
