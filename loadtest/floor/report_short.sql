@@ -1,5 +1,5 @@
 -- $1 shards, $2 ids. The condition on u makes every plan start from the list, as in the product.
 DELETE FROM task t
- USING (SELECT * FROM unnest($1::int2[], $2::int8[]) AS u (shard, id)
+ USING (SELECT *, 1 AS tenant_id, 0::int8 AS run FROM unnest($1::int2[], $2::int8[]) AS u (shard, id)
         WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0) u
- WHERE t.shard = u.shard AND t.tenant_id = 1 AND t.id = u.id AND t.run = 0 AND t.state = 2 AND t.seq = 1 AND t.out
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run AND t.state = 2 AND t.seq = 1 AND t.out
