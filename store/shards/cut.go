@@ -394,14 +394,19 @@ func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
+// longestReason bounds what is stored of why a pack is damaged, in bytes.
+const longestReason = 500
+
 // setAside marks a pack as damaged, in a transaction of its own.
 func (c *cutting) setAside(ctx context.Context, bad damage) error {
 	statement, id := "PackDamaged", bad.id
 	if id < 0 {
 		statement, id = "ArrivalDamaged", -id
 	}
-	const longest = 500
-	reason := bad.reason[:min(len(bad.reason), longest)]
+	reason := bad.reason
+	if len(reason) > longestReason {
+		reason = cut(reason, longestReason)
+	}
 	lost, err := c.s.inOwnedTx(ctx, c.d, "set aside", []task.Ownership{c.req.Own}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql.Get(statement), id, reason)
 		return err
