@@ -94,27 +94,17 @@ func (b *batcher[T]) await(ctx context.Context) bool {
 		if ready {
 			return ctx.Err() == nil
 		}
-		lingered, stop := after(wait)
+		var lingered <-chan time.Time
+		if wait > 0 {
+			lingered = time.After(wait)
+		}
 		select {
 		case <-ctx.Done():
+			return false
 		case <-b.wake:
 		case <-lingered:
 		}
-		stop()
-		if ctx.Err() != nil {
-			return false
-		}
 	}
-}
-
-// after returns a channel that tells when d has passed, never if d is 0, and what
-// to call when that is no longer of interest.
-func after(d time.Duration) (<-chan time.Time, func()) {
-	if d <= 0 {
-		return nil, func() {}
-	}
-	t := time.NewTimer(d)
-	return t.C, func() { t.Stop() }
 }
 
 // ready reports whether to send now; if not, wait is the time until then, 0 when
