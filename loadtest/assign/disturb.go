@@ -102,16 +102,25 @@ func (s *storm) garble(context.Context, *member) error {
 	return s.tree(func() error {
 		p := s.env([]string{"plan", "strategy", "members"}[what])
 		if what == 2 {
-			names, _, err := s.hands.Children(p)
-			if err != nil || len(names) == 0 {
+			var err error
+			if p, err = s.childOf(p, n); p == "" {
 				return err
 			}
-			slices.Sort(names)
-			p = path.Join(p, names[n%len(names)])
 		}
 		_, err := s.hands.Set(p, []byte("garbage"), -1)
 		return err
 	})
+}
+
+// childOf returns the path of one of the node's children, which n chooses; empty: it
+// has none.
+func (s *storm) childOf(node string, n int) (string, error) {
+	names, _, err := s.hands.Children(node)
+	if err != nil || len(names) == 0 {
+		return "", err
+	}
+	slices.Sort(names)
+	return path.Join(node, names[n%len(names)]), nil
 }
 
 // deleteNode removes a member's node, the goodbyes, or the format.
@@ -120,12 +129,10 @@ func (s *storm) deleteNode(context.Context, *member) error {
 	return s.tree(func() error {
 		p := []string{s.env("leaving"), root + "/format", s.env("members")}[what]
 		if what == 2 {
-			names, _, err := s.hands.Children(p)
-			if err != nil || len(names) == 0 {
+			var err error
+			if p, err = s.childOf(p, n); p == "" {
 				return err
 			}
-			slices.Sort(names)
-			p = path.Join(p, names[n%len(names)])
 		}
 		return s.hands.Delete(p, -1)
 	})
