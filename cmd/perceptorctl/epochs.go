@@ -93,10 +93,8 @@ func bump(ctx context.Context, conf *config.Config, databases []int) ([]bumped, 
 	var errs []error
 	for _, d := range databases {
 		items := []task.Shard{task.ChoresShard(d)}
-		for s := range task.Shards {
-			if task.Shard(s).Database() == d {
-				items = append(items, task.Shard(s))
-			}
+		for i := range task.ShardsPerDatabase {
+			items = append(items, task.Shard(d*task.ShardsPerDatabase+i))
 		}
 		owned, err := store.Acquire(ctx, d, items, task.Owner{})
 		if err != nil {
