@@ -305,11 +305,12 @@ func (b *database) peek(ctx context.Context) {
 	b.mu.Unlock()
 }
 
-// takeOff removes published parts when no claim has come by to do it.
+// takeOff removes published parts when no claim has come by to do it, also those
+// of shards that wait to be let go: whatever makes the step due has to go by it.
 func (b *database) takeOff(ctx context.Context) {
 	b.mu.Lock()
-	owned := b.book.claimable()
-	parts := b.book.takeable(maxParts, b.claims)
+	owned := b.book.all()
+	parts := b.book.takeable(maxParts, func(task.Shard) bool { return true })
 	b.mu.Unlock()
 	if len(parts) == 0 || b.d.at(ctx, BeforeTakeOff, b.number) != nil {
 		return

@@ -59,9 +59,19 @@ type ledger struct {
 
 // claimable returns the ownerships to claim from, in ascending order.
 func (l *ledger) claimable() []task.Ownership {
+	return l.ownerships(func(h *holding) bool { return !h.leaving })
+}
+
+// all returns the ownerships, those that are about to be let go included, in
+// ascending order.
+func (l *ledger) all() []task.Ownership {
+	return l.ownerships(func(*holding) bool { return true })
+}
+
+func (l *ledger) ownerships(want func(*holding) bool) []task.Ownership {
 	owned := make([]task.Ownership, 0, len(l.shards))
 	for _, h := range l.shards {
-		if !h.leaving {
+		if want(h) {
 			owned = append(owned, h.Ownership)
 		}
 	}
@@ -112,6 +122,7 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 		for _, p := range of {
 			if p.pending > 0 {
 				l.complete(p, now)
+				p.left++ // no acknowledgement completes it a second time
 			}
 		}
 	}

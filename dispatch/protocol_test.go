@@ -303,6 +303,33 @@ func TestReleaseWaitsForAcknowledgementsAndTakesOff(t *testing.T) {
 	})
 }
 
+func TestPublishedPartIsTakenOffWhileItsShardWaitsToBeLetGo(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
+			if p.Task == id(0, 2) {
+				return false, errDown
+			}
+			return true, nil
+		}
+		w.store.add(id(0, 2), 2, 0, 0)
+		w.store.add(id(0, 1), 1, 200*time.Millisecond, 0)
+		m := w.start("a", nil)
+		m.acquire(0, 1)
+		time.Sleep(300 * time.Millisecond)
+		m.unassign(0)
+		done := make(chan error)
+		go func() { done <- m.Release(t.Context(), []task.Shard{0}) }()
+		time.Sleep(time.Second) // the step that takes off is overdue by now
+		if w.store.outboxRows() != 1 {
+			t.Errorf("%d outbox rows, want that of the failing record alone", w.store.outboxRows())
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		m.stop()
+	})
+}
+
 func TestReleaseIsBoundedWhenNothingIsAcknowledged(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var down atomic.Bool
