@@ -41,6 +41,12 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 		CreateTime:    timestamp(s.CreatedAt),
 		FinishTime:    timestamp(s.FinishedAt),
 	}
+	if e := s.Extra; e != nil {
+		t.Tags, t.IdempotencyKey = e.Tags, e.Key
+		if e.ReplayOf.Task != 0 {
+			t.ReplayOf = e.ReplayOf.String()
+		}
+	}
 	if s.Interval > 0 {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(s.Interval)}
 	}

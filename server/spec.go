@@ -40,8 +40,9 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 		s.Retention = r.duration("retention", t.Retention, 0, task.MaxRetention)
 	}
 	if m := t.MisfirePolicy; m != 0 && m != perceptorv1.Task_FIRE_ONCE {
-		r.fault("misfire_policy", "%d is not FIRE_ONCE", int32(m))
+		r.fault("misfire_policy", "%s is not FIRE_ONCE", m)
 	}
+	s.Extra = task.Extra{Tags: task.SortTags(t.Tags)}.Seal()
 	for _, f := range s.Validate(limits) {
 		r.unlessFaulty(f)
 	}

@@ -20,6 +20,13 @@ const (
 	MaxEntriesPerCall = 5000
 	MaxRequestIDBytes = 64
 	MaxPageSize       = 1000
+	// MaxExtraBytes bounds all that an Extra holds.
+	MaxExtraBytes = 4096
+	MaxTags       = 16
+	MaxTagBytes   = 64
+	MaxCatchUp    = 100_000
+	MaxKeyBytes   = 128 // of an idempotency_key
+	MaxSpread     = 24 * time.Hour
 	// MaxSilence is the longest distance between two deliveries of a silent run
 	// (unless ack_timeout is longer).
 	MaxSilence = time.Hour

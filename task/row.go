@@ -56,6 +56,11 @@ type Row struct {
 	Kind          string
 	Params        []byte
 	CreatedAt     Instant
+	// Extra is what few tasks have; nil: nothing of it.
+	Extra *Extra
+	// Calendar are the instants of Extra.Cron; nil: it has none, or nobody has
+	// needed them yet.
+	Calendar Calendar
 
 	// Change is what a step did to the row, for the store to carry out.
 	Change Change
@@ -87,7 +92,7 @@ func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
 		Begin: s.Begin, End: s.End, Interval: s.Interval, MaxCount: s.MaxCount,
 		Version: 1, Retry: s.Retry, AckTimeout: s.AckTimeout, GiveUpAfter: s.GiveUpAfter,
 		StopOnFailure: s.StopOnFailure, Retention: s.Retention,
-		Kind: s.Kind, Params: s.ParamsWire, CreatedAt: now, Change: Added,
+		Kind: s.Kind, Params: s.ParamsWire, CreatedAt: now, Extra: s.Extra, Calendar: s.Calendar, Change: Added,
 	}
 }
 

@@ -93,6 +93,8 @@ type Publication struct {
 	AckTimeout time.Duration
 	// Params are the wire bytes of perceptor.v1.Params, untouched since AddTask.
 	Params []byte
+	// Extra is what few tasks have; nil: nothing of it.
+	Extra *Extra
 }
 
 // RunID returns the identity of the run.

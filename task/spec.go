@@ -31,6 +31,10 @@ type Spec struct {
 	StopOnFailure bool
 	// Retention is how long the finished task is kept; below 0: the tenant's default.
 	Retention time.Duration
+	// Extra is what few tasks have; nil: nothing of it.
+	Extra *Extra
+	// Calendar are the instants of Extra.Cron.
+	Calendar Calendar
 }
 
 // RetryPolicy says what happens when a handler fails. Zero fields take their
@@ -53,6 +57,7 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkBounds(v)
 	s.checkDelivery(v, l)
 	v.params(s.Params, l.ParamsBytes)
+	v.extra(s.Extra)
 	return v.list
 }
 

@@ -47,6 +47,8 @@ CREATE TABLE task (
   stop_on_failure    bool NOT NULL DEFAULT false,
   kind               text NOT NULL,
   params             bytea NOT NULL,  -- wire bytes of perceptor.v1.Params
+  modeled            bool NOT NULL DEFAULT false,  -- package task alone computes its instants
+  extra              bytea,           -- what few tasks have (task.Extra); NULL: nothing
   -- A statement parses the constraints of every table that it touches anew, and a
   -- row is checked each time it moves: all that could be said of a row cost 10 % of
   -- a cycle. These guard where a row is found; what states go together is held by
@@ -126,6 +128,7 @@ CREATE TABLE task_done (
   stop_on_failure bool NOT NULL,
   kind            text NOT NULL,
   params          bytea NOT NULL,
+  extra           bytea,
   CONSTRAINT task_done_pkey  PRIMARY KEY (tenant_id, id),
   CONSTRAINT task_done_final CHECK (state IN (3, 4, 5))
 );
@@ -144,6 +147,7 @@ CREATE TABLE dead_run (
   kind         text NOT NULL,
   error        text NOT NULL,
   params       bytea NOT NULL,
+  extra        bytea,
   CONSTRAINT dead_run_pkey   PRIMARY KEY (tenant_id, id, seq),
   CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3))
 );

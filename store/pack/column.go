@@ -205,6 +205,11 @@ func (r *reader) end() error {
 	if n := r.uvarint(); n != 0 {
 		r.fail("has %d further sections; this program knows none", n)
 	}
+	return r.done()
+}
+
+// done makes sure that nothing is left.
+func (r *reader) done() error {
 	if len(r.rest) > 0 {
 		r.fail("has %d bytes behind its end", len(r.rest))
 	}

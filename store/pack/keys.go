@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -126,7 +127,11 @@ const (
 	versionColumn
 	kindColumn
 	policyColumn
-	columns
+	baseColumns
+
+	// In the section of extras, if there is one.
+	extraColumn = baseColumns // 0: none; else one more than its number
+	columns     = baseColumns + 1
 )
 
 var forms = [columns]byte{tenantColumn: deltas, numberColumn: deltas, createdColumn: deltas}
@@ -137,6 +142,7 @@ type table struct {
 	n        int
 	kinds    dictionary[string]
 	policies dictionary[policy]
+	extras   dictionary[string]
 }
 
 func (t *table) column(c int) []int64 { return t.cells[c*t.n : (c+1)*t.n] }
@@ -163,6 +169,15 @@ func (t *table) set(i int, r *task.Row) {
 	at(versionColumn, int64(r.Version))
 	at(kindColumn, t.kinds.number(r.Kind))
 	at(policyColumn, t.policies.number(policyOf(r)))
+	at(extraColumn, t.extraOf(r))
+}
+
+// extraOf returns 0 for none, else one more than the number of the row's extra.
+func (t *table) extraOf(r *task.Row) int64 {
+	if r.Extra == nil {
+		return 0
+	}
+	return t.extras.number(string(r.Extra.Wire())) + 1
 }
 
 // appendKeys writes the content of the keys blob.
@@ -194,10 +209,26 @@ func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 			dst = binary.AppendUvarint(dst, uint64(v))
 		}
 	}
-	for c := range columns {
+	for c := range baseColumns {
 		dst = appendColumn(dst, forms[c], t.column(c))
 	}
-	return binary.AppendUvarint(dst, 0), nil // no further sections
+	return t.appendExtras(dst), nil
+}
+
+// extrasSection is the number of the only section that may follow the columns.
+const extrasSection = 1
+
+// appendExtras writes how many sections follow, and the one of the extras.
+func (t *table) appendExtras(dst []byte) []byte {
+	if len(t.extras.list) == 0 {
+		return binary.AppendUvarint(dst, 0)
+	}
+	dst = binary.AppendUvarint(binary.AppendUvarint(dst, 1), extrasSection)
+	dst = binary.AppendUvarint(dst, uint64(len(t.extras.list)))
+	for _, e := range t.extras.list {
+		dst = append(binary.AppendUvarint(dst, uint64(len(e))), e...)
+	}
+	return appendColumn(dst, offsets, t.column(extraColumn))
 }
 
 // fits returns why a row cannot be in a pack.
@@ -227,7 +258,7 @@ func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
 	kinds := readKinds(r)
 	policies := readPolicies(r)
 	var cols [columns]column
-	for c := range columns {
+	for c := range baseColumns {
 		switch {
 		case r.err != nil:
 		case c == kindColumn:
@@ -238,10 +269,11 @@ func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
 			cols[c] = r.column(n)
 		}
 	}
-	if err := r.end(); err != nil {
+	extras := readExtras(r, n, &cols)
+	if err := r.done(); err != nil {
 		return nil, err
 	}
-	return buildRows(n, &cols, kinds, policies)
+	return buildRows(n, &cols, kinds, policies, extras)
 }
 
 func readKinds(r *reader) []string {
@@ -250,6 +282,27 @@ func readKinds(r *reader) []string {
 		kinds[i] = string(r.bytes(r.count("bytes in a kind", task.MaxKindBytes)))
 	}
 	return kinds
+}
+
+// readExtras reads the sections behind the columns. It returns the dictionary of
+// extras behind none at index 0, or nil when no task has one.
+func readExtras(r *reader, n int, cols *[columns]column) []*task.Extra {
+	sections := r.uvarint()
+	if sections == 0 || r.err != nil {
+		return nil
+	}
+	if section := r.uvarint(); sections > 1 || section != extrasSection {
+		r.fail("has %d further sections, the first of number %d; this program knows number %d alone", sections, section, extrasSection)
+		return nil
+	}
+	extras := make([]*task.Extra, 1+r.count("extras", MaxTasks))
+	for i := range extras[1:] {
+		extras[1+i] = task.DecodeExtra(bytes.Clone(r.bytes(r.count("bytes in an extra", task.MaxExtraBytes))))
+	}
+	if r.err == nil {
+		cols[extraColumn] = r.indexes(n, "extra", len(extras))
+	}
+	return extras
 }
 
 func readPolicies(r *reader) []policy {
@@ -269,7 +322,7 @@ func readPolicies(r *reader) []policy {
 
 // buildRows puts the columns together. The rows lie in one piece of memory,
 // which lives as long as any of them is used.
-func buildRows(n int, cols *[columns]column, kinds []string, policies []policy) ([]*task.Row, error) {
+func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, extras []*task.Extra) ([]*task.Row, error) {
 	slab := make([]task.Row, n)
 	rows := make([]*task.Row, n)
 	for i := range slab {
@@ -294,6 +347,9 @@ func buildRows(n int, cols *[columns]column, kinds []string, policies []policy) 
 		r.Version = int32(cols[versionColumn].at(i))
 		r.Kind = kinds[cols[kindColumn].at(i)]
 		policies[cols[policyColumn].at(i)].fill(r)
+		if extras != nil {
+			r.Extra = extras[cols[extraColumn].at(i)]
+		}
 		if err := fits(r); err != nil {
 			return nil, damaged("holds what cannot be: %v", err)
 		}

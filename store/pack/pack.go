@@ -25,7 +25,10 @@
 //	uvarint  number of kinds; each: length (uvarint), bytes
 //	uvarint  number of policies; each: 11 uvarints (see policy.numbers)
 //	         the columns in the order of tenantColumn .. policyColumn
-//	uvarint  number of further sections: 0
+//	uvarint  number of further sections: 0, or 1 when any task has an extra:
+//	uvarint  1, the section's number
+//	uvarint  number of extras; each: length (uvarint), bytes
+//	column   which extra each task has: 0 none, else its place, from 1
 //
 // and that of the params
 //
@@ -111,7 +114,7 @@ func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.table.kinds, s.table.policies = dictionary[string]{}, dictionary[policy]{}
+	s.table.kinds, s.table.policies, s.table.extras = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}
 	p := span(rows)
 	var err error
 	if s.content, err = appendKeys(s.content[:0], rows, &s.table); err != nil {

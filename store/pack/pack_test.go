@@ -51,6 +51,12 @@ func drawRow(t *rapid.T, i int) *task.Row {
 	if rapid.Bool().Draw(t, "never ends") {
 		r.End = task.Never
 	}
+	if rapid.IntRange(0, 3).Draw(t, "extra") == 0 {
+		r.Extra = task.Extra{
+			Spread: span("spread"), Key: rapid.StringN(0, 9, 40).Draw(t, "key"),
+			Tags: task.SortTags(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "red"}), 0, 3).Draw(t, "tags")),
+		}.Seal()
+	}
 	return r
 }
 

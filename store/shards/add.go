@@ -94,9 +94,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 			}
 		}
 		due = rows.due
-		if len(rows.ids) > 0 {
-			b.Queue(sql.Get("TaskInsert"), rows.args()...)
-		}
+		rows.queue(b)
 		if err := rows.far.queue(b); err != nil {
 			return err
 		}
@@ -221,6 +219,11 @@ type newRows struct {
 	stopOnFailure                             []bool
 	kinds                                     []string
 	params                                    [][]byte
+	// Of tasks with an extra, which are inserted by a statement of their own.
+	extra      *newRows
+	scheduleds []int64
+	modeled    []bool
+	extras     [][]byte
 }
 
 func (n *newRows) add(r *task.Row) {
@@ -229,6 +232,16 @@ func (n *newRows) add(r *task.Row) {
 		return
 	}
 	n.due = min(n.due, r.DueAt)
+	if r.Extra != nil && n.extras == nil {
+		if n.extra == nil {
+			n.extra = &newRows{extras: [][]byte{}, farFrom: n.farFrom}
+		}
+		n.extra.scheduleds = append(n.extra.scheduleds, int64(r.ScheduledAt))
+		n.extra.modeled = append(n.extra.modeled, r.Extra.Modeled())
+		n.extra.extras = append(n.extra.extras, r.Extra.Wire())
+		n.extra.add(r)
+		return
+	}
 	n.tenants = append(n.tenants, r.Tenant)
 	n.ids = append(n.ids, int64(r.ID))
 	n.dues = append(n.dues, int64(r.DueAt))
@@ -257,6 +270,16 @@ func notNil(b []byte) []byte {
 		return []byte{}
 	}
 	return b
+}
+
+// queue adds the statements that insert the near rows.
+func (n *newRows) queue(b *pgx.Batch) {
+	if len(n.ids) > 0 {
+		b.Queue(sql.Get("TaskInsert"), n.args()...)
+	}
+	if e := n.extra; e != nil {
+		b.Queue(sql.Get("TaskInsertExtra"), append(e.args(), e.scheduleds, e.modeled, e.extras)...)
+	}
 }
 
 func (n *newRows) args() []any {

@@ -139,6 +139,7 @@ type claimed struct {
 	ackTimeout int32
 	kind       string
 	params     []byte
+	extra      *task.Extra
 }
 
 // scan reads what one claim statement returned.
@@ -179,7 +180,7 @@ func (r *claimed) publication() task.Publication {
 	p := task.Publication{
 		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
 		ScheduledAt: task.Instant(r.scheduled), Version: r.version,
-		AckTimeout: millis(r.ackTimeout), Params: r.params,
+		AckTimeout: millis(r.ackTimeout), Params: r.params, Extra: r.extra,
 	}
 	switch {
 	case r.run != 0:

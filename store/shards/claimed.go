@@ -8,9 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/perceptor/perceptor/task"
 )
 
-// Rows of a claim are many and narrow: 17 values, for each of which pgx would go
+// Rows of a claim are many and narrow: 18 values, for each of which pgx would go
 // through an interface. Their columns are always the same, so they are decoded by
 // hand, from the binary format.
 
@@ -18,7 +20,7 @@ import (
 var claimedTypes = [...]uint32{
 	pgtype.Int8OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int2OID, pgtype.Int8OID,
 	pgtype.Int4OID, pgtype.Int2OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int4OID,
-	pgtype.Int4OID, pgtype.TextOID, pgtype.ByteaOID,
+	pgtype.Int4OID, pgtype.TextOID, pgtype.ByteaOID, pgtype.ByteaOID,
 }
 
 // checkClaimed refuses columns that decodeClaimed would misread.
@@ -75,6 +77,10 @@ func (d *claimReader) decode(values [][]byte, r *claimed) error {
 		d.kind = string(kind)
 	}
 	r.kind, r.params = d.kind, bytes.Clone(d.next())
+	r.extra = nil
+	if extra := d.next(); extra != nil {
+		r.extra = task.DecodeExtra(bytes.Clone(extra))
+	}
 	return d.err
 }
 

@@ -10,20 +10,24 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // claimedSample has the columns of claim_returning, and every combination that
 // differs. $1 rows
 const claimedSample = `SELECT 1700000000000 + n, -n::int4, n * 512, n % 2, -n, (1 + n % 3)::int2, n, 7::int4, 2::int2, 1::int8, 2::int8,
 	CASE WHEN n % 2 = 0 THEN n END, CASE WHEN n % 3 = 0 THEN n * 3 END, 4::int4, 30000::int4, 'kind ' || n / 100,
-	CASE WHEN n % 5 > 0 THEN convert_to(repeat('x', (n % 5 * 30)::int4 - 30), 'UTF8') END
+	CASE WHEN n % 5 > 0 THEN convert_to(repeat('x', (n % 5 * 30)::int4 - 30), 'UTF8') END, CASE WHEN n % 7 = 0 THEN '\x01080161'::bytea END
 	FROM generate_series(1::int8, $1::int8) n`
 
 // scanned reads a row as pgx does.
 func scanned(rows pgx.Rows, r *claimed) error {
-	r.params = nil
+	r.params, r.extra = nil, nil
+	var extra []byte
+	defer func() { r.extra = task.DecodeExtra(extra) }()
 	return rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
-		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params)
+		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params, &extra)
 }
 
 // sample reads all rows of claimedSample.
@@ -79,7 +83,7 @@ func TestClaimedRowsAreReadAsPgxReadsThem(t *testing.T) {
 func TestClaimedRowOfAnotherShapeIsRefused(t *testing.T) {
 	values := func() [][]byte {
 		var out [][]byte
-		for _, n := range []int{8, 4, 8, 8, 8, 2, 8, 4, 2, 8, 8, 8, 8, 4, 4, 3, 5} {
+		for _, n := range []int{8, 4, 8, 8, 8, 2, 8, 4, 2, 8, 8, 8, 8, 4, 4, 3, 5, 0} {
 			out = append(out, make([]byte, n))
 		}
 		return out
@@ -88,7 +92,7 @@ func TestClaimedRowOfAnotherShapeIsRefused(t *testing.T) {
 	if err := d.decode(values(), &claimed{}); err != nil {
 		t.Fatal(err)
 	}
-	for i := range len(claimedTypes) - 2 {
+	for i := range len(claimedTypes) - 3 {
 		for _, v := range [][]byte{make([]byte, 3), make([]byte, 9), {}} {
 			broken := values()
 			broken[i] = v

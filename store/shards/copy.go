@@ -14,9 +14,9 @@ import (
 // their defaults. copyRow writes them in this order.
 const copyColumns = `(shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
  missed, give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, version,
- max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)`
+ max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, modeled, extra)`
 
-const copyFields = 28
+const copyFields = 30
 
 // partitionedFrom is how many rows are worth a COPY into each partition. Below
 // it one COPY into the parent is cheaper, although it has to route each row.
@@ -24,7 +24,7 @@ const partitionedFrom = 2000
 
 // copyNear writes waiting tasks, sorted by sortNear, into the near tier. PostgreSQL's
 // binary COPY format is written by hand: it is a third of what generic encoding of
-// 28 values a row takes.
+// 30 values a row takes.
 func copyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 	if len(rows) == 0 {
 		return nil
@@ -49,7 +49,7 @@ func copyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 func copyInto(ctx context.Context, tx pgx.Tx, table string, rows []*task.Row) error {
 	size := 19 + 2
 	for _, r := range rows {
-		size += 290 + len(r.Kind) + len(r.Params)
+		size += 300 + len(r.Kind) + len(r.Params) + len(r.Extra.Wire())
 	}
 	buf := make([]byte, 0, size)
 	buf = append(buf, "PGCOPY\n\xff\r\n\x00"...)
@@ -86,7 +86,13 @@ func copyRow(b []byte, r *task.Row) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Kind)))
 	b = append(b, r.Kind...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Params)))
-	return append(b, r.Params...)
+	b = append(b, r.Params...)
+	b = append(b, 0, 0, 0, 1, bit(r.Extra.Modeled()))
+	wire := r.Extra.Wire()
+	if wire == nil {
+		return append(b, 0xff, 0xff, 0xff, 0xff)
+	}
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(wire))), wire...)
 }
 
 func bit(b bool) byte {

@@ -23,6 +23,9 @@ func (b *bundle) chunk(n int, within time.Duration) []task.Row {
 			s.Begin = b.now + task.Instant(rng.Int64N(within.Milliseconds()))
 			s.Kind = fmt.Sprintf("kind-%d", rng.IntN(5))
 			s.ParamsWire = fmt.Appendf(nil, "params %d", i)
+			if i%4 == 0 {
+				s.Extra = task.Extra{Tags: []string{fmt.Sprint("tag-", i%3)}}.Seal()
+			}
 		})
 		rows[i] = *task.NewRow(b.tenant+int32(rng.IntN(20)), 0, &spec, b.now)
 	}

@@ -85,7 +85,7 @@ func migrated(t testing.TB) string {
 const constraints = `ALTER TABLE task
 	ADD CONSTRAINT task_type          CHECK (type IN (1, 2, 3)),
 	ADD CONSTRAINT task_run_row       CHECK (run = 0 OR (type = 2 AND state = 2 AND NOT paused AND open_runs = 0 AND open_rows = 0)),
-	ADD CONSTRAINT task_schedule      CHECK ((type = 1) = (interval_ms IS NULL) AND interval_ms > 0),
+	ADD CONSTRAINT task_schedule      CHECK (CASE WHEN interval_ms IS NULL THEN type = 1 OR modeled ELSE type <> 1 AND interval_ms > 0 END),
 	ADD CONSTRAINT task_scheduled_due CHECK (state <> 1 OR (due_at IS NULL) = paused),
 	ADD CONSTRAINT task_held_is_out   CHECK (holder IS NULL OR (out AND state = 2)),
 	ADD CONSTRAINT task_bits          CHECK (type = 2 OR (open_runs = 0 AND open_rows = 0)),
@@ -199,7 +199,7 @@ func (b *bundle) rows() map[key]*task.Row {
 const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
 	t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
 	t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
-	t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at`
+	t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at, t.extra`
 
 // spec returns a valid spec of a type, beginning now.
 func (b *bundle) spec(typ task.Type, change ...func(*task.Spec)) task.Spec {

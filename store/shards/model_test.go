@@ -228,6 +228,7 @@ func (h *history) addTask() {
 		s.Retry = task.RetryPolicy{MaxAttempts: int32(rapid.IntRange(1, 3).Draw(h.rt, "max attempts")), InitialBackoff: time.Second, Multiplier: 1.5, Jitter: 0}
 		s.StopOnFailure = rapid.Bool().Draw(h.rt, "stop on failure")
 		s.Retention = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(h.rt, "retention")
+		s.Extra = task.Extra{Tags: rapid.SampledFrom([][]string{nil, nil, {"a"}, {"a", "b"}}).Draw(h.rt, "tags")}.Seal()
 		if typ == task.OneShot {
 			return
 		}

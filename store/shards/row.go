@@ -106,6 +106,7 @@ type rowScan struct {
 	kind                        string
 	params                      []byte
 	created                     int64
+	extra                       []byte
 }
 
 // targets returns where to scan the columns to, followed by more.
@@ -114,7 +115,7 @@ func (s *rowScan) targets(more ...any) []any {
 		&s.tenant, &s.id, &s.run, &s.typ, &s.state, &s.paused, &s.out, &s.due, &s.scheduled, &s.anchor, &s.begin,
 		&s.end, &s.interval, &s.seq, &s.maxCount, &s.openRuns, &s.openRows, &s.attempt, &s.failures, &s.firstClaim,
 		&s.holder, &s.missed, &s.version, &s.maxAttempts, &s.initialBackoff, &s.multiplier, &s.maxBackoff, &s.jitter,
-		&s.ackTimeout, &s.giveUp, &s.stopOnFailure, &s.retention, &s.kind, &s.params, &s.created,
+		&s.ackTimeout, &s.giveUp, &s.stopOnFailure, &s.retention, &s.kind, &s.params, &s.created, &s.extra,
 	}, more...)
 }
 
@@ -130,7 +131,7 @@ func (s *rowScan) row() *task.Row {
 			Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
 		},
 		AckTimeout: millis(s.ackTimeout), GiveUpAfter: millis(s.giveUp), StopOnFailure: s.stopOnFailure,
-		Retention: millis(s.retention), Kind: s.kind, Params: s.params, CreatedAt: task.Instant(s.created),
+		Retention: millis(s.retention), Kind: s.kind, Params: s.params, CreatedAt: task.Instant(s.created), Extra: task.DecodeExtra(s.extra),
 	}
 	if s.interval != nil {
 		r.Interval = millis(*s.interval)

@@ -128,7 +128,7 @@ func queueDead(b *pgx.Batch, k *task.Kin) {
 			params = r.Params
 		}
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type))
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), k.Task.Extra.Wire())
 	}
 }
 

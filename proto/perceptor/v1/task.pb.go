@@ -159,6 +159,12 @@ const (
 	// The stored instant fires late, with the number of missed ones; then the
 	// first instant of the grid after now.
 	Task_FIRE_ONCE Task_MisfirePolicy = 1
+	// Each missed instant fires, one after the other, up to misfire_limit; what is
+	// older is counted as missed.
+	Task_FIRE_ALL Task_MisfirePolicy = 2
+	// An instant that is late by more than misfire_grace does not fire and is
+	// counted as missed.
+	Task_SKIP Task_MisfirePolicy = 3
 )
 
 // Enum value maps for Task_MisfirePolicy.
@@ -166,10 +172,14 @@ var (
 	Task_MisfirePolicy_name = map[int32]string{
 		0: "MISFIRE_POLICY_UNSPECIFIED",
 		1: "FIRE_ONCE",
+		2: "FIRE_ALL",
+		3: "SKIP",
 	}
 	Task_MisfirePolicy_value = map[string]int32{
 		"MISFIRE_POLICY_UNSPECIFIED": 0,
 		"FIRE_ONCE":                  1,
+		"FIRE_ALL":                   2,
+		"SKIP":                       3,
 	}
 )
 
@@ -200,6 +210,63 @@ func (Task_MisfirePolicy) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 2}
 }
 
+// The language of an expression.
+type Cron_Dialect int32
+
+const (
+	// STANDARD, or NAMED when the expression begins with @.
+	Cron_DIALECT_UNSPECIFIED Cron_Dialect = 0
+	// Five fields, or six with seconds first; H draws a value by the task's id.
+	Cron_STANDARD Cron_Dialect = 1
+	// Six or seven fields, as Quartz has them: seconds, ?, L, W, #, years.
+	Cron_QUARTZ Cron_Dialect = 2
+	// @yearly, @monthly, @weekly, @daily, @hourly, ...
+	Cron_NAMED Cron_Dialect = 3
+)
+
+// Enum value maps for Cron_Dialect.
+var (
+	Cron_Dialect_name = map[int32]string{
+		0: "DIALECT_UNSPECIFIED",
+		1: "STANDARD",
+		2: "QUARTZ",
+		3: "NAMED",
+	}
+	Cron_Dialect_value = map[string]int32{
+		"DIALECT_UNSPECIFIED": 0,
+		"STANDARD":            1,
+		"QUARTZ":              2,
+		"NAMED":               3,
+	}
+)
+
+func (x Cron_Dialect) Enum() *Cron_Dialect {
+	p := new(Cron_Dialect)
+	*p = x
+	return p
+}
+
+func (x Cron_Dialect) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Cron_Dialect) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_task_proto_enumTypes[3].Descriptor()
+}
+
+func (Cron_Dialect) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_task_proto_enumTypes[3]
+}
+
+func (x Cron_Dialect) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Cron_Dialect.Descriptor instead.
+func (Cron_Dialect) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{1, 0}
+}
+
 // A task says when a handler of the tenant's service shall be called, how
 // often, and with which parameters.
 //
@@ -227,6 +294,7 @@ type Task struct {
 	// Types that are valid to be assigned to Schedule:
 	//
 	//	*Task_Interval
+	//	*Task_Cron
 	Schedule isTask_Schedule `protobuf_oneof:"schedule"`
 	// The number of runs after which the task is COMPLETED; retries and repeated
 	// deliveries do not count. 0 to 10^12. Default: 0, no limit. ONE_SHOT allows
@@ -254,6 +322,24 @@ type Task struct {
 	// How long the finished task can be looked up. 0 to 90 days. Default: the
 	// tenant's, which is 1 h unless set; give an explicit 0 s to keep nothing.
 	Retention *durationpb.Duration `protobuf:"bytes,15,opt,name=retention,proto3" json:"retention,omitempty"`
+	// For SKIP: how late an instant may fire. 0 to 30 days. Default: 1 min.
+	MisfireGrace *durationpb.Duration `protobuf:"bytes,16,opt,name=misfire_grace,json=misfireGrace,proto3" json:"misfire_grace,omitempty"`
+	// For FIRE_ALL: how many missed instants fire at most, the newest. 1 to 100,000.
+	// Default: 1,000.
+	MisfireLimit int32 `protobuf:"varint,17,opt,name=misfire_limit,json=misfireLimit,proto3" json:"misfire_limit,omitempty"`
+	// The window over which the instants of many tasks are spread: each instant of
+	// this task is later by the same part of it, which follows from its id. 0 to 24 h,
+	// whole milliseconds, less than the interval. Default: 0, none.
+	Spread *durationpb.Duration `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`
+	// What to find the task by. At most 16, each of 1 to 64 bytes of UTF-8 without
+	// control characters. They are stored in order, each once.
+	Tags []string `protobuf:"bytes,19,rep,name=tags,proto3" json:"tags,omitempty"`
+	// Names the task among those of its tenant for as long as it is kept, and at
+	// least 24 h: adding it again with the same body returns the same id, with
+	// another one answers ALREADY_EXISTS. 1 to 128 printable ASCII characters.
+	IdempotencyKey string `protobuf:"bytes,31,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// The dead run that the task replays, as "task id-seq"; empty: it replays none.
+	ReplayOf string `protobuf:"bytes,32,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
 	// Where the task is in its life.
 	State Task_State `protobuf:"varint,20,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
 	// While true no new run is claimed; an open run may still finish or be
@@ -365,6 +451,15 @@ func (x *Task) GetInterval() *durationpb.Duration {
 	return nil
 }
 
+func (x *Task) GetCron() *Cron {
+	if x != nil {
+		if x, ok := x.Schedule.(*Task_Cron); ok {
+			return x.Cron
+		}
+	}
+	return nil
+}
+
 func (x *Task) GetMaxCount() int64 {
 	if x != nil {
 		return x.MaxCount
@@ -419,6 +514,48 @@ func (x *Task) GetRetention() *durationpb.Duration {
 		return x.Retention
 	}
 	return nil
+}
+
+func (x *Task) GetMisfireGrace() *durationpb.Duration {
+	if x != nil {
+		return x.MisfireGrace
+	}
+	return nil
+}
+
+func (x *Task) GetMisfireLimit() int32 {
+	if x != nil {
+		return x.MisfireLimit
+	}
+	return 0
+}
+
+func (x *Task) GetSpread() *durationpb.Duration {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+func (x *Task) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Task) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *Task) GetReplayOf() string {
+	if x != nil {
+		return x.ReplayOf
+	}
+	return ""
 }
 
 func (x *Task) GetState() Task_State {
@@ -508,11 +645,84 @@ type Task_Interval struct {
 	Interval *durationpb.Duration `protobuf:"bytes,6,opt,name=interval,proto3,oneof"`
 }
 
+type Task_Cron struct {
+	// The instants that an expression matches. The first run is at the first match
+	// at or after begin_time; a ONE_SHOT fires at it and ends.
+	Cron *Cron `protobuf:"bytes,7,opt,name=cron,proto3,oneof"`
+}
+
 func (*Task_Interval) isTask_Schedule() {}
+
+func (*Task_Cron) isTask_Schedule() {}
 
 // What happens when a handler fails. An attempt that fails is followed by
 // another after min(max_backoff, initial_backoff * multiplier^(failures - 1)),
 // lengthened by a random share of up to jitter.
+// When runs are scheduled, by an expression. docs/schedule.md has the languages and
+// the rule for daylight-saving time.
+type Cron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The expression. At most 256 bytes. One that never matches is refused.
+	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
+	// The IANA name of a time zone, such as Europe/Berlin. Default: UTC.
+	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	// The language of the expression.
+	Dialect       Cron_Dialect `protobuf:"varint,3,opt,name=dialect,proto3,enum=perceptor.v1.Cron_Dialect" json:"dialect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cron) Reset() {
+	*x = Cron{}
+	mi := &file_perceptor_v1_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cron) ProtoMessage() {}
+
+func (x *Cron) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cron.ProtoReflect.Descriptor instead.
+func (*Cron) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Cron) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
+func (x *Cron) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
+func (x *Cron) GetDialect() Cron_Dialect {
+	if x != nil {
+		return x.Dialect
+	}
+	return Cron_DIALECT_UNSPECIFIED
+}
+
 type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of failures after which a run is given up. 1 to 1000. Default: 5.
@@ -532,7 +742,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_perceptor_v1_task_proto_msgTypes[1]
+	mi := &file_perceptor_v1_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +754,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_proto_msgTypes[1]
+	mi := &file_perceptor_v1_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +767,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{1}
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RetryPolicy) GetMaxAttempts() int32 {
@@ -607,7 +817,7 @@ type Params struct {
 
 func (x *Params) Reset() {
 	*x = Params{}
-	mi := &file_perceptor_v1_task_proto_msgTypes[2]
+	mi := &file_perceptor_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +829,7 @@ func (x *Params) String() string {
 func (*Params) ProtoMessage() {}
 
 func (x *Params) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_proto_msgTypes[2]
+	mi := &file_perceptor_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +842,7 @@ func (x *Params) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Params.ProtoReflect.Descriptor instead.
 func (*Params) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Params) GetEntries() map[string]string {
@@ -646,7 +856,7 @@ var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc6\f\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x0f\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -654,7 +864,8 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
 	"begin_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\tbeginTime\x12:\n" +
 	"\bend_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\aendTime\x12<\n" +
-	"\binterval\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01H\x00R\binterval\x12 \n" +
+	"\binterval\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01H\x00R\binterval\x12-\n" +
+	"\x04cron\x18\a \x01(\v2\x12.perceptor.v1.CronB\x03\xe0A\x01H\x00R\x04cron\x12 \n" +
 	"\tmax_count\x18\b \x01(\x03B\x03\xe0A\x01R\bmaxCount\x12;\n" +
 	"\x06params\x18\t \x03(\v2\x1e.perceptor.v1.Task.ParamsEntryB\x03\xe0A\x01R\x06params\x12A\n" +
 	"\fretry_policy\x18\n" +
@@ -664,7 +875,13 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\rgive_up_after\x18\f \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\vgiveUpAfter\x12+\n" +
 	"\x0fstop_on_failure\x18\r \x01(\bB\x03\xe0A\x01R\rstopOnFailure\x12L\n" +
 	"\x0emisfire_policy\x18\x0e \x01(\x0e2 .perceptor.v1.Task.MisfirePolicyB\x03\xe0A\x01R\rmisfirePolicy\x12<\n" +
-	"\tretention\x18\x0f \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\tretention\x123\n" +
+	"\tretention\x18\x0f \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\tretention\x12C\n" +
+	"\rmisfire_grace\x18\x10 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\fmisfireGrace\x12(\n" +
+	"\rmisfire_limit\x18\x11 \x01(\x05B\x03\xe0A\x01R\fmisfireLimit\x126\n" +
+	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x12\x17\n" +
+	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12,\n" +
+	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
+	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x123\n" +
 	"\x05state\x18\x14 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x03R\x05state\x12\x1b\n" +
 	"\x06paused\x18\x15 \x01(\bB\x03\xe0A\x03R\x06paused\x12 \n" +
 	"\trun_count\x18\x16 \x01(\x03B\x03\xe0A\x03R\brunCount\x12&\n" +
@@ -693,12 +910,26 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\tCOMPLETED\x10\x03\x12\r\n" +
 	"\tCANCELLED\x10\x04\x12\n" +
 	"\n" +
-	"\x06FAILED\x10\x05\">\n" +
+	"\x06FAILED\x10\x05\"V\n" +
 	"\rMisfirePolicy\x12\x1e\n" +
 	"\x1aMISFIRE_POLICY_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tFIRE_ONCE\x10\x01B\n" +
+	"\tFIRE_ONCE\x10\x01\x12\f\n" +
+	"\bFIRE_ALL\x10\x02\x12\b\n" +
+	"\x04SKIP\x10\x03B\n" +
 	"\n" +
-	"\bschedule\"\x91\x02\n" +
+	"\bschedule\"\xd1\x01\n" +
+	"\x04Cron\x12#\n" +
+	"\n" +
+	"expression\x18\x01 \x01(\tB\x03\xe0A\x02R\n" +
+	"expression\x12 \n" +
+	"\ttime_zone\x18\x02 \x01(\tB\x03\xe0A\x01R\btimeZone\x129\n" +
+	"\adialect\x18\x03 \x01(\x0e2\x1a.perceptor.v1.Cron.DialectB\x03\xe0A\x01R\adialect\"G\n" +
+	"\aDialect\x12\x17\n" +
+	"\x13DIALECT_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bSTANDARD\x10\x01\x12\n" +
+	"\n" +
+	"\x06QUARTZ\x10\x02\x12\t\n" +
+	"\x05NAMED\x10\x03\"\x91\x02\n" +
 	"\vRetryPolicy\x12&\n" +
 	"\fmax_attempts\x18\x01 \x01(\x05B\x03\xe0A\x01R\vmaxAttempts\x12G\n" +
 	"\x0finitial_backoff\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x0einitialBackoff\x12#\n" +
@@ -727,44 +958,50 @@ func file_perceptor_v1_task_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_task_proto_rawDescData
 }
 
-var file_perceptor_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_perceptor_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_perceptor_v1_task_proto_goTypes = []any{
 	(Task_Type)(0),                // 0: perceptor.v1.Task.Type
 	(Task_State)(0),               // 1: perceptor.v1.Task.State
 	(Task_MisfirePolicy)(0),       // 2: perceptor.v1.Task.MisfirePolicy
-	(*Task)(nil),                  // 3: perceptor.v1.Task
-	(*RetryPolicy)(nil),           // 4: perceptor.v1.RetryPolicy
-	(*Params)(nil),                // 5: perceptor.v1.Params
-	nil,                           // 6: perceptor.v1.Task.ParamsEntry
-	nil,                           // 7: perceptor.v1.Params.EntriesEntry
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(Cron_Dialect)(0),             // 3: perceptor.v1.Cron.Dialect
+	(*Task)(nil),                  // 4: perceptor.v1.Task
+	(*Cron)(nil),                  // 5: perceptor.v1.Cron
+	(*RetryPolicy)(nil),           // 6: perceptor.v1.RetryPolicy
+	(*Params)(nil),                // 7: perceptor.v1.Params
+	nil,                           // 8: perceptor.v1.Task.ParamsEntry
+	nil,                           // 9: perceptor.v1.Params.EntriesEntry
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
 }
 var file_perceptor_v1_task_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.Task.type:type_name -> perceptor.v1.Task.Type
-	8,  // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
-	8,  // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
-	9,  // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
-	6,  // 4: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
-	4,  // 5: perceptor.v1.Task.retry_policy:type_name -> perceptor.v1.RetryPolicy
-	9,  // 6: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
-	9,  // 7: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
-	2,  // 8: perceptor.v1.Task.misfire_policy:type_name -> perceptor.v1.Task.MisfirePolicy
-	9,  // 9: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
-	1,  // 10: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
-	8,  // 11: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
-	8,  // 12: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
-	8,  // 13: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	8,  // 14: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
-	9,  // 15: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	9,  // 16: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	7,  // 17: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
+	10, // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
+	11, // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
+	5,  // 4: perceptor.v1.Task.cron:type_name -> perceptor.v1.Cron
+	8,  // 5: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
+	6,  // 6: perceptor.v1.Task.retry_policy:type_name -> perceptor.v1.RetryPolicy
+	11, // 7: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
+	11, // 8: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
+	2,  // 9: perceptor.v1.Task.misfire_policy:type_name -> perceptor.v1.Task.MisfirePolicy
+	11, // 10: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
+	11, // 11: perceptor.v1.Task.misfire_grace:type_name -> google.protobuf.Duration
+	11, // 12: perceptor.v1.Task.spread:type_name -> google.protobuf.Duration
+	1,  // 13: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
+	10, // 14: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
+	10, // 15: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
+	10, // 16: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	10, // 17: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
+	3,  // 18: perceptor.v1.Cron.dialect:type_name -> perceptor.v1.Cron.Dialect
+	11, // 19: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	11, // 20: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	9,  // 21: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_proto_init() }
@@ -774,15 +1011,16 @@ func file_perceptor_v1_task_proto_init() {
 	}
 	file_perceptor_v1_task_proto_msgTypes[0].OneofWrappers = []any{
 		(*Task_Interval)(nil),
+		(*Task_Cron)(nil),
 	}
-	file_perceptor_v1_task_proto_msgTypes[1].OneofWrappers = []any{}
+	file_perceptor_v1_task_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_proto_rawDesc), len(file_perceptor_v1_task_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   5,
+			NumEnums:      4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

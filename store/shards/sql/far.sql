@@ -91,10 +91,10 @@ WITH void AS (
   INSERT INTO far_override (pack, id) VALUES ($1, $3) ON CONFLICT DO NOTHING RETURNING id)
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count, missed,
                   version, type, state, stop_on_failure, kind, params, give_up_after_ms, retention_ms, created_at, ack_timeout_ms,
-                  initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter)
+                  initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, modeled, extra)
 SELECT v.id % 512, $2::int4, v.id, 0, $4::int8, $5::int8, $6::int8, $7::int8, $8::int8, $9::int8, $10::int8, $11::int8, $12::int8,
        $13::int4, $14::int2, 1, $15::bool, $16::text, $17::bytea, $18::int8, $19::int8, $20::int8, $21::int4,
-       $22::int4, $23::int4, $24::int2, $25::int2, $26::int2
+       $22::int4, $23::int4, $24::int2, $25::int2, $26::int2, $27::bool, $28::bytea
   FROM void v;
 
 -- name: ArrivalWindow

@@ -5,7 +5,7 @@
 d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_at, d.begin_at, d.begin_at,
   d.end_at, d.interval_ms, d.seq, d.max_count, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
   NULL::int8, d.missed, d.version, d.max_attempts, d.initial_backoff_ms, d.multiplier, d.max_backoff_ms, d.jitter,
-  d.ack_timeout_ms, d.give_up_after_ms, d.stop_on_failure, d.retention_ms, d.kind, d.params, d.created_at
+  d.ack_timeout_ms, d.give_up_after_ms, d.stop_on_failure, d.retention_ms, d.kind, d.params, d.created_at, d.extra
 
 -- name: TaskRead
 -- One statement over all places a task can be in, so that one that moves is
@@ -28,7 +28,7 @@ SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
 0::int4, 0::int8, 0::int8, 0::int2, 0::int2, false, false, NULL::int8, 0::int8, 0::int8, 0::int8,
   NULL::int8, NULL::int8, 0::int8, NULL::int8, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
   NULL::int8, 0::int8, 0::int4, 0::int2, 0::int4, 0::int2, 0::int4, 0::int2,
-  0::int4, 0::int8, false, 0::int8, ''::text, NULL::bytea, 0::int8
+  0::int4, 0::int8, false, 0::int8, ''::text, NULL::bytea, 0::int8, NULL::bytea
 
 -- name: TaskList
 -- Living tasks of a tenant after a position. It returns every row it looks at,

@@ -4,7 +4,7 @@
 t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
   t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
   t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
-  t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at
+  t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at, t.extra
 
 -- fragment: list_first
 -- Makes the planner start from the list u and look each row up by its key. Left
@@ -69,6 +69,22 @@ SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.beg
              give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
              max_attempts, multiplier, jitter, type, stop_on_failure, kind, params);
 
+-- name: TaskInsertExtra
+-- The same of tasks with an extra, whose first run need not be at begin_time.
+INSERT INTO task (shard, tenant_id, id, run, due_at, begin_at, end_at, interval_ms, max_count,
+                  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+                  max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, scheduled_at, anchor, modeled, extra)
+SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
+       u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
+       u.max_attempts, u.multiplier, u.jitter, u.type, 1, u.stop_on_failure, u.kind, u.params, u.scheduled_at, u.scheduled_at, u.modeled, u.extra
+  FROM unnest($1::int4[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
+              $8::int8[], $9::int8[], $10::int8[], $11::int4[], $12::int4[], $13::int4[],
+              $14::int2[], $15::int2[], $16::int2[], $17::int2[], $18::bool[], $19::text[], $20::bytea[],
+              $21::int8[], $22::bool[], $23::bytea[])
+       AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
+             give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
+             max_attempts, multiplier, jitter, type, stop_on_failure, kind, params, scheduled_at, modeled, extra);
+
 -- name: KinLock
 -- Rows of tasks (run = 0) and of the runs named, oldest key first. A row that
 -- somebody else has locked is passed over.
@@ -97,10 +113,10 @@ UPDATE task t SET
 -- A run row beside its task's row. $1 shard, $2 tenant, $3 id, $4 run
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
                   attempt, failures, first_claim_at, version, state, out, params, type, kind, give_up_after_ms, retention_ms,
-                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure)
+                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure, extra)
 SELECT t.shard, t.tenant_id, t.id, $4::int8, $5::int8, $6::int8, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
        $7::int4, $8::int4, $9::int8, $10::int4, 2, $11::bool, $12::bytea, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
-       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure
+       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure, t.extra
   FROM task t
  WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0;
 
@@ -111,7 +127,7 @@ DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.r
 -- fragment: done_row
 (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
- version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
+ version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, extra)
 
 -- name: TaskFinish
 -- A task with all its run rows; kept in task_done when it has a retention.
@@ -121,14 +137,14 @@ WITH gone AS (
 INSERT INTO task_done {{done_row}}
 SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
        g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
-       $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea
+       $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea, g.extra
   FROM gone g
  WHERE g.run = 0 AND g.retention_ms > 0;
 
 -- name: DeadInsert
--- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now, $11 type
-INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type)
-VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9, $11)
+-- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now, $11 type, $12 extra
+INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type, extra)
+VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9, $11, $12)
     ON CONFLICT DO NOTHING;
 
 -- name: DonePurge
