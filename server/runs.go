@@ -165,17 +165,40 @@ func resultOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (ta
 		Stop:    e.Stop,
 		Patch:   r.patch(e.ParamsPatch, paramsBytes),
 	}
-	switch result.Outcome {
-	case task.Success:
-	case task.Fail:
-		result.Next = task.Never
-	default:
-		r.fault("outcome", "%d is neither SUCCESS nor FAIL", int32(e.Outcome))
-	}
+	r.kindOfResult(&result, e)
 	if len(r.faults) > 0 {
 		return task.Result{}, &r.faults[0]
 	}
 	return result, nil
+}
+
+// kindOfResult reads what only results of some outcomes may have.
+func (r *reader) kindOfResult(result *task.Result, e *perceptorv1.RunResult) {
+	result.Permanent = e.Permanent
+	if e.RedeliverAfter != nil {
+		result.After = r.duration("redeliver_after", e.RedeliverAfter, task.MinAfter, task.MaxAfter)
+	}
+	switch result.Outcome {
+	case task.Success:
+		if e.RedeliverAfter != nil {
+			r.fault("redeliver_after", "%s: a run that succeeded is not delivered again", e.RedeliverAfter.AsDuration())
+		}
+	case task.Fail:
+		result.Next = task.Never
+	case task.Snooze:
+		result.Next = task.Never
+		if e.RedeliverAfter == nil {
+			r.fault("redeliver_after", "is missing: SNOOZE needs one")
+		}
+		if e.Stop {
+			r.fault("stop", "is true: a task is not ended by SNOOZE")
+		}
+	default:
+		r.fault("outcome", "%d is none of SUCCESS, FAIL and SNOOZE", int32(e.Outcome))
+	}
+	if e.Permanent && result.Outcome != task.Fail {
+		r.fault("permanent", "is true: only FAIL can be permanent, not %s", e.Outcome)
+	}
 }
 
 // patch checks a change of params as far as that goes without the stored ones.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -80,6 +81,11 @@ func TestMalformedResultsAreRefusedOneByOne(t *testing.T) {
 	patch := func(set map[string]string, remove ...string) *perceptorv1.RunResult {
 		return good(func(r *perceptorv1.RunResult) { r.ParamsPatch = &perceptorv1.ParamsPatch{Set: set, Remove: remove} })
 	}
+	snooze := func(after *durationpb.Duration) *perceptorv1.RunResult {
+		return good(func(r *perceptorv1.RunResult) {
+			r.Outcome, r.RedeliverAfter = perceptorv1.RunResult_SNOOZE, after
+		})
+	}
 	many := make([]string, 65)
 	cases := []struct {
 		name        string
@@ -89,8 +95,20 @@ func TestMalformedResultsAreRefusedOneByOne(t *testing.T) {
 		{"no attempt", good(func(r *perceptorv1.RunResult) { r.Attempt = nil }), "attempt.task_id", "0 is not positive"},
 		{"seq 0", good(func(r *perceptorv1.RunResult) { r.Attempt.Seq = 0 }), "attempt.seq", "0 is not a number from 1"},
 		{"attempt -1", good(func(r *perceptorv1.RunResult) { r.Attempt.Attempt = -1 }), "attempt.attempt", "-1 is not a number from 1"},
-		{"no outcome", good(func(r *perceptorv1.RunResult) { r.Outcome = 0 }), "outcome", "0 is neither SUCCESS nor FAIL"},
-		{"an unknown outcome", good(func(r *perceptorv1.RunResult) { r.Outcome = 3 }), "outcome", "3 is neither"},
+		{"no outcome", good(func(r *perceptorv1.RunResult) { r.Outcome = 0 }), "outcome", "0 is none of SUCCESS, FAIL and SNOOZE"},
+		{"an unknown outcome", good(func(r *perceptorv1.RunResult) { r.Outcome = 4 }), "outcome", "4 is none of"},
+		{"a success that is permanent", good(func(r *perceptorv1.RunResult) { r.Permanent = true }), "permanent", "not SUCCESS"},
+		{"a success that is to come again", good(func(r *perceptorv1.RunResult) { r.RedeliverAfter = durationpb.New(time.Second) }), "redeliver_after", "1s: a run that succeeded"},
+		{"a snooze without a distance", snooze(nil), "redeliver_after", "is missing"},
+		{"a snooze of no time", snooze(durationpb.New(0)), "redeliver_after", "0s is not between 1ms and 24h0m0s"},
+		{"a snooze of more than a day", snooze(durationpb.New(24*time.Hour + time.Millisecond)), "redeliver_after", "24h0m0.001s is not between"},
+		{"a snooze of parts of a millisecond", snooze(durationpb.New(1500 * time.Microsecond)), "redeliver_after", "whole number of milliseconds"},
+		{"a snooze that ends the task", good(func(r *perceptorv1.RunResult) {
+			r.Outcome, r.RedeliverAfter, r.Stop = perceptorv1.RunResult_SNOOZE, durationpb.New(time.Second), true
+		}), "stop", "is not ended by SNOOZE"},
+		{"a retry before now", good(func(r *perceptorv1.RunResult) {
+			r.Outcome, r.RedeliverAfter = perceptorv1.RunResult_FAIL, durationpb.New(-time.Second)
+		}), "redeliver_after", "-1s is not between"},
 		{"a next time before the epoch", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = secs(-1) }), "next_execute_time", "1969-12-31T23:59:59.000Z is not between"},
 		{"a next time in the year 9999", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = secs(year9999) }), "next_execute_time", "is not between"},
 		{"a next time that is none", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = &timestamppb.Timestamp{Nanos: -5} }), "next_execute_time", "-5 ns"},
@@ -127,6 +145,8 @@ func TestResultsReachTheStoreAsTheyWereSaid(t *testing.T) {
 			ParamsPatch: &perceptorv1.ParamsPatch{Set: map[string]string{"a": "b"}, Remove: []string{"c"}}},
 		{Attempt: attempt(1001, 1, 1), Outcome: perceptorv1.RunResult_FAIL, Error: "no\x00thing", NextExecuteTime: after(time.Hour),
 			ParamsPatch: &perceptorv1.ParamsPatch{}},
+		{Attempt: attempt(1002, 1, 1), Outcome: perceptorv1.RunResult_SNOOZE, RedeliverAfter: durationpb.New(24 * time.Hour), NextExecuteTime: after(time.Hour)},
+		{Attempt: attempt(1003, 1, 1), Outcome: perceptorv1.RunResult_FAIL, RedeliverAfter: durationpb.New(time.Millisecond), Permanent: true},
 	}}
 	var reply perceptorv1.ReportResultsResponse
 	if a := b.overHTTP("acme-secret", report, request, &reply); a.http != http.StatusOK {
@@ -136,6 +156,8 @@ func TestResultsReachTheStoreAsTheyWereSaid(t *testing.T) {
 		{Attempt: task.Attempt{RunID: task.RunID{Task: 1000, Seq: 2}, Attempt: 3}, Holder: 9, Outcome: task.Success,
 			Next: fakeNow.Add(time.Hour), Stop: true, Patch: &task.ParamsPatch{Set: map[string]string{"a": "b"}, Remove: []string{"c"}}},
 		{Attempt: task.Attempt{RunID: task.RunID{Task: 1001, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Fail, Error: "no thing", Next: task.Never},
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1002, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Snooze, After: 24 * time.Hour, Next: task.Never},
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1003, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Fail, After: time.Millisecond, Permanent: true, Next: task.Never},
 	}
 	if diff := cmp.Diff(want, b.runs.results); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

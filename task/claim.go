@@ -156,8 +156,9 @@ type DeadReason int16
 // Why runs are given up.
 const (
 	OutOfAttempts DeadReason = 1 // the last allowed attempt failed
-	Silent        DeadReason = 2 // no result within give_up_after
+	Silent        DeadReason = 2 // no result within give_up_after, or only snoozes
 	Unpublishable DeadReason = 3 // its record can never be published
+	Permanent     DeadReason = 4 // its handler said that no attempt can succeed
 )
 
 // String returns the reason in the words of metrics and the API.
@@ -169,6 +170,8 @@ func (r DeadReason) String() string {
 		return "SILENT"
 	case Unpublishable:
 		return "UNPUBLISHABLE"
+	case Permanent:
+		return "PERMANENT"
 	}
 	return "UNKNOWN"
 }

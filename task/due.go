@@ -31,7 +31,7 @@ func (k *Kin) Due(run int64, now Instant) *Publication {
 func (k *Kin) fire(now Instant) *Publication {
 	t := k.Task
 	t.Seq++
-	t.State, t.Attempt, t.Failures, t.Out, t.Holder = Running, 1, 0, true, 0
+	t.State, t.Attempt, t.Failures, t.Snoozes, t.Out, t.Holder = Running, 1, 0, 0, true, 0
 	t.Anchor = t.ScheduledAt
 	t.FirstClaimAt = now
 	t.DueAt = now.Add(t.AckTimeout)

@@ -52,14 +52,15 @@ const (
 	EventDead       Event = 5 // it was given up
 	EventSkipped    Event = 6 // instants after it had passed when it was claimed, and do not fire
 	EventHandedBack Event = 7 // a listener could not handle it
+	EventSnoozed    Event = 8 // its handler, or a listener that was busy, put it off
 )
 
 // Events lists all events.
-var Events = []Event{EventClaimed, EventRedelivery, EventSucceeded, EventFailed, EventDead, EventSkipped, EventHandedBack}
+var Events = []Event{EventClaimed, EventRedelivery, EventSucceeded, EventFailed, EventDead, EventSkipped, EventHandedBack, EventSnoozed}
 
 // String returns the event's name as it is in the API, without its prefix.
 func (e Event) String() string {
-	names := [...]string{1: "CLAIMED", 2: "REDELIVERY", 3: "SUCCEEDED", 4: "FAILED", 5: "DEAD", 6: "SKIPPED", 7: "HANDED_BACK"}
+	names := [...]string{1: "CLAIMED", 2: "REDELIVERY", 3: "SUCCEEDED", 4: "FAILED", 5: "DEAD", 6: "SKIPPED", 7: "HANDED_BACK", 8: "SNOOZED"}
 	if e >= 1 && int(e) < len(names) {
 		return names[e]
 	}
@@ -76,7 +77,7 @@ type RunEvent struct {
 	ScheduledAt Instant
 	Event       Event
 	// Detail says more: the error of FAILED, reason and error of DEAD, the number
-	// of SKIPPED instants.
+	// of SKIPPED instants, the distance that SNOOZED asked for.
 	Detail string
 }
 

@@ -58,7 +58,7 @@ func (k *Kin) spawn(seq int64, now, due Instant) *Row {
 	r.Run, r.State, r.Paused, r.Change = seq, Running, false, Added
 	r.ScheduledAt = t.Anchor - Instant(i*t.Interval.Milliseconds())
 	r.OpenRuns, r.OpenRows, r.Missed = 0, 0, 0
-	r.Attempt, r.Failures, r.Out, r.Holder = 1, 0, true, 0
+	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder = 1, 0, 0, true, 0
 	r.FirstClaimAt, r.DueAt = now, due
 	if k.Runs == nil {
 		k.Runs = map[int64]*Row{}

@@ -55,7 +55,7 @@ func (k *Kin) HandBack(a Attempt, h Holder, now Instant) Reply {
 		r = k.spawn(a.Seq, now, now)
 	}
 	r.Holder = 0
-	r.DueAt = now.Add(doubled(HandBackDelay, r.Attempt-1-r.Failures))
+	r.DueAt = now.Add(doubled(HandBackDelay, r.silent()))
 	r.touch()
 	return Reply{Code: Accepted}
 }

@@ -33,6 +33,13 @@ const (
 	// HandBackDelay is the distance before a run that was handed back once is
 	// delivered again; it doubles each time, up to MaxSilence.
 	HandBackDelay = 5 * time.Second
+	// MinAfter and MaxAfter bound the distance that a result may ask for, of a
+	// snooze or instead of a backoff.
+	MinAfter = time.Millisecond
+	MaxAfter = 24 * time.Hour
+	// MaxSnoozes is how many snoozes of a run are counted; further ones are taken
+	// like the silence of a listener.
+	MaxSnoozes = 1<<20 - 1
 	// OpenBits is how many open runs a NON_BLOCKING task keeps in its own row.
 	OpenBits = 64
 )

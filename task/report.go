@@ -11,18 +11,25 @@ type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 //
 // FAIL counts only for the current attempt while it is out. SUCCESS of ONE_SHOT
 // and NON_BLOCKING counts from any attempt while the run is open; of BLOCKING
-// both count only from the holder of the current attempt.
+// both count only from the holder of the current attempt. Snooze counts like
+// FAIL, and of a BLOCKING run also from anybody while nobody has the lease: a
+// listener that is too busy to start it puts it off.
 func (k *Kin) Report(res Result, now Instant, u float64, merge Merge) Reply {
 	r, code := k.open(res.Attempt)
 	if code != Accepted {
 		return Reply{Code: code}
 	}
-	if r.Type == Blocking && (res.Attempt.Attempt != r.Attempt || !r.Out || res.Holder == 0 || res.Holder != r.Holder) {
+	unheld := res.Outcome == Snooze && r.Holder == 0
+	if r.Type == Blocking && (res.Attempt.Attempt != r.Attempt || !r.Out || res.Holder == 0 || res.Holder != r.Holder && !unheld) {
 		return Reply{Code: Superseded}
 	}
 	attempt, out := k.current(r, res.Seq)
-	if res.Outcome == Fail && (res.Attempt.Attempt != attempt || !out) && !plant.Bug("fail-twice") {
+	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) && !plant.Bug("fail-twice") {
 		return Reply{Code: Superseded}
+	}
+	if res.Outcome == Snooze {
+		k.snooze(r, res, now)
+		return Reply{Code: Accepted}
 	}
 	if res.Patch != nil {
 		params, err := merge(k.Task.Params, res.Patch)
@@ -72,7 +79,7 @@ func (k *Kin) current(r *Row, seq int64) (attempt int32, out bool) {
 
 // closes reports whether an accepted result is the final one of its run.
 func (k *Kin) closes(r *Row, res Result) bool {
-	if res.Outcome == Success || res.Stop {
+	if res.Outcome == Success || res.Stop || res.Permanent {
 		return true
 	}
 	failures := int32(0)
@@ -100,12 +107,40 @@ func (k *Kin) accept(r *Row, res Result, now Instant, u float64) {
 		return
 	}
 	r.Failures++
-	if r.Failures >= r.Retry.MaxAttempts {
+	switch {
+	case res.Permanent:
+		k.die(r, Permanent, res.Error, now)
+		return
+	case r.Failures >= r.Retry.MaxAttempts:
 		k.die(r, OutOfAttempts, res.Error, now)
 		return
+	case res.After > 0:
+		r.DueAt = now.Add(res.After)
+	default:
+		r.DueAt = now.Add(r.Retry.Backoff(r.Failures, u))
 	}
 	r.Out, r.Holder = false, 0
-	r.DueAt = now.Add(r.Retry.Backoff(r.Failures, u))
+	r.touch()
+}
+
+// snooze takes the run back, to deliver it again after the distance that its
+// handler asked for, but not later than give_up_after: the delivery at that
+// instant is the last. A snooze after it gives the run up, like silence. So
+// give_up_after bounds how long a run may go on without a final result, and one
+// that is snoozed again and again ends.
+func (k *Kin) snooze(r *Row, res Result, now Instant) {
+	k.Task.touch()
+	if r.Type == NonBlocking && r.Run == 0 {
+		r = k.spawn(res.Seq, now, now)
+	}
+	last := r.FirstClaimAt.Add(r.GiveUpAfter)
+	if now >= last {
+		k.die(r, Silent, "snoozed until give_up_after "+r.GiveUpAfter.String()+" was over", now)
+		return
+	}
+	r.Snoozes = min(r.Snoozes+1, MaxSnoozes)
+	r.Out, r.Holder = false, 0
+	r.DueAt = min(now.Add(res.After), last)
 	r.touch()
 }
 

@@ -37,8 +37,10 @@ type Row struct {
 	OpenRows int32
 	// Attempt is the number of deliveries of the open run; 0: none is open.
 	Attempt int32
-	// Failures is the number of accepted FAILs of the open run.
+	// Failures is the number of accepted FAILs of the open run, Snoozes that of
+	// its snoozes, at most [MaxSnoozes].
 	Failures int32
+	Snoozes  int32
 	// FirstClaimAt is when the open run was claimed first (or, for a run row,
 	// when the row was made).
 	FirstClaimAt Instant
@@ -128,14 +130,17 @@ func (r *Row) wait(next, now Instant) {
 }
 
 func (r *Row) clearRun() {
-	r.Attempt, r.Failures, r.Out, r.Holder, r.FirstClaimAt = 0, 0, false, 0, 0
+	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder, r.FirstClaimAt = 0, 0, 0, false, 0, 0
 }
 
 // SilenceDelay is the distance from a delivery to the next one when nothing is
 // heard: ack_timeout, doubled with each silent delivery before, up to MaxSilence.
 func (r *Row) SilenceDelay() time.Duration {
-	return doubled(r.AckTimeout, r.Attempt-1-r.Failures)
+	return doubled(r.AckTimeout, r.silent())
 }
+
+// silent is how many deliveries before this one had neither FAIL nor snooze.
+func (r *Row) silent() int32 { return r.Attempt - 1 - r.Failures - r.Snoozes }
 
 // doubled returns d * 2^n, at most MaxSilence or d, whichever is longer.
 func doubled(d time.Duration, n int32) time.Duration {

@@ -43,6 +43,7 @@ type Outcome int16
 const (
 	Success Outcome = 1
 	Fail    Outcome = 2
+	Snooze  Outcome = 3 // neither: the run is to be delivered again later
 )
 
 // Result is the result of one attempt.
@@ -55,8 +56,14 @@ type Result struct {
 	// Next is when the next run shall be scheduled; Never: by the interval.
 	// Counts with Success only.
 	Next Instant
-	// Stop ends the task as COMPLETED with this result.
+	// Stop ends the task as COMPLETED with this result. Not with Snooze.
 	Stop bool
+	// Permanent makes the run dead at once, whatever attempts are left. Counts
+	// with Fail only.
+	Permanent bool
+	// After is the distance to the next delivery: of Snooze, which needs one, and
+	// of Fail instead of the backoff; 0: by the retry policy.
+	After time.Duration
 	// Patch changes the params of later runs; nil: no change.
 	Patch *ParamsPatch
 }

@@ -34,7 +34,7 @@ CREATE TABLE task (
   initial_backoff_ms int4 NOT NULL,
   max_backoff_ms     int4 NOT NULL,
   attempt            int4 NOT NULL DEFAULT 0,
-  failures           int4 NOT NULL DEFAULT 0,
+  failures           int4 NOT NULL DEFAULT 0,  -- of the open run: FAILs in the low 10 bits, above them snoozes
   open_rows          int4 NOT NULL DEFAULT 0,
   version            int4 NOT NULL DEFAULT 1,
   max_attempts       int2 NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE dead_run (
   params       bytea NOT NULL,
   extra        bytea,
   CONSTRAINT dead_run_pkey   PRIMARY KEY (tenant_id, id, seq),
-  CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3))
+  CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3, 4))
 );
 
 -- Who owns a shard (item = its number) or this database's chores (item = 512 +
@@ -199,8 +199,15 @@ CREATE FUNCTION silence_ms(ack_timeout int4, silent int4) RETURNS int8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT least(ack_timeout::int8 << least(silent, 22), greatest(ack_timeout, 3600000)::int8) $$;
 
+-- How many deliveries had an answer: both counts that the column failures holds.
+-- A run has at most 1,000 failures; a column of its own for snoozes would cost
+-- every row four bytes.
+CREATE FUNCTION answered(failures int4) RETURNS int4
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
+
 -- +goose Down
-DROP FUNCTION silence_ms, grid_steps;
+DROP FUNCTION answered, silence_ms, grid_steps;
 DROP TABLE outbox, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;
 DROP FUNCTION now_ms;

@@ -92,6 +92,30 @@ func TestHistoryTellsWhatHappenedToRuns(t *testing.T) {
 	}
 }
 
+func TestHistoryTellsOfSnoozesAndOfPermanentFailures(t *testing.T) {
+	for _, typ := range task.Types {
+		b := setup(t)
+		id := b.add(b.spec(typ))[0]
+		b.claim(task.RangeForm)
+		if typ == task.Blocking {
+			b.start(7, attempt(id, 1, 1))
+		}
+		b.report(task.Result{Attempt: attempt(id, 1, 1), Holder: 7, Outcome: task.Snooze, After: 90 * time.Second, Next: task.Never})
+		b.advance(90 * time.Second)
+		b.claim(task.RangeForm)
+		if typ == task.Blocking {
+			b.start(7, attempt(id, 1, 2))
+		}
+		f := failure(id, 1, 2, 7)
+		f.Permanent = true
+		b.report(f)
+		want := []string{"SNOOZED run 1 attempt 1: 1m30s", "REDELIVERY run 1 attempt 2", "FAILED run 1 attempt 2: 6e6f", "DEAD run 1 attempt 2: PERMANENT: 6e6f"}
+		if diff := cmp.Diff(want, b.events(id)); diff != "" {
+			t.Errorf("%s: want -, got +\n%s", typ, diff)
+		}
+	}
+}
+
 func TestHistoryTellsOfSuccessesThatSQLDecides(t *testing.T) {
 	b := setup(t, withHistory(task.HistoryAll))
 	ids := b.add(b.spec(task.OneShot), b.spec(task.NonBlocking), b.spec(task.Blocking))

@@ -302,13 +302,18 @@ func (h *history) drawAttempt() task.Attempt {
 
 func (h *history) drawResult() task.Result {
 	r := task.Result{Attempt: h.drawAttempt(), Holder: h.drawHolder(), Outcome: task.Success, Next: task.Never}
-	switch rapid.IntRange(0, 9).Draw(h.rt, "result") {
+	switch rapid.IntRange(0, 11).Draw(h.rt, "result") {
 	case 0, 1, 2:
 		r.Outcome, r.Error = task.Fail, "no"
 	case 3:
 		r.Stop = true
 	case 4:
 		r.Next = h.now.Add(time.Duration(rapid.IntRange(-20, 200).Draw(h.rt, "next")) * time.Second)
+	case 6:
+		r.Outcome, r.After = task.Snooze, time.Duration(rapid.SampledFrom([]int{1, 1000, 5000, 60_000}).Draw(h.rt, "snooze"))*time.Millisecond
+	case 7:
+		r.Outcome, r.Error, r.Permanent = task.Fail, "never", rapid.Bool().Draw(h.rt, "permanent")
+		r.After = time.Duration(rapid.IntRange(0, 3).Draw(h.rt, "after")) * time.Second
 	case 5:
 		r.Patch = &task.ParamsPatch{Set: map[string]string{"k": fmt.Sprint(h.now)}}
 	}

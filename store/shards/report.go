@@ -21,11 +21,14 @@ type reported struct {
 func (r *reported) plain() bool { return r.Outcome == task.Success && r.Patch == nil }
 
 func (r *reported) entry() entry {
-	event := task.EventSucceeded
-	if r.Outcome == task.Fail {
+	event, detail := task.EventSucceeded, r.Error
+	switch r.Outcome {
+	case task.Fail:
 		event = task.EventFailed
+	case task.Snooze:
+		event, detail = task.EventSnoozed, r.After.String()
 	}
-	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: r.Error, apply: func(k *task.Kin, now task.Instant) task.Reply {
+	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: detail, apply: func(k *task.Kin, now task.Instant) task.Reply {
 		return k.Report(r.Result, now, jitter(), mergeParams(r.paramsBytes))
 	}}
 }

@@ -75,6 +75,16 @@ func instantOr(v *int64, none task.Instant) task.Instant {
 
 func millis[T ~int32 | ~int64](ms T) time.Duration { return time.Duration(ms) * time.Millisecond }
 
+// One column holds how often a run has failed, in its low bits, and how often it
+// was snoozed: see answered() in the schema.
+const (
+	failureBits = 10
+	maxFailures = 1<<failureBits - 1
+)
+
+// failures is how the column stores both.
+func failures(r *task.Row) int32 { return r.Snoozes<<failureBits | r.Failures }
+
 // hundredths is how multiplier and jitter are stored.
 func hundredths(x float64) int16 { return int16(math.Round(x * 100)) }
 
@@ -124,7 +134,7 @@ func (s *rowScan) row() *task.Row {
 		Tenant: s.tenant, ID: task.ID(s.id), Run: s.run, Type: task.Type(s.typ), State: task.State(s.state),
 		Paused: s.paused, Out: s.out, DueAt: instantOr(s.due, task.Never), ScheduledAt: task.Instant(s.scheduled),
 		Anchor: task.Instant(s.anchor), Begin: task.Instant(s.begin), End: instantOr(s.end, task.Never),
-		Seq: s.seq, OpenRuns: uint64(s.openRuns), OpenRows: s.openRows, Attempt: s.attempt, Failures: s.failures,
+		Seq: s.seq, OpenRuns: uint64(s.openRuns), OpenRows: s.openRows, Attempt: s.attempt,
 		FirstClaimAt: instantOr(s.firstClaim, 0), Missed: s.missed, Version: s.version,
 		Retry: task.RetryPolicy{
 			MaxAttempts: int32(s.maxAttempts), InitialBackoff: millis(s.initialBackoff), MaxBackoff: millis(s.maxBackoff),
@@ -133,6 +143,7 @@ func (s *rowScan) row() *task.Row {
 		AckTimeout: millis(s.ackTimeout), GiveUpAfter: millis(s.giveUp), StopOnFailure: s.stopOnFailure,
 		Retention: millis(s.retention), Kind: s.kind, Params: s.params, CreatedAt: task.Instant(s.created), Extra: task.DecodeExtra(s.extra),
 	}
+	r.Failures, r.Snoozes = s.failures&maxFailures, s.failures>>failureBits
 	if s.interval != nil {
 		r.Interval = millis(*s.interval)
 	}

@@ -141,11 +141,11 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	shard, id := int16(r.ID.Shard()), int64(r.ID)
 	switch r.Change {
 	case task.Added:
-		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, r.Failures,
+		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, failures(r),
 			orNull(int64(r.FirstClaimAt)), r.Version, r.Out, r.Params)
 	case task.Changed:
 		b.Queue(sql.Get("RowUpdate"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
-			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, r.Failures, orNull(int64(r.FirstClaimAt)), orNull(int64(r.Holder)),
+			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, failures(r), orNull(int64(r.FirstClaimAt)), orNull(int64(r.Holder)),
 			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, r.Params)
 	case task.Removed:
 		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)

@@ -111,6 +111,12 @@ const (
 	RunResult_SUCCESS RunResult_Outcome = 1
 	// The attempt failed; the retry policy says what follows.
 	RunResult_FAIL RunResult_Outcome = 2
+	// Neither: the run is to be delivered again after redeliver_after. No failure
+	// is counted, and the lease is let go. It is not delivered later than
+	// give_up_after says; that delivery is the last, and a snooze after it gives
+	// the run up. Of a BLOCKING run whose lease nobody has, any listener may say
+	// so.
+	RunResult_SNOOZE RunResult_Outcome = 3
 )
 
 // Enum value maps for RunResult_Outcome.
@@ -119,11 +125,13 @@ var (
 		0: "OUTCOME_UNSPECIFIED",
 		1: "SUCCESS",
 		2: "FAIL",
+		3: "SNOOZE",
 	}
 	RunResult_Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED": 0,
 		"SUCCESS":             1,
 		"FAIL":                2,
+		"SNOOZE":              3,
 	}
 )
 
@@ -306,13 +314,21 @@ type RunResult struct {
 	// COMPLETED. Ignored for ONE_SHOT. Not before 1970-01-01T00:00:00Z.
 	NextExecuteTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_execute_time,json=nextExecuteTime,proto3" json:"next_execute_time,omitempty"`
 	// End the task as COMPLETED with this result, whatever its bounds say; with
-	// FAIL it also means no retry.
+	// FAIL it also means no retry. Not with SNOOZE.
 	Stop bool `protobuf:"varint,5,opt,name=stop,proto3" json:"stop,omitempty"`
 	// Changes to the parameters of later runs, with the final result of a run
 	// only. The limits of Task.params hold for the outcome.
-	ParamsPatch   *ParamsPatch `protobuf:"bytes,6,opt,name=params_patch,json=paramsPatch,proto3" json:"params_patch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ParamsPatch *ParamsPatch `protobuf:"bytes,6,opt,name=params_patch,json=paramsPatch,proto3" json:"params_patch,omitempty"`
+	// With FAIL only: no further attempt can succeed. The run is dead at once
+	// (reason PERMANENT), whatever attempts are left; what follows is the same as
+	// after the last attempt. With stop the task is COMPLETED instead.
+	Permanent bool `protobuf:"varint,7,opt,name=permanent,proto3" json:"permanent,omitempty"`
+	// How long after now the run is delivered again: required with SNOOZE; with
+	// FAIL instead of the backoff of the retry policy. 1 ms to 24 h. Not with
+	// SUCCESS.
+	RedeliverAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=redeliver_after,json=redeliverAfter,proto3" json:"redeliver_after,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunResult) Reset() {
@@ -383,6 +399,20 @@ func (x *RunResult) GetStop() bool {
 func (x *RunResult) GetParamsPatch() *ParamsPatch {
 	if x != nil {
 		return x.ParamsPatch
+	}
+	return nil
+}
+
+func (x *RunResult) GetPermanent() bool {
+	if x != nil {
+		return x.Permanent
+	}
+	return false
+}
+
+func (x *RunResult) GetRedeliverAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliverAfter
 	}
 	return nil
 }
@@ -1109,18 +1139,22 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.perceptor.v1.RunCodeR\x04code\x12/\n" +
 	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x14\n" +
 	"\x05field\x18\x03 \x01(\tR\x05field\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\x80\x03\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xf8\x03\n" +
 	"\tRunResult\x124\n" +
 	"\aattempt\x18\x01 \x01(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\aattempt\x12>\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x1f.perceptor.v1.RunResult.OutcomeB\x03\xe0A\x02R\aoutcome\x12\x19\n" +
 	"\x05error\x18\x03 \x01(\tB\x03\xe0A\x01R\x05error\x12K\n" +
 	"\x11next_execute_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\x0fnextExecuteTime\x12\x17\n" +
 	"\x04stop\x18\x05 \x01(\bB\x03\xe0A\x01R\x04stop\x12A\n" +
-	"\fparams_patch\x18\x06 \x01(\v2\x19.perceptor.v1.ParamsPatchB\x03\xe0A\x01R\vparamsPatch\"9\n" +
+	"\fparams_patch\x18\x06 \x01(\v2\x19.perceptor.v1.ParamsPatchB\x03\xe0A\x01R\vparamsPatch\x12!\n" +
+	"\tpermanent\x18\a \x01(\bB\x03\xe0A\x01R\tpermanent\x12G\n" +
+	"\x0fredeliver_after\x18\b \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x0eredeliverAfter\"E\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aSUCCESS\x10\x01\x12\b\n" +
-	"\x04FAIL\x10\x02\"\x9d\x01\n" +
+	"\x04FAIL\x10\x02\x12\n" +
+	"\n" +
+	"\x06SNOOZE\x10\x03\"\x9d\x01\n" +
 	"\vParamsPatch\x129\n" +
 	"\x03set\x18\x01 \x03(\v2\".perceptor.v1.ParamsPatch.SetEntryB\x03\xe0A\x01R\x03set\x12\x1b\n" +
 	"\x06remove\x18\x02 \x03(\tB\x03\xe0A\x01R\x06remove\x1a6\n" +
@@ -1231,35 +1265,36 @@ var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	1,  // 3: perceptor.v1.RunResult.outcome:type_name -> perceptor.v1.RunResult.Outcome
 	19, // 4: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
 	5,  // 5: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
-	17, // 6: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
-	2,  // 7: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 8: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	4,  // 9: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
-	3,  // 10: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 11: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 12: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 13: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 14: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	20, // 15: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
-	19, // 16: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
-	18, // 17: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
-	19, // 18: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
-	21, // 19: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
-	6,  // 20: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
-	8,  // 21: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
-	10, // 22: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
-	12, // 23: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
-	14, // 24: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
-	7,  // 25: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
-	9,  // 26: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
-	11, // 27: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
-	13, // 28: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
-	15, // 29: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
-	25, // [25:30] is the sub-list for method output_type
-	20, // [20:25] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	18, // 6: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
+	17, // 7: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
+	2,  // 8: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 9: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	4,  // 10: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
+	3,  // 11: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 12: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 13: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 14: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 15: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	20, // 16: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
+	19, // 17: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
+	18, // 18: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
+	19, // 19: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
+	21, // 20: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
+	6,  // 21: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
+	8,  // 22: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
+	10, // 23: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
+	12, // 24: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
+	14, // 25: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
+	7,  // 26: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
+	9,  // 27: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
+	11, // 28: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
+	13, // 29: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
+	15, // 30: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_run_service_proto_init() }

@@ -44,6 +44,8 @@ const (
 	RunEvent_SKIPPED RunEvent_Type = 6
 	// A listener gave the run back.
 	RunEvent_HANDED_BACK RunEvent_Type = 7
+	// The handler, or a listener that was busy, put the run off.
+	RunEvent_SNOOZED RunEvent_Type = 8
 )
 
 // Enum value maps for RunEvent_Type.
@@ -57,6 +59,7 @@ var (
 		5: "DEAD",
 		6: "SKIPPED",
 		7: "HANDED_BACK",
+		8: "SNOOZED",
 	}
 	RunEvent_Type_value = map[string]int32{
 		"TYPE_UNSPECIFIED": 0,
@@ -67,6 +70,7 @@ var (
 		"DEAD":             5,
 		"SKIPPED":          6,
 		"HANDED_BACK":      7,
+		"SNOOZED":          8,
 	}
 )
 
@@ -1062,7 +1066,7 @@ type RunEvent struct {
 	// alone tells it.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
 	// More of it: the error of FAILED, reason and error of DEAD, the number of
-	// SKIPPED instants.
+	// SKIPPED instants, the distance that SNOOZED asked for.
 	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1296,7 +1300,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\x03\xe0A\x01R\tpageToken\"o\n" +
 	"\x15ListRunEventsResponse\x12.\n" +
 	"\x06events\x18\x01 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xfb\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x89\x03\n" +
 	"\bRunEvent\x12/\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1b.perceptor.v1.RunEvent.TypeR\x04type\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1304,7 +1308,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
 	"event_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\x12A\n" +
 	"\x0escheduled_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rscheduledTime\x12\x16\n" +
-	"\x06detail\x18\x06 \x01(\tR\x06detail\"|\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\"\x89\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aCLAIMED\x10\x01\x12\x0e\n" +
@@ -1315,7 +1319,8 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x06FAILED\x10\x04\x12\b\n" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
-	"\vHANDED_BACK\x10\a2\xa2\a\n" +
+	"\vHANDED_BACK\x10\a\x12\v\n" +
+	"\aSNOOZED\x10\b2\xa2\a\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +

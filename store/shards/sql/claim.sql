@@ -50,7 +50,7 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
   due_at = CASE
     WHEN t.tenant_id = ANY ($3::int4[]) THEN greatest(c.now + $4::int8, t.due_at)
     WHEN {{needs_model}} THEN CASE WHEN t.due_at > c.now THEN -t.due_at ELSE t.due_at END
-    WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - t.failures)
+    WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures))
     WHEN t.type <> 2 OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
     ELSE greatest({{next_instant}}, {{claim_at}} + 1) END,
   state = CASE

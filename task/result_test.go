@@ -1,0 +1,223 @@
+package task
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// kinOf returns a task of each type whose run 1 is open, by attempt 1, since now.
+func kinOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Kin {
+	t.Helper()
+	s := valid(typ)
+	s.Begin = now
+	s.Retry = RetryPolicy{MaxAttempts: 3, Jitter: -1}
+	s.AckTimeout, s.GiveUpAfter = time.Minute, time.Hour
+	for _, f := range change {
+		f(&s)
+	}
+	if faults := s.Validate(limits()); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	s.Settle(now)
+	k := &Kin{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
+	if p := k.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
+		t.Fatalf("the claim gave %+v", p)
+	}
+	if typ == Blocking {
+		started(t, k, 1, now)
+	}
+	return k
+}
+
+func started(t *testing.T, k *Kin, n int32, now Instant) {
+	t.Helper()
+	if r := k.Start(first(k, n), 7, now); r.Code != Accepted {
+		t.Fatalf("start: %+v", r)
+	}
+}
+
+// first names attempt n of the task's first run.
+func first(k *Kin, n int32) Attempt {
+	return Attempt{RunID: RunID{Task: k.Task.ID, Seq: 1}, Attempt: n}
+}
+
+// ofRun1 is the row that holds run 1, and its number.
+func ofRun1(k *Kin) (*Row, int64) {
+	if r := k.Runs[1]; r != nil {
+		return r, 1
+	}
+	return k.Task, 0
+}
+
+func snoozed(k *Kin, n int32, d time.Duration) Result {
+	return Result{Attempt: first(k, n), Holder: 7, Outcome: Snooze, After: d, Next: Never}
+}
+
+func failed(k *Kin, n int32) Result {
+	return Result{Attempt: first(k, n), Holder: 7, Outcome: Fail, Error: "no", Next: Never}
+}
+
+func says(t *testing.T, k *Kin, res Result, now Instant, want Code) {
+	t.Helper()
+	if r := k.Report(res, now, 0, nil); r.Code != want {
+		t.Fatalf("%+v: got %+v, want %s", res, r, want)
+	}
+}
+
+func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
+	for _, typ := range Types {
+		t.Run(typ.String(), func(t *testing.T) {
+			now := Instant(1_000_000)
+			k := kinOf(t, typ, now)
+			for n := int32(1); n <= 30; n++ { // more often than attempts are allowed
+				says(t, k, snoozed(k, n, time.Minute), now, Accepted)
+				r, run := ofRun1(k)
+				if r.DueAt != now.Add(time.Minute) || r.Out || r.Holder != 0 || r.Failures != 0 || r.Snoozes != n || r.State != Running {
+					t.Fatalf("after snooze %d: %+v", n, r)
+				}
+				now = r.DueAt
+				p := k.Due(run, now)
+				if p == nil || p.Attempt != n+1 || p.ScheduledAt != 1_000_000 {
+					t.Fatalf("delivery %d: %+v", n+1, p)
+				}
+				if r.DueAt != now.Add(time.Minute) {
+					t.Fatalf("after %d snoozes a silent run waits %s", n, r.DueAt.Sub(now))
+				}
+				if typ == Blocking {
+					started(t, k, n+1, now)
+				}
+			}
+			if len(k.Dead) != 0 {
+				t.Fatalf("dead: %+v", k.Dead)
+			}
+		})
+	}
+}
+
+func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.T) {
+	for typ, want := range map[Type]State{OneShot: Failed, NonBlocking: Scheduled, Blocking: Scheduled} {
+		t.Run(typ.String(), func(t *testing.T) {
+			now := Instant(1_000_000)
+			k := kinOf(t, typ, now)
+			says(t, k, snoozed(k, 1, 24*time.Hour), now, Accepted)
+			r, run := ofRun1(k)
+			if r.DueAt != now.Add(time.Hour) {
+				t.Fatalf("due after %s", r.DueAt.Sub(now))
+			}
+			now = r.DueAt
+			if p := k.Due(run, now); p == nil || p.Attempt != 2 {
+				t.Fatalf("the last delivery: %+v", p)
+			}
+			if typ == Blocking {
+				started(t, k, 2, now)
+			}
+			says(t, k, snoozed(k, 2, time.Second), now, Accepted)
+			if len(k.Dead) != 1 || k.Dead[0].Reason != Silent || k.Dead[0].Error != "snoozed until give_up_after 1h0m0s was over" {
+				t.Fatalf("dead: %+v", k.Dead)
+			}
+			if k.Task.State != want {
+				t.Fatalf("the task is %s, want %s", k.Task.State, want)
+			}
+		})
+	}
+}
+
+func TestASnoozeCountsOnlyForTheAttemptThatIsOut(t *testing.T) {
+	now := Instant(1_000_000)
+	for _, typ := range Types {
+		k := kinOf(t, typ, now)
+		says(t, k, snoozed(k, 2, time.Minute), now, Unknown)
+		says(t, k, snoozed(k, 1, time.Minute), now, Accepted)
+		says(t, k, snoozed(k, 1, time.Minute), now, Superseded)
+		says(t, k, failed(k, 1), now, Superseded)
+	}
+}
+
+func TestABlockingRunIsSnoozedByItsHolderAndByAnybodyWhileItHasNone(t *testing.T) {
+	now := Instant(1_000_000)
+	k := kinOf(t, Blocking, now)
+	other := snoozed(k, 1, time.Minute)
+	other.Holder = 8
+	says(t, k, other, now, Superseded)
+	says(t, k, snoozed(k, 1, time.Minute), now, Accepted)
+	now = k.Task.DueAt
+	k.Due(0, now)
+	other = snoozed(k, 2, time.Minute)
+	other.Holder = 8
+	says(t, k, other, now, Accepted)
+	if r := k.Start(first(k, 2), 7, now); r.Code != Superseded {
+		t.Fatalf("a start after that: %+v", r)
+	}
+}
+
+func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		typ  Type
+		stop bool // stop_on_failure
+		want State
+	}{
+		{OneShot, false, Failed}, {NonBlocking, false, Scheduled}, {Blocking, false, Scheduled},
+		{NonBlocking, true, Failed}, {Blocking, true, Failed},
+	} {
+		now := Instant(1_000_000)
+		k := kinOf(t, c.typ, now, func(s *Spec) { s.StopOnFailure = c.stop })
+		res := failed(k, 1)
+		res.Permanent = true
+		says(t, k, res, now, Accepted)
+		want := []DeadRun{{Tenant: 1, RunID: first(k, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
+		if diff := cmp.Diff(want, k.Dead); diff != "" || k.Task.State != c.want {
+			t.Errorf("%s, stop %v: %s %s", c.typ, c.stop, k.Task.State, diff)
+		}
+		if c.typ == Blocking && !c.stop && k.Task.ScheduledAt != now.Add(time.Hour) {
+			t.Errorf("the next run is at %s", k.Task.ScheduledAt)
+		}
+	}
+}
+
+func TestStopOutweighsPermanent(t *testing.T) {
+	now := Instant(1_000_000)
+	k := kinOf(t, Blocking, now)
+	res := failed(k, 1)
+	res.Permanent, res.Stop = true, true
+	says(t, k, res, now, Accepted)
+	if k.Task.State != Completed || len(k.Dead) != 0 {
+		t.Fatalf("%s, dead %+v", k.Task.State, k.Dead)
+	}
+}
+
+func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
+	for _, typ := range Types {
+		now := Instant(1_000_000)
+		k := kinOf(t, typ, now)
+		for n := int32(1); n <= 3; n++ {
+			res := failed(k, n)
+			res.After = 7 * time.Second
+			says(t, k, res, now, Accepted)
+			if n == 3 {
+				break
+			}
+			r, run := ofRun1(k)
+			if r.DueAt != now.Add(7*time.Second) || r.Failures != n {
+				t.Fatalf("%s: after failure %d: %+v", typ, n, r)
+			}
+			now = r.DueAt
+			k.Due(run, now)
+			if typ == Blocking {
+				started(t, k, n+1, now)
+			}
+		}
+		if len(k.Dead) != 1 || k.Dead[0].Reason != OutOfAttempts {
+			t.Errorf("%s: dead %+v", typ, k.Dead)
+		}
+	}
+}
+
+func TestASnoozeLeavesTheParamsAlone(t *testing.T) {
+	now := Instant(1_000_000)
+	k := kinOf(t, Blocking, now)
+	res := snoozed(k, 1, time.Minute)
+	res.Patch = &ParamsPatch{Set: map[string]string{"k": "v"}}
+	says(t, k, res, now, Accepted) // a merge that is called would panic
+}
