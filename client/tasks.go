@@ -179,18 +179,22 @@ type Filter struct {
 	Kind  string
 	Type  Type
 	State State
+	// Tags must all be among the task's.
+	Tags []string
+	// DueFrom and DueUntil bound when the task is due; DueUntil is exclusive.
+	DueFrom, DueUntil time.Time
 	// PageSize is how many tasks are fetched at a time. Default (0): 100; at most 1,000.
 	PageSize int
 }
 
-// ListTasks lists tasks in the order of their shards and ids, fetching page
-// after page. It is not a snapshot: what changes meanwhile may be listed or not.
+// ListTasks lists tasks in a fixed order, fetching page after page. It is not a snapshot: what changes meanwhile may be listed or not.
 // An error ends the list.
 func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, error] {
 	return func(yield func(*TaskInfo, error) bool) {
 		q := &perceptorv1.ListTasksRequest{
 			PageSize: int32(f.PageSize), Kind: f.Kind,
 			Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State),
+			Tags: f.Tags, DueFrom: protoTime(f.DueFrom), DueUntil: protoTime(f.DueUntil),
 		}
 		for {
 			page, err := call(ctx, c, "ListTasks", c.tasks.ListTasks, q)

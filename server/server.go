@@ -39,6 +39,9 @@ type Config struct {
 	// MaxStreams is how many calls one gRPC connection may have under way.
 	// Default: 1000.
 	MaxStreams uint32
+	// MaxScan is how many tasks a filtered listing may have to look at. Default:
+	// 1,000,000.
+	MaxScan int64
 	// CallTimeout ends a call that takes longer. Default: 30 s.
 	CallTimeout time.Duration
 	// Grace is how long Run waits for calls under way when it is told to stop.
@@ -61,6 +64,7 @@ func (c *Config) setDefaults() {
 	setZero(&c.MaxRequestBytes, 8<<20)
 	setZero(&c.MaxCalls, 4096)
 	setZero(&c.MaxStreams, 1000)
+	setZero(&c.MaxScan, 1_000_000)
 	setZero(&c.CallTimeout, 30*time.Second)
 	setZero(&c.Grace, 10*time.Second)
 	if c.Log == nil {
@@ -82,7 +86,7 @@ func (c *Config) Validate() error {
 		faults = append(faults, errors.New("GRPC: a listener is required"))
 	}
 	for name, n := range map[string]int64{
-		"MaxRequestBytes": int64(c.MaxRequestBytes), "MaxCalls": int64(c.MaxCalls),
+		"MaxRequestBytes": int64(c.MaxRequestBytes), "MaxCalls": int64(c.MaxCalls), "MaxScan": c.MaxScan,
 		"CallTimeout": int64(c.CallTimeout), "Grace": int64(c.Grace), "DrainDelay": int64(c.DrainDelay),
 	} {
 		if n < 0 {
@@ -116,7 +120,7 @@ func New(c Config, d Deps) (*Server, error) {
 		timeout: c.CallTimeout, limit: int64(c.MaxCalls), methods: map[string]method{},
 	}
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, limits: c.Limits, events: g.events}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),

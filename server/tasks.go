@@ -23,6 +23,8 @@ type taskService struct {
 	store  Tasks
 	limits task.Limits
 	events *Events
+	// maxScan is how many tasks a filtered listing may have to look at.
+	maxScan int64
 }
 
 func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
@@ -240,55 +242,4 @@ func one(ctx context.Context, id int64, step func(context.Context, int32, task.I
 		return nil, err
 	}
 	return taskOf(snapshot)
-}
-
-func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksRequest) (*perceptorv1.ListTasksResponse, error) {
-	tenant := tenantOf(ctx).ID
-	hash := pageHash("tasks", strconv.Itoa(int(tenant)), r.Kind, strconv.Itoa(int(r.Type)), strconv.Itoa(int(r.State)))
-	q, faults := listQuery(r, tenant, hash)
-	if len(faults) > 0 {
-		return nil, invalid(faults)
-	}
-	page, err := s.store.List(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	reply := &perceptorv1.ListTasksResponse{Tasks: make([]*perceptorv1.Task, len(page.Tasks))}
-	for i, snapshot := range page.Tasks {
-		if reply.Tasks[i], err = taskOf(snapshot); err != nil {
-			return nil, err
-		}
-	}
-	if page.Next != nil {
-		reply.NextPageToken = pageToken(hash, page.Next.String())
-	}
-	return reply, nil
-}
-
-func listQuery(r *perceptorv1.ListTasksRequest, tenant int32, hash []byte) (task.ListQuery, []task.Fault) {
-	limit, badSize := pageSize(r.PageSize)
-	cursor, badToken := cursorOf(hash, r.PageToken)
-	faults := present(badSize, badToken)
-	var after *task.ListCursor
-	if cursor != "" {
-		var err error
-		if after, err = task.ParseListCursor(cursor); err != nil {
-			faults = append(faults, faultf("page_token", "is not one that this service gave out"))
-		}
-	}
-	if r.Kind != "" {
-		if message := task.NameFault(r.Kind, task.MaxKindBytes); message != "" {
-			faults = append(faults, faultf("kind", "%s", message))
-		}
-	}
-	if _, known := perceptorv1.Task_Type_name[int32(r.Type)]; !known {
-		faults = append(faults, faultf("type", "%d is not one of ONE_SHOT, NON_BLOCKING, BLOCKING", int32(r.Type)))
-	}
-	if _, known := perceptorv1.Task_State_name[int32(r.State)]; !known {
-		faults = append(faults, faultf("state", "%d is not one of SCHEDULED, RUNNING, COMPLETED, CANCELLED, FAILED", int32(r.State)))
-	}
-	return task.ListQuery{
-		Tenant: tenant, After: after, Limit: limit,
-		Kind: r.Kind, Type: task.Type(r.Type), State: task.State(r.State),
-	}, faults
 }

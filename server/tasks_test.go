@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -321,14 +322,52 @@ func TestPagesFollowEachOtherAndStayWithTheirQuestion(t *testing.T) {
 
 func TestACursorThatIsNoPositionIsRefused(t *testing.T) {
 	b := setup(t)
-	hash := pageHash("tasks", "1", "", "0", "0")
-	for _, cursor := range []string{"abc", "-1", "1024", "0.2.0.9223372036854775808", "16.0.0.0", "0.2.0.1\x00", "\xff"} {
+	_, hash, _ := listQuery(&perceptorv1.ListTasksRequest{}, 1)
+	for _, cursor := range []string{"abc", "-1", "1024", "0.2.0.9223372036854775808.0", "16.0.0.0.0", "0.2.0.1.0\x00", "\xff"} {
 		request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, cursor)}
 		expectFaults(t, b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}), "", []string{"page_token"}, "not one that")
 	}
-	request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, "0.2.0.1024")}
+	request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, "0.2.0.1024.0")}
 	if a := b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}); a.code != codes.OK {
 		t.Errorf("a good cursor: %s", a.message)
+	}
+}
+
+func TestAFilterThatWouldLookAtTooManyTasksIsRefusedWithAHint(t *testing.T) {
+	b := setup(t, func(c *Config) { c.MaxScan = 102 })
+	soon, later := timestamppb.New(fakeNow.Time()), timestamppb.New(fakeNow.Add(time.Hour).Time())
+	for name, test := range map[string]struct {
+		secret string
+		r      *perceptorv1.ListTasksRequest
+		hint   string
+	}{
+		"a tag among 103":                 {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}}, "give due_from and due_until"},
+		"a kind among 103":                {"acme-secret", &perceptorv1.ListTasksRequest{Kind: "k"}, "all 103 living tasks"},
+		"a tag among 103 with half a due": {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon}, "give due_from and due_until"},
+		"a tag among those due":           {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon, DueUntil: later}, ""},
+		"everything":                      {"acme-secret", &perceptorv1.ListTasksRequest{}, ""},
+		"a tag among the finished":        {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, State: 3}, ""},
+	} {
+		a := b.overGRPC(test.secret, listTasks, test.r, &perceptorv1.ListTasksResponse{})
+		want := codes.OK
+		if test.hint != "" {
+			want = codes.FailedPrecondition
+		}
+		if a.code != want || !strings.Contains(a.message, test.hint) {
+			t.Errorf("%s: %s %s", name, a.code, a.message)
+		}
+	}
+}
+
+func TestADueRangeOfFinishedTasksIsRefused(t *testing.T) {
+	b := setup(t)
+	now := timestamppb.New(fakeNow.Time())
+	for field, r := range map[string]*perceptorv1.ListTasksRequest{
+		"due_from":  {State: perceptorv1.Task_FAILED, DueFrom: now},
+		"due_until": {DueFrom: now, DueUntil: now},
+		"tags[1]":   {Tags: []string{"a", "b\n"}},
+	} {
+		expectFaults(t, b.overGRPC("acme-secret", listTasks, r, &perceptorv1.ListTasksResponse{}), "", []string{field}, "")
 	}
 }
 

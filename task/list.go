@@ -14,9 +14,7 @@ type ListQuery struct {
 	After *ListCursor
 	// Limit is the longest page wanted, at least 1.
 	Limit int
-	Kind  string // empty: every kind
-	Type  Type   // 0: every type
-	State State  // 0: every living state
+	Filter
 }
 
 // ListPage is one page. It may be short, even empty, and still have a next one.
@@ -49,21 +47,24 @@ type ListCursor struct {
 	// Task is the last task that was looked at, in ListRows or in Pack. 0: all of
 	// Pack was.
 	Task ID
+	// Due is, in a listing of ListRows by due instants, the one of Task; Never: all
+	// of Task's shard was looked at.
+	Due Instant
 }
 
 // String returns the cursor as text for [ParseListCursor].
 func (c ListCursor) String() string {
-	return fmt.Sprintf("%d.%d.%d.%d", c.Database, c.Stage, c.Pack, c.Task)
+	return fmt.Sprintf("%d.%d.%d.%d.%d", c.Database, c.Stage, c.Pack, c.Task, c.Due)
 }
 
 // ParseListCursor is the inverse of [ListCursor.String]. It takes any text, and
 // returns an error for what cannot be a position.
 func ParseListCursor(text string) (*ListCursor, error) {
 	parts := strings.Split(text, ".")
-	if len(parts) != 4 {
-		return nil, fmt.Errorf("cursor %q has not 4 parts", text)
+	if len(parts) != 5 {
+		return nil, fmt.Errorf("cursor %q has not 5 parts", text)
 	}
-	var n [4]int64
+	var n [5]int64
 	for i, p := range parts {
 		v, err := strconv.ParseInt(p, 10, 64)
 		if err != nil || v < 0 {
@@ -71,12 +72,14 @@ func ParseListCursor(text string) (*ListCursor, error) {
 		}
 		n[i] = v
 	}
-	c := &ListCursor{Database: int(n[0]), Stage: ListStage(n[1]), Pack: n[2], Task: ID(n[3])}
+	c := &ListCursor{Database: int(n[0]), Stage: ListStage(n[1]), Pack: n[2], Task: ID(n[3]), Due: Instant(n[4])}
 	switch {
 	case n[0] >= Databases:
 		return nil, fmt.Errorf("cursor %q: there is no database %d", text, n[0])
 	case n[1] >= int64(listStages):
 		return nil, fmt.Errorf("cursor %q: there is no stage %d", text, n[1])
+	case c.Task == 0 && c.Due != 0:
+		return nil, fmt.Errorf("cursor %q: an instant without a task", text)
 	case c.Task != 0 && (!c.Task.Valid() || c.Task.Shard().Database() != c.Database):
 		return nil, fmt.Errorf("cursor %q: task %d is not in database %d", text, c.Task, c.Database)
 	}

@@ -56,7 +56,7 @@ func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.Client
 func (c *ctl) taskList() *cobra.Command {
 	p := &pages{}
 	r := &perceptorv1.ListTasksRequest{}
-	var typ, state string
+	var typ, state, from, until string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List tasks; without --state those that have not ended", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -64,6 +64,12 @@ func (c *ctl) taskList() *cobra.Command {
 				return err
 			}
 			if r.State, err = taskState(state); err != nil {
+				return err
+			}
+			if r.DueFrom, err = instant("due-from", from); err != nil {
+				return err
+			}
+			if r.DueUntil, err = instant("due-until", until); err != nil {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -87,6 +93,9 @@ func (c *ctl) taskList() *cobra.Command {
 	f.StringVar(&r.Kind, "kind", "", "only tasks of this kind")
 	f.StringVar(&typ, "type", "", "only tasks of this type: one-shot, non-blocking or blocking")
 	f.StringVar(&state, "state", "", "only tasks in this state: scheduled, running, completed, cancelled or failed")
+	f.StringArrayVar(&r.Tags, "tag", nil, "only tasks with this tag; several: with all of them")
+	f.StringVar(&from, "due-from", "", "only tasks due at this instant or later: 2026-01-31T12:00:00Z, or +90s from now")
+	f.StringVar(&until, "due-until", "", "only tasks due before this instant")
 	return cmd
 }
 
@@ -146,6 +155,7 @@ func taskDetails(x *perceptorv1.Task) *table {
 	t.add("retention", durationCell(x.Retention))
 	t.add("created", timeCell(x.CreateTime))
 	t.add("finished", timeCell(x.FinishTime))
+	t.add("tags", textCell(strings.Join(x.Tags, ", ")))
 	for _, k := range sortedKeys(x.Params) {
 		t.add("params."+k, x.Params[k])
 	}

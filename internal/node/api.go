@@ -110,7 +110,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	a.server, err = server.New(server.Config{
 		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
-		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, CallTimeout: c.CallTimeout,
+		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: c.CallTimeout,
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
 	}, server.Deps{Tasks: a.shards, Runs: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment})
 	return err

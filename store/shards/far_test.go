@@ -488,9 +488,9 @@ func TestAListingMeetsEveryTaskWhereverItIs(t *testing.T) {
 		q    task.ListQuery
 		want int
 	}{
-		{task.ListQuery{}, 48}, {task.ListQuery{Kind: "other"}, 24}, {task.ListQuery{Type: task.OneShot}, 24},
-		{task.ListQuery{State: task.Scheduled}, 48}, {task.ListQuery{State: task.Running}, 0}, {task.ListQuery{State: task.Failed}, 0},
-		{task.ListQuery{Kind: "other", Type: task.OneShot}, 0},
+		{task.ListQuery{}, 48}, {task.ListQuery{Filter: task.Filter{Kind: "other"}}, 24}, {task.ListQuery{Filter: task.Filter{Type: task.OneShot}}, 24},
+		{task.ListQuery{Filter: task.Filter{State: task.Scheduled}}, 48}, {task.ListQuery{Filter: task.Filter{State: task.Running}}, 0}, {task.ListQuery{Filter: task.Filter{State: task.Failed}}, 0},
+		{task.ListQuery{Filter: task.Filter{Kind: "other", Type: task.OneShot}}, 0},
 	} {
 		for _, limit := range []int{1, 7, 1000} {
 			c.q.Tenant, c.q.Limit, c.q.After = b.tenant, limit, nil

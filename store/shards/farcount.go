@@ -41,7 +41,11 @@ func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, a
 		for at, more := int64(0), true; more; {
 			var names []int64
 			var looked int
-			if err := tx.QueryRow(ctx, sql.Get(statement), tenant, at, windowPacks).Scan(&names, &looked, &at); err != nil {
+			args := []any{tenant, at, windowPacks, int64(0), int64(task.Never)}
+			if statement == "ArrivalWindow" {
+				args = args[:3]
+			}
+			if err := tx.QueryRow(ctx, sql.Get(statement), args...).Scan(&names, &looked, &at); err != nil {
 				return err
 			}
 			more = looked == windowPacks

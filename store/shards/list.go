@@ -27,6 +27,11 @@ import (
 // A page has a bounded cost whatever it filters: it reads so many names of packs,
 // decodes the keys of so many packs and looks at so many rows, and then ends,
 // short or even empty, with the position that it has reached.
+//
+// A range of due instants saves most of that: packs of other buckets are passed
+// over by their names, and the rows of each shard are read in the order of their
+// due instants. A task whose due instant moves while it is listed so may be met
+// twice, or not if it moves back.
 const (
 	listRows    = 2000 // rows of the near tier, when filters leave most of them out
 	listPacks   = 32   // packs decoded
@@ -46,7 +51,7 @@ type listing struct {
 // List returns a page of a tenant's tasks.
 func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, error) {
 	l := &listing{store: s, q: q, rows: q.Limit, packs: listPacks, windows: listWindows}
-	if q.Kind != "" || q.Type != 0 || q.State != 0 {
+	if q.Narrow() || q.HasDue() || q.State != 0 {
 		l.rows = max(listRows, q.Limit)
 	}
 	if q.After != nil {
@@ -82,6 +87,8 @@ func (l *listing) step(ctx context.Context) error {
 	var end bool
 	var err error
 	switch {
+	case stage == task.ListRows && l.q.HasDue():
+		end, err = l.nearDue(ctx)
 	case stage == task.ListRows:
 		end, err = l.near(ctx)
 	case l.at.Task != 0: // in the middle of a pack
@@ -132,8 +139,52 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	return l.collect(rows, budget)
+}
+
+// nearDue reads rows of the near tier by their due instants, one shard after the
+// other: so a narrow range costs little however many rows there are.
+func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
+	q, at, budget := &l.q, &l.at, l.rows
+	if q.State.Final() {
+		return true, nil // what has ended is not due any more
+	}
+	pool := l.store.cluster.Pool(at.Database)
+	l.windows--
+	shard, from, after := int16(at.Task.Shard()), q.DueFrom, at.Task
+	if at.Task == 0 || at.Due == task.Never {
+		first := int16(at.Database * task.ShardsPerDatabase)
+		if at.Task != 0 {
+			first = shard + 1
+		}
+		err := pool.QueryRow(ctx, sql.Get("DueShard"), first, int64(q.DueFrom), int64(q.DueEnd())).Scan(&shard)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		after = 0
+	} else {
+		from = max(from, at.Due)
+	}
+	rows, err := pool.Query(ctx, sql.Get("TaskListDue"), q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget,
+		int64(from), int64(q.DueEnd()))
+	if err != nil {
+		return false, err
+	}
+	all, err := l.collect(rows, budget)
+	if all && err == nil {
+		at.Task, at.Due = task.NewID(1, task.Shard(shard)), task.Never
+	}
+	return false, err
+}
+
+// collect puts the wanted ones of the rows that were looked at into the page, and
+// reports whether that were all there are.
+func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 	defer rows.Close()
-	looked := 0
+	looked, at := 0, &l.at
 	for l.left() > 0 && rows.Next() {
 		var scan rowScan
 		var finished *int64
@@ -142,8 +193,14 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 			return false, err
 		}
 		looked, at.Task = looked+1, task.ID(scan.id)
-		if wanted {
-			l.page.Tasks = append(l.page.Tasks, snapshot(&scan, finished))
+		if l.q.HasDue() {
+			at.Due = instantOr(scan.due, 0)
+		}
+		if !wanted {
+			continue
+		}
+		if s := snapshot(&scan, finished); l.q.Matches(&s.Row) {
+			l.page.Tasks = append(l.page.Tasks, s)
 		}
 	}
 	l.rows -= looked
@@ -153,14 +210,14 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 // window looks for packs after the position that may hold tasks of the tenant,
 // and goes through them.
 func (l *listing) window(ctx context.Context) (end bool, err error) {
-	statement := "PackWindow"
+	statement, args := "PackWindow", []any{l.q.Tenant, l.at.Pack, windowPacks, int64(l.q.DueFrom), int64(l.q.DueEnd())}
 	if l.at.Stage == task.ListArrivals {
-		statement = "ArrivalWindow"
+		statement, args = "ArrivalWindow", args[:3]
 	}
 	var names []int64
 	var looked int
 	var last int64
-	row := l.store.cluster.Pool(l.at.Database).QueryRow(ctx, sql.Get(statement), l.q.Tenant, l.at.Pack, windowPacks)
+	row := l.store.cluster.Pool(l.at.Database).QueryRow(ctx, sql.Get(statement), args...)
 	if err := row.Scan(&names, &looked, &last); err != nil {
 		return false, err
 	}
@@ -243,6 +300,4 @@ func (l *listing) take(ctx context.Context, p *packKeys) error {
 }
 
 // wants is the filter of a query on packed rows; all of them are SCHEDULED.
-func (l *listing) wants(r *task.Row) bool {
-	return r.Tenant == l.q.Tenant && (l.q.Kind == "" || r.Kind == l.q.Kind) && (l.q.Type == 0 || r.Type == l.q.Type)
-}
+func (l *listing) wants(r *task.Row) bool { return r.Tenant == l.q.Tenant && l.q.Matches(r) }

@@ -160,8 +160,8 @@ func TestListPagesThroughLivingAndFinishedTasks(t *testing.T) {
 		q    task.ListQuery
 		want int
 	}{
-		{task.ListQuery{}, 60}, {task.ListQuery{Kind: "other"}, 30}, {task.ListQuery{Type: task.OneShot}, 30},
-		{task.ListQuery{State: task.Running}, 0}, {task.ListQuery{State: task.Cancelled}, 0},
+		{task.ListQuery{}, 60}, {task.ListQuery{Filter: task.Filter{Kind: "other"}}, 30}, {task.ListQuery{Filter: task.Filter{Type: task.OneShot}}, 30},
+		{task.ListQuery{Filter: task.Filter{State: task.Running}}, 0}, {task.ListQuery{Filter: task.Filter{State: task.Cancelled}}, 0},
 	} {
 		if got := list(c.q); got != c.want {
 			t.Errorf("%+v lists %d tasks, want %d", c.q, got, c.want)
@@ -172,7 +172,7 @@ func TestListPagesThroughLivingAndFinishedTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := list(task.ListQuery{State: task.Cancelled}); got != 30 {
+	if got := list(task.ListQuery{Filter: task.Filter{State: task.Cancelled}}); got != 30 {
 		t.Errorf("%d cancelled tasks are listed, want the 30 with a retention", got)
 	}
 }

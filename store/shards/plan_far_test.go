@@ -27,7 +27,7 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		"ArrivalParams": {`1`, []string{"far_arrival_pkey"}},
 		"PackHold":      {`1`, []string{"far_pack_pkey"}},
 		"ArrivalHold":   {`1`, []string{"far_arrival_pkey"}},
-		"PackWindow":    {`1, 0, 100`, []string{"far_pack_pkey", "(id > $2)"}},
+		"PackWindow":    {`1, 0, 100, 0, 9`, []string{"far_pack_pkey", "(id > $2)"}},
 		"ArrivalWindow": {`1, 0, 100`, []string{"far_arrival_pkey", "(first > $2)"}},
 		"FarDamaged":    {`10`, []string{"far_pack_damaged", "far_arrival_damaged"}},
 	}

@@ -74,6 +74,8 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8, 1000::int8`, task.ShardsPerDatabase},
 			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, 10`, b.owned[0].Shard), 1},
 			"Peek":        {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
+			"DueShard":    {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
+			"TaskListDue": {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000`, b.owned[0].Shard), 1},
 		} {
 			plan := b.explain(name, test.args)
 			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {

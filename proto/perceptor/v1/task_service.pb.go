@@ -384,7 +384,14 @@ type ListTasksRequest struct {
 	Type Task_Type `protobuf:"varint,4,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
 	// Only tasks in this state. Default: all living ones; a final state lists
 	// finished tasks that are still retained.
-	State         Task_State `protobuf:"varint,5,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
+	State Task_State `protobuf:"varint,5,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
+	// Only tasks that have all of these tags. At most 16.
+	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
+	// Only tasks whose due_time is at this instant or later. Paused tasks have none.
+	// Default: no bound.
+	DueFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
+	// Only tasks whose due_time is before this instant. Default: no bound.
+	DueUntil      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due_until,json=dueUntil,proto3" json:"due_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,6 +459,27 @@ func (x *ListTasksRequest) GetState() Task_State {
 		return x.State
 	}
 	return Task_STATE_UNSPECIFIED
+}
+
+func (x *ListTasksRequest) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *ListTasksRequest) GetDueFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueFrom
+	}
+	return nil
+}
+
+func (x *ListTasksRequest) GetDueUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueUntil
+	}
+	return nil
 }
 
 // Response of ListTasks.
@@ -1255,14 +1283,17 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x12.google.rpc.StatusH\x00R\x05errorB\t\n" +
 	"\aoutcome\"%\n" +
 	"\x0eGetTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\xd8\x01\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\xeb\x02\n" +
 	"\x10ListTasksRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\x03\xe0A\x01R\tpageToken\x12\x17\n" +
 	"\x04kind\x18\x03 \x01(\tB\x03\xe0A\x01R\x04kind\x120\n" +
 	"\x04type\x18\x04 \x01(\x0e2\x17.perceptor.v1.Task.TypeB\x03\xe0A\x01R\x04type\x123\n" +
-	"\x05state\x18\x05 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x01R\x05state\"e\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x01R\x05state\x12\x17\n" +
+	"\x04tags\x18\x06 \x03(\tB\x03\xe0A\x01R\x04tags\x12:\n" +
+	"\bdue_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\adueFrom\x12<\n" +
+	"\tdue_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bdueUntil\"e\n" +
 	"\x11ListTasksResponse\x12(\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"(\n" +
@@ -1381,38 +1412,40 @@ var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	18, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
 	20, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
 	21, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	19, // 5: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	13, // 6: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	20, // 7: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	14, // 8: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	17, // 9: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	0,  // 10: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	22, // 11: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	22, // 12: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	23, // 13: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	1,  // 14: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	3,  // 15: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	5,  // 16: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	6,  // 17: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	8,  // 18: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	9,  // 19: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	10, // 20: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	11, // 21: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	15, // 22: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	2,  // 23: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	4,  // 24: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	19, // 25: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	7,  // 26: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	19, // 27: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	19, // 28: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	19, // 29: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	12, // 30: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	16, // 31: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	22, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	22, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	19, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	13, // 8: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	20, // 9: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	14, // 10: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	17, // 11: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	0,  // 12: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	22, // 13: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	22, // 14: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	23, // 15: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	1,  // 16: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	3,  // 17: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	5,  // 18: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	6,  // 19: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	8,  // 20: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	9,  // 21: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	10, // 22: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	11, // 23: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	15, // 24: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	2,  // 25: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	4,  // 26: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	19, // 27: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	7,  // 28: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	19, // 29: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	19, // 30: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	19, // 31: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	12, // 32: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	16, // 33: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	25, // [25:34] is the sub-list for method output_type
+	16, // [16:25] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }

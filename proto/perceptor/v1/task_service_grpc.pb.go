@@ -46,8 +46,10 @@ type TaskServiceClient interface {
 	// Returns one task. NOT_FOUND when it never existed, belongs to another
 	// tenant, or has been finished for longer than its retention.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Lists the tenant's tasks in the order of their shards and ids. A page may
-	// be shorter than asked for, even empty, and still have a next one.
+	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
+	// be shorter than asked for, even empty, and still have a next one. A filter that
+	// would look at very many tasks (1,000,000 unless the installation says otherwise)
+	// answers FAILED_PRECONDITION: give due_from and due_until then.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
 	// Ends a task. After the answer no new run is claimed; runs already claimed
 	// may still arrive, and their result answers FINISHED. Cancelling a finished
@@ -185,8 +187,10 @@ type TaskServiceServer interface {
 	// Returns one task. NOT_FOUND when it never existed, belongs to another
 	// tenant, or has been finished for longer than its retention.
 	GetTask(context.Context, *GetTaskRequest) (*Task, error)
-	// Lists the tenant's tasks in the order of their shards and ids. A page may
-	// be shorter than asked for, even empty, and still have a next one.
+	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
+	// be shorter than asked for, even empty, and still have a next one. A filter that
+	// would look at very many tasks (1,000,000 unless the installation says otherwise)
+	// answers FAILED_PRECONDITION: give due_from and due_until then.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
 	// Ends a task. After the answer no new run is claimed; runs already claimed
 	// may still arrive, and their result answers FINISHED. Cancelling a finished

@@ -104,9 +104,12 @@ SELECT coalesce(array_agg(-a.first) FILTER (WHERE $1::int4 = 0 OR $1::int4 BETWE
   FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_arrival a WHERE a.first > $2 ORDER BY a.first LIMIT $3) a;
 
 -- name: PackWindow
--- The same of packs. $1 tenant, $2 pack (exclusive), $3 how many to look at
-SELECT coalesce(array_agg(p.id) FILTER (WHERE $1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant), '{}'), count(*), coalesce(max(p.id), 0)
-  FROM (SELECT p.id, p.min_tenant, p.max_tenant FROM far_pack p WHERE p.id > $2 ORDER BY p.id LIMIT $3) p;
+-- The same of packs, in whose buckets something may be due in a range.
+-- $1 tenant, $2 pack (exclusive), $3 how many to look at, $4 due from, $5 due until (exclusive)
+SELECT coalesce(array_agg(p.id) FILTER (WHERE ($1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant) AND p.bucket_at < $5::int8
+         AND p.bucket_at + CASE p.level WHEN 1 THEN 60000::int8 WHEN 2 THEN 3600000 WHEN 3 THEN 86400000 ELSE 2592000000 END > $4::int8), '{}'),
+       count(*), coalesce(max(p.id), 0)
+  FROM (SELECT p.id, p.min_tenant, p.max_tenant, p.level, p.bucket_at FROM far_pack p WHERE p.id > $2 ORDER BY p.id LIMIT $3) p;
 
 -- name: FarDamaged
 -- Packs that were set aside. $1 how many at most

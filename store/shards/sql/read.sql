@@ -41,6 +41,25 @@ SELECT {{row_columns}}, NULL::int8 AS finished_at,
  ORDER BY t.shard, t.tenant_id, t.id
  LIMIT $7;
 
+-- name: DueShard
+-- The first shard from $1 on, of its database, in which something is due in [$2, $3).
+SELECT g.shard::int2
+  FROM generate_series($1::int4, $1::int4 / 32 * 32 + 31) AS g (shard)
+ WHERE EXISTS (SELECT FROM task t WHERE t.shard = g.shard AND t.due_at >= $2::int8 AND t.due_at < $3::int8)
+ ORDER BY g.shard
+ LIMIT 1;
+
+-- name: TaskListDue
+-- The same of one shard, by due instants: rows of other tenants and of runs are
+-- looked at too. $2 shard, $3 id (exclusive) at the first instant, $8 due from, $9 due until (exclusive)
+SELECT {{row_columns}}, NULL::int8 AS finished_at,
+       t.tenant_id = $1 AND t.run = 0
+         AND ($4::text = '' OR t.kind = $4) AND ($5::int2 = 0 OR t.type = $5) AND ($6::int2 = 0 OR t.state = $6) AS wanted
+  FROM task t
+ WHERE t.shard = $2::int2 AND t.due_at >= $8::int8 AND t.due_at < $9::int8 AND (t.due_at > $8::int8 OR t.id > $3::int8)
+ ORDER BY t.due_at, t.id
+ LIMIT $7;
+
 -- name: DoneList
 -- Finished tasks of a tenant after a position. $1 tenant, $2 id (exclusive), $3 kind, $4 type, $5 state, $6 rows
 SELECT {{done_columns}}, d.finished_at,

@@ -1,0 +1,98 @@
+package shards
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+func tagged(tags ...string) func(*task.Spec) {
+	return func(s *task.Spec) { s.Extra = task.Extra{Tags: task.SortTags(tags)}.Seal() }
+}
+
+// listing makes 36 tasks over all places, due in 1 to 12 hours, and returns them
+// by what they have.
+func (b *bundle) spread() (all map[task.ID]task.Spec) {
+	b.t.Helper()
+	all = map[task.ID]task.Spec{}
+	for i := range 12 {
+		var specs []task.Spec
+		for _, tags := range [][]string{nil, {"red"}, {"blue", "red"}} {
+			specs = append(specs, b.spec(task.OneShot, b.inHours(1+i), tagged(tags...)))
+		}
+		ids := b.add(specs...)
+		for j, id := range ids {
+			all[id] = specs[j]
+		}
+		b.put(everyPlace[i%3], pack.Hour, ids...)
+	}
+	return all
+}
+
+func TestAListingByTagsAndDueInstantsMeetsEachWantedTaskOnce(t *testing.T) {
+	b := setup(t, nearOnly)
+	all := b.spread()
+	for _, f := range []task.Filter{
+		{Tags: []string{"red"}},
+		{Tags: []string{"blue", "red"}},
+		{Tags: []string{"blue", "green"}},
+		{DueFrom: b.now.Add(3 * time.Hour), DueUntil: b.now.Add(7 * time.Hour)},
+		{DueFrom: b.now.Add(3*time.Hour + 1)},
+		{DueUntil: b.now.Add(5 * time.Hour), Tags: []string{"red"}},
+		{DueFrom: b.now.Add(3 * time.Hour), DueUntil: b.now.Add(3*time.Hour + 1), Tags: []string{"blue"}},
+		{AddedUntil: b.now},
+		{AddedFrom: b.now},
+	} {
+		want := map[task.ID]bool{}
+		for id, s := range all {
+			r := task.NewRow(b.tenant, id, &s, b.now)
+			if f.Matches(r) {
+				want[id] = true
+			}
+		}
+		for _, limit := range []int{1, 5, 1000} {
+			seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: limit, Filter: f}, func() {})
+			for id, n := range seen {
+				if n != 1 || !want[id] {
+					t.Errorf("%+v by %d: task %d was met %d times; wanted: %t", f, limit, id, n, want[id])
+				}
+			}
+			if len(seen) != len(want) {
+				t.Errorf("%+v by %d: met %d tasks, want %d", f, limit, len(seen), len(want))
+			}
+		}
+	}
+}
+
+func TestAListingByDueInstantsReadsNoPackOfAnotherBucket(t *testing.T) {
+	b := setup(t, nearOnly)
+	for i := range 6 {
+		b.put(inPack, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(1+i)))...)
+	}
+	l := &listing{store: b.Store, at: task.ListCursor{Database: b.d, Stage: task.ListPacks}, rows: 100, packs: listPacks, windows: listWindows}
+	l.q = task.ListQuery{Tenant: b.tenant, Limit: 100, Filter: task.Filter{DueFrom: b.now.Add(3 * time.Hour), DueUntil: b.now.Add(4 * time.Hour)}}
+	if end, err := l.window(t.Context()); err != nil || !end {
+		t.Fatal(end, err)
+	}
+	if read := listPacks - l.packs; len(l.page.Tasks) != 1 || read > 2 {
+		t.Errorf("%d tasks out of %d packs, want 1 out of 1 or 2", len(l.page.Tasks), read)
+	}
+}
+
+func TestManyTasksDueAtOneInstantArePagedThrough(t *testing.T) {
+	b := setup(t, nearOnly)
+	var want []task.ID
+	for range 3 {
+		specs := slices.Repeat([]task.Spec{b.spec(task.OneShot, b.inHours(1))}, 50)
+		want = append(want, b.add(specs...)...)
+	}
+	seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 7, Filter: task.Filter{DueFrom: 1}}, func() {})
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
+		t.Errorf("met %d of %d tasks", len(got), len(want))
+	}
+}
