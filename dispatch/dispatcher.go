@@ -124,6 +124,17 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	b.rouse()
 }
 
+// ClockMoved says that the clock of the database has been set: what was known of
+// it by the old clock is looked up anew. Only a virtual clock is ever set by more
+// than looks notice in time. It never blocks.
+func (d *Dispatcher) ClockMoved(database int) {
+	b := d.dbs[database]
+	b.mu.Lock()
+	b.plan.clockMoved(time.Now())
+	b.mu.Unlock()
+	b.rouse()
+}
+
 // Figures tell how a dispatcher stands.
 type Figures struct {
 	// Shards are owned, Records and Bytes wait for their acknowledgement, of which

@@ -58,6 +58,15 @@ func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 	p.edge = max(p.edge, min(until, p.known))
 }
 
+// clockMoved: the database's clock was set, so that no instant of ours says
+// anything about its instants until a look has seen it.
+func (p *planner) clockMoved(now time.Time) {
+	p.soon, p.known = nil, task.Never
+	p.rangeUntil, p.rangeRows = 0, uncounted
+	p.hintAt = time.Time{}
+	p.lookAt = now
+}
+
 // passed forgets the rows of the shards, all if nil, that were due by now, and
 // counts them.
 func (p *planner) passed(shards []task.Shard, now task.Instant) int {

@@ -309,7 +309,7 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if st.form == task.RangeForm && c.Form == task.CappedForm {
 		p.cappedUntil = now.Add(p.cfg.SweepEvery)
 	}
-	if p.clock == 0 || c.Now < p.clock {
+	if p.clock == 0 || c.Now < p.clock || c.Now < p.dbTime(start).Add(-clockBehind) {
 		p.setClock(start, now, c.Now)
 	}
 	p.low = p.bound(st, c)
@@ -380,6 +380,11 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 func (p *planner) setClock(start, now time.Time, db task.Instant) {
 	p.ahead = db.Time().Sub(start.Add(now.Sub(start) / 2))
 }
+
+// clockBehind is how far a claim must find the database's clock behind what was
+// thought to believe it and not the last look. A clock that stands still gets
+// there, and would be asked in vain at every tick for what comes next.
+const clockBehind = 50 * time.Millisecond
 
 // asleep is how long a database must have neither fired nor heard a hint for its
 // sweeps to become rare, by a factor of idleSweeps.
