@@ -137,6 +137,21 @@ func (c *Chores) lost(l *loop) {
 	}
 }
 
+// Promote makes what moves tasks towards the near tier due at once in a database
+// whose chores are done here. It never blocks.
+func (c *Chores) Promote(d int) {
+	c.mu.Lock()
+	l := c.loops[d]
+	c.mu.Unlock()
+	if l == nil {
+		return
+	}
+	select {
+	case l.hurry <- struct{}{}:
+	default:
+	}
+}
+
 // Owned returns the databases whose chores are done here, in ascending order.
 func (c *Chores) Owned() []int {
 	c.mu.Lock()

@@ -19,6 +19,8 @@ type loop struct {
 	ctx      context.Context
 	abort    context.CancelFunc
 	done     chan struct{}
+	// hurry has a token when promotions and re-cuts are due at once.
+	hurry chan struct{}
 
 	recut *chore
 	// round is when the round of re-cuts began, by the database's clock: what came
@@ -79,7 +81,7 @@ func (ch *chore) distance(found work) time.Duration {
 const forever = 1000 * time.Hour
 
 func newLoop(c *Chores, d int, own task.Ownership) *loop {
-	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{})}
+	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), hurry: make(chan struct{}, 1)}
 	l.ctx, l.abort = context.WithCancel(context.Background())
 	cfg := &c.cfg
 	l.recut = &chore{name: task.CutRecut.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
@@ -110,6 +112,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	defer l.abort()
 	for {
+		l.hurried()
 		next, at := l.next(time.Now())
 		if !l.sleep(time.Until(at)) {
 			return
@@ -184,9 +187,29 @@ func (l *loop) sleep(d time.Duration) bool {
 	select {
 	case <-l.stopping:
 		return false
+	case <-l.hurry:
+		l.bringForward()
+		return true
 	case <-t.C:
 		return true
 	}
+}
+
+// hurried serves a wish that came during a step.
+func (l *loop) hurried() {
+	select {
+	case <-l.hurry:
+		l.bringForward()
+	default:
+	}
+}
+
+// bringForward makes the promotion and the re-cut due, as if they had waited for
+// the budget long enough.
+func (l *loop) bringForward() {
+	now := time.Now()
+	l.list[0].at = earlier(l.list[0].at, now)
+	l.recut.at = earlier(l.recut.at, now.Add(-l.recut.patience))
 }
 
 // place waits for one of the places of the process.
