@@ -1,0 +1,221 @@
+// Package clock gives the logical databases a virtual clock, and reads and moves
+// it. Every instant of the system comes from the function now_ms() of a database.
+// [Install] replaces that function by one that reads the table virtual_clock, so
+// all programs on these databases live in virtual time and none of them knows.
+// Databases without one pay nothing for it.
+//
+// A database has a virtual clock from before its first task, or never: due
+// instants of two clocks would mean nothing to each other.
+//
+// The clock is one row in each database. [Move] changes those of one server in
+// one transaction; it only moves forward.
+package clock
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/statement"
+	"github.com/perceptor/perceptor/task"
+)
+
+//go:embed sql/*.sql
+var sqlFiles embed.FS
+
+var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
+
+// State is what a virtual clock shows.
+type State struct {
+	// Frozen: it stands still until it is moved. Else it goes as the server's does.
+	Frozen bool
+	Now    task.Instant
+}
+
+// Errors of databases whose clock is not the one that is asked for.
+var (
+	// ErrReal: the databases have the real clock.
+	ErrReal = errors.New("the databases have the real clock")
+	// ErrUsed: there have been tasks, so the clock cannot be changed.
+	ErrUsed = errors.New("the databases have had tasks by the real clock, so they cannot have a virtual one")
+)
+
+// Installed reports whether the databases have a virtual clock. If only some have
+// one it says so, and names a database that has none in err, which is no [ErrReal].
+func Installed(ctx context.Context, c *store.Cluster) (bool, error) {
+	has, err := installed(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	n := 0
+	missing := -1
+	for d := range has {
+		if has[d] {
+			n++
+		} else if missing < 0 {
+			missing = d
+		}
+	}
+	switch n {
+	case 0:
+		return false, nil
+	case task.Databases:
+		return true, nil
+	}
+	return true, fmt.Errorf("%d of %d databases have a virtual clock, database %d has none", n, task.Databases, missing)
+}
+
+func installed(ctx context.Context, c *store.Cluster) (has [task.Databases]bool, err error) {
+	err = c.Each(ctx, func(ctx context.Context, d int) error {
+		return c.Pool(d).QueryRow(ctx, sql.Get("Installed")).Scan(&has[d])
+	})
+	return has, err
+}
+
+// Install gives migrated databases a virtual clock that shows start, unless they
+// have one: that one goes on as it is. It returns what the clock shows. Databases
+// that have had a task are refused with [ErrUsed]. No other program may be at work
+// on them. Repeating one that was cut short completes it.
+func Install(ctx context.Context, c *store.Cluster, start State) (State, error) {
+	has, err := installed(ctx, c)
+	if err != nil {
+		return State{}, err
+	}
+	var missing []int
+	for d := range has {
+		if !has[d] {
+			missing = append(missing, d)
+			continue
+		}
+		if start, _, err = read(ctx, c, d); err != nil {
+			return State{}, err
+		}
+	}
+	if len(missing) == 0 {
+		return Read(ctx, c)
+	}
+	for _, d := range missing {
+		if err := checkUnused(ctx, c, d); err != nil {
+			return State{}, err
+		}
+	}
+	value, err := startValue(ctx, c, start)
+	if err != nil {
+		return State{}, err
+	}
+	for _, d := range missing {
+		if err := install(ctx, c, d, start.Frozen, value); err != nil {
+			return State{}, fmt.Errorf("install the virtual clock of database %d: %w", d, err)
+		}
+	}
+	return Move(ctx, c, start.Now)
+}
+
+func checkUnused(ctx context.Context, c *store.Cluster, d int) error {
+	var used bool
+	if err := c.Pool(d).QueryRow(ctx, sql.Get("Used")).Scan(&used); err != nil {
+		return fmt.Errorf("look at database %d: %w", d, err)
+	}
+	if used {
+		return fmt.Errorf("database %d at %s: %w", d, c.Address(d), ErrUsed)
+	}
+	return nil
+}
+
+// startValue is what the table has for a clock.
+func startValue(ctx context.Context, c *store.Cluster, start State) (int64, error) {
+	if start.Frozen {
+		return int64(start.Now), nil
+	}
+	var real int64
+	if err := c.Pool(0).QueryRow(ctx, sql.Get("ServerNow")).Scan(&real); err != nil {
+		return 0, fmt.Errorf("read the clock of the server: %w", err)
+	}
+	return int64(start.Now) - real, nil
+}
+
+// install is one transaction.
+func install(ctx context.Context, c *store.Cluster, d int, frozen bool, value int64) error {
+	return pgx.BeginFunc(ctx, c.Pool(d), func(tx pgx.Tx) error {
+		for _, name := range []string{"CreateTable", "ReplaceFunction"} {
+			if _, err := tx.Exec(ctx, sql.Get(name)); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, sql.Get("Create"), frozen, value)
+		return err
+	})
+}
+
+// Read returns what the clock shows. [ErrReal]: there is none.
+func Read(ctx context.Context, c *store.Cluster) (State, error) {
+	all, err := Installed(ctx, c)
+	if err != nil {
+		return State{}, err
+	}
+	if !all {
+		return State{}, ErrReal
+	}
+	s, _, err := read(ctx, c, 0)
+	return s, err
+}
+
+func read(ctx context.Context, c *store.Cluster, d int) (s State, real task.Instant, err error) {
+	if err = c.Pool(d).QueryRow(ctx, sql.Get("Read")).Scan(&s.Frozen, &s.Now, &real); err != nil {
+		return State{}, 0, fmt.Errorf("read the virtual clock of database %d: %w", d, err)
+	}
+	return s, real, nil
+}
+
+// Move sets the clock of all databases to an instant, or leaves it where it is if
+// it shows a later one. It returns what it shows then. After an error it may have
+// been moved on some servers; all of it may be asked for again.
+func Move(ctx context.Context, c *store.Cluster, to task.Instant) (State, error) {
+	s, real, err := read(ctx, c, 0)
+	if err != nil {
+		return State{}, err
+	}
+	value := int64(to)
+	if !s.Frozen {
+		value = int64(to - real)
+	}
+	for _, group := range servers(c) {
+		if err := move(ctx, c, group, value); err != nil {
+			return State{}, fmt.Errorf("move the virtual clock: %w", err)
+		}
+	}
+	s.Now = max(s.Now, to)
+	return s, nil
+}
+
+// servers are the databases, those of one server together.
+func servers(c *store.Cluster) [][]int {
+	var groups [][]int
+	index := map[string]int{}
+	for d := range task.Databases {
+		server, _, _ := strings.Cut(c.Address(d), ",")
+		i, known := index[server]
+		if !known {
+			i = len(groups)
+			index[server], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], d)
+	}
+	return groups
+}
+
+// move is one transaction: a batch is one unless it says otherwise.
+func move(ctx context.Context, c *store.Cluster, databases []int, value int64) error {
+	b := &pgx.Batch{}
+	for _, d := range databases {
+		table := pgx.Identifier{store.SchemaName(d), "virtual_clock"}.Sanitize()
+		b.Queue("UPDATE "+table+" SET value_ms = $1 WHERE value_ms < $1", value)
+	}
+	return c.Pool(databases[0]).SendBatch(ctx, b).Close()
+}

@@ -1,0 +1,96 @@
+package clock
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
+)
+
+// View is what there is to wait for in one database, at one moment.
+type View struct {
+	// Database is which one.
+	Database int
+	Now      task.Instant
+	// Due is the earliest due instant of the near tier; [task.Never]: there is none.
+	Due task.Instant
+	// Arrivals: the far tier has packs of which nobody knows when they are due.
+	Arrivals bool
+	// Bucket is where the earliest bucket of the far tier begins; [task.Never]:
+	// there is none.
+	Bucket task.Instant
+	// Outbox is how many claims are not known to be published.
+	Outbox int
+	// Open are runs that await their result, up to [MaxOpen].
+	Open []OpenRun
+}
+
+// OpenRun is a delivered run that awaits its result.
+type OpenRun struct {
+	Tenant string // its name
+	task.RunID
+	// Attempt is 0 for a run of a NON_BLOCKING task that has no row of its own.
+	Attempt int32
+	Kind    string
+}
+
+// String names the run for people.
+func (o OpenRun) String() string {
+	if o.Attempt == 0 {
+		return fmt.Sprintf("%s of kind %s of tenant %s", o.RunID, o.Kind, o.Tenant)
+	}
+	return fmt.Sprintf("%s of kind %s of tenant %s, attempt %d", o.RunID, o.Kind, o.Tenant, o.Attempt)
+}
+
+// MaxOpen bounds the tasks whose open runs are listed for one database.
+const MaxOpen = 1000
+
+// Look returns what there is to wait for in a database.
+func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
+	rows, err := c.Pool(d).Query(ctx, sql.Get("Look"), MaxOpen)
+	if err != nil {
+		return View{}, fmt.Errorf("look at database %d: %w", d, err)
+	}
+	v := View{Database: d, Due: task.Never, Bucket: task.Never}
+	var due, bucket, id, run, seq, open *int64
+	var tenant, kind *string
+	var attempt *int32
+	_, err = pgx.ForEachRow(rows, []any{&v.Now, &due, &v.Arrivals, &bucket, &v.Outbox, &tenant, &id, &run, &seq, &attempt, &open, &kind}, func() error {
+		if id != nil {
+			v.Open = appendOpen(v.Open, OpenRun{Tenant: *tenant, RunID: task.RunID{Task: task.ID(*id), Seq: *run}, Attempt: *attempt, Kind: *kind}, *seq, *open)
+		}
+		return nil
+	})
+	if err != nil {
+		return View{}, fmt.Errorf("look at database %d: %w", d, err)
+	}
+	if due != nil {
+		v.Due = task.Instant(*due)
+	}
+	if bucket != nil {
+		v.Bucket = task.Instant(*bucket)
+	}
+	return v, nil
+}
+
+// appendOpen appends the open runs of one row: a run with a row of its own, those
+// whose bits are set, or the one that holds the task.
+func appendOpen(list []OpenRun, o OpenRun, seq, open int64) []OpenRun {
+	switch {
+	case o.Seq != 0:
+		return append(list, o)
+	case open == 0:
+		o.Seq = seq
+		return append(list, o)
+	}
+	o.Attempt = 0
+	for set := uint64(open); set != 0; set &= set - 1 {
+		o.Seq = seq - int64(bits.TrailingZeros64(set))
+		list = append(list, o)
+	}
+	return list
+}

@@ -1,0 +1,56 @@
+-- The virtual clock of one database: see clock.go.
+
+-- name: Installed
+SELECT to_regclass('virtual_clock') IS NOT NULL;
+
+-- name: Used
+-- Whether the database has ever had a task: then it has instants of the real clock.
+SELECT (SELECT is_called FROM task_number) OR EXISTS (SELECT FROM task_key) OR EXISTS (SELECT FROM task)
+    OR EXISTS (SELECT FROM far_pack) OR EXISTS (SELECT FROM far_arrival);
+
+-- name: CreateTable
+-- One row. value_ms is the instant that a frozen clock shows, else how far the clock
+-- is ahead of the server's.
+CREATE TABLE virtual_clock (
+  one      bool NOT NULL DEFAULT true,
+  frozen   bool NOT NULL,
+  value_ms int8 NOT NULL,
+  CONSTRAINT virtual_clock_pkey PRIMARY KEY (one),
+  CONSTRAINT virtual_clock_one  CHECK (one)
+) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000);
+
+-- name: ReplaceFunction
+-- PL/pgSQL keeps the plan of its query for the session; a function in SQL would make
+-- it anew for each statement that asks for the time.
+CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+BEGIN
+  RETURN (SELECT CASE WHEN c.frozen THEN c.value_ms
+                      ELSE floor(date_part('epoch', statement_timestamp()) * 1000)::int8 + c.value_ms END
+            FROM virtual_clock c);
+END $$;
+
+-- name: Create
+-- $1 frozen, $2 value
+INSERT INTO virtual_clock (frozen, value_ms) VALUES ($1, $2);
+
+-- name: ServerNow
+SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8;
+
+-- name: Read
+-- Also the server's clock.
+SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 1000)::int8 FROM virtual_clock c;
+
+-- name: Look
+-- What there is to wait for. One row at least: the same head beside each open run.
+-- $1 how many open runs are listed
+SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, o.tenant, o.id, o.run, o.seq, o.attempt, o.open_runs, o.kind
+  FROM (SELECT now_ms() AS now,
+               (SELECT min(t.due_at) FROM task t) AS due,
+               EXISTS (SELECT FROM far_arrival a WHERE a.damaged IS NULL) AS arrivals,
+               (SELECT min(b.at) FROM (
+                  SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.damaged IS NULL) AS at
+                    FROM generate_series(1, 4) l) b) AS bucket,
+               (SELECT count(*) FROM outbox) AS outbox) h
+  LEFT JOIN (SELECT coalesce(n.name, t.tenant_id::text) AS tenant, t.id, t.run, t.seq, t.attempt, t.open_runs, t.kind
+               FROM task t LEFT JOIN tenant n ON n.id = t.tenant_id
+              WHERE t.out OR t.open_runs <> 0 LIMIT $1) o ON true;
