@@ -29,6 +29,9 @@ type Options struct {
 	Log    *slog.Logger
 	// Metrics takes the metrics of the node.
 	Metrics prometheus.Registerer
+	// VirtualClock: the databases have one. The node does not plan ahead of it, and
+	// saves no work at the price of waiting.
+	VirtualClock bool
 }
 
 // APIOptions are those of an [API].
@@ -88,11 +91,11 @@ func (a *API) join(ctx context.Context) (err error) {
 		hint = a.hinter.Hint
 	}
 	a.levels = newLevels(a.control, a.o.Log)
-	a.shards = shards.New(a.cluster, shards.Config{Horizon: c.Far.Within(), History: a.levels.of, Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
+	a.shards = shards.New(a.cluster, a.o.spaced(shards.Config{Horizon: c.Far.Within(), History: a.levels.of, Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
 		}
-	}})
+	}}))
 	return a.newServer(metrics)
 }
 

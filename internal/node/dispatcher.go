@@ -91,7 +91,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	d.levels = newLevels(d.control, d.o.Log)
-	d.shards = shards.New(d.cluster, shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Log: d.o.Log})
+	d.shards = shards.New(d.cluster, d.o.spaced(shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Log: d.o.Log}))
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	conf, err := d.dispatchConfig()
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 	if err != nil {
 		return dispatch.Config{}, err
 	}
-	return dispatch.Config{
+	return d.o.byClock(dispatch.Config{
 		Owner:      task.Owner{Name: d.name, HintAddr: hint},
 		ClaimAhead: c.Dispatcher.ClaimAhead,
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
@@ -125,7 +125,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 		MaxRecords:   c.Dispatcher.MaxRecords, MaxBytes: c.Dispatcher.MaxBytes,
 		PublishTimeout: c.Dispatcher.PublishTimeout, BreakerAfter: c.Dispatcher.BreakerAfter,
 		Lost: func(lost []task.Shard) { d.assigner.Lost(itemIDs(lost)...) },
-	}, nil
+	}), nil
 }
 
 // hintAddress is where taskd reaches the hints.
@@ -184,11 +184,21 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	}
 }
 
+// ClockMoved says that the virtual clock of the database has been set.
+func (d *Dispatcher) ClockMoved(database int) { d.dispatch.ClockMoved(database) }
+
+// Promote makes the chores of the database look at once for what has to move into
+// the near tier, if they are done here.
+func (d *Dispatcher) Promote(database int) { d.chores.Promote(database) }
+
 // Fired returns how many deliveries Kafka has acknowledged.
 func (d *Dispatcher) Fired() int64 { return d.fired.Load() }
 
 // Owned returns how many shards are owned.
 func (d *Dispatcher) Owned() int { return d.dispatch.Figures().Shards }
+
+// OwnedChores returns of how many databases the chores are owned.
+func (d *Dispatcher) OwnedChores() int { return len(d.chores.Owned()) }
 
 // Reach waits until the dispatcher can do its work. Its error is one line for
 // people.

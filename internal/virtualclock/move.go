@@ -1,0 +1,310 @@
+package virtualclock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/store/clock"
+	"github.com/perceptor/perceptor/task"
+)
+
+// move is one that is under way.
+type move struct {
+	c     *Clock
+	o     Options
+	to    task.Instant
+	now   task.Instant
+	began time.Time
+	fired int64
+	// quiet: a look has seen that nothing was left to do. Only a look that begins
+	// after that can find nothing in all databases and be right.
+	quiet bool
+	done  Moved
+}
+
+// advance settles at each instant and goes to the next.
+func (m *move) advance(ctx context.Context) error {
+	defer m.c.moved() // also those who had nothing due
+	for {
+		next, err := m.settle(ctx)
+		if err != nil {
+			return err
+		}
+		if m.now >= m.to {
+			m.done.Reached = true
+			return nil
+		}
+		if m.o.For > 0 && time.Since(m.began) >= m.o.For {
+			return nil
+		}
+		if err := m.set(ctx, min(next, m.to)); err != nil {
+			return err
+		}
+	}
+}
+
+// jump goes to the end at once.
+func (m *move) jump(ctx context.Context) error {
+	if err := m.set(ctx, m.to); err != nil {
+		return err
+	}
+	m.c.moved()
+	if _, err := m.settle(ctx); err != nil {
+		return err
+	}
+	m.done.Reached = true
+	return nil
+}
+
+func (m *move) set(ctx context.Context, to task.Instant) error {
+	s, err := m.c.cfg.Databases.Move(ctx, to)
+	if err != nil {
+		return explain(err)
+	}
+	m.now = s.Now
+	return nil
+}
+
+// Distances of two looks, and of two reminders of the same part.
+const (
+	firstLook   = time.Millisecond
+	lastLook    = 10 * time.Millisecond
+	remindEvery = 50 * time.Millisecond
+	// settles is how many times Settle an instant may take with progress: more
+	// means that runs come for ever.
+	settles = 6
+)
+
+// settle waits until nothing is left to do at this instant, and returns the one
+// at which something is to do next.
+func (m *move) settle(ctx context.Context) (task.Instant, error) {
+	w := &waiting{m: m, entered: time.Now(), progressed: time.Now()}
+	pause := firstLook
+	databases := allDatabases
+	for {
+		views, err := m.c.look(ctx, databases)
+		if err != nil {
+			return 0, err
+		}
+		w.see(views)
+		switch {
+		case len(w.busy) == 0 && m.quiet && len(databases) == task.Databases:
+			return m.next(views), nil
+		case len(w.busy) == 0: // handlers may have added something elsewhere
+			databases, m.quiet = allDatabases, true
+			continue
+		}
+		left, err := w.over()
+		if err != nil {
+			return 0, err
+		}
+		if databases = w.busy; left {
+			databases = allDatabases
+			continue
+		}
+		if !sleep(ctx, pause) {
+			return 0, ctx.Err()
+		}
+		pause = min(pause*3/2, lastLook)
+	}
+}
+
+// next returns when something is to do next: a row is due, or a bucket of the far
+// tier begins within the horizon.
+func (m *move) next(views []clock.View) task.Instant {
+	next := task.Never
+	for i := range views {
+		v := &views[i]
+		if v.Due > m.now {
+			next = min(next, v.Due)
+		}
+		if v.Bucket != task.Never {
+			next = min(next, max(v.Bucket.Add(-m.c.cfg.Horizon)+1, m.now+1))
+		}
+	}
+	return next
+}
+
+var allDatabases = func() (all []int) {
+	for d := range task.Databases {
+		all = append(all, d)
+	}
+	return all
+}()
+
+// lookAll looks at every database.
+func (c *Clock) lookAll(ctx context.Context) ([]clock.View, error) { return c.look(ctx, allDatabases) }
+
+// look asks the databases side by side.
+func (c *Clock) look(ctx context.Context, databases []int) ([]clock.View, error) {
+	views, errs := make([]clock.View, len(databases)), make([]error, len(databases))
+	var looking sync.WaitGroup
+	for i, d := range databases {
+		looking.Go(func() {
+			views[i], errs[i] = c.cfg.Databases.Look(ctx, d)
+		})
+	}
+	looking.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, explain(err)
+		}
+	}
+	return views, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// waiting is the wait at one instant.
+type waiting struct {
+	m                   *move
+	entered, progressed time.Time
+	reminded            [task.Databases]time.Time
+	fired               int64
+	visited             bool
+
+	// busy are the databases that are waited for, and why: rows are due, tasks of
+	// the far tier are to be promoted, claims are not published, runs are open.
+	busy                      []int
+	due, promote, unpublished int
+	open                      []clock.OpenRun
+}
+
+// see takes in what there is to wait for.
+func (w *waiting) see(views []clock.View) {
+	before := len(w.open) + w.due + w.promote
+	w.busy, w.open, w.due, w.promote, w.unpublished = nil, nil, 0, 0, 0
+	for i := range views {
+		if w.seeOne(&views[i]) {
+			w.busy = append(w.busy, views[i].Database)
+		}
+	}
+	fired := w.m.c.fired()
+	if fired != w.fired || len(w.open)+w.due+w.promote != before {
+		w.fired, w.progressed = fired, time.Now()
+	}
+}
+
+// seeOne says whether a database has to be waited for, and tells those who have
+// to do something there.
+func (w *waiting) seeOne(v *clock.View) bool {
+	c := w.m.c
+	if w.m.now < v.Now {
+		w.m.now = v.Now // a clock that goes
+	}
+	promote := v.Arrivals || v.Bucket != task.Never && v.Bucket < v.Now.Add(c.cfg.Horizon)
+	due := v.Due <= v.Now
+	if due {
+		w.due++
+		w.visit()
+	}
+	if promote {
+		w.promote++
+	}
+	if due || promote {
+		w.remind(v.Database, due, promote)
+	}
+	if w.m.o.NoWait {
+		w.unpublished += v.Outbox
+		return due || promote || v.Outbox > 0
+	}
+	n := len(w.open)
+	for _, o := range v.Open {
+		if !w.m.o.LeaveOpen || !c.left[openRun{o.RunID, o.Attempt}] {
+			w.open = append(w.open, o)
+		}
+	}
+	return due || promote || len(w.open) > n
+}
+
+// visit notes that something is due at this instant.
+func (w *waiting) visit() {
+	if w.visited {
+		return
+	}
+	w.visited = true
+	done := &w.m.done
+	if done.Visited++; len(done.Instants) < maxInstants {
+		done.Instants = append(done.Instants, w.m.now)
+	}
+}
+
+func (w *waiting) remind(d int, due, promote bool) {
+	if time.Since(w.reminded[d]) < remindEvery {
+		return
+	}
+	w.reminded[d] = time.Now()
+	for _, p := range w.m.c.cfg.Parts {
+		if due {
+			p.ClockMoved(d)
+		}
+		if promote {
+			p.Promote(d)
+		}
+	}
+}
+
+// over reports whether runs were left open, because the wait has been long enough.
+// It is an error when that is not wanted, or when more than runs are waited for.
+func (w *waiting) over() (left bool, err error) {
+	o := &w.m.o
+	idle, all := time.Since(w.progressed), time.Since(w.entered)
+	if idle < o.Settle && all < settles*o.Settle {
+		return false, nil
+	}
+	at := w.m.now
+	switch {
+	case w.due > 0 && idle >= o.Settle:
+		return false, task.Errorf(task.FailedPrecondition, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, o.Settle)
+	case w.promote > 0 && idle >= o.Settle:
+		return false, task.Errorf(task.FailedPrecondition, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, o.Settle)
+	case w.unpublished > 0 && idle >= o.Settle:
+		return false, task.Errorf(task.FailedPrecondition, "at %s claims are not published after %s: does Kafka answer?", at, o.Settle)
+	case !o.LeaveOpen && idle >= o.Settle:
+		return false, task.Errorf(task.FailedPrecondition, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", at, openText(w.open, o.Settle))
+	case idle < o.Settle:
+		return false, task.Errorf(task.FailedPrecondition, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", at, settles*o.Settle)
+	}
+	for _, r := range w.open {
+		if len(w.m.c.left) < maxLeft {
+			w.m.c.left[openRun{r.RunID, r.Attempt}] = true
+		}
+	}
+	w.m.done.Open = appendSome(w.m.done.Open, w.open)
+	return true, nil
+}
+
+const (
+	maxLeft  = 100_000 // runs that are remembered as left open
+	maxNamed = 5       // runs that an error names
+	maxOpen  = 1000    // runs that an answer names
+)
+
+func appendSome(list, more []clock.OpenRun) []clock.OpenRun {
+	return append(list, more[:min(len(more), max(0, maxOpen-len(list)))]...)
+}
+
+// openText names some of the runs.
+func openText(open []clock.OpenRun, settle time.Duration) string {
+	names := make([]string, 0, maxNamed)
+	for _, r := range open[:min(len(open), maxNamed)] {
+		names = append(names, r.String())
+	}
+	text := strings.Join(names, "; ")
+	if n := len(open) - maxNamed; n > 0 {
+		text += fmt.Sprintf("; and %d more", n)
+	}
+	return fmt.Sprintf("%d runs have no result after %s: %s", len(open), settle, text)
+}

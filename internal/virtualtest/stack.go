@@ -1,0 +1,309 @@
+package virtualtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/node"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/internal/virtualclock"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Epoch is what the clock of a new stack shows, a Thursday.
+var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// Options of a stack.
+type Options struct {
+	// Real takes Apache Kafka and ZooKeeper of package testenv in place of a
+	// broker and an assignment in the process.
+	Real bool
+	// Dispatchers is how many run; 1 by default, and without Real always.
+	Dispatchers int
+	// Begin is what the clock shows at first; [Epoch] by default.
+	Begin time.Time
+	// Configure, if set, changes the configuration of all nodes.
+	Configure func(*config.Config)
+	// Log takes what the nodes say; by default nobody does.
+	Log *slog.Logger
+}
+
+// Stack is a running installation.
+type Stack struct {
+	// GRPC and HTTP are host:port of the API.
+	GRPC, HTTP string
+	// Clock is the virtual clock.
+	Clock *node.VirtualClock
+
+	o       Options
+	config  *config.Config
+	cluster *store.Cluster
+	kafka   *kfake.Cluster
+	tenants int
+	nodes
+}
+
+// nodes are what a restart replaces.
+type nodes struct {
+	api         *node.API
+	dispatchers []*node.Dispatcher
+	stop        context.CancelFunc
+	running     *sync.WaitGroup
+	failed      chan error
+}
+
+// Start runs a stack until the test ends.
+func Start(tb testing.TB, o Options) *Stack {
+	tb.Helper()
+	s, err := New(tb, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// Servers are where a stack finds its parts.
+type Servers struct {
+	// DSN is of an empty PostgreSQL database.
+	DSN string
+	// Kafka and ZooKeeper are host:port; empty: parts in the process.
+	Kafka, ZooKeeper string
+	// TopicPrefix and Root keep stacks on the same servers apart.
+	TopicPrefix, Root string
+}
+
+// New runs a stack on the test's own databases; it serves other tests, too, for
+// as long as tb lasts. Close it.
+func New(tb testing.TB, o Options) (*Stack, error) {
+	tb.Helper()
+	at := Servers{DSN: testenv.Database(tb)}
+	if o.Real {
+		at.Kafka, at.TopicPrefix = testenv.Kafka(tb).Addr(), testenv.TopicPrefix(tb)
+		at.ZooKeeper, at.Root = testenv.ZooKeeper(tb).Addr(), testenv.Root(tb)
+	}
+	return Open(context.Background(), at, o)
+}
+
+// Open runs a stack on these servers, without a test. Close it.
+func Open(ctx context.Context, at Servers, o Options) (*Stack, error) {
+	if o.Begin.IsZero() {
+		o.Begin = Epoch
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if at.ZooKeeper == "" {
+		o.Dispatchers = 1
+	}
+	o.Dispatchers = max(o.Dispatchers, 1)
+	s := &Stack{o: o}
+	if err := s.start(ctx, at); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Stack) start(ctx context.Context, at Servers) (err error) {
+	if at.Kafka == "" {
+		if s.kafka, err = kfake.NewCluster(kfake.NumBrokers(1)); err != nil {
+			return fmt.Errorf("start Kafka: %w", err)
+		}
+		at.Kafka = s.kafka.ListenAddrs()[0]
+	}
+	if err := s.configure(at); err != nil {
+		return err
+	}
+	if s.cluster, err = node.OpenCluster(ctx, s.config, "virtualtest"); err != nil {
+		return err
+	}
+	if err := s.cluster.Migrate(ctx, nil); err != nil {
+		return err
+	}
+	if _, err := clock.Install(ctx, s.cluster, clock.State{Frozen: true, Now: task.At(s.o.Begin)}); err != nil {
+		return err
+	}
+	return s.startNodes(ctx)
+}
+
+func (s *Stack) configure(at Servers) error {
+	loaded, err := config.Load(config.Sources{Environ: []string{}})
+	if err != nil {
+		return err
+	}
+	c := &loaded.Config
+	c.Postgres.Servers = []config.Server{{DSN: at.DSN}}
+	c.Postgres.MaxConnections = 3
+	c.Kafka.Brokers, c.Kafka.Partitions = []string{at.Kafka}, 2
+	if at.TopicPrefix != "" {
+		c.Kafka.TopicPrefix = at.TopicPrefix
+	}
+	if at.ZooKeeper != "" {
+		c.ZooKeeper.Servers, c.ZooKeeper.Root = []string{at.ZooKeeper}, at.Root
+		c.ZooKeeper.SessionTimeout = 4 * time.Second
+	}
+	c.Taskd.MinInterval, c.Taskd.MinAckTimeout = 10*time.Millisecond, 10*time.Millisecond
+	c.Taskd.Grace, c.Dispatcher.Grace = time.Second, time.Second
+	if s.o.Configure != nil {
+		s.o.Configure(c)
+	}
+	s.config = c
+	return nil
+}
+
+// startNodes starts the dispatchers and the API, and returns when all shards and
+// chores have an owner.
+func (s *Stack) startNodes(ctx context.Context) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.nodes = nodes{stop: stop, running: &sync.WaitGroup{}, failed: make(chan error, 1+s.o.Dispatchers)}
+	run := func(part node.Part) {
+		s.running.Go(func() {
+			if err := part(running); err != nil {
+				s.failed <- err
+			}
+		})
+	}
+	var parts []virtualclock.Part
+	for i := range s.o.Dispatchers {
+		c := *s.config
+		c.Dispatcher.Name = fmt.Sprintf("dispatcher-%d", i+1)
+		d, err := node.NewDispatcher(ctx, node.DispatcherOptions{
+			Options: s.options(&c), Local: len(c.ZooKeeper.Servers) == 0, Version: "test",
+		})
+		if err != nil {
+			return err
+		}
+		s.dispatchers, parts = append(s.dispatchers, d), append(parts, d)
+		run(d.Run)
+	}
+	if err := s.startAPI(ctx, parts); err != nil {
+		return err
+	}
+	run(s.api.Run)
+	return s.awaitOwners(ctx)
+}
+
+func (s *Stack) options(c *config.Config) node.Options {
+	return node.Options{Config: c, Log: s.o.Log, Metrics: telemetry.NewRegistry(), VirtualClock: true}
+}
+
+func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err error) {
+	if s.Clock, err = node.NewVirtualClock(ctx, s.config, parts...); err != nil {
+		return err
+	}
+	grpc, err := node.Listen(ctx, "grpc", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	http, err := node.Listen(ctx, "http", "127.0.0.1:0")
+	if err != nil {
+		return errors.Join(err, grpc.Close())
+	}
+	s.GRPC, s.HTTP = grpc.Addr().String(), http.Addr().String()
+	s.api, err = node.NewAPI(ctx, node.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Hint: s.hint})
+	if err != nil {
+		return errors.Join(err, closeAll(grpc, http))
+	}
+	return nil
+}
+
+func closeAll(listeners ...net.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+// hint tells every dispatcher; those that do not own the shard find nothing.
+func (s *Stack) hint(database int, due task.Instant) {
+	for _, d := range s.dispatchers {
+		d.Hint(database, due)
+	}
+}
+
+const ownersWait = 2 * time.Minute
+
+func (s *Stack) awaitOwners(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ownersWait)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		shards, chores := 0, 0
+		for _, d := range s.dispatchers {
+			shards, chores = shards+d.Owned(), chores+d.OwnedChores()
+		}
+		if shards == task.Shards && chores == task.Databases {
+			return nil
+		}
+		select {
+		case err := <-s.failed:
+			return err
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("only %d shards and %d databases' chores have an owner after %s", shards, chores, ownersWait)
+		}
+	}
+}
+
+// Restart stops all nodes and starts them again on the same data. Clients of
+// tenants go on; the API has another address, so make new ones with
+// [Tenant.Client].
+func (s *Stack) Restart(tb testing.TB) {
+	tb.Helper()
+	if err := s.stopNodes(); err != nil {
+		tb.Fatal(err)
+	}
+	if err := s.startNodes(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (s *Stack) stopNodes() error {
+	if s.stop == nil {
+		return nil
+	}
+	s.stop()
+	s.running.Wait()
+	if s.Clock != nil {
+		s.Clock.Close()
+	}
+	s.Clock, s.stop = nil, nil
+	close(s.failed)
+	return errors.Join(slices.Collect(func(yield func(error) bool) {
+		for err := range s.failed {
+			if !yield(err) {
+				return
+			}
+		}
+	})...)
+}
+
+// Close stops everything.
+func (s *Stack) Close() error {
+	err := s.stopNodes()
+	if s.cluster != nil {
+		s.cluster.Close()
+	}
+	if s.kafka != nil {
+		s.kafka.Close()
+	}
+	return err
+}

@@ -1,0 +1,207 @@
+package virtualtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/virtualclock"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Now returns what the clock shows.
+func (s *Stack) Now(tb testing.TB) time.Time {
+	tb.Helper()
+	state, err := s.Clock.Now(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return state.Now.Time()
+}
+
+// patience is for slow machines: how long a run may take, and how often a new
+// listener may have to try before it is in its group.
+const patience = time.Minute
+
+// Advance moves the clock on, step by step, until everything that is due on the
+// way has fired and has its result. A run without one fails the test.
+func (s *Stack) Advance(tb testing.TB, d time.Duration) virtualclock.Moved {
+	tb.Helper()
+	return s.AdvanceWith(tb, d, virtualclock.Options{Settle: patience})
+}
+
+// AdvanceWith is [Stack.Advance] with options: for runs that nobody answers, say
+//
+//	virtualclock.Options{Settle: time.Second, LeaveOpen: true}
+func (s *Stack) AdvanceWith(tb testing.TB, d time.Duration, o virtualclock.Options) virtualclock.Moved {
+	tb.Helper()
+	m, err := s.Clock.AdvanceBy(tb.Context(), d, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// Jump moves the clock on at once, as if everything had been away for so long.
+func (s *Stack) Jump(tb testing.TB, d time.Duration) virtualclock.Moved {
+	tb.Helper()
+	m, err := s.Clock.Jump(tb.Context(), task.At(s.Now(tb).Add(d)), virtualclock.Options{Settle: patience})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// Tenant is a tenant with a client.
+type Tenant struct {
+	*client.Client
+	Name, Token string
+	s           *Stack
+}
+
+// Tenant makes a new tenant. When the test ends its tasks are cancelled.
+func (s *Stack) Tenant(tb testing.TB) *Tenant {
+	tb.Helper()
+	s.tenants++
+	t := &Tenant{Name: fmt.Sprintf("tenant-%d", s.tenants), s: s}
+	ctx := tb.Context()
+	if err := s.api.EnsureTopic(ctx, t.Name); err != nil {
+		tb.Fatal(err)
+	}
+	_, err := s.api.Control().CreateTenant(ctx, control.Tenant{
+		Name: t.Name, ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention, History: task.HistoryAll,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, t.Token, err = s.api.Control().CreateToken(ctx, control.Token{Scope: control.TenantScope, Tenant: t.Name, Description: tb.Name(), ExpiresAt: task.Never})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	t.Client = t.Dial(tb)
+	tb.Cleanup(func() { t.cancelAll(tb) })
+	return t
+}
+
+// Dial returns another client of the tenant, at the API's present address.
+func (t *Tenant) Dial(tb testing.TB) *client.Client {
+	tb.Helper()
+	c, err := client.New(client.Config{Address: t.s.GRPC, Token: t.Token})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return c
+}
+
+// Add adds a task and returns its id.
+func (t *Tenant) Add(tb testing.TB, what client.Task) int64 {
+	tb.Helper()
+	id, err := t.AddTask(tb.Context(), what)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+// cancelAll leaves nothing that would fire in the next test.
+func (t *Tenant) cancelAll(tb testing.TB) {
+	if t.s.stop == nil {
+		return // the stack has ended
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := cancelTasks(ctx, t); err != nil {
+		tb.Errorf("cancel the tasks of %s: %v", t.Name, err)
+	}
+}
+
+func cancelTasks(ctx context.Context, t *Tenant) error {
+	for living, err := range t.ListTasks(ctx, client.Filter{}) {
+		if err == nil {
+			_, err = t.CancelTask(ctx, living.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Listen runs a listener until the test ends or the returned function is called.
+func (t *Tenant) Listen(tb testing.TB, handlers map[string]client.Handler) (stop func()) {
+	tb.Helper()
+	l, err := t.NewListener(client.ListenerConfig{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for kind, h := range handlers {
+		l.Handle(kind, h)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			tb.Error(err)
+		}
+	})
+	tb.Cleanup(stop)
+	return stop
+}
+
+// Ran is one call of a handler.
+type Ran struct {
+	*client.Run
+	// At is what the clock showed when the handler was called.
+	At time.Time
+}
+
+// Runs are the calls of a handler.
+type Runs struct {
+	mu  sync.Mutex
+	all []Ran
+}
+
+// All returns the calls so far, in their order.
+func (r *Runs) All() []Ran {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// Record listens for a kind and notes each run. What it answers is done's matter;
+// without one it is SUCCESS.
+func (t *Tenant) Record(tb testing.TB, kind string, done ...client.Handler) *Runs {
+	tb.Helper()
+	r := &Runs{}
+	t.Listen(tb, map[string]client.Handler{kind: r.Handler(t.s, done...)})
+	return r
+}
+
+// Handler notes each run, and answers as done does.
+func (r *Runs) Handler(s *Stack, done ...client.Handler) client.Handler {
+	return func(ctx context.Context, run *client.Run) error {
+		state, err := s.Clock.Now(ctx)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.all = append(r.all, Ran{run, state.Now.Time()})
+		r.mu.Unlock()
+		for _, h := range done {
+			return h(ctx, run)
+		}
+		return nil
+	}
+}
