@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -71,8 +72,10 @@ func tenantChange(r *perceptorv1.UpdateTenantRequest) (c TenantChange, faults []
 		case "history":
 			c.History = &t.History
 		default:
-			faults = append(faults, faultf(fmt.Sprintf("update_mask.paths[%d]", i),
-				"%.40q is not one of max_params_bytes, default_retention, history", path))
+			if !changeRates(&c.Rates, path, &t.Rates) {
+				faults = append(faults, faultf(fmt.Sprintf("update_mask.paths[%d]", i),
+					"%.40q is not one of max_params_bytes, default_retention, history, %s", path, strings.Join(rateFields, ", ")))
+			}
 		}
 	}
 	return c, faults
@@ -107,6 +110,7 @@ func tenantSettings(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	} else if !slices.Contains(task.HistoryLevels, tenant.History) {
 		r.fault("history", "%d is not one of FAILURES, ALL, NONE", int32(t.History))
 	}
+	tenant.Rates = r.rates(t)
 	return tenant, r.faults
 }
 
@@ -247,6 +251,14 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		History:          perceptorv1.Tenant_History(t.History),
 		Topic:            t.Topic,
 		CreateTime:       timestamp(t.CreatedAt),
+		DispatchRate:     t.Rates.DispatchRate,
+		DispatchBurst:    t.Rates.DispatchBurst,
+		Weight:           int32(t.Rates.Share()),
+		AddRate:          t.Rates.AddRate,
+		MaxBacklog:       t.Rates.MaxBacklog,
+		Paused:           t.Rates.Paused,
+		PausedKinds:      t.Rates.PausedKinds,
+		KindCaps:         t.Rates.KindCaps,
 	}
 }
 

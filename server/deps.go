@@ -57,6 +57,7 @@ type Admin interface {
 	// name.
 	Tenants(ctx context.Context, after string, limit int) ([]Tenant, error)
 	// UpdateTenant changes settings of a tenant and returns it, or [task.NotFound].
+	// When it returns no claim is made by the old settings any more.
 	UpdateTenant(ctx context.Context, name string, c TenantChange) (Tenant, error)
 	// CreateToken stores a token and returns it with its secret. ID and
 	// CreatedAt are the store's to fill in. [task.NotFound]: no such tenant;
@@ -112,7 +113,9 @@ type Tenant struct {
 	// Retention is for tasks that do not say their own.
 	Retention time.Duration
 	// History says what of the history of runs is written down.
-	History   task.HistoryLevel
+	History task.HistoryLevel
+	// Rates says how much it may use.
+	Rates     task.Rates
 	Topic     string
 	CreatedAt task.Instant
 }
@@ -122,6 +125,7 @@ type TenantChange struct {
 	ParamsBytes *int
 	Retention   *time.Duration
 	History     *task.HistoryLevel
+	Rates       task.RatesChange
 }
 
 // Token is a credential without its secret.

@@ -20,9 +20,11 @@ const maxAddBytes = 4 << 20
 // taskService is the API's TaskService.
 type taskService struct {
 	perceptorv1.UnimplementedTaskServiceServer
-	store  Tasks
-	limits task.Limits
-	events *Events
+	store Tasks
+	// tenants takes what a tenant may change of its own settings.
+	tenants Admin
+	limits  task.Limits
+	events  *Events
 	// maxScan is how many tasks a filtered listing may have to look at.
 	maxScan int64
 }

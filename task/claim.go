@@ -61,6 +61,35 @@ type ClaimRequest struct {
 	BlockedFor time.Duration
 	// TakeOff are published parts of the outbox, removed in the same transaction.
 	TakeOff []OutboxPart
+	// Settings is the version of the tenants' settings that the request is made by.
+	// If the database has another one nothing is done. 0: any.
+	Settings int64
+	// Apart are tenants of whom only open runs are taken: retries and redeliveries.
+	Apart []int32
+	// Lanes, if there are any, make it a claim of tenants that are held apart: only
+	// what they say is taken, whatever Form, Low, MaxRows and Apart say.
+	Lanes []Lane
+	// LeftOut are kinds of which lanes without a kind take nothing.
+	LeftOut []TenantKind
+}
+
+// A Lane is a part of a claim: the oldest first runs of one tenant.
+type Lane struct {
+	// Kind: only of this one. Empty: of all but those that are left out.
+	TenantKind
+	// Rows is how many at most.
+	Rows int
+	// Low is as in ClaimRequest.
+	Low Instant
+	// Held is since when rows wait for the tenant's turns: what passed since then was
+	// not missed. [Never]: they do not.
+	Held Instant
+}
+
+// TenantKind is a kind of a tenant.
+type TenantKind struct {
+	Tenant int32
+	Kind   string
 }
 
 // OutboxPart names the shards of an outbox row whose records have all been
@@ -100,6 +129,11 @@ type Claim struct {
 	Missed int64
 	// Dead are the runs that were given up.
 	Dead []DeadRun
+	// Settings is the version that the database has, if it is another one than that of
+	// the request: then nothing was done. Else 0.
+	Settings int64
+	// Taken is how many rows each lane has moved.
+	Taken []int
 }
 
 // OutboxBatch is what an outbox row still holds for some shards.
@@ -117,6 +151,9 @@ type PeekRequest struct {
 	From   Instant
 	Window time.Duration
 	Limit  int
+	// Apart are tenants whose first claims are not listed and not counted; then the
+	// look goes no further than some thousand rows.
+	Apart []int32
 }
 
 // Peek tells what is coming up in some shards.
@@ -127,6 +164,13 @@ type Peek struct {
 	Rows int
 	// Soon are the rows that are due first, up to [MaxSoon], in the order of Due.
 	Soon []Upcoming
+	// Known is how far the look went, if that was not far enough for Soon; else 0.
+	Known Instant
+	// ApartDue is when the first row of those that are held apart is due, as far as
+	// the look went; 0: it met none.
+	ApartDue Instant
+	// Settings is the version of the tenants' settings.
+	Settings int64
 }
 
 // MaxSoon bounds [Peek.Soon]. If there are fewer, nothing else waits.

@@ -49,7 +49,7 @@ func (k *Kin) fireGrid(now Instant) *Publication {
 	t.Seq++
 	t.OpenRuns = t.OpenRuns<<1 | 1
 	t.Anchor = at
-	n := max(1, (now-at+step-1)/step)
+	n := max(1, (k.misfireAt(now)-at+step-1)/step)
 	if t.MaxCount > 0 && t.Seq >= t.MaxCount {
 		n = 1
 	}
@@ -66,6 +66,15 @@ func (k *Kin) fireGrid(now Instant) *Publication {
 	}
 	t.touch()
 	return t.publication(t.Seq, at, 1, missed, now)
+}
+
+// misfireAt returns the instant that decides which instants of the grid were missed:
+// now, but what has passed while the row waited for its tenant's turn was not.
+func (k *Kin) misfireAt(now Instant) Instant {
+	if k.Held == 0 {
+		return now
+	}
+	return min(now, max(k.Held, k.Task.DueAt))
 }
 
 // makeRoom gives those open runs rows of their own whose bits cannot be kept

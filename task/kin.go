@@ -14,6 +14,9 @@ type Kin struct {
 	Runs map[int64]*Row
 	// Dead collects the runs that steps gave up.
 	Dead []DeadRun
+	// Held, if set, is since when rows of the tenant wait for their turns: see
+	// [Lane]. Whoever makes a step of a lane's claim sets it.
+	Held Instant
 }
 
 // ScheduledAt returns the instant that the open run seq was meant to fire at. Of

@@ -15,7 +15,7 @@ import (
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Tenants: create, update, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantGet(), c.tenantList())
+	return group("tenant", "Tenants: create, update, pause, resume, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList())
 }
 
 // tenantSettings are the flags of what can be set.
@@ -23,12 +23,14 @@ type tenantSettings struct {
 	params    int32
 	retention time.Duration
 	history   string
+	rates     rateSettings
 }
 
 func (s *tenantSettings) flags(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "largest params of a task, in bytes (default 16384)")
 	cmd.Flags().DurationVar(&s.retention, "default-retention", 0, "how long finished tasks are kept when they do not say themselves (default 1h)")
 	cmd.Flags().StringVar(&s.history, "history", "", "what of the history of runs is written down: all, failures or none (default failures)")
+	s.rates.flags(cmd)
 }
 
 // read puts the flags that were given into a tenant and names their fields.
@@ -46,7 +48,7 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 		}
 		t.History, fields = perceptorv1.Tenant_History(n), append(fields, "history")
 	}
-	return fields, nil
+	return append(fields, s.rates.read(cmd, t)...), nil
 }
 
 func (c *ctl) tenantUpdate() *cobra.Command {
@@ -60,7 +62,7 @@ func (c *ctl) tenantUpdate() *cobra.Command {
 				return err
 			}
 			if len(fields) == 0 {
-				return cli.Usagef("nothing is to be changed: give --history, --max-params-bytes or --default-retention")
+				return cli.Usagef("nothing is to be changed: give --history, --max-params-bytes, --default-retention or one of the rates (see --help)")
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				updated, err := perceptorv1.NewAdminServiceClient(conn).UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{
@@ -139,9 +141,9 @@ func (c *ctl) tenantList() *cobra.Command {
 }
 
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
-	t := &table{head: []string{"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "CREATED"}}
+	t := &table{head: []string{"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED"}}
 	for _, x := range tenants {
-		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), timeCell(x.CreateTime))
+		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime))
 	}
 	return t
 }

@@ -38,7 +38,7 @@ func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.
 		}
 	}
 	created, err := t.store.CreateTenant(ctx, control.Tenant{
-		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History,
+		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History, Rates: want.Rates,
 	})
 	return t.tenant(created), err
 }
@@ -97,7 +97,7 @@ func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Ident
 
 func (t *tenants) tenant(c control.Tenant) server.Tenant {
 	return server.Tenant{
-		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention, History: c.History,
+		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention, History: c.History, Rates: c.Rates,
 		Topic: t.topics.Name(c.Name), CreatedAt: c.CreatedAt,
 	}
 }

@@ -9,6 +9,7 @@ CREATE TABLE tenant (
   default_retention_ms int8 NOT NULL,
   created_at        int8 NOT NULL,
   history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
+  rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates: what is not there is not limited
   version           int4 NOT NULL,    -- of the settings: the highest counts
   CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),
@@ -31,5 +32,25 @@ CREATE TABLE token (
   CONSTRAINT token_hash CHECK (length(secret_hash) = 32)
 );
 
+-- The version of all tenants' settings in this database. Who changes a tenant holds
+-- an advisory lock that claims share, and raises it.
+CREATE TABLE settings (
+  one     bool NOT NULL DEFAULT true,
+  version int8 NOT NULL DEFAULT 1,
+  CONSTRAINT settings_pkey PRIMARY KEY (one),
+  CONSTRAINT settings_one CHECK (one)
+) WITH (fillfactor = 10);
+INSERT INTO settings DEFAULT VALUES;
+
+-- What tenants with a rate have used of it, in their home database: tat_us is when,
+-- in microseconds since 1970, all turns that were given out are paid for.
+CREATE TABLE turn (
+  tenant_id int4 NOT NULL,
+  purpose   int2 NOT NULL,            -- 1 claims, 2 adds
+  tat_us    int8 NOT NULL,
+  CONSTRAINT turn_pkey PRIMARY KEY (tenant_id, purpose),
+  CONSTRAINT turn_purpose CHECK (purpose IN (1, 2))
+) WITH (fillfactor = 10);
+
 -- +goose Down
-DROP TABLE token, tenant;
+DROP TABLE turn, settings, token, tenant;

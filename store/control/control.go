@@ -51,7 +51,9 @@ type Tenant struct {
 	// Retention is for tasks that do not say their own.
 	Retention time.Duration
 	// History says what of the history of runs is written down.
-	History   task.HistoryLevel
+	History task.HistoryLevel
+	// Rates says how much it may use.
+	Rates     task.Rates
 	CreatedAt task.Instant
 	// Version numbers the changes of the settings, from 1.
 	Version int32
@@ -62,6 +64,7 @@ type TenantChange struct {
 	ParamsBytes *int
 	Retention   *time.Duration
 	History     *task.HistoryLevel
+	Rates       task.RatesChange
 }
 
 // Token is a credential without its secret.
@@ -149,13 +152,13 @@ func (s *Store) change(ctx context.Context, d int, change func(context.Context, 
 
 // copyOut brings a change that database 0 has taken to all others. It goes on
 // when the caller has left: half a change helps nobody.
-func (s *Store) copyOut(ctx context.Context, what string, put func(context.Context, pgx.Tx) error) error {
+func (s *Store) copyOut(ctx context.Context, what string, put func(ctx context.Context, d int, tx pgx.Tx) error) error {
 	ctx = context.WithoutCancel(ctx)
 	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
 		if d == 0 {
 			return nil
 		}
-		return s.change(ctx, d, put)
+		return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return put(ctx, d, tx) })
 	})
 	if err != nil {
 		return away(err, what+", but not in all databases yet; that is completed without you once they are back")

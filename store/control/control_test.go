@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -130,7 +131,7 @@ func TestTenantsAreInEveryDatabaseUnderDenseIDs(t *testing.T) {
 	if err != nil || got.ID != 2 || got.Retention != time.Minute || got.ParamsBytes != 100 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if byID, err := s.TenantByID(t.Context(), 2); err != nil || byID != got {
+	if byID, err := s.TenantByID(t.Context(), 2); err != nil || !reflect.DeepEqual(byID, got) {
 		t.Errorf("by id: got %+v, %v", byID, err)
 	}
 	page, err := s.Tenants(t.Context(), "a", 1)
@@ -189,12 +190,12 @@ func TestSecretTellsWhoCalls(t *testing.T) {
 		t.Errorf("the secret of %s has %d characters", created.ID, len(secret))
 	}
 	who, err := s.Authenticate(t.Context(), secret)
-	if err != nil || who.TokenID != created.ID || who.Scope != TenantScope || who.Tenant != owner {
+	if err != nil || who.TokenID != created.ID || who.Scope != TenantScope || !reflect.DeepEqual(who.Tenant, owner) {
 		t.Errorf("got %+v, %v", who, err)
 	}
 	_, admin := token(t, s, Token{Scope: AdminScope})
 	who, err = s.Authenticate(t.Context(), admin)
-	if err != nil || who.Scope != AdminScope || who.Tenant != (Tenant{}) {
+	if err != nil || who.Scope != AdminScope || who.Tenant.ID != 0 {
 		t.Errorf("admin: got %+v, %v", who, err)
 	}
 	// Only the hash is stored.
@@ -426,7 +427,7 @@ func TestSettingsOfATenantChangeEverywhere(t *testing.T) {
 	if n := count(t, cluster, "tenant WHERE history = 2 AND max_params_bytes = 7 AND version = 2"); n != everywhere(1) {
 		t.Errorf("changed by database: %v", n)
 	}
-	if who, err := s.Authenticate(t.Context(), secret); err != nil || who.Tenant != got {
+	if who, err := s.Authenticate(t.Context(), secret); err != nil || !reflect.DeepEqual(who.Tenant, got) {
 		t.Errorf("authenticated %+v, %v; want %+v", who.Tenant, err, got)
 	}
 	levels, err := s.HistoryLevels(t.Context())

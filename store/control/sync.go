@@ -51,7 +51,9 @@ func (s *Store) Sync(ctx context.Context) error {
 	}
 	u := &union{tenants: map[int32]Tenant{}, tokens: map[string]storedToken{}}
 	collectErr := s.each(ctx, digests, func(ctx context.Context, d int) error { return s.collect(ctx, d, u) })
-	putErr := s.each(ctx, digests, func(ctx context.Context, d int) error { return s.change(ctx, d, u.put) })
+	putErr := s.each(ctx, digests, func(ctx context.Context, d int) error {
+		return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return u.put(ctx, d, tx) })
+	})
 	if err := errors.Join(collectErr, putErr); err != nil {
 		return errors.Join(readErr, err)
 	}
@@ -179,11 +181,11 @@ func (u *union) addTokens(page []storedToken) {
 }
 
 // put writes all of u into one database.
-func (u *union) put(ctx context.Context, tx pgx.Tx) error {
+func (u *union) put(ctx context.Context, d int, tx pgx.Tx) error {
 	// In one order, so that two processes that do this do not deadlock.
 	tenants := slices.SortedFunc(maps.Values(u.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
 	tokens := slices.SortedFunc(maps.Values(u.tokens), func(a, b storedToken) int { return cmp.Compare(a.ID, b.ID) })
-	if err := putTenants(ctx, tx, tenants); err != nil {
+	if err := putTenants(ctx, d, tx, tenants); err != nil {
 		return err
 	}
 	return putTokens(ctx, tx, tokens)

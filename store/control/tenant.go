@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -24,14 +25,17 @@ func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 		if _, err := tx.Exec(ctx, statements.Get("LockTenants"), "tenant"); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, statements.Get("NewTenant"), t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History)).
+		if err := raiseSettings(ctx, tx, 0); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, statements.Get("NewTenant"), t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates)).
 			Scan(&t.ID, &t.CreatedAt, &t.Version)
 	})
 	if err != nil {
 		return Tenant{}, err
 	}
-	return t, s.copyOut(ctx, "the tenant is created", func(ctx context.Context, tx pgx.Tx) error {
-		return putTenants(ctx, tx, []Tenant{t})
+	return t, s.copyOut(ctx, "the tenant is created", func(ctx context.Context, d int, tx pgx.Tx) error {
+		return putTenants(ctx, d, tx, []Tenant{t})
 	})
 }
 
@@ -49,7 +53,14 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		retention = &ms
 	}
 	err = s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, statements.Get("ChangeTenant"), name, params, retention, (*int16)(c.History))
+		if err := raiseSettings(ctx, tx, 0); err != nil {
+			return err
+		}
+		rates, err := changedRates(ctx, tx, name, &c.Rates)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, statements.Get("ChangeTenant"), name, params, retention, (*int16)(c.History), rates)
 		if err != nil {
 			return err
 		}
@@ -62,8 +73,8 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 	if err != nil {
 		return Tenant{}, err
 	}
-	return t, s.copyOut(ctx, "the tenant is changed", func(ctx context.Context, tx pgx.Tx) error {
-		return putTenants(ctx, tx, []Tenant{t})
+	return t, s.copyOut(ctx, "the tenant is changed", func(ctx context.Context, d int, tx pgx.Tx) error {
+		return putTenants(ctx, d, tx, []Tenant{t})
 	})
 }
 
@@ -122,23 +133,74 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]Tenant,
 func scanTenant(row pgx.CollectableRow) (Tenant, error) {
 	var t Tenant
 	var retention int64
-	err := row.Scan(&t.ID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Version)
+	err := row.Scan(&t.ID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Version)
 	t.Retention = time.Duration(retention) * time.Millisecond
 	return t, err
 }
 
-// putTenants inserts those that are not there, and newer settings of others.
-func putTenants(ctx context.Context, tx pgx.Tx, tenants []Tenant) error {
+// settingsLock is the number of the advisory lock of tenants' settings; package
+// shards shares it in claims.
+const settingsLock = 7031
+
+// raiseSettings waits for the claims under way in database d, keeps others back
+// until the transaction ends, and makes them read the settings anew.
+func raiseSettings(ctx context.Context, tx pgx.Tx, d int) error {
+	if _, err := tx.Exec(ctx, statements.Get("LockSettings"), int32(settingsLock), int32(d)); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, statements.Get("RaiseSettings"), int32(1))
+	return err
+}
+
+// changedRates returns a tenant's rates with the change, or nil when there is
+// none.
+func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChange) (*string, error) {
+	if c.None() {
+		return nil, nil
+	}
+	var r task.Rates
+	err := tx.QueryRow(ctx, statements.Get("RatesForChange"), name).Scan(&r)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, notFound("tenant")
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Apply(&r)
+	if n := len(r.PausedKinds); n > task.MaxKindRules {
+		return nil, task.Errorf(task.FailedPrecondition, "%d kinds would be paused; at most %d may be", n, task.MaxKindRules)
+	}
+	text := ratesJSON(&r)
+	return &text, nil
+}
+
+func ratesJSON(r *task.Rates) string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return string(text)
+}
+
+// putTenants inserts those that are not there, and newer settings of others,
+// into database d.
+func putTenants(ctx context.Context, d int, tx pgx.Tx, tenants []Tenant) error {
+	if len(tenants) == 0 {
+		return nil
+	}
+	if err := raiseSettings(ctx, tx, d); err != nil {
+		return err
+	}
 	n := len(tenants)
 	ids, names, params := make([]int32, n), make([]string, n), make([]int32, n)
 	retentions, created := make([]int64, n), make([]int64, n)
-	histories, versions := make([]int16, n), make([]int32, n)
+	histories, rates, versions := make([]int16, n), make([]string, n), make([]int32, n)
 	for i, t := range tenants {
 		ids[i], names[i], params[i] = t.ID, t.Name, int32(t.ParamsBytes)
 		retentions[i], created[i] = t.Retention.Milliseconds(), int64(t.CreatedAt)
-		histories[i], versions[i] = int16(t.History), t.Version
+		histories[i], rates[i], versions[i] = int16(t.History), ratesJSON(&t.Rates), t.Version
 	}
-	_, err := tx.Exec(ctx, statements.Get("PutTenants"), ids, names, params, retentions, created, histories, versions)
+	_, err := tx.Exec(ctx, statements.Get("PutTenants"), ids, names, params, retentions, created, histories, rates, versions)
 	return err
 }
 

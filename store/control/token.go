@@ -67,7 +67,7 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (Token, string, error)
 	if err := s.decide(ctx, row.insert); err != nil {
 		return Token{}, "", err
 	}
-	put := func(ctx context.Context, tx pgx.Tx) error { return putTokens(ctx, tx, []storedToken{row}) }
+	put := func(ctx context.Context, _ int, tx pgx.Tx) error { return putTokens(ctx, tx, []storedToken{row}) }
 	if err := s.copyOut(ctx, "the token was not created", put); err != nil {
 		if _, err := s.RevokeToken(context.WithoutCancel(ctx), id); err != nil {
 			s.log.Warn("revoke a token whose creation failed", "token", id, "err", err)
@@ -143,7 +143,7 @@ func (s *Store) RevokeToken(ctx context.Context, id string) (Token, error) {
 	if err != nil {
 		return Token{}, err
 	}
-	return row.Token, s.copyOut(ctx, "the token is revoked", func(ctx context.Context, tx pgx.Tx) error {
+	return row.Token, s.copyOut(ctx, "the token is revoked", func(ctx context.Context, _ int, tx pgx.Tx) error {
 		return putTokens(ctx, tx, []storedToken{row})
 	})
 }
@@ -207,8 +207,9 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 	var retention, created *int64
 	var history *int16
 	var version *int32
+	var rates *task.Rates
 	err = pool.QueryRow(ctx, statements.Get("Authenticate"), id).
-		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created, &history, &version)
+		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created, &history, &rates, &version)
 	if err != nil || who.Scope != TenantScope {
 		return who, hash, good, err
 	}
@@ -219,7 +220,7 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 	who.Tenant = Tenant{
 		ID: *tenantID, Name: *name, ParamsBytes: *params,
 		Retention: time.Duration(*retention) * time.Millisecond, CreatedAt: task.Instant(*created),
-		History: task.HistoryLevel(*history), Version: *version,
+		History: task.HistoryLevel(*history), Rates: *rates, Version: *version,
 	}
 	return who, hash, good, nil
 }

@@ -35,7 +35,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		if err := c.take(ctx, tx); err != nil {
 			return err
 		}
-		if len(c.Lost) > 0 || (c.Rows == 0 && len(req.TakeOff) == 0) {
+		if len(c.Lost) > 0 || c.Settings != 0 || (c.Rows == 0 && len(req.TakeOff) == 0) {
 			return errNothing
 		}
 		b := &pgx.Batch{}
@@ -50,6 +50,9 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	})
 	if err != nil {
 		return task.Claim{}, err
+	}
+	if c.Settings != 0 {
+		return task.Claim{Now: c.Now, Settings: c.Settings}, nil
 	}
 	return c.Claim, nil
 }
@@ -67,8 +70,12 @@ type claiming struct {
 func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	shards, epochs, nonces := ownedArgs(c.req.Owned)
-	b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
-	b.Queue(sql.Get("Now"), int32(0))
+	if c.req.Settings != 0 {
+		b.Queue(sql.Get("AssertClaim"), shards, epochs, nonces, int32(settingsLock), int32(c.req.Database))
+	} else {
+		b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
+	}
+	b.Queue(sql.Get("SettingsNow"), int32(0))
 	takeOffs := queueTakeOff(b, c.req.TakeOff)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
@@ -80,8 +87,13 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	if c.Lost, err = lostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
 		return err
 	}
-	if err := results.QueryRow().Scan(&c.Now); err != nil {
+	var settings int64
+	if err := results.QueryRow().Scan(&c.Now, &settings); err != nil {
 		return err
+	}
+	if c.req.Settings != 0 && settings != c.req.Settings {
+		c.Settings = settings
+		return nil
 	}
 	for range takeOffs {
 		if _, err := results.Exec(); err != nil {
@@ -110,13 +122,22 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		blocked = []int32{}
 	}
 	low := int64(c.req.Low)
+	if len(c.req.Lanes) > 0 {
+		c.Taken = make([]int, len(c.req.Lanes))
+		b.Queue(sql.Get("ClaimLanes"), append([]any{shards, ahead, blocked, blockedFor}, laneArgs(&c.req)...)...)
+		return 1, 0
+	}
+	apart := c.req.Apart
+	if apart == nil {
+		apart = []int32{}
+	}
 	if c.req.Form == task.RangeForm {
-		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor, ahead)
+		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor, ahead, apart)
 		return 1, 0
 	}
 	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
-		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, ahead, limit)
+		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, ahead, apart, limit)
 	}
 	return len(shards), limit
 }
@@ -152,6 +173,11 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			return n, err
 		}
 		n++
+		if c.Taken != nil {
+			if i := c.laneOf(r.tenant, r.kind); i >= 0 {
+				c.Taken[i]++
+			}
+		}
 		switch {
 		case c.tenants[r.tenant]:
 			c.Deferred++
@@ -223,6 +249,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			continue
 		}
 		touched.add(kin)
+		kin.Held = c.held(k.tenant, kin.Task.Kind)
 		if p := kin.Due(k.run, c.dueInstant(kin, k.run)); p != nil {
 			p.ClaimedAt = claimedAt(p, c.Now)
 			c.Publications = append(c.Publications, *p)
@@ -260,16 +287,30 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 }
 
+// peekWalk is how many rows a look goes over that are nobody's, because their
+// tenants are held apart.
+const peekWalk = 1000
+
 // Peek counts what is due soon, and lists what is due first.
 func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
 	var p task.Peek
 	var dues []int64
 	var of []int16
-	err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Peek"), items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon,
-		int64(max(req.Low, req.From))).
-		Scan(&p.Now, &p.Rows, &dues, &of)
-	if err != nil {
+	name := "Peek"
+	args := []any{items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon, int64(max(req.Low, req.From))}
+	found := []any{&p.Now, &p.Rows, &dues, &of, &p.Settings}
+	var known, apart *int64
+	if len(req.Apart) > 0 {
+		name, args, found = "PeekApart", append(args, req.Apart, peekWalk), append(found, &known, &apart)
+	}
+	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(name), args...).Scan(found...); err != nil {
 		return task.Peek{}, err
+	}
+	if known != nil {
+		p.Known = task.Instant(*known)
+	}
+	if apart != nil {
+		p.ApartDue = task.Instant(*apart)
 	}
 	p.Soon = make([]task.Upcoming, len(dues))
 	for i, due := range dues {

@@ -42,7 +42,8 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"KinLock":         `'{0}', '{1}', '{512}', '{0}'`,
 			"KinRead":         `'{0}', '{1}', '{512}', '{0}'`,
 			"DoneStates":      `'{1}', '{512}'`,
-			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, 10`, b.owned[0].Shard),
+			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard),
+			"ClaimLanes":      lanesArgs,
 			"Demote":          `1000::int8, 10`,
 		} {
 			plan := b.explain(name, args)
@@ -50,7 +51,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			if name == "DoneStates" {
 				tables = 1
 			}
-			if strings.Count(plan, "_pkey on task_") != tables || strings.Count(plan, "(id = u.id)") != tables {
+			if strings.Count(plan, "_pkey on task_") != tables || strings.Count(plan, "(id = u.id)")+strings.Count(plan, "(id = c.id)") != tables {
 				t.Errorf("%s (tables %s) does not look rows up by key:\n%s", name, state.name, plan)
 			}
 		}
@@ -71,17 +72,19 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8, 1000::int8`, task.ShardsPerDatabase},
-			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, 10`, b.owned[0].Shard), 1},
+			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}'`, task.ShardsPerDatabase},
+			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard), 1},
+			"ClaimLanes":  {lanesArgs, task.ShardsPerDatabase},
 			"Peek":        {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
 			"DueShard":    {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
 			"TaskListDue": {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000`, b.owned[0].Shard), 1},
+			"PeekApart":   {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
 		} {
 			plan := b.explain(name, test.args)
 			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {
 				t.Errorf("%s (state %d) uses the due index %d times, want %d:\n%s", name, filled, n, test.tables, plan)
 			}
-			if name == "Peek" {
+			if name == "Peek" || name == "PeekApart" {
 				continue
 			}
 			if n := len(dueRange.FindAllString(plan, -1)); n != test.tables {
@@ -90,6 +93,9 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 		}
 	}
 }
+
+// lanesArgs are arguments of ClaimLanes.
+const lanesArgs = `'{0}', 1000::int8, '{}', 0::int8, '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
 
 // dueRange is an index range with both ends: what is beyond them is not visited.
 var dueRange = regexp.MustCompile(`Index Cond: \(\(due_at [<>]=? [^)]*\) AND \(due_at [<>]`)

@@ -151,7 +151,32 @@ type Tenant struct {
 	// When the tenant was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// What of the history of runs is written down. Default: FAILURES.
-	History       Tenant_History `protobuf:"varint,6,opt,name=history,proto3,enum=perceptor.v1.Tenant_History" json:"history,omitempty"`
+	History Tenant_History `protobuf:"varint,6,opt,name=history,proto3,enum=perceptor.v1.Tenant_History" json:"history,omitempty"`
+	// How many runs are claimed a second at most, over all dispatchers. What is
+	// beyond waits for its turn, and that is no misfire. Redeliveries do not count.
+	// 0 to 1,000,000. Default: 0, no limit.
+	DispatchRate int32 `protobuf:"varint,7,opt,name=dispatch_rate,json=dispatchRate,proto3" json:"dispatch_rate,omitempty"`
+	// How many runs may be claimed at once when few were before. 0 to 10,000,000.
+	// Default: as many as dispatch_rate allows in a second.
+	DispatchBurst int32 `protobuf:"varint,8,opt,name=dispatch_burst,json=dispatchBurst,proto3" json:"dispatch_burst,omitempty"`
+	// The tenant's share against that of others when there is more to do than can
+	// be done. 1 to 1,000. Default: 1.
+	Weight int32 `protobuf:"varint,9,opt,name=weight,proto3" json:"weight,omitempty"`
+	// How many tasks may be added a second; more answer RESOURCE_EXHAUSTED. 0 to
+	// 1,000,000. Default: 0, no limit.
+	AddRate int32 `protobuf:"varint,10,opt,name=add_rate,json=addRate,proto3" json:"add_rate,omitempty"`
+	// How many living tasks there may be; more answer RESOURCE_EXHAUSTED. It is
+	// looked at every few seconds, so it may be passed by what is added meanwhile.
+	// 0 to 1,000,000,000. Default: 0, no limit.
+	MaxBacklog int64 `protobuf:"varint,11,opt,name=max_backlog,json=maxBacklog,proto3" json:"max_backlog,omitempty"`
+	// No new run of the tenant is claimed. Instants missed meanwhile follow the
+	// misfire policy.
+	Paused bool `protobuf:"varint,12,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Kinds of which no new run is claimed. At most 100.
+	PausedKinds []string `protobuf:"bytes,13,rep,name=paused_kinds,json=pausedKinds,proto3" json:"paused_kinds,omitempty"`
+	// How many runs of a kind may be in flight, over all dispatchers. At most 100
+	// kinds; 1 to 100,000 each.
+	KindCaps      map[string]int32 `protobuf:"bytes,14,rep,name=kind_caps,json=kindCaps,proto3" json:"kind_caps,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,6 +251,62 @@ func (x *Tenant) GetHistory() Tenant_History {
 		return x.History
 	}
 	return Tenant_HISTORY_UNSPECIFIED
+}
+
+func (x *Tenant) GetDispatchRate() int32 {
+	if x != nil {
+		return x.DispatchRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetDispatchBurst() int32 {
+	if x != nil {
+		return x.DispatchBurst
+	}
+	return 0
+}
+
+func (x *Tenant) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Tenant) GetAddRate() int32 {
+	if x != nil {
+		return x.AddRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetMaxBacklog() int64 {
+	if x != nil {
+		return x.MaxBacklog
+	}
+	return 0
+}
+
+func (x *Tenant) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Tenant) GetPausedKinds() []string {
+	if x != nil {
+		return x.PausedKinds
+	}
+	return nil
+}
+
+func (x *Tenant) GetKindCaps() map[string]int32 {
+	if x != nil {
+		return x.KindCaps
+	}
+	return nil
 }
 
 // A credential. Only a hash of its secret is stored.
@@ -428,7 +509,8 @@ type UpdateTenantRequest struct {
 	// The new values of what update_mask names; one that is not set stands for its
 	// default. Other fields, and the name, are ignored.
 	Tenant *Tenant `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// What to change: max_params_bytes, default_retention, history.
+	// What to change: max_params_bytes, default_retention, history, dispatch_rate,
+	// dispatch_burst, weight, add_rate, max_backlog, paused, paused_kinds, kind_caps.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -485,6 +567,98 @@ func (x *UpdateTenantRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
+// Request of PauseTenant.
+type PauseTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseTenantRequest) Reset() {
+	*x = PauseTenantRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseTenantRequest) ProtoMessage() {}
+
+func (x *PauseTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseTenantRequest.ProtoReflect.Descriptor instead.
+func (*PauseTenantRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PauseTenantRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Request of ResumeTenant.
+type ResumeTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeTenantRequest) Reset() {
+	*x = ResumeTenantRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeTenantRequest) ProtoMessage() {}
+
+func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
+func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ResumeTenantRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Request of ListTenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -498,7 +672,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +684,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +697,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -553,7 +727,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +739,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +752,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -606,7 +780,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +792,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +805,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -654,7 +828,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +840,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +853,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -711,7 +885,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +897,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +910,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTokensRequest) GetTenant() string {
@@ -773,7 +947,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +959,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +972,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -826,7 +1000,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +1012,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +1025,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -865,7 +1039,7 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x02\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfd\x05\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
@@ -873,7 +1047,20 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x05topic\x18\x04 \x01(\tB\x03\xe0A\x03R\x05topic\x12@\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"createTime\x12;\n" +
-	"\ahistory\x18\x06 \x01(\x0e2\x1c.perceptor.v1.Tenant.HistoryB\x03\xe0A\x01R\ahistory\"C\n" +
+	"\ahistory\x18\x06 \x01(\x0e2\x1c.perceptor.v1.Tenant.HistoryB\x03\xe0A\x01R\ahistory\x12(\n" +
+	"\rdispatch_rate\x18\a \x01(\x05B\x03\xe0A\x01R\fdispatchRate\x12*\n" +
+	"\x0edispatch_burst\x18\b \x01(\x05B\x03\xe0A\x01R\rdispatchBurst\x12\x1b\n" +
+	"\x06weight\x18\t \x01(\x05B\x03\xe0A\x01R\x06weight\x12\x1e\n" +
+	"\badd_rate\x18\n" +
+	" \x01(\x05B\x03\xe0A\x01R\aaddRate\x12$\n" +
+	"\vmax_backlog\x18\v \x01(\x03B\x03\xe0A\x01R\n" +
+	"maxBacklog\x12\x1b\n" +
+	"\x06paused\x18\f \x01(\bB\x03\xe0A\x01R\x06paused\x12&\n" +
+	"\fpaused_kinds\x18\r \x03(\tB\x03\xe0A\x01R\vpausedKinds\x12D\n" +
+	"\tkind_caps\x18\x0e \x03(\v2\".perceptor.v1.Tenant.KindCapsEntryB\x03\xe0A\x01R\bkindCaps\x1a;\n" +
+	"\rKindCapsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"C\n" +
 	"\aHistory\x12\x17\n" +
 	"\x13HISTORY_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bFAILURES\x10\x01\x12\a\n" +
@@ -903,7 +1090,11 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x121\n" +
 	"\x06tenant\x18\x02 \x01(\v2\x14.perceptor.v1.TenantB\x03\xe0A\x02R\x06tenant\x12@\n" +
 	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x02R\n" +
-	"updateMask\"Z\n" +
+	"updateMask\"-\n" +
+	"\x12PauseTenantRequest\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\".\n" +
+	"\x13ResumeTenantRequest\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\"Z\n" +
 	"\x12ListTenantsRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -925,12 +1116,14 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.perceptor.v1.TokenR\x06tokens\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\")\n" +
 	"\x12RevokeTokenRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\x8e\x06\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf5\a\n" +
 	"\fAdminService\x12j\n" +
 	"\fCreateTenant\x12!.perceptor.v1.CreateTenantRequest\x1a\x14.perceptor.v1.Tenant\"!\x82\xd3\xe4\x93\x02\x1b:\x06tenant\"\x11/v1/admin/tenants\x12c\n" +
 	"\tGetTenant\x12\x1e.perceptor.v1.GetTenantRequest\x1a\x14.perceptor.v1.Tenant\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/tenants/{name}\x12m\n" +
 	"\vListTenants\x12 .perceptor.v1.ListTenantsRequest\x1a!.perceptor.v1.ListTenantsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/admin/tenants\x12s\n" +
-	"\fUpdateTenant\x12!.perceptor.v1.UpdateTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:update\x12o\n" +
+	"\fUpdateTenant\x12!.perceptor.v1.UpdateTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:update\x12p\n" +
+	"\vPauseTenant\x12 .perceptor.v1.PauseTenantRequest\x1a\x14.perceptor.v1.Tenant\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/admin/tenants/{name}:pause\x12s\n" +
+	"\fResumeTenant\x12!.perceptor.v1.ResumeTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:resume\x12o\n" +
 	"\vCreateToken\x12 .perceptor.v1.CreateTokenRequest\x1a!.perceptor.v1.CreateTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/admin/tokens\x12i\n" +
 	"\n" +
 	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12m\n" +
@@ -949,7 +1142,7 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(Tenant_History)(0),           // 0: perceptor.v1.Tenant.History
 	(Token_Scope)(0),              // 1: perceptor.v1.Token.Scope
@@ -958,51 +1151,59 @@ var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(*CreateTenantRequest)(nil),   // 4: perceptor.v1.CreateTenantRequest
 	(*GetTenantRequest)(nil),      // 5: perceptor.v1.GetTenantRequest
 	(*UpdateTenantRequest)(nil),   // 6: perceptor.v1.UpdateTenantRequest
-	(*ListTenantsRequest)(nil),    // 7: perceptor.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 8: perceptor.v1.ListTenantsResponse
-	(*CreateTokenRequest)(nil),    // 9: perceptor.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 10: perceptor.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 11: perceptor.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 12: perceptor.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 13: perceptor.v1.RevokeTokenRequest
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 16: google.protobuf.FieldMask
+	(*PauseTenantRequest)(nil),    // 7: perceptor.v1.PauseTenantRequest
+	(*ResumeTenantRequest)(nil),   // 8: perceptor.v1.ResumeTenantRequest
+	(*ListTenantsRequest)(nil),    // 9: perceptor.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),   // 10: perceptor.v1.ListTenantsResponse
+	(*CreateTokenRequest)(nil),    // 11: perceptor.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 12: perceptor.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 13: perceptor.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 14: perceptor.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),    // 15: perceptor.v1.RevokeTokenRequest
+	nil,                           // 16: perceptor.v1.Tenant.KindCapsEntry
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil), // 19: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	14, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	15, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	17, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	18, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
-	1,  // 3: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	15, // 4: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	15, // 5: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	15, // 6: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	2,  // 7: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	2,  // 8: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	16, // 9: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	2,  // 10: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	3,  // 11: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	3,  // 12: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 13: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	4,  // 14: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	5,  // 15: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	7,  // 16: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	6,  // 17: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	9,  // 18: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	11, // 19: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	13, // 20: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 21: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 22: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	8,  // 23: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 24: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	10, // 25: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	12, // 26: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	3,  // 27: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	16, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
+	1,  // 4: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
+	18, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	18, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	18, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	2,  // 8: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	2,  // 9: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	19, // 10: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	2,  // 11: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	3,  // 12: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	3,  // 13: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 14: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	4,  // 15: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	5,  // 16: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	9,  // 17: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	6,  // 18: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	7,  // 19: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	8,  // 20: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	11, // 21: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	13, // 22: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	15, // 23: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 24: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 25: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	10, // 26: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 27: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 28: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 29: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	12, // 30: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	14, // 31: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	3,  // 32: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	24, // [24:33] is the sub-list for method output_type
+	15, // [15:24] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -1016,7 +1217,7 @@ func file_perceptor_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,8 @@ const (
 	AdminService_GetTenant_FullMethodName    = "/perceptor.v1.AdminService/GetTenant"
 	AdminService_ListTenants_FullMethodName  = "/perceptor.v1.AdminService/ListTenants"
 	AdminService_UpdateTenant_FullMethodName = "/perceptor.v1.AdminService/UpdateTenant"
+	AdminService_PauseTenant_FullMethodName  = "/perceptor.v1.AdminService/PauseTenant"
+	AdminService_ResumeTenant_FullMethodName = "/perceptor.v1.AdminService/ResumeTenant"
 	AdminService_CreateToken_FullMethodName  = "/perceptor.v1.AdminService/CreateToken"
 	AdminService_ListTokens_FullMethodName   = "/perceptor.v1.AdminService/ListTokens"
 	AdminService_RevokeToken_FullMethodName  = "/perceptor.v1.AdminService/RevokeToken"
@@ -42,6 +44,12 @@ type AdminServiceClient interface {
 	ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error)
 	// Changes settings of a tenant. They hold everywhere at most 5 s later.
 	UpdateTenant(ctx context.Context, in *UpdateTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
+	// Pauses a tenant. After the answer no new run of it is claimed; runs already
+	// claimed may still arrive.
+	PauseTenant(ctx context.Context, in *PauseTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
+	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
+	// policy.
+	ResumeTenant(ctx context.Context, in *ResumeTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -98,6 +106,26 @@ func (c *adminServiceClient) UpdateTenant(ctx context.Context, in *UpdateTenantR
 	return out, nil
 }
 
+func (c *adminServiceClient) PauseTenant(ctx context.Context, in *PauseTenantRequest, opts ...grpc.CallOption) (*Tenant, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Tenant)
+	err := c.cc.Invoke(ctx, AdminService_PauseTenant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ResumeTenant(ctx context.Context, in *ResumeTenantRequest, opts ...grpc.CallOption) (*Tenant, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Tenant)
+	err := c.cc.Invoke(ctx, AdminService_ResumeTenant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateTokenResponse)
@@ -142,6 +170,12 @@ type AdminServiceServer interface {
 	ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error)
 	// Changes settings of a tenant. They hold everywhere at most 5 s later.
 	UpdateTenant(context.Context, *UpdateTenantRequest) (*Tenant, error)
+	// Pauses a tenant. After the answer no new run of it is claimed; runs already
+	// claimed may still arrive.
+	PauseTenant(context.Context, *PauseTenantRequest) (*Tenant, error)
+	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
+	// policy.
+	ResumeTenant(context.Context, *ResumeTenantRequest) (*Tenant, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -169,6 +203,12 @@ func (UnimplementedAdminServiceServer) ListTenants(context.Context, *ListTenants
 }
 func (UnimplementedAdminServiceServer) UpdateTenant(context.Context, *UpdateTenantRequest) (*Tenant, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateTenant not implemented")
+}
+func (UnimplementedAdminServiceServer) PauseTenant(context.Context, *PauseTenantRequest) (*Tenant, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseTenant not implemented")
+}
+func (UnimplementedAdminServiceServer) ResumeTenant(context.Context, *ResumeTenantRequest) (*Tenant, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeTenant not implemented")
 }
 func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
@@ -272,6 +312,42 @@ func _AdminService_UpdateTenant_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_PauseTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PauseTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PauseTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PauseTenant(ctx, req.(*PauseTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ResumeTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ResumeTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ResumeTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ResumeTenant(ctx, req.(*ResumeTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateTokenRequest)
 	if err := dec(in); err != nil {
@@ -348,6 +424,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateTenant",
 			Handler:    _AdminService_UpdateTenant_Handler,
+		},
+		{
+			MethodName: "PauseTenant",
+			Handler:    _AdminService_PauseTenant_Handler,
+		},
+		{
+			MethodName: "ResumeTenant",
+			Handler:    _AdminService_ResumeTenant_Handler,
 		},
 		{
 			MethodName: "CreateToken",

@@ -98,7 +98,7 @@ func (x RunEvent_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunEvent_Type.Descriptor instead.
 func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // Request of AddTask.
@@ -675,6 +675,190 @@ func (x *ResumeTaskRequest) GetId() int64 {
 	return 0
 }
 
+// Request of PauseKind.
+type PauseKindRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind to pause.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseKindRequest) Reset() {
+	*x = PauseKindRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseKindRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseKindRequest) ProtoMessage() {}
+
+func (x *PauseKindRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseKindRequest.ProtoReflect.Descriptor instead.
+func (*PauseKindRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PauseKindRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+// Response of PauseKind.
+type PauseKindResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kinds of the tenant that are paused now.
+	PausedKinds   []string `protobuf:"bytes,1,rep,name=paused_kinds,json=pausedKinds,proto3" json:"paused_kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseKindResponse) Reset() {
+	*x = PauseKindResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseKindResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseKindResponse) ProtoMessage() {}
+
+func (x *PauseKindResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseKindResponse.ProtoReflect.Descriptor instead.
+func (*PauseKindResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PauseKindResponse) GetPausedKinds() []string {
+	if x != nil {
+		return x.PausedKinds
+	}
+	return nil
+}
+
+// Request of ResumeKind.
+type ResumeKindRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind that is to go on.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeKindRequest) Reset() {
+	*x = ResumeKindRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeKindRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeKindRequest) ProtoMessage() {}
+
+func (x *ResumeKindRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeKindRequest.ProtoReflect.Descriptor instead.
+func (*ResumeKindRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ResumeKindRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+// Response of ResumeKind.
+type ResumeKindResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kinds of the tenant that are paused now.
+	PausedKinds   []string `protobuf:"bytes,1,rep,name=paused_kinds,json=pausedKinds,proto3" json:"paused_kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeKindResponse) Reset() {
+	*x = ResumeKindResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeKindResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeKindResponse) ProtoMessage() {}
+
+func (x *ResumeKindResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeKindResponse.ProtoReflect.Descriptor instead.
+func (*ResumeKindResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ResumeKindResponse) GetPausedKinds() []string {
+	if x != nil {
+		return x.PausedKinds
+	}
+	return nil
+}
+
 // Request of CountTasks.
 type CountTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -684,7 +868,7 @@ type CountTasksRequest struct {
 
 func (x *CountTasksRequest) Reset() {
 	*x = CountTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +880,7 @@ func (x *CountTasksRequest) String() string {
 func (*CountTasksRequest) ProtoMessage() {}
 
 func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +893,7 @@ func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
 func (*CountTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
 }
 
 // Response of CountTasks.
@@ -723,7 +907,7 @@ type CountTasksResponse struct {
 
 func (x *CountTasksResponse) Reset() {
 	*x = CountTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +919,7 @@ func (x *CountTasksResponse) String() string {
 func (*CountTasksResponse) ProtoMessage() {}
 
 func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +932,7 @@ func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
 func (*CountTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CountTasksResponse) GetCounts() []*TaskCounts {
@@ -790,7 +974,7 @@ type TaskCounts struct {
 
 func (x *TaskCounts) Reset() {
 	*x = TaskCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +986,7 @@ func (x *TaskCounts) String() string {
 func (*TaskCounts) ProtoMessage() {}
 
 func (x *TaskCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +999,7 @@ func (x *TaskCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskCounts.ProtoReflect.Descriptor instead.
 func (*TaskCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TaskCounts) GetType() Task_Type {
@@ -910,7 +1094,7 @@ type PurgedCounts struct {
 
 func (x *PurgedCounts) Reset() {
 	*x = PurgedCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1106,7 @@ func (x *PurgedCounts) String() string {
 func (*PurgedCounts) ProtoMessage() {}
 
 func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1119,7 @@ func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgedCounts.ProtoReflect.Descriptor instead.
 func (*PurgedCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PurgedCounts) GetCompleted() int64 {
@@ -975,7 +1159,7 @@ type ListRunEventsRequest struct {
 
 func (x *ListRunEventsRequest) Reset() {
 	*x = ListRunEventsRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1171,7 @@ func (x *ListRunEventsRequest) String() string {
 func (*ListRunEventsRequest) ProtoMessage() {}
 
 func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1184,7 @@ func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunEventsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRunEventsRequest) GetTaskId() int64 {
@@ -1037,7 +1221,7 @@ type ListRunEventsResponse struct {
 
 func (x *ListRunEventsResponse) Reset() {
 	*x = ListRunEventsResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1233,7 @@ func (x *ListRunEventsResponse) String() string {
 func (*ListRunEventsResponse) ProtoMessage() {}
 
 func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1246,7 @@ func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunEventsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRunEventsResponse) GetEvents() []*RunEvent {
@@ -1102,7 +1286,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1298,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1311,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RunEvent) GetType() RunEvent_Type {
@@ -1188,7 +1372,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1384,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1486,15 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x10PauseTaskRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"(\n" +
 	"\x11ResumeTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x13\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"+\n" +
+	"\x10PauseKindRequest\x12\x17\n" +
+	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x02R\x04kind\"6\n" +
+	"\x11PauseKindResponse\x12!\n" +
+	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\",\n" +
+	"\x11ResumeKindRequest\x12\x17\n" +
+	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x02R\x04kind\"7\n" +
+	"\x12ResumeKindResponse\x12!\n" +
+	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\"\x13\n" +
 	"\x11CountTasksRequest\"F\n" +
 	"\x12CountTasksResponse\x120\n" +
 	"\x06counts\x18\x01 \x03(\v2\x18.perceptor.v1.TaskCountsR\x06counts\"\xfa\x02\n" +
@@ -1351,7 +1543,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
 	"\vHANDED_BACK\x10\a\x12\v\n" +
-	"\aSNOOZED\x10\b2\xa2\a\n" +
+	"\aSNOOZED\x10\b2\x88\t\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
@@ -1361,7 +1553,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"CancelTask\x12\x1f.perceptor.v1.CancelTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:cancel\x12`\n" +
 	"\tPauseTask\x12\x1e.perceptor.v1.PauseTaskRequest\x1a\x12.perceptor.v1.Task\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:pause\x12c\n" +
 	"\n" +
-	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resume\x12h\n" +
+	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resume\x12o\n" +
+	"\tPauseKind\x12\x1e.perceptor.v1.PauseKindRequest\x1a\x1f.perceptor.v1.PauseKindResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/kinds/{kind}:pause\x12s\n" +
+	"\n" +
+	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12h\n" +
 	"\n" +
 	"CountTasks\x12\x1f.perceptor.v1.CountTasksRequest\x1a .perceptor.v1.CountTasksResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/tasks:count\x12|\n" +
 	"\rListRunEvents\x12\".perceptor.v1.ListRunEventsRequest\x1a#.perceptor.v1.ListRunEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/tasks/{task_id}/eventsB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
@@ -1379,7 +1574,7 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(RunEvent_Type)(0),              // 0: perceptor.v1.RunEvent.Type
 	(*AddTaskRequest)(nil),          // 1: perceptor.v1.AddTaskRequest
@@ -1392,37 +1587,41 @@ var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(*CancelTaskRequest)(nil),       // 8: perceptor.v1.CancelTaskRequest
 	(*PauseTaskRequest)(nil),        // 9: perceptor.v1.PauseTaskRequest
 	(*ResumeTaskRequest)(nil),       // 10: perceptor.v1.ResumeTaskRequest
-	(*CountTasksRequest)(nil),       // 11: perceptor.v1.CountTasksRequest
-	(*CountTasksResponse)(nil),      // 12: perceptor.v1.CountTasksResponse
-	(*TaskCounts)(nil),              // 13: perceptor.v1.TaskCounts
-	(*PurgedCounts)(nil),            // 14: perceptor.v1.PurgedCounts
-	(*ListRunEventsRequest)(nil),    // 15: perceptor.v1.ListRunEventsRequest
-	(*ListRunEventsResponse)(nil),   // 16: perceptor.v1.ListRunEventsResponse
-	(*RunEvent)(nil),                // 17: perceptor.v1.RunEvent
-	(*AddTasksResponse_Result)(nil), // 18: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 19: perceptor.v1.Task
-	(Task_Type)(0),                  // 20: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 21: perceptor.v1.Task.State
-	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
-	(*status.Status)(nil),           // 23: google.rpc.Status
+	(*PauseKindRequest)(nil),        // 11: perceptor.v1.PauseKindRequest
+	(*PauseKindResponse)(nil),       // 12: perceptor.v1.PauseKindResponse
+	(*ResumeKindRequest)(nil),       // 13: perceptor.v1.ResumeKindRequest
+	(*ResumeKindResponse)(nil),      // 14: perceptor.v1.ResumeKindResponse
+	(*CountTasksRequest)(nil),       // 15: perceptor.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),      // 16: perceptor.v1.CountTasksResponse
+	(*TaskCounts)(nil),              // 17: perceptor.v1.TaskCounts
+	(*PurgedCounts)(nil),            // 18: perceptor.v1.PurgedCounts
+	(*ListRunEventsRequest)(nil),    // 19: perceptor.v1.ListRunEventsRequest
+	(*ListRunEventsResponse)(nil),   // 20: perceptor.v1.ListRunEventsResponse
+	(*RunEvent)(nil),                // 21: perceptor.v1.RunEvent
+	(*AddTasksResponse_Result)(nil), // 22: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 23: perceptor.v1.Task
+	(Task_Type)(0),                  // 24: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 25: perceptor.v1.Task.State
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*status.Status)(nil),           // 27: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	19, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	19, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	18, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	20, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	21, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	22, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	22, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	19, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	13, // 8: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	20, // 9: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	14, // 10: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	17, // 11: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	23, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	23, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	22, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	24, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	25, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	26, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	26, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	23, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	17, // 8: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	24, // 9: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	18, // 10: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	21, // 11: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
 	0,  // 12: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	22, // 13: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	22, // 14: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	23, // 15: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	26, // 13: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	26, // 14: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	27, // 15: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
 	1,  // 16: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
 	3,  // 17: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
 	5,  // 18: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
@@ -1430,19 +1629,23 @@ var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	8,  // 20: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
 	9,  // 21: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
 	10, // 22: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	11, // 23: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	15, // 24: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	2,  // 25: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	4,  // 26: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	19, // 27: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	7,  // 28: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	19, // 29: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	19, // 30: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	19, // 31: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	12, // 32: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	16, // 33: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	25, // [25:34] is the sub-list for method output_type
-	16, // [16:25] is the sub-list for method input_type
+	11, // 23: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	13, // 24: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	15, // 25: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	19, // 26: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	2,  // 27: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	4,  // 28: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	23, // 29: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	7,  // 30: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	23, // 31: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	23, // 32: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	23, // 33: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	12, // 34: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	14, // 35: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	16, // 36: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	20, // 37: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	27, // [27:38] is the sub-list for method output_type
+	16, // [16:27] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
 	16, // [16:16] is the sub-list for extension extendee
 	0,  // [0:16] is the sub-list for field type_name
@@ -1454,7 +1657,7 @@ func file_perceptor_v1_task_service_proto_init() {
 		return
 	}
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[17].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[21].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -1464,7 +1667,7 @@ func file_perceptor_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

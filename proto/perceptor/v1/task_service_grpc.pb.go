@@ -26,6 +26,8 @@ const (
 	TaskService_CancelTask_FullMethodName    = "/perceptor.v1.TaskService/CancelTask"
 	TaskService_PauseTask_FullMethodName     = "/perceptor.v1.TaskService/PauseTask"
 	TaskService_ResumeTask_FullMethodName    = "/perceptor.v1.TaskService/ResumeTask"
+	TaskService_PauseKind_FullMethodName     = "/perceptor.v1.TaskService/PauseKind"
+	TaskService_ResumeKind_FullMethodName    = "/perceptor.v1.TaskService/ResumeKind"
 	TaskService_CountTasks_FullMethodName    = "/perceptor.v1.TaskService/CountTasks"
 	TaskService_ListRunEvents_FullMethodName = "/perceptor.v1.TaskService/ListRunEvents"
 )
@@ -62,6 +64,12 @@ type TaskServiceClient interface {
 	// policy. A task that is not paused stays as it is; a finished one answers
 	// FAILED_PRECONDITION.
 	ResumeTask(ctx context.Context, in *ResumeTaskRequest, opts ...grpc.CallOption) (*Task, error)
+	// Stops claiming new runs of a kind until ResumeKind, also of tasks that are
+	// added later. After the answer no new run of it is claimed; runs already claimed
+	// may still arrive. A kind that is paused stays as it is.
+	PauseKind(ctx context.Context, in *PauseKindRequest, opts ...grpc.CallOption) (*PauseKindResponse, error)
+	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
+	ResumeKind(ctx context.Context, in *ResumeKindRequest, opts ...grpc.CallOption) (*ResumeKindResponse, error)
 	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
@@ -151,6 +159,26 @@ func (c *taskServiceClient) ResumeTask(ctx context.Context, in *ResumeTaskReques
 	return out, nil
 }
 
+func (c *taskServiceClient) PauseKind(ctx context.Context, in *PauseKindRequest, opts ...grpc.CallOption) (*PauseKindResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseKindResponse)
+	err := c.cc.Invoke(ctx, TaskService_PauseKind_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) ResumeKind(ctx context.Context, in *ResumeKindRequest, opts ...grpc.CallOption) (*ResumeKindResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeKindResponse)
+	err := c.cc.Invoke(ctx, TaskService_ResumeKind_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *taskServiceClient) CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CountTasksResponse)
@@ -203,6 +231,12 @@ type TaskServiceServer interface {
 	// policy. A task that is not paused stays as it is; a finished one answers
 	// FAILED_PRECONDITION.
 	ResumeTask(context.Context, *ResumeTaskRequest) (*Task, error)
+	// Stops claiming new runs of a kind until ResumeKind, also of tasks that are
+	// added later. After the answer no new run of it is claimed; runs already claimed
+	// may still arrive. A kind that is paused stays as it is.
+	PauseKind(context.Context, *PauseKindRequest) (*PauseKindResponse, error)
+	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
+	ResumeKind(context.Context, *ResumeKindRequest) (*ResumeKindResponse, error)
 	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
@@ -242,6 +276,12 @@ func (UnimplementedTaskServiceServer) PauseTask(context.Context, *PauseTaskReque
 }
 func (UnimplementedTaskServiceServer) ResumeTask(context.Context, *ResumeTaskRequest) (*Task, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeTask not implemented")
+}
+func (UnimplementedTaskServiceServer) PauseKind(context.Context, *PauseKindRequest) (*PauseKindResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseKind not implemented")
+}
+func (UnimplementedTaskServiceServer) ResumeKind(context.Context, *ResumeKindRequest) (*ResumeKindResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeKind not implemented")
 }
 func (UnimplementedTaskServiceServer) CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CountTasks not implemented")
@@ -396,6 +436,42 @@ func _TaskService_ResumeTask_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_PauseKind_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseKindRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).PauseKind(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_PauseKind_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).PauseKind(ctx, req.(*PauseKindRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_ResumeKind_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeKindRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).ResumeKind(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_ResumeKind_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).ResumeKind(ctx, req.(*ResumeKindRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TaskService_CountTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CountTasksRequest)
 	if err := dec(in); err != nil {
@@ -466,6 +542,14 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeTask",
 			Handler:    _TaskService_ResumeTask_Handler,
+		},
+		{
+			MethodName: "PauseKind",
+			Handler:    _TaskService_PauseKind_Handler,
+		},
+		{
+			MethodName: "ResumeKind",
+			Handler:    _TaskService_ResumeKind_Handler,
 		},
 		{
 			MethodName: "CountTasks",

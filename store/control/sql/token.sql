@@ -27,5 +27,5 @@ WHERE t.id COLLATE "C" > $1::text AND ($2::text = '' OR n.name = $2::text) ORDER
 -- name: Authenticate
 SELECT t.secret_hash, t.scope,
   t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now_ms()),
-  n.id, n.name, n.max_params_bytes, n.default_retention_ms, n.created_at, n.history, n.version
+  n.id, n.name, n.max_params_bytes, n.default_retention_ms, n.created_at, n.history, n.rates, n.version
 FROM token t LEFT JOIN tenant n ON n.id = t.tenant_id WHERE t.id = $1;

@@ -1,0 +1,122 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// settingsLock is the number of the advisory lock of tenants' settings. Claims
+// share it until they end; package control takes it to change a tenant.
+const settingsLock = 7031
+
+// apartSettings are the names of what makes a tenant's claims other than plain.
+var apartSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds", "kind_caps"}
+
+// Settings returns what database d knows of the tenants whose claims are not
+// plain.
+func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
+	settings := task.Settings{Rates: map[int32]task.Rates{}}
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("SettingsRead"), apartSettings)
+	if err != nil {
+		return task.Settings{}, fmt.Errorf("read settings: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id *int32
+		var r *task.Rates
+		if err := rows.Scan(&settings.Version, &id, &r); err != nil {
+			return task.Settings{}, fmt.Errorf("read settings: %w", err)
+		}
+		if id != nil && r != nil {
+			settings.Rates[*id] = *r
+		}
+	}
+	return settings, rows.Err()
+}
+
+// A purpose is what turns are for. The numbers are stored.
+type purpose struct {
+	number      int16
+	rate, burst string // names of the settings
+}
+
+var (
+	claimTurns = purpose{1, "dispatch_rate", "dispatch_burst"}
+	addTurns   = purpose{2, "add_rate", "add_burst"}
+)
+
+// home returns the database that gives out a tenant's turns.
+func home(tenant int32) int { return int(tenant) % task.Databases }
+
+// TakeTurns takes up to want of the runs that a tenant with a dispatch rate may
+// claim, after it has given back unused ones. Without a rate it gives all.
+func (s *Store) TakeTurns(ctx context.Context, tenant int32, want, unused int) (task.Turns, error) {
+	return s.takeTurns(ctx, claimTurns, tenant, want, unused)
+}
+
+// TakeAdds is TakeTurns for the tasks that a tenant may add.
+func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Turns, error) {
+	return s.takeTurns(ctx, addTurns, tenant, want, unused)
+}
+
+func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Turns, error) {
+	pool := s.cluster.Pool(home(tenant))
+	for range 2 {
+		var t task.Turns
+		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst).Scan(&t.Granted, &t.Wait)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			if err != nil {
+				return task.Turns{}, fmt.Errorf("take turns: %w", err)
+			}
+			return t, nil
+		}
+		made, err := pool.Exec(ctx, sql.Get("TurnsMake"), tenant, p.number)
+		if err != nil {
+			return task.Turns{}, fmt.Errorf("take turns: %w", err)
+		}
+		if made.RowsAffected() == 0 {
+			break // the row is there, so it is the rate that is not
+		}
+	}
+	return task.Turns{Granted: want}, nil
+}
+
+// laneArgs spreads the lanes of a claim over the arrays of ClaimLanes.
+func laneArgs(req *task.ClaimRequest) []any {
+	n := len(req.Lanes)
+	tenants, kinds := make([]int32, n), make([]string, n)
+	quotas, lows, helds := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, l := range req.Lanes {
+		tenants[i], kinds[i], quotas[i] = l.Tenant, l.Kind, int64(l.Rows)
+		lows[i], helds[i] = int64(l.Low), int64(l.Held)
+	}
+	outTenants, outKinds := make([]int32, len(req.LeftOut)), make([]string, len(req.LeftOut))
+	for i, k := range req.LeftOut {
+		outTenants[i], outKinds[i] = k.Tenant, k.Kind
+	}
+	return []any{tenants, kinds, quotas, lows, helds, outTenants, outKinds}
+}
+
+// laneOf returns the place of the lane that a claimed row belongs to, or -1.
+func (c *claiming) laneOf(tenant int32, kind string) int {
+	own := slices.IndexFunc(c.req.Lanes, func(l task.Lane) bool { return l.Tenant == tenant && l.Kind == kind })
+	if own >= 0 {
+		return own
+	}
+	return slices.IndexFunc(c.req.Lanes, func(l task.Lane) bool { return l.Tenant == tenant && l.Kind == "" })
+}
+
+// held returns since when rows of a kind wait for turns in this claim; 0: they do
+// not.
+func (c *claiming) held(tenant int32, kind string) task.Instant {
+	if i := c.laneOf(tenant, kind); i >= 0 {
+		return c.req.Lanes[i].Held
+	}
+	return 0
+}

@@ -1,0 +1,276 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// kinds makes a spec of a kind.
+func ofKind(kind string) func(*task.Spec) { return func(s *task.Spec) { s.Kind = kind } }
+
+// claimReq does a claim of the bundle's shards.
+func (b *bundle) claimReq(req task.ClaimRequest) task.Claim {
+	b.t.Helper()
+	req.Database, req.Owned = b.d, b.owned
+	if req.MaxRows == 0 {
+		req.MaxRows = 1000
+	}
+	c, err := b.Claim(context.Background(), req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+func (b *bundle) lane(kind string, rows int) task.Lane {
+	return task.Lane{TenantKind: task.TenantKind{Tenant: b.tenant, Kind: kind}, Rows: rows, Held: task.Never}
+}
+
+// claimedKinds counts the publications of each kind.
+func claimedKinds(c task.Claim) map[string]int {
+	n := map[string]int{}
+	for _, p := range c.Publications {
+		n[p.Kind]++
+	}
+	return n
+}
+
+func TestFrontClaimsTakeOnlyOpenRunsOfTenantsHeldApart(t *testing.T) {
+	for _, form := range bothForms {
+		b := setup(t)
+		open := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.AckTimeout = time.Second }))[0]
+		b.claim(form)
+		b.advance(time.Second)
+		b.add(b.spec(task.OneShot), b.spec(task.NonBlocking), b.spec(task.Blocking))
+		c := b.claimReq(task.ClaimRequest{Form: form, Apart: []int32{3, b.tenant}})
+		if len(c.Publications) != 1 || c.Publications[0].Task != open || c.Publications[0].Attempt != 2 || c.Rows != 1 {
+			t.Errorf("%s: claim = %+v", form, c)
+		}
+		if c := b.claimReq(task.ClaimRequest{Form: form, Apart: []int32{3}}); len(c.Publications) != 3 {
+			t.Errorf("%s: with the tenant no longer apart the claim took %d runs, want 3", form, len(c.Publications))
+		}
+	}
+}
+
+func TestLanesTakeTheOldestUpToTheirQuota(t *testing.T) {
+	b := setup(t)
+	var ids []task.ID
+	for i := range 6 {
+		ids = append(ids, b.add(b.spec(task.OneShot, begin(b.now.Add(time.Duration(i)*time.Second))))...)
+	}
+	b.advance(10 * time.Second)
+	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{b.lane("", 4), {TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9}}})
+	var got []task.ID
+	for _, p := range c.Publications {
+		got = append(got, p.Task)
+	}
+	slices.SortFunc(got, func(a, z task.ID) int { return slices.Index(ids, a) - slices.Index(ids, z) })
+	if diff := cmp.Diff(ids[:4], got); diff != "" || !slices.Equal(c.Taken, []int{4, 0}) {
+		t.Errorf("taken %v (-want +got)\n%s", c.Taken, diff)
+	}
+	if c.Outbox == 0 {
+		t.Error("what lanes take is not in the outbox")
+	}
+	low := b.lane("", 4)
+	low.Low = b.now
+	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{low}}); c.Rows != 0 {
+		t.Errorf("%d rows at or below the bound were taken", c.Rows)
+	}
+}
+
+func TestLanesOfKindsAndOfTheOthers(t *testing.T) {
+	b := setup(t)
+	for range 3 {
+		b.add(b.spec(task.OneShot, ofKind("capped")), b.spec(task.OneShot, ofKind("paused")), b.spec(task.OneShot, ofKind("plain")))
+	}
+	out := []task.TenantKind{{Tenant: b.tenant, Kind: "capped"}, {Tenant: b.tenant, Kind: "paused"}, {Tenant: b.tenant + 1, Kind: "plain"}}
+	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{b.lane("", 10), b.lane("capped", 2)}, LeftOut: out})
+	if diff := cmp.Diff(map[string]int{"plain": 3, "capped": 2}, claimedKinds(c)); diff != "" || !slices.Equal(c.Taken, []int{3, 2}) {
+		t.Errorf("taken %v (-want +got)\n%s", c.Taken, diff)
+	}
+}
+
+// TestWaitingForATurnIsNoMisfire: of a row that waits for its tenant's turn each
+// instant fires; what was late before that is a misfire as ever.
+func TestWaitingForATurnIsNoMisfire(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		held   func(start task.Instant) task.Instant
+		missed int64
+	}{
+		{"no turns are waited for", func(task.Instant) task.Instant { return task.Never }, 4},
+		{"since before it was due", func(start task.Instant) task.Instant { return start - 1 }, 0},
+		{"since two instants had passed", func(start task.Instant) task.Instant { return start.Add(2 * time.Minute) }, 1},
+	} {
+		b := setup(t)
+		start := b.now
+		id := b.add(b.spec(task.NonBlocking))[0]
+		b.advance(4*time.Minute + time.Second)
+		lane := b.lane("", 1)
+		lane.Held = test.held(start)
+		c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}})
+		row := b.rows()[keyOf(b.tenant, id, 0)]
+		next := start.Add(time.Duration(test.missed+1) * time.Minute)
+		if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
+			t.Errorf("%s: %d missed (the row says %d), next at %s due at %s, want %d and %s",
+				test.name, c.Missed, row.Missed, row.ScheduledAt, row.DueAt, test.missed, next)
+		}
+		if c.Publications[0].ScheduledAt != start {
+			t.Errorf("%s: scheduled at %s, want %s", test.name, c.Publications[0].ScheduledAt, start)
+		}
+	}
+}
+
+func TestClaimByOldSettingsDoesNothing(t *testing.T) {
+	b := setup(t)
+	b.add(b.spec(task.OneShot))
+	now, err := b.Settings(t.Context(), b.d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := b.claimReq(task.ClaimRequest{Form: task.RangeForm, Settings: now.Version + 1})
+	if c.Settings != now.Version || c.Rows != 0 || len(b.claimReq(task.ClaimRequest{Form: task.RangeForm, Settings: now.Version}).Publications) != 1 {
+		t.Errorf("the claim by other settings: %+v, the database has version %d", c, now.Version)
+	}
+}
+
+// TestChangeOfSettingsWaitsForTheClaimUnderWay: so no claim that began by the old
+// settings commits after the change has.
+func TestChangeOfSettingsWaitsForTheClaimUnderWay(t *testing.T) {
+	claiming, release := make(chan struct{}), make(chan struct{})
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			if point == "claim:"+BeforeCommit {
+				close(claiming)
+				<-release
+			}
+			return nil
+		}
+	})
+	b.add(b.spec(task.OneShot))
+	settings, err := b.Settings(t.Context(), b.d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		if c := b.claimReq(task.ClaimRequest{Form: task.RangeForm, Settings: settings.Version}); c.Rows != 1 {
+			t.Errorf("claim = %+v", c)
+		}
+	})
+	<-claiming
+	change := func(wait string) error {
+		return pgx.BeginFunc(t.Context(), b.cluster.Pool(b.d), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `SELECT set_config('lock_timeout', $1, true)`, wait); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1, $2)`, int32(settingsLock), int32(b.d))
+			return err
+		})
+	}
+	if err := change("50ms"); err == nil || !strings.Contains(err.Error(), lockNotAvailable) {
+		t.Errorf("a change during a claim: %v, want a lock that is not available", err)
+	}
+	close(release)
+	done.Wait()
+	if err := change("10s"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSettingsAreThoseOfTenantsWhoseClaimsAreNotPlain(t *testing.T) {
+	b := setup(t)
+	b.exec(`DELETE FROM tenant`)
+	for id, rates := range []string{`{}`, `{"add_rate": 4}`, `{"dispatch_rate": 5, "kind_caps": {"k": 2}}`, `{"paused": true}`} {
+		b.exec(`INSERT INTO tenant VALUES ($1, $2, 1, 1, 1, 1, $3, 1)`, id+1, fmt.Sprint("t", id), rates)
+	}
+	got, err := b.Settings(t.Context(), b.d)
+	want := map[int32]task.Rates{3: {DispatchRate: 5, KindCaps: map[string]int32{"k": 2}}, 4: {Paused: true}}
+	if diff := cmp.Diff(want, got.Rates); err != nil || diff != "" || got.Version < 1 {
+		t.Errorf("%v, version %d (-want +got)\n%s", err, got.Version, diff)
+	}
+	b.exec(`DELETE FROM tenant`)
+}
+
+// TestTurnsNeverExceedTheRate: whoever takes them and whenever, over any time there
+// are no more than rate x time + burst.
+func TestTurnsNeverExceedTheRate(t *testing.T) {
+	b := setup(t)
+	tenant := int32(b.d) + 16*int32(b.tenant)
+	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)
+	b.exec(`INSERT INTO tenant VALUES ($1, $2, 1, 1, 1, 1, '{"dispatch_rate": 30, "dispatch_burst": 10}', 1)`, tenant, fmt.Sprint("turns-", tenant))
+	take := func(want, unused int) task.Turns {
+		t.Helper()
+		got, err := b.TakeTurns(t.Context(), tenant, want, unused)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := take(25, 0); got.Granted != 10 || got.Wait != 34 {
+		t.Errorf("at first: %+v, want the burst of 10 and the next one in 34 ms", got)
+	}
+	granted := 0
+	for range 100 {
+		b.advance(10 * time.Millisecond)
+		granted += take(3, 0).Granted
+	}
+	if granted != 30 {
+		t.Errorf("%d turns in a second, want 30", granted)
+	}
+	b.advance(time.Hour)
+	if got := take(100, 0).Granted; got != 10 {
+		t.Errorf("%d turns after an hour, want the burst of 10", got)
+	}
+	if got := take(100, 7).Granted; got != 7 {
+		t.Errorf("%d turns after 7 were given back, want 7", got)
+	}
+	b.exec(`UPDATE tenant SET rates = '{"dispatch_rate": 3000, "dispatch_burst": 10}' WHERE id = $1`, tenant)
+	take(0, 0)
+	b.advance(10 * time.Millisecond)
+	if got := take(100, 0).Granted; got != 10 {
+		t.Errorf("%d turns 10 ms after the rate was raised to 3000, want the burst again", got)
+	}
+	b.exec(`UPDATE tenant SET rates = '{}' WHERE id = $1`, tenant)
+	if got := take(100, 0); got.Granted != 100 {
+		t.Errorf("without a rate: %+v", got)
+	}
+	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)
+}
+
+func TestLookWhileTenantsAreHeldApartIsBounded(t *testing.T) {
+	b := setup(t)
+	var many []task.Spec
+	for range peekWalk / 2 {
+		many = append(many, b.spec(task.OneShot, begin(b.now.Add(time.Second))))
+	}
+	b.add(many...)
+	b.add(many...)
+	mine := b.tenant
+	b.tenant++
+	b.add(b.spec(task.OneShot, begin(b.now.Add(2*time.Second))))
+	look := task.PeekRequest{Window: 5 * time.Second, Limit: 5000, Apart: []int32{mine}}
+	for _, o := range b.owned {
+		look.Shards = append(look.Shards, o.Shard)
+	}
+	k, err := b.Peek(t.Context(), b.d, look)
+	if err != nil || len(k.Soon) != 0 || k.Known != b.now.Add(time.Second) || k.ApartDue != b.now.Add(time.Second) || k.Rows != 1 {
+		t.Errorf("over the bound: %+v, %v", k, err)
+	}
+	look.Low = b.now.Add(time.Second)
+	k, err = b.Peek(t.Context(), b.d, look)
+	if err != nil || len(k.Soon) != 1 || k.Known != 0 || k.ApartDue != 0 {
+		t.Errorf("beyond the bound: %+v, %v", k, err)
+	}
+	b.tenant = mine
+}
