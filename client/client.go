@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -38,6 +39,11 @@ type Config struct {
 	CallTimeout time.Duration
 	// Kafka says how listeners reach the brokers.
 	Kafka KafkaConfig
+	// TracerProvider makes spans: one for each AddTask and AddTasks, and one for
+	// each call of a handler, linked to that of the add. Default (nil): none. The
+	// trace context of whoever adds a task travels with it all the same, if it is
+	// sampled; see [Run.TraceParent].
+	TracerProvider trace.TracerProvider
 }
 
 // KafkaConfig says how listeners reach the brokers. The zero value uses what the
@@ -65,8 +71,10 @@ type Client struct {
 	runs  perceptorv1.RunServiceClient
 	adds  *batcher[*pendingAdd]
 	aim   aim
-	stop  context.CancelFunc
-	done  chan struct{}
+	// tracer is nil when there are no spans to be made.
+	tracer trace.Tracer
+	stop   context.CancelFunc
+	done   chan struct{}
 }
 
 // New returns a client. It checks cfg, naming everything that is wrong, but
@@ -89,6 +97,9 @@ func newClient(cfg Config, conn *grpc.ClientConn) *Client {
 		cfg: cfg, conn: conn, stop: stop, done: make(chan struct{}),
 		tasks: perceptorv1.NewTaskServiceClient(conn),
 		runs:  perceptorv1.NewRunServiceClient(conn),
+	}
+	if cfg.TracerProvider != nil {
+		c.tracer = cfg.TracerProvider.Tracer(tracerName)
 	}
 	c.adds = c.newAdder()
 	go func() {

@@ -23,8 +23,8 @@ type engine struct {
 	mu       sync.Mutex
 	changed  *sync.Cond // room, or an end of work
 	table    *table
-	plain    []*entry // queued, not BLOCKING
-	blocking []*entry // queued, BLOCKING
+	plain    queue // not BLOCKING
+	blocking queue
 	leased   []*flight
 	starts   int // asked for, or leased and waiting for a worker
 	busy     int // handlers that run
@@ -36,6 +36,9 @@ type engine struct {
 	workers  int                  // goroutines that run handlers, or wait for one to run
 	stopped  chan struct{}        // closed when nothing more is to come
 	skipped  []*arrival           // to tell Events.Skipped outside the lock
+	limited  bool                 // some kind has a limit
+	parked   int                  // entries that wait for a slot of their kind
+	late     []late               // to tell Events.PutOff outside the lock
 
 	unanswered logLimit
 
@@ -81,7 +84,7 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.held >= min(g.ahead(queueAhead)+g.l.cfg.Workers, g.l.cfg.MaxPending) ||
+		return g.table.held-g.parked >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.held >= g.l.cfg.MaxPending ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {
@@ -105,18 +108,21 @@ func (g *engine) step(decide func(t *table, out []action) []action) {
 	var buf [8]action
 	g.perform(decide(g.table, buf[:0]))
 	g.pump()
-	skipped := g.skipped
-	g.skipped = nil
+	skipped, late := g.skipped, g.late
+	g.skipped, g.late = nil, nil
 	g.changed.Broadcast()
 	g.mu.Unlock()
 	for _, a := range skipped {
 		fire(g.l.cfg.Events.Skipped, &a.pub)
 	}
+	for _, r := range late {
+		g.l.cfg.Events.PutOff(deliveryOf(&r.rec.pub), r.after)
+	}
 }
 
 // arrive takes in a record that was admitted.
 func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
-	handled := g.l.handlers[pub.Kind] != nil
+	handled := g.l.kinds[pub.Kind] != nil
 	g.step(func(tab *table, out []action) []action {
 		return tab.arrive(out, &arrival{pub: pub, handled: handled, at: t.add(offset)})
 	})
@@ -135,11 +141,8 @@ func (g *engine) perform(acts []action) {
 	for _, a := range acts {
 		switch a.verb {
 		case doQueue:
-			if a.rec.pub.Type == task.Blocking {
-				g.blocking = append(g.blocking, a.entry)
-			} else {
-				g.plain = append(g.plain, a.entry)
-			}
+			q := g.queueOf(a.entry)
+			q.rest = append(q.rest, a.entry)
 		case doStart:
 			if a.tries == 0 {
 				g.starts++
@@ -176,11 +179,35 @@ func (g *engine) pump() {
 	if g.stopping {
 		return
 	}
-	for len(g.blocking) > 0 && g.starts < g.leasesAhead() {
-		var e *entry
-		e, g.blocking = pop(g.blocking)
-		g.perform(g.table.begin(nil, e))
+	for g.blocking.len() > 0 && g.starts < g.leasesAhead() {
+		g.begin(g.blocking.pop())
 	}
+}
+
+// begin begins with an entry that was queued, if its kind has room. The lock is
+// held.
+func (g *engine) begin(e *entry) {
+	if !g.mayBegin(e) {
+		return
+	}
+	g.perform(g.table.begin(nil, e))
+	g.unslot(e)
+}
+
+// unslot gives back the slot of an entry that is closed without having run. The
+// lock is held.
+func (g *engine) unslot(e *entry) {
+	if l := e.slot; l != nil && e.phase == 0 {
+		e.slot = nil
+		g.release(l)
+	}
+}
+
+func (g *engine) queueOf(e *entry) *queue {
+	if e.rec.pub.Type == task.Blocking {
+		return &g.blocking
+	}
+	return &g.plain
 }
 
 func (g *engine) pumpLeased() bool {
@@ -195,12 +222,10 @@ func (g *engine) pumpLeased() bool {
 }
 
 func (g *engine) pumpPlain() bool {
-	if g.stopping || len(g.plain) == 0 {
+	if g.stopping || g.plain.len() == 0 {
 		return false
 	}
-	var e *entry
-	e, g.plain = pop(g.plain)
-	g.perform(g.table.begin(nil, e))
+	g.begin(g.plain.pop())
 	return true
 }
 
@@ -270,6 +295,10 @@ func (g *engine) landed(f *flight, took time.Duration) {
 		g.busy--
 		delete(g.flights, f)
 		g.mean += (took - g.mean) / 16
+		if l := f.slot; l != nil {
+			l.mean += (took - l.mean) / 16
+			g.release(l)
+		}
 		return out
 	})
 }
@@ -284,6 +313,7 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 			g.starts--
 		}
 		g.perform(out)
+		g.unslot(a.entry)
 		if f := a.entry.flight; f != nil && f.rec == a.rec && r.Code == task.Accepted {
 			f.holdUntil(asked.Add(r.Lease), r.Lease)
 		}
@@ -361,6 +391,7 @@ func (g *engine) await(d time.Duration, cond func() bool) bool {
 func (g *engine) wait() {
 	defer close(g.stopped)
 	g.mu.Lock()
+	g.endSweeps()
 	for f := range g.flights {
 		f.end(ErrStopping, stopReport)
 	}

@@ -12,7 +12,8 @@ import (
 type Events struct {
 	// HandlerStarted is called before a handler is.
 	HandlerStarted func(Delivery)
-	// HandlerEnded is called after a handler has ended; err is nil for SUCCESS.
+	// HandlerEnded is called after a handler has ended; err is nil for
+	// SUCCESS, and a [SnoozeError] for SNOOZE.
 	HandlerEnded func(d Delivery, took time.Duration, err error)
 	// HandlerStuck is called when a handler has ignored the end of its context
 	// and FAIL is reported in its place. It still occupies a worker.
@@ -26,6 +27,9 @@ type Events struct {
 	HandedBack func(d Delivery, code string)
 	// Skipped is called for a record that was a duplicate, or too old to run.
 	Skipped func(Delivery)
+	// PutOff is called for a record whose kind was busy here for too long: it is
+	// snoozed, without its handler; see [MaxConcurrent].
+	PutOff func(d Delivery, after time.Duration)
 	// Poison is called for a record that cannot be decoded; it is skipped.
 	Poison func(partition int, offset int64, err error)
 	// Assigned is called when partitions were assigned: at the start, and after

@@ -27,6 +27,8 @@ type flight struct {
 	g      *engine
 	e      *entry
 	rec    *arrival
+	kind   *kind
+	slot   *limit // taken until the handler has returned; nil: the kind has no limit
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -34,6 +36,7 @@ type flight struct {
 	handed   *Run        // once the handler has begun
 	over     bool        // the handler has returned
 	expiry   *time.Timer // the end of the lease
+	limit    *time.Timer // the end of what the kind allows
 	beating  *time.Timer // the next heartbeat
 	lastCall *time.Timer // FAIL is reported for a handler that does not return
 	every    time.Duration
@@ -46,7 +49,8 @@ const (
 )
 
 func newFlight(g *engine, e *entry, rec *arrival) *flight {
-	f := &flight{g: g, e: e, rec: rec}
+	f := &flight{g: g, e: e, rec: rec, kind: g.l.kinds[rec.pub.Kind], slot: e.slot}
+	e.slot = nil
 	f.ctx, f.cancel = context.WithCancelCause(context.Background())
 	e.flight = f
 	if rec.pub.Type != task.Blocking {
@@ -97,7 +101,8 @@ func (f *flight) stuck(cause error) {
 	f.g.l.log.Error("a handler ignores the end of its context; FAIL is reported in its place",
 		"task_id", f.rec.pub.Task.String(), "handedid", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
-	res := r.result(fmt.Errorf("the handler ignored the end of its context: %w", cause))
+	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))
+	res := o.result()
 	f.g.step(func(t *table, out []action) []action { return t.ended(out, f.e, f.rec.pub.Attempt, res) })
 }
 
@@ -126,17 +131,29 @@ func (f *flight) run() {
 		f.ended(r, time.Since(began), err)
 	}()
 	if err == nil {
-		err = f.g.l.handlers[pub.Kind](f.ctx, r)
+		f.limitTime(f.kind.timeout)
+		err = because(f.ctx, f.kind.call(f.ctx, r))
 		returned = true
 	}
 }
 
+// limitTime ends the handler's context after d, unless that is 0.
+func (f *flight) limitTime(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limit = time.AfterFunc(d, func() { f.end(ErrTimeout, lostGrace) })
+}
+
 // ended takes the result of a handler that has returned.
 func (f *flight) ended(r *Run, took time.Duration, err error) {
+	o := r.outcome(err)
 	if ended := f.g.l.cfg.Events.HandlerEnded; ended != nil {
-		ended(deliveryOf(&f.rec.pub), took, err)
+		ended(deliveryOf(&f.rec.pub), took, o.failure(err))
 	}
-	res := r.result(err)
+	res := o.result()
 	f.g.step(func(t *table, out []action) []action { return t.ended(out, f.e, f.rec.pub.Attempt, res) })
 }
 
@@ -146,7 +163,7 @@ func (f *flight) finish() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.over = true
-	for _, t := range []*time.Timer{f.expiry, f.beating, f.lastCall} {
+	for _, t := range [...]*time.Timer{f.expiry, f.limit, f.beating, f.lastCall} {
 		if t != nil {
 			t.Stop()
 		}
@@ -207,13 +224,21 @@ func (f *flight) beatAgain() {
 
 // schedule sets the timer of the next heartbeat. f.mu is held.
 func (f *flight) schedule(d time.Duration) {
-	if f.g.l.cfg.NoHeartbeats || f.over || f.ctx.Err() != nil {
+	if !f.beats() || f.over || f.ctx.Err() != nil {
 		return
 	}
 	if f.beating != nil {
 		f.beating.Stop()
 	}
 	f.beating = time.AfterFunc(d, func() { f.g.senders.beats.push(beat{f: f, tell: func(error) {}}) })
+}
+
+// beats reports whether the listener sends heartbeats by itself.
+func (f *flight) beats() bool {
+	if b := f.kind.beats; b != nil {
+		return *b
+	}
+	return !f.g.l.cfg.NoHeartbeats
 }
 
 // heartbeat is [Run.Heartbeat].

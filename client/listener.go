@@ -11,12 +11,7 @@ import (
 	"time"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
-	"github.com/perceptor/perceptor/task"
 )
-
-// Handler is called for each run of its kind. nil is success; an error or a
-// panic is a failure of this attempt. It should return soon after ctx has ended.
-type Handler func(ctx context.Context, run *Run) error
 
 // ListenerConfig says how a listener works. The zero value is good for most.
 type ListenerConfig struct {
@@ -36,7 +31,7 @@ type ListenerConfig struct {
 	// StopGrace is how long running handlers may go on when the listener stops;
 	// then their contexts end. Default: 30 s.
 	StopGrace time.Duration
-	// NoHeartbeats turns off the heartbeats that the listener sends by itself for
+	// NoHeartbeats turns off, for kinds without [Heartbeats], the heartbeats that the listener sends by itself for
 	// handlers that run long; see [Run.Heartbeat]. Then a run that takes longer
 	// than its ack_timeout is delivered again, and one of a NonBlocking task holds
 	// up the offsets of its partition.
@@ -61,12 +56,14 @@ const (
 // Listener calls handlers when their runs are due. Make it with
 // [Client.NewListener], give it handlers, then call Run once.
 type Listener struct {
-	c        *Client
-	cfg      ListenerConfig
-	log      *slog.Logger
-	holder   uint64
-	handlers map[string]Handler
-	ran      atomic.Bool
+	c      *Client
+	cfg    ListenerConfig
+	log    *slog.Logger
+	holder uint64
+	ran    atomic.Bool
+
+	kinds      map[string]*kind
+	middleware []Middleware
 
 	engine *engine
 	poison logLimit
@@ -97,22 +94,9 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("perceptor: listener configuration: %w", errors.Join(faults...))
 	}
-	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, holder: rand.Uint64() | 1, handlers: map[string]Handler{}}
+	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, holder: rand.Uint64() | 1, kinds: map[string]*kind{}}
 	l.engine = newEngine(l)
 	return l, nil
-}
-
-// Handle registers the handler of a kind. It panics when the kind is not a
-// possible one, has a handler already, or the listener has been started: those
-// are mistakes of the program.
-func (l *Listener) Handle(kind string, h Handler) {
-	if fault := task.NameFault(kind, task.MaxKindBytes); fault != "" {
-		panic(fmt.Sprintf("perceptor: Handle: the kind %s", fault))
-	}
-	if h == nil || l.handlers[kind] != nil || l.ran.Load() {
-		panic(fmt.Sprintf("perceptor: Handle: the kind %q: the handler is nil, the second one, or comes after Run", kind))
-	}
-	l.handlers[kind] = h
 }
 
 // Run joins the consumer group and calls handlers until ctx ends. Then it stops
@@ -123,6 +107,10 @@ func (l *Listener) Handle(kind string, h Handler) {
 func (l *Listener) Run(ctx context.Context) error {
 	if l.ran.Swap(true) {
 		return errors.New("perceptor: a listener runs only once")
+	}
+	for _, k := range l.kinds {
+		k.call = l.chain(k)
+		l.engine.limited = l.engine.limited || k.limit != nil
 	}
 	d, err := l.delivery(ctx)
 	if err != nil || ctx.Err() != nil {

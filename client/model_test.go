@@ -23,6 +23,7 @@ type world struct {
 	holders   uint64
 	executed  map[int32]bool // attempts whose handler has ended, anywhere
 	accepted  int            // FAILs known to be checked
+	busy      bool           // listeners may put runs off
 }
 
 // proc is one life of a listener process.
@@ -122,7 +123,7 @@ const (
 )
 
 // perform does the i-th thing that a process has to do.
-func (w *world) perform(p *proc, i int, f fate, failed bool) {
+func (w *world) perform(p *proc, i int, f fate, res result) {
 	a := p.todo[i]
 	call := func(judge func() task.Code, answer func(task.Code) []action) {
 		if f == busy {
@@ -144,19 +145,23 @@ func (w *world) perform(p *proc, i int, f fate, failed bool) {
 		call(func() task.Code { return w.run.start(attempt, p.holder) },
 			func(c task.Code) []action { return p.table.startAnswered(nil, a.entry, c) })
 	case doReport:
-		call(func() task.Code { return w.run.report(attempt, p.holder, a.res.failed, a.res.stop) },
+		call(func() task.Code { return w.run.report(attempt, p.holder, a.res) },
 			func(c task.Code) []action { return p.table.reportAnswered(nil, a.entry, c, "") })
 	case doHandBack:
 		call(func() task.Code { return w.run.handBack(attempt, p.holder) },
 			func(c task.Code) []action { return p.table.handBackAnswered(nil, a.entry, c) })
 	case doQueue:
 		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
+		if w.busy && rapid.IntRange(0, 3).Draw(w.t, "put off") == 0 {
+			w.do(p, p.table.putOff(nil, a.entry, 1))
+			return
+		}
 		w.do(p, p.table.begin(nil, a.entry))
 	case doExecute:
 		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
 		p.ended[attempt]++
 		w.executed[attempt] = true
-		w.do(p, p.table.ended(nil, a.entry, attempt, result{failed: failed}))
+		w.do(p, p.table.ended(nil, a.entry, attempt, res))
 	}
 }
 
@@ -180,7 +185,7 @@ func (w *world) step() {
 		if len(p.todo) > 0 {
 			i := rapid.IntRange(0, len(p.todo)-1).Draw(w.t, "which")
 			f := rapid.SampledFrom([]fate{answered, answered, answered, lost, busy}).Draw(w.t, "fate")
-			w.perform(p, i, f, rapid.Bool().Draw(w.t, "failed"))
+			w.perform(p, i, f, rapid.SampledFrom([]result{{}, {}, {}, {failed: true}, {failed: true}, {snoozed: true, after: 1}, {failed: true, permanent: true}}).Draw(w.t, "result"))
 		}
 	case "beat":
 		w.beat(p)
@@ -221,7 +226,7 @@ func (w *world) quiet() {
 		again = w.fetch()
 		for _, p := range w.procs {
 			for len(p.todo) > 0 {
-				w.perform(p, 0, answered, false)
+				w.perform(p, 0, answered, result{})
 				again = true
 			}
 		}
@@ -236,7 +241,7 @@ func TestNoHistoryLosesOrBuriesARun(t *testing.T) {
 
 func history(r *rapid.T) {
 	typ := rapid.SampledFrom(task.Types).Draw(r, "type")
-	w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}}
+	w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}, busy: true}
 	w.procs[0], w.procs[1] = w.newProc(true), w.newProc(rapid.Bool().Draw(r, "both have the handler"))
 	w.assign(0)
 	for range rapid.IntRange(0, 60).Draw(r, "steps") {
@@ -244,6 +249,7 @@ func history(r *rapid.T) {
 	}
 	// The faults are over, and a listener with the handler has the partition: a
 	// few redeliveries must be enough.
+	w.busy = false
 	w.assign(0)
 	w.quiet()
 	for n := 0; w.run.final == 0; n++ {

@@ -36,23 +36,28 @@ func (r *refRun) start(attempt int32, holder uint64) task.Code {
 }
 
 // mayReport: BLOCKING counts only from the holder of the current attempt, FAIL
-// only for the current attempt, other SUCCESS from any.
-func (r *refRun) mayReport(attempt int32, holder uint64, failed bool) bool {
+// and SNOOZE only for the current attempt, other SUCCESS from any. A run without
+// holder is snoozed by anybody.
+func (r *refRun) mayReport(attempt int32, holder uint64, res result) bool {
 	current := attempt == r.attempt && r.out
 	if r.typ == task.Blocking {
-		return current && r.holder == holder
+		return current && (r.holder == holder || res.snoozed && r.holder == 0)
 	}
-	return current || !failed
+	return current || !res.failed && !res.snoozed
 }
 
-func (r *refRun) report(attempt int32, holder uint64, failed, stop bool) task.Code {
+func (r *refRun) report(attempt int32, holder uint64, res result) task.Code {
 	switch {
 	case r.final != 0:
 		return task.Already
-	case !r.mayReport(attempt, holder, failed):
+	case !r.mayReport(attempt, holder, res):
 		return task.Superseded
-	case !failed || stop:
-		r.final, r.stopped = task.Accepted, stop
+	case res.snoozed:
+		r.row, r.out, r.holder = true, false, 0
+	case !res.failed || res.stop:
+		r.final, r.stopped = task.Accepted, res.stop
+	case res.permanent:
+		r.final, r.fails = task.Superseded, append(r.fails, attempt)
 	default:
 		r.row, r.out, r.holder = true, false, 0
 		r.fails = append(r.fails, attempt)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ var (
 	ErrLeaseLost = errors.New("perceptor: the run is not ours any more")
 	// ErrStopping: the listener stops, and its grace is over.
 	ErrStopping = errors.New("perceptor: the listener is stopping")
+	// ErrTimeout: the handler took longer than its kind may; see [MaxDuration] and
+	// [Timeout].
+	ErrTimeout = errors.New("perceptor: the handler took too long")
 )
 
 // Run is one delivery of one run, as a handler sees it. The setters say what
@@ -43,22 +47,29 @@ type Run struct {
 	Params map[string]string
 	// Version is the version of the task that the run was claimed from.
 	Version int
+	// TraceParent is the trace context of the caller that added the task, in the
+	// form of W3C; empty unless that was sampled.
+	TraceParent string
 
 	beat func(context.Context) error
 
 	mu      sync.Mutex
-	next    task.Instant
+	next    time.Time // zero: by the schedule
 	stop    bool
 	set     map[string]string
 	removed map[string]bool
 }
 
 func newRun(p *task.Publication, params map[string]string, beat func(context.Context) error) *Run {
-	return &Run{
+	r := &Run{
 		TaskID: int64(p.Task), Seq: p.Seq, Attempt: int(p.Attempt), Type: Type(p.Type), Kind: p.Kind,
 		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Version: int(p.Version),
-		beat: beat, next: task.Never,
+		beat: beat,
 	}
+	if p.Extra != nil {
+		r.TraceParent = p.Extra.TraceParent
+	}
+	return r
 }
 
 // RunID returns the identity of the run, "TASK-SEQ": the key to recognise
@@ -71,10 +82,7 @@ func (r *Run) RunID() string { return RunID(r.TaskID, r.Seq) }
 func (r *Run) SetNext(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.next = task.Never
-	if !t.IsZero() {
-		r.next = task.At(t)
-	}
+	r.next = t
 }
 
 // Stop ends the task with this result, whatever its bounds say. When the handler
@@ -119,19 +127,54 @@ func (r *Run) Heartbeat(ctx context.Context) error {
 	return r.beat(ctx)
 }
 
-// result returns what is to be reported when the handler ended with err.
-func (r *Run) result(err error) result {
+// SetParams sets the params of later runs to those of a struct, as [Params]
+// writes them: those that this run has with another value or not at all. Others
+// stay as they are.
+func (r *Run) SetParams(params any) error {
+	set, err := Params(params)
+	if err != nil {
+		return err
+	}
+	for k, v := range set {
+		if old, ok := r.Params[k]; !ok || old != v {
+			r.SetParam(k, v)
+		}
+	}
+	return nil
+}
+
+// outcome returns what is to be reported when the handler ended with err.
+func (r *Run) outcome(err error) Outcome {
+	o := outcomeOf(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	res := result{stop: r.stop, next: r.next}
-	if err != nil {
-		res.failed, res.errmsg, res.next = true, trim(err.Error()), task.Never
+	if r.stop {
+		o.Stop = true
+		if o.Status == Snoozed { // there is no later
+			o.Status, o.After = Success, 0
+		}
+	}
+	if o.Status == Success {
+		o.Next = r.next
 	}
 	if len(r.set)+len(r.removed) > 0 {
-		res.patch = &task.ParamsPatch{Set: maps.Clone(r.set)}
-		for k := range r.removed {
-			res.patch.Remove = append(res.patch.Remove, k)
-		}
+		o.SetParams = maps.Clone(r.set)
+		o.DeletedParams = slices.Sorted(maps.Keys(r.removed))
+	}
+	return o
+}
+
+// result is the outcome as it is reported.
+func (o *Outcome) result() result {
+	res := result{stop: o.Stop, permanent: o.Permanent, snoozed: o.Status == Snoozed, after: o.After, next: task.Never}
+	if o.Status == Failure {
+		res.failed, res.errmsg = true, trim(o.Err.Error())
+	}
+	if !o.Next.IsZero() {
+		res.next = task.At(o.Next)
+	}
+	if len(o.SetParams)+len(o.DeletedParams) > 0 {
+		res.patch = &task.ParamsPatch{Set: o.SetParams, Remove: o.DeletedParams}
 	}
 	return res
 }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/plant"
@@ -174,8 +175,14 @@ func resultsOf(acts []action) []*perceptorv1.RunResult {
 	for i, a := range acts {
 		r := a.res
 		p := &perceptorv1.RunResult{Attempt: attemptOf(a.rec), Outcome: perceptorv1.RunResult_SUCCESS, Stop: r.stop}
-		if r.failed {
-			p.Outcome, p.Error = perceptorv1.RunResult_FAIL, r.errmsg
+		switch {
+		case r.snoozed:
+			p.Outcome = perceptorv1.RunResult_SNOOZE
+		case r.failed:
+			p.Outcome, p.Error, p.Permanent = perceptorv1.RunResult_FAIL, r.errmsg, r.permanent
+		}
+		if r.after > 0 {
+			p.RedeliverAfter = durationpb.New(r.after)
 		}
 		if r.next != task.Never {
 			p.NextExecuteTime = timestamppb.New(r.next.Time())

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"time"
+
 	"github.com/perceptor/perceptor/internal/plant"
 	"github.com/perceptor/perceptor/task"
 )
@@ -15,9 +17,9 @@ import (
 //     hand-back not answered): the record waits. The result of the active one is
 //     sent, and sent again, under the attempt that ran. When the run is settled
 //     without being over, the highest waiting attempt is run.
-//  3. The run is over (SUCCESS or stop ACCEPTED; or ALREADY, FINISHED, UNKNOWN
+//  3. The run is over (SUCCESS, stop or a permanent FAIL ACCEPTED; or ALREADY, FINISHED, UNKNOWN
 //     to whatever was asked): the record is skipped.
-//  4. The run goes on (FAIL ACCEPTED, or SUPERSEDED): an attempt not above the one
+//  4. The run goes on (FAIL or SNOOZE ACCEPTED, or SUPERSEDED): an attempt not above the one
 //     that was settled is skipped, a higher one runs.
 //  5. HELD to a start settles nothing: the record is done, the table forgets it.
 //     RETRY to anything: the same is sent again.
@@ -83,8 +85,10 @@ type entry struct {
 	result result
 	// refused: the result was INVALID, and a FAIL that says so took its place.
 	refused bool
-	// flight belongs to the driver: the execution of rec.
+	// flight and slot belong to the driver: the execution of rec, and the place
+	// among the runs of its kind that is taken for it.
 	flight *flight
+	slot   *limit
 }
 
 // arrival is one record from Kafka.
@@ -100,12 +104,18 @@ type arrival struct {
 
 // result is how a handler ended.
 type result struct {
-	failed bool
-	stop   bool
-	errmsg string
-	next   task.Instant // Never: by the interval
-	patch  *task.ParamsPatch
+	failed    bool
+	snoozed   bool
+	permanent bool
+	stop      bool
+	errmsg    string
+	after     time.Duration // of a snooze, or of a retry unless 0
+	next      task.Instant  // Never: by the interval
+	patch     *task.ParamsPatch
 }
+
+// ends reports whether the run is over when the result is accepted.
+func (r *result) ends() bool { return r.stop || r.permanent || !r.failed && !r.snoozed }
 
 // verb is what an action asks the driver to do.
 type verb uint8
@@ -158,7 +168,7 @@ func (t *table) arrive(out []action, a *arrival) []action {
 // activate makes a the record of e that is worked on, after the attempt before
 // was settled.
 func (t *table) activate(out []action, e *entry, a *arrival, before int32) []action {
-	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before}
+	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before, slot: e.slot}
 	if a.handled {
 		e.phase = queued
 		return append(out, action{verb: doQueue, entry: e, rec: a})
@@ -198,18 +208,10 @@ func (t *table) tidy(out []action, e *entry) []action {
 
 // begin says that there is room to work on a queued entry.
 func (t *table) begin(out []action, e *entry) []action {
-	if e.phase != queued {
+	out, ok := t.take(out, e)
+	if !ok {
 		return out
 	}
-	if b := e.best; b != nil {
-		// Nothing has begun yet, so the newest attempt may as well be the first.
-		out = t.swap(out, e, b)
-	}
-	if e.orphaned() {
-		t.abandon(e)
-		return out
-	}
-	t.begun++
 	if e.before > 0 && plant.Bug("old-fail-under-new-attempt") {
 		e.phase, e.result = reporting, result{failed: true, next: task.Never}
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
@@ -220,6 +222,34 @@ func (t *table) begin(out []action, e *entry) []action {
 	}
 	e.phase = running
 	return append(out, action{verb: doExecute, entry: e, rec: e.rec})
+}
+
+// putOff says that there will be no room for a queued entry for a while: it is
+// snoozed as its handler would do it.
+func (t *table) putOff(out []action, e *entry, after time.Duration) []action {
+	out, ok := t.take(out, e)
+	if !ok {
+		return out
+	}
+	e.phase, e.result = reporting, result{snoozed: true, after: after, next: task.Never}
+	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
+}
+
+// take takes an entry out of the queue; false: there is nothing to be done for it.
+func (t *table) take(out []action, e *entry) ([]action, bool) {
+	if e.phase != queued {
+		return out, false
+	}
+	if b := e.best; b != nil {
+		// Nothing has begun yet, so the newest attempt may as well be the first.
+		out = t.swap(out, e, b)
+	}
+	if e.orphaned() {
+		t.abandon(e)
+		return out, false
+	}
+	t.begun++
+	return out, true
 }
 
 // swap makes the waiting record b active; the active one, which has not begun,
@@ -330,7 +360,7 @@ func (t *table) reportAnswered(out []action, e *entry, code task.Code, refusal s
 	}
 	switch code {
 	case task.Accepted:
-		return t.settle(out, e, !e.result.failed || e.result.stop)
+		return t.settle(out, e, e.result.ends())
 	case task.Retry:
 		e.tries++
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, tries: e.tries, res: e.result})

@@ -6,12 +6,14 @@ import (
 	"iter"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // Bounds of one AddTasks call of the API.
@@ -35,12 +37,18 @@ func WithRequestID(id string) AddOption { return func(o *addOptions) { o.request
 // task survives any crash. It is retried until it is answered, ctx ends or
 // CallTimeout is over, and never stores twice. Concurrent calls are sent
 // together.
-func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (int64, error) {
+func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int64, err error) {
 	var o addOptions
 	for _, f := range opts {
 		f(&o)
 	}
+	if c.tracer != nil {
+		var span trace.Span
+		ctx, span = c.adding(ctx, "AddTask", 1)
+		defer func() { ended(span, err) }()
+	}
 	p := t.proto()
+	p.TraceParent = traceParent(ctx)
 	if size := proto.Size(p); size > maxBytesPerCall {
 		return 0, tooLarge("AddTask", size)
 	}
@@ -70,15 +78,20 @@ type AddResult struct {
 // order of the tasks. More than 1,000 tasks, or 4 MiB, are sent in several
 // calls. An error means that the outcome of some is not known; their result has
 // it, too. With [WithRequestID] the same call may then be repeated.
-func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) ([]AddResult, error) {
+func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) (results []AddResult, failed error) {
 	var o addOptions
 	for _, f := range opts {
 		f(&o)
 	}
-	results := make([]AddResult, 0, len(tasks))
-	var failed error
+	if c.tracer != nil {
+		var span trace.Span
+		ctx, span = c.adding(ctx, "AddTasks", len(tasks))
+		defer func() { ended(span, failed) }()
+	}
+	parent := traceParent(ctx)
+	results = make([]AddResult, 0, len(tasks))
 	for n := 0; len(results) < len(tasks); n++ {
-		batch := nextBatch(tasks[len(results):])
+		batch := nextBatch(tasks[len(results):], parent)
 		if size := proto.Size(batch[0]); size > maxBytesPerCall {
 			results = append(results, AddResult{Err: tooLarge("AddTasks", size)})
 			continue
@@ -97,13 +110,14 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 }
 
 // nextBatch returns the first tasks, as many as fit one call. It depends on
-// nothing but the tasks, so that a repeated call is cut alike.
-func nextBatch(tasks []Task) []*perceptorv1.Task {
+// nothing but the tasks, whether there is a trace or not, so that a repeated call is cut alike.
+func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	var batch []*perceptorv1.Task
 	bytes := 0
 	for i := range tasks {
 		p := tasks[i].proto()
-		bytes += proto.Size(p) + 8
+		bytes += proto.Size(p) + 8 + task.TraceParentBytes
+		p.TraceParent = traceParent
 		if len(batch) == maxTasksPerCall || (len(batch) > 0 && bytes > maxBytesPerCall) {
 			break
 		}

@@ -13,7 +13,8 @@ import (
 )
 
 // Decode reads the value of a record. It returns what [Encode] was given, but
-// for the tenant's number, which is not in a record. Params of the result are a
+// for the tenant's number, which is not in a record, and what else is in Extra but
+// the trace context. Params of the result are a
 // part of value, checked but not decoded: see [Params].
 //
 // The error names the field, its value and the rule it breaks.
@@ -72,6 +73,8 @@ func fieldName(n protowire.Number) string {
 		return "ack_timeout"
 	case fieldClaimed:
 		return "claim_time"
+	case fieldTrace:
+		return "trace_parent"
 	case fieldParams:
 		return "params"
 	}
@@ -81,7 +84,7 @@ func fieldName(n protowire.Number) string {
 // decodeField reads the known field n, whose framing is known to be sound.
 func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, raw []byte) error {
 	switch n {
-	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldParams:
+	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldParams:
 		if typ != protowire.BytesType {
 			return fmt.Errorf("wire type %d; want %d", typ, protowire.BytesType)
 		}
@@ -126,6 +129,12 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		if msg := task.NameFault(p.Kind, task.MaxKindBytes); msg != "" {
 			return errors.New(msg)
 		}
+		return nil
+	case fieldTrace:
+		if msg := task.TraceParentFault(string(body)); msg != "" {
+			return errors.New(msg)
+		}
+		p.Extra = &task.Extra{TraceParent: string(body)}
 		return nil
 	case fieldParams:
 		p.Params = body

@@ -37,6 +37,7 @@ const (
 	fieldVersion    protowire.Number = 8
 	fieldAckTimeout protowire.Number = 9
 	fieldClaimed    protowire.Number = 10
+	fieldTrace      protowire.Number = 11
 	fieldParams     protowire.Number = 15
 )
 
@@ -58,6 +59,7 @@ const (
 	HeaderRunID       = "perceptor_run_id"
 	HeaderAttempt     = "perceptor_attempt"
 	HeaderScheduledAt = "perceptor_scheduled_at"
+	HeaderTraceParent = "ce_traceparent" // only of tasks that have a trace context
 )
 
 // MaxOverheadBytes bounds what a record has beside its params' keys and values:
@@ -93,6 +95,9 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	b = appendVarint(b, fieldVersion, int64(p.Version))
 	b = appendMillis(b, fieldAckTimeout, p.AckTimeout.Milliseconds())
 	b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
+	if p.Extra != nil {
+		b = appendBytes(b, fieldTrace, p.Extra.TraceParent)
+	}
 	return appendBytes(b, fieldParams, p.Params)
 }
 
@@ -144,7 +149,7 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 	buf = append(buf, p.ScheduledAt.String()...)
 	timeEnd := len(buf)
 	buf = strconv.AppendInt(buf, int64(p.ScheduledAt), 10)
-	return []Header{
+	headers := []Header{
 		{HeaderSpecVersion, specVersion},
 		{HeaderID, buf[:idEnd:idEnd]},
 		{HeaderSource, buf[idEnd:sourceEnd:sourceEnd]},
@@ -155,6 +160,10 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 		{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
 		{HeaderScheduledAt, buf[timeEnd:]},
 	}
+	if p.Extra != nil && p.Extra.TraceParent != "" {
+		headers = append(headers, Header{HeaderTraceParent, []byte(p.Extra.TraceParent)})
+	}
+	return headers
 }
 
 // Partition returns the partition, 0 to n-1, of a task's records on a topic

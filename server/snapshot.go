@@ -42,7 +42,7 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 		FinishTime:    timestamp(s.FinishedAt),
 	}
 	if e := s.Extra; e != nil {
-		t.Tags, t.IdempotencyKey = e.Tags, e.Key
+		t.Tags, t.IdempotencyKey, t.TraceParent = e.Tags, e.Key, e.TraceParent
 		if e.ReplayOf.Task != 0 {
 			t.ReplayOf = e.ReplayOf.String()
 		}

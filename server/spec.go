@@ -42,7 +42,7 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	if m := t.MisfirePolicy; m != 0 && m != perceptorv1.Task_FIRE_ONCE {
 		r.fault("misfire_policy", "%s is not FIRE_ONCE", m)
 	}
-	s.Extra = task.Extra{Tags: task.SortTags(t.Tags)}.Seal()
+	s.Extra = task.Extra{Tags: task.SortTags(t.Tags), TraceParent: r.traceParent(t.TraceParent)}.Seal()
 	for _, f := range s.Validate(limits) {
 		r.unlessFaulty(f)
 	}
@@ -135,6 +135,21 @@ func (r *reader) positive(field string, d *durationpb.Duration, low, high time.D
 		return 0
 	}
 	return r.duration(field, d, low, high)
+}
+
+// traceParent returns a trace context that is worth to be kept, or "".
+func (r *reader) traceParent(s string) string {
+	if s == "" {
+		return ""
+	}
+	if fault := task.TraceParentFault(s); fault != "" {
+		r.fault("trace_parent", "%s", fault)
+		return ""
+	}
+	if !task.Sampled(s) {
+		return ""
+	}
+	return s
 }
 
 func (r *reader) interval(t *perceptorv1.Task) time.Duration {

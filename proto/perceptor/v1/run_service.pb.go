@@ -1013,6 +1013,8 @@ type RunRecord struct {
 	// When the run counts as claimed, by the database's clock: when it was claimed,
 	// or when it was due if that was later.
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
+	// Task.trace_parent: what the trace of the run is to link to.
+	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
 	// The task's parameters.
 	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1119,6 +1121,13 @@ func (x *RunRecord) GetClaimTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *RunRecord) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
+	}
+	return ""
+}
+
 func (x *RunRecord) GetParams() *Params {
 	if x != nil {
 		return x.Params
@@ -1186,7 +1195,7 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x18\n" +
-	"\abrokers\x18\x04 \x03(\tR\abrokers\"\xb6\x03\n" +
+	"\abrokers\x18\x04 \x03(\tR\abrokers\"\xd9\x03\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1200,7 +1209,8 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"ackTimeout\x129\n" +
 	"\n" +
 	"claim_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\tclaimTime\x12,\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tclaimTime\x12!\n" +
+	"\ftrace_parent\x18\v \x01(\tR\vtraceParent\x12,\n" +
 	"\x06params\x18\x0f \x01(\v2\x14.perceptor.v1.ParamsR\x06params*\xd3\x01\n" +
 	"\aRunCode\x12\x18\n" +
 	"\x14RUN_CODE_UNSPECIFIED\x10\x00\x12\x15\n" +

@@ -340,6 +340,10 @@ type Task struct {
 	IdempotencyKey string `protobuf:"bytes,31,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The dead run that the task replays, as "task id-seq"; empty: it replays none.
 	ReplayOf string `protobuf:"bytes,32,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
+	// The trace context of whoever adds the task, as W3C writes it in version 00. It
+	// is kept, and told with every run, if it is sampled. It is no part of the body
+	// that an idempotency_key or a request_id stands for.
+	TraceParent string `protobuf:"bytes,33,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
 	// Where the task is in its life.
 	State Task_State `protobuf:"varint,20,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
 	// While true no new run is claimed; an open run may still finish or be
@@ -554,6 +558,13 @@ func (x *Task) GetIdempotencyKey() string {
 func (x *Task) GetReplayOf() string {
 	if x != nil {
 		return x.ReplayOf
+	}
+	return ""
+}
+
+func (x *Task) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
 	}
 	return ""
 }
@@ -856,7 +867,7 @@ var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x0f\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x0f\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -881,7 +892,8 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x12\x17\n" +
 	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12,\n" +
 	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
-	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x123\n" +
+	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x12&\n" +
+	"\ftrace_parent\x18! \x01(\tB\x03\xe0A\x01R\vtraceParent\x123\n" +
 	"\x05state\x18\x14 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x03R\x05state\x12\x1b\n" +
 	"\x06paused\x18\x15 \x01(\bB\x03\xe0A\x03R\x06paused\x12 \n" +
 	"\trun_count\x18\x16 \x01(\x03B\x03\xe0A\x03R\brunCount\x12&\n" +

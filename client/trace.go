@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// A task outlives the trace in which it was added, often by months; so its runs
+// have traces of their own, which link to that of the add. The trace context of
+// the caller travels with the task if it is sampled, with or without a
+// TracerProvider here.
+
+const tracerName = "github.com/perceptor/perceptor/client"
+
+// traceParent returns the trace context of ctx in the form of W3C; "" when there
+// is none that is sampled.
+func traceParent(ctx context.Context) string {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsValid() || !sc.IsSampled() {
+		return ""
+	}
+	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-01"
+}
+
+// spanContext is the inverse of traceParent; the zero one for what is none.
+func spanContext(parent string) trace.SpanContext {
+	parts := strings.Split(parent, "-")
+	if len(parts) != 4 {
+		return trace.SpanContext{}
+	}
+	traceID, err1 := trace.TraceIDFromHex(parts[1])
+	spanID, err2 := trace.SpanIDFromHex(parts[2])
+	if err1 != nil || err2 != nil {
+		return trace.SpanContext{}
+	}
+	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true})
+}
+
+// traced gives every call of a handler a span, linked to the add of its task.
+func traced(tracer trace.Tracer, next Handler) Handler {
+	return func(ctx context.Context, run *Run) (err error) {
+		opts := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+			attribute.String("messaging.system", "perceptor"),
+			attribute.String("messaging.operation.type", "process"),
+			attribute.String("perceptor.kind", run.Kind),
+			attribute.String("perceptor.type", run.Type.String()),
+			attribute.Int64("perceptor.task_id", run.TaskID),
+			attribute.String("perceptor.run_id", run.RunID()),
+			attribute.Int("perceptor.attempt", run.Attempt),
+			attribute.String("perceptor.scheduled_at", run.ScheduledAt.UTC().Format(timeFormat)),
+		)}
+		if sc := spanContext(run.TraceParent); sc.IsValid() {
+			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sc}))
+		}
+		ctx, span := tracer.Start(ctx, "process "+run.Kind, opts...)
+		returned := false
+		defer func() {
+			if !returned { // a panic, which goes on
+				span.SetStatus(codes.Error, "the handler panicked")
+			}
+			span.End()
+		}()
+		err = next(ctx, run)
+		returned = true
+		o := run.outcome(err)
+		span.SetAttributes(attribute.String("perceptor.outcome", o.Status.String()))
+		if o.Status == Failure {
+			span.RecordError(o.Err)
+			span.SetStatus(codes.Error, trim(o.Err.Error()))
+		}
+		return err
+	}
+}
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// adding starts the span of an add; the caller ends it with ended.
+func (c *Client) adding(ctx context.Context, op string, n int) (context.Context, trace.Span) {
+	return c.tracer.Start(ctx, op, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+		attribute.String("messaging.system", "perceptor"),
+		attribute.String("messaging.operation.type", "send"),
+		attribute.Int("messaging.batch.message_count", n),
+	))
+}
+
+// ended ends the span of a call.
+func ended(span trace.Span, err error) {
+	if err != nil {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, trim(err.Error()))
+	}
+	span.End()
+}
