@@ -34,6 +34,14 @@ type Store interface {
 	// Peek counts what is due soon, and finds what is due first.
 	Peek(ctx context.Context, database int, req task.PeekRequest) (task.Peek, error)
 
+	// Settings returns what the database knows of tenants whose claims are not plain.
+	// A claim says by which version it is made.
+	Settings(ctx context.Context, database int) (task.Settings, error)
+
+	// TakeTurns takes up to want turns of a tenant with a dispatch rate, over all
+	// databases and dispatchers, after it has given back unused ones.
+	TakeTurns(ctx context.Context, tenant int32, want, unused int) (task.Turns, error)
+
 	// GiveUp makes runs dead that can never be published and takes parts off, in
 	// one transaction that asserts ownership.
 	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error

@@ -279,8 +279,13 @@ func (c *courier) acknowledged(records []*record) {
 	}
 	for _, r := range records {
 		db := now.Add(time.Duration(r.part.db.ahead.Load()))
-		c.d.events.Published(&r.pub, db.Sub(r.pub.ScheduledAt.Time()))
+		late := db.Sub(r.pub.ScheduledAt.Time())
+		c.d.events.Published(&r.pub, late)
+		if r.back {
+			c.d.events.PublishedApart(&r.pub, late)
+		}
 	}
+	c.d.apart.acknowledged(now, records)
 	c.mu.Lock()
 	c.ackedAt = now
 	c.failedAt = time.Time{}

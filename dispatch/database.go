@@ -35,6 +35,14 @@ type database struct {
 	giveUpAt time.Time
 	// waiters are closed when records have been settled.
 	waiters []chan struct{}
+
+	// settings are what the database says of tenants; version 0: not read yet. left
+	// are the tenants that claims leave out, and lanes how their rows are taken
+	// instead; wakeLanes wakes the two loops that do.
+	settings  task.Settings
+	left      []int32
+	lanes     map[task.TenantKind]*apartLane
+	wakeLanes [2]chan struct{}
 }
 
 // hopeless is a record and the reason why it can never be published.
@@ -49,6 +57,10 @@ const maxParts = 4096
 func newDatabase(d *Dispatcher, number int) *database {
 	b := &database{number: number, d: d, wake: make(chan struct{}, 1), tx: make(chan struct{}, 1)}
 	b.plan.cfg = d.cfg
+	b.lanes = map[task.TenantKind]*apartLane{}
+	for i := range b.wakeLanes {
+		b.wakeLanes[i] = make(chan struct{}, 1)
+	}
 	return b
 }
 
@@ -89,6 +101,7 @@ func (b *database) next() step {
 	busy := b.d.busy(now)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.leaveOut(now)
 	return b.plan.next(now, situation{
 		shards:      len(b.book.shards) > 0 && len(b.book.claimable()) > 0,
 		records:     room.records,
@@ -143,6 +156,9 @@ func (b *database) end() {
 
 // claim runs one claim and queues what it has taken.
 func (b *database) claim(ctx context.Context, st step) {
+	if !b.knowsSettings(ctx) {
+		return
+	}
 	rows, room := b.d.courier.reserve(time.Now(), st.rows)
 	defer b.d.courier.unreserve(rows)
 	if rows < st.rows {
@@ -160,6 +176,14 @@ func (b *database) claim(ctx context.Context, st step) {
 		return
 	}
 	start := time.Now()
+	if c := b.claimed(ctx, req, parts); c != nil {
+		b.committed(start, st, req, c, parts)
+	}
+}
+
+// claimed makes the claim and returns what it has taken; nil: nothing that anybody
+// may go on with.
+func (b *database) claimed(ctx context.Context, req task.ClaimRequest, parts []*part) *task.Claim {
 	c, err := b.d.store.Claim(ctx, req)
 	switch {
 	case b.d.killed() != nil:
@@ -170,11 +194,15 @@ func (b *database) claim(ctx context.Context, st step) {
 		b.failed("claim", err, parts)
 	case len(c.Lost) > 0:
 		b.lost(req.Owned, c.Lost, parts)
-	default:
-		if b.d.at(ctx, AfterCommit, b.number) == nil {
-			b.committed(start, st, req, &c, parts)
-		}
+	case c.Settings != 0:
+		b.mu.Lock()
+		b.book.putBack(parts, time.Now())
+		b.mu.Unlock()
+		b.readSettings(ctx)
+	case b.d.at(ctx, AfterCommit, b.number) == nil:
+		return &c
 	}
+	return nil
 }
 
 // request builds the claim, with the parts that it takes off.
@@ -185,6 +213,7 @@ func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 	req := task.ClaimRequest{
 		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
 		Blocked: room.blocked, BlockedFor: room.blockedFor, TakeOff: outboxParts(parts),
+		Settings: b.settings.Version, Apart: b.left,
 	}
 	if st.shards != nil {
 		req.Owned = slices.DeleteFunc(req.Owned, func(o task.Ownership) bool {
@@ -214,7 +243,11 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	}
 	b.plan.claimed(start, now, st, c, bytes)
 	b.ahead.Store(int64(b.plan.ahead))
+	rates := b.settings.Rates
 	b.mu.Unlock()
+	if c.More && b.d.apart.judge(now, c, rates) {
+		b.d.rouseAll()
+	}
 	if c.Rows > 0 {
 		b.fired.Store(now.UnixNano())
 	}
@@ -283,6 +316,7 @@ func (b *database) peek(ctx context.Context) {
 	owned := b.book.claimable()
 	look := task.PeekRequest{
 		Low: b.plan.low, From: b.plan.countFrom(time.Now()), Window: b.plan.window(), Limit: b.d.cfg.MaxRows + 1,
+		Apart: b.left,
 	}
 	b.mu.Unlock()
 	if len(owned) == 0 {
@@ -302,7 +336,14 @@ func (b *database) peek(ctx context.Context) {
 	b.clock = b.clock.next(start, read(k.Now, now))
 	b.plan.peeked(look.From, start, now, k)
 	b.ahead.Store(int64(b.plan.ahead))
+	if k.ApartDue != 0 {
+		b.hintLanes(now, k.ApartDue)
+	}
+	stale := k.Settings != 0 && k.Settings != b.settings.Version
 	b.mu.Unlock()
+	if stale {
+		b.readSettings(ctx)
+	}
 }
 
 // takeOff removes published parts when no claim has come by to do it, also those

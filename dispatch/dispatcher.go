@@ -24,6 +24,7 @@ type Dispatcher struct {
 	store   Store
 	events  Events
 	courier *courier
+	apart   *apart
 	dbs     [task.Databases]*database
 	// places bounds transactions under way.
 	places chan struct{}
@@ -42,6 +43,7 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	}
 	d := &Dispatcher{cfg: cfg.withDefaults(), store: store, events: events.fill(), dead: make(chan struct{})}
 	d.places = make(chan struct{}, d.cfg.ClaimConcurrency)
+	d.apart = newApart(store, &d.events)
 	d.courier = newCourier(d, publisher)
 	for i := range d.dbs {
 		d.dbs[i] = newDatabase(d, i)
@@ -57,6 +59,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	for _, b := range d.dbs {
 		group.Go(func() { b.run(working) })
+		group.Go(func() { b.runApart(working, false) })
+		group.Go(func() { b.runApart(working, true) })
 	}
 	group.Go(func() { d.courier.run(working) })
 	select {
@@ -120,6 +124,7 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	b := d.dbs[database]
 	b.mu.Lock()
 	b.plan.hint(time.Now(), due)
+	b.hintLanes(time.Now(), due)
 	b.mu.Unlock()
 	b.rouse()
 }
@@ -141,6 +146,12 @@ type Figures struct {
 	// Held records are not due, Parts of the outbox are published and wait to be
 	// taken off.
 	Shards, Records, Held, Bytes, Parts int
+	// Heavy are the tenants that are held apart because they have more to do than
+	// their share, in ascending order.
+	Heavy []int32
+	// Pace is how many rows a second are taken of tenants with a backlog that are
+	// held apart.
+	Pace float64
 	// Broken are the tenants whose breaker is open, in ascending order.
 	Broken []int32
 	// Stopped: claims stand still because memory is full or Kafka is gone.
@@ -150,6 +161,7 @@ type Figures struct {
 // Figures returns the figures of this moment.
 func (d *Dispatcher) Figures() Figures {
 	f := d.courier.figures(time.Now())
+	f.Heavy, f.Pace = d.apart.figures()
 	for _, b := range d.dbs {
 		b.mu.Lock()
 		f.Shards += len(b.book.shards)

@@ -42,6 +42,54 @@ type fakeStore struct {
 	dead    map[task.RunID]string
 	claims  []task.ClaimRequest // committed ones
 	peeks   int
+	// version and rates are the settings of tenants, spent the turns that were taken
+	// of the current second, which began at spentAt.
+	version int64
+	rates   map[int32]task.Rates
+	turns   map[int32]*fakeTurns
+}
+
+// fakeTurns is the bucket of a tenant: when all that was given out is paid for.
+type fakeTurns struct{ paid time.Time }
+
+// setRates changes the settings of a tenant.
+func (s *fakeStore) setRates(tenant int32, r task.Rates) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.rates = maps.Clone(s.rates)
+	s.rates[tenant] = r
+}
+
+func (s *fakeStore) Settings(context.Context, int) (task.Settings, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return task.Settings{Version: s.version, Rates: s.rates}, nil
+}
+
+func (s *fakeStore) TakeTurns(_ context.Context, tenant int32, want, unused int) (task.Turns, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rates[tenant]
+	if r.DispatchRate == 0 {
+		return task.Turns{Granted: want}, nil
+	}
+	t := s.turns[tenant]
+	if t == nil {
+		t = &fakeTurns{}
+		s.turns[tenant] = t
+	}
+	now, step := time.Now(), time.Second/time.Duration(r.DispatchRate)
+	burst := time.Duration(r.Burst()) * step
+	if t.paid.After(now.Add(burst)) {
+		t.paid = now.Add(burst)
+	}
+	if t.paid = t.paid.Add(-time.Duration(unused) * step); t.paid.Before(now) {
+		t.paid = now
+	}
+	n := max(min(want, int((now.Add(burst).Sub(t.paid))/step)), 0)
+	t.paid = t.paid.Add(time.Duration(n) * step)
+	return task.Turns{Granted: n, Wait: max((t.paid.Add(step - burst).Sub(now)).Milliseconds(), 0)}, nil
 }
 
 type fakeRow struct {
@@ -77,6 +125,7 @@ func newFakeStore() *fakeStore {
 	s := &fakeStore{
 		epochs: map[task.Shard]task.Ownership{}, rows: map[task.ID]*fakeRow{}, outbox: map[int64]*fakeOutbox{},
 		claimed: map[task.RunID]bool{}, closed: map[task.RunID]bool{}, dead: map[task.RunID]string{},
+		version: 1, rates: map[int32]task.Rates{}, turns: map[int32]*fakeTurns{},
 	}
 	for i := range s.dbs {
 		s.dbs[i] = make(chan struct{}, 1)
@@ -184,6 +233,12 @@ func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Clai
 		}
 		return task.Claim{Now: s.now(), Lost: lost}, nil
 	}
+	if req.Settings != 0 && req.Settings != s.version {
+		if fault == landsLater {
+			unlock()
+		}
+		return task.Claim{Now: s.now(), Settings: s.version}, nil
+	}
 	switch fault {
 	case rollsBack:
 		return task.Claim{}, errRolledBack
@@ -217,17 +272,30 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	c := task.Claim{Now: s.now(), Next: task.Never}
 	s.claims = append(s.claims, req)
 	s.remove(req.TakeOff)
+	if len(req.Lanes) > 0 {
+		c.Taken = make([]int, len(req.Lanes))
+	}
 	shards := make(map[task.Shard]bool)
 	for _, o := range req.Owned {
 		shards[o.Shard] = true
 	}
 	out := &fakeOutbox{}
 	for _, id := range s.dueIDs(shards, req.Low, c.Now, req.Ahead) {
-		if req.Form == task.CappedForm && c.Rows == req.MaxRows {
+		r := s.rows[id]
+		switch lane := s.laneOf(&req, r); {
+		case len(req.Lanes) > 0:
+			if lane < 0 || c.Taken[lane] == req.Lanes[lane].Rows {
+				continue
+			}
+			c.Taken[lane]++
+		case !r.waits && slices.Contains(req.Apart, r.tenant):
+			continue
+		case req.Form == task.CappedForm && c.Rows == req.MaxRows:
 			c.More = true
+		}
+		if c.More {
 			break
 		}
-		r := s.rows[id]
 		now := max(c.Now, r.due) // as if claimed when it is due
 		c.Rows++
 		if slices.Contains(req.Blocked, r.tenant) {
@@ -254,6 +322,13 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		c.Outbox, c.Publications = s.nextRow, slices.Clone(out.entries)
 	}
 	return c
+}
+
+// laneOf returns the lane of a claim that may take the row, or -1.
+func (s *fakeStore) laneOf(req *task.ClaimRequest, r *fakeRow) int {
+	return slices.IndexFunc(req.Lanes, func(l task.Lane) bool {
+		return l.Tenant == r.tenant && !r.waits && r.due > l.Low && !slices.Contains(req.LeftOut, task.TenantKind{Tenant: r.tenant, Kind: "k"})
+	})
 }
 
 // dueIDs returns the tasks that may be claimed, oldest first.
@@ -312,9 +387,15 @@ func (s *fakeStore) Peek(_ context.Context, _ int, req task.PeekRequest) (task.P
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peeks++
-	k := task.Peek{Now: s.now()}
+	k := task.Peek{Now: s.now(), Settings: s.version}
 	for id, r := range s.rows {
 		if !slices.Contains(req.Shards, id.Shard()) || r.due <= req.Low || r.due == task.Never {
+			continue
+		}
+		if !r.waits && slices.Contains(req.Apart, r.tenant) {
+			if k.ApartDue == 0 || r.due < k.ApartDue {
+				k.ApartDue = r.due
+			}
 			continue
 		}
 		k.Soon = append(k.Soon, task.Upcoming{Due: r.due, Shard: id.Shard()})
@@ -403,6 +484,8 @@ type fakeKafka struct {
 	// answer, if set, says what becomes of a record. It may block.
 	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
 	wait   time.Duration
+	// delay, if set, is how a call of so many records takes its time.
+	delay func(ctx context.Context, records int)
 	// clock is the database's; early are runs that came before their instant, and
 	// late is the most that any came after it.
 	clock func() task.Instant
@@ -442,6 +525,9 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 		k.mu.Unlock()
 	}()
 	pause(ctx, k.wait)
+	if k.delay != nil {
+		k.delay(ctx, len(pubs))
+	}
 	if k.answer == nil {
 		k.store(pubs)
 		settle(indexes(len(pubs)), ctx.Err())

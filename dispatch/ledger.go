@@ -29,6 +29,8 @@ type record struct {
 	size int
 	// dueAt is when it may be published; zero: at once.
 	dueAt time.Time
+	// back: its tenant was held apart when it was claimed.
+	back bool
 }
 
 // recordOverhead is what a record takes in memory beside its params.

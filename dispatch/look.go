@@ -105,6 +105,8 @@ func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	p.soon, p.known = k.Soon, task.Never
 	if n := len(k.Soon); n >= task.MaxSoon {
 		p.known = k.Soon[n-1].Due
+	} else if k.Known != 0 {
+		p.known = k.Known
 	}
 	if p.hintedAt.Before(start) { // the look has seen what the hint was for
 		p.hintAt = time.Time{}

@@ -39,6 +39,9 @@ type planner struct {
 	rangeRows  int
 	recountAt  time.Time
 
+	// apart: there are tenants that claims leave out.
+	apart bool
+
 	// A range claim met a lock; until cappedUntil claims take the other form.
 	cappedUntil time.Time
 
@@ -220,6 +223,10 @@ func (p *planner) claim(now time.Time, s situation) step {
 	if s.gone {
 		rows = min(rows, probeRows)
 	}
+	if !s.gone && !p.again && !p.counted(now, rows) {
+		// Nobody knows how much is due, and whose: the first of several claims tells.
+		rows = min(rows, max(p.cfg.MaxRows/firstOf, 1))
+	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, ahead: p.cfg.ClaimAhead, rows: max(rows, 1)}
 	if s.gone || p.again && len(p.soon) > 0 && p.soon[0].Due <= p.dbTime(now) {
 		st.ahead = 0 // what is overdue comes first
@@ -240,6 +247,15 @@ func (p *planner) claim(now time.Time, s situation) step {
 		st.shards = p.dueShards(until)
 	}
 	return st
+}
+
+// firstOf is the part of a full claim that the first one takes, of what looks have
+// not counted.
+const firstOf = 8
+
+// counted reports whether looks have counted what a claim of that many rows is for.
+func (p *planner) counted(now time.Time, rows int) bool {
+	return p.dbTime(now).Add(p.cfg.ClaimAhead) <= p.rangeUntil && p.rangeRows <= rows
 }
 
 // dueShards returns the shards of the known rows that are due until then, nil if
@@ -291,6 +307,9 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 	at := now
 	if p.clock != 0 {
 		at = p.localTime(i)
+	}
+	if p.apart {
+		p.low = max(min(p.low, i-1), 0) // the bound is close behind the clock
 	}
 	if now.Before(p.lookAt) && p.lookAt.Before(at.Add(-p.lead())) {
 		return
@@ -372,7 +391,32 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 		return min(p.low, st.low)
 	}
 	p.clock = c.Now
-	return max(p.low, c.Now.Add(-p.cfg.Grace), 0)
+	return max(p.low, c.Now.Add(-p.grace()), 0)
+}
+
+// apartGrace is how far the bound stays behind the clock while tenants are held
+// apart, of whom there may be many rows, which are to be passed over soon. What is
+// written below it is found by its hint, or by a sweep.
+const apartGrace = 100 * time.Millisecond
+
+func (p *planner) grace() time.Duration {
+	if p.apart {
+		return min(p.cfg.Grace, apartGrace)
+	}
+	return p.cfg.Grace
+}
+
+// setApart: claims leave tenants out, or none. If fewer than before, rows of the
+// others may be anywhere below the bound.
+func (p *planner) setApart(now time.Time, some, fewer bool) {
+	p.apart = some
+	p.rangeUntil, p.rangeRows = 0, uncounted
+	p.again = false
+	p.lookAt = now
+	if fewer {
+		p.low, p.sweepAt = 0, now
+		p.soon, p.known, p.edge = nil, 0, 0
+	}
 }
 
 // setClock learns how far the database's clock is ahead: from looks, because
@@ -397,6 +441,8 @@ const clockBehind = 50 * time.Millisecond
 const (
 	asleep     = time.Minute
 	idleSweeps = 6
+	// apartSweeps is the factor while tenants are held apart.
+	apartSweeps = 3
 )
 
 // swept sets when the next sweep is due after a claim, which may have been one.
@@ -404,6 +450,9 @@ func (p *planner) swept(now time.Time, sweep bool) {
 	every := p.cfg.SweepEvery
 	if now.Sub(p.firedAt) >= asleep && now.Sub(p.hintedAt) >= asleep {
 		every *= idleSweeps
+	}
+	if p.apart {
+		every *= apartSweeps // each goes over all rows of those that are held apart
 	}
 	if next := now.Add(every); sweep || next.Before(p.sweepAt) {
 		p.sweepAt = next

@@ -83,6 +83,24 @@ func (c *courier) measure(now time.Time) room {
 	return r
 }
 
+// apartRoom returns how many more records there may be of these tenants: together
+// they get an eighth of the memory.
+func (c *courier) apartRoom(tenants []int32) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	records, bytes := c.d.cfg.MaxRecords/8, c.d.cfg.MaxBytes/8
+	for _, t := range tenants {
+		if l := c.lanes[t]; l != nil {
+			records -= l.records
+			bytes -= l.bytes
+		}
+	}
+	if bytes <= 0 {
+		return 0
+	}
+	return max(records, 0)
+}
+
 // crowd reports whether failing tenants together have taken half the memory.
 func (c *courier) crowd() bool {
 	records, bytes := 0, 0

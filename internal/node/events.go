@@ -16,7 +16,7 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	f := d.dispatch.Figures()
 	return telemetry.Figures{
 		Shards: f.Shards, Records: f.Records, Held: f.Held, Bytes: f.Bytes, Parts: f.Parts,
-		Breakers: len(f.Broken), Stopped: f.Stopped,
+		Breakers: len(f.Broken), Stopped: f.Stopped, Heavy: len(f.Heavy), Pace: int(f.Pace),
 	}
 }
 
@@ -53,6 +53,13 @@ func (d *Dispatcher) events() dispatch.Events {
 			d.fired.Add(1)
 			m.Fired(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
+		PublishedApart: func(p *task.Publication, late time.Duration) {
+			m.FiredApart(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+		},
+		HeldApart: func(tenant int32, begins bool) {
+			log.Info("a tenant has more to do than its share, or no more", "tenant", d.names.label(tenant), "held_apart", begins)
+		},
+		TookTurns: func(tenant int32, turns int) { m.TookTurns(d.names.label(tenant), turns) },
 		PublishFailed: func(tenant int32, records int, err error) {
 			m.PublishFailed(d.names.label(tenant), records)
 			d.work.publishFailed.Add(int64(records))

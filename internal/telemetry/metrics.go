@@ -63,14 +63,16 @@ func (m *API) Called(method, code string, took time.Duration) {
 
 // Figures are what a dispatcher says of itself at one moment.
 type Figures struct {
-	Shards, Records, Held, Bytes, Parts, Breakers int
-	Stopped                                       bool
+	Shards, Records, Held, Bytes, Parts, Breakers, Heavy, Pace int
+	Stopped                                                    bool
 }
 
 // Dispatch are the metrics of a dispatcher.
 type Dispatch struct {
 	fired      *prometheus.CounterVec
 	lateness   *prometheus.HistogramVec
+	apart      *prometheus.HistogramVec
+	turns      *prometheus.CounterVec
 	claims     *prometheus.HistogramVec
 	rows       *prometheus.HistogramVec
 	failures   *prometheus.CounterVec
@@ -88,6 +90,8 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	m := &Dispatch{
 		fired:      counters("runs_fired_total", "Deliveries that Kafka has acknowledged; attempt is first or again.", "tenant", "type", "attempt"),
 		lateness:   histograms("lateness_seconds", "From the scheduled instant of a run to Kafka's acknowledgement of its first delivery.", latencyBuckets, "type"),
+		apart:      histograms("lateness_apart_seconds", "The part of lateness_seconds that is of tenants that were held apart: for their rate, their share, or a rule for one of their kinds.", latencyBuckets, "tenant", "type"),
+		turns:      counters("turns_taken_total", "Runs claimed of tenants with a dispatch rate.", "tenant"),
 		claims:     histograms("claim_duration_seconds", "Duration of the claiming transaction.", latencyBuckets, "form"),
 		rows:       histograms("claim_rows", "Rows moved by one claim.", prometheus.ExponentialBuckets(1, 4, 8), "form"),
 		failures:   counters("store_failures_total", "Steps of the store that failed.", "step"),
@@ -98,7 +102,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		outboxAge:  gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
 		repeated:   prometheus.NewCounter(prometheus.CounterOpts{Name: "perceptor_records_republished_total", Help: "Records that were found in the outbox of an acquired shard."}),
 	}
-	r.MustRegister(m.fired, m.lateness, m.claims, m.rows, m.failures, m.unacked, m.dead, m.shards, m.outboxRows, m.outboxAge, m.repeated)
+	r.MustRegister(m.fired, m.lateness, m.apart, m.turns, m.claims, m.rows, m.failures, m.unacked, m.dead, m.shards, m.outboxRows, m.outboxAge, m.repeated)
 	for name, f := range map[string]struct {
 		help  string
 		value func(Figures) int
@@ -109,6 +113,8 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		"unacked_bytes":     {"Their size in memory.", func(f Figures) int { return f.Bytes }},
 		"untaken_parts":     {"Parts of the outbox that are published and not yet taken off.", func(f Figures) int { return f.Parts }},
 		"breakers_open":     {"Tenants whose runs are put off because their topic fails.", func(f Figures) int { return f.Breakers }},
+		"tenants_heavy":     {"Tenants that are held apart because they have more to do than their share.", func(f Figures) int { return f.Heavy }},
+		"backlog_pace":      {"How many rows a second are taken of backlogs of tenants that are held apart.", func(f Figures) int { return f.Pace }},
 		"claims_stopped":    {"1 while nothing is claimed because memory is full or Kafka is gone.", func(f Figures) int { return bit(f.Stopped) }},
 		"dispatcher_active": {"1 while this process owns any shard.", func(f Figures) int { return bit(f.Shards > 0) }},
 	} {
@@ -135,6 +141,17 @@ func (m *Dispatch) Fired(tenant, taskType string, first bool, late time.Duration
 	}
 	m.fired.WithLabelValues(tenant, taskType, attempt).Inc()
 }
+
+// FiredApart adds a delivery that Fired has counted, of a tenant that was held
+// apart.
+func (m *Dispatch) FiredApart(tenant, taskType string, first bool, late time.Duration) {
+	if first {
+		m.apart.WithLabelValues(tenant, taskType).Observe(late.Seconds())
+	}
+}
+
+// TookTurns counts runs of a tenant with a dispatch rate.
+func (m *Dispatch) TookTurns(tenant string, n int) { m.turns.WithLabelValues(tenant).Add(float64(n)) }
 
 // Claimed observes a claim that has committed.
 func (m *Dispatch) Claimed(form string, rows int, took time.Duration) {

@@ -1,0 +1,292 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// seen notes when records of each tenant are published, and how late.
+type seen struct {
+	mu    sync.Mutex
+	at    map[int32][]time.Time
+	late  map[int32]time.Duration
+	apart map[int32]int
+}
+
+func newSeen() *seen {
+	return &seen{at: map[int32][]time.Time{}, late: map[int32]time.Duration{}, apart: map[int32]int{}}
+}
+
+func (s *seen) events(e *Events) {
+	e.Published = func(p *task.Publication, late time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.at[p.Tenant] = append(s.at[p.Tenant], time.Now())
+		s.late[p.Tenant] = max(s.late[p.Tenant], late)
+	}
+	e.PublishedApart = func(p *task.Publication, _ time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.apart[p.Tenant]++
+	}
+}
+
+func (s *seen) count(tenant int32) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.at[tenant])
+}
+
+// claimedOf counts the runs of a tenant that were claimed.
+func (s *fakeStore) claimedOf(tenant int32) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.claimed {
+		if s.rows[r.Task].tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+func TestNothingOfAPausedTenantIsClaimedUntilItGoesOn(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 400 * time.Millisecond} {
+		inBubble(t, func(t *testing.T, w *world) {
+			for n := range int64(20) {
+				w.store.add(id(task.Shard(n%4), n+1), 1, time.Duration(n)*100*time.Millisecond, 0)
+				w.store.add(id(task.Shard(n%4), n+101), 2, time.Duration(n)*100*time.Millisecond, 0)
+			}
+			m := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead = ahead })
+			m.acquire(0, 1, 2, 3)
+			time.Sleep(550 * time.Millisecond)
+			w.store.setRates(1, task.Rates{Paused: true})
+			before := w.store.claimedOf(1)
+			time.Sleep(3 * time.Second)
+			if n := w.store.claimedOf(1); n != before || n == 20 {
+				t.Errorf("%d runs were claimed before the pause and %d in all", before, n)
+			}
+			if n := w.store.claimedOf(2); n != 20 {
+				t.Errorf("%d runs of the other tenant were claimed, want 20", n)
+			}
+			w.store.setRates(1, task.Rates{})
+			within(t, 3*time.Second, "the rest is claimed", func() bool { return w.store.claimedOf(1) == 20 })
+			m.stop()
+			w.checkSettled()
+		})
+	}
+}
+
+func TestRedeliveriesOfAPausedTenantGoOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.store.setRates(1, task.Rates{Paused: true})
+		w.store.add(id(0, 1), 1, time.Second, 0)
+		w.store.rows[id(0, 1)].waits = true
+		m := w.start("a", nil)
+		m.acquire(0)
+		within(t, 3*time.Second, "the open run comes again", func() bool { return w.kafka.times(run(id(0, 1), 1)) == 1 })
+		m.stop()
+	})
+}
+
+// TestNoTenantExceedsItsRateAndNothingIsLost: for random tenants, rates, backlogs
+// and dispatchers, over any time a tenant gets no more than its rate, its burst and
+// what turns may be kept for; and in the end all is claimed.
+func TestNoTenantExceedsItsRateAndNothingIsLost(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		plan := drawRates(rt)
+		var fault string
+		synctest.Test(t, func(t *testing.T) { fault = plan.play(t) })
+		if fault != "" {
+			rt.Fatal(fault)
+		}
+	})
+}
+
+type ratesPlan struct {
+	rates   []task.Rates // of tenants 1, 2, ...
+	tasks   []int
+	spread  []time.Duration
+	members int
+	ahead   time.Duration
+}
+
+func drawRates(rt *rapid.T) (p ratesPlan) {
+	n := rapid.IntRange(1, 3).Draw(rt, "tenants")
+	for range n {
+		p.rates = append(p.rates, task.Rates{
+			DispatchRate:  int32(rapid.SampledFrom([]int{0, 5, 20, 100, 1000}).Draw(rt, "rate")),
+			DispatchBurst: int32(rapid.SampledFrom([]int{0, 1, 10, 50}).Draw(rt, "burst")),
+		})
+		p.tasks = append(p.tasks, rapid.IntRange(1, 120).Draw(rt, "tasks"))
+		p.spread = append(p.spread, rapid.SampledFrom([]time.Duration{0, time.Second, 5 * time.Second}).Draw(rt, "spread"))
+	}
+	p.members = rapid.IntRange(1, 2).Draw(rt, "dispatchers")
+	p.ahead = rapid.SampledFrom([]time.Duration{0, 400 * time.Millisecond}).Draw(rt, "ahead")
+	return p
+}
+
+func (p *ratesPlan) play(t *testing.T) string {
+	w, s := newWorld(t), newSeen()
+	total := 0
+	for i, r := range p.rates {
+		if r.DispatchRate > 0 {
+			w.store.setRates(int32(i+1), r)
+		}
+		for n := range p.tasks[i] {
+			total++
+			w.store.add(id(task.Shard(n%3*32), int64(total)), int32(i+1), p.spread[i]*time.Duration(n)/time.Duration(p.tasks[i]), 0)
+		}
+	}
+	var members []*member
+	for m := range p.members {
+		one := w.start(fmt.Sprint(m), func(c *Config, e *Events) { c.ClaimAhead = p.ahead; s.events(e) })
+		members = append(members, one)
+	}
+	for i := range 3 {
+		members[i%p.members].acquire(task.Shard(i * 32))
+	}
+	fault := ""
+	for deadline := time.Now().Add(time.Minute); w.kafka.total() < total; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			fault = fmt.Sprintf("%d of %d runs were published after a minute", w.kafka.total(), total)
+			break
+		}
+	}
+	for _, m := range members {
+		m.stop()
+	}
+	for i, r := range p.rates {
+		if f := exceeds(s.at[int32(i+1)], r); f != "" && fault == "" {
+			fault = fmt.Sprintf("tenant %d (%+v): %s", i+1, r, f)
+		}
+	}
+	return fault
+}
+
+// exceeds says where there were more runs than the rate allows.
+func exceeds(at []time.Time, r task.Rates) string {
+	if r.DispatchRate == 0 {
+		return ""
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	kept := keepTurns + 500*time.Millisecond
+	for i := range at {
+		for j := i; j < len(at); j++ {
+			d := at[j].Sub(at[i])
+			if most := float64(r.DispatchRate)*(d+kept).Seconds() + float64(r.Burst()) + 1; float64(j-i+1) > most {
+				return fmt.Sprintf("%d runs within %s; at most %.0f are allowed", j-i+1, d, most)
+			}
+		}
+	}
+	return ""
+}
+
+func TestARaisedRateActsAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		s := newSeen()
+		w.store.setRates(1, task.Rates{DispatchRate: 2})
+		for n := range int64(300) {
+			w.store.add(id(task.Shard(n%512), n+1), 1, 0, 0)
+		}
+		m := w.start("a", func(_ *Config, e *Events) { s.events(e) })
+		for shard := range task.Shard(task.Shards) {
+			m.acquire(shard)
+		}
+		time.Sleep(10 * time.Second)
+		if n := s.count(1); n < 15 || n > 25 {
+			t.Errorf("%d runs in 10 s at 2 a second", n)
+		}
+		w.store.setRates(1, task.Rates{DispatchRate: 1000})
+		within(t, 4*time.Second, "all is published", func() bool { return s.count(1) == 300 })
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+// TestABacklogOfOneTenantDoesNotMakeAnotherLate: the fake Kafka takes 5,000 records
+// a second.
+func TestABacklogOfOneTenantDoesNotMakeAnotherLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		s, held := newSeen(), map[int32]int{}
+		var mu sync.Mutex
+		busy := make(chan struct{}, 1)
+		w.kafka.delay = func(ctx context.Context, n int) {
+			busy <- struct{}{}
+			pause(ctx, time.Duration(n)*time.Second/5000)
+			<-busy
+		}
+		const backlog, steady = 60_000, 1500
+		for n := range int64(backlog) {
+			w.store.add(id(task.Shard(n%8*64), n+1), 1, 3*time.Second, 0)
+		}
+		for n := range int64(steady) {
+			w.store.add(id(task.Shard(n%8*64), backlog+n+1), 2, time.Duration(n)*10*time.Millisecond, 0)
+		}
+		m := w.start("a", func(c *Config, e *Events) {
+			c.ClaimAhead = 400 * time.Millisecond
+			s.events(e)
+			e.HeldApart = func(tenant int32, begins bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				if held[tenant]++; !begins {
+					held[tenant] += 100
+				}
+			}
+		})
+		for i := range task.Shard(8) {
+			m.acquire(i * 64)
+		}
+		within(t, 40*time.Second, "all is published", func() bool { return w.kafka.total() == backlog+steady })
+		within(t, 5*time.Second, "nobody is held apart any more", func() bool { return len(m.Figures().Heavy) == 0 })
+		m.stop()
+		w.checkSettled()
+		if held[1] != 102 || held[2] != 0 {
+			t.Errorf("held apart (times, and hundreds for ends): %v", held)
+		}
+		if s.late[2] > 3*time.Second {
+			t.Errorf("the tenant beside the backlog was %v late", s.late[2])
+		}
+		if s.apart[1] < backlog/2 || s.apart[2] > 0 {
+			t.Errorf("published apart: %v", s.apart)
+		}
+	})
+}
+
+func TestTenantsWithABacklogShareByWeight(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		s := newSeen()
+		busy := make(chan struct{}, 1)
+		w.kafka.delay = func(ctx context.Context, n int) {
+			busy <- struct{}{}
+			pause(ctx, time.Duration(n)*time.Second/5000)
+			<-busy
+		}
+		const each = 30_000
+		w.store.setRates(3, task.Rates{Weight: 2})
+		for n := range int64(3 * each) {
+			w.store.add(id(task.Shard(n/3%8*64), n+1), int32(n%3+1), 0, 0)
+		}
+		m := w.start("a", func(_ *Config, e *Events) { s.events(e) })
+		for i := range task.Shard(8) {
+			m.acquire(i * 64)
+		}
+		within(t, 60*time.Second, "the heaviest is done", func() bool { return s.count(3) == each })
+		for _, other := range []int32{1, 2} {
+			if n := s.count(other); n < each/3 || n > 2*each/3 {
+				t.Errorf("tenant %d of weight 1 got %d when that of weight 2 got %d", other, n, each)
+			}
+		}
+		within(t, 60*time.Second, "all is published", func() bool { return w.kafka.total() == 3*each })
+		m.stop()
+		w.checkSettled()
+	})
+}

@@ -1,0 +1,420 @@
+package dispatch
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// An apartLane is how first runs of a tenant that is held apart are taken from one
+// database. Two loops do that: one takes what has become due of tenants that keep
+// up, and the other what has gathered. b.mu guards it.
+type apartLane struct {
+	key task.TenantKind
+	low task.Instant
+	// backlog: there is, or may be, more than was taken last.
+	backlog bool
+	// caughtUp is the database's clock at the last claim that left nothing due: what
+	// became due since then waits for the tenant's turns.
+	caughtUp task.Instant
+	// nextAt is when to take from it next, triedAt when that was done last, tookAt
+	// when there was something.
+	nextAt, triedAt, tookAt time.Time
+	sweepAt                 time.Time
+	// rows is how many the claim under way may take, turns how many of them are paid
+	// for.
+	rows, turns int
+}
+
+const (
+	// maxLanes bounds the lanes of one claim.
+	maxLanes = 16
+	// laneGrace is how far the bound of a lane stays behind the clock.
+	laneGrace = time.Second
+	// laneTick is the shortest distance of two claims for the same lane that left
+	// nothing due.
+	laneTick = 20 * time.Millisecond
+)
+
+// knowsSettings reads the settings of tenants unless that has been done.
+func (b *database) knowsSettings(ctx context.Context) bool {
+	b.mu.Lock()
+	known := b.settings.Version != 0
+	b.mu.Unlock()
+	return known || b.readSettings(ctx)
+}
+
+// readSettings reads what the database says of tenants.
+func (b *database) readSettings(ctx context.Context) bool {
+	s, err := b.d.store.Settings(ctx, b.number)
+	if err != nil {
+		b.failed("settings", err, nil)
+		return false
+	}
+	b.mu.Lock()
+	if s.Version != b.settings.Version {
+		b.settings = s
+		now := time.Now()
+		b.leaveOut(now)
+		for _, l := range b.lanes { // a raised rate acts at once
+			l.nextAt = now
+		}
+	}
+	b.mu.Unlock()
+	b.rouse()
+	b.rouseLanes()
+	return true
+}
+
+// leaveOut brings the tenants that claims leave out, and their lanes, to what
+// settings and load say. b.mu is held.
+func (b *database) leaveOut(now time.Time) {
+	heavy := b.d.apart.heavies()
+	if len(heavy) == 0 && len(b.settings.Rates) == 0 && len(b.left) == 0 {
+		return
+	}
+	left := slices.Clone(heavy)
+	for t, r := range b.settings.Rates {
+		if r.Apart() && !slices.Contains(left, t) {
+			left = append(left, t)
+		}
+	}
+	slices.Sort(left)
+	if !slices.Equal(left, b.left) {
+		fewer := slices.ContainsFunc(b.left, func(t int32) bool { return !slices.Contains(left, t) })
+		b.left = left
+		b.plan.setApart(now, len(left) > 0, fewer)
+	}
+	b.setLanes(now)
+}
+
+// setLanes makes the lanes of the tenants that are left out. b.mu is held.
+func (b *database) setLanes(now time.Time) {
+	want := map[task.TenantKind]bool{}
+	for _, t := range b.left {
+		r := b.settings.Rates[t]
+		if r.Paused {
+			continue
+		}
+		want[task.TenantKind{Tenant: t}] = true
+	}
+	maps.DeleteFunc(b.lanes, func(k task.TenantKind, _ *apartLane) bool { return !want[k] })
+	for k := range want {
+		if b.lanes[k] == nil {
+			b.lanes[k] = &apartLane{key: k, backlog: true, caughtUp: b.plan.dbTime(now), nextAt: now}
+			b.rouseLanes()
+		}
+	}
+}
+
+func (b *database) rouseLanes() {
+	for _, w := range b.wakeLanes {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// hintLanes: something is due at the instant i, maybe of a tenant that is held
+// apart. b.mu is held.
+func (b *database) hintLanes(now time.Time, i task.Instant) {
+	if len(b.lanes) == 0 {
+		return
+	}
+	at := b.plan.localTime(i).Add(-b.plan.lead())
+	for _, l := range b.lanes {
+		l.low = max(min(l.low, i-1), 0)
+		next := at
+		if soonest := l.triedAt.Add(laneTick); next.Before(soonest) {
+			next = soonest
+		}
+		if !l.backlog && next.Before(l.nextAt) {
+			l.nextAt = next
+			b.rouseLanes()
+		}
+	}
+}
+
+// runApart takes what is due of tenants that are held apart: of those that have a
+// backlog here, or of the others.
+func (b *database) runApart(ctx context.Context, backlog bool) {
+	wake := b.wakeLanes[0]
+	if backlog {
+		wake = b.wakeLanes[1]
+	}
+	for ctx.Err() == nil && b.d.killed() == nil {
+		at := b.lanesDue(backlog)
+		if wait := time.Until(at); !at.IsZero() && wait <= 0 {
+			b.takeLanes(ctx, backlog)
+			continue
+		}
+		var expired <-chan time.Time
+		var timer *time.Timer
+		if !at.IsZero() {
+			timer = time.NewTimer(time.Until(at))
+			expired = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.d.dead:
+		case <-wake:
+		case <-expired:
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// lanesDue returns when the first of these lanes is to be taken from; zero: there
+// is none.
+func (b *database) lanesDue(backlog bool) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var first earliest
+	if len(b.lanes) == 0 {
+		return first.at
+	}
+	if len(b.book.claimable()) == 0 {
+		for _, l := range b.lanes {
+			if l.backlog = false; backlog {
+				b.d.apart.backlog(l.key.Tenant, b.number, false)
+			}
+		}
+		return first.at
+	}
+	for _, l := range b.lanes {
+		if l.backlog == backlog {
+			first.add(l.nextAt)
+		}
+	}
+	return first.at
+}
+
+// takeLanes makes one claim for lanes.
+func (b *database) takeLanes(ctx context.Context, backlog bool) {
+	rows := b.d.cfg.MaxRows / 8
+	if backlog {
+		select {
+		case b.d.apart.next <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		defer func() { <-b.d.apart.next }()
+		if rows = b.d.apart.takePace(ctx); rows == 0 {
+			return
+		}
+	}
+	lanes, rates := b.pickLanes(time.Now(), backlog)
+	taken := 0
+	if lanes = b.pay(ctx, lanes, rates, rows, backlog); len(lanes) > 0 {
+		taken = b.claimLanes(ctx, lanes, rates)
+	}
+	if backlog {
+		b.d.apart.giveBackPace(rows - taken)
+	}
+}
+
+// pickLanes returns the lanes whose turn it is, those that have waited longest.
+func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int32]task.Rates) {
+	room := b.d.courier.room(now)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leaveOut(now)
+	var lanes []*apartLane
+	for _, l := range b.lanes {
+		if l.backlog != backlog || now.Before(l.nextAt) {
+			continue
+		}
+		if room.gone || slices.Contains(room.blocked, l.key.Tenant) {
+			l.nextAt = now.Add(max(room.blockedFor, minBlock))
+			continue
+		}
+		lanes = append(lanes, l)
+	}
+	slices.SortFunc(lanes, func(x, y *apartLane) int { return x.triedAt.Compare(y.triedAt) })
+	return lanes[:min(len(lanes), maxLanes)], b.settings.Rates
+}
+
+// pay decides how many rows each lane may take, and takes the turns for them. It
+// returns the lanes that may take any.
+func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]task.Rates, rows int, backlog bool) []*apartLane {
+	tenants := make([]int32, 0, len(lanes))
+	for _, l := range lanes {
+		tenants = append(tenants, l.key.Tenant)
+	}
+	room := b.d.courier.apartRoom(tenants)
+	if rows = min(rows, room); rows == 0 || len(lanes) == 0 {
+		b.put(lanes, time.Now().Add(fullWait))
+		return nil
+	}
+	byWeight(rows, lanes, rates)
+	paid := lanes[:0:0]
+	for _, l := range lanes {
+		l.turns = 0
+		if rate := rates[l.key.Tenant].DispatchRate; rate > 0 {
+			turns, again, err := b.d.apart.takeTurns(ctx, l.key.Tenant, rate, l.rows)
+			if err != nil && ctx.Err() == nil {
+				b.d.events.StoreFailed(b.number, "take turns", err)
+			}
+			if turns == 0 {
+				b.wait(l, again)
+				continue
+			}
+			l.rows, l.turns = turns, turns
+		}
+		paid = append(paid, l)
+	}
+	return paid
+}
+
+// fullWait is how long lanes wait when their part of the memory is full.
+const fullWait = 20 * time.Millisecond
+
+func (b *database) put(lanes []*apartLane, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range lanes {
+		l.nextAt = at
+	}
+}
+
+// wait: there are no turns for the lane before at.
+func (b *database) wait(l *apartLane, at time.Time) {
+	b.mu.Lock()
+	l.backlog, l.nextAt = true, at
+	b.mu.Unlock()
+	b.rouseLanes()
+}
+
+// claimLanes claims for the lanes and returns how many rows that has moved.
+func (b *database) claimLanes(ctx context.Context, lanes []*apartLane, rates map[int32]task.Rates) int {
+	rows := 0
+	for _, l := range lanes {
+		rows += l.rows
+	}
+	taken := make([]int, len(lanes))
+	defer func() {
+		for i, l := range lanes {
+			if l.turns > 0 {
+				b.d.apart.giveBackTurns(l.key.Tenant, l.turns-taken[i])
+				b.d.events.TookTurns(l.key.Tenant, taken[i])
+			}
+		}
+	}()
+	if !b.begin(ctx) {
+		return 0
+	}
+	defer b.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.d.cfg.StoreTimeout)
+	defer cancel()
+	if !b.knowsSettings(ctx) {
+		b.put(lanes, time.Now().Add(fullWait))
+		return 0
+	}
+	reserved, _ := b.d.courier.reserve(time.Now(), rows)
+	defer b.d.courier.unreserve(reserved)
+	if reserved < rows {
+		b.put(lanes, time.Now().Add(fullWait))
+		return 0
+	}
+	req := b.lanesRequest(lanes, rates)
+	if len(req.Owned) == 0 {
+		return 0
+	}
+	start := time.Now()
+	c := b.claimed(ctx, req, nil)
+	if c == nil {
+		b.put(lanes, time.Now().Add(fullWait))
+		return 0
+	}
+	copy(taken, c.Taken)
+	b.committedLanes(start, req, lanes, c)
+	return c.Rows
+}
+
+func (b *database) lanesRequest(lanes []*apartLane, rates map[int32]task.Rates) task.ClaimRequest {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	req := task.ClaimRequest{
+		Database: b.number, Owned: b.book.claimable(), Form: task.CappedForm, Ahead: b.plan.cfg.ClaimAhead,
+		Settings: b.settings.Version,
+	}
+	for _, l := range lanes {
+		lane := task.Lane{TenantKind: l.key, Rows: l.rows, Low: l.low, Held: task.Never}
+		if l.backlog {
+			lane.Held = l.caughtUp
+		}
+		if !now.Before(l.sweepAt) {
+			lane.Low, l.sweepAt = 0, now.Add(apartSweeps*b.d.cfg.SweepEvery)
+		}
+		req.Lanes = append(req.Lanes, lane)
+		r := rates[l.key.Tenant]
+		for _, k := range r.PausedKinds {
+			req.LeftOut = append(req.LeftOut, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
+		}
+	}
+	return req
+}
+
+// committedLanes takes the outcome of a claim over, as committed does.
+func (b *database) committedLanes(start time.Time, req task.ClaimRequest, lanes []*apartLane, c *task.Claim) {
+	now := time.Now()
+	b.mu.Lock()
+	b.clock = b.clock.next(start, read(c.Now, now))
+	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
+	for _, r := range records {
+		r.back = true
+	}
+	if len(c.Publications) > 0 && c.Next != 0 && c.Next != task.Never {
+		b.hintLanes(now, c.Next)
+	}
+	fewer := false
+	for i, l := range lanes {
+		fewer = b.took(now, l, c, c.Taken[i]) || fewer
+	}
+	b.mu.Unlock()
+	if c.Rows > 0 {
+		b.fired.Store(now.UnixNano())
+	}
+	b.d.courier.submit(records)
+	b.d.events.Claimed(b.number, task.CappedForm, c, now.Sub(start))
+	if fewer {
+		b.d.rouseAll()
+	}
+	b.rouseLanes()
+}
+
+// took notes what a claim has taken for the lane. It reports whether its tenant is
+// no longer held apart. b.mu is held.
+func (b *database) took(now time.Time, l *apartLane, c *task.Claim, rows int) (ended bool) {
+	l.triedAt = now
+	if rows > 0 {
+		l.tookAt = now
+	}
+	if rows >= l.rows {
+		l.backlog, l.nextAt = true, now
+		return b.d.apart.backlog(l.key.Tenant, b.number, true)
+	}
+	l.backlog, l.caughtUp = false, c.Now
+	l.low = max(l.low, c.Now.Add(-laneGrace))
+	l.nextAt = now.Add(b.laneWait(now, l))
+	return b.d.apart.backlog(l.key.Tenant, b.number, false)
+}
+
+// laneWait is how long a lane that left nothing due is let alone, unless a hint
+// comes.
+func (b *database) laneWait(now time.Time, l *apartLane) time.Duration {
+	if now.Sub(l.tookAt) >= quiet {
+		return b.d.cfg.MaxSleep
+	}
+	if half := b.d.cfg.ClaimAhead / 2; half > 0 {
+		return half
+	}
+	return b.d.cfg.MaxTick
+}

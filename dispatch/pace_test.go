@@ -1,0 +1,70 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+)
+
+// paceDay drives a pace for a while: rows are taken whenever there are tokens, and
+// 200 records of the front a second are late as told.
+func paceDay(p *pace, from time.Time, seconds int, late func(perSecond float64) time.Duration) (to time.Time, rows int) {
+	next := from
+	for i := range seconds * 200 {
+		now := from.Add(time.Duration(i) * 5 * time.Millisecond)
+		p.published(now, late(p.perSecond))
+		for !now.Before(next) {
+			n, wait := p.take(now)
+			if rows += n; n == 0 {
+				next = now.Add(wait)
+			}
+		}
+	}
+	return from.Add(time.Duration(seconds) * time.Second), rows
+}
+
+func TestPaceRisesWhileTheFrontIsInTimeAndSettlesWhereItIsNot(t *testing.T) {
+	p, start := newPace(), time.Unix(0, 0)
+	if _, rows := paceDay(&p, start, 10, func(float64) time.Duration { return time.Millisecond }); p.perSecond < 50_000 || rows < 200_000 {
+		t.Errorf("after 10 s with a front in time the pace is %.0f, and %d rows were taken", p.perSecond, rows)
+	}
+	p = newPace()
+	const bearable = 9000
+	to, _ := paceDay(&p, start, 20, func(perSecond float64) time.Duration {
+		if perSecond > bearable {
+			return time.Second
+		}
+		return time.Millisecond
+	})
+	_, rows := paceDay(&p, to, 60, func(perSecond float64) time.Duration {
+		if perSecond > bearable {
+			return time.Second
+		}
+		return time.Millisecond
+	})
+	if mean := rows / 60; mean < bearable/2 || mean > bearable {
+		t.Errorf("%d rows a second were taken; the front bears %d", mean, bearable)
+	}
+}
+
+func TestPaceNeverStandsStill(t *testing.T) {
+	p := newPace()
+	_, rows := paceDay(&p, time.Unix(0, 0), 60, func(float64) time.Duration { return time.Second })
+	if rows < 55*leastPace {
+		t.Errorf("%d rows were taken in 60 s from beside a front that is late all the time; want %d", rows, 60*leastPace)
+	}
+}
+
+func TestUsualLatenessIsLearntWhileNoBacklogIsTaken(t *testing.T) {
+	p, now := newPace(), time.Unix(0, 0)
+	for i := range 20_000 {
+		late := 20 * time.Millisecond
+		if i%50 == 0 { // two of a hundred
+			late = 80 * time.Millisecond
+		}
+		now = now.Add(time.Millisecond)
+		p.published(now, late)
+	}
+	if p.usual < 50*time.Millisecond || p.usual > 100*time.Millisecond {
+		t.Errorf("usual is %v; two records in a hundred are 80 ms late", p.usual)
+	}
+}
