@@ -25,7 +25,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
-		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), assign.Command(),
+		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), midnightCommand(), assign.Command(),
 	}
 }
 

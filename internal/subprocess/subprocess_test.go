@@ -158,6 +158,16 @@ func TestCPUTimeGrowsWithWork(t *testing.T) {
 	})
 }
 
+func TestMemoryOfAProcessIsWithinItsPeak(t *testing.T) {
+	now, peak, err := Memory(os.Getpid())
+	if err != nil || now < 1<<20 || peak < 1<<20 {
+		t.Errorf("this process has %d bytes resident and had %d at most (%v), want some MiB", now, peak, err)
+	}
+	if _, _, err := Memory(1 << 30); err == nil {
+		t.Error("a process that does not exist has memory")
+	}
+}
+
 func TestFreePortCanBeBound(t *testing.T) {
 	port, err := FreePort()
 	if err != nil {

@@ -58,6 +58,27 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / clockTicks, nil
 }
 
+// Memory returns how much memory a process has resident now, and the most that it
+// ever had, in bytes.
+func Memory(pid int) (now, peak int64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read memory of pid %d: %w", pid, err)
+	}
+	for line := range bytes.Lines(text) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		to := map[string]*int64{"VmRSS": &now, "VmHWM": &peak}[string(name)]
+		if to == nil {
+			continue
+		}
+		if *to, err = strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64); err != nil {
+			return 0, 0, fmt.Errorf("read memory of pid %d: %w", pid, err)
+		}
+		*to <<= 10
+	}
+	return now, peak, nil
+}
+
 // statFields returns the fields of a /proc stat file that follow the command's name, state first.
 func statFields(path string) ([]string, error) {
 	line, err := os.ReadFile(path)

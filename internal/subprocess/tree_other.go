@@ -40,3 +40,8 @@ func Alive(pid int) bool {
 func CPUTime(int) (time.Duration, error) {
 	return 0, fmt.Errorf("read processor time: %w", errors.ErrUnsupported)
 }
+
+// Memory is known on Linux only.
+func Memory(int) (now, peak int64, err error) {
+	return 0, 0, fmt.Errorf("read memory: %w", errors.ErrUnsupported)
+}

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,7 @@ type Dispatch struct {
 	turns      *prometheus.CounterVec
 	claims     *prometheus.HistogramVec
 	rows       *prometheus.HistogramVec
+	largest    atomic.Int64 // claim, in rows
 	failures   *prometheus.CounterVec
 	unacked    *prometheus.CounterVec
 	dead       *prometheus.CounterVec
@@ -103,6 +105,9 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		repeated:   prometheus.NewCounter(prometheus.CounterOpts{Name: "perceptor_records_republished_total", Help: "Records that were found in the outbox of an acquired shard."}),
 	}
 	r.MustRegister(m.fired, m.lateness, m.apart, m.turns, m.claims, m.rows, m.failures, m.unacked, m.dead, m.shards, m.outboxRows, m.outboxAge, m.repeated)
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "perceptor_claim_rows_max", Help: "Rows of the largest claim since the start: dispatcher.max_rows bounds it.",
+	}, func() float64 { return float64(m.largest.Load()) }))
 	for name, f := range map[string]struct {
 		help  string
 		value func(Figures) int
@@ -157,6 +162,11 @@ func (m *Dispatch) TookTurns(tenant string, n int) { m.turns.WithLabelValues(ten
 func (m *Dispatch) Claimed(form string, rows int, took time.Duration) {
 	m.claims.WithLabelValues(form).Observe(took.Seconds())
 	m.rows.WithLabelValues(form).Observe(float64(rows))
+	for n := int64(rows); ; {
+		if most := m.largest.Load(); n <= most || m.largest.CompareAndSwap(most, n) {
+			return
+		}
+	}
 }
 
 // StoreFailed counts a failed step.

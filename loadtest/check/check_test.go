@@ -26,6 +26,7 @@ func config() Config {
 type teller struct {
 	*rand.Rand
 	number int64
+	calm   bool // nothing is late, fails or comes twice
 }
 
 func newTeller(seed uint64) *teller { return &teller{Rand: rand.New(rand.NewPCG(seed, 1))} }
@@ -51,7 +52,7 @@ func (t *teller) deliver(d *Task, seq int64, at task.Instant, claimed Micros, mi
 		Number: d.Add.Number, ID: d.ID, Seq: seq, Attempt: 1, ScheduledAt: at, Missed: missed,
 		Start: claimed.Add(t.upTo(20 * time.Millisecond)), Outcome: task.Success,
 	}
-	if t.IntN(10) == 0 { // the first attempt fails
+	if !t.calm && t.IntN(10) == 0 { // the first attempt fails
 		e.Outcome = task.Fail
 		e.End = e.Start.Add(t.upTo(10 * time.Millisecond))
 		t.execute(d, e, task.Accepted)
@@ -60,7 +61,7 @@ func (t *teller) deliver(d *Task, seq int64, at task.Instant, claimed Micros, mi
 	e.End = e.Start.Add(t.upTo(10 * time.Millisecond))
 	t.execute(d, e, task.Accepted)
 	accepted := e.End.Add(time.Millisecond)
-	if d.Add.Type != task.Blocking && t.IntN(10) == 0 { // delivered again, to another listener
+	if d.Add.Type != task.Blocking && !t.calm && t.IntN(10) == 0 { // delivered again, to another listener
 		e.Listener, e.Missed = 1, 0
 		e.Start, e.End = e.End.Add(100*time.Millisecond), e.End.Add(110*time.Millisecond)
 		t.execute(d, e, task.Already)
@@ -326,7 +327,11 @@ func TestEveryPlantedFaultIsFound(t *testing.T) {
 
 func TestEveryKindHasAPlantedFault(t *testing.T) {
 	for _, k := range Kinds {
-		if !slices.ContainsFunc(faults, func(f fault) bool { return f.kind == k }) {
+		planted := slices.ContainsFunc(faults, func(f fault) bool { return f.kind == k })
+		for _, f := range seriesFaults {
+			planted = planted || f.kind == k
+		}
+		if !planted {
 			t.Errorf("no fault plants %s", k)
 		}
 	}

@@ -35,10 +35,12 @@ const (
 	Mismatch Kind = "mismatch"
 	// Phantom: a task or a callback that no add accounts for.
 	Phantom Kind = "phantom"
+	// Late: a run fired that its policy for missed instants drops.
+	Late Kind = "late"
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Lost, Early, DuplicateResult, OutOfBounds, Overlap, OverCount, Mismatch, Phantom}
+var Kinds = []Kind{Lost, Early, DuplicateResult, OutOfBounds, Overlap, OverCount, Mismatch, Phantom, Late}
 
 // Violation is one broken rule.
 type Violation struct {
@@ -60,6 +62,7 @@ func (v Violation) String() string {
 const (
 	DefaultEpsilon  = 5 * time.Millisecond
 	DefaultExamples = 5
+	DefaultDelivery = 10 * time.Second
 )
 
 // Config says which accounts there are, and what is measured.
@@ -78,6 +81,11 @@ type Config struct {
 	From, To Micros
 	// Spans ask each when the instants scheduled in them had all been handled.
 	Spans []Span
+	// Delivery is how long a run may take from its claim to its handler, whatever
+	// was disturbed. Default 10 s.
+	Delivery time.Duration
+	// Fired is told of each run, with its first call of a handler. May be nil.
+	Fired func(add *Add, at task.Instant, first Micros)
 	// Examples is how many violations of each kind are kept. Default 5.
 	Examples int
 }
@@ -93,6 +101,8 @@ type Checker struct {
 	counts  map[Kind]int64
 	kept    []Violation
 	figures Figures
+	// calendars by zone and expression
+	calendars map[string]*calendar
 }
 
 // New returns a checker that has seen nothing.
@@ -103,7 +113,10 @@ func New(cfg Config) *Checker {
 	if cfg.Examples == 0 {
 		cfg.Examples = DefaultExamples
 	}
-	c := &Checker{cfg: cfg, counts: map[Kind]int64{}, figures: newFigures(cfg)}
+	if cfg.Delivery == 0 {
+		cfg.Delivery = DefaultDelivery
+	}
+	c := &Checker{cfg: cfg, counts: map[Kind]int64{}, figures: newFigures(cfg), calendars: map[string]*calendar{}}
 	for _, k := range Kinds {
 		c.counts[k] = 0
 	}
@@ -150,6 +163,11 @@ func (c *Checker) Task(t Task) {
 	if t.Add.Answer == NotKnown && len(k.runs) == 0 && t.Final == nil {
 		return // it was not stored, as far as anybody knows
 	}
+	var err error
+	if k.grid, err = c.gridOf(t.Add, t.ID); err != nil {
+		k.violate(Mismatch, 0, "nobody can say when it is due: %v", err)
+		return
+	}
 	switch t.Add.Type {
 	case task.OneShot:
 		k.oneShot()
@@ -166,6 +184,7 @@ func (c *Checker) Task(t Task) {
 type checking struct {
 	*Checker
 	Task
+	grid grid
 	runs []run // by seq
 	// ended says that certainly no further run was due before Quiet, and goesOn
 	// that certainly one is due after it. Of a BLOCKING task whose last result has

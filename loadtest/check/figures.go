@@ -129,6 +129,9 @@ func (f *Figures) add(a *Add) {
 }
 
 func (f *Figures) run(r *run, add *Add) {
+	if f.cfg.Fired != nil && add != nil {
+		f.cfg.Fired(add, r.at, r.first)
+	}
 	f.Runs++
 	f.Callbacks += int64(len(r.executions))
 	f.Missed += r.missed

@@ -50,9 +50,11 @@ type Add struct {
 	Answer   Answer
 	Type     task.Type
 	Begin    task.Instant
-	End      task.Instant // Never: none
-	Interval time.Duration
+	End      task.Instant  // Never: none
+	Interval time.Duration // 0: ONE_SHOT, or cron
 	MaxCount int64
+	// Terms are nil for most.
+	Terms *Terms
 	// Retained says that the finished task can still be looked up at the end.
 	Retained bool
 	Sent     Micros

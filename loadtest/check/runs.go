@@ -76,81 +76,18 @@ func (k *checking) last() *run {
 
 func (k *checking) oneShot() {
 	k.ended = true
+	due := k.grid.first
 	if r := k.last(); r != nil {
-		if r.at != k.Add.Begin {
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, begin is %v", r.at, k.Add.Begin)
+		if r.at != due {
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, its schedule says %v", r.at, due)
 		}
 		return
 	}
-	if k.due(k.Add.Begin) {
-		k.violate(Lost, 1, "due at %v, never called", k.Add.Begin)
+	if k.due(due) {
+		k.violate(Lost, 1, "due at %v, never called", due)
 		return
 	}
 	k.ended, k.goesOn = false, true
-}
-
-func (k *checking) nonBlocking() {
-	step := task.Instant(k.Add.Interval.Milliseconds())
-	next := k.Add.Begin
-	for i := range k.runs {
-		r := &k.runs[i]
-		if (r.at-k.Add.Begin)%step != 0 {
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, which is no instant of %v every %v", r.at, k.Add.Begin, k.Add.Interval)
-			continue
-		}
-		if r.seq == k.seqBefore(i)+1 { // else the hole has been reported
-			k.gap(i, next, (r.at-next)/step)
-		}
-		next = r.at + step
-	}
-	k.gridEnd(next, step)
-}
-
-// gap judges n instants from next on that lie between run i-1 and run i.
-func (k *checking) gap(i int, next task.Instant, n task.Instant) {
-	if n <= 0 {
-		return
-	}
-	step := task.Instant(k.Add.Interval.Milliseconds())
-	k.missed += int64(n)
-	if i == 0 {
-		k.violate(Lost, 1, "the first run is scheduled at %v, %d instants after begin %v", k.runs[0].at, n, k.Add.Begin)
-		return
-	}
-	before := &k.runs[i-1]
-	if last := next + (n-1)*step; Of(last) >= before.first.Add(k.cfg.Epsilon) {
-		k.violate(Lost, before.seq, "%d instants from %v to %v were skipped after it, but it was handled at %v, before they had all passed",
-			n, next, last, before.first.Time())
-	}
-	// A delivery by a new owner does not know the number and says 0; the final
-	// view counts for those.
-	if before.missed != 0 && before.missed != int64(n) {
-		k.violate(Mismatch, before.seq, "says that %d instants were missed; %d lie before run %d", before.missed, n, k.runs[i].seq)
-	}
-}
-
-// gridEnd judges what lies between the last run and the end.
-func (k *checking) gridEnd(next, step task.Instant) {
-	last := k.last()
-	if last != nil && k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount {
-		k.ended = true
-		return
-	}
-	if last != nil { // instants that had passed when it was claimed are missed ones
-		for next < k.Add.End && Of(next) < last.first {
-			next += step
-			k.missed++
-		}
-	}
-	switch {
-	case next >= k.Add.End:
-		k.ended = true
-	case k.due(next):
-		k.ended = true
-		k.violate(Lost, k.lastSeq()+1, "due at %v, never called", next)
-	default:
-		k.goesOn = true
-	}
 }
 
 func (k *checking) lastSeq() int64 {
@@ -164,8 +101,8 @@ func (k *checking) blocking() {
 	for i := range k.runs {
 		r := &k.runs[i]
 		switch {
-		case r.seq == 1 && r.at != k.Add.Begin:
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, begin is %v", r.at, k.Add.Begin)
+		case r.seq == 1 && r.at != k.grid.first:
+			k.violate(OutOfBounds, r.seq, "scheduled at %v, its schedule begins at %v", r.at, k.grid.first)
 		case i > 0 && k.runs[i-1].seq == r.seq-1:
 			k.distance(&k.runs[i-1], r)
 		}
@@ -173,19 +110,32 @@ func (k *checking) blocking() {
 	k.chainEnd()
 }
 
-// distance checks that r is scheduled one interval after the result of before.
+// distance checks that r is scheduled one interval after the result of before, or
+// at the next match.
 func (k *checking) distance(before, r *run) {
-	if earliest := before.earliest().Add(k.Add.Interval - k.cfg.Epsilon); Of(r.at) < earliest {
-		k.violate(Early, r.seq, "scheduled at %v; the handler of run %d ended at %v, the interval is %v",
-			r.at, before.seq, before.earliest().Time(), k.Add.Interval)
+	if k.grid.days != nil && !k.grid.has(r.at) {
+		k.violate(OutOfBounds, r.seq, "scheduled at %v, which the schedule does not have", r.at)
+	}
+	if earliest := k.following(before.earliest().Add(-k.cfg.Epsilon)); Of(r.at) < earliest {
+		k.violate(Early, r.seq, "scheduled at %v; the handler of run %d ended at %v, so that it is due at %v at the earliest",
+			r.at, before.seq, before.earliest().Time(), earliest.Time())
 	}
 	if before.taken == 0 {
 		return
 	}
-	if Of(r.at) > before.taken.Add(k.Add.Interval+k.cfg.Epsilon) {
-		k.violate(OutOfBounds, r.seq, "scheduled at %v; the result of run %d was taken before %v, the interval is %v",
-			r.at, before.seq, before.taken.Time(), k.Add.Interval)
+	if latest := k.following(before.taken.Add(k.cfg.Epsilon)); Of(r.at) > latest {
+		k.violate(OutOfBounds, r.seq, "scheduled at %v; the result of run %d was taken before %v, so that it is due at %v at the latest",
+			r.at, before.seq, before.taken.Time(), latest.Time())
 	}
+}
+
+// following returns when the run of a BLOCKING task is due that follows a result
+// of that instant.
+func (k *checking) following(taken Micros) Micros {
+	if k.grid.days == nil {
+		return taken.Add(k.Add.Interval)
+	}
+	return Of(k.grid.next(task.Instant(taken/1000) + 1))
 }
 
 // earliest returns when the accepted result can have been given at the earliest.
@@ -204,14 +154,14 @@ func (r *run) earliest() Micros {
 func (k *checking) chainEnd() {
 	last := k.last()
 	switch {
-	case last == nil && k.due(k.Add.Begin):
+	case last == nil && k.due(k.grid.first):
 		k.ended = true
-		k.violate(Lost, 1, "due at %v, never called", k.Add.Begin)
+		k.violate(Lost, 1, "due at %v, never called", k.grid.first)
 		return
 	case last == nil:
 		k.goesOn = true
 		return
-	case k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount, last.earliest().Add(k.Add.Interval) >= Of(k.Add.End):
+	case k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount, k.following(last.earliest()) >= Of(k.Add.End):
 		k.ended = true
 		return
 	}
@@ -219,7 +169,7 @@ func (k *checking) chainEnd() {
 	if last.taken == 0 {
 		return
 	}
-	switch next := last.taken.Add(k.Add.Interval + k.cfg.Epsilon); { // at the latest
+	switch next := k.following(last.taken.Add(k.cfg.Epsilon)); { // at the latest
 	case next >= Of(k.Add.End): // nobody can say
 	case next < k.cfg.Quiet:
 		k.ended = true

@@ -23,7 +23,7 @@ const (
 	parts       = 64
 	unanswered  = parts // the part of adds without an id
 	bufferBytes = 32 << 10
-	recordBytes = 128 // at most
+	recordBytes = 512 // of most; a longer one makes the buffer grow
 )
 
 // The first byte of a record says what it is.

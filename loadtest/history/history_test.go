@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -27,6 +28,13 @@ func fill(v reflect.Value, rnd *rand.Rand) {
 			f.SetInt(rnd.Int64N(math.MaxInt8))
 		case reflect.Int32:
 			f.SetInt(int64(int32(rnd.Uint32())))
+		case reflect.String:
+			f.SetString(strconv.FormatUint(rnd.Uint64(), 36))
+		case reflect.Pointer:
+			if rnd.IntN(2) == 1 {
+				f.Set(reflect.New(f.Type().Elem()))
+				fill(f.Elem(), rnd)
+			}
 		default:
 			f.SetInt(rnd.Int64N(math.MaxInt64))
 		}
@@ -70,7 +78,7 @@ func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
 		}
 		for j, a := range r.adds {
 			seen++
-			if got := [4]any{a, r.executions[j], r.replies[j], r.finals[j]}; got != want[a.ID] {
+			if got := [4]any{a, r.executions[j], r.replies[j], r.finals[j]}; !reflect.DeepEqual(got, want[a.ID]) {
 				t.Fatalf("got %+v, want %+v", got, want[a.ID])
 			}
 		}

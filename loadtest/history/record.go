@@ -41,11 +41,19 @@ func (p *part) record(fields ...byte) []byte {
 // Add records what became of an add.
 func (w *Writer) Add(a check.Add) {
 	p := w.of(a.ID)
-	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained))
+	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained)|flag(a.Terms != nil)<<1)
 	b = putInstant(putInstant(put(put(b, a.Number), a.ID), a.Begin), a.End)
 	b = put(put(put(b, a.Interval), a.MaxCount), a.Sent-epoch)
-	p.put(put(b, a.Answered-a.Sent))
+	b = put(b, a.Answered-a.Sent)
+	if t := a.Terms; t != nil {
+		b = putText(putText(b, t.Cron), t.Zone)
+		b = put(put(put(put(b, int64(t.Misfire)), t.Grace), t.Limit), t.Spread)
+	}
+	p.put(b)
 }
+
+// putText appends a text with its length before it.
+func putText(b []byte, text string) []byte { return append(put(b, len(text)), text...) }
 
 func flag(v bool) byte {
 	if v {
@@ -106,6 +114,17 @@ func (r *reader) byte() byte {
 	return v
 }
 
+func (r *reader) text() string {
+	n := r.int()
+	if n < 0 || n > int64(len(r.left)) {
+		r.left, r.err = nil, errTorn
+		return ""
+	}
+	text := string(r.left[:n])
+	r.left = r.left[n:]
+	return text
+}
+
 func (r *reader) instant() task.Instant {
 	v := r.int()
 	if v == 0 {
@@ -120,10 +139,18 @@ func (r *reader) instant() task.Instant {
 func (r *reader) micros() check.Micros { return check.Micros(r.int()) }
 
 func (r *reader) add() (a check.Add) {
-	a.Answer, a.Type, a.Retained = check.Answer(r.byte()), task.Type(r.byte()), r.byte() != 0
+	a.Answer, a.Type = check.Answer(r.byte()), task.Type(r.byte())
+	flags := r.byte()
+	a.Retained = flags&1 != 0
 	a.Number, a.ID, a.Begin, a.End = r.int(), task.ID(r.int()), r.instant(), r.instant()
 	a.Interval, a.MaxCount, a.Sent = time.Duration(r.int()), r.int(), r.micros()+epoch
 	a.Answered = a.Sent + r.micros()
+	if flags&2 != 0 {
+		a.Terms = &check.Terms{
+			Cron: r.text(), Zone: r.text(), Misfire: task.Misfire(r.int()), Grace: time.Duration(r.int()),
+			Limit: int32(r.int()), Spread: time.Duration(r.int()),
+		}
+	}
 	return a
 }
 

@@ -1,0 +1,276 @@
+package midnight
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Report is what a run found. Seconds count from the instant.
+type Report struct {
+	frame.Header
+	Tasks   int64   `json:"tasks"`
+	SpreadS float64 `json:"spread_s"`
+	Cron    bool    `json:"cron"`
+	BesideS float64 `json:"beside_per_s"`
+	// FiredInS is how long after the instant the last task of the burst was called.
+	FiredInS float64 `json:"fired_in_s"`
+	FiresPer float64 `json:"fires_per_s"`
+
+	Parts    []Part    `json:"parts,omitempty"`
+	Flatness *Flatness `json:"flatness,omitempty"`
+
+	// LargestClaim is in rows; the dispatchers count it themselves.
+	LargestClaim int64             `json:"largest_claim_rows"`
+	Cap          int64             `json:"cap_rows"`
+	Memory       map[string]Memory `json:"memory"`
+	Fall         *Fall             `json:"lateness_fall,omitempty"`
+
+	// LatenessMs is that of the burst, BesideMs that of the others.
+	LatenessMs frame.Quantiles      `json:"lateness_ms"`
+	BesideMs   frame.Quantiles      `json:"beside_lateness_ms"`
+	Seconds    []SecondReport       `json:"series"`
+	Violations map[check.Kind]int64 `json:"violations"`
+	Examples   []check.Violation    `json:"examples,omitempty"`
+	// Complete is false when not everything was called in time.
+	Complete bool `json:"complete"`
+
+	looks []look
+	names []string
+	at    time.Time
+}
+
+// SecondReport is one second.
+type SecondReport struct {
+	S int `json:"s"`
+	// Fires of the burst, and what of it was due and not called at its end.
+	Fires int64 `json:"fires"`
+	Left  int64 `json:"left"`
+	// BesideS is the median lateness of the others that were due in it, in seconds;
+	// below 0: there were none.
+	BesideS float64 `json:"beside_lateness_s"`
+}
+
+// Faults say what was not as it has to be.
+func (rep *Report) Faults() []string {
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	if f := rep.Flatness; f != nil && !f.Flat {
+		fault("calls differ by up to %.1f %%, scheduled instants by %.1f %%: more than %.0f %%", 100*f.Fires, 100*f.Scheduled, 100*maxDeviation)
+	}
+	if rep.LargestClaim > rep.Cap {
+		fault("a claim moved %d rows, the cap is %d", rep.LargestClaim, rep.Cap)
+	}
+	for _, name := range rep.names {
+		if m := rep.Memory[name]; !m.Bounded() {
+			fault("%s had %.0f MiB resident, more than %.0f", name, m.Peak, m.Bound)
+		}
+	}
+	if rep.Fall != nil && !rep.Fall.Steady {
+		fault("lateness did not fall steadily: %s", strings.Join(rep.Fall.Faults, "; "))
+	}
+	if !rep.Complete {
+		fault("not everything was called in time")
+	}
+	for _, kind := range check.Kinds {
+		if n := rep.Violations[kind]; n > 0 {
+			fault("%d violations of the contract: %s", n, kind)
+		}
+	}
+	return faults
+}
+
+// tally adds up what the checker tells of runs.
+type tally struct {
+	tasks   int64
+	at      check.Micros
+	parts   []Part
+	seconds []second
+	last    check.Micros
+	late    check.Spread
+	beside  check.Spread
+	latest  [2]time.Duration // of both
+}
+
+type second struct {
+	fires, due int64
+	beside     *check.Spread
+}
+
+// second returns that of an instant; all before the first count in it.
+func (t *tally) second(m check.Micros) *second {
+	i := max(0, int(m.Sub(t.at)/time.Second))
+	for len(t.seconds) <= i {
+		t.seconds = append(t.seconds, second{})
+	}
+	return &t.seconds[i]
+}
+
+// fired implements [check.Config.Fired].
+func (t *tally) fired(a *check.Add, at task.Instant, first check.Micros) {
+	due := check.Of(at)
+	late := first.Sub(due)
+	if a.Number > t.tasks {
+		t.beside.Add(late)
+		t.latest[1] = max(t.latest[1], late)
+		if s := t.second(due); due >= t.at {
+			if s.beside == nil {
+				s.beside = &check.Spread{}
+			}
+			s.beside.Add(late)
+		}
+		return
+	}
+	t.late.Add(late)
+	t.latest[0], t.last = max(t.latest[0], late), max(t.last, first)
+	t.second(first).fires++
+	t.second(due).due++
+	if t.parts != nil {
+		partAt(t.parts, due.Sub(t.at).Seconds()).Scheduled++
+		partAt(t.parts, first.Sub(t.at).Seconds()).Fires++
+	}
+}
+
+// report checks the history and adds it up.
+func (b *burst) report() (*Report, error) {
+	frame.Say(b.Progress, "checking")
+	t := &tally{tasks: b.Tasks, at: check.At(b.at)}
+	if b.Spread > 0 {
+		t.parts = partition(b.Tasks, b.Spread)
+	}
+	c := check.New(check.Config{
+		Replies: true, From: check.At(b.at), To: check.At(b.at.Add(b.window())), Quiet: check.At(b.quiet), Fired: t.fired,
+	})
+	if err := history.Check(b.dir, c); err != nil {
+		return nil, err
+	}
+	res := c.Result()
+	rep := &Report{
+		Header: b.header, Tasks: b.Tasks, SpreadS: b.Spread.Seconds(), Cron: b.Cron, BesideS: b.Beside,
+		LargestClaim: b.claimed, Cap: b.maxRows(), Memory: b.memory.report(), Violations: res.Violations, Examples: res.Examples,
+		LatenessMs: quantiles(&t.late, t.latest[0]), BesideMs: quantiles(&t.beside, t.latest[1]), Complete: b.complete,
+		looks: b.memory.looks, names: b.memory.names(), at: b.at,
+	}
+	if t.last > 0 {
+		rep.FiredInS = frame.Round(t.last.Sub(t.at).Seconds())
+		rep.FiresPer = frame.Round(float64(b.Tasks) / max(rep.FiredInS, 1e-3))
+	}
+	medians := rep.series(t)
+	if b.Spread > 0 {
+		f := judgeParts(t.parts)
+		rep.Parts, rep.Flatness = t.parts, &f
+	} else {
+		f := judgeFall(medians[:min(len(medians), int(b.window()/time.Second))])
+		rep.Fall = &f
+	}
+	return rep, nil
+}
+
+// series fills in the seconds and returns the others' lateness in each.
+func (rep *Report) series(t *tally) (medians []float64) {
+	var due, fired int64
+	for i, s := range t.seconds {
+		due, fired = due+s.due, fired+s.fires
+		r, m := SecondReport{S: i, Fires: s.fires, Left: due - fired, BesideS: -1}, math.NaN()
+		if s.beside != nil {
+			m = s.beside.Quantile(0.5).Seconds()
+			r.BesideS = math.Round(m*1000) / 1000
+		}
+		rep.Seconds, medians = append(rep.Seconds, r), append(medians, m)
+	}
+	return medians
+}
+
+func quantiles(s *check.Spread, most time.Duration) frame.Quantiles {
+	q := func(share float64) float64 { return frame.Milliseconds(s.Quantile(share)) }
+	return frame.Quantiles{P50: q(0.5), P99: q(0.99), P999: q(0.999), Max: frame.Milliseconds(most)}
+}
+
+// WriteTable writes the report for people.
+func (rep *Report) WriteTable(w io.Writer) error {
+	var t strings.Builder
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(&t, "  %-22s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	fmt.Fprintf(&t, "\nmidnight: %d tasks due at %s, spread over %v, %.0f others a second (seed %d)\n",
+		rep.Tasks, rep.at.UTC().Format(time.RFC3339), time.Duration(rep.SpreadS*float64(time.Second)), rep.BesideS, rep.Seed)
+	row("all called", "%.1f s after the instant: %.0f/s", rep.FiredInS, rep.FiresPer)
+	row("lateness ms", "%s", rep.LatenessMs)
+	row("  of the others", "%s", rep.BesideMs)
+	if f := rep.Flatness; f != nil {
+		row("calls by parts", "%d parts of %.1f s: the mean and at most %.2f %% from it; scheduled instants: %.2f %%",
+			len(rep.Parts), rep.Parts[0].ToS, 100*f.Fires, 100*f.Scheduled)
+	}
+	if f := rep.Fall; f != nil {
+		row("others' lateness", "falls from %.1f s (due %d s after the instant) to %.1f s, up again by %.1f s at most", f.PeakS, f.PeakAt, f.LastS, f.Rise)
+		for i := 0; i < len(rep.Seconds); i += len(rep.Seconds)/12 + 1 {
+			s := rep.Seconds[i]
+			row("", "%4d s: %7d called, %8d left, others %.1f s late", s.S, s.Fires, s.Left, max(0, s.BesideS))
+		}
+	}
+	row("largest claim", "%d rows, the cap is %d (perceptor_claim_rows_max of the dispatchers)", rep.LargestClaim, rep.Cap)
+	for _, name := range rep.names {
+		m := rep.Memory[name]
+		row("memory of "+name, "%.0f MiB before, %.0f at most, bound %.0f", m.Before, m.Peak, m.Bound)
+	}
+	for _, f := range rep.Faults() {
+		row("BROKEN", "%s", f)
+	}
+	for _, v := range rep.Examples {
+		fmt.Fprintf(&t, "    %s\n", v)
+	}
+	if len(rep.Faults()) == 0 {
+		row("verdict", "all rules were kept, no violation of the contract")
+	}
+	_, err := io.WriteString(w, t.String())
+	return err
+}
+
+// Chart implements [frame.Report].
+func (rep *Report) Chart() *chart.Chart {
+	fires, left, late := chart.Line{Name: "called", Filled: true}, chart.Line{Name: "due and not called"}, chart.Line{Name: "median of the others"}
+	for _, s := range rep.Seconds {
+		x := float64(s.S)
+		fires.X, fires.Y = append(fires.X, x), append(fires.Y, float64(s.Fires))
+		left.X, left.Y = append(left.X, x), append(left.Y, float64(s.Left))
+		if s.BesideS >= 0 {
+			late.X, late.Y = append(late.X, x), append(late.Y, s.BesideS)
+		}
+	}
+	calls := chart.Panel{Title: "calls of the burst, per second", Lines: []chart.Line{fires}}
+	if rep.SpreadS > 0 {
+		calls.Limits = []chart.Limit{{Name: "flat", Y: float64(rep.Tasks) / rep.SpreadS}}
+	}
+	return &chart.Chart{
+		Title:    fmt.Sprintf("%d tasks due at one instant, spread over %v", rep.Tasks, time.Duration(rep.SpreadS*float64(time.Second))),
+		Subtitle: fmt.Sprintf("%d cores, PostgreSQL %s, commit %s, largest claim %d rows", rep.Machine.Cores, rep.Versions["postgres"], rep.Commit, rep.LargestClaim),
+		XLabel:   "seconds since the instant",
+		Panels: []chart.Panel{
+			calls,
+			{Title: "due and not called", Lines: []chart.Line{left}},
+			{Title: "lateness of others, by the second that they were due in, s", Lines: []chart.Line{late}},
+			rep.memoryPanel(),
+		},
+	}
+}
+
+func (rep *Report) memoryPanel() chart.Panel {
+	p := chart.Panel{Title: "resident memory, MiB"}
+	for _, name := range rep.names {
+		line := chart.Line{Name: name}
+		for _, l := range rep.looks {
+			line.X = append(line.X, max(0, l.at.Sub(rep.at).Seconds()))
+			line.Y = append(line.Y, mib(l.resident[name]))
+		}
+		p.Lines = append(p.Lines, line)
+	}
+	return p
+}
