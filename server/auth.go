@@ -45,6 +45,10 @@ var scopes = map[string]Scope{
 
 	perceptorv1.AssignmentService_GetAssignment_FullMethodName:  AdminScope,
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: AdminScope,
+
+	perceptorv1.ClockService_GetClock_FullMethodName:     AdminScope,
+	perceptorv1.ClockService_AdvanceClock_FullMethodName: AdminScope,
+	perceptorv1.ClockService_SetClock_FullMethodName:     AdminScope,
 }
 
 const (

@@ -158,6 +158,8 @@ type Deps struct {
 	Delivery func(Tenant) Delivery
 	// Assignment may be nil: nothing is shared, or nobody knows where.
 	Assignment Assignment
+	// Clock may be nil: the installation runs by the real clock.
+	Clock Clock
 }
 
 // Events are called as things happen, for metrics and tests. Each may be nil,

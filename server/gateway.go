@@ -51,6 +51,7 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),
+		perceptorv1.RegisterClockServiceHandlerClient(context.Background(), mux, perceptorv1.NewClockServiceClient(g)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("register HTTP handlers: %w", err)

@@ -112,7 +112,7 @@ func New(c Config, d Deps) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if d.Tasks == nil || d.Runs == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
-		return nil, errors.New("server: all of Deps but Assignment are required")
+		return nil, errors.New("server: all of Deps but Assignment and Clock are required")
 	}
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
 	g := &gate{
@@ -124,6 +124,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Clock is the virtual clock of an installation that has one. Its methods may be
+// called concurrently. [task.InvalidArgument]: the clock does not go there;
+// [task.FailedPrecondition]: something does not settle.
+type Clock interface {
+	Clock(ctx context.Context) (*perceptorv1.Clock, error)
+	// Advance and Set get a request that says where to.
+	Advance(ctx context.Context, r *perceptorv1.AdvanceClockRequest) (*perceptorv1.AdvanceClockResponse, error)
+	Set(ctx context.Context, r *perceptorv1.SetClockRequest) (*perceptorv1.AdvanceClockResponse, error)
+}
+
+// clockService is the API's ClockService.
+type clockService struct {
+	perceptorv1.UnimplementedClockServiceServer
+	clock Clock // nil: the real one
+	log   *slog.Logger
+}
+
+// errRealClock answers where nobody can move the clock.
+var errRealClock = &task.Error{
+	Code: task.FailedPrecondition, Message: "this installation runs by the real clock; only taskd dev --virtual-clock has one that can be moved",
+}
+
+func (s *clockService) GetClock(ctx context.Context, _ *perceptorv1.GetClockRequest) (*perceptorv1.Clock, error) {
+	if s.clock == nil {
+		return nil, errRealClock
+	}
+	return s.clock.Clock(ctx)
+}
+
+func (s *clockService) AdvanceClock(ctx context.Context, r *perceptorv1.AdvanceClockRequest) (*perceptorv1.AdvanceClockResponse, error) {
+	var faults []task.Fault
+	switch to := r.GetTo().(type) {
+	case nil:
+		faults = append(faults, faultf("time", "neither duration nor time is given: how far?"))
+	case *perceptorv1.AdvanceClockRequest_Duration:
+		if err := to.Duration.CheckValid(); err != nil {
+			faults = append(faults, faultf("duration", "%s", withoutPrefix(err.Error())))
+		}
+	case *perceptorv1.AdvanceClockRequest_Time:
+		if err := to.Time.CheckValid(); err != nil {
+			faults = append(faults, faultf("time", "%s", withoutPrefix(err.Error())))
+		}
+	}
+	if err := s.checked(faults, r.GetWait()); err != nil {
+		return nil, err
+	}
+	return s.clock.Advance(ctx, r)
+}
+
+func (s *clockService) SetClock(ctx context.Context, r *perceptorv1.SetClockRequest) (*perceptorv1.AdvanceClockResponse, error) {
+	var faults []task.Fault
+	switch err := r.GetTime().CheckValid(); {
+	case r.GetTime() == nil:
+		faults = append(faults, faultf("time", "is required"))
+	case err != nil:
+		faults = append(faults, faultf("time", "%s", withoutPrefix(err.Error())))
+	}
+	if err := s.checked(faults, r.GetWait()); err != nil {
+		return nil, err
+	}
+	answer, err := s.clock.Set(ctx, r)
+	if err == nil {
+		s.log.InfoContext(ctx, "clock set", "token", identityOf(ctx).TokenID)
+	}
+	return answer, err
+}
+
+// checked returns what is wrong with a request to move the clock.
+func (s *clockService) checked(faults []task.Fault, w *perceptorv1.ClockWait) error {
+	if s.clock == nil {
+		return errRealClock
+	}
+	if w.GetSettle() != nil {
+		if err := w.GetSettle().CheckValid(); err != nil {
+			faults = append(faults, faultf("wait.settle", "%s", withoutPrefix(err.Error())))
+		}
+	}
+	if w.GetNoWait() && (w.GetLeaveOpen() || w.GetSettle() != nil) {
+		faults = append(faults, faultf("wait.no_wait", "results are not waited for, so settle and leave_open say nothing"))
+	}
+	if len(faults) > 0 {
+		return &task.Error{Code: task.InvalidArgument, Message: "the clock cannot be moved", Faults: faults}
+	}
+	return nil
+}
