@@ -15,12 +15,15 @@ import (
 // newDevCommand runs a whole installation in one process tree.
 func newDevCommand() *cobra.Command {
 	o := dev.Options{Version: cli.Version()}
-	var level string
+	var level, start string
+	var clock clockFlag
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a whole installation in one process tree: not for production",
 		Long: "Run PostgreSQL, a Kafka broker, the API and a dispatcher in one process tree, with a tenant and a\n" +
-			"token ready. Data is kept unless --ephemeral is given. Not for production: there is one copy of everything.",
+			"token ready. Data is kept unless --ephemeral is given. Not for production: there is one copy of everything.\n\n" +
+			"With --virtual-clock nothing happens by itself: perceptorctl clock advance 3d moves the time on and fires what\n" +
+			"is due on the way, each at its instant. docs/virtual-clock.md shows how tests use it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.For < 0 {
@@ -28,6 +31,12 @@ func newDevCommand() *cobra.Command {
 			}
 			if o.Log, err = telemetry.NewLog(os.Stderr, level, "text"); err != nil {
 				return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--log-level: %w", err)}
+			}
+			if o.VirtualClock, o.ClockStart, err = clock.mode(start); err != nil {
+				return err
+			}
+			if o.VirtualClock != dev.RealClock && o.Demo {
+				return cli.Usagef("--demo goes by the real clock: leave --virtual-clock away")
 			}
 			o.Out = cmd.OutOrStdout()
 			return dev.Run(cmd.Context(), o)
@@ -39,6 +48,9 @@ func newDevCommand() *cobra.Command {
 	f.DurationVar(&o.For, "for", 0*time.Second, "end by itself after this long, such as 30s")
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing")
 	f.StringVar(&o.DataDir, "data-dir", dev.DefaultDataDir(), "where data is kept")
+	f.Var(&clock, "virtual-clock", "live by a clock that perceptorctl clock moves, for tests: frozen (it stands still in between) or running")
+	f.Lookup("virtual-clock").NoOptDefVal = string(dev.FrozenClock)
+	f.StringVar(&start, "clock-start", "", "what the virtual clock of new data shows, such as 2026-01-31T12:00:00Z (default now)")
 	f.IntVar(&o.Ports.GRPC, "grpc-port", dev.DefaultPorts.GRPC, "port of the gRPC API on 127.0.0.1; 0: any that is free")
 	f.IntVar(&o.Ports.HTTP, "http-port", dev.DefaultPorts.HTTP, "port of the HTTP API")
 	f.IntVar(&o.Ports.Ops, "ops-port", dev.DefaultPorts.Ops, "port of health, metrics and profiles")
@@ -46,4 +58,35 @@ func newDevCommand() *cobra.Command {
 	f.IntVar(&o.Ports.Postgres, "postgres-port", dev.DefaultPorts.Postgres, "port of PostgreSQL")
 	f.StringVar(&level, "log-level", "warn", "what is logged: debug, info, warn or error")
 	return cmd
+}
+
+// clockFlag is the flag --virtual-clock.
+type clockFlag dev.ClockMode
+
+func (c *clockFlag) String() string { return string(*c) }
+func (c *clockFlag) Type() string   { return "MODE" }
+
+// Set implements pflag.Value.
+func (c *clockFlag) Set(text string) error {
+	switch mode := dev.ClockMode(text); mode {
+	case dev.FrozenClock, dev.RunningClock:
+		*c = clockFlag(mode)
+		return nil
+	}
+	return fmt.Errorf("%q is neither %s nor %s", text, dev.FrozenClock, dev.RunningClock)
+}
+
+// mode returns the clock that is wanted and what it shows at first.
+func (c *clockFlag) mode(start string) (dev.ClockMode, time.Time, error) {
+	if start == "" {
+		return dev.ClockMode(*c), time.Time{}, nil
+	}
+	if *c == "" {
+		return "", time.Time{}, cli.Usagef("--clock-start: only a virtual clock has one; give --virtual-clock, too")
+	}
+	at, err := time.Parse(time.RFC3339, start)
+	if err != nil {
+		return "", time.Time{}, cli.Usagef("--clock-start: %q is not an instant such as 2026-01-31T12:00:00Z", start)
+	}
+	return dev.ClockMode(*c), at, nil
 }

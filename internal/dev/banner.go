@@ -1,13 +1,14 @@
 package dev
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
 )
 
 // banner tells where everything is, and what to do next.
-func (in *installation) banner() {
+func (in *installation) banner(ctx context.Context) {
 	kept := "kept; --ephemeral keeps nothing"
 	if in.dir.ephemeral {
 		kept = "removed at the end"
@@ -28,6 +29,9 @@ func (in *installation) banner() {
 	line("Kafka", at.Kafka)
 	line("Postgres", at.Postgres)
 	line("data", at.DataDir+" ("+kept+")")
+	if clock := in.clockLine(ctx); clock != "" {
+		line("clock", clock)
+	}
 	line("tenant", tenantName)
 	line("token", at.Token)
 	line("admin", at.Admin)

@@ -24,8 +24,13 @@ type Options struct {
 	// Ephemeral keeps nothing.
 	Ephemeral bool
 	Ports     Ports
-	// Demo adds tasks and listens to their runs.
+	// Demo adds tasks and listens to their runs. It goes by the real clock.
 	Demo bool
+	// VirtualClock, if set, makes the installation live by a clock that only moves
+	// when it is told to, or that goes as the real one does and can be moved on.
+	VirtualClock ClockMode
+	// ClockStart is what the virtual clock of new data shows; zero: the real time.
+	ClockStart time.Time
 	// For ends by itself after this long; 0: at ctx's end.
 	For time.Duration
 	// Out is where people look; Log is for what needs attention.
@@ -59,6 +64,9 @@ var ErrViolated = errors.New("the demo has seen the task contract broken")
 // again within 3 seconds.
 func Run(ctx context.Context, o Options) (err error) {
 	began := time.Now()
+	if err := o.checkClock(); err != nil {
+		return err
+	}
 	open, err := o.Ports.open(ctx)
 	if err != nil {
 		return err
@@ -107,6 +115,7 @@ type installation struct {
 	registry   *prometheus.Registry
 	dispatcher *node.Dispatcher
 	api        *node.API
+	clock      *node.VirtualClock // nil: the real one
 	// token and admin are the secrets.
 	token, admin string
 }
@@ -119,6 +128,7 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 		return unlessStopped(ctx, err)
 	}
 	in.o.Log.Debug("databases up to date", "took", time.Since(in.began))
+	defer in.closeClock()
 	if err := in.join(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
@@ -152,22 +162,29 @@ func (in *installation) migrate(ctx context.Context, progress func(string)) erro
 		return err
 	}
 	defer cluster.Close()
-	if cluster.Check(ctx) == nil {
-		return nil
+	if cluster.Check(ctx) != nil {
+		progress("creating the tables of 512 shards")
+		if err := cluster.Migrate(ctx, nil); err != nil {
+			return err
+		}
 	}
-	progress("creating the tables of 512 shards")
-	return cluster.Migrate(ctx, nil)
+	return in.setClock(ctx, cluster)
 }
 
 // join puts the nodes together, and makes the tenant and its tokens.
 func (in *installation) join(ctx context.Context) (err error) {
-	options := node.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry}
+	options := node.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock}
 	in.dispatcher, err = node.NewDispatcher(ctx, node.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})
 	if err != nil {
 		return err
 	}
+	if options.VirtualClock {
+		if in.clock, err = node.NewVirtualClock(ctx, in.config, in.dispatcher); err != nil {
+			return err
+		}
+	}
 	in.api, err = node.NewAPI(ctx, node.APIOptions{
-		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Hint: in.dispatcher.Hint,
+		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint,
 	})
 	if err != nil {
 		return err
@@ -227,7 +244,7 @@ func (in *installation) front(ctx context.Context) error {
 	if err := in.awaitReady(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	in.banner()
+	in.banner(ctx)
 	if in.o.Ready != nil {
 		in.o.Ready(in.info())
 	}

@@ -39,6 +39,8 @@ type APIOptions struct {
 	Options
 	// GRPC and HTTP are the listeners; HTTP may be nil. The API closes them.
 	GRPC, HTTP net.Listener
+	// Clock moves the virtual clock, if there is one. Close it after Run.
+	Clock *VirtualClock
 	// Hint, if set, is told what has become due; else the owners of shards are,
 	// by UDP.
 	Hint func(database int, due task.Instant)
@@ -113,9 +115,9 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	a.server, err = server.New(server.Config{
 		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
-		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: c.CallTimeout,
+		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Runs: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment})
+	}, server.Deps{Tasks: a.shards, Runs: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
 	return err
 }
 

@@ -75,6 +75,9 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 		return
 	}
 	e.say(OK, "schema", "every database is up to date")
+	if err := checkClock(ctx, cluster); err != nil {
+		e.say(Failed, "clock", "%s", oneLine(err))
+	}
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)
 	e.far(ctx, cluster)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -57,19 +58,27 @@ type finalError struct{ error }
 // reachPostgres waits until all databases answer and have this program's schema.
 // In the end it is content with some, if allowed: then it says so in the log.
 func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster, patience time.Duration, someDo bool) error {
-	err := reach(ctx, log, "postgres", patience, func(ctx context.Context) error { return checkDatabases(ctx, cluster) })
+	err := reach(ctx, log, "postgres", patience, func(ctx context.Context) error {
+		if err := checkDatabases(ctx, cluster); err != nil {
+			return err
+		}
+		return checkClock(ctx, cluster)
+	})
 	if err == nil || !someDo || ctx.Err() != nil {
 		return err
 	}
 	away, _ := awayDatabases(ctx, cluster)
-	if len(away) == task.Databases || strings.Contains(err.Error(), migrateHint) {
+	if len(away) == task.Databases || strings.Contains(err.Error(), migrateHint) || strings.Contains(err.Error(), clockHint) {
 		return err
 	}
 	log.Warn("starting although some databases do not answer", "databases", away, "err", err)
 	return nil
 }
 
-const migrateHint = "perceptorctl migrate up"
+const (
+	migrateHint = "perceptorctl migrate up"
+	clockHint   = "taskd dev --virtual-clock"
+)
 
 // checkDatabases returns nil, or the first of the databases' errors.
 func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
@@ -89,6 +98,16 @@ func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
 		return finalError{errors.New(first)}
 	}
 	return errors.New(first)
+}
+
+// checkClock refuses databases with a virtual clock: nothing would fire when it is
+// due.
+func checkClock(ctx context.Context, cluster *store.Cluster) error {
+	virtual, err := clock.Installed(ctx, cluster)
+	if virtual {
+		return finalError{errors.New("the databases have a virtual clock: only " + clockHint + " works with them; give this program others")}
+	}
+	return err
 }
 
 // reachAny dials the addresses until one answers.

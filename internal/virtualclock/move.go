@@ -28,6 +28,7 @@ type move struct {
 // advance settles at each instant and goes to the next.
 func (m *move) advance(ctx context.Context) error {
 	defer m.c.moved() // also those who had nothing due
+	moved := false    // by one step at least, so that whoever calls again gets on
 	for {
 		next, err := m.settle(ctx)
 		if err != nil {
@@ -37,9 +38,10 @@ func (m *move) advance(ctx context.Context) error {
 			m.done.Reached = true
 			return nil
 		}
-		if m.o.For > 0 && time.Since(m.began) >= m.o.For {
+		if moved && m.o.For > 0 && time.Since(m.began) >= m.o.For {
 			return nil
 		}
+		moved = true
 		if err := m.set(ctx, min(next, m.to)); err != nil {
 			return err
 		}
@@ -48,10 +50,10 @@ func (m *move) advance(ctx context.Context) error {
 
 // jump goes to the end at once.
 func (m *move) jump(ctx context.Context) error {
+	defer m.c.moved()
 	if err := m.set(ctx, m.to); err != nil {
 		return err
 	}
-	m.c.moved()
 	if _, err := m.settle(ctx); err != nil {
 		return err
 	}
@@ -305,6 +307,9 @@ func openText(open []clock.OpenRun, settle time.Duration) string {
 	text := strings.Join(names, "; ")
 	if n := len(open) - maxNamed; n > 0 {
 		text += fmt.Sprintf("; and %d more", n)
+	}
+	if len(open) == 1 {
+		return fmt.Sprintf("a run has no result after %s: %s", settle, text)
 	}
 	return fmt.Sprintf("%d runs have no result after %s: %s", len(open), settle, text)
 }

@@ -217,7 +217,7 @@ func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err er
 		return errors.Join(err, grpc.Close())
 	}
 	s.GRPC, s.HTTP = grpc.Addr().String(), http.Addr().String()
-	s.api, err = node.NewAPI(ctx, node.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Hint: s.hint})
+	s.api, err = node.NewAPI(ctx, node.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Clock: s.Clock, Hint: s.hint})
 	if err != nil {
 		return errors.Join(err, closeAll(grpc, http))
 	}

@@ -2,6 +2,7 @@ package virtualtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -91,7 +92,7 @@ func (s *Stack) Tenant(tb testing.TB) *Tenant {
 // Dial returns another client of the tenant, at the API's present address.
 func (t *Tenant) Dial(tb testing.TB) *client.Client {
 	tb.Helper()
-	c, err := client.New(client.Config{Address: t.s.GRPC, Token: t.Token})
+	c, err := t.dial()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -101,6 +102,10 @@ func (t *Tenant) Dial(tb testing.TB) *client.Client {
 		}
 	})
 	return c
+}
+
+func (t *Tenant) dial() (*client.Client, error) {
+	return client.New(client.Config{Address: t.s.GRPC, Token: t.Token})
 }
 
 // Add adds a task and returns its id.
@@ -120,15 +125,19 @@ func (t *Tenant) cancelAll(tb testing.TB) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := cancelTasks(ctx, t); err != nil {
+	c, err := t.dial()
+	if err == nil {
+		err = errors.Join(cancelTasks(ctx, c), c.Close())
+	}
+	if err != nil {
 		tb.Errorf("cancel the tasks of %s: %v", t.Name, err)
 	}
 }
 
-func cancelTasks(ctx context.Context, t *Tenant) error {
-	for living, err := range t.ListTasks(ctx, client.Filter{}) {
+func cancelTasks(ctx context.Context, c *client.Client) error {
+	for living, err := range c.ListTasks(ctx, client.Filter{}) {
 		if err == nil {
-			_, err = t.CancelTask(ctx, living.ID)
+			_, err = c.CancelTask(ctx, living.ID)
 		}
 		if err != nil {
 			return err

@@ -186,11 +186,31 @@ func Move(ctx context.Context, c *store.Cluster, to task.Instant) (State, error)
 		value = int64(to - real)
 	}
 	for _, group := range servers(c) {
-		if err := move(ctx, c, group, value); err != nil {
+		if err := each(ctx, c, group, "SET value_ms = $1 WHERE value_ms < $1", value); err != nil {
 			return State{}, fmt.Errorf("move the virtual clock: %w", err)
 		}
 	}
 	s.Now = max(s.Now, to)
+	return s, nil
+}
+
+// Switch makes the clock stand still or go, from what it shows. No other program
+// may be at work on the databases.
+func Switch(ctx context.Context, c *store.Cluster, frozen bool) (State, error) {
+	s, err := Read(ctx, c)
+	if err != nil || s.Frozen == frozen {
+		return s, err
+	}
+	s.Frozen = frozen
+	value, err := startValue(ctx, c, s)
+	if err != nil {
+		return State{}, err
+	}
+	for _, group := range servers(c) {
+		if err := each(ctx, c, group, "SET frozen = $1, value_ms = $2", frozen, value); err != nil {
+			return State{}, fmt.Errorf("switch the virtual clock: %w", err)
+		}
+	}
 	return s, nil
 }
 
@@ -210,12 +230,12 @@ func servers(c *store.Cluster) [][]int {
 	return groups
 }
 
-// move is one transaction: a batch is one unless it says otherwise.
-func move(ctx context.Context, c *store.Cluster, databases []int, value int64) error {
+// each changes the clocks of databases on one server in one transaction: a batch is
+// one unless it says otherwise.
+func each(ctx context.Context, c *store.Cluster, databases []int, change string, args ...any) error {
 	b := &pgx.Batch{}
 	for _, d := range databases {
-		table := pgx.Identifier{store.SchemaName(d), "virtual_clock"}.Sanitize()
-		b.Queue("UPDATE "+table+" SET value_ms = $1 WHERE value_ms < $1", value)
+		b.Queue("UPDATE "+pgx.Identifier{store.SchemaName(d), "virtual_clock"}.Sanitize()+" "+change, args...)
 	}
 	return c.Pool(databases[0]).SendBatch(ctx, b).Close()
 }

@@ -1,0 +1,83 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock"
+	"github.com/perceptor/perceptor/task"
+)
+
+// ClockMode says what clock an installation lives by.
+type ClockMode string
+
+// The clocks.
+const (
+	RealClock    ClockMode = ""
+	FrozenClock  ClockMode = "frozen"  // stands still until it is moved
+	RunningClock ClockMode = "running" // goes as the real one does, and can be moved on
+)
+
+// checkClock returns what does not go together.
+func (o *Options) checkClock() error {
+	switch {
+	case o.VirtualClock != RealClock && o.VirtualClock != FrozenClock && o.VirtualClock != RunningClock:
+		return fmt.Errorf("the virtual clock %q is neither %s nor %s", o.VirtualClock, FrozenClock, RunningClock)
+	case o.VirtualClock == RealClock && !o.ClockStart.IsZero():
+		return errors.New("there is a start for the virtual clock, and no virtual clock")
+	case o.VirtualClock != RealClock && o.Demo:
+		return errors.New("the demo goes by the real clock, not by a virtual one")
+	}
+	return nil
+}
+
+// setClock gives new data the clock that is wanted, and refuses data that lives by
+// another one.
+func (in *installation) setClock(ctx context.Context, cluster *store.Cluster) error {
+	virtual, err := clock.Installed(ctx, cluster)
+	if err != nil && !virtual {
+		return err
+	}
+	if in.o.VirtualClock == RealClock {
+		if virtual {
+			return fmt.Errorf("the data in %s has a virtual clock: give --virtual-clock, or choose another directory with --data-dir", in.dir.path)
+		}
+		return nil
+	}
+	start := clock.State{Frozen: in.o.VirtualClock == FrozenClock, Now: task.At(in.o.ClockStart)}
+	if in.o.ClockStart.IsZero() {
+		start.Now = task.At(time.Now())
+	}
+	shows, err := clock.Install(ctx, cluster, start)
+	switch {
+	case errors.Is(err, clock.ErrUsed):
+		return fmt.Errorf("the data in %s has tasks by the real clock: choose another directory with --data-dir, or --ephemeral", in.dir.path)
+	case err != nil:
+		return err
+	case virtual && !in.o.ClockStart.IsZero() && start.Now != shows.Now:
+		return fmt.Errorf("the virtual clock of the data in %s shows %s: a start is for new data; move the clock with perceptorctl clock advance", in.dir.path, shows.Now)
+	}
+	_, err = clock.Switch(ctx, cluster, start.Frozen)
+	return err
+}
+
+func (in *installation) closeClock() {
+	if in.clock != nil {
+		in.clock.Close()
+	}
+}
+
+// clockLine says what people should know of the clock; "" of the real one.
+func (in *installation) clockLine(ctx context.Context) string {
+	if in.clock == nil {
+		return ""
+	}
+	s, err := in.clock.Now(ctx)
+	if err != nil {
+		return "virtual"
+	}
+	return fmt.Sprintf("%s, virtual, %s; perceptorctl clock advance 1h --token %s", s.Now, in.o.VirtualClock, in.admin)
+}
