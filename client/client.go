@@ -68,6 +68,7 @@ type Client struct {
 	cfg   Config
 	conn  *grpc.ClientConn
 	tasks perceptorv1.TaskServiceClient
+	dead  perceptorv1.DeadLetterServiceClient
 	runs  perceptorv1.RunServiceClient
 	adds  *batcher[*pendingAdd]
 	aim   aim
@@ -97,6 +98,7 @@ func newClient(cfg Config, conn *grpc.ClientConn) *Client {
 		cfg: cfg, conn: conn, stop: stop, done: make(chan struct{}),
 		tasks: perceptorv1.NewTaskServiceClient(conn),
 		runs:  perceptorv1.NewRunServiceClient(conn),
+		dead:  perceptorv1.NewDeadLetterServiceClient(conn),
 	}
 	if cfg.TracerProvider != nil {
 		c.tracer = cfg.TracerProvider.Tracer(tracerName)

@@ -50,6 +50,8 @@ type Run struct {
 	// TraceParent is the trace context of the caller that added the task, in the
 	// form of W3C; empty unless that was sampled.
 	TraceParent string
+	// ReplayOf is the dead run that this run does again, "TASK-SEQ"; empty: none.
+	ReplayOf string
 
 	beat func(context.Context) error
 
@@ -68,6 +70,9 @@ func newRun(p *task.Publication, params map[string]string, beat func(context.Con
 	}
 	if p.Extra != nil {
 		r.TraceParent = p.Extra.TraceParent
+		if p.Extra.ReplayOf.Task != 0 {
+			r.ReplayOf = p.Extra.ReplayOf.String()
+		}
 	}
 	return r
 }

@@ -75,6 +75,8 @@ func fieldName(n protowire.Number) string {
 		return "claim_time"
 	case fieldTrace:
 		return "trace_parent"
+	case fieldReplayOf:
+		return "replay_of"
 	case fieldParams:
 		return "params"
 	}
@@ -84,7 +86,7 @@ func fieldName(n protowire.Number) string {
 // decodeField reads the known field n, whose framing is known to be sound.
 func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, raw []byte) error {
 	switch n {
-	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldParams:
+	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldReplayOf, fieldParams:
 		if typ != protowire.BytesType {
 			return fmt.Errorf("wire type %d; want %d", typ, protowire.BytesType)
 		}
@@ -134,8 +136,12 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		if msg := task.TraceParentFault(string(body)); msg != "" {
 			return errors.New(msg)
 		}
-		p.Extra = &task.Extra{TraceParent: string(body)}
+		extraOf(p).TraceParent = string(body)
 		return nil
+	case fieldReplayOf:
+		id, err := task.ParseRunID(string(body))
+		extraOf(p).ReplayOf = id
+		return err
 	case fieldParams:
 		p.Params = body
 		return walkParams(body, func(_, _ []byte) {})
@@ -156,6 +162,14 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		p.AckTimeout = time.Duration(ms) * time.Millisecond
 	}
 	return err
+}
+
+// extraOf returns the extra of p, which nobody shares yet.
+func extraOf(p *task.Publication) *task.Extra {
+	if p.Extra == nil {
+		p.Extra = &task.Extra{}
+	}
+	return p.Extra
 }
 
 func instant(ms int64) (task.Instant, error) {

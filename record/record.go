@@ -38,6 +38,7 @@ const (
 	fieldAckTimeout protowire.Number = 9
 	fieldClaimed    protowire.Number = 10
 	fieldTrace      protowire.Number = 11
+	fieldReplayOf   protowire.Number = 14
 	fieldParams     protowire.Number = 15
 )
 
@@ -97,6 +98,9 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
 	if p.Extra != nil {
 		b = appendBytes(b, fieldTrace, p.Extra.TraceParent)
+		if p.Extra.ReplayOf.Task != 0 {
+			b = appendBytes(b, fieldReplayOf, p.Extra.ReplayOf.String())
+		}
 	}
 	return appendBytes(b, fieldParams, p.Params)
 }

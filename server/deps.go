@@ -152,6 +152,7 @@ type Delivery struct {
 type Deps struct {
 	Tasks Tasks
 	Runs  Runs
+	Dead  DeadLetters
 	Admin Admin
 	Auth  Authenticator
 	// Delivery says where the runs of a tenant are published. It must not block.

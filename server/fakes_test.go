@@ -352,3 +352,33 @@ func (f *fakeAdmin) RevokeToken(_ context.Context, id string) (Token, error) {
 	}
 	return t, nil
 }
+
+// fakeDead has one dead run of each tenant: run 1 of task 512 * tenant.
+type fakeDead struct{ queries []task.DeadQuery }
+
+func (f *fakeDead) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
+	f.queries = append(f.queries, q)
+	d, err := f.Dead(ctx, q.Tenant, task.RunID{Task: task.NewID(int64(q.Tenant), 0), Seq: 1})
+	c := d.Cursor()
+	return task.DeadPage{Runs: []*task.DeadLetter{d}, Next: &c}, err
+}
+
+func (f *fakeDead) Dead(_ context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error) {
+	if id.Task != task.NewID(int64(tenant), 0) || id.Seq != 1 {
+		return nil, task.Errorf(task.NotFound, "there is no dead run %s", id)
+	}
+	return &task.DeadLetter{
+		DeadRun: task.DeadRun{Tenant: tenant, RunID: id, Attempt: 5, Kind: "mail", ScheduledAt: fakeNow, DiedAt: fakeNow, Reason: task.OutOfAttempts, Error: "no"},
+		Type:    task.Blocking, Extra: task.Extra{Tags: []string{"a"}}.Seal(),
+	}, nil
+}
+
+func (f *fakeDead) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (task.Replayed, error) {
+	_, err := f.Dead(ctx, tenant, id)
+	return task.Replayed{ID: 1024}, err
+}
+
+func (f *fakeDead) PurgeDead(ctx context.Context, tenant int32, id task.RunID) error {
+	_, err := f.Dead(ctx, tenant, id)
+	return err
+}

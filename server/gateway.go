@@ -48,6 +48,7 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 	)
 	err := errors.Join(
 		perceptorv1.RegisterTaskServiceHandlerClient(context.Background(), mux, perceptorv1.NewTaskServiceClient(g)),
+		perceptorv1.RegisterDeadLetterServiceHandlerClient(context.Background(), mux, perceptorv1.NewDeadLetterServiceClient(g)),
 		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),
@@ -216,15 +217,20 @@ func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilit
 			field = fields.ByJSONName(key)
 		}
 		switch {
-		case field == nil || field.Message() != nil || field.IsList():
+		case field == nil || field.Message() != nil && !isText(field.Message()) || field.IsMap():
 			return fmt.Errorf("unknown query parameter %.100q", key)
 		case filter.HasCommonPrefix([]string{string(field.Name())}):
 			return fmt.Errorf("query parameter %q belongs into the body or the path", key)
-		case len(given) > 1:
+		case len(given) > 1 && !field.IsList():
 			return fmt.Errorf("query parameter %q is given %d times", key, len(given))
-		case !utf8.ValidString(given[0]):
+		case !utf8.ValidString(strings.Join(given, "")):
 			return fmt.Errorf("query parameter %q contains invalid UTF-8", key)
 		}
 	}
 	return q.DefaultQueryParser.Parse(msg, values, filter)
+}
+
+// isText tells the messages that JSON writes as one text.
+func isText(m protoreflect.MessageDescriptor) bool {
+	return m.FullName() == "google.protobuf.Timestamp" || m.FullName() == "google.protobuf.Duration"
 }

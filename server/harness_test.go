@@ -41,6 +41,7 @@ type bundle struct {
 	auth   *fakeAuth
 	tasks  *fakeTasks
 	runs   *fakeRuns
+	dead   *fakeDead
 	admin  *fakeAdmin
 	log    *logBuffer
 	conn   *grpc.ClientConn
@@ -58,7 +59,7 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle {
 	t.Helper()
 	b := &bundle{
-		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, admin: newFakeAdmin(),
+		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, dead: &fakeDead{}, admin: newFakeAdmin(),
 		log: &logBuffer{}, done: make(chan error, 1),
 	}
 	grpcSide := bufconn.Listen(1 << 20)
@@ -73,7 +74,7 @@ func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle 
 		f(&c)
 	}
 	d := Deps{
-		Tasks: b.tasks, Runs: b.runs, Admin: b.admin, Auth: b.auth,
+		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Admin: b.admin, Auth: b.auth,
 		Delivery: func(t Tenant) Delivery {
 			return Delivery{Topic: t.Topic, Group: "listeners." + t.Name, Brokers: []string{"127.0.0.1:9092"}}
 		},

@@ -134,16 +134,25 @@ CREATE TABLE task_done (
 );
 CREATE INDEX task_done_expiry ON task_done (expires_at);
 
--- Runs that were given up.
+-- Runs that were given up, with all that is needed to do them again.
 CREATE TABLE dead_run (
   tenant_id    int4 NOT NULL,
   id           int8 NOT NULL,
   seq          int8 NOT NULL,
   scheduled_at int8 NOT NULL,
   died_at      int8 NOT NULL,
+  give_up_after_ms   int8 NOT NULL,
+  retention_ms       int8 NOT NULL,
   attempt      int4 NOT NULL,
+  ack_timeout_ms     int4 NOT NULL,
+  initial_backoff_ms int4 NOT NULL,
+  max_backoff_ms     int4 NOT NULL,
+  max_attempts       int2 NOT NULL,
+  multiplier         int2 NOT NULL,
+  jitter             int2 NOT NULL,
   reason       int2 NOT NULL,
   type         int2 NOT NULL,         -- of the task
+  published    bool NOT NULL DEFAULT false,  -- its record is on the dead-letter topic
   kind         text NOT NULL,
   error        text NOT NULL,
   params       bytea NOT NULL,
@@ -151,6 +160,8 @@ CREATE TABLE dead_run (
   CONSTRAINT dead_run_pkey   PRIMARY KEY (tenant_id, id, seq),
   CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3, 4))
 );
+CREATE INDEX dead_run_died ON dead_run (tenant_id, died_at, id, seq);
+CREATE INDEX dead_run_unpublished ON dead_run (died_at) WHERE NOT published;
 
 -- Who owns a shard (item = its number) or this database's chores (item = 512 +
 -- its number). The epoch only grows; every claiming transaction asserts epoch

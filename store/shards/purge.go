@@ -9,10 +9,11 @@ import (
 // purgeAtOnce is about how many rows of each table one purge removes.
 const purgeAtOnce = 5000
 
-// Purge removes expired keys and finished tasks of database d, a bounded number.
-// It returns how many, and whether there may be more. Several may do it at once.
+// Purge removes expired keys, finished tasks and dead runs of database d, a
+// bounded number. It returns how many, and whether there may be more. Several may
+// do it at once.
 func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) {
-	for _, step := range []string{"KeyPurge", "DonePurge"} {
+	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge"} {
 		var gone int
 		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&gone); err != nil {
 			return n, false, fmt.Errorf("purge: %w", err)

@@ -128,7 +128,10 @@ func queueDead(b *pgx.Batch, k *task.Kin) {
 			params = r.Params
 		}
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), k.Task.Extra.Wire())
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), k.Task.Extra.Wire(),
+			k.Task.GiveUpAfter.Milliseconds(), max(0, k.Task.Retention.Milliseconds()), int32(k.Task.AckTimeout.Milliseconds()),
+			int32(k.Task.Retry.InitialBackoff.Milliseconds()), int32(k.Task.Retry.MaxBackoff.Milliseconds()),
+			int16(k.Task.Retry.MaxAttempts), hundredths(k.Task.Retry.Multiplier), hundredths(k.Task.Retry.Jitter))
 	}
 }
 

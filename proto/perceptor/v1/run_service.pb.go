@@ -1015,6 +1015,8 @@ type RunRecord struct {
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
 	// Task.trace_parent: what the trace of the run is to link to.
 	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	// The dead run that this run replays, as "task id-seq". Empty: it replays none.
+	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
 	// The task's parameters.
 	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1128,6 +1130,13 @@ func (x *RunRecord) GetTraceParent() string {
 	return ""
 }
 
+func (x *RunRecord) GetReplayOf() string {
+	if x != nil {
+		return x.ReplayOf
+	}
+	return ""
+}
+
 func (x *RunRecord) GetParams() *Params {
 	if x != nil {
 		return x.Params
@@ -1195,7 +1204,7 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x18\n" +
-	"\abrokers\x18\x04 \x03(\tR\abrokers\"\xd9\x03\n" +
+	"\abrokers\x18\x04 \x03(\tR\abrokers\"\xf6\x03\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1210,7 +1219,8 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\n" +
 	"claim_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tclaimTime\x12!\n" +
-	"\ftrace_parent\x18\v \x01(\tR\vtraceParent\x12,\n" +
+	"\ftrace_parent\x18\v \x01(\tR\vtraceParent\x12\x1b\n" +
+	"\treplay_of\x18\x0e \x01(\tR\breplayOf\x12,\n" +
 	"\x06params\x18\x0f \x01(\v2\x14.perceptor.v1.ParamsR\x06params*\xd3\x01\n" +
 	"\aRunCode\x12\x18\n" +
 	"\x14RUN_CODE_UNSPECIFIED\x10\x00\x12\x15\n" +

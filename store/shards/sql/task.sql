@@ -141,12 +141,6 @@ SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end
   FROM gone g
  WHERE g.run = 0 AND g.retention_ms > 0;
 
--- name: DeadInsert
--- $1 tenant, $2 id, $3 seq, $4 scheduled, $5 attempt, $6 reason, $7 kind, $8 error, $9 params, $10 now, $11 type, $12 extra
-INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type, extra)
-VALUES ($1, $2, $3, $4, $10, $5, $6, $7, $8, $9, $11, $12)
-    ON CONFLICT DO NOTHING;
-
 -- name: DonePurge
 -- As KeyPurge.
 WITH gone AS (

@@ -1,0 +1,121 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// DeadReason says why a run was given up.
+type DeadReason int
+
+// Why runs are given up.
+const (
+	// OutOfAttempts means that the last allowed attempt failed.
+	OutOfAttempts DeadReason = 1
+	// Silent means that no result came within GiveUpAfter.
+	Silent DeadReason = 2
+	// Unpublishable means that its record can never be published.
+	Unpublishable DeadReason = 3
+	// PermanentFailure means that its handler said that no attempt can succeed.
+	PermanentFailure DeadReason = 4
+)
+
+// String returns the name of the reason in the API, such as "SILENT".
+func (r DeadReason) String() string { return perceptorv1.DeadRun_Reason(r).String() }
+
+// DeadRun is a run that was given up, and is kept for the tenant's retention of
+// dead runs.
+type DeadRun struct {
+	// RunID is its identity, "TASK-SEQ".
+	RunID       string
+	TaskID, Seq int64
+	Kind        string
+	Type        Type
+	Tags        []string
+	ScheduledAt time.Time
+	DiedAt      time.Time
+	// Attempt is the number of its last delivery.
+	Attempt int
+	Reason  DeadReason
+	// Error is the last error that was reported.
+	Error  string
+	Params map[string]string
+	// ReplayOf is the dead run that it replayed; empty: none.
+	ReplayOf string
+}
+
+// DeadFilter says which dead runs are meant. Zero fields do not filter.
+type DeadFilter struct {
+	Kind   string
+	Type   Type
+	Reason DeadReason
+	TaskID int64
+	// Tags must all be among the task's.
+	Tags []string
+	// DiedFrom and DiedUntil bound when it was given up; DiedUntil is exclusive.
+	DiedFrom, DiedUntil time.Time
+	// PageSize is how many ListDeadRuns fetches at a time. Default (0): 100; at most
+	// 1,000.
+	PageSize int
+}
+
+// ListDeadRuns lists dead runs, newest first, fetching page after page. An error
+// ends the list.
+func (c *Client) ListDeadRuns(ctx context.Context, f DeadFilter) iter.Seq2[*DeadRun, error] {
+	return func(yield func(*DeadRun, error) bool) {
+		q := &perceptorv1.ListDeadRunsRequest{
+			PageSize: int32(f.PageSize), Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), Reason: perceptorv1.DeadRun_Reason(f.Reason),
+			TaskId: f.TaskID, Tags: f.Tags, DiedFrom: protoTime(f.DiedFrom), DiedUntil: protoTime(f.DiedUntil),
+		}
+		for {
+			page, err := call(ctx, c, "ListDeadRuns", c.dead.ListDeadRuns, q)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, d := range page.GetDeadRuns() {
+				if !yield(deadRun(d), nil) {
+					return
+				}
+			}
+			if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+				return
+			}
+		}
+	}
+}
+
+// GetDeadRun returns a dead run by its id, "TASK-SEQ", or [ErrNotFound].
+func (c *Client) GetDeadRun(ctx context.Context, runID string) (*DeadRun, error) {
+	d, err := call(ctx, c, "GetDeadRun", c.dead.GetDeadRun, &perceptorv1.GetDeadRunRequest{RunId: runID})
+	if err != nil {
+		return nil, err
+	}
+	return deadRun(d), nil
+}
+
+// ReplayDeadRun adds a ONE_SHOT task that does a dead run again, due now, and
+// returns its id. The dead run is forgotten; who repeats the call within a day
+// gets the same id.
+func (c *Client) ReplayDeadRun(ctx context.Context, runID string) (task int64, err error) {
+	a, err := call(ctx, c, "ReplayDeadRun", c.dead.ReplayDeadRun, &perceptorv1.ReplayDeadRunRequest{RunId: runID})
+	return a.GetTaskId(), err
+}
+
+// PurgeDeadRun forgets a dead run. It is repeated while its outcome is unknown, and
+// so may answer [ErrNotFound] to what it has done itself.
+func (c *Client) PurgeDeadRun(ctx context.Context, runID string) error {
+	_, err := call(ctx, c, "PurgeDeadRun", c.dead.PurgeDeadRun, &perceptorv1.PurgeDeadRunRequest{RunId: runID})
+	return err
+}
+
+func deadRun(d *perceptorv1.DeadRun) *DeadRun {
+	return &DeadRun{
+		RunID: d.GetRunId(), TaskID: d.GetTaskId(), Seq: d.GetSeq(), Kind: d.GetKind(), Type: Type(d.GetType()), Tags: d.GetTags(),
+		ScheduledAt: goTime(d.GetScheduledTime()), DiedAt: goTime(d.GetDiedTime()), Attempt: int(d.GetAttempt()),
+		Reason: DeadReason(d.GetReason()), Error: d.GetError(), Params: d.GetParams(), ReplayOf: d.GetReplayOf(),
+	}
+}

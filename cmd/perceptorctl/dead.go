@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+func (c *ctl) deadCommand() *cobra.Command {
+	return group("dead", "Runs that were given up: list, show, replay, purge", c.deadList(), c.deadShow(), c.deadReplay(), c.deadPurge())
+}
+
+// deadFlags are the flags that select dead runs.
+type deadFlags struct {
+	f                        perceptorv1.DeadRunFilter
+	typ, reason, from, until string
+}
+
+func (d *deadFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&d.f.Kind, "kind", "", "only those of this kind")
+	f.StringVar(&d.typ, "type", "", "only those of tasks of this type: one-shot, non-blocking or blocking")
+	f.StringVar(&d.reason, "reason", "", "only those given up for this reason: out-of-attempts, silent, unpublishable or permanent")
+	f.Int64Var(&d.f.TaskId, "task", 0, "only those of this task")
+	f.StringArrayVar(&d.f.Tags, "tag", nil, "only those of tasks with this tag; several: with all of them")
+	f.StringVar(&d.from, "died-from", "", "only those given up at this instant or later: 2026-01-31T12:00:00Z")
+	f.StringVar(&d.until, "died-until", "", "only those given up before this instant")
+}
+
+func (d *deadFlags) read() (*perceptorv1.DeadRunFilter, error) {
+	var err error
+	if d.f.Type, err = taskType(d.typ); err != nil {
+		return nil, err
+	}
+	n, ok := perceptorv1.DeadRun_Reason_value[enumWord(d.reason)]
+	if d.reason != "" && (!ok || n == 0) {
+		return nil, cli.Usagef("--reason: %q is not one of out-of-attempts, silent, unpublishable, permanent", d.reason)
+	}
+	d.f.Reason = perceptorv1.DeadRun_Reason(n)
+	if d.f.DiedFrom, err = instant("died-from", d.from); err != nil {
+		return nil, err
+	}
+	d.f.DiedUntil, err = instant("died-until", d.until)
+	return &d.f, err
+}
+
+func (c *ctl) deadList() *cobra.Command {
+	p, d := &pages{}, &deadFlags{}
+	cmd := &cobra.Command{
+		Use: "list", Short: "List dead runs, newest first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter, err := d.read()
+			if err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				api, all := perceptorv1.NewDeadLetterServiceClient(conn), &perceptorv1.ListDeadRunsResponse{}
+				r := &perceptorv1.ListDeadRunsRequest{
+					Kind: filter.Kind, Type: filter.Type, Reason: filter.Reason, TaskId: filter.TaskId, Tags: filter.Tags,
+					DiedFrom: filter.DiedFrom, DiedUntil: filter.DiedUntil,
+				}
+				err := p.each(func(size int32, token string) (int, string, error) {
+					r.PageSize, r.PageToken = size, token
+					page, err := api.ListDeadRuns(ctx, r)
+					all.DeadRuns = append(all.DeadRuns, page.GetDeadRuns()...)
+					all.NextPageToken = page.GetNextPageToken()
+					return len(page.GetDeadRuns()), page.GetNextPageToken(), err
+				})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, all, func() *table { return deadTable(all.DeadRuns) })
+			})
+		},
+	}
+	p.flags(cmd)
+	d.flags(cmd)
+	return cmd
+}
+
+func deadTable(runs []*perceptorv1.DeadRun) *table {
+	t := &table{head: []string{"RUN", "KIND", "REASON", "ATTEMPTS", "DIED", "ERROR"}}
+	for _, x := range runs {
+		line, _, _ := strings.Cut(x.Error, "\n")
+		t.add(x.RunId, x.Kind, x.Reason.String(), strconv.Itoa(int(x.Attempt)), timeCell(x.DiedTime), textCell(line))
+	}
+	return t
+}
+
+func (c *ctl) deadShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show RUN", Short: "Show a dead run", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				x, err := perceptorv1.NewDeadLetterServiceClient(conn).GetDeadRun(ctx, &perceptorv1.GetDeadRunRequest{RunId: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, x, func() *table { return deadDetails(x) })
+			})
+		},
+	}
+}
+
+func deadDetails(x *perceptorv1.DeadRun) *table {
+	t := &table{head: []string{"FIELD", "VALUE"}}
+	t.add("run", x.RunId)
+	t.add("kind", x.Kind)
+	t.add("type", x.Type.String())
+	t.add("tags", textCell(strings.Join(x.Tags, ", ")))
+	t.add("scheduled", timeCell(x.ScheduledTime))
+	t.add("died", timeCell(x.DiedTime))
+	t.add("reason", x.Reason.String())
+	t.add("attempts", strconv.Itoa(int(x.Attempt)))
+	t.add("error", textCell(x.Error))
+	t.add("replay of", textCell(x.ReplayOf))
+	for _, k := range sortedKeys(x.Params) {
+		t.add("params."+k, x.Params[k])
+	}
+	return t
+}
+
+func (c *ctl) deadReplay() *cobra.Command {
+	return &cobra.Command{
+		Use: "replay RUN", Short: "Do a dead run again, as a task of its own that is due now", Args: cobra.ExactArgs(1),
+		Long: "Do a dead run again, as a task of its own that is due now. Who repeats it gets the same task.\n" +
+			"For many at once: perceptorctl bulk create replay.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				a, err := perceptorv1.NewDeadLetterServiceClient(conn).ReplayDeadRun(ctx, &perceptorv1.ReplayDeadRunRequest{RunId: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, a, func() *table {
+					t := &table{head: []string{"TASK", "REPLAYED BEFORE"}}
+					t.add(strconv.FormatInt(a.TaskId, 10), strconv.FormatBool(a.Replayed))
+					return t
+				})
+			})
+		},
+	}
+}
+
+func (c *ctl) deadPurge() *cobra.Command {
+	return &cobra.Command{
+		Use: "purge RUN", Short: "Forget a dead run", Args: cobra.ExactArgs(1),
+		Long: "Forget a dead run. For many at once: perceptorctl bulk create purge-dead.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				if _, err := perceptorv1.NewDeadLetterServiceClient(conn).PurgeDeadRun(ctx, &perceptorv1.PurgeDeadRunRequest{RunId: args[0]}); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "dead run %s is forgotten\n", args[0])
+				return err
+			})
+		},
+	}
+}

@@ -1,0 +1,309 @@
+package shards
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Dead runs
+//
+// A run that is given up is kept in dead_run, with all that its task said about
+// it, so that it can be done again when the task has long been purged. A replay
+// takes the row away and adds a ONE_SHOT task in the same shard, in one
+// transaction: so it happens once. A key, by the run's id, remembers which task
+// that was for as long as request_ids are remembered; who repeats a replay is told.
+
+// deadScan has the columns of the fragment dead_columns, and params.
+type deadScan struct {
+	task.DeadLetter
+	extra                                  []byte
+	giveUp, retention                      int64
+	ack, initial, most                     int32
+	maxAttempts, multiplier, jitter, dType int16
+}
+
+func (s *deadScan) targets() []any {
+	return []any{
+		&s.Tenant, &s.RunID.Task, &s.RunID.Seq, &s.ScheduledAt, &s.DiedAt, &s.Attempt, &s.Reason, &s.dType, &s.Kind, &s.Error, &s.extra,
+		&s.giveUp, &s.retention, &s.ack, &s.initial, &s.most, &s.maxAttempts, &s.multiplier, &s.jitter, &s.Params,
+	}
+}
+
+func (s *deadScan) letter() *task.DeadLetter {
+	s.Type, s.Extra = task.Type(s.dType), task.DecodeExtra(s.extra)
+	s.GiveUpAfter, s.Retention, s.AckTimeout = millis(s.giveUp), millis(s.retention), millis(s.ack)
+	s.Retry = task.RetryPolicy{
+		MaxAttempts: int32(s.maxAttempts), InitialBackoff: millis(s.initial), MaxBackoff: millis(s.most),
+		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
+	}
+	return &s.DeadLetter
+}
+
+func collectDead(rows pgx.Rows) ([]*task.DeadLetter, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*task.DeadLetter, error) {
+		s := &deadScan{}
+		if err := row.Scan(s.targets()...); err != nil {
+			return nil, err
+		}
+		return s.letter(), nil
+	})
+}
+
+func noDeadRun(id task.RunID) error {
+	return task.Errorf(task.NotFound, "there is no dead run %s", id)
+}
+
+// Dead returns a dead run that is kept.
+func (s *Store) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error) {
+	if !id.Task.Valid() {
+		return nil, noDeadRun(id)
+	}
+	rows, err := s.cluster.Pool(id.Task.Shard().Database()).Query(ctx, sql.Get("DeadRead"), tenant, int64(id.Task), id.Seq)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	list, err := collectDead(rows)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if len(list) == 0 {
+		return nil, noDeadRun(id)
+	}
+	return list[0], nil
+}
+
+// deadLook is how many rows of each database a page looks at.
+const deadLook = 1000
+
+// newestDead is before every dead run.
+var newestDead = task.DeadCursor{DiedAt: task.Never}
+
+// ListDead returns a page of a tenant's dead runs, newest first over all
+// databases; those of one task by their seq. A page has a bounded cost.
+func (s *Store) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
+	var page task.DeadPage
+	var err error
+	if q.Task != 0 {
+		page, err = s.listDeadOf(ctx, &q)
+	} else {
+		page, err = s.listDead(ctx, &q)
+	}
+	if err != nil {
+		return task.DeadPage{}, unavailable(err)
+	}
+	return page, nil
+}
+
+// listDead asks all databases. Each looks at so many rows; the page ends where the
+// first of them has stopped to look.
+func (s *Store) listDead(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
+	after := newestDead
+	if q.DiedUntil > 0 {
+		after.DiedAt = q.DiedUntil
+	}
+	if q.After != nil && q.After.Compare(after) < 0 {
+		after = *q.After
+	}
+	var mu sync.Mutex
+	reached := task.DeadCursor{DiedAt: -1}
+	err = s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		list, err := s.lookDead(ctx, d, "DeadList", q.Tenant, int64(after.DiedAt), int64(after.Task), after.Seq, int64(q.DiedFrom),
+			q.Kind, int16(q.Type), int16(q.Reason), deadLook)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(list) == deadLook {
+			if last := list[deadLook-1].Cursor(); last.Compare(reached) > 0 {
+				reached = last
+			}
+		}
+		page.Runs = append(page.Runs, slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })...)
+		return nil
+	})
+	if err != nil {
+		return page, err
+	}
+	slices.SortFunc(page.Runs, func(a, b *task.DeadLetter) int { return b.Cursor().Compare(a.Cursor()) })
+	page.Runs = slices.DeleteFunc(page.Runs, func(r *task.DeadLetter) bool { return r.Cursor().Compare(reached) < 0 })
+	if reached.DiedAt >= 0 {
+		page.Next = &reached
+	}
+	shorten(&page, q.Limit)
+	return page, nil
+}
+
+// listDeadOf asks the database of one task.
+func (s *Store) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
+	if !q.Task.Valid() {
+		return page, nil
+	}
+	before := int64(math.MaxInt64)
+	if q.After != nil {
+		before = q.After.Seq
+	}
+	list, err := s.lookDead(ctx, q.Task.Shard().Database(), "DeadOfTask", q.Tenant, int64(q.Task), before, deadLook)
+	if err != nil {
+		return page, err
+	}
+	if len(list) == deadLook {
+		c := list[deadLook-1].Cursor()
+		page.Next = &c
+	}
+	page.Runs = slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })
+	shorten(&page, q.Limit)
+	return page, nil
+}
+
+func (s *Store) lookDead(ctx context.Context, d int, statement string, args ...any) ([]*task.DeadLetter, error) {
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get(statement), args...)
+	if err != nil {
+		return nil, err
+	}
+	return collectDead(rows)
+}
+
+// shorten cuts a page to its limit.
+func shorten(page *task.DeadPage, limit int) {
+	if len(page.Runs) > limit {
+		c := page.Runs[limit-1].Cursor()
+		page.Runs, page.Next = page.Runs[:limit], &c
+	}
+}
+
+// PurgeDead forgets a dead run.
+func (s *Store) PurgeDead(ctx context.Context, tenant int32, id task.RunID) error {
+	if !id.Task.Valid() {
+		return noDeadRun(id)
+	}
+	gone := 0
+	err := s.inTx(ctx, id.Task.Shard().Database(), "purge dead", func(tx pgx.Tx) error {
+		taken, err := takeDead(ctx, tx, tenant, []task.RunID{id})
+		if gone = len(taken); gone == 0 || err != nil {
+			return cmp.Or(err, errNothing)
+		}
+		return forgetDead(ctx, tx, taken)
+	})
+	switch {
+	case err != nil:
+		return unavailable(err)
+	case gone == 0:
+		return noDeadRun(id)
+	}
+	return nil
+}
+
+// takeDead removes dead runs of a tenant, and returns those that were there.
+func takeDead(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*task.DeadLetter, error) {
+	tenants, tasks, seqs := make([]int32, len(ids)), make([]int64, len(ids)), make([]int64, len(ids))
+	for i, id := range ids {
+		tenants[i], tasks[i], seqs[i] = tenant, int64(id.Task), id.Seq
+	}
+	rows, err := tx.Query(ctx, sql.Get("DeadTake"), tenants, tasks, seqs)
+	if err != nil {
+		return nil, err
+	}
+	return collectDead(rows)
+}
+
+// forgetDead counts dead runs out that have been taken.
+func forgetDead(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error {
+	var moved tally
+	for _, d := range taken {
+		moved.move(d.Tenant, d.Type, cellDead, cellNone, 1)
+	}
+	b := &pgx.Batch{}
+	moved.queue(b)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// replayKey remembers a replay. No request_id begins like that: they are printable.
+func replayKey(id task.RunID) string { return "\x01replay " + id.String() }
+
+// ReplayDead adds a ONE_SHOT task that does a dead run again, due now, and forgets
+// the dead run. Who repeats it within the lifetime of keys is answered with the
+// same task.
+func (s *Store) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (task.Replayed, error) {
+	if !id.Task.Valid() {
+		return task.Replayed{}, noDeadRun(id)
+	}
+	d := id.Task.Shard().Database()
+	number, err := s.dbs[d].draw(ctx, 1)
+	if err != nil {
+		return task.Replayed{}, unavailable(err)
+	}
+	var made []*task.Row
+	due := task.Never
+	err = s.inTx(ctx, d, "replay", func(tx pgx.Tx) (err error) {
+		taken, err := takeDead(ctx, tx, tenant, []task.RunID{id})
+		if len(taken) == 0 || err != nil {
+			return cmp.Or(err, errNothing)
+		}
+		made, due, err = s.replayDead(ctx, tx, taken, number)
+		return err
+	})
+	if err != nil {
+		return task.Replayed{}, unavailable(err)
+	}
+	if len(made) > 0 {
+		s.due(d, due)
+		return task.Replayed{ID: made[0].ID}, nil
+	}
+	var first int64
+	var n int32
+	var refused []int32
+	var hash []byte
+	row := s.cluster.Pool(d).QueryRow(ctx, sql.Get("KeyRead"), int16(id.Task.Shard()), tenant, replayKey(id))
+	switch err := row.Scan(&first, &n, &refused, &hash); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return task.Replayed{}, noDeadRun(id)
+	case err != nil:
+		return task.Replayed{}, unavailable(err)
+	}
+	return task.Replayed{ID: task.ID(first), Before: true}, nil
+}
+
+// replayDead adds the tasks that do dead runs again, which have been taken, with
+// their keys. Their ids have the numbers from number on.
+func (s *Store) replayDead(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter, number int64) (made []*task.Row, due task.Instant, err error) {
+	now, err := clock(ctx, tx)
+	if err != nil {
+		return nil, 0, err
+	}
+	rows, moved := &newRows{due: task.Never, farFrom: task.Never}, tally{}
+	n := len(taken)
+	shards, tenants, keys, firsts := make([]int16, n), make([]int32, n), make([]string, n), make([]int64, n)
+	counts, hashes := make([]int32, n), make([][]byte, n)
+	for i, d := range taken {
+		shard := d.RunID.Task.Shard()
+		r := d.Again(task.NewID(number+int64(i), shard), now)
+		rows.add(r)
+		made = append(made, r)
+		shards[i], tenants[i], keys[i], firsts[i], counts[i] = int16(shard), d.Tenant, replayKey(d.RunID), int64(r.ID), 1
+		hashes[i] = make([]byte, 16)
+		moved.move(d.Tenant, d.Type, cellDead, cellNone, 1)
+		moved.move(d.Tenant, r.Type, cellNone, cell(task.Scheduled), 1)
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, s.cfg.KeyLifetime.Milliseconds())
+	rows.queue(b)
+	moved.queue(b)
+	return made, rows.due, tx.SendBatch(ctx, b).Close()
+}
+
+// draw draws n consecutive numbers, n <= numberBlock, and returns the first. A
+// transaction draws before it begins: it must not wait for a second connection.
+func (db *database) draw(ctx context.Context, n int) (int64, error) {
+	db.numbers.mu.Lock()
+	defer db.numbers.mu.Unlock()
+	return db.drawLocked(ctx, n)
+}

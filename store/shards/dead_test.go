@@ -1,0 +1,173 @@
+package shards
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// die makes a run of a ONE_SHOT task of the bundle die, and returns it.
+func (b *bundle) die(change ...func(*task.Spec)) task.RunID {
+	b.t.Helper()
+	change = append(change, func(s *task.Spec) { s.Retry.MaxAttempts = 1 })
+	id := b.add(b.spec(task.OneShot, change...))[0]
+	b.claim(task.RangeForm)
+	if got := b.report(failure(id, 1, 1, 7)); got[0] != task.Accepted {
+		b.t.Fatal(got)
+	}
+	return task.RunID{Task: id, Seq: 1}
+}
+
+func kind(name string) func(*task.Spec) { return func(s *task.Spec) { s.Kind = name } }
+
+func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
+	b := setup(t)
+	id := b.die(kind("mail"), tagged("red", "blue"), func(s *task.Spec) { s.ParamsWire = []byte{10, 0}; s.AckTimeout = 7 * time.Second; s.Retention = 0 })
+	dead, err := b.Dead(t.Context(), b.tenant, id)
+	if err != nil || dead.Kind != "mail" || dead.AckTimeout != 7*time.Second || !cmp.Equal(dead.Extra.Tags, []string{"blue", "red"}) {
+		t.Fatalf("%+v, %v", dead, err)
+	}
+	b.advance(time.Hour)
+	first, err := b.ReplayDead(t.Context(), b.tenant, id)
+	if err != nil || first.Before {
+		t.Fatal(first, err)
+	}
+	again, err := b.ReplayDead(t.Context(), b.tenant, id)
+	if want := (task.Replayed{ID: first.ID, Before: true}); err != nil || again != want {
+		t.Errorf("again: %+v, %v, want %+v", again, err, want)
+	}
+	if first.ID.Shard() != id.Task.Shard() {
+		t.Errorf("task %d is not in the shard of task %d", first.ID, id.Task)
+	}
+	if diff := cmp.Diff(task.Counts{Added: 2, Scheduled: 1, PurgedFailed: 1, Died: 1}, b.counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+	c := b.claim(task.RangeForm)
+	if len(c.Publications) != 1 {
+		t.Fatalf("claimed %+v", c)
+	}
+	p := c.Publications[0]
+	if p.Task != first.ID || p.Kind != "mail" || string(p.Params) != string([]byte{10, 0}) || p.Extra == nil || p.Extra.ReplayOf != id ||
+		p.AckTimeout != 7*time.Second || !cmp.Equal(p.Extra.Tags, []string{"blue", "red"}) {
+		t.Errorf("published %+v", p)
+	}
+	if got := b.report(failure(first.ID, 1, 1, 7)); got[0] != task.Accepted {
+		t.Fatal(got)
+	}
+	if dead, err := b.Dead(t.Context(), b.tenant, task.RunID{Task: first.ID, Seq: 1}); err != nil || dead.Extra.ReplayOf != id {
+		t.Errorf("the replay died as %+v, %v", dead, err)
+	}
+}
+
+func TestDeadRunsOfOthersAreUnknown(t *testing.T) {
+	b := setup(t)
+	id := b.die()
+	for name, try := range map[string]func(tenant int32, id task.RunID) error{
+		"get":    func(tenant int32, id task.RunID) error { _, err := b.Dead(t.Context(), tenant, id); return err },
+		"replay": func(tenant int32, id task.RunID) error { _, err := b.ReplayDead(t.Context(), tenant, id); return err },
+		"purge":  func(tenant int32, id task.RunID) error { return b.PurgeDead(t.Context(), tenant, id) },
+	} {
+		for _, q := range []struct {
+			tenant int32
+			id     task.RunID
+		}{{b.tenant + 1, id}, {b.tenant, task.RunID{Task: id.Task, Seq: 2}}, {b.tenant, task.RunID{Task: 5, Seq: 1}}} {
+			if err := try(q.tenant, q.id); task.CodeOf(err) != task.NotFound {
+				t.Errorf("%s %v: %v", name, q, err)
+			}
+		}
+	}
+	if err := b.PurgeDead(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PurgeDead(t.Context(), b.tenant, id); task.CodeOf(err) != task.NotFound {
+		t.Errorf("a second purge: %v", err)
+	}
+	if diff := cmp.Diff(task.Counts{Added: 1, PurgedFailed: 1, Died: 1}, b.counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func TestDeadRunsAreListedNewestFirstByPages(t *testing.T) {
+	b := setup(t)
+	var all []task.RunID // newest first
+	for i := range 20 {
+		id := b.die(kind([]string{"a", "b"}[i%2]), func(s *task.Spec) {
+			if i%5 == 0 {
+				tagged("five")(s)
+			}
+		})
+		all = append([]task.RunID{id}, all...)
+		b.advance(time.Second)
+	}
+	begin := b.now.Add(-20 * time.Second)
+	for name, c := range map[string]struct {
+		f    task.DeadFilter
+		want func(age int) bool // 0 is the oldest
+	}{
+		"all":         {task.DeadFilter{}, func(int) bool { return true }},
+		"a kind":      {task.DeadFilter{Kind: "b"}, func(i int) bool { return i%2 == 1 }},
+		"a tag":       {task.DeadFilter{Tags: []string{"five"}}, func(i int) bool { return i%5 == 0 }},
+		"a range":     {task.DeadFilter{DiedFrom: begin.Add(3 * time.Second), DiedUntil: begin.Add(9 * time.Second)}, func(i int) bool { return i >= 3 && i < 9 }},
+		"a task":      {task.DeadFilter{Task: all[4].Task}, func(i int) bool { return i == 15 }},
+		"a reason":    {task.DeadFilter{Reason: task.Silent}, func(int) bool { return false }},
+		"of the type": {task.DeadFilter{Type: task.OneShot}, func(int) bool { return true }},
+	} {
+		var want []task.RunID
+		for i, id := range all {
+			if c.want(19 - i) {
+				want = append(want, id)
+			}
+		}
+		for _, limit := range []int{1, 3, 20, 100} {
+			var got []task.RunID
+			q := task.DeadQuery{Tenant: b.tenant, Limit: limit, DeadFilter: c.f}
+			for {
+				page, err := b.ListDead(t.Context(), q)
+				if err != nil || len(page.Runs) > limit {
+					t.Fatal(len(page.Runs), err)
+				}
+				for _, r := range page.Runs {
+					got = append(got, r.RunID)
+					if r.Params == nil || r.Reason != task.OutOfAttempts {
+						t.Errorf("listed %+v", r)
+					}
+				}
+				if q.After = page.Next; q.After == nil {
+					break
+				}
+			}
+			if !cmp.Equal(got, want) {
+				t.Errorf("%s by %d: %v, want %v", name, limit, got, want)
+			}
+		}
+	}
+}
+
+func TestDeadRunsArePurgedAfterTheirTenantsRetention(t *testing.T) {
+	b := setup(t)
+	b.exec(`DELETE FROM tenant`)
+	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, dead_retention_ms, created_at, history, version)
+		VALUES ($1::int4, 't' || ($1::int4)::text, 1, 1, 60000, 0, 1, 1)`, b.tenant)
+	old := b.die()
+	b.advance(time.Minute)
+	young := b.die()
+	if n, more, err := b.Purge(t.Context(), b.d); n != 0 || more || err != nil {
+		t.Fatalf("at the minute %d are purged, more: %t, %v", n, more, err)
+	}
+	b.advance(time.Millisecond)
+	if n, more, err := b.Purge(t.Context(), b.d); n != 1 || more || err != nil {
+		t.Fatalf("after the minute %d are purged, more: %t, %v", n, more, err)
+	}
+	if _, err := b.Dead(t.Context(), b.tenant, old); task.CodeOf(err) != task.NotFound {
+		t.Errorf("the old one: %v", err)
+	}
+	if _, err := b.Dead(t.Context(), b.tenant, young); err != nil {
+		t.Errorf("the young one: %v", err)
+	}
+	if diff := cmp.Diff(task.Counts{Added: 2, PurgedFailed: 2, Dead: 1, Died: 2}, b.counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
