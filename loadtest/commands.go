@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/perceptor/perceptor/loadtest/assign"
+	"github.com/perceptor/perceptor/loadtest/fairness"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/scenario"
@@ -25,7 +26,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
-		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), midnightCommand(), assign.Command(),
+		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), midnightCommand(), assign.Command(), fairness.Command(),
 	}
 }
 

@@ -97,7 +97,8 @@ func (r *realStack) start(ctx context.Context) error {
 	if err := r.startPrograms(ctx); err != nil {
 		return err
 	}
-	if r.Token, err = createTenant(ctx, r.Address, admin); err != nil {
+	r.admin = admin
+	if r.Token, err = r.CreateTenant(ctx, tenantName); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownAll)

@@ -57,6 +57,8 @@ type Stack struct {
 	// known.
 	Session time.Duration
 
+	// admin is the secret of a token of the scope ADMIN; empty: not known.
+	admin       string
 	postgresDSN string
 	owners      *Owners
 	close       []func(context.Context) error // in the order of the start

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
@@ -18,27 +20,47 @@ const (
 	adminWait  = 30 * time.Second
 )
 
-// createTenant makes a tenant and returns the secret of a token for it.
-func createTenant(ctx context.Context, address, admin string) (string, error) {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+admin), adminWait)
+// CreateTenant makes a tenant and returns the secret of a token for it.
+func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, err error) {
+	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
+		if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: &perceptorv1.Tenant{Name: name}}); err != nil {
+			return fmt.Errorf("create tenant: %w", err)
+		}
+		token, err := api.CreateToken(ctx, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{
+			Scope: perceptorv1.Token_TENANT, Tenant: name, Description: "load test",
+		}})
+		if err != nil {
+			return fmt.Errorf("create token: %w", err)
+		}
+		secret = token.GetSecret()
+		return nil
+	})
+	return secret, err
+}
+
+// UpdateTenant changes the fields of a tenant that are named to what t has.
+func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields ...string) error {
+	return s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
+		_, err := api.UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{Name: t.Name, Tenant: t, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}})
+		return err
+	})
+}
+
+// asAdmin calls the API with a token of the scope ADMIN, which a stack has that was
+// started here.
+func (s *Stack) asAdmin(ctx context.Context, f func(context.Context, perceptorv1.AdminServiceClient) error) error {
+	if s.admin == "" {
+		return errors.New("this stack was not started here, so its tenants cannot be changed")
+	}
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.admin), adminWait)
 	defer cancel()
-	first, _, _ := strings.Cut(address, ",")
+	first, _, _ := strings.Cut(s.Address, ",")
 	conn, err := grpc.NewClient(first, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return "", fmt.Errorf("dial %s: %w", first, err)
+		return fmt.Errorf("dial %s: %w", first, err)
 	}
 	defer conn.Close()
-	api := perceptorv1.NewAdminServiceClient(conn)
-	if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: &perceptorv1.Tenant{Name: tenantName}}); err != nil {
-		return "", fmt.Errorf("create tenant: %w", err)
-	}
-	token, err := api.CreateToken(ctx, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{
-		Scope: perceptorv1.Token_TENANT, Tenant: tenantName, Description: "load test",
-	}})
-	if err != nil {
-		return "", fmt.Errorf("create token: %w", err)
-	}
-	return token.GetSecret(), nil
+	return f(ctx, perceptorv1.NewAdminServiceClient(conn))
 }
 
 // ExternalOptions say where an installation is that runs already.

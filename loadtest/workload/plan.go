@@ -55,6 +55,8 @@ type Plan struct {
 	AddsPerCall int
 	// Delay says when one-shots are due, counted from their being sent.
 	Delay Delay
+	// DueAt, if set, is when all one-shots are due, whatever Delay says.
+	DueAt time.Time
 	// Keyed sends each one-shot by a request of its own.
 	Keyed bool
 	// Retain is the share of tasks that can be looked up when they have ended.
@@ -141,9 +143,12 @@ type item struct {
 
 // oneShot returns a task that is due soon after now.
 func (p *Plan) oneShot(number int64, pad string, now time.Time) item {
-	ahead := p.Delay.at(mix(p.Seed, number))
+	due := p.DueAt
+	if due.IsZero() {
+		due = now.Add(p.Delay.at(mix(p.Seed, number)))
+	}
 	return p.item(check.Add{
-		Number: number, Type: task.OneShot, Begin: task.At(now.Add(ahead)), End: task.Never, MaxCount: 1,
+		Number: number, Type: task.OneShot, Begin: task.At(due), End: task.Never, MaxCount: 1,
 	}, pad)
 }
 

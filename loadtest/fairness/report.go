@@ -1,0 +1,162 @@
+package fairness
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/frame"
+)
+
+// Report is what a run found.
+type Report struct {
+	frame.Header
+	Rate    float64 `json:"rate"`
+	Backlog int     `json:"backlog"`
+
+	// Lateness of the steady tenant, from the scheduled instant to the handler.
+	AloneMs  frame.Quantiles `json:"lateness_ms_alone"`
+	BesideMs frame.Quantiles `json:"lateness_ms_beside"`
+	P99Alone float64         `json:"p99_ms_alone"`
+	// P99Beside is over all the time from the instant at which the backlog was due
+	// until it was gone, which took DrainS.
+	P99Beside float64 `json:"p99_ms_beside"`
+	Ratio     float64 `json:"p99_ratio"`
+	DrainS    float64 `json:"drain_s"`
+	DrainPerS float64 `json:"drain_per_s"`
+
+	// Shares are what tenants of equal weight had got when half of all was done.
+	Shares []int64 `json:"shares,omitempty"`
+	Jain   float64 `json:"jain_index,omitempty"`
+
+	Limit *LimitReport `json:"limit,omitempty"`
+
+	Violations map[check.Kind]int64 `json:"violations"`
+	Examples   []check.Violation    `json:"examples,omitempty"`
+
+	seconds []check.Second
+	from    float64 // of the series, from the instant at which the backlog was due
+}
+
+// LimitReport is about a dispatch rate.
+type LimitReport struct {
+	Rate        int     `json:"rate"`
+	Measured    float64 `json:"measured"`
+	RaisedTo    int     `json:"raised_to"`
+	ActsAfterMs int64   `json:"acts_after_ms"`
+}
+
+func (r *runner) report(header frame.Header) (*Report, error) {
+	rep := &Report{
+		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: frame.Round(1000*jain(r.shares)) / 1000,
+		Violations: map[check.Kind]int64{},
+	}
+	if r.Limit > 0 {
+		rep.Limit = &r.limit
+	}
+	alone, err := r.steady.check(r.alone.from, r.alone.to)
+	if err != nil {
+		return nil, err
+	}
+	rep.AloneMs = frame.QuantilesOf(alone.Figures.Lateness)
+	rep.P99Alone = ms(alone)
+	for _, c := range r.customers {
+		res, err := c.check(r.beside.from, r.beside.to)
+		if err != nil {
+			return nil, err
+		}
+		for k, n := range res.Violations {
+			rep.Violations[k] += n
+		}
+		rep.Examples = append(rep.Examples, res.Examples...)
+		if c == r.steady {
+			rep.BesideMs, rep.P99Beside = frame.QuantilesOf(res.Figures.Lateness), ms(res)
+			rep.seconds = res.Figures.Seconds
+			rep.from = res.Figures.SeriesFrom.Sub(check.At(r.beside.from)).Seconds()
+		}
+	}
+	if rep.P99Alone > 0 {
+		rep.Ratio = frame.Round(rep.P99Beside / rep.P99Alone)
+	}
+	rep.DrainS = frame.Round(r.beside.to.Sub(r.beside.from).Seconds())
+	rep.DrainPerS = frame.Round(float64(r.Backlog) / rep.DrainS)
+	return rep, nil
+}
+
+func ms(res check.Result) float64 {
+	return frame.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
+}
+
+// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has all;
+// 0 of nobody.
+func jain(shares []int64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, x := range shares {
+		sum += float64(x)
+		squares += float64(x) * float64(x)
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / float64(len(shares)) / squares
+}
+
+// Broken is the number of violations.
+func (rep *Report) Broken() (n int64) {
+	for _, k := range rep.Violations {
+		n += k
+	}
+	return n
+}
+
+// WriteTable implements [frame.Report].
+func (rep *Report) WriteTable(w io.Writer) error {
+	var t strings.Builder
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(&t, "  %-24s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	fmt.Fprintf(&t, "\na tenant of %.0f runs per second, beside one with %d tasks due at one instant (seed %d)\n", rep.Rate, rep.Backlog, rep.Seed)
+	row("lateness ms, alone", "%s", rep.AloneMs)
+	row("lateness ms, beside", "%s", rep.BesideMs)
+	row("p99, beside to alone", "%.2f", rep.Ratio)
+	row("the backlog took", "%.0f s, %.0f per second", rep.DrainS, rep.DrainPerS)
+	if len(rep.Shares) > 0 {
+		row("shares of equals", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
+	}
+	if l := rep.Limit; l != nil {
+		row("rate of "+fmt.Sprint(l.Rate), "%.1f per second; raised to %d it acts after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
+	}
+	if rep.Broken() == 0 {
+		row("violations", "none")
+	}
+	for _, k := range check.Kinds {
+		if n := rep.Violations[k]; n > 0 {
+			row("violations", "%s %d", k, n)
+		}
+	}
+	for _, v := range rep.Examples {
+		fmt.Fprintf(&t, "    %s\n", v)
+	}
+	_, err := io.WriteString(w, t.String())
+	return err
+}
+
+// Chart implements [frame.Report]: the steady tenant's lateness over time.
+func (rep *Report) Chart() *chart.Chart {
+	var x, y []float64
+	for i := range rep.seconds {
+		if l := rep.seconds[i].Lateness; l != nil {
+			x, y = append(x, rep.from+float64(i)), append(y, frame.Milliseconds(l.Quantile(0.99)))
+		}
+	}
+	return &chart.Chart{
+		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside one with %d overdue", rep.Rate, rep.Backlog),
+		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.P99Alone),
+		XLabel:   "seconds since the backlog was due",
+		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{{Name: "steady tenant", X: x, Y: y}}}},
+		Spans:    []chart.Span{{Name: "backlog", From: 0, To: rep.DrainS}},
+	}
+}
