@@ -35,6 +35,7 @@ type engine struct {
 	runs     chan *flight         // to the workers; has room for all
 	workers  int                  // goroutines that run handlers, or wait for one to run
 	stopped  chan struct{}        // closed when nothing more is to come
+	acts     []action             // room for those of a step
 	skipped  []*arrival           // to tell Events.Skipped outside the lock
 	limited  bool                 // some kind has a limit
 	parked   int                  // entries that wait for a slot of their kind
@@ -105,8 +106,12 @@ func (g *engine) admit(ctx context.Context) bool {
 // step lets the table decide and carries its actions out.
 func (g *engine) step(decide func(t *table, out []action) []action) {
 	g.mu.Lock()
-	var buf [8]action
-	g.perform(decide(g.table, buf[:0]))
+	acts := decide(g.table, g.acts[:0])
+	g.perform(acts)
+	if acts != nil {
+		clear(acts)
+		g.acts = acts
+	}
 	g.pump()
 	skipped, late := g.skipped, g.late
 	g.skipped, g.late = nil, nil

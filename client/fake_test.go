@@ -286,6 +286,16 @@ type liveListener struct {
 // listen starts a listener; it is stopped at the end of the test at the latest.
 func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveListener {
 	b.t.Helper()
+	l := b.listener(cfg)
+	for kind, h := range handlers {
+		l.Handle(kind, h)
+	}
+	return b.start(l)
+}
+
+// listener returns a listener without handlers.
+func (b *bench) listener(cfg ListenerConfig) *Listener {
+	b.t.Helper()
 	cfg.kafka = fast
 	cfg.Logger = slog.New(slog.NewTextHandler(b.logs, nil))
 	setDefault(&cfg.StopGrace, 5*time.Second)
@@ -293,9 +303,11 @@ func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveLis
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for kind, h := range handlers {
-		l.Handle(kind, h)
-	}
+	return l
+}
+
+// start runs a listener; it is stopped at the end of the test at the latest.
+func (b *bench) start(l *Listener) *liveListener {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &liveListener{Listener: l, cancel: cancel, done: make(chan error, 1)}
 	go func() { r.done <- l.Run(ctx) }()

@@ -122,7 +122,7 @@ type late struct {
 // sweepLater sees to it that nothing is parked for too long. The lock is held.
 func (g *engine) sweepLater(l *limit) {
 	if l.sweep == nil && len(l.parked) > 0 {
-		l.sweep = time.AfterFunc(time.Until(l.parked[0].since.Add(parkFor)), func() { g.sweep(l) })
+		l.sweep = time.AfterFunc(time.Until(l.parked[0].since.Add(g.l.cfg.parkFor)), func() { g.sweep(l) })
 	}
 }
 
@@ -134,7 +134,7 @@ func (g *engine) sweep(l *limit) {
 			return out
 		}
 		now := time.Now()
-		for len(l.parked) > 0 && now.Sub(l.parked[0].since) >= parkFor {
+		for len(l.parked) > 0 && now.Sub(l.parked[0].since) >= g.l.cfg.parkFor {
 			g.putOff(l, g.unpark(l), now)
 		}
 		g.sweepLater(l)

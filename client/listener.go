@@ -41,8 +41,10 @@ type ListenerConfig struct {
 	// Logger is used for what needs attention. Default: slog.Default().
 	Logger *slog.Logger
 
-	// kafka are the times of the consumer group; tests make them short.
-	kafka groupTimes
+	// kafka are the times of the consumer group, parkFor how long a run waits for a
+	// slot of its kind; tests make them short.
+	kafka   groupTimes
+	parkFor time.Duration
 }
 
 const (
@@ -87,6 +89,7 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	setDefault(&cfg.Memory, defaultMemory)
 	setDefault(&cfg.StopGrace, defaultStopGrace)
 	setDefault(&cfg.Logger, slog.Default())
+	setDefault(&cfg.parkFor, parkFor)
 	cfg.kafka.complete()
 	if cfg.MaxPending < cfg.Workers {
 		faults = append(faults, fmt.Errorf("MaxPending %d is less than Workers %d", cfg.MaxPending, cfg.Workers))

@@ -133,6 +133,13 @@ type Outcome struct {
 
 // outcomeOf reads what an error that a handler returned says.
 func outcomeOf(err error) Outcome {
+	if err == nil {
+		return Outcome{Status: Success}
+	}
+	return outcomeOfError(err)
+}
+
+func outcomeOfError(err error) Outcome {
 	var (
 		stop      *StopError
 		permanent *PermanentError
@@ -140,8 +147,6 @@ func outcomeOf(err error) Outcome {
 		retry     *RetryError
 	)
 	switch {
-	case err == nil:
-		return Outcome{Status: Success}
 	case errors.As(err, &stop) && stop.Err == nil:
 		return Outcome{Status: Success, Stop: true}
 	case stop != nil:
