@@ -45,7 +45,7 @@ CREATE TABLE run_event (
   attempt      int4 NOT NULL,
   event        int2 NOT NULL,
   detail       text,
-  CONSTRAINT run_event_event CHECK (event BETWEEN 1 AND 7)
+  CONSTRAINT run_event_event CHECK (event BETWEEN 1 AND 8)
 ) PARTITION BY RANGE (at);
 CREATE INDEX run_event_task ON run_event (id, at);
 

@@ -234,6 +234,8 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if len(c.undecided) == 0 {
 		return nil
 	}
+	// A task comes before its runs: its own run fires, though a dead one ends the task.
+	slices.SortFunc(c.undecided, compareKeys)
 	keys := slices.Clone(c.undecided)
 	for _, k := range c.undecided {
 		keys = append(keys, k.task())

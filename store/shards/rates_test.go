@@ -192,7 +192,7 @@ func TestSettingsAreThoseOfTenantsWhoseClaimsAreNotPlain(t *testing.T) {
 	b := setup(t)
 	b.exec(`DELETE FROM tenant`)
 	for id, rates := range []string{`{}`, `{"add_rate": 4}`, `{"dispatch_rate": 5, "kind_caps": {"k": 2}}`, `{"paused": true}`} {
-		b.exec(`INSERT INTO tenant VALUES ($1, $2, 1, 1, 1, 1, $3, 1)`, id+1, fmt.Sprint("t", id), rates)
+		b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version) VALUES ($1, $2, 1, 1, 1, 1, $3, 1)`, id+1, fmt.Sprint("t", id), rates)
 	}
 	got, err := b.Settings(t.Context(), b.d)
 	want := map[int32]task.Rates{3: {DispatchRate: 5, KindCaps: map[string]int32{"k": 2}}, 4: {Paused: true}}
@@ -208,7 +208,7 @@ func TestTurnsNeverExceedTheRate(t *testing.T) {
 	b := setup(t)
 	tenant := int32(b.d) + 16*int32(b.tenant)
 	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)
-	b.exec(`INSERT INTO tenant VALUES ($1, $2, 1, 1, 1, 1, '{"dispatch_rate": 30, "dispatch_burst": 10}', 1)`, tenant, fmt.Sprint("turns-", tenant))
+	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version) VALUES ($1, $2, 1, 1, 1, 1, '{"dispatch_rate": 30, "dispatch_burst": 10}', 1)`, tenant, fmt.Sprint("turns-", tenant))
 	take := func(want, unused int) task.Turns {
 		t.Helper()
 		got, err := b.TakeTurns(t.Context(), tenant, want, unused)
