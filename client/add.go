@@ -69,7 +69,7 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	for i, p := range live {
 		q[i] = p.task
 	}
-	results, err := c.addBatch(ctx, q, "")
+	results, err := c.addBatch(ctx, q, "", false)
 	if err != nil {
 		if closing.Err() != nil {
 			err = ErrClosed

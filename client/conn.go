@@ -73,7 +73,7 @@ func authorize(token string) grpc.UnaryClientInterceptor {
 // retriable reports whether a call may succeed when it is repeated.
 func retriable(err error) bool {
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted, codes.Unknown:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Unknown:
 		return true
 	}
 	return false

@@ -18,6 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrAlreadyExists: the request id was used with another request.
 	ErrAlreadyExists = errors.New("already exists")
+	// ErrOtherVersion: the task has another version than the one asked for.
+	ErrOtherVersion = errors.New("other version")
 	// ErrFailedPrecondition: the task's state does not allow it.
 	ErrFailedPrecondition = errors.New("failed precondition")
 	// ErrUnauthenticated: no token, or one that is not good (any more).
@@ -90,7 +92,7 @@ var kinds = map[codes.Code]error{
 	codes.ResourceExhausted:  ErrResourceExhausted,
 	codes.Unavailable:        ErrUnavailable,
 	codes.DeadlineExceeded:   ErrUnavailable,
-	codes.Aborted:            ErrUnavailable,
+	codes.Aborted:            ErrOtherVersion,
 	codes.Canceled:           ErrUnavailable,
 }
 

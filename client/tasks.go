@@ -25,7 +25,10 @@ const (
 // AddOption changes how tasks are added.
 type AddOption func(*addOptions)
 
-type addOptions struct{ requestID string }
+type addOptions struct {
+	requestID string
+	upsert    bool
+}
 
 // WithRequestID makes an add safe to repeat by the caller, not only by the
 // client: a second call with the same id and the same tasks within 24 h stores
@@ -52,10 +55,10 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	if size := proto.Size(p); size > maxBytesPerCall {
 		return 0, tooLarge("AddTask", size)
 	}
-	if o.requestID == "" {
+	if o.requestID == "" && !o.upsert {
 		return c.addTogether(ctx, p)
 	}
-	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID})
+	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID, Upsert: o.upsert})
 	if err != nil {
 		return 0, err
 	}
@@ -100,7 +103,7 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 		if id != "" && len(batch) < len(tasks) {
 			id = fmt.Sprintf("%s-%d", id, n)
 		}
-		got, err := c.addBatch(ctx, batch, id)
+		got, err := c.addBatch(ctx, batch, id, o.upsert)
 		if err != nil {
 			failed = err
 		}
@@ -128,7 +131,7 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 
 // addBatch makes one call. Without an id it draws one, for a shard that is well
 // placed.
-func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string) ([]AddResult, error) {
+func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	add := c.tasks.AddTasks
 	if id == "" {
 		shard := c.aim.take(len(batch), time.Now())
@@ -142,7 +145,7 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 			return a, err
 		}
 	}
-	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id})
+	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
 	if err == nil && len(a.GetResults()) != len(batch) {
 		err = &Error{Op: "AddTasks", Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}
 	}

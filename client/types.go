@@ -54,6 +54,14 @@ func (s State) Final() bool { return s >= Completed }
 type Task struct {
 	// Kind is the name of the handler. Required; 1 to 100 bytes.
 	Kind string
+	// IdempotencyKey names the task among those of its tenant: adding it again under
+	// the same key stores nothing and returns the id that it has, or
+	// [ErrAlreadyExists] if its body is another one; see [WithUpsert]. It holds while
+	// the task can be looked up, and for 24 h at least. Up to 128 printable ASCII
+	// characters. Default: none.
+	IdempotencyKey string
+	// Tags are what to find the task by: up to 16, of 1 to 64 bytes each.
+	Tags []string
 	// Type says how the runs follow each other. Required.
 	Type Type
 	// Begin is the first instant a run may be scheduled at. Default (zero): now.
@@ -133,6 +141,7 @@ func (t *Task) proto() *perceptorv1.Task {
 		BeginTime: protoTime(t.Begin), EndTime: protoTime(t.End),
 		AckTimeout: protoDuration(t.AckTimeout), GiveUpAfter: protoDuration(t.GiveUpAfter),
 		StopOnFailure: t.StopOnFailure, RetryPolicy: t.Retry.proto(),
+		IdempotencyKey: t.IdempotencyKey, Tags: t.Tags,
 	}
 	if t.Interval != 0 {
 		p.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(t.Interval)}
@@ -196,6 +205,7 @@ func taskInfo(p *perceptorv1.Task) *TaskInfo {
 			Kind: p.GetKind(), Type: Type(p.GetType()), Begin: goTime(p.GetBeginTime()), End: goTime(p.GetEndTime()),
 			Interval: p.GetInterval().AsDuration(), MaxCount: p.GetMaxCount(), Params: p.GetParams(),
 			AckTimeout: p.GetAckTimeout().AsDuration(), GiveUpAfter: p.GetGiveUpAfter().AsDuration(),
+			IdempotencyKey: p.GetIdempotencyKey(), Tags: p.GetTags(),
 			StopOnFailure: p.GetStopOnFailure(), Retention: p.GetRetention().AsDuration(),
 			Retry: RetryPolicy{
 				MaxAttempts: int(r.GetMaxAttempts()), InitialBackoff: r.GetInitialBackoff().AsDuration(),

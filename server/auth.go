@@ -35,6 +35,10 @@ var scopes = map[string]Scope{
 	perceptorv1.DeadLetterService_GetDeadRun_FullMethodName:    TenantScope,
 	perceptorv1.DeadLetterService_ReplayDeadRun_FullMethodName: TenantScope,
 	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:  TenantScope,
+	perceptorv1.TaskService_UpdateTask_FullMethodName:          TenantScope,
+	perceptorv1.TaskService_TriggerTask_FullMethodName:         TenantScope,
+	perceptorv1.TaskService_ExplainTask_FullMethodName:         TenantScope,
+	perceptorv1.RunService_CheckRuns_FullMethodName:            TenantScope,
 
 	perceptorv1.AdminService_CreateTenant_FullMethodName: AdminScope,
 	perceptorv1.AdminService_GetTenant_FullMethodName:    AdminScope,

@@ -27,6 +27,13 @@ type Tasks interface {
 	// [task.FailedPrecondition].
 	Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
+	// Update gives a task other terms and returns it. [task.Aborted]: it has another
+	// version than the edit asks for; [task.FailedPrecondition]: it has ended, or
+	// its state forbids the edit.
+	Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error)
+	// Trigger opens a run now and returns its number; replayed: the requestID, if it
+	// is not empty, had opened it before. [task.FailedPrecondition]: it may have none.
+	Trigger(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, replayed bool, err error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
 	// History returns up to limit events of a task after a cursor, newest first;

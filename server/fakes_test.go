@@ -78,6 +78,8 @@ type fakeTasks struct {
 	panics   bool
 	hold     chan struct{} // when not nil, Get waits for it or for its context
 	holding  chan struct{} // when not nil, Get says that it waits
+	// meanwhile, when not nil, is done to a task before each update of it.
+	meanwhile func(*task.Snapshot)
 }
 
 func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
@@ -167,6 +169,31 @@ func (f *fakeTasks) Pause(_ context.Context, tenant int32, id task.ID) (*task.Sn
 
 func (f *fakeTasks) Resume(_ context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return f.flag(tenant, id, false)
+}
+
+func (f *fakeTasks) Update(_ context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	if f.meanwhile != nil {
+		f.meanwhile(s)
+	}
+	k := &task.Kin{Task: &s.Row, Was: s.State, Runs: map[int64]*task.Row{}}
+	return s, k.Edit(&e, fakeNow)
+}
+
+func (f *fakeTasks) Trigger(_ context.Context, tenant int32, id task.ID, _ string) (int64, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, id)
+	if err != nil {
+		return 0, false, err
+	}
+	seq, err := (&task.Kin{Task: &s.Row, Was: s.State}).Trigger(fakeNow)
+	return seq, false, err
 }
 
 func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*task.Snapshot, error) {

@@ -201,6 +201,16 @@ func httpForm(t testing.TB, method string, request proto.Message) (verb, path, b
 	if rule.GetPost() != "" {
 		verb, path = http.MethodPost, rule.GetPost()
 	}
+	if rule.GetPatch() != "" {
+		verb, path = http.MethodPatch, rule.GetPatch()
+		inPath := "{task.id}"
+		if r, ok := request.(*perceptorv1.UpdateTaskRequest); ok {
+			path = strings.ReplaceAll(path, inPath, fmt.Sprint(r.GetTask().GetId()))
+			if r.Task != nil {
+				r.Task.Id = 0
+			}
+		}
+	}
 	for i := range m.Descriptor().Fields().Len() {
 		f := m.Descriptor().Fields().Get(i)
 		inPath := "{" + string(f.Name()) + "}"
@@ -238,7 +248,7 @@ func httpRule(t testing.TB, method string) *annotations.HttpRule {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	d := must(protoregistry.GlobalFiles.FindDescriptorByName(name))(t)
 	rule := proto.GetExtension(d.Options(), annotations.E_Http).(*annotations.HttpRule)
-	if rule.GetGet() == "" && rule.GetPost() == "" {
+	if rule.GetGet() == "" && rule.GetPost() == "" && rule.GetPatch() == "" {
 		t.Fatalf("%s has no HTTP form", method)
 	}
 	return rule

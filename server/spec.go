@@ -42,7 +42,10 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	if m := t.MisfirePolicy; m != 0 && m != perceptorv1.Task_FIRE_ONCE {
 		r.fault("misfire_policy", "%s is not FIRE_ONCE", m)
 	}
-	s.Extra = task.Extra{Tags: task.SortTags(t.Tags), TraceParent: r.traceParent(t.TraceParent)}.Seal()
+	if f := keyFault(t.IdempotencyKey); f != nil {
+		r.unlessFaulty(*f)
+	}
+	s.Extra = task.Extra{Tags: task.SortTags(t.Tags), Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)}.Seal()
 	for _, f := range s.Validate(limits) {
 		r.unlessFaulty(f)
 	}

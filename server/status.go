@@ -39,6 +39,7 @@ var answers = map[task.ErrorCode]struct {
 	task.Unavailable:        {codes.Unavailable, "TRY_AGAIN"},
 	task.Internal:           {codes.Internal, "INTERNAL"},
 	task.DataLoss:           {codes.DataLoss, "DAMAGED"},
+	task.Aborted:            {codes.Aborted, "OTHER_VERSION"},
 }
 
 var (

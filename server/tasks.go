@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"strconv"
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -37,29 +36,39 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 	if f := requestIDFault(r.RequestId); f != nil {
 		faults = append(faults, *f)
 	}
-	b := s.read(tenantOf(ctx), []*perceptorv1.Task{r.Task})
+	b := s.read(tenantOf(ctx), []*perceptorv1.Task{r.Task}, r.Upsert)
 	if r.Task != nil {
 		faults = append(faults, under("task", b.refused[0])...)
+	}
+	if r.Upsert && r.Task.GetIdempotencyKey() == "" {
+		faults = append(faults, faultf("upsert", "is for tasks with an idempotency_key"))
 	}
 	if len(faults) > 0 {
 		s.events.refused(tenantOf(ctx).Name, 1)
 		return nil, invalid(faults)
 	}
 	replayed, err := s.add(ctx, b, r.RequestId)
+	if err == nil && len(b.keyed) > 0 {
+		err = b.keyed[0].err
+	}
 	if err != nil {
 		return nil, err
 	}
 	if faults := b.refused[0]; len(faults) > 0 {
 		return nil, invalid(under("task", faults))
 	}
-	return &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed}, nil
+	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed}
+	if len(b.keyed) > 0 {
+		a.Updated = b.keyed[0].result.Updated
+	}
+	return a, nil
 }
 
 func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksRequest) (*perceptorv1.AddTasksResponse, error) {
 	if faults := batchFaults(r); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
-	b := s.read(tenantOf(ctx), r.Tasks)
+	b := s.read(tenantOf(ctx), r.Tasks, r.Upsert)
 	replayed, err := s.add(ctx, b, r.RequestId)
 	if err != nil {
 		return nil, err
@@ -109,16 +118,22 @@ type batch struct {
 	places  []int          // where specs[i] stands in the request
 	ids     []task.ID      // by place; 0: refused
 	refused [][]task.Fault // by place
-	hash    [32]byte
+	hash    [32]byte       // of the tasks without a key
+	keyed   []*keyedAdd    // good ones that have a key, and are not among specs
+	failed  map[int]error  // by place; why a task with a key was not stored
 }
 
 // read turns the tasks of a request into a batch with their specs or faults.
-func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task) *batch {
+func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert bool) *batch {
 	b := &batch{ids: make([]task.ID, len(tasks)), refused: make([][]task.Fault, len(tasks))}
 	h := sha256.New()
 	for i, t := range tasks {
 		spec, faults := specOf(t, tenant, s.limits)
 		if b.refused[i] = faults; len(faults) > 0 {
+			continue
+		}
+		if t.IdempotencyKey != "" {
+			b.keyed = append(b.keyed, newKeyedAdd(tenant, i, t, spec, upsert))
 			continue
 		}
 		b.specs, b.places = append(b.specs, spec), append(b.places, i)
@@ -141,7 +156,8 @@ func asked(t *perceptorv1.Task) *perceptorv1.Task {
 		Kind: t.Kind, Type: t.Type, BeginTime: t.BeginTime, EndTime: t.EndTime,
 		Schedule: t.Schedule, MaxCount: t.MaxCount, RetryPolicy: t.RetryPolicy,
 		AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure,
-		MisfirePolicy: t.MisfirePolicy, Retention: t.Retention,
+		MisfirePolicy: t.MisfirePolicy, MisfireGrace: t.MisfireGrace, MisfireLimit: t.MisfireLimit,
+		Spread: t.Spread, Retention: t.Retention, Tags: t.Tags,
 	}
 }
 
@@ -163,18 +179,53 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 		}
 		replayed = done.Replayed
 	}
-	s.count(tenant.Name, b, replayed)
+	if len(b.keyed) > 0 {
+		s.addKeyed(ctx, b.keyed)
+		if err := b.tryAgain(); err != nil && (requestID != "" || len(b.specs) == 0) {
+			return false, err // the call may be repeated as it is
+		}
+		replayed = b.takeKeyed() && (replayed || len(b.specs) == 0)
+	}
+	s.count(tenant.Name, b, replayed && len(b.keyed) == 0)
 	return replayed, nil
+}
+
+// takeKeyed notes what became of the tasks with keys. It reports whether all had
+// been there before.
+func (b *batch) takeKeyed() (replayed bool) {
+	replayed = true
+	for _, k := range b.keyed {
+		if k.err != nil {
+			if b.failed == nil {
+				b.failed = map[int]error{}
+			}
+			b.failed[k.place] = k.err
+			continue
+		}
+		item := k.result.Items[0]
+		b.ids[k.place], b.refused[k.place] = item.ID, item.Faults
+		replayed = replayed && k.result.Replayed
+	}
+	return replayed
 }
 
 func (s *taskService) count(tenant string, b *batch, replayed bool) {
 	added := map[task.Type]int{}
+	kept := 0 // nothing was stored, and nothing refused
+	for _, k := range b.keyed {
+		switch {
+		case k.err != nil && task.CodeOf(k.err) != task.AlreadyExists, k.result.Replayed, k.result.Updated:
+			kept++
+		case k.err == nil && len(b.refused[k.place]) == 0:
+			added[k.request.Specs[0].Type]++
+		}
+	}
 	for i, place := range b.places {
 		if len(b.refused[place]) == 0 {
 			added[b.specs[i].Type]++
 		}
 	}
-	refused := len(b.ids)
+	refused := len(b.ids) - kept
 	for t, n := range added {
 		refused -= n
 		if !replayed {
@@ -186,8 +237,14 @@ func (s *taskService) count(tenant string, b *batch, replayed bool) {
 
 // result answers for the task at a place of the request.
 func (b *batch) result(place int) *perceptorv1.AddTasksResponse_Result {
+	err := b.failed[place]
+	if err != nil {
+		_, err = statusOf(err)
+	}
 	if faults := b.refused[place]; len(faults) > 0 {
-		err := invalid(under("tasks["+strconv.Itoa(place)+"]", faults))
+		err = invalid(under(fieldOf(place), faults))
+	}
+	if err != nil {
 		return &perceptorv1.AddTasksResponse_Result{Outcome: &perceptorv1.AddTasksResponse_Result_Error{
 			Error: status.Convert(err).Proto(),
 		}}

@@ -19,6 +19,7 @@ const (
 	Unavailable                             // a part is away, or the outcome is unknown; try again
 	Internal                                // a bug or damaged data
 	DataLoss                                // what is stored about the task cannot be read
+	Aborted                                 // the task has another version than the caller wants to change
 )
 
 // Fault is one broken rule of a request.

@@ -17,6 +17,9 @@ type Kin struct {
 	// Held, if set, is since when rows of the tenant wait for their turns: see
 	// [Lane]. Whoever makes a step of a lane's claim sets it.
 	Held Instant
+	// Edited: the terms of the task have changed, and so have those of all its run
+	// rows, also those not loaded here; with EditedParams their params, too.
+	Edited, EditedParams bool
 }
 
 // ScheduledAt returns the instant that the open run seq was meant to fire at. Of
@@ -107,7 +110,7 @@ func (k *Kin) die(r *Row, reason DeadReason, message string, now Instant) {
 	case t.StopOnFailure || t.Type == OneShot:
 		k.finish(Failed)
 	case t.Type == Blocking:
-		k.goOn(now.Add(t.Interval), now)
+		k.goOn(t.planned(now.Add(t.Interval)), now)
 	default:
 		k.finishIfDone()
 	}

@@ -7,6 +7,14 @@ type AddRequest struct {
 	RequestID string
 	// Hash identifies what was asked: a repeated RequestID must come with it.
 	Hash [32]byte
+	// Key is the idempotency_key of the request's only task; empty: none. It takes
+	// the place of RequestID.
+	Key string
+	// Upsert gives the unfinished task of a known Key the terms of the spec, and
+	// adds a new task in the place of a finished one.
+	Upsert bool
+	// KeepBegin: an upsert leaves begin_time as it is.
+	KeepBegin bool
 	// Specs have passed [Spec.Validate]. Begin is [Never] where the store has to
 	// fill in now, and a Retention below 0 has been replaced by the tenant's.
 	// [Spec.Settle] is the store's to call.
@@ -17,8 +25,11 @@ type AddRequest struct {
 type AddResult struct {
 	// Items has one item for each spec, in their order.
 	Items []AddItem
-	// Replayed: the RequestID was known; the items are those of the first call.
+	// Replayed: the RequestID or the Key was known, and nothing was stored; the
+	// items are those of the first call.
 	Replayed bool
+	// Updated: an upsert has changed the task that was there.
+	Updated bool
 }
 
 // AddItem is what became of one spec: an id, or faults with paths relative to

@@ -14,13 +14,15 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, get, list, count, cancel, pause, resume",
+	return group("task", "Tasks: add, get, list, count, update, trigger, cancel, pause, resume",
 		c.taskAdd(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
 		}),
 		c.taskList(),
 		c.taskCount(),
+		c.taskUpdate(),
+		c.taskTrigger(),
 		c.oneTask("cancel", "End a task; no new run is claimed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
 		}),
@@ -38,9 +40,9 @@ func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.Client
 	return &cobra.Command{
 		Use: use + " ID", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := strconv.ParseInt(args[0], 10, 64)
+			id, err := taskID(args[0])
 			if err != nil {
-				return cli.Usagef("%q is not a task id", args[0])
+				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				t, err := call(ctx, conn, id)
@@ -145,6 +147,7 @@ func taskDetails(x *perceptorv1.Task) *table {
 	t.add("end", timeCell(x.EndTime))
 	t.add("interval", durationCell(x.GetInterval()))
 	t.add("runs", runsCell(x))
+	t.add("version", strconv.Itoa(int(x.Version)))
 	t.add("missed", strconv.FormatInt(x.MissedCount, 10))
 	t.add("scheduled", timeCell(x.ScheduledTime))
 	t.add("due", timeCell(x.DueTime))

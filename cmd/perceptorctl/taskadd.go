@@ -29,7 +29,8 @@ type addFlags struct {
 	typ, begin, end, file, requestID                                      string
 	interval, ackTimeout, giveUpAfter, retention, initialBackoff, maxBack time.Duration
 	maxAttempts                                                           int32
-	params                                                                []string
+	params, tags                                                          []string
+	upsert                                                                bool
 }
 
 func (c *ctl) taskAdd() *cobra.Command {
@@ -45,17 +46,23 @@ func (c *ctl) taskAdd() *cobra.Command {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				added, err := perceptorv1.NewTaskServiceClient(conn).AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID})
+				added, err := perceptorv1.NewTaskServiceClient(conn).AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID, Upsert: a.upsert})
 				if err != nil {
 					return err
 				}
 				return c.show(cmd, added, func() *table {
-					return &table{head: []string{"ID", "REPLAYED"}, rows: [][]string{{fmt.Sprint(added.Id), fmt.Sprint(added.Replayed)}}}
+					t := &table{head: []string{"ID", "REPLAYED", "UPDATED"}}
+					t.add(fmt.Sprint(added.Id), fmt.Sprint(added.Replayed), fmt.Sprint(added.Updated))
+					return t
 				})
 			})
 		},
 	}
 	a.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&a.requestID, "request-id", "", "makes the call safe to repeat: the same id adds once (default random)")
+	f.StringVar(&a.task.IdempotencyKey, "key", "", "names the task: adding it again under the same key adds nothing")
+	f.BoolVar(&a.upsert, "upsert", false, "replace the terms of the task that has the key already")
 	return cmd
 }
 
@@ -77,7 +84,7 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run is given up")
 	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default the tenant's)")
 	f.StringVar(&a.file, "file", "", "a task in JSON instead of the other flags; -: standard input")
-	f.StringVar(&a.requestID, "request-id", "", "makes the call safe to repeat: the same id adds once (default random)")
+	f.StringArrayVar(&a.tags, "tag", nil, "what to find the task by; may be repeated")
 }
 
 // read returns the task that was asked for.
@@ -104,6 +111,7 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 	if t.Params, err = readParams(a.params); err != nil {
 		return nil, err
 	}
+	t.Tags = a.tags
 	if cmd.Flags().Changed("interval") {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(a.interval)}
 	}

@@ -17,9 +17,10 @@ import (
 type adding struct {
 	req    task.AddRequest
 	shard  task.Shard
-	key    string // the request_id; empty: no key row
+	key    string // of the key row; empty: there is none
 	first  task.ID
 	result task.AddResult
+	keyed  *keyed // of a task with an idempotency_key; nil: the key is a request_id
 }
 
 // Add stores the specs of one request in one shard, under consecutive ids. The
@@ -30,19 +31,27 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	if n := len(req.Specs); n < 1 || n > task.MaxTasksPerAdd {
 		return task.AddResult{}, task.Errorf(task.InvalidArgument, "%d tasks: 1 to %d are allowed", n, task.MaxTasksPerAdd)
 	}
+	if req.Key != "" {
+		return s.addKeyed(ctx, req)
+	}
 	place := req.RequestID
 	if place == "" {
 		place = rand.Text()
 	}
 	a := &adding{req: req, shard: task.ShardOf(place), key: req.RequestID}
-	errs, err := s.dbs[a.shard.Database()].adds.call(ctx, []*adding{a})
-	if err == nil {
-		err = errs[0]
-	}
-	if err != nil {
+	if err := s.addOne(ctx, a); err != nil {
 		return task.AddResult{}, unavailable(err)
 	}
 	return a.result, nil
+}
+
+// addOne stores a request in a group with others.
+func (s *Store) addOne(ctx context.Context, a *adding) error {
+	errs, err := s.dbs[a.shard.Database()].adds.call(ctx, []*adding{a})
+	if err != nil {
+		return err
+	}
+	return errs[0]
 }
 
 // doAdds stores a group of requests in one transaction. When the group fails
@@ -85,11 +94,21 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 		rows, moved := &newRows{due: task.Never, farFrom: db.store.cfg.farFrom(now)}, tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
+			if a.keyed != nil && a.keyed.replaces != 0 {
+				if fresh[a.first], err = a.replaceKey(ctx, tx, now); err != nil {
+					return err
+				}
+			}
 			if a.key != "" && !fresh[a.first] {
 				known = append(known, a)
 				continue
 			}
-			if refused := a.settle(now, rows, &moved); len(refused) > 0 && a.key != "" {
+			refused := a.settle(now, rows, &moved)
+			switch {
+			case len(refused) == 0 || a.key == "":
+			case a.keyed != nil:
+				b.Queue(sql.Get("KeyDrop"), int16(a.shard), a.req.Tenant, a.key, int64(a.first))
+			default:
 				b.Queue(sql.Get("KeyRefuse"), int16(a.shard), a.req.Tenant, a.key, refused)
 			}
 		}
@@ -124,8 +143,9 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 	var keys []string
 	var firsts []int64
 	var hashes [][]byte
+	var own ownKeys
 	for _, a := range group {
-		if a.key == "" {
+		if a.key == "" || own.add(a) {
 			continue
 		}
 		shards = append(shards, int16(a.shard))
@@ -140,13 +160,14 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 	if len(keys) > 0 {
 		b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, db.store.cfg.KeyLifetime.Milliseconds())
 	}
+	own.queue(b)
 	results := tx.SendBatch(ctx, b)
 	defer results.Close()
 	if err := results.QueryRow().Scan(&now); err != nil {
 		return 0, nil, err
 	}
 	fresh = map[task.ID]bool{}
-	if len(keys) > 0 {
+	for range b.Len() - 1 {
 		rows, err := results.Query()
 		if err != nil {
 			return 0, nil, err
@@ -190,6 +211,9 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 	err := db.store.cluster.Pool(db.d).QueryRow(ctx, sql.Get("KeyRead"), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
 	if err != nil {
 		return err
+	}
+	if a.keyed != nil {
+		return a.replayKey(task.ID(first), hash)
 	}
 	if !bytes.Equal(hash, a.req.Hash[:16]) || int(n) != len(a.req.Specs) {
 		return task.Errorf(task.AlreadyExists, "request_id %q was used with another request; draw a new one", a.key)

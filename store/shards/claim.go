@@ -197,9 +197,11 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 }
 
 // becameRunning reports whether the claim has taken a task from SCHEDULED to
-// RUNNING: not so of run rows, redeliveries and tasks that have a next run.
+// RUNNING: not so of run rows, redeliveries, triggered runs and tasks that have a
+// next run.
 func (r *claimed) becameRunning() bool {
-	return r.run == 0 && task.State(r.state) == task.Running && (r.attempt == 1 || task.Type(r.typ) == task.NonBlocking)
+	return r.run == 0 && task.State(r.state) == task.Running &&
+		(task.Type(r.typ) == task.NonBlocking || (r.attempt == 1 && r.anchor <= r.scheduled))
 }
 
 func (r *claimed) publication() task.Publication {

@@ -158,7 +158,7 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 			return err
 		},
 		"cancel": func() error {
-			_, _, err := b.tryKin(context.Background(), b.tenant, ids[1], "cancel", func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil })
+			_, _, err := b.tryKin(context.Background(), b.tenant, ids[1], stepOn{name: "cancel", change: func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil }})
 			return err
 		},
 		"fold": func() error { _, _, err := b.FoldCounters(context.Background(), b.d); return err },

@@ -237,6 +237,35 @@ func answersOf(t *testing.T, p place) []any {
 		}
 		got, err = b.Resume(ctx, b.tenant, id) // is not paused
 		see("resume", got, err)
+		terms := got.Spec()
+		update := func(e task.Edit) (*task.Snapshot, error) { return b.Update(ctx, b.tenant, id, e) }
+		got, err = update(task.Edit{Spec: &terms})
+		see("update that changes nothing", got, err)
+		if p != inNear && len(b.packs()) == 0 {
+			t.Fatal("an update that changes nothing has recalled the task")
+		}
+		terms.Kind, terms.Interval, terms.MaxCount = "edited", 2*time.Hour, 9
+		terms.Extra = task.Extra{Tags: []string{"new"}}.Seal()
+		got, err = update(task.Edit{Spec: &terms, If: 7})
+		see("update of another version", got, err)
+		got, err = update(task.Edit{Spec: &terms, If: 1})
+		see("update", got, err)
+		got, err = update(task.Edit{Spec: &terms, If: 1})
+		see("the same update again", got, err)
+		move() // an arrival's range is taken by now: into a pack
+		terms.MaxCount = 1
+		got, err = update(task.Edit{Spec: &terms})
+		see("update to a count that is used up", got, err)
+		move()
+		seq, again, err := b.Trigger(ctx, b.tenant, id, "now")
+		see("trigger", []any{seq, again}, err)
+		seq, again, err = b.Trigger(ctx, b.tenant, id, "now")
+		see("trigger again", []any{seq, again}, err)
+		b.claim(task.RangeForm)
+		see("start of the triggered run", codes(b.start(7, attempt(id, 2, 1))), nil)
+		see("result of the triggered run", b.report(success(id, 2, 1, 7)), nil)
+		got, err = b.Get(ctx, b.tenant, id)
+		see("get after the triggered run", got, err)
 		got, err = b.Pause(ctx, b.tenant, id)
 		see("pause", got, err)
 		got, err = b.Pause(ctx, b.tenant, id)

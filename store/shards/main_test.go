@@ -89,7 +89,7 @@ const constraints = `ALTER TABLE task
 	ADD CONSTRAINT task_scheduled_due CHECK (state <> 1 OR (due_at IS NULL) = paused),
 	ADD CONSTRAINT task_held_is_out   CHECK (holder IS NULL OR (out AND state = 2)),
 	ADD CONSTRAINT task_bits          CHECK (type = 2 OR (open_runs = 0 AND open_rows = 0)),
-	ADD CONSTRAINT task_attempt       CHECK ((attempt > 0) = (state = 2 AND (type <> 2 OR run > 0)))`
+	ADD CONSTRAINT task_attempt       CHECK (CASE WHEN state = 2 AND (type <> 2 OR run > 0) THEN attempt > 0 OR NOT out ELSE attempt = 0 END)`
 
 func (b *bundle) exec(sql string, args ...any) {
 	b.t.Helper()

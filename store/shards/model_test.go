@@ -375,7 +375,13 @@ func (h *history) editBoth() {
 		return
 	}
 	var err error
-	switch rapid.IntRange(0, 9).Draw(h.rt, "edit") {
+	switch rapid.IntRange(0, 19).Draw(h.rt, "edit") {
+	case 10, 11, 12, 13, 14, 15:
+		h.updateBoth(k)
+		return
+	case 16, 17, 18, 19:
+		h.triggerBoth(k)
+		return
 	case 0:
 		_, err = h.Cancel(context.Background(), h.tenant, id)
 		k.Cancel()
@@ -390,6 +396,78 @@ func (h *history) editBoth() {
 		h.rt.Fatal(err)
 	}
 	h.m.settle(id, h.now)
+}
+
+// updateBoth gives a task random terms.
+func (h *history) updateBoth(k *task.Kin) {
+	s := k.Task.Spec()
+	e := task.Edit{Spec: &s, Params: rapid.Bool().Draw(h.rt, "edit params")}
+	if e.Params {
+		s.ParamsWire = mergedParams(h.rt, map[string]string{"edited": fmt.Sprint(h.now)})
+	}
+	sec := func(name string, low, high int) time.Duration {
+		return time.Duration(rapid.IntRange(low, high).Draw(h.rt, name)) * time.Second
+	}
+	for range rapid.IntRange(0, 3).Draw(h.rt, "changes") {
+		switch rapid.IntRange(0, 7).Draw(h.rt, "change") {
+		case 0:
+			if s.Type != task.OneShot {
+				s.Interval = sec("new interval", 1, 9)
+			}
+		case 1:
+			s.Begin = h.now.Add(sec("new begin", -5, 9))
+		case 2:
+			s.End = h.now.Add(sec("new end", -5, 300))
+		case 3:
+			if s.Type != task.OneShot {
+				s.MaxCount = rapid.SampledFrom([]int64{0, 1, 2, 3, 5, 80}).Draw(h.rt, "new max count")
+			}
+		case 4:
+			s.AckTimeout = sec("new ack", 1, 9)
+			s.GiveUpAfter = s.AckTimeout * 3
+		case 5:
+			s.Kind = rapid.SampledFrom([]string{"k", "other"}).Draw(h.rt, "new kind")
+		case 6:
+			s.Retry.MaxAttempts = int32(rapid.IntRange(1, 4).Draw(h.rt, "new max attempts"))
+			s.Retention = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(h.rt, "new retention")
+		case 7:
+			s.Extra = task.Extra{Tags: rapid.SampledFrom([][]string{nil, {"edited"}}).Draw(h.rt, "new tags")}.Seal()
+		}
+	}
+	if len(s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: 1 << 14})) > 0 {
+		return
+	}
+	id := k.Task.ID
+	_, err := h.Update(context.Background(), h.tenant, id, e)
+	h.sameAnswer("update", err, k.Edit(&e, h.now))
+	k.Edited, k.EditedParams = false, false
+	h.m.settle(id, h.now)
+}
+
+// triggerBoth opens a run now.
+func (h *history) triggerBoth(k *task.Kin) {
+	id := k.Task.ID
+	got, _, err := h.Trigger(context.Background(), h.tenant, id, "")
+	want, wantErr := k.Trigger(h.now)
+	h.sameAnswer("trigger", err, wantErr)
+	if err == nil && got != want {
+		h.rt.Fatalf("trigger of %s opened run %d, want %d", id, got, want)
+	}
+	h.m.settle(id, h.now)
+}
+
+func (h *history) sameAnswer(op string, got, want error) {
+	if (got == nil) != (want == nil) || (got != nil && task.CodeOf(got) != task.CodeOf(want)) {
+		h.rt.Fatalf("%s at %s: got %v, want %v", op, h.now, got, want)
+	}
+}
+
+func mergedParams(rt *rapid.T, set map[string]string) []byte {
+	wire, err := mergeParams(1<<14)(nil, &task.ParamsPatch{Set: set})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	return wire
 }
 
 func (h *history) purgeBoth() {

@@ -13,6 +13,10 @@ const purgeAtOnce = 5000
 // bounded number. It returns how many, and whether there may be more. Several may
 // do it at once.
 func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) {
+	n, more, err = s.purgeTaskKeys(ctx, d)
+	if err != nil {
+		return n, false, fmt.Errorf("purge: %w", err)
+	}
 	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge"} {
 		var gone int
 		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&gone); err != nil {

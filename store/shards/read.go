@@ -102,12 +102,29 @@ func errEnded(t *task.Snapshot) error {
 // is returned as it is, or refused by ended. A locked row is waited for, for up
 // to busyFor.
 func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
+	return s.onKin(ctx, tenant, id, stepOn{name: step, change: f, ended: ended})
+}
+
+// stepOn is a step on one task, with what belongs to its transaction.
+type stepOn struct {
+	name   string
+	change change
+	ended  func(*task.Snapshot) error
+	// before is asked once the task's row is locked, if it is set; done: the step
+	// need not be made.
+	before func(tx pgx.Tx) (done bool, err error)
+	// also adds statements to those that write the step, if it is set.
+	also func(b *pgx.Batch)
+}
+
+// onKin is withKin for steps that do more.
+func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (*task.Snapshot, error) {
 	if !id.Valid() {
 		return nil, notFound(id)
 	}
 	deadline := time.Now().Add(busyFor)
 	for {
-		done, changed, err := s.tryKin(ctx, tenant, id, step, f)
+		done, changed, err := s.tryKin(ctx, tenant, id, step)
 		if err != nil && !lockConflict(err) {
 			return nil, unavailable(err)
 		}
@@ -122,8 +139,8 @@ func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step stri
 			return now, nil
 		}
 		if now.State.Final() {
-			if ended != nil {
-				return nil, ended(now)
+			if step.ended != nil {
+				return nil, step.ended(now)
 			}
 			return now, nil
 		}
@@ -135,10 +152,10 @@ func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step stri
 
 // tryKin takes the step if the task's row exists and nobody else has it, or the
 // task is packed and can be recalled.
-func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step string, f change) (out *task.Snapshot, changed bool, err error) {
+func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
-	err = s.inTx(ctx, d, step, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, d, step.name, func(tx pgx.Tx) error {
 		now, err := clock(ctx, tx)
 		if err != nil {
 			return err
@@ -157,25 +174,45 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step strin
 				return err
 			}
 		}
-		if err := f(kin, now); err != nil {
+		if changed, err = step.take(tx, kin, now); err != nil {
 			return err
 		}
-		changed = true
 		out = &task.Snapshot{Row: *kin.Task, FinishedAt: task.Never}
 		if kin.Task.State.Final() {
 			out.FinishedAt = now
 		}
-		if kin.Task.Change == task.Kept {
+		var b *pgx.Batch
+		b, due = kinBatch([]*task.Kin{kin}, now, s.newLedger())
+		if step.also != nil {
+			step.also(b)
+		}
+		if b.Len() == 0 {
 			return errNothing
 		}
-		due, err = writeKinsLast(ctx, tx, []*task.Kin{kin}, now, s.newLedger())
-		return err
+		return sendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return nil, false, err
 	}
 	s.due(d, due)
 	return out, changed, nil
+}
+
+// take makes the step on a locked row. It reports whether the task is as the step
+// wants it.
+func (step *stepOn) take(tx pgx.Tx, k *task.Kin, now task.Instant) (bool, error) {
+	if step.before != nil {
+		if done, err := step.before(tx); done || err != nil {
+			if done {
+				step.also = nil
+			}
+			return done, err
+		}
+	}
+	if err := step.change(k, now); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // Census is the exact number of rows of a tenant, over all databases.

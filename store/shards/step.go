@@ -117,6 +117,9 @@ func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task
 			queueRow(b, k.Task)
 			due = min(due, k.Task.DueAt)
 		}
+		if k.Edited {
+			queueEdit(b, k)
+		}
 	}
 	return due
 }
@@ -153,6 +156,21 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	case task.Removed:
 		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)
 	}
+}
+
+// queueEdit writes the terms of a task into its row and all its run rows, those
+// included that the same batch has made before.
+func queueEdit(b *pgx.Batch, k *task.Kin) {
+	t := k.Task
+	var params []byte // NULL: as they are
+	if k.EditedParams {
+		params = notNil(t.Params)
+	}
+	b.Queue(sql.Get("RowEdit"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), t.Kind, int64(t.Begin), nullable(t.End),
+		orNull(t.Interval.Milliseconds()), orNull(t.MaxCount), int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(),
+		max(0, t.Retention.Milliseconds()), int32(t.Retry.InitialBackoff.Milliseconds()), int32(t.Retry.MaxBackoff.Milliseconds()),
+		int16(t.Retry.MaxAttempts), hundredths(t.Retry.Multiplier), hundredths(t.Retry.Jitter), t.StopOnFailure,
+		t.Extra.Modeled(), t.Extra.Wire(), t.Version, params)
 }
 
 // entry is something that a listener said about an attempt, on its way through

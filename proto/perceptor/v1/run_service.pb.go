@@ -159,7 +159,7 @@ func (x RunResult_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunResult_Outcome.Descriptor instead.
 func (RunResult_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{2, 0}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // Names one delivery of one run.
@@ -170,7 +170,10 @@ type Attempt struct {
 	// The number of the run within its task, from 1.
 	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// The number of the delivery within its run, from 1.
-	Attempt       int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// For StartRuns and CheckRuns: the version that the record has, so that newer
+	// terms are answered. Default: 0, none are wanted.
+	Version       int32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,6 +229,13 @@ func (x *Attempt) GetAttempt() int32 {
 	return 0
 }
 
+func (x *Attempt) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // The answer to one entry.
 type RunReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -237,7 +247,10 @@ type RunReply struct {
 	// For INVALID: the path of the offending field within the entry.
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
 	// For INVALID: the value and the rule it breaks.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// For ACCEPTED of StartRuns and CheckRuns, if the task was edited since the version
+	// that the request names: the terms that the handler shall run with.
+	Terms         *RunTerms `protobuf:"bytes,5,opt,name=terms,proto3" json:"terms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,6 +313,77 @@ func (x *RunReply) GetMessage() string {
 	return ""
 }
 
+func (x *RunReply) GetTerms() *RunTerms {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
+}
+
+// The terms of a task that a handler sees.
+type RunTerms struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version of the task.
+	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The name of the handler.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The task's parameters.
+	Params        *Params `protobuf:"bytes,3,opt,name=params,proto3" json:"params,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTerms) Reset() {
+	*x = RunTerms{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTerms) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTerms) ProtoMessage() {}
+
+func (x *RunTerms) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTerms.ProtoReflect.Descriptor instead.
+func (*RunTerms) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RunTerms) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RunTerms) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RunTerms) GetParams() *Params {
+	if x != nil {
+		return x.Params
+	}
+	return nil
+}
+
 // The result of one attempt.
 type RunResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -333,7 +417,7 @@ type RunResult struct {
 
 func (x *RunResult) Reset() {
 	*x = RunResult{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +429,7 @@ func (x *RunResult) String() string {
 func (*RunResult) ProtoMessage() {}
 
 func (x *RunResult) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +442,7 @@ func (x *RunResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResult.ProtoReflect.Descriptor instead.
 func (*RunResult) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{2}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RunResult) GetAttempt() *Attempt {
@@ -430,7 +514,7 @@ type ParamsPatch struct {
 
 func (x *ParamsPatch) Reset() {
 	*x = ParamsPatch{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +526,7 @@ func (x *ParamsPatch) String() string {
 func (*ParamsPatch) ProtoMessage() {}
 
 func (x *ParamsPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +539,7 @@ func (x *ParamsPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParamsPatch.ProtoReflect.Descriptor instead.
 func (*ParamsPatch) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{3}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ParamsPatch) GetSet() map[string]string {
@@ -485,7 +569,7 @@ type StartRunsRequest struct {
 
 func (x *StartRunsRequest) Reset() {
 	*x = StartRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +581,7 @@ func (x *StartRunsRequest) String() string {
 func (*StartRunsRequest) ProtoMessage() {}
 
 func (x *StartRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +594,7 @@ func (x *StartRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunsRequest.ProtoReflect.Descriptor instead.
 func (*StartRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{4}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StartRunsRequest) GetHolder() uint64 {
@@ -538,7 +622,7 @@ type StartRunsResponse struct {
 
 func (x *StartRunsResponse) Reset() {
 	*x = StartRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +634,7 @@ func (x *StartRunsResponse) String() string {
 func (*StartRunsResponse) ProtoMessage() {}
 
 func (x *StartRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +647,7 @@ func (x *StartRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunsResponse.ProtoReflect.Descriptor instead.
 func (*StartRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartRunsResponse) GetReplies() []*RunReply {
@@ -586,7 +670,7 @@ type ReportResultsRequest struct {
 
 func (x *ReportResultsRequest) Reset() {
 	*x = ReportResultsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +682,7 @@ func (x *ReportResultsRequest) String() string {
 func (*ReportResultsRequest) ProtoMessage() {}
 
 func (x *ReportResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +695,7 @@ func (x *ReportResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResultsRequest.ProtoReflect.Descriptor instead.
 func (*ReportResultsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReportResultsRequest) GetHolder() uint64 {
@@ -639,7 +723,7 @@ type ReportResultsResponse struct {
 
 func (x *ReportResultsResponse) Reset() {
 	*x = ReportResultsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +735,7 @@ func (x *ReportResultsResponse) String() string {
 func (*ReportResultsResponse) ProtoMessage() {}
 
 func (x *ReportResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +748,7 @@ func (x *ReportResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResultsResponse.ProtoReflect.Descriptor instead.
 func (*ReportResultsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReportResultsResponse) GetReplies() []*RunReply {
@@ -687,7 +771,7 @@ type HeartbeatRunsRequest struct {
 
 func (x *HeartbeatRunsRequest) Reset() {
 	*x = HeartbeatRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +783,7 @@ func (x *HeartbeatRunsRequest) String() string {
 func (*HeartbeatRunsRequest) ProtoMessage() {}
 
 func (x *HeartbeatRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +796,7 @@ func (x *HeartbeatRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRunsRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HeartbeatRunsRequest) GetHolder() uint64 {
@@ -740,7 +824,7 @@ type HeartbeatRunsResponse struct {
 
 func (x *HeartbeatRunsResponse) Reset() {
 	*x = HeartbeatRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +836,7 @@ func (x *HeartbeatRunsResponse) String() string {
 func (*HeartbeatRunsResponse) ProtoMessage() {}
 
 func (x *HeartbeatRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +849,7 @@ func (x *HeartbeatRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRunsResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HeartbeatRunsResponse) GetReplies() []*RunReply {
@@ -788,7 +872,7 @@ type HandBackRunsRequest struct {
 
 func (x *HandBackRunsRequest) Reset() {
 	*x = HandBackRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +884,7 @@ func (x *HandBackRunsRequest) String() string {
 func (*HandBackRunsRequest) ProtoMessage() {}
 
 func (x *HandBackRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +897,7 @@ func (x *HandBackRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandBackRunsRequest.ProtoReflect.Descriptor instead.
 func (*HandBackRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HandBackRunsRequest) GetHolder() uint64 {
@@ -841,7 +925,7 @@ type HandBackRunsResponse struct {
 
 func (x *HandBackRunsResponse) Reset() {
 	*x = HandBackRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +937,7 @@ func (x *HandBackRunsResponse) String() string {
 func (*HandBackRunsResponse) ProtoMessage() {}
 
 func (x *HandBackRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,10 +950,102 @@ func (x *HandBackRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandBackRunsResponse.ProtoReflect.Descriptor instead.
 func (*HandBackRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HandBackRunsResponse) GetReplies() []*RunReply {
+	if x != nil {
+		return x.Replies
+	}
+	return nil
+}
+
+// Request of CheckRuns.
+type CheckRunsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempts to ask about.
+	Attempts      []*Attempt `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckRunsRequest) Reset() {
+	*x = CheckRunsRequest{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckRunsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckRunsRequest) ProtoMessage() {}
+
+func (x *CheckRunsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckRunsRequest.ProtoReflect.Descriptor instead.
+func (*CheckRunsRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CheckRunsRequest) GetAttempts() []*Attempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+// Response of CheckRuns.
+type CheckRunsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One per attempt, in the order of the request. ACCEPTED: handle it.
+	Replies       []*RunReply `protobuf:"bytes,1,rep,name=replies,proto3" json:"replies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckRunsResponse) Reset() {
+	*x = CheckRunsResponse{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckRunsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckRunsResponse) ProtoMessage() {}
+
+func (x *CheckRunsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckRunsResponse.ProtoReflect.Descriptor instead.
+func (*CheckRunsResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CheckRunsResponse) GetReplies() []*RunReply {
 	if x != nil {
 		return x.Replies
 	}
@@ -885,7 +1061,7 @@ type GetDeliveryRequest struct {
 
 func (x *GetDeliveryRequest) Reset() {
 	*x = GetDeliveryRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1073,7 @@ func (x *GetDeliveryRequest) String() string {
 func (*GetDeliveryRequest) ProtoMessage() {}
 
 func (x *GetDeliveryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1086,7 @@ func (x *GetDeliveryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeliveryRequest.ProtoReflect.Descriptor instead.
 func (*GetDeliveryRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{15}
 }
 
 // Where the tenant's runs are published.
@@ -923,14 +1099,16 @@ type Delivery struct {
 	// The consumer group that the tenant's listeners share.
 	Group string `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
 	// Addresses of Kafka brokers, host:port, as listeners shall use them.
-	Brokers       []string `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	Brokers []string `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	// The service's clock. Databases have their own; they are kept within 100 ms.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1120,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1133,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Delivery) GetTenant() string {
@@ -982,6 +1160,13 @@ func (x *Delivery) GetGroup() string {
 func (x *Delivery) GetBrokers() []string {
 	if x != nil {
 		return x.Brokers
+	}
+	return nil
+}
+
+func (x *Delivery) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
 	}
 	return nil
 }
@@ -1025,7 +1210,7 @@ type RunRecord struct {
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1222,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1235,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RunRecord) GetTaskId() int64 {
@@ -1148,16 +1333,22 @@ var File_perceptor_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1eperceptor/v1/run_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"]\n" +
+	"\x1eperceptor/v1/run_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"|\n" +
 	"\aAttempt\x12\x1c\n" +
 	"\atask_id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x06taskId\x12\x15\n" +
 	"\x03seq\x18\x02 \x01(\x03B\x03\xe0A\x02R\x03seq\x12\x1d\n" +
-	"\aattempt\x18\x03 \x01(\x05B\x03\xe0A\x02R\aattempt\"\x96\x01\n" +
+	"\aattempt\x18\x03 \x01(\x05B\x03\xe0A\x02R\aattempt\x12\x1d\n" +
+	"\aversion\x18\x04 \x01(\x05B\x03\xe0A\x01R\aversion\"\xc4\x01\n" +
 	"\bRunReply\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.perceptor.v1.RunCodeR\x04code\x12/\n" +
 	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x14\n" +
 	"\x05field\x18\x03 \x01(\tR\x05field\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xf8\x03\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12,\n" +
+	"\x05terms\x18\x05 \x01(\v2\x16.perceptor.v1.RunTermsR\x05terms\"f\n" +
+	"\bRunTerms\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12,\n" +
+	"\x06params\x18\x03 \x01(\v2\x14.perceptor.v1.ParamsR\x06params\"\xf8\x03\n" +
 	"\tRunResult\x124\n" +
 	"\aattempt\x18\x01 \x01(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\aattempt\x12>\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x1f.perceptor.v1.RunResult.OutcomeB\x03\xe0A\x02R\aoutcome\x12\x19\n" +
@@ -1198,13 +1389,18 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
 	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"H\n" +
 	"\x14HandBackRunsResponse\x120\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"J\n" +
+	"\x10CheckRunsRequest\x126\n" +
+	"\battempts\x18\x01 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"E\n" +
+	"\x11CheckRunsResponse\x120\n" +
 	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\x14\n" +
-	"\x12GetDeliveryRequest\"h\n" +
+	"\x12GetDeliveryRequest\"\x96\x01\n" +
 	"\bDelivery\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x18\n" +
-	"\abrokers\x18\x04 \x03(\tR\abrokers\"\xf6\x03\n" +
+	"\abrokers\x18\x04 \x03(\tR\abrokers\x12,\n" +
+	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xf6\x03\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1231,13 +1427,14 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x10RUN_CODE_UNKNOWN\x10\x05\x12\x11\n" +
 	"\rRUN_CODE_HELD\x10\x06\x12\x12\n" +
 	"\x0eRUN_CODE_RETRY\x10\a\x12\x14\n" +
-	"\x10RUN_CODE_INVALID\x10\b2\xb8\x04\n" +
+	"\x10RUN_CODE_INVALID\x10\b2\xa1\x05\n" +
 	"\n" +
 	"RunService\x12g\n" +
 	"\tStartRuns\x12\x1e.perceptor.v1.StartRunsRequest\x1a\x1f.perceptor.v1.StartRunsResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/runs:start\x12t\n" +
 	"\rReportResults\x12\".perceptor.v1.ReportResultsRequest\x1a#.perceptor.v1.ReportResultsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14:\x01*\"\x0f/v1/runs:report\x12w\n" +
 	"\rHeartbeatRuns\x12\".perceptor.v1.HeartbeatRunsRequest\x1a#.perceptor.v1.HeartbeatRunsResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/runs:heartbeat\x12s\n" +
-	"\fHandBackRuns\x12!.perceptor.v1.HandBackRunsRequest\x1a\".perceptor.v1.HandBackRunsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/runs:handBack\x12]\n" +
+	"\fHandBackRuns\x12!.perceptor.v1.HandBackRunsRequest\x1a\".perceptor.v1.HandBackRunsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/runs:handBack\x12g\n" +
+	"\tCheckRuns\x12\x1e.perceptor.v1.CheckRunsRequest\x1a\x1f.perceptor.v1.CheckRunsResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/runs:check\x12]\n" +
 	"\vGetDelivery\x12 .perceptor.v1.GetDeliveryRequest\x1a\x16.perceptor.v1.Delivery\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/deliveryB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
@@ -1253,68 +1450,78 @@ func file_perceptor_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(RunCode)(0),                  // 0: perceptor.v1.RunCode
 	(RunResult_Outcome)(0),        // 1: perceptor.v1.RunResult.Outcome
 	(*Attempt)(nil),               // 2: perceptor.v1.Attempt
 	(*RunReply)(nil),              // 3: perceptor.v1.RunReply
-	(*RunResult)(nil),             // 4: perceptor.v1.RunResult
-	(*ParamsPatch)(nil),           // 5: perceptor.v1.ParamsPatch
-	(*StartRunsRequest)(nil),      // 6: perceptor.v1.StartRunsRequest
-	(*StartRunsResponse)(nil),     // 7: perceptor.v1.StartRunsResponse
-	(*ReportResultsRequest)(nil),  // 8: perceptor.v1.ReportResultsRequest
-	(*ReportResultsResponse)(nil), // 9: perceptor.v1.ReportResultsResponse
-	(*HeartbeatRunsRequest)(nil),  // 10: perceptor.v1.HeartbeatRunsRequest
-	(*HeartbeatRunsResponse)(nil), // 11: perceptor.v1.HeartbeatRunsResponse
-	(*HandBackRunsRequest)(nil),   // 12: perceptor.v1.HandBackRunsRequest
-	(*HandBackRunsResponse)(nil),  // 13: perceptor.v1.HandBackRunsResponse
-	(*GetDeliveryRequest)(nil),    // 14: perceptor.v1.GetDeliveryRequest
-	(*Delivery)(nil),              // 15: perceptor.v1.Delivery
-	(*RunRecord)(nil),             // 16: perceptor.v1.RunRecord
-	nil,                           // 17: perceptor.v1.ParamsPatch.SetEntry
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(Task_Type)(0),                // 20: perceptor.v1.Task.Type
-	(*Params)(nil),                // 21: perceptor.v1.Params
+	(*RunTerms)(nil),              // 4: perceptor.v1.RunTerms
+	(*RunResult)(nil),             // 5: perceptor.v1.RunResult
+	(*ParamsPatch)(nil),           // 6: perceptor.v1.ParamsPatch
+	(*StartRunsRequest)(nil),      // 7: perceptor.v1.StartRunsRequest
+	(*StartRunsResponse)(nil),     // 8: perceptor.v1.StartRunsResponse
+	(*ReportResultsRequest)(nil),  // 9: perceptor.v1.ReportResultsRequest
+	(*ReportResultsResponse)(nil), // 10: perceptor.v1.ReportResultsResponse
+	(*HeartbeatRunsRequest)(nil),  // 11: perceptor.v1.HeartbeatRunsRequest
+	(*HeartbeatRunsResponse)(nil), // 12: perceptor.v1.HeartbeatRunsResponse
+	(*HandBackRunsRequest)(nil),   // 13: perceptor.v1.HandBackRunsRequest
+	(*HandBackRunsResponse)(nil),  // 14: perceptor.v1.HandBackRunsResponse
+	(*CheckRunsRequest)(nil),      // 15: perceptor.v1.CheckRunsRequest
+	(*CheckRunsResponse)(nil),     // 16: perceptor.v1.CheckRunsResponse
+	(*GetDeliveryRequest)(nil),    // 17: perceptor.v1.GetDeliveryRequest
+	(*Delivery)(nil),              // 18: perceptor.v1.Delivery
+	(*RunRecord)(nil),             // 19: perceptor.v1.RunRecord
+	nil,                           // 20: perceptor.v1.ParamsPatch.SetEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*Params)(nil),                // 22: perceptor.v1.Params
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(Task_Type)(0),                // 24: perceptor.v1.Task.Type
 }
 var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.RunReply.code:type_name -> perceptor.v1.RunCode
-	18, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
-	2,  // 2: perceptor.v1.RunResult.attempt:type_name -> perceptor.v1.Attempt
-	1,  // 3: perceptor.v1.RunResult.outcome:type_name -> perceptor.v1.RunResult.Outcome
-	19, // 4: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
-	5,  // 5: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
-	18, // 6: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
-	17, // 7: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
-	2,  // 8: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 9: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	4,  // 10: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
-	3,  // 11: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 12: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 13: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 14: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 15: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	20, // 16: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
-	19, // 17: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
-	18, // 18: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
-	19, // 19: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
-	21, // 20: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
-	6,  // 21: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
-	8,  // 22: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
-	10, // 23: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
-	12, // 24: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
-	14, // 25: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
-	7,  // 26: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
-	9,  // 27: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
-	11, // 28: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
-	13, // 29: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
-	15, // 30: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	21, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
+	4,  // 2: perceptor.v1.RunReply.terms:type_name -> perceptor.v1.RunTerms
+	22, // 3: perceptor.v1.RunTerms.params:type_name -> perceptor.v1.Params
+	2,  // 4: perceptor.v1.RunResult.attempt:type_name -> perceptor.v1.Attempt
+	1,  // 5: perceptor.v1.RunResult.outcome:type_name -> perceptor.v1.RunResult.Outcome
+	23, // 6: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
+	6,  // 7: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
+	21, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
+	20, // 9: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
+	2,  // 10: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 11: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	5,  // 12: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
+	3,  // 13: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 14: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 15: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 16: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 17: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 18: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 19: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	23, // 20: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
+	24, // 21: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
+	23, // 22: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
+	21, // 23: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
+	23, // 24: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
+	22, // 25: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
+	7,  // 26: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
+	9,  // 27: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
+	11, // 28: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
+	13, // 29: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
+	15, // 30: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
+	17, // 31: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
+	8,  // 32: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
+	10, // 33: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
+	12, // 34: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
+	14, // 35: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
+	16, // 36: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
+	18, // 37: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
+	32, // [32:38] is the sub-list for method output_type
+	26, // [26:32] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_run_service_proto_init() }
@@ -1329,7 +1536,7 @@ func file_perceptor_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_run_service_proto_rawDesc), len(file_perceptor_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

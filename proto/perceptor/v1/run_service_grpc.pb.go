@@ -23,6 +23,7 @@ const (
 	RunService_ReportResults_FullMethodName = "/perceptor.v1.RunService/ReportResults"
 	RunService_HeartbeatRuns_FullMethodName = "/perceptor.v1.RunService/HeartbeatRuns"
 	RunService_HandBackRuns_FullMethodName  = "/perceptor.v1.RunService/HandBackRuns"
+	RunService_CheckRuns_FullMethodName     = "/perceptor.v1.RunService/CheckRuns"
 	RunService_GetDelivery_FullMethodName   = "/perceptor.v1.RunService/GetDelivery"
 )
 
@@ -47,6 +48,10 @@ type RunServiceClient interface {
 	// Gives runs back that this listener cannot handle; they are delivered again
 	// later and no failure is counted.
 	HandBackRuns(ctx context.Context, in *HandBackRunsRequest, opts ...grpc.CallOption) (*HandBackRunsResponse, error)
+	// Asks whether runs shall still be handled: the task may have been cancelled or
+	// edited since they were claimed. It changes nothing. For BLOCKING runs StartRuns
+	// says the same.
+	CheckRuns(ctx context.Context, in *CheckRunsRequest, opts ...grpc.CallOption) (*CheckRunsResponse, error)
 	// Says where the tenant's runs are published.
 	GetDelivery(ctx context.Context, in *GetDeliveryRequest, opts ...grpc.CallOption) (*Delivery, error)
 }
@@ -99,6 +104,16 @@ func (c *runServiceClient) HandBackRuns(ctx context.Context, in *HandBackRunsReq
 	return out, nil
 }
 
+func (c *runServiceClient) CheckRuns(ctx context.Context, in *CheckRunsRequest, opts ...grpc.CallOption) (*CheckRunsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckRunsResponse)
+	err := c.cc.Invoke(ctx, RunService_CheckRuns_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *runServiceClient) GetDelivery(ctx context.Context, in *GetDeliveryRequest, opts ...grpc.CallOption) (*Delivery, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Delivery)
@@ -130,6 +145,10 @@ type RunServiceServer interface {
 	// Gives runs back that this listener cannot handle; they are delivered again
 	// later and no failure is counted.
 	HandBackRuns(context.Context, *HandBackRunsRequest) (*HandBackRunsResponse, error)
+	// Asks whether runs shall still be handled: the task may have been cancelled or
+	// edited since they were claimed. It changes nothing. For BLOCKING runs StartRuns
+	// says the same.
+	CheckRuns(context.Context, *CheckRunsRequest) (*CheckRunsResponse, error)
 	// Says where the tenant's runs are published.
 	GetDelivery(context.Context, *GetDeliveryRequest) (*Delivery, error)
 	mustEmbedUnimplementedRunServiceServer()
@@ -153,6 +172,9 @@ func (UnimplementedRunServiceServer) HeartbeatRuns(context.Context, *HeartbeatRu
 }
 func (UnimplementedRunServiceServer) HandBackRuns(context.Context, *HandBackRunsRequest) (*HandBackRunsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method HandBackRuns not implemented")
+}
+func (UnimplementedRunServiceServer) CheckRuns(context.Context, *CheckRunsRequest) (*CheckRunsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckRuns not implemented")
 }
 func (UnimplementedRunServiceServer) GetDelivery(context.Context, *GetDeliveryRequest) (*Delivery, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDelivery not implemented")
@@ -250,6 +272,24 @@ func _RunService_HandBackRuns_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RunService_CheckRuns_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckRunsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).CheckRuns(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_CheckRuns_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).CheckRuns(ctx, req.(*CheckRunsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RunService_GetDelivery_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetDeliveryRequest)
 	if err := dec(in); err != nil {
@@ -290,6 +330,10 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HandBackRuns",
 			Handler:    _RunService_HandBackRuns_Handler,
+		},
+		{
+			MethodName: "CheckRuns",
+			Handler:    _RunService_CheckRuns_Handler,
 		},
 		{
 			MethodName: "GetDelivery",

@@ -11,6 +11,8 @@ import (
 	status "google.golang.org/genproto/googleapis/rpc/status"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -23,6 +25,116 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// What it is.
+type Reason_Code int32
+
+const (
+	// Never returned.
+	Reason_CODE_UNSPECIFIED Reason_Code = 0
+	// There is no such task, or it has been forgotten.
+	Reason_UNKNOWN_TASK Reason_Code = 1
+	// The task has ended; time: when.
+	Reason_FINISHED Reason_Code = 2
+	// The task is paused.
+	Reason_PAUSED Reason_Code = 3
+	// Its tenant is paused.
+	Reason_TENANT_PAUSED Reason_Code = 4
+	// Its kind is paused.
+	Reason_KIND_PAUSED Reason_Code = 5
+	// Its next run is not due before time.
+	Reason_NOT_DUE Reason_Code = 6
+	// It is due beyond the horizon and waits in a pack; time: when it is due.
+	Reason_FAR Reason_Code = 7
+	// A delivered run waits for its result; time: when it is delivered again.
+	Reason_WAITING_FOR_RESULT Reason_Code = 8
+	// A run has failed and is delivered again at time.
+	Reason_RETRYING Reason_Code = 9
+	// Nothing was heard of a run that was delivered more than once; time: when it
+	// is delivered again.
+	Reason_SILENT Reason_Code = 10
+	// Its tenant is over its dispatch rate; time: when its turn comes.
+	Reason_OVER_RATE Reason_Code = 11
+	// Nobody owns its shard.
+	Reason_NO_OWNER Reason_Code = 12
+	// The run is due and has not been claimed; since: when it was due.
+	Reason_OVERDUE Reason_Code = 13
+	// Kafka does not take records of the tenant's topic; since: when that began.
+	Reason_TOPIC_BROKEN Reason_Code = 14
+	// All its runs have been claimed, and some await their result.
+	Reason_LAST_RUNS_OPEN Reason_Code = 15
+	// As many runs of its kind are open as are allowed at the same time.
+	Reason_KIND_FULL Reason_Code = 16
+)
+
+// Enum value maps for Reason_Code.
+var (
+	Reason_Code_name = map[int32]string{
+		0:  "CODE_UNSPECIFIED",
+		1:  "UNKNOWN_TASK",
+		2:  "FINISHED",
+		3:  "PAUSED",
+		4:  "TENANT_PAUSED",
+		5:  "KIND_PAUSED",
+		6:  "NOT_DUE",
+		7:  "FAR",
+		8:  "WAITING_FOR_RESULT",
+		9:  "RETRYING",
+		10: "SILENT",
+		11: "OVER_RATE",
+		12: "NO_OWNER",
+		13: "OVERDUE",
+		14: "TOPIC_BROKEN",
+		15: "LAST_RUNS_OPEN",
+		16: "KIND_FULL",
+	}
+	Reason_Code_value = map[string]int32{
+		"CODE_UNSPECIFIED":   0,
+		"UNKNOWN_TASK":       1,
+		"FINISHED":           2,
+		"PAUSED":             3,
+		"TENANT_PAUSED":      4,
+		"KIND_PAUSED":        5,
+		"NOT_DUE":            6,
+		"FAR":                7,
+		"WAITING_FOR_RESULT": 8,
+		"RETRYING":           9,
+		"SILENT":             10,
+		"OVER_RATE":          11,
+		"NO_OWNER":           12,
+		"OVERDUE":            13,
+		"TOPIC_BROKEN":       14,
+		"LAST_RUNS_OPEN":     15,
+		"KIND_FULL":          16,
+	}
+)
+
+func (x Reason_Code) Enum() *Reason_Code {
+	p := new(Reason_Code)
+	*p = x
+	return p
+}
+
+func (x Reason_Code) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Reason_Code) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_task_service_proto_enumTypes[0].Descriptor()
+}
+
+func (Reason_Code) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_task_service_proto_enumTypes[0]
+}
+
+func (x Reason_Code) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Reason_Code.Descriptor instead.
+func (Reason_Code) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12, 0}
+}
 
 // What happens to runs.
 type RunEvent_Type int32
@@ -85,11 +197,11 @@ func (x RunEvent_Type) String() string {
 }
 
 func (RunEvent_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_perceptor_v1_task_service_proto_enumTypes[0].Descriptor()
+	return file_perceptor_v1_task_service_proto_enumTypes[1].Descriptor()
 }
 
 func (RunEvent_Type) Type() protoreflect.EnumType {
-	return &file_perceptor_v1_task_service_proto_enumTypes[0]
+	return &file_perceptor_v1_task_service_proto_enumTypes[1]
 }
 
 func (x RunEvent_Type) Number() protoreflect.EnumNumber {
@@ -98,7 +210,7 @@ func (x RunEvent_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunEvent_Type.Descriptor instead.
 func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Request of AddTask.
@@ -109,8 +221,15 @@ type AddTaskRequest struct {
 	// Makes the call safe to retry: a second call with the same request_id
 	// within 24 h stores nothing and returns the first answer. 1 to 64 printable
 	// ASCII characters; a UUID is a good choice. The same request_id with another
-	// body answers ALREADY_EXISTS. Default: none, and a retry may store twice.
-	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// body answers ALREADY_EXISTS. Default: none, and a retry may store twice. A task
+	// with an idempotency_key needs none: the key does the same.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// For a task with an idempotency_key that is known already, with whatever body:
+	// replace the terms of the unfinished task, or add a new one under the key when it
+	// has ended. A begin_time that is left out stays as it is. The type of an
+	// unfinished task cannot be replaced. Default: false, and another body answers
+	// ALREADY_EXISTS.
+	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -159,13 +278,23 @@ func (x *AddTaskRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *AddTaskRequest) GetUpsert() bool {
+	if x != nil {
+		return x.Upsert
+	}
+	return false
+}
+
 // Response of AddTask.
 type AddTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id of the stored task.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// True when the request_id had been seen before and nothing was stored now.
-	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// True when the request_id or the idempotency_key had been seen before and nothing
+	// was stored now.
+	Replayed bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// True when upsert has changed a task that was there.
+	Updated       bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,13 +343,23 @@ func (x *AddTaskResponse) GetReplayed() bool {
 	return false
 }
 
+func (x *AddTaskResponse) GetUpdated() bool {
+	if x != nil {
+		return x.Updated
+	}
+	return false
+}
+
 // Request of AddTasks.
 type AddTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tasks to store: 1 to 1,000, together at most 4 MiB.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// See AddTaskRequest.request_id; it covers the whole batch.
-	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// See AddTaskRequest.request_id; it covers all tasks of the batch that have no
+	// idempotency_key. Those that have one are stored one by one, each under its key.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// See AddTaskRequest.upsert.
+	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,12 +408,20 @@ func (x *AddTasksRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *AddTasksRequest) GetUpsert() bool {
+	if x != nil {
+		return x.Upsert
+	}
+	return false
+}
+
 // Response of AddTasks.
 type AddTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One per task, in the order of the request.
 	Results []*AddTasksResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// True when the request_id had been seen before and nothing was stored now.
+	// True when nothing was stored now: what has no idempotency_key had been added
+	// under the request_id before, and all the others under their keys.
 	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -537,6 +684,453 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Request of UpdateTask.
+type UpdateTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task's id, and the new values of the fields that update_mask names.
+	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Which fields to change: kind, begin_time, end_time, interval, cron, max_count,
+	// params, retry_policy, ack_timeout, give_up_after, stop_on_failure,
+	// misfire_policy, misfire_grace, misfire_limit, spread, retention, tags, or single
+	// fields of retry_policy and cron, such as retry_policy.max_attempts. A named field
+	// that is not set takes its default as in AddTask. "*": all of them. Default: the
+	// fields that are set.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// The version that the task must have, else the answer is ABORTED. Default: 0, any.
+	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateTaskRequest) Reset() {
+	*x = UpdateTaskRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTaskRequest) ProtoMessage() {}
+
+func (x *UpdateTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTaskRequest.ProtoReflect.Descriptor instead.
+func (*UpdateTaskRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *UpdateTaskRequest) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *UpdateTaskRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdateTaskRequest) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// Request of TriggerTask.
+type TriggerTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task to run.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Makes the call safe to retry: within 24 h a second call with the same
+	// request_id opens nothing and returns the first one's run. 1 to 64 printable
+	// ASCII characters. Default: none.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TriggerTaskRequest) Reset() {
+	*x = TriggerTaskRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriggerTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriggerTaskRequest) ProtoMessage() {}
+
+func (x *TriggerTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriggerTaskRequest.ProtoReflect.Descriptor instead.
+func (*TriggerTaskRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TriggerTaskRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *TriggerTaskRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// Response of TriggerTask.
+type TriggerTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run, as "task id-seq".
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The run's number within its task.
+	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	// True when the request_id had been seen before and nothing was opened now.
+	Replayed      bool `protobuf:"varint,3,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TriggerTaskResponse) Reset() {
+	*x = TriggerTaskResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriggerTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriggerTaskResponse) ProtoMessage() {}
+
+func (x *TriggerTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriggerTaskResponse.ProtoReflect.Descriptor instead.
+func (*TriggerTaskResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TriggerTaskResponse) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *TriggerTaskResponse) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *TriggerTaskResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+// Request of ExplainTask.
+type ExplainTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task to explain.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How many of the next instants to answer. 0 to 100. Default: 0, none.
+	NextCount     int32 `protobuf:"varint,2,opt,name=next_count,json=nextCount,proto3" json:"next_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainTaskRequest) Reset() {
+	*x = ExplainTaskRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainTaskRequest) ProtoMessage() {}
+
+func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainTaskRequest.ProtoReflect.Descriptor instead.
+func (*ExplainTaskRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ExplainTaskRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ExplainTaskRequest) GetNextCount() int32 {
+	if x != nil {
+		return x.NextCount
+	}
+	return 0
+}
+
+// Response of ExplainTask.
+type ExplainTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task; unset for UNKNOWN_TASK.
+	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Everything that holds the task back, the most decisive first; at least one.
+	Reasons []*Reason `protobuf:"bytes,2,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// The next instants that runs will be scheduled at, if nothing is changed and no
+	// handler chooses another instant: exact for ONE_SHOT and NON_BLOCKING; for
+	// BLOCKING as if its runs took no time.
+	NextTimes []*timestamppb.Timestamp `protobuf:"bytes,3,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
+	// The database's clock.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainTaskResponse) Reset() {
+	*x = ExplainTaskResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainTaskResponse) ProtoMessage() {}
+
+func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainTaskResponse.ProtoReflect.Descriptor instead.
+func (*ExplainTaskResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExplainTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *ExplainTaskResponse) GetReasons() []*Reason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ExplainTaskResponse) GetNextTimes() []*timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTimes
+	}
+	return nil
+}
+
+func (x *ExplainTaskResponse) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// Why a task does not fire at this moment.
+type Reason struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is.
+	Code Reason_Code `protobuf:"varint,1,opt,name=code,proto3,enum=perceptor.v1.Reason_Code" json:"code,omitempty"`
+	// The same for people, with the particulars.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// When it will be over by itself, as far as is known.
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// Since when it has been so, as far as is known.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// The run that it is about; 0: none.
+	Seq int64 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`
+	// How often that run has been delivered.
+	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// How many attempts of that run have failed.
+	Failures int32 `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
+	// The error of its last failure, if the history has it.
+	LastError string `protobuf:"bytes,8,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// When that run is given up if nothing is heard.
+	GiveUpTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=give_up_time,json=giveUpTime,proto3" json:"give_up_time,omitempty"`
+	// For how long it has been so.
+	Duration      *durationpb.Duration `protobuf:"bytes,10,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reason) Reset() {
+	*x = Reason{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reason) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reason) ProtoMessage() {}
+
+func (x *Reason) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reason.ProtoReflect.Descriptor instead.
+func (*Reason) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Reason) GetCode() Reason_Code {
+	if x != nil {
+		return x.Code
+	}
+	return Reason_CODE_UNSPECIFIED
+}
+
+func (x *Reason) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Reason) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Reason) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Reason) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Reason) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Reason) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Reason) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *Reason) GetGiveUpTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GiveUpTime
+	}
+	return nil
+}
+
+func (x *Reason) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
 // Request of CancelTask.
 type CancelTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -548,7 +1142,7 @@ type CancelTaskRequest struct {
 
 func (x *CancelTaskRequest) Reset() {
 	*x = CancelTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -560,7 +1154,7 @@ func (x *CancelTaskRequest) String() string {
 func (*CancelTaskRequest) ProtoMessage() {}
 
 func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -573,7 +1167,7 @@ func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTaskRequest.ProtoReflect.Descriptor instead.
 func (*CancelTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CancelTaskRequest) GetId() int64 {
@@ -594,7 +1188,7 @@ type PauseTaskRequest struct {
 
 func (x *PauseTaskRequest) Reset() {
 	*x = PauseTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +1200,7 @@ func (x *PauseTaskRequest) String() string {
 func (*PauseTaskRequest) ProtoMessage() {}
 
 func (x *PauseTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +1213,7 @@ func (x *PauseTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseTaskRequest.ProtoReflect.Descriptor instead.
 func (*PauseTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PauseTaskRequest) GetId() int64 {
@@ -640,7 +1234,7 @@ type ResumeTaskRequest struct {
 
 func (x *ResumeTaskRequest) Reset() {
 	*x = ResumeTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -652,7 +1246,7 @@ func (x *ResumeTaskRequest) String() string {
 func (*ResumeTaskRequest) ProtoMessage() {}
 
 func (x *ResumeTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -665,7 +1259,7 @@ func (x *ResumeTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTaskRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeTaskRequest) GetId() int64 {
@@ -686,7 +1280,7 @@ type PauseKindRequest struct {
 
 func (x *PauseKindRequest) Reset() {
 	*x = PauseKindRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1292,7 @@ func (x *PauseKindRequest) String() string {
 func (*PauseKindRequest) ProtoMessage() {}
 
 func (x *PauseKindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1305,7 @@ func (x *PauseKindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseKindRequest.ProtoReflect.Descriptor instead.
 func (*PauseKindRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseKindRequest) GetKind() string {
@@ -732,7 +1326,7 @@ type PauseKindResponse struct {
 
 func (x *PauseKindResponse) Reset() {
 	*x = PauseKindResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +1338,7 @@ func (x *PauseKindResponse) String() string {
 func (*PauseKindResponse) ProtoMessage() {}
 
 func (x *PauseKindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +1351,7 @@ func (x *PauseKindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseKindResponse.ProtoReflect.Descriptor instead.
 func (*PauseKindResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseKindResponse) GetPausedKinds() []string {
@@ -778,7 +1372,7 @@ type ResumeKindRequest struct {
 
 func (x *ResumeKindRequest) Reset() {
 	*x = ResumeKindRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +1384,7 @@ func (x *ResumeKindRequest) String() string {
 func (*ResumeKindRequest) ProtoMessage() {}
 
 func (x *ResumeKindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +1397,7 @@ func (x *ResumeKindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeKindRequest.ProtoReflect.Descriptor instead.
 func (*ResumeKindRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeKindRequest) GetKind() string {
@@ -824,7 +1418,7 @@ type ResumeKindResponse struct {
 
 func (x *ResumeKindResponse) Reset() {
 	*x = ResumeKindResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1430,7 @@ func (x *ResumeKindResponse) String() string {
 func (*ResumeKindResponse) ProtoMessage() {}
 
 func (x *ResumeKindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1443,7 @@ func (x *ResumeKindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeKindResponse.ProtoReflect.Descriptor instead.
 func (*ResumeKindResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeKindResponse) GetPausedKinds() []string {
@@ -868,7 +1462,7 @@ type CountTasksRequest struct {
 
 func (x *CountTasksRequest) Reset() {
 	*x = CountTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1474,7 @@ func (x *CountTasksRequest) String() string {
 func (*CountTasksRequest) ProtoMessage() {}
 
 func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1487,7 @@ func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
 func (*CountTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20}
 }
 
 // Response of CountTasks.
@@ -907,7 +1501,7 @@ type CountTasksResponse struct {
 
 func (x *CountTasksResponse) Reset() {
 	*x = CountTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1513,7 @@ func (x *CountTasksResponse) String() string {
 func (*CountTasksResponse) ProtoMessage() {}
 
 func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1526,7 @@ func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
 func (*CountTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CountTasksResponse) GetCounts() []*TaskCounts {
@@ -974,7 +1568,7 @@ type TaskCounts struct {
 
 func (x *TaskCounts) Reset() {
 	*x = TaskCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1580,7 @@ func (x *TaskCounts) String() string {
 func (*TaskCounts) ProtoMessage() {}
 
 func (x *TaskCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1593,7 @@ func (x *TaskCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskCounts.ProtoReflect.Descriptor instead.
 func (*TaskCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TaskCounts) GetType() Task_Type {
@@ -1094,7 +1688,7 @@ type PurgedCounts struct {
 
 func (x *PurgedCounts) Reset() {
 	*x = PurgedCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1700,7 @@ func (x *PurgedCounts) String() string {
 func (*PurgedCounts) ProtoMessage() {}
 
 func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1713,7 @@ func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgedCounts.ProtoReflect.Descriptor instead.
 func (*PurgedCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PurgedCounts) GetCompleted() int64 {
@@ -1159,7 +1753,7 @@ type ListRunEventsRequest struct {
 
 func (x *ListRunEventsRequest) Reset() {
 	*x = ListRunEventsRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1765,7 @@ func (x *ListRunEventsRequest) String() string {
 func (*ListRunEventsRequest) ProtoMessage() {}
 
 func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1778,7 @@ func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunEventsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{18}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListRunEventsRequest) GetTaskId() int64 {
@@ -1221,7 +1815,7 @@ type ListRunEventsResponse struct {
 
 func (x *ListRunEventsResponse) Reset() {
 	*x = ListRunEventsResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1827,7 @@ func (x *ListRunEventsResponse) String() string {
 func (*ListRunEventsResponse) ProtoMessage() {}
 
 func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1840,7 @@ func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunEventsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{19}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListRunEventsResponse) GetEvents() []*RunEvent {
@@ -1286,7 +1880,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1892,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1905,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RunEvent) GetType() RunEvent_Type {
@@ -1372,7 +1966,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1978,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,18 +2041,21 @@ var File_perceptor_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"a\n" +
+	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"~\n" +
 	"\x0eAddTaskRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\"=\n" +
+	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"W\n" +
 	"\x0fAddTaskResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1a\n" +
-	"\breplayed\x18\x02 \x01(\bR\breplayed\"d\n" +
+	"\breplayed\x18\x02 \x01(\bR\breplayed\x12\x18\n" +
+	"\aupdated\x18\x03 \x01(\bR\aupdated\"\x81\x01\n" +
 	"\x0fAddTasksRequest\x12-\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x05tasks\x12\"\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\"\xc2\x01\n" +
+	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\xc2\x01\n" +
 	"\x10AddTasksResponse\x12?\n" +
 	"\aresults\x18\x01 \x03(\v2%.perceptor.v1.AddTasksResponse.ResultR\aresults\x12\x1a\n" +
 	"\breplayed\x18\x02 \x01(\bR\breplayed\x1aQ\n" +
@@ -1480,7 +2077,65 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\tdue_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bdueUntil\"e\n" +
 	"\x11ListTasksResponse\x12(\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"(\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa1\x01\n" +
+	"\x11UpdateTaskRequest\x12+\n" +
+	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12@\n" +
+	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x01R\n" +
+	"updateMask\x12\x1d\n" +
+	"\aversion\x18\x03 \x01(\x05B\x03\xe0A\x01R\aversion\"M\n" +
+	"\x12TriggerTaskRequest\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\x12\"\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\"Z\n" +
+	"\x13TriggerTaskResponse\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x1a\n" +
+	"\breplayed\x18\x03 \x01(\bR\breplayed\"M\n" +
+	"\x12ExplainTaskRequest\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\x12\"\n" +
+	"\n" +
+	"next_count\x18\x02 \x01(\x05B\x03\xe0A\x01R\tnextCount\"\xd6\x01\n" +
+	"\x13ExplainTaskResponse\x12&\n" +
+	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskR\x04task\x12.\n" +
+	"\areasons\x18\x02 \x03(\v2\x14.perceptor.v1.ReasonR\areasons\x129\n" +
+	"\n" +
+	"next_times\x18\x03 \x03(\v2\x1a.google.protobuf.TimestampR\tnextTimes\x12,\n" +
+	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x9f\x05\n" +
+	"\x06Reason\x12-\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x19.perceptor.v1.Reason.CodeR\x04code\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x10\n" +
+	"\x03seq\x18\x05 \x01(\x03R\x03seq\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1a\n" +
+	"\bfailures\x18\a \x01(\x05R\bfailures\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\b \x01(\tR\tlastError\x12<\n" +
+	"\fgive_up_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"giveUpTime\x125\n" +
+	"\bduration\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\bduration\"\x93\x02\n" +
+	"\x04Code\x12\x14\n" +
+	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fUNKNOWN_TASK\x10\x01\x12\f\n" +
+	"\bFINISHED\x10\x02\x12\n" +
+	"\n" +
+	"\x06PAUSED\x10\x03\x12\x11\n" +
+	"\rTENANT_PAUSED\x10\x04\x12\x0f\n" +
+	"\vKIND_PAUSED\x10\x05\x12\v\n" +
+	"\aNOT_DUE\x10\x06\x12\a\n" +
+	"\x03FAR\x10\a\x12\x16\n" +
+	"\x12WAITING_FOR_RESULT\x10\b\x12\f\n" +
+	"\bRETRYING\x10\t\x12\n" +
+	"\n" +
+	"\x06SILENT\x10\n" +
+	"\x12\r\n" +
+	"\tOVER_RATE\x10\v\x12\f\n" +
+	"\bNO_OWNER\x10\f\x12\v\n" +
+	"\aOVERDUE\x10\r\x12\x10\n" +
+	"\fTOPIC_BROKEN\x10\x0e\x12\x12\n" +
+	"\x0eLAST_RUNS_OPEN\x10\x0f\x12\r\n" +
+	"\tKIND_FULL\x10\x10\"(\n" +
 	"\x11CancelTaskRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"'\n" +
 	"\x10PauseTaskRequest\x12\x13\n" +
@@ -1543,12 +2198,16 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
 	"\vHANDED_BACK\x10\a\x12\v\n" +
-	"\aSNOOZED\x10\b2\x88\t\n" +
+	"\aSNOOZED\x10\b2\xd9\v\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
 	"\aGetTask\x12\x1c.perceptor.v1.GetTaskRequest\x1a\x12.perceptor.v1.Task\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/tasks/{id}\x12_\n" +
-	"\tListTasks\x12\x1e.perceptor.v1.ListTasksRequest\x1a\x1f.perceptor.v1.ListTasksResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/tasks\x12c\n" +
+	"\tListTasks\x12\x1e.perceptor.v1.ListTasksRequest\x1a\x1f.perceptor.v1.ListTasksResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/tasks\x12d\n" +
+	"\n" +
+	"UpdateTask\x12\x1f.perceptor.v1.UpdateTaskRequest\x1a\x12.perceptor.v1.Task\"!\x82\xd3\xe4\x93\x02\x1b:\x04task2\x13/v1/tasks/{task.id}\x12u\n" +
+	"\vTriggerTask\x12 .perceptor.v1.TriggerTaskRequest\x1a!.perceptor.v1.TriggerTaskResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/tasks/{id}:trigger\x12r\n" +
+	"\vExplainTask\x12 .perceptor.v1.ExplainTaskRequest\x1a!.perceptor.v1.ExplainTaskResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/tasks/{id}:explain\x12c\n" +
 	"\n" +
 	"CancelTask\x12\x1f.perceptor.v1.CancelTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:cancel\x12`\n" +
 	"\tPauseTask\x12\x1e.perceptor.v1.PauseTaskRequest\x1a\x12.perceptor.v1.Task\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:pause\x12c\n" +
@@ -1573,82 +2232,108 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_task_service_proto_rawDescData
 }
 
-var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
-	(RunEvent_Type)(0),              // 0: perceptor.v1.RunEvent.Type
-	(*AddTaskRequest)(nil),          // 1: perceptor.v1.AddTaskRequest
-	(*AddTaskResponse)(nil),         // 2: perceptor.v1.AddTaskResponse
-	(*AddTasksRequest)(nil),         // 3: perceptor.v1.AddTasksRequest
-	(*AddTasksResponse)(nil),        // 4: perceptor.v1.AddTasksResponse
-	(*GetTaskRequest)(nil),          // 5: perceptor.v1.GetTaskRequest
-	(*ListTasksRequest)(nil),        // 6: perceptor.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 7: perceptor.v1.ListTasksResponse
-	(*CancelTaskRequest)(nil),       // 8: perceptor.v1.CancelTaskRequest
-	(*PauseTaskRequest)(nil),        // 9: perceptor.v1.PauseTaskRequest
-	(*ResumeTaskRequest)(nil),       // 10: perceptor.v1.ResumeTaskRequest
-	(*PauseKindRequest)(nil),        // 11: perceptor.v1.PauseKindRequest
-	(*PauseKindResponse)(nil),       // 12: perceptor.v1.PauseKindResponse
-	(*ResumeKindRequest)(nil),       // 13: perceptor.v1.ResumeKindRequest
-	(*ResumeKindResponse)(nil),      // 14: perceptor.v1.ResumeKindResponse
-	(*CountTasksRequest)(nil),       // 15: perceptor.v1.CountTasksRequest
-	(*CountTasksResponse)(nil),      // 16: perceptor.v1.CountTasksResponse
-	(*TaskCounts)(nil),              // 17: perceptor.v1.TaskCounts
-	(*PurgedCounts)(nil),            // 18: perceptor.v1.PurgedCounts
-	(*ListRunEventsRequest)(nil),    // 19: perceptor.v1.ListRunEventsRequest
-	(*ListRunEventsResponse)(nil),   // 20: perceptor.v1.ListRunEventsResponse
-	(*RunEvent)(nil),                // 21: perceptor.v1.RunEvent
-	(*AddTasksResponse_Result)(nil), // 22: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 23: perceptor.v1.Task
-	(Task_Type)(0),                  // 24: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 25: perceptor.v1.Task.State
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(*status.Status)(nil),           // 27: google.rpc.Status
+	(Reason_Code)(0),                // 0: perceptor.v1.Reason.Code
+	(RunEvent_Type)(0),              // 1: perceptor.v1.RunEvent.Type
+	(*AddTaskRequest)(nil),          // 2: perceptor.v1.AddTaskRequest
+	(*AddTaskResponse)(nil),         // 3: perceptor.v1.AddTaskResponse
+	(*AddTasksRequest)(nil),         // 4: perceptor.v1.AddTasksRequest
+	(*AddTasksResponse)(nil),        // 5: perceptor.v1.AddTasksResponse
+	(*GetTaskRequest)(nil),          // 6: perceptor.v1.GetTaskRequest
+	(*ListTasksRequest)(nil),        // 7: perceptor.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 8: perceptor.v1.ListTasksResponse
+	(*UpdateTaskRequest)(nil),       // 9: perceptor.v1.UpdateTaskRequest
+	(*TriggerTaskRequest)(nil),      // 10: perceptor.v1.TriggerTaskRequest
+	(*TriggerTaskResponse)(nil),     // 11: perceptor.v1.TriggerTaskResponse
+	(*ExplainTaskRequest)(nil),      // 12: perceptor.v1.ExplainTaskRequest
+	(*ExplainTaskResponse)(nil),     // 13: perceptor.v1.ExplainTaskResponse
+	(*Reason)(nil),                  // 14: perceptor.v1.Reason
+	(*CancelTaskRequest)(nil),       // 15: perceptor.v1.CancelTaskRequest
+	(*PauseTaskRequest)(nil),        // 16: perceptor.v1.PauseTaskRequest
+	(*ResumeTaskRequest)(nil),       // 17: perceptor.v1.ResumeTaskRequest
+	(*PauseKindRequest)(nil),        // 18: perceptor.v1.PauseKindRequest
+	(*PauseKindResponse)(nil),       // 19: perceptor.v1.PauseKindResponse
+	(*ResumeKindRequest)(nil),       // 20: perceptor.v1.ResumeKindRequest
+	(*ResumeKindResponse)(nil),      // 21: perceptor.v1.ResumeKindResponse
+	(*CountTasksRequest)(nil),       // 22: perceptor.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),      // 23: perceptor.v1.CountTasksResponse
+	(*TaskCounts)(nil),              // 24: perceptor.v1.TaskCounts
+	(*PurgedCounts)(nil),            // 25: perceptor.v1.PurgedCounts
+	(*ListRunEventsRequest)(nil),    // 26: perceptor.v1.ListRunEventsRequest
+	(*ListRunEventsResponse)(nil),   // 27: perceptor.v1.ListRunEventsResponse
+	(*RunEvent)(nil),                // 28: perceptor.v1.RunEvent
+	(*AddTasksResponse_Result)(nil), // 29: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 30: perceptor.v1.Task
+	(Task_Type)(0),                  // 31: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 32: perceptor.v1.Task.State
+	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),   // 34: google.protobuf.FieldMask
+	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
+	(*status.Status)(nil),           // 36: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	23, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	23, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	22, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	24, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	25, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	26, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	26, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	23, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	17, // 8: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	24, // 9: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	18, // 10: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	21, // 11: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	0,  // 12: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	26, // 13: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	26, // 14: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	27, // 15: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	1,  // 16: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	3,  // 17: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	5,  // 18: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	6,  // 19: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	8,  // 20: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	9,  // 21: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	10, // 22: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	11, // 23: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
-	13, // 24: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	15, // 25: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	19, // 26: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	2,  // 27: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	4,  // 28: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	23, // 29: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	7,  // 30: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	23, // 31: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	23, // 32: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	23, // 33: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	12, // 34: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	14, // 35: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	16, // 36: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	20, // 37: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	27, // [27:38] is the sub-list for method output_type
-	16, // [16:27] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	30, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	30, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	29, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	31, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	32, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	33, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	33, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	30, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	30, // 8: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
+	34, // 9: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
+	30, // 10: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
+	14, // 11: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
+	33, // 12: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
+	33, // 13: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
+	0,  // 14: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
+	33, // 15: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	33, // 16: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	33, // 17: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	35, // 18: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	24, // 19: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	31, // 20: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	25, // 21: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	28, // 22: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	1,  // 23: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	33, // 24: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	33, // 25: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	36, // 26: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	2,  // 27: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	4,  // 28: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	6,  // 29: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	7,  // 30: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	9,  // 31: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
+	10, // 32: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
+	12, // 33: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
+	15, // 34: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	16, // 35: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	17, // 36: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	18, // 37: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	20, // 38: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	22, // 39: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	26, // 40: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	3,  // 41: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	5,  // 42: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	30, // 43: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	8,  // 44: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	30, // 45: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	11, // 46: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	13, // 47: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	30, // 48: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	30, // 49: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	30, // 50: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	19, // 51: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	21, // 52: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	23, // 53: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	27, // 54: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	41, // [41:55] is the sub-list for method output_type
+	27, // [27:41] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
@@ -1657,7 +2342,7 @@ func file_perceptor_v1_task_service_proto_init() {
 		return
 	}
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[21].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[27].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -1666,8 +2351,8 @@ func file_perceptor_v1_task_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   22,
+			NumEnums:      2,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

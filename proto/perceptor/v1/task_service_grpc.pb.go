@@ -23,6 +23,9 @@ const (
 	TaskService_AddTasks_FullMethodName      = "/perceptor.v1.TaskService/AddTasks"
 	TaskService_GetTask_FullMethodName       = "/perceptor.v1.TaskService/GetTask"
 	TaskService_ListTasks_FullMethodName     = "/perceptor.v1.TaskService/ListTasks"
+	TaskService_UpdateTask_FullMethodName    = "/perceptor.v1.TaskService/UpdateTask"
+	TaskService_TriggerTask_FullMethodName   = "/perceptor.v1.TaskService/TriggerTask"
+	TaskService_ExplainTask_FullMethodName   = "/perceptor.v1.TaskService/ExplainTask"
 	TaskService_CancelTask_FullMethodName    = "/perceptor.v1.TaskService/CancelTask"
 	TaskService_PauseTask_FullMethodName     = "/perceptor.v1.TaskService/PauseTask"
 	TaskService_ResumeTask_FullMethodName    = "/perceptor.v1.TaskService/ResumeTask"
@@ -53,6 +56,20 @@ type TaskServiceClient interface {
 	// would look at very many tasks (1,000,000 unless the installation says otherwise)
 	// answers FAILED_PRECONDITION: give due_from and due_until then.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
+	// Changes the terms of an unfinished task. The open run of a task keeps its
+	// scheduled instant and its deadline; whatever is delivered or started after the
+	// answer has the new terms. docs/editing.md has the rules, field by field.
+	// ABORTED: the task has another version than the request's. INVALID_ARGUMENT: a
+	// rule of AddTask is broken, or the task could never fire again.
+	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
+	UpdateTask(ctx context.Context, in *UpdateTaskRequest, opts ...grpc.CallOption) (*Task, error)
+	// Opens a run now, without disturbing the schedule. Allowed while the task is
+	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended, max_count
+	// or end_time is reached, or a run of a ONE_SHOT or BLOCKING task is open.
+	TriggerTask(ctx context.Context, in *TriggerTaskRequest, opts ...grpc.CallOption) (*TriggerTaskResponse, error)
+	// Says why a task does not fire at this moment, and when it will. It answers for
+	// every id, with UNKNOWN_TASK as the reason where GetTask says NOT_FOUND.
+	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
 	// Ends a task. After the answer no new run is claimed; runs already claimed
 	// may still arrive, and their result answers FINISHED. Cancelling a finished
 	// task changes nothing and returns it.
@@ -123,6 +140,36 @@ func (c *taskServiceClient) ListTasks(ctx context.Context, in *ListTasksRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTasksResponse)
 	err := c.cc.Invoke(ctx, TaskService_ListTasks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) UpdateTask(ctx context.Context, in *UpdateTaskRequest, opts ...grpc.CallOption) (*Task, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Task)
+	err := c.cc.Invoke(ctx, TaskService_UpdateTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) TriggerTask(ctx context.Context, in *TriggerTaskRequest, opts ...grpc.CallOption) (*TriggerTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TriggerTaskResponse)
+	err := c.cc.Invoke(ctx, TaskService_TriggerTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainTaskResponse)
+	err := c.cc.Invoke(ctx, TaskService_ExplainTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +267,20 @@ type TaskServiceServer interface {
 	// would look at very many tasks (1,000,000 unless the installation says otherwise)
 	// answers FAILED_PRECONDITION: give due_from and due_until then.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
+	// Changes the terms of an unfinished task. The open run of a task keeps its
+	// scheduled instant and its deadline; whatever is delivered or started after the
+	// answer has the new terms. docs/editing.md has the rules, field by field.
+	// ABORTED: the task has another version than the request's. INVALID_ARGUMENT: a
+	// rule of AddTask is broken, or the task could never fire again.
+	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
+	UpdateTask(context.Context, *UpdateTaskRequest) (*Task, error)
+	// Opens a run now, without disturbing the schedule. Allowed while the task is
+	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended, max_count
+	// or end_time is reached, or a run of a ONE_SHOT or BLOCKING task is open.
+	TriggerTask(context.Context, *TriggerTaskRequest) (*TriggerTaskResponse, error)
+	// Says why a task does not fire at this moment, and when it will. It answers for
+	// every id, with UNKNOWN_TASK as the reason where GetTask says NOT_FOUND.
+	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
 	// Ends a task. After the answer no new run is claimed; runs already claimed
 	// may still arrive, and their result answers FINISHED. Cancelling a finished
 	// task changes nothing and returns it.
@@ -267,6 +328,15 @@ func (UnimplementedTaskServiceServer) GetTask(context.Context, *GetTaskRequest) 
 }
 func (UnimplementedTaskServiceServer) ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTasks not implemented")
+}
+func (UnimplementedTaskServiceServer) UpdateTask(context.Context, *UpdateTaskRequest) (*Task, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateTask not implemented")
+}
+func (UnimplementedTaskServiceServer) TriggerTask(context.Context, *TriggerTaskRequest) (*TriggerTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TriggerTask not implemented")
+}
+func (UnimplementedTaskServiceServer) ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainTask not implemented")
 }
 func (UnimplementedTaskServiceServer) CancelTask(context.Context, *CancelTaskRequest) (*Task, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelTask not implemented")
@@ -378,6 +448,60 @@ func _TaskService_ListTasks_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TaskServiceServer).ListTasks(ctx, req.(*ListTasksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_UpdateTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).UpdateTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_UpdateTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).UpdateTask(ctx, req.(*UpdateTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_TriggerTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TriggerTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).TriggerTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_TriggerTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).TriggerTask(ctx, req.(*TriggerTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_ExplainTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).ExplainTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_ExplainTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).ExplainTask(ctx, req.(*ExplainTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -530,6 +654,18 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTasks",
 			Handler:    _TaskService_ListTasks_Handler,
+		},
+		{
+			MethodName: "UpdateTask",
+			Handler:    _TaskService_UpdateTask_Handler,
+		},
+		{
+			MethodName: "TriggerTask",
+			Handler:    _TaskService_TriggerTask_Handler,
+		},
+		{
+			MethodName: "ExplainTask",
+			Handler:    _TaskService_ExplainTask_Handler,
 		},
 		{
 			MethodName: "CancelTask",

@@ -40,6 +40,36 @@ RETURNING first_id;
 -- $1 shard, $2 tenant, $3 key
 SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = $1 AND tenant_id = $2 AND key = $3;
 
+-- name: KeyInsertFor
+-- The same, each with its own lifetime, which counts from its instant, but from $9
+-- ahead at most. $7 lifetimes, $8 instants
+INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
+SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), $9::int8)
+  FROM unnest($1::int2[], $2::int4[], $3::text[], $4::int8[], $5::int4[], $6::bytea[], $7::int8[], $8::int8[])
+       AS u (shard, tenant_id, key, first_id, n, body_hash, lifetime, at)
+    ON CONFLICT DO NOTHING
+RETURNING first_id;
+
+-- name: KeyReplace
+-- Gives a key another task and body, if it still belongs to the one that is named.
+-- $1 shard, $2 tenant, $3 key, $4 first id, $5 body hash, $6 lifetime, $7 the id it has
+UPDATE task_key SET first_id = $4, body_hash = $5, expires_at = greatest(expires_at, now_ms() + $6::int8)
+ WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $7;
+
+-- name: KeyDrop
+-- $1 shard, $2 tenant, $3 key, $4 the id it has
+DELETE FROM task_key WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $4;
+
+-- name: KeysOfTasks
+-- Keys of single tasks whose time is up, the oldest first. $1 how many
+SELECT k.shard, k.tenant_id, k.key, k.first_id FROM task_key k
+ WHERE k.expires_at <= now_ms() AND ascii(k.key) = 1 ORDER BY k.expires_at LIMIT $1;
+
+-- name: KeyRenew
+-- To an instant, but not before $5 or after $7 from now.
+-- $1 shard, $2 tenant, $3 key, $4 the id it has, $5 least lifetime, $6 instant, $7 longest lifetime
+UPDATE task_key SET expires_at = now_ms() + greatest($5::int8, least($6::int8 - now_ms(), $7::int8)) WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $4;
+
 -- name: KeyRefuse
 -- Notes which tasks of a request were refused. $1 shard, $2 tenant, $3 key, $4 indexes
 UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $3;
@@ -47,11 +77,12 @@ UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $
 -- name: KeyPurge
 -- About $1 rows at one go, and all that expire with the last of them: a range
 -- needs no join, which a plan made on an empty table could get wrong. It returns
--- how many.
+-- how many. Keys of single tasks are left alone: they live as long as their task.
 WITH gone AS (
   DELETE FROM task_key
-   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms()
+   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms() AND ascii(e.key) <> 1
                                   ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms())
+     AND ascii(key) <> 1
   RETURNING 1)
 SELECT count(*) FROM gone;
 
@@ -108,6 +139,15 @@ UPDATE task t SET
   due_at = $5, scheduled_at = $6, anchor = $7, seq = $8, open_runs = $9, open_rows = $10, attempt = $11, failures = $12,
   first_claim_at = $13, holder = $14, missed = $15, version = $16, state = $17, paused = $18, out = $19, params = $20
  WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
+
+-- name: RowEdit
+-- The terms of a task, in its row and in all its run rows: what is delivered later
+-- has them. $1 shard, $2 tenant, $3 id, ..., $21 params (NULL: as they are)
+UPDATE task t SET
+  kind = $4, begin_at = $5, end_at = $6, interval_ms = $7, max_count = $8, ack_timeout_ms = $9, give_up_after_ms = $10,
+  retention_ms = $11, initial_backoff_ms = $12, max_backoff_ms = $13, max_attempts = $14, multiplier = $15, jitter = $16,
+  stop_on_failure = $17, modeled = $18, extra = $19, version = $20, params = coalesce($21, t.params)
+ WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3;
 
 -- name: RowAdd
 -- A run row beside its task's row. $1 shard, $2 tenant, $3 id, $4 run

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// flagFields says which field of a task a flag of "task add" sets.
+var flagFields = map[string]string{
+	"kind": "kind", "begin": "begin_time", "end": "end_time", "interval": "interval", "max-count": "max_count",
+	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
+	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
+	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
+}
+
+// taskUpdate changes the fields whose flags are given.
+func (c *ctl) taskUpdate() *cobra.Command {
+	var a addFlags
+	var fields []string
+	var version int32
+	cmd := &cobra.Command{
+		Use: "update ID", Short: "Change the terms of a task: those whose flags are given", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := taskID(args[0])
+			if err != nil {
+				return err
+			}
+			t, err := a.read(cmd)
+			if err != nil {
+				return err
+			}
+			t.Id = id
+			r := &perceptorv1.UpdateTaskRequest{Task: t, Version: version, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}}
+			if a.file == "" {
+				for flag, field := range flagFields {
+					if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
+						r.UpdateMask.Paths = append(r.UpdateMask.Paths, field)
+					}
+				}
+				if len(r.UpdateMask.Paths) == 0 {
+					return cli.Usagef("nothing to change: give a flag, or --fields with --file")
+				}
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				t, err := perceptorv1.NewTaskServiceClient(conn).UpdateTask(ctx, r)
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, t, func() *table { return taskDetails(t) })
+			})
+		},
+	}
+	a.flags(cmd)
+	cmd.Flags().StringSliceVar(&fields, "fields", nil, "fields to change, such as interval,retry_policy.max_attempts; one that is not set takes its default")
+	cmd.Flags().Int32Var(&version, "version", 0, "the version that the task must have; 0: any")
+	return cmd
+}
+
+func taskID(arg string) (int64, error) {
+	id, err := strconv.ParseInt(arg, 10, 64)
+	if err != nil {
+		return 0, cli.Usagef("%q is not a task id", arg)
+	}
+	return id, nil
+}
+
+// taskTrigger opens a run now.
+func (c *ctl) taskTrigger() *cobra.Command {
+	r := &perceptorv1.TriggerTaskRequest{}
+	cmd := &cobra.Command{
+		Use: "trigger ID", Short: "Run a task now, beside its schedule", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if r.Id, err = taskID(args[0]); err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				a, err := perceptorv1.NewTaskServiceClient(conn).TriggerTask(ctx, r)
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, a, func() *table {
+					t := &table{head: []string{"RUN", "REPLAYED"}}
+					t.add(a.RunId, strings.ToLower(strconv.FormatBool(a.Replayed)))
+					return t
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&r.RequestId, "request-id", "", "makes the call safe to repeat")
+	return cmd
+}

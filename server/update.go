@@ -1,0 +1,193 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// updateTries bounds how often an update begins again because the task has got
+// another version meanwhile.
+const updateTries = 8
+
+// editable are the fields of a task that UpdateTask may change. Of those that are
+// true single fields may be named, too.
+var editable = map[string]bool{
+	"kind": false, "begin_time": false, "end_time": false, "interval": false, "cron": true, "max_count": false,
+	"params": false, "retry_policy": true, "ack_timeout": false, "give_up_after": false, "stop_on_failure": false,
+	"misfire_policy": false, "misfire_grace": false, "misfire_limit": false, "spread": false, "retention": false, "tags": false,
+}
+
+// UpdateTask reads the task, puts the named fields into what it has read, and
+// judges the whole by the rules of AddTask. The store then takes it if the task
+// still has the version that was read.
+func (s *taskService) UpdateTask(ctx context.Context, r *perceptorv1.UpdateTaskRequest) (*perceptorv1.Task, error) {
+	m, faults := maskOf(r)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	return one(ctx, r.Task.GetId(), func(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+		for tries := 1; ; tries++ {
+			old, err := s.store.Get(ctx, tenant, id)
+			if err != nil {
+				return nil, err
+			}
+			edit, err := s.editOf(tenantOf(ctx), old, r, m)
+			if err != nil {
+				return nil, err
+			}
+			done, err := s.store.Update(ctx, tenant, id, edit)
+			if err == nil || task.CodeOf(err) != task.Aborted || tries == updateTries || (r.Version != 0 && r.Version != old.Version) {
+				return done, underTask(err)
+			}
+		}
+	})
+}
+
+// underTask moves the faults of an edit below the field that they are in.
+func underTask(err error) error {
+	if task.CodeOf(err) != task.InvalidArgument {
+		return err
+	}
+	return invalid(under("task", faultsOf(err)))
+}
+
+// mask are the fields to change.
+type mask struct {
+	paths  []string
+	params bool
+}
+
+// maskOf returns the fields that a request names.
+func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
+	var faults []task.Fault
+	if r.Task == nil {
+		return nil, []task.Fault{faultf("task", "is missing")}
+	}
+	if r.Version < 0 {
+		faults = append(faults, faultf("version", "%d is negative", r.Version))
+	}
+	m := &mask{}
+	paths := r.UpdateMask.GetPaths()
+	switch {
+	case len(paths) == 0:
+		r.Task.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			paths = append(paths, string(f.Name()))
+			return true
+		})
+	case len(paths) == 1 && paths[0] == "*":
+		paths = nil
+		for field := range editable {
+			paths = append(paths, field)
+		}
+	}
+	for _, path := range paths {
+		field, _, deep := strings.Cut(path, ".")
+		single, known := editable[field]
+		switch {
+		case path == "id":
+		case !known || (deep && !(single && knownPath(path))):
+			faults = append(faults, faultf("update_mask", "%q cannot be changed, or is no field of a task", path))
+		default:
+			m.paths = append(m.paths, path)
+			m.params = m.params || field == "params"
+		}
+	}
+	if len(m.paths) == 0 && len(faults) == 0 {
+		faults = append(faults, faultf("update_mask", "names no field"))
+	}
+	return m, faults
+}
+
+// knownPath reports whether a path of two names leads to a field of a task.
+func knownPath(path string) bool {
+	outer, inner, _ := strings.Cut(path, ".")
+	f := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(outer))
+	return f != nil && f.Message() != nil && f.Message().Fields().ByName(protoreflect.Name(inner)) != nil
+}
+
+// editOf returns what the store has to do to a task that was read.
+func (s *taskService) editOf(tenant *Tenant, old *task.Snapshot, r *perceptorv1.UpdateTaskRequest, m *mask) (task.Edit, error) {
+	stored, err := taskOf(old)
+	if err != nil {
+		return task.Edit{}, err
+	}
+	merged := proto.Clone(stored).(*perceptorv1.Task)
+	for _, path := range m.paths {
+		copyField(merged, r.Task, path)
+	}
+	spec, faults := specOf(merged, tenant, s.limits)
+	if len(faults) > 0 {
+		// What was there before is not this caller's fault.
+		_, before := specOf(stored, tenant, s.limits)
+		if faults = without(faults, before); len(faults) > 0 {
+			return task.Edit{}, invalid(under("task", faults))
+		}
+		spec.ParamsWire = old.Params
+	}
+	return task.Edit{If: r.Version, Of: old.Version, Spec: &spec, Params: m.params}, nil
+}
+
+// copyField makes the field at path of to what it is in from.
+func copyField(to, from *perceptorv1.Task, path string) {
+	dst, src := to.ProtoReflect(), from.ProtoReflect()
+	outer, inner, deep := strings.Cut(path, ".")
+	f := dst.Descriptor().Fields().ByName(protoreflect.Name(outer))
+	if deep {
+		dst, src = dst.Mutable(f).Message(), src.Get(f).Message()
+		f = dst.Descriptor().Fields().ByName(protoreflect.Name(inner))
+	}
+	switch of := f.ContainingOneof(); {
+	case src.Has(f):
+		dst.Set(f, src.Get(f))
+	case of == nil || of.IsSynthetic() || src.WhichOneof(of) == nil:
+		dst.Clear(f)
+	}
+}
+
+// without returns the faults that are not among others.
+func without(faults, others []task.Fault) []task.Fault {
+	known := map[task.Fault]bool{}
+	for _, f := range others {
+		known[f] = true
+	}
+	var left []task.Fault
+	for _, f := range faults {
+		if !known[f] {
+			left = append(left, f)
+		}
+	}
+	return left
+}
+
+// TriggerTask opens a run now.
+func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTaskRequest) (*perceptorv1.TriggerTaskResponse, error) {
+	var faults []task.Fault
+	if r.Id <= 0 {
+		faults = append(faults, faultf("id", "%d is not positive", r.Id))
+	}
+	if f := requestIDFault(r.RequestId); f != nil {
+		faults = append(faults, *f)
+	}
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	seq, replayed, err := s.store.Trigger(ctx, tenantOf(ctx).ID, task.ID(r.Id), r.RequestId)
+	if task.CodeOf(err) == task.NotFound && err != nil {
+		return nil, errNoTask
+	}
+	if err != nil {
+		return nil, err
+	}
+	run := task.RunID{Task: task.ID(r.Id), Seq: seq}
+	return &perceptorv1.TriggerTaskResponse{RunId: run.String(), Seq: seq, Replayed: replayed}, nil
+}
+
+// fieldOf names a task of a batch.
+func fieldOf(place int) string { return "tasks[" + strconv.Itoa(place) + "]" }

@@ -1,0 +1,203 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	updateTask  = "/perceptor.v1.TaskService/UpdateTask"
+	triggerTask = "/perceptor.v1.TaskService/TriggerTask"
+)
+
+func (b *bundle) addFull() *perceptorv1.Task {
+	b.t.Helper()
+	var added perceptorv1.AddTaskResponse
+	if a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: full()}, &added); a.code != codes.OK {
+		b.t.Fatal(a.message)
+	}
+	var got perceptorv1.Task
+	if a := b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: added.Id}, &got); a.code != codes.OK {
+		b.t.Fatal(a.message)
+	}
+	return &got
+}
+
+func TestAnUpdateChangesTheNamedFieldsAndNoOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		set  *perceptorv1.Task
+		mask []string
+		want func(*perceptorv1.Task)
+	}{
+		"those that are set": {
+			set:  &perceptorv1.Task{Kind: "other", Params: map[string]string{"a": "b"}},
+			want: func(t *perceptorv1.Task) { t.Kind, t.Params = "other", map[string]string{"a": "b"} },
+		},
+		"a named one that is not set takes its default": {
+			set: &perceptorv1.Task{}, mask: []string{"ack_timeout", "end_time", "stop_on_failure"},
+			want: func(t *perceptorv1.Task) {
+				t.AckTimeout, t.EndTime, t.StopOnFailure = durationpb.New(time.Minute), nil, false
+			},
+		},
+		"a part of the retry policy": {
+			set: &perceptorv1.Task{RetryPolicy: &perceptorv1.RetryPolicy{MaxAttempts: 2}}, mask: []string{"retry_policy.max_attempts"},
+			want: func(t *perceptorv1.Task) { t.RetryPolicy.MaxAttempts = 2 },
+		},
+		"what is set and not named stays": {
+			set: &perceptorv1.Task{Kind: "other", MaxCount: 7}, mask: []string{"max_count"},
+			want: func(t *perceptorv1.Task) { t.MaxCount = 7 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			want := b.addFull()
+			tc.set.Id = want.Id
+			tc.want(want)
+			want.Version = 2
+			r := &perceptorv1.UpdateTaskRequest{Task: tc.set}
+			if tc.mask != nil {
+				r.UpdateMask = &fieldmaskpb.FieldMask{Paths: tc.mask}
+			}
+			var got perceptorv1.Task
+			if a := b.overGRPC("acme-secret", updateTask, r, &got); a.code != codes.OK {
+				t.Fatal(a.message)
+			}
+			if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAnUpdateIsJudgedByTheRulesOfAddTask(t *testing.T) {
+	for name, tc := range map[string]struct {
+		set  *perceptorv1.Task
+		mask []string
+		want string // in the message
+		code codes.Code
+	}{
+		"a bad value":        {&perceptorv1.Task{Kind: "a\nb"}, nil, "task.kind: ", codes.InvalidArgument},
+		"two fields at odds": {&perceptorv1.Task{EndTime: after(time.Minute)}, nil, "task.end_time: ", codes.InvalidArgument},
+		"the type":           {&perceptorv1.Task{Type: perceptorv1.Task_ONE_SHOT}, nil, `update_mask: "type"`, codes.InvalidArgument},
+		"the key":            {&perceptorv1.Task{IdempotencyKey: "x"}, nil, `update_mask: "idempotency_key"`, codes.InvalidArgument},
+		"the state":          {&perceptorv1.Task{}, []string{"state"}, `update_mask: "state"`, codes.InvalidArgument},
+		"no such field":      {&perceptorv1.Task{}, []string{"retry_policy.nothing"}, "retry_policy.nothing", codes.InvalidArgument},
+		"a part of params":   {&perceptorv1.Task{}, []string{"params.a"}, "params.a", codes.InvalidArgument},
+		"nothing":            {&perceptorv1.Task{}, nil, "names no field", codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			tc.set.Id = b.addFull().Id
+			a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: tc.set, UpdateMask: &fieldmaskpb.FieldMask{Paths: tc.mask}}, &perceptorv1.Task{})
+			if a.code != tc.code || !strings.Contains(a.message, tc.want) {
+				t.Errorf("%s: %s", a.code, a.message)
+			}
+		})
+	}
+}
+
+func TestAnUpdateOfAnotherVersionNamesBothVersions(t *testing.T) {
+	b := setup(t)
+	id := b.addFull().Id
+	a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: &perceptorv1.Task{Id: id, Kind: "other"}, Version: 7}, &perceptorv1.Task{})
+	if a.code != codes.Aborted || !strings.Contains(a.message, "has version 1, and not 7") {
+		t.Fatalf("%s: %s", a.code, a.message)
+	}
+}
+
+func TestAnUpdateWithoutAConditionStandsAgainstOthers(t *testing.T) {
+	b := setup(t)
+	id := b.addFull().Id
+	others := 3
+	b.tasks.meanwhile = func(s *task.Snapshot) {
+		if others--; others >= 0 {
+			s.Version++
+		}
+	}
+	var got perceptorv1.Task
+	if a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: &perceptorv1.Task{Id: id, Kind: "other"}}, &got); a.code != codes.OK || got.Kind != "other" || got.Version != 5 {
+		t.Fatalf("%s %s: %v", a.code, a.message, &got)
+	}
+}
+
+func TestAPatchOverHTTPChangesWhatItsBodyHas(t *testing.T) {
+	b := setup(t)
+	want := b.addFull()
+	r := &perceptorv1.UpdateTaskRequest{Task: &perceptorv1.Task{Id: want.Id, Schedule: every(2 * time.Hour), RetryPolicy: &perceptorv1.RetryPolicy{MaxAttempts: 3}}}
+	var got perceptorv1.Task
+	if a := b.overHTTP("acme-secret", updateTask, r, &got); a.code != codes.OK {
+		t.Fatal(a.message)
+	}
+	want.Schedule, want.RetryPolicy.MaxAttempts, want.Version = every(2*time.Hour), 3, 2
+	if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestATriggerAnswersItsRun(t *testing.T) {
+	b := setup(t)
+	id := b.addFull().Id
+	var got perceptorv1.TriggerTaskResponse
+	if a := b.overGRPC("acme-secret", triggerTask, &perceptorv1.TriggerTaskRequest{Id: id}, &got); a.code != codes.OK || got.RunId != (task.RunID{Task: task.ID(id), Seq: 1}).String() {
+		t.Fatalf("%s: %s, %v", a.code, a.message, &got)
+	}
+	if a := b.overGRPC("acme-secret", triggerTask, &perceptorv1.TriggerTaskRequest{Id: id}, &got); a.code != codes.FailedPrecondition {
+		t.Fatalf("while the run is open: %s", a.code)
+	}
+}
+
+func TestTasksWithKeysAreStoredOneByOneAndAnsweredInOrder(t *testing.T) {
+	b := setup(t)
+	keyed := func(key string) *perceptorv1.Task {
+		x := recurring()
+		x.IdempotencyKey = key
+		return x
+	}
+	bad := keyed("bad\n")
+	r := &perceptorv1.AddTasksRequest{RequestId: "r", Tasks: []*perceptorv1.Task{keyed("a"), recurring(), bad, keyed("b"), recurring()}}
+	var got perceptorv1.AddTasksResponse
+	if a := b.overGRPC("acme-secret", "/perceptor.v1.TaskService/AddTasks", r, &got); a.code != codes.OK {
+		t.Fatal(a.message)
+	}
+	var keys []string
+	for _, add := range b.tasks.adds {
+		keys = append(keys, add.Key)
+		if (add.Key == "") != (add.RequestID == "r") || (add.Key != "" && len(add.Specs) != 1) {
+			t.Errorf("a request with key %q, request_id %q and %d tasks", add.Key, add.RequestID, len(add.Specs))
+		}
+	}
+	if len(keys) != 3 {
+		t.Errorf("requests with keys %q", keys)
+	}
+	for i, res := range got.Results {
+		if (res.GetError() != nil) != (i == 2) {
+			t.Errorf("task %d: %v", i, res)
+		}
+		var x perceptorv1.Task
+		if i == 2 {
+			continue
+		}
+		if a := b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: res.GetId()}, &x); a.code != codes.OK || x.IdempotencyKey != r.Tasks[i].IdempotencyKey {
+			t.Errorf("task %d has the key %q, %s", i, x.IdempotencyKey, a.code)
+		}
+	}
+}
+
+func TestUpsertWithoutAKeyIsRefused(t *testing.T) {
+	b := setup(t)
+	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: proto.Clone(full()).(*perceptorv1.Task), Upsert: true}, &perceptorv1.AddTaskResponse{})
+	if a.code != codes.InvalidArgument || !strings.Contains(a.message, "upsert") {
+		t.Fatalf("%s: %s", a.code, a.message)
+	}
+}

@@ -1,0 +1,240 @@
+package shards
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A task with an idempotency_key is a request of its own, whose key row stands
+// where that of a request_id would: in the shard that the key names, in which the
+// task is then stored. What holds of requests holds of it: the first writer of the
+// key row stores, and everybody else reads what that has stored.
+//
+// Such a row lives as long as its task can be read, and for max(retention, 24 h)
+// after the add. When its time is up the purge looks whether the task is still
+// there, and gives the row more time: a day, or until the next instant if that is
+// later, but never more than a week.
+
+// taskKeyPrefix is what the keys of tasks begin with, and no request_id does. The
+// statements know it, too.
+const taskKeyPrefix = "\x01"
+
+// triggerPrefix is the same for the request_ids of triggers.
+const triggerPrefix = "\x02"
+
+// upsertTries bounds how often an upsert begins again because the task under its
+// key has ended, or another one has come, while it looked.
+const upsertTries = 8
+
+// keyed is what an adding has beside its request when its key is that of a task.
+type keyed struct {
+	lifetime time.Duration
+	// begin is from when lifetime counts, if that is later than now: until then there
+	// is nothing to ask about.
+	begin task.Instant
+	// replaces is the finished task whose place the new one takes; 0: none.
+	replaces task.ID
+	// known is the task that has the key; 0: nobody had it.
+	known task.ID
+	same  bool // known was added with the same body
+}
+
+// addKeyed stores the only task of a request under its key.
+func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
+	if len(req.Specs) != 1 {
+		return task.AddResult{}, task.Errorf(task.InvalidArgument, "%d tasks under one key", len(req.Specs))
+	}
+	var replaces task.ID
+	for range upsertTries {
+		a := newKeyed(req, s.cfg.KeyLifetime)
+		a.keyed.replaces = replaces
+		err := s.addOne(ctx, a)
+		k := a.keyed
+		switch {
+		case err != nil:
+			return task.AddResult{}, unavailable(err)
+		case k.known == 0:
+			return a.result, nil
+		case !req.Upsert && !k.same:
+			return task.AddResult{}, task.Errorf(task.AlreadyExists,
+				"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", req.Key, k.known)
+		case !req.Upsert:
+			return task.AddResult{Items: []task.AddItem{{ID: k.known}}, Replayed: true}, nil
+		}
+		done, err := s.replaceTerms(ctx, a)
+		if !errors.Is(err, errGone) {
+			return done, err
+		}
+		replaces = k.known
+	}
+	return task.AddResult{}, task.Errorf(task.Unavailable, "the task of idempotency_key %q changes too often; try again", req.Key)
+}
+
+func newKeyed(req task.AddRequest, least time.Duration) *adding {
+	s := &req.Specs[0]
+	k := &keyed{lifetime: max(least, s.Retention)}
+	if s.Begin != task.Never {
+		k.begin = s.Begin
+	}
+	return &adding{
+		req: req, key: taskKeyPrefix + req.Key, keyed: k,
+		shard: task.ShardOf(strconv.Itoa(int(req.Tenant)) + ":" + req.Key),
+	}
+}
+
+// errGone says that the task under a key has ended.
+var errGone = errors.New("the task has ended")
+
+// replaceTerms edits the task that has the key of an upsert, and gives the key the
+// body of the upsert in the same transaction.
+func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, error) {
+	id := a.keyed.known
+	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
+	edit := task.Edit{Spec: &a.req.Specs[0], KeepBegin: a.req.KeepBegin, Params: true}
+	step := stepOn{
+		name: "upsert",
+		change: func(k *task.Kin, now task.Instant) error {
+			before := k.Task.Version
+			err := k.Edit(&edit, now)
+			out.Updated = err == nil && k.Task.Version != before
+			out.Replayed = !out.Updated
+			return err
+		},
+		ended: func(*task.Snapshot) error { return errGone },
+		also: func(b *pgx.Batch) {
+			if a.keyed.same && !out.Updated {
+				return
+			}
+			b.Queue(sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
+		},
+	}
+	_, err := s.onKin(ctx, a.req.Tenant, id, step)
+	var known *task.Error
+	switch {
+	case errors.As(err, &known) && known.Code == task.NotFound:
+		return task.AddResult{}, errGone
+	case errors.As(err, &known) && len(known.Faults) > 0:
+		return task.AddResult{Items: []task.AddItem{{Faults: known.Faults}}}, nil
+	case err != nil:
+		return task.AddResult{}, err
+	}
+	return out, nil
+}
+
+// replayKey notes which task has the key of a.
+func (a *adding) replayKey(id task.ID, hash []byte) error {
+	a.keyed.known, a.keyed.same = id, bytes.Equal(hash, a.req.Hash[:16])
+	return nil
+}
+
+// replaceKey gives the key of a to its new task, unless the task is refused or
+// somebody was faster.
+func (a *adding) replaceKey(ctx context.Context, tx pgx.Tx, now task.Instant) (fresh bool, err error) {
+	spec := a.req.Specs[0]
+	if len(spec.Settle(now)) > 0 {
+		return true, nil // to be refused; the key row is not the new task's, and stays
+	}
+	tag, err := tx.Exec(ctx, sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
+		a.keyed.lifetime.Milliseconds(), int64(a.keyed.replaces))
+	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// ownKeys collects the key rows of single tasks.
+type ownKeys struct {
+	shards    []int16
+	tenants   []int32
+	keys      []string
+	firsts    []int64
+	counts    []int32
+	hashes    [][]byte
+	lifetimes []int64
+	begins    []int64
+}
+
+// add takes the key of a over, if it is that of a single task.
+func (o *ownKeys) add(a *adding) bool {
+	if a.keyed == nil {
+		return false
+	}
+	if a.keyed.replaces != 0 {
+		return true // its row is there
+	}
+	o.shards, o.tenants = append(o.shards, int16(a.shard)), append(o.tenants, a.req.Tenant)
+	o.keys, o.firsts = append(o.keys, a.key), append(o.firsts, int64(a.first))
+	o.counts, o.hashes = append(o.counts, 1), append(o.hashes, a.req.Hash[:16])
+	o.lifetimes, o.begins = append(o.lifetimes, a.keyed.lifetime.Milliseconds()), append(o.begins, int64(a.keyed.begin))
+	return true
+}
+
+func (o *ownKeys) queue(b *pgx.Batch) {
+	if len(o.keys) > 0 {
+		b.Queue(sql.Get("KeyInsertFor"), o.shards, o.tenants, o.keys, o.firsts, o.counts, o.hashes, o.lifetimes, o.begins,
+			maxKeyRenewal.Milliseconds())
+	}
+}
+
+// keysAtOnce is how many keys of tasks one purge looks at.
+const keysAtOnce = 500
+
+// maxKeyRenewal is the longest time after which a key is looked at again, and so
+// how much longer than its task it may live.
+const maxKeyRenewal = 7 * 24 * time.Hour
+
+// purgeTaskKeys removes keys of tasks whose time is up and whose task can no
+// longer be read, and gives the others more time.
+func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err error) {
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("KeysOfTasks"), keysAtOnce)
+	if err != nil {
+		return 0, false, err
+	}
+	type taskKey struct {
+		shard  int16
+		tenant int32
+		key    string
+		id     int64
+	}
+	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k taskKey, err error) {
+		return k, row.Scan(&k.shard, &k.tenant, &k.key, &k.id)
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, k := range keys {
+		args := []any{k.shard, k.tenant, k.key, k.id}
+		name := "KeyDrop"
+		t, err := s.Get(ctx, k.tenant, task.ID(k.id))
+		switch code := task.CodeOf(err); {
+		case err == nil, code == task.DataLoss:
+			name, args = "KeyRenew", append(args, s.keyRenewal(t)...)
+		case code != task.NotFound:
+			return n, false, err
+		default:
+			n++
+		}
+		if _, err := s.cluster.Pool(d).Exec(ctx, sql.Get(name), args...); err != nil {
+			return n, false, fmt.Errorf("keys of tasks: %w", err)
+		}
+	}
+	return n, len(keys) == keysAtOnce, nil
+}
+
+// keyRenewal says how much longer the key of a task lives that can still be read: at
+// least so long, until an instant, at most so long. t is nil for one that is
+// damaged.
+func (s *Store) keyRenewal(t *task.Snapshot) []any {
+	switch {
+	case t == nil:
+		return []any{maxKeyRenewal.Milliseconds(), int64(0), maxKeyRenewal.Milliseconds()}
+	case t.State.Final():
+		return []any{time.Minute.Milliseconds(), int64(t.FinishedAt.Add(t.Retention)), task.MaxRetention.Milliseconds()}
+	}
+	return []any{s.cfg.KeyLifetime.Milliseconds(), int64(t.ScheduledAt), maxKeyRenewal.Milliseconds()}
+}

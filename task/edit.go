@@ -1,0 +1,276 @@
+package task
+
+import (
+	"bytes"
+	"time"
+)
+
+// Edit is a change of the terms of an unfinished task.
+type Edit struct {
+	// If is the version that the caller wants to change; 0: any.
+	If int32
+	// Of is the version that Spec was made from; 0: Spec was made from none.
+	Of int32
+	// Spec has all terms of the task as they shall be. It has passed
+	// [Spec.Validate] and is not changed.
+	Spec *Spec
+	// KeepBegin leaves begin_time as it is.
+	KeepBegin bool
+	// Params replaces the params by those of Spec. Else they stay, for handlers
+	// change them without a new version.
+	Params bool
+}
+
+// Edit gives the task new terms, and a new version if that changes anything.
+//
+// The open run of a task keeps its scheduled instant and its deadline. Whatever
+// is delivered later has the new terms, also of runs that are open now. The
+// schedule goes on like this:
+//
+//   - Before the first run, the first instant is that of a task added with the new
+//     terms.
+//   - Later, a new interval counts from the edit: the next instant is the edit's
+//     plus one interval, or begin_time if that is later. The next instant of a cron
+//     expression is its first match after the edit.
+//   - An instant that has come and was not claimed yet fires, and the new schedule
+//     goes on from it.
+//   - The next instant after an open run of a BLOCKING task follows from its result.
+//
+// An edit that leaves nothing to fire is refused, unless a run is open.
+func (k *Kin) Edit(e *Edit, now Instant) error {
+	t := k.Task
+	n, err := t.edited(e, now)
+	if err != nil {
+		return err
+	}
+	if same(t, n) {
+		// The version before is that of a caller who repeats what has been done.
+		if e.If != 0 && e.If != t.Version && e.If != t.Version-1 {
+			return errVersion(t, e.If)
+		}
+		return nil
+	}
+	if e.If != 0 && e.If != t.Version {
+		return errVersion(t, e.If)
+	}
+	if e.Of != 0 && e.Of != t.Version {
+		return errVersion(t, e.Of)
+	}
+	if err := k.reschedule(e, n, now); err != nil {
+		return err
+	}
+	n.Version++
+	*t = *n
+	t.touch()
+	for _, r := range k.Runs {
+		r.takeTerms(t)
+		if e.Params {
+			r.Params = t.Params
+		}
+	}
+	k.Edited, k.EditedParams = true, e.Params
+	return nil
+}
+
+func errVersion(t *Row, want int32) error {
+	return Errorf(Aborted, "task %s has version %d, and not %d", t.ID, t.Version, want)
+}
+
+// edited returns the row with its new terms, and nothing else changed.
+func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
+	s := e.Spec
+	switch {
+	case s.Type != r.Type:
+		return nil, faulty("type", "%s: the task is %s, and stays it", s.Type, r.Type)
+	case r.Extra != nil && r.Extra.Damaged:
+		return nil, Errorf(DataLoss, "what is stored about task %s is damaged", r.ID)
+	}
+	n := *r
+	n.Kind, n.End, n.Interval, n.MaxCount = s.Kind, s.End, s.Interval, s.MaxCount
+	n.Retry, n.AckTimeout, n.GiveUpAfter = s.Retry, s.AckTimeout, s.GiveUpAfter
+	n.StopOnFailure, n.Retention, n.Calendar = s.StopOnFailure, s.Retention, s.Calendar
+	n.Extra = r.Extra.with(s.Extra)
+	if !e.KeepBegin {
+		n.Begin = s.Begin
+		if n.Begin == Never {
+			n.Begin = now
+		}
+	}
+	if e.Params {
+		n.Params = s.ParamsWire
+	}
+	return &n, nil
+}
+
+func faulty(field, format string, args ...any) error {
+	v := &faults{}
+	v.add(field, format, args...)
+	return &Error{Code: InvalidArgument, Faults: v.list}
+}
+
+// with returns terms with what of e no caller can change.
+func (e *Extra) with(terms *Extra) *Extra {
+	var n Extra
+	if terms != nil {
+		n = *terms
+	}
+	n.Key, n.ReplayOf, n.TraceParent = "", RunID{}, ""
+	if e != nil {
+		n.Key, n.ReplayOf, n.TraceParent = e.Key, e.ReplayOf, e.TraceParent
+	}
+	return n.Seal()
+}
+
+// takeTerms gives a run row the terms of its task, but for the params.
+func (r *Row) takeTerms(t *Row) {
+	r.Kind, r.Begin, r.End, r.Interval, r.MaxCount = t.Kind, t.Begin, t.End, t.Interval, t.MaxCount
+	r.Retry, r.AckTimeout, r.GiveUpAfter = t.Retry, t.AckTimeout, t.GiveUpAfter
+	r.StopOnFailure, r.Retention, r.Extra, r.Calendar = t.StopOnFailure, t.Retention, t.Extra, t.Calendar
+	r.Version = t.Version
+}
+
+// same reports whether two rows of a task have the same terms.
+func same(a, b *Row) bool {
+	return a.Kind == b.Kind && a.Begin == b.Begin && a.End == b.End && a.MaxCount == b.MaxCount && !a.otherSchedule(b) &&
+		a.Retry == b.Retry && a.AckTimeout == b.AckTimeout && a.GiveUpAfter == b.GiveUpAfter &&
+		a.StopOnFailure == b.StopOnFailure && a.Retention == b.Retention && a.Extra.Equal(b.Extra) && bytes.Equal(a.Params, b.Params)
+}
+
+// otherSchedule reports whether the instants of two rows of a task follow
+// different rules.
+func (r *Row) otherSchedule(o *Row) bool {
+	var a, b Extra
+	if r.Extra != nil {
+		a = *r.Extra
+	}
+	if o.Extra != nil {
+		b = *o.Extra
+	}
+	sameCron := a.Cron == b.Cron || (a.Cron != nil && b.Cron != nil && *a.Cron == *b.Cron)
+	return r.Interval != o.Interval || a.Spread != b.Spread || !sameCron
+}
+
+// reschedule moves the next instant of n, the task's row with its new terms.
+func (k *Kin) reschedule(e *Edit, n *Row, now Instant) error {
+	t := k.Task
+	other, begin := t.otherSchedule(n), t.Begin != n.Begin
+	if !other && !begin && t.End == n.End && t.MaxCount == n.MaxCount {
+		return nil
+	}
+	switch {
+	case begin && t.Seq > 0:
+		return Errorf(FailedPrecondition, "begin_time cannot change any more: run %s was claimed", RunID{Task: t.ID, Seq: t.Seq})
+	case t.End != n.End && n.End <= now:
+		return faulty("end_time", "%s has passed (now is %s)", n.End, now)
+	case n.MaxCount > 0 && n.MaxCount < n.Seq:
+		return faulty("max_count", "%d: %d runs were claimed already", n.MaxCount, n.Seq)
+	case t.Seq == 0:
+		return k.firstInstant(e, n, other || begin, now)
+	case t.Type == NonBlocking:
+		return k.rescheduleGrid(e, n, other, now)
+	case t.State == Running:
+		if other && t.triggered() {
+			n.Anchor = max(n.after(e, now).ScheduledAt, n.ScheduledAt+1)
+		}
+		return nil
+	case other && t.ScheduledAt > now:
+		n.ScheduledAt = n.after(e, now).ScheduledAt
+		n.Anchor = n.ScheduledAt
+	}
+	return n.waitOn(other, now)
+}
+
+// firstInstant schedules the first run of a task anew if it was moved.
+func (k *Kin) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
+	s := *e.Spec
+	s.Begin = n.Begin
+	if f := s.Settle(now); len(f) > 0 && (moved || k.Task.End != n.End) {
+		return &Error{Code: InvalidArgument, Faults: f}
+	}
+	if moved {
+		first := NewRow(n.Tenant, n.ID, &s, now)
+		n.ScheduledAt, n.Anchor = first.ScheduledAt, first.Anchor
+	}
+	return n.waitOn(moved, now)
+}
+
+// after returns a row whose first instant is the next one of r that a schedule
+// which begins now has.
+func (r *Row) after(e *Edit, now Instant) *Row {
+	s := *e.Spec
+	s.Begin = max(r.Begin, now.Add(max(r.Interval, time.Millisecond)))
+	return NewRow(r.Tenant, r.ID, &s, now)
+}
+
+// waitOn makes r due at its next instant if that was moved. It is an error if
+// there is none.
+func (r *Row) waitOn(moved bool, now Instant) error {
+	if r.exhausted(r.ScheduledAt) {
+		return r.neverAgain()
+	}
+	if moved {
+		r.DueAt = max(r.ScheduledAt, now)
+		if r.Paused {
+			r.DueAt = Never
+		}
+	}
+	return nil
+}
+
+func (r *Row) neverAgain() error {
+	if r.MaxCount > 0 && r.Seq >= r.MaxCount {
+		return faulty("max_count", "%d: so many runs were claimed already, and the task would never fire again; to end it, cancel it", r.MaxCount)
+	}
+	return faulty("end_time", "%s is not after the next instant %s: the task would never fire again; to end it, cancel it", r.End, r.ScheduledAt)
+}
+
+// rescheduleGrid moves the next instant of a NON_BLOCKING task that has had runs.
+func (k *Kin) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
+	t := k.Task
+	waits := t.State == Scheduled
+	switch {
+	case waits && t.ScheduledAt <= now:
+	case other:
+		n.ScheduledAt = n.after(e, now).ScheduledAt
+	case !waits && n.ScheduledAt <= now && n.Interval > 0:
+		step := Instant(n.Interval.Milliseconds())
+		n.ScheduledAt += ((now-n.ScheduledAt)/step + 1) * step
+	case !waits && n.ScheduledAt <= now:
+		n.ScheduledAt = n.after(e, now).ScheduledAt
+	}
+	if !n.exhausted(n.ScheduledAt) {
+		k.releaseFrom(n, other, now)
+		n.State = Scheduled
+		return n.waitOn(other || !waits, now)
+	}
+	if n.OpenCount() == 0 {
+		return n.neverAgain()
+	}
+	k.releaseFrom(n, other, now)
+	if waits {
+		n.State, n.DueAt = Running, Never
+		if n.OpenRuns != 0 {
+			n.DueAt = now.Add(t.AckTimeout)
+		}
+	}
+	return nil
+}
+
+// releaseFrom gives the open runs rows of their own when the schedule changes,
+// because their instants are found by the interval.
+func (k *Kin) releaseFrom(n *Row, other bool, now Instant) {
+	if other {
+		k.spawnFrom(0, now, now.Add(k.Task.AckTimeout))
+		n.OpenRuns, n.OpenRows = k.Task.OpenRuns, k.Task.OpenRows
+	}
+}
+
+// Spec returns the terms of the row's task. Its params are those of ParamsWire
+// alone.
+func (r *Row) Spec() Spec {
+	return Spec{
+		Kind: r.Kind, Type: r.Type, Begin: r.Begin, End: r.End, Interval: r.Interval, MaxCount: r.MaxCount,
+		ParamsWire: r.Params, Retry: r.Retry, AckTimeout: r.AckTimeout, GiveUpAfter: r.GiveUpAfter,
+		StopOnFailure: r.StopOnFailure, Retention: r.Retention, Extra: r.Extra, Calendar: r.Calendar,
+	}
+}

@@ -1,0 +1,75 @@
+package task
+
+// Trigger opens a run now, beside the schedule, and returns its number. The run
+// looks like one that waits for its retry: it is due at once, and its first
+// delivery is attempt 1.
+//
+// It counts as every other run. Its scheduled instant is now, also before
+// begin_time and while the task is paused; at and after end_time, and when
+// max_count is used up, it is refused.
+//
+//   - The next instant of a NON_BLOCKING task stays as it is.
+//   - That of a BLOCKING task comes after the run's result, and at once if it has
+//     passed by then. Until then it is the row's Anchor: that an open run's Anchor
+//     is after its ScheduledAt says that it was triggered.
+//   - Of a ONE_SHOT it is the only run.
+func (k *Kin) Trigger(now Instant) (int64, error) {
+	t := k.Task
+	switch {
+	case t.Type != NonBlocking && t.State == Running:
+		return 0, Errorf(FailedPrecondition, "run %s is open, and a %s task has one run at a time", RunID{Task: t.ID, Seq: t.Seq}, t.Type)
+	case now >= t.End:
+		return 0, Errorf(FailedPrecondition, "task %s has reached its end_time %s", t.ID, t.End)
+	case t.MaxCount > 0 && t.Seq >= t.MaxCount:
+		return 0, Errorf(FailedPrecondition, "task %s has had all of its %d runs", t.ID, t.MaxCount)
+	}
+	if t.Type == NonBlocking {
+		k.triggerBeside(now)
+		return t.Seq, nil
+	}
+	t.clearRun()
+	t.Seq++
+	t.State, t.FirstClaimAt = Running, now
+	t.Anchor = max(t.ScheduledAt, now+1)
+	t.ScheduledAt, t.DueAt = now, now
+	t.touch()
+	return t.Seq, nil
+}
+
+// triggerBeside opens a run of a NON_BLOCKING task in a row of its own. The runs
+// that are open as bits get theirs, too: bits count from the newest run on a grid,
+// and the new run is on none.
+func (k *Kin) triggerBeside(now Instant) {
+	t := k.Task
+	k.spawnFrom(0, now, now.Add(t.AckTimeout))
+	r := *t
+	t.Seq++
+	t.OpenRows++
+	r.Run, r.State, r.Paused, r.Change = t.Seq, Running, false, Added
+	r.OpenRuns, r.OpenRows, r.Missed = 0, 0, 0
+	r.clearRun()
+	r.ScheduledAt, r.FirstClaimAt, r.DueAt = now, now, now
+	if k.Runs == nil {
+		k.Runs = map[int64]*Row{}
+	}
+	k.Runs[t.Seq] = &r
+	if t.State == Scheduled && t.exhausted(t.ScheduledAt) {
+		t.State, t.DueAt = Running, Never
+	}
+	t.touch()
+}
+
+// triggered reports whether the open run of a ONE_SHOT or BLOCKING task was opened
+// by Trigger.
+func (r *Row) triggered() bool {
+	return r.Type != NonBlocking && r.State == Running && r.Anchor > r.ScheduledAt
+}
+
+// planned returns when the run after the open one is due: the instant that Trigger
+// has kept, else next.
+func (r *Row) planned(next Instant) Instant {
+	if r.triggered() {
+		return r.Anchor
+	}
+	return next
+}
