@@ -331,6 +331,9 @@ func TestEveryKindHasAPlantedFault(t *testing.T) {
 		for _, f := range seriesFaults {
 			planted = planted || f.kind == k
 		}
+		for _, f := range changeFaults {
+			planted = planted || f.kind == k
+		}
 		if !planted {
 			t.Errorf("no fault plants %s", k)
 		}

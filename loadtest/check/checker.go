@@ -37,10 +37,13 @@ const (
 	Phantom Kind = "phantom"
 	// Late: a run fired that its policy for missed instants drops.
 	Late Kind = "late"
+	// Stale: a handler began under what had been changed, or ended, for longer than
+	// the change may take to reach it.
+	Stale Kind = "stale"
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Lost, Early, DuplicateResult, OutOfBounds, Overlap, OverCount, Mismatch, Phantom, Late}
+var Kinds = []Kind{Lost, Early, DuplicateResult, OutOfBounds, Overlap, OverCount, Mismatch, Phantom, Late, Stale}
 
 // Violation is one broken rule.
 type Violation struct {
@@ -63,6 +66,7 @@ const (
 	DefaultEpsilon  = 5 * time.Millisecond
 	DefaultExamples = 5
 	DefaultDelivery = 10 * time.Second
+	DefaultWindow   = 2 * time.Second
 )
 
 // Config says which accounts there are, and what is measured.
@@ -84,6 +88,9 @@ type Config struct {
 	// Delivery is how long a run may take from its claim to its handler, whatever
 	// was disturbed. Default 10 s.
 	Delivery time.Duration
+	// Window is how long after the acknowledgement of a cancel, an edit or a pause a
+	// handler may begin that knows nothing of it. Default 2 s.
+	Window time.Duration
 	// Fired is told of each run, with its first call of a handler. May be nil.
 	Fired func(add *Add, at task.Instant, first Micros)
 	// Examples is how many violations of each kind are kept. Default 5.
@@ -103,6 +110,8 @@ type Checker struct {
 	figures Figures
 	// calendars by zone and expression
 	calendars map[string]*calendar
+	// keyed has the ids of adds with a key, by number
+	keyed map[int64]task.ID
 }
 
 // New returns a checker that has seen nothing.
@@ -113,10 +122,13 @@ func New(cfg Config) *Checker {
 	if cfg.Examples == 0 {
 		cfg.Examples = DefaultExamples
 	}
+	if cfg.Window == 0 {
+		cfg.Window = DefaultWindow
+	}
 	if cfg.Delivery == 0 {
 		cfg.Delivery = DefaultDelivery
 	}
-	c := &Checker{cfg: cfg, counts: map[Kind]int64{}, figures: newFigures(cfg), calendars: map[string]*calendar{}}
+	c := &Checker{cfg: cfg, counts: map[Kind]int64{}, figures: newFigures(cfg), calendars: map[string]*calendar{}, keyed: map[int64]task.ID{}}
 	for _, k := range Kinds {
 		c.counts[k] = 0
 	}
@@ -155,6 +167,9 @@ func (c *Checker) Task(t Task) {
 		k.phantom()
 		return
 	}
+	k.beginOfNow()
+	k.oneID()
+	k.changes()
 	k.executions()
 	k.numbers()
 	if t.Add.Type == task.Blocking {
@@ -164,7 +179,7 @@ func (c *Checker) Task(t Task) {
 		return // it was not stored, as far as anybody knows
 	}
 	var err error
-	if k.grid, err = c.gridOf(t.Add, t.ID); err != nil {
+	if k.grid, err = c.gridOf(k.Add, t.ID); err != nil {
 		k.violate(Mismatch, 0, "nobody can say when it is due: %v", err)
 		return
 	}
@@ -176,6 +191,7 @@ func (c *Checker) Task(t Task) {
 	case task.Blocking:
 		k.blocking()
 	}
+	k.attempts()
 	k.results()
 	k.final()
 }
@@ -192,6 +208,10 @@ type checking struct {
 	ended, goesOn bool
 	// missed is the number of instants that no run was for.
 	missed int64
+	// cancelled is the first cancel that was, or may have been, done; nil: none.
+	cancelled *Op
+	// editions are the edits that are known to have been done, by version.
+	editions []*Op
 }
 
 // run is what was seen of one run.
@@ -208,6 +228,10 @@ type run struct {
 	// taken is when the accepted result was answered at the latest, and ended
 	// when its handler ended; 0: not known.
 	taken, ended Micros
+	// beside says that it was triggered: its instant is none of the schedule.
+	beside bool
+	// dead is when its last failure was taken; 0: not known, or it did not die.
+	dead Micros
 	// closed says that some answer told that the run has its final result.
 	closed bool
 }

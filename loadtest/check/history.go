@@ -55,6 +55,14 @@ type Add struct {
 	MaxCount int64
 	// Terms are nil for most.
 	Terms *Terms
+	// Key says that another caller adds the same task under the same number and
+	// idempotency_key: all of them must get one id.
+	Key bool
+	// Now says that the task was to begin when it was added, between Sent and
+	// Answered; Begin means nothing.
+	Now bool
+	// MaxAttempts is how many failures a run may have; 0: it is not checked.
+	MaxAttempts int32
 	// Retained says that the finished task can still be looked up at the end.
 	Retained bool
 	Sent     Micros
@@ -73,6 +81,44 @@ type Execution struct {
 	Missed      int64
 	Start, End  Micros
 	Outcome     task.Outcome
+	// Permanent says that the failure was said to be one, and After what was asked
+	// for as the distance to the next attempt; 0: what the backoff is at least.
+	Permanent bool
+	After     time.Duration
+	// Version of the task that the handler was told, and the mark in its params.
+	Version int32
+	Mark    int64
+}
+
+// Change is what a caller asked of a task.
+type Change uint8
+
+// The changes.
+const (
+	Edit Change = iota + 1
+	Cancel
+	Pause
+	Resume
+	Trigger
+)
+
+// Op is a change, with all its repetitions until it was answered.
+type Op struct {
+	ID     task.ID
+	Change Change
+	// Known says that an answer came that it was done; else it may have been done
+	// or not. What was certainly not done is no Op.
+	Known bool
+	// Sent is that of the first try, Answered the last answer.
+	Sent, Answered Micros
+	// Version of the task after it; 0: not known.
+	Version int32
+	// Mark is what an Edit wrote into the params; 0: nothing.
+	Mark int64
+	// Interval is what an Edit made it; 0: what it was.
+	Interval time.Duration
+	// Seq is the run that a Trigger opened, Request its request.
+	Seq, Request int64
 }
 
 // Call is what a listener asked the API.
@@ -108,6 +154,8 @@ type Final struct {
 	Runs     int64
 	Missed   int64
 	Open     int32
+	Version  int32
+	Mark     int64
 }
 
 // Task is everything that is known about one task.
@@ -117,6 +165,7 @@ type Task struct {
 	ID         task.ID
 	Executions []Execution
 	Replies    []Reply
+	Ops        []Op
 	// Final is nil when the API did not show the task.
 	Final *Final
 }

@@ -10,9 +10,10 @@ func (k *checking) reply(p *Reply) {
 	r := k.run(p.Seq)
 	e := r.reported(p)
 	failed := e != nil && e.Outcome == task.Fail
-	k.figures.reply(p, failed)
+	snoozed := e != nil && e.Outcome == task.Snooze
+	k.figures.reply(p, failed || snoozed)
 	switch {
-	case r == nil:
+	case r == nil, snoozed && p.Code == task.Accepted:
 	case p.Code == task.Already || p.Code == task.Finished || p.Code == task.Unknown:
 		r.closed = true
 	case p.Code == task.Accepted && !failed:
@@ -76,6 +77,9 @@ func (k *checking) results() {
 
 // gaveUp reports whether the run may have died by its failures.
 func (k *checking) gaveUp(r *run) bool {
+	if r.dead != 0 || k.over(r.first) {
+		return true
+	}
 	for _, e := range r.executions {
 		if e.Outcome != task.Fail {
 			return false
@@ -98,10 +102,13 @@ func (k *checking) final() {
 	if k.cfg.Quiet == 0 {
 		return
 	}
-	if f.Runs > k.lastSeq() {
+	if f.Runs > k.lastSeq() && k.cancelled == nil {
 		k.violate(Lost, k.lastSeq()+1, "the API counts %d runs, but it has no callback", f.Runs)
 	}
 	if !f.State.Final() {
+		if k.cancelled != nil && k.cancelled.Known {
+			k.violate(Mismatch, 0, "still %v, though a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
+		}
 		if k.ended {
 			k.violate(Lost, 0, "still %v with %d open runs, though nothing more is due", f.State, f.Open)
 		}
@@ -111,6 +118,12 @@ func (k *checking) final() {
 }
 
 func (k *checking) endState(f *Final) {
+	if f.State == task.Cancelled && k.cancelled != nil {
+		return
+	}
+	if k.cancelled != nil && k.cancelled.Known && !k.endedBefore(k.cancelled.Answered) {
+		k.violate(Mismatch, 0, "ended %v, though a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
+	}
 	if f.State != task.Completed && !(f.State == task.Failed && k.failed()) {
 		k.violate(Mismatch, 0, "ended %v, though nobody cancelled it and its last run did not fail", f.State)
 	}
@@ -120,7 +133,7 @@ func (k *checking) endState(f *Final) {
 	if k.goesOn && f.State == task.Completed {
 		k.violate(Lost, k.lastSeq()+1, "the task ended before it was due")
 	}
-	if k.Add.Type != task.NonBlocking || f.Runs != k.lastSeq() {
+	if k.Add.Type != task.NonBlocking || f.Runs != k.lastSeq() || len(k.reschedules()) > 0 {
 		return
 	}
 	switch {
@@ -129,6 +142,12 @@ func (k *checking) endState(f *Final) {
 	case k.missed < f.Missed:
 		k.violate(Mismatch, 0, "%d instants are counted as missed, only %d have no callback", f.Missed, k.missed)
 	}
+}
+
+// endedBefore reports whether the task may have had its end before an instant.
+func (k *checking) endedBefore(m Micros) bool {
+	last := k.last()
+	return Of(k.Add.End) <= m || last != nil && last.closed && k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount
 }
 
 func (k *checking) failed() bool {
@@ -149,12 +168,46 @@ func (k *checking) absent() {
 	}
 }
 
+// specEdited checks the terms of a task that was edited, and reports whether it was.
+func (k *checking) specEdited(f *Final) bool {
+	var last *Op
+	for i := range k.Ops {
+		op := &k.Ops[i]
+		switch {
+		case op.Change != Edit:
+			continue
+		case !op.Known || op.Version == 0:
+			return true // nobody knows which one was the last
+		case last == nil || op.Version > last.Version:
+			last = op
+		}
+	}
+	if last == nil {
+		return false
+	}
+	interval := k.Add.Interval
+	for _, op := range k.editions {
+		if op.Interval != 0 {
+			interval = op.Interval
+		}
+	}
+	mark, _ := k.markOf(f.Version)
+	if f.Version < last.Version || f.Mark != mark || f.Interval != interval || f.Number != k.Add.Number {
+		k.violate(Mismatch, 0, "the API says version %d, mark %d, every %s; the last edit was answered with version %d, mark %d, every %s",
+			f.Version, f.Mark, intervalString(f.Interval), last.Version, mark, intervalString(interval))
+	}
+	return true
+}
+
 // specOf checks that the task is what was added.
 func (k *checking) specOf(f *Final) {
 	a := k.Add
 	limit := a.MaxCount
 	if a.Type == task.OneShot && limit == 0 {
 		limit = f.MaxCount // 0 and 1 say the same
+	}
+	if k.specEdited(f) {
+		return
 	}
 	if f.Number != a.Number || f.Type != a.Type || f.Begin != a.Begin || f.End != a.End || f.Interval != a.Interval || f.MaxCount != limit {
 		k.violate(Mismatch, 0, "added as number %d %v [%v, %v) every %s, at most %d; the API says number %d %v [%v, %v) every %s, at most %d",

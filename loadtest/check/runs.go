@@ -26,7 +26,7 @@ func (k *checking) executions() {
 				k.violate(Mismatch, r.seq, "attempt %d of run %d: both count from 1", e.Attempt, e.Seq)
 			}
 		}
-		if r.at < k.Add.Begin || r.at >= k.Add.End {
+		if r.at >= k.Add.End || r.at < k.Add.Begin && !r.beside {
 			k.violate(OutOfBounds, r.seq, "scheduled at %v, outside [%v, %v)", r.at, k.Add.Begin, k.Add.End)
 		}
 	}
@@ -43,13 +43,14 @@ func (k *checking) numbers() {
 		if limit > 0 && r.seq > limit {
 			k.violate(OverCount, r.seq, "max_count is %d", limit)
 		}
-		if i > 0 && r.at == k.runs[i-1].at {
+		beside := r.beside || i > 0 && k.runs[i-1].beside
+		if i > 0 && r.at == k.runs[i-1].at && !beside {
 			k.violate(OverCount, r.seq, "scheduled at %v like run %d", r.at, k.runs[i-1].seq)
 		}
-		if i > 0 && r.at < k.runs[i-1].at {
+		if i > 0 && r.at < k.runs[i-1].at && !beside {
 			k.violate(Mismatch, r.seq, "scheduled at %v, before run %d at %v", r.at, k.runs[i-1].seq, k.runs[i-1].at)
 		}
-		if before := k.seqBefore(i); before != r.seq-1 && k.cfg.Quiet != 0 {
+		if before := k.seqBefore(i); before != r.seq-1 && k.cfg.Quiet != 0 && !k.over(r.first) {
 			k.violate(Lost, r.seq-1, "no callback, though run %d has one", r.seq)
 		}
 	}
@@ -64,7 +65,7 @@ func (k *checking) seqBefore(i int) int64 {
 
 // due reports whether what is scheduled at i had to be done when the run ended.
 func (k *checking) due(i task.Instant) bool {
-	return k.cfg.Quiet != 0 && Of(i) < k.cfg.Quiet.Add(-k.cfg.Epsilon)
+	return k.cfg.Quiet != 0 && Of(i) < k.cfg.Quiet.Add(-k.cfg.Epsilon) && !k.over(Of(i))
 }
 
 func (k *checking) last() *run {
@@ -78,7 +79,7 @@ func (k *checking) oneShot() {
 	k.ended = true
 	due := k.grid.first
 	if r := k.last(); r != nil {
-		if r.at != due {
+		if r.at != due && !r.beside {
 			k.violate(OutOfBounds, r.seq, "scheduled at %v, its schedule says %v", r.at, due)
 		}
 		return

@@ -3,21 +3,32 @@ package check
 import "github.com/perceptor/perceptor/task"
 
 // nonBlocking judges the runs of a task whose instants follow from its spec alone.
+// Triggered runs stand beside them.
 func (k *checking) nonBlocking() {
-	next := k.grid.first
+	if edits := k.reschedules(); len(edits) > 0 {
+		k.rescheduled(edits)
+		return
+	}
+	next, hole := k.grid.first, false
+	var before *run
 	for i := range k.runs {
 		r := &k.runs[i]
+		hole = hole || r.seq != k.seqBefore(i)+1
+		if r.beside {
+			continue
+		}
 		if !k.grid.has(r.at) {
 			k.violate(OutOfBounds, r.seq, "scheduled at %v, which the schedule does not have", r.at)
 			continue
 		}
-		if r.seq == k.seqBefore(i)+1 { // else the hole has been reported
-			k.gap(i, next)
+		if !hole { // else it has been reported
+			k.gap(before, r, next)
 		}
 		k.graced(r)
+		before, hole = r, false
 		next = k.grid.next(r.at + 1)
 	}
-	k.gridEnd(next)
+	k.gridEnd(before, next)
 }
 
 func (k *checking) misfire() task.Misfire {
@@ -27,9 +38,8 @@ func (k *checking) misfire() task.Misfire {
 	return k.Add.Terms.Misfire
 }
 
-// gap judges the instants from next on that lie between run i-1 and run i.
-func (k *checking) gap(i int, next task.Instant) {
-	r := &k.runs[i]
+// gap judges the instants from next on that lie between two runs.
+func (k *checking) gap(before, r *run, next task.Instant) {
 	n, last := k.grid.count(next, r.at)
 	if n == 0 {
 		return
@@ -41,17 +51,16 @@ func (k *checking) gap(i int, next task.Instant) {
 	case task.Skip:
 		k.gapOfSkip(r, n, last)
 	default:
-		k.gapOfOnce(i, n, next, last)
+		k.gapOfOnce(before, r, n, next, last)
 	}
 }
 
 // gapOfOnce: the instants had passed when the run before them was claimed.
-func (k *checking) gapOfOnce(i int, n int64, next, last task.Instant) {
-	if i == 0 {
-		k.violate(Lost, 1, "the first run is scheduled at %v, %d instants after %v", k.runs[0].at, n, next)
+func (k *checking) gapOfOnce(before, r *run, n int64, next, last task.Instant) {
+	if before == nil {
+		k.violate(Lost, r.seq, "the first run is scheduled at %v, %d instants after %v", r.at, n, next)
 		return
 	}
-	before := &k.runs[i-1]
 	if Of(last) >= before.first.Add(k.cfg.Epsilon) {
 		k.violate(Lost, before.seq, "%d instants from %v to %v were skipped after it, but it was handled at %v, before they had all passed",
 			n, next, last, before.first.Time())
@@ -59,7 +68,7 @@ func (k *checking) gapOfOnce(i int, n int64, next, last task.Instant) {
 	// A delivery by a new owner does not know the number and says 0; the final
 	// view counts for those.
 	if before.missed != 0 && before.missed != n {
-		k.violate(Mismatch, before.seq, "says that %d instants were missed; %d lie before run %d", before.missed, n, k.runs[i].seq)
+		k.violate(Mismatch, before.seq, "says that %d instants were missed; %d lie before run %d", before.missed, n, r.seq)
 	}
 }
 
@@ -93,9 +102,8 @@ func (k *checking) graced(r *run) {
 }
 
 // gridEnd judges what lies between the last run and the end.
-func (k *checking) gridEnd(next task.Instant) {
-	last := k.last()
-	if last != nil && k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount {
+func (k *checking) gridEnd(last *run, next task.Instant) {
+	if k.Add.MaxCount > 0 && k.lastSeq() >= k.Add.MaxCount {
 		k.ended = true
 		return
 	}

@@ -43,6 +43,7 @@ type records struct {
 	executions []check.Execution
 	replies    []check.Reply
 	finals     []check.Final
+	ops        []check.Op
 }
 
 func (r *records) load(dir string, part int) error {
@@ -58,6 +59,7 @@ func (r *records) load(dir string, part int) error {
 	slices.SortFunc(r.adds, func(a, b check.Add) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(r.executions, func(a, b check.Execution) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(r.replies, func(a, b check.Reply) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.ops, func(a, b check.Op) int { return cmp.Compare(a.ID, b.ID) })
 	// The sort is stable, so that the last word about a task comes last.
 	slices.SortStableFunc(r.finals, func(a, b check.Final) int { return cmp.Compare(a.ID, b.ID) })
 	return nil
@@ -79,6 +81,8 @@ func (r *records) loadFile(path string) error {
 			r.replies = append(r.replies, fields.reply())
 		case tagFinal:
 			r.finals = append(r.finals, fields.final())
+		case tagOp:
+			r.ops = append(r.ops, fields.op())
 		default:
 			return fmt.Errorf("unknown record %d", tag)
 		}
@@ -104,7 +108,8 @@ func (a *assembly) part(r *records) {
 		}
 		a.task(check.Task{
 			ID:         id,
-			Add:        last(cut(&r.adds, func(v *check.Add) bool { return v.ID == id })),
+			Add:        best(cut(&r.adds, func(v *check.Add) bool { return v.ID == id })),
+			Ops:        cut(&r.ops, func(v *check.Op) bool { return v.ID == id }),
 			Executions: cut(&r.executions, func(v *check.Execution) bool { return v.ID == id }),
 			Replies:    cut(&r.replies, func(v *check.Reply) bool { return v.ID == id }),
 			Final:      last(cut(&r.finals, func(v *check.Final) bool { return v.ID == id })),
@@ -125,6 +130,7 @@ func (r *records) lowest() (id task.ID, ok bool) {
 	consider(len(r.adds), func() task.ID { return r.adds[0].ID })
 	consider(len(r.executions), func() task.ID { return r.executions[0].ID })
 	consider(len(r.replies), func() task.ID { return r.replies[0].ID })
+	consider(len(r.ops), func() task.ID { return r.ops[0].ID })
 	consider(len(r.finals), func() task.ID { return r.finals[0].ID })
 	return id, ok
 }
@@ -145,6 +151,15 @@ func last[T any](list []T) *T {
 		return nil
 	}
 	return &list[len(list)-1]
+}
+
+// best returns the earliest of the adds that were answered with one id.
+func best(adds []check.Add) *check.Add {
+	if len(adds) == 0 {
+		return nil
+	}
+	add := slices.MinFunc(adds, func(a, b check.Add) int { return cmp.Compare(a.Sent, b.Sent) })
+	return &add
 }
 
 // task finds the add of a task without one among those that were not

@@ -32,6 +32,7 @@ const (
 	tagExecution
 	tagReply
 	tagFinal
+	tagOp
 )
 
 // Writer writes what one process sees. Its methods may be called concurrently.

@@ -48,24 +48,26 @@ func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	want := map[task.ID][4]any{}
+	want := map[task.ID][5]any{}
 	for n := range 500 {
 		var (
 			a check.Add
 			e check.Execution
 			p check.Reply
 			f check.Final
+			o check.Op
 		)
 		id := task.ID(1000 + n)
-		for _, v := range []any{&a, &e, &p, &f} {
+		for _, v := range []any{&a, &e, &p, &f, &o} {
 			fill(reflect.ValueOf(v).Elem(), rnd)
 		}
-		a.ID, e.ID, p.ID, f.ID = id, id, id, id
+		a.ID, e.ID, p.ID, f.ID, o.ID = id, id, id, id, id
 		w.Add(a)
 		w.Execution(e)
 		w.Reply(p)
 		w.Final(f)
-		want[id] = [4]any{a, e, p, f}
+		w.Op(o)
+		want[id] = [5]any{a, e, p, f, o}
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -78,7 +80,7 @@ func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
 		}
 		for j, a := range r.adds {
 			seen++
-			if got := [4]any{a, r.executions[j], r.replies[j], r.finals[j]}; !reflect.DeepEqual(got, want[a.ID]) {
+			if got := [5]any{a, r.executions[j], r.replies[j], r.finals[j], r.ops[j]}; !reflect.DeepEqual(got, want[a.ID]) {
 				t.Fatalf("got %+v, want %+v", got, want[a.ID])
 			}
 		}

@@ -41,10 +41,10 @@ func (p *part) record(fields ...byte) []byte {
 // Add records what became of an add.
 func (w *Writer) Add(a check.Add) {
 	p := w.of(a.ID)
-	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained)|flag(a.Terms != nil)<<1)
+	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained)|flag(a.Terms != nil)<<1|flag(a.Key)<<2|flag(a.Now)<<3)
 	b = putInstant(putInstant(put(put(b, a.Number), a.ID), a.Begin), a.End)
 	b = put(put(put(b, a.Interval), a.MaxCount), a.Sent-epoch)
-	b = put(b, a.Answered-a.Sent)
+	b = put(put(b, a.Answered-a.Sent), a.MaxAttempts)
 	if t := a.Terms; t != nil {
 		b = putText(putText(b, t.Cron), t.Zone)
 		b = put(put(put(put(b, int64(t.Misfire)), t.Grace), t.Limit), t.Spread)
@@ -65,10 +65,11 @@ func flag(v bool) byte {
 // Execution records a call of a handler.
 func (w *Writer) Execution(e check.Execution) {
 	p := w.of(e.ID)
-	b := p.record(tagExecution, byte(e.Outcome))
+	b := p.record(tagExecution, byte(e.Outcome), flag(e.Permanent))
 	b = putInstant(put(put(put(b, e.Number), e.ID), e.Seq), e.ScheduledAt)
 	b = put(put(put(b, e.Missed), e.Start-1000*check.Micros(e.ScheduledAt)), e.End-e.Start)
-	p.put(put(put(b, e.Attempt), int64(e.Listener)))
+	b = put(put(b, e.Attempt), int64(e.Listener))
+	p.put(put(put(put(b, e.After), e.Version), e.Mark))
 }
 
 // Reply records an answer to a start or a report.
@@ -85,7 +86,16 @@ func (w *Writer) Final(f check.Final) {
 	b := p.record(tagFinal, byte(f.Type), byte(f.State))
 	b = putInstant(putInstant(put(put(b, f.ID), f.Number), f.Begin), f.End)
 	b = put(put(put(put(b, f.Interval), f.MaxCount), f.Runs), f.Missed)
-	p.put(put(b, f.Open))
+	p.put(put(put(put(b, f.Open), f.Version), f.Mark))
+}
+
+// Op records a change that a caller asked for.
+func (w *Writer) Op(o check.Op) {
+	p := w.of(o.ID)
+	b := p.record(tagOp, byte(o.Change), flag(o.Known))
+	b = put(put(put(b, o.ID), o.Sent-epoch), o.Answered-o.Sent)
+	b = put(put(put(b, o.Version), o.Mark), o.Interval)
+	p.put(put(put(b, o.Seq), o.Request))
 }
 
 // reader takes fields off records. After an error it returns zeros.
@@ -141,10 +151,10 @@ func (r *reader) micros() check.Micros { return check.Micros(r.int()) }
 func (r *reader) add() (a check.Add) {
 	a.Answer, a.Type = check.Answer(r.byte()), task.Type(r.byte())
 	flags := r.byte()
-	a.Retained = flags&1 != 0
+	a.Retained, a.Key, a.Now = flags&1 != 0, flags&4 != 0, flags&8 != 0
 	a.Number, a.ID, a.Begin, a.End = r.int(), task.ID(r.int()), r.instant(), r.instant()
 	a.Interval, a.MaxCount, a.Sent = time.Duration(r.int()), r.int(), r.micros()+epoch
-	a.Answered = a.Sent + r.micros()
+	a.Answered, a.MaxAttempts = a.Sent+r.micros(), int32(r.int())
 	if flags&2 != 0 {
 		a.Terms = &check.Terms{
 			Cron: r.text(), Zone: r.text(), Misfire: task.Misfire(r.int()), Grace: time.Duration(r.int()),
@@ -155,11 +165,12 @@ func (r *reader) add() (a check.Add) {
 }
 
 func (r *reader) execution() (e check.Execution) {
-	e.Outcome = task.Outcome(r.byte())
+	e.Outcome, e.Permanent = task.Outcome(r.byte()), r.byte() != 0
 	e.Number, e.ID, e.Seq, e.ScheduledAt = r.int(), task.ID(r.int()), r.int(), r.instant()
 	e.Missed, e.Start = r.int(), r.micros()+1000*check.Micros(e.ScheduledAt)
 	e.End = e.Start + r.micros()
 	e.Attempt, e.Listener = int32(r.int()), uint16(r.int())
+	e.After, e.Version, e.Mark = time.Duration(r.int()), int32(r.int()), r.int()
 	return e
 }
 
@@ -174,6 +185,15 @@ func (r *reader) final() (f check.Final) {
 	f.Type, f.State = task.Type(r.byte()), task.State(r.byte())
 	f.ID, f.Number, f.Begin, f.End = task.ID(r.int()), r.int(), r.instant(), r.instant()
 	f.Interval, f.MaxCount, f.Runs, f.Missed = time.Duration(r.int()), r.int(), r.int(), r.int()
-	f.Open = int32(r.int())
+	f.Open, f.Version, f.Mark = int32(r.int()), int32(r.int()), r.int()
 	return f
+}
+
+func (r *reader) op() (o check.Op) {
+	o.Change, o.Known = check.Change(r.byte()), r.byte() != 0
+	o.ID, o.Sent = task.ID(r.int()), r.micros()+epoch
+	o.Answered = o.Sent + r.micros()
+	o.Version, o.Mark, o.Interval = int32(r.int()), r.int(), time.Duration(r.int())
+	o.Seq, o.Request = r.int(), r.int()
+	return o
 }

@@ -42,6 +42,7 @@ func finalOf(t *client.TaskInfo, pad string) check.Final {
 		ID: task.ID(t.ID), Number: numberOf(t.Params, pad), Type: task.Type(t.Type), State: task.State(t.State),
 		Begin: task.At(t.Begin), End: task.Never, Interval: t.Interval, MaxCount: t.MaxCount,
 		Runs: t.RunCount, Missed: t.MissedCount, Open: int32(t.OpenRuns),
+		Version: int32(t.Version), Mark: markOf(t.Params),
 	}
 	if !t.End.IsZero() {
 		f.End = task.At(t.End)

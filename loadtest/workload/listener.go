@@ -51,6 +51,11 @@ type Progress struct {
 const (
 	progressEvery = 200 * time.Millisecond
 	stopGrace     = 15 * time.Second
+
+	// The distances that scripts ask for.
+	failBackoff = 200 * time.Millisecond
+	snoozeFor   = 700 * time.Millisecond
+	retryAfter  = 400 * time.Millisecond
 )
 
 // errPlanned is the failure of a first attempt.
@@ -112,7 +117,7 @@ func (l *listener) handle(ctx context.Context, run *client.Run) error {
 	e := check.Execution{
 		Number: numberOf(run.Params, l.Pad), ID: task.ID(run.TaskID), Seq: run.Seq, Attempt: int32(run.Attempt),
 		Listener: l.Index, ScheduledAt: task.At(run.ScheduledAt), Missed: run.Missed,
-		Start: check.At(start), Outcome: task.Success,
+		Start: check.At(start), Outcome: task.Success, Version: int32(run.Version), Mark: markOf(run.Params),
 	}
 	l.callbacks.Add(1)
 	l.late(start.Sub(run.ScheduledAt))
@@ -121,15 +126,39 @@ func (l *listener) handle(ctx context.Context, run *client.Run) error {
 	if l.Work > 0 {
 		err = sleep(ctx, time.Duration(chance%uint64(2*l.Work)))
 	}
-	if err == nil && run.Attempt == 1 && float64(mix(chance, 1))/math.MaxUint64 < l.Fail {
+	if script := run.Params[scriptParam]; err == nil && script != "" && run.ReplayOf == "" {
+		err = follow(script, run.Attempt, &e)
+	} else if err == nil && run.Attempt == 1 && float64(mix(chance, 1))/math.MaxUint64 < l.Fail {
 		err = errPlanned
 	}
-	if err != nil {
+	if err != nil && e.Outcome == task.Success {
 		e.Outcome = task.Fail
 	}
 	e.End = check.At(time.Now())
 	l.history.Execution(e)
 	return err
+}
+
+// follow ends an attempt as its letter in the script says.
+func follow(script string, attempt int, e *check.Execution) error {
+	if attempt > len(script) {
+		return nil
+	}
+	switch script[attempt-1] {
+	case 'f':
+		e.Outcome, e.After = task.Fail, failBackoff
+		return errPlanned
+	case 'r':
+		e.Outcome, e.After = task.Fail, retryAfter
+		return client.Retry(errPlanned, retryAfter)
+	case 'p':
+		e.Outcome, e.Permanent = task.Fail, true
+		return client.Permanent(errPlanned)
+	case 'z':
+		e.Outcome, e.After = task.Snooze, snoozeFor
+		return client.Snooze(snoozeFor)
+	}
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

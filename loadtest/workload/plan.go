@@ -26,6 +26,8 @@ import (
 const (
 	numberParam = "n"
 	padParam    = "pad"
+	markParam   = "v" // what an edit sets
+	scriptParam = "s" // how attempts end
 
 	retention = time.Hour
 
@@ -189,8 +191,27 @@ func mix(seed uint64, n int64) uint64 {
 // numberOf returns the number that params carry, or -1 when they are not as sent.
 func numberOf(params map[string]string, pad string) int64 {
 	n, err := strconv.ParseInt(params[numberParam], 10, 64)
-	if err != nil || n < 0 || params[padParam] != pad || len(params) != 2 {
+	known := 2
+	for _, name := range []string{markParam, scriptParam} {
+		if _, ok := params[name]; ok {
+			known++
+		}
+	}
+	if err != nil || n < 0 || params[padParam] != pad || len(params) != known {
 		return -1
 	}
 	return n
+}
+
+// markOf returns the mark that params carry; 0: none, below 0: no number.
+func markOf(params map[string]string) int64 {
+	text, ok := params[markParam]
+	if !ok {
+		return 0
+	}
+	mark, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return mark
 }
