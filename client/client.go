@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"os"
 	"strings"
@@ -44,6 +45,9 @@ type Config struct {
 	// trace context of whoever adds a task travels with it all the same, if it is
 	// sampled; see [Run.TraceParent].
 	TracerProvider trace.TracerProvider
+	// DialOptions are added to those of the connection to the service: interceptors,
+	// the stats handler of otelgrpc, a dialer.
+	DialOptions []grpc.DialOption
 }
 
 // KafkaConfig says how listeners reach the brokers. The zero value uses what the
@@ -61,6 +65,21 @@ const (
 	defaultAddress     = "localhost:7070"
 	defaultCallTimeout = 30 * time.Second
 )
+
+// Tasks is what services do with tasks, as a [Client] does it. Take it instead of
+// *Client, and wrap it as you like; tests may have a whole client in memory, of
+// package clienttest. It grows with [Client]: embed it in what you implement.
+type Tasks interface {
+	AddTask(ctx context.Context, t Task, opts ...AddOption) (int64, error)
+	AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) ([]AddResult, error)
+	GetTask(ctx context.Context, id int64) (*TaskInfo, error)
+	ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, error]
+	CancelTask(ctx context.Context, id int64) (*TaskInfo, error)
+	PauseTask(ctx context.Context, id int64) (*TaskInfo, error)
+	ResumeTask(ctx context.Context, id int64) (*TaskInfo, error)
+}
+
+var _ Tasks = (*Client)(nil)
 
 // Client calls the API for one tenant. Make one per process and keep it; it is
 // safe for concurrent use.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,7 +58,7 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 		opts = append(opts, grpc.WithResolvers(fixed))
 		target = "perceptor:///taskd"
 	}
-	return grpc.NewClient(target, append(opts, extra...)...)
+	return grpc.NewClient(target, slices.Concat(opts, cfg.DialOptions, extra)...)
 }
 
 func hostOf(address string) string { return address[:strings.LastIndexByte(address, ':')] }

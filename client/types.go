@@ -194,6 +194,10 @@ func goTime(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
+// TaskInfoOf reads a task of the API, for those who meet one elsewhere: in an
+// interceptor, or a request of their own.
+func TaskInfoOf(p *perceptorv1.Task) *TaskInfo { return taskInfo(p) }
+
 func taskInfo(p *perceptorv1.Task) *TaskInfo {
 	r := p.GetRetryPolicy()
 	info := &TaskInfo{

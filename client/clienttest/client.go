@@ -1,0 +1,204 @@
+package clienttest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/perceptor/perceptor/client"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Client is a client whose service keeps tasks in memory. All that was added
+// through it, or through its *client.Client, can be asked for. It is safe for
+// concurrent use. Calls that concern more than tasks answer that they are not
+// possible here.
+type Client struct {
+	*client.Client
+	t testing.TB
+
+	mu      sync.Mutex
+	added   []client.Task
+	refusal error
+}
+
+// Option changes what [New] makes.
+type Option func(*options)
+
+type options struct {
+	now    func() time.Time
+	tenant server.Tenant
+	limits task.Limits
+	client client.Config
+}
+
+// WithNow sets the clock of the service, by which begin_time is now and an end may
+// have passed. Default: time.Now.
+func WithNow(now func() time.Time) Option { return func(o *options) { o.now = now } }
+
+// WithParamsBytes sets the tenant's limit of params. Default: 16 KiB.
+func WithParamsBytes(n int) Option { return func(o *options) { o.tenant.ParamsBytes = n } }
+
+// WithMinInterval sets the shortest interval that is allowed. Default: 1 s.
+func WithMinInterval(d time.Duration) Option { return func(o *options) { o.limits.MinInterval = d } }
+
+// WithConfig changes the client's configuration; where the service is stays as it is.
+func WithConfig(c client.Config) Option { return func(o *options) { o.client = c } }
+
+const (
+	secret     = "secret"
+	patience   = time.Second // with a service that was told to be away
+	bufferSize = 1 << 20
+)
+
+// New returns a client with a service of its own, which end with the test.
+func New(t testing.TB, opts ...Option) *Client {
+	t.Helper()
+	o := options{
+		now: time.Now, limits: task.DefaultLimits(), client: client.Config{CallTimeout: patience},
+		tenant: server.Tenant{ID: 1, Name: "test", ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention},
+	}
+	for _, f := range opts {
+		f(&o)
+	}
+	c := &Client{t: t}
+	listener := bufconn.Listen(bufferSize)
+	serve(t, listener, &o)
+	o.client.Address, o.client.Token, o.client.TLS = "127.0.0.1:1", secret, nil // a name of the pipe
+	o.client.DialOptions = append(o.client.DialOptions, grpc.WithChainUnaryInterceptor(c.watch),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	made, err := client.New(o.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := made.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.Client = made
+	return c
+}
+
+// serve serves the API over the pipe until the test ends.
+func serve(t testing.TB, listener net.Listener, o *options) {
+	t.Helper()
+	s, err := server.New(server.Config{GRPC: listener, Limits: o.limits, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler)}, server.Deps{
+		Tasks: newMemory(o.now), Auth: auth{o.tenant}, Delivery: func(server.Tenant) server.Delivery { return server.Delivery{} },
+		Runs: struct{ server.Runs }{}, Dead: struct{ server.DeadLetters }{}, Admin: struct{ server.Admin }{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type auth struct{ tenant server.Tenant }
+
+func (a auth) Authenticate(context.Context, string) (server.Identity, error) {
+	return server.Identity{TokenID: "test", Scope: server.TenantScope, Tenant: a.tenant}, nil
+}
+
+// Added returns the tasks that were accepted, as the service was asked for them
+// and in the order of the calls: all, or those of some kinds. Fields that were
+// left out are zero; times are in UTC and of whole milliseconds. A request that
+// was repeated under its id counts once.
+func (c *Client) Added(kinds ...string) []client.Task {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []client.Task
+	for _, t := range c.added {
+		if len(kinds) == 0 || slices.Contains(kinds, t.Kind) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// AddedOne returns the one task of a kind that was accepted. It ends the test
+// when there is none, or another one.
+func (c *Client) AddedOne(kind string) client.Task {
+	c.t.Helper()
+	list := c.Added(kind)
+	if len(list) != 1 {
+		c.t.Fatalf("%d tasks of the kind %q were added, want 1: %+v", len(list), kind, list)
+	}
+	return list[0]
+}
+
+// Forget forgets what was added so far. The service does not.
+func (c *Client) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.added = nil
+}
+
+// Refuse lets all calls fail from now on, with an error of a kind such as
+// [client.ErrResourceExhausted]; nil: no more. Those that a client repeats fail
+// after a second.
+func (c *Client) Refuse(kind error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusal = kind
+}
+
+// statuses are what services answer for the kinds of errors.
+var statuses = map[error]codes.Code{
+	client.ErrInvalidArgument: codes.InvalidArgument, client.ErrNotFound: codes.NotFound, client.ErrAlreadyExists: codes.AlreadyExists,
+	client.ErrFailedPrecondition: codes.FailedPrecondition, client.ErrUnauthenticated: codes.Unauthenticated,
+	client.ErrPermissionDenied: codes.PermissionDenied, client.ErrResourceExhausted: codes.ResourceExhausted,
+	client.ErrUnavailable: codes.Unavailable, client.ErrInternal: codes.Internal,
+}
+
+// watch notes what calls have added.
+func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c.mu.Lock()
+	refusal := c.refusal
+	c.mu.Unlock()
+	if refusal != nil {
+		code, ok := statuses[refusal]
+		if !ok {
+			code = codes.Internal
+		}
+		return status.Error(code, refusal.Error())
+	}
+	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r := reply.(type) {
+	case *perceptorv1.AddTaskResponse:
+		if !r.GetReplayed() {
+			c.note(req.(*perceptorv1.AddTaskRequest).GetTask())
+		}
+	case *perceptorv1.AddTasksResponse:
+		for i, t := range req.(*perceptorv1.AddTasksRequest).GetTasks() {
+			if !r.GetReplayed() && r.GetResults()[i].GetError() == nil {
+				c.note(t)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Client) note(t *perceptorv1.Task) { c.added = append(c.added, client.TaskInfoOf(t).Task) }

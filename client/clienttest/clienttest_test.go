@@ -1,0 +1,232 @@
+package clienttest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/client/clienttest"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var tomorrow = time.Now().Add(24 * time.Hour).UTC().Truncate(time.Millisecond)
+
+func remind(user string) client.Task {
+	return client.Task{Kind: "remind", Type: client.OneShot, Begin: tomorrow, Params: map[string]string{"user": user}}
+}
+
+func TestWhatWasAddedIsToldAsItWasAskedFor(t *testing.T) {
+	c := clienttest.New(t)
+	every := client.Task{
+		Kind: "watch", Type: client.Blocking, Begin: tomorrow, End: tomorrow.Add(time.Hour), Interval: time.Minute, MaxCount: 9,
+		Retry: client.RetryPolicy{MaxAttempts: 3, Jitter: client.NoJitter}, AckTimeout: time.Minute, GiveUpAfter: time.Hour,
+		StopOnFailure: true, Retention: client.NoRetention,
+	}
+	if _, err := c.AddTask(t.Context(), remind("ann")); err != nil {
+		t.Fatal(err)
+	}
+	var tasks client.Tasks = c // what services take
+	if _, err := tasks.AddTasks(t.Context(), []client.Task{every, remind("bob")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client.AddTask(t.Context(), remind("cid"), client.WithRequestID("cid")); err != nil { // nor does that get past
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]client.Task{remind("ann"), every, remind("bob"), remind("cid")}, c.Added()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]client.Task{every}, c.Added("watch", "none")); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(every, c.AddedOne("watch")); diff != "" {
+		t.Error(diff)
+	}
+	c.Forget()
+	if got := c.Added(); got != nil {
+		t.Errorf("after Forget: %+v", got)
+	}
+}
+
+func TestSpecsAreJudgedByTheRealRules(t *testing.T) {
+	c := clienttest.New(t, clienttest.WithParamsBytes(10), clienttest.WithMinInterval(time.Minute))
+	for field, bad := range map[string]client.Task{
+		"kind":          {Type: client.OneShot},
+		"interval":      {Kind: "k", Type: client.NonBlocking, Interval: time.Second},
+		"params":        remind("somebody with a long name"),
+		"end_time":      {Kind: "k", Type: client.OneShot, End: time.Now().Add(-time.Hour)},
+		"max_count":     {Kind: "k", Type: client.OneShot, MaxCount: 2},
+		"give_up_after": {Kind: "k", Type: client.OneShot, AckTimeout: time.Hour, GiveUpAfter: time.Minute},
+	} {
+		_, err := c.AddTask(t.Context(), bad)
+		var e *client.Error
+		if !errors.Is(err, client.ErrInvalidArgument) || !errors.As(err, &e) || len(e.Fields) != 1 || !strings.HasSuffix(e.Fields[0].Field, field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	results, err := c.AddTasks(t.Context(), []client.Task{{Kind: "k", Type: client.OneShot}, {}})
+	if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, client.ErrInvalidArgument) {
+		t.Errorf("%+v, %v", results, err)
+	}
+	if got := c.Added(); len(got) != 1 || got[0].Kind != "k" {
+		t.Errorf("added %+v", got)
+	}
+}
+
+func TestARequestThatIsRepeatedCountsOnce(t *testing.T) {
+	c := clienttest.New(t)
+	first, err := c.AddTask(t.Context(), remind("ann"), client.WithRequestID("r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.AddTask(t.Context(), remind("ann"), client.WithRequestID("r"))
+	if err != nil || second != first || len(c.Added()) != 1 {
+		t.Errorf("%d, then %d, %v; added %+v", first, second, err, c.Added())
+	}
+	if _, err := c.AddTask(t.Context(), remind("bob"), client.WithRequestID("r")); !errors.Is(err, client.ErrAlreadyExists) {
+		t.Errorf("another task under the same id: %v", err)
+	}
+}
+
+func TestTasksAreKept(t *testing.T) {
+	c := clienttest.New(t)
+	var ids []int64
+	for _, user := range []string{"ann", "bob", "cid"} {
+		id, err := c.AddTask(t.Context(), remind(user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if info, err := c.GetTask(t.Context(), ids[0]); err != nil || info.State != client.Scheduled || info.Params["user"] != "ann" ||
+		!info.ScheduledAt.Equal(tomorrow) || info.AckTimeout != task.DefaultAckTimeout || info.Version != 1 {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	if info, err := c.PauseTask(t.Context(), ids[1]); err != nil || !info.Paused || info.Version != 2 {
+		t.Errorf("paused: %+v, %v", info, err)
+	}
+	if info, err := c.ResumeTask(t.Context(), ids[1]); err != nil || info.Paused || !info.DueAt.Equal(tomorrow) {
+		t.Errorf("resumed: %+v, %v", info, err)
+	}
+	for range 2 {
+		if info, err := c.CancelTask(t.Context(), ids[2]); err != nil || info.State != client.Cancelled || info.FinishedAt.IsZero() || info.Version != 2 {
+			t.Errorf("cancelled: %+v, %v", info, err)
+		}
+	}
+	if _, err := c.PauseTask(t.Context(), ids[2]); !errors.Is(err, client.ErrFailedPrecondition) {
+		t.Errorf("a cancelled task is paused: %v", err)
+	}
+	if _, err := c.GetTask(t.Context(), ids[2]+512); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("an unknown task: %v", err)
+	}
+	list := func(f client.Filter) (got []int64) {
+		for info, err := range c.ListTasks(t.Context(), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, info.ID)
+		}
+		return got
+	}
+	for name, c := range map[string]struct {
+		filter client.Filter
+		want   []int64
+	}{
+		"living":    {client.Filter{Kind: "remind", PageSize: 1}, ids[:2]},
+		"cancelled": {client.Filter{State: client.Cancelled}, ids[2:]},
+		"none":      {client.Filter{Kind: "other"}, nil},
+	} {
+		if diff := cmp.Diff(c.want, list(c.filter)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestTheServiceRefusesWhenItIsToldTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t)
+		for _, kind := range []error{client.ErrPermissionDenied, client.ErrResourceExhausted, client.ErrUnavailable, client.ErrInternal} {
+			c.Refuse(kind)
+			if _, err := c.AddTask(t.Context(), remind("ann")); !errors.Is(err, kind) {
+				t.Errorf("want %v, got %v", kind, err)
+			}
+		}
+		c.Refuse(nil)
+		if _, err := c.AddTask(t.Context(), remind("ann")); err != nil || len(c.Added()) != 1 {
+			t.Errorf("%v, added %+v", err, c.Added())
+		}
+	})
+}
+
+func TestTheClockOfTheServiceIsTheTests(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := clienttest.New(t, clienttest.WithNow(func() time.Time { return now }))
+	id, err := c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.OneShot, End: now.Add(time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := c.GetTask(t.Context(), id); err != nil || !info.Begin.Equal(now) || !info.CreatedAt.Equal(now) {
+		t.Errorf("%+v, %v", info, err)
+	}
+	now = now.Add(time.Hour)
+	if _, err := c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.OneShot, End: now}); !errors.Is(err, client.ErrInvalidArgument) {
+		t.Errorf("an end that has passed: %v", err)
+	}
+}
+
+func TestWhatIsNotPossibleHereIsAnError(t *testing.T) {
+	c := clienttest.New(t)
+	l, err := c.NewListener(client.ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Run(t.Context()); err == nil {
+		t.Error("a listener runs without a broker")
+	}
+}
+
+func TestAHandlerIsCalledWithTheRunAndItsOutcomeTold(t *testing.T) {
+	sad := errors.New("sad")
+	run := &client.Run{Attempt: 4, Params: map[string]string{"count": "2"}}
+	handler := client.Typed(func(ctx context.Context, run *client.Run, p struct{ Count int }) error {
+		if ctx.Err() != nil || run.RunID() != "512-1" || run.Type != client.OneShot || run.ScheduledAt.IsZero() || p.Count != 2 {
+			t.Errorf("the handler saw %+v, %+v", run, p)
+		}
+		if err := run.Heartbeat(ctx); err != nil {
+			t.Error(err)
+		}
+		run.SetParam("count", "3")
+		return client.Retry(sad, time.Minute)
+	})
+	called := false
+	got := clienttest.Run(t, handler, run, func(next client.Handler) client.Handler {
+		return func(ctx context.Context, run *client.Run) error { called = true; return next(ctx, run) }
+	})
+	want := client.Outcome{Status: client.Failure, Err: sad, After: time.Minute, SetParams: map[string]string{"count": "3"}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateErrors()); diff != "" || !called {
+		t.Errorf("%s; middleware called: %v", diff, called)
+	}
+}
+
+func TestTheHandlerOfAListenerIsCalledWithAllThatIsAroundIt(t *testing.T) {
+	l, err := clienttest.New(t).NewListener(client.ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Use(func(next client.Handler) client.Handler {
+		return func(ctx context.Context, run *client.Run) error { return client.Permanent(next(ctx, run)) }
+	})
+	client.Handle(l, "k", func(ctx context.Context, _ *client.Run, _ struct{}) error { <-ctx.Done(); return ctx.Err() }, client.MaxDuration(time.Millisecond))
+	if o := clienttest.RunKind(t, l, &client.Run{Kind: "k"}); o.Status != client.Failure || !o.Permanent || !errors.Is(o.Err, client.ErrTimeout) {
+		t.Errorf("got %+v", o)
+	}
+}
