@@ -151,7 +151,7 @@ func bothCases(t *testing.T, c *client.Client) {
 	world.growth["good"], world.growth["dull"] = 0.2, 0
 	checker := quality.Checker{Contents: world, Enough: 0.9}
 	watcher := feedback.Watcher{Contents: world, TooMany: 3}
-	defer listen(t, c, map[string]client.Handler{quality.Kind: checker.Check, feedback.Kind: watcher.Look})()
+	defer listen(t, c, map[string]client.Handler{quality.Kind: client.Typed(checker.Check), feedback.Kind: client.Typed(watcher.Look)})()
 	appeared := time.Now()
 	add := func(id int64, err error) int64 {
 		t.Helper()

@@ -51,7 +51,7 @@ func run(hour time.Duration) error {
 	}
 	feed := &feed{complaints: map[string]int{}, deleted: make(chan string, 1)}
 	watcher := &feedback.Watcher{Contents: feed, TooMany: 30}
-	listener.Handle(feedback.Kind, watcher.Look)
+	client.Handle(listener, feedback.Kind, watcher.Look)
 	done := make(chan error, 1)
 	go func() { done <- listener.Run(ctx) }()
 	err = show(ctx, c, feed, hour)

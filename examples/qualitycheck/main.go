@@ -52,7 +52,7 @@ func run(hour time.Duration, posts int) error {
 	}
 	blog := &blog{checks: map[string]int{}, promoted: make(chan string, posts)}
 	checker := &quality.Checker{Contents: blog, Enough: 0.9}
-	listener.Handle(quality.Kind, checker.Check)
+	client.Handle(listener, quality.Kind, checker.Check, client.MaxDuration(time.Minute))
 	done := make(chan error, 1)
 	go func() { done <- listener.Run(ctx) }()
 	err = publish(ctx, c, blog, hour, posts)

@@ -17,6 +17,11 @@ const Kind = "feedback-watch"
 
 const everyHours = 4
 
+// Params are what a look knows.
+type Params struct {
+	Content string `param:",required"`
+}
+
 // Contents is where content lives.
 type Contents interface {
 	// Complaints returns how many people complained about a content so far.
@@ -35,13 +40,13 @@ type Watcher struct {
 // Watch adds the task that watches a content from now on. It returns the id of
 // the task. hour is how long an hour takes: time.Hour, or less to watch it
 // happen. Watching the same content twice adds one task.
-func Watch(ctx context.Context, c *client.Client, content string, promoted time.Time, hour time.Duration) (int64, error) {
+func Watch(ctx context.Context, c client.Tasks, content string, promoted time.Time, hour time.Duration) (int64, error) {
 	id, err := c.AddTask(ctx, client.Task{
 		Kind:     Kind,
 		Type:     client.Blocking,
 		Begin:    promoted.Add(everyHours * hour),
 		Interval: everyHours * hour, // without an End: as long as the content is there
-		Params:   map[string]string{"content": content},
+		Params:   client.MustParams(Params{Content: content}),
 	}, client.WithRequestID("feedback-"+content))
 	if err != nil {
 		return 0, fmt.Errorf("watching the feedback on %s: %w", content, err)
@@ -50,18 +55,16 @@ func Watch(ctx context.Context, c *client.Client, content string, promoted time.
 }
 
 // Look is the handler: one look at the feedback on one content.
-func (w *Watcher) Look(ctx context.Context, run *client.Run) error {
-	content := run.Params["content"]
-	complaints, err := w.Contents.Complaints(ctx, content)
+func (w *Watcher) Look(ctx context.Context, _ *client.Run, p Params) error {
+	complaints, err := w.Contents.Complaints(ctx, p.Content)
 	if err != nil {
-		return fmt.Errorf("reading the feedback on %s: %w", content, err)
+		return fmt.Errorf("reading the feedback on %s: %w", p.Content, err)
 	}
 	if complaints < w.TooMany {
 		return nil
 	}
-	if err := w.Contents.Delete(ctx, content); err != nil {
-		return fmt.Errorf("deleting %s: %w", content, err)
+	if err := w.Contents.Delete(ctx, p.Content); err != nil {
+		return fmt.Errorf("deleting %s: %w", p.Content, err)
 	}
-	run.Stop()
-	return nil
+	return client.Stop(nil) // there is nothing left to watch
 }

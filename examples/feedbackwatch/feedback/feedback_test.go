@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/client/clienttest"
 )
 
 // contents has one number of complaints for everything.
@@ -35,9 +36,9 @@ func TestOnlyUnwantedContentIsDeleted(t *testing.T) {
 	} {
 		have := &contents{complaints: c.complaints, err: c.err}
 		watcher := Watcher{Contents: have, TooMany: 30}
-		err := watcher.Look(context.Background(), &client.Run{Params: map[string]string{"content": "a"}})
-		if !errors.Is(err, c.err) || len(have.deleted) != c.deleted {
-			t.Errorf("%s: error %v, deleted %v", name, err, have.deleted)
+		got := clienttest.Run(t, client.Typed(watcher.Look), &client.Run{Params: client.MustParams(Params{Content: "a"})})
+		if !errors.Is(got.Err, c.err) || len(have.deleted) != c.deleted || got.Stop != (c.deleted > 0) {
+			t.Errorf("%s: %+v, deleted %v", name, got, have.deleted)
 		}
 	}
 }

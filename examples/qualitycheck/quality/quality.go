@@ -8,7 +8,6 @@ package quality
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/perceptor/perceptor/client"
@@ -24,6 +23,13 @@ const (
 	atMostHours     = 48
 	atMostChecks    = 1000
 )
+
+// Params are what a check knows.
+type Params struct {
+	Content string `param:",required"`
+	// LastScore is what the check before has found.
+	LastScore float64 `param:",omitempty"`
+}
 
 // Contents is where content lives.
 type Contents interface {
@@ -43,7 +49,7 @@ type Checker struct {
 // Watch adds the task that checks a content which appeared at the given time. It
 // returns the id of the task. hour is how long an hour takes: time.Hour, or less
 // to watch it happen. Watching the same content twice adds one task.
-func Watch(ctx context.Context, c *client.Client, content string, appeared time.Time, hour time.Duration) (int64, error) {
+func Watch(ctx context.Context, c client.Tasks, content string, appeared time.Time, hour time.Duration) (int64, error) {
 	id, err := c.AddTask(ctx, client.Task{
 		Kind:     Kind,
 		Type:     client.Blocking, // two checks of one content never overlap
@@ -51,7 +57,7 @@ func Watch(ctx context.Context, c *client.Client, content string, appeared time.
 		End:      appeared.Add(atMostHours * hour),
 		Interval: everyHours * hour,
 		MaxCount: atMostChecks,
-		Params:   map[string]string{"content": content},
+		Params:   client.MustParams(Params{Content: content}),
 	}, client.WithRequestID("quality-"+content))
 	if err != nil {
 		return 0, fmt.Errorf("watching the quality of %s: %w", content, err)
@@ -61,19 +67,16 @@ func Watch(ctx context.Context, c *client.Client, content string, appeared time.
 
 // Check is the handler: one look at one content. An error means that it is
 // looked at again soon; see the retry policy of a task.
-func (c *Checker) Check(ctx context.Context, run *client.Run) error {
-	content := run.Params["content"]
-	score, err := c.Contents.Score(ctx, content)
+func (c *Checker) Check(ctx context.Context, run *client.Run, p Params) error {
+	score, err := c.Contents.Score(ctx, p.Content)
 	if err != nil {
-		return fmt.Errorf("scoring %s: %w", content, err)
+		return fmt.Errorf("scoring %s: %w", p.Content, err)
 	}
 	if score < c.Enough {
-		run.SetParam("last_score", strconv.FormatFloat(score, 'f', 2, 64)) // the next check will see it
-		return nil
+		return run.SetParams(Params{Content: p.Content, LastScore: score}) // the next check will see it
 	}
-	if err := c.Contents.Promote(ctx, content); err != nil {
-		return fmt.Errorf("promoting %s: %w", content, err)
+	if err := c.Contents.Promote(ctx, p.Content); err != nil {
+		return fmt.Errorf("promoting %s: %w", p.Content, err)
 	}
-	run.Stop()
-	return nil
+	return client.Stop(nil) // that was the last check
 }
