@@ -10,15 +10,16 @@ import "time"
 // in a hundred exceeds. While one is, every window is judged by that: too many
 // records that are later than usual halve the pace; else it rises, if it was the
 // pace that held rows back. In the beginning it doubles, until the front is late for the
-// first time.
+// first time. A front that is late at the least pace is late for another reason: that
+// counts as usual for as long as it lasts.
 type pace struct {
 	perSecond float64
 	// tokens are rows that may be taken, as of filledAt.
 	tokens   float64
 	filledAt time.Time
-	// usual is the lateness that one record of the front in a hundred exceeds when
-	// nothing is taken.
-	usual time.Duration
+	// quiet is the lateness that one record of the front in a hundred exceeds when
+	// nothing is taken, usual what it may be now.
+	quiet, usual time.Duration
 	// The window began at windowAt, and has seen so many records of the front, so
 	// many of them late. short: somebody had to wait for tokens.
 	windowAt      time.Time
@@ -33,12 +34,12 @@ type pace struct {
 const (
 	paceWindow = 500 * time.Millisecond
 	firstPace  = 4000
-	leastPace  = 100
+	leastPace  = 200
 	mostPace   = 200_000
 	// A record is late when it is this many tenths of what is usual.
 	lateTenths = 15
 	// usual is between these.
-	leastUsual, mostUsual = 10 * time.Millisecond, 250 * time.Millisecond
+	leastUsual, mostUsual = 10 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the front is as usual again.
 	quietAfter = 3 * time.Second
 	// paceSlice is how much of the pace is taken at once, and paceLeast how few rows.
@@ -47,7 +48,9 @@ const (
 	paceMost  = 1000
 )
 
-func newPace() pace { return pace{perSecond: firstPace, usual: 25 * time.Millisecond} }
+func newPace() pace {
+	return pace{perSecond: firstPace, quiet: 25 * time.Millisecond, usual: 25 * time.Millisecond}
+}
 
 // taking reports whether rows of a backlog have been taken lately.
 func (p *pace) taking(now time.Time) bool {
@@ -59,11 +62,12 @@ func (p *pace) published(now time.Time, late time.Duration) {
 	p.turn(now)
 	if !p.taking(now) {
 		// The quantile is followed by steps that balance when one in a hundred is above.
-		if late > p.usual {
-			p.usual = min(p.usual+p.usual/10, mostUsual)
+		if late > p.quiet {
+			p.quiet = min(p.quiet+p.quiet/10, mostUsual)
 		} else {
-			p.usual = max(p.usual-p.usual/1000, leastUsual)
+			p.quiet = max(p.quiet-p.quiet/1000, leastUsual)
 		}
+		p.usual = p.quiet
 		return
 	}
 	p.records++
@@ -80,8 +84,14 @@ func (p *pace) turn(now time.Time) {
 	if now.Sub(p.windowAt) < paceWindow {
 		return
 	}
+	tooLate := p.late > 1 && p.late*100 > p.records
+	if tooLate && p.perSecond <= leastPace {
+		p.usual = min(p.usual+p.usual/2, mostUsual)
+	} else if !tooLate {
+		p.usual = max(p.usual-p.usual/500, p.quiet)
+	}
 	switch {
-	case p.late > 1 && p.late*100 > p.records:
+	case tooLate:
 		p.perSecond, p.found = max(p.perSecond/2, leastPace), true
 		p.tokens = 0
 	case p.short && p.found:

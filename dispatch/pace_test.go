@@ -46,11 +46,25 @@ func TestPaceRisesWhileTheFrontIsInTimeAndSettlesWhereItIsNot(t *testing.T) {
 	}
 }
 
+// TestFrontThatIsLateAnywayDoesNotHoldBackBacklogs: it is late at the least pace, so
+// the pace is not why.
+func TestFrontThatIsLateAnywayDoesNotHoldBackBacklogs(t *testing.T) {
+	p := newPace()
+	late := func(float64) time.Duration { return 300 * time.Millisecond }
+	to, _ := paceDay(&p, time.Unix(0, 0), 30, late)
+	if _, rows := paceDay(&p, to, 30, late); rows < 30*firstPace {
+		t.Errorf("%d rows were taken in 30 s after 30 s with a front that is 300 ms late whatever is taken", rows)
+	}
+	if p.quiet > 30*time.Millisecond {
+		t.Errorf("what is usual in quiet times was learnt from others: %v", p.quiet)
+	}
+}
+
 func TestPaceNeverStandsStill(t *testing.T) {
 	p := newPace()
-	_, rows := paceDay(&p, time.Unix(0, 0), 60, func(float64) time.Duration { return time.Second })
+	_, rows := paceDay(&p, time.Unix(0, 0), 60, func(float64) time.Duration { return time.Minute })
 	if rows < 55*leastPace {
-		t.Errorf("%d rows were taken in 60 s from beside a front that is late all the time; want %d", rows, 60*leastPace)
+		t.Errorf("%d rows were taken in 60 s beside a front that is late all the time; want %d", rows, 60*leastPace)
 	}
 }
 

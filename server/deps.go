@@ -164,6 +164,8 @@ type Deps struct {
 	Auth  Authenticator
 	// Delivery says where the runs of a tenant are published. It must not block.
 	Delivery func(Tenant) Delivery
+	// Quotas may be nil: nobody is held to any.
+	Quotas Quotas
 	// Assignment may be nil: nothing is shared, or nobody knows where.
 	Assignment Assignment
 	// Clock may be nil: the installation runs by the real clock.
@@ -177,6 +179,9 @@ type Events struct {
 	Called func(method string, code codes.Code, d time.Duration)
 	// Added: n tasks of a type were stored now (replayed ones not counted).
 	Added func(tenant string, t task.Type, n int)
+	// OverQuota: tasks were refused because a quota of the tenant is used up: add_rate
+	// or max_backlog.
+	OverQuota func(tenant, quota string, tasks int)
 	// Refused: n tasks of an add broke a rule.
 	Refused func(tenant string, n int)
 	// Replied: n entries of a call about runs got a code. Op is "start",
@@ -199,6 +204,12 @@ func (e *Events) added(tenant string, t task.Type, n int) {
 func (e *Events) refused(tenant string, n int) {
 	if e.Refused != nil && n > 0 {
 		e.Refused(tenant, n)
+	}
+}
+
+func (e *Events) overQuota(tenant, quota string, n int) {
+	if e.OverQuota != nil {
+		e.OverQuota(tenant, quota, n)
 	}
 }
 

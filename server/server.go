@@ -120,7 +120,7 @@ func New(c Config, d Deps) (*Server, error) {
 		timeout: c.CallTimeout, limit: int64(c.MaxCalls), methods: map[string]method{},
 	}
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, tenants: d.Admin, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),

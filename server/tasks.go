@@ -20,6 +20,8 @@ const maxAddBytes = 4 << 20
 type taskService struct {
 	perceptorv1.UnimplementedTaskServiceServer
 	store Tasks
+	// quotas may be nil: there are none.
+	quotas *quotas
 	// tenants takes what a tenant may change of its own settings.
 	tenants Admin
 	limits  task.Limits
@@ -165,7 +167,7 @@ func asked(t *perceptorv1.Task) *perceptorv1.Task {
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
 	if len(b.specs) > 0 {
-		done, err := s.store.Add(ctx, task.AddRequest{
+		done, err := s.addWithin(ctx, tenant, len(b.keyed), task.AddRequest{
 			Tenant: tenant.ID, RequestID: requestID, Hash: b.hash, Specs: b.specs,
 		})
 		if err != nil {
@@ -180,6 +182,11 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 		replayed = done.Replayed
 	}
 	if len(b.keyed) > 0 {
+		if len(b.specs) == 0 {
+			if err := s.quotas.admit(ctx, tenant, len(b.keyed)); err != nil {
+				return false, err
+			}
+		}
 		s.addKeyed(ctx, b.keyed)
 		if err := b.tryAgain(); err != nil && (requestID != "" || len(b.specs) == 0) {
 			return false, err // the call may be repeated as it is
@@ -207,6 +214,15 @@ func (b *batch) takeKeyed() (replayed bool) {
 		replayed = replayed && k.result.Replayed
 	}
 	return replayed
+}
+
+// addWithin stores a request that is within the tenant's quotas, or had been stored
+// before. So many more tasks of the call have a key and are stored after it.
+func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, more int, r task.AddRequest) (task.AddResult, error) {
+	if over := s.quotas.admit(ctx, tenant, len(r.Specs)+more); over != nil {
+		return s.quotas.replayed(ctx, r, over)
+	}
+	return s.store.Add(ctx, r)
 }
 
 func (s *taskService) count(tenant string, b *batch, replayed bool) {

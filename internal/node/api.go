@@ -117,7 +117,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Runs: a.shards, Dead: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
 	return err
 }
 
@@ -132,10 +132,11 @@ func (a *API) delivery(t server.Tenant) server.Delivery {
 
 func apiEvents(m *telemetry.API) server.Events {
 	return server.Events{
-		Called:  func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
-		Added:   func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
-		Refused: m.Refused,
-		Replied: func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
+		Called:    func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
+		Added:     func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
+		Refused:   m.Refused,
+		OverQuota: m.OverQuota,
+		Replied:   func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
 	}
 }
 

@@ -22,6 +22,7 @@ func NewRegistry() *prometheus.Registry {
 type API struct {
 	added   *prometheus.CounterVec
 	refused *prometheus.CounterVec
+	quota   *prometheus.CounterVec
 	replies *prometheus.CounterVec
 	dead    *prometheus.CounterVec
 	calls   *prometheus.HistogramVec
@@ -32,12 +33,13 @@ func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
 		added:   counters("tasks_added_total", "Tasks that were stored; repeated requests are not counted.", "tenant", "type"),
 		refused: counters("tasks_refused_total", "Tasks of adds that broke a rule.", "tenant"),
+		quota:   counters("tasks_over_quota_total", "Tasks that were refused because a quota of the tenant is used up.", "tenant", "quota"),
 		replies: counters("run_replies_total", "Answers to what listeners say about runs: op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		dead:    counters("runs_dead_reported_total", "Runs that were given up by a report.", "reason"),
 		calls: histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets,
 			"method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.replies, m.dead, m.calls)
+	r.MustRegister(m.added, m.refused, m.quota, m.replies, m.dead, m.calls)
 	return m
 }
 
@@ -48,6 +50,11 @@ func (m *API) Added(tenant, taskType string, n int) {
 
 // Refused counts n tasks that broke a rule.
 func (m *API) Refused(tenant string, n int) { m.refused.WithLabelValues(tenant).Add(float64(n)) }
+
+// OverQuota counts n tasks that a quota has refused.
+func (m *API) OverQuota(tenant, quota string, n int) {
+	m.quota.WithLabelValues(tenant, quota).Add(float64(n))
+}
 
 // Replied counts n answers about runs.
 func (m *API) Replied(tenant, op, code string, n int) {

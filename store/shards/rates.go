@@ -44,11 +44,13 @@ func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 type purpose struct {
 	number      int16
 	rate, burst string // names of the settings
+	least       int    // burst where none is set
 }
 
 var (
-	claimTurns = purpose{1, "dispatch_rate", "dispatch_burst"}
-	addTurns   = purpose{2, "add_rate", "add_burst"}
+	claimTurns = purpose{1, "dispatch_rate", "dispatch_burst", 1}
+	// A request is let in as a whole, so the largest one must be within the burst.
+	addTurns = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
 )
 
 // home returns the database that gives out a tenant's turns.
@@ -69,7 +71,7 @@ func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, un
 	pool := s.cluster.Pool(home(tenant))
 	for range 2 {
 		var t task.Turns
-		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst).Scan(&t.Granted, &t.Wait)
+		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Turns{}, fmt.Errorf("take turns: %w", err)
@@ -119,4 +121,20 @@ func (c *claiming) held(tenant int32, kind string) task.Instant {
 		return c.req.Lanes[i].Held
 	}
 	return 0
+}
+
+// Replay answers a request that had been stored before; known is false when it had
+// not, and then nothing happens. It fails as Add does for a repeated RequestID.
+func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
+	if req.RequestID == "" {
+		return task.AddResult{}, false, nil
+	}
+	a := &adding{req: req, shard: task.ShardOf(req.RequestID), key: req.RequestID}
+	switch err := s.dbs[a.shard.Database()].replay(ctx, a); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return task.AddResult{}, false, nil
+	case err != nil:
+		return task.AddResult{}, false, unavailable(err)
+	}
+	return a.result, true, nil
 }

@@ -274,3 +274,41 @@ func TestLookWhileTenantsAreHeldApartIsBounded(t *testing.T) {
 	}
 	b.tenant = mine
 }
+
+func TestAddsWithinTheRateLetTheLargestRequestIn(t *testing.T) {
+	b := setup(t)
+	tenant := int32(b.d) + 16*int32(b.tenant)
+	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, version, rates) VALUES ($1, $2, 1, 1, 1, 1, 1, '{"add_rate": 100}')`, tenant, fmt.Sprint("adds-", tenant))
+	for _, test := range []struct {
+		after time.Duration
+		want  int
+	}{{0, task.MaxTasksPerAdd}, {0, 0}, {time.Second, 100}} {
+		b.advance(test.after)
+		if got, err := b.TakeAdds(t.Context(), tenant, task.MaxTasksPerAdd, 0); err != nil || got.Granted != test.want {
+			t.Errorf("after %s: %+v, %v, want %d", test.after, got, err, test.want)
+		}
+	}
+	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)
+}
+
+func TestReplayAnswersOnlyWhatWasStored(t *testing.T) {
+	b := setup(t)
+	id := b.requestID()
+	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}}, key: id, shard: task.ShardOf(id)}
+	if err := b.dbs[b.d].doAdds(t.Context(), []*adding{a})[0]; err != nil {
+		t.Fatal(err)
+	}
+	got, known, err := b.Replay(t.Context(), a.req)
+	if err != nil || !known || !got.Replayed || got.Items[0].ID != a.result.Items[0].ID {
+		t.Errorf("of a stored request: %+v, %v, %v", got, known, err)
+	}
+	other := a.req
+	other.RequestID = b.requestID()
+	if _, known, err := b.Replay(t.Context(), other); known || err != nil {
+		t.Errorf("of a request never stored: %v, %v", known, err)
+	}
+	a.req.Hash[0]++
+	if _, _, err := b.Replay(t.Context(), a.req); task.CodeOf(err) != task.AlreadyExists {
+		t.Errorf("of a request_id with another body: %v", err)
+	}
+}

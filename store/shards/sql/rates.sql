@@ -16,10 +16,11 @@ INSERT INTO turn (tenant_id, purpose, tat_us) VALUES ($1, $2, 0) ON CONFLICT DO 
 -- Takes what the rate allows of $3 turns, after $4 unused ones were given back. A
 -- turn lasts step_us; what was given out may reach no further than burst turns
 -- from now, also after the rate was raised. It returns what was taken, and in how many ms there is one more.
--- $1 tenant, $2 purpose, $3 wanted, $4 given back, $5 name of the rate, $6 name of the burst
+-- $1 tenant, $2 purpose, $3 wanted, $4 given back, $5 name of the rate, $6 name of the burst,
+-- $7 the least burst where none is set
 WITH rate AS (
   SELECT 1000000.0::float8 / (r.rates ->> $5::text)::float8 AS step_us,
-         coalesce((r.rates ->> $6::text)::float8, greatest((r.rates ->> $5::text)::float8, 1)) AS burst
+         coalesce((r.rates ->> $6::text)::float8, greatest((r.rates ->> $5::text)::float8, $7::int8)) AS burst
     FROM tenant r WHERE r.id = $1 AND (r.rates ->> $5::text)::float8 > 0),
 used AS (SELECT tat_us FROM turn WHERE tenant_id = $1 AND purpose = $2 FOR UPDATE),
 clock AS (SELECT now_ms()::float8 * 1000 AS now_us),

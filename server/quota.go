@@ -1,0 +1,182 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Quotas is what the quotas of tenants need of the store. All methods may be called
+// concurrently.
+type Quotas interface {
+	// TakeAdds takes up to want of the tasks that a tenant with an add rate may add,
+	// over all processes, after it has given back unused ones.
+	TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Turns, error)
+	// Counts returns the exact counts of a tenant's tasks by type.
+	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
+	// Replay answers a request that had been stored before, if it had.
+	Replay(ctx context.Context, r task.AddRequest) (result task.AddResult, known bool, err error)
+}
+
+const (
+	// countedFor is how long the number of living tasks is remembered; what is added
+	// here meanwhile is added to it.
+	countedFor = 5 * time.Second
+	// addSlices is the part of a second's adds that is taken at once.
+	addSlices = 4
+	// maxAllowances bounds the tenants that are remembered.
+	maxAllowances = 10_000
+	// A quota that cannot be read is not held against anybody.
+	quotaTimeout = 2 * time.Second
+)
+
+// quotas holds tenants to the adds and living tasks that they may have.
+type quotas struct {
+	store  Quotas
+	log    *slog.Logger
+	events *Events
+
+	mu      sync.Mutex
+	tenants map[int32]*allowance
+}
+
+// allowance is what is known of a tenant. lock holds one token.
+type allowance struct {
+	lock chan struct{}
+	// adds have been taken and not used.
+	adds int
+	// living tasks there were at countedAt, with those added here since.
+	living    int64
+	countedAt time.Time
+}
+
+// quotasOf returns nil when there is no store.
+func quotasOf(store Quotas, log *slog.Logger, events *Events) *quotas {
+	if store == nil {
+		return nil
+	}
+	return &quotas{store: store, log: log, events: events, tenants: map[int32]*allowance{}}
+}
+
+// admit lets n more tasks of the tenant in, or says which quota is used up. All of
+// them or none.
+func (q *quotas) admit(ctx context.Context, t *Tenant, n int) error {
+	if q == nil || t.Rates.AddRate == 0 && t.Rates.MaxBacklog == 0 {
+		return nil
+	}
+	a := q.of(t.ID)
+	select {
+	case a.lock <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-a.lock }()
+	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
+	defer cancel()
+	if err := q.backlog(ctx, a, t, n); err != nil {
+		return err
+	}
+	if err := q.rate(ctx, a, t, n); err != nil {
+		return err
+	}
+	a.living += int64(n)
+	return nil
+}
+
+func (q *quotas) of(tenant int32) *allowance {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := q.tenants[tenant]
+	if a == nil {
+		if len(q.tenants) >= maxAllowances {
+			clear(q.tenants)
+		}
+		a = &allowance{lock: make(chan struct{}, 1)}
+		q.tenants[tenant] = a
+	}
+	return a
+}
+
+// backlog refuses tasks beyond those that may live.
+func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) error {
+	limit := t.Rates.MaxBacklog
+	if limit == 0 {
+		return nil
+	}
+	if now := time.Now(); now.Sub(a.countedAt) >= countedFor {
+		counts, err := q.store.Counts(ctx, t.ID)
+		if err != nil {
+			q.log.WarnContext(ctx, "the backlog of a tenant cannot be read; its last known one counts", "tenant", t.Name, "err", err)
+		} else {
+			a.living = 0
+			for _, c := range counts {
+				a.living += c.Scheduled + c.Running
+			}
+		}
+		a.countedAt = now
+	}
+	if a.living+int64(n) <= limit {
+		return nil
+	}
+	q.events.overQuota(t.Name, "max_backlog", n)
+	return quotaError(t.Name, "max_backlog", countedFor,
+		fmt.Sprintf("%d tasks live and %d are to be added; %d may live", a.living, n, limit))
+}
+
+// rate refuses tasks beyond those that may be added a second.
+func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error {
+	limit := t.Rates.AddRate
+	if limit == 0 {
+		return nil
+	}
+	if a.adds < n {
+		got, err := q.store.TakeAdds(ctx, t.ID, max(n, int(limit)/addSlices), a.adds)
+		if err != nil {
+			q.log.WarnContext(ctx, "the add rate of a tenant cannot be read; its tasks are let in", "tenant", t.Name, "err", err)
+			return nil
+		}
+		a.adds = got.Granted
+	}
+	if a.adds < n {
+		wait := time.Duration(math.Ceil(float64(n-a.adds)/float64(limit)*1000)) * time.Millisecond
+		q.events.overQuota(t.Name, "add_rate", n)
+		return quotaError(t.Name, "add_rate", wait, fmt.Sprintf("%d tasks may be added a second", limit))
+	}
+	a.adds -= n
+	return nil
+}
+
+// quotaError names the quota, its limit, and when to try again.
+func quotaError(tenant, quota string, wait time.Duration, text string) error {
+	s := status.New(codes.ResourceExhausted, fmt.Sprintf("%s: %s; try again in %v", quota, text, wait))
+	details := []protoadapt.MessageV1{
+		&errdetails.ErrorInfo{Reason: "QUOTA_EXCEEDED", Domain: domain, Metadata: map[string]string{"quota": quota}},
+		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{Subject: "tenant:" + tenant, Description: quota + ": " + text}}},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)},
+	}
+	if with, err := s.WithDetails(details...); err == nil {
+		s = with
+	}
+	return s.Err()
+}
+
+// replayed answers a request that is over a quota and had been stored before: it
+// adds nothing, and must get its first answer.
+func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (task.AddResult, error) {
+	done, known, err := q.store.Replay(ctx, r)
+	if err != nil || known {
+		return done, err
+	}
+	return task.AddResult{}, over
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// fakeQuotas has so many adds to give and so many living tasks.
+type fakeQuotas struct {
+	adds   int
+	living int64
+	counts int
+	known  map[string]task.AddResult
+	err    error
+}
+
+func (f *fakeQuotas) TakeAdds(_ context.Context, _ int32, want, unused int) (task.Turns, error) {
+	f.adds += unused
+	n := min(want, f.adds)
+	f.adds -= n
+	return task.Turns{Granted: n}, f.err
+}
+
+func (f *fakeQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error) {
+	f.counts++
+	return []task.TypeCounts{{Counts: task.Counts{Scheduled: f.living - 1, Running: 1, Completed: 99}}}, f.err
+}
+
+func (f *fakeQuotas) Replay(_ context.Context, r task.AddRequest) (task.AddResult, bool, error) {
+	done, ok := f.known[r.RequestID]
+	return done, ok, nil
+}
+
+func wantOver(t *testing.T, err error, quota string, wait time.Duration) {
+	t.Helper()
+	s := status.Convert(err)
+	if s.Code() != codes.ResourceExhausted {
+		t.Fatalf("got %v, want RESOURCE_EXHAUSTED", err)
+	}
+	var named string
+	var retry time.Duration
+	for _, d := range s.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			named = d.Metadata["quota"]
+		case *errdetails.RetryInfo:
+			retry = d.RetryDelay.AsDuration()
+		}
+	}
+	if named != quota || retry != wait {
+		t.Errorf("%v names %q and says to try again in %v, want %q and %v", err, named, retry, quota, wait)
+	}
+}
+
+func TestAddsBeyondTheRateAreRefusedAsAWhole(t *testing.T) {
+	f := &fakeQuotas{adds: 30}
+	q := quotasOf(f, slog.New(slog.DiscardHandler), &Events{})
+	limited := &Tenant{ID: 1, Name: "a", Rates: task.Rates{AddRate: 100}}
+	if err := q.admit(t.Context(), limited, 20); err != nil {
+		t.Fatal(err)
+	}
+	wantOver(t, q.admit(t.Context(), limited, 20), "add_rate", 100*time.Millisecond)
+	if err := q.admit(t.Context(), limited, 10); err != nil {
+		t.Errorf("what is left of the rate: %v", err)
+	}
+	if err := q.admit(t.Context(), &Tenant{ID: 2}, 1000); err != nil {
+		t.Errorf("a tenant without quotas: %v", err)
+	}
+}
+
+func TestTasksBeyondTheBacklogAreRefusedUntilItIsCountedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeQuotas{living: 90}
+		q := quotasOf(f, slog.New(slog.DiscardHandler), &Events{})
+		full := &Tenant{ID: 1, Name: "a", Rates: task.Rates{MaxBacklog: 100}}
+		if err := q.admit(t.Context(), full, 10); err != nil {
+			t.Fatal(err)
+		}
+		wantOver(t, q.admit(t.Context(), full, 1), "max_backlog", countedFor)
+		if f.counts != 1 {
+			t.Errorf("counted %d times, want once", f.counts)
+		}
+		f.living = 50
+		time.Sleep(countedFor)
+		if err := q.admit(t.Context(), full, 50); err != nil {
+			t.Errorf("after the backlog had shrunk: %v", err)
+		}
+	})
+}
+
+func TestQuotasThatCannotBeReadRefuseNothing(t *testing.T) {
+	q := quotasOf(&fakeQuotas{err: errors.New("away")}, slog.New(slog.DiscardHandler), &Events{})
+	if err := q.admit(t.Context(), &Tenant{ID: 1, Rates: task.Rates{AddRate: 1, MaxBacklog: 1}}, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota: it adds nothing.
+func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
+	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
+	over := map[string]int{}
+	events := &Events{OverQuota: func(_, quota string, n int) { over[quota] += n }}
+	s := &taskService{
+		store: &fakeTasks{}, events: events,
+		quotas: quotasOf(&fakeQuotas{known: map[string]task.AddResult{"seen": first}}, slog.New(slog.DiscardHandler), events),
+	}
+	tenant := &Tenant{ID: 1, Name: "a", Rates: task.Rates{AddRate: 1}}
+	specs := []task.Spec{{Kind: "k"}}
+	got, err := s.addWithin(t.Context(), tenant, 0, task.AddRequest{Tenant: 1, RequestID: "seen", Specs: specs})
+	if err != nil || !got.Replayed || got.Items[0].ID != 1234 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	_, err = s.addWithin(t.Context(), tenant, 0, task.AddRequest{Tenant: 1, RequestID: "new", Specs: specs})
+	wantOver(t, err, "add_rate", time.Second)
+	if over["add_rate"] != 2 {
+		t.Errorf("told of %v", over)
+	}
+}
