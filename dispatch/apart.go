@@ -184,6 +184,20 @@ func (a *apart) purse(tenant int32) *purse {
 	return p
 }
 
+// clockMoved: there may be turns by now, where there were none.
+func (a *apart) clockMoved() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.purses {
+		select {
+		case p.lock <- struct{}{}:
+			p.askAt = time.Time{}
+			<-p.lock
+		default: // somebody asks just now
+		}
+	}
+}
+
 // takeTurns returns up to want turns of a tenant with that rate, or when to ask
 // again.
 func (a *apart) takeTurns(ctx context.Context, tenant int32, rate int32, want int) (turns int, again time.Time, err error) {

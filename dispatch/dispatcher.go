@@ -134,10 +134,16 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 // than looks notice in time. It never blocks.
 func (d *Dispatcher) ClockMoved(database int) {
 	b := d.dbs[database]
+	d.apart.clockMoved()
+	now := time.Now()
 	b.mu.Lock()
-	b.plan.clockMoved(time.Now())
+	b.plan.clockMoved(now)
+	for _, l := range b.lanes {
+		l.nextAt = now
+	}
 	b.mu.Unlock()
 	b.rouse()
+	b.rouseLanes()
 }
 
 // Figures tell how a dispatcher stands.

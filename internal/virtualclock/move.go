@@ -3,6 +3,8 @@ package virtualclock
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,7 +102,10 @@ const (
 	// means that runs come for ever.
 	settles = 6
 	// takenOff is how long a claim may stay in the outbox when it is published.
-	takenOff = 2 * time.Second
+	takenOff = 5 * time.Second
+	// ownWork is how long what the installation does by itself may take without
+	// progress, on a slow machine, too; Settle is for handlers.
+	ownWork = 30 * time.Second
 )
 
 // settle waits until nothing is left to do at this instant, and returns the one
@@ -115,9 +120,13 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 			return ahead{}, err
 		}
 		w.see(views)
+		next := m.next(views)
+		if len(databases) == task.Databases {
+			w.seeWaiting(views, &next)
+		}
 		switch {
 		case len(w.busy) == 0 && m.quiet && len(databases) == task.Databases:
-			return m.next(views), nil
+			return next, nil
 		case len(w.busy) == 0: // handlers may have added something elsewhere
 			databases, m.quiet = allDatabases, true
 			continue
@@ -129,6 +138,9 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 		if databases = w.busy; left {
 			databases = allDatabases
 			continue
+		}
+		if w.apart { // where turns are given out is another database
+			databases = allDatabases
 		}
 		if !sleep(ctx, pause) {
 			return ahead{}, ctx.Err()
@@ -203,6 +215,10 @@ type waiting struct {
 	entered, progressed time.Time
 	reminded            [task.Databases]time.Time
 	fired               int64
+	// apart: rows of tenants that are held apart are due; held counts those tenants
+	// that are waited for, database by database.
+	apart bool
+	held  int
 
 	// busy are the databases that are waited for, and why: rows are due, tasks of
 	// the far tier are to be promoted, claims are not published, runs are open.
@@ -223,6 +239,46 @@ func (w *waiting) see(views []clock.View) {
 	fired := w.m.c.fired()
 	if fired != w.fired || len(w.open)+w.due+w.promote != before {
 		w.fired, w.progressed = fired, time.Now()
+	}
+}
+
+// turnWait is how long nothing must have happened before rows that are due wait
+// for their tenant's next turn: a dispatcher may have some turns at hand.
+const turnWait = 100 * time.Millisecond
+
+// seeWaiting looks at the tenants that are held apart. What is due of them has to be
+// waited for while there is a turn for it, else it is when the clock shows that.
+func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
+	before := w.held
+	w.apart, w.held = false, 0
+	defer func() {
+		if w.held != before {
+			w.progressed = time.Now()
+		}
+	}()
+	turns := map[int32]task.Instant{}
+	for i := range views {
+		maps.Copy(turns, views[i].Turns)
+	}
+	for i := range views {
+		v := &views[i]
+		for tenant, due := range v.Waiting {
+			if due > v.Now {
+				next.due = min(next.due, due)
+				continue
+			}
+			w.apart = true
+			if turn := turns[tenant]; turn > v.Now && time.Since(w.progressed) >= turnWait {
+				next.due = min(next.due, turn)
+				continue
+			}
+			w.held++
+			w.m.visit(v.Now)
+			w.remind(v.Database, true, false)
+			if !slices.Contains(w.busy, v.Database) {
+				w.busy = append(w.busy, v.Database)
+			}
+		}
 	}
 }
 
@@ -278,21 +334,17 @@ func (w *waiting) remind(d int, due, promote bool) {
 func (w *waiting) over() (left bool, err error) {
 	o := &w.m.o
 	idle, all := time.Since(w.progressed), time.Since(w.entered)
-	if idle < o.Settle && all < settles*o.Settle {
-		return false, nil
+	if idle < o.Settle && all >= max(settles*o.Settle, DefaultSettle) {
+		return false, task.Errorf(task.FailedPrecondition, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", w.m.now, all.Round(time.Second))
 	}
-	at := w.m.now
-	switch {
-	case w.due > 0 && idle >= o.Settle:
-		return false, task.Errorf(task.FailedPrecondition, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, o.Settle)
-	case w.promote > 0 && idle >= o.Settle:
-		return false, task.Errorf(task.FailedPrecondition, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, o.Settle)
-	case w.unpublished > 0 && idle >= o.Settle && (o.NoWait || !o.LeaveOpen && o.Settle > takenOff):
-		return false, task.Errorf(task.FailedPrecondition, "at %s %d claims are not known to be published after %s: does Kafka answer?", at, w.unpublished, o.Settle)
-	case !o.LeaveOpen && idle >= o.Settle:
-		return false, task.Errorf(task.FailedPrecondition, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", at, openText(w.open, o.Settle))
-	case idle < o.Settle:
-		return false, task.Errorf(task.FailedPrecondition, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", at, settles*o.Settle)
+	if err := w.stuck(idle); err != nil || w.due+w.promote > 0 || idle < o.Settle || len(w.open) == 0 {
+		return false, err
+	}
+	if !o.LeaveOpen && w.unpublished > 0 && o.Settle >= takenOff {
+		return false, task.Errorf(task.FailedPrecondition, "at %s %d claims are not known to be published after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
+	}
+	if !o.LeaveOpen {
+		return false, task.Errorf(task.FailedPrecondition, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", w.m.now, openText(w.open, o.Settle))
 	}
 	for _, r := range w.open {
 		if len(w.m.c.left) < maxLeft {
@@ -301,6 +353,26 @@ func (w *waiting) over() (left bool, err error) {
 	}
 	w.m.done.Open = appendSome(w.m.done.Open, w.open)
 	return true, nil
+}
+
+// stuck returns what the installation itself does not get done.
+func (w *waiting) stuck(idle time.Duration) error {
+	wait := max(w.m.o.Settle, ownWork)
+	if idle < wait {
+		return nil
+	}
+	at := w.m.now
+	switch {
+	case w.due > 0:
+		return task.Errorf(task.FailedPrecondition, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, wait)
+	case w.promote > 0:
+		return task.Errorf(task.FailedPrecondition, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, wait)
+	case w.unpublished > 0:
+		return task.Errorf(task.FailedPrecondition, "at %s %d claims are not known to be published after %s: does Kafka answer?", at, w.unpublished, wait)
+	case w.held > 0:
+		return task.Errorf(task.FailedPrecondition, "at %s runs of tenants with a rate or a cap are due and nobody has claimed them for %s: is the cap of a kind full of runs that were left open?", at, wait)
+	}
+	return nil
 }
 
 const (

@@ -33,6 +33,8 @@ func TestTheContractHoldsInVirtualTime(t *testing.T) {
 		{"a jump is an outage: one late run, the others missed", jump},
 		{"a handler that asks to be called at once for ever is found out", forEver},
 		{"a bounded move ends at an instant and goes on from there", bounded},
+		{"a tenant that is paused holds nobody's clock", paused},
+		{"a rate spreads runs over virtual time", rate},
 		{"the clock goes on from where it was after a restart", restart},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, s) })
@@ -285,4 +287,45 @@ func restart(t *testing.T, s *Stack) {
 	runs := tenant.Record(t, "hourly")
 	s.Advance(t, 3*time.Hour)
 	fired(t, runs, first, first.Add(time.Hour), first.Add(2*time.Hour))
+}
+
+func paused(t *testing.T, s *Stack) {
+	tenant, other, first := s.Tenant(t), s.Tenant(t), s.Now(t).Add(time.Hour)
+	runs, others := tenant.Record(t, "hourly"), other.Record(t, "hourly")
+	for _, who := range []*Tenant{tenant, other} {
+		who.Add(t, client.Task{Kind: "hourly", Type: client.NonBlocking, Begin: first, Interval: time.Hour})
+	}
+	yes, no := true, false
+	tenant.SetRates(t, task.RatesChange{Paused: &yes})
+	s.Advance(t, 3*time.Hour)
+	fired(t, runs)
+	fired(t, others, first, first.Add(time.Hour), first.Add(2*time.Hour))
+	tenant.SetRates(t, task.RatesChange{Paused: &no})
+	s.Advance(t, time.Hour)
+	if all := runs.All(); len(all) != 3 || all[0].Missed != 1 || !all[1].ScheduledAt.Equal(first.Add(2*time.Hour)) {
+		t.Errorf("%d runs after the pause", len(all))
+	}
+}
+
+func rate(t *testing.T, s *Stack) {
+	tenant, due := s.Tenant(t), s.Now(t).Add(time.Hour)
+	runs := tenant.Record(t, "mail")
+	five := int32(5)
+	tenant.SetRates(t, task.RatesChange{DispatchRate: &five, DispatchBurst: &five})
+	const tasks = 40
+	for range tasks {
+		tenant.Add(t, client.Task{Kind: "mail", Type: client.OneShot, Begin: due})
+	}
+	s.Advance(t, 2*time.Hour)
+	all := runs.All()
+	if len(all) != tasks {
+		t.Fatalf("%d runs", len(all))
+	}
+	// Over any time t there are at most rate x (t + 1.5 s) + burst.
+	for i, r := range all {
+		late := r.At.Sub(due)
+		if most := 5*(late.Seconds()+1.5) + 5; late < 0 || float64(i+1) > most {
+			t.Errorf("run %d fired %s after it was due", i+1, late)
+		}
+	}
 }

@@ -104,6 +104,14 @@ func (t *Tenant) Dial(tb testing.TB) *client.Client {
 	return c
 }
 
+// SetRates changes what the tenant may use.
+func (t *Tenant) SetRates(tb testing.TB, change task.RatesChange) {
+	tb.Helper()
+	if _, err := t.s.api.Control().UpdateTenant(tb.Context(), t.Name, control.TenantChange{Rates: change}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 func (t *Tenant) dial() (*client.Client, error) {
 	return client.New(client.Config{Address: t.s.GRPC, Token: t.Token})
 }

@@ -25,6 +25,12 @@ type View struct {
 	Bucket task.Instant
 	// Outbox is how many claims are not known to be published.
 	Outbox int
+	// Waiting are the earliest due instants of tenants with a rate, or with kinds of
+	// which only so many may run at once, as far as first claims go.
+	Waiting map[int32]task.Instant
+	// Turns say when there is a turn for a tenant with a rate, for those whose
+	// turns this database gives out.
+	Turns map[int32]task.Instant
 	// Open are runs that await their result, up to [MaxOpen].
 	Open []OpenRun
 }
@@ -59,7 +65,10 @@ func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 	var due, bucket, id, run, seq, open *int64
 	var tenant, kind *string
 	var attempt *int32
-	_, err = pgx.ForEachRow(rows, []any{&v.Now, &due, &v.Arrivals, &bucket, &v.Outbox, &tenant, &id, &run, &seq, &attempt, &open, &kind}, func() error {
+	var tenants, turns []int32
+	var dues, frees []int64
+	_, err = pgx.ForEachRow(rows, []any{&v.Now, &due, &v.Arrivals, &bucket, &v.Outbox, &tenants, &dues, &turns, &frees,
+		&tenant, &id, &run, &seq, &attempt, &open, &kind}, func() error {
 		if id != nil {
 			v.Open = appendOpen(v.Open, OpenRun{Tenant: *tenant, RunID: task.RunID{Task: task.ID(*id), Seq: *run}, Attempt: *attempt, Kind: *kind}, *seq, *open)
 		}
@@ -68,6 +77,7 @@ func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 	if err != nil {
 		return View{}, fmt.Errorf("look at database %d: %w", d, err)
 	}
+	v.Waiting, v.Turns = instants(tenants, dues), instants(turns, frees)
 	if due != nil {
 		v.Due = task.Instant(*due)
 	}
@@ -75,6 +85,17 @@ func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 		v.Bucket = task.Instant(*bucket)
 	}
 	return v, nil
+}
+
+func instants(tenants []int32, at []int64) map[int32]task.Instant {
+	if len(tenants) == 0 {
+		return nil
+	}
+	m := make(map[int32]task.Instant, len(tenants))
+	for i, t := range tenants {
+		m[t] = task.Instant(at[i])
+	}
+	return m
 }
 
 // appendOpen appends the open runs of one row: a run with a row of its own, those

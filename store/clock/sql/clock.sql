@@ -40,12 +40,40 @@ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8;
 -- Also the server's clock.
 SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 1000)::int8 FROM virtual_clock c;
 
+-- fragment: turn_free
+-- When there is a turn, as statement TurnsTake of package store/shards has it; 0: there
+-- is no rate.
+coalesce(ceil((u.tat_us + 1000000.0::float8 / nullif((a.rates ->> 'dispatch_rate')::float8, 0)
+  * (1 - coalesce((a.rates ->> 'dispatch_burst')::float8, greatest((a.rates ->> 'dispatch_rate')::float8, 1)))) / 1000)::int8, 0)
+
 -- name: Look
 -- What there is to wait for. One row at least: the same head beside each open run.
--- $1 how many open runs are listed
-SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, o.tenant, o.id, o.run, o.seq, o.attempt, o.open_runs, o.kind
+-- First claims of tenants and kinds that are paused are nothing to wait for; those
+-- of tenants with a rate, or with kinds of which only so many may run at once, are
+-- listed by tenant. $1 how many open runs are listed
+WITH apart AS MATERIALIZED (
+  SELECT a.id, a.rates FROM tenant a WHERE a.rates ?| ARRAY['dispatch_rate', 'paused', 'paused_kinds', 'kind_caps']),
+lists AS MATERIALIZED (
+  SELECT ARRAY(SELECT a.id FROM apart a) AS apart,
+         ARRAY(SELECT a.id FROM apart a WHERE a.rates ->> 'paused' = 'true') AS paused,
+         ARRAY(SELECT a.id || '/' || k FROM apart a, jsonb_array_elements_text(a.rates -> 'paused_kinds') k) AS kinds),
+waiting AS MATERIALIZED (
+  SELECT t.tenant_id AS tenant, min(t.due_at) AS due
+    FROM lists l JOIN task t ON t.tenant_id = ANY (l.apart)
+   WHERE cardinality(l.apart) > 0 AND t.state = 1 AND t.due_at IS NOT NULL
+     AND t.tenant_id <> ALL (l.paused) AND t.tenant_id || '/' || t.kind <> ALL (l.kinds)
+   GROUP BY t.tenant_id)
+SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, h.tenants, h.dues, h.turns, h.frees,
+       o.tenant, o.id, o.run, o.seq, o.attempt, o.open_runs, o.kind
   FROM (SELECT now_ms() AS now,
-               (SELECT min(t.due_at) FROM task t) AS due,
+               (SELECT t.due_at FROM task t
+                 WHERE t.due_at IS NOT NULL AND (t.state <> 1 OR t.tenant_id <> ALL (ARRAY(SELECT a.id FROM apart a)))
+                 ORDER BY t.due_at LIMIT 1) AS due,
+               ARRAY(SELECT w.tenant FROM waiting w ORDER BY w.tenant) AS tenants,
+               ARRAY(SELECT w.due FROM waiting w ORDER BY w.tenant) AS dues,
+               ARRAY(SELECT u.tenant_id FROM turn u WHERE u.purpose = 1 ORDER BY u.tenant_id) AS turns,
+               ARRAY(SELECT {{turn_free}} FROM turn u LEFT JOIN apart a ON a.id = u.tenant_id
+                      WHERE u.purpose = 1 ORDER BY u.tenant_id) AS frees,
                EXISTS (SELECT FROM far_arrival a WHERE a.damaged IS NULL) AS arrivals,
                (SELECT min(b.at) FROM (
                   SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.damaged IS NULL) AS at
