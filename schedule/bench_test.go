@@ -58,3 +58,23 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 }
+
+func BenchmarkCount(b *testing.B) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name  string
+		expr  string
+		until time.Time
+	}{
+		{"every_second_1m", "* * * * * *", start.Add(time.Minute)},
+		{"every_second_10y", "* * * * * *", start.AddDate(10, 0, 0)},
+		{"daily_10y", "30 2 * * *", start.AddDate(10, 0, 0)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			cron := mustParse(b, Standard, c.expr, "America/New_York")
+			for b.Loop() {
+				cron.Count(start, c.until)
+			}
+		})
+	}
+}

@@ -55,6 +55,8 @@ type Cron struct {
 	zone *zone
 	// elapsed: by elapsed time, else by the clock.
 	elapsed bool
+	// hashed: the expression has an H.
+	hashed bool
 	// The fields are bits: second, minute, hour and month n is bit n, year n
 	// is bit n - FirstYear.
 	seconds, minutes uint64

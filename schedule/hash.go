@@ -1,6 +1,9 @@
 package schedule
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // H stands for a value that a hash picks, so that many expressions written alike
 // do not fire together. The picks must never change: what is stored would move.
@@ -96,3 +99,6 @@ func (f *field) pick(e element, h hash) element {
 
 // isHash reports whether an element begins with H; no name does.
 func isHash(p part) bool { return p.text != "" && (p.text[0] == 'H' || p.text[0] == 'h') }
+
+// hasHash reports whether any element of a field does.
+func hasHash(p part) bool { return slices.ContainsFunc(p.split(','), isHash) }

@@ -40,6 +40,7 @@ func (c *Cron) parseStandard(expr, hashKey string) error {
 	for i := range fields {
 		number := i + 6 - len(fields)
 		f := &standardFields[number]
+		c.hashed = c.hashed || hasHash(fields[i])
 		elements, err := f.hashedList(&fields[i], fieldHash(hashKey, number))
 		if err != nil {
 			return err

@@ -12,6 +12,8 @@ func (k *Kin) Due(run int64, now Instant) *Publication {
 		r = k.run(run)
 	}
 	switch {
+	case r.State == Scheduled && !k.known(now):
+		return nil
 	case r.State == Scheduled && r.Type == NonBlocking:
 		return k.fireGrid(now)
 	case r.State == Scheduled:
@@ -30,42 +32,48 @@ func (k *Kin) Due(run int64, now Instant) *Publication {
 // its own row.
 func (k *Kin) fire(now Instant) *Publication {
 	t := k.Task
+	missed, ok := k.turn(now)
+	if !ok {
+		return nil
+	}
 	t.Seq++
 	t.State, t.Attempt, t.Failures, t.Snoozes, t.Out, t.Holder = Running, 1, 0, 0, true, 0
 	t.Anchor = t.ScheduledAt
 	t.FirstClaimAt = now
 	t.DueAt = now.Add(t.AckTimeout)
 	t.touch()
-	return t.publication(t.Seq, t.ScheduledAt, 1, 0, now)
+	return t.publication(t.Seq, t.ScheduledAt, 1, missed, now)
 }
 
 // fireGrid claims the next run of a NON_BLOCKING task and schedules the one
-// after it by the FIRE_ONCE rule: the stored instant fires, however late, and
-// the grid goes on with its first instant that has not passed.
+// after it, as the misfire policy says.
 func (k *Kin) fireGrid(now Instant) *Publication {
 	t := k.Task
+	missed, ok := k.turn(now)
+	if !ok {
+		return nil
+	}
 	k.makeRoom(now)
-	at, step := t.ScheduledAt, Instant(t.Interval.Milliseconds())
+	at := t.ScheduledAt
 	t.Seq++
 	t.OpenRuns = t.OpenRuns<<1 | 1
 	t.Anchor = at
-	n := max(1, (k.misfireAt(now)-at+step-1)/step)
-	if t.MaxCount > 0 && t.Seq >= t.MaxCount {
-		n = 1
-	}
-	t.ScheduledAt = at + n*step
-	missed := int64(min(n-1, (t.End-1-at)/step))
-	t.Missed += missed
-	if t.exhausted(t.ScheduledAt) {
+	next, passed := t.nextRun(at, k.misfireAt(now))
+	t.ScheduledAt = next
+	t.Missed += passed
+	switch {
+	case t.exhausted(next):
 		t.State = Running
 		t.DueAt = now.Add(t.AckTimeout)
-	} else {
+	case next <= now && t.misfire() != FireOnce:
+		t.DueAt = now.Add(k.pace())
+	default:
 		// A claim leaves no row due, so that what comes back due from SQL is known
 		// to be undecided.
-		t.DueAt = max(t.ScheduledAt, now+1)
+		t.DueAt = max(next, now+1)
 	}
 	t.touch()
-	return t.publication(t.Seq, at, 1, missed, now)
+	return t.publication(t.Seq, at, 1, missed+passed, now)
 }
 
 // misfireAt returns the instant that decides which instants of the grid were missed:
@@ -79,7 +87,7 @@ func (k *Kin) misfireAt(now Instant) Instant {
 
 // makeRoom gives those open runs rows of their own whose bits cannot be kept
 // over the next claim: the oldest when all bits are in use, all of them when
-// the next instant is off the grid of the last one.
+// the next instant is off the grid of the last one, as those of cron always are.
 func (k *Kin) makeRoom(now Instant) {
 	t := k.Task
 	if t.OpenRuns == 0 {
@@ -89,7 +97,7 @@ func (k *Kin) makeRoom(now Instant) {
 	if plant.Bug("bit-pushed-out") {
 		keep = OpenBits
 	}
-	if t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
+	if t.Interval == 0 || t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
 		keep = 0
 	}
 	k.spawnFrom(keep, now, now.Add(t.AckTimeout))

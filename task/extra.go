@@ -270,9 +270,16 @@ func SpreadOf(id ID, window time.Duration) time.Duration {
 }
 
 // extra adds the faults of what few tasks have.
-func (v *faults) extra(e *Extra) {
+func (v *faults) extra(e *Extra, interval time.Duration) {
 	if e == nil {
 		return
+	}
+	v.misfire(e)
+	switch {
+	case e.Spread < 0 || e.Spread > MaxSpread:
+		v.between("spread", e.Spread, 0, MaxSpread)
+	case e.Spread > 0 && interval > 0 && e.Spread >= interval:
+		v.add("spread", "%s is not less than the interval %s", e.Spread, interval)
 	}
 	if len(e.Tags) > MaxTags {
 		v.add("tags", "has %d entries; at most %d are allowed", len(e.Tags), MaxTags)
@@ -284,6 +291,26 @@ func (v *faults) extra(e *Extra) {
 	}
 	if len(e.wire) > MaxExtraBytes {
 		v.add("tags", "all terms together have %d bytes; at most %d are allowed", len(e.wire), MaxExtraBytes)
+	}
+}
+
+// misfire adds the faults of the misfire policy.
+func (v *faults) misfire(e *Extra) {
+	if e.Misfire < 0 || e.Misfire > Skip {
+		v.add("misfire_policy", "%d is not one of FIRE_ONCE, FIRE_ALL, SKIP", int16(e.Misfire))
+		return
+	}
+	switch {
+	case e.Misfire == Skip:
+		v.between("misfire_grace", e.Grace, 0, MaxGrace)
+	case e.Grace != 0:
+		v.add("misfire_grace", "%s: only SKIP has a grace, not %s", e.Grace, e.Misfire)
+	}
+	switch {
+	case e.Misfire == FireAll && (e.CatchUp < 1 || e.CatchUp > MaxCatchUp):
+		v.add("misfire_limit", "%d is not between 1 and %d", e.CatchUp, MaxCatchUp)
+	case e.Misfire != FireAll && e.CatchUp != 0:
+		v.add("misfire_limit", "%d: only FIRE_ALL has a limit, not %s", e.CatchUp, e.Misfire)
 	}
 }
 

@@ -50,7 +50,7 @@ const (
 	EventSucceeded  Event = 3 // its SUCCESS or stop was accepted
 	EventFailed     Event = 4 // the FAIL of an attempt was accepted
 	EventDead       Event = 5 // it was given up
-	EventSkipped    Event = 6 // instants after it had passed when it was claimed, and do not fire
+	EventSkipped    Event = 6 // instants about it had passed when it was claimed, or was to be, and do not fire
 	EventHandedBack Event = 7 // a listener could not handle it
 	EventSnoozed    Event = 8 // its handler, or a listener that was busy, put it off
 )

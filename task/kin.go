@@ -1,5 +1,7 @@
 package task
 
+import "time"
+
 // Kin is the row of a task together with those of its run rows that a step
 // needs. Its methods are the whole state machine; each leaves in the rows'
 // Change what has to be stored.
@@ -20,6 +22,11 @@ type Kin struct {
 	// Edited: the terms of the task have changed, and so have those of all its run
 	// rows, also those not loaded here; with EditedParams their params, too.
 	Edited, EditedParams bool
+	// Skipped collects the instants that steps passed over without claiming a run.
+	Skipped []Skipped
+	// Pace is the least distance of runs that catch up with missed instants; 0:
+	// [DefaultCatchUpPace].
+	Pace time.Duration
 }
 
 // ScheduledAt returns the instant that the open run seq was meant to fire at. Of
@@ -110,7 +117,7 @@ func (k *Kin) die(r *Row, reason DeadReason, message string, now Instant) {
 	case t.StopOnFailure || t.Type == OneShot:
 		k.finish(Failed)
 	case t.Type == Blocking:
-		k.goOn(t.planned(now.Add(t.Interval)), now)
+		k.goOnAfter(now)
 	default:
 		k.finishIfDone()
 	}
@@ -139,6 +146,22 @@ func (k *Kin) goOn(next, now Instant) {
 	t.touch()
 }
 
+// goOnAfter schedules the next run of a BLOCKING task one interval after now, or
+// at the first match after it; after a run that was triggered, when it was due.
+func (k *Kin) goOnAfter(now Instant) {
+	t := k.Task
+	switch {
+	case t.triggered() && t.Anchor != Never:
+		k.goOn(t.Anchor, now)
+	case t.Interval > 0:
+		k.goOn(now.Add(t.Interval), now)
+	case t.Calendar != nil || t.exhausted(now):
+		k.goOn(t.following(now, now), now)
+	default:
+		t.waitUnknown(now)
+	}
+}
+
 // Cancel ends the task by its caller's wish.
 func (k *Kin) Cancel() {
 	k.Task.Version++
@@ -159,7 +182,8 @@ func (k *Kin) Pause() {
 	t.touch()
 }
 
-// Resume lets runs be claimed again.
+// Resume lets runs be claimed again. Instants that passed meanwhile are treated as
+// the misfire policy says.
 func (k *Kin) Resume(now Instant) {
 	t := k.Task
 	if !t.Paused {
@@ -167,8 +191,20 @@ func (k *Kin) Resume(now Instant) {
 	}
 	t.Paused = false
 	t.Version++
-	if t.State == Scheduled {
-		t.DueAt = max(t.ScheduledAt, now)
-	}
 	t.touch()
+	if t.State != Scheduled {
+		return
+	}
+	if t.ScheduledAt == Never {
+		t.DueAt = now // its instant is not known yet; see waitUnknown
+		return
+	}
+	t.DueAt = max(t.ScheduledAt, now)
+	if t.misfire() != Skip || t.unreadable() {
+		return
+	}
+	from := t.ScheduledAt
+	if n, ok := k.turn(now); ok && n > 0 {
+		k.Skipped = append(k.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	}
 }

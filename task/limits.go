@@ -27,6 +27,10 @@ const (
 	MaxCatchUp    = 100_000
 	MaxKeyBytes   = 128 // of an idempotency_key
 	MaxSpread     = 24 * time.Hour
+	MaxGrace      = 30 * 24 * time.Hour
+	// UnreadableDelay is how long a task is put off whose stored terms, such as
+	// its cron expression, cannot be read by this program.
+	UnreadableDelay = time.Hour
 	// MaxSilence is the longest distance between two deliveries of a silent run
 	// (unless ack_timeout is longer).
 	MaxSilence = time.Hour
@@ -56,6 +60,9 @@ const (
 	DefaultRetention      = time.Hour
 	DefaultMaxParamsBytes = 16 << 10
 	DefaultPageSize       = 100
+	DefaultGrace          = time.Minute
+	DefaultCatchUp        = 1000
+	DefaultCatchUpPace    = 100 * time.Millisecond
 )
 
 // Limits are the bounds that an installation or a tenant may choose.

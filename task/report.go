@@ -153,7 +153,7 @@ func (k *Kin) closed(res Result, now Instant) {
 	case t.Type == Blocking && res.Next != Never:
 		k.goOn(max(res.Next, now), now)
 	case t.Type == Blocking:
-		k.goOn(t.planned(now.Add(t.Interval)), now)
+		k.goOnAfter(now)
 	default:
 		if res.Next != Never && t.State == Scheduled {
 			k.moveNext(max(res.Next, now), now)

@@ -22,11 +22,11 @@ type Row struct {
 	// ONE_SHOT while RUNNING, and run rows), else of the next run.
 	ScheduledAt Instant
 	// Anchor is the scheduled instant of run Seq, and so a point of the grid;
-	// begin_time before the first run.
+	// the first instant before the first run.
 	Anchor Instant
 	Begin  Instant
 	End    Instant
-	// Interval is 0 for ONE_SHOT.
+	// Interval is 0 for ONE_SHOT, and where Extra.Cron says when.
 	Interval time.Duration
 	// Seq is the number of runs claimed so far.
 	Seq      int64
@@ -86,11 +86,12 @@ func (r *Row) touch() {
 }
 
 // NewRow returns the row of a task that has just been added. s has been
-// validated and settled.
+// validated and settled, and NeverFires has found nothing.
 func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
+	first := s.first(id)
 	return &Row{
 		Tenant: tenant, ID: id, Type: s.Type, State: Scheduled,
-		DueAt: max(s.Begin, now), ScheduledAt: s.Begin, Anchor: s.Begin,
+		DueAt: max(first, now), ScheduledAt: first, Anchor: first,
 		Begin: s.Begin, End: s.End, Interval: s.Interval, MaxCount: s.MaxCount,
 		Version: 1, Retry: s.Retry, AckTimeout: s.AckTimeout, GiveUpAfter: s.GiveUpAfter,
 		StopOnFailure: s.StopOnFailure, Retention: s.Retention,

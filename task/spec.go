@@ -17,7 +17,7 @@ type Spec struct {
 	Begin Instant
 	// End is Never when the task goes on for ever.
 	End Instant
-	// Interval is 0 for ONE_SHOT.
+	// Interval is 0 for ONE_SHOT, and where Extra.Cron says when.
 	Interval time.Duration
 	// MaxCount is 0 when there is no limit; 1 for ONE_SHOT.
 	MaxCount int64
@@ -57,7 +57,7 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkBounds(v)
 	s.checkDelivery(v, l)
 	v.params(s.Params, l.ParamsBytes)
-	v.extra(s.Extra)
+	v.extra(s.Extra, s.Interval)
 	return v.list
 }
 
@@ -73,6 +73,51 @@ func (s *Spec) Settle(now Instant) []Fault {
 		v.add("end_time", "%s has passed (now is %s)", s.End, now)
 	case s.End <= s.Begin:
 		v.add("end_time", "%s is not after begin_time %s: the task would never fire", s.End, s.Begin)
+	}
+	return v.list
+}
+
+// first returns when the first run of the task is scheduled; Never: no instant
+// of its calendar is left.
+func (s *Spec) first(id ID) Instant {
+	if s.Extra == nil {
+		return s.Begin
+	}
+	later := Instant(SpreadOf(id, s.Extra.Spread).Milliseconds())
+	if s.Extra.Cron == nil {
+		return s.Begin + later
+	}
+	if s.Calendar != nil {
+		if at, ok := s.Calendar.Next(s.Begin + later - 1); ok {
+			return at
+		}
+	}
+	return Never
+}
+
+// NeverFires returns the fault of a settled spec that could never fire: none of
+// its instants lies between its bounds, wherever the spread puts it, or all are
+// too old for its misfire policy. Calendar is that of the id.
+func (s *Spec) NeverFires(id ID, now Instant) []Fault {
+	if s.Extra == nil {
+		return nil
+	}
+	v := &faults{}
+	at := s.first(id)
+	begin := at
+	if at != Never {
+		begin -= Instant(SpreadOf(id, s.Extra.Spread).Milliseconds())
+	}
+	switch latest := begin.Add(max(s.Extra.Spread-time.Millisecond, 0)); {
+	case begin == Never || begin >= s.End:
+		v.add("cron.expression", "%q has no instant from %s until %s: the task would never fire", s.Extra.Cron.Expression, s.Begin, s.End)
+	case latest >= s.End:
+		v.add("spread", "%s may move the first instant, %s, to the end_time or behind it: the task might never fire", s.Extra.Spread, begin)
+	default:
+		r := NewRow(0, id, s, now)
+		if r.misfire() == Skip && r.passOver(now) > 0 && r.exhausted(r.ScheduledAt) {
+			v.add("begin_time", "the instants from %s on are late by more than misfire_grace %s: the task would never fire", at, s.Extra.Grace)
+		}
 	}
 	return v.list
 }
@@ -115,7 +160,12 @@ func (s *Spec) checkSchedule(v *faults, l Limits) {
 			v.add("max_count", "%d: a ONE_SHOT task has one run", s.MaxCount)
 		}
 	case NonBlocking, Blocking:
-		v.between("interval", s.Interval, l.MinInterval, MaxInterval)
+		switch {
+		case s.Extra == nil || s.Extra.Cron == nil:
+			v.between("interval", s.Interval, l.MinInterval, MaxInterval)
+		case s.Interval != 0:
+			v.add("interval", "%s: a task has an interval or a cron expression, not both", s.Interval)
+		}
 		if s.MaxCount < 0 || s.MaxCount > MaxCountLimit {
 			v.add("max_count", "%d is not between 0 and %d", s.MaxCount, MaxCountLimit)
 		}

@@ -64,12 +64,3 @@ func (k *Kin) triggerBeside(now Instant) {
 func (r *Row) triggered() bool {
 	return r.Type != NonBlocking && r.State == Running && r.Anchor > r.ScheduledAt
 }
-
-// planned returns when the run after the open one is due: the instant that Trigger
-// has kept, else next.
-func (r *Row) planned(next Instant) Instant {
-	if r.triggered() {
-		return r.Anchor
-	}
-	return next
-}

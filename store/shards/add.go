@@ -103,7 +103,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 				known = append(known, a)
 				continue
 			}
-			refused := a.settle(now, rows, &moved)
+			refused := db.settle(a, now, rows, &moved)
 			switch {
 			case len(refused) == 0 || a.key == "":
 			case a.keyed != nil:
@@ -183,16 +183,19 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 // settle gives each spec its id or its faults, and collects the rows to insert.
 // It returns the indexes of the refused ones. It may be called again after a
 // transaction that failed.
-func (a *adding) settle(now task.Instant, rows *newRows, moved *tally) (refused []int32) {
+func (db *database) settle(a *adding, now task.Instant, rows *newRows, moved *tally) (refused []int32) {
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
-		spec := a.req.Specs[i] // a copy: Begin may be filled in
-		if faults := spec.Settle(now); len(faults) > 0 {
+		spec, id := a.req.Specs[i], a.idOf(i) // a copy: Begin may be filled in
+		faults := spec.Settle(now)
+		if spec.Extra != nil && len(faults) == 0 {
+			faults = db.store.settleExtra(&spec, id, now)
+		}
+		if len(faults) > 0 {
 			a.result.Items[i].Faults = faults
 			refused = append(refused, int32(i))
 			continue
 		}
-		id := a.idOf(i)
 		a.result.Items[i].ID = id
 		rows.add(task.NewRow(a.req.Tenant, id, &spec, now))
 		moved.move(a.req.Tenant, spec.Type, cellNone, cell(task.Scheduled), 1)
@@ -224,7 +227,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 		a.result.Items[i].ID = a.idOf(i)
 	}
 	for _, i := range refused {
-		a.result.Items[i] = task.AddItem{Faults: []task.Fault{{Field: "end_time", Message: "had passed when the request first came"}}}
+		a.result.Items[i] = task.AddItem{Faults: []task.Fault{{Field: "end_time", Message: "was refused when the request first came: the task would never fire"}}}
 	}
 	return nil
 }

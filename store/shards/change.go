@@ -11,6 +11,9 @@ import (
 
 // Update gives a task the terms of an edit, and returns it.
 func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
+	if err := s.setEditCalendar(&e, id); err != nil {
+		return nil, err
+	}
 	return s.withKin(ctx, tenant, id, "update", func(k *task.Kin, now task.Instant) error { return k.Edit(&e, now) }, errEnded)
 }
 

@@ -26,7 +26,7 @@ func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 }
 
 func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
-	c := &claiming{req: req, tenants: map[int32]bool{}}
+	c := &claiming{store: s, req: req, tenants: map[int32]bool{}}
 	for _, t := range req.Blocked {
 		c.tenants[t] = true
 	}
@@ -60,6 +60,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 // claiming is one claim under way.
 type claiming struct {
 	task.Claim
+	store     *Store
 	req       task.ClaimRequest
 	tenants   map[int32]bool // blocked
 	undecided []key          // rows that need the state machine
@@ -242,7 +243,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	for _, k := range c.undecided {
 		keys = append(keys, k.task())
 	}
-	kins, err := lockKins(ctx, tx, keys)
+	kins, err := c.store.lockKins(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
@@ -261,7 +262,12 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 		}
 	}
 	c.Dead = touched.dead()
-	queueKins(b, touched.kins, c.Now, c.ledger)
+	for _, k := range touched.kins {
+		for _, skipped := range k.Skipped {
+			c.Missed += skipped.N
+		}
+	}
+	c.Next = min(c.Next, queueClaimed(b, touched.kins, c.Now, c.ledger))
 	return nil
 }
 
@@ -336,7 +342,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		for i := range pubs {
 			keys = append(keys, keyOf(pubs[i].Tenant, pubs[i].Task, 0), keyOf(pubs[i].Tenant, pubs[i].Task, pubs[i].Seq))
 		}
-		kins, err := lockKins(ctx, tx, keys)
+		kins, err := s.lockKins(ctx, tx, keys)
 		if err != nil {
 			return err
 		}

@@ -66,6 +66,10 @@ func (l *ledger) kin(k *task.Kin) {
 	for i := range k.Dead {
 		l.dead(&k.Dead[i])
 	}
+	for _, s := range k.Skipped {
+		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
+		l.note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N))
+	}
 }
 
 // events collects what happened to runs in one transaction, as far as it is

@@ -99,6 +99,10 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	id := a.keyed.known
 	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
 	edit := task.Edit{Spec: &a.req.Specs[0], KeepBegin: a.req.KeepBegin, Params: true}
+	if err := s.setEditCalendar(&edit, id); err != nil {
+		out.Items[0] = task.AddItem{Faults: err.Faults}
+		return out, nil
+	}
 	step := stepOn{
 		name: "upsert",
 		change: func(k *task.Kin, now task.Instant) error {

@@ -145,20 +145,26 @@ func (b *bundle) requestID() string {
 // add stores specs in one request.
 func (b *bundle) add(specs ...task.Spec) []task.ID {
 	b.t.Helper()
-	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: specs}}
-	a.key = a.req.RequestID
-	a.shard = task.ShardOf(a.key)
-	if err := b.dbs[b.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
-		b.t.Fatal(err)
-	}
 	var ids []task.ID
-	for i, item := range a.result.Items {
+	for i, item := range b.tryAdd(specs...) {
 		if len(item.Faults) > 0 {
 			b.t.Fatalf("spec %d: %v", i, item.Faults)
 		}
 		ids = append(ids, item.ID)
 	}
 	return ids
+}
+
+// tryAdd adds specs that may be refused.
+func (b *bundle) tryAdd(specs ...task.Spec) []task.AddItem {
+	b.t.Helper()
+	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: specs}}
+	a.key = a.req.RequestID
+	a.shard = task.ShardOf(a.key)
+	if err := b.dbs[b.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
+		b.t.Fatal(err)
+	}
+	return a.result.Items
 }
 
 // claim claims once, from all shards of the bundle's database.

@@ -161,7 +161,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 			return err
 		}
 		k := keyOf(tenant, id, 0)
-		kins, err := lockKins(ctx, tx, []key{k})
+		kins, err := s.lockKins(ctx, tx, []key{k})
 		if err != nil {
 			return err
 		}
@@ -173,6 +173,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 			if err != nil {
 				return err
 			}
+			s.setCalendar(kin.Task)
 		}
 		if changed, err = step.take(tx, kin, now); err != nil {
 			return err

@@ -43,12 +43,14 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/schedule"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
@@ -80,6 +82,9 @@ type Config struct {
 	// into packs. Defaults to [DefaultHorizon]; below 0 (see [HorizonOff]): every
 	// task is a row. Packs that exist are read in any case.
 	Horizon time.Duration
+	// CatchUpPace is the least distance of runs that catch up with missed instants.
+	// Defaults to [task.DefaultCatchUpPace].
+	CatchUpPace time.Duration
 	// Due, when set, is told the earliest due instant that a step has written:
 	// the hint for whoever owns the database's shards. It must not block.
 	Due func(database int, due task.Instant)
@@ -93,17 +98,21 @@ type Config struct {
 
 // Store keeps tasks. It is safe for concurrent use.
 type Store struct {
-	cluster *store.Cluster
-	cfg     Config
-	dbs     [task.Databases]*database
-	paces   paces
+	cluster   *store.Cluster
+	cfg       Config
+	dbs       [task.Databases]*database
+	paces     paces
+	calendars *schedule.Calendars
+	// complained is when a line was logged about a task that cannot be read, in
+	// nanoseconds.
+	complained atomic.Int64
 }
 
 // New returns a store over the databases of cluster. Calls that write through a
 // group need [Store.Run] to be running.
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
-	s := &Store{cluster: cluster, cfg: cfg, paces: newPaces(&cfg)}
+	s := &Store{cluster: cluster, cfg: cfg, paces: newPaces(&cfg), calendars: schedule.NewCalendars(calendarsKept)}
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d)
 	}
@@ -119,6 +128,7 @@ func (c *Config) setDefaults() {
 		{&c.AddSpacing, 4 * time.Millisecond},
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
+		{&c.CatchUpPace, task.DefaultCatchUpPace},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value

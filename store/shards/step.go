@@ -16,7 +16,7 @@ const busyFor = 2 * time.Second
 
 // lockKins locks the rows of keys and returns them by the key of their task.
 // Rows that somebody else has locked are missing, as are rows that do not exist.
-func lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, error) {
+func (s *Store) lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, error) {
 	rows, err := tx.Query(ctx, sql.Get("KinLock"), keyArgs(uniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
@@ -30,10 +30,11 @@ func lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, er
 		k := rowKey(r).task()
 		kin := kins[k]
 		if kin == nil {
-			kin = &task.Kin{Runs: map[int64]*task.Row{}}
+			kin = &task.Kin{Runs: map[int64]*task.Row{}, Pace: s.cfg.CatchUpPace}
 			kins[k] = kin
 		}
 		if r.Run == 0 {
+			s.setCalendar(r)
 			kin.Task, kin.Was = r, r.State
 		} else {
 			kin.Runs[r.Run] = r
@@ -99,6 +100,27 @@ func kinBatch(kins []*task.Kin, now task.Instant, l *ledger) (*pgx.Batch, task.I
 
 // queueKins adds what steps did to rows to a batch, and to the ledger.
 func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task.Instant {
+	return queueRows(b, kins, now, l, func(r *task.Row) { queueRow(b, r) })
+}
+
+// queueClaimed is queueKins for the steps of a claim: all rows that they changed
+// are written by one statement.
+func queueClaimed(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task.Instant {
+	var u rowUpdates
+	due := queueRows(b, kins, now, l, func(r *task.Row) {
+		if r.Change == task.Changed {
+			u.add(r)
+		} else {
+			queueRow(b, r)
+		}
+	})
+	u.queue(b)
+	return due
+}
+
+// queueRows gives each row that was changed, but for those of ended tasks, to
+// write, and returns the earliest due instant of them.
+func queueRows(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger, write func(r *task.Row)) task.Instant {
 	due := task.Never
 	for _, k := range kins {
 		l.kin(k)
@@ -108,13 +130,16 @@ func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task
 			continue
 		}
 		for _, r := range k.Runs {
-			queueRow(b, r)
-			if r.Change != task.Removed && r.Change != task.Kept {
+			if r.Change == task.Kept {
+				continue
+			}
+			write(r)
+			if r.Change != task.Removed {
 				due = min(due, r.DueAt)
 			}
 		}
 		if k.Task.Change != task.Kept {
-			queueRow(b, k.Task)
+			write(k.Task)
 			due = min(due, k.Task.DueAt)
 		}
 		if k.Edited {
@@ -122,6 +147,33 @@ func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task
 		}
 	}
 	return due
+}
+
+// rowUpdates are rows column by column, for RowsUpdate.
+type rowUpdates struct {
+	keys                                  []key
+	dues, firstClaims, holders            []*int64
+	scheduleds, anchors, seqs, bits, miss []int64
+	openRows, attempts, failures          []int32
+	states                                []int16
+	outs                                  []bool
+}
+
+func (u *rowUpdates) add(r *task.Row) {
+	u.keys = append(u.keys, rowKey(r))
+	u.dues, u.firstClaims, u.holders = append(u.dues, nullable(r.DueAt)), append(u.firstClaims, orNull(int64(r.FirstClaimAt))), append(u.holders, orNull(int64(r.Holder)))
+	u.scheduleds, u.anchors, u.seqs = append(u.scheduleds, int64(r.ScheduledAt)), append(u.anchors, int64(r.Anchor)), append(u.seqs, r.Seq)
+	u.bits, u.miss = append(u.bits, int64(r.OpenRuns)), append(u.miss, r.Missed)
+	u.openRows, u.attempts, u.failures = append(u.openRows, r.OpenRows), append(u.attempts, r.Attempt), append(u.failures, failures(r))
+	u.states, u.outs = append(u.states, int16(r.State)), append(u.outs, r.Out)
+}
+
+func (u *rowUpdates) queue(b *pgx.Batch) {
+	if len(u.keys) == 0 {
+		return
+	}
+	b.Queue(sql.Get("RowsUpdate"), append(keyArgs(u.keys), u.dues, u.scheduleds, u.anchors, u.seqs, u.bits, u.openRows,
+		u.attempts, u.failures, u.firstClaims, u.holders, u.miss, u.states, u.outs)...)
 }
 
 func queueDead(b *pgx.Batch, k *task.Kin) {
@@ -299,7 +351,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		for _, i := range pending {
 			keys = append(keys, entries[i].taskKey(), entries[i].runKey())
 		}
-		kins, err := lockKins(ctx, tx, keys)
+		kins, err := s.lockKins(ctx, tx, keys)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 -- Statements of the claiming transaction. ClaimRange and ClaimCapped share the
 -- fragment claim_set, which is the claim itself. Rows of state 1 are taken as far
--- ahead of the clock as asked, all others when they are due.
+-- ahead of the clock as asked, all others when they are due; so are those that were
+-- put off, because nothing holds their record back until then.
 
 -- name: AssertOwned
 -- Which of the ownerships are current. FOR SHARE holds off a take-over until
@@ -31,7 +32,7 @@ SELECT o.item
 UPDATE task t SET {{claim_set}}
   FROM (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
  WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= (SELECT now_ms() + $5::int8)
-   AND (t.due_at <= c.now OR t.state = 1) AND (t.tenant_id <> ALL ($6::int4[]) OR t.state = 2)
+   AND (t.due_at <= c.now OR (t.state = 1 AND t.scheduled_at > c.now)) AND (t.tenant_id <> ALL ($6::int4[]) OR t.state = 2)
 RETURNING {{claim_returning}};
 
 -- name: ClaimCapped
@@ -43,7 +44,7 @@ WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run
     FROM task d
    WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= (SELECT now_ms() + $5::int8)
-     AND (d.due_at <= (SELECT now_ms()) OR d.state = 1) AND (d.tenant_id <> ALL ($6::int4[]) OR d.state = 2)
+     AND (d.due_at <= (SELECT now_ms()) OR (d.state = 1 AND d.scheduled_at > (SELECT now_ms()))) AND (d.tenant_id <> ALL ($6::int4[]) OR d.state = 2)
    ORDER BY d.due_at
    LIMIT $7
      FOR UPDATE SKIP LOCKED)
@@ -123,9 +124,10 @@ greatest(c.now, t.due_at)
 ({{needs_model}} OR t.tenant_id = ANY ($3::int4[]))
 
 -- fragment: needs_model
--- Open runs whose bits cannot be kept, bits whose time is up, and runs to give up.
+-- Instants that SQL cannot compute, open runs whose bits cannot be kept, bits whose
+-- time is up, and runs to give up.
 (CASE t.state
-   WHEN 1 THEN t.type = 2 AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
+   WHEN 1 THEN t.modeled OR t.type = 2 AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
    ELSE (t.type = 2 AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
 
 -- fragment: next_instant

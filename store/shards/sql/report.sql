@@ -11,13 +11,14 @@
 -- fragment: row_of_result
 -- The row must hold the open run of this very attempt. Of BLOCKING only the
 -- holder of the current attempt counts; of the others any attempt does. What comes
--- after a triggered run of a BLOCKING task, package task says.
+-- after a triggered run of a BLOCKING task, or by cron, package task says.
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
        WHEN 2 THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
        ELSE t.state = 2 AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
-        AND (t.type = 1 OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor <= t.scheduled_at)) END
+        AND (t.type = 1 OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor <= t.scheduled_at
+             AND (t.interval_ms IS NOT NULL OR u.next IS NOT NULL OR u.stop))) END
 
 -- fragment: next_of_result
 greatest(coalesce(u.next, c.now + t.interval_ms), c.now)

@@ -149,14 +149,27 @@ UPDATE task t SET
   stop_on_failure = $17, modeled = $18, extra = $19, version = $20, params = coalesce($21, t.params)
  WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3;
 
+-- name: RowsUpdate
+-- What a claim may change of rows that are locked.
+-- $1 shards, $2 tenants, $3 ids, $4 runs, and a list for each column
+UPDATE task t SET
+  due_at = u.due_at, scheduled_at = u.scheduled_at, anchor = u.anchor, seq = u.seq, open_runs = u.open_runs,
+  open_rows = u.open_rows, attempt = u.attempt, failures = u.failures, first_claim_at = u.first_claim_at,
+  holder = u.holder, missed = u.missed, state = u.state, out = u.out
+  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[], $9::int8[],
+                             $10::int4[], $11::int4[], $12::int4[], $13::int8[], $14::int8[], $15::int8[], $16::int2[], $17::bool[])
+          AS u (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, open_runs, open_rows, attempt, failures,
+                first_claim_at, holder, missed, state, out) {{list_first}}) u
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
+
 -- name: RowAdd
 -- A run row beside its task's row. $1 shard, $2 tenant, $3 id, $4 run
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
                   attempt, failures, first_claim_at, version, state, out, params, type, kind, give_up_after_ms, retention_ms,
-                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure, extra)
+                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure, modeled, extra)
 SELECT t.shard, t.tenant_id, t.id, $4::int8, $5::int8, $6::int8, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
        $7::int4, $8::int4, $9::int8, $10::int4, 2, $11::bool, $12::bytea, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
-       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure, t.extra
+       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure, t.modeled, t.extra
   FROM task t
  WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0;
 

@@ -1,0 +1,80 @@
+package shards
+
+import (
+	"errors"
+	"time"
+
+	"github.com/perceptor/perceptor/schedule"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Calendars
+//
+// A row says by which expression its instants come; the calendar is made when
+// somebody locks the row to take a step. What has been parsed is kept. A stored
+// expression that cannot be parsed, such as one of a zone that this program does
+// not know, leaves the row without a calendar: the state machine then puts the
+// task off, and never fires it by another rule.
+
+// calendarsKept is how many parsed expressions a store keeps at least. One takes
+// some 300 bytes.
+const calendarsKept = 10_000
+
+// complainEvery is the shortest distance of two log lines about tasks that cannot
+// be read: there may be many.
+const complainEvery = 10 * time.Second
+
+// setCalendar gives the row of a task its calendar, if it has an expression.
+func (s *Store) setCalendar(r *task.Row) {
+	if r.Extra == nil {
+		return
+	}
+	if r.Extra.Damaged {
+		s.complain(r, errors.New("the stored terms of the task cannot be read"))
+		return
+	}
+	if r.Extra.Cron == nil {
+		return
+	}
+	calendar, err := s.calendars.Of(*r.Extra.Cron, r.ID, r.Extra.Spread)
+	if err != nil {
+		s.complain(r, err)
+		return
+	}
+	r.Calendar = calendar
+}
+
+func (s *Store) complain(r *task.Row, err error) {
+	last := s.complained.Load()
+	if now := time.Now().UnixNano(); now-last > int64(complainEvery) && s.complained.CompareAndSwap(last, now) {
+		s.cfg.Log.Error("the schedule of a task cannot be read; it is put off and not fired", "tenant", r.Tenant, "task_id", int64(r.ID), "err", err)
+	}
+}
+
+// settleExtra gives a settled spec the calendar of its id, and returns the faults
+// of a task that could never fire.
+func (s *Store) settleExtra(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
+	if cron := spec.Extra.Cron; cron != nil {
+		calendar, err := s.calendars.Of(*cron, id, spec.Extra.Spread)
+		if err != nil {
+			return []task.Fault{schedule.FaultOf(err)}
+		}
+		spec.Calendar = calendar
+	}
+	return spec.NeverFires(id, now)
+}
+
+// setEditCalendar gives the spec of an edit, which stays as it is, the calendar of
+// the task's id. The error is of the caller's making.
+func (s *Store) setEditCalendar(e *task.Edit, id task.ID) *task.Error {
+	if e.Spec.Extra == nil || e.Spec.Extra.Cron == nil {
+		return nil
+	}
+	calendar, err := s.calendars.Of(*e.Spec.Extra.Cron, id, e.Spec.Extra.Spread)
+	if err != nil {
+		return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
+	}
+	spec := *e.Spec
+	spec.Calendar, e.Spec = calendar, &spec
+	return nil
+}

@@ -1,0 +1,309 @@
+package shards
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// naive is a task that knows all its instants by heart. It is written from the
+// rules alone and shares nothing with package task; all its times are in
+// milliseconds.
+type naive struct {
+	typ              task.Type
+	policy           task.Misfire
+	end              int64
+	interval         int64 // 0: by matches
+	matches          []int64
+	grace, pace, max int64
+	limit            int
+
+	due, next int64 // next: the instant that fires next
+	paused    bool
+	open      bool // BLOCKING: a run is
+	ended     bool
+	fired     []int64
+	missed    int64
+}
+
+// after returns the first instant of the grid of x that is later than y.
+func (n *naive) after(x, y int64) int64 {
+	if n.typ == task.OneShot {
+		return n.end
+	}
+	if n.interval == 0 {
+		for _, m := range n.matches {
+			if m > x && m > y {
+				return m
+			}
+		}
+		return n.end
+	}
+	for x += n.interval; x <= y; x += n.interval {
+	}
+	return x
+}
+
+// drop counts the next instant as missed.
+func (n *naive) drop() {
+	n.missed++
+	n.next = n.after(n.next, n.next)
+}
+
+// behind lists the instants from the next one on that are not later than now.
+func (n *naive) behind(now int64) (list []int64) {
+	for x := n.next; x <= now && x < n.end; x = n.after(x, x) {
+		list = append(list, x)
+	}
+	return list
+}
+
+// claim is a claim at an instant, which takes what is scheduled some time ahead.
+func (n *naive) claim(now, ahead int64) {
+	if n.ended || n.paused || n.open || n.next >= n.end || (n.max > 0 && int64(len(n.fired)) >= n.max) {
+		return
+	}
+	switch {
+	case n.due <= now:
+	case n.due <= now+ahead && n.next > now:
+		now = n.due
+	default:
+		return
+	}
+	switch {
+	case n.policy == task.Skip:
+		for n.next < now-n.grace && n.next < n.end {
+			n.drop()
+		}
+	case n.policy == task.FireAll && n.typ == task.NonBlocking:
+		for len(n.behind(now)) > n.limit {
+			n.drop()
+		}
+	}
+	if n.next >= n.end {
+		n.ended = true
+		return
+	}
+	if n.next > now {
+		n.due = n.next
+		return
+	}
+	n.fired = append(n.fired, n.next)
+	last := n.max > 0 && int64(len(n.fired)) >= n.max
+	if n.typ != task.NonBlocking {
+		n.open = true
+		return
+	}
+	n.next = n.after(n.next, n.next)
+	for n.policy == task.FireOnce && n.next < now && n.next < n.end && !last {
+		n.drop()
+	}
+	n.due = max(n.next, now+1)
+	if n.next <= now {
+		n.due = now + n.pace
+	}
+	n.ended = last || n.next >= n.end
+}
+
+// succeed is the result of the open run of a ONE_SHOT or BLOCKING task.
+func (n *naive) succeed(now int64) {
+	n.open = false
+	if n.typ == task.OneShot || (n.max > 0 && int64(len(n.fired)) >= n.max) {
+		n.ended = true
+		return
+	}
+	if n.next = now + n.interval; n.interval == 0 {
+		n.next = n.after(now, now)
+	}
+	n.due = n.next
+	n.ended = n.next >= n.end
+}
+
+// eachSecond lists the instants that a test of the time of day accepts, by looking
+// at every second of a day and a half.
+func eachSecond(from, later int64, accept func(h, m, s int) bool) (list []int64) {
+	for at := (from + 999) / 1000; at < from/1000+130_000; at++ {
+		if t := time.Unix(at, 0).UTC(); accept(t.Hour(), t.Minute(), t.Second()) {
+			list = append(list, at*1000+later)
+		}
+	}
+	return list
+}
+
+var naiveCrons = map[string]func(h, m, s int) bool{
+	"* * * * * *":         func(_, _, _ int) bool { return true },
+	"*/7 * * * * *":       func(_, _, s int) bool { return s%7 == 0 },
+	"10,20 */3 * * * *":   func(_, m, s int) bool { return (s == 10 || s == 20) && m%3 == 0 },
+	"*/20 * * * *":        func(_, m, s int) bool { return m%20 == 0 && s == 0 },
+	"30 3,4,17-19 * * *":  func(h, m, s int) bool { return s == 0 && m == 30 && (h == 3 || h == 4 || h >= 17 && h <= 19) },
+	"0 0 * * *":           func(h, m, s int) bool { return h+m+s == 0 },
+	"59 59 23,1-2 * * *":  func(h, m, s int) bool { return s == 59 && m == 59 && (h == 23 || h == 1 || h == 2) },
+	"0 */5 9 * * *":       func(h, m, s int) bool { return s == 0 && m%5 == 0 && h == 9 },
+	"5-8 0-59/30 * * * *": func(_, m, s int) bool { return s >= 5 && s <= 8 && m%30 == 0 },
+}
+
+// drawNaive draws a task for the store and for the model. The model's instants
+// follow from the id, and are set by begin.
+func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
+	n := &naive{pace: task.DefaultCatchUpPace.Milliseconds(), end: 1 << 62}
+	n.typ = rapid.SampledFrom(task.Types).Draw(rt, "type")
+	spec := b.spec(n.typ, func(s *task.Spec) {
+		e := task.Extra{}
+		s.Begin = b.now.Add(time.Duration(rapid.IntRange(-40_000, 40_000).Draw(rt, "begin")) * time.Millisecond)
+		s.AckTimeout, s.GiveUpAfter, s.Retention = 24*time.Hour, 30*24*time.Hour, 90*24*time.Hour
+		if rapid.Bool().Draw(rt, "bounded") {
+			s.End = max(s.Begin, b.now).Add(time.Duration(rapid.IntRange(2000, 400_000).Draw(rt, "end")) * time.Millisecond)
+			n.end = int64(s.End)
+		}
+		if n.typ != task.OneShot {
+			s.Interval = time.Duration(rapid.IntRange(900, 20_000).Draw(rt, "interval")) * time.Millisecond
+			s.MaxCount = rapid.SampledFrom([]int64{0, 0, 1, 3, 10}).Draw(rt, "max count")
+		}
+		if rapid.Bool().Draw(rt, "by cron") {
+			s.Interval = 0
+			expr := rapid.SampledFrom(slices.Sorted(mapKeys(naiveCrons))).Draw(rt, "expression")
+			e.Cron = &task.Cron{Dialect: task.StandardCron, Expression: expr, Zone: "UTC"}
+		}
+		n.interval, n.max = s.Interval.Milliseconds(), s.MaxCount
+		e.Spread = rapid.SampledFrom([]time.Duration{0, 0, 800 * time.Millisecond}).Draw(rt, "spread")
+		switch e.Misfire = rapid.SampledFrom([]task.Misfire{task.FireOnce, task.FireAll, task.Skip}).Draw(rt, "misfire"); e.Misfire {
+		case task.FireAll:
+			n.limit = rapid.SampledFrom([]int{1, 2, 7, 1000}).Draw(rt, "limit")
+			e.CatchUp = int32(n.limit)
+		case task.Skip:
+			n.grace = int64(rapid.SampledFrom([]int{0, 500, 3000, 60_000}).Draw(rt, "grace"))
+			e.Grace = time.Duration(n.grace) * time.Millisecond
+		}
+		n.policy = e.Misfire
+		s.Extra = e.Seal()
+	})
+	return spec, n
+}
+
+func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// begin sets the instants of a task whose spread makes them so much later.
+func (n *naive) begin(s *task.Spec, later, now int64) {
+	n.next = int64(s.Begin) + later
+	if s.Extra.Cron != nil {
+		n.matches = eachSecond(int64(s.Begin), later, naiveCrons[s.Extra.Cron.Expression])
+		n.next = n.matches[0]
+	}
+	n.due = max(n.next, now)
+}
+
+// impossible reports whether the instants that have been set never fire.
+func (n *naive) impossible(now int64) bool {
+	first := n.next
+	for n.policy == task.Skip && first < now-n.grace && first < n.end {
+		first = n.after(first, first)
+	}
+	return first >= n.end
+}
+
+func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
+	b := setup(t, nearOnly)
+	rapid.Check(t, func(rt *rapid.T) {
+		b.empty()
+		b.setClock(1_767_225_600_000 + task.Instant(rapid.IntRange(0, 86_400_000).Draw(rt, "start")))
+		spec, n := drawNaive(rt, b)
+		if spec.Extra == nil {
+			spec.Extra = &task.Extra{}
+		}
+		item := b.tryAdd(spec)[0]
+		if len(item.Faults) > 0 {
+			n.begin(&spec, 0, int64(b.now))
+			early := n.impossible(int64(b.now))
+			n.begin(&spec, max(0, spec.Extra.Spread.Milliseconds()-1), int64(b.now))
+			if !early && !n.impossible(int64(b.now)) {
+				rt.Fatalf("refused: %v", item.Faults)
+			}
+			return
+		}
+		n.begin(&spec, task.SpreadOf(item.ID, spec.Extra.Spread).Milliseconds(), int64(b.now))
+		if n.impossible(int64(b.now)) {
+			rt.Fatal("taken, though it never fires")
+		}
+		live(rt, b, n, item.ID)
+	})
+}
+
+// live takes the store and the model through the same outages.
+func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
+	var fired []int64
+	var open []task.Attempt
+	succeed := func() {
+		for _, a := range open {
+			if n.typ == task.Blocking {
+				b.start(7, a)
+			}
+			if codes := b.report(success(id, a.Seq, a.Attempt, 7)); codes[0] != task.Accepted {
+				rt.Fatalf("result of run %d: %s", a.Seq, codes[0])
+			}
+			if n.typ != task.NonBlocking {
+				n.succeed(int64(b.now))
+			}
+		}
+		open = nil
+	}
+	for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+		switch rapid.IntRange(0, 11).Draw(rt, "step") {
+		case 0:
+			b.advance(time.Duration(rapid.IntRange(1, 90_000).Draw(rt, "outage")) * time.Millisecond)
+		case 1:
+			n.paused = !n.paused
+			pause(rt, b, id, n)
+		case 2, 3:
+			succeed()
+		default:
+			b.advance(time.Duration(rapid.SampledFrom([]int{0, 1, 99, 100, 350, 1000, 2500}).Draw(rt, "ms")) * time.Millisecond)
+			form := rapid.SampledFrom([]task.ClaimForm{task.RangeForm, task.CappedForm}).Draw(rt, "form")
+			ahead := time.Duration(rapid.SampledFrom([]int{0, 0, 400}).Draw(rt, "ahead")) * time.Millisecond
+			for _, p := range b.claimAhead(form, ahead).Publications {
+				if p.Attempt > 1 {
+					continue
+				}
+				fired, open = append(fired, int64(p.ScheduledAt)), append(open, attempt(id, p.Seq, p.Attempt))
+			}
+			n.claim(int64(b.now), ahead.Milliseconds())
+			if n.typ == task.NonBlocking {
+				succeed()
+			}
+		}
+		if !slices.Equal(fired, n.fired) {
+			rt.Fatalf("at %s: fired %v, the model %v", b.now, fired, n.fired)
+		}
+	}
+	got, err := b.Get(context.Background(), b.tenant, id)
+	if err != nil || got.Missed != n.missed || got.Seq != int64(len(fired)) || (got.State == task.Completed) != (n.ended && len(open) == 0) {
+		rt.Fatalf("at %s: %+v, %v; the model: %d missed, ended %t", b.now, got, err, n.missed, n.ended)
+	}
+}
+
+// pause pauses or resumes the stored task.
+func pause(rt *rapid.T, b *bundle, id task.ID, n *naive) {
+	step := b.Resume
+	if n.paused {
+		step = b.Pause
+	}
+	_, err := step(context.Background(), b.tenant, id)
+	if n.ended && len(n.fired) == 0 || err == nil {
+		return
+	}
+	if task.CodeOf(err) != task.FailedPrecondition {
+		rt.Fatal(err)
+	}
+}

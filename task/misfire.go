@@ -1,0 +1,222 @@
+package task
+
+import (
+	"sort"
+	"time"
+)
+
+// # When instants pass without firing
+//
+// A row knows one instant that is to fire next, ScheduledAt. When it is claimed
+// late, instants after it may have passed as well. What happens to them is said
+// here, at two points of a claim: [Kin.turn] decides which instant fires, and
+// [Row.nextRun] which one is next.
+//
+//	             fires                               next
+//	FIRE_ONCE    the stored one                      the first that has not passed
+//	FIRE_ALL     the oldest of the newest CatchUp    the one after it, one pace later
+//	SKIP         the first within the grace          the first after it within the grace
+//
+// All other instants that have passed are counted in Missed. BLOCKING tasks have
+// no instants but the stored one until its run has its result, so FIRE_ALL is
+// FIRE_ONCE for them.
+
+// Skipped tells of instants that were passed over without a run being claimed.
+type Skipped struct {
+	// Seq is the number that the run of the first of them would have had.
+	Seq int64
+	// From is the first of them.
+	From Instant
+	N    int64
+}
+
+// misfire returns the policy that governs the row.
+func (r *Row) misfire() Misfire {
+	if r.Extra == nil || r.Extra.Misfire == 0 || (r.Extra.Misfire == FireAll && r.Type != NonBlocking) {
+		return FireOnce
+	}
+	return r.Extra.Misfire
+}
+
+// unreadable reports whether this program does not know the task's terms, so that
+// it must not compute its instants.
+func (r *Row) unreadable() bool {
+	e := r.Extra
+	return e != nil && (e.Damaged || (e.Cron != nil && r.Calendar == nil))
+}
+
+// following returns the first instant of the schedule that is later than at,
+// which is one, and later than x; Never: there is none. Bounds are not looked at.
+func (r *Row) following(at, x Instant) Instant {
+	x = max(at, x)
+	if r.Interval > 0 {
+		step := Instant(r.Interval.Milliseconds())
+		return at + ((x-at)/step+1)*step
+	}
+	if r.Type != OneShot && r.Calendar != nil {
+		if next, ok := r.Calendar.Next(x); ok {
+			return next
+		}
+	}
+	return Never
+}
+
+// passed counts the instants later than at, which is one, until x and before End.
+func (r *Row) passed(at, x Instant) int64 {
+	x = min(x, r.End-1)
+	switch {
+	case x <= at || r.Type == OneShot:
+		return 0
+	case r.Interval > 0:
+		return int64(x-at) / r.Interval.Milliseconds()
+	case r.Calendar != nil:
+		return r.Calendar.Count(at, x)
+	}
+	return 0
+}
+
+// nth returns instant number n after at; it is not later than limit.
+func (r *Row) nth(at Instant, n int64, limit Instant) Instant {
+	if r.Interval > 0 {
+		return at + Instant(n*r.Interval.Milliseconds())
+	}
+	d := sort.Search(int(limit-at), func(d int) bool { return r.Calendar.Count(at, at+Instant(d)) >= n })
+	return at + Instant(d)
+}
+
+// passOver moves ScheduledAt over the instants that do not fire before the next
+// claim, which is made at now (see misfireAt), and returns their number.
+func (r *Row) passOver(now Instant) (n int64) {
+	at := r.ScheduledAt
+	switch r.misfire() {
+	case Skip:
+		if oldest := now.Add(-r.Extra.Grace); at < oldest {
+			n = 1 + r.passed(at, oldest-1)
+			r.ScheduledAt = r.following(at, oldest-1)
+		}
+	case FireAll:
+		if n = max(0, 1+r.passed(at, now)-int64(r.catchUp())); n > 0 {
+			r.ScheduledAt = r.nth(at, n, now)
+		}
+	}
+	r.Missed += n
+	return n
+}
+
+func (r *Row) catchUp() int32 {
+	if r.Extra.CatchUp > 0 {
+		return r.Extra.CatchUp
+	}
+	return DefaultCatchUp
+}
+
+// nextRun returns the instant after at, which is claimed at now (see misfireAt), and
+// how many are passed over on the way to it.
+func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
+	x := at
+	if r.MaxCount == 0 || r.Seq < r.MaxCount {
+		switch r.misfire() {
+		case FireOnce:
+			x = now - 1
+		case Skip:
+			x = now.Add(-r.Extra.Grace) - 1
+		}
+	}
+	return r.following(at, x), r.passed(at, x)
+}
+
+// known makes sure that the instant of a SCHEDULED task is known. If it is not,
+// or is in the future after all, the row waits and known returns false.
+func (k *Kin) known(now Instant) bool {
+	t := k.Task
+	if t.unreadable() {
+		t.DueAt = now.Add(UnreadableDelay)
+		t.touch()
+		return false
+	}
+	if t.ScheduledAt != Never {
+		return true
+	}
+	t.ScheduledAt = t.following(t.Anchor, t.Anchor)
+	t.touch()
+	return k.claimable(now)
+}
+
+// waitUnknown makes a BLOCKING row wait whose expression cannot be read: its
+// instant is the first match after Anchor, to be found by who can.
+func (r *Row) waitUnknown(now Instant) {
+	r.Anchor = now
+	r.wait(Never, now)
+	if !r.Paused {
+		r.DueAt = now.Add(UnreadableDelay)
+	}
+	r.touch()
+}
+
+// turn moves a SCHEDULED task on to the instant whose turn it is. false: its turn
+// is later, or the task has ended; what was passed over is in Skipped.
+func (k *Kin) turn(now Instant) (missed int64, ok bool) {
+	t := k.Task
+	from := t.ScheduledAt
+	n := t.passOver(k.misfireAt(now))
+	if n == 0 {
+		return 0, true
+	}
+	t.touch()
+	if k.claimable(now) {
+		return n, true
+	}
+	k.Skipped = append(k.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	return 0, false
+}
+
+// claimable reports whether the instant of a SCHEDULED task has come. If it has
+// not, the task waits for it, or ends with the last open run if it has no more.
+func (k *Kin) claimable(now Instant) bool {
+	t := k.Task
+	switch {
+	case !t.exhausted(t.ScheduledAt):
+		if t.ScheduledAt <= now {
+			return true
+		}
+		t.DueAt = t.ScheduledAt
+	case t.Type == NonBlocking:
+		t.State = Running
+		t.DueAt = now.Add(t.AckTimeout)
+		k.finishIfDone()
+	default:
+		k.finish(Completed)
+	}
+	return false
+}
+
+// pace returns the least distance of runs that catch up.
+func (k *Kin) pace() time.Duration {
+	if k.Pace > 0 {
+		return k.Pace
+	}
+	return DefaultCatchUpPace
+}
+
+// Upcoming returns the next n instants later than after at which runs of a
+// SCHEDULED task will be scheduled, if each fires on time and, for BLOCKING, has
+// its result at once.
+func (r *Row) Upcoming(after Instant, n int) []Instant {
+	at := r.ScheduledAt
+	left := int64(n)
+	if r.MaxCount > 0 {
+		left = min(left, r.MaxCount-r.Seq)
+	}
+	if at <= after {
+		if r.MaxCount > 0 {
+			left = min(int64(n), r.MaxCount-r.Seq-1-r.passed(at, after))
+		}
+		at = r.following(at, after)
+	}
+	var out []Instant
+	for ; left > 0 && at < r.End; left-- {
+		out = append(out, at)
+		at = r.following(at, at)
+	}
+	return out
+}

@@ -1,0 +1,323 @@
+package task
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// everyMs is a calendar of the multiples of a distance.
+type everyMs Instant
+
+func (e everyMs) Next(after Instant) (Instant, bool) {
+	return (after/Instant(e) + 1) * Instant(e), true
+}
+
+func (e everyMs) Count(after, until Instant) int64 { return int64(until/Instant(e) - after/Instant(e)) }
+
+// firstOnly is a calendar with one instant.
+type firstOnly Instant
+
+func (f firstOnly) Next(after Instant) (Instant, bool) { return Instant(f), after < Instant(f) }
+
+func (f firstOnly) Count(after, until Instant) int64 {
+	if after < Instant(f) && Instant(f) <= until {
+		return 1
+	}
+	return 0
+}
+
+// timedKin returns a task whose instants are each second from 10 s on.
+func timedKin(typ Type, byCron bool, e Extra, change ...func(*Spec)) *Kin {
+	s := Spec{Kind: "k", Type: typ, Begin: 10_000, End: Never, Interval: time.Second, AckTimeout: time.Minute, GiveUpAfter: time.Hour}
+	if byCron {
+		s.Interval = 0
+		e.Cron = &Cron{Dialect: StandardCron, Expression: "* * * * * *", Zone: "UTC"}
+		s.Calendar = everyMs(1000)
+	} else if typ == OneShot {
+		s.Interval = 0
+	}
+	s.Extra = e.Seal()
+	for _, f := range change {
+		f(&s)
+	}
+	r := NewRow(1, 513, &s, 0)
+	r.Change = Kept
+	return &Kin{Task: r, Was: r.State}
+}
+
+// claims makes the steps that are due at now, one pace after the other, and
+// returns the instants that fired.
+func claims(k *Kin, from, until Instant) (fired []Instant) {
+	for now := from; now <= until; now += 100 {
+		for k.Task.State == Scheduled && k.Task.DueAt <= now {
+			if p := k.Due(0, now); p != nil {
+				fired = append(fired, p.ScheduledAt)
+				k.Task.OpenRuns, k.Runs, k.Task.OpenRows = 0, nil, 0 // each has its result
+			}
+		}
+	}
+	return fired
+}
+
+func seconds(from, to Instant) (list []Instant) {
+	for at := from; at <= to; at++ {
+		list = append(list, at*1000)
+	}
+	return list
+}
+
+func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
+	for _, byCron := range []bool{false, true} {
+		for _, c := range []struct {
+			name   string
+			extra  Extra
+			change func(*Spec)
+			want   []Instant // of an outage until 20.0 s, and until 22 s
+			missed int64
+		}{
+			{"FIRE_ONCE", Extra{}, nil, []Instant{10_000, 20_000, 21_000, 22_000}, 9},
+			{"FIRE_ALL", Extra{Misfire: FireAll, CatchUp: 1000}, nil, seconds(10, 22), 0},
+			{"FIRE_ALL, the newest 3", Extra{Misfire: FireAll, CatchUp: 3}, nil, seconds(18, 22), 8},
+			{"SKIP without grace", Extra{Misfire: Skip}, nil, seconds(20, 22), 10},
+			{"SKIP, 2 s", Extra{Misfire: Skip, Grace: 2 * time.Second}, nil, seconds(18, 22), 8},
+			{"FIRE_ONCE to an end", Extra{}, func(s *Spec) { s.End = 15_000 }, []Instant{10_000}, 4},
+			{"FIRE_ALL to an end", Extra{Misfire: FireAll, CatchUp: 3}, func(s *Spec) { s.End = 15_000 }, seconds(12, 14), 2},
+			{"SKIP to an end", Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 }, nil, 5},
+			{"FIRE_ONCE, one run", Extra{}, func(s *Spec) { s.MaxCount = 1 }, []Instant{10_000}, 0},
+			{"FIRE_ALL, two runs", Extra{Misfire: FireAll, CatchUp: 4}, func(s *Spec) { s.MaxCount = 2 }, seconds(17, 18), 7},
+			{"SKIP, two runs", Extra{Misfire: Skip}, func(s *Spec) { s.MaxCount = 2 }, seconds(20, 21), 10},
+		} {
+			t.Run(fmt.Sprint(c.name, " by cron ", byCron), func(t *testing.T) {
+				change := c.change
+				if change == nil {
+					change = func(*Spec) {}
+				}
+				k := timedKin(NonBlocking, byCron, c.extra, change)
+				if got := claims(k, 20_000, 22_000); !slices.Equal(got, c.want) || k.Task.Missed != c.missed {
+					t.Errorf("fired %d, missed %d; want %d and %d", got, k.Task.Missed, c.want, c.missed)
+				}
+			})
+		}
+	}
+}
+
+func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
+	k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k.Pace = 250 * time.Millisecond
+	for i, now := range []Instant{20_000, 20_250, 20_500} {
+		if p := k.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || k.Task.DueAt != now+250 {
+			t.Errorf("run %d at %d: %+v, due %d", i, now, p, k.Task.DueAt)
+		}
+	}
+}
+
+func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
+	for _, byCron := range []bool{false, true} {
+		k := timedKin(Blocking, byCron, Extra{Misfire: Skip, Grace: 300 * time.Millisecond})
+		if p := k.Due(0, 20_500); p != nil || k.Task.ScheduledAt != 21_000 || k.Task.DueAt != 21_000 || k.Task.Missed != 11 || k.Task.State != Scheduled {
+			t.Errorf("by cron %t: %+v, %+v", byCron, p, k.Task)
+		}
+		if want := []Skipped{{Seq: 1, From: 10_000, N: 11}}; !slices.Equal(k.Skipped, want) {
+			t.Errorf("skipped %+v, want %+v", k.Skipped, want)
+		}
+		if p := k.Due(0, 21_200); p == nil || p.ScheduledAt != 21_000 || p.Seq != 1 || p.Missed != 0 {
+			t.Errorf("by cron %t: %+v", byCron, p)
+		}
+	}
+}
+
+func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
+	for _, e := range []Extra{{}, {Misfire: FireAll, CatchUp: 1}} {
+		k := timedKin(Blocking, true, e)
+		if p := k.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || k.Task.Missed != 0 {
+			t.Errorf("%s: %+v", e.Misfire, p)
+		}
+	}
+}
+
+func TestAOneShotThatIsSkippedIsCompletedWithoutARun(t *testing.T) {
+	k := timedKin(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	if p := k.Due(0, 11_001); p != nil || k.Task.State != Completed || k.Task.Seq != 0 || k.Task.Missed != 1 || k.Task.Change != Removed {
+		t.Errorf("%+v, %+v", p, k.Task)
+	}
+	k = timedKin(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	if p := k.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
+		t.Errorf("late by the grace: %+v", p)
+	}
+}
+
+func TestATaskOfWhichAllIsSkippedWaitsForItsOpenRuns(t *testing.T) {
+	k := timedKin(NonBlocking, true, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
+	k.Due(0, 10_000)
+	if p := k.Due(0, 30_000); p != nil || k.Task.State != Running || k.Task.Missed != 4 || k.Task.DueAt != 90_000 {
+		t.Fatalf("%+v, %+v", p, k.Task)
+	}
+	reply := k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Outcome: Success, Next: Never}, 31_000, 0, nil)
+	if reply.Code != Accepted || k.Task.State != Completed || k.Task.Seq != 1 {
+		t.Errorf("%+v, %+v", reply, k.Task)
+	}
+}
+
+func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		typ            Type
+		extra          Extra
+		scheduled, due Instant
+		missed         int64
+		state          State
+	}{
+		{"FIRE_ONCE", NonBlocking, Extra{}, 10_000, 20_500, 0, Scheduled},
+		{"FIRE_ALL", NonBlocking, Extra{Misfire: FireAll}, 10_000, 20_500, 0, Scheduled},
+		{"SKIP, next", NonBlocking, Extra{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
+		{"SKIP, one is within the grace", Blocking, Extra{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
+		{"SKIP, none is left", OneShot, Extra{Misfire: Skip}, Never, Never, 1, Completed},
+	} {
+		k := timedKin(c.typ, false, c.extra)
+		k.Pause()
+		k.Resume(20_500)
+		if r := k.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+}
+
+func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
+	k := timedKin(NonBlocking, true, Extra{})
+	k.Due(0, 10_000)
+	k.Due(0, 11_000)
+	k.Due(0, 12_000)
+	if k.Task.OpenRuns != 1 || len(k.Runs) != 2 || k.Runs[1].ScheduledAt != 10_000 || k.Runs[2].ScheduledAt != 11_000 || k.ScheduledAt(3) != 12_000 {
+		t.Errorf("%+v, %+v", k.Task, k.Runs)
+	}
+}
+
+func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
+	k := timedKin(Blocking, true, Extra{})
+	k.Due(0, 10_000)
+	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
+	if r := k.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
+		t.Errorf("%+v", r)
+	}
+	k = timedKin(Blocking, true, Extra{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
+	k.Due(0, 10_000)
+	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
+	if r := k.Task; r.State != Completed {
+		t.Errorf("without another match: %+v", r)
+	}
+}
+
+func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
+	k := timedKin(NonBlocking, true, Extra{})
+	calendar := k.Task.Calendar
+	k.Task.Calendar = nil
+	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 || k.Task.ScheduledAt != 10_000 || k.Task.Seq != 0 {
+		t.Fatalf("%+v, %+v", p, k.Task)
+	}
+	k.Task.Calendar = calendar
+	if p := k.Due(0, 4_000_000); p == nil || p.ScheduledAt != 10_000 {
+		t.Errorf("when it can be read: %+v", p)
+	}
+
+	k = timedKin(Blocking, true, Extra{})
+	k.Due(0, 10_000)
+	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	k.Task.Calendar = nil
+	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_500, 0, nil)
+	if r := k.Task; r.State != Scheduled || r.ScheduledAt != Never || r.DueAt != 15_500+3_600_000 {
+		t.Fatalf("%+v", r)
+	}
+	k.Pause()
+	k.Resume(20_000)
+	if p := k.Due(0, 20_000); p != nil || k.Task.DueAt != 20_000+3_600_000 {
+		t.Errorf("resumed: %+v, %+v", p, k.Task)
+	}
+	k.Task.Calendar = calendar
+	if p := k.Due(0, 4_000_000); p == nil || p.ScheduledAt != 16_000 || p.Seq != 2 {
+		t.Errorf("when it can be read: %+v", p)
+	}
+
+	damaged := &Extra{Damaged: true}
+	k = timedKin(Blocking, false, Extra{}, func(s *Spec) { s.Extra = damaged })
+	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 {
+		t.Errorf("damaged: %+v, %+v", p, k.Task)
+	}
+}
+
+func TestATaskThatCouldNeverFireIsFound(t *testing.T) {
+	cron := Extra{Cron: &Cron{Dialect: StandardCron, Expression: "x", Zone: "UTC"}}
+	for _, c := range []struct {
+		name, field string
+		typ         Type
+		extra       Extra
+		change      func(*Spec)
+	}{
+		{"no match", "cron.expression", NonBlocking, cron, func(s *Spec) { s.Calendar = firstOnly(9_000) }},
+		{"no match before the end", "cron.expression", OneShot, cron, func(s *Spec) { s.Calendar, s.End = firstOnly(20_000), 20_000 }},
+		{"a spread to the end", "spread", NonBlocking, Extra{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_899 }},
+		{"a spread before the end", "", NonBlocking, Extra{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_900 }},
+		{"too old", "begin_time", OneShot, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 8_000 }},
+		{"not too old", "", OneShot, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 9_000 }},
+		{"old, but not all", "", Blocking, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 1_000 }},
+	} {
+		s := Spec{Kind: "k", Type: c.typ, Begin: 10_000, End: Never, Interval: time.Second, Extra: c.extra.Seal()}
+		if c.typ == OneShot || c.extra.Cron != nil {
+			s.Interval = 0
+		}
+		c.change(&s)
+		faults := s.NeverFires(513, 10_000)
+		if (c.field == "") != (len(faults) == 0) || (len(faults) > 0 && faults[0].Field != c.field) {
+			t.Errorf("%s: %v, want %q", c.name, faults, c.field)
+		}
+	}
+}
+
+func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
+	later := Instant(SpreadOf(513, 500*time.Millisecond).Milliseconds())
+	if later == 0 {
+		t.Fatal("task 513 is not moved; choose another one")
+	}
+	k := timedKin(NonBlocking, false, Extra{Spread: 500 * time.Millisecond})
+	if got, want := claims(k, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
+		t.Errorf("fired %d, want %d", got, want)
+	}
+	if again := SpreadOf(513, 500*time.Millisecond); Instant(again.Milliseconds()) != later {
+		t.Errorf("moved by %d ms, then by %s", later, again)
+	}
+	seen := map[time.Duration]bool{}
+	for id := range ID(10_000) {
+		d := SpreadOf(id*Shards+7, time.Second)
+		if d < 0 || d >= time.Second {
+			t.Fatalf("task %d: %s", id, d)
+		}
+		seen[d/(100*time.Millisecond)] = true
+	}
+	if len(seen) != 10 {
+		t.Errorf("%d of 10 parts of the window are used", len(seen))
+	}
+}
+
+func TestUpcomingIsWhatFires(t *testing.T) {
+	for _, byCron := range []bool{false, true} {
+		k := timedKin(NonBlocking, byCron, Extra{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
+		for _, c := range []struct {
+			after Instant
+			n     int
+			want  []Instant
+		}{
+			{-1, 3, seconds(10, 12)}, {9_999, 2, seconds(10, 11)}, {10_000, 2, seconds(11, 12)}, {13_500, 9, seconds(14, 15)}, {15_000, 9, nil}, {99_000, 9, nil},
+		} {
+			if got := k.Task.Upcoming(c.after, c.n); !slices.Equal(got, c.want) {
+				t.Errorf("after %d: %d, want %d", c.after, got, c.want)
+			}
+		}
+	}
+	k := timedKin(OneShot, true, Extra{})
+	if got := k.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
+		t.Errorf("ONE_SHOT: %d", got)
+	}
+}
