@@ -68,8 +68,24 @@ type Task struct {
 	Begin time.Time
 	// End: no run is scheduled at or after it. Default (zero): none.
 	End time.Time
-	// Interval is the distance of the runs. Required but for OneShot, which has none.
+	// Interval is the distance of the runs. OneShot has none; the others need it, or
+	// Cron.
 	Interval time.Duration
+	// Cron says when, in place of Interval: the first run is at the first match at
+	// or after Begin. OneShot may have it, and fires at that match.
+	Cron *Cron
+	// Misfire says what happens to instants that passed without firing. Default (0):
+	// FireOnce.
+	Misfire Misfire
+	// MisfireGrace is how late an instant may fire under SkipMissed. Default (0): 1 min;
+	// NoGrace: not at all.
+	MisfireGrace time.Duration
+	// MisfireLimit is how many missed instants fire under FireAll, the newest.
+	// Default (0): 1000.
+	MisfireLimit int
+	// Spread is the window over which the instants of many tasks are spread: each of
+	// this task's is later by the same part of it. Less than Interval.
+	Spread time.Duration
 	// MaxCount is the number of runs after which the task is completed. Default
 	// (0): no limit.
 	MaxCount int64
@@ -90,6 +106,46 @@ type Task struct {
 	// tenant's. NoRetention: not at all.
 	Retention time.Duration
 }
+
+// Cron is a schedule by expression.
+type Cron struct {
+	// Expression has five fields, or six with seconds first, unless Dialect says
+	// otherwise. Names such as @daily, and "@every 90m", need no dialect.
+	Expression string
+	// Zone is the IANA name of a time zone. Default: UTC.
+	Zone string
+	// Dialect is the language of the expression. Default (0): StandardCron, or
+	// NamedCron for what begins with @.
+	Dialect Dialect
+}
+
+// Dialect is the language of a cron expression.
+type Dialect int
+
+const (
+	// StandardCron has five fields, or six with seconds; H is drawn by the task's id.
+	StandardCron Dialect = 1
+	// QuartzCron has six or seven fields, as Quartz has them.
+	QuartzCron Dialect = 2
+	// NamedCron are @yearly, @monthly, @weekly, @daily, @hourly and their kin.
+	NamedCron Dialect = 3
+)
+
+// Misfire says what happens to scheduled instants that passed without firing. All
+// that do not fire are counted.
+type Misfire int
+
+const (
+	// FireOnce: the stored instant fires, late; then the first one after now.
+	FireOnce Misfire = 1
+	// FireAll: each missed instant fires, one after the other, up to MisfireLimit.
+	FireAll Misfire = 2
+	// SkipMissed: an instant that is late by more than MisfireGrace does not fire.
+	SkipMissed Misfire = 3
+)
+
+// NoGrace as Task.MisfireGrace lets nothing fire late.
+const NoGrace time.Duration = -1
 
 // NoRetention as Task.Retention keeps nothing of a finished task.
 const NoRetention time.Duration = -1
@@ -143,9 +199,7 @@ func (t *Task) proto() *perceptorv1.Task {
 		StopOnFailure: t.StopOnFailure, RetryPolicy: t.Retry.proto(),
 		IdempotencyKey: t.IdempotencyKey, Tags: t.Tags,
 	}
-	if t.Interval != 0 {
-		p.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(t.Interval)}
-	}
+	t.protoTiming(p)
 	switch {
 	case t.Retention == NoRetention:
 		p.Retention = durationpb.New(0)
@@ -153,6 +207,31 @@ func (t *Task) proto() *perceptorv1.Task {
 		p.Retention = durationpb.New(t.Retention)
 	}
 	return p
+}
+
+func (t *Task) protoTiming(p *perceptorv1.Task) {
+	if t.Interval != 0 {
+		p.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(t.Interval)}
+	}
+	if c := t.Cron; c != nil {
+		p.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: c.Expression, TimeZone: c.Zone, Dialect: perceptorv1.Cron_Dialect(c.Dialect)}}
+	}
+	p.MisfirePolicy, p.MisfireLimit = perceptorv1.Task_MisfirePolicy(t.Misfire), int32(min(t.MisfireLimit, 1<<31-1))
+	p.MisfireGrace, p.Spread = protoDuration(t.MisfireGrace), protoDuration(t.Spread)
+	if t.MisfireGrace == NoGrace {
+		p.MisfireGrace = durationpb.New(0)
+	}
+}
+
+func (t *Task) readTiming(p *perceptorv1.Task) {
+	if c := p.GetCron(); c != nil {
+		t.Cron = &Cron{Expression: c.GetExpression(), Zone: c.GetTimeZone(), Dialect: Dialect(c.GetDialect())}
+	}
+	t.Misfire, t.MisfireLimit = Misfire(p.GetMisfirePolicy()), int(p.GetMisfireLimit())
+	t.MisfireGrace, t.Spread = p.GetMisfireGrace().AsDuration(), p.GetSpread().AsDuration()
+	if p.GetMisfireGrace() != nil && t.MisfireGrace == 0 {
+		t.MisfireGrace = NoGrace
+	}
 }
 
 func (r *RetryPolicy) proto() *perceptorv1.RetryPolicy {
@@ -217,6 +296,7 @@ func taskInfo(p *perceptorv1.Task) *TaskInfo {
 			},
 		},
 	}
+	info.readTiming(p)
 	if p.GetRetention() != nil && info.Retention == 0 {
 		info.Retention = NoRetention
 	}

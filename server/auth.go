@@ -52,6 +52,8 @@ var scopes = map[string]Scope{
 	perceptorv1.AdminService_ListTokens_FullMethodName:   AdminScope,
 	perceptorv1.AdminService_RevokeToken_FullMethodName:  AdminScope,
 
+	perceptorv1.TaskService_PreviewSchedule_FullMethodName: TenantScope,
+
 	perceptorv1.AssignmentService_GetAssignment_FullMethodName:  AdminScope,
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: AdminScope,
 

@@ -103,7 +103,27 @@ var badTasks = []badTask{
 		`{"kind":"check","type":"NON_BLOCKING","interval":"3600s","beginTime":"yesterday"}`},
 	{"an unknown type", func(t *perceptorv1.Task) { t.Type = 77 }, []string{"type"}, "77 is not one of", ""},
 	{"no type", func(t *perceptorv1.Task) { t.Type = 0 }, []string{"type"}, "0 is not one of", ""},
-	{"an unknown misfire policy", func(t *perceptorv1.Task) { t.MisfirePolicy = 9 }, []string{"misfire_policy"}, "9 is not FIRE_ONCE", ""},
+	{"an unknown misfire policy", func(t *perceptorv1.Task) { t.MisfirePolicy = 9 }, []string{"misfire_policy"}, "9 is not one of FIRE_ONCE, FIRE_ALL, SKIP", ""},
+	{"an expression with a fault", cronOf("61 * * * *", "", 0), []string{"cron.expression"}, "61", ""},
+	{"an expression that never matches", cronOf("0 0 31 2 *", "", 0), []string{"cron.expression"}, "never fires", ""},
+	{"a Quartz expression that never matches", cronOf("0 0 0 31 4 ? 2030", "", perceptorv1.Cron_QUARTZ), []string{"cron.expression"}, "never fires", ""},
+	{"no expression", cronOf("", "", 0), []string{"cron.expression"}, "has 0 fields", ""},
+	{"an unknown time zone", cronOf("0 0 * * *", "Europe/Atlantis", 0), []string{"cron.time_zone"}, "is not the name of a time zone", ""},
+	{"an unknown dialect", cronOf("0 0 * * *", "", 9), []string{"cron.dialect"}, "is unknown", ""},
+	{"@every with a fault", cronOf("@every soon", "", 0), []string{"cron.expression"}, "is not a duration", ""},
+	{"@every below the minimum", cronOf("@every 10ms", "", 0), []string{"interval"}, "10ms is not between 1s", ""},
+	{"a grace without SKIP", func(t *perceptorv1.Task) { t.MisfireGrace = durationpb.New(time.Second) }, []string{"misfire_grace"}, "only SKIP has a grace", ""},
+	{"too long a grace", func(t *perceptorv1.Task) {
+		t.MisfirePolicy, t.MisfireGrace = perceptorv1.Task_SKIP, durationpb.New(31*24*time.Hour)
+	}, []string{"misfire_grace"}, "is not between 0s and 720h0m0s", ""},
+	{"a limit without FIRE_ALL", func(t *perceptorv1.Task) { t.MisfireLimit = 5 }, []string{"misfire_limit"}, "only FIRE_ALL has a limit", ""},
+	{"too high a limit", func(t *perceptorv1.Task) {
+		t.MisfirePolicy, t.MisfireLimit = perceptorv1.Task_FIRE_ALL, 100_001
+	}, []string{"misfire_limit"}, "is not between 1 and 100000", ""},
+	{"a spread of the interval", func(t *perceptorv1.Task) {
+		t.Schedule, t.Spread = every(time.Hour), durationpb.New(time.Hour)
+	}, []string{"spread"}, "1h0m0s is not less than the interval 1h0m0s", ""},
+	{"too wide a spread", func(t *perceptorv1.Task) { t.Spread = durationpb.New(25 * time.Hour) }, []string{"spread"}, "is not between 0s and 24h0m0s", ""},
 	{"a zero ack_timeout", func(t *perceptorv1.Task) { t.AckTimeout = durationpb.New(0) }, []string{"ack_timeout"}, "0s is not between 1s and 24h0m0s", ""},
 	{"too long an ack_timeout", func(t *perceptorv1.Task) {
 		t.AckTimeout, t.GiveUpAfter = durationpb.New(25*time.Hour), durationpb.New(48*time.Hour)
@@ -127,6 +147,12 @@ var badTasks = []badTask{
 	{"several faults at once", func(t *perceptorv1.Task) {
 		t.Kind, t.MaxCount, t.AckTimeout, t.Schedule = "", -5, durationpb.New(time.Millisecond), nil
 	}, []string{"ack_timeout", "interval", "kind", "max_count"}, "1ms is not between", ""},
+}
+
+func cronOf(expression, zone string, d perceptorv1.Cron_Dialect) func(*perceptorv1.Task) {
+	return func(t *perceptorv1.Task) {
+		t.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: expression, TimeZone: zone, Dialect: d}}
+	}
 }
 
 func retry(p *perceptorv1.RetryPolicy) func(*perceptorv1.Task) {

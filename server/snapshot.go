@@ -43,6 +43,7 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 	}
 	if e := s.Extra; e != nil {
 		t.Tags, t.IdempotencyKey, t.TraceParent = e.Tags, e.Key, e.TraceParent
+		timingOf(t, e)
 		if e.ReplayOf.Task != 0 {
 			t.ReplayOf = e.ReplayOf.String()
 		}

@@ -27,7 +27,6 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 		Type:          task.Type(t.Type),
 		Begin:         r.instant("begin_time", t.BeginTime),
 		End:           r.instant("end_time", t.EndTime),
-		Interval:      r.interval(t),
 		MaxCount:      t.MaxCount,
 		Params:        t.Params,
 		Retry:         r.retryPolicy(t.RetryPolicy),
@@ -39,13 +38,10 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	if t.Retention != nil {
 		s.Retention = r.duration("retention", t.Retention, 0, task.MaxRetention)
 	}
-	if m := t.MisfirePolicy; m != 0 && m != perceptorv1.Task_FIRE_ONCE {
-		r.fault("misfire_policy", "%s is not FIRE_ONCE", m)
-	}
 	if f := keyFault(t.IdempotencyKey); f != nil {
 		r.unlessFaulty(*f)
 	}
-	s.Extra = task.Extra{Tags: task.SortTags(t.Tags), Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)}.Seal()
+	s.Extra = r.extra(t, &s, limits).Seal()
 	for _, f := range s.Validate(limits) {
 		r.unlessFaulty(f)
 	}
@@ -153,24 +149,6 @@ func (r *reader) traceParent(s string) string {
 		return ""
 	}
 	return s
-}
-
-func (r *reader) interval(t *perceptorv1.Task) time.Duration {
-	i, given := t.Schedule.(*perceptorv1.Task_Interval)
-	given = given && i.Interval != nil
-	recurring := t.Type == perceptorv1.Task_NON_BLOCKING || t.Type == perceptorv1.Task_BLOCKING
-	switch {
-	case !given && recurring:
-		r.fault("interval", "is missing: a %s task needs one", t.Type)
-		return 0
-	case !given:
-		return 0
-	case t.Type == perceptorv1.Task_ONE_SHOT:
-		r.fault("interval", "%s: a ONE_SHOT task has no interval", i.Interval.AsDuration())
-		return 0
-	}
-	// Its limits are the spec's to check.
-	return r.duration("interval", i.Interval, math.MinInt64, math.MaxInt64)
 }
 
 func (r *reader) retryPolicy(p *perceptorv1.RetryPolicy) task.RetryPolicy {

@@ -14,8 +14,9 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, get, list, count, update, trigger, cancel, pause, resume",
+	return group("task", "Tasks: add, preview, get, list, count, update, trigger, cancel, pause, resume",
 		c.taskAdd(),
+		c.taskPreview(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
 		}),
@@ -128,10 +129,10 @@ func stateCell(t *perceptorv1.Task) string {
 }
 
 func taskTable(tasks ...*perceptorv1.Task) *table {
-	t := &table{head: []string{"ID", "KIND", "TYPE", "STATE", "RUNS", "NEXT", "INTERVAL"}}
+	t := &table{head: []string{"ID", "KIND", "TYPE", "STATE", "RUNS", "NEXT", "SCHEDULE"}}
 	for _, x := range tasks {
 		t.add(strconv.FormatInt(x.Id, 10), x.Kind, x.Type.String(), stateCell(x), strconv.FormatInt(x.RunCount, 10),
-			timeCell(x.ScheduledTime), durationCell(x.GetInterval()))
+			timeCell(x.ScheduledTime), scheduleCell(x))
 	}
 	return t
 }
@@ -145,7 +146,9 @@ func taskDetails(x *perceptorv1.Task) *table {
 	t.add("state", stateCell(x))
 	t.add("begin", timeCell(x.BeginTime))
 	t.add("end", timeCell(x.EndTime))
-	t.add("interval", durationCell(x.GetInterval()))
+	t.add("schedule", scheduleCell(x))
+	t.add("misfire", x.MisfirePolicy.String())
+	t.add("spread", durationCell(x.Spread))
 	t.add("runs", runsCell(x))
 	t.add("version", strconv.Itoa(int(x.Version)))
 	t.add("missed", strconv.FormatInt(x.MissedCount, 10))

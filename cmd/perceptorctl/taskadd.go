@@ -31,6 +31,7 @@ type addFlags struct {
 	maxAttempts                                                           int32
 	params, tags                                                          []string
 	upsert                                                                bool
+	timing                                                                timingFlags
 }
 
 func (c *ctl) taskAdd() *cobra.Command {
@@ -39,6 +40,7 @@ func (c *ctl) taskAdd() *cobra.Command {
 		Use: "add", Short: "Add a task", Args: cobra.NoArgs,
 		Example: "  perceptorctl task add --kind welcome-mail --type one-shot --begin +10s --param user=42\n" +
 			"  perceptorctl task add --kind quality-check --type blocking --interval 1h --max-count 1000\n" +
+			"  perceptorctl task add --kind report --type non-blocking --cron '30 6 * * MON-FRI' --tz Europe/London --spread 10m\n" +
 			"  perceptorctl task add --file task.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t, err := a.read(cmd)
@@ -74,6 +76,7 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&a.begin, "begin", "", "first instant of a run: such as 2026-01-31T12:00:00Z, or +10s (default now)")
 	f.StringVar(&a.end, "end", "", "no run is scheduled at or after it (default none)")
 	f.DurationVar(&a.interval, "interval", 0, "distance of the runs")
+	a.timing.flags(f)
 	f.Int64Var(&a.task.MaxCount, "max-count", 0, "number of runs after which the task is completed (default no limit)")
 	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
 	f.DurationVar(&a.ackTimeout, "ack-timeout", 0, "how long a run may stay silent (default 1m)")
@@ -114,6 +117,9 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 	t.Tags = a.tags
 	if cmd.Flags().Changed("interval") {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(a.interval)}
+	}
+	if err := a.timing.read(cmd.Flags(), t); err != nil {
+		return nil, err
 	}
 	if cmd.Flags().Changed("retention") {
 		t.Retention = durationpb.New(a.retention)

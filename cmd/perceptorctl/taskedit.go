@@ -19,6 +19,8 @@ var flagFields = map[string]string{
 	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
 	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
+	"cron": "cron", "tz": "cron", "dialect": "cron", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
+	"misfire-limit": "misfire_limit", "spread": "spread",
 }
 
 // taskUpdate changes the fields whose flags are given.

@@ -220,7 +220,8 @@ const (
 	Cron_STANDARD Cron_Dialect = 1
 	// Six or seven fields, as Quartz has them: seconds, ?, L, W, #, years.
 	Cron_QUARTZ Cron_Dialect = 2
-	// @yearly, @monthly, @weekly, @daily, @hourly, ...
+	// @yearly, @monthly, @weekly, @daily, @hourly, ...; "@every 90m" is read as the
+	// interval that it is, and returned as such.
 	Cron_NAMED Cron_Dialect = 3
 )
 
@@ -666,9 +667,6 @@ func (*Task_Interval) isTask_Schedule() {}
 
 func (*Task_Cron) isTask_Schedule() {}
 
-// What happens when a handler fails. An attempt that fails is followed by
-// another after min(max_backoff, initial_backoff * multiplier^(failures - 1)),
-// lengthened by a random share of up to jitter.
 // When runs are scheduled, by an expression. docs/schedule.md has the languages and
 // the rule for daylight-saving time.
 type Cron struct {
@@ -734,6 +732,9 @@ func (x *Cron) GetDialect() Cron_Dialect {
 	return Cron_DIALECT_UNSPECIFIED
 }
 
+// What happens when a handler fails. An attempt that fails is followed by
+// another after min(max_backoff, initial_backoff * multiplier^(failures - 1)),
+// lengthened by a random share of up to jitter.
 type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of failures after which a run is given up. 1 to 1000. Default: 5.

@@ -133,7 +133,7 @@ func (x Reason_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason_Code.Descriptor instead.
 func (Reason_Code) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // What happens to runs.
@@ -152,7 +152,8 @@ const (
 	RunEvent_FAILED RunEvent_Type = 4
 	// The run was given up.
 	RunEvent_DEAD RunEvent_Type = 5
-	// Instants after the run's had passed when it was claimed, and do not fire.
+	// Instants about the run's had passed when it was claimed, or was to be, and do
+	// not fire.
 	RunEvent_SKIPPED RunEvent_Type = 6
 	// A listener gave the run back.
 	RunEvent_HANDED_BACK RunEvent_Type = 7
@@ -210,7 +211,147 @@ func (x RunEvent_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunEvent_Type.Descriptor instead.
 func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{28, 0}
+}
+
+// Request of PreviewSchedule.
+type PreviewScheduleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task whose instants are wanted. Only its schedule and bounds count; kind
+	// may be left out.
+	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// The id by which H is drawn and spread computed. Default: none; H has some value,
+	// and nothing is spread.
+	TaskId int64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The instants are later than this one. Default: all from begin_time on.
+	AfterTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=after_time,json=afterTime,proto3" json:"after_time,omitempty"`
+	// How many instants are wanted. 0 to 1,000. Default: 10.
+	Count         int32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewScheduleRequest) Reset() {
+	*x = PreviewScheduleRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewScheduleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewScheduleRequest) ProtoMessage() {}
+
+func (x *PreviewScheduleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewScheduleRequest.ProtoReflect.Descriptor instead.
+func (*PreviewScheduleRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *PreviewScheduleRequest) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *PreviewScheduleRequest) GetTaskId() int64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *PreviewScheduleRequest) GetAfterTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AfterTime
+	}
+	return nil
+}
+
+func (x *PreviewScheduleRequest) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Response of PreviewSchedule.
+type PreviewScheduleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When runs would be scheduled, if each fired on time and, for BLOCKING, had its
+	// result at once. Fewer than asked for: there are no more.
+	Instants []*timestamppb.Timestamp `protobuf:"bytes,1,rep,name=instants,proto3" json:"instants,omitempty"`
+	// The expression as it was read, with H replaced; empty without cron.
+	Expression string `protobuf:"bytes,2,opt,name=expression,proto3" json:"expression,omitempty"`
+	// The release of the time zone data, such as 2025c.
+	ZoneData      string `protobuf:"bytes,3,opt,name=zone_data,json=zoneData,proto3" json:"zone_data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewScheduleResponse) Reset() {
+	*x = PreviewScheduleResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewScheduleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewScheduleResponse) ProtoMessage() {}
+
+func (x *PreviewScheduleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewScheduleResponse.ProtoReflect.Descriptor instead.
+func (*PreviewScheduleResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PreviewScheduleResponse) GetInstants() []*timestamppb.Timestamp {
+	if x != nil {
+		return x.Instants
+	}
+	return nil
+}
+
+func (x *PreviewScheduleResponse) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
+func (x *PreviewScheduleResponse) GetZoneData() string {
+	if x != nil {
+		return x.ZoneData
+	}
+	return ""
 }
 
 // Request of AddTask.
@@ -236,7 +377,7 @@ type AddTaskRequest struct {
 
 func (x *AddTaskRequest) Reset() {
 	*x = AddTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[0]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +389,7 @@ func (x *AddTaskRequest) String() string {
 func (*AddTaskRequest) ProtoMessage() {}
 
 func (x *AddTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[0]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +402,7 @@ func (x *AddTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTaskRequest.ProtoReflect.Descriptor instead.
 func (*AddTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AddTaskRequest) GetTask() *Task {
@@ -301,7 +442,7 @@ type AddTaskResponse struct {
 
 func (x *AddTaskResponse) Reset() {
 	*x = AddTaskResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[1]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +454,7 @@ func (x *AddTaskResponse) String() string {
 func (*AddTaskResponse) ProtoMessage() {}
 
 func (x *AddTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[1]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +467,7 @@ func (x *AddTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTaskResponse.ProtoReflect.Descriptor instead.
 func (*AddTaskResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{1}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AddTaskResponse) GetId() int64 {
@@ -366,7 +507,7 @@ type AddTasksRequest struct {
 
 func (x *AddTasksRequest) Reset() {
 	*x = AddTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +519,7 @@ func (x *AddTasksRequest) String() string {
 func (*AddTasksRequest) ProtoMessage() {}
 
 func (x *AddTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +532,7 @@ func (x *AddTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTasksRequest.ProtoReflect.Descriptor instead.
 func (*AddTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{2}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AddTasksRequest) GetTasks() []*Task {
@@ -429,7 +570,7 @@ type AddTasksResponse struct {
 
 func (x *AddTasksResponse) Reset() {
 	*x = AddTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +582,7 @@ func (x *AddTasksResponse) String() string {
 func (*AddTasksResponse) ProtoMessage() {}
 
 func (x *AddTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +595,7 @@ func (x *AddTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTasksResponse.ProtoReflect.Descriptor instead.
 func (*AddTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{3}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AddTasksResponse) GetResults() []*AddTasksResponse_Result {
@@ -482,7 +623,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +635,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +648,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{4}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetTaskRequest) GetId() int64 {
@@ -545,7 +686,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +698,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +711,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTasksRequest) GetPageSize() int32 {
@@ -642,7 +783,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +795,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +808,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -704,7 +845,7 @@ type UpdateTaskRequest struct {
 
 func (x *UpdateTaskRequest) Reset() {
 	*x = UpdateTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +857,7 @@ func (x *UpdateTaskRequest) String() string {
 func (*UpdateTaskRequest) ProtoMessage() {}
 
 func (x *UpdateTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +870,7 @@ func (x *UpdateTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTaskRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateTaskRequest) GetTask() *Task {
@@ -768,7 +909,7 @@ type TriggerTaskRequest struct {
 
 func (x *TriggerTaskRequest) Reset() {
 	*x = TriggerTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +921,7 @@ func (x *TriggerTaskRequest) String() string {
 func (*TriggerTaskRequest) ProtoMessage() {}
 
 func (x *TriggerTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +934,7 @@ func (x *TriggerTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerTaskRequest.ProtoReflect.Descriptor instead.
 func (*TriggerTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TriggerTaskRequest) GetId() int64 {
@@ -825,7 +966,7 @@ type TriggerTaskResponse struct {
 
 func (x *TriggerTaskResponse) Reset() {
 	*x = TriggerTaskResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +978,7 @@ func (x *TriggerTaskResponse) String() string {
 func (*TriggerTaskResponse) ProtoMessage() {}
 
 func (x *TriggerTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +991,7 @@ func (x *TriggerTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerTaskResponse.ProtoReflect.Descriptor instead.
 func (*TriggerTaskResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TriggerTaskResponse) GetRunId() string {
@@ -887,7 +1028,7 @@ type ExplainTaskRequest struct {
 
 func (x *ExplainTaskRequest) Reset() {
 	*x = ExplainTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +1040,7 @@ func (x *ExplainTaskRequest) String() string {
 func (*ExplainTaskRequest) ProtoMessage() {}
 
 func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +1053,7 @@ func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTaskRequest.ProtoReflect.Descriptor instead.
 func (*ExplainTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainTaskRequest) GetId() int64 {
@@ -948,7 +1089,7 @@ type ExplainTaskResponse struct {
 
 func (x *ExplainTaskResponse) Reset() {
 	*x = ExplainTaskResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1101,7 @@ func (x *ExplainTaskResponse) String() string {
 func (*ExplainTaskResponse) ProtoMessage() {}
 
 func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1114,7 @@ func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTaskResponse.ProtoReflect.Descriptor instead.
 func (*ExplainTaskResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainTaskResponse) GetTask() *Task {
@@ -1033,7 +1174,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1186,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1199,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Reason) GetCode() Reason_Code {
@@ -1142,7 +1283,7 @@ type CancelTaskRequest struct {
 
 func (x *CancelTaskRequest) Reset() {
 	*x = CancelTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1295,7 @@ func (x *CancelTaskRequest) String() string {
 func (*CancelTaskRequest) ProtoMessage() {}
 
 func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1308,7 @@ func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTaskRequest.ProtoReflect.Descriptor instead.
 func (*CancelTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelTaskRequest) GetId() int64 {
@@ -1188,7 +1329,7 @@ type PauseTaskRequest struct {
 
 func (x *PauseTaskRequest) Reset() {
 	*x = PauseTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1341,7 @@ func (x *PauseTaskRequest) String() string {
 func (*PauseTaskRequest) ProtoMessage() {}
 
 func (x *PauseTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1354,7 @@ func (x *PauseTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseTaskRequest.ProtoReflect.Descriptor instead.
 func (*PauseTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseTaskRequest) GetId() int64 {
@@ -1234,7 +1375,7 @@ type ResumeTaskRequest struct {
 
 func (x *ResumeTaskRequest) Reset() {
 	*x = ResumeTaskRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1387,7 @@ func (x *ResumeTaskRequest) String() string {
 func (*ResumeTaskRequest) ProtoMessage() {}
 
 func (x *ResumeTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1400,7 @@ func (x *ResumeTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTaskRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTaskRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResumeTaskRequest) GetId() int64 {
@@ -1280,7 +1421,7 @@ type PauseKindRequest struct {
 
 func (x *PauseKindRequest) Reset() {
 	*x = PauseKindRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1433,7 @@ func (x *PauseKindRequest) String() string {
 func (*PauseKindRequest) ProtoMessage() {}
 
 func (x *PauseKindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1446,7 @@ func (x *PauseKindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseKindRequest.ProtoReflect.Descriptor instead.
 func (*PauseKindRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseKindRequest) GetKind() string {
@@ -1326,7 +1467,7 @@ type PauseKindResponse struct {
 
 func (x *PauseKindResponse) Reset() {
 	*x = PauseKindResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1479,7 @@ func (x *PauseKindResponse) String() string {
 func (*PauseKindResponse) ProtoMessage() {}
 
 func (x *PauseKindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1492,7 @@ func (x *PauseKindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseKindResponse.ProtoReflect.Descriptor instead.
 func (*PauseKindResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseKindResponse) GetPausedKinds() []string {
@@ -1372,7 +1513,7 @@ type ResumeKindRequest struct {
 
 func (x *ResumeKindRequest) Reset() {
 	*x = ResumeKindRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1525,7 @@ func (x *ResumeKindRequest) String() string {
 func (*ResumeKindRequest) ProtoMessage() {}
 
 func (x *ResumeKindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1538,7 @@ func (x *ResumeKindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeKindRequest.ProtoReflect.Descriptor instead.
 func (*ResumeKindRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{18}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeKindRequest) GetKind() string {
@@ -1418,7 +1559,7 @@ type ResumeKindResponse struct {
 
 func (x *ResumeKindResponse) Reset() {
 	*x = ResumeKindResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1571,7 @@ func (x *ResumeKindResponse) String() string {
 func (*ResumeKindResponse) ProtoMessage() {}
 
 func (x *ResumeKindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1584,7 @@ func (x *ResumeKindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeKindResponse.ProtoReflect.Descriptor instead.
 func (*ResumeKindResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{19}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeKindResponse) GetPausedKinds() []string {
@@ -1462,7 +1603,7 @@ type CountTasksRequest struct {
 
 func (x *CountTasksRequest) Reset() {
 	*x = CountTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1615,7 @@ func (x *CountTasksRequest) String() string {
 func (*CountTasksRequest) ProtoMessage() {}
 
 func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1628,7 @@ func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
 func (*CountTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{20}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{22}
 }
 
 // Response of CountTasks.
@@ -1501,7 +1642,7 @@ type CountTasksResponse struct {
 
 func (x *CountTasksResponse) Reset() {
 	*x = CountTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1654,7 @@ func (x *CountTasksResponse) String() string {
 func (*CountTasksResponse) ProtoMessage() {}
 
 func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[21]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1667,7 @@ func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
 func (*CountTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{21}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CountTasksResponse) GetCounts() []*TaskCounts {
@@ -1568,7 +1709,7 @@ type TaskCounts struct {
 
 func (x *TaskCounts) Reset() {
 	*x = TaskCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1721,7 @@ func (x *TaskCounts) String() string {
 func (*TaskCounts) ProtoMessage() {}
 
 func (x *TaskCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1734,7 @@ func (x *TaskCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskCounts.ProtoReflect.Descriptor instead.
 func (*TaskCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{22}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TaskCounts) GetType() Task_Type {
@@ -1688,7 +1829,7 @@ type PurgedCounts struct {
 
 func (x *PurgedCounts) Reset() {
 	*x = PurgedCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1841,7 @@ func (x *PurgedCounts) String() string {
 func (*PurgedCounts) ProtoMessage() {}
 
 func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1854,7 @@ func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgedCounts.ProtoReflect.Descriptor instead.
 func (*PurgedCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{23}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PurgedCounts) GetCompleted() int64 {
@@ -1753,7 +1894,7 @@ type ListRunEventsRequest struct {
 
 func (x *ListRunEventsRequest) Reset() {
 	*x = ListRunEventsRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1906,7 @@ func (x *ListRunEventsRequest) String() string {
 func (*ListRunEventsRequest) ProtoMessage() {}
 
 func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1919,7 @@ func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunEventsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{24}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRunEventsRequest) GetTaskId() int64 {
@@ -1815,7 +1956,7 @@ type ListRunEventsResponse struct {
 
 func (x *ListRunEventsResponse) Reset() {
 	*x = ListRunEventsResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +1968,7 @@ func (x *ListRunEventsResponse) String() string {
 func (*ListRunEventsResponse) ProtoMessage() {}
 
 func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1981,7 @@ func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunEventsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{25}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRunEventsResponse) GetEvents() []*RunEvent {
@@ -1880,7 +2021,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2033,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2046,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RunEvent) GetType() RunEvent_Type {
@@ -1966,7 +2107,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2119,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2132,7 @@ func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTasksResponse_Result.ProtoReflect.Descriptor instead.
 func (*AddTasksResponse_Result) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{3, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{5, 0}
 }
 
 func (x *AddTasksResponse_Result) GetOutcome() isAddTasksResponse_Result_Outcome {
@@ -2041,7 +2182,19 @@ var File_perceptor_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"~\n" +
+	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"\xbe\x01\n" +
+	"\x16PreviewScheduleRequest\x12+\n" +
+	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\x1c\n" +
+	"\atask_id\x18\x02 \x01(\x03B\x03\xe0A\x01R\x06taskId\x12>\n" +
+	"\n" +
+	"after_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\tafterTime\x12\x19\n" +
+	"\x05count\x18\x04 \x01(\x05B\x03\xe0A\x01R\x05count\"\x8e\x01\n" +
+	"\x17PreviewScheduleResponse\x126\n" +
+	"\binstants\x18\x01 \x03(\v2\x1a.google.protobuf.TimestampR\binstants\x12\x1e\n" +
+	"\n" +
+	"expression\x18\x02 \x01(\tR\n" +
+	"expression\x12\x1b\n" +
+	"\tzone_data\x18\x03 \x01(\tR\bzoneData\"~\n" +
 	"\x0eAddTaskRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
@@ -2198,7 +2351,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
 	"\vHANDED_BACK\x10\a\x12\v\n" +
-	"\aSNOOZED\x10\b2\xd9\v\n" +
+	"\aSNOOZED\x10\b2\xd7\f\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
@@ -2218,6 +2371,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12h\n" +
 	"\n" +
 	"CountTasks\x12\x1f.perceptor.v1.CountTasksRequest\x1a .perceptor.v1.CountTasksResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/tasks:count\x12|\n" +
+	"\x0fPreviewSchedule\x12$.perceptor.v1.PreviewScheduleRequest\x1a%.perceptor.v1.PreviewScheduleResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/tasks:preview\x12|\n" +
 	"\rListRunEvents\x12\".perceptor.v1.ListRunEventsRequest\x1a#.perceptor.v1.ListRunEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/tasks/{task_id}/eventsB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
@@ -2233,107 +2387,114 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(Reason_Code)(0),                // 0: perceptor.v1.Reason.Code
 	(RunEvent_Type)(0),              // 1: perceptor.v1.RunEvent.Type
-	(*AddTaskRequest)(nil),          // 2: perceptor.v1.AddTaskRequest
-	(*AddTaskResponse)(nil),         // 3: perceptor.v1.AddTaskResponse
-	(*AddTasksRequest)(nil),         // 4: perceptor.v1.AddTasksRequest
-	(*AddTasksResponse)(nil),        // 5: perceptor.v1.AddTasksResponse
-	(*GetTaskRequest)(nil),          // 6: perceptor.v1.GetTaskRequest
-	(*ListTasksRequest)(nil),        // 7: perceptor.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 8: perceptor.v1.ListTasksResponse
-	(*UpdateTaskRequest)(nil),       // 9: perceptor.v1.UpdateTaskRequest
-	(*TriggerTaskRequest)(nil),      // 10: perceptor.v1.TriggerTaskRequest
-	(*TriggerTaskResponse)(nil),     // 11: perceptor.v1.TriggerTaskResponse
-	(*ExplainTaskRequest)(nil),      // 12: perceptor.v1.ExplainTaskRequest
-	(*ExplainTaskResponse)(nil),     // 13: perceptor.v1.ExplainTaskResponse
-	(*Reason)(nil),                  // 14: perceptor.v1.Reason
-	(*CancelTaskRequest)(nil),       // 15: perceptor.v1.CancelTaskRequest
-	(*PauseTaskRequest)(nil),        // 16: perceptor.v1.PauseTaskRequest
-	(*ResumeTaskRequest)(nil),       // 17: perceptor.v1.ResumeTaskRequest
-	(*PauseKindRequest)(nil),        // 18: perceptor.v1.PauseKindRequest
-	(*PauseKindResponse)(nil),       // 19: perceptor.v1.PauseKindResponse
-	(*ResumeKindRequest)(nil),       // 20: perceptor.v1.ResumeKindRequest
-	(*ResumeKindResponse)(nil),      // 21: perceptor.v1.ResumeKindResponse
-	(*CountTasksRequest)(nil),       // 22: perceptor.v1.CountTasksRequest
-	(*CountTasksResponse)(nil),      // 23: perceptor.v1.CountTasksResponse
-	(*TaskCounts)(nil),              // 24: perceptor.v1.TaskCounts
-	(*PurgedCounts)(nil),            // 25: perceptor.v1.PurgedCounts
-	(*ListRunEventsRequest)(nil),    // 26: perceptor.v1.ListRunEventsRequest
-	(*ListRunEventsResponse)(nil),   // 27: perceptor.v1.ListRunEventsResponse
-	(*RunEvent)(nil),                // 28: perceptor.v1.RunEvent
-	(*AddTasksResponse_Result)(nil), // 29: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 30: perceptor.v1.Task
-	(Task_Type)(0),                  // 31: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 32: perceptor.v1.Task.State
+	(*PreviewScheduleRequest)(nil),  // 2: perceptor.v1.PreviewScheduleRequest
+	(*PreviewScheduleResponse)(nil), // 3: perceptor.v1.PreviewScheduleResponse
+	(*AddTaskRequest)(nil),          // 4: perceptor.v1.AddTaskRequest
+	(*AddTaskResponse)(nil),         // 5: perceptor.v1.AddTaskResponse
+	(*AddTasksRequest)(nil),         // 6: perceptor.v1.AddTasksRequest
+	(*AddTasksResponse)(nil),        // 7: perceptor.v1.AddTasksResponse
+	(*GetTaskRequest)(nil),          // 8: perceptor.v1.GetTaskRequest
+	(*ListTasksRequest)(nil),        // 9: perceptor.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 10: perceptor.v1.ListTasksResponse
+	(*UpdateTaskRequest)(nil),       // 11: perceptor.v1.UpdateTaskRequest
+	(*TriggerTaskRequest)(nil),      // 12: perceptor.v1.TriggerTaskRequest
+	(*TriggerTaskResponse)(nil),     // 13: perceptor.v1.TriggerTaskResponse
+	(*ExplainTaskRequest)(nil),      // 14: perceptor.v1.ExplainTaskRequest
+	(*ExplainTaskResponse)(nil),     // 15: perceptor.v1.ExplainTaskResponse
+	(*Reason)(nil),                  // 16: perceptor.v1.Reason
+	(*CancelTaskRequest)(nil),       // 17: perceptor.v1.CancelTaskRequest
+	(*PauseTaskRequest)(nil),        // 18: perceptor.v1.PauseTaskRequest
+	(*ResumeTaskRequest)(nil),       // 19: perceptor.v1.ResumeTaskRequest
+	(*PauseKindRequest)(nil),        // 20: perceptor.v1.PauseKindRequest
+	(*PauseKindResponse)(nil),       // 21: perceptor.v1.PauseKindResponse
+	(*ResumeKindRequest)(nil),       // 22: perceptor.v1.ResumeKindRequest
+	(*ResumeKindResponse)(nil),      // 23: perceptor.v1.ResumeKindResponse
+	(*CountTasksRequest)(nil),       // 24: perceptor.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),      // 25: perceptor.v1.CountTasksResponse
+	(*TaskCounts)(nil),              // 26: perceptor.v1.TaskCounts
+	(*PurgedCounts)(nil),            // 27: perceptor.v1.PurgedCounts
+	(*ListRunEventsRequest)(nil),    // 28: perceptor.v1.ListRunEventsRequest
+	(*ListRunEventsResponse)(nil),   // 29: perceptor.v1.ListRunEventsResponse
+	(*RunEvent)(nil),                // 30: perceptor.v1.RunEvent
+	(*AddTasksResponse_Result)(nil), // 31: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 32: perceptor.v1.Task
 	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),   // 34: google.protobuf.FieldMask
-	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
-	(*status.Status)(nil),           // 36: google.rpc.Status
+	(Task_Type)(0),                  // 34: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 35: perceptor.v1.Task.State
+	(*fieldmaskpb.FieldMask)(nil),   // 36: google.protobuf.FieldMask
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(*status.Status)(nil),           // 38: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	30, // 0: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	30, // 1: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	29, // 2: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	31, // 3: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	32, // 4: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	33, // 5: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	33, // 6: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	30, // 7: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	30, // 8: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
-	34, // 9: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
-	30, // 10: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
-	14, // 11: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
-	33, // 12: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
-	33, // 13: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
-	0,  // 14: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
-	33, // 15: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
-	33, // 16: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	33, // 17: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
-	35, // 18: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
-	24, // 19: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	31, // 20: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	25, // 21: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	28, // 22: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	1,  // 23: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	33, // 24: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	33, // 25: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	36, // 26: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	2,  // 27: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	4,  // 28: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	6,  // 29: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	7,  // 30: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	9,  // 31: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
-	10, // 32: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
-	12, // 33: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
-	15, // 34: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	16, // 35: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	17, // 36: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	18, // 37: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
-	20, // 38: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	22, // 39: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	26, // 40: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	3,  // 41: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	5,  // 42: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	30, // 43: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	8,  // 44: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	30, // 45: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
-	11, // 46: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
-	13, // 47: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
-	30, // 48: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	30, // 49: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	30, // 50: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	19, // 51: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	21, // 52: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	23, // 53: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	27, // 54: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	41, // [41:55] is the sub-list for method output_type
-	27, // [27:41] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	32, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
+	33, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
+	33, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
+	32, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	32, // 4: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	31, // 5: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	34, // 6: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	35, // 7: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	33, // 8: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	33, // 9: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	32, // 10: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	32, // 11: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
+	36, // 12: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
+	32, // 13: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
+	16, // 14: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
+	33, // 15: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
+	33, // 16: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
+	0,  // 17: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
+	33, // 18: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	33, // 19: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	33, // 20: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	37, // 21: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	26, // 22: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	34, // 23: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	27, // 24: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	30, // 25: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	1,  // 26: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	33, // 27: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	33, // 28: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	38, // 29: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	4,  // 30: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	6,  // 31: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	8,  // 32: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	9,  // 33: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	11, // 34: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
+	12, // 35: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
+	14, // 36: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
+	17, // 37: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	18, // 38: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	19, // 39: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	20, // 40: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	22, // 41: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	24, // 42: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	2,  // 43: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
+	28, // 44: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	5,  // 45: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	7,  // 46: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	32, // 47: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	10, // 48: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	32, // 49: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	13, // 50: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	15, // 51: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	32, // 52: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	32, // 53: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	32, // 54: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	21, // 55: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	23, // 56: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	25, // 57: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	3,  // 58: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
+	29, // 59: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	45, // [45:60] is the sub-list for method output_type
+	30, // [30:45] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
@@ -2342,7 +2503,7 @@ func file_perceptor_v1_task_service_proto_init() {
 		return
 	}
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -2352,7 +2513,7 @@ func file_perceptor_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

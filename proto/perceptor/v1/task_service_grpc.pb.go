@@ -19,20 +19,21 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TaskService_AddTask_FullMethodName       = "/perceptor.v1.TaskService/AddTask"
-	TaskService_AddTasks_FullMethodName      = "/perceptor.v1.TaskService/AddTasks"
-	TaskService_GetTask_FullMethodName       = "/perceptor.v1.TaskService/GetTask"
-	TaskService_ListTasks_FullMethodName     = "/perceptor.v1.TaskService/ListTasks"
-	TaskService_UpdateTask_FullMethodName    = "/perceptor.v1.TaskService/UpdateTask"
-	TaskService_TriggerTask_FullMethodName   = "/perceptor.v1.TaskService/TriggerTask"
-	TaskService_ExplainTask_FullMethodName   = "/perceptor.v1.TaskService/ExplainTask"
-	TaskService_CancelTask_FullMethodName    = "/perceptor.v1.TaskService/CancelTask"
-	TaskService_PauseTask_FullMethodName     = "/perceptor.v1.TaskService/PauseTask"
-	TaskService_ResumeTask_FullMethodName    = "/perceptor.v1.TaskService/ResumeTask"
-	TaskService_PauseKind_FullMethodName     = "/perceptor.v1.TaskService/PauseKind"
-	TaskService_ResumeKind_FullMethodName    = "/perceptor.v1.TaskService/ResumeKind"
-	TaskService_CountTasks_FullMethodName    = "/perceptor.v1.TaskService/CountTasks"
-	TaskService_ListRunEvents_FullMethodName = "/perceptor.v1.TaskService/ListRunEvents"
+	TaskService_AddTask_FullMethodName         = "/perceptor.v1.TaskService/AddTask"
+	TaskService_AddTasks_FullMethodName        = "/perceptor.v1.TaskService/AddTasks"
+	TaskService_GetTask_FullMethodName         = "/perceptor.v1.TaskService/GetTask"
+	TaskService_ListTasks_FullMethodName       = "/perceptor.v1.TaskService/ListTasks"
+	TaskService_UpdateTask_FullMethodName      = "/perceptor.v1.TaskService/UpdateTask"
+	TaskService_TriggerTask_FullMethodName     = "/perceptor.v1.TaskService/TriggerTask"
+	TaskService_ExplainTask_FullMethodName     = "/perceptor.v1.TaskService/ExplainTask"
+	TaskService_CancelTask_FullMethodName      = "/perceptor.v1.TaskService/CancelTask"
+	TaskService_PauseTask_FullMethodName       = "/perceptor.v1.TaskService/PauseTask"
+	TaskService_ResumeTask_FullMethodName      = "/perceptor.v1.TaskService/ResumeTask"
+	TaskService_PauseKind_FullMethodName       = "/perceptor.v1.TaskService/PauseKind"
+	TaskService_ResumeKind_FullMethodName      = "/perceptor.v1.TaskService/ResumeKind"
+	TaskService_CountTasks_FullMethodName      = "/perceptor.v1.TaskService/CountTasks"
+	TaskService_PreviewSchedule_FullMethodName = "/perceptor.v1.TaskService/PreviewSchedule"
+	TaskService_ListRunEvents_FullMethodName   = "/perceptor.v1.TaskService/ListRunEvents"
 )
 
 // TaskServiceClient is the client API for TaskService service.
@@ -91,6 +92,9 @@ type TaskServiceClient interface {
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
 	CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error)
+	// Returns the instants of a schedule, without storing anything: in every language
+	// of expressions, and with all that moves or bounds instants.
+	PreviewSchedule(ctx context.Context, in *PreviewScheduleRequest, opts ...grpc.CallOption) (*PreviewScheduleResponse, error)
 	// Lists what happened to the runs of a task, newest first. Which events are
 	// written down is a setting of the tenant (Tenant.history), how long they are
 	// kept one of the installation. The history outlives its task; that of an
@@ -236,6 +240,16 @@ func (c *taskServiceClient) CountTasks(ctx context.Context, in *CountTasksReques
 	return out, nil
 }
 
+func (c *taskServiceClient) PreviewSchedule(ctx context.Context, in *PreviewScheduleRequest, opts ...grpc.CallOption) (*PreviewScheduleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreviewScheduleResponse)
+	err := c.cc.Invoke(ctx, TaskService_PreviewSchedule_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *taskServiceClient) ListRunEvents(ctx context.Context, in *ListRunEventsRequest, opts ...grpc.CallOption) (*ListRunEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRunEventsResponse)
@@ -302,6 +316,9 @@ type TaskServiceServer interface {
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
 	CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error)
+	// Returns the instants of a schedule, without storing anything: in every language
+	// of expressions, and with all that moves or bounds instants.
+	PreviewSchedule(context.Context, *PreviewScheduleRequest) (*PreviewScheduleResponse, error)
 	// Lists what happened to the runs of a task, newest first. Which events are
 	// written down is a setting of the tenant (Tenant.history), how long they are
 	// kept one of the installation. The history outlives its task; that of an
@@ -355,6 +372,9 @@ func (UnimplementedTaskServiceServer) ResumeKind(context.Context, *ResumeKindReq
 }
 func (UnimplementedTaskServiceServer) CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CountTasks not implemented")
+}
+func (UnimplementedTaskServiceServer) PreviewSchedule(context.Context, *PreviewScheduleRequest) (*PreviewScheduleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreviewSchedule not implemented")
 }
 func (UnimplementedTaskServiceServer) ListRunEvents(context.Context, *ListRunEventsRequest) (*ListRunEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRunEvents not implemented")
@@ -614,6 +634,24 @@ func _TaskService_CountTasks_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_PreviewSchedule_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreviewScheduleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).PreviewSchedule(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_PreviewSchedule_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).PreviewSchedule(ctx, req.(*PreviewScheduleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TaskService_ListRunEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRunEventsRequest)
 	if err := dec(in); err != nil {
@@ -690,6 +728,10 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CountTasks",
 			Handler:    _TaskService_CountTasks_Handler,
+		},
+		{
+			MethodName: "PreviewSchedule",
+			Handler:    _TaskService_PreviewSchedule_Handler,
 		},
 		{
 			MethodName: "ListRunEvents",

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// timingFlags are the flags of a task's cron schedule, of its misfire policy and
+// its spread.
+type timingFlags struct {
+	cron, zone, dialect, misfire string
+	grace, spread                time.Duration
+	limit                        int32
+}
+
+func (t *timingFlags) flags(f *pflag.FlagSet) {
+	f.StringVar(&t.cron, "cron", "", "cron expression in place of --interval: '30 6 * * MON-FRI', @daily, '@every 90m'")
+	f.StringVar(&t.zone, "tz", "", "time zone of --cron by its IANA name (default UTC)")
+	f.StringVar(&t.dialect, "dialect", "", "language of --cron: standard, quartz or named (default standard, or named for @)")
+	f.StringVar(&t.misfire, "misfire", "", "what happens to missed instants: fire-once, fire-all or skip (default fire-once)")
+	f.DurationVar(&t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
+	f.Int32Var(&t.limit, "misfire-limit", 0, "how many missed instants fire with --misfire fire-all (default 1000)")
+	f.DurationVar(&t.spread, "spread", 0, "window over which the instants of many tasks are spread (default none)")
+}
+
+// read puts the flags that were given into a task.
+func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task) error {
+	if t.cron == "" && (t.zone != "" || t.dialect != "") {
+		return cli.Usagef("--tz and --dialect say something about --cron, which is missing")
+	}
+	if t.cron != "" {
+		if out.Schedule != nil {
+			return cli.Usagef("--interval and --cron are two ways to say the same; give one")
+		}
+		dialect, ok := perceptorv1.Cron_Dialect_value[enumWord(t.dialect)]
+		if t.dialect != "" && (!ok || dialect == 0) {
+			return cli.Usagef("--dialect: %q is not one of standard, quartz, named", t.dialect)
+		}
+		out.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: t.cron, TimeZone: t.zone, Dialect: perceptorv1.Cron_Dialect(dialect)}}
+	}
+	policy, ok := perceptorv1.Task_MisfirePolicy_value[enumWord(t.misfire)]
+	if t.misfire != "" && (!ok || policy == 0) {
+		return cli.Usagef("--misfire: %q is not one of fire-once, fire-all, skip", t.misfire)
+	}
+	out.MisfirePolicy, out.MisfireLimit = perceptorv1.Task_MisfirePolicy(policy), t.limit
+	if f.Changed("misfire-grace") {
+		out.MisfireGrace = durationpb.New(t.grace)
+	}
+	out.Spread = duration(t.spread)
+	return nil
+}
+
+// scheduleCell is the interval or the expression of a task.
+func scheduleCell(t *perceptorv1.Task) string {
+	if c := t.GetCron(); c != nil {
+		return c.Expression + " (" + c.Dialect.String() + ", " + c.TimeZone + ")"
+	}
+	return durationCell(t.GetInterval())
+}
+
+func (c *ctl) taskPreview() *cobra.Command {
+	a := &addFlags{}
+	r := &perceptorv1.PreviewScheduleRequest{}
+	var after string
+	cmd := &cobra.Command{
+		Use: "preview", Short: "Show when a task would fire, without adding it", Args: cobra.NoArgs,
+		Example: "  perceptorctl task preview --type non-blocking --cron '0 0 12 LW * ?' --dialect quartz --tz Asia/Shanghai",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if r.Task, err = a.read(cmd); err != nil {
+				return err
+			}
+			if r.AfterTime, err = instant("after", after); err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				answer, err := perceptorv1.NewTaskServiceClient(conn).PreviewSchedule(ctx, r)
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, answer, func() *table {
+					t := &table{head: []string{"INSTANT"}}
+					for _, at := range answer.Instants {
+						t.add(timeCell(at))
+					}
+					return t
+				})
+			})
+		},
+	}
+	a.flags(cmd)
+	cmd.Flags().StringVar(&after, "after", "", "instants after this one (default all from --begin on)")
+	cmd.Flags().Int32Var(&r.Count, "count", 10, "how many instants, at most")
+	cmd.Flags().Int64Var(&r.TaskId, "task-id", 0, "id by which H is drawn and --spread computed (default none)")
+	return cmd
+}

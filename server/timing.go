@@ -1,0 +1,224 @@
+package server
+
+import (
+	"context"
+	"math"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/schedule"
+	"github.com/perceptor/perceptor/task"
+)
+
+// expressions are the cron expressions that requests had lately.
+var expressions = schedule.NewCalendars(1000)
+
+// extra returns what a request says that few do, and sets the interval of its
+// spec. It reports what [task.Spec.Validate] cannot know.
+func (r *reader) extra(t *perceptorv1.Task, s *task.Spec, limits task.Limits) task.Extra {
+	e := task.Extra{Tags: task.SortTags(t.Tags), Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)}
+	r.schedule(t, s, &e, limits)
+	r.misfire(t, &e)
+	if t.Spread != nil {
+		e.Spread = r.duration("spread", t.Spread, 0, task.MaxSpread)
+	}
+	return e
+}
+
+// schedule reads the interval or the expression.
+func (r *reader) schedule(t *perceptorv1.Task, s *task.Spec, e *task.Extra, limits task.Limits) {
+	recurring := t.Type == perceptorv1.Task_NON_BLOCKING || t.Type == perceptorv1.Task_BLOCKING
+	var interval *durationpb.Duration
+	switch given := t.Schedule.(type) {
+	case *perceptorv1.Task_Interval:
+		interval = given.Interval
+	case *perceptorv1.Task_Cron:
+		if given.Cron == nil {
+			break
+		}
+		if strings.HasPrefix(strings.TrimSpace(given.Cron.Expression), "@every") {
+			if interval = r.every(given.Cron); interval == nil {
+				e.Cron = &task.Cron{Dialect: task.NamedCron} // of a refused task; it lacks no interval
+				return
+			}
+			break
+		}
+		e.Cron = r.cron(given.Cron, limits)
+		return
+	}
+	switch {
+	case interval == nil && recurring:
+		r.fault("interval", "is missing: a %s task needs one, or a cron expression", t.Type)
+	case interval == nil:
+	case t.Type == perceptorv1.Task_ONE_SHOT:
+		r.fault("interval", "%s: a ONE_SHOT task has no interval", interval.AsDuration())
+	default:
+		// Its limits are the spec's to check.
+		s.Interval = r.duration("interval", interval, math.MinInt64, math.MaxInt64)
+	}
+}
+
+// every reads "@every 90m".
+func (r *reader) every(c *perceptorv1.Cron) *durationpb.Duration {
+	if c.Dialect != perceptorv1.Cron_DIALECT_UNSPECIFIED && c.Dialect != perceptorv1.Cron_NAMED {
+		r.fault("cron.dialect", "%s: @every is of the dialect NAMED", c.Dialect)
+		return nil
+	}
+	d, err := schedule.ParseEvery(c.Expression)
+	if err != nil {
+		f := schedule.FaultOf(err)
+		r.fault(f.Field, "%s", f.Message)
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// cron reads an expression. What H is drawn to does not matter for whether it can
+// be read; the store says so of the task that it becomes.
+func (r *reader) cron(c *perceptorv1.Cron, limits task.Limits) *task.Cron {
+	out := &task.Cron{Dialect: task.Dialect(c.Dialect), Expression: c.Expression, Zone: c.TimeZone}
+	if c.Dialect == perceptorv1.Cron_DIALECT_UNSPECIFIED {
+		out.Dialect = task.StandardCron
+		if strings.HasPrefix(strings.TrimSpace(c.Expression), "@") {
+			out.Dialect = task.NamedCron
+		}
+	}
+	if out.Zone == "" {
+		out.Zone = "UTC"
+	}
+	calendar, err := expressions.Of(*out, 1, 0)
+	if err != nil {
+		f := schedule.FaultOf(err)
+		r.fault(f.Field, "%s", f.Message)
+		return out
+	}
+	if d := shortestDistance(calendar); d < limits.MinInterval {
+		r.fault("cron.expression", "%q has instants that are %s apart; at least %s is allowed", c.Expression, d, limits.MinInterval)
+	}
+	return out
+}
+
+// shortestDistance looks at the first instants of a calendar: enough for those of
+// a minute to be among them.
+func shortestDistance(c task.Calendar) time.Duration {
+	shortest := time.Duration(math.MaxInt64)
+	at, ok := c.Next(0)
+	for range 61 {
+		if !ok {
+			break
+		}
+		var next task.Instant
+		if next, ok = c.Next(at); ok {
+			shortest, at = min(shortest, next.Sub(at)), next
+		}
+	}
+	return shortest
+}
+
+func (r *reader) misfire(t *perceptorv1.Task, e *task.Extra) {
+	e.Misfire = max(task.Misfire(t.MisfirePolicy), task.FireOnce)
+	if t.MisfirePolicy < 0 {
+		e.Misfire = task.Misfire(-1) // refused by the spec
+	}
+	switch {
+	case t.MisfireGrace != nil:
+		e.Grace = r.duration("misfire_grace", t.MisfireGrace, 0, task.MaxGrace)
+	case e.Misfire == task.Skip:
+		e.Grace = task.DefaultGrace
+	}
+	e.CatchUp = t.MisfireLimit
+	if e.Misfire == task.FireAll && e.CatchUp == 0 {
+		e.CatchUp = task.DefaultCatchUp
+	}
+}
+
+// timingOf puts what an extra says about instants into a task.
+func timingOf(t *perceptorv1.Task, e *task.Extra) {
+	if e.Cron != nil {
+		t.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{
+			Dialect: perceptorv1.Cron_Dialect(e.Cron.Dialect), Expression: e.Cron.Expression, TimeZone: e.Cron.Zone,
+		}}
+	}
+	if e.Misfire != 0 {
+		t.MisfirePolicy = perceptorv1.Task_MisfirePolicy(e.Misfire)
+	}
+	if e.Misfire == task.Skip {
+		t.MisfireGrace = durationpb.New(e.Grace)
+	}
+	t.MisfireLimit = e.CatchUp
+	if e.Spread > 0 {
+		t.Spread = durationpb.New(e.Spread)
+	}
+}
+
+// maxPreview bounds what one call computes; defaultPreview is what it does unasked.
+const (
+	maxPreview     = 1000
+	defaultPreview = 10
+)
+
+func (s *taskService) PreviewSchedule(ctx context.Context, r *perceptorv1.PreviewScheduleRequest) (*perceptorv1.PreviewScheduleResponse, error) {
+	spec, after, faults := s.previewed(ctx, r)
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	answer := &perceptorv1.PreviewScheduleResponse{ZoneData: schedule.ZoneDataVersion()}
+	id := task.ID(max(r.TaskId, 0))
+	if e := spec.Extra; e != nil {
+		if id == 0 {
+			plain := *e
+			plain.Spread = 0
+			spec.Extra = plain.Seal()
+		}
+		if e.Cron != nil {
+			calendar, err := expressions.Of(*e.Cron, max(id, 1), e.Spread*time.Duration(min(id, 1)))
+			if err != nil {
+				return nil, invalid(under("task", []task.Fault{schedule.FaultOf(err)}))
+			}
+			spec.Calendar = calendar
+			answer.Expression = calendar.(schedule.Calendar).String()
+		}
+	}
+	now := task.At(time.Now())
+	if faults := append(spec.Settle(now), spec.NeverFires(id, now)...); len(faults) > 0 {
+		return nil, invalid(under("task", faults))
+	}
+	n := int(r.Count)
+	if n == 0 {
+		n = defaultPreview
+	}
+	for _, at := range task.NewRow(0, id, &spec, now).Upcoming(after, n) {
+		answer.Instants = append(answer.Instants, timestamppb.New(at.Time()))
+	}
+	return answer, nil
+}
+
+// previewed reads the request.
+func (s *taskService) previewed(ctx context.Context, r *perceptorv1.PreviewScheduleRequest) (task.Spec, task.Instant, []task.Fault) {
+	if r.Task == nil {
+		return task.Spec{}, 0, []task.Fault{faultf("task", "is missing")}
+	}
+	t := asked(r.Task)
+	if t.Kind == "" {
+		t.Kind = "preview"
+	}
+	spec, faults := specOf(t, tenantOf(ctx), s.limits)
+	faults = under("task", faults)
+	if r.Count < 0 || r.Count > maxPreview {
+		faults = append(faults, faultf("count", "%d is not between 0 and %d", r.Count, maxPreview))
+	}
+	if r.TaskId < 0 {
+		faults = append(faults, faultf("task_id", "%d is negative", r.TaskId))
+	}
+	after := task.Instant(-1)
+	if r.AfterTime != nil {
+		in := &reader{}
+		after = in.instant("after_time", r.AfterTime)
+		faults = append(faults, in.faults...)
+	}
+	return spec, after, faults
+}
