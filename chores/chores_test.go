@@ -137,6 +137,14 @@ func (f *fake) MaintainHistory(ctx context.Context, d, _ int) error {
 	return err
 }
 
+func (f *fake) Bulk(ctx context.Context, d int, _ task.Ownership, _ bool) (task.BulkStep, error) {
+	again, err := f.do(ctx, d, "bulk")
+	if !again {
+		return task.BulkStep{}, err
+	}
+	return task.BulkStep{Action: task.BulkPause, More: true}, err
+}
+
 func (f *fake) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	_, err := f.do(ctx, d, "stats")
 	return task.FarStats{ArrivedTasks: f.arrived}, err

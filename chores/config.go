@@ -25,6 +25,9 @@ type Store interface {
 	Purge(ctx context.Context, d int) (n int, more bool, err error)
 	// FoldCounters adds up a bounded number of changes; it returns how many.
 	FoldCounters(ctx context.Context, d int) (n int, more bool, err error)
+	// Bulk takes the next step of the open bulk operations, in one transaction that
+	// asserts the ownership; small: fewer tasks.
+	Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error)
 	// MaintainHistory makes days ahead and drops old ones.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
 	// FarStats and OldestSnapshot are looked at for metrics.
@@ -143,6 +146,13 @@ func (c *Config) promoteEvery() time.Duration {
 	return min(10*time.Second, max(c.ahead()/20, 10*time.Millisecond))
 }
 
+// bulkEvery is the distance between two looks for bulk operations, and bulkRest the
+// same while there are none: who creates one waits for it.
+const (
+	bulkEvery = time.Second
+	bulkRest  = 2 * time.Second
+)
+
 // longestRest bounds the distance between two looks that found nothing.
 const longestRest = time.Minute
 
@@ -161,6 +171,8 @@ type Events struct {
 	Acquired, Released, Lost func(database int)
 	// Moved: a step "promote", "recut", "split", "merge" or "demote" has ended.
 	Moved func(database int, chore string, cut *task.Cut)
+	// Bulk: a step of a bulk operation has ended.
+	Bulk func(database int, step *task.BulkStep)
 	// Stepped: any step has ended, with an error or without.
 	Stepped func(database int, chore string, took time.Duration, err error)
 	// Stats: how things stand in a database.
@@ -176,6 +188,9 @@ func (e Events) fill() Events {
 	}
 	if e.Moved == nil {
 		e.Moved = func(int, string, *task.Cut) {}
+	}
+	if e.Bulk == nil {
+		e.Bulk = func(int, *task.BulkStep) {}
 	}
 	if e.Stepped == nil {
 		e.Stepped = func(int, string, time.Duration, error) {}

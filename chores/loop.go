@@ -95,6 +95,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
 		{name: task.CutMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CutMerge), patience: forever},
 		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
+		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever},
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},
 	}
 	now := time.Now()

@@ -58,6 +58,36 @@ func (l *loop) moved(name string, cut *task.Cut, err error) (work, error) {
 	return done(cut.Read+cut.Near+cut.Packed, cut.More), err
 }
 
+// bulkSlice is how long a look at the bulk operations goes on with them. Each of
+// their steps is short; together they should be long enough for the pause after
+// them to count.
+const bulkSlice = 200 * time.Millisecond
+
+func (l *loop) bulkStep(ctx context.Context) (work, error) {
+	for began := time.Now(); ; {
+		step, err := l.c.store.Bulk(ctx, l.d, l.own, l.c.cfg.Busy())
+		if step.Lost {
+			return nothing, errLost
+		}
+		if step.Action != 0 {
+			l.c.events.Bulk(l.d, &step)
+		}
+		switch {
+		case err != nil || step.Action == 0:
+			return nothing, err
+		case !step.More:
+			return some, nil
+		case time.Since(began) > bulkSlice || ctx.Err() != nil:
+			return more, nil
+		}
+		select {
+		case <-l.stopping:
+			return some, nil
+		default:
+		}
+	}
+}
+
 // locatorPages bounds one purge of the locator.
 const locatorPages = 2000
 

@@ -88,6 +88,7 @@ type Client struct {
 	conn  *grpc.ClientConn
 	tasks perceptorv1.TaskServiceClient
 	dead  perceptorv1.DeadLetterServiceClient
+	bulk  perceptorv1.BulkServiceClient
 	runs  perceptorv1.RunServiceClient
 	adds  *batcher[*pendingAdd]
 	aim   aim
@@ -118,6 +119,7 @@ func newClient(cfg Config, conn *grpc.ClientConn) *Client {
 		tasks: perceptorv1.NewTaskServiceClient(conn),
 		runs:  perceptorv1.NewRunServiceClient(conn),
 		dead:  perceptorv1.NewDeadLetterServiceClient(conn),
+		bulk:  perceptorv1.NewBulkServiceClient(conn),
 	}
 	if cfg.TracerProvider != nil {
 		c.tracer = cfg.TracerProvider.Tracer(tracerName)

@@ -34,6 +34,8 @@ type Tasks interface {
 	// Trigger opens a run now and returns its number; replayed: the requestID, if it
 	// is not empty, had opened it before. [task.FailedPrecondition]: it may have none.
 	Trigger(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, replayed bool, err error)
+	// PurgeTask forgets a finished task; a living one is a [task.FailedPrecondition].
+	PurgeTask(ctx context.Context, tenant int32, id task.ID) error
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
 	// History returns up to limit events of a task after a cursor, newest first;
@@ -160,6 +162,7 @@ type Deps struct {
 	Tasks Tasks
 	Runs  Runs
 	Dead  DeadLetters
+	Bulk  Bulk
 	Admin Admin
 	Auth  Authenticator
 	// Delivery says where the runs of a tenant are published. It must not block.

@@ -409,3 +409,54 @@ func (f *fakeDead) PurgeDead(ctx context.Context, tenant int32, id task.RunID) e
 	_, err := f.Dead(ctx, tenant, id)
 	return err
 }
+
+// PurgeTask knows one finished task of each tenant: 512 * tenant.
+func (f *fakeTasks) PurgeTask(_ context.Context, tenant int32, id task.ID) error {
+	if id != task.NewID(int64(tenant), 0) {
+		return task.Errorf(task.NotFound, "there is no task %d", id)
+	}
+	return nil
+}
+
+// fakeBulk has operation 7 of tenant 1.
+type fakeBulk struct {
+	action task.BulkAction
+	terms  task.BulkTerms
+	calls  []string
+}
+
+func (f *fakeBulk) CreateBulk(_ context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, _ string, _ []byte) (*task.BulkOperation, error) {
+	f.action, f.terms = action, terms
+	return f.GetBulk(nil, tenant, 7) //nolint:staticcheck // it asks nobody
+}
+
+func (f *fakeBulk) GetBulk(_ context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
+	if tenant != 1 || id != 7 {
+		return nil, task.Errorf(task.NotFound, "there is no operation %d", id)
+	}
+	o := &task.BulkOperation{Tenant: tenant, ID: id, Action: f.action, Terms: f.terms, State: task.BulkRunning, CreatedAt: fakeNow}
+	for d := range task.Databases {
+		o.Parts = append(o.Parts, task.BulkPart{Database: d, State: task.BulkRunning, BulkSum: task.BulkSum{Matched: 3, Done: 2, Failed: 1}, StartedAt: fakeNow, FinishedAt: task.Never})
+	}
+	return o, nil
+}
+
+func (f *fakeBulk) ListBulk(ctx context.Context, tenant int32, _ task.Instant, _ int64, _ int) ([]*task.BulkOperation, error) {
+	o, err := f.GetBulk(ctx, tenant, 7)
+	return []*task.BulkOperation{o}, err
+}
+
+func (f *fakeBulk) AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
+	f.calls = append(f.calls, "abort")
+	return f.GetBulk(ctx, tenant, id)
+}
+
+func (f *fakeBulk) PauseBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
+	f.calls = append(f.calls, "pause")
+	return f.GetBulk(ctx, tenant, id)
+}
+
+func (f *fakeBulk) ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
+	f.calls = append(f.calls, "resume")
+	return f.GetBulk(ctx, tenant, id)
+}

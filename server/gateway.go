@@ -49,6 +49,7 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 	err := errors.Join(
 		perceptorv1.RegisterTaskServiceHandlerClient(context.Background(), mux, perceptorv1.NewTaskServiceClient(g)),
 		perceptorv1.RegisterDeadLetterServiceHandlerClient(context.Background(), mux, perceptorv1.NewDeadLetterServiceClient(g)),
+		perceptorv1.RegisterBulkServiceHandlerClient(context.Background(), mux, perceptorv1.NewBulkServiceClient(g)),
 		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),

@@ -42,6 +42,7 @@ type bundle struct {
 	tasks  *fakeTasks
 	runs   *fakeRuns
 	dead   *fakeDead
+	bulk   *fakeBulk
 	admin  *fakeAdmin
 	log    *logBuffer
 	conn   *grpc.ClientConn
@@ -59,7 +60,7 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle {
 	t.Helper()
 	b := &bundle{
-		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, dead: &fakeDead{}, admin: newFakeAdmin(),
+		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, dead: &fakeDead{}, bulk: &fakeBulk{}, admin: newFakeAdmin(),
 		log: &logBuffer{}, done: make(chan error, 1),
 	}
 	grpcSide := bufconn.Listen(1 << 20)
@@ -74,7 +75,7 @@ func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle 
 		f(&c)
 	}
 	d := Deps{
-		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Admin: b.admin, Auth: b.auth,
+		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Bulk: b.bulk, Admin: b.admin, Auth: b.auth,
 		Delivery: func(t Tenant) Delivery {
 			return Delivery{Topic: t.Topic, Group: "listeners." + t.Name, Brokers: []string{"127.0.0.1:9092"}}
 		},

@@ -111,7 +111,7 @@ func New(c Config, d Deps) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
+	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Bulk == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
 		return nil, errors.New("server: all of Deps but Assignment and Clock are required")
 	}
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
@@ -123,6 +123,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead}),
+		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),

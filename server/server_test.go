@@ -78,7 +78,7 @@ func TestAListenerThatFailsEndsRunWithItsError(t *testing.T) {
 
 func someDeps() Deps {
 	return Deps{
-		Tasks: &fakeTasks{}, Runs: &fakeRuns{}, Dead: &fakeDead{}, Admin: newFakeAdmin(), Auth: &fakeAuth{},
+		Tasks: &fakeTasks{}, Runs: &fakeRuns{}, Dead: &fakeDead{}, Bulk: &fakeBulk{}, Admin: newFakeAdmin(), Auth: &fakeAuth{},
 		Delivery: func(Tenant) Delivery { return Delivery{} },
 	}
 }

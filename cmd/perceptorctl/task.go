@@ -33,7 +33,24 @@ func (c *ctl) taskCommand() *cobra.Command {
 		c.oneTask("resume", "Claim runs of a paused task again", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: id})
 		}),
+		c.taskPurge(),
 	)
+}
+
+func (c *ctl) taskPurge() *cobra.Command {
+	return &cobra.Command{
+		Use: "purge ID", Short: "Forget a finished task before its retention is over", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return cli.Usagef("%q is not a task id", args[0])
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				_, err := perceptorv1.NewTaskServiceClient(conn).PurgeTask(ctx, &perceptorv1.PurgeTaskRequest{Id: id})
+				return err
+			})
+		},
+	}
 }
 
 // oneTask is a command about the task with an id.

@@ -117,7 +117,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
 	return err
 }
 

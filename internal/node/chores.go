@@ -48,6 +48,12 @@ func (d *Dispatcher) choreEvents() chores.Events {
 				log.Warn("tasks have come late to the near tier", "database", db, "late", cut.Late, "tasks", cut.Near)
 			}
 		},
+		Bulk: func(db int, step *task.BulkStep) {
+			m.Bulk(step)
+			if step.Ended {
+				log.Info("a bulk operation has ended in a database", "database", db, "action", step.Action)
+			}
+		},
 		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
 		Stats: func(db int, far task.FarStats, oldest time.Duration) {
 			m.Far(db, far)

@@ -22,6 +22,8 @@ type Chores struct {
 	aside    *prometheus.GaugeVec
 	arrival  *prometheus.GaugeVec
 	snapshot *prometheus.GaugeVec
+	bulk     *prometheus.CounterVec
+	ended    *prometheus.CounterVec
 }
 
 // NewChores registers the metrics of chores; owned is asked at each scrape for
@@ -40,7 +42,9 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 		arrival:  gauges("recut_age_seconds", "Age of the oldest pack that has not been cut since it was added. Tasks are late when it exceeds the horizon.", "database"),
 		snapshot: gauges("oldest_snapshot_seconds", "Age of the oldest snapshot on a server: while it lasts, vacuum removes nothing that is younger, and tables grow.", "server"),
 	}
-	r.MustRegister(m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
+	m.bulk = counters("bulk_tasks_total", "Tasks and dead runs that bulk operations have met: outcome is done, failed or counted (by a dry run).", "action", "outcome")
+	m.ended = counters("bulk_parts_ended_total", "Parts of bulk operations, one for each database, that have come to their end.", "action")
+	r.MustRegister(m.bulk, m.ended, m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "perceptor_owned_chores", Help: "Databases whose chores this process does."},
 			func() float64 { return float64(owned()) }))
 	return m
@@ -55,6 +59,17 @@ func (m *Chores) Moved(database int, move string, cut *task.Cut) {
 	m.damaged.WithLabelValues(name).Add(float64(len(cut.Damaged)))
 	if move == task.CutPromote.String() {
 		m.lag.WithLabelValues(name).Set(cut.Late.Seconds())
+	}
+}
+
+// Bulk counts what a step of a bulk operation has done.
+func (m *Chores) Bulk(step *task.BulkStep) {
+	action := step.Action.String()
+	m.bulk.WithLabelValues(action, "done").Add(float64(step.Done))
+	m.bulk.WithLabelValues(action, "failed").Add(float64(step.Failed))
+	m.bulk.WithLabelValues(action, "counted").Add(float64(step.Matched - step.Done - step.Failed))
+	if step.Ended {
+		m.ended.WithLabelValues(action).Inc()
 	}
 }
 

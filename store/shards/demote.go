@@ -45,6 +45,10 @@ func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Cu
 	if out.Now, err = clock(ctx, tx); err != nil {
 		return out, err
 	}
+	var held bool // by a bulk operation that goes through the rows
+	if err := tx.QueryRow(ctx, sql.Get("BulkAtRows"), int32(0)).Scan(&held); held || err != nil {
+		return out, err
+	}
 	rows, err := tx.Query(ctx, sql.Get("Demote"), s.demoteBeyond().Milliseconds(), limit)
 	if err != nil {
 		return out, err

@@ -37,11 +37,18 @@ func (s *Store) inSnapshot(ctx context.Context, d int, f func(pgx.Tx) error) err
 
 // countPacks adds what packs hold of a tenant (0: of all).
 func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, add func(cellKey, int64)) error {
+	return eachPacked(ctx, tx, tenant, 0, task.Never, func(r *task.Row) { add(cellKey{r.Tenant, r.Type, cellOf(r.State, true)}, 1) })
+}
+
+// eachPacked visits the packed tasks of a tenant (0: of all), without their params,
+// that are in buckets in which something may be due in [from, until). A pack that
+// cannot be read is an error.
+func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, visit func(*task.Row)) error {
 	for _, statement := range []string{"ArrivalWindow", "PackWindow"} {
 		for at, more := int64(0), true; more; {
 			var names []int64
 			var looked int
-			args := []any{tenant, at, windowPacks, int64(0), int64(task.Never)}
+			args := []any{tenant, at, windowPacks, int64(from), int64(until)}
 			if statement == "ArrivalWindow" {
 				args = args[:3]
 			}
@@ -50,7 +57,7 @@ func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, a
 			}
 			more = looked == windowPacks
 			for chunk := range slices.Chunk(names, packsAtOnce) {
-				if err := countSome(ctx, tx, chunk, tenant, add); err != nil {
+				if err := visitSome(ctx, tx, chunk, tenant, visit); err != nil {
 					return err
 				}
 			}
@@ -59,7 +66,7 @@ func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, a
 	return nil
 }
 
-func countSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, add func(cellKey, int64)) error {
+func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, visit func(*task.Row)) error {
 	packs, err := readPacks(ctx, tx, names)
 	if err != nil {
 		return err
@@ -71,7 +78,7 @@ func countSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, add 
 		}
 		for _, r := range rows {
 			if tenant == 0 || r.Tenant == tenant {
-				add(cellKey{r.Tenant, r.Type, cellOf(r.State, true)}, 1)
+				visit(r)
 			}
 		}
 	}

@@ -14,7 +14,9 @@ func tagged(tags ...string) func(*task.Spec) {
 	return func(s *task.Spec) { s.Extra = task.Extra{Tags: task.SortTags(tags)}.Seal() }
 }
 
-// listing makes 36 tasks over all places, due in 1 to 12 hours, and returns them
+func kept(s *task.Spec) { s.Retention = time.Hour }
+
+// spread makes 36 tasks over all places, due in 1 to 12 hours, and returns them
 // by what they have.
 func (b *bundle) spread() (all map[task.ID]task.Spec) {
 	b.t.Helper()
@@ -22,7 +24,7 @@ func (b *bundle) spread() (all map[task.ID]task.Spec) {
 	for i := range 12 {
 		var specs []task.Spec
 		for _, tags := range [][]string{nil, {"red"}, {"blue", "red"}} {
-			specs = append(specs, b.spec(task.OneShot, b.inHours(1+i), tagged(tags...)))
+			specs = append(specs, b.spec(task.OneShot, b.inHours(1+i), tagged(tags...), kept))
 		}
 		ids := b.add(specs...)
 		for j, id := range ids {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // purgeAtOnce is about how many rows of each table one purge removes.
@@ -25,7 +27,11 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 		n += gone
 		more = more || gone > purgeAtOnce
 	}
-	return n, more, nil
+	var gone int
+	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("BulkPurge"), task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
+		return n, false, fmt.Errorf("purge: %w", err)
+	}
+	return n + gone, more, nil
 }
 
 // OldestSnapshot returns the age of the oldest snapshot that anybody holds on the

@@ -211,7 +211,7 @@ func (x RunEvent_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunEvent_Type.Descriptor instead.
 func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{28, 0}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // Request of PreviewSchedule.
@@ -1594,6 +1594,89 @@ func (x *ResumeKindResponse) GetPausedKinds() []string {
 	return nil
 }
 
+// Request of PurgeTask.
+type PurgeTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task to forget.
+	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeTaskRequest) Reset() {
+	*x = PurgeTaskRequest{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeTaskRequest) ProtoMessage() {}
+
+func (x *PurgeTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeTaskRequest.ProtoReflect.Descriptor instead.
+func (*PurgeTaskRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PurgeTaskRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// Response of PurgeTask.
+type PurgeTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeTaskResponse) Reset() {
+	*x = PurgeTaskResponse{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeTaskResponse) ProtoMessage() {}
+
+func (x *PurgeTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeTaskResponse.ProtoReflect.Descriptor instead.
+func (*PurgeTaskResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{23}
+}
+
 // Request of CountTasks.
 type CountTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1603,7 +1686,7 @@ type CountTasksRequest struct {
 
 func (x *CountTasksRequest) Reset() {
 	*x = CountTasksRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1698,7 @@ func (x *CountTasksRequest) String() string {
 func (*CountTasksRequest) ProtoMessage() {}
 
 func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[22]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1711,7 @@ func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
 func (*CountTasksRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{22}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{24}
 }
 
 // Response of CountTasks.
@@ -1642,7 +1725,7 @@ type CountTasksResponse struct {
 
 func (x *CountTasksResponse) Reset() {
 	*x = CountTasksResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1737,7 @@ func (x *CountTasksResponse) String() string {
 func (*CountTasksResponse) ProtoMessage() {}
 
 func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[23]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1750,7 @@ func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
 func (*CountTasksResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{23}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CountTasksResponse) GetCounts() []*TaskCounts {
@@ -1709,7 +1792,7 @@ type TaskCounts struct {
 
 func (x *TaskCounts) Reset() {
 	*x = TaskCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1804,7 @@ func (x *TaskCounts) String() string {
 func (*TaskCounts) ProtoMessage() {}
 
 func (x *TaskCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[24]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1817,7 @@ func (x *TaskCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskCounts.ProtoReflect.Descriptor instead.
 func (*TaskCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{24}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TaskCounts) GetType() Task_Type {
@@ -1829,7 +1912,7 @@ type PurgedCounts struct {
 
 func (x *PurgedCounts) Reset() {
 	*x = PurgedCounts{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1924,7 @@ func (x *PurgedCounts) String() string {
 func (*PurgedCounts) ProtoMessage() {}
 
 func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[25]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1937,7 @@ func (x *PurgedCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgedCounts.ProtoReflect.Descriptor instead.
 func (*PurgedCounts) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{25}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PurgedCounts) GetCompleted() int64 {
@@ -1894,7 +1977,7 @@ type ListRunEventsRequest struct {
 
 func (x *ListRunEventsRequest) Reset() {
 	*x = ListRunEventsRequest{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1989,7 @@ func (x *ListRunEventsRequest) String() string {
 func (*ListRunEventsRequest) ProtoMessage() {}
 
 func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[26]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2002,7 @@ func (x *ListRunEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunEventsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{26}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListRunEventsRequest) GetTaskId() int64 {
@@ -1956,7 +2039,7 @@ type ListRunEventsResponse struct {
 
 func (x *ListRunEventsResponse) Reset() {
 	*x = ListRunEventsResponse{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2051,7 @@ func (x *ListRunEventsResponse) String() string {
 func (*ListRunEventsResponse) ProtoMessage() {}
 
 func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[27]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2064,7 @@ func (x *ListRunEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunEventsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{27}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListRunEventsResponse) GetEvents() []*RunEvent {
@@ -2021,7 +2104,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2116,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[28]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2129,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{28}
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RunEvent) GetType() RunEvent_Type {
@@ -2107,7 +2190,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2202,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[29]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2385,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x11ResumeKindRequest\x12\x17\n" +
 	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x02R\x04kind\"7\n" +
 	"\x12ResumeKindResponse\x12!\n" +
-	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\"\x13\n" +
+	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\"'\n" +
+	"\x10PurgeTaskRequest\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x13\n" +
+	"\x11PurgeTaskResponse\"\x13\n" +
 	"\x11CountTasksRequest\"F\n" +
 	"\x12CountTasksResponse\x120\n" +
 	"\x06counts\x18\x01 \x03(\v2\x18.perceptor.v1.TaskCountsR\x06counts\"\xfa\x02\n" +
@@ -2351,7 +2437,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
 	"\vHANDED_BACK\x10\a\x12\v\n" +
-	"\aSNOOZED\x10\b2\xd7\f\n" +
+	"\aSNOOZED\x10\b2\xc6\r\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
 	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
@@ -2368,7 +2454,8 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resume\x12o\n" +
 	"\tPauseKind\x12\x1e.perceptor.v1.PauseKindRequest\x1a\x1f.perceptor.v1.PauseKindResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/kinds/{kind}:pause\x12s\n" +
 	"\n" +
-	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12h\n" +
+	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12m\n" +
+	"\tPurgeTask\x12\x1e.perceptor.v1.PurgeTaskRequest\x1a\x1f.perceptor.v1.PurgeTaskResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:purge\x12h\n" +
 	"\n" +
 	"CountTasks\x12\x1f.perceptor.v1.CountTasksRequest\x1a .perceptor.v1.CountTasksResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/tasks:count\x12|\n" +
 	"\x0fPreviewSchedule\x12$.perceptor.v1.PreviewScheduleRequest\x1a%.perceptor.v1.PreviewScheduleResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/tasks:preview\x12|\n" +
@@ -2387,7 +2474,7 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(Reason_Code)(0),                // 0: perceptor.v1.Reason.Code
 	(RunEvent_Type)(0),              // 1: perceptor.v1.RunEvent.Type
@@ -2413,53 +2500,55 @@ var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(*PauseKindResponse)(nil),       // 21: perceptor.v1.PauseKindResponse
 	(*ResumeKindRequest)(nil),       // 22: perceptor.v1.ResumeKindRequest
 	(*ResumeKindResponse)(nil),      // 23: perceptor.v1.ResumeKindResponse
-	(*CountTasksRequest)(nil),       // 24: perceptor.v1.CountTasksRequest
-	(*CountTasksResponse)(nil),      // 25: perceptor.v1.CountTasksResponse
-	(*TaskCounts)(nil),              // 26: perceptor.v1.TaskCounts
-	(*PurgedCounts)(nil),            // 27: perceptor.v1.PurgedCounts
-	(*ListRunEventsRequest)(nil),    // 28: perceptor.v1.ListRunEventsRequest
-	(*ListRunEventsResponse)(nil),   // 29: perceptor.v1.ListRunEventsResponse
-	(*RunEvent)(nil),                // 30: perceptor.v1.RunEvent
-	(*AddTasksResponse_Result)(nil), // 31: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 32: perceptor.v1.Task
-	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
-	(Task_Type)(0),                  // 34: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 35: perceptor.v1.Task.State
-	(*fieldmaskpb.FieldMask)(nil),   // 36: google.protobuf.FieldMask
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
-	(*status.Status)(nil),           // 38: google.rpc.Status
+	(*PurgeTaskRequest)(nil),        // 24: perceptor.v1.PurgeTaskRequest
+	(*PurgeTaskResponse)(nil),       // 25: perceptor.v1.PurgeTaskResponse
+	(*CountTasksRequest)(nil),       // 26: perceptor.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),      // 27: perceptor.v1.CountTasksResponse
+	(*TaskCounts)(nil),              // 28: perceptor.v1.TaskCounts
+	(*PurgedCounts)(nil),            // 29: perceptor.v1.PurgedCounts
+	(*ListRunEventsRequest)(nil),    // 30: perceptor.v1.ListRunEventsRequest
+	(*ListRunEventsResponse)(nil),   // 31: perceptor.v1.ListRunEventsResponse
+	(*RunEvent)(nil),                // 32: perceptor.v1.RunEvent
+	(*AddTasksResponse_Result)(nil), // 33: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 34: perceptor.v1.Task
+	(*timestamppb.Timestamp)(nil),   // 35: google.protobuf.Timestamp
+	(Task_Type)(0),                  // 36: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 37: perceptor.v1.Task.State
+	(*fieldmaskpb.FieldMask)(nil),   // 38: google.protobuf.FieldMask
+	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
+	(*status.Status)(nil),           // 40: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	32, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
-	33, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
-	33, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
-	32, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	32, // 4: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	31, // 5: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	34, // 6: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	35, // 7: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	33, // 8: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	33, // 9: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	32, // 10: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	32, // 11: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
-	36, // 12: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
-	32, // 13: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
+	34, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
+	35, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
+	35, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
+	34, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	34, // 4: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	33, // 5: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	36, // 6: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	37, // 7: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	35, // 8: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	35, // 9: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	34, // 10: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	34, // 11: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
+	38, // 12: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
+	34, // 13: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
 	16, // 14: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
-	33, // 15: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
-	33, // 16: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
+	35, // 15: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
+	35, // 16: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
 	0,  // 17: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
-	33, // 18: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
-	33, // 19: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	33, // 20: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
-	37, // 21: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
-	26, // 22: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	34, // 23: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	27, // 24: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	30, // 25: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	35, // 18: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	35, // 19: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	35, // 20: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	39, // 21: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	28, // 22: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	36, // 23: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	29, // 24: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	32, // 25: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
 	1,  // 26: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	33, // 27: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	33, // 28: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	38, // 29: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	35, // 27: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	35, // 28: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	40, // 29: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
 	4,  // 30: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
 	6,  // 31: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
 	8,  // 32: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
@@ -2472,26 +2561,28 @@ var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	19, // 39: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
 	20, // 40: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
 	22, // 41: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	24, // 42: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	2,  // 43: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
-	28, // 44: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	5,  // 45: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	7,  // 46: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	32, // 47: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	10, // 48: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	32, // 49: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
-	13, // 50: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
-	15, // 51: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
-	32, // 52: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	32, // 53: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	32, // 54: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	21, // 55: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	23, // 56: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	25, // 57: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	3,  // 58: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
-	29, // 59: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	45, // [45:60] is the sub-list for method output_type
-	30, // [30:45] is the sub-list for method input_type
+	24, // 42: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
+	26, // 43: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	2,  // 44: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
+	30, // 45: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	5,  // 46: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	7,  // 47: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	34, // 48: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	10, // 49: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	34, // 50: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	13, // 51: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	15, // 52: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	34, // 53: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	34, // 54: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	34, // 55: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	21, // 56: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	23, // 57: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	25, // 58: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
+	27, // 59: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	3,  // 60: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
+	31, // 61: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	46, // [46:62] is the sub-list for method output_type
+	30, // [30:46] is the sub-list for method input_type
 	30, // [30:30] is the sub-list for extension type_name
 	30, // [30:30] is the sub-list for extension extendee
 	0,  // [0:30] is the sub-list for field type_name
@@ -2503,7 +2594,7 @@ func file_perceptor_v1_task_service_proto_init() {
 		return
 	}
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -2513,7 +2604,7 @@ func file_perceptor_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

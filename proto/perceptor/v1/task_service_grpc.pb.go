@@ -31,6 +31,7 @@ const (
 	TaskService_ResumeTask_FullMethodName      = "/perceptor.v1.TaskService/ResumeTask"
 	TaskService_PauseKind_FullMethodName       = "/perceptor.v1.TaskService/PauseKind"
 	TaskService_ResumeKind_FullMethodName      = "/perceptor.v1.TaskService/ResumeKind"
+	TaskService_PurgeTask_FullMethodName       = "/perceptor.v1.TaskService/PurgeTask"
 	TaskService_CountTasks_FullMethodName      = "/perceptor.v1.TaskService/CountTasks"
 	TaskService_PreviewSchedule_FullMethodName = "/perceptor.v1.TaskService/PreviewSchedule"
 	TaskService_ListRunEvents_FullMethodName   = "/perceptor.v1.TaskService/ListRunEvents"
@@ -88,6 +89,9 @@ type TaskServiceClient interface {
 	PauseKind(ctx context.Context, in *PauseKindRequest, opts ...grpc.CallOption) (*PauseKindResponse, error)
 	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
 	ResumeKind(ctx context.Context, in *ResumeKindRequest, opts ...grpc.CallOption) (*ResumeKindResponse, error)
+	// Forgets a finished task before its retention is over. A living one answers
+	// FAILED_PRECONDITION. Many at once: BulkService.
+	PurgeTask(ctx context.Context, in *PurgeTaskRequest, opts ...grpc.CallOption) (*PurgeTaskResponse, error)
 	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
@@ -230,6 +234,16 @@ func (c *taskServiceClient) ResumeKind(ctx context.Context, in *ResumeKindReques
 	return out, nil
 }
 
+func (c *taskServiceClient) PurgeTask(ctx context.Context, in *PurgeTaskRequest, opts ...grpc.CallOption) (*PurgeTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PurgeTaskResponse)
+	err := c.cc.Invoke(ctx, TaskService_PurgeTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *taskServiceClient) CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CountTasksResponse)
@@ -312,6 +326,9 @@ type TaskServiceServer interface {
 	PauseKind(context.Context, *PauseKindRequest) (*PauseKindResponse, error)
 	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
 	ResumeKind(context.Context, *ResumeKindRequest) (*ResumeKindResponse, error)
+	// Forgets a finished task before its retention is over. A living one answers
+	// FAILED_PRECONDITION. Many at once: BulkService.
+	PurgeTask(context.Context, *PurgeTaskRequest) (*PurgeTaskResponse, error)
 	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
 	// and not counted, so the call costs the same however many tasks there are. The
 	// 16 databases are read at once, but not at one instant.
@@ -369,6 +386,9 @@ func (UnimplementedTaskServiceServer) PauseKind(context.Context, *PauseKindReque
 }
 func (UnimplementedTaskServiceServer) ResumeKind(context.Context, *ResumeKindRequest) (*ResumeKindResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeKind not implemented")
+}
+func (UnimplementedTaskServiceServer) PurgeTask(context.Context, *PurgeTaskRequest) (*PurgeTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PurgeTask not implemented")
 }
 func (UnimplementedTaskServiceServer) CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CountTasks not implemented")
@@ -616,6 +636,24 @@ func _TaskService_ResumeKind_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_PurgeTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PurgeTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).PurgeTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_PurgeTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).PurgeTask(ctx, req.(*PurgeTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TaskService_CountTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CountTasksRequest)
 	if err := dec(in); err != nil {
@@ -724,6 +762,10 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeKind",
 			Handler:    _TaskService_ResumeKind_Handler,
+		},
+		{
+			MethodName: "PurgeTask",
+			Handler:    _TaskService_PurgeTask_Handler,
 		},
 		{
 			MethodName: "CountTasks",

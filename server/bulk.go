@@ -1,0 +1,239 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Bulk keeps operations on many tasks. All methods may be called concurrently.
+// What is unknown to the tenant is a [task.NotFound] error.
+type Bulk interface {
+	// CreateBulk stores an operation, with a requestID once. [task.AlreadyExists]: it
+	// was used with another hash.
+	CreateBulk(ctx context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, requestID string, hash []byte) (*task.BulkOperation, error)
+	GetBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
+	// ListBulk returns those created before one, newest first.
+	ListBulk(ctx context.Context, tenant int32, created task.Instant, id int64, limit int) ([]*task.BulkOperation, error)
+	// AbortBulk, PauseBulk and ResumeBulk leave what has ended as it is.
+	AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
+	PauseBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
+	ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
+}
+
+// bulkService is the API's BulkService.
+type bulkService struct {
+	perceptorv1.UnimplementedBulkServiceServer
+	store Bulk
+}
+
+func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.CreateBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
+	if r.Operation == nil {
+		return nil, invalid([]task.Fault{faultf("operation", "is missing")})
+	}
+	check := &reader{}
+	terms := check.bulkTerms(r.Operation)
+	faults := under("operation", check.faults)
+	if f := requestIDFault(r.RequestId); f != nil {
+		faults = append(faults, *f)
+	}
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	asked := &perceptorv1.BulkOperation{
+		Action: r.Operation.Action, Filter: r.Operation.Filter, DeadFilter: r.Operation.DeadFilter, DryRun: r.Operation.DryRun,
+		MaxRate: r.Operation.MaxRate, Shift: r.Operation.Shift, NextTime: r.Operation.NextTime,
+	}
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(asked)
+	if err != nil {
+		return nil, fmt.Errorf("hash the request: %w", err)
+	}
+	hash := sha256.Sum256(wire)
+	o, err := s.store.CreateBulk(ctx, tenantOf(ctx).ID, task.BulkAction(asked.Action), terms, r.RequestId, hash[:])
+	return bulkReply(o, true), err
+}
+
+// bulkTerms reads what an operation is to do.
+func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
+	action := task.BulkAction(o.Action)
+	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 {
+		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED", int32(o.Action))
+	}
+	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
+		r.fault("max_rate", "%d is not between 0 and %d", o.MaxRate, task.MaxBulkRate)
+	}
+	terms := task.BulkTerms{DryRun: o.DryRun, MaxRate: o.MaxRate}
+	inner := &reader{}
+	if action.OfDead() {
+		if o.Filter != nil {
+			r.fault("filter", "%s is about dead runs: give dead_filter", action)
+		}
+		terms.Dead = inner.deadFilter(o.DeadFilter)
+		r.faults = append(r.faults, under("dead_filter", inner.faults)...)
+	} else {
+		if o.DeadFilter != nil {
+			r.fault("dead_filter", "%s is about tasks: give filter", action)
+		}
+		terms.Filter = inner.filter(o.Filter)
+		terms.Filter.AddedFrom, terms.Filter.AddedUntil = inner.between("added_from", o.Filter.GetAddedFrom(), "added_until", o.Filter.GetAddedUntil())
+		r.faults = append(r.faults, under("filter", inner.faults)...)
+		r.bulkState(action, terms.Filter)
+	}
+	r.bulkMove(o, action, &terms)
+	return terms
+}
+
+// bulkState checks that the tasks that a filter selects can be meant.
+func (r *reader) bulkState(action task.BulkAction, f task.Filter) {
+	finished := action == task.BulkPurgeFinished
+	switch {
+	case f.State != 0 && f.State.Final() != finished:
+		r.fault("filter.state", "%s: the action is about %s tasks", f.State, map[bool]string{true: "finished", false: "living"}[finished])
+	case finished && f.HasDue():
+		r.fault("filter.due_from", "a task that has ended is not due any more")
+	}
+}
+
+// bulkMove reads where RESCHEDULE moves runs.
+func (r *reader) bulkMove(o *perceptorv1.BulkOperation, action task.BulkAction, terms *task.BulkTerms) {
+	moves := action == task.BulkReschedule
+	switch {
+	case !moves && o.Shift != nil:
+		r.fault("shift", "only RESCHEDULE has it")
+	case !moves && o.NextTime != nil:
+		r.fault("next_time", "only RESCHEDULE has it")
+	case moves && (o.Shift == nil) == (o.NextTime == nil):
+		r.fault("shift", "RESCHEDULE needs either shift or next_time")
+	case o.Shift != nil:
+		terms.Shift = r.duration("shift", o.Shift, -task.MaxInterval, task.MaxInterval)
+	case o.NextTime != nil:
+		terms.NextAt = max(1, r.instant("next_time", o.NextTime))
+	}
+}
+
+func (s *bulkService) GetBulkOperation(ctx context.Context, r *perceptorv1.GetBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
+	return oneBulk(ctx, r.Id, s.store.GetBulk)
+}
+
+func (s *bulkService) AbortBulkOperation(ctx context.Context, r *perceptorv1.AbortBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
+	return oneBulk(ctx, r.Id, s.store.AbortBulk)
+}
+
+func (s *bulkService) PauseBulkOperation(ctx context.Context, r *perceptorv1.PauseBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
+	return oneBulk(ctx, r.Id, s.store.PauseBulk)
+}
+
+func (s *bulkService) ResumeBulkOperation(ctx context.Context, r *perceptorv1.ResumeBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
+	return oneBulk(ctx, r.Id, s.store.ResumeBulk)
+}
+
+func oneBulk(ctx context.Context, id int64, f func(context.Context, int32, int64) (*task.BulkOperation, error)) (*perceptorv1.BulkOperation, error) {
+	if id <= 0 {
+		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", id)})
+	}
+	o, err := f(ctx, tenantOf(ctx).ID, id)
+	return bulkReply(o, true), err
+}
+
+func (s *bulkService) ListBulkOperations(ctx context.Context, r *perceptorv1.ListBulkOperationsRequest) (*perceptorv1.ListBulkOperationsResponse, error) {
+	tenant := tenantOf(ctx).ID
+	hash := pageHash("bulk", strconv.Itoa(int(tenant)))
+	limit, badSize := pageSize(r.PageSize)
+	text, badToken := cursorOf(hash, r.PageToken)
+	created, id := task.Never, int64(0)
+	if text != "" {
+		if _, err := fmt.Sscanf(text, "%d.%d", &created, &id); err != nil || text != bulkCursor(created, id) {
+			badToken = &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+		}
+	}
+	if faults := present(badSize, badToken); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	list, err := s.store.ListBulk(ctx, tenant, created, id, limit)
+	if err != nil {
+		return nil, err
+	}
+	reply := &perceptorv1.ListBulkOperationsResponse{}
+	for _, o := range list {
+		reply.Operations = append(reply.Operations, bulkReply(o, false))
+	}
+	if len(list) == limit {
+		last := list[limit-1]
+		reply.NextPageToken = pageToken(hash, bulkCursor(last.CreatedAt, last.ID))
+	}
+	return reply, nil
+}
+
+func bulkCursor(created task.Instant, id int64) string { return fmt.Sprintf("%d.%d", created, id) }
+
+// bulkReply returns an operation in the words of the API; nil for none.
+func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
+	if o == nil {
+		return nil
+	}
+	sum, finished, finishedAt := o.Sum()
+	out := &perceptorv1.BulkOperation{
+		Id: o.ID, Action: perceptorv1.BulkOperation_Action(o.Action), DryRun: o.Terms.DryRun, MaxRate: o.Terms.MaxRate,
+		State: perceptorv1.BulkOperation_State(o.State), Matched: sum.Matched, Done: sum.Done, Failed: sum.Failed,
+		FinishedParts: int32(finished), CreateTime: timestamp(o.CreatedAt), FinishTime: timestamp(finishedAt),
+	}
+	if o.Action.OfDead() {
+		out.DeadFilter = deadFilterReply(&o.Terms.Dead)
+	} else {
+		out.Filter = filterReply(&o.Terms.Filter)
+	}
+	if o.Terms.Shift != 0 {
+		out.Shift = durationpb.New(o.Terms.Shift)
+	}
+	out.NextTime = bound(o.Terms.NextAt)
+	for i := range o.Parts {
+		if p := &o.Parts[i]; parts {
+			out.Parts = append(out.Parts, &perceptorv1.BulkOperation_Part{
+				Database: int32(p.Database), State: perceptorv1.BulkOperation_State(p.State), Matched: p.Matched, Done: p.Done, Failed: p.Failed,
+				StartTime: timestamp(p.StartedAt), FinishTime: timestamp(p.FinishedAt), Error: p.Error,
+			})
+		}
+	}
+	return out
+}
+
+func filterReply(f *task.Filter) *perceptorv1.TaskFilter {
+	return &perceptorv1.TaskFilter{
+		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State), Tags: f.Tags,
+		DueFrom: bound(f.DueFrom), DueUntil: bound(f.DueUntil), AddedFrom: bound(f.AddedFrom), AddedUntil: bound(f.AddedUntil),
+	}
+}
+
+func deadFilterReply(f *task.DeadFilter) *perceptorv1.DeadRunFilter {
+	return &perceptorv1.DeadRunFilter{
+		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), Reason: perceptorv1.DeadRun_Reason(f.Reason), TaskId: int64(f.Task), Tags: f.Tags,
+		DiedFrom: bound(f.DiedFrom), DiedUntil: bound(f.DiedUntil),
+	}
+}
+
+// bound returns nil for 0, which stands for no bound.
+func bound(i task.Instant) *timestamppb.Timestamp {
+	if i == 0 {
+		return nil
+	}
+	return timestamppb.New(i.Time())
+}
+
+func (s *taskService) PurgeTask(ctx context.Context, r *perceptorv1.PurgeTaskRequest) (*perceptorv1.PurgeTaskResponse, error) {
+	if r.Id <= 0 {
+		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", r.Id)})
+	}
+	err := s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id))
+	if err != nil && task.CodeOf(err) == task.NotFound {
+		return nil, errNoTask
+	}
+	return &perceptorv1.PurgeTaskResponse{}, err
+}

@@ -1,0 +1,83 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+const (
+	createBulk = perceptorv1.BulkService_CreateBulkOperation_FullMethodName
+	abortBulk  = perceptorv1.BulkService_AbortBulkOperation_FullMethodName
+	purgeTask  = perceptorv1.TaskService_PurgeTask_FullMethodName
+)
+
+func TestAnOperationComesBackAsItWasAskedFor(t *testing.T) {
+	b := setup(t)
+	for name, o := range map[string]*perceptorv1.BulkOperation{
+		"pause": {Action: perceptorv1.BulkOperation_PAUSE, MaxRate: 100, Filter: &perceptorv1.TaskFilter{
+			Kind: "mail", Type: perceptorv1.Task_BLOCKING, State: perceptorv1.Task_SCHEDULED, Tags: []string{"a", "b"},
+			DueFrom: timestamppb.New(fakeNow.Time()), DueUntil: timestamppb.New(fakeNow.Add(time.Hour).Time()), AddedFrom: timestamppb.New(fakeNow.Time()),
+		}},
+		"replay": {Action: perceptorv1.BulkOperation_REPLAY, DryRun: true, DeadFilter: &perceptorv1.DeadRunFilter{
+			Kind: "mail", Reason: perceptorv1.DeadRun_SILENT, TaskId: 512, DiedUntil: timestamppb.New(fakeNow.Time()),
+		}},
+		"purge": {Action: perceptorv1.BulkOperation_PURGE_FINISHED, Filter: &perceptorv1.TaskFilter{State: perceptorv1.Task_FAILED}},
+	} {
+		var got perceptorv1.BulkOperation
+		if a := b.overHTTP("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: "x"}, &got); a.http != http.StatusOK {
+			t.Fatalf("%s: %s", name, a.message)
+		}
+		if got.Id != 7 || got.Matched != 48 || got.Done != 32 || got.Failed != 16 || len(got.Parts) != 16 || got.State != perceptorv1.BulkOperation_RUNNING {
+			t.Errorf("%s: %v", name, &got)
+		}
+		asked := &perceptorv1.BulkOperation{Action: got.Action, Filter: got.Filter, DeadFilter: got.DeadFilter, DryRun: got.DryRun, MaxRate: got.MaxRate}
+		if !proto.Equal(asked, o) {
+			t.Errorf("%s: asked for %v, got %v", name, o, asked)
+		}
+	}
+	if a := b.overGRPC("rival-secret", abortBulk, &perceptorv1.AbortBulkOperationRequest{Id: 7}, &perceptorv1.BulkOperation{}); a.code != codes.NotFound {
+		t.Errorf("another tenant is answered %s", a.code)
+	}
+}
+
+func TestOperationsThatCannotBeMeantAreRefused(t *testing.T) {
+	b := setup(t)
+	now := timestamppb.New(fakeNow.Time())
+	for name, c := range map[string]struct {
+		o      *perceptorv1.BulkOperation
+		fields []string
+	}{
+		"no action":            {&perceptorv1.BulkOperation{}, []string{"operation.action"}},
+		"a dead filter":        {&perceptorv1.BulkOperation{Action: 1, DeadFilter: &perceptorv1.DeadRunFilter{}}, []string{"operation.dead_filter"}},
+		"a task filter":        {&perceptorv1.BulkOperation{Action: 5, Filter: &perceptorv1.TaskFilter{}}, []string{"operation.filter"}},
+		"finished tasks":       {&perceptorv1.BulkOperation{Action: 3, Filter: &perceptorv1.TaskFilter{State: 3}}, []string{"operation.filter.state"}},
+		"living tasks":         {&perceptorv1.BulkOperation{Action: 7, Filter: &perceptorv1.TaskFilter{State: 1}}, []string{"operation.filter.state"}},
+		"a due finished task":  {&perceptorv1.BulkOperation{Action: 7, Filter: &perceptorv1.TaskFilter{DueFrom: now}}, []string{"operation.filter.due_from"}},
+		"a shift of a pause":   {&perceptorv1.BulkOperation{Action: 1, Shift: durationpb.New(time.Hour)}, []string{"operation.shift"}},
+		"no place to go":       {&perceptorv1.BulkOperation{Action: 4}, []string{"operation.shift"}},
+		"a rate and a bad tag": {&perceptorv1.BulkOperation{Action: 1, MaxRate: -1, Filter: &perceptorv1.TaskFilter{Tags: []string{""}}}, []string{"operation.filter.tags[0]", "operation.max_rate"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := b.overGRPC("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: c.o}, &perceptorv1.BulkOperation{})
+			expectFaults(t, a, "", c.fields, "")
+		})
+	}
+}
+
+func TestATaskIsPurgedByItsTenantOnly(t *testing.T) {
+	b := setup(t)
+	if a := b.overHTTP("acme-secret", purgeTask, &perceptorv1.PurgeTaskRequest{Id: 512}, &perceptorv1.PurgeTaskResponse{}); a.http != http.StatusOK {
+		t.Error(a.message)
+	}
+	if a := b.overGRPC("rival-secret", purgeTask, &perceptorv1.PurgeTaskRequest{Id: 512}, &perceptorv1.PurgeTaskResponse{}); a.code != codes.NotFound {
+		t.Errorf("another tenant is answered %s", a.code)
+	}
+}

@@ -1,0 +1,373 @@
+package shards
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// bulk stores an operation in the bundle's database alone, as if it had been
+// spread there.
+func (b *bundle) bulk(action task.BulkAction, terms task.BulkTerms) *bulkRow {
+	b.t.Helper()
+	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread) VALUES ($1, $2, $3, $4, '', now_ms(), 1)`,
+		b.tenant, b.adds+1000, int16(action), termsOf(b.t, terms))
+	b.adds++
+	return &bulkRow{tenant: b.tenant, id: int64(b.adds + 999)}
+}
+
+func termsOf(t testing.TB, terms task.BulkTerms) []byte {
+	t.Helper()
+	text, err := json.Marshal(terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// part returns how an operation stands in the bundle's database.
+func (b *bundle) part(op *bulkRow) task.BulkPart {
+	b.t.Helper()
+	rows, err := readBulk(b.t.Context(), b.cluster.Pool(b.d), "BulkRead", op.tenant, []int64{op.id})
+	if err != nil || len(rows) != 1 {
+		b.t.Fatal(len(rows), err)
+	}
+	return rows[0].part(b.d)
+}
+
+// finishBulk takes steps until there is nothing to do, and calls between after each.
+func (b *bundle) finishBulk(own task.Ownership, op *bulkRow, between func()) task.BulkSum {
+	b.t.Helper()
+	for range 1000 {
+		step, err := b.Bulk(b.t.Context(), b.d, own, true)
+		if err != nil || step.Lost {
+			b.t.Fatalf("%+v, %v", step, err)
+		}
+		if p := b.part(op); p.State == task.BulkDone {
+			return p.BulkSum
+		}
+		between()
+	}
+	b.t.Fatal("the operation does not end")
+	return task.BulkSum{}
+}
+
+func TestABulkOperationChangesEachWantedTaskOnceInBothTiers(t *testing.T) {
+	red := task.Filter{Tags: []string{"red"}}
+	for name, c := range map[string]struct {
+		action task.BulkAction
+		filter task.Filter
+		done   int64
+		left   task.Counts
+		paused int
+	}{
+		"cancel by tag": {task.BulkCancel, red, 24, task.Counts{Added: 38, Scheduled: 14, Cancelled: 24}, 1},
+		"cancel all":    {task.BulkCancel, task.Filter{}, 37, task.Counts{Added: 38, Scheduled: 1, Cancelled: 37}, 0},
+		"pause by tag":  {task.BulkPause, red, 24, task.Counts{Added: 38, Scheduled: 38}, 25},
+		"pause all":     {task.BulkPause, task.Filter{}, 36, task.Counts{Added: 38, Scheduled: 38}, 37},
+		"resume":        {task.BulkResume, task.Filter{}, 1, task.Counts{Added: 38, Scheduled: 38}, 0},
+		"cancel what is due": {task.BulkCancel, task.Filter{DueFrom: 1_000_000_000_000 + 3*3600_000, DueUntil: 1_000_000_000_000 + 5*3600_000}, 6,
+			task.Counts{Added: 38, Scheduled: 32, Cancelled: 6}, 1},
+	} {
+		for _, rate := range []int32{0, 80} {
+			t.Run(fmt.Sprint(name, " at ", rate), func(t *testing.T) {
+				b := setup(t, nearOnly)
+				own := b.chores()
+				b.spread()
+				paused := b.add(b.spec(task.OneShot, b.inHours(1), kept))[0]
+				if _, err := b.Pause(t.Context(), b.tenant, paused); err != nil {
+					t.Fatal(err)
+				}
+				dry := b.bulk(c.action, task.BulkTerms{Filter: c.filter, DryRun: true})
+				if sum := b.finishBulk(own, dry, func() {}); sum != (task.BulkSum{Matched: c.done}) {
+					t.Errorf("the dry run counted %+v, want %d", sum, c.done)
+				}
+				op := b.bulk(c.action, task.BulkTerms{Filter: c.filter, MaxRate: rate})
+				b.advance(time.Millisecond) // what is added from now on is not meant
+				b.add(b.spec(task.OneShot, b.inHours(4), tagged("red")))
+				sum := b.finishBulk(own, op, func() { b.advance(time.Minute) })
+				if sum != (task.BulkSum{Matched: c.done, Done: c.done}) {
+					t.Errorf("it came to %+v, want %d", sum, c.done)
+				}
+				if diff := cmp.Diff(c.left, b.counts()); diff != "" {
+					t.Errorf("counts (-want +got):\n%s", diff)
+				}
+				if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) > 0 {
+					t.Errorf("counters differ: %+v, %v", found, err)
+				}
+				n := 0
+				for id := range b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 1000}, func() {}) {
+					if s, err := b.Get(t.Context(), b.tenant, id); err != nil || s.Paused {
+						n++
+					}
+				}
+				if n != c.paused {
+					t.Errorf("%d tasks are paused, want %d", n, c.paused)
+				}
+			})
+		}
+	}
+}
+
+// TestABulkOperationSurvivesACrashAtAnyPoint: a step that fails before or after its
+// commit is taken again by a new owner, and nothing is done twice or left out.
+func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
+	for _, action := range []task.BulkAction{task.BulkCancel, task.BulkPause, task.BulkReplay} {
+		for _, point := range []string{BeforeCommit, AfterCommit} {
+			t.Run(fmt.Sprint(action, " ", point), func(t *testing.T) {
+				crash := false
+				b := setup(t, nearOnly, func(c *Config) {
+					c.Failpoint = func(p string, _ int) error {
+						if crash && p == "bulk:"+point {
+							return errors.New("crash")
+						}
+						return nil
+					}
+				})
+				want := int64(36)
+				if action == task.BulkReplay {
+					want = 5
+					for range want {
+						b.die(func(s *task.Spec) { s.Retention = 0 })
+					}
+				} else {
+					b.spread()
+				}
+				op := b.bulk(action, task.BulkTerms{MaxRate: 64})
+				var own task.Ownership
+				for i := 0; i < 500 && b.part(op).State != task.BulkDone; i++ {
+					own = b.chores() // a new owner for each step
+					crash = i%2 == 0
+					step, err := b.Bulk(t.Context(), b.d, own, true)
+					if crash != (err != nil) && step.Action != 0 {
+						t.Fatalf("step %d: %+v, %v", i, step, err)
+					}
+					crash = false
+					b.advance(time.Minute)
+				}
+				if p := b.part(op); p.State != task.BulkDone || p.BulkSum != (task.BulkSum{Matched: want, Done: want}) {
+					t.Errorf("it came to %+v, want %d", p, want)
+				}
+				if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) > 0 {
+					t.Errorf("counters differ: %+v, %v", found, err)
+				}
+			})
+		}
+	}
+}
+
+func TestAStaleOwnerOfTheChoresTakesNoBulkStep(t *testing.T) {
+	b := setup(t)
+	stale := b.chores()
+	b.add(b.spec(task.OneShot, b.inHours(1)))
+	op := b.bulk(task.BulkCancel, task.BulkTerms{})
+	b.chores()
+	step, err := b.Bulk(t.Context(), b.d, stale, false)
+	if err != nil || !step.Lost {
+		t.Errorf("%+v, %v", step, err)
+	}
+	if p := b.part(op); p.Done != 0 || p.StartedAt != task.Never {
+		t.Errorf("it did %+v", p)
+	}
+}
+
+func TestTasksThatAreCutMeanwhileAreCancelledOnce(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	b.spread()
+	op := b.bulk(task.BulkCancel, task.BulkTerms{MaxRate: 48})
+	turn := 0
+	sum := b.finishBulk(own, op, func() {
+		b.advance(time.Second)
+		packs := b.packs()
+		if turn++; len(packs) == 0 || turn%2 == 0 {
+			return
+		}
+		before := b.rows()
+		if err := b.unpack(packs[turn*7%len(packs)]); err != nil {
+			t.Fatal(err)
+		}
+		if turn%3 == 0 {
+			return // promoted
+		}
+		var moved []task.ID // split
+		for k := range b.rows() {
+			if before[k] == nil {
+				moved = append(moved, k.id)
+			}
+		}
+		b.put(inPack, pack.Hour, moved...)
+	})
+	if sum != (task.BulkSum{Matched: 36, Done: 36}) {
+		t.Errorf("it came to %+v", sum)
+	}
+	if diff := cmp.Diff(task.Counts{Added: 36, Cancelled: 36}, b.counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingIsDemotedWhileABulkOperationGoesThroughTheRows(t *testing.T) {
+	b := setup(t, func(c *Config) { c.Horizon = time.Minute })
+	own := b.chores()
+	for range 3 {
+		id := b.add(b.spec(task.Blocking, func(s *task.Spec) { s.Interval = 48 * time.Hour }))[0]
+		b.claim(task.RangeForm)
+		b.start(7, attempt(id, 1, 1))
+		b.report(success(id, 1, 1, 7))
+	}
+	op := b.bulk(task.BulkPause, task.BulkTerms{MaxRate: 16})
+	if _, err := b.Bulk(t.Context(), b.d, own, false); err != nil {
+		t.Fatal(err)
+	}
+	if p := b.part(op); p.Done != 1 {
+		t.Fatalf("the first step did %+v", p)
+	}
+	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
+		t.Errorf("demoted %d, %v", out.Packed, err)
+	}
+	if sum := b.finishBulk(own, op, func() { b.advance(time.Second) }); sum.Done != 3 {
+		t.Errorf("it came to %+v", sum)
+	}
+}
+
+func TestARowThatSomebodyHasIsWaitedForAndNotLeftOut(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	id := b.add(b.spec(task.OneShot, b.inHours(1)))[0]
+	op := b.bulk(task.BulkPause, task.BulkTerms{})
+	tx, err := b.cluster.Pool(b.d).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM task WHERE id = $1 FOR UPDATE`, int64(id)); err != nil {
+		t.Fatal(err)
+	}
+	if step, err := b.Bulk(t.Context(), b.d, own, false); err != nil || !step.More || step.Done != 0 {
+		t.Errorf("while the row is locked: %+v, %v", step, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.advance(time.Second)
+	if sum := b.finishBulk(own, op, func() { b.advance(time.Second) }); sum.Done != 1 {
+		t.Errorf("it came to %+v", sum)
+	}
+}
+
+func TestFinishedTasksAndDeadRunsArePurgedByTheirFilters(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	var done []task.ID
+	for i := range 6 {
+		id := b.add(b.spec(task.OneShot, kind([]string{"a", "b"}[i%2]), func(s *task.Spec) { s.Retention = time.Hour }))[0]
+		if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, id)
+	}
+	op := b.bulk(task.BulkPurgeFinished, task.BulkTerms{Filter: task.Filter{Kind: "a"}})
+	if sum := b.finishBulk(own, op, func() {}); sum.Done != 3 {
+		t.Errorf("purged %+v", sum)
+	}
+	if err := b.PurgeTask(t.Context(), b.tenant, done[0]); task.CodeOf(err) != task.NotFound {
+		t.Errorf("one that is gone: %v", err)
+	}
+	if err := b.PurgeTask(t.Context(), b.tenant, done[1]); err != nil {
+		t.Error(err)
+	}
+	living := b.add(b.spec(task.OneShot, b.inHours(1)))[0]
+	if err := b.PurgeTask(t.Context(), b.tenant, living); task.CodeOf(err) != task.FailedPrecondition {
+		t.Errorf("a living one: %v", err)
+	}
+	for i := range 4 {
+		b.die(kind([]string{"a", "b"}[i%2]), func(s *task.Spec) { s.Retention = 0 })
+	}
+	dead := b.bulk(task.BulkPurgeDead, task.BulkTerms{Dead: task.DeadFilter{Kind: "b"}})
+	if sum := b.finishBulk(own, dead, func() {}); sum.Done != 2 {
+		t.Errorf("purged %+v", sum)
+	}
+	want := task.Counts{Added: 11, Scheduled: 1, Cancelled: 2, PurgedCancelled: 4, PurgedFailed: 4, Dead: 2, Died: 4}
+	if diff := cmp.Diff(want, b.counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnOperationReachesAllDatabasesAndIsAbortedInAll(t *testing.T) {
+	b := setup(t)
+	tenant := b.tenant
+	terms := task.BulkTerms{Filter: task.Filter{Kind: "k"}, MaxRate: 5}
+	op, err := b.CreateBulk(t.Context(), tenant, task.BulkCancel, terms, "once", []byte("hash"))
+	if err != nil || op.State != task.BulkRunning || !cmp.Equal(op.Terms, terms) {
+		t.Fatalf("%+v, %v", op, err)
+	}
+	for _, p := range op.Parts {
+		if p.Error != "" || p.State != task.BulkRunning {
+			t.Errorf("part %+v", p)
+		}
+	}
+	again, err := b.CreateBulk(t.Context(), tenant, task.BulkCancel, terms, "once", []byte("hash"))
+	if err != nil || again.ID != op.ID {
+		t.Errorf("the same request made %d and %d, %v", op.ID, again.ID, err)
+	}
+	if _, err := b.CreateBulk(t.Context(), tenant, task.BulkPause, terms, "once", []byte("other")); task.CodeOf(err) != task.AlreadyExists {
+		t.Errorf("another body: %v", err)
+	}
+	for i, c := range []struct {
+		f    func() (*task.BulkOperation, error)
+		want task.BulkState
+	}{
+		{func() (*task.BulkOperation, error) { return b.PauseBulk(t.Context(), tenant, op.ID) }, task.BulkPaused},
+		{func() (*task.BulkOperation, error) { return b.ResumeBulk(t.Context(), tenant, op.ID) }, task.BulkRunning},
+		{func() (*task.BulkOperation, error) { return b.AbortBulk(t.Context(), tenant, op.ID) }, task.BulkAborted},
+		{func() (*task.BulkOperation, error) { return b.ResumeBulk(t.Context(), tenant, op.ID) }, task.BulkAborted},
+		{func() (*task.BulkOperation, error) { return b.GetBulk(t.Context(), tenant, op.ID) }, task.BulkAborted},
+	} {
+		got, err := c.f()
+		if err != nil || got.State != c.want {
+			t.Fatalf("%d: %+v, %v, want %d", i, got, err, c.want)
+		}
+		for _, p := range got.Parts {
+			if p.State != c.want {
+				t.Errorf("%d: part %+v", i, p)
+			}
+		}
+	}
+	list, err := b.ListBulk(t.Context(), tenant, task.Never, 0, 10)
+	if err != nil || len(list) != 1 || list[0].ID != op.ID {
+		t.Errorf("listed %v, %v", list, err)
+	}
+	if _, err := b.GetBulk(t.Context(), tenant+1, op.ID); task.CodeOf(err) != task.NotFound {
+		t.Errorf("of another tenant: %v", err)
+	}
+}
+
+// TestADatabaseThatDidNotHearOfAnOperationIsToldByTheChoresOfItsHome: the creation
+// is durable with one commit.
+func TestADatabaseThatDidNotHearOfAnOperationIsToldByTheChoresOfItsHome(t *testing.T) {
+	b := setup(t)
+	tenant := int32(b.tenant/16*16) + int32(b.d) // at home here
+	id := int64(77)
+	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread) VALUES ($1, $2, 3, '{}', '', 5, 0)`, tenant, id)
+	if _, err := b.Bulk(t.Context(), b.d, b.chores(), false); err != nil {
+		t.Fatal(err)
+	}
+	op, err := b.GetBulk(t.Context(), tenant, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range op.Parts {
+		if p.Error != "" {
+			t.Errorf("part %+v", p)
+		}
+	}
+	if _, err := b.AbortBulk(t.Context(), tenant, id); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,142 @@
+package task
+
+import (
+	"fmt"
+	"time"
+)
+
+// BulkAction is what a bulk operation does. The numbers are stored, and those of
+// the API.
+type BulkAction int16
+
+// What bulk operations do. The first four are about living tasks.
+const (
+	BulkPause         BulkAction = 1
+	BulkResume        BulkAction = 2
+	BulkCancel        BulkAction = 3
+	BulkReschedule    BulkAction = 4
+	BulkReplay        BulkAction = 5  // dead runs
+	BulkPurgeDead     BulkAction = 6  // dead runs
+	BulkPurgeFinished BulkAction = 7  // finished tasks
+	BulkDeleteTenant  BulkAction = 20 // all that the tenant has
+)
+
+// String returns the action's name as it is in the API.
+func (a BulkAction) String() string {
+	switch a {
+	case BulkPause:
+		return "PAUSE"
+	case BulkResume:
+		return "RESUME"
+	case BulkCancel:
+		return "CANCEL"
+	case BulkReschedule:
+		return "RESCHEDULE"
+	case BulkReplay:
+		return "REPLAY"
+	case BulkPurgeDead:
+		return "PURGE_DEAD"
+	case BulkPurgeFinished:
+		return "PURGE_FINISHED"
+	case BulkDeleteTenant:
+		return "DELETE_TENANT"
+	}
+	return fmt.Sprintf("BulkAction(%d)", int16(a))
+}
+
+// OfTasks reports whether the action is about living tasks.
+func (a BulkAction) OfTasks() bool { return a >= BulkPause && a <= BulkReschedule }
+
+// OfDead reports whether the action is about dead runs.
+func (a BulkAction) OfDead() bool { return a == BulkReplay || a == BulkPurgeDead }
+
+// Limits of bulk operations.
+const (
+	MaxBulkRate = 1_000_000
+	// MaxOpenBulk is how many operations of a tenant may be open at a time.
+	MaxOpenBulk = 100
+	// BulkKept is how long a finished operation can be looked up.
+	BulkKept = 30 * 24 * time.Hour
+)
+
+// BulkTerms say on what a bulk operation works, and how. They are stored as JSON.
+type BulkTerms struct {
+	Filter Filter     // of tasks
+	Dead   DeadFilter // of dead runs
+	// DryRun only counts.
+	DryRun bool
+	// MaxRate is how many a second are changed at most, over all databases; 0: no
+	// limit.
+	MaxRate int32
+	// Shift and NextAt say where BulkReschedule moves the next run: by a distance, or
+	// to an instant if that is not 0.
+	Shift  time.Duration
+	NextAt Instant
+}
+
+// BulkState is how a bulk operation stands. The numbers are stored, and those of
+// the API.
+type BulkState int16
+
+// How operations stand.
+const (
+	BulkRunning BulkState = 1
+	BulkPaused  BulkState = 2
+	BulkDone    BulkState = 3
+	BulkAborted BulkState = 4
+)
+
+// BulkSum counts what an operation has met: those that it is to change, those that
+// it has changed, and those that it could not.
+type BulkSum struct{ Matched, Done, Failed int64 }
+
+// BulkPart is how an operation stands in one database.
+type BulkPart struct {
+	Database int
+	State    BulkState
+	BulkSum
+	// StartedAt and FinishedAt are Never before.
+	StartedAt, FinishedAt Instant
+	// Error is what made the last step fail; it is tried again.
+	Error string
+}
+
+// BulkOperation is a stored operation.
+type BulkOperation struct {
+	Tenant int32
+	ID     int64
+	Action BulkAction
+	Terms  BulkTerms
+	// State is that of the whole.
+	State     BulkState
+	CreatedAt Instant
+	Parts     []BulkPart
+}
+
+// Sum adds up the parts.
+func (o *BulkOperation) Sum() (sum BulkSum, finished int, finishedAt Instant) {
+	for i := range o.Parts {
+		p := &o.Parts[i]
+		sum.Matched, sum.Done, sum.Failed = sum.Matched+p.Matched, sum.Done+p.Done, sum.Failed+p.Failed
+		if p.FinishedAt != Never {
+			finished++
+			finishedAt = max(finishedAt, p.FinishedAt)
+		}
+	}
+	if finished < Databases {
+		finishedAt = Never
+	}
+	return sum, finished, finishedAt
+}
+
+// BulkStep is what one step of the operations of a database has done.
+type BulkStep struct {
+	Action BulkAction // 0: there was nothing to do
+	BulkSum
+	// Ended: the operation is over in this database.
+	Ended bool
+	// More: there is more to do at once.
+	More bool
+	// Lost: the chores have another owner; nothing was done.
+	Lost bool
+}
