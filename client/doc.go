@@ -5,15 +5,18 @@
 //	...
 //	l, err := c.NewListener(client.ListenerConfig{})
 //	...
-//	l.Handle("quality-check", func(ctx context.Context, run *client.Run) error {
-//		return check(ctx, run.Params["content"])
+//	client.Handle(l, "quality-check", func(ctx context.Context, run *client.Run, p Check) error {
+//		return check(ctx, p.Content)
 //	})
 //	go l.Run(ctx)
 //	...
 //	id, err := c.AddTask(ctx, client.Task{
 //		Kind: "quality-check", Type: client.Blocking,
 //		Begin: time.Now().Add(time.Hour), Interval: time.Hour, MaxCount: 1000,
+//		Params: client.MustParams(Check{Content: "post-42"}),
 //	})
+//
+// docs/sdk.md is the tour; package clienttest is for the tests of who uses this.
 //
 // # What a handler may rely on
 //
@@ -25,7 +28,7 @@
 //
 // A handler that returns nil has succeeded; an error or a panic is a failure,
 // which spends one attempt of the run. The retry policy of the task says what
-// follows.
+// follows, unless the error does: see [Retry], [Snooze], [Permanent] and [Stop].
 //
 // # How a listener works
 //
@@ -44,4 +47,8 @@
 // A run whose kind has no handler here is handed back and delivered again later,
 // so that listeners with different handlers can share a tenant while a new
 // version is being rolled out.
+//
+// A kind may have a limit of its own, [MaxConcurrent]. Its runs wait beside the
+// others, but only some of them and not for long: the rest is snoozed, and waits in
+// Postgres (limit.go).
 package client

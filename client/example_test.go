@@ -34,8 +34,9 @@ func Example() {
 		log.Print(err)
 		return
 	}
-	l.Handle("remind", func(ctx context.Context, run *client.Run) error {
-		fmt.Println("remind", run.Params["user"], "of", run.RunID())
+	type reminder struct{ User string }
+	client.Handle(l, "remind", func(ctx context.Context, run *client.Run, r reminder) error {
+		fmt.Println("remind", r.User, "of", run.RunID())
 		return nil
 	})
 	if err := l.Run(ctx); err != nil { // until Ctrl-C
@@ -102,4 +103,87 @@ func ExampleClient_ListTasks() {
 		}
 		fmt.Println(t.ID, t.State, t.RunCount, t.ScheduledAt)
 	}
+}
+
+// A struct is written as params and read by the handler.
+func ExampleTyped() {
+	type Check struct {
+		Content   string `param:",required"`
+		LastScore float64
+		Every     time.Duration `param:",omitempty"`
+	}
+	params := client.MustParams(Check{Content: "post-42", LastScore: 0.25})
+	fmt.Println(params)
+
+	handler := client.Typed(func(_ context.Context, run *client.Run, c Check) error {
+		fmt.Println("checking", c.Content, "after", c.LastScore)
+		return nil
+	})
+	fmt.Println(client.Execute(context.Background(), handler, &client.Run{Params: params}).Status)
+
+	delete(params, "content")
+	o := client.Execute(context.Background(), handler, &client.Run{Params: params})
+	fmt.Println(o.Status, o.Permanent, o.Err)
+	// Output:
+	// map[content:post-42 last_score:0.25]
+	// checking post-42 after 0.25
+	// SUCCESS
+	// FAIL true perceptor: params["content"] is missing
+}
+
+// What a handler returns says what follows.
+func ExampleSnooze() {
+	errGone := errors.New("the account is gone")
+	handler := func(_ context.Context, run *client.Run) error {
+		switch run.Params["account"] {
+		case "closed":
+			return fmt.Errorf("billing: %w", client.Permanent(errGone))
+		case "busy":
+			return client.Retry(errors.New("too many requests"), 30*time.Second)
+		case "open":
+			return client.Snooze(10 * time.Minute) // nothing to bill yet
+		}
+		return client.Stop(nil)
+	}
+	for _, account := range []string{"closed", "busy", "open", "billed"} {
+		o := client.Execute(context.Background(), handler, &client.Run{Params: map[string]string{"account": account}})
+		fmt.Println(account, o.Status, "permanent", o.Permanent, "stop", o.Stop, "after", o.After, o.Err)
+	}
+	// Output:
+	// closed FAIL permanent true stop false after 0s billing: the account is gone
+	// busy FAIL permanent false stop false after 30s too many requests
+	// open SNOOZE permanent false stop false after 10m0s <nil>
+	// billed SUCCESS permanent false stop true after 0s <nil>
+}
+
+// Middleware wraps the handlers of all kinds, or of one.
+func ExampleListener_Use() {
+	c, err := client.New(client.Config{Token: "secret"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.NewListener(client.ListenerConfig{})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	say := func(words string) client.Middleware {
+		return func(next client.Handler) client.Handler {
+			return func(ctx context.Context, run *client.Run) error {
+				fmt.Println(words)
+				return next(ctx, run)
+			}
+		}
+	}
+	l.Use(say("for all kinds"), client.LogRuns(nil))
+	l.Handle("report", func(context.Context, *client.Run) error { fmt.Println("report"); return nil },
+		client.MaxConcurrent(2), client.MaxDuration(time.Minute), client.With(say("for reports")))
+	o, err := l.Execute(context.Background(), &client.Run{Kind: "report"})
+	fmt.Println(o.Status, err)
+	// Output:
+	// for all kinds
+	// for reports
+	// report
+	// SUCCESS <nil>
 }
