@@ -13,13 +13,14 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// flagFields says which field of a task a flag of "task add" sets.
+// flagFields says which fields of a task a flag of "task add" sets. Another
+// expression keeps the time zone, and is read in its own language.
 var flagFields = map[string]string{
 	"kind": "kind", "begin": "begin_time", "end": "end_time", "interval": "interval", "max-count": "max_count",
 	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
 	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
-	"cron": "cron", "tz": "cron", "dialect": "cron", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
+	"cron": "cron.expression,cron.dialect", "tz": "cron.time_zone", "dialect": "cron.dialect", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
 	"misfire-limit": "misfire_limit", "spread": "spread",
 }
 
@@ -42,9 +43,9 @@ func (c *ctl) taskUpdate() *cobra.Command {
 			t.Id = id
 			r := &perceptorv1.UpdateTaskRequest{Task: t, Version: version, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}}
 			if a.file == "" {
-				for flag, field := range flagFields {
+				for flag, list := range flagFields {
 					if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-						r.UpdateMask.Paths = append(r.UpdateMask.Paths, field)
+						r.UpdateMask.Paths = append(r.UpdateMask.Paths, strings.Split(list, ",")...)
 					}
 				}
 				if len(r.UpdateMask.Paths) == 0 {

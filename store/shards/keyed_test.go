@@ -137,7 +137,7 @@ func TestUpsertReplacesTheTermsWhereverTheTaskIs(t *testing.T) {
 			req := b.keyedRequest(1, b.inHours(3), func(s *task.Spec) { s.Interval = time.Hour })
 			id := b.addKey(req).Items[0].ID
 			b.put(p, pack.Hour, id)
-			up := with(req, 2, func(s *task.Spec) { s.Kind, s.Begin = "other", task.Never })
+			up := with(req, 2, func(s *task.Spec) { s.Kind, s.Begin, s.ParamsWire = "other", task.Never, nil })
 			up.Upsert = true
 			if got := b.addKey(up); !got.Updated || got.Replayed || got.Items[0].ID != id {
 				t.Fatalf("upsert: %+v", got)

@@ -192,7 +192,7 @@ func queueDead(b *pgx.Batch, k *task.Kin) {
 
 func queueFinish(b *pgx.Batch, t *task.Row, now task.Instant) {
 	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version,
-		t.Params, int64(now))
+		notNil(t.Params), int64(now))
 }
 
 func queueRow(b *pgx.Batch, r *task.Row) {
@@ -200,11 +200,11 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	switch r.Change {
 	case task.Added:
 		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, failures(r),
-			orNull(int64(r.FirstClaimAt)), r.Version, r.Out, r.Params)
+			orNull(int64(r.FirstClaimAt)), r.Version, r.Out, notNil(r.Params))
 	case task.Changed:
 		b.Queue(sql.Get("RowUpdate"), shard, r.Tenant, id, r.Run, nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
 			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, failures(r), orNull(int64(r.FirstClaimAt)), orNull(int64(r.Holder)),
-			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, r.Params)
+			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, notNil(r.Params))
 	case task.Removed:
 		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)
 	}
