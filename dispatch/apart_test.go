@@ -290,3 +290,52 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 		w.checkSettled()
 	})
 }
+
+// TestNoMoreRunsOfAKindAreOpenThanItsCap: over two dispatchers, and all are claimed
+// in the end.
+func TestNoMoreRunsOfAKindAreOpenThanItsCap(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const tasks, most = 40, 3
+		w.store.setRates(1, task.Rates{KindCaps: map[string]int32{"k": most}})
+		for n := range int64(tasks) {
+			w.store.add(id(task.Shard(n%8*64), n+1), 1, time.Duration(n)*20*time.Millisecond, 0)
+			w.store.add(id(task.Shard(n%8*64), n+1001), 2, time.Duration(n)*20*time.Millisecond, 0)
+		}
+		a, b := w.start("a", nil), w.start("b", nil)
+		for i := range task.Shard(4) {
+			a.acquire(i * 64)
+			b.acquire(i*64 + 256)
+		}
+		highest := 0
+		for deadline := time.Now().Add(time.Minute); w.store.claimedOf(1) < tasks; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d runs were claimed after a minute", w.store.claimedOf(1), tasks)
+			}
+			open := w.store.openOf(1)
+			highest = max(highest, len(open))
+			if len(open) > 0 {
+				w.store.close(open[0])
+			}
+		}
+		if highest != most {
+			t.Errorf("up to %d runs were open; the cap is %d", highest, most)
+		}
+		if n := w.store.claimedOf(2); n != tasks {
+			t.Errorf("%d runs of a tenant without caps were claimed, want %d", n, tasks)
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
+// openOf returns the runs of a tenant that are claimed and not closed.
+func (s *fakeStore) openOf(tenant int32) (open []task.RunID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.claimed {
+		if s.rows[r.Task].tenant == tenant && !s.closed[r] {
+			open = append(open, r)
+		}
+	}
+	return open
+}

@@ -42,6 +42,12 @@ type Store interface {
 	// databases and dispatchers, after it has given back unused ones.
 	TakeTurns(ctx context.Context, tenant int32, want, unused int) (task.Turns, error)
 
+	// BeginCap takes the turn of a kind with a cap and counts its open runs in all
+	// databases; epoch is 0 while another dispatcher has it. Claims of an older turn
+	// fail from then on. After an error the turn may be taken: EndCap ends it.
+	BeginCap(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
+	EndCap(ctx context.Context, of task.TenantKind, epoch int64) error
+
 	// GiveUp makes runs dead that can never be published and takes parts off, in
 	// one transaction that asserts ownership.
 	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error

@@ -25,7 +25,9 @@ type Dispatcher struct {
 	events  Events
 	courier *courier
 	apart   *apart
-	dbs     [task.Databases]*database
+	// wakeCaps wakes the loop for kinds with a cap.
+	wakeCaps chan struct{}
+	dbs      [task.Databases]*database
 	// places bounds transactions under way.
 	places chan struct{}
 
@@ -43,7 +45,7 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	}
 	d := &Dispatcher{cfg: cfg.withDefaults(), store: store, events: events.fill(), dead: make(chan struct{})}
 	d.places = make(chan struct{}, d.cfg.ClaimConcurrency)
-	d.apart = newApart(store, &d.events)
+	d.apart, d.wakeCaps = newApart(store, &d.events), make(chan struct{}, 1)
 	d.courier = newCourier(d, publisher)
 	for i := range d.dbs {
 		d.dbs[i] = newDatabase(d, i)
@@ -63,6 +65,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		group.Go(func() { b.runApart(working, true) })
 	}
 	group.Go(func() { d.courier.run(working) })
+	group.Go(func() { d.runCaps(working) })
 	select {
 	case <-ctx.Done():
 		d.drain(working)

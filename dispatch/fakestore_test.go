@@ -47,6 +47,35 @@ type fakeStore struct {
 	version int64
 	rates   map[int32]task.Rates
 	turns   map[int32]*fakeTurns
+	// capTaken: somebody has the turn of the only kind with a cap, of that number.
+	capTaken bool
+	capEpoch int64
+}
+
+// BeginCap counts the runs of a tenant that are claimed and not closed: all are of
+// one kind.
+func (s *fakeStore) BeginCap(_ context.Context, of task.TenantKind) (int64, int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.capTaken {
+		return 0, 0, nil
+	}
+	s.capTaken = true
+	s.capEpoch++
+	open := 0
+	for r := range s.claimed {
+		if s.rows[r.Task].tenant == of.Tenant && !s.closed[r] {
+			open++
+		}
+	}
+	return s.capEpoch, open, nil
+}
+
+func (s *fakeStore) EndCap(context.Context, task.TenantKind, int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.capTaken = false
+	return nil
 }
 
 // fakeTurns is the bucket of a tenant: when all that was given out is paid for.
@@ -327,7 +356,8 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 // laneOf returns the lane of a claim that may take the row, or -1.
 func (s *fakeStore) laneOf(req *task.ClaimRequest, r *fakeRow) int {
 	return slices.IndexFunc(req.Lanes, func(l task.Lane) bool {
-		return l.Tenant == r.tenant && !r.waits && r.due > l.Low && !slices.Contains(req.LeftOut, task.TenantKind{Tenant: r.tenant, Kind: "k"})
+		return l.Tenant == r.tenant && !r.waits && r.due > l.Low &&
+			(l.Kind == "k" || l.Kind == "" && !slices.Contains(req.LeftOut, task.TenantKind{Tenant: r.tenant, Kind: "k"}))
 	})
 }
 

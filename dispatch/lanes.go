@@ -27,6 +27,8 @@ type apartLane struct {
 	// rows is how many the claim under way may take, turns how many of them are paid
 	// for.
 	rows, turns int
+	// epoch is the turn of a kind with a cap.
+	epoch int64
 }
 
 const (
@@ -100,6 +102,11 @@ func (b *database) setLanes(now time.Time) {
 			continue
 		}
 		want[task.TenantKind{Tenant: t}] = true
+		for k := range r.KindCaps {
+			if !slices.Contains(r.PausedKinds, k) {
+				want[task.TenantKind{Tenant: t, Kind: k}] = true
+			}
+		}
 	}
 	maps.DeleteFunc(b.lanes, func(k task.TenantKind, _ *apartLane) bool { return !want[k] })
 	for k := range want {
@@ -111,7 +118,7 @@ func (b *database) setLanes(now time.Time) {
 }
 
 func (b *database) rouseLanes() {
-	for _, w := range b.wakeLanes {
+	for _, w := range [...]chan struct{}{b.wakeLanes[0], b.wakeLanes[1], b.d.wakeCaps} {
 		select {
 		case w <- struct{}{}:
 		default:
@@ -132,7 +139,7 @@ func (b *database) hintLanes(now time.Time, i task.Instant) {
 		if soonest := l.triedAt.Add(laneTick); next.Before(soonest) {
 			next = soonest
 		}
-		if !l.backlog && next.Before(l.nextAt) {
+		if (!l.backlog || l.key.Kind != "") && next.Before(l.nextAt) {
 			l.nextAt = next
 			b.rouseLanes()
 		}
@@ -152,21 +159,7 @@ func (b *database) runApart(ctx context.Context, backlog bool) {
 			b.takeLanes(ctx, backlog)
 			continue
 		}
-		var expired <-chan time.Time
-		var timer *time.Timer
-		if !at.IsZero() {
-			timer = time.NewTimer(time.Until(at))
-			expired = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-b.d.dead:
-		case <-wake:
-		case <-expired:
-		}
-		if timer != nil {
-			timer.Stop()
-		}
+		b.d.await(ctx, wake, at)
 	}
 }
 
@@ -181,14 +174,14 @@ func (b *database) lanesDue(backlog bool) time.Time {
 	}
 	if len(b.book.claimable()) == 0 {
 		for _, l := range b.lanes {
-			if l.backlog = false; backlog {
+			if l.backlog = false; backlog && l.key.Kind == "" {
 				b.d.apart.backlog(l.key.Tenant, b.number, false)
 			}
 		}
 		return first.at
 	}
 	for _, l := range b.lanes {
-		if l.backlog == backlog {
+		if l.backlog == backlog && l.key.Kind == "" {
 			first.add(l.nextAt)
 		}
 	}
@@ -227,7 +220,7 @@ func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int
 	b.leaveOut(now)
 	var lanes []*apartLane
 	for _, l := range b.lanes {
-		if l.backlog != backlog || now.Before(l.nextAt) {
+		if l.key.Kind != "" || l.backlog != backlog || now.Before(l.nextAt) {
 			continue
 		}
 		if room.gone || slices.Contains(room.blocked, l.key.Tenant) {
@@ -358,6 +351,10 @@ func (b *database) lanesRequest(lanes []*apartLane, rates map[int32]task.Rates) 
 		for _, k := range r.PausedKinds {
 			req.LeftOut = append(req.LeftOut, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
 		}
+		for k := range r.KindCaps {
+			req.LeftOut = append(req.LeftOut, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
+		}
+		req.CapEpoch = l.epoch
 	}
 	return req
 }
@@ -399,11 +396,17 @@ func (b *database) took(now time.Time, l *apartLane, c *task.Claim, rows int) (e
 	}
 	if rows >= l.rows {
 		l.backlog, l.nextAt = true, now
+		if l.key.Kind != "" {
+			return false
+		}
 		return b.d.apart.backlog(l.key.Tenant, b.number, true)
 	}
 	l.backlog, l.caughtUp = false, c.Now
 	l.low = max(l.low, c.Now.Add(-laneGrace))
 	l.nextAt = now.Add(b.laneWait(now, l))
+	if l.key.Kind != "" {
+		return false
+	}
 	return b.d.apart.backlog(l.key.Tenant, b.number, false)
 }
 

@@ -69,6 +69,9 @@ type ClaimRequest struct {
 	// Lanes, if there are any, make it a claim of tenants that are held apart: only
 	// what they say is taken, whatever Form, Low, MaxRows and Apart say.
 	Lanes []Lane
+	// CapEpoch, if not 0, is the turn of a kind with a cap: of the only lane's. What is
+	// taken counts against the cap. If the turn is over nothing is taken.
+	CapEpoch int64
 	// LeftOut are kinds of which lanes without a kind take nothing.
 	LeftOut []TenantKind
 }

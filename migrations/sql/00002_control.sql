@@ -53,5 +53,32 @@ CREATE TABLE turn (
   CONSTRAINT turn_purpose CHECK (purpose IN (1, 2))
 ) WITH (fillfactor = 10);
 
+-- Who may claim runs of a kind with a cap: in the tenant's home database. epoch
+-- numbers the turns, and only grows.
+CREATE TABLE cap_turn (
+  tenant_id  int4 NOT NULL,
+  kind       text NOT NULL,
+  epoch      int8 NOT NULL,
+  expires_at int8 NOT NULL,
+  CONSTRAINT cap_turn_pkey PRIMARY KEY (tenant_id, kind)
+) WITH (fillfactor = 50);
+
+-- The newest turn that has counted this database: claims of older ones fail.
+CREATE TABLE cap_fence (
+  tenant_id int4 NOT NULL,
+  kind      text NOT NULL,
+  epoch     int8 NOT NULL,
+  CONSTRAINT cap_fence_pkey PRIMARY KEY (tenant_id, kind)
+) WITH (fillfactor = 50);
+
+-- Runs of kinds with a cap that were claimed, and are open unless somebody looks.
+CREATE TABLE capped_run (
+  tenant_id int4 NOT NULL,
+  kind      text NOT NULL,
+  id        int8 NOT NULL,
+  seq       int8 NOT NULL,
+  CONSTRAINT capped_run_pkey PRIMARY KEY (tenant_id, kind, id, seq)
+);
+
 -- +goose Down
-DROP TABLE turn, settings, token, tenant;
+DROP TABLE capped_run, cap_fence, cap_turn, turn, settings, token, tenant;

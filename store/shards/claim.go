@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -77,6 +78,9 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 		b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
 	}
 	b.Queue(sql.Get("SettingsNow"), int32(0))
+	if c.req.CapEpoch != 0 {
+		b.Queue(sql.Get("CapAssert"), c.req.Lanes[0].Tenant, c.req.Lanes[0].Kind, c.req.CapEpoch)
+	}
 	takeOffs := queueTakeOff(b, c.req.TakeOff)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
@@ -95,6 +99,15 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	if c.req.Settings != 0 && settings != c.req.Settings {
 		c.Settings = settings
 		return nil
+	}
+	if c.req.CapEpoch != 0 {
+		var epoch int64
+		if err := results.QueryRow().Scan(&epoch); err != nil {
+			if errors.Is(err, pgx.ErrNoRows) {
+				return errTurnOver
+			}
+			return err
+		}
 	}
 	for range takeOffs {
 		if _, err := results.Exec(); err != nil {
@@ -291,6 +304,7 @@ func (c *claiming) note(b *pgx.Batch) {
 		c.ledger.publication(&c.Publications[i])
 	}
 	c.ledger.queue(b, c.Now)
+	c.noteCapped(b)
 	if len(c.Publications) > 0 {
 		b.Queue(sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&c.Outbox) })

@@ -44,6 +44,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"DoneStates":      `'{1}', '{512}'`,
 			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard),
 			"ClaimLanes":      lanesArgs,
+			"CapForget":       `1, 'k'`,
 			"Demote":          `1000::int8, 10`,
 		} {
 			plan := b.explain(name, args)

@@ -312,3 +312,72 @@ func TestReplayAnswersOnlyWhatWasStored(t *testing.T) {
 		t.Errorf("of a request_id with another body: %v", err)
 	}
 }
+
+// TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed: of every type, whatever
+// closes them.
+func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
+	b := setup(t)
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "capped"}
+	turn := func(want int) int64 {
+		t.Helper()
+		epoch, open, err := b.BeginCap(t.Context(), kind)
+		if err != nil || epoch == 0 || open != want {
+			t.Fatalf("turn %d, %d open, %v; want %d open", epoch, open, err, want)
+		}
+		if again, _, err := b.BeginCap(t.Context(), kind); again != 0 || err != nil {
+			t.Fatalf("a second turn at the same time: %d, %v", again, err)
+		}
+		if err := b.EndCap(t.Context(), kind, epoch); err != nil {
+			t.Fatal(err)
+		}
+		return epoch
+	}
+	once := b.add(b.spec(task.OneShot, ofKind("capped")))[0]
+	grid := b.add(b.spec(task.NonBlocking, ofKind("capped")))[0]
+	one := b.add(b.spec(task.Blocking, ofKind("capped")))[0]
+	lane := task.Lane{TenantKind: kind, Rows: 9, Held: task.Never}
+	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}, CapEpoch: turn(0)}); len(c.Publications) != 3 {
+		t.Fatalf("%d runs were claimed, want 3", len(c.Publications))
+	}
+	turn(3)
+	b.report(success(once, 1, 1, 7))
+	turn(2)
+	b.report(failure(grid, 1, 1, 7)) // it has a row of its own now, and comes again
+	turn(2)
+	if _, err := b.Cancel(t.Context(), b.tenant, one); err != nil {
+		t.Fatal(err)
+	}
+	epoch := turn(1)
+	b.advance(time.Minute)
+	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}, CapEpoch: epoch}); len(c.Publications) != 1 || c.Publications[0].Seq != 2 {
+		t.Fatalf("claim = %+v", c)
+	}
+	turn(2)
+}
+
+func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
+	b := setup(t)
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	b.add(b.spec(task.OneShot))
+	old, _, err := b.BeginCap(t.Context(), kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := range task.Databases { // the turn ends, for want of a sign of life
+		if _, err := b.cluster.Pool(d).Exec(t.Context(), `UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = $1`, b.tenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, _, err := b.BeginCap(t.Context(), kind)
+	if err != nil || now <= old {
+		t.Fatalf("turn %d after %d, %v", now, old, err)
+	}
+	req := task.ClaimRequest{Database: b.d, Owned: b.owned, Lanes: []task.Lane{{TenantKind: kind, Rows: 9, Held: task.Never}}, CapEpoch: old}
+	if c, err := b.Claim(t.Context(), req); err == nil || len(c.Publications) > 0 {
+		t.Errorf("by the old turn: %+v, %v", c, err)
+	}
+	req.CapEpoch = now
+	if c, err := b.Claim(t.Context(), req); err != nil || len(c.Publications) != 1 {
+		t.Errorf("by the new turn: %+v, %v", c, err)
+	}
+}

@@ -31,3 +31,50 @@ given AS (
 done AS (
   UPDATE turn u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = $1 AND u.purpose = $2)
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
+
+-- name: CapBegin
+-- The next turn of a kind with a cap, unless another one is under way.
+-- $1 tenant, $2 kind, $3 how long it lasts
+INSERT INTO cap_turn AS c (tenant_id, kind, epoch, expires_at) VALUES ($1, $2, 1, now_ms() + $3::int8)
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = c.epoch + 1, expires_at = excluded.expires_at
+ WHERE c.expires_at <= now_ms()
+RETURNING epoch;
+
+-- name: CapEnd
+-- $1 tenant, $2 kind, $3 epoch
+UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = $1 AND kind = $2 AND epoch = $3;
+
+-- name: CapFence
+-- Waits for claims of older turns, and keeps others of theirs out. No row: a newer
+-- turn has been here. $1 tenant, $2 kind, $3 epoch
+INSERT INTO cap_fence AS c (tenant_id, kind, epoch) VALUES ($1, $2, $3)
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch WHERE c.epoch < excluded.epoch
+RETURNING epoch;
+
+-- name: CapForget
+-- Forgets the runs that are no longer open. $1 tenant, $2 kind
+WITH listed AS MATERIALIZED (
+  SELECT (x.id % 512)::int2 AS shard, x.tenant_id, x.id, v.run, x.seq
+    FROM capped_run x, LATERAL (VALUES (0::int8), (x.seq)) v (run)
+   WHERE x.tenant_id = $1::int4 AND x.kind = $2::text),
+open AS MATERIALIZED (
+  SELECT u.id, u.seq
+    FROM (SELECT * FROM listed u {{list_first}}) u
+    JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+   WHERE CASE WHEN t.run <> 0 THEN true
+              WHEN t.type <> 2 THEN t.state = 2 AND t.seq = u.seq
+              ELSE t.seq - u.seq BETWEEN 0 AND 63 AND (t.open_runs >> (t.seq - u.seq)::int4) & 1 = 1 END)
+DELETE FROM capped_run c
+ WHERE c.tenant_id = $1 AND c.kind = $2 AND (c.id, c.seq) NOT IN (SELECT o.id, o.seq FROM open o);
+
+-- name: CapCount
+SELECT count(*) FROM capped_run WHERE tenant_id = $1 AND kind = $2;
+
+-- name: CapAssert
+-- No row: the turn is over here. $1 tenant, $2 kind, $3 epoch
+SELECT epoch FROM cap_fence WHERE tenant_id = $1 AND kind = $2 AND epoch = $3 FOR SHARE;
+
+-- name: CapNote
+-- $1 tenant, $2 kind, $3 ids, $4 seqs
+INSERT INTO capped_run (tenant_id, kind, id, seq) SELECT $1::int4, $2::text, u.id, u.seq FROM unnest($3::int8[], $4::int8[]) u (id, seq)
+    ON CONFLICT DO NOTHING;

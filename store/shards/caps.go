@@ -1,0 +1,88 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Caps of kinds
+//
+// Runs of a kind with a cap are claimed by turns. Whoever has the turn counts the
+// open ones in all databases, and may then claim as many as are missing to the cap.
+// The count can only be too high when the claim is made:
+//
+//   - What is claimed is noted in the claim's transaction, and forgotten only when a
+//     look at the task's row shows that the run is not open.
+//   - To count a database raises a fence there first, to the number of the turn,
+//     which waits for claims of older turns. Each claim asserts that number. So when
+//     all databases are counted nobody else can claim any more, however slow.
+//
+// A database that is away cannot be counted, so then nothing of such kinds is
+// claimed anywhere. Plain kinds, and all reports, know nothing of this.
+
+// capTurn is how long a turn may take before another one may begin.
+const capTurn = 5 * time.Second
+
+// BeginCap takes the turn of a kind with a cap and counts its open runs in all
+// databases. epoch is 0 if somebody else has the turn.
+func (s *Store) BeginCap(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
+	err = s.cluster.Pool(home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capTurn.Milliseconds()).Scan(&epoch)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("take the turn of a kind: %w", err)
+	}
+	var sum atomic.Int64
+	err = s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		n, err := s.countCapped(ctx, d, of, epoch)
+		sum.Add(int64(n))
+		return err
+	})
+	return epoch, int(sum.Load()), err
+}
+
+var errTurnOver = errors.New("the turn of a kind is over")
+
+func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoch int64) (n int, err error) {
+	err = s.inTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
+		var fence int64
+		if err := tx.QueryRow(ctx, sql.Get("CapFence"), of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
+			if errors.Is(err, pgx.ErrNoRows) {
+				return errTurnOver
+			}
+			return err
+		}
+		if _, err := tx.Exec(ctx, sql.Get("CapForget"), of.Tenant, of.Kind); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, sql.Get("CapCount"), of.Tenant, of.Kind).Scan(&n)
+	})
+	return n, err
+}
+
+// EndCap lets others have the turn.
+func (s *Store) EndCap(ctx context.Context, of task.TenantKind, epoch int64) error {
+	_, err := s.cluster.Pool(home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
+	return err
+}
+
+// noteCapped writes down the runs that were claimed of a kind with a cap.
+func (c *claiming) noteCapped(b *pgx.Batch) {
+	if c.req.CapEpoch == 0 || len(c.Publications) == 0 {
+		return
+	}
+	ids, seqs := make([]int64, len(c.Publications)), make([]int64, len(c.Publications))
+	for i := range c.Publications {
+		ids[i], seqs[i] = int64(c.Publications[i].Task), c.Publications[i].Seq
+	}
+	of := c.req.Lanes[0].TenantKind
+	b.Queue(sql.Get("CapNote"), of.Tenant, of.Kind, ids, seqs)
+}
