@@ -435,3 +435,20 @@ func splitLines(err error) (out []string) {
 	}
 	return out
 }
+
+func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.idle = true
+		c, stop := start(t, f, Config{Share: 0.001}, Events{}, 3)
+		defer stop()
+		time.Sleep(10 * time.Minute) // everything rests, and the budget is spent
+		promotions, recuts := f.count("promote"), f.count("recut")
+		c.Promote(3)
+		c.Promote(4) // not here
+		synctest.Wait()
+		if f.count("promote") != promotions+1 || f.count("recut") != recuts+1 {
+			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("recut")-recuts)
+		}
+	})
+}

@@ -90,6 +90,18 @@ func (c *courier) release(now time.Time) {
 	}
 }
 
+// comeDue queues what the database's clock has shown to be due since it was set: a
+// claim that had read the clock just before then has taken it ahead, as it seemed.
+func (c *courier) comeDue(b *database, shown task.Instant) {
+	c.mu.Lock()
+	for _, r := range c.shelf.remove(func(r *record) bool { return r.part.db == b && r.pub.ScheduledAt <= shown }) {
+		l := c.lanes[r.pub.Tenant]
+		l.queue = append(l.queue, r)
+	}
+	c.mu.Unlock()
+	c.rouse()
+}
+
 // unshelve forgets the records of the shards that are not due, and returns them.
 func (c *courier) unshelve(b *database, shards []task.Ownership) []*record {
 	c.mu.Lock()

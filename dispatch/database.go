@@ -28,8 +28,10 @@ type database struct {
 	mu   sync.Mutex
 	plan planner
 	book ledger
-	// clock is what is known of the database's.
-	clock reading
+	// clock is what is known of the database's; clockSet: it was set since the last
+	// look.
+	clock    reading
+	clockSet bool
 	// hopeless can never be published; they are given up at giveUpAt.
 	hopeless []hopeless
 	giveUpAt time.Time
@@ -340,7 +342,12 @@ func (b *database) peek(ctx context.Context) {
 		b.hintLanes(now, k.ApartDue)
 	}
 	stale := k.Settings != 0 && k.Settings != b.settings.Version
+	set, shown := b.clockSet, b.clock.shown
+	b.clockSet = false
 	b.mu.Unlock()
+	if set {
+		b.d.courier.comeDue(b, shown)
+	}
 	if stale {
 		b.readSettings(ctx)
 	}

@@ -141,6 +141,7 @@ func (d *Dispatcher) ClockMoved(database int) {
 	now := time.Now()
 	b.mu.Lock()
 	b.plan.clockMoved(now)
+	b.clockSet = true
 	for _, l := range b.lanes {
 		l.nextAt = now
 	}

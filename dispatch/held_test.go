@@ -474,3 +474,39 @@ func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
 		w.checkSettled()
 	})
 }
+
+func TestWhatTheSetClockHasShownIsNotHeldAnyLonger(t *testing.T) {
+	b, other := &database{number: 1}, &database{number: 2}
+	c := &courier{wake: make(chan struct{}, 1), lanes: map[int32]*lane{7: {tenant: 7}}, shelf: shelf{slice: 10 * time.Millisecond, zero: begun}}
+	for _, r := range []*record{
+		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
+		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(101)}},
+		{part: &part{db: other}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
+	} {
+		r.dueAt = at(3_600_000)
+		c.shelf.put(r)
+	}
+	c.comeDue(b, db(100))
+	if queue := c.lanes[7].queue; len(queue) != 1 || queue[0].part.db != b || queue[0].pub.ScheduledAt != db(100) || c.shelf.records != 2 {
+		t.Errorf("%d records are queued, %d held", len(queue), c.shelf.records)
+	}
+}
+
+func TestAPlannerLooksAnewWhenTheClockWasSet(t *testing.T) {
+	p := planner{cfg: Config{}.withDefaults(), known: task.Never, soon: []task.Upcoming{{Due: db(500)}}, lookAt: at(9000), sweepAt: at(9000), hintAt: at(8000)}
+	if st := p.next(at(100), situation{shards: true, records: 1, bytes: 1}); st.do == peek {
+		t.Fatalf("it looks before it was told: %s", st.do)
+	}
+	p.clockMoved(at(101))
+	if st := p.next(at(101), situation{shards: true, records: 1, bytes: 1}); st.do != peek {
+		t.Errorf("got %s", st.do)
+	}
+}
+
+func TestAPlannerBelievesAClockThatStandsStill(t *testing.T) {
+	p := planner{cfg: Config{}.withDefaults(), clock: db(0), known: task.Never, soon: []task.Upcoming{{Due: db(300)}}, lookAt: at(9000), sweepAt: at(9000)}
+	p.claimed(at(299), at(301), step{do: claim}, &task.Claim{Now: db(0)}, 0)
+	if due := p.localTime(db(300)); due.Before(at(590)) {
+		t.Errorf("the row is expected at %s, and the clock stands still", due)
+	}
+}

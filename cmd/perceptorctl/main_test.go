@@ -48,8 +48,12 @@ func TestMain(m *testing.M) {
 //
 // $NAME stands for a value set before; single quotes hold a word together.
 func TestScripts(t *testing.T) {
-	at := installation(t)
-	files, err := filepath.Glob("testdata/*.txt")
+	runScripts(t, installation(t), "testdata/*.txt")
+}
+
+func runScripts(t *testing.T, at dev.Info, pattern string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
@@ -71,13 +75,15 @@ func TestScripts(t *testing.T) {
 }
 
 // installation runs all parts in this process.
-func installation(t *testing.T) dev.Info {
+func installation(t *testing.T, configure ...func(*dev.Options)) dev.Info {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan dev.Info, 1), make(chan error, 1)
-	go func() {
-		done <- dev.Run(ctx, dev.Options{Ephemeral: true, Out: io.Discard, Log: slog.New(slog.DiscardHandler), Ready: func(i dev.Info) { ready <- i }})
-	}()
+	o := dev.Options{Ephemeral: true, Out: io.Discard, Log: slog.New(slog.DiscardHandler), Ready: func(i dev.Info) { ready <- i }}
+	for _, f := range configure {
+		f(&o)
+	}
+	go func() { done <- dev.Run(ctx, o) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -136,7 +136,7 @@ func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
 	id := addTask(t, first)
 	stop()
 
-	second, _ := running(t, o)
+	second, stop := running(t, o)
 	if second.Token != first.Token || second.Admin != first.Admin {
 		t.Error("the tokens have changed")
 	}
@@ -160,6 +160,74 @@ func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
 	_, err = openDataDir(o.DataDir)
 	if err == nil || !strings.Contains(err.Error(), "is in use by another taskd dev (pid "+fmt.Sprint(os.Getpid())+")") {
 		t.Errorf("a second user of the directory: got %v", err)
+	}
+	stop()
+
+	o.VirtualClock = FrozenClock
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "has tasks by the real clock: choose another directory with --data-dir, or --ephemeral") {
+		t.Errorf("a virtual clock for tasks by the real one: got %v", err)
+	}
+}
+
+func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T) {
+	o := options(t, &output{})
+	start := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	o.DataDir, o.VirtualClock, o.ClockStart = placeForData(t), FrozenClock, start
+	first, stop := running(t, o)
+	clock := clockOf(t, first)
+	moved, err := clock.Advance(t.Context(), 50*time.Hour)
+	if want := start.Add(50 * time.Hour); err != nil || !moved.Now.Equal(want) {
+		t.Errorf("moved %+v, %v", moved, err)
+	}
+	stop()
+
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "shows 2026-01-03T02:00:00.000Z: a start is for new data") {
+		t.Errorf("another start: got %v", err)
+	}
+	o.ClockStart = time.Time{}
+	real := o
+	real.VirtualClock = RealClock
+	if err := Run(t.Context(), real); err == nil || !strings.Contains(err.Error(), "has a virtual clock: give --virtual-clock") {
+		t.Errorf("by the real clock: got %v", err)
+	}
+	second, stop := running(t, o)
+	if now, err := clockOf(t, second).Now(t.Context()); err != nil || !now.Equal(start.Add(50*time.Hour)) {
+		t.Errorf("after the restart the clock shows %s, %v", now, err)
+	}
+	stop()
+
+	o.VirtualClock = RunningClock
+	third, _ := running(t, o)
+	clock = clockOf(t, third)
+	for now := start; !now.After(start.Add(50 * time.Hour)); {
+		if now, err = clock.Now(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if moved, err = clock.Set(t.Context(), start.Add(60*time.Hour)); err != nil || moved.Now.Before(start.Add(60*time.Hour)) {
+		t.Errorf("moved %+v, %v", moved, err)
+	}
+}
+
+func clockOf(t *testing.T, at Info) *client.Clock {
+	t.Helper()
+	c, err := client.NewClock(client.Config{Address: at.GRPC, Token: at.Admin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestClocksThatDoNotGoTogetherAreRefused(t *testing.T) {
+	for want, o := range map[string]Options{
+		"neither frozen nor running":  {VirtualClock: "warped"},
+		"no virtual clock":            {ClockStart: time.Now()},
+		"the demo goes by the real c": {VirtualClock: FrozenClock, Demo: true},
+	} {
+		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 }
 

@@ -38,7 +38,7 @@ func (o over) Look(ctx context.Context, d int) (clock.View, error) {
 // must not block.
 type Part interface {
 	// ClockMoved: what was known of the database's clock is void, or something is
-	// due there.
+	// due there that should have been published.
 	ClockMoved(database int)
 	// Promote: tasks of the far tier are to be moved into the near tier now.
 	Promote(database int)
@@ -129,15 +129,35 @@ func (c *Clock) Now(ctx context.Context) (clock.State, error) {
 // Next returns the instant at which something is due next, and when something
 // must be promoted: for people. [task.Never]: nothing is due.
 func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
-	views, err := c.lookAll(ctx)
-	if err != nil {
-		return 0, err
+	for began := time.Now(); ; {
+		views, err := c.lookAll(ctx)
+		if err != nil {
+			return 0, err
+		}
+		next, unknown := task.Never, false
+		for i := range views {
+			v := &views[i]
+			next = min(next, v.Due, v.Bucket)
+			for _, due := range v.Waiting {
+				next = min(next, due)
+			}
+			if unknown = unknown || v.Arrivals; v.Arrivals {
+				c.promote(v.Database)
+			}
+		}
+		if !unknown || time.Since(began) > nextWait || !sleep(ctx, lastLook) {
+			return next, ctx.Err()
+		}
 	}
-	next := task.Never
-	for _, v := range views {
-		next = min(next, v.Due, v.Bucket)
+}
+
+// nextWait is how long what was just added may take to be sorted in.
+const nextWait = 5 * time.Second
+
+func (c *Clock) promote(database int) {
+	for _, p := range c.cfg.Parts {
+		p.Promote(database)
 	}
-	return next, nil
 }
 
 // Advance moves the clock to an instant, step by step. Errors are of package task:

@@ -298,8 +298,11 @@ func (w *waiting) seeOne(v *clock.View) bool {
 	if promote {
 		w.promote++
 	}
-	if due || promote {
-		w.remind(v.Database, due, promote)
+	// A claim that was under way when the clock was set may take its records for
+	// claimed ahead, and hold them.
+	held := v.Outbox > 0 && time.Since(w.entered) >= remindEvery
+	if due || promote || held {
+		w.remind(v.Database, due || held, promote)
 	}
 	w.unpublished += v.Outbox
 	if w.m.o.NoWait {
