@@ -74,6 +74,8 @@ type Tasks interface {
 	AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) ([]AddResult, error)
 	GetTask(ctx context.Context, id int64) (*TaskInfo, error)
 	ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, error]
+	UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptions) (*TaskInfo, error)
+	TriggerTask(ctx context.Context, id int64, opts ...AddOption) (seq int64, err error)
 	CancelTask(ctx context.Context, id int64) (*TaskInfo, error)
 	PauseTask(ctx context.Context, id int64) (*TaskInfo, error)
 	ResumeTask(ctx context.Context, id int64) (*TaskInfo, error)

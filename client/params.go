@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,7 +131,7 @@ func (s *shape) add(t reflect.Type, path []int) error {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, tagged := f.Tag.Lookup("param")
-		index := append(path[:len(path):len(path)], i)
+		index := append(slices.Clone(path), i)
 		switch {
 		case tag == "-":
 			continue

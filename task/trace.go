@@ -27,5 +27,5 @@ func TraceParentFault(s string) string {
 // Sampled reports whether somebody records the trace of a context that has no
 // fault.
 func Sampled(traceParent string) bool {
-	return strings.Contains("13579bdf", traceParent[TraceParentBytes-1:])
+	return strings.IndexByte("13579bdf", traceParent[TraceParentBytes-1]) >= 0
 }

@@ -30,6 +30,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	added   []client.Task
+	places  map[int64]int // of tasks in added, by id; below 0: forgotten
 	refusal error
 }
 
@@ -72,7 +73,7 @@ func New(t testing.TB, opts ...Option) *Client {
 	for _, f := range opts {
 		f(&o)
 	}
-	c := &Client{t: t}
+	c := &Client{t: t, places: map[int64]int{}}
 	listener := bufconn.Listen(bufferSize)
 	serve(t, listener, &o)
 	o.client.Address, o.client.Token, o.client.TLS = "127.0.0.1:1", secret, nil // a name of the pipe
@@ -96,7 +97,7 @@ func serve(t testing.TB, listener net.Listener, o *options) {
 	t.Helper()
 	s, err := server.New(server.Config{GRPC: listener, Limits: o.limits, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler)}, server.Deps{
 		Tasks: newMemory(o.now), Auth: auth{o.tenant}, Delivery: func(server.Tenant) server.Delivery { return server.Delivery{} },
-		Runs: struct{ server.Runs }{}, Dead: struct{ server.DeadLetters }{}, Admin: struct{ server.Admin }{},
+		Runs: struct{ server.Runs }{}, Dead: struct{ server.DeadLetters }{}, Bulk: struct{ server.Bulk }{}, Admin: struct{ server.Admin }{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +122,8 @@ func (a auth) Authenticate(context.Context, string) (server.Identity, error) {
 // Added returns the tasks that were accepted, as the service was asked for them
 // and in the order of the calls: all, or those of some kinds. Fields that were
 // left out are zero; times are in UTC and of whole milliseconds. A request that
-// was repeated under its id counts once.
+// was repeated, under its id or an idempotency key, counts once; an upsert takes
+// the place of the task that it changed.
 func (c *Client) Added(kinds ...string) []client.Task {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,6 +152,9 @@ func (c *Client) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.added = nil
+	for id := range c.places {
+		c.places[id] = -1
+	}
 }
 
 // Refuse lets all calls fail from now on, with an error of a kind such as
@@ -188,17 +193,27 @@ func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *g
 	defer c.mu.Unlock()
 	switch r := reply.(type) {
 	case *perceptorv1.AddTaskResponse:
-		if !r.GetReplayed() {
-			c.note(req.(*perceptorv1.AddTaskRequest).GetTask())
-		}
+		q := req.(*perceptorv1.AddTaskRequest)
+		c.note(r.GetId(), q.GetTask(), q.GetUpsert())
 	case *perceptorv1.AddTasksResponse:
-		for i, t := range req.(*perceptorv1.AddTasksRequest).GetTasks() {
-			if !r.GetReplayed() && r.GetResults()[i].GetError() == nil {
-				c.note(t)
-			}
+		q := req.(*perceptorv1.AddTasksRequest)
+		for i, t := range q.GetTasks() {
+			c.note(r.GetResults()[i].GetId(), t, q.GetUpsert())
 		}
 	}
 	return nil
 }
 
-func (c *Client) note(t *perceptorv1.Task) { c.added = append(c.added, client.TaskInfoOf(t).Task) }
+// note writes down that a task got an id; 0: it was refused. c.mu is held.
+func (c *Client) note(id int64, p *perceptorv1.Task, upsert bool) {
+	t := client.TaskInfoOf(p).Task
+	place, known := c.places[id]
+	switch {
+	case id == 0:
+	case !known:
+		c.places[id] = len(c.added)
+		c.added = append(c.added, t)
+	case upsert && place >= 0:
+		c.added[place] = t
+	}
+}

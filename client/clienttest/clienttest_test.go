@@ -97,6 +97,81 @@ func TestARequestThatIsRepeatedCountsOnce(t *testing.T) {
 	}
 }
 
+func TestAKeyStandsForOneTask(t *testing.T) {
+	c := clienttest.New(t)
+	keyed := remind("ann")
+	keyed.IdempotencyKey = "ann"
+	first, err := c.AddTask(t.Context(), keyed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.AddTask(t.Context(), keyed); err != nil || again != first || len(c.Added()) != 1 {
+		t.Errorf("%d, then %d, %v; added %+v", first, again, err, c.Added())
+	}
+	other := keyed
+	other.Begin = tomorrow.Add(time.Hour)
+	if _, err := c.AddTask(t.Context(), other); !errors.Is(err, client.ErrAlreadyExists) {
+		t.Errorf("another body under the key: %v", err)
+	}
+	if again, err := c.AddTask(t.Context(), other, client.WithUpsert()); err != nil || again != first {
+		t.Errorf("the upsert has task %d, %v", again, err)
+	}
+	if diff := cmp.Diff([]client.Task{other}, c.Added()); diff != "" {
+		t.Error(diff)
+	}
+	if info, err := c.GetTask(t.Context(), first); err != nil || !info.Begin.Equal(other.Begin) || info.Version != 2 {
+		t.Errorf("after the upsert: %+v, %v", info, err)
+	}
+	if _, err := c.CancelTask(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.AddTask(t.Context(), keyed, client.WithUpsert()); err != nil || again == first {
+		t.Errorf("after the end of the task the upsert has task %d, %v", again, err)
+	}
+}
+
+func TestTasksCanBeChangedTriggeredAndPurged(t *testing.T) {
+	c := clienttest.New(t)
+	id, err := c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.Blocking, Begin: tomorrow, Cron: &client.Cron{Expression: "0 12 * * *", Zone: "Europe/Berlin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := c.GetTask(t.Context(), id)
+	if err != nil || !info.ScheduledAt.After(tomorrow.Add(-time.Millisecond)) || info.ScheduledAt.Minute() != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	info, err = c.UpdateTask(t.Context(), id, client.Task{Cron: &client.Cron{Expression: "30 12 * * *"}}, client.UpdateOptions{Version: 1})
+	if err != nil || info.ScheduledAt.Minute() != 30 || info.Version != 2 {
+		t.Errorf("updated: %+v, %v", info, err)
+	}
+	if _, err := c.UpdateTask(t.Context(), id, client.Task{Cron: &client.Cron{Expression: "never"}}, client.UpdateOptions{}); !errors.Is(err, client.ErrInvalidArgument) {
+		t.Errorf("an update to what is no expression: %v", err)
+	}
+	if _, err := c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.Blocking, Cron: &client.Cron{Expression: "0 0 30 2 *"}}); !errors.Is(err, client.ErrInvalidArgument) {
+		t.Errorf("a task that never fires: %v", err)
+	}
+	for range 2 {
+		if seq, err := c.TriggerTask(t.Context(), id, client.WithRequestID("now")); err != nil || seq != 1 {
+			t.Errorf("triggered: run %d, %v", seq, err)
+		}
+	}
+	if _, err := c.TriggerTask(t.Context(), id); !errors.Is(err, client.ErrFailedPrecondition) {
+		t.Errorf("triggered while a run is open: %v", err)
+	}
+	if err := c.PurgeTask(t.Context(), id); !errors.Is(err, client.ErrFailedPrecondition) {
+		t.Errorf("a living task is purged: %v", err)
+	}
+	if _, err := c.CancelTask(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PurgeTask(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.GetTask(t.Context(), id); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("after the purge: %v", err)
+	}
+}
+
 func TestTasksAreKept(t *testing.T) {
 	c := clienttest.New(t)
 	var ids []int64

@@ -2,24 +2,34 @@ package clienttest
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/perceptor/perceptor/schedule"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/task"
 )
 
 // memory keeps tasks as the store does, but for their runs: nothing is ever
-// claimed.
+// claimed. A run that is triggered stays open.
 type memory struct {
 	server.Tasks // what is not possible here
 	now          func() time.Time
+	calendars    *schedule.Calendars
 
 	mu       sync.Mutex
-	tasks    map[task.ID]*task.Snapshot
-	requests map[string]request
+	tasks    map[task.ID]*kept
+	requests map[string]request // by request_id, or by key
+	triggers map[string]int64   // the runs, by task and request_id
+}
+
+// kept is a task.
+type kept struct {
+	*task.Kin
+	finishedAt task.Instant
 }
 
 // request is an add that may be repeated.
@@ -28,46 +38,139 @@ type request struct {
 	items []task.AddItem
 }
 
+const calendarsKept = 100
+
 func newMemory(now func() time.Time) *memory {
-	return &memory{now: now, tasks: map[task.ID]*task.Snapshot{}, requests: map[string]request{}}
+	return &memory{
+		now: now, calendars: schedule.NewCalendars(calendarsKept), tasks: map[task.ID]*kept{},
+		requests: map[string]request{}, triggers: map[string]int64{},
+	}
 }
 
 // Add implements [server.Tasks].
 func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, ok := m.requests[r.RequestID]; ok && r.RequestID != "" {
-		if known.hash != r.Hash {
-			return task.AddResult{}, task.Errorf(task.AlreadyExists, "request_id %q was used for another request", r.RequestID)
-		}
+	name, what := r.RequestID, "request_id"
+	if r.Key != "" {
+		name, what = "\x01"+r.Key, "idempotency_key"
+	}
+	known, ok := m.requests[name]
+	ok = ok && name != ""
+	switch {
+	case ok && r.Upsert && m.living(known):
+		return m.upsert(name, known, r)
+	case ok && !r.Upsert && known.hash == r.Hash:
 		return task.AddResult{Items: known.items, Replayed: true}, nil
+	case ok && !r.Upsert:
+		return task.AddResult{}, task.Errorf(task.AlreadyExists, "%s %q was used with another body", what, r.RequestID+r.Key)
 	}
-	now := task.At(m.now())
 	items := make([]task.AddItem, len(r.Specs))
-	for i := range r.Specs {
-		s := r.Specs[i]
-		if items[i].Faults = s.Settle(now); len(items[i].Faults) > 0 {
-			continue
-		}
-		id := task.NewID(int64(len(m.tasks)+1), 0)
-		m.tasks[id] = &task.Snapshot{Row: *task.NewRow(r.Tenant, id, &s, now), FinishedAt: task.Never}
-		items[i].ID = id
+	for i, s := range r.Specs {
+		items[i] = m.add(r.Tenant, s)
 	}
-	m.requests[r.RequestID] = request{r.Hash, items}
+	if r.Key == "" || len(items[0].Faults) == 0 {
+		m.requests[name] = request{r.Hash, items}
+	}
 	return task.AddResult{Items: items}, nil
+}
+
+// living reports whether the one task of a request has not ended.
+func (m *memory) living(r request) bool {
+	k := m.tasks[r.items[0].ID]
+	return k != nil && !k.Task.State.Final()
+}
+
+func (m *memory) add(tenant int32, s task.Spec) task.AddItem {
+	now, id := task.At(m.now()), task.NewID(int64(len(m.tasks)+1), 0)
+	faults := s.Settle(now)
+	if len(faults) == 0 && s.Extra != nil {
+		if err := m.setCalendar(&s, id); err != nil {
+			return task.AddItem{Faults: err.Faults}
+		}
+		faults = s.NeverFires(id, now)
+	}
+	if len(faults) > 0 {
+		return task.AddItem{Faults: faults}
+	}
+	m.tasks[id] = &kept{Kin: &task.Kin{Task: task.NewRow(tenant, id, &s, now), Runs: map[int64]*task.Row{}}, finishedAt: task.Never}
+	return task.AddItem{ID: id}
+}
+
+func (m *memory) setCalendar(s *task.Spec, id task.ID) *task.Error {
+	if s.Extra == nil || s.Extra.Cron == nil {
+		return nil
+	}
+	calendar, err := m.calendars.Of(*s.Extra.Cron, id, s.Extra.Spread)
+	if err != nil {
+		return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
+	}
+	s.Calendar = calendar
+	return nil
+}
+
+// upsert gives the living task of a key other terms.
+func (m *memory) upsert(name string, known request, r task.AddRequest) (task.AddResult, error) {
+	k := m.tasks[known.items[0].ID]
+	before := k.Task.Version
+	_, err := m.edit(k, task.Edit{Spec: &r.Specs[0], KeepBegin: r.KeepBegin, Params: true})
+	var refused *task.Error
+	if errors.As(err, &refused) && len(refused.Faults) > 0 {
+		return task.AddResult{Items: []task.AddItem{{Faults: refused.Faults}}}, nil
+	}
+	if err != nil {
+		return task.AddResult{}, err
+	}
+	m.requests[name] = request{r.Hash, known.items}
+	updated := k.Task.Version != before
+	return task.AddResult{Items: known.items, Updated: updated, Replayed: !updated}, nil
+}
+
+func (m *memory) edit(k *kept, e task.Edit) (*task.Snapshot, error) {
+	s := *e.Spec
+	if err := m.setCalendar(&s, k.Task.ID); err != nil {
+		return nil, err
+	}
+	e.Spec = &s
+	if err := k.Edit(&e, task.At(m.now())); err != nil {
+		return nil, err
+	}
+	return k.snapshot(), nil
+}
+
+func (k *kept) snapshot() *task.Snapshot {
+	return &task.Snapshot{Row: *k.Task, FinishedAt: k.finishedAt}
+}
+
+// on takes a step on a task and returns what it is then; living: a finished one is
+// refused.
+func (m *memory) on(id task.ID, living bool, step func(k *kept, now task.Instant) error) (*task.Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.tasks[id]
+	switch {
+	case k == nil:
+		return nil, task.Errorf(task.NotFound, "no such task")
+	case living && k.Task.State.Final():
+		return nil, task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+	}
+	if err := step(k, task.At(m.now())); err != nil {
+		return nil, err
+	}
+	return k.snapshot(), nil
 }
 
 // Get implements [server.Tasks].
 func (m *memory) Get(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
-	return m.change(id, func(*task.Snapshot, task.Instant) error { return nil })
+	return m.on(id, false, func(*kept, task.Instant) error { return nil })
 }
 
 // Cancel implements [server.Tasks].
 func (m *memory) Cancel(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
-	return m.change(id, func(s *task.Snapshot, now task.Instant) error {
-		if !s.State.Final() {
-			(&task.Kin{Task: &s.Row}).Cancel()
-			s.FinishedAt = now
+	return m.on(id, false, func(k *kept, now task.Instant) error {
+		if !k.Task.State.Final() {
+			k.Cancel()
+			k.finishedAt = now
 		}
 		return nil
 	})
@@ -75,43 +178,51 @@ func (m *memory) Cancel(_ context.Context, _ int32, id task.ID) (*task.Snapshot,
 
 // Pause implements [server.Tasks].
 func (m *memory) Pause(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
-	return m.change(id, func(s *task.Snapshot, _ task.Instant) error {
-		if s.State.Final() {
-			return finished(s)
-		}
-		(&task.Kin{Task: &s.Row}).Pause()
-		return nil
-	})
+	return m.on(id, true, func(k *kept, _ task.Instant) error { k.Pause(); return nil })
 }
 
 // Resume implements [server.Tasks].
 func (m *memory) Resume(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
-	return m.change(id, func(s *task.Snapshot, now task.Instant) error {
-		if s.State.Final() {
-			return finished(s)
-		}
-		(&task.Kin{Task: &s.Row}).Resume(now)
-		return nil
+	return m.on(id, true, func(k *kept, now task.Instant) error { k.Resume(now); return nil })
+}
+
+// Update implements [server.Tasks].
+func (m *memory) Update(_ context.Context, _ int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
+	return m.on(id, true, func(k *kept, _ task.Instant) error {
+		_, err := m.edit(k, e)
+		return err
 	})
 }
 
-func finished(s *task.Snapshot) error {
-	return task.Errorf(task.FailedPrecondition, "the task is %s", s.State)
+// Trigger implements [server.Tasks].
+func (m *memory) Trigger(_ context.Context, _ int32, id task.ID, requestID string) (seq int64, replayed bool, err error) {
+	name := id.String() + ":" + requestID
+	_, err = m.on(id, false, func(k *kept, now task.Instant) error {
+		if seq, replayed = m.triggers[name]; replayed && requestID != "" {
+			return nil
+		}
+		if replayed = false; k.Task.State.Final() {
+			return task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+		}
+		var err error
+		if seq, err = k.Trigger(now); err == nil {
+			m.triggers[name] = seq
+		}
+		return err
+	})
+	return seq, replayed, err
 }
 
-// change changes a task, and returns a copy of it.
-func (m *memory) change(id task.ID, f func(s *task.Snapshot, now task.Instant) error) (*task.Snapshot, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.tasks[id]
-	if s == nil {
-		return nil, task.Errorf(task.NotFound, "no such task")
-	}
-	if err := f(s, task.At(m.now())); err != nil {
-		return nil, err
-	}
-	c := *s
-	return &c, nil
+// PurgeTask implements [server.Tasks].
+func (m *memory) PurgeTask(_ context.Context, _ int32, id task.ID) error {
+	_, err := m.on(id, false, func(k *kept, _ task.Instant) error {
+		if !k.Task.State.Final() {
+			return task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+		}
+		m.tasks[id] = nil // its number is not used again
+		return nil
+	})
+	return err
 }
 
 // List implements [server.Tasks].
@@ -120,17 +231,15 @@ func (m *memory) List(_ context.Context, q task.ListQuery) (task.ListPage, error
 	defer m.mu.Unlock()
 	var page task.ListPage
 	for _, id := range slices.Sorted(maps.Keys(m.tasks)) {
-		s := m.tasks[id]
-		if q.After != nil && id <= q.After.Task || !q.Matches(&s.Row) {
+		k := m.tasks[id]
+		if k == nil || q.After != nil && id <= q.After.Task || !q.Matches(k.Task) {
 			continue
 		}
 		if len(page.Tasks) == q.Limit {
-			last := page.Tasks[len(page.Tasks)-1].ID
-			page.Next = &task.ListCursor{Stage: task.ListRows, Task: last}
+			page.Next = &task.ListCursor{Stage: task.ListRows, Task: page.Tasks[q.Limit-1].ID}
 			break
 		}
-		c := *s
-		page.Tasks = append(page.Tasks, &c)
+		page.Tasks = append(page.Tasks, k.snapshot())
 	}
 	return page, nil
 }
@@ -142,14 +251,16 @@ func (m *memory) Counts(_ context.Context, tenant int32) ([]task.TypeCounts, err
 	var out []task.TypeCounts
 	for _, typ := range task.Types {
 		c := task.TypeCounts{Tenant: tenant, Type: typ}
-		for _, s := range m.tasks {
+		for _, k := range m.tasks {
 			switch {
-			case s.Type != typ:
+			case k == nil || k.Task.Type != typ:
 				continue
-			case s.State.Final():
-				c.Cancelled++
-			default:
+			case k.Task.State == task.Scheduled:
 				c.Scheduled++
+			case k.Task.State == task.Running:
+				c.Running++
+			default:
+				c.Cancelled++
 			}
 			c.Added++
 		}
