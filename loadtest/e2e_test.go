@@ -117,6 +117,27 @@ func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
 	}
 }
 
+// The rest of the contract is changed from outside while dispatchers and taskd are
+// killed and come back.
+func TestTheWholeContractIsKeptUnderKills(t *testing.T) {
+	s := realStack(t)
+	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+	defer cancel()
+	o := e2eOptions(t, []scenario.Disturbance{
+		{Action: scenario.Crash, Part: "dispatcher-1", After: 3 * time.Second},
+		{Action: scenario.Crash, Part: "taskd-1", After: 6 * time.Second},
+		{Action: scenario.Kill, Part: "dispatcher-2", After: 9 * time.Second},
+	})
+	o.Contract, o.Rate, o.For = true, 100, 15*time.Second
+	report, err := scenario.RunOn(ctx, s, o)
+	if err != nil {
+		t.Error(err)
+	}
+	if report != nil {
+		judge(t, report, 0)
+	}
+}
+
 func TestTheContractIsKeptByTheDevStack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts taskd dev; make test runs it")

@@ -22,8 +22,14 @@ func runCommand() *cobra.Command {
 	f := &runFlags{disturbances: map[scenario.Action]*[]string{}}
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run full cycles: add, fire, call, report; then check every task", Args: cobra.NoArgs,
-		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd, o, *f) },
+		Long: "run puts full cycles of all types on a stack, disturbs it, and checks every task.\n\n" +
+			"With --contract there are others beside them: by calendars in several zones, with misfire policies, begun long ago,\n" +
+			"spread over a window; edited, rescheduled, paused, triggered and cancelled while they run; added and replaced under\n" +
+			"keys by two callers at once; with handlers that fail, snooze and give up, and dead runs that are replayed. Their\n" +
+			"number grows with --rate. At the end the tenant's counts must add up.",
+		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json\n" +
+			"  loadtest run --contract --rate 200 --for 1m --taskds 2 --dispatchers 2 --kill dispatcher-1@10s --kill taskd-1@25s",
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o, *f) },
 	}
 	f.register(cmd.Flags(), &o)
 	return cmd
@@ -33,6 +39,7 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 	flags.SortFlags = false
 	flags.StringVar(&o.Stack, "stack", o.Stack, "real, dev or external")
 	flags.StringVar(&o.Type, "type", o.Type, "one_shot, non_blocking, blocking or mix")
+	flags.BoolVar(&o.Contract, "contract", false, "beside the load, tasks that use the rest of the contract and are changed while they run")
 	flags.Float64Var(&o.Rate, "rate", o.Rate, "full cycles per second")
 	flags.DurationVar(&o.For, "for", o.For, "length of the measured window")
 	f.output.Flags(flags)

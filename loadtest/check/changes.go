@@ -136,8 +136,14 @@ func (k *checking) triggered(op *Op) {
 		return
 	}
 	r.beside = true
-	if at := Of(r.at); at < op.Sent.Add(-k.cfg.Epsilon-time.Millisecond) || at > op.Answered.Add(k.cfg.Epsilon) {
-		k.violate(OutOfBounds, r.seq, "scheduled at %v; it was triggered between %v and %v", r.at, op.Sent.Time(), op.Answered.Time())
+	sent := op.Sent // of the first to ask
+	for _, other := range k.Ops {
+		if other.Change == Trigger && other.Request == op.Request {
+			sent = min(sent, other.Sent)
+		}
+	}
+	if at := Of(r.at); at < sent.Add(-k.cfg.Epsilon-time.Millisecond) || at > op.Answered.Add(k.cfg.Epsilon) {
+		k.violate(OutOfBounds, r.seq, "scheduled at %v; it was triggered between %v and %v", r.at, sent.Time(), op.Answered.Time())
 	}
 }
 

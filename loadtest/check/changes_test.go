@@ -254,3 +254,13 @@ func TestATaskThatBeginsAtOnceBeginsWhenItIsAdded(t *testing.T) {
 		t.Errorf("found %v, want one that begins too soon", r.Examples)
 	}
 }
+
+func TestARepeatedTriggerIsTheSameRun(t *testing.T) {
+	d := newTeller(5).life(lives["triggered"])
+	again := d.Ops[0]
+	again.Sent, again.Answered = again.Sent.Add(3*time.Second), again.Answered.Add(3*time.Second)
+	d.Ops = append(d.Ops, again)
+	if r := examine(config(), d); r.Total() != 0 {
+		t.Error(r.Examples)
+	}
+}

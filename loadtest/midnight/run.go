@@ -162,8 +162,14 @@ func (b *burst) task(number int64) (client.Task, check.Add) {
 
 // terms make a task one of the burst.
 func (b *burst) terms(t *client.Task, a *check.Add) {
-	if b.Spread > 0 {
-		a.Terms = &check.Terms{Spread: b.Spread}
+	if b.Spread > 0 || b.Cron {
+		a.Terms, t.Spread = &check.Terms{Spread: b.Spread}, b.Spread
+	}
+	if b.Cron {
+		at := b.at.UTC()
+		a.Terms.Cron, a.Terms.Zone = fmt.Sprintf("%d %d %d * * *", at.Second(), at.Minute(), at.Hour()), "UTC"
+		a.Type, t.Type, a.MaxCount = task.NonBlocking, client.NonBlocking, 0
+		t.Cron = &client.Cron{Expression: a.Terms.Cron, Zone: a.Terms.Zone}
 	}
 }
 

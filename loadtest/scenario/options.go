@@ -23,6 +23,9 @@ import (
 // all tasks at the end.
 const addOnlyMargin = 2 * time.Minute
 
+// minContract is the shortest load beside which tasks can be changed.
+const minContract = 10 * time.Second
+
 // Options say what to run.
 type Options struct {
 	// Command names the run in the report.
@@ -56,6 +59,12 @@ type Options struct {
 	// AddOnly is a run of one-shots that are due after its end: nothing is called
 	// or waited for, and no listener is started.
 	AddOnly bool
+	// Contract puts tasks that use the rest of the contract beside the load.
+	Contract bool
+	// Window is how long after its acknowledgement a change may take to reach a
+	// handler, Delivery how long a run may take from its claim to its handler; 0: by
+	// the disturbances.
+	Window, Delivery time.Duration
 	// Floor is run before the load; nil: it is not.
 	Floor *floor.Options
 	// SampleEvery is the distance of looks at the server within the window.
@@ -138,6 +147,9 @@ func (o *Options) validate() error {
 	}
 	if o.SampleEvery < 0 || o.SampleEvery > time.Hour {
 		fault("--sample-every %v is not between 0 and 1h", o.SampleEvery)
+	}
+	if o.Contract && o.For < minContract {
+		fault("--contract changes tasks while they run: --for %v is below %v", o.For, minContract)
 	}
 	if o.Floor != nil {
 		faults = append(faults, o.Floor.Validate())

@@ -16,6 +16,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
@@ -72,6 +73,7 @@ type runner struct {
 
 	begin, from, to, quiet time.Time
 	disturbed              []*disturbed
+	before, after          task.Counts
 	loaded                 bool // the load has begun
 	final                  bool // the API was asked for all tasks
 }
@@ -117,6 +119,11 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	}
 	r.adder = workload.NewAdder(r.plan, r.client, r.history)
 
+	if r.Contract {
+		if r.before, err = r.count(ctx); err != nil {
+			return nil, err
+		}
+	}
 	err = r.startListeners(ctx)
 	if err == nil {
 		err = r.load(ctx)
@@ -206,18 +213,29 @@ func (r *runner) load(ctx context.Context) error {
 		defer close(adding)
 		r.adder.Run(background, r.begin, r.to)
 	})
+	changing := make(chan struct{})
+	var changed error
+	all.Go(func() {
+		defer close(changing)
+		if r.Contract {
+			changed = r.runContract(background)
+		}
+	})
 	if err := r.disturbAll(background); err != nil {
 		return err
 	}
 	if err := frame.SleepUntil(ctx, r.to); err != nil {
 		return err
 	}
-	for _, done := range []chan struct{}{adding, watched} {
+	for _, done := range []chan struct{}{adding, watched, changing} {
 		select {
 		case <-done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+	if changed != nil {
+		return changed
 	}
 	if r.AddOnly {
 		r.quiet = time.Now()
@@ -304,6 +322,12 @@ func (r *runner) recordFinals(ctx context.Context) error {
 	if _, err := workload.RecordFinals(ctx, r.client, r.plan, r.history); err != nil {
 		return err
 	}
+	if r.Contract {
+		var err error
+		if r.after, err = r.count(ctx); err != nil {
+			return err
+		}
+	}
 	r.final = true
 	return nil
 }
@@ -315,12 +339,18 @@ func (r *runner) check() (*Report, error) {
 	if !r.quiet.IsZero() {
 		cfg.Quiet = check.At(r.quiet)
 	}
+	if r.Contract {
+		cfg.Window, cfg.Delivery = max(calmWindow, r.Window), r.delivery()
+	}
 	for _, d := range r.disturbed {
 		cfg.Spans = append(cfg.Spans, d.span())
 	}
 	c := check.New(cfg)
 	if err := history.Check(r.historyDir, c); err != nil {
 		return nil, err
+	}
+	if r.Contract && r.final {
+		c.Balance(r.before, r.after)
 	}
 	return r.report(c.Result()), nil
 }

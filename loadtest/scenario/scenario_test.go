@@ -57,6 +57,7 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 		{"--workers", func(o *Options) { o.Workers = 0 }},
 		{"--dispatchers", func(o *Options) { o.Real.Dispatchers = 0 }},
 		{"--retain", func(o *Options) { o.Retain = 1.1 }},
+		{"--contract", func(o *Options) { o.Contract, o.For = true, 5*time.Second }},
 		{"--fail", func(o *Options) { o.Fail = -0.1 }},
 		{"--session", func(o *Options) { o.Real.Session = time.Minute }},
 		{"--adds-per-call", func(o *Options) { o.AddsPerCall = 1001 }},

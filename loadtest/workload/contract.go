@@ -1,0 +1,216 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Contract puts tasks beside the plan's that use the rest of the contract, and
+// changes them while they run: calendars, misfire policies and spread; edits,
+// pauses, triggers and cancels; keys and upserts by two callers at once; handlers
+// that fail, give up and snooze; dead runs that are replayed. It writes down what
+// it is told about each.
+type Contract struct {
+	plan    Plan
+	each    int // tasks of each sort
+	pad     string
+	clients []*client.Client
+	history *history.Writer
+	number  *atomic.Int64
+	from    time.Time // when the tasks begin
+	to      time.Time // when they end
+
+	mu     sync.Mutex
+	faults []error
+}
+
+const (
+	maxChangeTries = 40
+	changePause    = 250 * time.Millisecond
+	changeLimit    = 20 * time.Second // one try, with the client's own repetitions
+	contractTries  = int32(3)         // attempts that a run of a script has
+)
+
+// NewContract returns one that has done nothing. The clients stand for callers that
+// know nothing of each other; there must be two at least.
+func NewContract(p Plan, each int, a *Adder, clients []*client.Client, h *history.Writer) *Contract {
+	return &Contract{plan: p, each: each, pad: a.pad, clients: clients, history: h, number: &a.number}
+}
+
+// variety is a sort of task and what is done to it.
+type variety struct {
+	name string
+	make func(*Contract, *rand.Rand, *item)
+	live func(*Contract, context.Context, *rand.Rand, *item)
+}
+
+// Run adds all tasks and changes them until they end, at to. It returns what went
+// wrong; what was answered is in the history.
+func (c *Contract) Run(ctx context.Context, from, to time.Time) error {
+	c.from, c.to = from, to
+	var all sync.WaitGroup
+	for _, v := range varieties {
+		for i := range c.each {
+			number := c.number.Add(1)
+			random := rand.New(rand.NewPCG(c.plan.Seed, uint64(number)))
+			all.Go(func() { c.one(ctx, v, i, number, random) })
+		}
+	}
+	all.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.faults...)
+}
+
+// one is the life of one task.
+func (c *Contract) one(ctx context.Context, v variety, i int, number int64, random *rand.Rand) {
+	it := c.item(number, i)
+	if v.make != nil {
+		v.make(c, random, &it)
+	}
+	id := c.add(ctx, &it)
+	if id == 0 || v.live == nil {
+		return
+	}
+	it.add.ID = id
+	v.live(c, ctx, random, &it)
+}
+
+// item returns a NON_BLOCKING task that runs every second until the end.
+func (c *Contract) item(number int64, i int) item {
+	begin := task.At(c.from.Add(time.Duration(i) * time.Second / time.Duration(c.each)))
+	a := check.Add{
+		Number: number, Type: task.NonBlocking, Begin: begin, End: task.At(c.to), Interval: time.Second, Retained: true,
+	}
+	t := client.Task{
+		Kind: c.plan.Kind, AckTimeout: c.plan.AckTimeout, Retention: retention,
+		Params: map[string]string{numberParam: strconv.FormatInt(number, 10), padParam: c.pad},
+	}
+	return item{t, a}
+}
+
+// complete gives the SDK's task the terms that the checker knows.
+func (it *item) complete() client.Task {
+	t, a := it.task, it.add
+	t.Type, t.Begin, t.End = client.Type(a.Type), a.Begin.Time(), a.End.Time()
+	t.Interval, t.MaxCount = a.Interval, a.MaxCount
+	if a.Now {
+		t.Begin = time.Time{}
+	}
+	terms(&t, a.Terms)
+	return t
+}
+
+// add adds a task and returns its id; 0: nobody knows, or it was refused.
+func (c *Contract) add(ctx context.Context, it *item) task.ID {
+	callers := c.clients[:1]
+	if it.add.Key {
+		callers = c.clients[:2] // both at once
+	}
+	ids := make([]task.ID, len(callers))
+	var all sync.WaitGroup
+	for i, caller := range callers {
+		all.Go(func() { ids[i] = c.addBy(ctx, caller, it) })
+	}
+	all.Wait()
+	for _, id := range ids {
+		if id != 0 {
+			return id
+		}
+	}
+	return 0
+}
+
+func (c *Contract) addBy(ctx context.Context, caller *client.Client, it *item) task.ID {
+	add := it.add
+	add.Sent = check.At(time.Now())
+	var options []client.AddOption
+	if !add.Key {
+		options = append(options, client.WithRequestID(fmt.Sprintf("%s-%d", c.plan.Kind, add.Number)))
+	}
+	id, err := caller.AddTask(ctx, it.complete(), options...)
+	add.Answered, add.Answer = check.At(time.Now()), answerOf(err)
+	if add.Answer == check.Acknowledged {
+		add.ID = task.ID(id)
+	}
+	if add.Answer == check.Refused {
+		c.fault("add number %d: %w", add.Number, err)
+	}
+	c.history.Add(add)
+	return add.ID
+}
+
+func (c *Contract) fault(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.faults) < 10 {
+		c.faults = append(c.faults, fmt.Errorf(format, args...))
+	}
+}
+
+// change repeats a call until it is answered, and writes down what became of it.
+// false: it was not done, or nobody knows.
+func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Context, *check.Op) error) bool {
+	op.Sent = check.At(time.Now())
+	for range maxChangeTries {
+		limited, cancel := context.WithTimeout(ctx, changeLimit)
+		err := call(limited, &op)
+		cancel()
+		op.Answered = check.At(time.Now())
+		switch {
+		case err == nil:
+			op.Known = true
+			c.history.Op(op)
+			return true
+		case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, client.ErrOtherVersion):
+			return false // it ended before, or somebody else was first
+		case answerOf(err) == check.Refused:
+			c.fault("change %d of task %d: %w", op.Change, op.ID, err)
+			return false
+		}
+		if sleep(ctx, changePause) != nil {
+			break
+		}
+	}
+	c.history.Op(op)
+	return false
+}
+
+// until waits for a random time of up to twice the mean; false: the tasks end soon.
+func (c *Contract) until(ctx context.Context, random *rand.Rand, mean time.Duration) bool {
+	wait := time.Duration(random.Int64N(int64(2 * mean)))
+	if time.Now().Add(wait).After(c.to.Add(-2 * time.Second)) {
+		return false
+	}
+	return sleep(ctx, wait) == nil
+}
+
+// started waits until the task has begun.
+func (c *Contract) started(ctx context.Context, it *item) bool {
+	return sleep(ctx, time.Until(it.add.Begin.Time())) == nil
+}
+
+// simple is a change that has no arguments.
+func (c *Contract) simple(ctx context.Context, it *item, change check.Change, call func(context.Context, int64) (*client.TaskInfo, error)) bool {
+	return c.change(ctx, check.Op{ID: it.add.ID, Change: change}, func(ctx context.Context, op *check.Op) error {
+		info, err := call(ctx, int64(op.ID))
+		if err == nil {
+			op.Version = int32(info.Version)
+			if change == check.Cancel && info.State != client.Cancelled {
+				return client.ErrFailedPrecondition // it had ended before
+			}
+		}
+		return err
+	})
+}

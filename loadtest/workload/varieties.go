@@ -1,0 +1,177 @@
+package workload
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
+)
+
+// varieties are all sorts of tasks of a contract.
+var varieties = append([]variety{
+	{name: "calendar", make: makeCalendar},
+	{name: "calendar of a chain", make: makeChain},
+	{name: "calendar of a one-shot", make: makeOneMatch},
+	{name: "policy", make: makePolicy},
+	{name: "begun long ago", make: makePast},
+	{name: "spread one-shot", make: makeSpread},
+	{name: "paused", make: makePolicy, live: livePaused},
+	{name: "cancelled", live: liveCancelled},
+	{name: "cancelled one-shot", make: makeSoon, live: liveCancelledSoon},
+	{name: "script", make: makeScript, live: liveScript},
+}, edited...)
+
+var (
+	expressions = []string{"* * * * * *", "*/2 * * * * *", "1-59/3 * * * * *", "0,10,15,20,35,50 * * * * *", "*/5 */1 * * * *"}
+	zones       = []string{"UTC", "Asia/Kathmandu", "America/Lima", "Europe/Berlin", "Australia/Eucla"}
+	policies    = []check.Terms{
+		{}, {Misfire: task.FireOnce}, {Misfire: task.FireAll, Limit: 1000}, {Misfire: task.Skip, Grace: 1500 * time.Millisecond},
+	}
+	// scripts say how the attempts of a run end: f fails, z snoozes, r asks for a
+	// time, p fails for good, s succeeds. After the last letter it succeeds, so that
+	// attempts which nobody saw do no harm.
+	scripts = []string{"s", "fs", "ffs", "fffff", "zs", "zzzzs", "rs", "fzrs", "p", "fp", "zp", "ffffff"}
+)
+
+func pickOf[T any](random *rand.Rand, list []T) T { return list[random.IntN(len(list))] }
+
+// terms puts what the checker knows into the SDK's words.
+func terms(t *client.Task, terms *check.Terms) {
+	if terms == nil {
+		return
+	}
+	if terms.Cron != "" {
+		t.Interval, t.Cron = 0, &client.Cron{Expression: terms.Cron, Zone: terms.Zone}
+	}
+	t.Misfire, t.MisfireGrace, t.MisfireLimit, t.Spread = client.Misfire(terms.Misfire), terms.Grace, int(terms.Limit), terms.Spread
+}
+
+func makeCalendar(_ *Contract, random *rand.Rand, it *item) {
+	t := pickOf(random, policies)
+	t.Cron, t.Zone = pickOf(random, expressions), pickOf(random, zones)
+	if random.IntN(2) == 0 {
+		t.Spread = 900 * time.Millisecond
+	}
+	it.add.Interval, it.add.Terms = 0, &t
+}
+
+func makeChain(_ *Contract, random *rand.Rand, it *item) {
+	it.add.Type, it.add.Interval = task.Blocking, 0
+	it.add.Terms = &check.Terms{Cron: pickOf(random, expressions), Zone: pickOf(random, zones)}
+}
+
+func makeOneMatch(_ *Contract, random *rand.Rand, it *item) {
+	it.add.Type, it.add.Interval, it.add.End, it.add.MaxCount = task.OneShot, 0, task.Never, 1
+	it.add.Terms = &check.Terms{Cron: pickOf(random, expressions), Zone: pickOf(random, zones)}
+}
+
+func makePolicy(_ *Contract, random *rand.Rand, it *item) {
+	t := pickOf(random, policies)
+	if random.IntN(2) == 0 {
+		t.Spread = 500 * time.Millisecond
+	}
+	it.add.Terms = &t
+}
+
+func makePast(_ *Contract, random *rand.Rand, it *item) {
+	t := policies[1+random.IntN(3)]
+	if t.Misfire == task.FireAll {
+		t.Limit = 10
+	}
+	it.add.Begin, it.add.Terms = it.add.Begin.Add(-30*time.Second), &t
+}
+
+func makeSpread(_ *Contract, _ *rand.Rand, it *item) {
+	it.add.Type, it.add.Interval, it.add.End, it.add.MaxCount = task.OneShot, 0, task.Never, 1
+	it.add.Terms = &check.Terms{Spread: 5 * time.Second}
+}
+
+func makeSoon(c *Contract, random *rand.Rand, it *item) {
+	it.add.Type, it.add.Interval, it.add.End, it.add.MaxCount = task.OneShot, 0, task.Never, 1
+	lasts := max(c.to.Sub(c.from)-4*time.Second, time.Second)
+	it.add.Begin = task.At(c.from.Add(time.Second + time.Duration(random.Int64N(int64(lasts)))))
+}
+
+func makeScript(c *Contract, random *rand.Rand, it *item) {
+	makeSoon(c, random, it)
+	it.add.MaxAttempts = contractTries
+	it.task.Params[scriptParam] = pickOf(random, scripts)
+	it.task.Retry = client.RetryPolicy{
+		MaxAttempts: int(contractTries), InitialBackoff: failBackoff, Multiplier: 1, MaxBackoff: failBackoff, Jitter: client.NoJitter,
+	}
+}
+
+func livePaused(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+	for c.until(ctx, random, 4*time.Second) {
+		if !c.simple(ctx, it, check.Pause, c.clients[0].PauseTask) {
+			continue
+		}
+		sleep(ctx, time.Duration(random.Int64N(int64(4*time.Second)))) //nolint:errcheck // it must be resumed
+		c.simple(ctx, it, check.Resume, c.clients[1].ResumeTask)
+	}
+}
+
+func liveCancelled(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+	lasts := c.to.Sub(c.from) - 3*time.Second
+	if lasts > 0 && sleep(ctx, time.Until(c.from.Add(time.Duration(random.Int64N(int64(lasts)))))) == nil {
+		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
+	}
+}
+
+// liveCancelledSoon cancels about the time when the task is due.
+func liveCancelledSoon(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+	about := time.Duration(random.Int64N(int64(3*time.Second))) - 2*time.Second
+	if sleep(ctx, time.Until(it.add.Begin.Time().Add(about))) == nil {
+		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
+	}
+}
+
+// liveScript replays the run if it dies, by two callers at once.
+func liveScript(c *Contract, ctx context.Context, _ *rand.Rand, it *item) {
+	script := it.task.Params[scriptParam]
+	if !strings.ContainsAny(script, "p") && !strings.HasPrefix(script, "fff") {
+		return
+	}
+	run := task.RunID{Task: it.add.ID, Seq: 1}.String()
+	dead := it.add.Begin.Time().Add(2 * time.Second)
+	for {
+		if sleep(ctx, time.Until(dead)) != nil || time.Now().After(c.to) {
+			return
+		}
+		if _, err := c.clients[0].GetDeadRun(ctx, run); err == nil {
+			break
+		}
+		dead = time.Now().Add(time.Second)
+	}
+	var both sync.WaitGroup
+	for _, caller := range c.clients[:2] {
+		both.Go(func() { c.replay(ctx, caller, it, run) })
+	}
+	both.Wait()
+}
+
+// replay adds the task that does a dead run again. Its params are those of the run,
+// so it has the same number.
+func (c *Contract) replay(ctx context.Context, caller *client.Client, it *item, run string) {
+	add := check.Add{
+		Number: it.add.Number, Type: task.OneShot, Key: true, Now: true, End: task.Never, MaxCount: 1, MaxAttempts: contractTries,
+		Retained: true,
+	}
+	add.Sent = check.At(time.Now())
+	id, err := caller.ReplayDeadRun(ctx, run)
+	for try := 0; err != nil && answerOf(err) == check.NotKnown && try < maxChangeTries && sleep(ctx, changePause) == nil; try++ {
+		id, err = caller.ReplayDeadRun(ctx, run)
+	}
+	add.Answered, add.Answer = check.At(time.Now()), answerOf(err)
+	if add.Answer != check.Acknowledged {
+		c.fault("replay %s: %w", run, err)
+		return
+	}
+	add.ID = task.ID(id)
+	c.history.Add(add)
+}
