@@ -20,26 +20,27 @@ type engine struct {
 	l       *Listener
 	senders senders
 
-	mu       sync.Mutex
-	changed  *sync.Cond // room, or an end of work
-	table    *table
-	plain    queue // not BLOCKING
-	blocking queue
-	leased   []*flight
-	starts   int // asked for, or leased and waiting for a worker
-	busy     int // handlers that run
-	turn     bool
-	mean     time.Duration // of a handler's duration, moving
-	stopping bool
-	flights  map[*flight]struct{} // whose handler runs
-	runs     chan *flight         // to the workers; has room for all
-	workers  int                  // goroutines that run handlers, or wait for one to run
-	stopped  chan struct{}        // closed when nothing more is to come
-	acts     []action             // room for those of a step
-	skipped  []*arrival           // to tell Events.Skipped outside the lock
-	limited  bool                 // some kind has a limit
-	parked   int                  // entries that wait for a slot of their kind
-	late     []late               // to tell Events.PutOff outside the lock
+	mu         sync.Mutex
+	changed    *sync.Cond // room, or an end of work
+	table      *table
+	plain      queue // not BLOCKING
+	blocking   queue
+	leased     []*flight
+	starts     int // asked for, or leased and waiting for a worker
+	busy       int // handlers that run
+	turn       bool
+	clockAhead time.Duration // of the service's clock
+	mean       time.Duration // of a handler's duration, moving
+	stopping   bool
+	flights    map[*flight]struct{} // whose handler runs
+	runs       chan *flight         // to the workers; has room for all
+	workers    int                  // goroutines that run handlers, or wait for one to run
+	stopped    chan struct{}        // closed when nothing more is to come
+	acts       []action             // room for those of a step
+	skipped    []*arrival           // to tell Events.Skipped outside the lock
+	limited    bool                 // some kind has a limit
+	parked     int                  // entries that wait for a slot of their kind
+	late       []late               // to tell Events.PutOff outside the lock
 
 	unanswered logLimit
 
@@ -146,16 +147,21 @@ func (g *engine) perform(acts []action) {
 	for _, a := range acts {
 		switch a.verb {
 		case doQueue:
+			a.rec.check = g.wantsCheck(a.rec)
 			q := g.queueOf(a.entry)
 			q.rest = append(q.rest, a.entry)
 		case doStart:
 			if a.tries == 0 {
 				g.starts++
 			}
-			pushAction(g.senders.starts, a)
+			if a.rec.pub.Type == task.Blocking {
+				pushAction(g.senders.starts, a)
+			} else {
+				pushAction(g.senders.checks, a)
+			}
 		case doExecute:
 			f := newFlight(g, a.entry, a.rec)
-			if a.rec.pub.Type == task.Blocking {
+			if a.rec.asks() {
 				g.leased = append(g.leased, f)
 			} else {
 				g.launch(f)
@@ -209,7 +215,7 @@ func (g *engine) unslot(e *entry) {
 }
 
 func (g *engine) queueOf(e *entry) *queue {
-	if e.rec.pub.Type == task.Blocking {
+	if e.rec.asks() {
 		return &g.blocking
 	}
 	return &g.plain
@@ -230,7 +236,12 @@ func (g *engine) pumpPlain() bool {
 	if g.stopping || g.plain.len() == 0 {
 		return false
 	}
-	g.begin(g.plain.pop())
+	e := g.plain.pop()
+	if e.rec.check = g.wantsCheck(e.rec); e.rec.check {
+		g.blocking.rest = append(g.blocking.rest, e) // it has waited here
+		return true
+	}
+	g.begin(e)
 	return true
 }
 
@@ -311,15 +322,26 @@ func (g *engine) landed(f *flight, took time.Duration) {
 // startAnswered takes the answer to a start that was asked for at the instant
 // asked (by the local monotonic clock): the lease is counted from there.
 func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
-	fireCode(g.l.cfg.Events.Started, &a.rec.pub, r.Code)
+	told := g.l.cfg.Events.Started
+	if a.rec.pub.Type != task.Blocking {
+		told = g.l.cfg.Events.Checked
+	}
+	fireCode(told, &a.rec.pub, r.Code)
 	g.step(func(t *table, out []action) []action {
+		if r.Terms != nil && a.entry.phase == starting && a.entry.rec == a.rec {
+			t.renew(a.rec, r.Terms, g.l.kinds[r.Terms.Kind] != nil)
+		}
 		out = t.startAnswered(out, a.entry, r.Code)
+		if r.Code == task.Accepted && a.entry.phase == returning && a.entry.rec == a.rec {
+			g.starts--
+			g.freeSlot(a.entry)
+		}
 		if r.Code != task.Accepted && r.Code != task.Retry {
 			g.starts--
 		}
 		g.perform(out)
 		g.unslot(a.entry)
-		if f := a.entry.flight; f != nil && f.rec == a.rec && r.Code == task.Accepted {
+		if f := a.entry.flight; f != nil && f.rec == a.rec && r.Code == task.Accepted && a.rec.pub.Type == task.Blocking {
 			f.holdUntil(asked.Add(r.Lease), r.Lease)
 		}
 		return nil

@@ -22,6 +22,9 @@ type Events struct {
 	Reported func(d Delivery, code string)
 	// Started is called with every answer to the start of a BLOCKING run.
 	Started func(d Delivery, code string)
+	// Checked is called with every answer to the question whether a run shall still
+	// be handled; see [CheckPolicy].
+	Checked func(d Delivery, code string)
 	// HandedBack is called with every answer to a hand-back: the kind has no
 	// handler here.
 	HandedBack func(d Delivery, code string)

@@ -47,8 +47,9 @@ type fakeService struct {
 	// code, when it returns one, is the answer to an entry, which changes nothing.
 	code    func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode
 	runs    map[task.RunID]*refRun
-	results []*perceptorv1.RunResult // as they came in
-	codes   map[string]int           // "report ACCEPTED" and so on
+	terms   map[int64]*perceptorv1.RunTerms // of tasks, for starts and checks
+	results []*perceptorv1.RunResult        // as they came in
+	codes   map[string]int                  // "report ACCEPTED" and so on
 	calls   map[string]int
 	adds    []*perceptorv1.AddTasksRequest
 	tasks   []*perceptorv1.Task
@@ -96,6 +97,20 @@ func (s *fakeService) StartRuns(ctx context.Context, q *perceptorv1.StartRunsReq
 	a := &perceptorv1.StartRunsResponse{}
 	for _, e := range q.GetAttempts() {
 		a.Replies = append(a.Replies, s.each("start", e, func(r *refRun) task.Code { return r.start(e.GetAttempt(), q.GetHolder()) }))
+		a.Replies[len(a.Replies)-1].Terms = s.terms[e.GetTaskId()]
+	}
+	return a, nil
+}
+
+func (s *fakeService) CheckRuns(ctx context.Context, q *perceptorv1.CheckRunsRequest) (*perceptorv1.CheckRunsResponse, error) {
+	if err := s.hook(ctx, "check"); err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.CheckRunsResponse{}
+	for _, e := range q.GetAttempts() {
+		r := s.each("check", e, func(*refRun) task.Code { return task.Accepted })
+		r.Lease, r.Terms = nil, s.terms[e.GetTaskId()]
+		a.Replies = append(a.Replies, r)
 	}
 	return a, nil
 }

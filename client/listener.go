@@ -36,6 +36,10 @@ type ListenerConfig struct {
 	// than its ack_timeout is delivered again, and one of a NonBlocking task holds
 	// up the offsets of its partition.
 	NoHeartbeats bool
+	// Check says which runs are asked about before their handler is called: their
+	// task may have been cancelled or edited since they were published. Default:
+	// [CheckLate].
+	Check CheckPolicy
 	// Events are called when something happens.
 	Events Events
 	// Logger is used for what needs attention. Default: slog.Default().
@@ -91,6 +95,9 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	setDefault(&cfg.Logger, slog.Default())
 	setDefault(&cfg.parkFor, parkFor)
 	cfg.kafka.complete()
+	if cfg.Check > CheckNever {
+		faults = append(faults, fmt.Errorf("Check %d is not one of CheckLate, CheckAlways, CheckNever", cfg.Check))
+	}
 	if cfg.MaxPending < cfg.Workers {
 		faults = append(faults, fmt.Errorf("MaxPending %d is less than Workers %d", cfg.MaxPending, cfg.Workers))
 	}
@@ -148,12 +155,14 @@ func (l *Listener) Run(ctx context.Context) error {
 func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) {
 	for tries := 1; ; tries++ {
 		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		asked := time.Now()
 		d, err := call(try, l.c, "GetDelivery", l.c.runs.GetDelivery, &perceptorv1.GetDeliveryRequest{})
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return nil, nil
 		case err == nil:
+			l.engine.setClock(d.GetNow(), asked)
 			return l.completeDelivery(d)
 		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrResourceExhausted):
 			return nil, err

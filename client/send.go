@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -33,8 +34,8 @@ const (
 )
 
 type senders struct {
-	starts, reports, handBacks *batcher[action]
-	beats                      *batcher[beat]
+	starts, checks, reports, handBacks *batcher[action]
+	beats                              *batcher[beat]
 }
 
 // beat is a heartbeat that is to be sent; tell is called with its outcome.
@@ -49,6 +50,15 @@ func newSenders(g *engine) senders {
 		starts: newBatcher(startsPerCall, callsOut, startLinger, func(ctx context.Context, acts []action) {
 			g.deliver(ctx, "StartRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
 				a, err := api.StartRuns(ctx, &perceptorv1.StartRunsRequest{Holder: holder, Attempts: attemptsOf(acts)})
+				return a.GetReplies(), err
+			}, g.startAnswered)
+		}),
+		checks: newBatcher(startsPerCall, callsOut, startLinger, func(ctx context.Context, acts []action) {
+			g.deliver(ctx, "CheckRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
+				a, err := api.CheckRuns(ctx, &perceptorv1.CheckRunsRequest{Attempts: attemptsOf(acts)})
+				if status.Code(err) == codes.Unimplemented {
+					return allAccepted(len(acts)), nil // an older service
+				}
 				return a.GetReplies(), err
 			}, g.startAnswered)
 		}),
@@ -78,6 +88,7 @@ func newSenders(g *engine) senders {
 // runSenders sends until ctx ends.
 func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { g.senders.starts.run(ctx) })
+	wg.Go(func() { g.senders.checks.run(ctx) })
 	wg.Go(func() { g.senders.reports.run(ctx) })
 	wg.Go(func() { g.senders.handBacks.run(ctx) })
 	wg.Go(func() { g.senders.beats.run(ctx) })
@@ -155,11 +166,17 @@ func (g *engine) sendBeats(ctx context.Context, beats []beat) {
 }
 
 func replyOf(r *perceptorv1.RunReply) task.Reply {
-	return task.Reply{Code: task.Code(r.GetCode()), Lease: r.GetLease().AsDuration(), Field: r.GetField(), Message: r.GetMessage()}
+	reply := task.Reply{Code: task.Code(r.GetCode()), Lease: r.GetLease().AsDuration(), Field: r.GetField(), Message: r.GetMessage()}
+	if t := r.GetTerms(); t != nil {
+		if params, err := proto.Marshal(t.GetParams()); err == nil {
+			reply.Terms = &task.Terms{Version: t.GetVersion(), Kind: t.GetKind(), Params: params}
+		}
+	}
+	return reply
 }
 
 func attemptOf(a *arrival) *perceptorv1.Attempt {
-	return &perceptorv1.Attempt{TaskId: int64(a.pub.Task), Seq: a.pub.Seq, Attempt: a.pub.Attempt}
+	return &perceptorv1.Attempt{TaskId: int64(a.pub.Task), Seq: a.pub.Seq, Attempt: a.pub.Attempt, Version: a.pub.Version}
 }
 
 func attemptsOf(acts []action) []*perceptorv1.Attempt {

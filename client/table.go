@@ -12,7 +12,8 @@ import (
 // rebalance hands the same record to somebody else; so the same run may be seen
 // at any time, in any order. The rules, for a record of attempt n:
 //
-//  1. The run is unknown here: it is queued, started if it is BLOCKING, and run.
+//  1. The run is unknown here: it is queued, started if it is BLOCKING or checked if
+//     the listener wants that, and run.
 //  2. The run is active here (queued, starting, running, its result or its
 //     hand-back not answered): the record waits. The result of the active one is
 //     sent, and sent again, under the attempt that ran. When the run is settled
@@ -100,6 +101,17 @@ type arrival struct {
 	at position
 	// done: the offset has been given to the tracker.
 	done bool
+	// check: whether it shall still be handled is asked first.
+	check bool
+}
+
+// asks reports whether the service is asked before the handler is called.
+func (a *arrival) asks() bool { return a.check || a.pub.Type == task.Blocking }
+
+// renew gives a record that is held the newer terms of its task.
+func (t *table) renew(a *arrival, terms *task.Terms, handled bool) {
+	t.bytes += len(terms.Params) - len(a.pub.Params)
+	a.pub.Version, a.pub.Kind, a.pub.Params, a.handled = terms.Version, terms.Kind, terms.Params, handled
 }
 
 // result is how a handler ended.
@@ -216,7 +228,7 @@ func (t *table) begin(out []action, e *entry) []action {
 		e.phase, e.result = reporting, result{failed: true, next: task.Never}
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 	}
-	if e.rec.pub.Type == task.Blocking {
+	if e.rec.asks() {
 		e.phase = starting
 		return append(out, action{verb: doStart, entry: e, rec: e.rec})
 	}
@@ -300,7 +312,13 @@ func (t *table) startAnswered(out []action, e *entry, code task.Code) []action {
 	switch code {
 	case task.Accepted:
 		e.phase, e.tries = running, 0
-		out = t.hold(out, e)
+		if e.rec.pub.Type == task.Blocking {
+			out = t.hold(out, e)
+		}
+		if !e.rec.handled { // under the kind that the task has by now
+			e.phase = returning
+			return append(out, action{verb: doHandBack, entry: e, rec: e.rec})
+		}
 		return append(out, action{verb: doExecute, entry: e, rec: e.rec})
 	case task.Retry:
 		e.tries++

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/fairness"
 	"github.com/perceptor/perceptor/loadtest/floor"
@@ -83,6 +84,15 @@ func (l *load) called(f *pflag.FlagSet) {
 	f.IntVar(&l.o.Workers, "workers", l.o.Workers, "handlers at the same time, per listener")
 	f.DurationVar(&l.o.Work, "work", l.o.Work, "how long a handler takes: a random time up to twice this")
 	f.DurationVar(&l.o.AckTimeout, "ack-timeout", l.o.AckTimeout, "of all tasks")
+	f.Func("check", "which runs listeners ask about before their handler: late, always or never (default late)", func(s string) error {
+		policies := map[string]client.CheckPolicy{"late": client.CheckLate, "always": client.CheckAlways, "never": client.CheckNever}
+		p, ok := policies[s]
+		if !ok {
+			return fmt.Errorf("%q is not one of late, always, never", s)
+		}
+		l.o.Check = p
+		return nil
+	})
 }
 
 // oneShots registers the flags of loads of ONE_SHOT tasks.

@@ -47,7 +47,9 @@ type Tasks interface {
 // the order given; an error means that the outcome of all entries is unknown.
 // Entries are well formed. All methods may be called concurrently.
 type Runs interface {
-	Start(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
+	Start(ctx context.Context, tenant int32, h task.Holder, as []task.Seen) ([]task.Reply, error)
+	// Check says which attempts shall still be handled. It changes nothing.
+	Check(ctx context.Context, tenant int32, as []task.Seen) ([]task.Reply, error)
 	Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
 	HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
 	// Report takes results. paramsBytes is the tenant's limit for the params

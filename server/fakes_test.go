@@ -264,8 +264,20 @@ func (f *fakeRuns) step(tenant int32, h task.Holder, as []task.Attempt) ([]task.
 	return replies, nil
 }
 
-func (f *fakeRuns) Start(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return f.step(tenant, h, as)
+func (f *fakeRuns) Start(_ context.Context, tenant int32, h task.Holder, as []task.Seen) ([]task.Reply, error) {
+	return f.step(tenant, h, attemptsOf(as))
+}
+
+func (f *fakeRuns) Check(_ context.Context, tenant int32, as []task.Seen) ([]task.Reply, error) {
+	return f.step(tenant, 1, attemptsOf(as))
+}
+
+func attemptsOf(as []task.Seen) []task.Attempt {
+	var out []task.Attempt
+	for _, a := range as {
+		out = append(out, a.Attempt)
+	}
+	return out
 }
 
 func (f *fakeRuns) Heartbeat(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {

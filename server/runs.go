@@ -6,6 +6,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -19,8 +22,41 @@ type runService struct {
 }
 
 func (s *runService) StartRuns(ctx context.Context, r *perceptorv1.StartRunsRequest) (*perceptorv1.StartRunsResponse, error) {
-	replies, err := s.lease(ctx, "start", s.store.Start, r.Holder, r.Attempts)
+	if faults := entryFaults(r.Holder, "attempts", len(r.Attempts)); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	replies, err := s.seen(ctx, "start", r.Attempts, func(tenant int32, as []task.Seen) ([]task.Reply, error) {
+		return s.store.Start(ctx, tenant, task.Holder(r.Holder), as)
+	})
 	return &perceptorv1.StartRunsResponse{Replies: replies}, err
+}
+
+func (s *runService) CheckRuns(ctx context.Context, r *perceptorv1.CheckRunsRequest) (*perceptorv1.CheckRunsResponse, error) {
+	const anybody = 1 // a check has no holder
+	if faults := entryFaults(anybody, "attempts", len(r.Attempts)); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	replies, err := s.seen(ctx, "check", r.Attempts, func(tenant int32, as []task.Seen) ([]task.Reply, error) {
+		return s.store.Check(ctx, tenant, as)
+	})
+	return &perceptorv1.CheckRunsResponse{Replies: replies}, err
+}
+
+// seen answers attempts together with the versions of their records.
+func (s *runService) seen(ctx context.Context, op string, attempts []*perceptorv1.Attempt, answer func(int32, []task.Seen) ([]task.Reply, error)) ([]*perceptorv1.RunReply, error) {
+	tenant := tenantOf(ctx)
+	replies, err := eachEntry(attempts, seenOf, func(good []task.Seen) ([]task.Reply, error) { return answer(tenant.ID, good) })
+	s.count(tenant.Name, op, replies)
+	return replies, err
+}
+
+func seenOf(a *perceptorv1.Attempt) (task.Seen, *task.Fault) {
+	attempt, fault := attemptOf(a)
+	if fault == nil && a.GetVersion() < 0 {
+		f := faultf("version", "%d is negative", a.GetVersion())
+		fault = &f
+	}
+	return task.Seen{Attempt: attempt, Version: a.GetVersion()}, fault
 }
 
 func (s *runService) HeartbeatRuns(ctx context.Context, r *perceptorv1.HeartbeatRunsRequest) (*perceptorv1.HeartbeatRunsResponse, error) {
@@ -51,7 +87,9 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)
 	d := s.delivery(*tenant)
-	return &perceptorv1.Delivery{Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers}, nil
+	return &perceptorv1.Delivery{
+		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.Now(),
+	}, nil
 }
 
 // leaseStep is one of the store's steps on attempts.
@@ -126,7 +164,20 @@ func replyOf(r task.Reply) *perceptorv1.RunReply {
 	if _, known := perceptorv1.RunCode_name[int32(code)]; !known || code == 0 {
 		code = perceptorv1.RunCode_RUN_CODE_RETRY // changes nothing, and is asked again
 	}
-	return &perceptorv1.RunReply{Code: code, Lease: lease(r.Lease), Field: r.Field, Message: shortened(r.Message)}
+	return &perceptorv1.RunReply{Code: code, Lease: lease(r.Lease), Field: r.Field, Message: shortened(r.Message), Terms: termsOf(r.Terms)}
+}
+
+// termsOf returns nil for none, and for params that cannot be read: then the
+// listener goes on with those that it has.
+func termsOf(t *task.Terms) *perceptorv1.RunTerms {
+	if t == nil {
+		return nil
+	}
+	var params perceptorv1.Params
+	if proto.Unmarshal(t.Params, &params) != nil {
+		return nil
+	}
+	return &perceptorv1.RunTerms{Version: t.Version, Kind: t.Kind, Params: &params}
 }
 
 func attemptOf(a *perceptorv1.Attempt) (task.Attempt, *task.Fault) {

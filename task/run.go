@@ -81,6 +81,23 @@ type Reply struct {
 	Lease time.Duration
 	// Field and Message say what is wrong, for Invalid.
 	Field, Message string
+	// Terms are for Accepted starts and checks of a task that was edited since the
+	// version which the listener has; nil: it was not.
+	Terms *Terms
+}
+
+// Seen is an attempt as a listener has it.
+type Seen struct {
+	Attempt
+	// Version is that of the record; 0: no newer terms are wanted.
+	Version int32
+}
+
+// Terms are what a handler sees of its task.
+type Terms struct {
+	Version int32
+	Kind    string
+	Params  []byte // wire bytes of perceptor.v1.Params
 }
 
 // Publication is one delivery of a run: what a claim hands to the publisher.

@@ -14,6 +14,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -77,6 +78,8 @@ type Options struct {
 	Workers   int
 	Work      time.Duration
 	Fail      float64
+	// Check says which runs listeners ask about before their handler is called.
+	Check client.CheckPolicy
 
 	// Epsilon is how far the clocks of the database, the adders and the listeners
 	// may differ; 0: the checker's default.

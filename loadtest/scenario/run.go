@@ -164,7 +164,7 @@ func (r *runner) startListeners(ctx context.Context) error {
 	for i := range r.Listeners {
 		l, err := workload.StartListener(r.ListenerCommand, workload.ListenerConfig{
 			Index: uint16(i), Address: r.stack.Address, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
-			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail,
+			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail, Check: r.Check,
 		}, filepath.Join(r.historyDir, listenerName(i)+".log"))
 		if err != nil {
 			return err

@@ -33,6 +33,8 @@ type ListenerConfig struct {
 	Workers int
 	// Work is how long a handler takes: a random time of 0 to twice that.
 	Work time.Duration
+	// Check says which runs are asked about before their handler is called.
+	Check client.CheckPolicy
 	// Fail is the share of runs whose first attempt fails.
 	Fail float64
 }
@@ -92,7 +94,7 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 	}
 	defer c.Close()
 	sdk, err := c.NewListener(client.ListenerConfig{
-		Workers: l.Workers, StopGrace: stopGrace, Logger: slog.Default(),
+		Workers: l.Workers, Check: l.Check, StopGrace: stopGrace, Logger: slog.Default(),
 		Events: client.Events{
 			Assigned: func([]int) { l.ready.Store(true) },
 			Started:  func(d client.Delivery, code string) { l.reply(check.Start, d, code) },

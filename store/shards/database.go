@@ -41,6 +41,7 @@ type database struct {
 	starts  *batcher[held, task.Reply]
 	reports *batcher[reported, task.Reply]
 	beats   *batcher[held, task.Reply]
+	checks  *batcher[check, task.Reply]
 	numbers numbers
 	mover   mover
 }
@@ -52,6 +53,7 @@ func newDatabase(s *Store, d int) *database {
 	db.starts = newBatcher(q, startGroup, d, &s.paces.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
 	db.reports = newBatcher(q, reportGroup, d, &s.paces.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
 	db.beats = newBatcher(q, beatGroup, d, &s.paces.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
+	db.checks = newBatcher(q, startGroup, d, &s.paces.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
 	return db
 }
 
@@ -60,6 +62,7 @@ func (db *database) run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return db.starts.run(ctx) })
 	g.Go(func() error { return db.reports.run(ctx) })
 	g.Go(func() error { return db.beats.run(ctx) })
+	g.Go(func() error { return db.checks.run(ctx) })
 }
 
 // numbers hands out the numbers of ids from blocks of the database's sequence.

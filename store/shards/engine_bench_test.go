@@ -262,7 +262,7 @@ func (e *engine) listener(ctx context.Context) {
 				as := starts[:min(1000, len(starts))]
 				starts = starts[len(as):]
 				call(func() {
-					replies, err := e.taskd.Start(ctx, 1, 1, as)
+					replies, err := e.taskd.Start(ctx, 1, 1, seen(as))
 					var rs []task.Result
 					for i, r := range replies {
 						if r.Code != task.Accepted {
@@ -360,4 +360,12 @@ func (e *engine) show(cycles float64) {
 		fmt.Fprintf(&text, "%-60.60s %8d %9d %7.1f %8.0f %8.1f %8.1f %7.1f %7.0f %7.1f\n", q, calls, n, float64(n)/float64(calls), ms*1000/float64(calls), ms*1000/r, ms*1000/cycles, float64(hits)/r, float64(wal)/r, float64(records)/r)
 	}
 	fmt.Println(text.String())
+}
+
+func seen(as []task.Attempt) []task.Seen {
+	out := make([]task.Seen, len(as))
+	for i, a := range as {
+		out[i].Attempt = a
+	}
+	return out
 }

@@ -15,19 +15,29 @@ type held struct {
 	tenant int32
 	holder task.Holder
 	task.Attempt
-	step  func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
-	event task.Event // what an accepted one is in the history
+	version int32 // what the holder has; newer terms are answered to starts
+	step    func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
+	event   task.Event // what an accepted one is in the history
 }
 
 func (e *held) entry() entry {
 	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, apply: func(k *task.Kin, now task.Instant) task.Reply {
-		return e.step(k, e.Attempt, e.holder, now)
+		reply := e.step(k, e.Attempt, e.holder, now)
+		if reply.Code == task.Accepted {
+			reply.Terms = k.Newer(e.Seq, e.version)
+		}
+		return reply
 	}}
 }
 
 // Start asks for the leases of BLOCKING runs, and answers each attempt in order.
-func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, holds(tenant, h, as, (*task.Kin).Start), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].starts })
+// An accepted one has the newer terms of the task, if there are such.
+func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []task.Seen) ([]task.Reply, error) {
+	in := make([]held, len(as))
+	for i, a := range as {
+		in[i] = held{tenant: tenant, holder: h, Attempt: a.Attempt, version: a.Version, step: (*task.Kin).Start}
+	}
+	return spread(ctx, in, (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].starts })
 }
 
 // Heartbeat moves the deadlines of attempts that are being worked on.
@@ -83,16 +93,44 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 		shards[j], tenants[j], ids[j] = int16(e.Task.Shard()), e.tenant, int64(e.Task)
 		seqs[j], attempts[j], holders[j] = e.Seq, e.Attempt.Attempt, int64(e.holder)
 	}
-	return s.inTx(ctx, d, "start", func(tx pgx.Tx) error {
+	var newer []task.Seen
+	var at []int
+	err := s.inTx(ctx, d, "start", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders).Query(func(rows pgx.Rows) error {
-			var at, left int64
-			_, err := pgx.ForEachRow(rows, []any{&at, &left}, func() error {
-				replies[first[at-1]] = task.Reply{Code: task.Accepted, Lease: time.Duration(left) * time.Millisecond}
+			var n, left int64
+			var version int32
+			_, err := pgx.ForEachRow(rows, []any{&n, &left, &version}, func() error {
+				i := first[n-1]
+				replies[i] = task.Reply{Code: task.Accepted, Lease: time.Duration(left) * time.Millisecond}
+				if e := &in[i]; e.version != 0 && e.version < version {
+					newer, at = append(newer, task.Seen{Attempt: e.Attempt, Version: e.version}), append(at, i)
+				}
 				return nil
 			})
 			return err
 		})
 		return sendLast(ctx, tx, b)
 	})
+	if err != nil || len(newer) == 0 {
+		return err
+	}
+	return s.addTerms(ctx, d, in, newer, at, replies)
+}
+
+// addTerms adds the terms of tasks that were edited since their records were made
+// to the replies at the given places.
+func (s *Store) addTerms(ctx context.Context, d int, in []held, newer []task.Seen, at []int, replies []task.Reply) error {
+	list := make([]check, len(newer))
+	for i, a := range newer {
+		list[i] = check{tenant: in[at[i]].tenant, Seen: a}
+	}
+	found, err := readChecks(ctx, s.cluster.Pool(d), list)
+	if err != nil {
+		return err // the leases are ours: they are answered when they are asked for again
+	}
+	for i, r := range found {
+		replies[at[i]].Terms = r.Terms
+	}
+	return nil
 }

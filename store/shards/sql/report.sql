@@ -109,4 +109,19 @@ UPDATE task t SET
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND t.type = 3 AND t.state = 2 AND t.seq = u.seq AND t.attempt = u.attempt AND t.out
    AND (t.holder IS NULL OR t.holder = u.holder)
-RETURNING u.n, t.due_at - c.now;
+RETURNING u.n, t.due_at - c.now, t.version;
+
+-- name: CheckRuns
+-- What became of attempts that are about to be handled, and the terms of tasks
+-- that were edited since. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 versions (0: no terms are wanted)
+SELECT u.n, t.type, t.state, t.seq, t.open_runs, t.open_rows, t.attempt, t.out, r.attempt, r.out,
+       CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.version, t.version) ELSE 0 END,
+       CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.kind, t.kind) ELSE '' END,
+       CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.params, t.params) END
+  FROM (SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[])
+          WITH ORDINALITY AS u (shard, tenant_id, id, seq, version, n) {{list_first}}) u
+  JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+  LEFT JOIN LATERAL (
+    SELECT x.attempt, x.out, x.version, x.kind, x.params FROM task x
+     WHERE t.open_rows > 0 AND x.shard = u.shard AND x.tenant_id = ANY (ARRAY[u.tenant_id]) AND x.id = u.id AND x.run = u.seq
+    OFFSET 0) r ON true;

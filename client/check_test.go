@@ -1,0 +1,88 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// seenRuns notes which runs handlers saw, and as what.
+type seenRuns struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (s *seenRuns) handler(name string) Handler {
+	return func(_ context.Context, r *Run) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.list = append(s.list, fmt.Sprintf("%d by %s, version %d, n=%s", r.TaskID/task.Shards, name, r.Version, r.Params["n"]))
+		return nil
+	}
+}
+
+func (s *seenRuns) sorted() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(slices.Values(s.list))
+}
+
+func TestRunsOfCancelledAndEditedTasksAreToldBeforeTheirHandlers(t *testing.T) {
+	b := setup(t, 1)
+	terms := func(kind string) *perceptorv1.RunTerms {
+		return &perceptorv1.RunTerms{Version: 2, Kind: kind, Params: &perceptorv1.Params{Entries: map[string]string{"n": "new"}}}
+	}
+	id := func(number int64) int64 { return int64(task.NewID(number, 1)) }
+	b.svc.terms = map[int64]*perceptorv1.RunTerms{id(2): terms("old"), id(3): terms("other"), id(4): terms("unknown here"), id(5): terms("old")}
+	b.svc.code = func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode {
+		if op == "check" && a.GetTaskId() == id(1) {
+			return perceptorv1.RunCode_RUN_CODE_FINISHED
+		}
+		return 0
+	}
+	var s seenRuns
+	b.listen(ListenerConfig{Check: CheckAlways}, map[string]Handler{"old": s.handler("old"), "other": s.handler("other")})
+	for number := range int64(6) {
+		typ := task.NonBlocking
+		if number == 4 {
+			typ = task.Blocking
+		}
+		p := newRunOf(number+1, typ, "old", map[string]string{"n": "old"})
+		p.Version = 1
+		b.publish(p)
+	}
+	b.svc.await(t, "four results and a hand-back", func() bool {
+		return b.svc.codes["report ACCEPTED"] == 4 && b.svc.codes["hand back ACCEPTED"] == 1
+	})
+	b.awaitCommitted()
+	want := []string{"2 by old, version 2, n=new", "3 by other, version 2, n=new", "5 by old, version 2, n=new", "6 by old, version 1, n=old"}
+	if got := s.sorted(); !slices.Equal(got, want) {
+		t.Errorf("handlers saw %q, want %q", got, want)
+	}
+}
+
+func TestOnlyLateRunsAreCheckedUnlessAskedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy CheckPolicy
+		want   int
+	}{"late": {CheckLate, 1}, "always": {CheckAlways, 2}, "never": {CheckNever, 0}} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, 1)
+			var s seenRuns
+			b.listen(ListenerConfig{Check: tc.policy}, map[string]Handler{"k": s.handler("k")})
+			fresh, late := newRunOf(1, task.OneShot, "k", nil), newRunOf(2, task.OneShot, "k", nil)
+			fresh.ClaimedAt, late.ClaimedAt = task.At(time.Now().Add(time.Hour)), task.At(time.Now().Add(-5*time.Second))
+			b.publish(fresh, late)
+			b.svc.await(t, "two results", func() bool { return b.svc.codes["report ACCEPTED"] == 2 })
+			if got := b.svc.codes["check ACCEPTED"]; got != tc.want {
+				t.Errorf("%d runs were checked, want %d", got, tc.want)
+			}
+		})
+	}
+}
