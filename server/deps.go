@@ -36,6 +36,9 @@ type Tasks interface {
 	Trigger(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, replayed bool, err error)
 	// PurgeTask forgets a finished task; a living one is a [task.FailedPrecondition].
 	PurgeTask(ctx context.Context, tenant int32, id task.ID) error
+	// Explain says what holds a task back, and returns up to n of its next instants.
+	// An unknown task is a reason, and no error.
+	Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
 	// History returns up to limit events of a task after a cursor, newest first;

@@ -185,6 +185,18 @@ func (f *fakeTasks) Update(_ context.Context, tenant int32, id task.ID, e task.E
 	return s, k.Edit(&e, fakeNow)
 }
 
+func (f *fakeTasks) Explain(_ context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, id)
+	if err != nil {
+		return task.Explanation{Now: fakeNow, Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is none"}}}, nil
+	}
+	c := &task.Circumstances{Now: fakeNow, OldestDue: task.Never, Owner: "d1"}
+	k := &task.Kin{Task: &s.Row, Was: s.State}
+	return task.Explanation{Task: s, Now: fakeNow, Reasons: k.Explain(c), Next: s.NextInstants(fakeNow, n)}, nil
+}
+
 func (f *fakeTasks) Trigger(_ context.Context, tenant int32, id task.ID, _ string) (int64, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

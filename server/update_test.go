@@ -201,3 +201,26 @@ func TestUpsertWithoutAKeyIsRefused(t *testing.T) {
 		t.Fatalf("%s: %s", a.code, a.message)
 	}
 }
+
+func TestExplainAnswersReasonsAndTheNextInstants(t *testing.T) {
+	const explainTask = "/perceptor.v1.TaskService/ExplainTask"
+	b := setup(t)
+	id := b.addFull().Id
+	for side, call := range map[string]func(string, string, proto.Message, proto.Message) answer{"gRPC": b.overGRPC, "HTTP": b.overHTTP} {
+		var got perceptorv1.ExplainTaskResponse
+		if a := call("acme-secret", explainTask, &perceptorv1.ExplainTaskRequest{Id: id, NextCount: 2}, &got); a.code != codes.OK {
+			t.Fatalf("%s: %s: %s", side, a.code, a.message)
+		}
+		if len(got.Reasons) != 1 || got.Reasons[0].Code != perceptorv1.Reason_NOT_DUE || got.Task.GetId() != id || got.Now == nil ||
+			!cmp.Equal(got.NextTimes[0], after(time.Hour), protocmp.Transform()) || !cmp.Equal(got.NextTimes[1], after(150*time.Minute), protocmp.Transform()) {
+			t.Errorf("%s: %v", side, &got)
+		}
+	}
+	var got perceptorv1.ExplainTaskResponse
+	if a := b.overGRPC("acme-secret", explainTask, &perceptorv1.ExplainTaskRequest{Id: 99999}, &got); a.code != codes.OK || got.Reasons[0].Code != perceptorv1.Reason_UNKNOWN_TASK || got.Task != nil {
+		t.Errorf("an unknown task: %s, %v", a.code, &got)
+	}
+	if a := b.overGRPC("acme-secret", explainTask, &perceptorv1.ExplainTaskRequest{Id: id, NextCount: 101}, &got); a.code != codes.InvalidArgument {
+		t.Errorf("too many instants: %s", a.code)
+	}
+}

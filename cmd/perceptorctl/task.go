@@ -14,7 +14,7 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, preview, get, list, count, update, trigger, cancel, pause, resume",
+	return group("task", "Tasks: add, preview, get, list, count, update, trigger, explain, cancel, pause, resume",
 		c.taskAdd(),
 		c.taskPreview(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
@@ -24,6 +24,7 @@ func (c *ctl) taskCommand() *cobra.Command {
 		c.taskCount(),
 		c.taskUpdate(),
 		c.taskTrigger(),
+		c.taskExplain(),
 		c.oneTask("cancel", "End a task; no new run is claimed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
 		}),

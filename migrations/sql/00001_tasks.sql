@@ -196,6 +196,14 @@ CREATE TABLE outbox (
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
+-- Tenants whose rows were put off because Kafka does not take their records.
+CREATE TABLE topic_trouble (
+  tenant_id int4 NOT NULL,
+  since     int8 NOT NULL,
+  seen      int8 NOT NULL,            -- when a row was put off last
+  CONSTRAINT topic_trouble_pkey PRIMARY KEY (tenant_id)
+) WITH (fillfactor = 50);
+
 -- The rules that claims and reports decide by SQL alone. Package task defines
 -- them; they are expressions, so that the planner inlines them.
 
@@ -219,6 +227,6 @@ AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
 
 -- +goose Down
 DROP FUNCTION answered, silence_ms, grid_steps;
-DROP TABLE outbox, owner, dead_run, task_done, task_key, task;
+DROP TABLE topic_trouble, outbox, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;
 DROP FUNCTION now_ms;

@@ -305,6 +305,9 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 	c.ledger.queue(b, c.Now)
 	c.noteCapped(b)
+	if c.Deferred > 0 {
+		queueTrouble(b, c.req.Blocked)
+	}
 	if len(c.Publications) > 0 {
 		b.Queue(sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&c.Outbox) })

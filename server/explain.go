@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// maxNext is how many next instants one call answers.
+const maxNext = 100
+
+// ExplainTask says why a task does not fire.
+func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTaskRequest) (*perceptorv1.ExplainTaskResponse, error) {
+	var faults []task.Fault
+	if r.Id <= 0 {
+		faults = append(faults, faultf("id", "%d is not positive", r.Id))
+	}
+	if r.NextCount < 0 || r.NextCount > maxNext {
+		faults = append(faults, faultf("next_count", "%d is not between 0 and %d", r.NextCount, maxNext))
+	}
+	if len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	e, err := s.store.Explain(ctx, tenantOf(ctx).ID, task.ID(r.Id), int(r.NextCount))
+	if err != nil {
+		return nil, err
+	}
+	a := &perceptorv1.ExplainTaskResponse{Now: known(e.Now)}
+	if e.Task != nil {
+		if a.Task, err = taskOf(e.Task); err != nil {
+			return nil, err
+		}
+	}
+	for i := range e.Reasons {
+		a.Reasons = append(a.Reasons, reasonOf(&e.Reasons[i], e.Now))
+	}
+	for _, at := range e.Next {
+		a.NextTimes = append(a.NextTimes, timestamp(at))
+	}
+	return a, nil
+}
+
+func reasonOf(r *task.Reason, now task.Instant) *perceptorv1.Reason {
+	p := &perceptorv1.Reason{
+		Code: perceptorv1.Reason_Code(r.Why), Text: shortened(r.Text), Time: known(r.At), Since: known(r.Since),
+		Seq: r.Seq, Attempt: r.Attempt, Failures: r.Failures, LastError: shortened(r.LastError), GiveUpTime: known(r.GiveUpAt),
+	}
+	if r.Since != 0 && r.Since != task.Never && now > r.Since {
+		p.Duration = durationpb.New(now.Sub(r.Since))
+	}
+	return p
+}
+
+// known is timestamp for instants of which 0 says that they are not known.
+func known(i task.Instant) *timestamppb.Timestamp {
+	if i == 0 {
+		return nil
+	}
+	return timestamp(i)
+}

@@ -1,0 +1,227 @@
+package task
+
+import (
+	"fmt"
+	"time"
+)
+
+// Why is a reason for which a task does not fire at a moment. The numbers are
+// those of the API.
+type Why int16
+
+// The reasons.
+const (
+	WhyUnknown          Why = 1  // there is no such task
+	WhyFinished         Why = 2  // it has ended
+	WhyPaused           Why = 3  // it is paused
+	WhyTenantPaused     Why = 4  // its tenant is
+	WhyKindPaused       Why = 5  // its kind is
+	WhyNotDue           Why = 6  // its next run is not due yet
+	WhyFar              Why = 7  // it waits in a pack
+	WhyWaitingForResult Why = 8  // a delivered run awaits its result
+	WhyRetrying         Why = 9  // a run has failed, and comes again
+	WhySilent           Why = 10 // nothing is heard of a run that was delivered again
+	WhyOverRate         Why = 11 // its tenant is over its dispatch rate
+	WhyNoOwner          Why = 12 // nobody owns its shard
+	WhyOverdue          Why = 13 // it is due and was not claimed
+	WhyTopicBroken      Why = 14 // Kafka does not take the tenant's records
+	WhyLastRunsOpen     Why = 15 // no claim is left, and runs are open
+	WhyKindFull         Why = 16 // as many runs of its kind are open as may be
+)
+
+// Reason is one of the things that hold a task back.
+type Reason struct {
+	Why Why
+	// Text says it for people.
+	Text string
+	// At is when it will be over by itself, Since from when it has been so; 0: not
+	// known.
+	At, Since Instant
+	// Seq, Attempt and Failures are of the run that it is about; 0: none.
+	Seq               int64
+	Attempt, Failures int32
+	// LastError is that of the run's last failure; empty: not known.
+	LastError string
+	// GiveUpAt is when the run is given up if nothing is heard; 0: not known.
+	GiveUpAt Instant
+}
+
+// Circumstances are what a task depends on beside itself.
+type Circumstances struct {
+	Now Instant
+	// Far: the task waits in a pack.
+	Far bool
+	// Owner is who owns the shard, since OwnedSince, as number Epoch; empty: nobody.
+	Owner      string
+	Epoch      int64
+	OwnedSince Instant
+	// OldestDue is the oldest due instant of the shard; [Never]: nothing waits.
+	OldestDue Instant
+	// Rates are those of the task's tenant.
+	Rates Rates
+	// Broken is since when rows of the tenant are put off because its topic takes
+	// no records; 0: they are not.
+	Broken Instant
+	// Errors are of the last failures of runs, by their numbers.
+	Errors map[int64]string
+}
+
+// tolerated is how late a claim may be without anything being wrong.
+const tolerated = time.Second
+
+// Explain returns what holds a living task back, the most decisive first; at least
+// one reason.
+func (k *Kin) Explain(c *Circumstances) []Reason {
+	var out []Reason
+	t := k.Task
+	if t.Paused {
+		out = append(out, Reason{Why: WhyPaused, Text: "the task is paused; resume it"})
+	}
+	if c.Rates.Paused {
+		out = append(out, Reason{Why: WhyTenantPaused, Text: "the tenant is paused: no new run of any of its tasks is claimed"})
+	}
+	for _, kind := range c.Rates.PausedKinds {
+		if kind == t.Kind {
+			out = append(out, Reason{Why: WhyKindPaused, Text: fmt.Sprintf("the kind %q is paused: no new run of it is claimed", kind)})
+		}
+	}
+	held := len(out) > 0
+	switch {
+	case t.State == Scheduled && !held:
+		out = append(out, t.waiting(c)...)
+	case t.State == Scheduled && !t.Paused && t.ScheduledAt > c.Now:
+		out = append(out, t.notDue(c))
+	case t.State == Running && t.Type != NonBlocking:
+		out = append(out, t.openRun(c)...)
+	case t.State == Running:
+		out = append(out, Reason{Why: WhyLastRunsOpen, Text: fmt.Sprintf("all runs have been claimed, and %d of them await their result", t.OpenCount())})
+	}
+	return append(out, k.openRuns(c)...)
+}
+
+func (r *Row) notDue(c *Circumstances) Reason {
+	text := fmt.Sprintf("run %d is scheduled at %s", r.Seq+1, r.ScheduledAt)
+	return Reason{Why: WhyNotDue, At: r.ScheduledAt, Seq: r.Seq + 1, Text: text}
+}
+
+// waiting explains a SCHEDULED row that nobody holds back on purpose.
+func (r *Row) waiting(c *Circumstances) []Reason {
+	switch {
+	case r.ScheduledAt > c.Now && c.Far:
+		return []Reason{r.notDue(c), {Why: WhyFar, At: r.ScheduledAt, Text: "it is due beyond the horizon, waits in a pack, and becomes a row before it is due"}}
+	case r.ScheduledAt > c.Now:
+		return []Reason{r.notDue(c)}
+	case r.DueAt > c.Now && c.Broken != 0:
+		return []Reason{{Why: WhyTopicBroken, At: r.DueAt, Since: c.Broken, Seq: r.Seq + 1,
+			Text: fmt.Sprintf("Kafka does not take records of the tenant's topic; run %d is tried again at %s", r.Seq+1, r.DueAt)}}
+	case r.DueAt > c.Now:
+		return []Reason{{Why: WhyOverRate, At: r.DueAt, Since: r.ScheduledAt, Seq: r.Seq + 1,
+			Text: fmt.Sprintf("run %d was due at %s and has been put off until %s", r.Seq+1, r.ScheduledAt, r.DueAt)}}
+	}
+	return r.due(c, r.Seq+1)
+}
+
+// due explains a row that is due and was not claimed.
+func (r *Row) due(c *Circumstances, seq int64) []Reason {
+	var out []Reason
+	if c.Broken != 0 {
+		out = append(out, Reason{Why: WhyTopicBroken, Since: c.Broken, Text: "Kafka does not take records of the tenant's topic"})
+	}
+	if n := c.Rates.DispatchRate; n > 0 && r.State == Scheduled {
+		out = append(out, Reason{Why: WhyOverRate, Since: r.DueAt, Seq: seq, Text: fmt.Sprintf("runs of the tenant are claimed at %d a second at most, and others were due before", n)})
+	}
+	if n := c.Rates.KindCaps[r.Kind]; n > 0 && r.State == Scheduled {
+		out = append(out, Reason{Why: WhyKindFull, Since: r.DueAt, Seq: seq, Text: fmt.Sprintf("at most %d runs of kind %q may be open at the same time", n, r.Kind)})
+	}
+	if c.Owner == "" {
+		out = append(out, Reason{Why: WhyNoOwner, Since: c.OwnedSince, Text: fmt.Sprintf("nobody owns shard %d (epoch %d): is a dispatcher running?", r.ID.Shard(), c.Epoch)})
+	}
+	late := c.Now.Sub(r.DueAt)
+	text := fmt.Sprintf("run %d was due %s ago, and is about to be claimed by %s", seq, late, c.Owner)
+	if late > tolerated {
+		text = fmt.Sprintf("run %d was due %s ago and has not been claimed", seq, late)
+		if c.Owner != "" {
+			text += fmt.Sprintf("; %s, who owns shard %d, is behind or gone", c.Owner, r.ID.Shard())
+		}
+		if c.OldestDue != Never && c.OldestDue < r.DueAt {
+			text += fmt.Sprintf("; what has waited longest there was due %s ago", c.Now.Sub(c.OldestDue))
+		}
+	}
+	return append(out, Reason{Why: WhyOverdue, Since: r.DueAt, Seq: seq, Text: text})
+}
+
+// openRuns explains the open runs of a NON_BLOCKING task. They hold the next ones
+// up only when none is left to be claimed.
+func (k *Kin) openRuns(c *Circumstances) []Reason {
+	var out []Reason
+	for _, r := range k.Runs {
+		out = append(out, r.openRun(c)...)
+	}
+	bits := k.Task.OpenCount() - k.Task.OpenRows
+	if k.Task.Type == NonBlocking && bits > 0 {
+		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their result", bits)})
+	}
+	return out
+}
+
+// openRun explains the open run that r holds.
+func (r *Row) openRun(c *Circumstances) []Reason {
+	seq := r.Run
+	if seq == 0 {
+		seq = r.Seq
+	}
+	w := Reason{At: r.DueAt, Seq: seq, Attempt: r.Attempt, Failures: r.Failures, LastError: c.Errors[seq]}
+	if r.DueAt <= c.Now {
+		return r.due(c, seq)
+	}
+	if !r.Out {
+		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d has failed %d times and is delivered again at %s", seq, r.Failures, r.DueAt)
+		return []Reason{w}
+	}
+	w.GiveUpAt = r.FirstClaimAt.Add(r.GiveUpAfter)
+	w.Why, w.Text = WhyWaitingForResult, fmt.Sprintf("run %d was delivered and awaits its result until %s", seq, r.DueAt)
+	if r.Holder != 0 {
+		w.Text += "; a listener has its lease"
+	}
+	if r.Attempt-r.Failures > 1 {
+		w.Why, w.Text = WhySilent, fmt.Sprintf("nothing is heard of run %d, which was delivered %d times; next at %s, given up after %s", seq, r.Attempt, r.DueAt, w.GiveUpAt)
+	}
+	return []Reason{w}
+}
+
+// NextInstants returns up to n instants at which the next runs of a living task
+// will be scheduled if nothing is changed: those of BLOCKING as if its runs took no
+// time. An instant that has passed is the first if it will still fire.
+func (r *Row) NextInstants(now Instant, n int) []Instant {
+	next := *r
+	switch {
+	case n <= 0 || (r.State == Running && r.Type != Blocking):
+		return nil
+	case r.triggered():
+		next.ScheduledAt = r.Anchor
+	case r.State == Running:
+		next.ScheduledAt = next.following(now, now)
+	case r.ScheduledAt <= now:
+		next.Seq++
+		out := []Instant{r.ScheduledAt}
+		if next.ScheduledAt = next.following(r.ScheduledAt, now); !next.exhausted(next.ScheduledAt) {
+			out = append(out, next.Upcoming(now, n-1)...)
+		}
+		return out
+	}
+	if next.exhausted(next.ScheduledAt) {
+		return nil
+	}
+	return next.Upcoming(next.ScheduledAt-1, n)
+}
+
+// Explanation is what is said about a task that does not fire.
+type Explanation struct {
+	// Task is nil where there is none.
+	Task    *Snapshot
+	Reasons []Reason
+	// Next are the next instants of runs.
+	Next []Instant
+	// Now is the database's clock.
+	Now Instant
+}
