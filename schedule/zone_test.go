@@ -44,6 +44,7 @@ func TestTablesSayWhatTheZonesSay(t *testing.T) {
 	}
 }
 
+// timing: T5.2
 func TestZonesAreTheEmbeddedOnes(t *testing.T) {
 	t.Setenv("ZONEINFO", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("TZ", "Asia/Tokyo")

@@ -211,6 +211,7 @@ func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
 	}
 }
 
+// timing: T4.8
 func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 	k := timedKin(NonBlocking, true, Extra{})
 	calendar := k.Task.Calendar
@@ -276,6 +277,7 @@ func TestATaskThatCouldNeverFireIsFound(t *testing.T) {
 	}
 }
 
+// timing: T6.2
 func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	later := Instant(SpreadOf(513, 500*time.Millisecond).Milliseconds())
 	if later == 0 {
@@ -288,16 +290,21 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	if again := SpreadOf(513, 500*time.Millisecond); Instant(again.Milliseconds()) != later {
 		t.Errorf("moved by %d ms, then by %s", later, again)
 	}
-	seen := map[time.Duration]bool{}
+	parts := map[time.Duration]int{}
 	for id := range ID(10_000) {
 		d := SpreadOf(id*Shards+7, time.Second)
 		if d < 0 || d >= time.Second {
 			t.Fatalf("task %d: %s", id, d)
 		}
-		seen[d/(100*time.Millisecond)] = true
+		parts[d/(100*time.Millisecond)]++
 	}
-	if len(seen) != 10 {
-		t.Errorf("%d of 10 parts of the window are used", len(seen))
+	for part, n := range parts {
+		if n < 880 || n > 1120 {
+			t.Errorf("part %d of 10 of the window has %d of 10,000 tasks", part, n)
+		}
+	}
+	if len(parts) != 10 {
+		t.Errorf("%d of 10 parts of the window are used", len(parts))
 	}
 }
 
