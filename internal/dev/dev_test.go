@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -175,9 +176,21 @@ func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T
 	o.DataDir, o.VirtualClock, o.ClockStart = placeForData(t), FrozenClock, start
 	first, stop := running(t, o)
 	clock := clockOf(t, first)
-	moved, err := clock.Advance(t.Context(), 50*time.Hour)
-	if want := start.Add(50 * time.Hour); err != nil || !moved.Now.Equal(want) {
+	noons := listenForNoons(t, first)
+	c := dial(t, first)
+	id, err := c.AddTask(t.Context(), client.Task{Kind: "noon", Type: client.NonBlocking, Begin: start.Add(12 * time.Hour), Interval: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved, err := clock.Advance(t.Context(), 50*time.Hour, client.ClockWait{Settle: time.Minute})
+	if err != nil || !moved.Now.Equal(start.Add(50*time.Hour)) || moved.Instants != 2 || moved.Deliveries != 2 {
 		t.Errorf("moved %+v, %v", moved, err)
+	}
+	if got, want := noons(), []time.Time{start.Add(12 * time.Hour), start.Add(36 * time.Hour)}; !slices.EqualFunc(got, want, time.Time.Equal) {
+		t.Errorf("runs of %s, want %s", got, want)
+	}
+	if _, err := c.CancelTask(t.Context(), id); err != nil {
+		t.Error(err)
 	}
 	stop()
 
@@ -207,6 +220,35 @@ func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T
 	if moved, err = clock.Set(t.Context(), start.Add(60*time.Hour)); err != nil || moved.Now.Before(start.Add(60*time.Hour)) {
 		t.Errorf("moved %+v, %v", moved, err)
 	}
+}
+
+// listenForNoons listens until the returned function is called, which returns what
+// the runs were scheduled for.
+func listenForNoons(t *testing.T, at Info) func() []time.Time {
+	t.Helper()
+	l, err := dial(t, at).NewListener(client.ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var seen []time.Time
+	l.Handle("noon", func(_ context.Context, run *client.Run) error {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, run.ScheduledAt)
+		return nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return func() []time.Time { stop(); return seen }
 }
 
 func clockOf(t *testing.T, at Info) *client.Clock {
