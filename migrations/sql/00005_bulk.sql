@@ -30,5 +30,13 @@ CREATE TABLE bulk_operation (
 CREATE INDEX bulk_operation_open   ON bulk_operation (next_at) WHERE state = 1;
 CREATE INDEX bulk_operation_spread ON bulk_operation (tenant_id) WHERE spread < version;
 
+-- Tasks that an operation has changed which must not change one twice.
+CREATE TABLE bulk_seen (
+  tenant_id int4 NOT NULL,
+  operation int8 NOT NULL,
+  id        int8 NOT NULL,
+  CONSTRAINT bulk_seen_pkey PRIMARY KEY (tenant_id, operation, id)
+);
+
 -- +goose Down
-DROP TABLE bulk_operation;
+DROP TABLE bulk_seen, bulk_operation;

@@ -163,6 +163,37 @@ func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
 	}
 }
 
+func TestARescheduledTaskIsMovedOnceWhereverItIs(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	all := b.spread()
+	ended := b.add(b.spec(task.OneShot, b.inHours(1), func(s *task.Spec) { s.End = b.now.Add(2 * time.Hour) }))[0]
+	op := b.bulk(task.BulkReschedule, task.BulkTerms{Shift: 90 * time.Minute})
+	if sum := b.finishBulk(own, op, func() {}); sum != (task.BulkSum{Matched: 37, Done: 36, Failed: 1}) {
+		t.Errorf("it came to %+v", sum)
+	}
+	for id, s := range all {
+		got, err := b.Get(t.Context(), b.tenant, id)
+		if want := s.Begin.Add(90 * time.Minute); err != nil || got.ScheduledAt != want || got.DueAt != want || got.Version != 2 {
+			t.Errorf("task %d: %+v, %v, want %s", id, got, err, want)
+		}
+	}
+	if got, err := b.Get(t.Context(), b.tenant, ended); err != nil || got.ScheduledAt != b.now.Add(time.Hour) {
+		t.Errorf("the one that would never fire: %+v, %v", got, err)
+	}
+	if n, more, err := b.Purge(t.Context(), b.d); err != nil || more || n != 36 {
+		t.Errorf("%d notes are purged, more %t, %v", n, more, err)
+	}
+	early := b.bulk(task.BulkReschedule, task.BulkTerms{NextAt: b.now.Add(time.Minute)})
+	if sum := b.finishBulk(own, early, func() {}); sum.Done != 37 {
+		t.Errorf("it came to %+v", sum)
+	}
+	b.advance(time.Minute)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 37 {
+		t.Errorf("%d tasks fired at the new instant", len(c.Publications))
+	}
+}
+
 func TestAStaleOwnerOfTheChoresTakesNoBulkStep(t *testing.T) {
 	b := setup(t)
 	stale := b.chores()

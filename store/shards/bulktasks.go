@@ -142,7 +142,11 @@ func (b *bulkStep) pack(ctx context.Context, tx pgx.Tx, name packName, at task.L
 		kins = append(kins, k)
 	}
 	b.setNext(at)
-	return b.changePacked(ctx, tx, name, kins, len(kins) == len(all), now)
+	whole := len(kins) == len(all)
+	if kins, err = b.unseen(ctx, tx, kins); err != nil {
+		return err
+	}
+	return b.changePacked(ctx, tx, name, kins, whole && len(kins) == len(all), now)
 }
 
 // packLimit bounds the tasks of one pack that a step changes: unless there is a
@@ -315,14 +319,39 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 	}
 	var kins []*task.Kin
 	for _, r := range list {
-		k := &task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
-		if b.wants(k) && b.apply(k, now) {
+		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}); b.wants(k) {
 			kins = append(kins, k)
 		}
 	}
+	if kins, err = b.unseen(ctx, tx, kins); err != nil {
+		return err
+	}
+	kins = slices.DeleteFunc(kins, func(k *task.Kin) bool { return !b.apply(k, now) })
 	due, err := writeKins(ctx, tx, kins, now, b.s.newLedger())
 	b.due = min(b.due, due)
 	return err
+}
+
+// unseen leaves out what the operation has changed before, where that does not
+// show: a task that is moved twice has been moved too far.
+func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, kins []*task.Kin) ([]*task.Kin, error) {
+	if b.row.action != task.BulkReschedule || len(kins) == 0 {
+		return kins, nil
+	}
+	ids := make([]int64, len(kins))
+	for i, k := range kins {
+		ids[i] = int64(k.Task.ID)
+	}
+	rows, err := tx.Query(ctx, sql.Get("BulkSeen"), b.row.tenant, b.row.id, ids)
+	if err != nil {
+		return nil, err
+	}
+	fresh := map[task.ID]bool{}
+	var id task.ID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { fresh[id] = true; return nil }); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(kins, func(k *task.Kin) bool { return !fresh[k.Task.ID] }), nil
 }
 
 // wants reports whether a task is to be changed: it fits the filter, was there when
@@ -337,6 +366,8 @@ func (b *bulkStep) wants(k *task.Kin) bool {
 		return !t.Paused
 	case task.BulkResume:
 		return t.Paused
+	case task.BulkReschedule:
+		return t.State == task.Scheduled
 	}
 	return true
 }
@@ -351,9 +382,15 @@ func (b *bulkStep) apply(k *task.Kin, now task.Instant) bool {
 		k.Resume(now)
 	case task.BulkCancel:
 		k.Cancel()
-	default:
-		b.sum.Failed++
-		return false
+	case task.BulkReschedule:
+		next := b.terms.NextAt
+		if next == 0 {
+			next = k.Task.ScheduledAt.Add(b.terms.Shift)
+		}
+		if k.MoveNext(next, now) != nil {
+			b.sum.Failed++
+			return false
+		}
 	}
 	b.sum.Done++
 	return true

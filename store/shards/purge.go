@@ -19,13 +19,13 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 	if err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
-	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge"} {
+	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge", "BulkForget"} {
 		var gone int
 		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&gone); err != nil {
 			return n, false, fmt.Errorf("purge: %w", err)
 		}
 		n += gone
-		more = more || gone > purgeAtOnce
+		more = more || gone >= purgeAtOnce
 	}
 	var gone int
 	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("BulkPurge"), task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {

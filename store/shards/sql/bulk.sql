@@ -139,3 +139,19 @@ WITH gone AS (
 moved AS (SELECT g.tenant_id, g.type * 100 + g.state * 10 + g.state + 3 AS move FROM gone g),
 counted AS ({{delta_of_moves}})
 SELECT count(*) FROM gone;
+
+-- name: BulkSeen
+-- Which of these tasks an operation has not changed yet; from now on it has. $1 tenant, $2 operation, $3 ids
+INSERT INTO bulk_seen (tenant_id, operation, id) SELECT $1::int4, $2::int8, u.id FROM unnest($3::int8[]) AS u (id)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: BulkForget
+-- What operations have seen that have ended here. $1 rows
+WITH gone AS (
+  DELETE FROM bulk_seen
+   WHERE ctid = ANY (ARRAY(
+     SELECT x.ctid FROM bulk_seen x
+      WHERE NOT EXISTS (SELECT FROM bulk_operation b WHERE b.tenant_id = x.tenant_id AND b.id = x.operation AND b.state = 1) LIMIT $1))
+  RETURNING 1)
+SELECT count(*) FROM gone;
