@@ -31,6 +31,7 @@ type fake struct {
 	requests []task.CutRequest
 	arrived  int64
 	released []int
+	dead     []*task.DeadLetter
 	now      int // steps under way
 	most     int
 }
@@ -143,6 +144,19 @@ func (f *fake) Bulk(ctx context.Context, d int, _ task.Ownership, _ bool) (task.
 		return task.BulkStep{}, err
 	}
 	return task.BulkStep{Action: task.BulkPause, More: true}, err
+}
+
+func (f *fake) UnpublishedDead(ctx context.Context, d, _ int) ([]*task.DeadLetter, time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead, time.Minute, nil
+}
+
+func (f *fake) DeadPublished(_ context.Context, _ int, runs []*task.DeadLetter) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = slices.DeleteFunc(f.dead, func(d *task.DeadLetter) bool { return slices.Contains(runs, d) })
+	return nil
 }
 
 func (f *fake) FarStats(ctx context.Context, d int) (task.FarStats, error) {
@@ -449,6 +463,25 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		synctest.Wait()
 		if f.count("promote") != promotions+1 || f.count("recut") != recuts+1 {
 			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("recut")-recuts)
+		}
+	})
+}
+
+func TestDeadRunsArePublishedUntilAllAreAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.dead = []*task.DeadLetter{{}, {}, {}}
+		tries := 0
+		_, stop := start(t, f, Config{PublishDead: func(_ context.Context, runs []*task.DeadLetter) ([]int, error) {
+			if tries++; tries == 1 {
+				return []int{1}, errors.New("a broker is away")
+			}
+			return []int{0}, nil
+		}}, Events{}, 0)
+		time.Sleep(time.Minute)
+		stop()
+		if len(f.dead) != 0 || tries != 3 {
+			t.Errorf("%d are left after %d tries", len(f.dead), tries)
 		}
 	})
 }

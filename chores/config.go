@@ -28,6 +28,10 @@ type Store interface {
 	// Bulk takes the next step of the open bulk operations, in one transaction that
 	// asserts the ownership; small: fewer tasks.
 	Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error)
+	// UnpublishedDead returns dead runs that are not known to be published, and the
+	// age of the oldest; DeadPublished notes that some are.
+	UnpublishedDead(ctx context.Context, d, limit int) ([]*task.DeadLetter, time.Duration, error)
+	DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error
 	// MaintainHistory makes days ahead and drops old ones.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
 	// FarStats and OldestSnapshot are looked at for metrics.
@@ -62,6 +66,9 @@ type Config struct {
 	// Busy, when set, says that the dispatcher has much to do: steps are small
 	// then.
 	Busy func() bool
+	// PublishDead, when set, publishes dead runs, and returns the indexes of those that
+	// are acknowledged.
+	PublishDead func(ctx context.Context, runs []*task.DeadLetter) (done []int, err error)
 	// Lost, when set, is told that the chores of a database have another owner.
 	// It must not block.
 	Lost func(database int)
@@ -173,6 +180,8 @@ type Events struct {
 	Moved func(database int, chore string, cut *task.Cut)
 	// Bulk: a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
+	// Dead: some dead runs were published, the oldest of which had waited for lag.
+	Dead func(database, published int, lag time.Duration)
 	// Stepped: any step has ended, with an error or without.
 	Stepped func(database int, chore string, took time.Duration, err error)
 	// Stats: how things stand in a database.
@@ -188,6 +197,9 @@ func (e Events) fill() Events {
 	}
 	if e.Moved == nil {
 		e.Moved = func(int, string, *task.Cut) {}
+	}
+	if e.Dead == nil {
+		e.Dead = func(int, int, time.Duration) {}
 	}
 	if e.Bulk == nil {
 		e.Bulk = func(int, *task.BulkStep) {}

@@ -98,6 +98,9 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever},
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},
 	}
+	if cfg.PublishDead != nil {
+		l.list = append(l.list, &chore{name: "dead letters", every: deadEvery, rest: deadRest, step: l.deadStep, patience: time.Minute})
+	}
 	now := time.Now()
 	for i, ch := range l.list {
 		// Not all at once, and those of 16 databases not in step.

@@ -27,8 +27,9 @@ func (d *Dispatcher) newChores() (err error) {
 		Share: c.Chores.Share, Concurrency: c.Chores.Concurrency,
 		RecutEvery: c.Chores.RecutEvery, DemoteEvery: c.Chores.DemoteEvery, PurgeEvery: c.Chores.PurgeEvery,
 		HistoryDays: c.Chores.HistoryDays, StepTimeout: 3 * c.Postgres.StatementTimeout,
-		Busy: func() bool { return d.dispatch.Figures().Stopped || d.dispatch.Figures().Records > busyRecords },
-		Lost: func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
+		Busy:        func() bool { return d.dispatch.Figures().Stopped || d.dispatch.Figures().Records > busyRecords },
+		PublishDead: d.letters.Publish,
+		Lost:        func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
 	}, d.shards, d.choreEvents())
 	return err
 }
@@ -54,6 +55,7 @@ func (d *Dispatcher) choreEvents() chores.Events {
 				log.Info("a bulk operation has ended in a database", "database", db, "action", step.Action)
 			}
 		},
+		Dead:    m.Dead,
 		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
 		Stats: func(db int, far task.FarStats, oldest time.Duration) {
 			m.Far(db, far)

@@ -46,6 +46,7 @@ type Dispatcher struct {
 	levels    *levels
 	topics    *delivery.Topics
 	publisher *delivery.Publisher
+	letters   *delivery.DeadLetters
 	dispatch  *dispatch.Dispatcher
 	assigner  assign.Assigner
 	metrics   *telemetry.Dispatch
@@ -88,6 +89,9 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
+		return err
+	}
+	if d.letters, err = delivery.NewDeadLetters(kafka, d.topics, d.names); err != nil {
 		return err
 	}
 	d.levels = newLevels(d.control, d.o.Log)
@@ -265,6 +269,9 @@ func (d *Dispatcher) close() {
 	}
 	if d.publisher != nil {
 		d.publisher.Close()
+	}
+	if d.letters != nil {
+		d.letters.Close()
 	}
 	if d.cluster != nil {
 		d.cluster.Close()

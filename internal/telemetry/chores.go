@@ -24,6 +24,8 @@ type Chores struct {
 	snapshot *prometheus.GaugeVec
 	bulk     *prometheus.CounterVec
 	ended    *prometheus.CounterVec
+	letters  *prometheus.CounterVec
+	deadLag  *prometheus.GaugeVec
 }
 
 // NewChores registers the metrics of chores; owned is asked at each scrape for
@@ -44,7 +46,9 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 	}
 	m.bulk = counters("bulk_tasks_total", "Tasks and dead runs that bulk operations have met: outcome is done, failed or counted (by a dry run).", "action", "outcome")
 	m.ended = counters("bulk_parts_ended_total", "Parts of bulk operations, one for each database, that have come to their end.", "action")
-	r.MustRegister(m.bulk, m.ended, m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
+	m.letters = counters("dead_letters_published_total", "Dead runs that were published on the dead-letter topics of their tenants.", "database")
+	m.deadLag = gauges("dead_letter_lag_seconds", "How long the oldest dead run has waited that is not on its dead-letter topic. 0 when none waits.", "database")
+	r.MustRegister(m.bulk, m.ended, m.letters, m.deadLag, m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "perceptor_owned_chores", Help: "Databases whose chores this process does."},
 			func() float64 { return float64(owned()) }))
 	return m
@@ -71,6 +75,13 @@ func (m *Chores) Bulk(step *task.BulkStep) {
 	if step.Ended {
 		m.ended.WithLabelValues(action).Inc()
 	}
+}
+
+// Dead counts published dead runs, and sets how long the oldest has waited.
+func (m *Chores) Dead(database, published int, lag time.Duration) {
+	name := strconv.Itoa(database)
+	m.letters.WithLabelValues(name).Add(float64(published))
+	m.deadLag.WithLabelValues(name).Set(lag.Seconds())
 }
 
 // Stepped observes a step of a chore.
@@ -100,7 +111,7 @@ func (m *Chores) Snapshot(server string, age time.Duration) {
 // Forget removes the figures of a database whose chores are done elsewhere.
 func (m *Chores) Forget(database int) {
 	name := strconv.Itoa(database)
-	for _, g := range []*prometheus.GaugeVec{m.lag, m.tasks, m.rows, m.aside, m.arrival} {
+	for _, g := range []*prometheus.GaugeVec{m.lag, m.tasks, m.rows, m.aside, m.arrival, m.deadLag} {
 		g.DeletePartialMatch(prometheus.Labels{"database": name})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -306,4 +307,30 @@ func (db *database) draw(ctx context.Context, n int) (int64, error) {
 	db.numbers.mu.Lock()
 	defer db.numbers.mu.Unlock()
 	return db.drawLocked(ctx, n)
+}
+
+// UnpublishedDead returns up to limit dead runs of database d that are not known
+// to be on their dead-letter topic, the oldest first, and how old the first is.
+func (s *Store) UnpublishedDead(ctx context.Context, d, limit int) (list []*task.DeadLetter, age time.Duration, err error) {
+	list, err = s.lookDead(ctx, d, "DeadUnpublished", limit)
+	if err != nil || len(list) == 0 {
+		return nil, 0, err
+	}
+	var now task.Instant
+	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+		return nil, 0, err
+	}
+	return list, max(0, now.Sub(list[0].DiedAt)), nil
+}
+
+// DeadPublished notes that dead runs of database d are on their topic. Some of them
+// may have been replayed or purged meanwhile.
+func (s *Store) DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error {
+	var tenants []int32
+	var ids, seqs []int64
+	for _, r := range runs {
+		tenants, ids, seqs = append(tenants, r.Tenant), append(ids, int64(r.RunID.Task)), append(seqs, r.RunID.Seq)
+	}
+	_, err := s.cluster.Pool(d).Exec(ctx, sql.Get("DeadPublished"), tenants, ids, seqs)
+	return err
 }

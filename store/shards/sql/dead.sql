@@ -65,3 +65,13 @@ WITH gone AS (
 moved AS (SELECT g.tenant_id, g.type * 100 + 90 AS move FROM gone g),
 counted AS ({{delta_of_moves}})
 SELECT count(*) FROM gone;
+
+-- name: DeadUnpublished
+-- The oldest that are not on their topic yet. $1 rows
+SELECT {{dead_columns}}, x.params FROM dead_run x WHERE NOT x.published ORDER BY x.died_at LIMIT $1;
+
+-- name: DeadPublished
+-- $1 tenants, $2 ids, $3 seqs
+UPDATE dead_run x SET published = true
+  FROM (SELECT * FROM unnest($1::int4[], $2::int8[], $3::int8[]) AS u (tenant_id, id, seq) {{list_first}}) u
+ WHERE x.tenant_id = ANY (ARRAY[u.tenant_id]) AND x.id = u.id AND x.seq = u.seq;

@@ -1,0 +1,153 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/task"
+)
+
+// DeadSuffix follows the name of a tenant's topic in that of its dead-letter topic.
+const DeadSuffix = ".dead"
+
+// DeadLetters puts runs that were given up on the dead-letter topics of their
+// tenants, which it makes when they are first needed. Its methods may be called
+// concurrently.
+type DeadLetters struct {
+	topics  *Topics
+	tenants Tenants
+	writer  *kafka.Writer
+	// transport is the writer's own.
+	transport *kafka.Transport
+
+	mu   sync.Mutex
+	made map[string]bool
+}
+
+// NewDeadLetters returns a DeadLetters; it connects with the first use. Closing is
+// the caller's duty.
+func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters, error) {
+	if err := conn.Validate(); err != nil {
+		return nil, fmt.Errorf("configure dead letters: %w", err)
+	}
+	conn = conn.withDefaults()
+	transport := conn.transport()
+	return &DeadLetters{
+		transport: transport, topics: topics, tenants: tenants, made: map[string]bool{},
+		writer: &kafka.Writer{
+			Addr: kafka.TCP(conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
+			BatchTimeout: 10 * time.Millisecond, WriteTimeout: conn.Timeout, BatchBytes: int64(conn.RequestBytes),
+			Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
+				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // we have written it
+				return partitions[record.Partition(task.ID(id), len(partitions))]
+			}),
+		},
+	}, nil
+}
+
+// Close closes the connections.
+func (d *DeadLetters) Close() {
+	_ = d.writer.Close() // what it was given has been answered
+	d.transport.CloseIdleConnections()
+}
+
+// Publish returns the indexes of the dead runs that all in-sync replicas have
+// acknowledged, and what went wrong with the others. Those of a tenant that is gone
+// count as published.
+func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (done []int, err error) {
+	var messages []kafka.Message
+	var index []int
+	for i, r := range runs {
+		name, topic, err2 := d.tenants.TenantTopic(ctx, r.Tenant)
+		switch {
+		case err2 == nil:
+			err2 = d.ensure(ctx, name)
+		case task.CodeOf(err2) == task.NotFound:
+			done = append(done, i)
+			continue
+		}
+		if err2 != nil {
+			err = errors.Join(err, fmt.Errorf("dead letters of tenant %d: %w", r.Tenant, err2))
+			continue
+		}
+		key, value, headers := record.EncodeDead(r, name)
+		m := kafka.Message{Topic: topic + DeadSuffix, Key: key, Value: value}
+		for _, h := range headers {
+			m.Headers = append(m.Headers, kafka.Header{Key: h.Key, Value: h.Value})
+		}
+		messages, index = append(messages, m), append(index, i)
+	}
+	if len(messages) == 0 {
+		return done, err
+	}
+	return d.write(ctx, messages, index, done, err)
+}
+
+// write publishes messages. After WriteErrors only those without an error of their
+// own were written.
+func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index, done []int, err error) ([]int, error) {
+	failed := d.writer.WriteMessages(ctx, messages...)
+	var each kafka.WriteErrors
+	switch {
+	case failed == nil:
+		return append(done, index...), err
+	case !errors.As(failed, &each):
+		return done, errors.Join(err, failed)
+	}
+	for n, e := range each {
+		if e == nil {
+			done = append(done, index[n])
+			continue
+		}
+		d.forget(messages[n].Topic)
+	}
+	return done, errors.Join(err, failed)
+}
+
+// ensure makes the dead-letter topic of a tenant, once.
+func (d *DeadLetters) ensure(ctx context.Context, tenant string) error {
+	topic := d.topics.Name(tenant) + DeadSuffix
+	d.mu.Lock()
+	known := d.made[topic]
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	if _, err := d.topics.Ensure(ctx, tenant+DeadSuffix); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made[topic] = true
+	return nil
+}
+
+// forget has a topic made again, should somebody have removed it.
+func (d *DeadLetters) forget(topic string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.made, topic)
+}
+
+// Remove deletes the topics of a tenant: that of its runs and that of its dead
+// letters. Topics that are not there are none of its business.
+func (t *Topics) Remove(ctx context.Context, tenant string) error {
+	names := []string{t.Name(tenant), t.Name(tenant) + DeadSuffix}
+	res, err := t.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: names})
+	if err != nil {
+		return fmt.Errorf("delete topics %v: %w", names, err)
+	}
+	for name, err := range res.Errors {
+		if err != nil && !errors.Is(err, kafka.UnknownTopicOrPartition) {
+			return fmt.Errorf("delete topic %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package record
+
+import (
+	"strconv"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// DeadEventType is the type of records on a dead-letter topic.
+const DeadEventType = "perceptor.dead.v1"
+
+// Names of the headers that only records of dead runs have.
+const (
+	HeaderReason = "perceptor_reason"
+	HeaderError  = "perceptor_error"
+	HeaderDiedAt = "perceptor_died_at"
+)
+
+// EncodeDead returns the record of a dead run for the tenant's dead-letter topic:
+// that of its last delivery, with another ce_type, and headers that say why and
+// when it died.
+func EncodeDead(d *task.DeadLetter, tenant string) (key, value []byte, headers []Header) {
+	key, value, headers = Encode(task.Publication{
+		Tenant: d.Tenant, Task: d.RunID.Task, Seq: d.RunID.Seq, Attempt: max(1, d.Attempt), Type: d.Type, Kind: d.Kind,
+		ScheduledAt: d.ScheduledAt, AckTimeout: d.AckTimeout, Params: d.Params, Extra: d.Extra,
+	}, tenant)
+	for i := range headers {
+		if headers[i].Key == HeaderType {
+			headers[i].Value = []byte(DeadEventType)
+		}
+	}
+	return key, value, append(headers,
+		Header{HeaderReason, []byte(d.Reason.String())},
+		Header{HeaderError, []byte(d.Error)},
+		Header{HeaderDiedAt, strconv.AppendInt(nil, int64(d.DiedAt), 10)})
+}
