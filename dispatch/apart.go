@@ -23,6 +23,8 @@ type apart struct {
 	mu    sync.Mutex
 	pace  pace
 	heavy map[int32]*heavy
+	// seenAt is when tenants of the front were published last.
+	seenAt map[int32]time.Time
 	// burst is what tenants have taken by full claims in the second since burstAt.
 	burst   map[int32]int
 	burstAt time.Time
@@ -54,13 +56,18 @@ const (
 )
 
 // heavyRows is what a tenant may have taken in a second, by full claims, before it
-// can be too much: so short bursts are nobody's matter.
-const heavyRows = 5000
+// can be too much, so that short bursts are nobody's matter; heavyBeside where others
+// have been published within activeFor.
+const (
+	heavyRows   = 5000
+	heavyBeside = 500
+	activeFor   = 10 * time.Second
+)
 
 func newApart(store Store, events *Events) *apart {
 	return &apart{
 		store: store, events: events, next: make(chan struct{}, 1), pace: newPace(),
-		heavy: map[int32]*heavy{}, burst: map[int32]int{}, purses: map[int32]*purse{},
+		heavy: map[int32]*heavy{}, seenAt: map[int32]time.Time{}, burst: map[int32]int{}, purses: map[int32]*purse{},
 	}
 }
 
@@ -74,8 +81,9 @@ func (a *apart) heavies() []int32 {
 	return slices.Sorted(maps.Keys(a.heavy))
 }
 
-// judge looks at a full claim of the front. Who has taken more than half of it,
-// by weight, and in a second more than heavyRows, is held apart from now on.
+// judge looks at a full claim of the front. Who has taken more than half of its
+// share, by weight, and in a second more than others can bear, is held apart
+// from now on.
 // It reports whether anybody is.
 func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) bool {
 	rows, weights := map[int32]int{}, 0
@@ -94,12 +102,12 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 		clear(a.burst)
 	}
 	for t, n := range rows {
-		if a.burst[t] += n; a.burst[t] <= heavyRows || a.heavy[t] != nil {
+		if a.burst[t] += n; a.burst[t] <= a.bearable(now, t) || a.heavy[t] != nil {
 			continue
 		}
 		// Of many tenants each may have its share; half is too much for one of two.
 		share := float64(weight(rates, t)) / float64(max(weights, 2*weight(rates, t)))
-		if float64(n) >= share*float64(len(c.Publications)) {
+		if 2*float64(n) >= share*float64(len(c.Publications)) {
 			h := &heavy{}
 			for d := range h.backlog {
 				h.backlog[d] = true
@@ -113,6 +121,18 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 		a.events.HeldApart(t, true)
 	}
 	return len(told) > 0
+}
+
+// bearable returns how many rows of a tenant others can bear at once. a.mu is held.
+func (a *apart) bearable(now time.Time, tenant int32) int {
+	for t, at := range a.seenAt {
+		if now.Sub(at) > activeFor {
+			delete(a.seenAt, t)
+		} else if t != tenant {
+			return heavyBeside
+		}
+	}
+	return heavyRows
 }
 
 func weight(rates map[int32]task.Rates, tenant int32) int {
@@ -139,12 +159,18 @@ func (a *apart) backlog(tenant int32, database int, more bool) (ended bool) {
 }
 
 // acknowledged counts records of the front that have been published for the first
-// time.
+// time. Those of heavy tenants that were claimed before they were held apart are not
+// the front's.
 func (a *apart) acknowledged(now time.Time, records []*record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	last := int32(0)
 	for _, r := range records {
-		if !r.back && r.pub.Attempt == 1 {
+		if !r.back && r.pub.Attempt == 1 && a.heavy[r.pub.Tenant] == nil {
+			if r.pub.Tenant != last {
+				last = r.pub.Tenant
+				a.seenAt[last] = now
+			}
 			db := now.Add(time.Duration(r.part.db.ahead.Load()))
 			a.pace.published(now, db.Sub(r.pub.ScheduledAt.Time()))
 		}

@@ -240,10 +240,12 @@ func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]
 	for _, l := range lanes {
 		tenants = append(tenants, l.key.Tenant)
 	}
-	room := b.d.courier.apartRoom(tenants)
-	if rows = min(rows, room); rows == 0 || len(lanes) == 0 {
+	// A few rows at a time cannot be divided by weight, and cost a transaction.
+	if room := b.d.courier.apartRoom(tenants); room < min(rows, leastRoom) || len(lanes) == 0 {
 		b.put(lanes, time.Now().Add(fullWait))
 		return nil
+	} else {
+		rows = min(rows, room)
 	}
 	byWeight(rows, lanes, rates)
 	paid := lanes[:0:0]
@@ -265,8 +267,12 @@ func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]
 	return paid
 }
 
-// fullWait is how long lanes wait when their part of the memory is full.
-const fullWait = 20 * time.Millisecond
+// fullWait is how long lanes wait when their part of the memory is full: when it has
+// no room for leastRoom rows.
+const (
+	fullWait  = 20 * time.Millisecond
+	leastRoom = 256
+)
 
 func (b *database) put(lanes []*apartLane, at time.Time) {
 	b.mu.Lock()

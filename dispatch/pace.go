@@ -33,7 +33,7 @@ type pace struct {
 
 const (
 	paceWindow = 500 * time.Millisecond
-	firstPace  = 4000
+	firstPace  = 500
 	leastPace  = 200
 	mostPace   = 200_000
 	// A record is late when it is this many tenths of what is usual.

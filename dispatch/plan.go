@@ -32,6 +32,8 @@ type planner struct {
 	// full. lookAt is when to peek next.
 	sweepAt, lookAt time.Time
 	again           bool
+	// fulls is how many claims in a row were full.
+	fulls int
 	// Until rangeUntil, by the database's clock, no more than rangeRows are due, but
 	// for what has been written since: the rows that looks have counted and no claim
 	// has taken. At recountAt they are all counted again.
@@ -223,9 +225,9 @@ func (p *planner) claim(now time.Time, s situation) step {
 	if s.gone {
 		rows = min(rows, probeRows)
 	}
-	if !s.gone && !p.again && !p.counted(now, rows) {
-		// Nobody knows how much is due, and whose: the first of several claims tells.
-		rows = min(rows, max(p.cfg.MaxRows/firstOf, 1))
+	if !s.gone && p.fulls < growth && !p.counted(now, rows) {
+		// Nobody knows how much is due, and whose: the first of several claims tell.
+		rows = min(rows, max(p.cfg.MaxRows>>(2*(growth-p.fulls)), 1))
 	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, ahead: p.cfg.ClaimAhead, rows: max(rows, 1)}
 	if s.gone || p.again && len(p.soon) > 0 && p.soon[0].Due <= p.dbTime(now) {
@@ -249,9 +251,9 @@ func (p *planner) claim(now time.Time, s situation) step {
 	return st
 }
 
-// firstOf is the part of a full claim that the first one takes, of what looks have
-// not counted.
-const firstOf = 8
+// growth is how many full claims of a row, of what looks have not counted, are
+// smaller than they may be: each takes four times what the one before did.
+const growth = 3
 
 // counted reports whether looks have counted what a claim of that many rows is for.
 func (p *planner) counted(now time.Time, rows int) bool {
@@ -324,7 +326,11 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 // its records in memory.
 func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
 	p.ok()
-	p.again = c.More
+	if p.again = c.More; c.More {
+		p.fulls++
+	} else {
+		p.fulls = 0
+	}
 	if st.form == task.RangeForm && c.Form == task.CappedForm {
 		p.cappedUntil = now.Add(p.cfg.SweepEvery)
 	}

@@ -27,6 +27,8 @@ type Report struct {
 	Ratio     float64 `json:"p99_ratio"`
 	DrainS    float64 `json:"drain_s"`
 	DrainPerS float64 `json:"drain_per_s"`
+	// P99BySecond is the steady tenant's lateness, by second since the backlog was due.
+	P99BySecond []float64 `json:"p99_ms_by_second"`
 
 	// Shares are what tenants of equal weight had got when half of all was done.
 	Shares []int64 `json:"shares,omitempty"`
@@ -76,6 +78,11 @@ func (r *runner) report(header frame.Header) (*Report, error) {
 			rep.BesideMs, rep.P99Beside = frame.QuantilesOf(res.Figures.Lateness), ms(res)
 			rep.seconds = res.Figures.Seconds
 			rep.from = res.Figures.SeriesFrom.Sub(check.At(r.beside.from)).Seconds()
+		}
+	}
+	for i := range rep.seconds {
+		if l := rep.seconds[i].Lateness; l != nil && rep.from+float64(i) >= 0 {
+			rep.P99BySecond = append(rep.P99BySecond, frame.Milliseconds(l.Quantile(0.99)))
 		}
 	}
 	if rep.P99Alone > 0 {
