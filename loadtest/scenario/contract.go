@@ -3,13 +3,12 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-
-	"strings"
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/workload"

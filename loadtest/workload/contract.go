@@ -52,7 +52,7 @@ func NewContract(p Plan, each int, a *Adder, clients []*client.Client, h *histor
 type variety struct {
 	name string
 	make func(*Contract, *rand.Rand, *item)
-	live func(*Contract, context.Context, *rand.Rand, *item)
+	live func(context.Context, *Contract, *rand.Rand, *item)
 }
 
 // Run adds all tasks and changes them until they end, at to. It returns what went
@@ -84,7 +84,7 @@ func (c *Contract) one(ctx context.Context, v variety, i int, number int64, rand
 		return
 	}
 	it.add.ID = id
-	v.live(c, ctx, random, &it)
+	v.live(ctx, c, random, &it)
 }
 
 // item returns a NON_BLOCKING task that runs every second until the end.

@@ -24,7 +24,7 @@ var edited = []variety{
 }
 
 // liveMarked sets marks, now and then by two callers who both mean to be first.
-func liveMarked(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveMarked(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for mark := int64(1); c.until(ctx, random, 2*time.Second); mark += 2 {
 		version := c.version(ctx, it)
 		if version == 0 {
@@ -38,7 +38,7 @@ func liveMarked(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
 	}
 }
 
-func liveRescheduled(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveRescheduled(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	last := it.add.Interval
 	for mark := int64(1); c.until(ctx, random, 4*time.Second); mark++ {
 		interval := pickOf(random, []time.Duration{time.Second, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond})
@@ -51,7 +51,7 @@ func liveRescheduled(c *Contract, ctx context.Context, random *rand.Rand, it *it
 }
 
 // liveTriggered triggers, each request by two callers at once or one after the other.
-func liveTriggered(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveTriggered(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	if !c.started(ctx, it) {
 		return
 	}
@@ -85,14 +85,14 @@ func makeUpserted(c *Contract, _ *rand.Rand, it *item) {
 }
 
 // liveKeyed adds the same task again later, also when it has ended.
-func liveKeyed(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveKeyed(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for c.until(ctx, random, 8*time.Second) {
 		c.add(ctx, it)
 	}
 }
 
 // liveUpserted replaces the params, by two callers at once.
-func liveUpserted(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveUpserted(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for mark := int64(1); c.until(ctx, random, 4*time.Second); mark++ {
 		again := *it
 		again.task.Params = map[string]string{markParam: strconv.FormatInt(mark, 10)}

@@ -106,7 +106,7 @@ func makeScript(c *Contract, random *rand.Rand, it *item) {
 	}
 }
 
-func livePaused(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func livePaused(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for c.until(ctx, random, 4*time.Second) {
 		if !c.simple(ctx, it, check.Pause, c.clients[0].PauseTask) {
 			continue
@@ -116,7 +116,7 @@ func livePaused(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
 	}
 }
 
-func liveCancelled(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveCancelled(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	lasts := c.to.Sub(c.from) - 3*time.Second
 	if lasts > 0 && sleep(ctx, time.Until(c.from.Add(time.Duration(random.Int64N(int64(lasts)))))) == nil {
 		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
@@ -124,7 +124,7 @@ func liveCancelled(c *Contract, ctx context.Context, random *rand.Rand, it *item
 }
 
 // liveCancelledSoon cancels about the time when the task is due.
-func liveCancelledSoon(c *Contract, ctx context.Context, random *rand.Rand, it *item) {
+func liveCancelledSoon(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	about := time.Duration(random.Int64N(int64(3*time.Second))) - 2*time.Second
 	if sleep(ctx, time.Until(it.add.Begin.Time().Add(about))) == nil {
 		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
@@ -132,7 +132,7 @@ func liveCancelledSoon(c *Contract, ctx context.Context, random *rand.Rand, it *
 }
 
 // liveScript replays the run if it dies, by two callers at once.
-func liveScript(c *Contract, ctx context.Context, _ *rand.Rand, it *item) {
+func liveScript(ctx context.Context, c *Contract, _ *rand.Rand, it *item) {
 	script := it.task.Params[scriptParam]
 	if !strings.ContainsAny(script, "p") && !strings.HasPrefix(script, "fff") {
 		return
