@@ -99,7 +99,7 @@ func (f *flight) stuck(cause error) {
 		return
 	}
 	f.g.l.log.Error("a handler ignores the end of its context; FAIL is reported in its place",
-		"task_id", f.rec.pub.Task.String(), "handedid", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
+		"task_id", f.rec.pub.Task.String(), "run_id", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
 	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))
 	res := o.result()
