@@ -167,6 +167,20 @@ func (s *adminService) ListTenants(ctx context.Context, r *perceptorv1.ListTenan
 	return reply, nil
 }
 
+func (s *adminService) DeleteTenant(ctx context.Context, r *perceptorv1.DeleteTenantRequest) (*perceptorv1.DeleteTenantResponse, error) {
+	check := &reader{}
+	if check.tenantName("name", r.Name); len(check.faults) > 0 {
+		return nil, invalid(check.faults)
+	}
+	o, err := s.store.DeleteTenant(ctx, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	s.log.InfoContext(ctx, "tenant is being deleted", "tenant", r.Name, "token", identityOf(ctx).TokenID)
+	sum, finished, _ := o.Sum()
+	return &perceptorv1.DeleteTenantResponse{Removed: sum.Done, FinishedDatabases: int32(finished), CreateTime: timestamp(o.CreatedAt)}, nil
+}
+
 func (s *adminService) CreateToken(ctx context.Context, r *perceptorv1.CreateTokenRequest) (*perceptorv1.CreateTokenResponse, error) {
 	t, faults := newToken(r.Token)
 	if len(faults) > 0 {

@@ -31,6 +31,7 @@ var scopes = map[string]Scope{
 	perceptorv1.RunService_HeartbeatRuns_FullMethodName:        TenantScope,
 	perceptorv1.RunService_HandBackRuns_FullMethodName:         TenantScope,
 	perceptorv1.RunService_GetDelivery_FullMethodName:          TenantScope,
+	perceptorv1.AdminService_DeleteTenant_FullMethodName:       AdminScope,
 	perceptorv1.TaskService_PurgeTask_FullMethodName:           TenantScope,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName: TenantScope,
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName:    TenantScope,

@@ -81,3 +81,18 @@ func TestATaskIsPurgedByItsTenantOnly(t *testing.T) {
 		t.Errorf("another tenant is answered %s", a.code)
 	}
 }
+
+func TestADeletionOfATenantTellsItsProgress(t *testing.T) {
+	b := setup(t)
+	var got perceptorv1.DeleteTenantResponse
+	method := perceptorv1.AdminService_DeleteTenant_FullMethodName
+	if a := b.overHTTP("admin-secret", method, &perceptorv1.DeleteTenantRequest{Name: "acme"}, &got); a.http != http.StatusOK || got.Removed != 32 {
+		t.Errorf("%s: %v", a.message, &got)
+	}
+	if a := b.overGRPC("admin-secret", method, &perceptorv1.DeleteTenantRequest{Name: "gone"}, &got); a.code != codes.NotFound {
+		t.Errorf("a tenant that is gone: %s", a.code)
+	}
+	if a := b.overGRPC("acme-secret", method, &perceptorv1.DeleteTenantRequest{Name: "acme"}, &got); a.code != codes.PermissionDenied {
+		t.Errorf("a tenant about itself: %s", a.code)
+	}
+}

@@ -73,6 +73,9 @@ type Admin interface {
 	// UpdateTenant changes settings of a tenant and returns it, or [task.NotFound].
 	// When it returns no claim is made by the old settings any more.
 	UpdateTenant(ctx context.Context, name string, c TenantChange) (Tenant, error)
+	// DeleteTenant begins to delete a tenant, or tells how far that has come;
+	// [task.NotFound]: there is none.
+	DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error)
 	// CreateToken stores a token and returns it with its secret. ID and
 	// CreatedAt are the store's to fill in. [task.NotFound]: no such tenant;
 	// [task.InvalidArgument]: the expiry has passed.

@@ -484,3 +484,11 @@ func (f *fakeBulk) ResumeBulk(ctx context.Context, tenant int32, id int64) (*tas
 	f.calls = append(f.calls, "resume")
 	return f.GetBulk(ctx, tenant, id)
 }
+
+// DeleteTenant is under way for the tenant acme.
+func (f *fakeAdmin) DeleteTenant(_ context.Context, name string) (*task.BulkOperation, error) {
+	if name != "acme" {
+		return nil, task.Errorf(task.NotFound, "no such tenant")
+	}
+	return (&fakeBulk{action: task.BulkDeleteTenant}).GetBulk(context.Background(), 1, 7)
+}

@@ -32,6 +32,8 @@ type Rates struct {
 	MaxBacklog int64 `json:"max_backlog,omitempty"`
 	// Paused: no new run is claimed.
 	Paused bool `json:"paused,omitempty"`
+	// Deleting: the tenant is being deleted. Its tokens are refused; it is paused, too.
+	Deleting bool `json:"deleting,omitempty"`
 	// PausedKinds are those of which no new run is claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
 	// KindCaps bound the runs in flight of kinds.
@@ -66,7 +68,7 @@ func (r *Rates) Clone() Rates {
 type RatesChange struct {
 	DispatchRate, DispatchBurst, Weight, AddRate *int32
 	MaxBacklog                                   *int64
-	Paused                                       *bool
+	Paused, Deleting                             *bool
 	PausedKinds                                  *[]string
 	KindCaps                                     *map[string]int32
 	// PauseKind and ResumeKind, if not empty, change PausedKinds by one.
@@ -84,6 +86,10 @@ func (c *RatesChange) Apply(r *Rates) {
 	set(&r.AddRate, c.AddRate)
 	set(&r.MaxBacklog, c.MaxBacklog)
 	set(&r.Paused, c.Paused)
+	set(&r.Deleting, c.Deleting)
+	if r.Deleting {
+		r.Paused = true // and stays so
+	}
 	set(&r.PausedKinds, c.PausedKinds)
 	set(&r.KindCaps, c.KindCaps)
 	if c.PauseKind != "" {

@@ -15,7 +15,7 @@ import (
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Tenants: create, update, pause, resume, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList())
+	return group("tenant", "Tenants: create, update, pause, resume, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantDelete())
 }
 
 // tenantSettings are the flags of what can be set.
@@ -114,6 +114,33 @@ func (c *ctl) tenantGet() *cobra.Command {
 			})
 		},
 	}
+}
+
+func (c *ctl) tenantDelete() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "delete NAME --yes", Short: "Delete a tenant with all that it has: tasks, tokens and topics", Args: cobra.ExactArgs(1),
+		Long: "Delete a tenant with all that it has: tasks, keys, dead runs, tokens and topics. It goes on without\n" +
+			"this command. Run it again to see how far it has come: exit code 3 means that the tenant is gone.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !yes {
+				return cli.Usagef("this cannot be taken back: give --yes to delete the tenant %q", args[0])
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				a, err := perceptorv1.NewAdminServiceClient(conn).DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.show(cmd, a, func() *table {
+					t := &table{head: []string{"NAME", "REMOVED", "DATABASES", "SINCE"}}
+					t.add(args[0], strconv.FormatInt(a.Removed, 10), strconv.Itoa(int(a.FinishedDatabases))+" of 16", timeCell(a.CreateTime))
+					return t
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "yes, delete it")
+	return cmd
 }
 
 func (c *ctl) tenantList() *cobra.Command {

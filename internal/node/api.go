@@ -111,7 +111,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	if err != nil {
 		return err
 	}
-	tenants := &tenants{store: a.control, topics: a.topics}
+	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards}
 	a.server, err = server.New(server.Config{
 		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},

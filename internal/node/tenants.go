@@ -8,6 +8,7 @@ import (
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -16,6 +17,7 @@ import (
 type tenants struct {
 	store  *control.Store
 	topics *delivery.Topics
+	shards *shards.Store
 }
 
 var (
@@ -46,6 +48,34 @@ func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.
 func (t *tenants) UpdateTenant(ctx context.Context, name string, c server.TenantChange) (server.Tenant, error) {
 	updated, err := t.store.UpdateTenant(ctx, name, control.TenantChange(c))
 	return t.tenant(updated), err
+}
+
+// DeleteTenant has the tenant's tokens refused and pauses it, before it creates the
+// operation that removes the rest.
+func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error) {
+	yes := true
+	gone, err := t.store.UpdateTenant(ctx, name, control.TenantChange{Rates: task.RatesChange{Paused: &yes, Deleting: &yes}})
+	if err != nil {
+		return nil, err
+	}
+	return t.shards.DeleteTenant(ctx, gone.ID)
+}
+
+// dropTenant removes what package shards does not keep of a deleted tenant.
+func dropTenant(store *control.Store, topics *delivery.Topics) func(context.Context, int32) error {
+	return func(ctx context.Context, id int32) error {
+		t, err := store.TenantByID(ctx, id)
+		switch {
+		case err == nil:
+			err = topics.Remove(ctx, t.Name)
+		case task.CodeOf(err) == task.NotFound:
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		return store.DropTenant(ctx, id)
+	}
 }
 
 func (t *tenants) Tenant(ctx context.Context, name string) (server.Tenant, error) {

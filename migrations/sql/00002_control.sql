@@ -19,6 +19,14 @@ CREATE TABLE tenant (
   CONSTRAINT tenant_id CHECK (id > 0)
 );
 
+-- Tenants that were deleted. Their numbers are never used again, and a database
+-- that still has one of them cannot bring it back.
+CREATE TABLE tenant_gone (
+  id      int4 NOT NULL,
+  gone_at int8 NOT NULL,
+  CONSTRAINT tenant_gone_pkey PRIMARY KEY (id)
+);
+
 CREATE TABLE token (
   id          text NOT NULL,          -- public; the secret begins with it
   secret_hash bytea NOT NULL,         -- SHA-256 of the secret
@@ -81,4 +89,4 @@ CREATE TABLE capped_run (
 );
 
 -- +goose Down
-DROP TABLE capped_run, cap_fence, cap_turn, turn, settings, token, tenant;
+DROP TABLE capped_run, cap_fence, cap_turn, turn, settings, token, tenant_gone, tenant;

@@ -191,7 +191,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, erro
 		if err != nil {
 			return Identity{}, err
 		}
-		if subtle.ConstantTimeCompare(stored, hash[:]) != 1 || !good {
+		if subtle.ConstantTimeCompare(stored, hash[:]) != 1 || !good || who.Tenant.Rates.Deleting {
 			return Identity{}, notFound("token")
 		}
 		return who, nil

@@ -96,8 +96,11 @@ func (s *Store) CreateBulk(ctx context.Context, tenant int32, action task.BulkAc
 	if err != nil {
 		return nil, err
 	}
-	pool := s.cluster.Pool(home(tenant))
-	if _, err := pool.Exec(ctx, sql.Get("BulkInsert"), tenant, id, int16(action), text, hash, task.MaxOpenBulk); err != nil {
+	pool, most := s.cluster.Pool(home(tenant)), task.MaxOpenBulk
+	if action == task.BulkDeleteTenant {
+		most++ // whatever else is open
+	}
+	if _, err := pool.Exec(ctx, sql.Get("BulkInsert"), tenant, id, int16(action), text, hash, most); err != nil {
 		return nil, unavailable(fmt.Errorf("create bulk operation: %w", err))
 	}
 	var stored []byte

@@ -37,6 +37,7 @@ type bulkStep struct {
 	end    bool // the part is over
 	sum    task.BulkSum
 	due    task.Instant
+	wait   time.Duration // before the next step, beside what the rate asks for
 }
 
 // errBusy: somebody else has a row or a pack; the step is taken again soon.
@@ -123,6 +124,8 @@ func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 		return b.dead(ctx)
 	case a == task.BulkPurgeFinished:
 		return b.finished(ctx)
+	case a == task.BulkDeleteTenant:
+		return b.tenant(ctx)
 	}
 	return false, fmt.Errorf("the action %s is not known to this program", b.row.action)
 }
@@ -151,7 +154,7 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 // pause keeps to the rate: what one database may do is its part of it.
 func (b *bulkStep) pause() time.Duration {
 	if b.terms.MaxRate == 0 {
-		return 0
+		return b.wait
 	}
 	return time.Duration(b.sum.Done) * time.Second * task.Databases / time.Duration(b.terms.MaxRate)
 }

@@ -90,6 +90,10 @@ type Config struct {
 	Due func(database int, due task.Instant)
 	// Died, when set, is told about runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
+	// DropTenant, when set, removes what is not in this store of a tenant of which
+	// nothing is left here: topics, tokens, the tenant itself. It may be called again
+	// for the same one. Without it no deletion of a tenant comes to its end.
+	DropTenant func(ctx context.Context, tenant int32) error
 	// Failpoint, when set, is called at named points of transactions, and its
 	// error is returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error

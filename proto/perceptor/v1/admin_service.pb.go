@@ -659,6 +659,116 @@ func (x *ResumeTenantRequest) GetName() string {
 	return ""
 }
 
+// Request of DeleteTenant.
+type DeleteTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantRequest) Reset() {
+	*x = DeleteTenantRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantRequest) ProtoMessage() {}
+
+func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTenantRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DeleteTenantRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Response of DeleteTenant.
+type DeleteTenantResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many rows and packed tasks were removed so far.
+	Removed int64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	// From how many of the 16 databases all was removed.
+	FinishedDatabases int32 `protobuf:"varint,2,opt,name=finished_databases,json=finishedDatabases,proto3" json:"finished_databases,omitempty"`
+	// When the deletion began.
+	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantResponse) Reset() {
+	*x = DeleteTenantResponse{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantResponse) ProtoMessage() {}
+
+func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTenantResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DeleteTenantResponse) GetRemoved() int64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *DeleteTenantResponse) GetFinishedDatabases() int32 {
+	if x != nil {
+		return x.FinishedDatabases
+	}
+	return 0
+}
+
+func (x *DeleteTenantResponse) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
 // Request of ListTenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -672,7 +782,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +794,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +807,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -727,7 +837,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +849,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +862,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -780,7 +890,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +902,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +915,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -828,7 +938,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +950,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +963,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -885,7 +995,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1007,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1020,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTokensRequest) GetTenant() string {
@@ -947,7 +1057,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1069,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1082,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1000,7 +1110,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1122,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1135,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -1094,7 +1204,14 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x12PauseTenantRequest\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\".\n" +
 	"\x13ResumeTenantRequest\x12\x17\n" +
-	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\"Z\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\".\n" +
+	"\x13DeleteTenantRequest\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\"\x9c\x01\n" +
+	"\x14DeleteTenantResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\x03R\aremoved\x12-\n" +
+	"\x12finished_databases\x18\x02 \x01(\x05R\x11finishedDatabases\x12;\n" +
+	"\vcreate_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\"Z\n" +
 	"\x12ListTenantsRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -1116,14 +1233,15 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.perceptor.v1.TokenR\x06tokens\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\")\n" +
 	"\x12RevokeTokenRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf5\a\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf9\b\n" +
 	"\fAdminService\x12j\n" +
 	"\fCreateTenant\x12!.perceptor.v1.CreateTenantRequest\x1a\x14.perceptor.v1.Tenant\"!\x82\xd3\xe4\x93\x02\x1b:\x06tenant\"\x11/v1/admin/tenants\x12c\n" +
 	"\tGetTenant\x12\x1e.perceptor.v1.GetTenantRequest\x1a\x14.perceptor.v1.Tenant\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/tenants/{name}\x12m\n" +
 	"\vListTenants\x12 .perceptor.v1.ListTenantsRequest\x1a!.perceptor.v1.ListTenantsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/admin/tenants\x12s\n" +
 	"\fUpdateTenant\x12!.perceptor.v1.UpdateTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:update\x12p\n" +
 	"\vPauseTenant\x12 .perceptor.v1.PauseTenantRequest\x1a\x14.perceptor.v1.Tenant\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/admin/tenants/{name}:pause\x12s\n" +
-	"\fResumeTenant\x12!.perceptor.v1.ResumeTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:resume\x12o\n" +
+	"\fResumeTenant\x12!.perceptor.v1.ResumeTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:resume\x12\x81\x01\n" +
+	"\fDeleteTenant\x12!.perceptor.v1.DeleteTenantRequest\x1a\".perceptor.v1.DeleteTenantResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:delete\x12o\n" +
 	"\vCreateToken\x12 .perceptor.v1.CreateTokenRequest\x1a!.perceptor.v1.CreateTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/admin/tokens\x12i\n" +
 	"\n" +
 	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12m\n" +
@@ -1142,7 +1260,7 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(Tenant_History)(0),           // 0: perceptor.v1.Tenant.History
 	(Token_Scope)(0),              // 1: perceptor.v1.Token.Scope
@@ -1153,57 +1271,62 @@ var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(*UpdateTenantRequest)(nil),   // 6: perceptor.v1.UpdateTenantRequest
 	(*PauseTenantRequest)(nil),    // 7: perceptor.v1.PauseTenantRequest
 	(*ResumeTenantRequest)(nil),   // 8: perceptor.v1.ResumeTenantRequest
-	(*ListTenantsRequest)(nil),    // 9: perceptor.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 10: perceptor.v1.ListTenantsResponse
-	(*CreateTokenRequest)(nil),    // 11: perceptor.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 12: perceptor.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 13: perceptor.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 14: perceptor.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 15: perceptor.v1.RevokeTokenRequest
-	nil,                           // 16: perceptor.v1.Tenant.KindCapsEntry
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 19: google.protobuf.FieldMask
+	(*DeleteTenantRequest)(nil),   // 9: perceptor.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),  // 10: perceptor.v1.DeleteTenantResponse
+	(*ListTenantsRequest)(nil),    // 11: perceptor.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),   // 12: perceptor.v1.ListTenantsResponse
+	(*CreateTokenRequest)(nil),    // 13: perceptor.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 14: perceptor.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 15: perceptor.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 16: perceptor.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),    // 17: perceptor.v1.RevokeTokenRequest
+	nil,                           // 18: perceptor.v1.Tenant.KindCapsEntry
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil), // 21: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	17, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	18, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	19, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	20, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
-	16, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
+	18, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
 	1,  // 4: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	18, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	18, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	18, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	20, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	20, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	20, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
 	2,  // 8: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
 	2,  // 9: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	19, // 10: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	2,  // 11: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	3,  // 12: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	3,  // 13: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 14: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	4,  // 15: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	5,  // 16: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	9,  // 17: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	6,  // 18: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	7,  // 19: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
-	8,  // 20: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
-	11, // 21: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	13, // 22: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	15, // 23: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 24: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 25: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	10, // 26: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 27: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 28: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
-	2,  // 29: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
-	12, // 30: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	14, // 31: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	3,  // 32: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	24, // [24:33] is the sub-list for method output_type
-	15, // [15:24] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	21, // 10: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	20, // 11: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
+	2,  // 12: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	3,  // 13: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	3,  // 14: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 15: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	4,  // 16: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	5,  // 17: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	11, // 18: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	6,  // 19: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	7,  // 20: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	8,  // 21: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	9,  // 22: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
+	13, // 23: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	15, // 24: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	17, // 25: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 26: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 27: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	12, // 28: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 29: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 30: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 31: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	10, // 32: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
+	14, // 33: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	16, // 34: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	3,  // 35: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	26, // [26:36] is the sub-list for method output_type
+	16, // [16:26] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -1217,7 +1340,7 @@ func file_perceptor_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	AdminService_UpdateTenant_FullMethodName = "/perceptor.v1.AdminService/UpdateTenant"
 	AdminService_PauseTenant_FullMethodName  = "/perceptor.v1.AdminService/PauseTenant"
 	AdminService_ResumeTenant_FullMethodName = "/perceptor.v1.AdminService/ResumeTenant"
+	AdminService_DeleteTenant_FullMethodName = "/perceptor.v1.AdminService/DeleteTenant"
 	AdminService_CreateToken_FullMethodName  = "/perceptor.v1.AdminService/CreateToken"
 	AdminService_ListTokens_FullMethodName   = "/perceptor.v1.AdminService/ListTokens"
 	AdminService_RevokeToken_FullMethodName  = "/perceptor.v1.AdminService/RevokeToken"
@@ -50,6 +51,12 @@ type AdminServiceClient interface {
 	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
 	// policy.
 	ResumeTenant(ctx context.Context, in *ResumeTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
+	// Deletes a tenant with all that it has: tasks, keys, dead runs, counters,
+	// tokens and topics. Its tokens are refused and it is paused at once; the rest is
+	// removed within minutes, whatever happens to any process. Calling it again
+	// returns the progress, and NOT_FOUND when the tenant is gone. It cannot be taken
+	// back, and its number is never used again.
+	DeleteTenant(ctx context.Context, in *DeleteTenantRequest, opts ...grpc.CallOption) (*DeleteTenantResponse, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -126,6 +133,16 @@ func (c *adminServiceClient) ResumeTenant(ctx context.Context, in *ResumeTenantR
 	return out, nil
 }
 
+func (c *adminServiceClient) DeleteTenant(ctx context.Context, in *DeleteTenantRequest, opts ...grpc.CallOption) (*DeleteTenantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteTenantResponse)
+	err := c.cc.Invoke(ctx, AdminService_DeleteTenant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateTokenResponse)
@@ -176,6 +193,12 @@ type AdminServiceServer interface {
 	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
 	// policy.
 	ResumeTenant(context.Context, *ResumeTenantRequest) (*Tenant, error)
+	// Deletes a tenant with all that it has: tasks, keys, dead runs, counters,
+	// tokens and topics. Its tokens are refused and it is paused at once; the rest is
+	// removed within minutes, whatever happens to any process. Calling it again
+	// returns the progress, and NOT_FOUND when the tenant is gone. It cannot be taken
+	// back, and its number is never used again.
+	DeleteTenant(context.Context, *DeleteTenantRequest) (*DeleteTenantResponse, error)
 	// Creates a token. Its secret is in the answer and nowhere else.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -209,6 +232,9 @@ func (UnimplementedAdminServiceServer) PauseTenant(context.Context, *PauseTenant
 }
 func (UnimplementedAdminServiceServer) ResumeTenant(context.Context, *ResumeTenantRequest) (*Tenant, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeTenant not implemented")
+}
+func (UnimplementedAdminServiceServer) DeleteTenant(context.Context, *DeleteTenantRequest) (*DeleteTenantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteTenant not implemented")
 }
 func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
@@ -348,6 +374,24 @@ func _AdminService_ResumeTenant_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DeleteTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DeleteTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DeleteTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DeleteTenant(ctx, req.(*DeleteTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateTokenRequest)
 	if err := dec(in); err != nil {
@@ -432,6 +476,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeTenant",
 			Handler:    _AdminService_ResumeTenant_Handler,
+		},
+		{
+			MethodName: "DeleteTenant",
+			Handler:    _AdminService_DeleteTenant_Handler,
 		},
 		{
 			MethodName: "CreateToken",

@@ -4,7 +4,7 @@ SELECT pg_advisory_xact_lock(hashtext(current_schema() || $1::text));
 
 -- name: NewTenant
 INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, history, rates, created_at, version)
-SELECT coalesce(max(id), 0) + 1, $1::text, $2::int4, $3::int8, $4::int2, $5::jsonb, now_ms(), 1 FROM tenant
+SELECT greatest(coalesce(max(id), 0), (SELECT coalesce(max(g.id), 0) FROM tenant_gone g)) + 1, $1::text, $2::int4, $3::int8, $4::int2, $5::jsonb, now_ms(), 1 FROM tenant
 RETURNING id, created_at, version;
 
 -- name: ChangeTenant
@@ -36,10 +36,18 @@ INSERT INTO tenant AS mine (id, name, max_params_bytes, default_retention_ms, cr
 SELECT id, name, params, retention, created, history, rates::jsonb, version
   FROM unnest($1::int4[], $2::text[], $3::int4[], $4::int8[], $5::int8[], $6::int2[], $7::text[], $8::int4[])
     AS u (id, name, params, retention, created, history, rates, version)
+ WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = u.id)
 ON CONFLICT (id) DO UPDATE SET
   max_params_bytes = excluded.max_params_bytes, default_retention_ms = excluded.default_retention_ms,
   history = excluded.history, rates = excluded.rates, version = excluded.version
 WHERE mine.name = excluded.name AND mine.version < excluded.version;
+
+-- name: DropTenant
+-- With its tokens, and what it has used of its rates. $1 tenant
+WITH gone AS (INSERT INTO tenant_gone (id, gone_at) VALUES ($1, now_ms()) ON CONFLICT DO NOTHING),
+tokens AS (DELETE FROM token WHERE tenant_id = $1),
+turns AS (DELETE FROM turn WHERE tenant_id = $1)
+DELETE FROM tenant WHERE id = $1;
 
 -- name: TenantByName
 SELECT id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version FROM tenant WHERE name = $1;

@@ -10,6 +10,8 @@ RETURNING tenant_id, created_at;
 -- Of two revocations the earlier one counts; NULL counts as none.
 INSERT INTO token AS mine (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
 SELECT * FROM unnest($1::text[], $2::bytea[], $3::int2[], $4::int4[], $5::text[], $6::int8[], $7::int8[], $8::int8[])
+    AS u (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
+ WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = u.tenant_id)
 ON CONFLICT (id) DO UPDATE SET revoked_at = least(mine.revoked_at, excluded.revoked_at)
 WHERE mine.revoked_at IS DISTINCT FROM least(mine.revoked_at, excluded.revoked_at);
 

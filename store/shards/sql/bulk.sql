@@ -155,3 +155,54 @@ WITH gone AS (
       WHERE NOT EXISTS (SELECT FROM bulk_operation b WHERE b.tenant_id = x.tenant_id AND b.id = x.operation AND b.state = 1) LIMIT $1))
   RETURNING 1)
 SELECT count(*) FROM gone;
+
+-- The deletion of a tenant. Each statement removes some rows, and returns how many.
+
+-- name: TenantRows
+-- $1 tenant, $2 rows, $3 not used
+WITH part AS MATERIALIZED (
+  SELECT t.shard, t.tenant_id, t.id, t.run FROM task t WHERE t.tenant_id = $1 LIMIT $2 FOR UPDATE),
+gone AS (
+  DELETE FROM task t
+   USING (SELECT * FROM part u {{list_first}}) u
+   WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+  RETURNING 1)
+SELECT count(*) FROM gone WHERE $3::int2[] IS NOT NULL;
+
+-- name: TenantDone
+WITH gone AS (
+  DELETE FROM task_done WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM task_done x WHERE x.tenant_id = $1 LIMIT $2)) RETURNING 1)
+SELECT count(*) FROM gone WHERE $3::int2[] IS NOT NULL;
+
+-- name: TenantDead
+WITH gone AS (
+  DELETE FROM dead_run WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM dead_run x WHERE x.tenant_id = $1 LIMIT $2)) RETURNING 1)
+SELECT count(*) FROM gone WHERE $3::int2[] IS NOT NULL;
+
+-- name: TenantKeys
+-- $3 the shards of the database
+WITH gone AS (
+  DELETE FROM task_key
+   WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM task_key x WHERE x.shard = ANY ($3::int2[]) AND x.tenant_id = $1 LIMIT $2)) RETURNING 1)
+SELECT count(*) FROM gone;
+
+-- name: TenantSeen
+WITH gone AS (
+  DELETE FROM bulk_seen WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM bulk_seen x WHERE x.tenant_id = $1 LIMIT $2)) RETURNING 1)
+SELECT count(*) FROM gone WHERE $3::int2[] IS NOT NULL;
+
+-- name: TenantBulk
+-- All operations but one. $1 tenant, $2 operation
+DELETE FROM bulk_operation b WHERE b.tenant_id = $1 AND b.id <> $2;
+
+-- name: TenantCounters
+-- $1 tenant
+DELETE FROM counter c WHERE c.tenant_id = $1;
+
+-- name: BulkDrop
+-- $1 tenant, $2 operation
+DELETE FROM bulk_operation b WHERE b.tenant_id = $1 AND b.id = $2;
+
+-- name: BulkKnown
+-- Home: whether all databases have heard of it. $1 tenant, $2 operation
+SELECT b.spread >= b.version FROM bulk_operation b WHERE b.tenant_id = $1 AND b.id = $2;

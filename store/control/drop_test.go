@@ -1,0 +1,45 @@
+package control
+
+import (
+	"testing"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) {
+	s, cluster := setup(t)
+	tenant(t, s, "a")
+	gone := tenant(t, s, "b")
+	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "b"})
+	_, kept := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
+	yes := true
+	if _, err := s.UpdateTenant(t.Context(), "b", TenantChange{Rates: task.RatesChange{Deleting: &yes}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Authenticate(t.Context(), secret)
+	wantCode(t, err, task.NotFound)
+	for range 2 {
+		if err := s.DropTenant(t.Context(), gone.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(t, cluster, "tenant WHERE name = 'b'"); n != everywhere(0) {
+		t.Errorf("rows by database: %v", n)
+	}
+	if n := count(t, cluster, "token"); n != everywhere(1) {
+		t.Errorf("tokens by database: %v", n)
+	}
+	// A database that was restored from an old copy does not bring it back.
+	in(t, cluster, 5, "DELETE FROM tenant_gone; INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, version) VALUES (2, 'b', 1, 1, 1, 1, 9)")
+	_ = s.Sync(t.Context())
+	if n := count(t, cluster, "tenant WHERE name = 'b'"); n[0] != 0 || n[4] != 0 {
+		t.Errorf("rows by database: %v", n)
+	}
+	in(t, cluster, 5, "DELETE FROM tenant WHERE id = 2")
+	if again := tenant(t, s, "b"); again.ID != 3 {
+		t.Errorf("the new tenant has the number %d", again.ID)
+	}
+	if _, err := s.Authenticate(t.Context(), kept); err != nil {
+		t.Error(err)
+	}
+}

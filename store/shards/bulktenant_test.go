@@ -1,0 +1,107 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// fill gives the bundle's tenant something of everything.
+func (b *bundle) fill() {
+	b.t.Helper()
+	for i := range 6 {
+		b.put(everyPlace[i%3], pack.Hour, b.add(b.spec(task.OneShot, b.inHours(1+i)), b.spec(task.Blocking, b.inHours(1+i)))...)
+	}
+	b.die(kept)
+	b.die()
+	id := b.add(b.spec(task.NonBlocking))[0]
+	b.claim(task.RangeForm)
+	b.report(failure(id, 1, 1, 7)) // has a run row now
+}
+
+// leftovers counts the rows of a tenant in all tables of the bundle's database.
+func (b *bundle) leftovers(tenant int32) map[string]int64 {
+	b.t.Helper()
+	out := map[string]int64{}
+	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen"} {
+		var n int64
+		if err := b.cluster.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
+			b.t.Fatal(err)
+		}
+		if n > 0 {
+			out[table] = n
+		}
+	}
+	census, err := b.Census(b.t.Context(), tenant)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if census != (Census{}) {
+		out["census"] = census.Scheduled + census.Running + census.RunRows + census.Finished + census.Dead
+	}
+	return out
+}
+
+func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) {
+	var dropped []int32
+	refuse := true
+	b := setup(t, nearOnly, func(c *Config) {
+		c.DropTenant = func(_ context.Context, tenant int32) error {
+			if refuse {
+				refuse = false
+				return errors.New("Kafka is away")
+			}
+			dropped = append(dropped, tenant)
+			return nil
+		}
+	})
+	own, mine := b.chores(), b.tenant/task.Databases*task.Databases+int32(b.d) // at home here
+	b.tenant = mine + task.Databases
+	b.fill()
+	other := b.counts()
+	b.tenant = mine
+	b.fill()
+	if _, err := b.DeleteTenant(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	for d := range task.Databases {
+		if d != b.d {
+			if _, err := b.cluster.Pool(d).Exec(t.Context(), `UPDATE bulk_operation SET state = 3, finished_at = 1 WHERE tenant_id = $1`, mine); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	failed := 0
+	for i := 0; len(dropped) == 0 && i < 300; i++ {
+		if i > 1 && i%5 == 0 {
+			own = b.chores() // a new owner goes on where the old one stopped
+		}
+		if _, err := b.Bulk(t.Context(), b.d, own, false); err != nil {
+			failed++
+			if failed == 1 {
+				t.Log(err)
+			}
+		}
+		b.advance(time.Minute)
+	}
+	if failed != 1 || len(dropped) != 1 || dropped[0] != mine {
+		t.Errorf("dropped %v after %d failures", dropped, failed)
+	}
+	if left := b.leftovers(mine); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+	if _, err := b.GetBulk(t.Context(), mine, 1); task.CodeOf(err) != task.NotFound {
+		t.Error(err)
+	}
+	b.tenant = mine + task.Databases
+	if now := b.counts(); now != other {
+		t.Errorf("the other tenant has %+v, had %+v", now, other)
+	}
+	if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) > 0 {
+		t.Errorf("the other tenant's counters differ: %+v, %v", found, err)
+	}
+}
