@@ -67,12 +67,14 @@ func (g *grid) next(x task.Instant) task.Instant {
 		return g.first + (x-g.first+g.step-1)/g.step*g.step
 	}
 	low := max(x-g.part, g.from)
-	for reach := task.Instant(64_000); reach <= maxScan; reach *= 8 {
+	for reach := task.Instant(64_000); ; reach = min(8*reach, maxScan) {
 		if found := g.days.between(low, low+reach); len(found) > 0 {
 			return found[0] + g.part
 		}
+		if reach == maxScan {
+			return task.Never
+		}
 	}
-	return task.Never
 }
 
 // count returns how many instants lie in [from, to), and the last of them.

@@ -216,3 +216,15 @@ func TestACalendarMatchesTheSecondsOfItsZone(t *testing.T) {
 		}
 	}
 }
+
+func TestADailyTaskIsDueAgainTheNextDay(t *testing.T) {
+	c := New(config())
+	a := &Add{Type: task.NonBlocking, Begin: t0, End: task.Never, Terms: &Terms{Cron: "30 10 8 * * *", Zone: "UTC", Spread: time.Minute}}
+	g, err := c.gridOf(a, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next := g.next(g.first + 1); g.first == task.Never || next.Sub(g.first) != 24*time.Hour {
+		t.Errorf("due at %v and then at %v, want the same time of the next day", g.first, next)
+	}
+}
