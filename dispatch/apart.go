@@ -125,6 +125,9 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 
 // bearable returns how many rows of a tenant others can bear at once. a.mu is held.
 func (a *apart) bearable(now time.Time, tenant int32) int {
+	if len(a.heavy) > 0 { // who has a backlog, too, must not go before those
+		return heavyBeside
+	}
 	for t, at := range a.seenAt {
 		if now.Sub(at) > activeFor {
 			delete(a.seenAt, t)
