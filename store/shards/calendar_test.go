@@ -1,0 +1,109 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func byCron(expression, zone string) func(*task.Spec) {
+	return func(s *task.Spec) {
+		s.Interval = 0
+		s.Extra = task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: expression, Zone: zone}}.Seal()
+	}
+}
+
+// timing: T4.8
+func TestAStoredExpressionThatCannotBeReadPutsItsTaskOffAndHoldsUpNoOther(t *testing.T) {
+	b := setup(t, nearOnly)
+	odd := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
+	plain := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
+	unknown := task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "Mars/Olympus"}}.Seal()
+	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, unknown.Wire(), int64(odd))
+	b.advance(time.Second)
+	c := b.claim(task.CappedForm)
+	if len(c.Publications) != 1 || c.Publications[0].Task != plain {
+		t.Errorf("claimed %+v", c.Publications)
+	}
+	r := b.rows()[keyOf(b.tenant, odd, 0)]
+	if r.DueAt != b.now.Add(time.Hour) || r.Seq != 0 || r.State != task.Scheduled || !r.Extra.Equal(unknown) {
+		t.Errorf("the task that cannot be read: %+v", r)
+	}
+	known := task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "UTC"}}.Seal()
+	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, known.Wire(), int64(odd))
+	b.advance(time.Hour)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 2 {
+		t.Errorf("when it can be read: %+v", c.Publications)
+	}
+}
+
+func TestAnEditTakesTheCalendarOfTheTasksID(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.Blocking))[0]
+	spec := b.spec(task.Blocking, byCron("H H * * * *", "UTC"))
+	edited, err := b.Update(context.Background(), b.tenant, id, task.Edit{Spec: &spec, KeepBegin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calendar, err := b.calendars.Of(*spec.Extra.Cron, id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := calendar.Next(b.now - 1); edited.ScheduledAt != want || spec.Calendar != nil {
+		t.Errorf("scheduled at %s, want %s", edited.ScheduledAt, want)
+	}
+	bad := b.spec(task.Blocking, byCron("0 0 H(30-31) 2 *", "UTC"))
+	if _, err := b.Update(context.Background(), b.tenant, id, task.Edit{Spec: &bad}); task.CodeOf(err) != task.InvalidArgument {
+		t.Errorf("an expression that never matches: %v", err)
+	}
+}
+
+// BenchmarkFire compares what a fire of a task by cron takes with one by interval,
+// in this process; the database's part is not in it but in the time of the whole.
+func BenchmarkFire(bench *testing.B) {
+	const tasks = 1000
+	for name, change := range map[string]func(*task.Spec){
+		"interval": func(s *task.Spec) { s.Interval = time.Second },
+		"cron":     byCron("* * * * * *", "Europe/London"),
+	} {
+		bench.Run(name, func(bench *testing.B) {
+			b := setup(bench, nearOnly)
+			for range tasks / 100 {
+				var specs []task.Spec
+				for range 100 {
+					specs = append(specs, b.spec(task.NonBlocking, change))
+				}
+				b.add(specs...)
+			}
+			fired, start := 0, processTime()
+			for bench.Loop() {
+				b.advance(time.Second)
+				pubs := b.claim(task.RangeForm).Publications
+				fired += len(pubs)
+				var results []task.Result
+				for _, p := range pubs {
+					results = append(results, success(p.Task, p.Seq, p.Attempt, 0))
+				}
+				b.report(results...)
+			}
+			if fired < tasks {
+				bench.Fatal(fmt.Sprintf("%d fires", fired))
+			}
+			bench.ReportMetric(float64((processTime()-start).Nanoseconds())/float64(fired), "cpu-ns/fire")
+			bench.ReportMetric(float64(bench.Elapsed().Nanoseconds())/float64(fired), "ns/fire")
+		})
+	}
+}
+
+// processTime is the CPU time of this process.
+func processTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
