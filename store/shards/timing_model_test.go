@@ -110,6 +110,19 @@ func (n *naive) claim(now, ahead int64) {
 	n.ended = last || n.next >= n.end
 }
 
+// resumed makes the next instant due, at once if it has passed; Skip drops what is
+// too old without waiting for a claim.
+func (n *naive) resumed(now int64) {
+	if n.paused || n.ended || n.open {
+		return
+	}
+	for n.policy == task.Skip && n.next < now-n.grace && n.next < n.end {
+		n.drop()
+	}
+	n.ended = n.next >= n.end
+	n.due = max(n.next, now)
+}
+
 // succeed is the result of the open run of a ONE_SHOT or BLOCKING task.
 func (n *naive) succeed(now int64) {
 	n.open = false
@@ -266,6 +279,7 @@ func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
 		case 1:
 			n.paused = !n.paused
 			pause(rt, b, id, n)
+			n.resumed(int64(b.now))
 		case 2, 3:
 			succeed()
 		default:
