@@ -41,12 +41,12 @@ func (r *runner) runContract(ctx context.Context) error {
 	return err
 }
 
-// delivery is how long a run may take from its claim to its handler: a take-over,
-// and what is behind it.
+// delivery is how long a run may take from its claim to its handler: all that was
+// disturbed, as long as it took, and a take-over.
 func (r *runner) delivery() time.Duration {
 	d := calmDelivery
-	for _, dist := range r.Disturbances {
-		d = max(d, calmDelivery+3*r.Real.Session+dist.For)
+	for _, dist := range r.disturbed {
+		d += r.Real.Session + dist.took
 	}
 	return max(d, r.Delivery)
 }

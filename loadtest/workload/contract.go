@@ -48,6 +48,9 @@ func NewContract(p Plan, each int, a *Adder, clients []*client.Client, h *histor
 	return &Contract{plan: p, each: each, pad: a.pad, clients: clients, history: h, number: &a.number}
 }
 
+// errEnded says that a task had ended before the change.
+var errEnded = errors.New("the task had ended before")
+
 // variety is a sort of task and what is done to it.
 type variety struct {
 	name string
@@ -163,6 +166,7 @@ func (c *Contract) fault(format string, args ...any) {
 // false: it was not done, or nobody knows.
 func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Context, *check.Op) error) bool {
 	op.Sent = check.At(time.Now())
+	perhaps := false // a try that was not answered may have done it
 	for range maxChangeTries {
 		limited, cancel := context.WithTimeout(ctx, changeLimit)
 		err := call(limited, &op)
@@ -173,12 +177,19 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			op.Known = true
 			c.history.Op(op)
 			return true
+		case errors.Is(err, errEnded):
+			return false
 		case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, client.ErrOtherVersion):
-			return false // it ended before, or somebody else was first
+			// The task has ended meanwhile, or somebody else was first.
+			if perhaps || errors.Is(err, client.ErrFailedPrecondition) {
+				c.history.Op(op)
+			}
+			return false
 		case answerOf(err) == check.Refused:
 			c.fault("change %d of task %d: %w", op.Change, op.ID, err)
 			return false
 		}
+		perhaps = true
 		if sleep(ctx, changePause) != nil {
 			break
 		}
@@ -208,7 +219,7 @@ func (c *Contract) simple(ctx context.Context, it *item, change check.Change, ca
 		if err == nil {
 			op.Version = int32(info.Version)
 			if change == check.Cancel && info.State != client.Cancelled {
-				return client.ErrFailedPrecondition // it had ended before
+				return errEnded
 			}
 		}
 		return err
