@@ -82,14 +82,17 @@ func migrated(t testing.TB) string {
 
 // constraints are what holds of every row, whatever happens. The schema of
 // installations leaves them out, because they cost too much.
-const constraints = `ALTER TABLE task
+// The timeouts are for machines that do much else.
+const constraints = `BEGIN; SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '120s';
+	ALTER TABLE task
 	ADD CONSTRAINT task_type          CHECK (type IN (1, 2, 3)),
 	ADD CONSTRAINT task_run_row       CHECK (run = 0 OR (type = 2 AND state = 2 AND NOT paused AND open_runs = 0 AND open_rows = 0)),
 	ADD CONSTRAINT task_schedule      CHECK (CASE WHEN interval_ms IS NULL THEN type = 1 OR modeled ELSE type <> 1 AND interval_ms > 0 END),
 	ADD CONSTRAINT task_scheduled_due CHECK (state <> 1 OR (due_at IS NULL) = paused),
 	ADD CONSTRAINT task_held_is_out   CHECK (holder IS NULL OR (out AND state = 2)),
 	ADD CONSTRAINT task_bits          CHECK (type = 2 OR (open_runs = 0 AND open_rows = 0)),
-	ADD CONSTRAINT task_attempt       CHECK (CASE WHEN state = 2 AND (type <> 2 OR run > 0) THEN attempt > 0 OR NOT out ELSE attempt = 0 END)`
+	ADD CONSTRAINT task_attempt       CHECK (CASE WHEN state = 2 AND (type <> 2 OR run > 0) THEN attempt > 0 OR NOT out ELSE attempt = 0 END);
+	COMMIT`
 
 func (b *bundle) exec(sql string, args ...any) {
 	b.t.Helper()
