@@ -136,11 +136,11 @@ const (
 type Misfire int
 
 const (
-	// FireOnce: the stored instant fires, late; then the first one after now.
+	// FireOnce fires the stored instant, late; then the first one after now.
 	FireOnce Misfire = 1
-	// FireAll: each missed instant fires, one after the other, up to MisfireLimit.
+	// FireAll fires each missed instant, one after the other, up to MisfireLimit.
 	FireAll Misfire = 2
-	// SkipMissed: an instant that is late by more than MisfireGrace does not fire.
+	// SkipMissed does not fire an instant that is late by more than MisfireGrace.
 	SkipMissed Misfire = 3
 )
 

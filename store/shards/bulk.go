@@ -236,8 +236,8 @@ func stateOf(o *task.BulkOperation, wanted int16) task.BulkState {
 	return task.BulkRunning
 }
 
-// AbortBulk, PauseBulk and ResumeBulk change what is wanted of an operation, and
-// return it. One that has ended, or was aborted, stays as it is.
+// AbortBulk ends an operation where it stands, and returns it. Like the two below it
+// leaves one as it is that has ended or was aborted.
 func (s *Store) AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	return s.wantBulk(ctx, tenant, id, wantAbort)
 }

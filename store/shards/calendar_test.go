@@ -2,7 +2,6 @@ package shards
 
 import (
 	"context"
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -91,7 +90,7 @@ func BenchmarkFire(bench *testing.B) {
 				b.report(results...)
 			}
 			if fired < tasks {
-				bench.Fatal(fmt.Sprintf("%d fires", fired))
+				bench.Fatalf("%d fires", fired)
 			}
 			bench.ReportMetric(float64((processTime()-start).Nanoseconds())/float64(fired), "cpu-ns/fire")
 			bench.ReportMetric(float64(bench.Elapsed().Nanoseconds())/float64(fired), "ns/fire")
