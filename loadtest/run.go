@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -99,6 +100,9 @@ func (f *runFlags) complete(cmd *cobra.Command, o *scenario.Options) error {
 	}
 	if !cmd.Flags().Changed("dispatchers") && o.NeedsSecondDispatcher() {
 		o.Real.Dispatchers = 2
+	}
+	if o.Contract && !cmd.Flags().Changed("drain") {
+		o.Drain = 5 * time.Minute // tasks that end by their count make up for what an outage took
 	}
 	return begin(cmd, o)
 }
