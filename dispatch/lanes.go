@@ -24,6 +24,8 @@ type apartLane struct {
 	// when there was something.
 	nextAt, triedAt, tookAt time.Time
 	sweepAt                 time.Time
+	// inHand: a claim for the lane is under way, and nobody else takes it up.
+	inHand bool
 	// rows is how many the claim under way may take, turns how many of them are paid
 	// for.
 	rows, turns int
@@ -181,7 +183,7 @@ func (b *database) lanesDue(backlog bool) time.Time {
 		return first.at
 	}
 	for _, l := range b.lanes {
-		if l.backlog == backlog && l.key.Kind == "" {
+		if l.backlog == backlog && l.key.Kind == "" && !l.inHand {
 			first.add(l.nextAt)
 		}
 	}
@@ -203,6 +205,7 @@ func (b *database) takeLanes(ctx context.Context, backlog bool) {
 		}
 	}
 	lanes, rates := b.pickLanes(time.Now(), backlog)
+	defer b.putDown(lanes)
 	taken := 0
 	if lanes = b.pay(ctx, lanes, rates, rows, backlog); len(lanes) > 0 {
 		taken = b.claimLanes(ctx, lanes, rates)
@@ -220,7 +223,7 @@ func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int
 	b.leaveOut(now)
 	var lanes []*apartLane
 	for _, l := range b.lanes {
-		if l.key.Kind != "" || l.backlog != backlog || now.Before(l.nextAt) {
+		if l.key.Kind != "" || l.backlog != backlog || l.inHand || now.Before(l.nextAt) {
 			continue
 		}
 		if room.gone || slices.Contains(room.blocked, l.key.Tenant) {
@@ -230,7 +233,24 @@ func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int
 		lanes = append(lanes, l)
 	}
 	slices.SortFunc(lanes, func(x, y *apartLane) int { return x.triedAt.Compare(y.triedAt) })
-	return lanes[:min(len(lanes), maxLanes)], b.settings.Rates
+	lanes = lanes[:min(len(lanes), maxLanes)]
+	for _, l := range lanes {
+		l.inHand = true
+	}
+	return lanes, b.settings.Rates
+}
+
+// putDown gives back what pickLanes has returned. A lane may have come to have a
+// backlog meanwhile, and be the other loop's to take up.
+func (b *database) putDown(lanes []*apartLane) {
+	b.mu.Lock()
+	for _, l := range lanes {
+		l.inHand = false
+	}
+	b.mu.Unlock()
+	if len(lanes) > 0 {
+		b.rouseLanes()
+	}
 }
 
 // pay decides how many rows each lane may take, and takes the turns for them. It
