@@ -81,14 +81,22 @@ func (a *apart) heavies() []int32 {
 	return slices.Sorted(maps.Keys(a.heavy))
 }
 
-// judge looks at a full claim of the front. Who has taken more than half of its
-// share, by weight, and in a second more than others can bear, is held apart
-// from now on.
+// overdueAfter is how late a row must be to count as a backlog in a claim that was
+// not full.
+const overdueAfter = time.Second
+
+// judge looks at a claim of the front. Who has taken more than half of its share, by
+// weight, and in a second more than others can bear, is held apart from now on. Of a
+// claim that was not full only what is long overdue counts, and only while somebody
+// is held apart: a backlog that is small in each database must not go before those.
 // It reports whether anybody is.
 func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) bool {
+	if !c.More && len(a.heavies()) == 0 {
+		return false
+	}
 	rows, weights := map[int32]int{}, 0
 	for i := range c.Publications {
-		if p := &c.Publications[i]; p.Attempt == 1 {
+		if p := &c.Publications[i]; p.Attempt == 1 && (c.More || c.Now.Sub(p.ScheduledAt) > overdueAfter) {
 			if rows[p.Tenant] == 0 {
 				weights += weight(rates, p.Tenant)
 			}

@@ -247,7 +247,7 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	b.ahead.Store(int64(b.plan.ahead))
 	rates := b.settings.Rates
 	b.mu.Unlock()
-	if c.More && b.d.apart.judge(now, c, rates) {
+	if b.d.apart.judge(now, c, rates) {
 		b.d.rouseAll()
 	}
 	if c.Rows > 0 {
