@@ -38,8 +38,9 @@ const (
 	mostPace   = 200_000
 	// A record is late when it is this many tenths of what is usual.
 	lateTenths = 15
-	// usual is between these.
-	leastUsual, mostUsual = 10 * time.Millisecond, time.Second
+	// usual is between these. Calls to Kafka are up to 40 ms apart when there is much to
+	// publish: much less than that cannot be told from a front that is not disturbed.
+	leastUsual, mostUsual = 22 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the front is as usual again.
 	quietAfter = 3 * time.Second
 	// paceSlice is how much of the pace is taken at once, and paceLeast how few rows.
@@ -49,7 +50,7 @@ const (
 )
 
 func newPace() pace {
-	return pace{perSecond: firstPace, quiet: 25 * time.Millisecond, usual: 25 * time.Millisecond}
+	return pace{perSecond: firstPace, quiet: leastUsual, usual: leastUsual}
 }
 
 // taking reports whether rows of a backlog have been taken lately.
