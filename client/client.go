@@ -103,15 +103,24 @@ type Client struct {
 // New returns a client. It checks cfg, naming everything that is wrong, but
 // does not wait for a connection: the first call does.
 func New(cfg Config) (*Client, error) {
-	cfg, err := cfg.complete()
+	cfg, conn, err := connect(cfg)
 	if err != nil {
 		return nil, err
 	}
+	return newClient(cfg, conn), nil
+}
+
+// connect completes cfg and opens a connection, without waiting for it.
+func connect(cfg Config) (Config, *grpc.ClientConn, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return Config{}, nil, err
+	}
 	conn, err := dial(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("perceptor: dialling %s: %w", cfg.Address, err)
+		return Config{}, nil, fmt.Errorf("perceptor: dialling %s: %w", cfg.Address, err)
 	}
-	return newClient(cfg, conn), nil
+	return cfg, conn, nil
 }
 
 func newClient(cfg Config, conn *grpc.ClientConn) *Client {

@@ -24,13 +24,9 @@ type Clock struct {
 // NewClock returns the clock of the installation at cfg.Address. cfg.Token is an
 // admin token, such as taskd dev shows. It does not wait for a connection.
 func NewClock(cfg Config) (*Clock, error) {
-	cfg, err := cfg.complete()
+	_, conn, err := connect(cfg)
 	if err != nil {
 		return nil, err
-	}
-	conn, err := dial(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("perceptor: dialling %s: %w", cfg.Address, err)
 	}
 	return &Clock{conn: conn, api: perceptorv1.NewClockServiceClient(conn)}, nil
 }

@@ -26,17 +26,7 @@ type keyedAdd struct {
 
 // keyFault returns what is wrong with an idempotency_key; nil: nothing.
 func keyFault(key string) *task.Fault {
-	if len(key) > task.MaxKeyBytes {
-		f := faultf("idempotency_key", "has %d bytes; at most %d are allowed", len(key), task.MaxKeyBytes)
-		return &f
-	}
-	for i := range len(key) {
-		if key[i] < ' ' || key[i] > '~' {
-			f := faultf("idempotency_key", "%q has other than printable ASCII characters", key)
-			return &f
-		}
-	}
-	return nil
+	return printableFault("idempotency_key", key, task.MaxKeyBytes)
 }
 
 // newKeyedAdd returns the request of a task with a key.

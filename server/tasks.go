@@ -271,13 +271,19 @@ func (b *batch) result(place int) *perceptorv1.AddTasksResponse_Result {
 }
 
 func requestIDFault(id string) *task.Fault {
-	if len(id) > task.MaxRequestIDBytes {
-		f := faultf("request_id", "has %d bytes; at most %d are allowed", len(id), task.MaxRequestIDBytes)
+	return printableFault("request_id", id, task.MaxRequestIDBytes)
+}
+
+// printableFault returns what is wrong with a name that a caller has drawn: it has
+// at most limit printable ASCII characters. nil: nothing.
+func printableFault(field, name string, limit int) *task.Fault {
+	if len(name) > limit {
+		f := faultf(field, "has %d bytes; at most %d are allowed", len(name), limit)
 		return &f
 	}
-	for i := range len(id) {
-		if id[i] < ' ' || id[i] > '~' {
-			f := faultf("request_id", "%q has other than printable ASCII characters", id)
+	for i := range len(name) {
+		if name[i] < ' ' || name[i] > '~' {
+			f := faultf(field, "%q has other than printable ASCII characters", name)
 			return &f
 		}
 	}
