@@ -23,6 +23,8 @@ type apart struct {
 	mu    sync.Mutex
 	pace  pace
 	heavy map[int32]*heavy
+	// sorted are the keys of heavy, in ascending order. It is replaced and never changed.
+	sorted []int32
 	// seenAt is when tenants of the front were published last.
 	seenAt map[int32]time.Time
 	// burst is what tenants have taken by full claims in the second since burstAt.
@@ -71,14 +73,12 @@ func newApart(store Store, events *Events) *apart {
 	}
 }
 
-// heavies returns the tenants that have too much to do, in ascending order.
+// heavies returns the tenants that have too much to do, in ascending order, to be
+// read only.
 func (a *apart) heavies() []int32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.heavy) == 0 {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(a.heavy))
+	return a.sorted
 }
 
 // overdueAfter is how late a row must be to count as a backlog in a claim that was
@@ -124,6 +124,9 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 			told = append(told, t)
 		}
 	}
+	if len(told) > 0 {
+		a.sorted = slices.Sorted(maps.Keys(a.heavy))
+	}
 	a.mu.Unlock()
 	for _, t := range told {
 		a.events.HeldApart(t, true)
@@ -160,6 +163,7 @@ func (a *apart) backlog(tenant int32, database int, more bool) (ended bool) {
 		h.backlog[database] = more
 		if ended = !slices.Contains(h.backlog[:], true); ended {
 			delete(a.heavy, tenant)
+			a.sorted = slices.Sorted(maps.Keys(a.heavy))
 		}
 	}
 	a.mu.Unlock()

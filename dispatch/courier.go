@@ -26,21 +26,32 @@ type courier struct {
 	records, bytes int
 	// reserved is what claims under way may bring.
 	reserved int
-	// calls are under way for healthy tenants, aside for failing ones.
-	calls, aside int
-	// sentAt is when the last common call began; ackedAt when the last record
-	// of anybody was acknowledged; failedAt when, after that, a call failed first.
-	sentAt, ackedAt, failedAt time.Time
-	// took is about how long common calls take.
-	took time.Duration
+	// front are the common calls for the front, and back those for tenants that
+	// have a backlog and are held apart: large ones, in which nobody of the front
+	// has to wait. aside are calls under way for failing tenants.
+	front, back traffic
+	aside       int
+	// ackedAt is when the last record of anybody was acknowledged; failedAt when,
+	// after that, a call failed first.
+	ackedAt, failedAt time.Time
 	// stopped: some database was told that there is no room.
 	stopped bool
+}
+
+// A traffic is common calls of one sort.
+type traffic struct {
+	// calls are under way. The last one began at sentAt; they take about took.
+	calls  int
+	sentAt time.Time
+	took   time.Duration
 }
 
 // A call is one call of the publisher.
 type call struct {
 	records []*record
-	// of is the failing lane that has the call for itself; nil: a common call.
+	// in is what a common call is part of; of is the failing lane that has a call
+	// for itself.
+	in *traffic
 	of *lane
 }
 
@@ -169,12 +180,10 @@ func (c *courier) pick(now time.Time) (*call, time.Time) {
 			return next, time.Time{}
 		}
 	}
-	if c.calls < c.d.cfg.PublishConcurrency {
-		if next := c.pickCommon(now, &wakes); next != nil {
-			c.calls++
-			c.sentAt = now
-			return next, time.Time{}
-		}
+	if next := c.pickCommon(now, &wakes); next != nil {
+		next.in.calls++
+		next.in.sentAt = now
+		return next, time.Time{}
 	}
 	return nil, wakes.at
 }
@@ -208,21 +217,50 @@ func (c *courier) pickFailing(now time.Time, wakes *earliest) *call {
 // probeRecords is how much of a broken tenant is tried at once.
 const probeRecords = 16
 
-// pickCommon picks waiting records of all healthy tenants, the same number of
-// each while there are too many. Small calls keep their distance.
+// backCalls is how many calls there are at once for tenants that are held apart.
+const backCalls = 1
+
+// pickCommon picks records of healthy tenants: of the front, or of those that are
+// held apart.
 func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
-	lanes, waiting := make([]*lane, 0, len(c.lanes)), 0
+	heavy := c.d.apart.heavies()
+	front, back := make([]*lane, 0, len(c.lanes)), []*lane(nil)
 	for _, l := range c.lanes { // in random order
-		if !l.failing && len(l.queue) > 0 {
-			lanes = append(lanes, l)
-			waiting += len(l.queue)
+		switch {
+		case l.failing || len(l.queue) == 0:
+		case slices.Contains(heavy, l.tenant):
+			back = append(back, l)
+		default:
+			front = append(front, l)
 		}
+	}
+	every, longest := c.d.cfg.PublishEvery, longestDistance
+	if len(heavy) > 0 {
+		longest = besideDistance
+	}
+	if c.front.calls < c.d.cfg.PublishConcurrency {
+		if next := c.pickOf(now, &c.front, front, c.front.distance(every, longest), wakes); next != nil {
+			return next
+		}
+	}
+	if c.back.calls < backCalls {
+		return c.pickOf(now, &c.back, back, longestDistance*every, wakes)
+	}
+	return nil
+}
+
+// pickOf picks waiting records of the lanes, the same number of each while there are
+// too many. Small calls keep their distance.
+func (c *courier) pickOf(now time.Time, t *traffic, lanes []*lane, distance time.Duration, wakes *earliest) *call {
+	waiting := 0
+	for _, l := range lanes {
+		waiting += len(l.queue)
 	}
 	if waiting == 0 {
 		return nil
 	}
 	limit := c.d.cfg.CallRecords
-	if at := c.sentAt.Add(c.distance()); waiting < limit/4 && now.Before(at) {
+	if at := t.sentAt.Add(distance); waiting < limit/4 && now.Before(at) {
 		wakes.add(at)
 		return nil
 	}
@@ -245,15 +283,19 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 		}
 		lanes = rest
 	}
-	return &call{records: records}
+	return &call{in: t, records: records}
 }
 
 // distance returns the distance of two small calls: longer when calls take long,
 // since then it is their number, and that of the listeners' fetches, that keeps
-// the machines busy.
-func (c *courier) distance() time.Duration {
-	return min(max(4*c.took, c.d.cfg.PublishEvery), 8*c.d.cfg.PublishEvery)
+// the machines busy; but at most so many times the least one.
+func (t *traffic) distance(least time.Duration, longest int) time.Duration {
+	return min(max(4*t.took, least), time.Duration(longest)*least)
 }
+
+// longestDistance bounds the distance of calls, and besideDistance that of the
+// front's calls beside a backlog: it is the backlog then that makes calls take long.
+const longestDistance, besideDistance = 8, 2
 
 // send makes one call and counts what became of each record.
 func (c *courier) send(ctx context.Context, next *call) {
@@ -333,8 +375,8 @@ func (c *courier) finish(next *call, results *results, start time.Time) {
 	c.discard(gone)
 	c.mu.Lock()
 	if next.of == nil {
-		c.calls--
-		c.took = (7*c.took + now.Sub(start)) / 8
+		next.in.calls--
+		next.in.took = (7*next.in.took + now.Sub(start)) / 8
 	} else {
 		c.aside--
 		next.of.inCall = false

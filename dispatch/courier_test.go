@@ -215,8 +215,8 @@ func TestSlowCallsAreMadeLessOften(t *testing.T) {
 		0: 5 * time.Millisecond, time.Millisecond: 5 * time.Millisecond,
 		8 * time.Millisecond: 32 * time.Millisecond, time.Second: 40 * time.Millisecond,
 	} {
-		c := &courier{d: &Dispatcher{cfg: Config{}.withDefaults()}, took: took}
-		if got := c.distance(); got != want {
+		calls := traffic{took: took}
+		if got := calls.distance(5*time.Millisecond, longestDistance); got != want {
 			t.Errorf("calls of %s: distance %s; want %s", took, got, want)
 		}
 	}

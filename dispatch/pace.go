@@ -38,9 +38,9 @@ const (
 	mostPace   = 200_000
 	// A record is late when it is this many tenths of what is usual.
 	lateTenths = 15
-	// usual is between these. Calls to Kafka are up to 40 ms apart when there is much to
-	// publish: much less than that cannot be told from a front that is not disturbed.
-	leastUsual, mostUsual = 22 * time.Millisecond, time.Second
+	// usual is between these. Much less cannot be told from a front that is not
+	// disturbed: its calls are some milliseconds apart and it shares the machine.
+	leastUsual, mostUsual = 18 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the front is as usual again.
 	quietAfter = 3 * time.Second
 	// paceSlice is how much of the pace is taken at once, and paceLeast how few rows.
