@@ -27,9 +27,11 @@ type apart struct {
 	sorted []int32
 	// seenAt is when tenants of the front were published last.
 	seenAt map[int32]time.Time
-	// burst is what tenants have taken by full claims in the second since burstAt.
-	burst   map[int32]int
-	burstAt time.Time
+	// burst is what tenants have taken by full claims in the second since burstAt;
+	// burstLevel is the level at that instant.
+	burst      map[int32]int
+	burstAt    time.Time
+	burstLevel int
 	purses  map[int32]*purse
 }
 
@@ -37,25 +39,10 @@ type apart struct {
 type heavy struct {
 	// backlog says in which databases there may be more.
 	backlog [task.Databases]bool
+	// got is how many rows have been taken of it, counted from where others were by
+	// weight when it was held apart; those that made it be are among them.
+	got int
 }
-
-// A purse has turns of a tenant with a dispatch rate.
-type purse struct {
-	// lock holds one token.
-	lock chan struct{}
-	// turns are good until expires; after none were to be had, ask again at askAt.
-	turns          int
-	expires, askAt time.Time
-}
-
-// keepTurns is how long turns are good: so long the use of a tenant's rate may be
-// put off. sliceTurns is the part of a second that is taken at once.
-const (
-	keepTurns  = time.Second
-	sliceTurns = 4
-	// firstTurnAsk and lastTurnAsk bound how soon is asked again.
-	firstTurnAsk, lastTurnAsk = 10 * time.Millisecond, time.Second
-)
 
 // heavyRows is what a tenant may have taken in a second, by full claims, before it
 // can be too much, so that short bursts are nobody's matter; heavyBeside where others
@@ -106,17 +93,21 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 	var told []int32
 	a.mu.Lock()
 	if now.Sub(a.burstAt) > time.Second {
-		a.burstAt = now
+		a.burstAt, a.burstLevel = now, a.level(rates)
 		clear(a.burst)
 	}
 	for t, n := range rows {
-		if a.burst[t] += n; a.burst[t] <= a.bearable(now, t) || a.heavy[t] != nil {
+		if h := a.heavy[t]; h != nil {
+			h.got += n
+			continue
+		}
+		if a.burst[t] += n; a.burst[t] <= a.bearable(now, t) {
 			continue
 		}
 		// Of many tenants each may have its share; half is too much for one of two.
 		share := float64(weight(rates, t)) / float64(max(weights, 2*weight(rates, t)))
 		if 2*float64(n) >= share*float64(len(c.Publications)) {
-			h := &heavy{}
+			h := &heavy{got: a.burstLevel*weight(rates, t) + a.burst[t]}
 			for d := range h.backlog {
 				h.backlog[d] = true
 			}
@@ -139,14 +130,23 @@ func (a *apart) bearable(now time.Time, tenant int32) int {
 	if len(a.heavy) > 0 { // who has a backlog, too, must not go before those
 		return heavyBeside
 	}
+	if a.someoneElse(now, tenant) {
+		return heavyBeside
+	}
+	return heavyRows
+}
+
+// someoneElse reports whether a tenant of the front, other than this one, has been
+// published lately. a.mu is held.
+func (a *apart) someoneElse(now time.Time, tenant int32) bool {
 	for t, at := range a.seenAt {
 		if now.Sub(at) > activeFor {
 			delete(a.seenAt, t)
-		} else if t != tenant {
-			return heavyBeside
+		} else if t != tenant && a.heavy[t] == nil {
+			return true
 		}
 	}
-	return heavyRows
+	return false
 }
 
 func weight(rates map[int32]task.Rates, tenant int32) int {
@@ -154,12 +154,14 @@ func weight(rates map[int32]task.Rates, tenant int32) int {
 	return r.Share()
 }
 
-// backlog notes whether a tenant has more to do in a database. A heavy one that has
-// no more anywhere is no longer held apart; that is reported.
-func (a *apart) backlog(tenant int32, database int, more bool) (ended bool) {
+// backlog notes how many rows were taken of a tenant in a database, and whether it has
+// more to do there. A heavy one that has no more anywhere is no longer held apart; that
+// is reported.
+func (a *apart) backlog(tenant int32, database, rows int, more bool) (ended bool) {
 	a.mu.Lock()
 	h := a.heavy[tenant]
 	if h != nil {
+		h.got += rows
 		h.backlog[database] = more
 		if ended = !slices.Contains(h.backlog[:], true); ended {
 			delete(a.heavy, tenant)
@@ -196,8 +198,9 @@ func (a *apart) acknowledged(now time.Time, records []*record) {
 // has ended. The caller has the token of a.next.
 func (a *apart) takePace(ctx context.Context) int {
 	for {
+		now := time.Now()
 		a.mu.Lock()
-		n, wait := a.pace.take(time.Now())
+		n, wait := a.pace.take(now, a.someoneElse(now, 0))
 		a.mu.Unlock()
 		if n > 0 {
 			return n
@@ -214,82 +217,66 @@ func (a *apart) giveBackPace(rows int) {
 	a.mu.Unlock()
 }
 
-func (a *apart) purse(tenant int32) *purse {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.purses[tenant]
-	if p == nil {
-		p = &purse{lock: make(chan struct{}, 1)}
-		a.purses[tenant] = p
-	}
-	return p
-}
-
-// clockMoved: there may be turns by now, where there were none.
-func (a *apart) clockMoved() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.purses {
-		select {
-		case p.lock <- struct{}{}:
-			p.askAt = time.Time{}
-			<-p.lock
-		default: // somebody asks just now
-		}
-	}
-}
-
-// takeTurns returns up to want turns of a tenant with that rate, or when to ask
-// again.
-func (a *apart) takeTurns(ctx context.Context, tenant int32, rate int32, want int) (turns int, again time.Time, err error) {
-	p := a.purse(tenant)
-	select {
-	case p.lock <- struct{}{}:
-	case <-ctx.Done():
-		return 0, time.Time{}, ctx.Err()
-	}
-	defer func() { <-p.lock }()
-	now := time.Now()
-	if p.turns == 0 || !now.Before(p.expires) {
-		if now.Before(p.askAt) {
-			return 0, p.askAt, nil
-		}
-		t, err := a.store.TakeTurns(ctx, tenant, min(want, max(int(rate)/sliceTurns, 1)), p.turns)
-		if err != nil {
-			return 0, now.Add(lastTurnAsk), err
-		}
-		p.turns, p.expires = t.Granted, now.Add(keepTurns)
-		if t.Granted == 0 {
-			p.askAt = now.Add(min(max(time.Duration(t.Wait)*time.Millisecond, firstTurnAsk), lastTurnAsk))
-			return 0, p.askAt, nil
-		}
-	}
-	turns = min(p.turns, want)
-	p.turns -= turns
-	return turns, time.Time{}, nil
-}
-
-// giveBackTurns returns turns that were not used.
-func (a *apart) giveBackTurns(tenant int32, turns int) {
-	if turns <= 0 {
-		return
-	}
-	p := a.purse(tenant)
-	p.lock <- struct{}{}
-	p.turns += turns
-	<-p.lock
-}
-
-// byWeight divides rows among lanes by the weight of their tenants, none gets less
-// than one.
-func byWeight(rows int, lanes []*apartLane, rates map[int32]task.Rates) {
+// deal gives rows to lanes by the weight of their tenants, none less than one.
+func deal(rows int, lanes []*apartLane, rates map[int32]task.Rates) {
 	sum := 0
 	for _, l := range lanes {
 		sum += weight(rates, l.key.Tenant)
 	}
 	for _, l := range lanes {
-		l.rows = max(rows*weight(rates, l.key.Tenant)/max(sum, 1), 1)
+		l.rows += max(rows*weight(rates, l.key.Tenant)/max(sum, 1), 1)
 	}
+}
+
+// level returns how many rows tenants that are held apart have got in the mean, by
+// weight. Those with a rate do not count: if they get less, it is not because of the
+// others. a.mu is held.
+func (a *apart) level(rates map[int32]task.Rates) int {
+	got, weights := 0, 0
+	for t, h := range a.heavy {
+		if rates[t].DispatchRate == 0 {
+			got += h.got
+			weights += weight(rates, t)
+		}
+	}
+	return got / max(weights, 1)
+}
+
+// mostBehind is how many rows, by weight, a tenant may get more than others to make up
+// for what it has not got before: because it was in fewer databases, or its topic broken.
+const mostBehind = 20_000
+
+// even takes rows from lanes of tenants that have got more than the others, but for
+// one of each, and deals them to those that have got less.
+func (a *apart) even(lanes []*apartLane, rates map[int32]task.Rates) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	level := a.level(rates)
+	over := func(l *apartLane) int {
+		h, w := a.heavy[l.key.Tenant], weight(rates, l.key.Tenant)
+		if h == nil || rates[l.key.Tenant].DispatchRate > 0 {
+			return 0
+		}
+		h.got = max(h.got, (level-mostBehind)*w)
+		return h.got - level*w
+	}
+	var behind []*apartLane
+	for _, l := range lanes {
+		if over(l) < 0 {
+			behind = append(behind, l)
+		}
+	}
+	if len(behind) == 0 {
+		return
+	}
+	freed := 0
+	for _, l := range lanes {
+		if n := min(over(l), l.rows-1); n > 0 {
+			l.rows -= n
+			freed += n
+		}
+	}
+	deal(freed, behind, rates)
 }
 
 func (a *apart) figures() (heavy []int32, perSecond float64) {

@@ -275,20 +275,16 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 		for n := range int64(3 * each) {
 			w.store.add(id(task.Shard(n/3%8*64), n+1), int32(n%3+1), 0, 0)
 		}
-		m := w.start("a", func(_ *Config, e *Events) { s.events(e) })
+		m := w.start("a", func(c *Config, e *Events) { c.MaxRecords = 10_000; s.events(e) })
 		for i := range task.Shard(8) {
 			m.acquire(i * 64)
 		}
-		within(t, 60*time.Second, "all are held apart, and what came before that is published", func() bool {
-			f := m.Figures()
-			return len(f.Heavy) == 3 && f.Records < 1000
-		})
-		const more = 6000
-		before := map[int32]int{1: s.count(1), 2: s.count(2), 3: s.count(3)}
-		within(t, 60*time.Second, "the heaviest has got more", func() bool { return s.count(3) >= before[3]+more })
+		// What they got before they were held apart counts, too.
+		const most = 20_000
+		within(t, 60*time.Second, "the heaviest has got most of it", func() bool { return s.count(3) >= most })
 		for _, other := range []int32{1, 2} {
-			if n := s.count(other) - before[other]; n < more*4/10 || n > more*6/10 {
-				t.Errorf("tenant %d of weight 1 got %d when that of weight 2 got %d", other, n, more)
+			if n := s.count(other); n < most*45/100 || n > most*55/100 {
+				t.Errorf("tenant %d of weight 1 got %d when that of weight 2 got %d", other, n, most)
 			}
 		}
 		within(t, 60*time.Second, "all is published", func() bool { return w.kafka.total() == 3*each })

@@ -177,7 +177,7 @@ func (b *database) lanesDue(backlog bool) time.Time {
 	if len(b.book.claimable()) == 0 {
 		for _, l := range b.lanes {
 			if l.backlog = false; backlog && l.key.Kind == "" {
-				b.d.apart.backlog(l.key.Tenant, b.number, false)
+				b.d.apart.backlog(l.key.Tenant, b.number, 0, false)
 			}
 		}
 		return first.at
@@ -192,7 +192,7 @@ func (b *database) lanesDue(backlog bool) time.Time {
 
 // takeLanes makes one claim for lanes.
 func (b *database) takeLanes(ctx context.Context, backlog bool) {
-	rows := b.d.cfg.MaxRows / 8
+	granted := b.d.cfg.MaxRows / 8
 	if backlog {
 		select {
 		case b.d.apart.next <- struct{}{}:
@@ -200,10 +200,13 @@ func (b *database) takeLanes(ctx context.Context, backlog bool) {
 			return
 		}
 		defer func() { <-b.d.apart.next }()
-		if rows = b.d.apart.takePace(ctx); rows == 0 {
+		if granted = b.d.apart.takePace(ctx); granted == 0 {
 			return
 		}
 	}
+	// Each claim gets all that it asks for, or databases would not get the same: so it
+	// is no more than half of what there is room for.
+	rows := max(min(granted, b.d.cfg.MaxRecords/(2*apartPart)), 1)
 	lanes, rates := b.pickLanes(time.Now(), backlog)
 	defer b.putDown(lanes)
 	taken := 0
@@ -211,7 +214,7 @@ func (b *database) takeLanes(ctx context.Context, backlog bool) {
 		taken = b.claimLanes(ctx, lanes, rates)
 	}
 	if backlog {
-		b.d.apart.giveBackPace(rows - taken)
+		b.d.apart.giveBackPace(granted - taken)
 	}
 }
 
@@ -253,24 +256,24 @@ func (b *database) putDown(lanes []*apartLane) {
 	}
 }
 
-// pay decides how many rows each lane may take, and takes the turns for them. It
+// pay says how many rows each lane may take, and takes the turns for them. It
 // returns the lanes that may take any.
 func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]task.Rates, rows int, backlog bool) []*apartLane {
 	tenants := make([]int32, 0, len(lanes))
 	for _, l := range lanes {
 		tenants = append(tenants, l.key.Tenant)
+		l.rows, l.turns = 0, 0
 	}
-	// A few rows at a time cannot be divided by weight, and cost a transaction.
-	if room := b.d.courier.apartRoom(tenants); room < min(rows, leastRoom) || len(lanes) == 0 {
+	if len(lanes) == 0 || b.d.courier.apartRoom(tenants) < rows {
 		b.put(lanes, time.Now().Add(fullWait))
 		return nil
-	} else {
-		rows = min(rows, room)
 	}
-	byWeight(rows, lanes, rates)
+	deal(rows, lanes, rates)
+	if backlog {
+		b.d.apart.even(lanes, rates)
+	}
 	paid := lanes[:0:0]
 	for _, l := range lanes {
-		l.turns = 0
 		if rate := rates[l.key.Tenant].DispatchRate; rate > 0 {
 			turns, again, err := b.d.apart.takeTurns(ctx, l.key.Tenant, rate, l.rows)
 			if err != nil && ctx.Err() == nil {
@@ -287,12 +290,8 @@ func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]
 	return paid
 }
 
-// fullWait is how long lanes wait when their part of the memory is full: when it has
-// no room for leastRoom rows.
-const (
-	fullWait  = 20 * time.Millisecond
-	leastRoom = 256
-)
+// fullWait is how long lanes wait when their part of the memory is full.
+const fullWait = 20 * time.Millisecond
 
 func (b *database) put(lanes []*apartLane, at time.Time) {
 	b.mu.Lock()
@@ -425,7 +424,7 @@ func (b *database) took(now time.Time, l *apartLane, c *task.Claim, rows int) (e
 		if l.key.Kind != "" {
 			return false
 		}
-		return b.d.apart.backlog(l.key.Tenant, b.number, true)
+		return b.d.apart.backlog(l.key.Tenant, b.number, rows, true)
 	}
 	l.backlog, l.caughtUp = false, c.Now
 	l.low = max(l.low, c.Now.Add(-laneGrace))
@@ -433,7 +432,7 @@ func (b *database) took(now time.Time, l *apartLane, c *task.Claim, rows int) (e
 	if l.key.Kind != "" {
 		return false
 	}
-	return b.d.apart.backlog(l.key.Tenant, b.number, false)
+	return b.d.apart.backlog(l.key.Tenant, b.number, rows, false)
 }
 
 // laneWait is how long a lane that left nothing due is let alone, unless a hint

@@ -108,9 +108,14 @@ func (p *pace) slice() int {
 	return min(max(int(p.perSecond*paceSlice.Seconds()), paceLeast), paceMost)
 }
 
-// take takes a slice of rows; 0: not before so long.
-func (p *pace) take(now time.Time) (rows int, wait time.Duration) {
+// take takes a slice of rows; 0: not before so long. Where there is nobody in the
+// front there is nobody to wait for.
+func (p *pace) take(now time.Time, front bool) (rows int, wait time.Duration) {
 	p.turn(now)
+	if !front {
+		p.takenAt, p.filledAt, p.tokens = now, now, 0
+		return paceMost, 0
+	}
 	if !p.taking(now) {
 		p.tokens, p.filledAt, p.found = float64(p.slice()), now, false
 		p.perSecond = max(p.perSecond, firstPace)

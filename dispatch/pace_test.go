@@ -13,7 +13,7 @@ func paceDay(p *pace, from time.Time, seconds int, late func(perSecond float64) 
 		now := from.Add(time.Duration(i) * 5 * time.Millisecond)
 		p.published(now, late(p.perSecond))
 		for !now.Before(next) {
-			n, wait := p.take(now)
+			n, wait := p.take(now, true)
 			if rows += n; n == 0 {
 				next = now.Add(wait)
 			}
@@ -57,6 +57,18 @@ func TestFrontThatIsLateAnywayDoesNotHoldBackBacklogs(t *testing.T) {
 	}
 	if p.quiet > 30*time.Millisecond {
 		t.Errorf("what is usual in quiet times was learnt from others: %v", p.quiet)
+	}
+}
+
+func TestBacklogsDoNotWaitWhereThereIsNobodyElse(t *testing.T) {
+	p, now := newPace(), time.Unix(0, 0)
+	for range 10 {
+		if n, wait := p.take(now, false); n != paceMost || wait != 0 {
+			t.Fatalf("%d rows and a wait of %v", n, wait)
+		}
+	}
+	if n, _ := p.take(now, true); n != 0 {
+		t.Errorf("%d more rows at once beside a front", n)
 	}
 }
 

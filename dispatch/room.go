@@ -83,12 +83,14 @@ func (c *courier) measure(now time.Time) room {
 	return r
 }
 
-// apartRoom returns how many more records there may be of these tenants: together
-// they get an eighth of the memory.
+// apartPart is what part of the memory tenants that are held apart may have together.
+const apartPart = 8
+
+// apartRoom returns how many more records there may be of these tenants.
 func (c *courier) apartRoom(tenants []int32) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	records, bytes := c.d.cfg.MaxRecords/8, c.d.cfg.MaxBytes/8
+	records, bytes := max(c.d.cfg.MaxRecords/apartPart, 1), c.d.cfg.MaxBytes/apartPart
 	for _, t := range tenants {
 		if l := c.lanes[t]; l != nil {
 			records -= l.records
