@@ -32,7 +32,7 @@ type apart struct {
 	burst      map[int32]int
 	burstAt    time.Time
 	burstLevel int
-	purses  map[int32]*purse
+	purses     map[int32]*purse
 }
 
 // heavy is a tenant that has more to do than its share.

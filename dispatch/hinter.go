@@ -16,9 +16,10 @@ type Owners interface {
 
 // Bounds of a [Hinter].
 const (
-	ownersEvery = time.Second          // at least, between two readings of Owners
-	ownersWait  = time.Second          // for one reading
-	hintEvery   = 5 * time.Millisecond // between two datagrams for one database
+	ownersEvery = time.Second            // at least, between two readings of Owners
+	ownersWait  = time.Second            // for one reading
+	hintEvery   = 5 * time.Millisecond   // between two datagrams for one database
+	sendWait    = 100 * time.Millisecond // for all datagrams of one turn
 	// hintAhead: what is due later needs no hint, the owner looks by itself.
 	hintAhead = 2 * time.Second
 )
@@ -91,7 +92,7 @@ func (h *Hinter) send(ctx context.Context) {
 	h.refresh(ctx)
 	// A send to a local network does not wait for anybody; the deadline is for
 	// the odd case of a full buffer.
-	_ = h.conn.SetWriteDeadline(time.Now().Add(hintEvery))
+	_ = h.conn.SetWriteDeadline(time.Now().Add(sendWait))
 	for database, instant := range due {
 		datagram := appendHint(make([]byte, 0, hintSize), database, instant)
 		for _, a := range h.addresses[database] {

@@ -98,7 +98,7 @@ func receive(t *testing.T, hints chan gotHint) gotHint {
 	select {
 	case h := <-hints:
 		return h
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no hint arrived")
 		return gotHint{}
 	}
