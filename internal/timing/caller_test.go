@@ -121,13 +121,20 @@ var callerStories = []story{
 		e.fired("0s")
 		e.is(id, client.Cancelled, 1, 0)
 	}},
-	{"a paused tenant fires nothing", "timing: T15.2", func(e *stage) {
-		e.add(hourly(client.NonBlocking))
+	{"a paused tenant fires nothing until it is resumed", "timing: T15.2", func(e *stage) {
+		skipping := hourly(client.NonBlocking)
+		skipping.Misfire = client.SkipMissed
+		once, skips := e.add(hourly(client.NonBlocking)), e.add(skipping)
 		e.until("30m")
 		yes, no := true, false
 		e.tenant.SetRates(e.T, task.RatesChange{Paused: &yes})
 		defer e.tenant.SetRates(e.T, task.RatesChange{Paused: &no})
 		e.away("5h30m")
-		e.fired("0s")
+		e.fired("0s 0s")
+		e.tenant.SetRates(e.T, task.RatesChange{Paused: &no})
+		e.until("6h30m")
+		e.fired("0s 0s 1h@5h30m 6h 6h")
+		e.is(once, client.Scheduled, 3, 4)
+		e.is(skips, client.Scheduled, 2, 5)
 	}},
 }
