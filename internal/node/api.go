@@ -97,6 +97,10 @@ func (a *API) join(ctx context.Context) (err error) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
 		}
+	}, Missed: func(byTenant map[int32]int64) {
+		for _, n := range byTenant {
+			metrics.Missed(n)
+		}
 	}}))
 	return a.newServer(metrics)
 }

@@ -95,7 +95,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	d.levels = newLevels(d.control, d.o.Log)
-	d.shards = shards.New(d.cluster, d.o.spaced(shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Log: d.o.Log, DropTenant: dropTenant(d.control, d.topics)}))
+	d.shards = shards.New(d.cluster, d.o.spaced(shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Missed: d.missed, Log: d.o.Log, DropTenant: dropTenant(d.control, d.topics)}))
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	conf, err := d.dispatchConfig()
 	if err != nil {

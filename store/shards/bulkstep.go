@@ -38,6 +38,7 @@ type bulkStep struct {
 	sum    task.BulkSum
 	due    task.Instant
 	wait   time.Duration // before the next step, beside what the rate asks for
+	ledger *ledger       // of changed rows; nil: there are none
 }
 
 // errBusy: somebody else has a row or a pack; the step is taken again soon.
@@ -105,6 +106,9 @@ func (b *bulkStep) take(ctx context.Context) (task.BulkStep, error) {
 	if err == nil && !lost {
 		out.More = true
 		b.s.due(b.d, b.due)
+		if b.ledger != nil {
+			b.ledger.tellMissed()
+		}
 	}
 	return out, err
 }

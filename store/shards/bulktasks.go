@@ -327,7 +327,8 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 		return err
 	}
 	kins = slices.DeleteFunc(kins, func(k *task.Kin) bool { return !b.apply(k, now) })
-	due, err := writeKins(ctx, tx, kins, now, b.s.newLedger())
+	b.ledger = b.s.newLedger()
+	due, err := writeKins(ctx, tx, kins, now, b.ledger)
 	b.due = min(b.due, due)
 	return err
 }

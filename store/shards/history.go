@@ -67,6 +67,7 @@ func (l *ledger) kin(k *task.Kin) {
 		l.dead(&k.Dead[i])
 	}
 	for _, s := range k.Skipped {
+		l.miss(k.Task.Tenant, s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
 		l.note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N))
 	}
@@ -75,9 +76,12 @@ func (l *ledger) kin(k *task.Kin) {
 // events collects what happened to runs in one transaction, as far as it is
 // wanted.
 type events struct {
-	store     *Store
-	tenant    int32 // of level
-	level     task.HistoryLevel
+	store  *Store
+	tenant int32 // of level
+	level  task.HistoryLevel
+	// missed counts instants that passed without firing, by tenant, whatever the
+	// level; nil: none.
+	missed    map[int32]int64
 	ids, seqs []int64
 	scheduled []*int64
 	tenants   []int32
@@ -113,7 +117,23 @@ func (e *events) publication(p *task.Publication) {
 	a := task.Attempt{RunID: p.RunID(), Attempt: p.Attempt}
 	e.note(p.Tenant, a, kind, p.ScheduledAt, "")
 	if p.Missed > 0 {
+		e.miss(p.Tenant, p.Missed)
 		e.note(p.Tenant, a, task.EventSkipped, p.ScheduledAt, fmt.Sprint(p.Missed))
+	}
+}
+
+// miss counts instants that passed without firing.
+func (e *events) miss(tenant int32, n int64) {
+	if e.missed == nil {
+		e.missed = map[int32]int64{}
+	}
+	e.missed[tenant] += n
+}
+
+// tellMissed is called when the transaction has committed.
+func (e *events) tellMissed() {
+	if tell := e.store.cfg.Missed; tell != nil && len(e.missed) > 0 {
+		tell(e.missed)
 	}
 }
 

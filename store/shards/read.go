@@ -155,7 +155,9 @@ func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn
 func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
+	l := s.newLedger()
 	err = s.inTx(ctx, d, step.name, func(tx pgx.Tx) error {
+		l = s.newLedger()
 		now, err := clock(ctx, tx)
 		if err != nil {
 			return err
@@ -183,7 +185,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 			out.FinishedAt = now
 		}
 		var b *pgx.Batch
-		b, due = kinBatch([]*task.Kin{kin}, now, s.newLedger())
+		b, due = kinBatch([]*task.Kin{kin}, now, l)
 		if step.also != nil {
 			step.also(b)
 		}
@@ -196,6 +198,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 		return nil, false, err
 	}
 	s.due(d, due)
+	l.tellMissed()
 	return out, changed, nil
 }
 

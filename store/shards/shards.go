@@ -43,6 +43,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,9 @@ type Config struct {
 	Due func(database int, due task.Instant)
 	// Died, when set, is told about runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
+	// Missed, when set, is told of how many tenants' scheduled instants a step has
+	// found that they passed without firing. It must not block.
+	Missed func(byTenant map[int32]int64)
 	// DropTenant, when set, removes what is not in this store of a tenant of which
 	// nothing is left here: topics, tokens, the tenant itself. It may be called again
 	// for the same one. Without it no deletion of a tenant comes to its end.
@@ -178,6 +182,25 @@ func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
 	b.Queue(sql.Get("Now"), int32(0)).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
 	err = tx.SendBatch(ctx, b).Close()
 	return now, err
+}
+
+// clockTries is how many databases are asked for the time if some do not answer.
+const clockTries = 3
+
+// Now returns the clock of one of the databases.
+func (s *Store) Now(ctx context.Context) (now task.Instant, err error) {
+	first := rand.IntN(task.Databases)
+	for i := range clockTries {
+		// Neighbours are often on one server.
+		d := (first + i*task.Databases/clockTries) % task.Databases
+		if err = s.cluster.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err == nil {
+			return now, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, unavailable(err)
 }
 
 // querier is a pool or a transaction. A step that is in a transaction reads

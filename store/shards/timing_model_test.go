@@ -228,8 +228,16 @@ func (n *naive) impossible(now int64) bool {
 }
 
 func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
-	b := setup(t, nearOnly)
+	told := int64(0)
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Missed = func(byTenant map[int32]int64) {
+			for _, n := range byTenant {
+				told += n
+			}
+		}
+	})
 	rapid.Check(t, func(rt *rapid.T) {
+		told = 0
 		b.empty()
 		b.setClock(1_767_225_600_000 + task.Instant(rapid.IntRange(0, 86_400_000).Draw(rt, "start")))
 		spec, n := drawNaive(rt, b)
@@ -251,6 +259,9 @@ func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
 			rt.Fatal("taken, though it never fires")
 		}
 		live(rt, b, n, item.ID)
+		if told != n.missed {
+			rt.Fatalf("told of %d missed instants, the model has %d", told, n.missed)
+		}
 	})
 }
 
