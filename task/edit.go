@@ -221,6 +221,9 @@ func (r *Row) neverAgain() error {
 	if r.MaxCount > 0 && r.Seq >= r.MaxCount {
 		return faulty("max_count", "%d: so many runs were claimed already, and the task would never fire again; to end it, cancel it", r.MaxCount)
 	}
+	if r.ScheduledAt == Never && r.Extra != nil && r.Extra.Cron != nil {
+		return faulty("cron.expression", "%q has no further instant: the task would never fire again; to end it, cancel it", r.Extra.Cron.Expression)
+	}
 	return faulty("end_time", "%s is not after the next instant %s: the task would never fire again; to end it, cancel it", r.End, r.ScheduledAt)
 }
 
