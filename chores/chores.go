@@ -21,8 +21,6 @@ type Chores struct {
 	events Events
 	pace   *pacer
 	places chan struct{} // bounds steps under way
-	// failing are the tenants whose dead letters wait for their topics.
-	failing failing
 
 	mu      sync.Mutex
 	stopped bool

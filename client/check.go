@@ -19,8 +19,9 @@ type CheckPolicy uint8
 
 const (
 	// CheckLate asks about runs that have waited for longer than a second since they
-	// were claimed: in Kafka, or here for a worker. A punctual run costs nothing more,
-	// and its handler may start up to a second after its task was cancelled.
+	// were claimed, or were due if they were claimed ahead of that: in Kafka, or here
+	// for a worker. A punctual run costs nothing more, and its handler may start up to
+	// that second, and the half by which claims go ahead, after its task was cancelled.
 	CheckLate CheckPolicy = iota
 	// CheckAlways asks about every run. None is handled whose task was cancelled
 	// before the question.

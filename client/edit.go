@@ -25,7 +25,9 @@ type UpdateOptions struct {
 // values of the fields that o names. Runs that are delivered or started afterwards
 // have the new terms; the open run keeps its scheduled instant. A finished task,
 // or one whose state forbids the change, answers [ErrFailedPrecondition]. Type and
-// IdempotencyKey cannot change.
+// IdempotencyKey cannot change, but may be there as they are, so the Task of a
+// [TaskInfo] may be changed and sent back whole. That sends its Params, too, and
+// undoes what a handler has changed of them meanwhile: name Fields to leave them.
 //
 // The call is retried; a second change to the same terms changes nothing.
 func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptions) (*TaskInfo, error) {

@@ -39,8 +39,9 @@ type Run struct {
 	// ScheduledAt is the instant the run was meant to fire, the same in every
 	// delivery.
 	ScheduledAt time.Time
-	// Missed is the number of scheduled instants after this one that had passed when
-	// the run was claimed, and do not fire. Told with the first delivery only.
+	// Missed is the number of scheduled instants that had passed when the run was
+	// claimed, and do not fire: later ones under FireOnce, earlier ones under FireAll
+	// and SkipMissed. Told with the first delivery only.
 	Missed int64
 	// Params are the parameters of the task when the run was claimed. The map is
 	// the handler's own; use SetParam to change those of later runs.

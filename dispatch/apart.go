@@ -48,7 +48,7 @@ type heavy struct {
 // can be too much, so that short bursts are nobody's matter; heavyBeside where others
 // have been published within activeFor.
 const (
-	heavyRows   = 5000
+	heavyRows   = 2000
 	heavyBeside = 500
 	activeFor   = 10 * time.Second
 )

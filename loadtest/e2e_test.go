@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 const (
 	e2eSession = 2 * time.Second
-	e2eLimit   = 2 * time.Minute // of one scenario
+	e2eLimit   = 3 * time.Minute // of one scenario
 )
 
 // common is the stack that the tests share: they run one after another.
@@ -118,23 +118,41 @@ func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
 }
 
 // The rest of the contract is changed from outside while dispatchers and taskd are
-// killed and come back.
-func TestTheWholeContractIsKeptUnderKills(t *testing.T) {
+// killed and come back. Beside it another tenant is deleted, whose end waits for most
+// of that time in any case.
+func TestTheWholeContractIsKeptUnderKillsAndATenantBesideItIsDeleted(t *testing.T) {
 	s := realStack(t)
+	c := condemn(t, s)
+	underKills(t, s)
+	if !t.Failed() {
+		c.execute()
+		c.rise()
+	}
+}
+
+func underKills(t *testing.T, s *stack.Stack) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()
 	o := e2eOptions(t, []scenario.Disturbance{
 		{Action: scenario.Crash, Part: "dispatcher-1", After: 3 * time.Second},
 		{Action: scenario.Crash, Part: "taskd-1", After: 6 * time.Second},
 		{Action: scenario.Kill, Part: "dispatcher-2", After: 9 * time.Second},
+		// Whatever it had begun is silent.
+		{Action: scenario.Crash, Part: "listener-2", After: 4 * time.Second},
 	})
 	o.Contract, o.Rate, o.For = true, 100, 15*time.Second
+	o.Listeners, o.Work, o.Drain = 2, 100*time.Millisecond, 90*time.Second
 	report, err := scenario.RunOn(ctx, s, o)
 	if err != nil {
 		t.Error(err)
 	}
-	if report != nil {
-		judge(t, report, 0)
+	if report == nil {
+		return
+	}
+	judge(t, report, 0)
+	if report.Silent == 0 {
+		t.Error("the listener died while it had nothing to do")
 	}
 }
 

@@ -27,9 +27,11 @@ func runCommand() *cobra.Command {
 			"With --contract there are others beside them: by calendars in several zones, with misfire policies, begun long ago,\n" +
 			"spread over a window; edited, rescheduled, paused, triggered and cancelled while they run; added and replaced under\n" +
 			"keys by two callers at once; with handlers that fail, snooze and give up, and dead runs that are replayed. Their\n" +
-			"number grows with --rate. At the end the tenant's counts must add up.",
+			"number grows with --rate. At the end the tenant's counts must add up. A listener that is killed is silent: what it had\n" +
+			"begun must come again.",
 		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json\n" +
-			"  loadtest run --contract --rate 200 --for 1m --taskds 2 --dispatchers 2 --kill dispatcher-1@10s --kill taskd-1@25s",
+			"  loadtest run --contract --rate 200 --for 1m --taskds 2 --dispatchers 2 --kill dispatcher-1@10s --kill taskd-1@25s\n" +
+			"  loadtest run --contract --rate 200 --for 1m --listeners 2 --ack-timeout 5s --work 100ms --crash listener-2@20s",
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o, *f) },
 	}
 	f.register(cmd.Flags(), &o)
@@ -71,11 +73,11 @@ func (f *runFlags) register(flags *pflag.FlagSet, o *scenario.Options) {
 }
 
 var disturbanceUsage = map[scenario.Action]string{
-	scenario.Kill:    "kill -9 a part for good: dispatcher@10s, taskd-2@5s",
+	scenario.Kill:    "kill -9 a part for good: dispatcher@10s, taskd-2@5s, listener-2@7s",
 	scenario.Stop:    "stop a part in order for good: dispatcher@10s",
 	scenario.Pause:   "freeze a part for a while: dispatcher@10s:6s",
 	scenario.Restart: "restart a part in order: kafka, postgres, zookeeper, taskd, dispatcher @15s",
-	scenario.Crash:   "kill -9 a part and start it again: postgres@15s",
+	scenario.Crash:   "kill -9 a part and start it again: postgres@15s, listener@7s",
 }
 
 func run(cmd *cobra.Command, o scenario.Options, f runFlags) error {

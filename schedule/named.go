@@ -27,11 +27,23 @@ func (c *Cron) parseNamed(expr string) error {
 		}
 	}
 	rule := "is not one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly"
-	if strings.HasPrefix(name, "@every") {
+	if IsEvery(expr) {
 		rule = "is an interval, not a cron schedule"
 	}
 	return &Error{Field: "expression", Value: expr, Rule: rule}
 }
+
+// IsEvery reports whether an expression begins with @every, and so is for
+// [ParseEvery].
+func IsEvery(expr string) bool {
+	const name = "@every"
+	expr = strings.TrimLeft(expr, " \t")
+	return len(expr) >= len(name) && strings.EqualFold(expr[:len(name)], name)
+}
+
+// IsNamed reports whether an expression begins with @: it is of the dialect [Named],
+// or an interval (see [IsEvery]).
+func IsNamed(expr string) bool { return strings.HasPrefix(strings.TrimLeft(expr, " \t"), "@") }
 
 // ParseEvery reads "@every 90m": an interval in the form of
 // [time.ParseDuration], more than 0 and in whole milliseconds. Days are hours.

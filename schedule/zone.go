@@ -71,6 +71,13 @@ func findZone(name string) (*zone, error) {
 	return z.(*zone), nil
 }
 
+// CheckZone returns an [*Error] unless name is that of a time zone; the empty name
+// is UTC.
+func CheckZone(name string) error {
+	_, err := findZone(name)
+	return err
+}
+
 // archivedZones opens the embedded archive, once.
 var archivedZones = sync.OnceValue(func() map[string]*zip.File {
 	r, err := zip.NewReader(bytes.NewReader(zoneArchive), int64(len(zoneArchive)))

@@ -39,6 +39,8 @@ type Tasks interface {
 	// Explain says what holds a task back, and returns up to n of its next instants.
 	// An unknown task is a reason, and no error.
 	Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error)
+	// Now returns the clock by which tasks are judged.
+	Now(ctx context.Context) (task.Instant, error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
 	// History returns up to limit events of a task after a cursor, newest first;

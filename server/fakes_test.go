@@ -115,6 +115,12 @@ func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, e
 	return reply, nil
 }
 
+func (f *fakeTasks) Now(context.Context) (task.Instant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fakeNow, f.err
+}
+
 func (f *fakeTasks) put(s *task.Snapshot) {
 	if f.tasks == nil {
 		f.tasks = map[task.ID]*task.Snapshot{}

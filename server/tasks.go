@@ -42,9 +42,6 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 	if r.Task != nil {
 		faults = append(faults, under("task", b.refused[0])...)
 	}
-	if r.Upsert && r.Task.GetIdempotencyKey() == "" {
-		faults = append(faults, faultf("upsert", "is for tasks with an idempotency_key"))
-	}
 	if len(faults) > 0 {
 		s.events.refused(tenantOf(ctx).Name, 1)
 		return nil, invalid(faults)
@@ -131,6 +128,9 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 	h := sha256.New()
 	for i, t := range tasks {
 		spec, faults := specOf(t, tenant, s.limits)
+		if upsert && t.GetIdempotencyKey() == "" {
+			faults = append(faults, faultf("idempotency_key", "is missing: upsert is for tasks that have one"))
+		}
 		if b.refused[i] = faults; len(faults) > 0 {
 			continue
 		}

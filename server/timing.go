@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"math"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -40,7 +39,7 @@ func (r *reader) schedule(t *perceptorv1.Task, s *task.Spec, e *task.Extra, limi
 		if given.Cron == nil {
 			break
 		}
-		if strings.HasPrefix(strings.TrimSpace(given.Cron.Expression), "@every") {
+		if schedule.IsEvery(given.Cron.Expression) {
 			if interval = r.every(given.Cron); interval == nil {
 				e.Cron = &task.Cron{Dialect: task.NamedCron} // of a refused task; it lacks no interval
 				return
@@ -69,6 +68,9 @@ func (r *reader) every(c *perceptorv1.Cron) *durationpb.Duration {
 		return nil
 	}
 	d, err := schedule.ParseEvery(c.Expression)
+	if err == nil {
+		err = schedule.CheckZone(c.TimeZone)
+	}
 	if err != nil {
 		f := schedule.FaultOf(err)
 		r.fault(f.Field, "%s", f.Message)
@@ -83,7 +85,7 @@ func (r *reader) cron(c *perceptorv1.Cron, limits task.Limits) *task.Cron {
 	out := &task.Cron{Dialect: task.Dialect(c.Dialect), Expression: c.Expression, Zone: c.TimeZone}
 	if c.Dialect == perceptorv1.Cron_DIALECT_UNSPECIFIED {
 		out.Dialect = task.StandardCron
-		if strings.HasPrefix(strings.TrimSpace(c.Expression), "@") {
+		if schedule.IsNamed(c.Expression) {
 			out.Dialect = task.NamedCron
 		}
 	}
@@ -183,7 +185,10 @@ func (s *taskService) PreviewSchedule(ctx context.Context, r *perceptorv1.Previe
 			answer.Expression = calendar.(schedule.Calendar).String()
 		}
 	}
-	now := task.At(time.Now())
+	now, err := s.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if faults := append(spec.Settle(now), spec.NeverFires(id, now)...); len(faults) > 0 {
 		return nil, invalid(under("task", faults))
 	}

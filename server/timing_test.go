@@ -2,6 +2,7 @@ package server
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,36 @@ func TestAnExpressionFasterThanTheShortestIntervalIsRefused(t *testing.T) {
 	}
 }
 
+func TestEveryIsAnIntervalHoweverItIsWrittenAndItsZoneIsOne(t *testing.T) {
+	b := setup(t)
+	add := func(expr, zone string) (got *perceptorv1.Task, a answer) {
+		var added perceptorv1.AddTaskResponse
+		a = b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: timed(perceptorv1.Task_BLOCKING, func(t *perceptorv1.Task) {
+			t.Schedule = cronSchedule(expr, zone, 0)
+		})}, &added)
+		if got = new(perceptorv1.Task); a.code == codes.OK {
+			a = b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: added.Id}, got)
+		}
+		return got, a
+	}
+	for _, expr := range []string{"@every 90m", " @Every\t1h30m ", "@EVERY 5400s"} {
+		if got, a := add(expr, "Europe/Berlin"); a.code != codes.OK || got.GetInterval().AsDuration() != 90*time.Minute {
+			t.Errorf("%q: %s %s: %v", expr, a.code, a.message, got)
+		}
+	}
+	for expr, want := range map[string]string{
+		"@every 0s": "more than 0", "@every 1ns": "whole milliseconds", "@every": "is not of the form", "@every90m": "is not of the form", "@every -5m": "more than 0",
+		"@every 87601h": "interval", "@every 10ms": "interval",
+	} {
+		if _, a := add(expr, ""); a.code != codes.InvalidArgument || !strings.Contains(a.message, want) {
+			t.Errorf("%q: %s %s", expr, a.code, a.message)
+		}
+	}
+	if _, a := add("@every 90m", "Mars/Olympus"); a.faults["task.cron.time_zone"] == "" {
+		t.Errorf("a zone that is none: %s %s", a.code, a.message)
+	}
+}
+
 func TestAPreviewShowsTheInstantsOfEveryDialect(t *testing.T) {
 	b := setup(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -153,6 +184,16 @@ func TestAPreviewShowsTheInstantsOfEveryDialect(t *testing.T) {
 				t.Errorf("%s %s: got %v, want %v", a.code, a.message, instants, c.want)
 			}
 		})
+	}
+}
+
+func TestAPreviewBeginsByTheClockOfTheStore(t *testing.T) {
+	b := setup(t)
+	asked := &perceptorv1.Task{Type: perceptorv1.Task_NON_BLOCKING, Schedule: every(time.Hour), EndTime: timestamppb.New((fakeNow + 1).Time())}
+	var got perceptorv1.PreviewScheduleResponse
+	a := b.overGRPC("acme-secret", preview, &perceptorv1.PreviewScheduleRequest{Task: asked}, &got)
+	if a.code != codes.OK || len(got.Instants) != 1 || !got.Instants[0].AsTime().Equal(fakeNow.Time()) {
+		t.Errorf("%s %s: %v", a.code, a.message, got.Instants)
 	}
 }
 

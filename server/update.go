@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -23,6 +25,10 @@ var editable = map[string]bool{
 	"params": false, "retry_policy": true, "ack_timeout": false, "give_up_after": false, "stop_on_failure": false,
 	"misfire_policy": false, "misfire_grace": false, "misfire_limit": false, "spread": false, "retention": false, "tags": false,
 }
+
+// fixed are the fields that a caller chooses once. Who sends back a whole task sends
+// them, too: that is no fault while they are as they were.
+var fixed = []string{"type", "idempotency_key"}
 
 // UpdateTask reads the task, puts the named fields into what it has read, and
 // judges the whole by the rules of AddTask. The store then takes it if the task
@@ -61,6 +67,7 @@ func underTask(err error) error {
 // mask are the fields to change.
 type mask struct {
 	paths  []string
+	fixed  []string // those that must be as they are
 	params bool
 }
 
@@ -91,7 +98,9 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 		field, _, deep := strings.Cut(path, ".")
 		single, known := editable[field]
 		switch {
-		case path == "id":
+		case ofService(path) || path == "trace_parent":
+		case slices.Contains(fixed, path):
+			m.fixed = append(m.fixed, path)
 		case !known || (deep && !(single && knownPath(path))):
 			faults = append(faults, faultf("update_mask", "%q cannot be changed, or is no field of a task", path))
 		default:
@@ -99,10 +108,21 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 			m.params = m.params || field == "params"
 		}
 	}
-	if len(m.paths) == 0 && len(faults) == 0 {
-		faults = append(faults, faultf("update_mask", "names no field"))
+	if len(m.paths)+len(m.fixed) == 0 && len(faults) == 0 {
+		faults = append(faults, faultf("update_mask", "names no field that can be changed"))
 	}
 	return m, faults
+}
+
+// ofService reports whether a field is one that the service alone sets. A whole task
+// that is sent back has them; they are passed over.
+func ofService(path string) bool {
+	f := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(path))
+	if f == nil {
+		return false
+	}
+	behaviors, _ := proto.GetExtension(f.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
+	return slices.Contains(behaviors, annotations.FieldBehavior_OUTPUT_ONLY)
 }
 
 // knownPath reports whether a path of two names leads to a field of a task.
@@ -118,10 +138,14 @@ func (s *taskService) editOf(tenant *Tenant, old *task.Snapshot, r *perceptorv1.
 	if err != nil {
 		return task.Edit{}, err
 	}
+	if faults := m.moved(stored, r.Task); len(faults) > 0 {
+		return task.Edit{}, invalid(under("task", faults))
+	}
 	merged := proto.Clone(stored).(*perceptorv1.Task)
 	for _, path := range m.paths {
 		copyField(merged, r.Task, path)
 	}
+	m.leavePolicy(merged)
 	spec, faults := specOf(merged, tenant, s.limits)
 	if len(faults) > 0 {
 		// What was there before is not this caller's fault.
@@ -132,6 +156,43 @@ func (s *taskService) editOf(tenant *Tenant, old *task.Snapshot, r *perceptorv1.
 		spec.ParamsWire = old.Params
 	}
 	return task.Edit{If: r.Version, Of: old.Version, Spec: &spec, Params: m.params}, nil
+}
+
+// leavePolicy takes from a task that gets another misfire policy what only the one
+// before had, unless the caller says something about it.
+func (m *mask) leavePolicy(t *perceptorv1.Task) {
+	if !slices.Contains(m.paths, "misfire_policy") {
+		return
+	}
+	if t.MisfirePolicy != perceptorv1.Task_SKIP && !slices.Contains(m.paths, "misfire_grace") {
+		t.MisfireGrace = nil
+	}
+	if t.MisfirePolicy != perceptorv1.Task_FIRE_ALL && !slices.Contains(m.paths, "misfire_limit") {
+		t.MisfireLimit = 0
+	}
+}
+
+// moved returns the faults of fields that cannot change and are not as they are.
+func (m *mask) moved(stored, asked *perceptorv1.Task) (faults []task.Fault) {
+	is, want := stored.ProtoReflect(), asked.ProtoReflect()
+	for _, path := range m.fixed {
+		f := is.Descriptor().Fields().ByName(protoreflect.Name(path))
+		if a, b := is.Get(f), want.Get(f); !a.Equal(b) {
+			faults = append(faults, faultf(path, "%s: that of the task is %s, and stays it", shown(f, b), shown(f, a)))
+		}
+	}
+	return faults
+}
+
+// shown writes the value of a field that is an enum or a text.
+func shown(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
+	if f.Enum() == nil {
+		return strconv.Quote(v.String())
+	}
+	if value := f.Enum().Values().ByNumber(v.Enum()); value != nil {
+		return string(value.Name())
+	}
+	return strconv.Itoa(int(v.Enum()))
 }
 
 // copyField makes the field at path of to what it is in from.

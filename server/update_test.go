@@ -1,12 +1,15 @@
 package server
 
 import (
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -89,9 +92,11 @@ func TestAnUpdateIsJudgedByTheRulesOfAddTask(t *testing.T) {
 	}{
 		"a bad value":        {&perceptorv1.Task{Kind: "a\nb"}, nil, "task.kind: ", codes.InvalidArgument},
 		"two fields at odds": {&perceptorv1.Task{EndTime: after(time.Minute)}, nil, "task.end_time: ", codes.InvalidArgument},
-		"the type":           {&perceptorv1.Task{Type: perceptorv1.Task_ONE_SHOT}, nil, `update_mask: "type"`, codes.InvalidArgument},
-		"the key":            {&perceptorv1.Task{IdempotencyKey: "x"}, nil, `update_mask: "idempotency_key"`, codes.InvalidArgument},
-		"the state":          {&perceptorv1.Task{}, []string{"state"}, `update_mask: "state"`, codes.InvalidArgument},
+		"the type":           {&perceptorv1.Task{Type: perceptorv1.Task_ONE_SHOT}, nil, `task.type: ONE_SHOT: that of the task is BLOCKING`, codes.InvalidArgument},
+		"an unknown type":    {&perceptorv1.Task{Type: 77}, nil, `task.type: 77: that of the task is BLOCKING`, codes.InvalidArgument},
+		"no type":            {&perceptorv1.Task{}, []string{"type", "kind"}, `task.type: TYPE_UNSPECIFIED: that of`, codes.InvalidArgument},
+		"the key":            {&perceptorv1.Task{IdempotencyKey: "x"}, nil, `task.idempotency_key: "x": that of the task is ""`, codes.InvalidArgument},
+		"the state alone":    {&perceptorv1.Task{}, []string{"state"}, `update_mask: names no field that can be changed`, codes.InvalidArgument},
 		"no such field":      {&perceptorv1.Task{}, []string{"retry_policy.nothing"}, "retry_policy.nothing", codes.InvalidArgument},
 		"a part of params":   {&perceptorv1.Task{}, []string{"params.a"}, "params.a", codes.InvalidArgument},
 		"nothing":            {&perceptorv1.Task{}, nil, "names no field", codes.InvalidArgument},
@@ -102,6 +107,63 @@ func TestAnUpdateIsJudgedByTheRulesOfAddTask(t *testing.T) {
 			a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: tc.set, UpdateMask: &fieldmaskpb.FieldMask{Paths: tc.mask}}, &perceptorv1.Task{})
 			if a.code != tc.code || !strings.Contains(a.message, tc.want) {
 				t.Errorf("%s: %s", a.code, a.message)
+			}
+		})
+	}
+}
+
+func TestAnotherMisfirePolicyLeavesTheTermsOfTheOneBefore(t *testing.T) {
+	b := setup(t)
+	id := b.addFull().Id
+	for _, c := range []struct {
+		set   *perceptorv1.Task
+		grace time.Duration
+		limit int32
+	}{
+		{&perceptorv1.Task{MisfirePolicy: perceptorv1.Task_SKIP}, time.Minute, 0},
+		{&perceptorv1.Task{MisfirePolicy: perceptorv1.Task_SKIP, MisfireGrace: durationpb.New(time.Hour)}, time.Hour, 0},
+		{&perceptorv1.Task{MisfirePolicy: perceptorv1.Task_FIRE_ALL, MisfireLimit: 7}, 0, 7},
+		{&perceptorv1.Task{MisfirePolicy: perceptorv1.Task_SKIP}, time.Minute, 0},
+		{&perceptorv1.Task{MisfirePolicy: perceptorv1.Task_FIRE_ONCE}, 0, 0},
+	} {
+		c.set.Id = id
+		var got perceptorv1.Task
+		a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: c.set}, &got)
+		if a.code != codes.OK || got.MisfirePolicy != c.set.MisfirePolicy || got.MisfireGrace.AsDuration() != c.grace || got.MisfireLimit != c.limit {
+			t.Errorf("%v: %s %s: %v", c.set, a.code, a.message, &got)
+		}
+	}
+	odd := &perceptorv1.Task{Id: id, MisfirePolicy: perceptorv1.Task_FIRE_ONCE, MisfireGrace: durationpb.New(time.Hour)}
+	if a := b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: odd}, &perceptorv1.Task{}); a.code != codes.InvalidArgument {
+		t.Errorf("a grace of FIRE_ONCE: %s %s", a.code, a.message)
+	}
+}
+
+func TestATaskThatWasReadCanBeChangedAndSentBackWhole(t *testing.T) {
+	for name, send := range map[string]func(b *bundle, t *perceptorv1.Task) answer{
+		"gRPC": func(b *bundle, t *perceptorv1.Task) answer {
+			return b.overGRPC("acme-secret", updateTask, &perceptorv1.UpdateTaskRequest{Task: t}, &perceptorv1.Task{})
+		},
+		"HTTP": func(b *bundle, t *perceptorv1.Task) answer {
+			body, err := protojson.Marshal(t)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return b.fetch("acme-secret", http.MethodPatch, fmt.Sprintf("/v1/tasks/%d", t.Id), string(body), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			want := b.addFull()
+			want.MaxCount++
+			if a := send(b, want); a.code != codes.OK {
+				t.Fatal(a.message)
+			}
+			var got perceptorv1.Task
+			b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: want.Id}, &got)
+			want.Version = 2
+			if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
 	}
@@ -197,8 +259,15 @@ func TestTasksWithKeysAreStoredOneByOneAndAnsweredInOrder(t *testing.T) {
 func TestUpsertWithoutAKeyIsRefused(t *testing.T) {
 	b := setup(t)
 	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: proto.Clone(full()).(*perceptorv1.Task), Upsert: true}, &perceptorv1.AddTaskResponse{})
-	if a.code != codes.InvalidArgument || !strings.Contains(a.message, "upsert") {
+	if a.code != codes.InvalidArgument || !strings.Contains(a.message, "task.idempotency_key: is missing: upsert") {
 		t.Fatalf("%s: %s", a.code, a.message)
+	}
+	keyed := full()
+	keyed.IdempotencyKey = "key"
+	var got perceptorv1.AddTasksResponse
+	a = b.overGRPC("acme-secret", addTasks, &perceptorv1.AddTasksRequest{Tasks: []*perceptorv1.Task{keyed, full()}, Upsert: true}, &got)
+	if a.code != codes.OK || got.Results[0].GetId() == 0 || !strings.Contains(got.Results[1].GetError().GetMessage(), "tasks[1].idempotency_key: is missing") {
+		t.Fatalf("%s: %v", a.code, &got)
 	}
 }
 

@@ -60,11 +60,7 @@ func (k *Kin) Edit(e *Edit, now Instant) error {
 		return err
 	}
 	n.Version++
-	moved := t.DueAt != n.DueAt
 	*t = *n
-	if moved {
-		k.keepPace(now)
-	}
 	t.touch()
 	for _, r := range k.Runs {
 		r.takeTerms(t)
@@ -224,6 +220,9 @@ func (r *Row) waitOn(moved bool, now Instant) error {
 func (r *Row) neverAgain() error {
 	if r.MaxCount > 0 && r.Seq >= r.MaxCount {
 		return faulty("max_count", "%d: so many runs were claimed already, and the task would never fire again; to end it, cancel it", r.MaxCount)
+	}
+	if r.ScheduledAt == Never && r.Extra != nil && r.Extra.Cron != nil {
+		return faulty("cron.expression", "%q has no further instant: the task would never fire again; to end it, cancel it", r.Extra.Cron.Expression)
 	}
 	return faulty("end_time", "%s is not after the next instant %s: the task would never fire again; to end it, cancel it", r.End, r.ScheduledAt)
 }

@@ -2,6 +2,7 @@ package task
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -175,7 +176,7 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 		return r.due(c, seq)
 	}
 	if !r.Out {
-		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d has failed %d times and is delivered again at %s", seq, r.Failures, r.DueAt)
+		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d %s and is delivered again at %s", seq, r.answers(), r.DueAt)
 		return []Reason{w}
 	}
 	w.GiveUpAt = r.FirstClaimAt.Add(r.GiveUpAfter)
@@ -183,10 +184,25 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 	if r.Holder != 0 {
 		w.Text += "; a listener has its lease"
 	}
-	if r.Attempt-r.Failures > 1 {
+	if r.silent() > 0 {
 		w.Why, w.Text = WhySilent, fmt.Sprintf("nothing is heard of run %d, which was delivered %d times; next at %s, given up after %s", seq, r.Attempt, r.DueAt, w.GiveUpAt)
 	}
 	return []Reason{w}
+}
+
+// answers says what was heard of the open run.
+func (r *Row) answers() string {
+	var parts []string
+	if r.Failures > 0 {
+		parts = append(parts, fmt.Sprintf("has failed %d times", r.Failures))
+	}
+	if r.Snoozes > 0 {
+		parts = append(parts, fmt.Sprintf("was snoozed %d times", r.Snoozes))
+	}
+	if len(parts) == 0 {
+		return "waits"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // NextInstants returns up to n instants at which the next runs of a living task
@@ -202,17 +218,31 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 	case r.State == Running:
 		next.ScheduledAt = next.following(now, now)
 	case r.ScheduledAt <= now:
-		next.Seq++
-		out := []Instant{r.ScheduledAt}
-		if next.ScheduledAt = next.following(r.ScheduledAt, now); !next.exhausted(next.ScheduledAt) {
-			out = append(out, next.Upcoming(now, n-1)...)
-		}
-		return out
+		return next.late(now, n)
 	}
 	if next.exhausted(next.ScheduledAt) {
 		return nil
 	}
 	return next.Upcoming(next.ScheduledAt-1, n)
+}
+
+// late returns the next instants of a row whose instant has come, as its misfire
+// policy has it; it uses the row up.
+func (r *Row) late(now Instant, n int) (out []Instant) {
+	for r.passOver(now); len(out) < n && !r.exhausted(r.ScheduledAt); {
+		at := r.ScheduledAt
+		out = append(out, at)
+		r.Seq++
+		switch {
+		case r.Type == NonBlocking:
+			r.ScheduledAt, _ = r.nextRun(at, now)
+		case r.Interval > 0:
+			r.ScheduledAt = max(at, now).Add(r.Interval)
+		default:
+			r.ScheduledAt = r.following(at, now)
+		}
+	}
+	return out
 }
 
 // Explanation is what is said about a task that does not fire.

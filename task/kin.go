@@ -200,7 +200,6 @@ func (k *Kin) Resume(now Instant) {
 		return
 	}
 	t.DueAt = max(t.ScheduledAt, now)
-	k.keepPace(now)
 	if t.misfire() != Skip || t.unreadable() {
 		return
 	}

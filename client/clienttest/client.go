@@ -171,7 +171,7 @@ var statuses = map[error]codes.Code{
 	client.ErrInvalidArgument: codes.InvalidArgument, client.ErrNotFound: codes.NotFound, client.ErrAlreadyExists: codes.AlreadyExists,
 	client.ErrFailedPrecondition: codes.FailedPrecondition, client.ErrUnauthenticated: codes.Unauthenticated,
 	client.ErrPermissionDenied: codes.PermissionDenied, client.ErrResourceExhausted: codes.ResourceExhausted,
-	client.ErrUnavailable: codes.Unavailable, client.ErrInternal: codes.Internal,
+	client.ErrOtherVersion: codes.Aborted, client.ErrUnavailable: codes.Unavailable, client.ErrInternal: codes.Internal,
 }
 
 // watch notes what calls have added.

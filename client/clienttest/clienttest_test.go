@@ -172,6 +172,56 @@ func TestTasksCanBeChangedTriggeredAndPurged(t *testing.T) {
 	}
 }
 
+func TestATaskThatWasReadCanBeChangedAndSentBackWhole(t *testing.T) {
+	c := clienttest.New(t)
+	id, err := c.AddTask(t.Context(), client.Task{
+		Kind: "k", Type: client.NonBlocking, Begin: tomorrow, Interval: time.Hour, IdempotencyKey: "key", Tags: []string{"a"}, Spread: time.Minute,
+		Misfire: client.SkipMissed, MisfireGrace: client.NoGrace, Params: map[string]string{"n": "1"}, Retention: client.NoRetention,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := c.GetTask(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{Version: read.Version}); err != nil || same.Version != read.Version {
+		t.Errorf("sent back as it was: %+v, %v", same, err)
+	}
+	read.Interval = 2 * time.Hour
+	got, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{Version: read.Version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(read.Task, got.Task); diff != "" || got.Version != 2 {
+		t.Errorf("version %d (-want +got)\n%s", got.Version, diff)
+	}
+	read.Type = client.Blocking
+	if _, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{}); !errors.Is(err, client.ErrInvalidArgument) || !strings.Contains(err.Error(), "task.type: BLOCKING: that of the task is NON_BLOCKING") {
+		t.Errorf("another type: %v", err)
+	}
+}
+
+func TestASchedulesInstantsArePreviewed(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := clienttest.New(t, clienttest.WithNow(func() time.Time { return now }))
+	p, err := c.PreviewSchedule(t.Context(), client.Task{Type: client.NonBlocking, Cron: &client.Cron{Expression: "30 6 * * *"}}, client.PreviewOptions{Count: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := now.Add(6*time.Hour + 30*time.Minute)
+	if diff := cmp.Diff([]time.Time{first, first.AddDate(0, 0, 1)}, p.Instants); diff != "" || p.Expression != "30 6 * * *" || p.ZoneData == "" {
+		t.Errorf("%+v (-want +got)\n%s", p, diff)
+	}
+	p, err = c.PreviewSchedule(t.Context(), client.Task{Type: client.NonBlocking, Interval: time.Hour}, client.PreviewOptions{After: now.Add(90 * time.Minute), Count: 1})
+	if err != nil || len(p.Instants) != 1 || !p.Instants[0].Equal(now.Add(2*time.Hour)) {
+		t.Errorf("after an instant: %+v, %v", p, err)
+	}
+	if _, err := c.PreviewSchedule(t.Context(), client.Task{Type: client.Blocking, Interval: time.Hour}, client.PreviewOptions{Count: -7}); !errors.Is(err, client.ErrInvalidArgument) {
+		t.Errorf("less than none: %v", err)
+	}
+}
+
 func TestTasksAreKept(t *testing.T) {
 	c := clienttest.New(t)
 	var ids []int64
@@ -229,7 +279,7 @@ func TestTasksAreKept(t *testing.T) {
 func TestTheServiceRefusesWhenItIsToldTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t)
-		for _, kind := range []error{client.ErrPermissionDenied, client.ErrResourceExhausted, client.ErrUnavailable, client.ErrInternal} {
+		for _, kind := range []error{client.ErrPermissionDenied, client.ErrResourceExhausted, client.ErrOtherVersion, client.ErrUnavailable, client.ErrInternal} {
 			c.Refuse(kind)
 			if _, err := c.AddTask(t.Context(), remind("ann")); !errors.Is(err, kind) {
 				t.Errorf("want %v, got %v", kind, err)

@@ -47,6 +47,9 @@ func newMemory(now func() time.Time) *memory {
 	}
 }
 
+// Now implements [server.Tasks].
+func (m *memory) Now(context.Context) (task.Instant, error) { return task.At(m.now()), nil }
+
 // Add implements [server.Tasks].
 func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
 	m.mu.Lock()

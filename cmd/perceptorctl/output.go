@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -30,7 +32,17 @@ type table struct {
 	rows [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// add adds a row. What would break the table, or do something to a terminal, is
+// written with backslashes: params and errors may have any characters.
+func (t *table) add(cells ...string) {
+	for i, c := range cells {
+		if strings.ContainsFunc(c, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			quoted := strconv.Quote(c)
+			cells[i] = quoted[1 : len(quoted)-1]
+		}
+	}
+	t.rows = append(t.rows, cells)
+}
 
 func (t *table) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -36,7 +36,7 @@ func (c *ctl) scheduleNext() *cobra.Command {
 		Example: "  perceptorctl schedule next --tz Europe/London -- '30 1 * * MON-FRI'\n" +
 			"  perceptorctl schedule next --dialect quartz --tz Asia/Shanghai --after 2026-01-31T12:00:00Z --count 3 -- '0 0 12 LW * ?'\n" +
 			"  perceptorctl schedule next --hash-key invoices -- 'H H(0-5) * * *'\n" +
-			"  perceptorctl schedule next --dialect named -- @daily",
+			"  perceptorctl schedule next @daily",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.checkOutput(); err != nil {
 				return err
@@ -45,7 +45,7 @@ func (c *ctl) scheduleNext() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&n.dialect, "dialect", "standard", "standard (5 fields, or 6 with seconds in front), quartz, or named (@daily, @every 90m and others)")
+	f.StringVar(&n.dialect, "dialect", "", "standard (5 fields, or 6 with seconds in front), quartz, or named (@daily, @every 90m and others) (default standard, or named for @)")
 	f.StringVar(&n.zone, "tz", "UTC", "time zone by its IANA name")
 	f.StringVar(&n.after, "after", "", "instants after this one: such as 2026-01-31T12:00:00Z, or +90s (default now)")
 	f.IntVar(&n.count, "count", 10, "how many instants, at most")
@@ -122,11 +122,11 @@ func printInstants(out, notes io.Writer, list []zonedInstant, asked int) error {
 // read parses an expression and returns the function that steps through its
 // instants. Those of an interval are counted from the start.
 func (n *nextFlags) read(expr string) (upcoming, func(time.Time) (time.Time, bool), *time.Location, error) {
-	dialect, err := schedule.ParseDialect(n.dialect)
+	dialect, err := n.dialectOf(expr)
 	if err != nil {
 		return upcoming{}, nil, nil, scheduleError(err)
 	}
-	every := dialect == schedule.Named && strings.HasPrefix(strings.TrimSpace(expr), "@every")
+	every := dialect == schedule.Named && schedule.IsEvery(expr)
 	parsed := expr
 	if every {
 		parsed = "@daily" // for the zone
@@ -144,8 +144,22 @@ func (n *nextFlags) read(expr string) (upcoming, func(time.Time) (time.Time, boo
 		return upcoming{}, nil, nil, scheduleError(err)
 	}
 	answer.Expression, answer.ElapsedTime = expr, true
-	step := func(t time.Time) (time.Time, bool) { return t.Add(interval), true }
+	step := func(t time.Time) (time.Time, bool) {
+		next := t.Add(interval)
+		return next, next.After(t) && next.UTC().Year() <= schedule.LastYear
+	}
 	return answer, step, cron.Location(), nil
+}
+
+// dialectOf is the one that was asked for, or the one that the API would take.
+func (n *nextFlags) dialectOf(expr string) (schedule.Dialect, error) {
+	switch {
+	case n.dialect != "":
+		return schedule.ParseDialect(n.dialect)
+	case schedule.IsNamed(expr):
+		return schedule.Named, nil
+	}
+	return schedule.Standard, nil
 }
 
 // scheduleError names the flag that an error of a schedule is about.

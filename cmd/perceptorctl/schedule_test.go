@@ -38,6 +38,12 @@ func TestScheduleNextPrintsInstantsInUTCFirst(t *testing.T) {
 			"2026-01-01T03:55:00Z  2026-01-01T03:55:00Z\n", ""},
 		{"name", []string{"--dialect", "named", "--after", "2026-01-01T00:00:00Z", "--count", "1", "@monthly"},
 			"2026-02-01T00:00:00Z  2026-02-01T00:00:00Z\n", ""},
+		{"a name without its dialect", []string{"--after", "2026-01-01T00:00:00Z", "--count", "1", "@Monthly"},
+			"2026-02-01T00:00:00Z  2026-02-01T00:00:00Z\n", ""},
+		{"an interval without its dialect", []string{"--after", "2026-01-01T00:00:00Z", "--count", "1", "--", "@Every 90m"},
+			"2026-01-01T01:30:00Z  2026-01-01T01:30:00Z\n", ""},
+		{"a long interval", []string{"--after", "2026-01-01T00:00:00Z", "--count", "10", "--", "@every 876000h"},
+			"2125-12-08T00:00:00Z  2125-12-08T00:00:00Z\n", "there are no more instants\n"},
 		{"interval", []string{"--dialect", "named", "--after", "2026-01-01T00:00:00Z", "--count", "2", "--", "@every 90m"},
 			"2026-01-01T01:30:00Z  2026-01-01T01:30:00Z\n2026-01-01T03:00:00Z  2026-01-01T03:00:00Z\n", ""},
 		{"the last one", []string{"--dialect", "quartz", "--after", "2026-01-01T00:00:00Z", "--", "0 0 0 1 6 ? 2026"},
@@ -53,6 +59,7 @@ func TestScheduleNextPrintsInstantsInUTCFirst(t *testing.T) {
 	}
 }
 
+// timing: T5.2
 func TestScheduleNextInJSONNamesTheZoneData(t *testing.T) {
 	code, stdout, stderr := runCtl(t, "schedule", "next", "-o", "json", "--tz", "Europe/London", "--after", "2026-07-01T00:00:00Z", "--count", "1", "--", "*/5 * * * *")
 	var got upcoming
@@ -82,6 +89,7 @@ func TestScheduleNextRefusesWithTheReason(t *testing.T) {
 		{"nothing", nil, "0 arguments"},
 		{"no key", []string{"--", "H 0 * * *"}, "H needs a key"},
 		{"bad interval", []string{"--dialect", "named", "--", "@every day"}, "day is not a duration"},
+		{"a name in another dialect", []string{"--dialect", "quartz", "--", "@daily"}, "dialect named"},
 		{"output", []string{"-o", "xml", "--", "0 0 * * *"}, "--output"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
@@ -29,9 +31,12 @@ type addFlags struct {
 	typ, begin, end, file, requestID                                      string
 	interval, ackTimeout, giveUpAfter, retention, initialBackoff, maxBack time.Duration
 	maxAttempts                                                           int32
+	multiplier, jitter                                                    float64
 	params, tags                                                          []string
 	upsert                                                                bool
 	timing                                                                timingFlags
+	// update: the task is there, and the flags are those to change.
+	update bool
 }
 
 func (c *ctl) taskAdd() *cobra.Command {
@@ -84,6 +89,8 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run is given up (default 5)")
 	f.DurationVar(&a.initialBackoff, "initial-backoff", 0, "distance to the attempt after the first failure (default 1s)")
 	f.DurationVar(&a.maxBack, "max-backoff", 0, "the longest such distance (default 1h)")
+	f.Float64Var(&a.multiplier, "multiplier", 0, "factor between two such distances: 1 to 10 (default 2)")
+	f.Float64Var(&a.jitter, "jitter", 0, "random share that is added to a distance: 0 to 1 (default 0.1)")
 	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run is given up")
 	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default the tenant's)")
 	f.StringVar(&a.file, "file", "", "a task in JSON instead of the other flags; -: standard input")
@@ -96,8 +103,8 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 		a.requestID = rand.Text()
 	}
 	if a.file != "" {
-		if a.task.Kind != "" || a.typ != "" {
-			return nil, cli.Usagef("--file takes the place of --kind, --type and the others")
+		if given := givenTerms(cmd.Flags()); len(given) > 0 {
+			return nil, cli.Usagef("--file takes the place of --%s", strings.Join(given, ", --"))
 		}
 		return readTask(cmd.InOrStdin(), a.file)
 	}
@@ -118,19 +125,47 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 	if cmd.Flags().Changed("interval") {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(a.interval)}
 	}
-	if err := a.timing.read(cmd.Flags(), t); err != nil {
+	if err := a.timing.read(cmd.Flags(), t, a.update); err != nil {
 		return nil, err
 	}
 	if cmd.Flags().Changed("retention") {
 		t.Retention = durationpb.New(a.retention)
 	}
-	t.AckTimeout, t.GiveUpAfter = duration(a.ackTimeout), duration(a.giveUpAfter)
-	if a.maxAttempts != 0 || a.initialBackoff != 0 || a.maxBack != 0 {
-		t.RetryPolicy = &perceptorv1.RetryPolicy{
-			MaxAttempts: a.maxAttempts, InitialBackoff: duration(a.initialBackoff), MaxBackoff: duration(a.maxBack),
-		}
-	}
+	t.AckTimeout, t.GiveUpAfter = given(cmd, "ack-timeout", a.ackTimeout), given(cmd, "give-up-after", a.giveUpAfter)
+	t.RetryPolicy = a.retryPolicy(cmd)
 	return t, nil
+}
+
+// given is the value of a flag, also if that is 0; nil: it was not given.
+func given(cmd *cobra.Command, flag string, d time.Duration) *durationpb.Duration {
+	if !cmd.Flags().Changed(flag) {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func (a *addFlags) retryPolicy(cmd *cobra.Command) *perceptorv1.RetryPolicy {
+	p := &perceptorv1.RetryPolicy{
+		MaxAttempts: a.maxAttempts, Multiplier: a.multiplier,
+		InitialBackoff: given(cmd, "initial-backoff", a.initialBackoff), MaxBackoff: given(cmd, "max-backoff", a.maxBack),
+	}
+	if cmd.Flags().Changed("jitter") {
+		p.Jitter = &a.jitter
+	}
+	if proto.Equal(p, &perceptorv1.RetryPolicy{}) {
+		return nil
+	}
+	return p
+}
+
+// givenTerms are the flags of the terms of a task that were given.
+func givenTerms(f *pflag.FlagSet) (list []string) {
+	f.Visit(func(flag *pflag.Flag) {
+		if flagFields[flag.Name] != "" || flag.Name == "key" {
+			list = append(list, flag.Name)
+		}
+	})
+	return list
 }
 
 func readParams(list []string) (map[string]string, error) {
@@ -155,9 +190,12 @@ func readTask(stdin io.Reader, file string) (*perceptorv1.Task, error) {
 		defer opened.Close() //nolint:errcheck // it was only read
 		in = opened
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxTaskFile))
+	text, err := io.ReadAll(io.LimitReader(in, maxTaskFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(text) > maxTaskFile {
+		return nil, cli.Usagef("--file: %s has more than %d bytes", file, maxTaskFile)
 	}
 	t := &perceptorv1.Task{}
 	if err := protojson.Unmarshal(text, t); err != nil {

@@ -19,6 +19,7 @@ var flagFields = map[string]string{
 	"kind": "kind", "begin": "begin_time", "end": "end_time", "interval": "interval", "max-count": "max_count",
 	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
 	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
+	"multiplier": "retry_policy.multiplier", "jitter": "retry_policy.jitter",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
 	"cron": "cron.expression,cron.dialect", "tz": "cron.time_zone", "dialect": "cron.dialect", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
 	"misfire-limit": "misfire_limit", "spread": "spread",
@@ -26,11 +27,15 @@ var flagFields = map[string]string{
 
 // taskUpdate changes the fields whose flags are given.
 func (c *ctl) taskUpdate() *cobra.Command {
-	var a addFlags
+	a := addFlags{update: true}
 	var fields []string
 	var version int32
 	cmd := &cobra.Command{
 		Use: "update ID", Short: "Change the terms of a task: those whose flags are given", Args: cobra.ExactArgs(1),
+		Example: "  perceptorctl task update 3587 --interval 2h --max-count 0\n" +
+			"  perceptorctl task update 3587 --cron '30 6 * * MON-FRI' --version 4\n" +
+			"  perceptorctl task update 3587 --tz Europe/London\n" +
+			"  perceptorctl task update 3587 --file terms.json --fields interval,retry_policy.max_attempts",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := taskID(args[0])
 			if err != nil {

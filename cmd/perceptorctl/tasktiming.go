@@ -31,14 +31,15 @@ func (t *timingFlags) flags(f *pflag.FlagSet) {
 	f.DurationVar(&t.spread, "spread", 0, "window over which the instants of many tasks are spread (default none)")
 }
 
-// read puts the flags that were given into a task.
-func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task) error {
-	if t.cron == "" && (t.zone != "" || t.dialect != "") {
+// read puts the flags that were given into a task. An update may be of the time zone
+// or the dialect alone.
+func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool) error {
+	if t.cron == "" && (t.zone != "" || t.dialect != "") && !update {
 		return cli.Usagef("--tz and --dialect say something about --cron, which is missing")
 	}
-	if t.cron != "" {
+	if t.cron != "" || t.zone != "" || t.dialect != "" {
 		if out.Schedule != nil {
-			return cli.Usagef("--interval and --cron are two ways to say the same; give one")
+			return cli.Usagef("--interval and --cron (with --tz and --dialect) are two ways to say the same; give one")
 		}
 		dialect, ok := perceptorv1.Cron_Dialect_value[enumWord(t.dialect)]
 		if t.dialect != "" && (!ok || dialect == 0) {

@@ -52,11 +52,6 @@ var callerStories = []story{
 		e.fired("0s 6h")
 		e.is(id, client.Scheduled, 2, 5)
 	}},
-	{"a paused task goes on by FIRE_ALL", "timing: T11.2 T11.3", func(e *stage) {
-		id := pausedUntil530(e, client.Task{Type: client.NonBlocking, Interval: time.Hour, Misfire: client.FireAll, MisfireLimit: 2})
-		e.fired("0s 4h@5h30m0.1s 5h@5h30m0.2s 6h")
-		e.is(id, client.Scheduled, 4, 3)
-	}},
 	{"a trigger does not disturb", "timing: T12.1 T12.2", func(e *stage) {
 		id := e.add(hourly(client.NonBlocking))
 		e.until("20m")
@@ -126,13 +121,20 @@ var callerStories = []story{
 		e.fired("0s")
 		e.is(id, client.Cancelled, 1, 0)
 	}},
-	{"a paused tenant fires nothing", "timing: T15.2", func(e *stage) {
-		e.add(hourly(client.NonBlocking))
+	{"a paused tenant fires nothing until it is resumed", "timing: T15.2", func(e *stage) {
+		skipping := hourly(client.NonBlocking)
+		skipping.Misfire = client.SkipMissed
+		once, skips := e.add(hourly(client.NonBlocking)), e.add(skipping)
 		e.until("30m")
 		yes, no := true, false
 		e.tenant.SetRates(e.T, task.RatesChange{Paused: &yes})
 		defer e.tenant.SetRates(e.T, task.RatesChange{Paused: &no})
 		e.away("5h30m")
-		e.fired("0s")
+		e.fired("0s 0s")
+		e.tenant.SetRates(e.T, task.RatesChange{Paused: &no})
+		e.until("6h30m")
+		e.fired("0s 0s 1h@5h30m 6h 6h")
+		e.is(once, client.Scheduled, 3, 4)
+		e.is(skips, client.Scheduled, 2, 5)
 	}},
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/client"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -42,23 +43,12 @@ var misfireStories = []story{
 		}
 	}},
 	{"FIRE_ALL fires each", "timing: T7.2 T7.9", func(e *stage) {
-		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, Misfire: client.FireAll})
-		e.until("30m")
-		e.away("5h30m")
-		e.until("6h30m")
-		calls := e.log.all()
-		if len(calls) != 7 {
-			e.Fatalf("%d runs", len(calls))
-		}
-		for i, c := range calls {
-			if want := e.zero.Add(time.Duration(i) * time.Hour); !c.ScheduledAt.Equal(want) || c.Missed != 0 {
-				e.Errorf("run %d is of %s, want %s", i, c.ScheduledAt, want)
-			}
-			if i > 0 && c.At.Sub(calls[i-1].At) < 100*time.Millisecond {
-				e.Errorf("runs %d and %d are %s apart", i-1, i, c.At.Sub(calls[i-1].At))
+		outage(e, "0s 1h@5h30m 2h@5h30m0.1s 3h@5h30m0.2s 4h@5h30m0.3s 5h@5h30m0.4s 6h", 0, func(t *client.Task) { t.Misfire = client.FireAll })
+		for _, c := range e.log.all() {
+			if c.Missed != 0 {
+				e.Errorf("run %d knows of %d missed", c.Seq, c.Missed)
 			}
 		}
-		e.is(id, client.Scheduled, 7, 0)
 	}},
 	{"FIRE_ALL has a limit", "timing: T7.3 T7.9", func(e *stage) {
 		outage(e, "0s 4h@5h30m 5h@5h30m0.1s 6h", 3, func(t *client.Task) { t.Misfire, t.MisfireLimit = client.FireAll, 2 })
@@ -101,16 +91,44 @@ var misfireStories = []story{
 		e.fired("0s 6h")
 		e.is(id, client.Completed, 2, 5)
 	}},
+	{"missed instants are told", "timing: T7.11", func(e *stage) {
+		before := e.missedMetric()
+		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, Misfire: client.SkipMissed})
+		e.until("30m")
+		e.away("5h30m")
+		e.is(id, client.Scheduled, 1, 5)
+		if got := e.missedMetric() - before; got != 5 {
+			e.Errorf("the metric has %v, want 5", got)
+		}
+		var skipped []string
+		for _, event := range e.history(id) {
+			if event.GetType() == perceptorv1.RunEvent_SKIPPED {
+				skipped = append(skipped, event.GetDetail())
+			}
+		}
+		if len(skipped) != 1 || skipped[0] != "5" {
+			e.Errorf("SKIPPED %q in the history, want 5", skipped)
+		}
+	}},
 	{"what waits for its turn is not missed", "timing: T7.12 T15.1", func(e *stage) {
 		rate, burst, none := int32(1), int32(1), int32(0)
 		e.tenant.SetRates(e.T, task.RatesChange{DispatchRate: &rate, DispatchBurst: &burst})
 		defer e.tenant.SetRates(e.T, task.RatesChange{DispatchRate: &none, DispatchBurst: &none})
-		for range 5 {
-			e.add(client.Task{Type: client.OneShot, Begin: e.at("1h")})
+		tasks := make([]client.Task, 5) // one call: they are in one database, and wait for each other
+		for i := range tasks {
+			tasks[i] = client.Task{Kind: e.kind, Type: client.OneShot, Begin: e.at("1h"), Misfire: client.SkipMissed, MisfireGrace: client.NoGrace}
+			tasks[i].Retention = 7 * 24 * time.Hour
+		}
+		for _, added := range must[[]client.AddResult](e)(e.tenant.AddTasks(e.Context(), tasks)) {
+			e.ids = append(e.ids, added.ID)
 		}
 		e.until("2h")
-		if n := len(e.log.all()); n != 5 {
-			e.Errorf("%d of 5 have fired", n)
+		calls := e.log.all()
+		if len(calls) != 5 {
+			e.Fatalf("%d of 5 have fired", len(calls))
+		}
+		if last := calls[4].At.Sub(e.at("1h")); last < 3*time.Second || last > time.Minute {
+			e.Errorf("at 1 a second the last of 5 fires after %s", last)
 		}
 		for _, id := range e.ids {
 			e.is(id, client.Completed, 1, 0)

@@ -42,6 +42,40 @@ var resultStories = []story{
 		e.fired("0s 0s@1m 0s@3m 0s@7m")
 		e.is(id, client.Completed, 1, 0)
 	}},
+	{"a backoff has a longest distance", "timing: T8.1", func(e *stage) {
+		e.answers(fails(3, errNo))
+		policy := retry(5)
+		policy.MaxBackoff = 90 * time.Second
+		e.add(client.Task{Type: client.OneShot, Retry: policy})
+		e.until("1h")
+		e.fired("0s 0s@1m 0s@2m30s 0s@4m")
+	}},
+	{"a backoff is longer by a random share", "timing: T8.1", func(e *stage) {
+		e.answers(func(_ context.Context, r *client.Run) error {
+			if r.Attempt == 1 {
+				return errNo
+			}
+			return nil
+		})
+		policy := retry(2)
+		policy.Jitter = 0.5
+		for range 8 {
+			e.add(client.Task{Type: client.OneShot, Retry: policy})
+		}
+		e.until("1h")
+		seen := map[time.Duration]bool{}
+		for _, c := range e.log.all() {
+			if late := c.At.Sub(c.ScheduledAt); c.Attempt == 2 {
+				seen[late] = true
+				if late < time.Minute || late > 90*time.Second {
+					e.Errorf("again after %s, want 60 to 90 s", late)
+				}
+			}
+		}
+		if len(seen) < 2 {
+			e.Errorf("8 runs come again after %v", seen)
+		}
+	}},
 	{"retries are not counted as runs", "timing: T2.5", func(e *stage) {
 		e.answers(fails(1, errNo))
 		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, MaxCount: 2, Retry: retry(5)})

@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-var stories = slices.Concat(scheduleStories, misfireStories, resultStories, callerStories)
+var stories = slices.Concat(scheduleStories, misfireStories, resultStories, callerStories, editStories, keyStories, deadStories)
 
 // cron is an expression in UTC.
 func cron(expression string) *client.Cron { return &client.Cron{Expression: expression} }

@@ -3,6 +3,9 @@ package timing
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -10,11 +13,13 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/internal/virtualclock"
 	"github.com/perceptor/perceptor/internal/virtualtest"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 func TestMain(m *testing.M) {
@@ -215,6 +220,36 @@ func (e *stage) is(id int64, s client.State, runs, missed int64) {
 	if t := e.task(id); t.State != s || t.RunCount != runs || t.MissedCount != missed {
 		e.Errorf("the task is %s with %d runs and %d missed, want %s, %d, %d", t.State, t.RunCount, t.MissedCount, s, runs, missed)
 	}
+}
+
+// missedMetric is what the metric of missed instants says of the tenant.
+func (e *stage) missedMetric() float64 {
+	return e.stack.Counter(e.T, "perceptor_instants_missed_total", "tenant", e.tenant.Name)
+}
+
+// history returns what happened to the runs of a task.
+func (e *stage) history(id int64) []*perceptorv1.RunEvent {
+	e.Helper()
+	request, err := http.NewRequestWithContext(e.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/tasks/%d/events", e.stack.HTTP, id), nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+e.tenant.Token)
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was only read
+	var page perceptorv1.ListRunEventsResponse
+	body, err := io.ReadAll(response.Body)
+	if err == nil {
+		err = protojson.Unmarshal(body, &page)
+	}
+	if err != nil {
+		e.Fatalf("%v in %s", err, body)
+	}
+	return page.GetEvents()
 }
 
 // open moves the clock until something has fired whose handler does not end, and

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/perceptor/perceptor/internal/config"
@@ -60,6 +61,7 @@ type Stack struct {
 type nodes struct {
 	api         *node.API
 	dispatchers []*node.Dispatcher
+	metrics     []*prometheus.Registry
 	stop        context.CancelFunc
 	running     *sync.WaitGroup
 	failed      chan error
@@ -201,7 +203,31 @@ func (s *Stack) startNodes(ctx context.Context) error {
 }
 
 func (s *Stack) options(c *config.Config) node.Options {
-	return node.Options{Config: c, Log: s.o.Log, Metrics: telemetry.NewRegistry(), VirtualClock: true}
+	metrics := telemetry.NewRegistry()
+	s.metrics = append(s.metrics, metrics)
+	return node.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true}
+}
+
+// Counter returns the sum of a counter over all nodes, as far as it has a label of
+// this value.
+func (s *Stack) Counter(tb testing.TB, name, label, value string) (sum float64) {
+	tb.Helper()
+	for _, registry := range s.metrics {
+		families, err := registry.Gather()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if f.GetName() == name && l.GetName() == label && l.GetValue() == value {
+						sum += m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+	}
+	return sum
 }
 
 func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err error) {

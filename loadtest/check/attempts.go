@@ -46,7 +46,7 @@ func (k *checking) attemptsOf(r *run) {
 		k.violate(OverCount, r.seq, "%d failures were taken, at most %d are allowed", failures, k.Add.MaxAttempts)
 	}
 	for _, e := range r.executions {
-		if r.dead != 0 && e.Start > r.dead.Add(k.cfg.Window) {
+		if r.dead != 0 && e.Start > r.dead.Add(k.cfg.Window+k.cfg.Slack) {
 			k.violate(Stale, r.seq, "attempt %d began at %v; the run had died at %v", e.Attempt, e.Start.Time(), r.dead.Time())
 		}
 	}

@@ -79,7 +79,7 @@ func (k *checking) notAfterCancel() {
 	}
 	for i := range k.runs {
 		for _, e := range k.runs[i].executions {
-			if e.Start > op.Answered.Add(k.cfg.Window) {
+			if e.Start > op.Answered.Add(k.cfg.Window+k.cfg.Slack) {
 				k.violate(Stale, e.Seq, "began at %v; that the task is cancelled was answered at %v, %v before", e.Start.Time(), op.Answered.Time(), e.Start.Sub(op.Answered))
 			}
 		}
@@ -189,7 +189,7 @@ func (k *checking) versions() {
 func (k *checking) current(e *Execution) {
 	for i := range k.Ops {
 		op := &k.Ops[i]
-		if op.Known && op.Change == Edit && op.Version > e.Version && e.Start > op.Answered.Add(k.cfg.Window) {
+		if op.Known && op.Change == Edit && op.Version > e.Version && e.Start > op.Answered.Add(k.cfg.Window+k.cfg.Slack) {
 			k.violate(Stale, e.Seq, "began at %v with version %d; version %d was answered at %v", e.Start.Time(), e.Version, op.Version, op.Answered.Time())
 		}
 	}

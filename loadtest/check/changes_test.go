@@ -212,6 +212,23 @@ func TestEveryFaultOfAChangeIsFound(t *testing.T) {
 	}
 }
 
+func TestAHandlerMayBeginAsLongAfterACancelAsIsPromised(t *testing.T) {
+	for after, want := range map[time.Duration]int64{
+		DefaultWindow + DefaultSlack - time.Millisecond: 0,
+		DefaultWindow + DefaultSlack + time.Millisecond: 1,
+	} {
+		tell := newTeller(1)
+		tell.calm = true
+		d := tell.life(lives["cancelled"])
+		answered := d.Ops[len(d.Ops)-1].Answered
+		e := lastOf(d)
+		e.Start, e.End = answered.Add(after), answered.Add(after+time.Millisecond)
+		if r := examine(config(), d); r.Violations[Stale] != want {
+			t.Errorf("a handler that begins %v after the cancel: %v", after, r.Examples)
+		}
+	}
+}
+
 func TestATriggerOfUnknownOutcomeMayHaveOneRun(t *testing.T) {
 	d := newTeller(3).life(lives["triggered"])
 	d.Ops[0].Known, d.Ops[0].Seq = false, 0

@@ -66,7 +66,14 @@ const (
 	DefaultEpsilon  = 5 * time.Millisecond
 	DefaultExamples = 5
 	DefaultDelivery = 10 * time.Second
-	DefaultWindow   = 2 * time.Second
+	// LateAfter is how old a run may be that a listener does not ask about, counted
+	// from its claim or its instant, whichever is later, and ClaimAhead how far before
+	// its instant it may have been claimed, unless that is configured. Together they
+	// are what docs/editing.md promises.
+	LateAfter     = time.Second
+	ClaimAhead    = 500 * time.Millisecond
+	DefaultWindow = LateAfter + ClaimAhead
+	DefaultSlack  = 500 * time.Millisecond
 )
 
 // Config says which accounts there are, and what is measured.
@@ -89,8 +96,19 @@ type Config struct {
 	// was disturbed. Default 10 s.
 	Delivery time.Duration
 	// Window is how long after the acknowledgement of a cancel, an edit or a pause a
-	// handler may begin that knows nothing of it. Default 2 s.
+	// listener may decide to call a handler that knows nothing of it. Default:
+	// [LateAfter] and [ClaimAhead].
 	Window time.Duration
+	// Slack is how long a busy machine may take from that decision to what is seen of
+	// it: the handler reads its clock when it has got a processor. Default 500 ms.
+	Slack time.Duration
+	// Deaths says when listeners were killed, by their number: what they had begun is
+	// silent from then on.
+	Deaths map[uint16]Micros
+	// AckTimeout is that of all tasks, and Redelivery how long after the death of a
+	// listener at the latest what it had begun is called again; both are needed where
+	// there are Deaths.
+	AckTimeout, Redelivery time.Duration
 	// Fired is told of each run, with its first call of a handler. May be nil.
 	Fired func(add *Add, at task.Instant, first Micros)
 	// Examples is how many violations of each kind are kept. Default 5.
@@ -124,6 +142,9 @@ func New(cfg Config) *Checker {
 	}
 	if cfg.Window == 0 {
 		cfg.Window = DefaultWindow
+	}
+	if cfg.Slack == 0 {
+		cfg.Slack = DefaultSlack
 	}
 	if cfg.Delivery == 0 {
 		cfg.Delivery = DefaultDelivery
@@ -162,6 +183,7 @@ func (c *Checker) Result() Result {
 func (c *Checker) Task(t Task) {
 	c.figures.add(t.Add)
 	k := &checking{Checker: c, Task: t}
+	k.unfinished()
 	k.gather()
 	if t.Add == nil || t.Add.Answer == Refused {
 		k.phantom()
@@ -192,6 +214,7 @@ func (c *Checker) Task(t Task) {
 		k.blocking()
 	}
 	k.attempts()
+	k.silence()
 	k.results()
 	k.final()
 }
@@ -232,8 +255,9 @@ type run struct {
 	beside bool
 	// dead is when its last failure was taken; 0: not known, or it did not die.
 	dead Micros
-	// closed says that some answer told that the run has its final result.
-	closed bool
+	// closed says that some answer told that the run has its final result, and perhaps
+	// that a listener may have died before it wrote that down.
+	closed, perhaps bool
 }
 
 func (k *checking) violate(kind Kind, seq int64, format string, args ...any) {

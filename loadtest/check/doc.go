@@ -43,8 +43,8 @@
 //     was handled, and none is handled later than the grace and [Config.Delivery].
 //
 //   - Edits: params belong to the version that comes with them. No handler begins
-//     with an older version later than [Config.Window] after a newer one was
-//     answered, and none goes back from one attempt to the next. Two edits that name
+//     with an older version later than [Config.Window] and [Config.Slack] after a newer
+//     one was answered, and none goes back from one attempt to the next. Two edits that name
 //     one version are not both taken. The grid of a new interval begins one interval
 //     after the edit, and goes on.
 //
@@ -59,6 +59,10 @@
 //   - Failures: a run has at most max_attempts of them, is not called any more when it
 //     has died, and does not die before. The next attempt keeps the distance that
 //     the failure or the snooze asked for; a snooze is no failure.
+//
+//   - Silence: what a listener had begun that was killed is called again in time, in
+//     another attempt not before its ack_timeout is over, and spends no attempt. What
+//     it had reported without having written the answer down may have been taken.
 //
 //   - Adds are what is scheduled, running, finished and purged, exactly
 //     ([Checker.Balance]).

@@ -24,6 +24,8 @@ const Slices = 5
 type Figures struct {
 	// Tasks, Runs and Callbacks count everything seen.
 	Tasks, Runs, Callbacks int64
+	// Silent counts calls of a handler that a death of its listener cut short.
+	Silent int64
 	// NotKnown counts adds without an answer, Refused those that were refused.
 	NotKnown, Refused int64
 	// Missed counts recorded misses.

@@ -81,6 +81,9 @@ type Execution struct {
 	Missed      int64
 	Start, End  Micros
 	Outcome     task.Outcome
+	// Unfinished says that the handler has begun, and means nothing of End and Outcome.
+	// Who may be killed records that first, and the whole when the handler has ended.
+	Unfinished bool
 	// Permanent says that the failure was said to be one, and After what was asked
 	// for as the distance to the next attempt; 0: what the backoff is at least.
 	Permanent bool

@@ -41,11 +41,21 @@ type Writer struct {
 	parts [parts + 1]part
 }
 
+// Through makes w write each record at once, so that no more than one is lost when
+// its process is killed. Call it before anything is recorded.
+func (w *Writer) Through() {
+	for i := range w.parts {
+		w.parts[i].through = true
+	}
+}
+
 type part struct {
 	mu   sync.Mutex
 	file *os.File
 	buf  []byte
 	err  error
+	// through: nothing stays in the buffer
+	through bool
 }
 
 // Create makes a writer in dir. name is the process's own.
@@ -91,7 +101,7 @@ func (w *Writer) of(id task.ID) *part {
 
 // put takes the buffer with a further record and unlocks the part.
 func (p *part) put(buf []byte) {
-	if p.buf = buf; len(buf) >= bufferBytes {
+	if p.buf = buf; len(buf) >= bufferBytes || p.through {
 		p.flush()
 	}
 	p.mu.Unlock()

@@ -184,3 +184,36 @@ func TestADamagedHistoryIsAnError(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatAKilledProcessHasSeenIsThereButForItsLastRecord(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Create(dir, "killed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // it is never closed in time
+	w.Through()
+	write(w, w, 1, 513, check.Acknowledged)
+	locked := w.of(513)
+	locked.mu.Unlock()
+	torn, err := os.OpenFile(locked.file.Name(), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := torn.Write([]byte{tagExecution, 1, 0, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := torn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := check.New(check.Config{Quiet: check.Of(begin + 1000), Finals: true, Replies: true})
+	if err := Check(dir, c, "killed"); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Result(); r.Total() != 0 || r.Figures.Runs != 1 {
+		t.Errorf("%d runs, %v", r.Figures.Runs, r.Examples)
+	}
+	if err := Check(dir, check.New(check.Config{}), "other"); err == nil {
+		t.Error("the torn record of a process that was not killed is no error")
+	}
+}

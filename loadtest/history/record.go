@@ -65,7 +65,7 @@ func flag(v bool) byte {
 // Execution records a call of a handler.
 func (w *Writer) Execution(e check.Execution) {
 	p := w.of(e.ID)
-	b := p.record(tagExecution, byte(e.Outcome), flag(e.Permanent))
+	b := p.record(tagExecution, byte(e.Outcome), flag(e.Permanent)|flag(e.Unfinished)<<1)
 	b = putInstant(put(put(put(b, e.Number), e.ID), e.Seq), e.ScheduledAt)
 	b = put(put(put(b, e.Missed), e.Start-1000*check.Micros(e.ScheduledAt)), e.End-e.Start)
 	b = put(put(b, e.Attempt), int64(e.Listener))
@@ -165,7 +165,9 @@ func (r *reader) add() (a check.Add) {
 }
 
 func (r *reader) execution() (e check.Execution) {
-	e.Outcome, e.Permanent = task.Outcome(r.byte()), r.byte() != 0
+	e.Outcome = task.Outcome(r.byte())
+	flags := r.byte()
+	e.Permanent, e.Unfinished = flags&1 != 0, flags&2 != 0
 	e.Number, e.ID, e.Seq, e.ScheduledAt = r.int(), task.ID(r.int()), r.int(), r.instant()
 	e.Missed, e.Start = r.int(), r.micros()+1000*check.Micros(e.ScheduledAt)
 	e.End = e.Start + r.micros()

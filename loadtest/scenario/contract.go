@@ -2,26 +2,16 @@ package scenario
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
-
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/workload"
-	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
-const (
-	countLimit = 30 * time.Second
-	// What a change needs to reach a handler, and a run to reach its own, while
-	// nothing is disturbed.
-	calmWindow, calmDelivery = 2 * time.Second, 10 * time.Second
-)
+// calmDelivery is what a run needs to reach its handler while nothing is disturbed.
+const calmDelivery = 10 * time.Second
 
 // runContract changes tasks until the load ends.
 func (r *runner) runContract(ctx context.Context) error {
@@ -41,35 +31,38 @@ func (r *runner) runContract(ctx context.Context) error {
 	return err
 }
 
+// changeWindow is how long after its acknowledgement a change may take to reach a
+// listener, under the stack's own setting if it has one. A run that was asked about
+// may wait for a worker as long as a handler takes.
+func (r *runner) changeWindow() time.Duration {
+	ahead := check.ClaimAhead
+	if d, err := time.ParseDuration(r.Real.Settings["dispatcher.claim_ahead"]); err == nil {
+		ahead = d
+	}
+	return max(check.LateAfter+ahead+2*r.Work, r.Window)
+}
+
+// redelivery is how long after the death of a listener what it had begun may take to
+// be called again: until its deadline, which a heartbeat may just have moved, and by
+// then another listener has its partitions.
+func (r *runner) redelivery() time.Duration { return r.AckTimeout + groupLimit + r.delivery() }
+
 // delivery is how long a run may take from its claim to its handler: all that was
 // disturbed, as long as it took, and a take-over.
 func (r *runner) delivery() time.Duration {
 	d := calmDelivery
 	for _, dist := range r.disturbed {
 		d += r.Real.Session + dist.took
+		if kindOf(dist.part) == listenerKind {
+			d += groupLimit
+		}
 	}
 	return max(d, r.Delivery)
 }
 
 // count asks how many tasks the tenant has, all types together.
 func (r *runner) count(ctx context.Context) (sum task.Counts, err error) {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.stack.Token), countLimit)
-	defer cancel()
-	for address := range strings.SplitSeq(r.stack.Address, ",") { // one of them may have been killed
-		if sum, err = countAt(ctx, address); err == nil {
-			return sum, nil
-		}
-	}
-	return sum, fmt.Errorf("count the tasks: %w", err)
-}
-
-func countAt(ctx context.Context, address string) (sum task.Counts, err error) {
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return sum, err
-	}
-	defer conn.Close()
-	a, err := perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
+	a, err := r.stack.Counts(ctx)
 	for _, c := range a.GetCounts() {
 		p := c.GetPurgedByState()
 		sum = sum.Plus(task.Counts{

@@ -118,14 +118,14 @@ func (d *disturbed) String() string {
 	return s
 }
 
-// disturb waits for its time, does it, and watches what follows. before is
-// called just before.
-func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, from time.Time, before func()) *disturbed {
+// disturb waits for its time, does it to the part that find knows, and watches what
+// follows. before is called just before.
+func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(string) (stack.Part, error), from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
 	if done.err = frame.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
 		return done
 	}
-	part, err := s.Part(d.Part)
+	part, err := find(d.Part)
 	if err != nil {
 		done.err = err
 		return done

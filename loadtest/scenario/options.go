@@ -187,15 +187,18 @@ func (o *Options) validateDisturbances() []error {
 		if d.After >= o.For {
 			faults = append(faults, fmt.Errorf("--%s %s: it comes after the end of the load, --for %v", d.Action, d, o.For))
 		}
+		if kindOf(d.Part) == listenerKind && d.Action != Kill && d.Action != Crash {
+			faults = append(faults, fmt.Errorf("--%s %s: %w", d.Action, d, errListener))
+		}
 		if d.ends() {
 			ended[kindOf(d.Part)]++
 		}
 	}
-	if o.Stack != "real" {
-		return faults
-	}
 	for kind, n := range ended {
-		have := map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers}[kind]
+		if o.Stack != "real" && kind != listenerKind {
+			continue
+		}
+		have := map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers, listenerKind: o.Listeners}[kind]
 		if n >= max(have, 1) {
 			faults = append(faults, fmt.Errorf("%d %s would be ended for good and there are %d: none would be left", n, kind, max(have, 1)))
 		}
@@ -211,5 +214,3 @@ func kindOf(part string) string {
 	}
 	return part
 }
-
-func listenerName(i int) string { return fmt.Sprintf("listener-%d", i+1) }

@@ -22,7 +22,7 @@ type totals struct {
 
 func (r *runner) totals() totals {
 	t := totals{at: time.Now(), added: r.adder.Added()}
-	for _, l := range r.listeners {
+	for _, l := range r.crew.all() {
 		p := l.Progress()
 		t.callbacks += p.Callbacks
 		t.accepted += p.Accepted

@@ -63,10 +63,12 @@ type Report struct {
 	Examples   []check.Violation    `json:"examples,omitempty"`
 
 	// Totals of the whole run.
-	Tasks          int64 `json:"tasks"`
-	Runs           int64 `json:"runs"`
-	Callbacks      int64 `json:"callbacks"`
-	Missed         int64 `json:"missed"`
+	Tasks     int64 `json:"tasks"`
+	Runs      int64 `json:"runs"`
+	Callbacks int64 `json:"callbacks"`
+	Missed    int64 `json:"missed"`
+	// Silent calls were cut short by the death of their listener.
+	Silent         int64 `json:"silent,omitempty"`
 	AddsUnanswered int64 `json:"adds_unanswered"`
 	AddsRefused    int64 `json:"adds_refused"`
 	// AddsBehindMs is how far the adder fell behind its clock at worst.
@@ -134,7 +136,7 @@ func (r *runner) report(res check.Result) *Report {
 		LatenessMs: frame.QuantilesOf(f.Lateness), AddMs: frame.QuantilesOf(f.AddTime),
 		LatenessByType: map[string]frame.Quantiles{}, CPU: frame.NewCPU(r.window.cpu(), r.done(f.Window)),
 		Violations: res.Violations, Examples: res.Examples,
-		Tasks: f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed,
+		Tasks: f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
 		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: frame.Milliseconds(r.adder.Behind()),
 		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Complete: !r.quiet.IsZero() && r.final,
 	}

@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -65,7 +64,7 @@ type runner struct {
 	history    *history.Writer
 	client     *client.Client
 	adder      *workload.Adder
-	listeners  []*workload.Listener
+	crew       crew
 	meter      *frame.Meter
 	window     window
 	floor      *floor.Report
@@ -153,37 +152,6 @@ func (r *runner) runFloor(ctx context.Context) (err error) {
 	return err
 }
 
-func (r *runner) startListeners(ctx context.Context) error {
-	if r.AddOnly {
-		r.meter = frame.NewMeter(r.stack, nil)
-		return nil
-	}
-	r.say("starting %d listener(s)", r.Listeners)
-	ctx, cancel := context.WithTimeout(ctx, joinLimit)
-	defer cancel()
-	for i := range r.Listeners {
-		l, err := workload.StartListener(r.ListenerCommand, workload.ListenerConfig{
-			Index: uint16(i), Address: r.stack.Address, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
-			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail, Check: r.Check,
-		}, filepath.Join(r.historyDir, listenerName(i)+".log"))
-		if err != nil {
-			return err
-		}
-		r.listeners = append(r.listeners, l)
-	}
-	for _, l := range r.listeners {
-		if err := l.AwaitReady(ctx); err != nil {
-			return err
-		}
-	}
-	listeners := map[string]frame.Source{}
-	for i, l := range r.listeners {
-		listeners[listenerName(i)] = l
-	}
-	r.meter = frame.NewMeter(r.stack, listeners)
-	return nil
-}
-
 // load puts the load on and waits until what it made is done. It returns early
 // when ctx ends.
 func (r *runner) load(ctx context.Context) error {
@@ -250,7 +218,7 @@ func (r *runner) disturbAll(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, d := range r.Disturbances {
 		wg.Go(func() {
-			all[i] = d.disturb(ctx, r.stack, r.from, func() { r.meter.Sample() })
+			all[i] = d.disturb(ctx, r.stack, r.part, r.from, func() { r.meter.Sample() })
 			if all[i].err == nil {
 				r.say("%s", all[i])
 			}
@@ -274,7 +242,7 @@ func (r *runner) drain(ctx context.Context) error {
 	defer cancel()
 	seen, since := int64(-1), time.Now()
 	for {
-		if n := r.callbacks(); n != seen {
+		if n := r.crew.callbacks(); n != seen {
 			seen, since = n, time.Now()
 		}
 		if time.Since(since) >= calm {
@@ -293,26 +261,6 @@ func (r *runner) drain(ctx context.Context) error {
 	}
 	r.quiet = time.Now()
 	return nil
-}
-
-func (r *runner) callbacks() int64 {
-	var n int64
-	for _, l := range r.listeners {
-		n += l.Callbacks()
-	}
-	return n
-}
-
-func (r *runner) stopListeners(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-	defer cancel()
-	errs := make([]error, len(r.listeners))
-	var all sync.WaitGroup
-	for i, l := range r.listeners {
-		all.Go(func() { errs[i] = errors.Join(l.Died(), l.Stop(ctx)) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 func (r *runner) recordFinals(ctx context.Context) error {
@@ -340,13 +288,17 @@ func (r *runner) check() (*Report, error) {
 		cfg.Quiet = check.At(r.quiet)
 	}
 	if r.Contract {
-		cfg.Window, cfg.Delivery = max(calmWindow, r.Window), r.delivery()
+		cfg.Window, cfg.Delivery = r.changeWindow(), r.delivery()
 	}
 	for _, d := range r.disturbed {
 		cfg.Spans = append(cfg.Spans, d.span())
 	}
+	var killed []string
+	if cfg.Deaths, killed = r.crew.killed(); len(killed) > 0 {
+		cfg.AckTimeout, cfg.Redelivery = r.AckTimeout, r.redelivery()
+	}
 	c := check.New(cfg)
-	if err := history.Check(r.historyDir, c); err != nil {
+	if err := history.Check(r.historyDir, c, killed...); err != nil {
 		return nil, err
 	}
 	if r.Contract && r.final {

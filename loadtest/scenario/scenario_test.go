@@ -22,6 +22,7 @@ func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
 		{Stop, "taskd-2@1500ms", Disturbance{Stop, "taskd-2", 1500 * time.Millisecond, 0}},
 		{Pause, "dispatcher@10s:6s", Disturbance{Pause, "dispatcher", 10 * time.Second, 6 * time.Second}},
 		{Restart, "kafka@0s", Disturbance{Restart, "kafka", 0, 0}},
+		{Crash, "listener-2@7s", Disturbance{Crash, "listener-2", 7 * time.Second, 0}},
 	} {
 		got, err := ParseDisturbance(c.action, c.text)
 		if err != nil || got != c.want {
@@ -64,6 +65,8 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 		{"--work", func(o *Options) { o.Work = time.Hour }},
 		{"dispatcher", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "dispatcher", time.Second, 0}} }},
 		{"postgres", func(o *Options) { o.Disturbances = []Disturbance{{Stop, "postgres", time.Second, 0}} }},
+		{"--pause", func(o *Options) { o.Disturbances = []Disturbance{{Pause, "listener", time.Second, time.Second}} }},
+		{"listener", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "listener", time.Second, 0}} }},
 		{"--restart", func(o *Options) { o.Disturbances = []Disturbance{{Restart, "kafka", time.Hour, 0}} }},
 		{"--pause", func(o *Options) {
 			o.Stack, o.Disturbances = "external", []Disturbance{{Pause, "kafka", time.Second, time.Second}}

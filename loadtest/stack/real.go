@@ -131,6 +131,7 @@ func (r *realStack) startServers(ctx context.Context) error {
 	}
 	if r.kafka != nil {
 		r.add("kafka", r.kafka)
+		r.kafkaAddr = r.kafka.Addr()
 	}
 	return err
 }

@@ -60,6 +60,7 @@ type Stack struct {
 	// admin is the secret of a token of the scope ADMIN; empty: not known.
 	admin       string
 	postgresDSN string
+	kafkaAddr   string
 	owners      *Owners
 	close       []func(context.Context) error // in the order of the start
 }
@@ -67,6 +68,9 @@ type Stack struct {
 // Postgres is the connection string of a superuser of the server that holds all
 // databases; empty when it is not known.
 func (s *Stack) Postgres() string { return s.postgresDSN }
+
+// Kafka is the address of the broker; empty when it is not known.
+func (s *Stack) Kafka() string { return s.kafkaAddr }
 
 // Owners reads who owns the shards; nil when the stack's databases cannot be
 // asked.

@@ -18,7 +18,29 @@ import (
 const (
 	tenantName = "load"
 	adminWait  = 30 * time.Second
+	countWait  = 30 * time.Second
 )
+
+// Counts says how many tasks the tenant of the load has.
+func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksResponse, err error) {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.Token), countWait)
+	defer cancel()
+	for address := range strings.SplitSeq(s.Address, ",") { // one of them may have been killed
+		if counts, err = countAt(ctx, address); err == nil {
+			return counts, nil
+		}
+	}
+	return nil, fmt.Errorf("count the tasks: %w", err)
+}
+
+func countAt(ctx context.Context, address string) (*perceptorv1.CountTasksResponse, error) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
+}
 
 // CreateTenant makes a tenant and returns the secret of a token for it.
 func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, err error) {
@@ -44,6 +66,16 @@ func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields 
 		_, err := api.UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{Name: t.Name, Tenant: t, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}})
 		return err
 	})
+}
+
+// DeleteTenant begins to delete a tenant with all that it has, or tells how far that
+// has come; codes.NotFound: it is over.
+func (s *Stack) DeleteTenant(ctx context.Context, name string) (progress *perceptorv1.DeleteTenantResponse, err error) {
+	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
+		progress, err = api.DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: name})
+		return err
+	})
+	return progress, err
 }
 
 // asAdmin calls the API with a token of the scope ADMIN, which a stack has that was

@@ -37,7 +37,13 @@ type ListenerConfig struct {
 	Check client.CheckPolicy
 	// Fail is the share of runs whose first attempt fails.
 	Fail float64
+	// Mortal says that the process may be killed: it writes each record at once, and
+	// what it begins before it ends it.
+	Mortal bool
 }
+
+// HistoryName is the name of a listener's part of the history.
+func HistoryName(index uint16) string { return fmt.Sprintf("listener-%d", index) }
 
 // Progress is one line of a listener process's standard output.
 type Progress struct {
@@ -70,9 +76,12 @@ func ServeListener(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&cfg); err != nil {
 		return fmt.Errorf("read the listener's configuration: %w", err)
 	}
-	h, err := history.Create(cfg.History, fmt.Sprintf("listener-%d", cfg.Index))
+	h, err := history.Create(cfg.History, HistoryName(cfg.Index))
 	if err != nil {
 		return err
+	}
+	if cfg.Mortal {
+		h.Through()
 	}
 	l := &listener{ListenerConfig: cfg, history: h}
 	return errors.Join(l.run(ctx, out), h.Close())
@@ -120,6 +129,11 @@ func (l *listener) handle(ctx context.Context, run *client.Run) error {
 		Number: numberOf(run.Params, l.Pad), ID: task.ID(run.TaskID), Seq: run.Seq, Attempt: int32(run.Attempt),
 		Listener: l.Index, ScheduledAt: task.At(run.ScheduledAt), Missed: run.Missed,
 		Start: check.At(start), Outcome: task.Success, Version: int32(run.Version), Mark: markOf(run.Params),
+	}
+	if l.Mortal {
+		begun := e
+		begun.End, begun.Unfinished = begun.Start, true
+		l.history.Execution(begun)
 	}
 	l.callbacks.Add(1)
 	l.late(start.Sub(run.ScheduledAt))

@@ -123,6 +123,13 @@ func (l *Listener) Died() error {
 	return fmt.Errorf("the listener ended by itself (%s): %s", l.process.Exit(), l.said())
 }
 
+// Kill ends the listener with SIGKILL and returns when it is gone.
+func (l *Listener) Kill() error {
+	err := l.process.Kill()
+	<-l.closed
+	return err
+}
+
 // Stop lets the listener finish what it works on and write its history.
 func (l *Listener) Stop(ctx context.Context) error {
 	err := l.process.Stop(ctx, syscall.SIGTERM)

@@ -105,6 +105,8 @@ func (s *Store) CreateBulk(ctx context.Context, tenant int32, action task.BulkAc
 	}
 	var stored []byte
 	switch err := pool.QueryRow(ctx, sql.Get("BulkHash"), tenant, id).Scan(&stored); {
+	case errors.Is(err, pgx.ErrNoRows) && action == task.BulkDeleteTenant:
+		return nil, task.Errorf(task.NotFound, "the tenant is gone")
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, task.Errorf(task.ResourceExhausted, "%d operations are open; at most %d may be", task.MaxOpenBulk, task.MaxOpenBulk)
 	case err != nil:

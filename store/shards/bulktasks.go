@@ -213,7 +213,6 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, name packName, k
 		batch.Queue(sql.Get("DoneInsert"), doneArgs(ended, now)...)
 	}
 	l.queue(batch, now)
-	b.missed = l.missed
 	return tx.SendBatch(ctx, batch).Close()
 }
 
@@ -320,7 +319,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 	}
 	var kins []*task.Kin
 	for _, r := range list {
-		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, Pace: b.s.cfg.CatchUpPace}); b.wants(k) {
+		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}); b.wants(k) {
 			kins = append(kins, k)
 		}
 	}
@@ -328,9 +327,9 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 		return err
 	}
 	kins = slices.DeleteFunc(kins, func(k *task.Kin) bool { return !b.apply(k, now) })
-	l := b.s.newLedger()
-	due, err := writeKins(ctx, tx, kins, now, l)
-	b.due, b.missed = min(b.due, due), l.missed
+	b.ledger = b.s.newLedger()
+	due, err := writeKins(ctx, tx, kins, now, b.ledger)
+	b.due = min(b.due, due)
 	return err
 }
 

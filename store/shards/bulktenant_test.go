@@ -21,13 +21,14 @@ func (b *bundle) fill() {
 	id := b.add(b.spec(task.NonBlocking))[0]
 	b.claim(task.RangeForm)
 	b.report(failure(id, 1, 1, 7)) // has a run row now
+	b.exec(`INSERT INTO topic_trouble VALUES ($1, 1, 1)`, b.tenant)
 }
 
 // leftovers counts the rows of a tenant in all tables of the bundle's database.
 func (b *bundle) leftovers(tenant int32) map[string]int64 {
 	b.t.Helper()
 	out := map[string]int64{}
-	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen"} {
+	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_trouble"} {
 		var n int64
 		if err := b.cluster.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
 			b.t.Fatal(err)
@@ -96,6 +97,24 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 	}
 	if _, err := b.GetBulk(t.Context(), mine, 1); task.CodeOf(err) != task.NotFound {
 		t.Error(err)
+	}
+	// A call that was under way meanwhile begins nothing.
+	for d := range task.Databases {
+		if _, err := b.cluster.Pool(d).Exec(t.Context(), `INSERT INTO tenant_gone VALUES ($1, 1)`, mine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.DeleteTenant(t.Context(), mine); task.CodeOf(err) != task.NotFound {
+		t.Errorf("asked after the end: %v", err)
+	}
+	if err := b.spreadBulk(t.Context(), &bulkRow{tenant: mine, id: 1, action: task.BulkDeleteTenant, terms: []byte("{}"), wanted: 1, version: 1}); err != nil {
+		t.Error(err)
+	}
+	for d := range task.Databases {
+		var n int
+		if err := b.cluster.Pool(d).QueryRow(t.Context(), `SELECT count(*) FROM bulk_operation WHERE tenant_id = $1 AND state = 1`, mine).Scan(&n); err != nil || n != 0 {
+			t.Errorf("database %d has %d operations of it, %v", d, n, err)
+		}
 	}
 	b.tenant = mine + task.Databases
 	if now := b.counts(); now != other {

@@ -19,48 +19,32 @@ const (
 )
 
 // Explain says what holds a task back, and returns up to n of its next instants.
-// Without a task (unknown, or of another tenant) it answers that. All that it reads
-// is of one snapshot of the task's database.
-func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (out task.Explanation, err error) {
+// Without a task (unknown, or of another tenant) it answers that.
+func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
 	unknown := task.Explanation{Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is no such task; finished ones are forgotten after their retention"}}}
 	if !id.Valid() {
 		return unknown, nil
 	}
-	err = s.inSnapshot(ctx, id.Shard().Database(), func(tx pgx.Tx) error {
-		c, err := circumstances(ctx, tx, tenant, id)
-		if err != nil {
-			return err
-		}
-		unknown.Now = c.Now
-		if err := s.failpoint("explain", BetweenReads, id.Shard().Database()); err != nil {
-			return err
-		}
-		t, err := getIn(ctx, tx, tenant, id)
-		if err != nil {
-			return err
-		}
-		out, err = s.explain(ctx, tx, t, c, n)
-		return err
-	})
-	switch {
-	case err == nil:
-		return out, nil
-	case task.CodeOf(err) == task.NotFound:
-		return unknown, nil
+	c, err := s.circumstances(ctx, tenant, id)
+	if err != nil {
+		return task.Explanation{}, unavailable(err)
 	}
-	return task.Explanation{}, unavailable(err)
-}
-
-// explain says what holds a task back in its circumstances.
-func (s *Store) explain(ctx context.Context, q querier, t *task.Snapshot, c *task.Circumstances, n int) (task.Explanation, error) {
+	unknown.Now = c.Now
+	t, err := s.Get(ctx, tenant, id)
+	switch {
+	case err != nil && task.CodeOf(err) == task.NotFound:
+		return unknown, nil
+	case err != nil:
+		return task.Explanation{}, err
+	}
 	out := task.Explanation{Task: t, Now: c.Now}
 	if t.State.Final() {
 		out.Reasons = []task.Reason{{Why: task.WhyFinished, Since: t.FinishedAt, Text: "the task is " + t.State.String() + " since " + t.FinishedAt.String()}}
 		return out, nil
 	}
 	k := &task.Kin{Task: &t.Row, Was: t.State}
-	if err := explainRuns(ctx, q, k, c); err != nil {
-		return task.Explanation{}, err
+	if err := s.explainRuns(ctx, k, c); err != nil {
+		return task.Explanation{}, unavailable(err)
 	}
 	s.setCalendar(k.Task)
 	out.Reasons, out.Next = k.Explain(c), k.Task.NextInstants(c.Now, n)
@@ -71,12 +55,12 @@ func (s *Store) explain(ctx context.Context, q querier, t *task.Snapshot, c *tas
 }
 
 // circumstances reads what a task depends on beside itself.
-func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*task.Circumstances, error) {
+func (s *Store) circumstances(ctx context.Context, tenant int32, id task.ID) (*task.Circumstances, error) {
 	c := &task.Circumstances{Errors: map[int64]string{}}
 	var rates *task.Rates
 	var oldest, broken *int64
 	var near bool
-	err := tx.QueryRow(ctx, sql.Get("Circumstances"), int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
+	err := s.cluster.Pool(id.Shard().Database()).QueryRow(ctx, sql.Get("Circumstances"), int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
 		Scan(&c.Now, &c.Owner, &c.Epoch, &c.OwnedSince, &oldest, &rates, &broken, &near)
 	if err != nil {
 		return nil, err
@@ -89,13 +73,14 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 }
 
 // explainRuns adds the oldest run rows of a task, and what its history knows of them.
-func explainRuns(ctx context.Context, q querier, k *task.Kin, c *task.Circumstances) error {
+func (s *Store) explainRuns(ctx context.Context, k *task.Kin, c *task.Circumstances) error {
 	t := k.Task
 	if t.OpenCount() == 0 {
 		return nil
 	}
+	pool := s.cluster.Pool(t.ID.Shard().Database())
 	if t.OpenRows > 0 {
-		rows, err := q.Query(ctx, sql.Get("RunRows"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
+		rows, err := pool.Query(ctx, sql.Get("RunRows"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
 		if err != nil {
 			return err
 		}
@@ -108,7 +93,7 @@ func explainRuns(ctx context.Context, q querier, k *task.Kin, c *task.Circumstan
 			k.Runs[r.Run] = r
 		}
 	}
-	events, err := readHistory(ctx, q, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
+	events, err := s.History(ctx, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
 	if err != nil {
 		return err
 	}

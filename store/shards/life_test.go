@@ -93,3 +93,44 @@ func TestNonBlockingKeepsItsGridAndCountsMissedInstants(t *testing.T) {
 		t.Fatal(diff)
 	}
 }
+
+// TestMissedInstantsAreToldWhoeverFindsThem: a claim in SQL, one by the state machine,
+// a resume, and a resume in bulk.
+func TestMissedInstantsAreToldWhoeverFindsThem(t *testing.T) {
+	told := map[int32]int64{}
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Missed = func(byTenant map[int32]int64) {
+			for tenant, n := range byTenant {
+				told[tenant] += n
+			}
+		}
+	})
+	want := func(step string, n int64) {
+		t.Helper()
+		if told[b.tenant] != n || len(told) > 1 {
+			t.Errorf("%s: told of %v, want %d", step, told, n)
+		}
+	}
+	skip := func(s *task.Spec) { s.Extra = task.Extra{Misfire: task.Skip}.Seal() }
+	own := b.chores()
+	paused := b.add(b.spec(task.NonBlocking, skip), b.spec(task.NonBlocking, skip))
+	for _, id := range paused {
+		if _, err := b.Pause(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.add(b.spec(task.NonBlocking))
+	b.claim(task.RangeForm)
+	b.advance(3*time.Minute + 30*time.Second)
+	b.claim(task.RangeForm)
+	want("the instants of 2 and 3 min, by FIRE_ONCE", 2)
+	b.add(b.spec(task.NonBlocking, skip, func(s *task.Spec) { s.Begin = b.now.Add(-90 * time.Second) }))
+	b.claim(task.RangeForm)
+	want("one and a half minutes and half a minute late, by SKIP without a grace", 4)
+	if _, err := b.Resume(t.Context(), b.tenant, paused[0]); err != nil {
+		t.Fatal(err)
+	}
+	want("those of 0 to 3 min, resumed", 8)
+	b.finishBulk(own, b.bulk(task.BulkResume, task.BulkTerms{}), func() {})
+	want("the same, resumed in bulk", 12)
+}

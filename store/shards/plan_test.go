@@ -18,19 +18,7 @@ import (
 // been vacuumed are not empty.
 func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 	b := setup(t)
-	for _, state := range []struct{ name, sql string }{
-		{"new", ``},
-		{"analyzed", `VACUUM ANALYZE task`},
-		{"analyzed with those that are done", `VACUUM ANALYZE task_done`},
-		{"vacuumed", `VACUUM (TRUNCATE true) task`},
-		{"filled", `INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms,
-			created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
-			SELECT item, 9, 512 * n + item, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 100, 0, 1, 1, 'k', ''
-			  FROM owner, generate_series(1, 1000) n WHERE item < 512`},
-		{"emptied", `DELETE FROM task`},
-		{"emptied and vacuumed", `VACUUM (TRUNCATE false) task`},
-		{"emptied and analyzed", `ANALYZE task`},
-	} {
+	for _, state := range tableStates {
 		if state.sql != "" {
 			b.exec(state.sql)
 		}
@@ -48,11 +36,15 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"ClaimLanes":      lanesArgs,
 			"CapForget":       `1, 'k'`,
 			"Demote":          `1000::int8, 10`,
+			"CheckRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}'`,
 		} {
 			plan := b.explain(name, args)
 			tables := task.ShardsPerDatabase
-			if name == "DoneStates" {
+			switch name {
+			case "DoneStates":
 				tables = 1
+			case "CheckRuns":
+				tables *= 2 // the task and its run
 			}
 			if strings.Count(plan, "_pkey on task_") != tables || strings.Count(plan, "(id = u.id)")+strings.Count(plan, "(id = c.id)") != tables {
 				t.Errorf("%s (tables %s) does not look rows up by key:\n%s", name, state.name, plan)
@@ -61,33 +53,49 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 	}
 }
 
-// TestUnpublishedDeadRunsAreFoundByTheirIndex: of a tenant whose topic is broken, or
-// whose dead runs are all published, no more rows are looked at than are wanted.
-func TestUnpublishedDeadRunsAreFoundByTheirIndex(t *testing.T) {
+// tableStates are what a plan may be made on, one after the other.
+var tableStates = []struct{ name, sql string }{
+	{"new", ``},
+	{"analyzed", `VACUUM ANALYZE task`},
+	{"vacuumed", `VACUUM (TRUNCATE true) task`},
+	{"filled", `INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms,
+		created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
+		SELECT item, 9, 512 * n + item, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 100, 0, 1, 1, 'k', ''
+		  FROM owner, generate_series(1, 1000) n WHERE item < 512`},
+	{"filled and analyzed", `ANALYZE task`},
+	{"emptied", `DELETE FROM task`},
+	{"emptied and vacuumed", `VACUUM (TRUNCATE false) task`},
+	{"emptied and analyzed", `ANALYZE task`},
+}
+
+// TestOneTaskIsEditedAndExplainedByItsKeyAlone: both read rows of one shard, by its
+// key, and an explanation the first row of its due index.
+func TestOneTaskIsEditedAndExplainedByItsKeyAlone(t *testing.T) {
 	b := setup(t)
-	for _, state := range []struct{ name, sql string }{
-		{"new", ``},
-		{"filled", `INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type,
-			give_up_after_ms, retention_ms, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, published)
-			SELECT n % 7, n, 1, 1, n, 1, 1, 'k', '', '', 1, 1, 1, 1, 1, 1, 1, 1, 1, n % 3 > 0 FROM generate_series(1, 5000) n`},
-		{"analyzed", `ANALYZE dead_run`},
-		{"vacuumed", `VACUUM ANALYZE dead_run`},
-	} {
+	shard := b.owned[0].Shard
+	for _, state := range tableStates {
 		if state.sql != "" {
 			b.exec(state.sql)
 		}
 		for name, test := range map[string]struct {
-			args  string
-			looks int
-		}{"DeadTenants": {`3, 10`, 2}, "DeadUnpublished": {`'{3,4}', 10`, 1}} {
+			args string
+			due  int
+		}{
+			"RowEdit": {fmt.Sprintf(`%d::int2, 9, %d, 'k', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1::int2, 100::int2, 0::int2, false, false, NULL, 2, NULL`,
+				shard, task.NewID(1, shard)), 0},
+			"Circumstances": {fmt.Sprintf(`%d::int2, 9, %d, 60000`, shard, task.NewID(1, shard)), 1},
+		} {
 			plan := b.explain(name, test.args)
-			if n := strings.Count(plan, "using dead_run_unpublished"); n != test.looks || strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Sort Key: d") {
-				t.Errorf("%s (table %s) uses the index %d times, want %d, and nothing else:\n%s", name, state.name, n, test.looks, plan)
+			keys, due := strings.Count(plan, "_pkey on task_"), strings.Count(plan, "_due_at_idx on task_")
+			if keys != 1 || due != test.due || whole.MatchString(plan) || !oneKey.MatchString(plan) {
+				t.Errorf("%s (tables %s) looks at %d keys and %d due indexes:\n%s", name, state.name, keys, due, plan)
 			}
 		}
 	}
-	b.exec(`DELETE FROM dead_run`)
 }
+
+// oneKey is a look-up of one task in the key of its shard.
+var oneKey = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$2[^)]*\) AND \(shard = \$1[^)]*\) AND \(id = \$3`)
 
 // TestWhatIsDueIsFoundByTheDueIndex: shards are chosen by pruning, and never by an
 // index, which would read each of them whole.

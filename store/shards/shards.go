@@ -43,6 +43,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -85,17 +86,14 @@ type Config struct {
 	// CatchUpPace is the least distance of runs that catch up with missed instants.
 	// Defaults to [task.DefaultCatchUpPace].
 	CatchUpPace time.Duration
-	// DeadRetention is how long dead runs of tenants are kept that have no setting of
-	// their own. Defaults to [task.DefaultDeadRetention].
-	DeadRetention time.Duration
 	// Due, when set, is told the earliest due instant that a step has written:
 	// the hint for whoever owns the database's shards. It must not block.
 	Due func(database int, due task.Instant)
 	// Died, when set, is told about runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
-	// Missed, when set, is told how many instants claims and resumes have let pass. It
-	// must not block, and keeps what it is given.
-	Missed func(task.MissedCounts)
+	// Missed, when set, is told of how many tenants' scheduled instants a step has
+	// found that they passed without firing. It must not block.
+	Missed func(byTenant map[int32]int64)
 	// DropTenant, when set, removes what is not in this store of a tenant of which
 	// nothing is left here: topics, tokens, the tenant itself. It may be called again
 	// for the same one. Without it no deletion of a tenant comes to its end.
@@ -139,7 +137,6 @@ func (c *Config) setDefaults() {
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
 		{&c.CatchUpPace, task.DefaultCatchUpPace},
-		{&c.DeadRetention, task.DefaultDeadRetention},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value
@@ -168,7 +165,6 @@ func (s *Store) Run(ctx context.Context) error {
 
 // Names of the failpoints.
 const (
-	BetweenReads = "between_reads"
 	BeforeCommit = "before_commit"
 	AfterCommit  = "after_commit"
 )
@@ -186,6 +182,25 @@ func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
 	b.Queue(sql.Get("Now"), int32(0)).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
 	err = tx.SendBatch(ctx, b).Close()
 	return now, err
+}
+
+// clockTries is how many databases are asked for the time if some do not answer.
+const clockTries = 3
+
+// Now returns the clock of one of the databases.
+func (s *Store) Now(ctx context.Context) (now task.Instant, err error) {
+	first := rand.IntN(task.Databases)
+	for i := range clockTries {
+		// Neighbours are often on one server.
+		d := (first + i*task.Databases/clockTries) % task.Databases
+		if err = s.cluster.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err == nil {
+			return now, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, unavailable(err)
 }
 
 // querier is a pool or a transaction. A step that is in a transaction reads

@@ -1187,9 +1187,10 @@ type RunRecord struct {
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The instant the run was meant to fire. The same in every delivery.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
-	// The number of scheduled instants after this one that had passed when the
-	// run was claimed, and do not fire. Told with the first delivery only, and 0
-	// when a dispatcher died before it was published; Task.missed_count has the sum.
+	// The number of scheduled instants that had passed when the run was claimed, and do
+	// not fire: later ones under FIRE_ONCE, earlier ones under FIRE_ALL and SKIP. Told
+	// with the first delivery only, and 0 when a dispatcher died before it was
+	// published; Task.missed_count has the sum.
 	MissedCount int64 `protobuf:"varint,7,opt,name=missed_count,json=missedCount,proto3" json:"missed_count,omitempty"`
 	// The version of the task that the run was claimed from.
 	Version int32 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`

@@ -499,7 +499,7 @@ type AddTasksRequest struct {
 	// See AddTaskRequest.request_id; it covers all tasks of the batch that have no
 	// idempotency_key. Those that have one are stored one by one, each under its key.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// See AddTaskRequest.upsert.
+	// See AddTaskRequest.upsert. A task without an idempotency_key is refused then.
 	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -835,7 +835,9 @@ type UpdateTaskRequest struct {
 	// misfire_policy, misfire_grace, misfire_limit, spread, retention, tags, or single
 	// fields of retry_policy and cron, such as retry_policy.max_attempts. A named field
 	// that is not set takes its default as in AddTask. "*": all of them. Default: the
-	// fields that are set.
+	// fields that are set; over HTTP, also single fields of cron and retry_policy.
+	// type and idempotency_key may be there as they are, and what only the service sets
+	// is passed over: a task that was read may be sent back whole.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	// The version that the task must have, else the answer is ABORTED. Default: 0, any.
 	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`

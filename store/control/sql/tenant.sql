@@ -43,10 +43,13 @@ ON CONFLICT (id) DO UPDATE SET
 WHERE mine.name = excluded.name AND mine.version < excluded.version;
 
 -- name: DropTenant
--- With its tokens, and what it has used of its rates. $1 tenant
+-- With its tokens, and what it has used of its rates and caps. $1 tenant
 WITH gone AS (INSERT INTO tenant_gone (id, gone_at) VALUES ($1, now_ms()) ON CONFLICT DO NOTHING),
 tokens AS (DELETE FROM token WHERE tenant_id = $1),
-turns AS (DELETE FROM turn WHERE tenant_id = $1)
+turns AS (DELETE FROM turn WHERE tenant_id = $1),
+cap_turns AS (DELETE FROM cap_turn WHERE tenant_id = $1),
+cap_fences AS (DELETE FROM cap_fence WHERE tenant_id = $1),
+capped AS (DELETE FROM capped_run WHERE tenant_id = $1)
 DELETE FROM tenant WHERE id = $1;
 
 -- name: TenantByName

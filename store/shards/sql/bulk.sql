@@ -5,10 +5,12 @@ b.tenant_id, b.id, b.action, b.terms, b.created_at, b.wanted, b.version, b.state
   b.started_at, b.finished_at, b.error
 
 -- name: BulkInsert
--- Home: $1 tenant, $2 id, $3 action, $4 terms, $5 hash, $6 how many may be open
+-- Home: $1 tenant, $2 id, $3 action, $4 terms, $5 hash, $6 how many may be open. Not
+-- of a tenant whose deletion is over.
 INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread)
 SELECT $1, $2, $3, $4, $5, now_ms(), 0
  WHERE (SELECT count(*) FROM bulk_operation b WHERE b.tenant_id = $1 AND b.state = 1) < $6
+   AND NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = $1)
     ON CONFLICT DO NOTHING;
 
 -- name: BulkHash
@@ -18,7 +20,9 @@ SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = $1 AND b.id = $2;
 -- name: BulkPut
 -- Of two versions of what is wanted the higher one counts. $1 tenant, $2 id, $3 action, $4 terms, $5 created, $6 wanted, $7 version
 INSERT INTO bulk_operation AS b (tenant_id, id, action, terms, body_hash, created_at, wanted, version, spread, state, finished_at)
-VALUES ($1, $2, $3, $4, '', $5, $6::int2, $7::int4, $7::int4, CASE WHEN $6::int2 = 3 THEN 4 ELSE 1 END, CASE WHEN $6::int2 = 3 THEN now_ms() END)
+SELECT $1::int4, $2::int8, $3::int2, $4::bytea, '', $5::int8, $6::int2, $7::int4, $7::int4, CASE WHEN $6::int2 = 3 THEN 4 ELSE 1 END,
+       CASE WHEN $6::int2 = 3 THEN now_ms() END
+ WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = $1)
     ON CONFLICT (tenant_id, id) DO UPDATE SET
        wanted = excluded.wanted, version = excluded.version, spread = excluded.spread,
        state = CASE WHEN b.state = 1 THEN excluded.state ELSE b.state END,
@@ -196,7 +200,8 @@ SELECT count(*) FROM gone WHERE $3::int2[] IS NOT NULL;
 DELETE FROM bulk_operation b WHERE b.tenant_id = $1 AND b.id <> $2;
 
 -- name: TenantCounters
--- $1 tenant
+-- With what is noted about its topic. $1 tenant
+WITH trouble AS (DELETE FROM topic_trouble x WHERE x.tenant_id = $1)
 DELETE FROM counter c WHERE c.tenant_id = $1;
 
 -- name: BulkDrop

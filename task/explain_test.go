@@ -1,0 +1,88 @@
+package task
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
+	const now = 14_500 // 10 s to 14 s have passed
+	for _, c := range []struct {
+		name  string
+		typ   Type
+		extra Extra
+		want  []Instant
+	}{
+		{"FIRE_ONCE", NonBlocking, Extra{}, []Instant{10_000, 15_000, 16_000}},
+		{"FIRE_ALL", NonBlocking, Extra{Misfire: FireAll, CatchUp: 1000}, seconds(10, 12)},
+		{"FIRE_ALL of two", NonBlocking, Extra{Misfire: FireAll, CatchUp: 2}, seconds(13, 15)},
+		{"SKIP", NonBlocking, Extra{Misfire: Skip}, seconds(15, 17)},
+		{"SKIP with a grace", NonBlocking, Extra{Misfire: Skip, Grace: 2 * time.Second}, seconds(13, 15)},
+		{"BLOCKING", Blocking, Extra{}, []Instant{10_000, 15_500, 16_500}},
+		{"BLOCKING with SKIP", Blocking, Extra{Misfire: Skip}, seconds(15, 17)},
+		{"ONE_SHOT", OneShot, Extra{}, []Instant{10_000}},
+		{"ONE_SHOT with SKIP", OneShot, Extra{Misfire: Skip}, nil},
+	} {
+		for _, byCron := range []bool{false, true} {
+			want := c.want
+			if byCron && c.name == "BLOCKING" {
+				want = []Instant{10_000, 15_000, 16_000}
+			}
+			k := timedKin(c.typ, byCron, c.extra)
+			if got := k.Task.NextInstants(now, 3); !slices.Equal(got, want) {
+				t.Errorf("%s, by cron %t: %d, want %d", c.name, byCron, got, want)
+			}
+			if c.typ == NonBlocking {
+				if got := claims(k, now, 17_900); !slices.Equal(got[:3], want) {
+					t.Errorf("%s, by cron %t: what fires is %d, want %d", c.name, byCron, got, want)
+				}
+			}
+			if k := timedKin(c.typ, byCron, c.extra, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
+				if got := k.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
+					t.Errorf("%s with an end, by cron %t: %d", c.name, byCron, got)
+				}
+			}
+		}
+	}
+}
+
+func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
+	attempt := func(n int32) Attempt { return Attempt{RunID{513, 1}, n} }
+	for _, c := range []struct {
+		name string
+		do   func(k *Kin)
+		now  Instant
+		why  Why
+		text string
+	}{
+		{"delivered", func(*Kin) {}, 11_000, WhyWaitingForResult, "awaits its result"},
+		{"failed", func(k *Kin) {
+			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Hour}, 11_000, 0, nil)
+		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is"},
+		{"snoozed", func(k *Kin) {
+			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
+		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is"},
+		{"failed and snoozed", func(k *Kin) {
+			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Second}, 11_000, 0, nil)
+			k.Due(0, 12_000)
+			k.Report(Result{Attempt: attempt(2), Outcome: Snooze, Next: Never, After: time.Minute}, 13_000, 0, nil)
+		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is"},
+		{"snoozed and delivered", func(k *Kin) {
+			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
+			k.Due(0, 71_000)
+		}, 72_000, WhyWaitingForResult, "awaits its result"},
+		{"silent", func(k *Kin) { k.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
+	} {
+		k := timedKin(OneShot, false, Extra{}, func(s *Spec) {
+			s.Retry = RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: time.Hour, Multiplier: 2}
+		})
+		k.Due(0, 10_000)
+		c.do(k)
+		got := k.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never})
+		if len(got) != 1 || got[0].Why != c.why || !strings.Contains(got[0].Text, c.text) {
+			t.Errorf("%s: %+v, want %d, %q", c.name, got, c.why, c.text)
+		}
+	}
+}
