@@ -27,6 +27,7 @@ type fake struct {
 	steps    []step
 	work     map[string]int // steps that are left to do
 	takes    time.Duration
+	slow     map[string]time.Duration // what single steps take beside that
 	fail     map[string]error
 	requests []task.CutRequest
 	arrived  int64
@@ -59,7 +60,7 @@ func (f *fake) do(ctx context.Context, d int, name string) (more bool, err error
 	f.mu.Unlock()
 	defer func() { f.mu.Lock(); f.now--; f.mu.Unlock() }()
 	select {
-	case <-time.After(f.takes):
+	case <-time.After(f.takes + f.slow[name]):
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -371,6 +372,27 @@ func TestFailuresAreTriedAgainAtGrowingDistances(t *testing.T) {
 		}
 		if f.count("promote") < 55 {
 			t.Error("other chores wait for the failing one")
+		}
+	})
+}
+
+func TestACountMayTakeLongerThanOtherSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.slow = map[string]time.Duration{"bulk": time.Minute, "fold": time.Minute}
+		var mu sync.Mutex
+		failed := map[string]int{}
+		_, stop := start(t, f, Config{Horizon: 10 * time.Minute}, Events{Stepped: func(_ int, name string, _ time.Duration, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if errors.Is(err, context.DeadlineExceeded) {
+				failed[name]++
+			}
+		}}, 0)
+		time.Sleep(30 * time.Minute)
+		stop()
+		if f.count("bulk") == 0 || failed["bulk"] > 0 || failed["fold"] == 0 {
+			t.Errorf("of %d steps of bulk operations and %d folds these were given up: %v", f.count("bulk"), f.count("fold"), failed)
 		}
 	})
 }

@@ -160,6 +160,11 @@ const (
 	bulkRest  = 2 * time.Second
 )
 
+// bulkLimit ends a step of a bulk operation. Some seconds do for most, but a dry run
+// counts a database as of one instant, which takes some for ten million tasks. Nothing
+// is promoted there meanwhile: a part of the horizon may pass so.
+func (c *Config) bulkLimit() time.Duration { return max(c.StepTimeout, c.ahead()/4) }
+
 // longestRest bounds the distance between two looks that found nothing.
 const longestRest = time.Minute
 

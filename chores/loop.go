@@ -40,6 +40,8 @@ type chore struct {
 	// patience is how long it may wait for the budget after it has become due. 0:
 	// it does not wait.
 	patience time.Duration
+	// limit ends a step. 0: Config.StepTimeout does.
+	limit time.Duration
 
 	at       time.Time     // when it is due, or has become so
 	last     time.Time     // when it was last done
@@ -95,7 +97,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
 		{name: task.CutMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CutMerge), patience: forever},
 		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
-		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever},
+		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever, limit: cfg.bulkLimit()},
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},
 	}
 	if cfg.PublishDead != nil {
@@ -231,7 +233,11 @@ const longestBackoff = time.Minute
 
 // do does one step. It returns true when the ownership is gone.
 func (l *loop) do(ch *chore) (lost bool) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.c.cfg.StepTimeout)
+	limit := ch.limit
+	if limit == 0 {
+		limit = l.c.cfg.StepTimeout
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
 	began := time.Now()
 	found, err := ch.step(ctx)

@@ -27,7 +27,7 @@ import (
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(), cycleLoad().cmd, fireLoad().cmd, addLoad().cmd, soakLoad().cmd, floorCommand(),
-		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), midnightCommand(), assign.Command(), fairness.Command(),
+		compareCommand(), compareEngineCommand(), importCommand(), backlogCommand(), operateCommand(), midnightCommand(), assign.Command(), fairness.Command(),
 	}
 }
 

@@ -17,11 +17,11 @@ const from, to = task.Instant(1_800_000_000_000), task.Instant(1_802_592_000_000
 
 func generated(t testing.TB, seed uint64, number, n int) []task.Row {
 	t.Helper()
-	g, err := newGenerator(Mix{Tenant: 3, From: from, To: to, ParamsBytes: 100, Seed: seed})
+	g, err := NewMaker(Mix{Tenant: 3, From: from, To: to, ParamsBytes: 100, Seed: seed})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := g.chunk(number, n, 1)
+	rows := g.Chunk(number, n, 1)
 	for i := range rows {
 		rows[i].ID = task.NewID(int64(number*n+i+1), 5)
 	}
@@ -169,13 +169,13 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 
 // BenchmarkGenerate is the part of an import that a real one does not have.
 func BenchmarkGenerate(b *testing.B) {
-	g, err := newGenerator(Mix{Tenant: 3, From: from, To: to, ParamsBytes: 100, Seed: 1})
+	g, err := NewMaker(Mix{Tenant: 3, From: from, To: to, ParamsBytes: 100, Seed: 1})
 	if err != nil {
 		b.Fatal(err)
 	}
 	const n = 1 << 16
 	for b.Loop() {
-		g.chunk(1, n, 1)
+		g.Chunk(1, n, 1)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/task")
 }

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// useDataDir makes dir, if given, the place of everything temporary: the servers'
+// UseDataDir makes dir, if given, the place of everything temporary: the servers'
 // data too, which goes with the run.
-func useDataDir(dir string) error {
+func UseDataDir(dir string) error {
 	if dir == "" {
 		return nil
 	}

@@ -34,7 +34,14 @@ type Mix struct {
 	Seed        uint64
 }
 
-// generator makes the tasks of chunks. It is not safe for concurrent use.
+// Maker makes the tasks of chunks. It is not safe for concurrent use.
+type Maker interface {
+	// Chunk makes n tasks without ids. They are the same for the same number, but for
+	// created_at, and are overwritten by the next call.
+	Chunk(number, n int, now task.Instant) []task.Row
+}
+
+// generator is the maker of a [Mix].
 type generator struct {
 	Mix
 	rng       *rand.Rand
@@ -51,7 +58,8 @@ type template struct {
 	digits []int // places of single digits
 }
 
-func newGenerator(m Mix) (*generator, error) {
+// NewMaker returns a maker of the tasks of a mix.
+func NewMaker(m Mix) (Maker, error) {
 	g := &generator{Mix: m, tenants: zipf(m.Tenant), kinds: map[int32][]string{}}
 	for _, t := range g.tenants {
 		if g.kinds[t] == nil {
@@ -137,9 +145,8 @@ func (g *generator) draw(random uint64) []byte {
 	return p
 }
 
-// chunk makes n tasks. They are the same for the same seed and number, but for
-// created_at, and are overwritten by the next call.
-func (g *generator) chunk(number, n int, now task.Instant) []task.Row {
+// Chunk implements [Maker].
+func (g *generator) Chunk(number, n int, now task.Instant) []task.Row {
 	g.rng = rand.New(rand.NewPCG(g.Seed, uint64(number)))
 	if cap(g.rows) < n {
 		g.rows = make([]task.Row, n)

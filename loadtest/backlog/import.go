@@ -164,7 +164,7 @@ func Import(ctx context.Context, o ImportOptions) (*ImportReport, error) {
 	if err := errors.Join(o.Load.validate(), validateShape(o.Days, o.ParamsBytes)); err != nil {
 		return nil, err
 	}
-	if err := useDataDir(o.DataDir); err != nil {
+	if err := UseDataDir(o.DataDir); err != nil {
 		return nil, err
 	}
 	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {

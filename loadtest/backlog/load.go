@@ -127,18 +127,41 @@ type loaded struct {
 
 // loader loads pieces.
 type loader struct {
-	t     *target
-	l     Load
-	mix   Mix
-	bar   *bar
+	t   *target
+	l   Load
+	bar *bar
+	// maker makes the maker of one loader. note is told what was stored; it is called
+	// concurrently.
+	maker func() (Maker, error)
+	note  func(rows []task.Row)
 	mu    sync.Mutex
 	out   loaded
-	drawn *rand.Rand
 }
 
-// load makes and stores all tasks.
+// load makes and stores all tasks of a mix.
 func load(ctx context.Context, t *target, l Load, mix Mix, progress io.Writer) (loaded, error) {
-	ld := &loader{t: t, l: l, mix: mix, bar: newBar(progress, "loaded", l.Tasks), drawn: rand.New(rand.NewPCG(mix.Seed, 7))}
+	pieces := len(l.pieces())
+	p := &picker{most: l.Picks, perChunk: (l.Picks + pieces - 1) / max(1, pieces), tenant: mix.Tenant, drawn: rand.New(rand.NewPCG(mix.Seed, 7))}
+	var mu sync.Mutex
+	var sum Sum
+	ld := &loader{t: t, l: l, maker: func() (Maker, error) { return NewMaker(mix) }, note: func(rows []task.Row) {
+		var part Sum
+		for i := range rows {
+			part.Add(&rows[i])
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		sum = sum.Plus(part)
+		p.look(rows)
+	}}
+	out, err := ld.run(ctx, progress)
+	out.sum, out.picks = sum, p.result()
+	return out, err
+}
+
+func (ld *loader) run(ctx context.Context, progress io.Writer) (loaded, error) {
+	l := &ld.l
+	ld.bar = newBar(progress, "loaded", l.Tasks)
 	pieces := l.pieces()
 	queue := make(chan piece, len(pieces))
 	for _, p := range pieces {
@@ -146,21 +169,18 @@ func load(ctx context.Context, t *target, l Load, mix Mix, progress io.Writer) (
 	}
 	close(queue)
 	begin := time.Now()
-	perPiece := (l.Picks + len(pieces) - 1) / max(1, len(pieces))
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(l.Loaders, len(pieces)) {
-		g.Go(func() error { return ld.work(ctx, queue, perPiece) })
+		g.Go(func() error { return ld.work(ctx, queue) })
 	}
 	err := g.Wait()
 	ld.bar.done()
 	ld.out.took, ld.out.databases = time.Since(begin), l.Databases
-	ld.drawn.Shuffle(len(ld.out.picks), func(i, j int) { p := ld.out.picks; p[i], p[j] = p[j], p[i] })
-	ld.out.picks = ld.out.picks[:min(l.Picks, len(ld.out.picks))]
 	return ld.out, err
 }
 
-func (ld *loader) work(ctx context.Context, queue <-chan piece, picks int) error {
-	g, err := newGenerator(ld.mix)
+func (ld *loader) work(ctx context.Context, queue <-chan piece) error {
+	m, err := ld.maker()
 	if err != nil {
 		return err
 	}
@@ -168,13 +188,13 @@ func (ld *loader) work(ctx context.Context, queue <-chan piece, picks int) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		rows := g.chunk(p.number, p.n, task.At(time.Now()))
+		rows := m.Chunk(p.number, p.n, task.At(time.Now()))
 		begin := time.Now()
 		stored, err := ld.store(ctx, p.database, rows)
 		if err != nil {
 			return fmt.Errorf("chunk %d, database %d: %w", p.number, p.database, err)
 		}
-		ld.note(rows, stored, picks, time.Since(begin))
+		ld.stored(rows, stored, time.Since(begin))
 	}
 	return nil
 }
@@ -196,31 +216,45 @@ func (ld *loader) store(ctx context.Context, d int, rows []task.Row) (stored sha
 	return stored, err
 }
 
-// note adds a stored chunk up.
-func (ld *loader) note(rows []task.Row, stored shards.Loaded, picks int, took time.Duration) {
-	var sum Sum
-	for i := range rows {
-		sum.Add(&rows[i])
-	}
+// stored adds a chunk up.
+func (ld *loader) stored(rows []task.Row, stored shards.Loaded, took time.Duration) {
+	ld.note(rows)
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
 	o := &ld.out
-	o.sum = o.sum.Plus(sum)
 	o.near += int64(stored.Near)
 	o.packs += int64(stored.Packs)
 	o.payload += stored.Bytes
 	o.largestChunk = max(o.largestChunk, took)
-	for range picks {
-		o.picks = append(o.picks, ld.pick(rows)...)
-	}
 	ld.bar.add(int64(len(rows)))
 }
 
+// picker remembers random tasks of the largest tenant.
+type picker struct {
+	most, perChunk int
+	tenant         int32
+	drawn          *rand.Rand
+	picks          []pick
+}
+
+// look picks some tasks of a chunk.
+func (p *picker) look(rows []task.Row) {
+	for range p.perChunk {
+		p.picks = append(p.picks, p.pick(rows)...)
+	}
+}
+
+// result returns the picks in random order.
+func (p *picker) result() []pick {
+	p.drawn.Shuffle(len(p.picks), func(i, j int) { p.picks[i], p.picks[j] = p.picks[j], p.picks[i] })
+	return p.picks[:min(p.most, len(p.picks))]
+}
+
 // pick returns a random task of the largest tenant, if it finds one.
-func (ld *loader) pick(rows []task.Row) []pick {
+func (p *picker) pick(rows []task.Row) []pick {
 	for range 1000 {
-		r := &rows[ld.drawn.IntN(len(rows))]
-		if r.Tenant == ld.mix.Tenant && !ld.picked(r.ID) {
+		r := &rows[p.drawn.IntN(len(rows))]
+		if r.Tenant == p.tenant && !p.picked(r.ID) {
 			return []pick{{
 				id: r.ID, typ: r.Type, kind: r.Kind, due: r.ScheduledAt, params: append([]byte{}, r.Params...), hash: hashOf(r),
 			}}
@@ -229,9 +263,9 @@ func (ld *loader) pick(rows []task.Row) []pick {
 	return nil
 }
 
-func (ld *loader) picked(id task.ID) bool {
-	for i := len(ld.out.picks) - 1; i >= max(0, len(ld.out.picks)-ld.l.Picks); i-- {
-		if ld.out.picks[i].id == id {
+func (p *picker) picked(id task.ID) bool {
+	for i := len(p.picks) - 1; i >= max(0, len(p.picks)-p.most); i-- {
+		if p.picks[i].id == id {
 			return true
 		}
 	}
@@ -242,26 +276,33 @@ func (ld *loader) picked(id task.ID) bool {
 func readBack(ctx context.Context, t *target, databases, readers int, expected int64, progress io.Writer) (Sum, time.Duration, error) {
 	var mu sync.Mutex
 	var total Sum
-	begin, b := time.Now(), newBar(progress, "read back", expected)
+	begin := time.Now()
+	err := t.read(ctx, databases, readers, newBar(progress, "read back", expected), func(rows []*task.Row) {
+		var sum Sum
+		for _, r := range rows {
+			sum.Add(r)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		total = total.Plus(sum)
+	})
+	return total, time.Since(begin), err
+}
+
+// read gives all that the first databases hold to visit, which is called
+// concurrently. It ends the bar.
+func (t *target) read(ctx context.Context, databases, readers int, b *bar, visit func([]*task.Row)) error {
+	defer b.done()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
 	for d := range databases {
 		g.Go(func() error {
-			var sum Sum
-			err := t.shards.Dump(ctx, d, func(rows []*task.Row) error {
-				for _, r := range rows {
-					sum.Add(r)
-				}
+			return t.shards.Dump(ctx, d, func(rows []*task.Row) error {
+				visit(rows)
 				b.add(int64(len(rows)))
 				return nil
 			})
-			mu.Lock()
-			defer mu.Unlock()
-			total = total.Plus(sum)
-			return err
 		})
 	}
-	err := g.Wait()
-	b.done()
-	return total, time.Since(begin), err
+	return g.Wait()
 }

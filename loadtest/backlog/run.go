@@ -36,7 +36,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	if err := useDataDir(o.DataDir); err != nil {
+	if err := UseDataDir(o.DataDir); err != nil {
 		return nil, err
 	}
 	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {

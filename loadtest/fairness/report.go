@@ -59,14 +59,14 @@ func (r *runner) report(header frame.Header) (*Report, error) {
 	if r.Limit > 0 {
 		rep.Limit = &r.limit
 	}
-	alone, err := r.steady.check(r.alone.from, r.alone.to)
+	alone, err := r.steady.Check(r.alone.from, r.alone.to)
 	if err != nil {
 		return nil, err
 	}
 	rep.AloneMs = frame.QuantilesOf(alone.Figures.Lateness)
 	rep.P99Alone = ms(alone)
 	for _, c := range r.customers {
-		res, err := c.check(r.beside.from, r.beside.to)
+		res, err := c.Check(r.beside.from, r.beside.to)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/customer"
 	"github.com/perceptor/perceptor/loadtest/frame"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -19,6 +20,7 @@ const (
 	// tellEvery is the distance of two lines of progress.
 	tellEvery = 10 * time.Second
 	perCall   = 500
+	pollEvery = 100 * time.Millisecond
 )
 
 // A span is a time that figures are of.
@@ -27,14 +29,14 @@ type span struct{ from, to time.Time }
 type runner struct {
 	Options
 	stack     *stack.Stack
-	customers []*customer
+	customers []*customer.Customer
 
-	steady, crowd *customer
+	steady, crowd *customer.Customer
 	alone, beside span
-	sharers       []*customer
+	sharers       []*customer.Customer
 	beginShare    time.Time
 	shares        []int64
-	limited       *customer
+	limited       *customer.Customer
 	limit         LimitReport
 }
 
@@ -63,8 +65,8 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 		err = r.stack.Died()
 	}
 	for _, c := range r.customers {
-		err = errors.Join(err, c.leave(ctx))
-		defer c.dir.Close(ctx) //nolint:errcheck // the next run removes what is left
+		err = errors.Join(err, c.Leave(ctx))
+		defer c.Close(ctx) //nolint:errcheck // the next run removes what is left
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +98,7 @@ func (r *runner) besides(ctx context.Context) (err error) {
 		return err
 	}
 	r.say("the steady tenant is alone: %.0f per second", r.Rate)
-	r.steady.add(ctx, time.Now().Add(24*time.Hour))
+	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
 	r.alone.from = time.Now().Add(r.Warmup)
 	r.alone.to = r.alone.from.Add(r.Alone)
 	if err := frame.SleepUntil(ctx, r.alone.to); err != nil {
@@ -105,19 +107,31 @@ func (r *runner) besides(ctx context.Context) (err error) {
 	if r.crowd, err = r.joinBacklog(ctx, "crowd", r.Backlog); err != nil {
 		return err
 	}
-	r.beside.from = r.crowd.plan.DueAt
+	r.beside.from = r.crowd.Plan.DueAt
 	if err := r.watch(ctx, r.crowd); err != nil {
 		return err
 	}
-	r.beside.to = time.Now().Add(-calm)
+	r.beside.to = time.Now().Add(-customer.Calm)
 	r.say("the backlog is gone after %v", r.beside.to.Sub(r.beside.from).Round(time.Second))
-	r.steady.stopAdds()
-	<-r.steady.adding
-	return r.steady.drained(ctx, r.Drain)
+	r.steady.StopAdds()
+	return r.steady.Drained(ctx, r.Drain)
+}
+
+// join makes a tenant and starts its listener.
+func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*customer.Customer, error) {
+	plan.Kind, plan.ParamsBytes, plan.Seed = "fair-"+name, r.ParamsBytes, r.Seed
+	c, err := customer.Join(ctx, r.stack, customer.Config{
+		Name: name, Plan: plan, Index: uint16(len(r.customers) + 1), Workers: r.Workers,
+		ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
+	})
+	if err == nil {
+		r.customers = append(r.customers, c)
+	}
+	return c, err
 }
 
 // joinBacklog makes a tenant and adds n tasks that are due at one instant, soon.
-func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer, error) {
+func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer.Customer, error) {
 	adds := time.Duration(float64(n) / r.AddRate * float64(time.Second))
 	due := time.Now().Add(adds + dueAfter).Truncate(time.Second)
 	c, err := r.join(ctx, name, workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.AddRate, AddsPerCall: perCall, DueAt: due})
@@ -125,7 +139,7 @@ func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer
 		return nil, err
 	}
 	r.say("tenant %s adds %d tasks that are due at %s", name, n, due.Format("15:04:05"))
-	if err := c.addAll(ctx, n); err != nil {
+	if err := c.AddAll(ctx, n); err != nil {
 		return nil, err
 	}
 	if late := time.Since(due); late > 0 {
@@ -135,17 +149,17 @@ func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer
 }
 
 // watch waits until the customer is drained, and tells how far it is.
-func (r *runner) watch(ctx context.Context, c *customer) error {
+func (r *runner) watch(ctx context.Context, c *customer.Customer) error {
 	done := make(chan error, 1)
-	go func() { done <- c.drained(ctx, r.Drain) }()
-	before := c.called()
+	go func() { done <- c.Drained(ctx, r.Drain) }()
+	before := c.Called()
 	for {
 		select {
 		case err := <-done:
 			return err
 		case <-time.After(tellEvery):
-			n := c.called()
-			r.say("%s: %d of %d called, %.0f per second", c.name, n, c.adder.Added(), float64(n-before)/tellEvery.Seconds())
+			n := c.Called()
+			r.say("%s: %d of %d called, %.0f per second", c.Name, n, c.Added(), float64(n-before)/tellEvery.Seconds())
 			before = n
 		}
 	}
@@ -161,10 +175,10 @@ func (r *runner) share(ctx context.Context) error {
 		}
 		r.sharers = append(r.sharers, c)
 	}
-	due := r.sharers[0].plan.DueAt
+	due := r.sharers[0].Plan.DueAt
 	r.say("%d tenants add %d tasks each, due at %s", r.Sharers, r.ShareBacklog, due.Format("15:04:05"))
 	for _, c := range r.sharers {
-		if err := c.addAll(ctx, r.ShareBacklog); err != nil {
+		if err := c.AddAll(ctx, r.ShareBacklog); err != nil {
 			return err
 		}
 	}
@@ -173,8 +187,8 @@ func (r *runner) share(ctx context.Context) error {
 		r.shares = r.shares[:0]
 		sum := int64(0)
 		for _, c := range r.sharers {
-			r.shares = append(r.shares, c.called())
-			sum += c.called()
+			r.shares = append(r.shares, c.Called())
+			sum += c.Called()
 		}
 		if sum >= half {
 			break
@@ -188,7 +202,7 @@ func (r *runner) share(ctx context.Context) error {
 	}
 	r.say("when half of all was done each had got %v", r.shares)
 	for _, c := range r.sharers {
-		if err := c.drained(ctx, r.Drain); err != nil {
+		if err := c.Drained(ctx, r.Drain); err != nil {
 			return err
 		}
 	}
@@ -196,7 +210,7 @@ func (r *runner) share(ctx context.Context) error {
 }
 
 // joinLater makes a tenant whose backlog is due when those of all sharers were added.
-func (r *runner) joinLater(ctx context.Context, name string) (*customer, error) {
+func (r *runner) joinLater(ctx context.Context, name string) (*customer.Customer, error) {
 	if len(r.sharers) == 0 {
 		each := time.Duration(float64(r.ShareBacklog) / r.AddRate * float64(time.Second))
 		r.beginShare = time.Now().Add(time.Duration(r.Sharers)*(each+5*time.Second) + dueAfter).Truncate(time.Second)
@@ -218,34 +232,34 @@ func (r *runner) limits(ctx context.Context) (err error) {
 	if err := set(r.Limit); err != nil {
 		return err
 	}
-	if err := r.limited.addAll(ctx, n); err != nil {
+	if err := r.limited.AddAll(ctx, n); err != nil {
 		return err
 	}
 	if err := frame.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // the burst is over
 		return err
 	}
-	began, before := time.Now(), r.limited.called()
+	began, before := time.Now(), r.limited.Called()
 	if err := frame.SleepUntil(ctx, began.Add(r.LimitFor)); err != nil {
 		return err
 	}
 	r.limit.Rate, r.limit.RaisedTo = r.Limit, r.RaisedLimit
-	r.limit.Measured = frame.Round(float64(r.limited.called()-before) / time.Since(began).Seconds())
+	r.limit.Measured = frame.Round(float64(r.limited.Called()-before) / time.Since(began).Seconds())
 	r.say("at a rate of %d there were %.1f per second; it is raised to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
 	if err := set(r.RaisedLimit); err != nil {
 		return err
 	}
-	raised, at := time.Now(), r.limited.called()
+	raised, at := time.Now(), r.limited.Called()
 	for r.limit.ActsAfterMs == 0 {
 		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 		// More than the old rate can have given, by half a second of the new one.
 		since := time.Since(raised)
-		if float64(r.limited.called()-at) > 2*float64(r.Limit)*(since.Seconds()+0.5)+float64(r.Limit) {
+		if float64(r.limited.Called()-at) > 2*float64(r.Limit)*(since.Seconds()+0.5)+float64(r.Limit) {
 			r.limit.ActsAfterMs = since.Milliseconds()
 		} else if since > time.Minute {
 			return fmt.Errorf("a rate that was raised from %d to %d does not act after a minute", r.Limit, r.RaisedLimit)
 		}
 	}
-	return r.limited.drained(ctx, r.Drain)
+	return r.limited.Drained(ctx, r.Drain)
 }

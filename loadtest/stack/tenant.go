@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -19,6 +21,7 @@ const (
 	tenantName = "load"
 	adminWait  = 30 * time.Second
 	countWait  = 30 * time.Second
+	goneEvery  = 200 * time.Millisecond
 )
 
 // Counts says how many tasks the tenant of the load has.
@@ -76,6 +79,26 @@ func (s *Stack) DeleteTenant(ctx context.Context, name string) (progress *percep
 		return err
 	})
 	return progress, err
+}
+
+// DropTenant deletes a tenant and returns when all that it had is gone.
+func (s *Stack) DropTenant(ctx context.Context, name string) error {
+	poll := time.NewTicker(goneEvery)
+	defer poll.Stop()
+	for {
+		_, err := s.DeleteTenant(ctx, name)
+		if status.Code(err) == codes.NotFound {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("delete tenant %s: %w", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("delete tenant %s: %w", name, ctx.Err())
+		case <-poll.C:
+		}
+	}
 }
 
 // asAdmin calls the API with a token of the scope ADMIN, which a stack has that was

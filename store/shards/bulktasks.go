@@ -86,26 +86,17 @@ func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (packName, 
 		return packName(at.Pack), at, nil
 	}
 	f := &b.terms.Filter
-	statement, args := "PackWindow", []any{b.row.tenant, at.Pack, windowPacks, int64(f.DueFrom), int64(f.DueEnd())}
-	if arrivals {
-		statement, args = "ArrivalWindow", args[:3]
-	}
 	for {
-		var names []int64
-		var looked int
-		var last int64
-		args[1] = at.Pack
-		if err := b.s.cluster.Pool(b.d).QueryRow(ctx, sql.Get(statement), args...).Scan(&names, &looked, &last); err != nil {
+		w, err := packsAfter(ctx, b.s.cluster.Pool(b.d), arrivals, b.row.tenant, at.Pack, f.DueFrom, f.DueEnd())
+		switch {
+		case err != nil:
 			return 0, at, err
-		}
-		if len(names) > 0 {
-			slices.SortFunc(names, func(x, y int64) int { return cmp.Compare(max(x, -x), max(y, -y)) })
-			return packName(names[0]), at, nil
-		}
-		if looked < windowPacks {
+		case len(w.names) > 0:
+			return packName(w.names[0]), at, nil
+		case w.end:
 			return 0, after(at), nil
 		}
-		at.Pack = last
+		at.Pack = w.last
 	}
 }
 

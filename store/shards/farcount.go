@@ -44,19 +44,14 @@ func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, a
 // that are in buckets in which something may be due in [from, until). A pack that
 // cannot be read is an error.
 func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, visit func(*task.Row)) error {
-	for _, statement := range []string{"ArrivalWindow", "PackWindow"} {
+	for _, arrivals := range []bool{true, false} {
 		for at, more := int64(0), true; more; {
-			var names []int64
-			var looked int
-			args := []any{tenant, at, windowPacks, int64(from), int64(until)}
-			if statement == "ArrivalWindow" {
-				args = args[:3]
-			}
-			if err := tx.QueryRow(ctx, sql.Get(statement), args...).Scan(&names, &looked, &at); err != nil {
+			w, err := packsAfter(ctx, tx, arrivals, tenant, at, from, until)
+			if err != nil {
 				return err
 			}
-			more = looked == windowPacks
-			for chunk := range slices.Chunk(names, packsAtOnce) {
+			at, more = w.last, !w.end
+			for chunk := range slices.Chunk(w.names, packsAtOnce) {
 				if err := visitSome(ctx, tx, chunk, tenant, visit); err != nil {
 					return err
 				}

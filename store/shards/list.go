@@ -36,7 +36,6 @@ const (
 	listRows    = 2000 // rows of the near tier, when filters leave most of them out
 	listPacks   = 32   // packs decoded
 	listWindows = 64   // statements that read names of packs
-	windowPacks = 2000 // names that such a statement reads
 )
 
 // listing is one page under way.
@@ -210,19 +209,13 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 // window looks for packs after the position that may hold tasks of the tenant,
 // and goes through them.
 func (l *listing) window(ctx context.Context) (end bool, err error) {
-	statement, args := "PackWindow", []any{l.q.Tenant, l.at.Pack, windowPacks, int64(l.q.DueFrom), int64(l.q.DueEnd())}
-	if l.at.Stage == task.ListArrivals {
-		statement, args = "ArrivalWindow", args[:3]
-	}
-	var names []int64
-	var looked int
-	var last int64
-	row := l.store.cluster.Pool(l.at.Database).QueryRow(ctx, sql.Get(statement), args...)
-	if err := row.Scan(&names, &looked, &last); err != nil {
+	pool := l.store.cluster.Pool(l.at.Database)
+	w, err := packsAfter(ctx, pool, l.at.Stage == task.ListArrivals, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
+	if err != nil {
 		return false, err
 	}
 	l.windows--
-	slices.SortFunc(names, func(a, b int64) int { return sign(l.name(a) - l.name(b)) })
+	names := w.names
 	for len(names) > 0 {
 		n := min(len(names), packsAtOnce, l.packs)
 		if err := l.decode(ctx, names[:n]); err != nil || l.spent() {
@@ -230,10 +223,8 @@ func (l *listing) window(ctx context.Context) (end bool, err error) {
 		}
 		names = names[n:]
 	}
-	if looked > 0 {
-		l.at.Pack = last
-	}
-	return looked < windowPacks, nil
+	l.at.Pack = w.last
+	return w.end, nil
 }
 
 // decode goes through packs, given by their names, until the page is full.

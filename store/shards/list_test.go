@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -82,6 +83,29 @@ func TestAListingByDueInstantsReadsNoPackOfAnotherBucket(t *testing.T) {
 	}
 	if read := listPacks - l.packs; len(l.page.Tasks) != 1 || read > 2 {
 		t.Errorf("%d tasks out of %d packs, want 1 out of 1 or 2", len(l.page.Tasks), read)
+	}
+}
+
+func TestAListingByDueInstantsMeetsItsTasksHoweverManyPacksTheRangeHas(t *testing.T) {
+	b := setup(t, nearOnly)
+	first := b.add(b.spec(task.OneShot, b.inHours(3)))
+	b.put(inPack, pack.Hour, first...)
+	// Packs of another tenant in the same bucket: they are looked at by name only.
+	copies := func(n int) {
+		b.exec(fmt.Sprintf(`INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, keys, params)
+			SELECT bucket_at, level, n, 9999, 9999, min_id, max_id, keys, params
+			  FROM (SELECT * FROM far_pack ORDER BY id LIMIT 1) p, generate_series(1, %d)`, n))
+	}
+	copies(duePacks / 2)
+	second := b.add(b.spec(task.OneShot, b.inHours(3)))
+	b.put(inPack, pack.Hour, second...)
+	for _, more := range []int{0, duePacks / 2, windowPacks} {
+		copies(more)
+		f := task.Filter{DueFrom: b.now.Add(2 * time.Hour), DueUntil: b.now.Add(4 * time.Hour)}
+		seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 1, Filter: f}, func() {})
+		if len(seen) != 2 || seen[first[0]] != 1 || seen[second[0]] != 1 {
+			t.Errorf("after %d more packs: met %v, want %v and %v once", more, seen, first, second)
+		}
 	}
 }
 

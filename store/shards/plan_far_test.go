@@ -28,6 +28,7 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		"PackHold":      {`1`, []string{"far_pack_pkey"}},
 		"ArrivalHold":   {`1`, []string{"far_arrival_pkey"}},
 		"PackWindow":    {`1, 0, 100, 0, 9`, []string{"far_pack_pkey", "(id > $2)"}},
+		"PackDue":       {`1, 0, 100, 0, 9`, []string{"far_pack_bucket", ") AND (bucket_at > ", ") AND (bucket_at < "}},
 		"ArrivalWindow": {`1, 0, 100`, []string{"far_arrival_pkey", "(first > $2)"}},
 		"FarDamaged":    {`10`, []string{"far_pack_damaged", "far_arrival_damaged"}},
 	}

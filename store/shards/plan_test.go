@@ -133,6 +133,26 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 	}
 }
 
+// TestAPageOfRowsBeginsWhereTheLastOneEnded: the rows before a position are not read
+// and left out, which would make deep pages cost more than the first.
+func TestAPageOfRowsBeginsWhereTheLastOneEnded(t *testing.T) {
+	b := setup(t)
+	var specs []task.Spec
+	for range 100 {
+		specs = append(specs, b.spec(task.OneShot))
+	}
+	for filled, fill := range []func(){func() {}, func() { b.add(specs...) }, func() { b.exec(`VACUUM ANALYZE task`) }} {
+		fill()
+		plan := b.explain("TaskList", fmt.Sprintf(`1, %d::int2, 7, '', 0::int2, 0::int2, 10`, b.owned[0].Shard))
+		if n := len(pairRange.FindAllString(plan, -1)); n == 0 || n != strings.Count(plan, " on task_") || strings.Contains(plan, "Sort") {
+			t.Errorf("state %d: %d tables are entered at the position:\n%s", filled, n, plan)
+		}
+	}
+}
+
+// pairRange is an index range that begins at a pair.
+var pairRange = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$1\) AND .*\(ROW\(shard, id\) > ROW\(`)
+
 // lanesArgs are arguments of ClaimLanes.
 const lanesArgs = `'{0}', 1000::int8, '{}', 0::int8, '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
 

@@ -97,6 +97,23 @@ SELECT v.id % 512, $2::int4, v.id, 0, $4::int8, $5::int8, $6::int8, $7::int8, $8
        $22::int4, $23::int4, $24::int2, $25::int2, $26::int2, $27::bool, $28::bytea
   FROM void v;
 
+-- name: PackDue
+-- The packs in whose buckets something may be due in a range, by their buckets: how
+-- many there are, up to $3, and which of them may hold tasks of a tenant and come
+-- after a pack. $1 tenant (0: any), $2 pack (exclusive), $3 how many to look at,
+-- $4 due from, $5 due until (exclusive)
+SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > $2::int8 AND ($1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant)), '{}'),
+       count(*), coalesce(max(p.id), 0)
+  FROM (SELECT p.id, p.min_tenant, p.max_tenant
+          FROM (VALUES (1::int2, 60000::int8), (2::int2, 3600000::int8), (3::int2, 86400000::int8), (4::int2, 2592000000::int8))
+               AS w (level, width),
+               LATERAL (
+                 SELECT p.id, p.min_tenant, p.max_tenant FROM far_pack p
+                  WHERE p.level = w.level AND p.bucket_at > $4::int8 - w.width AND p.bucket_at < $5::int8
+                  ORDER BY p.level, p.bucket_at
+                  LIMIT $3) p
+         LIMIT $3) p;
+
 -- name: ArrivalWindow
 -- The next $3 arrivals after a number, which of them may hold tasks of a tenant,
 -- and the last one. $1 tenant (0: any), $2 first number (exclusive), $3 how many to look at

@@ -32,12 +32,13 @@ SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
 
 -- name: TaskList
 -- Living tasks of a tenant after a position. It returns every row it looks at,
--- wanted or not, so that a page has a bounded cost whatever it filters.
+-- wanted or not, so that a page has a bounded cost whatever it filters. The pair
+-- is where the index begins, the shard alone leaves partitions out.
 -- $1 tenant, $2 shard, $3 id (exclusive), $4 kind or '', $5 type or 0, $6 state or 0, $7 rows to look at
 SELECT {{row_columns}}, NULL::int8 AS finished_at,
        ($4::text = '' OR t.kind = $4) AND ($5::int2 = 0 OR t.type = $5) AND ($6::int2 = 0 OR t.state = $6) AS wanted
   FROM task t
- WHERE t.tenant_id = $1 AND t.run = 0 AND t.shard >= $2::int2 AND (t.shard > $2::int2 OR t.id > $3::int8)
+ WHERE t.tenant_id = $1 AND t.run = 0 AND (t.shard, t.id) > ($2::int2, $3::int8) AND t.shard >= $2::int2
  ORDER BY t.shard, t.tenant_id, t.id
  LIMIT $7;
 

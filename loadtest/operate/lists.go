@@ -1,0 +1,225 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/perceptor/perceptor/loadtest/frame"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	largestPage = task.MaxPageSize
+	// mostPages ends a list that does not end.
+	mostPages = 200_000
+)
+
+// ListFigures are those of the pages of one list. Processor time is per page, less
+// what idle programs use.
+type ListFigures struct {
+	Name        string          `json:"name"`
+	Pages       int             `json:"pages"`
+	Empty       int             `json:"empty_pages"`
+	RowsPerPage float64         `json:"rows_per_page"`
+	Ms          frame.Quantiles `json:"ms"`
+	PostgresUs  float64         `json:"postgres_us_per_page"`
+	TaskdUs     float64         `json:"taskd_us_per_page"`
+}
+
+// list is one that is measured.
+type list struct {
+	name  string
+	small bool // of the small tenant
+	query *perceptorv1.ListTasksRequest
+	// far: from the middle of the list on.
+	far bool
+}
+
+func within(s span) *perceptorv1.ListTasksRequest {
+	return &perceptorv1.ListTasksRequest{DueFrom: timestamppb.New(s.from.Time()), DueUntil: timestamppb.New(s.to.Time())}
+}
+
+// ranges are the due instants that lists ask for.
+type ranges struct{ near, day, minutes, nothing span }
+
+func (m *mix) ranges() ranges {
+	day := m.far.part(7, 30)
+	return ranges{
+		near: m.near.part(1, 4), day: day, minutes: day.part(71, 144),
+		nothing: span{m.far.to.Add(90 * 24 * time.Hour), m.far.to.Add(91 * 24 * time.Hour)},
+	}
+}
+
+// lists are all that are measured.
+func lists(m *mix, scanned bool) []list {
+	all, r := &perceptorv1.ListTasksRequest{}, m.ranges()
+	kindDay, tagDay := within(r.day), within(r.day)
+	kindDay.Kind, tagDay.Tags = kindNames[kindPlain], []string{rareTag}
+	out := []list{
+		{name: "all", query: all},
+		{name: "all, from the middle on", query: all, far: true},
+		{name: "all of a small tenant", small: true, query: all},
+		{name: "state SCHEDULED", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_SCHEDULED}},
+		{name: "state RUNNING (there is none)", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_RUNNING}},
+		{name: "due range, near", query: within(r.near)},
+		{name: "due range, a far day", query: within(r.day)},
+		{name: "due range, ten far minutes", query: within(r.minutes)},
+		{name: "due range, nothing is due", query: within(r.nothing)},
+		{name: "kind, a far day", query: kindDay},
+		{name: "tag of one in 100, a far day", query: tagDay},
+	}
+	if scanned {
+		out = append(out,
+			list{name: "kind, of a small tenant", small: true, query: &perceptorv1.ListTasksRequest{Kind: kindNames[kindPlain]}},
+			list{name: "tag, of a small tenant", small: true, query: &perceptorv1.ListTasksRequest{Tags: []string{commonTag}}})
+	}
+	return out
+}
+
+// measure reads pages of a list.
+func (r *runner) measure(ctx context.Context, l list, middle int64) (ListFigures, error) {
+	api := r.large
+	if l.small {
+		api = r.small
+	}
+	q := proto.CloneOf(l.query)
+	if l.far {
+		if err := r.skip(ctx, api, q, middle); err != nil {
+			return ListFigures{}, fmt.Errorf("list %s: %w", l.name, err)
+		}
+	}
+	q.PageSize = int32(r.PageSize)
+	first := q.PageToken
+	f := ListFigures{Name: l.name}
+	took, rows := hdrhistogram.New(1, int64(callLimit/time.Microsecond), 3), 0
+	begin, before := time.Now(), r.meter.Sample()
+	for f.Pages < r.Pages {
+		page, d, err := api.page(ctx, q)
+		if err != nil {
+			return f, fmt.Errorf("list %s, page %d: %w", l.name, f.Pages+1, err)
+		}
+		took.RecordValue(d.Microseconds()) //nolint:errcheck // a call takes at most callLimit
+		f.Pages++
+		rows += len(page.GetTasks())
+		if len(page.GetTasks()) == 0 {
+			f.Empty++
+		}
+		if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+			q.PageToken = first
+		}
+	}
+	used := net(frame.Used(before, r.meter.Sample()), r.idle, time.Since(begin))
+	f.Ms, f.RowsPerPage = frame.QuantilesOf(took), frame.Round(float64(rows)/float64(f.Pages))
+	perPage := func(d time.Duration) float64 { return frame.Round(d.Seconds() * 1e6 / float64(f.Pages)) }
+	f.PostgresUs, f.TaskdUs = perPage(used[frame.PostgresBackends]), perPage(partOf(used, "taskd"))
+	return f, nil
+}
+
+// skip goes so many tasks into a list.
+func (r *runner) skip(ctx context.Context, api *lister, q *perceptorv1.ListTasksRequest, tasks int64) error {
+	q.PageSize = largestPage
+	for n, pages := int64(0), 0; n < tasks && pages < mostPages; pages++ {
+		page, _, err := api.page(ctx, q)
+		if err != nil {
+			return err
+		}
+		n += int64(len(page.GetTasks()))
+		if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+			return fmt.Errorf("it ends after %d tasks, before %d", n, tasks)
+		}
+	}
+	return nil
+}
+
+// complete is a list that is read to its end, and what it must meet.
+type complete struct {
+	list
+	want *wanted
+}
+
+// completes are the lists that are read to their ends.
+func completes(m *mix) []complete {
+	r := m.ranges()
+	kind, tag := kindNames[kindPlain], commonTag
+	dueTag := within(r.day)
+	dueTag.Tags = []string{rareTag}
+	return []complete{
+		{list{name: "all of a small tenant", small: true, query: &perceptorv1.ListTasksRequest{}}, &wanted{tenant: m.small}},
+		{list{name: "kind, of a small tenant", small: true, query: &perceptorv1.ListTasksRequest{Kind: kind}}, &wanted{tenant: m.small, kind: kind}},
+		{list{name: "tag, of a small tenant", small: true, query: &perceptorv1.ListTasksRequest{Tags: []string{tag}}}, &wanted{tenant: m.small, tag: tag}},
+		{list{name: "ten far minutes", query: within(r.minutes)}, &wanted{tenant: m.large, due: r.minutes}},
+		{list{name: "tag, a far day", query: dueTag}, &wanted{tenant: m.large, tag: rareTag, due: r.day}},
+		{list{name: "a twentieth of near", query: within(m.near.part(3, 20))}, &wanted{tenant: m.large, due: m.near.part(3, 20)}},
+	}
+}
+
+// Completeness is what a list met that was read to its end.
+type Completeness struct {
+	Name  string `json:"name"`
+	Want  int64  `json:"want"`
+	Met   int64  `json:"met"`
+	Twice int64  `json:"met_twice"`
+	Pages int    `json:"pages"`
+	// Refused is the answer to a list that is not allowed.
+	Refused string `json:"refused,omitempty"`
+}
+
+// readOut reads a list to its end. Tasks that moved meanwhile may be met twice.
+func (r *runner) readOut(ctx context.Context, c complete) (Completeness, error) {
+	out := Completeness{Name: c.name, Want: c.want.n.Load()}
+	api := r.large
+	if c.small {
+		api = r.small
+	}
+	q := proto.CloneOf(c.query)
+	q.PageSize = largestPage
+	met := map[int64]bool{}
+	for out.Pages < mostPages {
+		page, _, err := api.page(ctx, q)
+		if err != nil {
+			return out, fmt.Errorf("list %s to its end: %w", c.name, err)
+		}
+		out.Pages++
+		for _, t := range page.GetTasks() {
+			if met[t.GetId()] {
+				out.Twice++
+			}
+			met[t.GetId()] = true
+		}
+		if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+			break
+		}
+	}
+	out.Met = int64(len(met))
+	return out, nil
+}
+
+// Refusal is the answer to a list that would look at too many tasks.
+type Refusal struct {
+	Name string `json:"name"`
+	// Must: it had to be refused. Hint is the answer; empty: it was allowed.
+	Must bool   `json:"must"`
+	Hint string `json:"hint"`
+}
+
+// refusals asks for what would be full scans.
+func (r *runner) refusals(ctx context.Context, living int64) (out []Refusal, err error) {
+	for _, l := range []list{
+		{name: "kind", query: &perceptorv1.ListTasksRequest{Kind: kindNames[kindPlain]}},
+		{name: "tag", query: &perceptorv1.ListTasksRequest{Tags: []string{rareTag}}},
+		{name: "type", query: &perceptorv1.ListTasksRequest{Type: perceptorv1.Task_BLOCKING}},
+	} {
+		hint, err := r.large.refusal(ctx, l.query)
+		if err != nil {
+			return nil, fmt.Errorf("list by %s: %w", l.name, err)
+		}
+		out = append(out, Refusal{Name: l.name, Must: living > r.maxScan(), Hint: hint})
+	}
+	return out, nil
+}

@@ -1,0 +1,152 @@
+package operate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/backlog"
+	"github.com/perceptor/perceptor/task"
+)
+
+// The kinds of every tenant; of the large one each is a tenth of all tasks.
+const (
+	kindPause = iota // paused and resumed
+	kindMove         // rescheduled
+	kindCancel
+	kindAbort // paused until that is aborted
+	kindPlain // left alone
+	kinds
+)
+
+var kindNames = [kinds]string{"operate.pause", "operate.move", "operate.cancel", "operate.abort", "operate.plain"}
+
+// Tags: one task of a hundred has the first, one of ten the second.
+const (
+	rareTag   = "campaign-7"
+	commonTag = "vip"
+)
+
+// Shares of the tenants.
+const (
+	largeShare  = 0.5
+	mediumShare = 0.2
+	smallShare  = 0.005
+)
+
+// nearMargin keeps due instants away from the borders of what is near.
+const nearMargin = 30 * time.Second
+
+// span is a range of due instants, the end not in it.
+type span struct{ from, to task.Instant }
+
+// part returns part i of n.
+func (s span) part(i, n task.Instant) span {
+	width := (s.to - s.from) / n
+	return span{s.from + i*width, s.from + (i+1)*width}
+}
+
+func (s span) holds(at task.Instant) bool { return s.from <= at && at < s.to }
+
+// tenants are their numbers.
+type tenants struct{ large, medium, small int32 }
+
+// mix says what tasks are made.
+type mix struct {
+	tenants
+	near, far   span
+	nearShare   float64
+	others      int
+	paramsBytes int
+	seed        uint64
+}
+
+// newMix returns the mix of a run that begins now.
+func newMix(o *Options, t tenants, now task.Instant) mix {
+	return mix{
+		tenants: t, nearShare: o.Near, others: o.Others, paramsBytes: o.ParamsBytes, seed: o.Seed,
+		near: span{now.Add(o.quiet()), now.Add(o.horizon() - nearMargin)},
+		far:  span{now.Add(o.horizon() + o.quiet()), now.Add(time.Duration(o.Days) * 24 * time.Hour)},
+	}
+}
+
+// maker makes them, out of those of a backlog: types, intervals and params stay.
+type maker struct {
+	mix
+	backlog.Maker
+	round uint64 // of loading: no two make the same
+	extra [4]*task.Extra
+}
+
+// otherTenants is the number of the first of the others.
+const otherTenants = 1_000_000
+
+func (m mix) maker(round int) (backlog.Maker, error) {
+	under, err := backlog.NewMaker(backlog.Mix{
+		Tenant: m.large, From: m.far.from, To: m.far.to, ParamsBytes: m.paramsBytes, Seed: m.seed + uint64(round),
+	})
+	tags := func(t ...string) *task.Extra { return task.Extra{Tags: task.SortTags(t)}.Seal() }
+	return &maker{
+		mix: m, Maker: under, round: uint64(round),
+		extra: [4]*task.Extra{nil, tags(rareTag), tags(commonTag), tags(rareTag, commonTag)},
+	}, err
+}
+
+// Chunk implements [backlog.Maker].
+func (m *maker) Chunk(number, n int, now task.Instant) []task.Row {
+	rows := m.Maker.Chunk(number, n, now)
+	rng := rand.New(rand.NewPCG(m.seed, m.round<<32|uint64(number)))
+	for i := range rows {
+		m.shape(&rows[i], rng)
+	}
+	return rows
+}
+
+func (m *maker) shape(r *task.Row, rng *rand.Rand) {
+	r.Tenant = m.tenant(rng)
+	bits := rng.Uint64()
+	r.Kind = kindNames[bits%kinds]
+	tags := 0
+	if bits>>16%100 == 0 {
+		tags |= 1
+	}
+	if bits>>32%10 == 0 {
+		tags |= 2
+	}
+	r.Extra, r.Retention = m.extra[tags], 24*time.Hour
+	if rng.Float64() < m.nearShare {
+		due := m.near.from + task.Instant(rng.Int64N(int64(m.near.to-m.near.from)))
+		r.DueAt, r.ScheduledAt, r.Anchor, r.Begin = due, due, due, due
+	}
+}
+
+func (m *maker) tenant(rng *rand.Rand) int32 {
+	switch x := rng.Float64(); {
+	case x < largeShare:
+		return m.large
+	case x < largeShare+smallShare:
+		return m.small
+	case x < largeShare+smallShare+mediumShare || m.others == 0:
+		return m.medium
+	}
+	return otherTenants + int32(rng.IntN(m.others))
+}
+
+// wanted counts the tasks that a list is to meet.
+type wanted struct {
+	tenant int32
+	kind   string
+	tag    string
+	due    span // none: any
+	n      atomic.Int64
+}
+
+func (w *wanted) look(r *task.Row) {
+	switch {
+	case r.Tenant != w.tenant, w.kind != "" && r.Kind != w.kind, w.due != span{} && !w.due.holds(r.DueAt):
+	case w.tag != "" && (r.Extra == nil || !slices.Contains(r.Extra.Tags, w.tag)):
+	default:
+		w.n.Add(1)
+	}
+}

@@ -1,0 +1,406 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/backlog"
+	"github.com/perceptor/perceptor/loadtest/customer"
+	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// The tenants by name.
+const (
+	largeTenant  = "operate-large"
+	mediumTenant = "operate-medium"
+	smallTenant  = "operate-small"
+	steadyTenant = "operate-steady"
+)
+
+// drainLimit is how long the steady tenant may take to be done in the end.
+const drainLimit = 2 * time.Minute
+
+// rates are what parts use in a second.
+type rates map[string]time.Duration
+
+type runner struct {
+	Options
+	stack  *stack.Stack
+	store  *backlog.Store
+	mix    mix
+	begins task.Instant // when tasks begin to be due
+	books  books
+	must   []complete
+	large  *lister
+	small  *lister
+	client *client.Client
+	meter  *frame.Meter
+	idle   rates
+
+	steady    *customer.Customer
+	steadyID  int32
+	alone     rates
+	aloneSpan [2]time.Time
+	cancelled int64
+	report    *Report
+}
+
+// Run measures on a real stack of its own, which is gone when it returns. A report
+// comes with an error when something went wrong on the way. Faults are no error; they
+// are in the report.
+func Run(ctx context.Context, o Options) (report *Report, err error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if err := backlog.UseDataDir(o.DataDir); err != nil {
+		return nil, err
+	}
+	if err := backlog.CheckDisk(o.DataDir, o.diskTasks(), o.ParamsBytes); err != nil {
+		return nil, err
+	}
+	o.Real.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+	settings := map[string]string{"far.horizon": o.horizon().String()}
+	for name, value := range o.Real.Settings {
+		settings[name] = value
+	}
+	o.Real.Settings = settings
+	err = frame.WithStack(ctx, o.Real, func(s *stack.Stack) (err error) {
+		report, err = run(ctx, s, o)
+		return err
+	})
+	return report, err
+}
+
+// RunOn measures on a stack that goes on afterwards: the tenants with all their tasks
+// are deleted in the end. There must be no others than those that have a name. The
+// stack has a far.horizon of its own; rows that are due beyond twice that are demoted
+// meanwhile.
+func RunOn(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
+	if o.Others > 0 {
+		return nil, fmt.Errorf("%d other tenants would stay in the stack", o.Others)
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	report, err := run(ctx, s, o)
+	var gone errgroup.Group
+	for _, name := range []string{largeTenant, mediumTenant, smallTenant, steadyTenant} {
+		gone.Go(func() error { return s.DropTenant(ctx, name) })
+	}
+	return report, errors.Join(err, gone.Wait())
+}
+
+func run(ctx context.Context, s *stack.Stack, o Options) (_ *Report, err error) {
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	r := &runner{Options: o, stack: s, meter: frame.NewMeter(s, nil)}
+	r.report = &Report{
+		Header: frame.NewHeader("operate", o.Seed, s.Versions), Tasks: o.Tasks, Days: o.Days, NearShare: o.Near,
+		HorizonS: o.horizon().Seconds(), PageSize: o.PageSize, Rate: o.Rate,
+	}
+	defer r.close()
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.fill(ctx); err != nil {
+		return r.report, err
+	}
+	if r.Bulk {
+		err = r.operate(ctx)
+	}
+	if now := task.At(time.Now()); err == nil && now >= r.begins {
+		err = errors.New("the run took longer than expected, and tasks came due: choose a longer --quiet")
+	}
+	return r.report, err
+}
+
+// open makes the tenants, and all connections.
+func (r *runner) open(ctx context.Context) (err error) {
+	if r.store, err = backlog.Open(ctx, r.stack.Postgres(), r.horizon(), r.Loaders+1); err != nil {
+		return err
+	}
+	var ids tenants
+	var secrets [3]string
+	for i, t := range []struct {
+		name string
+		id   *int32
+	}{{largeTenant, &ids.large}, {mediumTenant, &ids.medium}, {smallTenant, &ids.small}} {
+		if secrets[i], err = r.stack.CreateTenant(ctx, t.name); err != nil {
+			return err
+		}
+		if *t.id, err = r.store.Tenant(ctx, t.name); err != nil {
+			return err
+		}
+	}
+	if r.large, err = newLister(r.stack.Address, secrets[0]); err != nil {
+		return err
+	}
+	if r.small, err = newLister(r.stack.Address, secrets[2]); err != nil {
+		return err
+	}
+	if r.client, err = client.New(client.Config{Address: r.stack.Address, Token: secrets[0]}); err != nil {
+		return err
+	}
+	now := task.At(time.Now())
+	r.mix, r.begins = newMix(&r.Options, ids, now), now.Add(r.quiet())
+	r.books.large, r.must = ids.large, completes(&r.mix)
+	return nil
+}
+
+func (r *runner) close() {
+	for _, l := range []*lister{r.large, r.small} {
+		if l != nil {
+			l.close()
+		}
+	}
+	if r.client != nil {
+		r.client.Close() //nolint:errcheck // nothing is on its way
+	}
+	if r.store != nil {
+		r.store.Close()
+	}
+}
+
+// fill stores a tenth and then the rest, and measures lists in between and after.
+func (r *runner) fill(ctx context.Context) error {
+	sizes := []int64{r.Tasks / 10, r.Tasks}
+	if !r.Lists {
+		sizes = sizes[1:]
+	}
+	stored := int64(0)
+	for round, size := range sizes {
+		l := r.Load
+		l.Tasks = size - stored
+		frame.Say(r.Progress, "storing %d tasks, due from %s to %s", l.Tasks, r.begins, r.mix.far.to)
+		filled, err := r.store.Fill(ctx, l, func() (backlog.Maker, error) { return r.mix.maker(round) }, r.note, r.Progress)
+		if err != nil {
+			return fmt.Errorf("store %d tasks: %w", l.Tasks, err)
+		}
+		stored = size
+		rep := &Size{
+			Tasks: size, Near: filled.Near, Packed: filled.Packed, Packs: filled.Packs,
+			TasksPerS: frame.Round(float64(l.Tasks) / filled.Took.Seconds()),
+		}
+		if n := len(r.report.Sizes); n > 0 {
+			before := r.report.Sizes[n-1]
+			rep.Near, rep.Packed, rep.Packs = rep.Near+before.Near, rep.Packed+before.Packed, rep.Packs+before.Packs
+		}
+		r.report.Sizes = append(r.report.Sizes, rep)
+		if err := r.store.Settle(ctx); err != nil {
+			return err
+		}
+		if r.Lists {
+			if err := r.listAll(ctx, rep); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// note takes down what was stored. It is called concurrently.
+func (r *runner) note(rows []task.Row) {
+	r.books.note(rows)
+	for i := range rows {
+		for _, c := range r.must {
+			c.want.look(&rows[i])
+		}
+	}
+}
+
+// listAll measures the lists at one size.
+func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
+	if r.idle, err = r.watchFor(ctx, r.Idle); err != nil {
+		return err
+	}
+	living := int64(0)
+	for g := range kinds {
+		living += r.books.groups[g].Count
+	}
+	scanned := int64(float64(rep.Tasks)*2*smallShare) < r.maxScan()
+	for _, l := range lists(&r.mix, scanned) {
+		f, err := r.measure(ctx, l, living/2)
+		if err != nil {
+			return err
+		}
+		frame.Say(r.Progress, "list %s: %d pages of %.0f rows, p50 %.1f ms, %.0f µs of PostgreSQL", f.Name, f.Pages, f.RowsPerPage, f.Ms.P50, f.PostgresUs)
+		rep.Lists = append(rep.Lists, f)
+	}
+	if rep.Refused, err = r.refusals(ctx, living); err != nil {
+		return err
+	}
+	for _, x := range rep.Refused {
+		if (x.Hint != "") != x.Must {
+			r.fault("a list by %s of %d tasks, where %d may be looked at: %q", x.Name, living, r.maxScan(), x.Hint)
+		}
+	}
+	for _, c := range r.must {
+		if c.small && c.query.Kind+strings.Join(c.query.Tags, "") != "" && !scanned {
+			continue
+		}
+		got, err := r.readOut(ctx, c)
+		if err != nil {
+			return err
+		}
+		rep.Complete = append(rep.Complete, got)
+		if got.Met != got.Want {
+			r.fault("the list %s met %d tasks, want %d", got.Name, got.Met, got.Want)
+		}
+	}
+	return nil
+}
+
+// watchFor returns what the parts use by themselves.
+func (r *runner) watchFor(ctx context.Context, d time.Duration) (rates, error) {
+	begin, before := time.Now(), r.meter.Sample()
+	if err := frame.SleepUntil(ctx, begin.Add(d)); err != nil {
+		return nil, err
+	}
+	used := frame.Used(before, r.meter.Sample())
+	for name := range used {
+		used[name] = time.Duration(float64(used[name]) / time.Since(begin).Seconds())
+	}
+	return used, nil
+}
+
+// net takes away what was used anyway.
+func net(used map[string]time.Duration, anyway rates, over time.Duration) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	for name, u := range used {
+		out[name] = max(0, u-time.Duration(float64(anyway[name])*over.Seconds()))
+	}
+	return out
+}
+
+// ours reports whether a part is one of our programs.
+func ours(name string) bool {
+	return strings.HasPrefix(name, "taskd") || strings.HasPrefix(name, "dispatcher")
+}
+
+// partOf adds up the parts of a kind.
+func partOf(used map[string]time.Duration, kind string) (sum time.Duration) {
+	for name, u := range used {
+		if strings.HasPrefix(name, kind) {
+			sum += u
+		}
+	}
+	return sum
+}
+
+func (r *runner) fault(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	frame.Say(r.Progress, "FAULT: %s", text)
+	r.report.Faults = append(r.report.Faults, text)
+}
+
+// operate does the bulk operations, beside the steady tenant.
+func (r *runner) operate(ctx context.Context) (err error) {
+	if err := r.join(ctx); err != nil {
+		return err
+	}
+	defer r.steady.Close(ctx) //nolint:errcheck // the next run removes what is left
+	err = r.beside(ctx)
+	r.steady.StopAdds()
+	if err == nil {
+		err = r.steady.Drained(ctx, drainLimit)
+	}
+	if err = errors.Join(err, r.steady.Leave(ctx)); err != nil {
+		return err
+	}
+	frame.Say(r.Progress, "checking the steady tenant")
+	return r.judgeSteady()
+}
+
+// join starts the steady tenant.
+func (r *runner) join(ctx context.Context) (err error) {
+	plan := workload.Plan{
+		Kind: "steady", Types: []task.Type{task.OneShot}, Rate: r.Rate, ParamsBytes: r.ParamsBytes, Seed: r.Seed,
+		Delay: workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second},
+	}
+	r.steady, err = customer.Join(ctx, r.stack, customer.Config{
+		Name: steadyTenant, Plan: plan, Index: 1, Workers: r.Workers, ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
+	})
+	if err != nil {
+		return err
+	}
+	r.meter = frame.NewMeter(r.stack, map[string]frame.Source{"listener": r.steady.Listener()})
+	r.steadyID, err = r.store.Tenant(ctx, steadyTenant)
+	if err != nil {
+		err = errors.Join(err, r.steady.Leave(ctx), r.steady.Close(ctx))
+	}
+	return err
+}
+
+// beside does all that is done while the steady tenant works.
+func (r *runner) beside(ctx context.Context) (err error) {
+	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
+	if err := frame.SleepUntil(ctx, time.Now().Add(r.Warmup)); err != nil {
+		return err
+	}
+	frame.Say(r.Progress, "the steady tenant is alone: %.0f runs per second", r.Rate)
+	r.aloneSpan[0] = time.Now()
+	if r.alone, err = r.watchFor(ctx, r.Alone); err != nil {
+		return err
+	}
+	r.aloneSpan[1] = time.Now()
+	if err := r.verify(ctx, "storing"); err != nil {
+		return err
+	}
+	if err := r.bulks(ctx); err != nil {
+		return err
+	}
+	r.idle = r.alone
+	f, err := r.measure(ctx, list{name: "state CANCELLED", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_CANCELLED}}, 0)
+	if err == nil {
+		r.report.Cancelled = &f
+	}
+	return err
+}
+
+// read adds up all that is stored.
+func (r *runner) read(ctx context.Context, b *book) error {
+	return r.store.Read(ctx, r.Loaders, r.Tasks, func(rows []*task.Row) {
+		var p page
+		for _, row := range rows {
+			b.look(&p, row)
+		}
+		b.add(&p)
+	}, r.Progress)
+}
+
+// judgeSteady reads what the steady tenant has seen, as a whole and by operation.
+func (r *runner) judgeSteady() error {
+	rep := r.report
+	whole, err := r.steady.Check(r.aloneSpan[0], time.Now())
+	if err != nil {
+		return err
+	}
+	rep.Violations, rep.Examples = whole.Violations, whole.Examples
+	rep.seconds, rep.from = whole.Figures.Seconds, whole.Figures.SeriesFrom.Sub(whole.Figures.From()).Seconds()
+	rep.start = r.aloneSpan[0]
+	alone, err := r.steady.Check(r.aloneSpan[0], r.aloneSpan[1])
+	if err != nil {
+		return err
+	}
+	rep.AloneMs = frame.QuantilesOf(alone.Figures.Lateness)
+	for _, f := range rep.Bulk {
+		res, err := r.steady.Check(f.from, f.to)
+		if err != nil {
+			return err
+		}
+		f.LatenessMs = frame.QuantilesOf(res.Figures.Lateness)
+	}
+	return nil
+}

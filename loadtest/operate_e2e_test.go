@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/operate"
+)
+
+func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
+	s := realStack(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := operate.DefaultOptions()
+	o.Tasks, o.Chunk, o.Days, o.Others = 20_000, 1000, 1, 0
+	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // more than the stack's: rows are demoted meanwhile
+	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
+	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
+	o.ListenerCommand, o.Progress = []string{self, frame.ListenerName()}, testLog{t}
+	report, err := operate.RunOn(ctx, s, o)
+	if err != nil {
+		t.Error(err)
+	}
+	if report == nil {
+		return
+	}
+	if err := report.WriteTable(testLog{t}); err != nil {
+		t.Error(err)
+	}
+	for _, fault := range report.Broken() {
+		t.Error(fault)
+	}
+	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 {
+		t.Errorf("%d operations, %d times verified, %d sizes", len(report.Bulk), report.Verified, len(report.Sizes))
+	}
+	var picture bytes.Buffer
+	if err := report.Chart().WriteSVG(&picture); err != nil || !bytes.Contains(picture.Bytes(), []byte("lateness")) {
+		t.Errorf("there is no picture: %v", err)
+	}
+}
