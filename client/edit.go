@@ -31,6 +31,9 @@ type UpdateOptions struct {
 //
 // The call is retried; a second change to the same terms changes nothing.
 func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptions) (*TaskInfo, error) {
+	if fault := t.fault(); fault != nil {
+		return nil, refused("UpdateTask", *fault)
+	}
 	p := t.proto()
 	p.Id = id
 	q := &perceptorv1.UpdateTaskRequest{Task: p, Version: int32(o.Version)}

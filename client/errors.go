@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -39,7 +40,8 @@ var (
 
 // FieldError is one broken rule of a request.
 type FieldError struct {
-	// Field is the path of the field in the API, such as "retry_policy.multiplier".
+	// Field is the path of the field in the API, such as "retry_policy.multiplier": of
+	// a task, it begins there.
 	Field string
 	// Message names the value and the rule.
 	Message string
@@ -109,5 +111,29 @@ func errorOf(op string, st *status.Status) *Error {
 			}
 		}
 	}
+	e.ofTask()
+	if unsendable(st) {
+		e.Kind, e.Message = ErrInvalidArgument, "the request cannot be sent: a text in it is not valid UTF-8"
+	}
 	return e
+}
+
+// inTask is what the paths of a task's fields begin with in requests. Its place in a
+// batch means nothing to a caller: calls are sent together.
+var inTask = regexp.MustCompile(`^(task|tasks\[\d+\])\.`)
+
+// ofTask makes paths begin in the task.
+func (e *Error) ofTask() {
+	for i := range e.Fields {
+		f := &e.Fields[i]
+		if short := inTask.ReplaceAllString(f.Field, ""); short != f.Field {
+			e.Message = strings.Replace(e.Message, f.Field+": ", short+": ", 1)
+			f.Field = short
+		}
+	}
+}
+
+// unsendable reports whether a request could not be encoded, and so was not sent.
+func unsendable(st *status.Status) bool {
+	return st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling")
 }

@@ -32,6 +32,9 @@ type Preview struct {
 // PreviewSchedule returns the next instants of a schedule and stores nothing. It
 // refuses what AddTask would refuse; Kind may be left out.
 func (c *Client) PreviewSchedule(ctx context.Context, t Task, o PreviewOptions) (*Preview, error) {
+	if fault := t.fault(); fault != nil {
+		return nil, refused("PreviewSchedule", *fault)
+	}
 	a, err := call(ctx, c, "PreviewSchedule", c.tasks.PreviewSchedule, &perceptorv1.PreviewScheduleRequest{
 		Task: t.proto(), TaskId: o.TaskID, AfterTime: protoTime(o.After), Count: int32(max(-1, min(o.Count, 1<<31-1))),
 	})

@@ -118,6 +118,7 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 		if plant.Bug("lease-from-answer") {
 			asked = time.Now()
 		}
+		refused := status.Code(err) == codes.InvalidArgument || unsendable(status.Convert(err))
 		switch {
 		case err == nil && len(replies) == len(acts):
 			for i, a := range acts {
@@ -126,11 +127,11 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 			return
 		case err == nil:
 			err = errors.New("the number of replies is not that of the entries")
-		case status.Code(err) == codes.InvalidArgument && len(acts) > 1:
+		case refused && len(acts) > 1:
 			g.deliver(ctx, op, acts[:len(acts)/2], do, answer)
 			g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
 			return
-		case status.Code(err) == codes.InvalidArgument:
+		case refused:
 			answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
 			return
 		}

@@ -50,6 +50,9 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 		ctx, span = c.adding(ctx, "AddTask", 1)
 		defer func() { ended(span, err) }()
 	}
+	if fault := t.fault(); fault != nil {
+		return 0, refused("AddTask", *fault)
+	}
 	p := t.proto()
 	p.TraceParent = traceParent(ctx)
 	if size := proto.Size(p); size > maxBytesPerCall {
@@ -67,8 +70,12 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 
 // tooLarge refuses a task that no call can carry.
 func tooLarge(op string, size int) error {
-	message := fmt.Sprintf("the task has %d bytes; at most %d can be sent", size, maxBytesPerCall)
-	return &Error{Op: op, Kind: ErrInvalidArgument, Message: message, Fields: []FieldError{{Field: "params", Message: message}}}
+	return refused(op, FieldError{Field: "params", Message: fmt.Sprintf("the task has %d bytes; at most %d can be sent", size, maxBytesPerCall)})
+}
+
+// refused is the error of a request that breaks a rule, and was not sent.
+func refused(op string, fault FieldError) error {
+	return &Error{Op: op, Kind: ErrInvalidArgument, Message: fault.Field + ": " + fault.Message, Fields: []FieldError{fault}}
 }
 
 // AddResult is what became of one task: it has an ID, or an Err (an [*Error]).
@@ -94,6 +101,10 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 	parent := traceParent(ctx)
 	results = make([]AddResult, 0, len(tasks))
 	for n := 0; len(results) < len(tasks); n++ {
+		if fault := tasks[len(results)].fault(); fault != nil {
+			results = append(results, AddResult{Err: refused("AddTasks", *fault)})
+			continue
+		}
 		batch := nextBatch(tasks[len(results):], parent)
 		if size := proto.Size(batch[0]); size > maxBytesPerCall {
 			results = append(results, AddResult{Err: tooLarge("AddTasks", size)})
@@ -118,6 +129,9 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	var batch []*perceptorv1.Task
 	bytes := 0
 	for i := range tasks {
+		if tasks[i].fault() != nil {
+			break
+		}
 		p := tasks[i].proto()
 		bytes += proto.Size(p) + 8 + task.TraceParentBytes
 		p.TraceParent = traceParent

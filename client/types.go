@@ -1,8 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -189,6 +191,38 @@ type TaskInfo struct {
 	FinishedAt time.Time
 	// Version grows with every change made by a caller.
 	Version int
+}
+
+// fault is what is wrong with a task that cannot be said in a request, or would
+// spoil those that are sent with it; nil: nothing.
+func (t *Task) fault() *FieldError {
+	if t.Interval != 0 && t.Cron != nil {
+		return &FieldError{"interval", t.Interval.String() + ": a task has an interval or a cron expression, not both"}
+	}
+	text := func(field, s string) *FieldError {
+		if utf8.ValidString(s) {
+			return nil
+		}
+		return &FieldError{field, fmt.Sprintf("%.80q is not valid UTF-8", s)}
+	}
+	for k, v := range t.Params {
+		switch {
+		case !utf8.ValidString(k):
+			return text("params", k)
+		case !utf8.ValidString(v):
+			return text(fmt.Sprintf("params[%q]", k), v)
+		}
+	}
+	for _, tag := range t.Tags {
+		if f := text("tags", tag); f != nil {
+			return f
+		}
+	}
+	cron := Cron{}
+	if t.Cron != nil {
+		cron = *t.Cron
+	}
+	return cmp.Or(text("kind", t.Kind), text("idempotency_key", t.IdempotencyKey), text("cron.expression", cron.Expression), text("cron.time_zone", cron.Zone))
 }
 
 func (t *Task) proto() *perceptorv1.Task {

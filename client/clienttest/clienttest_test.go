@@ -197,7 +197,7 @@ func TestATaskThatWasReadCanBeChangedAndSentBackWhole(t *testing.T) {
 		t.Errorf("version %d (-want +got)\n%s", got.Version, diff)
 	}
 	read.Type = client.Blocking
-	if _, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{}); !errors.Is(err, client.ErrInvalidArgument) || !strings.Contains(err.Error(), "task.type: BLOCKING: that of the task is NON_BLOCKING") {
+	if _, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{}); !errors.Is(err, client.ErrInvalidArgument) || !strings.Contains(err.Error(), "type: BLOCKING: that of the task is NON_BLOCKING") {
 		t.Errorf("another type: %v", err)
 	}
 }
