@@ -78,6 +78,7 @@ func installation(t *testing.T) *client.Client {
 	s, err := stack.Real(ctx, stack.RealOptions{
 		Taskds: 1, Dispatchers: 1, Session: 4 * time.Second, Progress: func(what string) { t.Log(what) },
 		Settings: map[string]string{"taskd.min_interval": "100ms", "taskd.min_ack_timeout": "100ms"},
+		Postgres: map[string]string{"fsync": "off"}, // processes are stopped, and not the machine
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func realStack(t *testing.T) *stack.Stack {
 	common.once.Do(func() {
 		o := frame.DefaultStack()
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
-		o.Postgres["recovery_init_sync_method"] = "syncfs" // a crash would else cost a sync of each file
+		o.Postgres["fsync"] = "off" // processes are killed, and not the machine
 		o.Postgres["shared_buffers"] = "256MB"
 		common.stack, common.err = stack.Real(ctx, o)
 	})

@@ -9,8 +9,10 @@ package migrations
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,6 +72,18 @@ func Latest() int64 {
 		return 0
 	}
 	return int64(len(entries))
+}
+
+// Fingerprint is the same for the same texts of all versions: 16 characters of 0-9
+// and a-f.
+func Fingerprint() string {
+	digest := sha256.New()
+	names, _ := fs.Glob(files, "sql/*.sql") // its only error is a bad pattern
+	for _, name := range names {
+		text, _ := files.ReadFile(name) // embedded: it is there
+		digest.Write(text)
+	}
+	return hex.EncodeToString(digest.Sum(nil)[:8])
 }
 
 // Version returns the version that the schema has; 0 when it has none.

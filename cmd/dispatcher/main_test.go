@@ -18,6 +18,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -54,16 +55,8 @@ func command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 // migrated is a cluster on a database of its own, with all tables.
 func migrated(t *testing.T) (dsn string, cluster *store.Cluster) {
 	t.Helper()
-	dsn = testenv.Database(t)
-	cluster, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: dsn}}, MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	if err := cluster.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	return dsn, cluster
+	dsn = storetest.DSN(t)
+	return dsn, storetest.OpenDSN(t, dsn, func(c *store.Config) { c.MaxConns = 1 })
 }
 
 func TestAnUnreachableServerIsNamedWithItsAddress(t *testing.T) {

@@ -23,7 +23,13 @@ var postgresSettings = map[string]string{
 	"jit":                       "off",
 }
 
-const adminWait = 30 * time.Second
+// forTests changes the settings of a server that serves tests only, of several packages at once. Processes
+// are killed there, machines are not: what was written survives without being forced to disk.
+func forTests(o *pgserver.Options) {
+	o.Settings["max_connections"], o.Settings["fsync"] = "500", "off"
+}
+
+const adminWait = 2 * time.Minute // a copy of a template has thousands of files
 
 // PostgresServer is a PostgreSQL server. Its methods may be called concurrently.
 type PostgresServer struct {
@@ -47,7 +53,7 @@ func Setting(name, value string) PostgresOption {
 func NewPostgres(tb testing.TB, opts ...PostgresOption) *PostgresServer {
 	tb.Helper()
 	// A server that a test kills leaves no shared memory behind when that lies among its data.
-	opts = append([]PostgresOption{Setting("dynamic_shared_memory_type", "mmap")}, opts...)
+	opts = append([]PostgresOption{forTests, Setting("dynamic_shared_memory_type", "mmap")}, opts...)
 	return private(tb, func(ctx context.Context, dir string) (*PostgresServer, error) {
 		return StartPostgres(ctx, dir, opts...)
 	})
@@ -165,7 +171,19 @@ func Database(tb testing.TB) string {
 // connection string.
 func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
-	dsn, drop, err := s.create()
+	return s.DatabaseOf(tb, Template{})
+}
+
+// DatabaseOf is [Database] with the content of a template.
+func DatabaseOf(tb testing.TB, t Template) string {
+	tb.Helper()
+	return Postgres(tb).DatabaseOf(tb, t)
+}
+
+// DatabaseOf is [PostgresServer.Database] with the content of a template.
+func (s *PostgresServer) DatabaseOf(tb testing.TB, t Template) string {
+	tb.Helper()
+	dsn, drop, err := s.create(t)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -178,14 +196,14 @@ func (s *PostgresServer) Database(tb testing.TB) string {
 }
 
 // PackageDatabase returns the connection string of a database on the shared server that all tests of a
-// package's process share, empty when it is asked for first. [Main] drops it.
-func PackageDatabase(tb testing.TB) string {
+// package's process share, with the content of a template when it is asked for first. [Main] drops it.
+func PackageDatabase(tb testing.TB, t Template) string {
 	tb.Helper()
 	server := Postgres(tb)
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.dsn == "" {
-		dsn, drop, err := server.create()
+		dsn, drop, err := server.create(t)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -194,13 +212,20 @@ func PackageDatabase(tb testing.TB) string {
 	return shared.dsn
 }
 
-// create makes an empty database; drop removes it unless its server is gone.
-func (s *PostgresServer) create() (dsn string, drop func() error, err error) {
+// create makes a database; drop removes it unless its server is gone.
+func (s *PostgresServer) create(t Template) (dsn string, drop func() error, err error) {
 	name := "test_" + randomName()
 	if dsn, err = withDatabase(s.dsn, name); err != nil {
 		return "", nil, err
 	}
-	if err := s.administer("CREATE DATABASE " + pgx.Identifier{name}.Sanitize()); err != nil {
+	statement := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
+	if t.Fill != nil {
+		if err := s.ensure(t); err != nil {
+			return "", nil, err
+		}
+		statement += " TEMPLATE " + pgx.Identifier{t.Name}.Sanitize()
+	}
+	if err := s.administer(statement); err != nil {
 		return "", nil, err
 	}
 	return dsn, func() error {

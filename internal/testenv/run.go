@@ -91,7 +91,7 @@ func startAll(ctx context.Context) ([]string, error) {
 		})
 	}
 	start(0, PostgresVariable, func() (value string, err error) {
-		if shared.postgres, err = StartPostgres(ctx, serverDir(place, "postgresql")); err == nil {
+		if shared.postgres, err = StartPostgres(ctx, serverDir(place, "postgresql"), forTests); err == nil {
 			value = shared.postgres.DSN()
 		}
 		return value, err

@@ -11,7 +11,8 @@
 //
 // or MainWithoutLeaks where goroutines live.
 //
-// Tests keep apart by [Database], [Root] and [TopicPrefix], so they may run in parallel.
+// Tests keep apart by [Database], [Root] and [TopicPrefix], so they may run in parallel. A [Template]
+// saves them the time to fill a database.
 //
 // Private servers are for tests that hurt them: [NewPostgres], [NewZooKeeper] and [NewKafka] can be
 // stopped, killed, paused and restarted, on the same port and data. [StartPostgres], [StartZooKeeper]
@@ -72,7 +73,9 @@ func Postgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	return share(tb, "PostgreSQL", &shared.postgres, PostgresVariable,
 		func(dsn string) *PostgresServer { return &PostgresServer{dsn: dsn, external: true} },
-		func(ctx context.Context, dir string) (*PostgresServer, error) { return StartPostgres(ctx, dir) })
+		func(ctx context.Context, dir string) (*PostgresServer, error) {
+			return StartPostgres(ctx, dir, forTests)
+		})
 }
 
 // ZooKeeper returns the shared ZooKeeper server.

@@ -76,6 +76,43 @@ func TestDatabasesAreEmptyApartAndDropped(t *testing.T) {
 	}
 }
 
+func TestATemplateIsFilledOnceAndItsCopiesKeepApart(t *testing.T) {
+	server, fills := Postgres(t), 0
+	words := func(dsn, statement string) (n int) {
+		t.Helper()
+		conn, err := pgx.Connect(bounded(t), dsn)
+		must(t, err)
+		defer conn.Close(bounded(t))
+		_, err = conn.Exec(bounded(t), statement)
+		must(t, err)
+		must(t, conn.QueryRow(bounded(t), "SELECT count(*) FROM words").Scan(&n))
+		return n
+	}
+	full := Template{Name: "template_" + randomName(), Fill: func(_ context.Context, dsn string) error {
+		if words(dsn, "CREATE TABLE words AS SELECT 'one' AS word"); fills == 0 {
+			fills++
+			return errors.New("cut short")
+		}
+		fills++
+		return nil
+	}}
+	t.Cleanup(func() {
+		name := pgx.Identifier{full.Name}.Sanitize()
+		must(t, server.administer("ALTER DATABASE "+name+" IS_TEMPLATE false"))
+		must(t, server.administer("DROP DATABASE "+name))
+	})
+	if _, _, err := server.create(full); err == nil || !strings.Contains(err.Error(), "cut short") {
+		t.Fatalf("a template that could not be filled: got %v", err)
+	}
+	one, two := DatabaseOf(t, full), DatabaseOf(t, full)
+	if n := words(one, "INSERT INTO words VALUES ('two')"); n != 2 {
+		t.Errorf("a copy that a row was added to has %d rows, want 2", n)
+	}
+	if n := words(two, "SELECT"); n != 1 || fills != 2 {
+		t.Errorf("another copy has %d rows, want 1, after %d fills", n, fills)
+	}
+}
+
 func TestNamesDoNotRepeat(t *testing.T) {
 	if a, b := Root(t), Root(t); a == b || !strings.HasPrefix(a, "/") {
 		t.Errorf("roots %q and %q", a, b)

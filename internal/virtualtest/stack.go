@@ -21,6 +21,7 @@ import (
 	"github.com/perceptor/perceptor/internal/virtualclock"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/clock"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -84,7 +85,7 @@ func Start(tb testing.TB, o Options) *Stack {
 
 // Servers are where a stack finds its parts.
 type Servers struct {
-	// DSN is of an empty PostgreSQL database.
+	// DSN is of a PostgreSQL database that is empty, or migrated and not used.
 	DSN string
 	// Kafka and ZooKeeper are host:port; empty: parts in the process.
 	Kafka, ZooKeeper string
@@ -96,7 +97,7 @@ type Servers struct {
 // as long as tb lasts. Close it.
 func New(tb testing.TB, o Options) (*Stack, error) {
 	tb.Helper()
-	at := Servers{DSN: testenv.Database(tb)}
+	at := Servers{DSN: storetest.DSN(tb)}
 	if o.Real {
 		at.Kafka, at.TopicPrefix = testenv.Kafka(tb).Addr(), testenv.TopicPrefix(tb)
 		at.ZooKeeper, at.Root = testenv.ZooKeeper(tb).Addr(), testenv.Root(tb)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -15,14 +16,11 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func filled(t *testing.T) (*target, loaded) {
 	t.Helper()
 	ctx := t.Context()
-	target, err := open(ctx, testenv.PackageDatabase(t), 10*time.Minute, 3)
+	target, err := open(ctx, testenv.PackageDatabase(t, storetest.Template()), 10*time.Minute, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(target.close)
-	if err := target.cluster.Migrate(ctx, nil); err != nil {
-		t.Fatal(err)
-	}
 	now := task.At(time.Now())
 	l := Load{Tasks: 20_000, Databases: 2, Loaders: 2, Chunk: 4000, Picks: 50}
 	out, err := load(ctx, target, l, Mix{Tenant: 3, From: now, To: now + 5*24*3600_000, ParamsBytes: 100, Seed: 1}, nil)

@@ -40,7 +40,7 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 	o.Jobs, o.Waiting, o.Spread, o.Only = 3000, 1500, 300*time.Millisecond, []string{"engine"}
 	o.LatenessRate, o.LatenessFor, o.LatenessAhead = 500, time.Second, 300*time.Millisecond
 	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
-	o.Stack.Postgres["shared_buffers"] = "128MB"
+	o.Stack.Postgres["shared_buffers"], o.Stack.Postgres["fsync"] = "128MB", "off"
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	report, err := Run(ctx, o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -31,7 +33,6 @@ type bundle struct {
 
 var shared struct {
 	sync.Mutex
-	dsn  string
 	next int
 }
 
@@ -42,10 +43,7 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
-	if shared.dsn == "" {
-		shared.dsn = migrated(t)
-	}
-	cluster := storetest.OpenDSN(t, shared.dsn)
+	cluster := storetest.OpenDSN(t, testenv.PackageDatabase(t, checked()))
 	cfg := Config{AddSpacing: time.Millisecond, StartSpacing: time.Millisecond, ReportSpacing: time.Millisecond}
 	for _, f := range configure {
 		f(&cfg)
@@ -62,22 +60,25 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 	return b
 }
 
-// migrated makes the shared database; it lives as long as the process.
-func migrated(t testing.TB) string {
-	t.Helper()
-	dsn := testenv.PackageDatabase(t)
-	c := storetest.OpenDSN(t, dsn)
-	if err := c.Migrate(context.Background(), nil); err != nil {
-		t.Fatal(err)
-	}
-	err := c.Each(context.Background(), func(ctx context.Context, d int) error {
-		_, err := c.Pool(d).Exec(ctx, constraints, pgx.QueryExecModeSimpleProtocol)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dsn
+// checked is a template of migrated databases that have the constraints, too.
+func checked() testenv.Template {
+	migrated := storetest.Template()
+	hash := fnv.New32a()
+	hash.Write([]byte(constraints)) //nolint:errcheck // it never fails
+	return testenv.Template{Name: fmt.Sprintf("%s_checked_%08x", migrated.Name, hash.Sum32()), Fill: func(ctx context.Context, dsn string) error {
+		if err := migrated.Fill(ctx, dsn); err != nil {
+			return err
+		}
+		c, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: dsn}}})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Each(ctx, func(ctx context.Context, d int) error {
+			_, err := c.Pool(d).Exec(ctx, constraints, pgx.QueryExecModeSimpleProtocol)
+			return err
+		})
+	}}
 }
 
 // constraints are what holds of every row, whatever happens. The schema of

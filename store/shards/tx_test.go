@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -31,7 +32,7 @@ type wire struct {
 // through a wire.
 func (b *bundle) throughWire() (*Store, *wire) {
 	b.t.Helper()
-	dsn, err := url.Parse(shared.dsn)
+	dsn, err := url.Parse(testenv.PackageDatabase(b.t, checked()))
 	if err != nil {
 		b.t.Fatal(err)
 	}

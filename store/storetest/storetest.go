@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/migrations"
 	"github.com/perceptor/perceptor/store"
 )
 
@@ -20,12 +21,19 @@ func Open(tb testing.TB, configure ...func(*store.Config)) *store.Cluster {
 // migrated databases. It is dropped when the test ends.
 func DSN(tb testing.TB) string {
 	tb.Helper()
-	dsn := testenv.Database(tb)
-	c := OpenDSN(tb, dsn)
-	if err := c.Migrate(tb.Context(), nil); err != nil {
-		tb.Fatal(err)
-	}
-	return dsn
+	return testenv.DatabaseOf(tb, Template())
+}
+
+// Template is what [DSN] is made of: all 16 migrated databases.
+func Template() testenv.Template {
+	return testenv.Template{Name: "migrated_" + migrations.Fingerprint(), Fill: func(ctx context.Context, dsn string) error {
+		c, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: dsn}}})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Migrate(ctx, nil)
+	}}
 }
 
 // OpenDSN returns a cluster on one server.

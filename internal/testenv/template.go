@@ -1,0 +1,68 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Template is what databases hold when they are new. The first one on a server is filled, whichever
+// process asks for it; all others are copies, which take a small part of the time.
+type Template struct {
+	// Name stands for the content: who changes that changes the name. A server that a variable names
+	// keeps the template, for other runs.
+	Name string
+	// Fill makes the content. It leaves no connection open.
+	Fill func(ctx context.Context, dsn string) error
+}
+
+const (
+	fillWait     = 5 * time.Minute
+	templateLock = 0x70657263 // of all who make templates, an advisory lock
+)
+
+// ensure makes a template unless it is there; who comes meanwhile waits.
+func (s *PostgresServer) ensure(t Template) error {
+	ctx, cancel := context.WithTimeout(context.Background(), fillWait)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the lock goes with it
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
+		return fmt.Errorf("wait for the template %s: %w", t.Name, err)
+	}
+	var whole bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", t.Name).Scan(&whole); err != nil {
+		return fmt.Errorf("look for the template %s: %w", t.Name, err)
+	}
+	if whole {
+		return nil
+	}
+	if err := s.makeTemplate(ctx, conn, t); err != nil {
+		return fmt.Errorf("make the template %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+// makeTemplate fills a database and marks it when it is whole.
+func (s *PostgresServer) makeTemplate(ctx context.Context, conn *pgx.Conn, t Template) error {
+	dsn, err := withDatabase(s.dsn, t.Name)
+	if err != nil {
+		return err
+	}
+	name := pgx.Identifier{t.Name}.Sanitize()
+	for _, statement := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	if err := t.Fill(ctx, dsn); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "ALTER DATABASE "+name+" IS_TEMPLATE true ALLOW_CONNECTIONS false")
+	return err
+}
