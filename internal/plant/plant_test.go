@@ -9,6 +9,8 @@ import (
 	"github.com/perceptor/perceptor/internal/plant"
 )
 
+const storms = "./loadtest/assign"
+
 // known lists every bug that can be planted, with the tests that must find it.
 var known = []struct{ bug, pkg, tests string }{
 	{"epoch-without-lock", "./store/shards", "TestTakeOverWaits"},
@@ -31,9 +33,9 @@ var known = []struct{ bug, pkg, tests string }{
 	{"outbox-before-bump", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
 	{"taken-off-before-publish", "./dispatch", "TestShardTakenAnew|TestNothingCommitted"},
 	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
-	{"plan-without-version", "./loadtest/assign", "TestAStorm"},
-	{"work-without-epoch", "./loadtest/assign", "TestAStorm"},
-	{"work-without-lock", "./loadtest/assign", "TestAStorm"},
+	{"plan-without-version", storms, "TestAStorm"},
+	{"work-without-epoch", storms, "TestAStorm"},
+	{"work-without-lock", storms, "TestAStorm"},
 }
 
 // TestEveryPlantedBugIsFound builds the tests with each bug in turn and demands
@@ -41,18 +43,16 @@ var known = []struct{ bug, pkg, tests string }{
 func TestEveryPlantedBugIsFound(t *testing.T) {
 	binaries := map[string]string{}
 	for _, k := range known {
-		binary := binaries[k.pkg]
-		if binary == "" {
-			binary = t.TempDir() + "/tests"
-			build := exec.CommandContext(t.Context(), "go", "test", "-tags", "planted", "-c", "-o", binary, k.pkg)
-			build.Dir = "../.."
-			if out, err := build.CombinedOutput(); err != nil {
-				t.Fatalf("build %s: %v\n%s", k.pkg, err, out)
-			}
-			binaries[k.pkg] = binary
+		if binaries[k.pkg] == "" {
+			binaries[k.pkg] = build(t, k.pkg)
 		}
+	}
+	for _, k := range known {
 		t.Run(k.bug, func(t *testing.T) {
-			run := exec.CommandContext(t.Context(), binary, "-test.run", k.tests, "-test.timeout", "2m")
+			if k.pkg != storms { // each of those has a dozen processes
+				t.Parallel()
+			}
+			run := exec.CommandContext(t.Context(), binaries[k.pkg], "-test.run", k.tests, "-test.timeout", "2m")
 			run.Dir = "../../" + k.pkg
 			run.Env = append(os.Environ(), plant.Variable+"="+k.bug)
 			out, err := run.CombinedOutput()
@@ -61,4 +61,16 @@ func TestEveryPlantedBugIsFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// build returns the tests of a package with all bugs in them.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+	binary := t.TempDir() + "/tests"
+	run := exec.CommandContext(t.Context(), "go", "test", "-tags", "planted", "-c", "-o", binary, pkg)
+	run.Dir = "../.."
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	return binary
 }

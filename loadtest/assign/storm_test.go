@@ -52,7 +52,7 @@ func options(t *testing.T) Options {
 	return o
 }
 
-// length is a minute, some seconds among the quick tests, or ASSIGN_STORM.
+// length is half a minute, some seconds among the quick tests, or ASSIGN_STORM.
 func length(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("ASSIGN_STORM")
@@ -61,7 +61,7 @@ func length(t *testing.T) time.Duration {
 	case testing.Short():
 		return 10 * time.Second
 	default:
-		return time.Minute
+		return 30 * time.Second
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -71,8 +71,8 @@ func length(t *testing.T) time.Duration {
 }
 
 // TestAStormBreaksNothing lets processes share items over an ensemble while
-// members, servers, connections and nodes are hurt at random, for a minute or for
-// ASSIGN_STORM=10m.
+// members, servers, connections and nodes are hurt at random, for half a minute or
+// for ASSIGN_STORM=10m.
 func TestAStormBreaksNothing(t *testing.T) {
 	report, err := Storm(t.Context(), options(t), length(t))
 	if err != nil {
