@@ -163,14 +163,12 @@ func (c *ctl) bulkList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the operations of the last 30 days, newest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewBulkServiceClient(conn), &perceptorv1.ListBulkOperationsResponse{}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					page, err := api.ListBulkOperations(ctx, &perceptorv1.ListBulkOperationsRequest{PageSize: size, PageToken: token})
-					all.Operations = append(all.Operations, page.GetOperations()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetOperations()), page.GetNextPageToken(), err
-				})
+				all.Operations, all.NextPageToken, err = gather(p, (*perceptorv1.ListBulkOperationsResponse).GetOperations,
+					func(size int32, token string) (*perceptorv1.ListBulkOperationsResponse, error) {
+						return api.ListBulkOperations(ctx, &perceptorv1.ListBulkOperationsRequest{PageSize: size, PageToken: token})
+					})
 				if err != nil {
 					return err
 				}

@@ -60,19 +60,17 @@ func (c *ctl) deadList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewDeadLetterServiceClient(conn), &perceptorv1.ListDeadRunsResponse{}
 				r := &perceptorv1.ListDeadRunsRequest{
 					Kind: filter.Kind, Type: filter.Type, Reason: filter.Reason, TaskId: filter.TaskId, Tags: filter.Tags,
 					DiedFrom: filter.DiedFrom, DiedUntil: filter.DiedUntil,
 				}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					r.PageSize, r.PageToken = size, token
-					page, err := api.ListDeadRuns(ctx, r)
-					all.DeadRuns = append(all.DeadRuns, page.GetDeadRuns()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetDeadRuns()), page.GetNextPageToken(), err
-				})
+				all.DeadRuns, all.NextPageToken, err = gather(p, (*perceptorv1.ListDeadRunsResponse).GetDeadRuns,
+					func(size int32, token string) (*perceptorv1.ListDeadRunsResponse, error) {
+						r.PageSize, r.PageToken = size, token
+						return api.ListDeadRuns(ctx, r)
+					})
 				if err != nil {
 					return err
 				}

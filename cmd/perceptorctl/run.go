@@ -28,14 +28,12 @@ func (c *ctl) runHistory() *cobra.Command {
 			if err != nil {
 				return cli.Usagef("%q is not a task id", args[0])
 			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewTaskServiceClient(conn), &perceptorv1.ListRunEventsResponse{}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					page, err := api.ListRunEvents(ctx, &perceptorv1.ListRunEventsRequest{TaskId: id, PageSize: size, PageToken: token})
-					all.Events = append(all.Events, page.GetEvents()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetEvents()), page.GetNextPageToken(), err
-				})
+				all.Events, all.NextPageToken, err = gather(p, (*perceptorv1.ListRunEventsResponse).GetEvents,
+					func(size int32, token string) (*perceptorv1.ListRunEventsResponse, error) {
+						return api.ListRunEvents(ctx, &perceptorv1.ListRunEventsRequest{TaskId: id, PageSize: size, PageToken: token})
+					})
 				if err != nil {
 					return err
 				}

@@ -94,15 +94,13 @@ func (c *ctl) taskList() *cobra.Command {
 			if r.DueUntil, err = instant("due-until", until); err != nil {
 				return err
 			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewTaskServiceClient(conn), &perceptorv1.ListTasksResponse{}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					r.PageSize, r.PageToken = size, token
-					page, err := api.ListTasks(ctx, r)
-					all.Tasks = append(all.Tasks, page.GetTasks()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetTasks()), page.GetNextPageToken(), err
-				})
+				all.Tasks, all.NextPageToken, err = gather(p, (*perceptorv1.ListTasksResponse).GetTasks,
+					func(size int32, token string) (*perceptorv1.ListTasksResponse, error) {
+						r.PageSize, r.PageToken = size, token
+						return api.ListTasks(ctx, r)
+					})
 				if err != nil {
 					return err
 				}

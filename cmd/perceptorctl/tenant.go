@@ -148,14 +148,12 @@ func (c *ctl) tenantList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List tenants by name", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewAdminServiceClient(conn), &perceptorv1.ListTenantsResponse{}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					page, err := api.ListTenants(ctx, &perceptorv1.ListTenantsRequest{PageSize: size, PageToken: token})
-					all.Tenants = append(all.Tenants, page.GetTenants()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetTenants()), page.GetNextPageToken(), err
-				})
+				all.Tenants, all.NextPageToken, err = gather(p, (*perceptorv1.ListTenantsResponse).GetTenants,
+					func(size int32, token string) (*perceptorv1.ListTenantsResponse, error) {
+						return api.ListTenants(ctx, &perceptorv1.ListTenantsRequest{PageSize: size, PageToken: token})
+					})
 				if err != nil {
 					return err
 				}
@@ -173,29 +171,4 @@ func tenantTable(tenants ...*perceptorv1.Tenant) *table {
 		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime))
 	}
 	return t
-}
-
-// pages asks for pages until there are enough rows.
-type pages struct {
-	limit int
-	token string
-}
-
-const maxPage = 1000
-
-func (p *pages) flags(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&p.limit, "limit", 100, "how many to list at most")
-	cmd.Flags().StringVar(&p.token, "page-token", "", "go on after a page: nextPageToken of the JSON output")
-}
-
-func (p *pages) each(ask func(size int32, token string) (rows int, next string, err error)) error {
-	token := p.token
-	for left := p.limit; left > 0; {
-		rows, next, err := ask(int32(min(left, maxPage)), token)
-		if err != nil || next == "" {
-			return err
-		}
-		left, token = left-rows, next
-	}
-	return nil
 }

@@ -123,14 +123,12 @@ func (c *ctl) tokenList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewAdminServiceClient(conn), &perceptorv1.ListTokensResponse{}
-				err := p.each(func(size int32, token string) (int, string, error) {
-					page, err := api.ListTokens(ctx, &perceptorv1.ListTokensRequest{Tenant: tenant, PageSize: size, PageToken: token})
-					all.Tokens = append(all.Tokens, page.GetTokens()...)
-					all.NextPageToken = page.GetNextPageToken()
-					return len(page.GetTokens()), page.GetNextPageToken(), err
-				})
+				all.Tokens, all.NextPageToken, err = gather(p, (*perceptorv1.ListTokensResponse).GetTokens,
+					func(size int32, token string) (*perceptorv1.ListTokensResponse, error) {
+						return api.ListTokens(ctx, &perceptorv1.ListTokensRequest{Tenant: tenant, PageSize: size, PageToken: token})
+					})
 				if err != nil {
 					return err
 				}

@@ -1,0 +1,34 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// pages are the flags of commands that list.
+type pages struct {
+	limit int
+	token string
+}
+
+const maxPage = 1000
+
+func (p *pages) flags(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&p.limit, "limit", 100, "how many to list at most")
+	cmd.Flags().StringVar(&p.token, "page-token", "", "go on after a page: nextPageToken of the JSON output")
+}
+
+// gather asks for pages until there are enough rows. It returns all rows, and the
+// token of what comes after them.
+func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows func(Page) []Row, ask func(size int32, token string) (Page, error)) (all []Row, next string, err error) {
+	token := p.token
+	for len(all) < p.limit {
+		page, err := ask(int32(min(p.limit-len(all), maxPage)), token)
+		if err != nil {
+			return nil, "", err
+		}
+		all, next = append(all, rows(page)...), page.GetNextPageToken()
+		if next == "" {
+			break
+		}
+		token = next
+	}
+	return all, next, nil
+}
