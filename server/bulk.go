@@ -136,8 +136,8 @@ func (s *bulkService) ResumeBulkOperation(ctx context.Context, r *perceptorv1.Re
 }
 
 func oneBulk(ctx context.Context, id int64, f func(context.Context, int32, int64) (*task.BulkOperation, error)) (*perceptorv1.BulkOperation, error) {
-	if id <= 0 {
-		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", id)})
+	if faults := present(idFault("id", id)); len(faults) > 0 {
+		return nil, invalid(faults)
 	}
 	o, err := f(ctx, tenantOf(ctx).ID, id)
 	return bulkReply(o, true), err
@@ -225,15 +225,4 @@ func bound(i task.Instant) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(i.Time())
-}
-
-func (s *taskService) PurgeTask(ctx context.Context, r *perceptorv1.PurgeTaskRequest) (*perceptorv1.PurgeTaskResponse, error) {
-	if r.Id <= 0 {
-		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", r.Id)})
-	}
-	err := s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id))
-	if err != nil && task.CodeOf(err) == task.NotFound {
-		return nil, errNoTask
-	}
-	return &perceptorv1.PurgeTaskResponse{}, err
 }

@@ -35,10 +35,7 @@ func (s *taskService) ListRunEvents(ctx context.Context, r *perceptorv1.ListRunE
 	hash := pageHash("events", strconv.Itoa(int(tenant)), strconv.FormatInt(r.TaskId, 10))
 	limit, badSize := pageSize(r.PageSize)
 	cursor, badToken := cursorOf(hash, r.PageToken)
-	faults := present(badSize, badToken)
-	if r.TaskId <= 0 {
-		faults = append(faults, faultf("task_id", "%d is not positive", r.TaskId))
-	}
+	faults := present(badSize, badToken, idFault("task_id", r.TaskId))
 	after, ok := historyCursor(cursor)
 	if !ok {
 		faults = append(faults, faultf("page_token", "is not one that this service gave out"))

@@ -15,10 +15,7 @@ const maxNext = 100
 
 // ExplainTask says why a task does not fire.
 func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTaskRequest) (*perceptorv1.ExplainTaskResponse, error) {
-	var faults []task.Fault
-	if r.Id <= 0 {
-		faults = append(faults, faultf("id", "%d is not positive", r.Id))
-	}
+	faults := present(idFault("id", r.Id))
 	if r.NextCount < 0 || r.NextCount > maxNext {
 		faults = append(faults, faultf("next_count", "%d is not between 0 and %d", r.NextCount, maxNext))
 	}

@@ -309,18 +309,39 @@ func (s *taskService) ResumeTask(ctx context.Context, r *perceptorv1.ResumeTaskR
 // one does a step on one task of the caller. Whatever the reason that there is
 // no such task, the answer is the same.
 func one(ctx context.Context, id int64, step func(context.Context, int32, task.ID) (*task.Snapshot, error)) (*perceptorv1.Task, error) {
-	if id <= 0 {
-		return nil, invalid([]task.Fault{faultf("id", "%d is not positive", id)})
+	if faults := present(idFault("id", id)); len(faults) > 0 {
+		return nil, invalid(faults)
 	}
 	if !task.ID(id).Valid() {
 		return nil, errNoTask
 	}
 	snapshot, err := step(ctx, tenantOf(ctx).ID, task.ID(id))
 	if err != nil {
-		if task.CodeOf(err) == task.NotFound {
-			return nil, errNoTask
-		}
-		return nil, err
+		return nil, noTask(err)
 	}
 	return taskOf(snapshot)
+}
+
+// noTask is the error of a step on one task.
+func noTask(err error) error {
+	if err != nil && task.CodeOf(err) == task.NotFound {
+		return errNoTask
+	}
+	return err
+}
+
+func (s *taskService) PurgeTask(ctx context.Context, r *perceptorv1.PurgeTaskRequest) (*perceptorv1.PurgeTaskResponse, error) {
+	if faults := present(idFault("id", r.Id)); len(faults) > 0 {
+		return nil, invalid(faults)
+	}
+	return &perceptorv1.PurgeTaskResponse{}, noTask(s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id)))
+}
+
+// idFault returns what is wrong with an id. nil: nothing.
+func idFault(field string, id int64) *task.Fault {
+	if id > 0 {
+		return nil
+	}
+	f := faultf(field, "%d is not positive", id)
+	return &f
 }

@@ -229,22 +229,12 @@ func without(faults, others []task.Fault) []task.Fault {
 
 // TriggerTask opens a run now.
 func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTaskRequest) (*perceptorv1.TriggerTaskResponse, error) {
-	var faults []task.Fault
-	if r.Id <= 0 {
-		faults = append(faults, faultf("id", "%d is not positive", r.Id))
-	}
-	if f := requestIDFault(r.RequestId); f != nil {
-		faults = append(faults, *f)
-	}
-	if len(faults) > 0 {
+	if faults := present(idFault("id", r.Id), requestIDFault(r.RequestId)); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
 	seq, replayed, err := s.store.Trigger(ctx, tenantOf(ctx).ID, task.ID(r.Id), r.RequestId)
-	if task.CodeOf(err) == task.NotFound && err != nil {
-		return nil, errNoTask
-	}
 	if err != nil {
-		return nil, err
+		return nil, noTask(err)
 	}
 	run := task.RunID{Task: task.ID(r.Id), Seq: seq}
 	return &perceptorv1.TriggerTaskResponse{RunId: run.String(), Seq: seq, Replayed: replayed}, nil
