@@ -9,14 +9,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-var stories = slices.Concat(scheduleStories, misfireStories, resultStories, callerStories, editStories, keyStories, deadStories)
+var stories = slices.Concat(typeStories, boundStories, intervalStories, cronStories, spreadStories,
+	misfireStories, resultStories, callerStories, editStories, keyStories, deadStories)
 
 // cron is an expression in UTC.
 func cron(expression string) *client.Cron { return &client.Cron{Expression: expression} }
 
 func hourly(t client.Type) client.Task { return client.Task{Type: t, Interval: time.Hour} }
 
-var scheduleStories = []story{
+// typeStories show how the types differ.
+var typeStories = []story{
 	{"a ONE_SHOT fires once", "timing: T1.1", func(e *stage) {
 		id := e.add(client.Task{Type: client.OneShot, Begin: e.at("10h")})
 		e.until("24h")
@@ -43,6 +45,10 @@ var scheduleStories = []story{
 		e.until("5h")
 		e.fired("0s 4h20m")
 	}},
+}
+
+// boundStories show between which instants runs lie, and how many.
+var boundStories = []story{
 	{"a task begins now", "timing: T2.1", func(e *stage) {
 		e.add(hourly(client.NonBlocking))
 		e.until("1h30m")
@@ -82,6 +88,10 @@ var scheduleStories = []story{
 		e.is(skipped, client.Scheduled, 0, 2)
 		e.refused("begin_time", client.Task{Type: client.OneShot, Begin: e.at("-1h"), Misfire: client.SkipMissed})
 	}},
+}
+
+// intervalStories show grids.
+var intervalStories = []story{
 	{"intervals have limits", "timing: T3.1", func(e *stage) {
 		e.refused("interval", client.Task{Type: client.Blocking, Interval: time.Millisecond}) // here the minimum is less than 1 s
 		e.refused("interval", client.Task{Type: client.Blocking, Interval: 1500*time.Millisecond + time.Microsecond})
@@ -102,6 +112,10 @@ var scheduleStories = []story{
 			e.Errorf("%+v", t)
 		}
 	}},
+}
+
+// cronStories show matches of expressions.
+var cronStories = []story{
 	{"the first match counts", "timing: T4.1 T4.2", func(e *stage) {
 		at := e.add(client.Task{Type: client.OneShot, Begin: e.at("6h30m"), Cron: cron("30 6 * * *")})
 		e.add(client.Task{Type: client.OneShot, Begin: e.at("6h31m"), Cron: cron("30 6 * * *")})
@@ -155,6 +169,10 @@ var scheduleStories = []story{
 		e.until("24h")
 		e.fired("9h 24h")
 	}},
+}
+
+// spreadStories show how instants are spread.
+var spreadStories = []story{
 	{"a spread moves all instants alike", "timing: T6.1 T6.3", func(e *stage) {
 		later := map[int64]time.Duration{}
 		for _, t := range []client.Task{
