@@ -2,6 +2,8 @@ package task
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,8 +65,14 @@ type Circumstances struct {
 	// Broken is since when rows of the tenant are put off because its topic takes
 	// no records; 0: they are not.
 	Broken Instant
-	// Errors are of the last failures of runs, by their numbers.
-	Errors map[int64]string
+	// RateUsed: the tenant claims as many runs as its dispatch rate allows.
+	RateUsed bool
+	// KindOpen is how many runs of the task's kind are open, if that has a cap.
+	KindOpen int
+	// Errors are of the last failures of runs, by their numbers; HandedBack the last
+	// attempts that listeners could not handle.
+	Errors     map[int64]string
+	HandedBack map[int64]int32
 }
 
 // tolerated is how late a claim may be without anything being wrong.
@@ -107,56 +115,69 @@ func (r *Row) notDue(c *Circumstances) Reason {
 
 // waiting explains a SCHEDULED row that nobody holds back on purpose.
 func (r *Row) waiting(c *Circumstances) []Reason {
+	seq := r.Seq + 1
 	switch {
+	case r.unreadable() && r.DueAt > c.Now:
+		return []Reason{{Why: WhyOverdue, At: r.DueAt, Seq: seq,
+			Text: fmt.Sprintf("this program cannot read the task's schedule, and tries again at %s: is it older than the one that stored it?", r.DueAt)}}
 	case r.ScheduledAt > c.Now && c.Far:
 		return []Reason{r.notDue(c), {Why: WhyFar, At: r.ScheduledAt, Text: "it is due beyond the horizon, waits in a pack, and becomes a row before it is due"}}
 	case r.ScheduledAt > c.Now:
 		return []Reason{r.notDue(c)}
 	case r.DueAt > c.Now && c.Broken != 0:
-		return []Reason{{Why: WhyTopicBroken, At: r.DueAt, Since: c.Broken, Seq: r.Seq + 1,
-			Text: fmt.Sprintf("Kafka does not take records of the tenant's topic; run %d is tried again at %s", r.Seq+1, r.DueAt)}}
+		return []Reason{{Why: WhyTopicBroken, At: r.DueAt, Since: c.Broken, Seq: seq,
+			Text: fmt.Sprintf("Kafka does not take records of the tenant's topic; run %d is tried again at %s", seq, r.DueAt)}}
 	case r.DueAt > c.Now:
-		return []Reason{{Why: WhyOverRate, At: r.DueAt, Since: r.ScheduledAt, Seq: r.Seq + 1,
-			Text: fmt.Sprintf("run %d was due at %s and has been put off until %s", r.Seq+1, r.ScheduledAt, r.DueAt)}}
+		return []Reason{{Why: WhyNotDue, At: r.DueAt, Since: r.ScheduledAt, Seq: seq,
+			Text: fmt.Sprintf("run %d of %s was missed and fires at %s: missed instants fire one after the other", seq, r.ScheduledAt, r.DueAt)}}
 	}
-	return r.due(c, r.Seq+1)
+	return r.due(c, seq)
 }
 
 // due explains a row that is due and was not claimed.
 func (r *Row) due(c *Circumstances, seq int64) []Reason {
 	var out []Reason
-	if c.Broken != 0 {
-		out = append(out, Reason{Why: WhyTopicBroken, Since: c.Broken, Text: "Kafka does not take records of the tenant's topic"})
-	}
-	if n := c.Rates.DispatchRate; n > 0 && r.State == Scheduled {
-		out = append(out, Reason{Why: WhyOverRate, Since: r.DueAt, Seq: seq, Text: fmt.Sprintf("runs of the tenant are claimed at %d a second at most, and others were due before", n)})
-	}
-	if n := c.Rates.KindCaps[r.Kind]; n > 0 && r.State == Scheduled {
-		out = append(out, Reason{Why: WhyKindFull, Since: r.DueAt, Seq: seq, Text: fmt.Sprintf("at most %d runs of kind %q may be open at the same time", n, r.Kind)})
-	}
 	if c.Owner == "" {
 		out = append(out, Reason{Why: WhyNoOwner, Since: c.OwnedSince, Text: fmt.Sprintf("nobody owns shard %d (epoch %d): is a dispatcher running?", r.ID.Shard(), c.Epoch)})
 	}
+	if c.Broken != 0 {
+		out = append(out, Reason{Why: WhyTopicBroken, Since: c.Broken, Text: "Kafka does not take records of the tenant's topic"})
+	}
+	if n := c.Rates.KindCaps[r.Kind]; n > 0 && r.State == Scheduled && c.KindOpen >= int(n) {
+		out = append(out, Reason{Why: WhyKindFull, Since: r.DueAt, Seq: seq,
+			Text: fmt.Sprintf("%d runs of kind %q are open, and at most %d may be at the same time", c.KindOpen, r.Kind, n)})
+	}
+	if n := c.Rates.DispatchRate; n > 0 && r.State == Scheduled && c.RateUsed {
+		out = append(out, Reason{Why: WhyOverRate, Since: r.DueAt, Seq: seq,
+			Text: fmt.Sprintf("the tenant uses up its rate of %d runs a second, and others of its runs were due before", n)})
+	}
+	return append(out, r.overdue(c, seq, len(out) == 0))
+}
+
+// overdue says by how much a row is late; whose fault it is only where nothing else
+// is to blame.
+func (r *Row) overdue(c *Circumstances, seq int64, blame bool) Reason {
 	late := c.Now.Sub(r.DueAt)
-	text := fmt.Sprintf("run %d was due %s ago, and is about to be claimed by %s", seq, late, c.Owner)
-	if late > tolerated {
-		text = fmt.Sprintf("run %d was due %s ago and has not been claimed", seq, late)
-		if c.Owner != "" {
-			text += fmt.Sprintf("; %s, who owns shard %d, is behind or gone", c.Owner, r.ID.Shard())
-		}
+	text := fmt.Sprintf("run %d was due %s ago and has not been claimed", seq, late)
+	switch {
+	case !blame:
+	case late <= tolerated:
+		text = fmt.Sprintf("run %d was due %s ago, and is about to be claimed by %s", seq, late, c.Owner)
+	default:
+		text += fmt.Sprintf("; %s, who owns shard %d, is behind or gone, or the tenant has more due than its share", c.Owner, r.ID.Shard())
 		if c.OldestDue != Never && c.OldestDue < r.DueAt {
 			text += fmt.Sprintf("; what has waited longest there was due %s ago", c.Now.Sub(c.OldestDue))
 		}
 	}
-	return append(out, Reason{Why: WhyOverdue, Since: r.DueAt, Seq: seq, Text: text})
+	return Reason{Why: WhyOverdue, Since: r.DueAt, Seq: seq, Text: text}
 }
 
-// openRuns explains the open runs of a NON_BLOCKING task. They hold the next ones
-// up only when none is left to be claimed.
+// openRuns explains the open runs of a NON_BLOCKING task, the oldest first. They
+// hold the next ones up only when none is left to be claimed.
 func (k *Kin) openRuns(c *Circumstances) []Reason {
 	var out []Reason
-	for _, r := range k.Runs {
-		out = append(out, r.openRun(c)...)
+	for _, seq := range slices.Sorted(maps.Keys(k.Runs)) {
+		out = append(out, k.Runs[seq].openRun(c)...)
 	}
 	bits := k.Task.OpenCount() - k.Task.OpenRows
 	if k.Task.Type == NonBlocking && bits > 0 {
@@ -171,21 +192,29 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 	if seq == 0 {
 		seq = r.Seq
 	}
+	handedBack := c.HandedBack[seq]
 	w := Reason{At: r.DueAt, Seq: seq, Attempt: r.Attempt, Failures: r.Failures, LastError: c.Errors[seq]}
-	if r.DueAt <= c.Now {
+	switch {
+	case r.DueAt <= c.Now:
 		return r.due(c, seq)
-	}
-	if !r.Out {
+	case !r.Out:
 		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d %s and is delivered again at %s", seq, r.answers(), r.DueAt)
 		return []Reason{w}
+	case handedBack > 0 && handedBack == r.Attempt:
+		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d was handed back by a listener that has no handler of kind %q, and is delivered again at %s", seq, r.Kind, r.DueAt)
+		return []Reason{w}
 	}
-	w.GiveUpAt = r.FirstClaimAt.Add(r.GiveUpAfter)
+	w.GiveUpAt, w.Since = r.FirstClaimAt.Add(r.GiveUpAfter), r.heard()
 	w.Why, w.Text = WhyWaitingForResult, fmt.Sprintf("run %d was delivered and awaits its result until %s", seq, r.DueAt)
-	if r.Holder != 0 {
+	switch {
+	case r.Holder != 0:
 		w.Text += "; a listener has its lease"
-	}
-	if r.silent() > 0 {
-		w.Why, w.Text = WhySilent, fmt.Sprintf("nothing is heard of run %d, which was delivered %d times; next at %s, given up after %s", seq, r.Attempt, r.DueAt, w.GiveUpAt)
+	case r.silent() > 0:
+		w.Why, w.Text = WhySilent, fmt.Sprintf("nothing is heard of run %d since %s, though it was delivered %d times; next at %s, given up after %s",
+			seq, w.Since, r.Attempt, r.DueAt, w.GiveUpAt)
+		if handedBack > 0 {
+			w.Text += fmt.Sprintf("; attempt %d was handed back by a listener that has no handler of kind %q", handedBack, r.Kind)
+		}
 	}
 	return []Reason{w}
 }
@@ -203,6 +232,18 @@ func (r *Row) answers() string {
 		return "waits"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// heard returns since when nothing is heard of the run that is out: the deliveries
+// since then came at the distances that silence has.
+func (r *Row) heard() Instant {
+	since := r.DueAt
+	for n := r.silent(); n >= 0; n-- {
+		if since = since.Add(-doubled(r.AckTimeout, n)); since <= r.FirstClaimAt {
+			return r.FirstClaimAt
+		}
+	}
+	return since
 }
 
 // NextInstants returns up to n instants at which the next runs of a living task

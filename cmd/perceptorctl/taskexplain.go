@@ -32,16 +32,20 @@ func (c *ctl) taskExplain() *cobra.Command {
 }
 
 func explanation(a *perceptorv1.ExplainTaskResponse) *table {
-	t := &table{head: []string{"REASON", "UNTIL", "TEXT"}}
+	t := &table{head: []string{"REASON", "SINCE", "UNTIL", "TEXT"}}
 	for _, r := range a.Reasons {
 		text := r.Text
 		if r.LastError != "" {
 			text += "; the last error was: " + r.LastError
 		}
-		t.add(r.Code.String(), timeCell(r.Time), text)
+		until := timeCell(r.Time)
+		if r.Code == perceptorv1.Reason_FINISHED {
+			until = "-"
+		}
+		t.add(r.Code.String(), timeCell(r.Since), until, text)
 	}
 	for _, next := range a.NextTimes {
-		t.add("next instant", timeCell(next), "")
+		t.add("next instant", "-", timeCell(next), "")
 	}
 	return t
 }

@@ -2,6 +2,8 @@ package shards
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +16,8 @@ const (
 	explainedRuns = 10
 	// explainedEvents is how far back the history is looked at for errors.
 	explainedEvents = 50
+	// explainedDead is among how many of a task's last runs the dead one is looked for.
+	explainedDead = 100
 	// brokenFor is how long a topic counts as broken after its last row was put off.
 	brokenFor = time.Minute
 )
@@ -39,12 +43,22 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 	}
 	out := task.Explanation{Task: t, Now: c.Now}
 	if t.State.Final() {
-		out.Reasons = []task.Reason{{Why: task.WhyFinished, Since: t.FinishedAt, Text: "the task is " + t.State.String() + " since " + t.FinishedAt.String()}}
+		dead, err := s.lastDead(ctx, t)
+		if err != nil {
+			return task.Explanation{}, unavailable(err)
+		}
+		s.setCalendar(&t.Row)
+		out.Reasons = []task.Reason{t.WhyEnded(dead)}
 		return out, nil
 	}
 	k := &task.Kin{Task: &t.Row, Was: t.State}
 	if err := s.explainRuns(ctx, k, c); err != nil {
 		return task.Explanation{}, unavailable(err)
+	}
+	if t.State == task.Scheduled && t.DueAt <= c.Now {
+		if err := s.explainTurns(ctx, k.Task, c); err != nil {
+			return task.Explanation{}, unavailable(err)
+		}
 	}
 	s.setCalendar(k.Task)
 	out.Reasons, out.Next = k.Explain(c), k.Task.NextInstants(c.Now, n)
@@ -56,7 +70,7 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 
 // circumstances reads what a task depends on beside itself.
 func (s *Store) circumstances(ctx context.Context, tenant int32, id task.ID) (*task.Circumstances, error) {
-	c := &task.Circumstances{Errors: map[int64]string{}}
+	c := &task.Circumstances{Errors: map[int64]string{}, HandedBack: map[int64]int32{}}
 	var rates *task.Rates
 	var oldest, broken *int64
 	var near bool
@@ -101,8 +115,49 @@ func (s *Store) explainRuns(ctx context.Context, k *task.Kin, c *task.Circumstan
 		if _, known := c.Errors[e.Seq]; !known && e.Event == task.EventFailed {
 			c.Errors[e.Seq] = e.Detail
 		}
+		if e.Event == task.EventHandedBack {
+			c.HandedBack[e.Seq] = max(c.HandedBack[e.Seq], e.Attempt)
+		}
 	}
 	return nil
+}
+
+// explainTurns finds out whether a task that is due waits for its tenant's turn, or
+// for a place of its kind.
+func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumstances) error {
+	if c.Rates.DispatchRate > 0 {
+		err := s.cluster.Pool(home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTurns.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+	}
+	if c.Rates.KindCaps[t.Kind] == 0 {
+		return nil
+	}
+	var sum atomic.Int64
+	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		var n int64
+		err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("CapOpen"), t.Tenant, t.Kind).Scan(&n)
+		sum.Add(n)
+		return err
+	})
+	c.KindOpen = int(sum.Load())
+	return err
+}
+
+// lastDead returns the last run of a FAILED task that was given up, or nil.
+func (s *Store) lastDead(ctx context.Context, t *task.Snapshot) (*task.DeadRun, error) {
+	if t.State != task.Failed {
+		return nil, nil
+	}
+	list, err := s.lookDead(ctx, t.ID.Shard().Database(), "DeadWalk", t.Tenant, int64(t.ID), max(0, t.Seq-explainedDead), explainedDead)
+	var last *task.DeadRun
+	for _, d := range list {
+		if d.RunID.Task == t.ID {
+			last = &d.DeadRun
+		}
+	}
+	return last, err
 }
 
 // queueTrouble notes that rows of tenants were put off because their topics take

@@ -1,7 +1,9 @@
 package shards
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +99,52 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 			}
 			return id
 		}, []task.Why{task.WhyTopicBroken}},
+		"snoozed": {func(b *bundle) task.ID {
+			id := b.add(b.spec(task.OneShot))[0]
+			b.claim(task.RangeForm)
+			b.report(task.Result{Attempt: attempt(id, 1, 1), Holder: 7, Outcome: task.Snooze, After: time.Minute, Next: task.Never})
+			return id
+		}, []task.Why{task.WhyRetrying}},
+		"handed back": {func(b *bundle) task.ID {
+			id := b.add(b.spec(task.OneShot))[0]
+			b.claim(task.RangeForm)
+			b.handBack(7, attempt(id, 1, 1))
+			return id
+		}, []task.Why{task.WhyRetrying}},
+		"catches up": {func(b *bundle) task.ID {
+			id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) {
+				s.Interval, s.Begin, s.Extra = time.Minute, b.now, (&task.Extra{Misfire: task.FireAll, CatchUp: 1000}).Seal()
+			}))[0]
+			b.advance(10 * time.Minute)
+			b.claim(task.RangeForm)
+			return id
+		}, []task.Why{task.WhyNotDue, task.WhyWaitingForResult}},
+		"over the rate": {func(b *bundle) task.ID {
+			b.limit(`{"dispatch_rate": 10}`)
+			id := b.dueOfKind()
+			if _, err := b.TakeTurns(b.t.Context(), b.tenant, 10, 0); err != nil {
+				b.t.Fatal(err)
+			}
+			return id
+		}, []task.Why{task.WhyOverRate, task.WhyOverdue}},
+		"within the rate": {func(b *bundle) task.ID {
+			b.limit(`{"dispatch_rate": 10}`)
+			id := b.dueOfKind()
+			if _, err := b.TakeTurns(b.t.Context(), b.tenant, 1, 0); err != nil {
+				b.t.Fatal(err)
+			}
+			return id
+		}, []task.Why{task.WhyOverdue}},
+		"its kind is full": {func(b *bundle) task.ID {
+			b.limit(`{"kind_caps": {"k": 2}}`)
+			b.openOfKind(2)
+			return b.dueOfKind()
+		}, []task.Why{task.WhyKindFull, task.WhyOverdue}},
+		"its kind has room": {func(b *bundle) task.ID {
+			b.limit(`{"kind_caps": {"k": 2}}`)
+			b.openOfKind(1)
+			return b.dueOfKind()
+		}, []task.Why{task.WhyOverdue}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, nearOnly)
@@ -104,6 +152,102 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 				t.Errorf("reasons %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// limit makes the bundle's tenant one with these rates, whose turns are given out
+// here.
+func (b *bundle) limit(rates string) {
+	b.t.Helper()
+	b.tenant += int32(b.d)
+	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version) VALUES ($1, $2, 1, 1, 1, 1, $3, 1)`,
+		b.tenant, fmt.Sprint("limited-", b.tenant), rates)
+	b.t.Cleanup(func() { b.exec(`DELETE FROM tenant WHERE id = $1`, b.tenant) })
+}
+
+// dueOfKind adds a task that is due.
+func (b *bundle) dueOfKind() task.ID {
+	b.t.Helper()
+	id := b.add(b.spec(task.OneShot, ofKind("k")))[0]
+	b.advance(10 * time.Millisecond)
+	return id
+}
+
+// openOfKind claims runs of tasks of the kind, as one with a cap.
+func (b *bundle) openOfKind(n int) {
+	b.t.Helper()
+	var specs []task.Spec
+	for range n {
+		specs = append(specs, b.spec(task.OneShot, ofKind("k")))
+	}
+	b.add(specs...)
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	epoch, _, err := b.BeginCap(b.t.Context(), kind)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{{TenantKind: kind, Rows: n, Held: task.Never}}, CapEpoch: epoch})
+	if len(c.Publications) != n {
+		b.t.Fatalf("%d runs were claimed, want %d", len(c.Publications), n)
+	}
+}
+
+func TestExplainSaysWhyATaskHasEnded(t *testing.T) {
+	keep := func(s *task.Spec) { s.Retention = time.Hour }
+	for name, tc := range map[string]struct {
+		spec func(b *bundle) task.Spec
+		end  func(b *bundle, id task.ID)
+		want string
+	}{
+		"one run": {func(b *bundle) task.Spec { return b.spec(task.OneShot, keep) },
+			func(b *bundle, id task.ID) { b.report(success(id, 1, 1, 7)) }, "its one run is done"},
+		"cancelled": {func(b *bundle) task.Spec { return b.spec(task.OneShot, keep) },
+			func(b *bundle, id task.ID) {
+				if _, err := b.Cancel(b.t.Context(), b.tenant, id); err != nil {
+					b.t.Fatal(err)
+				}
+			}, "it was cancelled"},
+		"max_count": {func(b *bundle) task.Spec {
+			return b.spec(task.NonBlocking, keep, func(s *task.Spec) { s.MaxCount = 1 })
+		}, func(b *bundle, id task.ID) { b.report(success(id, 1, 1, 7)) }, "all of its 1 runs (max_count) are done"},
+		"end_time": {func(b *bundle) task.Spec {
+			return b.spec(task.NonBlocking, keep, func(s *task.Spec) { s.Interval, s.End = time.Minute, b.now.Add(time.Minute) })
+		}, func(b *bundle, id task.ID) { b.report(success(id, 1, 1, 7)) }, "no run is left before its end_time"},
+		"stop": {func(b *bundle) task.Spec { return b.spec(task.NonBlocking, keep) },
+			func(b *bundle, id task.ID) {
+				r := success(id, 1, 1, 7)
+				r.Stop = true
+				b.report(r)
+			}, "a handler ended it with run 1"},
+		"failed": {func(b *bundle) task.Spec {
+			return b.spec(task.OneShot, keep, func(s *task.Spec) { s.Retry.MaxAttempts = 1 })
+		}, func(b *bundle, id task.ID) { b.report(failure(id, 1, 1, 7)) }, "run 1 was given up after 1 deliveries, OUT_OF_ATTEMPTS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, nearOnly)
+			id := b.add(tc.spec(b))[0]
+			b.claim(task.RangeForm)
+			tc.end(b, id)
+			e, err := b.Explain(t.Context(), b.tenant, id, 3)
+			if err != nil || len(e.Reasons) != 1 || !strings.Contains(e.Reasons[0].Text, tc.want) || e.Reasons[0].At != b.now {
+				t.Errorf("%+v, %v", e.Reasons, err)
+			}
+		})
+	}
+}
+
+func TestExplainSaysSinceWhenARunIsSilent(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.AckTimeout = time.Minute }))[0]
+	b.claim(task.RangeForm)
+	since := b.now
+	for _, d := range []time.Duration{time.Minute, 2 * time.Minute} {
+		b.advance(d)
+		b.claim(task.RangeForm)
+	}
+	e, err := b.Explain(t.Context(), b.tenant, id, 0)
+	if err != nil || len(e.Reasons) != 1 || e.Reasons[0].Since != since || e.Reasons[0].At != b.now.Add(4*time.Minute) || e.Reasons[0].Attempt != 3 {
+		t.Errorf("%+v, %v", e.Reasons, err)
 	}
 }
 

@@ -35,6 +35,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard),
 			"ClaimLanes":      lanesArgs,
 			"CapForget":       `1, 'k'`,
+			"CapOpen":         `1, 'k'`,
 			"Demote":          `1000::int8, 10`,
 			"CheckRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}'`,
 		} {

@@ -34,7 +34,7 @@ const (
 	Reason_CODE_UNSPECIFIED Reason_Code = 0
 	// There is no such task, or it has been forgotten.
 	Reason_UNKNOWN_TASK Reason_Code = 1
-	// The task has ended; time: when.
+	// The task has ended; time: when; text: why.
 	Reason_FINISHED Reason_Code = 2
 	// The task is paused.
 	Reason_PAUSED Reason_Code = 3
@@ -48,12 +48,12 @@ const (
 	Reason_FAR Reason_Code = 7
 	// A delivered run waits for its result; time: when it is delivered again.
 	Reason_WAITING_FOR_RESULT Reason_Code = 8
-	// A run has failed and is delivered again at time.
+	// A run has failed, was snoozed or handed back, and is delivered again at time.
 	Reason_RETRYING Reason_Code = 9
-	// Nothing was heard of a run that was delivered more than once; time: when it
-	// is delivered again.
+	// Nothing was heard of a run that was delivered more than once; since: from when
+	// on; time: when it is delivered again.
 	Reason_SILENT Reason_Code = 10
-	// Its tenant is over its dispatch rate; time: when its turn comes.
+	// It is due, and its tenant uses up its dispatch rate; since: when it was due.
 	Reason_OVER_RATE Reason_Code = 11
 	// Nobody owns its shard.
 	Reason_NO_OWNER Reason_Code = 12
@@ -63,7 +63,7 @@ const (
 	Reason_TOPIC_BROKEN Reason_Code = 14
 	// All its runs have been claimed, and some await their result.
 	Reason_LAST_RUNS_OPEN Reason_Code = 15
-	// As many runs of its kind are open as are allowed at the same time.
+	// It is due, and as many runs of its kind are open as may be at the same time.
 	Reason_KIND_FULL Reason_Code = 16
 )
 

@@ -56,7 +56,7 @@ type TaskServiceClient interface {
 	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
 	// be shorter than asked for, even empty, and still have a next one. A filter that
 	// would look at very many tasks (1,000,000 unless the installation says otherwise)
-	// answers FAILED_PRECONDITION: give due_from and due_until then.
+	// answers FAILED_PRECONDITION: give due_from and due_until then, not too far apart.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
 	// Changes the terms of an unfinished task. The open run of a task keeps its
 	// scheduled instant and its deadline; whatever is delivered or started after the
@@ -293,7 +293,7 @@ type TaskServiceServer interface {
 	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
 	// be shorter than asked for, even empty, and still have a next one. A filter that
 	// would look at very many tasks (1,000,000 unless the installation says otherwise)
-	// answers FAILED_PRECONDITION: give due_from and due_until then.
+	// answers FAILED_PRECONDITION: give due_from and due_until then, not too far apart.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
 	// Changes the terms of an unfinished task. The open run of a task keeps its
 	// scheduled instant and its deadline; whatever is delivered or started after the

@@ -32,6 +32,11 @@ done AS (
   UPDATE turn u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = $1 AND u.purpose = $2)
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
+-- name: TurnsUsed
+-- Whether a tenant uses up its rate: what was given out reaches to within a turn and
+-- half a second of what may be, since they are taken some at a time. $1 tenant, $2 purpose, $3 rate, $4 burst
+SELECT tat_us > now_ms() * 1000 + greatest(($4::int8 - 1) * 1000000 / $3::int8 - 500000, 0) FROM turn WHERE tenant_id = $1 AND purpose = $2;
+
 -- name: CapBegin
 -- The next turn of a kind with a cap, unless another one is under way.
 -- $1 tenant, $2 kind, $3 how long it lasts
@@ -51,9 +56,9 @@ INSERT INTO cap_fence AS c (tenant_id, kind, epoch) VALUES ($1, $2, $3)
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch WHERE c.epoch < excluded.epoch
 RETURNING epoch;
 
--- name: CapForget
--- Forgets the runs that are no longer open. $1 tenant, $2 kind
-WITH listed AS MATERIALIZED (
+-- fragment: capped_open
+-- The noted runs of a kind that are open. $1 tenant, $2 kind
+listed AS MATERIALIZED (
   SELECT (x.id % 512)::int2 AS shard, x.tenant_id, x.id, v.run, x.seq
     FROM capped_run x, LATERAL (VALUES (0::int8), (x.seq)) v (run)
    WHERE x.tenant_id = $1::int4 AND x.kind = $2::text),
@@ -64,8 +69,17 @@ open AS MATERIALIZED (
    WHERE CASE WHEN t.run <> 0 THEN true
               WHEN t.type <> 2 THEN t.state = 2 AND t.seq = u.seq
               ELSE t.seq - u.seq BETWEEN 0 AND 63 AND (t.open_runs >> (t.seq - u.seq)::int4) & 1 = 1 END)
+
+-- name: CapForget
+-- Forgets the runs that are no longer open. $1 tenant, $2 kind
+WITH {{capped_open}}
 DELETE FROM capped_run c
  WHERE c.tenant_id = $1 AND c.kind = $2 AND (c.id, c.seq) NOT IN (SELECT o.id, o.seq FROM open o);
+
+-- name: CapOpen
+-- How many there are, without forgetting any. $1 tenant, $2 kind
+WITH {{capped_open}}
+SELECT count(*) FROM open;
 
 -- name: CapCount
 SELECT count(*) FROM capped_run WHERE tenant_id = $1 AND kind = $2;
