@@ -21,6 +21,9 @@ type Tasks interface {
 	Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	// List returns the page of tasks after a cursor.
 	List(ctx context.Context, q task.ListQuery) (task.ListPage, error)
+	// ListCost returns about how many living tasks a listing looks at, by its range of
+	// due instants and its state alone, of a tenant with so many.
+	ListCost(ctx context.Context, q *task.ListQuery, living int64) (int64, error)
 	// Cancel ends a task and returns it; a finished one stays as it is.
 	Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
 	// Pause and Resume set the flag and return the task; a finished task is a

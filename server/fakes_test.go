@@ -257,6 +257,14 @@ func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, er
 	return page, nil
 }
 
+// ListCost finds one task in a range of less than a day, and all in others.
+func (f *fakeTasks) ListCost(_ context.Context, q *task.ListQuery, living int64) (int64, error) {
+	if q.DueUntil > 0 && q.DueUntil.Sub(q.DueFrom) < 24*time.Hour {
+		return 1, f.err
+	}
+	return living, f.err
+}
+
 // fakeRuns accepts everything and remembers it.
 type fakeRuns struct {
 	mu       sync.Mutex

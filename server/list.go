@@ -40,7 +40,7 @@ func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksReq
 // mayScan refuses a filter that finds what it wants only by looking at very many
 // tasks. Pages that return what they look at are always allowed.
 func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
-	if !q.Narrow() || q.DueUntil > 0 || q.State == task.Running {
+	if !q.Narrow() && q.State != task.Running {
 		return nil
 	}
 	counts, err := s.store.Counts(ctx, q.Tenant)
@@ -56,12 +56,24 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 	case q.State.Final() && finished > s.maxScan:
 		return task.Errorf(task.FailedPrecondition,
 			"the filter would look at all %d finished tasks, and at most %d may be: list them without kind, type and tags", finished, s.maxScan)
-	case !q.State.Final() && living > s.maxScan:
+	case q.State.Final() || living <= s.maxScan:
+		return nil
+	case q.DueUntil == 0 && q.State != task.Running:
 		return task.Errorf(task.FailedPrecondition,
 			"the filter would look at all %d living tasks, and at most %d may be: give due_from and due_until, or list without kind, type and tags",
 			living, s.maxScan)
 	}
-	return nil
+	n, err := s.store.ListCost(ctx, q, living)
+	switch {
+	case err != nil || n <= s.maxScan:
+		return err
+	case q.DueUntil == 0:
+		return task.Errorf(task.FailedPrecondition,
+			"the filter would look at about %d tasks that are due soon or RUNNING, and at most %d may be: give due_from and due_until", n, s.maxScan)
+	}
+	return task.Errorf(task.FailedPrecondition,
+		"the filter would look at about %d tasks that are due between due_from %s and due_until %s, and at most %d may be: choose a shorter range, or list without kind, type and tags",
+		n, q.DueFrom, q.DueUntil, s.maxScan)
 }
 
 func listQuery(r *perceptorv1.ListTasksRequest, tenant int32) (q task.ListQuery, hash []byte, faults []task.Fault) {

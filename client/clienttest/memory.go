@@ -247,6 +247,11 @@ func (m *memory) List(_ context.Context, q task.ListQuery) (task.ListPage, error
 	return page, nil
 }
 
+// ListCost implements [server.Tasks].
+func (m *memory) ListCost(_ context.Context, _ *task.ListQuery, living int64) (int64, error) {
+	return living, nil
+}
+
 // Counts implements [server.Tasks].
 func (m *memory) Counts(_ context.Context, tenant int32) ([]task.TypeCounts, error) {
 	m.mu.Lock()

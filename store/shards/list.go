@@ -68,6 +68,36 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 	return l.page, nil
 }
 
+// ListCost returns about how many living tasks a listing looks at, by its range of
+// due instants and its state alone, of a tenant with so many: all of the packs that
+// it decodes, and of the near tier the part of the horizon that the range covers.
+func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (int64, error) {
+	var packed, meet [task.Databases]int64
+	var now [task.Databases]task.Instant
+	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+		return s.cluster.Pool(d).QueryRow(ctx, sql.Get("FarDue"), q.Tenant, 0, 0, int64(q.DueFrom), int64(q.DueEnd())).Scan(&now[d], &packed[d], &meet[d])
+	})
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	near, n := living, int64(0)
+	for d := range packed {
+		near -= packed[d]
+		if q.State != task.Running { // what is packed is SCHEDULED
+			n += meet[d]
+		}
+	}
+	horizon, at := s.horizon(), now[home(q.Tenant)]
+	covered := min(q.DueEnd(), at.Add(horizon)).Sub(max(q.DueFrom, at))
+	if !q.HasDue() {
+		covered = horizon
+	}
+	if near > 0 && covered > 0 {
+		n += int64(float64(near) * float64(covered) / float64(horizon))
+	}
+	return n, nil
+}
+
 // left is how many tasks the page still wants.
 func (l *listing) left() int { return l.q.Limit - len(l.page.Tasks) }
 

@@ -109,6 +109,36 @@ func TestAListingByDueInstantsMeetsItsTasksHoweverManyPacksTheRangeHas(t *testin
 	}
 }
 
+func TestADueRangeCostsWhatLiesInIt(t *testing.T) {
+	b := setup(t, nearOnly)
+	b.tenant += int32(b.d)
+	for i := range 4 {
+		b.put(inPack, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(2+i)), b.spec(task.OneShot, b.inHours(2+i)))...)
+	}
+	due := func(from, until time.Duration) task.Filter {
+		return task.Filter{DueFrom: b.now.Add(from), DueUntil: b.now.Add(until)}
+	}
+	for name, test := range map[string]struct {
+		filter task.Filter
+		living int64
+		want   int64
+	}{
+		"all":                         {due(-time.Hour, 48*time.Hour), 8, 8},
+		"an hour":                     {due(2*time.Hour, 2*time.Hour+time.Second), 8, 2},
+		"behind all":                  {due(48*time.Hour, 50*time.Hour), 108, 0},
+		"with the near tier":          {due(0, 48*time.Hour), 108, 108},
+		"half of the near tier":       {due(0, b.horizon()/2), 108, 50},
+		"what has been due long":      {due(-2*time.Hour, -time.Hour), 108, 0},
+		"RUNNING, which is near":      {task.Filter{State: task.Running}, 108, 100},
+		"RUNNING, and due much later": {task.Filter{State: task.Running, DueFrom: b.now.Add(time.Hour)}, 108, 0},
+	} {
+		q := &task.ListQuery{Tenant: b.tenant, Filter: test.filter}
+		if got, err := b.ListCost(t.Context(), q, test.living); err != nil || got != test.want {
+			t.Errorf("%s: %d, %v; want %d", name, got, err, test.want)
+		}
+	}
+}
+
 func TestManyTasksDueAtOneInstantArePagedThrough(t *testing.T) {
 	b := setup(t, nearOnly)
 	var want []task.ID

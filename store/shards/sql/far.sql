@@ -120,11 +120,24 @@ SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > $2::int8 AND ($1::int4 = 0 
 SELECT coalesce(array_agg(-a.first) FILTER (WHERE $1::int4 = 0 OR $1::int4 BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
   FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_arrival a WHERE a.first > $2 ORDER BY a.first LIMIT $3) a;
 
+-- fragment: pack_meets
+-- Whether something may be due in the bucket of pack p in a range: $4 due from, $5 due until (exclusive).
+p.bucket_at < $5::int8
+  AND p.bucket_at + CASE p.level WHEN 1 THEN 60000::int8 WHEN 2 THEN 3600000 WHEN 3 THEN 86400000 ELSE 2592000000 END > $4::int8
+
+-- name: FarDue
+-- How many tasks lie in packs that may have some of a tenant, and in those of them
+-- whose tasks may be due in a range. $1 tenant, $2 and $3 not used, $4 due from, $5 due until (exclusive)
+SELECT now_ms(), coalesce(sum(x.n), 0)::int8, coalesce(sum(x.n) FILTER (WHERE x.meets), 0)::int8
+  FROM (SELECT p.n, {{pack_meets}} AS meets FROM far_pack p WHERE $1::int4 BETWEEN p.min_tenant AND p.max_tenant
+         UNION ALL
+        SELECT a.n, true FROM far_arrival a WHERE $1::int4 BETWEEN a.min_tenant AND a.max_tenant) x
+ WHERE $2::int4 = $3::int4;
+
 -- name: PackWindow
 -- The same of packs, in whose buckets something may be due in a range.
 -- $1 tenant, $2 pack (exclusive), $3 how many to look at, $4 due from, $5 due until (exclusive)
-SELECT coalesce(array_agg(p.id) FILTER (WHERE ($1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant) AND p.bucket_at < $5::int8
-         AND p.bucket_at + CASE p.level WHEN 1 THEN 60000::int8 WHEN 2 THEN 3600000 WHEN 3 THEN 86400000 ELSE 2592000000 END > $4::int8), '{}'),
+SELECT coalesce(array_agg(p.id) FILTER (WHERE ($1::int4 = 0 OR $1::int4 BETWEEN p.min_tenant AND p.max_tenant) AND {{pack_meets}}), '{}'),
        count(*), coalesce(max(p.id), 0)
   FROM (SELECT p.id, p.min_tenant, p.max_tenant, p.level, p.bucket_at FROM far_pack p WHERE p.id > $2 ORDER BY p.id LIMIT $3) p;
 
