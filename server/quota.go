@@ -180,3 +180,16 @@ func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (t
 	}
 	return task.AddResult{}, over
 }
+
+// replayedKeys does the same for tasks with keys; over is returned if one of them is
+// not known.
+func (q *quotas) replayedKeys(ctx context.Context, list []*keyedAdd, over error) error {
+	for _, k := range list {
+		done, known, err := q.store.Replay(ctx, k.request)
+		if err == nil && !known {
+			return over
+		}
+		k.result, k.err = done, err
+	}
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -37,7 +38,7 @@ func (f *fakeQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error) {
 }
 
 func (f *fakeQuotas) Replay(_ context.Context, r task.AddRequest) (task.AddResult, bool, error) {
-	done, ok := f.known[r.RequestID]
+	done, ok := f.known[r.RequestID+r.Key]
 	return done, ok, nil
 }
 
@@ -125,4 +126,29 @@ func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 	if over["add_rate"] != 2 {
 		t.Errorf("told of %v", over)
 	}
+}
+
+// TestAKnownKeyIsAnsweredOverAnyQuota: a service may declare its tasks at each
+// start, however full its tenant is.
+func TestAKnownKeyIsAnsweredOverAnyQuota(t *testing.T) {
+	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
+	s := &taskService{
+		store: &fakeTasks{}, events: &Events{}, limits: task.DefaultLimits(),
+		quotas: quotasOf(&fakeQuotas{known: map[string]task.AddResult{"seen": first}}, slog.New(slog.DiscardHandler), &Events{}),
+	}
+	tenant := &Tenant{ID: 1, Name: "a", ParamsBytes: 100, Rates: task.Rates{AddRate: 1}}
+	keyed := func(keys ...string) *batch {
+		var tasks []*perceptorv1.Task
+		for _, k := range keys {
+			tasks = append(tasks, &perceptorv1.Task{Kind: "k", Type: perceptorv1.Task_ONE_SHOT, IdempotencyKey: k})
+		}
+		return s.read(tenant, tasks, false)
+	}
+	b := keyed("seen", "seen")
+	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: *tenant})
+	if replayed, err := s.add(ctx, b, ""); err != nil || !replayed || b.ids[0] != 1234 || b.ids[1] != 1234 {
+		t.Errorf("replayed %t, ids %v, %v", replayed, b.ids, err)
+	}
+	_, err := s.add(ctx, keyed("seen", "new"), "")
+	wantOver(t, err, "add_rate", 2*time.Second)
 }

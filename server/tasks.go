@@ -182,12 +182,9 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 		replayed = done.Replayed
 	}
 	if len(b.keyed) > 0 {
-		if len(b.specs) == 0 {
-			if err := s.quotas.admit(ctx, tenant, len(b.keyed)); err != nil {
-				return false, err
-			}
+		if err := s.addKeyedWithin(ctx, tenant, b); err != nil {
+			return false, err
 		}
-		s.addKeyed(ctx, b.keyed)
 		if err := b.tryAgain(); err != nil && (requestID != "" || len(b.specs) == 0) {
 			return false, err // the call may be repeated as it is
 		}
@@ -195,6 +192,19 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 	}
 	s.count(tenant.Name, b, replayed && len(b.keyed) == 0)
 	return replayed, nil
+}
+
+// addKeyedWithin adds the tasks with keys, if they are within the tenant's quotas or
+// were let in with the others of the call. Beyond them it answers for those that are
+// known; one that is not makes it refuse the call.
+func (s *taskService) addKeyedWithin(ctx context.Context, tenant *Tenant, b *batch) error {
+	if len(b.specs) == 0 {
+		if over := s.quotas.admit(ctx, tenant, len(b.keyed)); over != nil {
+			return s.quotas.replayedKeys(ctx, b.keyed, over)
+		}
+	}
+	s.addKeyed(ctx, b.keyed)
+	return nil
 }
 
 // takeKeyed notes what became of the tasks with keys. It reports whether all had

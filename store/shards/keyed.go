@@ -63,11 +63,8 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 			return task.AddResult{}, unavailable(err)
 		case k.known == 0:
 			return a.result, nil
-		case !req.Upsert && !k.same:
-			return task.AddResult{}, task.Errorf(task.AlreadyExists,
-				"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", req.Key, k.known)
 		case !req.Upsert:
-			return task.AddResult{Items: []task.AddItem{{ID: k.known}}, Replayed: true}, nil
+			return a.again()
 		}
 		done, err := s.replaceTerms(ctx, a)
 		if !errors.Is(err, errGone) {
@@ -76,6 +73,35 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 		replaces = k.known
 	}
 	return task.AddResult{}, task.Errorf(task.Unavailable, "the task of idempotency_key %q changes too often; try again", req.Key)
+}
+
+// replayKeyed is [Store.Replay] for a task with a key.
+func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
+	a := newKeyed(req, s.cfg.KeyLifetime)
+	switch err := s.dbs[a.shard.Database()].replay(ctx, a); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return task.AddResult{}, false, nil
+	case err != nil:
+		return task.AddResult{}, false, unavailable(err)
+	case !req.Upsert:
+		result, err = a.again()
+		return result, err == nil, err
+	}
+	result, err = s.replaceTerms(ctx, a)
+	if errors.Is(err, errGone) {
+		return task.AddResult{}, false, nil
+	}
+	return result, err == nil, err
+}
+
+// again answers an add under a key that is known.
+func (a *adding) again() (task.AddResult, error) {
+	k := a.keyed
+	if !k.same {
+		return task.AddResult{}, task.Errorf(task.AlreadyExists,
+			"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", a.req.Key, k.known)
+	}
+	return task.AddResult{Items: []task.AddItem{{ID: k.known}}, Replayed: true}, nil
 }
 
 func newKeyed(req task.AddRequest, least time.Duration) *adding {

@@ -124,8 +124,12 @@ func (c *claiming) held(tenant int32, kind string) task.Instant {
 }
 
 // Replay answers a request that had been stored before; known is false when it had
-// not, and then nothing happens. It fails as Add does for a repeated RequestID.
+// not, and then nothing happens. It fails as Add does for a repeated RequestID or
+// Key; an upsert changes the living task of its key.
 func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
+	if req.Key != "" {
+		return s.replayKeyed(ctx, req)
+	}
 	if req.RequestID == "" {
 		return task.AddResult{}, false, nil
 	}

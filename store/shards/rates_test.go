@@ -313,6 +313,32 @@ func TestReplayAnswersOnlyWhatWasStored(t *testing.T) {
 	}
 }
 
+func TestReplayAnswersForKeysThatAreKnown(t *testing.T) {
+	b := setup(t).running()
+	r := b.keyedRequest(1, b.inHours(1))
+	if got, known, err := b.Replay(t.Context(), r); known || err != nil {
+		t.Errorf("of a key never stored: %+v, %v", got, err)
+	}
+	id := b.addKey(r).Items[0].ID
+	if got, known, err := b.Replay(t.Context(), r); err != nil || !known || !got.Replayed || got.Items[0].ID != id {
+		t.Errorf("of a known key: %+v, %v, %v", got, known, err)
+	}
+	other := with(r, 2, func(s *task.Spec) { s.Kind = "other" })
+	if _, _, err := b.Replay(t.Context(), other); task.CodeOf(err) != task.AlreadyExists {
+		t.Errorf("of a key with another body: %v", err)
+	}
+	other.Upsert = true
+	if got, known, err := b.Replay(t.Context(), other); err != nil || !known || !got.Updated || got.Items[0].ID != id {
+		t.Errorf("an upsert: %+v, %v, %v", got, known, err)
+	}
+	if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	if got, known, err := b.Replay(t.Context(), other); known || err != nil {
+		t.Errorf("an upsert under the key of a finished task: %+v, %v", got, err)
+	}
+}
+
 // TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed: of every type, whatever
 // closes them.
 func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
