@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -42,8 +44,8 @@ func (s BulkState) String() string { return perceptorv1.BulkOperation_State(s).S
 // Bulk says what a bulk operation is to do.
 type Bulk struct {
 	Action BulkAction
-	// Tasks selects living tasks, or finished ones for BulkPurgeFinished. PageSize
-	// means nothing here.
+	// Tasks selects living tasks, or finished ones for BulkPurgeFinished; the zero
+	// value selects all. PageSize means nothing here.
 	Tasks Filter
 	// AddedFrom and AddedUntil bound when the tasks were added; AddedUntil is exclusive.
 	AddedFrom, AddedUntil time.Time
@@ -74,6 +76,17 @@ type BulkInfo struct {
 	FinishedParts int
 	CreatedAt     time.Time
 	FinishedAt    time.Time // zero before
+	// Parts say how it stands in each database.
+	Parts []BulkPart
+}
+
+// BulkPart is how a bulk operation stands in one database.
+type BulkPart struct {
+	Database              int
+	State                 BulkState
+	Matched, Done, Failed int64
+	// Error is what made the last step fail; it is tried again. Empty: nothing.
+	Error string
 }
 
 // CreateBulk stores an operation on many tasks or dead runs. It goes on whatever
@@ -83,24 +96,35 @@ func (c *Client) CreateBulk(ctx context.Context, b Bulk) (*BulkInfo, error) {
 		Action: perceptorv1.BulkOperation_Action(b.Action), DryRun: b.DryRun, MaxRate: int32(min(b.MaxRate, 1<<31-1)),
 		Shift: protoDuration(b.Shift), NextTime: protoTime(b.NextAt),
 	}
-	if b.Action == BulkReplay || b.Action == BulkPurgeDead {
-		f := &b.Dead
-		o.DeadFilter = &perceptorv1.DeadRunFilter{
-			Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), Reason: perceptorv1.DeadRun_Reason(f.Reason), TaskId: f.TaskID, Tags: f.Tags,
-			DiedFrom: protoTime(f.DiedFrom), DiedUntil: protoTime(f.DiedUntil),
-		}
-	} else {
-		f := &b.Tasks
-		o.Filter = &perceptorv1.TaskFilter{
-			Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State), Tags: f.Tags,
-			DueFrom: protoTime(f.DueFrom), DueUntil: protoTime(f.DueUntil), AddedFrom: protoTime(b.AddedFrom), AddedUntil: protoTime(b.AddedUntil),
-		}
+	// Both are sent, if they say something: the service refuses the one that the
+	// action does not have. Without it more would be done than was meant.
+	if d := b.deadFilter(); proto.Size(d) > 0 {
+		o.DeadFilter = d
+	}
+	if f := b.filter(); proto.Size(f) > 0 {
+		o.Filter = f
 	}
 	id := b.RequestID
 	if id == "" {
 		id = rand.Text()
 	}
 	return bulkInfo(call(ctx, c, "CreateBulk", c.bulk.CreateBulkOperation, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: id}))
+}
+
+func (b *Bulk) filter() *perceptorv1.TaskFilter {
+	f := &b.Tasks
+	return &perceptorv1.TaskFilter{
+		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State), Tags: f.Tags,
+		DueFrom: protoTime(f.DueFrom), DueUntil: protoTime(f.DueUntil), AddedFrom: protoTime(b.AddedFrom), AddedUntil: protoTime(b.AddedUntil),
+	}
+}
+
+func (b *Bulk) deadFilter() *perceptorv1.DeadRunFilter {
+	f := &b.Dead
+	return &perceptorv1.DeadRunFilter{
+		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), Reason: perceptorv1.DeadRun_Reason(f.Reason), TaskId: f.TaskID, Tags: f.Tags,
+		DiedFrom: protoTime(f.DiedFrom), DiedUntil: protoTime(f.DiedUntil),
+	}
 }
 
 // GetBulk returns an operation with its progress, or [ErrNotFound].
@@ -134,9 +158,15 @@ func bulkInfo(o *perceptorv1.BulkOperation, err error) (*BulkInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BulkInfo{
+	info := &BulkInfo{
 		ID: o.GetId(), Action: BulkAction(o.GetAction()), State: BulkState(o.GetState()), DryRun: o.GetDryRun(),
 		Matched: o.GetMatched(), Done: o.GetDone(), Failed: o.GetFailed(), FinishedParts: int(o.GetFinishedParts()),
 		CreatedAt: goTime(o.GetCreateTime()), FinishedAt: goTime(o.GetFinishTime()),
-	}, nil
+	}
+	for _, p := range o.GetParts() {
+		info.Parts = append(info.Parts, BulkPart{
+			Database: int(p.GetDatabase()), State: BulkState(p.GetState()), Matched: p.GetMatched(), Done: p.GetDone(), Failed: p.GetFailed(), Error: p.GetError(),
+		})
+	}
+	return info, nil
 }

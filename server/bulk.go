@@ -99,6 +99,10 @@ func (r *reader) bulkState(action task.BulkAction, f task.Filter) {
 		r.fault("filter.state", "%s: the action is about %s tasks", f.State, map[bool]string{true: "finished", false: "living"}[finished])
 	case finished && f.HasDue():
 		r.fault("filter.due_from", "a task that has ended is not due any more")
+	case action == task.BulkResume && f.HasDue():
+		r.fault("filter.due_from", "a paused task has no due time, so none would be resumed; added_from and added_until may say which")
+	case action == task.BulkReschedule && f.State == task.Running:
+		r.fault("filter.state", "RUNNING: only the next run of a SCHEDULED task can be moved")
 	}
 }
 

@@ -61,6 +61,8 @@ func TestOperationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"finished tasks":       {&perceptorv1.BulkOperation{Action: 3, Filter: &perceptorv1.TaskFilter{State: 3}}, []string{"operation.filter.state"}},
 		"living tasks":         {&perceptorv1.BulkOperation{Action: 7, Filter: &perceptorv1.TaskFilter{State: 1}}, []string{"operation.filter.state"}},
 		"a due finished task":  {&perceptorv1.BulkOperation{Action: 7, Filter: &perceptorv1.TaskFilter{DueFrom: now}}, []string{"operation.filter.due_from"}},
+		"paused and due":       {&perceptorv1.BulkOperation{Action: 2, Filter: &perceptorv1.TaskFilter{DueUntil: now}}, []string{"operation.filter.due_from"}},
+		"a move of open runs":  {&perceptorv1.BulkOperation{Action: 4, NextTime: now, Filter: &perceptorv1.TaskFilter{State: 2}}, []string{"operation.filter.state"}},
 		"a shift of a pause":   {&perceptorv1.BulkOperation{Action: 1, Shift: durationpb.New(time.Hour)}, []string{"operation.shift"}},
 		"no place to go":       {&perceptorv1.BulkOperation{Action: 4}, []string{"operation.shift"}},
 		"a rate and a bad tag": {&perceptorv1.BulkOperation{Action: 1, MaxRate: -1, Filter: &perceptorv1.TaskFilter{Tags: []string{""}}}, []string{"operation.filter.tags[0]", "operation.max_rate"}},

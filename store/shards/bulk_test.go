@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,6 +161,51 @@ func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestTheErrorOfAStepIsNotedAlsoWhenItsTimeIsOver(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Failpoint = func(p string, _ int) error {
+			if p != "bulk:"+BeforeCommit {
+				return nil
+			}
+			cancel()
+			return ctx.Err()
+		}
+	})
+	own := b.chores()
+	b.add(b.spec(task.OneShot, b.inHours(1)))
+	op := b.bulk(task.BulkCancel, task.BulkTerms{})
+	if _, err := b.Bulk(ctx, b.d, own, false); err == nil {
+		t.Fatal("the step has not failed")
+	}
+	if p := b.part(op); p.Error == "" || p.Done != 0 {
+		t.Errorf("the part is %+v", p)
+	}
+}
+
+// TestADryRunPassesOverWhatTheOperationPassesOver: a pack that cannot be read.
+func TestADryRunPassesOverWhatTheOperationPassesOver(t *testing.T) {
+	for name, change := range map[string]string{
+		"set aside":      `UPDATE far_pack SET damaged = 'cannot be moved' WHERE id = (SELECT min(id) FROM far_pack)`,
+		"cannot be read": `UPDATE far_pack SET keys = 'x' WHERE id = (SELECT min(id) FROM far_pack)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, nearOnly)
+			own := b.chores()
+			for i := range 2 {
+				b.put(inPack, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(2+i), kept))...)
+			}
+			b.exec(change)
+			if sum := b.finishBulk(own, b.bulk(task.BulkCancel, task.BulkTerms{DryRun: true}), func() { b.advance(time.Minute) }); sum != (task.BulkSum{Matched: 1}) {
+				t.Errorf("the dry run counted %+v", sum)
+			}
+			if sum := b.finishBulk(own, b.bulk(task.BulkCancel, task.BulkTerms{}), func() { b.advance(time.Minute) }); sum != (task.BulkSum{Matched: 1, Done: 1}) {
+				t.Errorf("the operation came to %+v", sum)
+			}
+		})
 	}
 }
 

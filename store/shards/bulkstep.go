@@ -21,6 +21,11 @@ const (
 	// rows locked.
 	bulkRetry = 5 * time.Second
 	bulkBusy  = 100 * time.Millisecond
+	// bulkTimeout ends a step; countTimeout one of a dry run, which is one snapshot.
+	bulkTimeout  = 15 * time.Second
+	countTimeout = 3 * time.Minute
+	// bulkNote is how long the error of a step may take to be noted.
+	bulkNote = 2 * time.Second
 )
 
 // bulkStep is one step of one operation under way.
@@ -75,7 +80,9 @@ func (s *Store) Bulk(ctx context.Context, d int, own task.Ownership, small bool)
 			text = cut(text, longestReason)
 		}
 	}
-	if _, failed := s.cluster.Pool(d).Exec(ctx, sql.Get("BulkError"), step.row.tenant, step.row.id, text, pause.Milliseconds()); failed != nil {
+	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
+	defer cancel()
+	if _, failed := s.cluster.Pool(d).Exec(noting, sql.Get("BulkError"), step.row.tenant, step.row.id, text, pause.Milliseconds()); failed != nil {
 		return out, errors.Join(err, failed)
 	}
 	return out, err
@@ -101,6 +108,12 @@ func (b *bulkStep) take(ctx context.Context) (task.BulkStep, error) {
 	if rate := int(b.terms.MaxRate); rate > 0 {
 		b.limit = min(b.limit, max(1, rate/task.Databases))
 	}
+	timeout := bulkTimeout
+	if b.terms.DryRun {
+		timeout = countTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	lost, err := b.do(ctx)
 	out.BulkSum, out.Ended, out.Lost = b.sum, b.end, lost
 	if err == nil && !lost {

@@ -403,7 +403,7 @@ func (b *bulkStep) count(ctx context.Context) (n int64, err error) {
 			return err
 		}
 		f := b.terms.Filter
-		return eachPacked(ctx, tx, b.row.tenant, f.DueFrom, f.DueEnd(), func(r *task.Row) {
+		return eachPacked(ctx, tx, b.row.tenant, f.DueFrom, f.DueEnd(), true, func(r *task.Row) {
 			if b.wants(&task.Kin{Task: r}) {
 				n++
 			}

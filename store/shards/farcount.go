@@ -37,13 +37,14 @@ func (s *Store) inSnapshot(ctx context.Context, d int, f func(pgx.Tx) error) err
 
 // countPacks adds what packs hold of a tenant (0: of all).
 func countPacks(ctx context.Context, _ *Store, tx pgx.Tx, _ int, tenant int32, add func(cellKey, int64)) error {
-	return eachPacked(ctx, tx, tenant, 0, task.Never, func(r *task.Row) { add(cellKey{r.Tenant, r.Type, cellOf(r.State, true)}, 1) })
+	return eachPacked(ctx, tx, tenant, 0, task.Never, false, func(r *task.Row) { add(cellKey{r.Tenant, r.Type, cellOf(r.State, true)}, 1) })
 }
 
 // eachPacked visits the packed tasks of a tenant (0: of all), without their params,
 // that are in buckets in which something may be due in [from, until). A pack that
-// cannot be read is an error.
-func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, visit func(*task.Row)) error {
+// cannot be read, or was set aside, is passed over if passDamaged says so; else one
+// that cannot be read is an error.
+func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, passDamaged bool, visit func(*task.Row)) error {
 	for _, arrivals := range []bool{true, false} {
 		for at, more := int64(0), true; more; {
 			w, err := packsAfter(ctx, tx, arrivals, tenant, at, from, until)
@@ -52,7 +53,7 @@ func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.I
 			}
 			at, more = w.last, !w.end
 			for chunk := range slices.Chunk(w.names, packsAtOnce) {
-				if err := visitSome(ctx, tx, chunk, tenant, visit); err != nil {
+				if err := visitSome(ctx, tx, chunk, tenant, passDamaged, visit); err != nil {
 					return err
 				}
 			}
@@ -61,13 +62,16 @@ func eachPacked(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.I
 	return nil
 }
 
-func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, visit func(*task.Row)) error {
+func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, passDamaged bool, visit func(*task.Row)) error {
 	packs, err := readPacks(ctx, tx, names)
 	if err != nil {
 		return err
 	}
 	for i := range packs {
 		_, rows, err := packs[i].living()
+		if passDamaged && (err != nil || packs[i].damaged != nil) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("the tasks of pack %d cannot be counted: %w", packs[i].pack, err)
 		}
