@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -57,7 +58,10 @@ type Error struct {
 	Message string
 	// Fields are the broken rules, for ErrInvalidArgument.
 	Fields []FieldError
-	err    error
+	// RetryAfter is when it is worth while to try again, as the service says of a
+	// quota; 0: it does not say.
+	RetryAfter time.Duration
+	err        error
 }
 
 // Error returns one line with all of it.
@@ -105,10 +109,13 @@ func errorOf(op string, st *status.Status) *Error {
 		e.Kind = k
 	}
 	for _, d := range st.Details() {
-		if bad, ok := d.(*errdetails.BadRequest); ok {
-			for _, v := range bad.GetFieldViolations() {
+		switch d := d.(type) {
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
 				e.Fields = append(e.Fields, FieldError{Field: v.GetField(), Message: v.GetDescription()})
 			}
+		case *errdetails.RetryInfo:
+			e.RetryAfter = d.GetRetryDelay().AsDuration()
 		}
 	}
 	e.ofTask()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -25,7 +26,8 @@ import (
 // maxAnswerBytes bounds an answer.
 const maxAnswerBytes = 320 << 20
 
-// withAPI connects, runs f within the timeout and makes its error one for people.
+// withAPI connects, runs f, each of whose calls has the timeout, and makes its error
+// one for people.
 func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
@@ -39,14 +41,21 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 		return err
 	}
 	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
+		grpc.WithUnaryInterceptor(within(c.timeout)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
 	if err != nil {
 		return cli.Usagef("--address: %q is not host:port: %v", c.address, err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing depends on it
-	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
-	defer cancel()
-	return c.explain(f(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret), conn))
+	return c.explain(f(metadata.AppendToOutgoingContext(cmd.Context(), "authorization", "Bearer "+secret), conn))
+}
+
+// within bounds each call: a list may need many.
+func within(timeout time.Duration) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
 }
 
 // secret returns the token to call with.
@@ -115,7 +124,11 @@ func (c *ctl) explain(err error) error {
 		e.Code = cli.NotFound
 	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
 		e.Code = cli.Conflict
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+	case codes.ResourceExhausted: // and the message says of what
+		e.Code = cli.Unavailable
+	case codes.DeadlineExceeded:
+		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("there was no answer from %s within %s (--timeout): is taskd running there?", c.address, c.timeout)
+	case codes.Unavailable:
 		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("is taskd running at %s? --address or PERCEPTOR_ADDRESS say where it is", c.address)
 	case codes.Unauthenticated:
 		e.Hint = tokenHint

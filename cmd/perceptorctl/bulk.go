@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -35,107 +31,6 @@ func (c *ctl) bulkCommand() *cobra.Command {
 			return api(conn).AbortBulkOperation(ctx, &perceptorv1.AbortBulkOperationRequest{Id: id})
 		}),
 	)
-}
-
-// bulkFlags are the flags of a new operation.
-type bulkFlags struct {
-	kind, typ, state, reason                 string
-	dueFrom, dueUntil, addedFrom, addedUntil string
-	diedFrom, diedUntil, next                string
-	tags                                     []string
-	task                                     int64
-	shift                                    time.Duration
-	rate                                     int32
-	dry                                      bool
-	requestID                                string
-}
-
-const bulkActions = "pause, resume, cancel, reschedule, replay, purge-dead, purge-finished"
-
-func (c *ctl) bulkCreate() *cobra.Command {
-	b := &bulkFlags{}
-	cmd := &cobra.Command{
-		Use: "create ACTION", Short: "Do something to many tasks or dead runs", Args: cobra.ExactArgs(1),
-		Long: "Do something to many tasks or dead runs. ACTION is one of " + bulkActions + ".\n" +
-			"Without filters it is done to all of the tenant's. Try it with --dry-run first.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := b.read(cmd, args[0])
-			if err != nil {
-				return err
-			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				r := &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: b.requestID}
-				o, err := perceptorv1.NewBulkServiceClient(conn).CreateBulkOperation(ctx, r)
-				if err != nil {
-					return err
-				}
-				return c.show(cmd, o, func() *table { return bulkTable(o) })
-			})
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&b.kind, "kind", "", "only those of this kind")
-	f.StringVar(&b.typ, "type", "", "only those of this type: one-shot, non-blocking or blocking")
-	f.StringVar(&b.state, "state", "", "only tasks in this state")
-	f.StringArrayVar(&b.tags, "tag", nil, "only those with this tag; several: with all of them")
-	f.StringVar(&b.dueFrom, "due-from", "", "only tasks due at this instant or later: 2026-01-31T12:00:00Z, or +90s from now")
-	f.StringVar(&b.dueUntil, "due-until", "", "only tasks due before this instant")
-	f.StringVar(&b.addedFrom, "added-from", "", "only tasks added at this instant or later")
-	f.StringVar(&b.addedUntil, "added-until", "", "only tasks added before this instant")
-	f.StringVar(&b.reason, "reason", "", "only dead runs given up for this reason")
-	f.Int64Var(&b.task, "task", 0, "only dead runs of this task")
-	f.StringVar(&b.diedFrom, "died-from", "", "only dead runs given up at this instant or later")
-	f.StringVar(&b.diedUntil, "died-until", "", "only dead runs given up before this instant")
-	f.DurationVar(&b.shift, "shift", 0, "reschedule: by how much the next run moves; may be negative")
-	f.StringVar(&b.next, "next", "", "reschedule: the instant to which the next run moves")
-	f.Int32Var(&b.rate, "max-rate", 0, "how many a second are changed at most (default: as many as the chores may)")
-	f.BoolVar(&b.dry, "dry-run", false, "only count")
-	f.StringVar(&b.requestID, "request-id", "", "makes the command safe to repeat")
-	return cmd
-}
-
-func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOperation, error) {
-	n, ok := perceptorv1.BulkOperation_Action_value[enumWord(action)]
-	if !ok || n == 0 {
-		return nil, cli.Usagef("%q is not one of %s", action, bulkActions)
-	}
-	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate}
-	var err error
-	if cmd.Flags().Changed("shift") {
-		o.Shift = durationpb.New(b.shift)
-	}
-	if o.NextTime, err = instant("next", b.next); err != nil {
-		return nil, err
-	}
-	if o.Action == perceptorv1.BulkOperation_REPLAY || o.Action == perceptorv1.BulkOperation_PURGE_DEAD {
-		d := deadFlags{typ: b.typ, reason: b.reason, from: b.diedFrom, until: b.diedUntil}
-		d.f.Kind, d.f.TaskId, d.f.Tags = b.kind, b.task, b.tags
-		o.DeadFilter, err = d.read()
-		return o, err
-	}
-	o.Filter, err = b.filter()
-	return o, err
-}
-
-func (b *bulkFlags) filter() (f *perceptorv1.TaskFilter, err error) {
-	f = &perceptorv1.TaskFilter{Kind: b.kind, Tags: b.tags}
-	if f.Type, err = taskType(b.typ); err != nil {
-		return nil, err
-	}
-	if f.State, err = taskState(b.state); err != nil {
-		return nil, err
-	}
-	if f.DueFrom, err = instant("due-from", b.dueFrom); err != nil {
-		return nil, err
-	}
-	if f.DueUntil, err = instant("due-until", b.dueUntil); err != nil {
-		return nil, err
-	}
-	if f.AddedFrom, err = instant("added-from", b.addedFrom); err != nil {
-		return nil, err
-	}
-	f.AddedUntil, err = instant("added-until", b.addedUntil)
-	return f, err
 }
 
 // oneBulk is a command about the operation with an id.
@@ -178,52 +73,6 @@ func (c *ctl) bulkList() *cobra.Command {
 	}
 	p.flags(cmd)
 	return cmd
-}
-
-// watchEvery is the distance between two looks.
-const watchEvery = time.Second
-
-func (c *ctl) bulkWatch() *cobra.Command {
-	return &cobra.Command{
-		Use: "watch ID", Short: "Show the progress of an operation until it ends", Args: cobra.ExactArgs(1),
-		Long: "Show the progress of an operation until it ends, a line whenever it has changed. Interrupting it\n" +
-			"does nothing to the operation.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := strconv.ParseInt(args[0], 10, 64)
-			if err != nil {
-				return cli.Usagef("%q is not the id of an operation", args[0])
-			}
-			last := ""
-			for {
-				var o *perceptorv1.BulkOperation
-				err := c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-					o, err = perceptorv1.NewBulkServiceClient(conn).GetBulkOperation(ctx, &perceptorv1.GetBulkOperationRequest{Id: id})
-					return err
-				})
-				if err != nil {
-					return err
-				}
-				last = progress(cmd.OutOrStdout(), o, last)
-				if o.State == perceptorv1.BulkOperation_DONE || o.State == perceptorv1.BulkOperation_ABORTED {
-					return nil
-				}
-				select {
-				case <-cmd.Context().Done():
-					return nil
-				case <-time.After(watchEvery):
-				}
-			}
-		},
-	}
-}
-
-// progress prints a line about an operation unless it is the last one again.
-func progress(w io.Writer, o *perceptorv1.BulkOperation, last string) string {
-	line := fmt.Sprintf("[%-16s] %s: %d matched, %d done, %d failed", strings.Repeat("#", int(o.FinishedParts)), o.State, o.Matched, o.Done, o.Failed)
-	if line != last {
-		fmt.Fprintln(w, line)
-	}
-	return line
 }
 
 func bulkTable(list ...*perceptorv1.BulkOperation) *table {

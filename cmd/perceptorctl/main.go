@@ -44,7 +44,7 @@ func newCommand() *cobra.Command {
 	f.StringVarP(&c.output, "output", "o", "table", "table or json")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand())
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand())
 	return root
 }
 

@@ -1,9 +1,14 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
 
 // pages are the flags of commands that list.
 type pages struct {
+	cmd   *cobra.Command
 	limit int
 	token string
 }
@@ -11,12 +16,13 @@ type pages struct {
 const maxPage = 1000
 
 func (p *pages) flags(cmd *cobra.Command) {
+	p.cmd = cmd
 	cmd.Flags().IntVar(&p.limit, "limit", 100, "how many to list at most")
 	cmd.Flags().StringVar(&p.token, "page-token", "", "go on after a page: nextPageToken of the JSON output")
 }
 
-// gather asks for pages until there are enough rows. It returns all rows, and the
-// token of what comes after them.
+// gather asks for pages until there are enough rows, and says when there may be more.
+// It returns all rows, and the token of what comes after them.
 func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows func(Page) []Row, ask func(size int32, token string) (Page, error)) (all []Row, next string, err error) {
 	token := p.token
 	for len(all) < p.limit {
@@ -29,6 +35,9 @@ func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows
 			break
 		}
 		token = next
+	}
+	if next != "" {
+		fmt.Fprintf(p.cmd.ErrOrStderr(), "there may be more: give a larger --limit than %d, or --page-token %s\n", p.limit, next)
 	}
 	return all, next, nil
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -17,7 +19,7 @@ import (
 type rateSettings struct {
 	dispatch, burst, weight, add int32
 	backlog                      int64
-	caps                         map[string]int
+	caps                         string
 }
 
 func (s *rateSettings) flags(cmd *cobra.Command) {
@@ -27,11 +29,15 @@ func (s *rateSettings) flags(cmd *cobra.Command) {
 	f.Int32Var(&s.weight, "weight", 1, "share against that of others under overload, 1 to 1000")
 	f.Int32Var(&s.add, "add-rate", 0, "tasks added a second at most; 0: no limit")
 	f.Int64Var(&s.backlog, "max-backlog", 0, "living tasks at most; 0: no limit")
-	f.StringToIntVar(&s.caps, "kind-caps", nil, "runs in flight at most, by kind, such as mail=10,report=2; replaces all; \"\": none")
+	f.StringVar(&s.caps, "kind-caps", "", "runs in flight at most, by kind, such as mail=10,report=2; replaces all; \"\": none")
 }
 
 // read puts the flags that were given into a tenant and names their fields.
-func (s *rateSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields []string) {
+func (s *rateSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields []string, err error) {
+	caps, err := kindCaps(s.caps)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range []struct {
 		name string
 		put  func()
@@ -41,19 +47,34 @@ func (s *rateSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields [
 		{"weight", func() { t.Weight = s.weight }},
 		{"add-rate", func() { t.AddRate = s.add }},
 		{"max-backlog", func() { t.MaxBacklog = s.backlog }},
-		{"kind-caps", func() {
-			t.KindCaps = map[string]int32{}
-			for k, n := range s.caps {
-				t.KindCaps[k] = int32(min(n, 1<<31-1))
-			}
-		}},
+		{"kind-caps", func() { t.KindCaps = caps }},
 	} {
 		if cmd.Flags().Changed(f.name) {
 			f.put()
 			fields = append(fields, strings.ReplaceAll(f.name, "-", "_"))
 		}
 	}
-	return fields
+	return fields, nil
+}
+
+// kindCaps reads mail=10,report=2.
+func kindCaps(text string) (map[string]int32, error) {
+	caps := map[string]int32{}
+	if text == "" {
+		return caps, nil
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		i := strings.LastIndexByte(pair, '=')
+		if i < 0 {
+			return nil, cli.Usagef("--kind-caps: %q is not such as mail=10", pair)
+		}
+		n, err := strconv.ParseInt(pair[i+1:], 10, 32)
+		if err != nil {
+			return nil, cli.Usagef("--kind-caps: %q is not the number of runs of the kind %q", pair[i+1:], pair[:i])
+		}
+		caps[pair[:i]] = int32(n)
+	}
+	return caps, nil
 }
 
 // tenantPause makes "pause" and "resume".

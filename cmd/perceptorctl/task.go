@@ -15,7 +15,7 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, preview, get, list, count, update, trigger, explain, cancel, pause, resume",
+	return group("task", "Tasks: add, preview, get, list, count, update, trigger, explain, cancel, pause, resume, purge",
 		c.taskAdd(),
 		c.taskPreview(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {

@@ -15,7 +15,7 @@ import (
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Tenants: create, update, pause, resume, get, list", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantDelete())
+	return group("tenant", "Tenants: create, update, pause, resume, get, list, delete", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantDelete())
 }
 
 // tenantSettings are the flags of what can be set.
@@ -48,7 +48,8 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 		}
 		t.History, fields = perceptorv1.Tenant_History(n), append(fields, "history")
 	}
-	return append(fields, s.rates.read(cmd, t)...), nil
+	rates, err := s.rates.read(cmd, t)
+	return append(fields, rates...), err
 }
 
 func (c *ctl) tenantUpdate() *cobra.Command {

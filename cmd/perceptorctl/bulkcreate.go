@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// bulkFlags are the flags of a new operation.
+type bulkFlags struct {
+	kind, typ, state, reason                 string
+	dueFrom, dueUntil, addedFrom, addedUntil string
+	diedFrom, diedUntil, next                string
+	tags                                     []string
+	task                                     int64
+	shift                                    time.Duration
+	rate                                     int32
+	dry, all, watch                          bool
+	requestID                                string
+}
+
+// What selects tasks alone, dead runs alone, and both.
+var (
+	taskFilters   = []string{"state", "due-from", "due-until", "added-from", "added-until"}
+	deadFilters   = []string{"reason", "task", "died-from", "died-until"}
+	commonFilters = []string{"kind", "type", "tag"}
+)
+
+const bulkActions = "pause, resume, cancel, reschedule, replay, purge-dead, purge-finished"
+
+func (c *ctl) bulkCreate() *cobra.Command {
+	b := &bulkFlags{}
+	cmd := &cobra.Command{
+		Use: "create ACTION", Short: "Do something to many tasks or dead runs", Args: cobra.ExactArgs(1),
+		Long: "Do something to many tasks or dead runs. ACTION is one of " + bulkActions + ".\n" +
+			"Try it with --dry-run --watch first: that only counts. Without any filter it would be done to all of the\n" +
+			"tenant's, and needs --all.",
+		Example: "  perceptorctl bulk create cancel --kind mail --tag campaign-7 --dry-run --watch\n" +
+			"  perceptorctl bulk create cancel --kind mail --tag campaign-7 --max-rate 2000 --watch\n" +
+			"  perceptorctl bulk create reschedule --kind report --due-until +1h --shift 30m\n" +
+			"  perceptorctl bulk create replay --reason silent --died-from 2026-01-31T00:00:00Z",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := b.read(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			err = c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+				r := &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: b.requestID}
+				o, err = perceptorv1.NewBulkServiceClient(conn).CreateBulkOperation(ctx, r)
+				return err
+			})
+			switch {
+			case err != nil:
+				return err
+			case b.watch:
+				fmt.Fprintf(cmd.ErrOrStderr(), "operation %d\n", o.Id)
+				return c.watchBulk(cmd, o.Id)
+			}
+			return c.show(cmd, o, func() *table { return bulkTable(o) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&b.kind, "kind", "", "only those of this kind")
+	f.StringVar(&b.typ, "type", "", "only those of this type: one-shot, non-blocking or blocking")
+	f.StringVar(&b.state, "state", "", "only tasks in this state")
+	f.StringArrayVar(&b.tags, "tag", nil, "only those with this tag; several: with all of them")
+	f.StringVar(&b.dueFrom, "due-from", "", "only tasks due at this instant or later: 2026-01-31T12:00:00Z, or +90s from now")
+	f.StringVar(&b.dueUntil, "due-until", "", "only tasks due before this instant")
+	f.StringVar(&b.addedFrom, "added-from", "", "only tasks added at this instant or later")
+	f.StringVar(&b.addedUntil, "added-until", "", "only tasks added before this instant")
+	f.StringVar(&b.reason, "reason", "", "only dead runs given up for this reason")
+	f.Int64Var(&b.task, "task", 0, "only dead runs of this task")
+	f.StringVar(&b.diedFrom, "died-from", "", "only dead runs given up at this instant or later")
+	f.StringVar(&b.diedUntil, "died-until", "", "only dead runs given up before this instant")
+	f.DurationVar(&b.shift, "shift", 0, "reschedule: by how much the next run moves; may be negative")
+	f.StringVar(&b.next, "next", "", "reschedule: the instant to which the next run moves")
+	f.Int32Var(&b.rate, "max-rate", 0, "how many a second are changed at most (default: as many as the chores may)")
+	f.BoolVar(&b.dry, "dry-run", false, "only count")
+	f.BoolVar(&b.all, "all", false, "do it to all of the tenant's, without any filter")
+	f.BoolVar(&b.watch, "watch", false, "show the progress until it ends, as bulk watch does")
+	f.StringVar(&b.requestID, "request-id", "", "makes the command safe to repeat")
+	return cmd
+}
+
+func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOperation, error) {
+	n, ok := perceptorv1.BulkOperation_Action_value[enumWord(action)]
+	if !ok || n == 0 {
+		return nil, cli.Usagef("%q is not one of %s", action, bulkActions)
+	}
+	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate}
+	dead := o.Action == perceptorv1.BulkOperation_REPLAY || o.Action == perceptorv1.BulkOperation_PURGE_DEAD
+	err := b.check(cmd, action, dead)
+	if err != nil {
+		return nil, err
+	}
+	if cmd.Flags().Changed("shift") {
+		o.Shift = durationpb.New(b.shift)
+	}
+	if o.NextTime, err = instant("next", b.next); err != nil {
+		return nil, err
+	}
+	if dead {
+		d := deadFlags{typ: b.typ, reason: b.reason, from: b.diedFrom, until: b.diedUntil}
+		d.f.Kind, d.f.TaskId, d.f.Tags = b.kind, b.task, b.tags
+		o.DeadFilter, err = d.read()
+		return o, err
+	}
+	o.Filter, err = b.filter()
+	return o, err
+}
+
+// check refuses filters that the action does not have: without them it would be
+// done to more than was meant.
+func (b *bulkFlags) check(cmd *cobra.Command, action string, dead bool) error {
+	filters, others, about := taskFilters, deadFilters, "tasks"
+	if dead {
+		filters, others, about = deadFilters, taskFilters, "dead runs"
+	}
+	for _, f := range others {
+		if cmd.Flags().Changed(f) {
+			return cli.Usagef("--%s: %s is about %s, which are selected by --%s", f, action, about, strings.Join(slices.Concat(commonFilters, filters), ", --"))
+		}
+	}
+	narrow := slices.ContainsFunc(slices.Concat(commonFilters, filters), cmd.Flags().Changed)
+	switch {
+	case narrow && b.all:
+		return cli.Usagef("--all and a filter are both given; which of them is meant?")
+	case !narrow && !b.all && !b.dry:
+		return cli.Usagef("without a filter this would be done to all %s of the tenant: give a filter, --all, or --dry-run to count them", about)
+	}
+	return nil
+}
+
+func (b *bulkFlags) filter() (f *perceptorv1.TaskFilter, err error) {
+	f = &perceptorv1.TaskFilter{Kind: b.kind, Tags: b.tags}
+	if f.Type, err = taskType(b.typ); err != nil {
+		return nil, err
+	}
+	if f.State, err = taskState(b.state); err != nil {
+		return nil, err
+	}
+	if f.DueFrom, err = instant("due-from", b.dueFrom); err != nil {
+		return nil, err
+	}
+	if f.DueUntil, err = instant("due-until", b.dueUntil); err != nil {
+		return nil, err
+	}
+	if f.AddedFrom, err = instant("added-from", b.addedFrom); err != nil {
+		return nil, err
+	}
+	f.AddedUntil, err = instant("added-until", b.addedUntil)
+	return f, err
+}

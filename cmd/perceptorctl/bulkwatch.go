@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+const (
+	// watchEvery is the distance between two looks.
+	watchEvery = time.Second
+	// watchAway is how many looks in a row may find the API away.
+	watchAway = 60
+)
+
+func (c *ctl) bulkWatch() *cobra.Command {
+	return &cobra.Command{
+		Use: "watch ID", Short: "Show the progress of an operation until it ends", Args: cobra.ExactArgs(1),
+		Long: "Show the progress of an operation until it ends, a line whenever it has changed. Interrupting it\n" +
+			"does nothing to the operation. With --output json the lines go to standard error.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return cli.Usagef("%q is not the id of an operation", args[0])
+			}
+			return c.watchBulk(cmd, id)
+		},
+	}
+}
+
+// watchBulk shows the progress of an operation until it ends, or the command is
+// interrupted. An API that is away for a moment does not end it.
+func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
+	lines, last, away := cmd.OutOrStdout(), "", 0
+	if c.output == "json" {
+		lines = cmd.ErrOrStderr()
+	}
+	for {
+		var o *perceptorv1.BulkOperation
+		err := c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			o, err = perceptorv1.NewBulkServiceClient(conn).GetBulkOperation(ctx, &perceptorv1.GetBulkOperationRequest{Id: id})
+			return err
+		})
+		var known *cli.Error
+		switch {
+		case cmd.Context().Err() != nil:
+			return nil
+		case err == nil:
+			away, last = 0, progress(lines, o, last)
+		case away == watchAway || !errors.As(err, &known) || known.Code != cli.Unavailable:
+			return err
+		default:
+			away++
+		}
+		if err == nil && (o.State == perceptorv1.BulkOperation_DONE || o.State == perceptorv1.BulkOperation_ABORTED) {
+			if c.output == "json" {
+				return c.show(cmd, o, nil)
+			}
+			return nil
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+// progress prints a line about an operation unless it is the last one again.
+func progress(w io.Writer, o *perceptorv1.BulkOperation, last string) string {
+	line := fmt.Sprintf("[%-16s] %s: %d matched", strings.Repeat("#", int(o.FinishedParts)), o.State, o.Matched)
+	if !o.DryRun {
+		line += fmt.Sprintf(", %d done, %d failed", o.Done, o.Failed)
+	}
+	for _, p := range o.Parts {
+		if p.Error != "" && p.State != perceptorv1.BulkOperation_DONE {
+			line += fmt.Sprintf("; database %d: %s", p.Database, p.Error)
+			break
+		}
+	}
+	if line != last {
+		fmt.Fprintln(w, line)
+	}
+	return line
+}
