@@ -233,5 +233,9 @@ func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilit
 
 // isText tells the messages that JSON writes as one text.
 func isText(m protoreflect.MessageDescriptor) bool {
-	return m.FullName() == "google.protobuf.Timestamp" || m.FullName() == "google.protobuf.Duration"
+	switch m.FullName() {
+	case "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask":
+		return true
+	}
+	return false
 }

@@ -95,10 +95,11 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 		}
 	}
 	for _, path := range paths {
+		path = plainPath(path)
 		field, _, deep := strings.Cut(path, ".")
 		single, known := editable[field]
 		switch {
-		case ofService(path) || path == "trace_parent":
+		case path == "" || ofService(path) || path == "trace_parent":
 		case slices.Contains(fixed, path):
 			m.fixed = append(m.fixed, path)
 		case !known || (deep && !(single && knownPath(path))):
@@ -112,6 +113,27 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 		faults = append(faults, faultf("update_mask", "names no field that can be changed"))
 	}
 	return m, faults
+}
+
+// plainPath returns a path with the names that fields have in the contract: in JSON
+// they are maxCount and retryPolicy.maxAttempts.
+func plainPath(path string) string {
+	names := strings.Split(path, ".")
+	m := (&perceptorv1.Task{}).ProtoReflect().Descriptor()
+	for i, name := range names {
+		if m == nil {
+			break
+		}
+		f := m.Fields().ByJSONName(name)
+		if f == nil {
+			f = m.Fields().ByName(protoreflect.Name(name))
+		}
+		if f == nil {
+			break
+		}
+		names[i], m = string(f.Name()), f.Message()
+	}
+	return strings.Join(names, ".")
 }
 
 // ofService reports whether a field is one that the service alone sets. A whole task

@@ -112,6 +112,31 @@ func TestAnUpdateIsJudgedByTheRulesOfAddTask(t *testing.T) {
 	}
 }
 
+func TestAnUpdateOverHTTPTakesAMask(t *testing.T) {
+	b := setup(t)
+	want := b.addFull()
+	path := fmt.Sprintf("/v1/tasks/%d", want.Id)
+	for query, change := range map[string]func(t *perceptorv1.Task){
+		"?updateMask=maxCount,retryPolicy.maxAttempts&version=1":      func(t *perceptorv1.Task) { t.MaxCount, t.RetryPolicy.MaxAttempts = 7, 2 },
+		"?update_mask=max_count,retry_policy.max_attempts,ackTimeout": func(t *perceptorv1.Task) { t.AckTimeout = durationpb.New(time.Minute) },
+	} {
+		b := setup(t)
+		want := b.addFull()
+		want.MaxCount, want.RetryPolicy.MaxAttempts, want.Version = 7, 2, 2
+		change(want)
+		var got perceptorv1.Task
+		a := b.fetch("acme-secret", http.MethodPatch, path+query, `{"kind": "other", "maxCount": "7", "retryPolicy": {"maxAttempts": 2, "jitter": 1}}`, &got)
+		if diff := cmp.Diff(want, &got, protocmp.Transform()); a.http != http.StatusOK || diff != "" {
+			t.Errorf("%s: %s (-want +got)\n%s", query, a.message, diff)
+		}
+	}
+	for body, want := range map[string]string{`{}`: "names no field that can be changed", `{"state": "CANCELLED"}`: "names no field that can be changed"} {
+		if a := b.fetch("acme-secret", http.MethodPatch, path, body, nil); a.code != codes.InvalidArgument || !strings.Contains(a.message, want) {
+			t.Errorf("%s: %s %s", body, a.code, a.message)
+		}
+	}
+}
+
 func TestAnotherMisfirePolicyLeavesTheTermsOfTheOneBefore(t *testing.T) {
 	b := setup(t)
 	id := b.addFull().Id

@@ -159,7 +159,16 @@ func addMove(sum, part *perceptorv1.AdvanceClockResponse) {
 	sum.InstantCount += part.InstantCount
 	sum.DeliveryCount += part.DeliveryCount
 	sum.Instants = append(sum.Instants, part.Instants[:min(len(part.Instants), listedInstants-len(sum.Instants))]...)
-	sum.OpenRuns = append(sum.OpenRuns, part.OpenRuns...)
+	known := map[string]bool{}
+	for _, r := range sum.OpenRuns {
+		known[r.RunId] = true
+	}
+	for _, r := range part.OpenRuns { // a run is left open at each of its deadlines
+		if !known[r.RunId] {
+			known[r.RunId] = true
+			sum.OpenRuns = append(sum.OpenRuns, r)
+		}
+	}
 }
 
 func openCell(runs []*perceptorv1.UnansweredRun) string {

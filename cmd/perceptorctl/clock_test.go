@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/dev"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 func TestAnInstallationWithAVirtualClockFollowsTheCommands(t *testing.T) {
@@ -26,5 +27,19 @@ func TestDistancesMayHaveDays(t *testing.T) {
 		if got, err := distance(text); err == nil {
 			t.Errorf("%q is taken for %s", text, got)
 		}
+	}
+}
+
+func TestARunThatIsLeftOpenAgainAndAgainIsNamedOnce(t *testing.T) {
+	sum := &perceptorv1.AdvanceClockResponse{}
+	for _, ids := range [][]string{{"1-1", "2-1", "1-1"}, {"2-1", "3-1"}} {
+		part := &perceptorv1.AdvanceClockResponse{}
+		for _, id := range ids {
+			part.OpenRuns = append(part.OpenRuns, &perceptorv1.UnansweredRun{RunId: id})
+		}
+		addMove(sum, part)
+	}
+	if got := openCell(sum.OpenRuns); got != "1-1 2-1 3-1" {
+		t.Errorf("left open: %s", got)
 	}
 }
