@@ -25,6 +25,9 @@ type farRace struct {
 	seed  uint64
 	order atomic.Int64 // orders acknowledgements and the beginnings of claims
 	quiet atomic.Bool  // no failpoint fires
+	// How many changes were answered, and until when more are waited for.
+	answeredEdits, answeredTriggers atomic.Int64
+	until                           time.Time
 
 	mu    sync.Mutex
 	r     *rand.Rand
@@ -378,6 +381,7 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	if testing.Short() {
 		lasts = 4 * time.Second
 	}
+	f.until = time.Now().Add(time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
 	var g errgroup.Group
@@ -386,7 +390,7 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 		func() { f.claimer() },
 	} {
 		g.Go(func() error {
-			for ctx.Err() == nil {
+			for ctx.Err() == nil || !f.enough() && t.Context().Err() == nil {
 				actor()
 				time.Sleep(time.Duration(f.random(3000)) * time.Microsecond)
 			}
