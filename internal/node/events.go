@@ -65,7 +65,11 @@ func (d *Dispatcher) events() dispatch.Events {
 			m.FiredApart(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
 		HeldApart: func(tenant int32, begins bool) {
-			log.Info("a tenant has more to do than its share, or no more", "tenant", d.names.label(tenant), "held_apart", begins)
+			if begins {
+				log.Info("a tenant is held apart: it has more to do than its share", "tenant", d.names.label(tenant))
+			} else {
+				log.Info("a tenant is not held apart any more: its backlog is gone", "tenant", d.names.label(tenant))
+			}
 		},
 		TookTurns: func(tenant int32, turns int) { m.TookTurns(d.names.label(tenant), turns) },
 		PublishFailed: func(tenant int32, records int, err error) {
