@@ -175,15 +175,13 @@ func (a *apart) backlog(tenant int32, database, rows int, more bool) (ended bool
 	return ended
 }
 
-// acknowledged counts records of the front that have been published for the first
-// time. Those of heavy tenants that were claimed before they were held apart are not
-// the front's.
+// acknowledged counts records of the front that have been published.
 func (a *apart) acknowledged(now time.Time, records []*record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := int32(0)
 	for _, r := range records {
-		if !r.back && r.pub.Attempt == 1 && a.heavy[r.pub.Tenant] == nil {
+		if a.inFront(r) {
 			if r.pub.Tenant != last {
 				last = r.pub.Tenant
 				a.seenAt[last] = now
@@ -192,6 +190,13 @@ func (a *apart) acknowledged(now time.Time, records []*record) {
 			a.pace.published(now, db.Sub(r.pub.ScheduledAt.Time()))
 		}
 	}
+}
+
+// inFront reports whether the record tells how the front does: it went for the first
+// time, of a tenant without a backlog, and if that has a rate or another setting for
+// which it is held apart, that was not what made it late. a.mu is held.
+func (a *apart) inFront(r *record) bool {
+	return r.pub.Attempt == 1 && a.heavy[r.pub.Tenant] == nil && (!r.back || r.pub.ClaimedAt <= r.pub.ScheduledAt)
 }
 
 // takePace waits until rows of backlogs may be taken, and returns how many; 0: ctx
