@@ -41,8 +41,11 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 {
 		t.Errorf("%d operations, %d times verified, %d sizes", len(report.Bulk), report.Verified, len(report.Sizes))
 	}
-	var picture bytes.Buffer
-	if err := report.Chart().WriteSVG(&picture); err != nil || !bytes.Contains(picture.Bytes(), []byte("lateness")) {
-		t.Errorf("there is no picture: %v", err)
+	c, picture := report.Chart(), bytes.Buffer{}
+	if c == nil {
+		t.Fatal("there is no picture")
+	}
+	if err := c.WriteSVG(&picture); err != nil || !bytes.Contains(picture.Bytes(), []byte("lateness")) {
+		t.Errorf("the picture: %v", err)
 	}
 }

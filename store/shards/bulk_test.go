@@ -117,6 +117,28 @@ func TestABulkOperationChangesEachWantedTaskOnceInBothTiers(t *testing.T) {
 	}
 }
 
+func TestAStepTakesManyPacksThatHoldLittleAndPassesByThoseThatHoldNothing(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	for i := range bulkPacks + 2 {
+		ids := b.add(b.spec(task.OneShot, b.inHours(1+i%12), tagged("red"), kept), b.spec(task.OneShot, b.inHours(1+i%12)))
+		b.put(inPack, pack.Hour, ids...)
+		b.put(inPack, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(1+i%12)))...)
+	}
+	op := b.bulk(task.BulkCancel, task.BulkTerms{Filter: task.Filter{Tags: []string{"red"}}})
+	var steps []int64
+	for b.part(op).State != task.BulkDone && len(steps) < 20 {
+		step, err := b.Bulk(t.Context(), b.d, own, false)
+		if err != nil || step.Lost {
+			t.Fatalf("%+v, %v", step, err)
+		}
+		steps = append(steps, step.Done)
+	}
+	if sum := b.part(op).BulkSum; steps[0] != bulkPacks || sum.Done != bulkPacks+2 || len(steps) > 5 {
+		t.Errorf("steps that did %v, in all %+v; want %d first and %d in all", steps, sum, bulkPacks, bulkPacks+2)
+	}
+}
+
 // TestABulkOperationSurvivesACrashAtAnyPoint: a step that fails before or after its
 // commit is taken again by a new owner, and nothing is done twice or left out.
 func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {

@@ -13,8 +13,13 @@ import (
 )
 
 const (
-	// bulkTasks bounds the rows that one step changes; in packs, the tasks of one.
+	// bulkTasks bounds the rows that one step changes; of packs it takes as many as
+	// have so many wanted tasks.
 	bulkTasks = 500
+	// bulkPacks bounds the packs that one step changes, bulkPacksLook those that it
+	// looks at.
+	bulkPacks     = 16
+	bulkPacksLook = 64
 	// bulkLook bounds the rows that one step looks at.
 	bulkLook = 2000
 	// bulkRetry is the pause after a step that failed, and after one that found its

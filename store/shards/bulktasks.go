@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// tasks changes some living tasks: those of one pack, or some rows.
+// tasks changes some living tasks: those of some packs, or some rows.
 func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 	at := task.ListCursor{Database: b.d}
 	if b.row.position != "" {
@@ -34,13 +34,15 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 		if !packed {
 			continue
 		}
-		name, next, err := b.nextPack(ctx, at)
+		names, next, err := b.nextPacks(ctx, at)
 		if err != nil {
 			return false, err
 		}
-		if name != 0 {
-			at.Pack = max(int64(name), -int64(name))
-			return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.pack(ctx, tx, name, at, now) })
+		if len(names) > 0 {
+			return b.to(ctx, next, func(tx pgx.Tx, now task.Instant) error { return b.packs(ctx, tx, names, next, now) })
+		}
+		if next.Stage == at.Stage { // it has looked at enough of them
+			return b.to(ctx, next, nil)
 		}
 		at = next
 		if at.Database != b.d {
@@ -76,125 +78,199 @@ func after(at task.ListCursor) task.ListCursor {
 	return l.at
 }
 
-// nextPack returns the pack to go on with; 0: there is none before next.
-func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (packName, task.ListCursor, error) {
+// nextPacks returns the packs to go on with, which hold what is wanted, and the
+// position that they lead to. None: there is none before next, which lies in the
+// same stage where it has looked at enough of them.
+//
+// A pack that holds nothing wanted never will: tasks only leave it. So it is passed
+// by without being locked. Where many hold little they are taken together: a step
+// costs as much as some hundred tasks.
+func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []packName, next task.ListCursor, err error) {
 	arrivals := at.Stage == task.ListArrivals
 	if at.Task != 0 { // in the middle of it
+		name := packName(at.Pack)
 		if arrivals {
-			return packName(-at.Pack), at, nil
+			name = -name
 		}
-		return packName(at.Pack), at, nil
+		return []packName{name}, at, nil
 	}
-	f := &b.terms.Filter
-	for {
-		w, err := packsAfter(ctx, b.s.cluster.Pool(b.d), arrivals, b.row.tenant, at.Pack, f.DueFrom, f.DueEnd())
-		switch {
-		case err != nil:
-			return 0, at, err
-		case len(w.names) > 0:
-			return packName(w.names[0]), at, nil
-		case w.end:
-			return 0, after(at), nil
+	f, pool := &b.terms.Filter, b.s.cluster.Pool(b.d)
+	for looked, wanted := 0, 0; ; {
+		w, err := packsAfter(ctx, pool, arrivals, b.row.tenant, at.Pack, f.DueFrom, f.DueEnd())
+		if err != nil {
+			return nil, at, err
 		}
-		at.Pack = w.last
+		for chunk := range slices.Chunk(w.names, packsAtOnce) {
+			packs, err := readPacks(ctx, pool, chunk)
+			if err != nil {
+				return nil, at, err
+			}
+			slices.SortFunc(packs, func(x, y packKeys) int { return cmp.Compare(x.pack.position(), y.pack.position()) })
+			for i := range packs {
+				p := &packs[i]
+				at.Pack = p.pack.position()
+				n := b.wantedIn(p)
+				if looked++; n > 0 {
+					names, wanted = append(names, p.pack), wanted+n
+				}
+				if wanted >= b.packLimit() || len(names) == bulkPacks || looked == bulkPacksLook {
+					return names, at, nil
+				}
+			}
+		}
+		if at.Pack = w.last; !w.end {
+			continue
+		}
+		if len(names) > 0 {
+			return names, at, nil
+		}
+		return nil, after(at), nil
 	}
 }
 
-// pack changes tasks of one pack.
-func (b *bulkStep) pack(ctx context.Context, tx pgx.Tx, name packName, at task.ListCursor, now task.Instant) error {
-	locked, err := lockPacks(ctx, tx, []candidate{{id: int64(name)}})
+// wantedIn counts the tasks of a pack that are to be changed. Those of a damaged one
+// are passed over: a cut will set it aside.
+func (b *bulkStep) wantedIn(p *packKeys) (n int) {
+	_, rows, err := p.living()
+	if err != nil || p.damaged != nil {
+		return 0
+	}
+	for _, r := range rows {
+		if b.wants(&task.Kin{Task: r}) {
+			n++
+		}
+	}
+	return n
+}
+
+// leaving are tasks of one pack that are changed; whole: nothing else is in it.
+type leaving struct {
+	name  packName
+	kins  []*task.Kin
+	whole bool
+}
+
+// packs changes tasks of some packs, and goes on at a position.
+func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []packName, at task.ListCursor, now task.Instant) error {
+	chosen := make([]candidate, len(names))
+	for i, name := range names {
+		chosen[i] = candidate{id: int64(name)}
+	}
+	locked, err := lockPacks(ctx, tx, chosen)
 	if err != nil {
 		return err
 	}
-	if len(locked) == 0 {
-		return b.noPack(ctx, tx, name, at)
+	if len(locked) < len(names) {
+		if err := b.others(ctx, tx, names, locked); err != nil {
+			return err
+		}
 	}
 	void, err := readOverrides(ctx, tx, locked)
 	if err != nil {
 		return err
 	}
-	all, err := pack.Decode(locked[0].keys, locked[0].params)
-	if err != nil {
-		return b.passPack(at) // a cut will set it aside
+	begin := at.Task
+	at.Task = 0
+	var list []leaving
+	for i := range locked {
+		l, last, err := b.takeOut(ctx, tx, &locked[i], void, begin)
+		if err != nil {
+			return err
+		}
+		if last != 0 {
+			at.Task = last
+		}
+		list = append(list, l)
 	}
-	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[override{int64(name), int64(r.ID)}] })
+	b.setNext(at)
+	return b.changePacked(ctx, tx, list, now)
+}
+
+// takeOut returns the wanted tasks of a locked pack after a task. If there are more
+// than one step may change it stops at last.
+func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *lockedPack, void map[override]bool, begin task.ID) (l leaving, last task.ID, err error) {
+	l.name = packName(p.id)
+	all, err := pack.Decode(p.keys, p.params)
+	if err != nil {
+		return l, 0, nil //nolint:nilerr // a cut will set it aside
+	}
+	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[override{p.id, int64(r.ID)}] })
 	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })
-	var kins []*task.Kin
-	at, last := task.ListCursor{Database: at.Database, Stage: at.Stage, Pack: at.Pack}, at.Task
 	for _, r := range all {
 		k := &task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
-		if r.ID <= last || !b.wants(k) {
+		if r.ID <= begin || !b.wants(k) {
 			continue
 		}
-		if len(kins) == b.packLimit() {
-			at.Task = kins[len(kins)-1].Task.ID
+		if b.terms.MaxRate > 0 && len(l.kins) == b.limit {
+			last = l.kins[len(l.kins)-1].Task.ID
 			break
 		}
-		kins = append(kins, k)
+		l.kins = append(l.kins, k)
 	}
-	b.setNext(at)
-	whole := len(kins) == len(all)
-	if kins, err = b.unseen(ctx, tx, kins); err != nil {
-		return err
-	}
-	return b.changePacked(ctx, tx, name, kins, whole && len(kins) == len(all), now)
+	l.whole = len(l.kins) == len(all)
+	l.kins, err = b.unseen(ctx, tx, l.kins)
+	l.whole = l.whole && len(l.kins) == len(all)
+	return l, last, err
 }
 
-// packLimit bounds the tasks of one pack that a step changes: unless there is a
-// rate they are all changed at once, which costs least.
+// packLimit is how many wanted tasks are enough for a step. With a rate it is one
+// pack: that may have to be left in the middle.
 func (b *bulkStep) packLimit() int {
 	if b.terms.MaxRate > 0 {
-		return b.limit
+		return 1
 	}
-	return pack.MaxTasks
+	return b.limit
 }
 
-// noPack goes past a pack that is gone, or damaged. One that somebody takes a task
-// out of is waited for.
-func (b *bulkStep) noPack(ctx context.Context, tx pgx.Tx, name packName, at task.ListCursor) error {
-	there, err := readPacks(ctx, tx, []int64{int64(name)})
+// others are packs that were not to be locked. Those that are gone, or damaged, are
+// passed. One that somebody takes a task out of is waited for.
+func (b *bulkStep) others(ctx context.Context, tx pgx.Tx, names []packName, locked []lockedPack) error {
+	var missing []int64
+	for _, name := range names {
+		if !slices.ContainsFunc(locked, func(p lockedPack) bool { return p.id == int64(name) }) {
+			missing = append(missing, int64(name))
+		}
+	}
+	there, err := readPacks(ctx, tx, missing)
 	if err != nil {
 		return err
 	}
-	if len(there) > 0 && there[0].damaged == nil {
-		return errBusy
+	for i := range there {
+		if there[i].damaged == nil {
+			return errBusy
+		}
 	}
-	return b.passPack(at)
-}
-
-func (b *bulkStep) passPack(at task.ListCursor) error {
-	at.Task = 0
-	b.setNext(at)
 	return nil
 }
 
-// changePacked makes tasks of a locked pack take the step, whole: they are all that
-// it has.
-func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, name packName, kins []*task.Kin, whole bool, now task.Instant) error {
-	var near []*task.Row
-	var ended []*task.Row
+// changePacked makes tasks of locked packs take the step.
+func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, now task.Instant) error {
+	var near, ended []*task.Row
 	l := b.s.newLedger()
-	changed := kins[:0]
-	for _, k := range kins {
-		k.Task.DueAt = max(k.Task.DueAt, now)
-		if !b.apply(k, now) {
-			whole = false
+	for i := range list {
+		p := &list[i]
+		changed := p.kins[:0]
+		for _, k := range p.kins {
+			k.Task.DueAt = max(k.Task.DueAt, now)
+			if !b.apply(k, now) {
+				p.whole = false
+				continue
+			}
+			changed = append(changed, k)
+			l.kin(k)
+			switch t := k.Task; {
+			case !t.State.Final():
+				near = append(near, t)
+			case t.Retention.Milliseconds() > 0:
+				ended = append(ended, t)
+			}
+		}
+		if len(changed) == 0 {
 			continue
 		}
-		changed = append(changed, k)
-		l.kin(k)
-		switch t := k.Task; {
-		case !t.State.Final():
-			near = append(near, t)
-		case t.Retention.Milliseconds() > 0:
-			ended = append(ended, t)
+		if err := leavePack(ctx, tx, p.name, changed, p.whole); err != nil {
+			return err
 		}
-	}
-	if len(changed) == 0 {
-		return nil
-	}
-	if err := leavePack(ctx, tx, name, changed, whole); err != nil {
-		return err
 	}
 	if err := b.toNear(ctx, tx, near); err != nil {
 		return err
@@ -204,6 +280,9 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, name packName, k
 		batch.Queue(sql.Get("DoneInsert"), doneArgs(ended, now)...)
 	}
 	l.queue(batch, now)
+	if batch.Len() == 0 {
+		return nil
+	}
 	return tx.SendBatch(ctx, batch).Close()
 }
 

@@ -98,9 +98,26 @@ func (b *bulkStep) packsOfTenant(ctx context.Context, phase int, cursor string) 
 		b.next = fmt.Sprintf("%d.", phase+1)
 		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
 	}
-	at.Pack = max(int64(name), -int64(name))
+	at.Pack = name.position()
 	b.next = fmt.Sprintf("%d.%s", phase, at)
 	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error { return b.emptyPack(ctx, tx, name) })
+}
+
+// nextPack returns the first pack after a position that may hold the tenant's tasks;
+// 0: there is none before next.
+func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (packName, task.ListCursor, error) {
+	for {
+		w, err := packsAfter(ctx, b.s.cluster.Pool(b.d), at.Stage == task.ListArrivals, b.row.tenant, at.Pack, 0, task.Never)
+		switch {
+		case err != nil:
+			return 0, at, err
+		case len(w.names) > 0:
+			return packName(w.names[0]), at, nil
+		case w.end:
+			return 0, after(at), nil
+		}
+		at.Pack = w.last
+	}
 }
 
 func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name packName) error {

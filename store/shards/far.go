@@ -66,6 +66,9 @@ type packName int64
 
 func (p packName) arrival() bool { return p < 0 }
 
+// position is where a listing meets it.
+func (p packName) position() int64 { return max(int64(p), -int64(p)) }
+
 // farCopy is a pack that may hold a task.
 type farCopy struct {
 	pack    packName
