@@ -337,6 +337,7 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 		{"a list for an object", "/v1/tasks", `[]`, "body", "["},
 		{"invalid UTF-8", "/v1/tasks", "{\"kind\":\"a\xffb\"}", "kind", "UTF-8"},
 		{"invalid UTF-8 in a param", "/v1/tasks", "{\"params\":{\"a\":\"\xc3(\"}}", "params.a", "UTF-8"},
+		{"half of a pair of escapes", "/v1/tasks", `{"params":{"a":"\ud800"}}`, "", "half of a pair"},
 		{"half a text", "/v1/tasks", `{"kind":"a"`, "", "unexpected end"},
 		{"two texts", "/v1/tasks", `{"kind":"a"} {}`, "", "after top-level value"},
 		{"no JSON at all", "/v1/tasks", `kind=a`, "", "invalid character"},

@@ -42,7 +42,13 @@ func (j strictJSON) decode(body []byte, v any) error {
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return err
 	}
-	if err := j.Unmarshal(body, v); err != nil {
+	err := j.Unmarshal(body, v)
+	if err != nil && strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
+		// The body is whole: what ends too soon is a pair of escapes. The library's
+		// error wraps none.
+		return errors.New(`a text has an escape from \ud800 to \udfff that is half of a pair`)
+	}
+	if err != nil {
 		return locate(body, err)
 	}
 	return nil

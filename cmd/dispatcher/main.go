@@ -10,6 +10,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/schedule"
 )
 
 func main() { os.Exit(cli.Main(newCommand())) }
@@ -23,6 +24,6 @@ func newCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka|config.NeedZooKeeper, serve)
-	root.AddCommand(cli.VersionCommand())
+	root.AddCommand(cli.VersionCommand("tzdata-" + schedule.ZoneDataVersion()))
 	return root
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/schedule"
 )
 
 func main() { os.Exit(cli.Main(newCommand())) }
@@ -43,7 +44,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.caFile, "tls-ca-file", "", "certificates that the API's is signed by; implies --tls. Default: the system's")
 	f.StringVarP(&c.output, "output", "o", "table", "table or json")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
-	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand())
+	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand())
 	return root
 }

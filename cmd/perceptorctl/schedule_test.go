@@ -60,6 +60,13 @@ func TestScheduleNextPrintsInstantsInUTCFirst(t *testing.T) {
 }
 
 // timing: T5.2
+func TestTheVersionNamesTheZoneData(t *testing.T) {
+	if code, stdout, _ := runCtl(t, "version"); code != 0 || !strings.Contains(stdout, " tzdata-"+schedule.ZoneDataVersion()+"\n") {
+		t.Errorf("ended with %d and said %q", code, stdout)
+	}
+}
+
+// timing: T5.2
 func TestScheduleNextInJSONNamesTheZoneData(t *testing.T) {
 	code, stdout, stderr := runCtl(t, "schedule", "next", "-o", "json", "--tz", "Europe/London", "--after", "2026-07-01T00:00:00Z", "--count", "1", "--", "*/5 * * * *")
 	var got upcoming

@@ -102,13 +102,15 @@ func Version() string {
 	return version
 }
 
-// VersionCommand prints the version.
-func VersionCommand() *cobra.Command {
+// VersionCommand prints the version of the program and of what it carries along, such
+// as "tzdata-2025c".
+func VersionCommand(parts ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info, _ := debug.ReadBuildInfo()
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s %s\n", cmd.Root().Name(), Version(), info.GoVersion)
+			words := append([]string{cmd.Root().Name(), Version(), info.GoVersion}, parts...)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, " "))
 			return err
 		},
 	}
