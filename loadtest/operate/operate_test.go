@@ -176,6 +176,16 @@ func TestWhatProgramsUseAnywayIsNotCounted(t *testing.T) {
 	}
 }
 
+func TestTheQuietestLookCounts(t *testing.T) {
+	var least rates
+	for _, used := range []rates{{"taskd-1": 5, "kafka": 1}, {"taskd-1": 2, "kafka": 3}, {"taskd-1": 4, "kafka": 2}} {
+		least = least.atMost(used)
+	}
+	if least["taskd-1"] != 2 || least["kafka"] != 1 {
+		t.Errorf("got %v", least)
+	}
+}
+
 func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 	for flag, change := range map[string]func(o *Options){
 		"--tasks":        func(o *Options) { o.Tasks = 10 },

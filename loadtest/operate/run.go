@@ -222,7 +222,7 @@ func (r *runner) note(rows []task.Row) {
 
 // listAll measures the lists at one size.
 func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
-	if r.idle, err = r.watchFor(ctx, r.Idle); err != nil {
+	if r.idle, err = r.quietest(ctx); err != nil {
 		return err
 	}
 	living := int64(0)
@@ -260,6 +260,33 @@ func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 		}
 	}
 	return nil
+}
+
+// quietest returns the least that the parts use by themselves: what comes after a
+// load, such as a sweep, would be taken from every page else.
+func (r *runner) quietest(ctx context.Context) (rates, error) {
+	const looks = 5
+	var least rates
+	for range looks {
+		used, err := r.watchFor(ctx, r.Idle/looks)
+		if err != nil {
+			return nil, err
+		}
+		least = least.atMost(used)
+	}
+	return least, nil
+}
+
+// atMost returns the smaller of both; the receiver may be nil for none.
+func (a rates) atMost(b rates) rates {
+	out := rates{}
+	for name, used := range b {
+		out[name] = used
+		if before, ok := a[name]; ok {
+			out[name] = min(used, before)
+		}
+	}
+	return out
 }
 
 // watchFor returns what the parts use by themselves.
