@@ -227,8 +227,8 @@ func forgetDead(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error 
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// replayKey remembers a replay. No request_id begins like that: they are printable.
-func replayKey(id task.RunID) string { return "\x01replay " + id.String() }
+// replayKey remembers a replay.
+func replayKey(id task.RunID) string { return replayPrefix + id.String() }
 
 // ReplayDead adds a ONE_SHOT task that does a dead run again, due now, and forgets
 // the dead run. Who repeats it within the lifetime of keys is answered with the

@@ -62,6 +62,35 @@ func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
 	}
 }
 
+// TestAReplayIsRememberedAsLongAsARequest: its key is not one of those that live as
+// long as their task, which a caller's idempotency_key could be.
+func TestAReplayIsRememberedAsLongAsARequest(t *testing.T) {
+	b := setup(t)
+	id := b.die()
+	first, err := b.ReplayDead(t.Context(), b.tenant, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() (task.ID, error) {
+		if _, _, err := b.Purge(t.Context(), b.d); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.ReplayDead(t.Context(), b.tenant, id)
+		return r.ID, err
+	}
+	b.advance(24*time.Hour - time.Minute)
+	if got, err := again(); got != first.ID || err != nil {
+		t.Errorf("within a day: task %d, %v, want %d", got, err, first.ID)
+	}
+	b.advance(2 * time.Minute)
+	if got, err := again(); task.CodeOf(err) != task.NotFound || err == nil {
+		t.Errorf("after a day: task %d, %v", got, err)
+	}
+	if _, err := b.Get(t.Context(), b.tenant, first.ID); err != nil {
+		t.Errorf("the task that does it: %v", err)
+	}
+}
+
 func TestDeadRunsOfOthersAreUnknown(t *testing.T) {
 	b := setup(t)
 	id := b.die()

@@ -30,6 +30,9 @@ const taskKeyPrefix = "\x01"
 // triggerPrefix is the same for the request_ids of triggers.
 const triggerPrefix = "\x02"
 
+// replayPrefix is the same for replays of dead runs.
+const replayPrefix = "\x03"
+
 // upsertTries bounds how often an upsert begins again because the task under its
 // key has ended, or another one has come, while it looked.
 const upsertTries = 8
