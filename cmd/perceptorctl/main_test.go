@@ -200,7 +200,7 @@ func (s *script) run(want int, line string) {
 	for _, m := range word.FindAllStringSubmatch(line, -1) {
 		args = append(args, s.expand(m[1]+m[2]))
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute) // on a busy machine, too
 	defer cancel()
 	s.stdout.Reset()
 	s.stderr.Reset()
