@@ -21,6 +21,8 @@ type Chores struct {
 	events Events
 	pace   *pacer
 	places chan struct{} // bounds steps under way
+	// failing are the tenants whose dead letters wait for their topics.
+	failing failing
 
 	mu      sync.Mutex
 	stopped bool

@@ -1,6 +1,7 @@
 package chores
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,10 +148,31 @@ func (f *fake) Bulk(ctx context.Context, d int, _ task.Ownership, _ bool) (task.
 	return task.BulkStep{Action: task.BulkPause, More: true}, err
 }
 
-func (f *fake) UnpublishedDead(ctx context.Context, d, _ int) ([]*task.DeadLetter, time.Duration, error) {
+func (f *fake) DeadTenants(_ context.Context, _ int, after int32, limit int) ([]task.DeadWaiting, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.dead, time.Minute, nil
+	seen := map[int32]bool{}
+	var out []task.DeadWaiting
+	for _, d := range f.dead {
+		if d.Tenant > after && !seen[d.Tenant] {
+			seen[d.Tenant] = true
+			out = append(out, task.DeadWaiting{Tenant: d.Tenant, Age: time.Since(f.began)})
+		}
+	}
+	slices.SortFunc(out, func(a, b task.DeadWaiting) int { return cmp.Compare(a.Tenant, b.Tenant) })
+	return out[:min(limit, len(out))], f.fail["dead tenants"]
+}
+
+func (f *fake) UnpublishedDead(_ context.Context, _ int, tenants []int32, each int) (out []*task.DeadLetter, _ error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := map[int32]int{}
+	for _, d := range f.dead {
+		if n[d.Tenant]++; n[d.Tenant] <= each && slices.Contains(tenants, d.Tenant) {
+			out = append(out, d)
+		}
+	}
+	return out, nil
 }
 
 func (f *fake) DeadPublished(_ context.Context, _ int, runs []*task.DeadLetter) error {
@@ -485,25 +507,6 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		synctest.Wait()
 		if f.count("promote") != promotions+1 || f.count("recut") != recuts+1 {
 			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("recut")-recuts)
-		}
-	})
-}
-
-func TestDeadRunsArePublishedUntilAllAreAcknowledged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.dead = []*task.DeadLetter{{}, {}, {}}
-		tries := 0
-		_, stop := start(t, f, Config{PublishDead: func(_ context.Context, runs []*task.DeadLetter) ([]int, error) {
-			if tries++; tries == 1 {
-				return []int{1}, errors.New("a broker is away")
-			}
-			return []int{0}, nil
-		}}, Events{}, 0)
-		time.Sleep(time.Minute)
-		stop()
-		if len(f.dead) != 0 || tries != 3 {
-			t.Errorf("%d are left after %d tries", len(f.dead), tries)
 		}
 	})
 }

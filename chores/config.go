@@ -28,9 +28,11 @@ type Store interface {
 	// Bulk takes the next step of the open bulk operations, in one transaction that
 	// asserts the ownership; small: fewer tasks.
 	Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error)
-	// UnpublishedDead returns dead runs that are not known to be published, and the
-	// age of the oldest; DeadPublished notes that some are.
-	UnpublishedDead(ctx context.Context, d, limit int) ([]*task.DeadLetter, time.Duration, error)
+	// DeadTenants returns the next tenants after one, in the order of their numbers,
+	// that have dead runs which are not known to be published. UnpublishedDead returns
+	// such runs, the oldest of each of some tenants; DeadPublished notes that some are.
+	DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error)
+	UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error)
 	DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error
 	// MaintainHistory makes days ahead and drops old ones.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
@@ -66,8 +68,8 @@ type Config struct {
 	// Busy, when set, says that the dispatcher has much to do: steps are small
 	// then.
 	Busy func() bool
-	// PublishDead, when set, publishes dead runs, and returns the indexes of those that
-	// are acknowledged.
+	// PublishDead, when set, publishes dead runs of one tenant, and returns the indexes
+	// of those that are acknowledged. It is called concurrently for several tenants.
 	PublishDead func(ctx context.Context, runs []*task.DeadLetter) (done []int, err error)
 	// Lost, when set, is told that the chores of a database have another owner.
 	// It must not block.
@@ -185,8 +187,12 @@ type Events struct {
 	Moved func(database int, chore string, cut *task.Cut)
 	// Bulk: a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
-	// Dead: some dead runs were published, the oldest of which had waited for lag.
+	// Dead: some dead runs were published; the oldest of all that waited had done so
+	// for lag.
 	Dead func(database, published int, lag time.Duration)
+	// DeadFailed: dead runs of a tenant were not published; they are tried again. It is
+	// called concurrently.
+	DeadFailed func(tenant int32, runs int, err error)
 	// Stepped: any step has ended, with an error or without.
 	Stepped func(database int, chore string, took time.Duration, err error)
 	// Stats: how things stand in a database.
@@ -205,6 +211,9 @@ func (e Events) fill() Events {
 	}
 	if e.Dead == nil {
 		e.Dead = func(int, int, time.Duration) {}
+	}
+	if e.DeadFailed == nil {
+		e.DeadFailed = func(int32, int, error) {}
 	}
 	if e.Bulk == nil {
 		e.Bulk = func(int, *task.BulkStep) {}

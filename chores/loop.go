@@ -22,6 +22,7 @@ type loop struct {
 	// hurry has a token when promotions and re-cuts are due at once.
 	hurry chan struct{}
 
+	dead  deadRound
 	recut *chore
 	// round is when the round of re-cuts began, by the database's clock: what came
 	// later waits for the next. 0: none is under way.

@@ -88,38 +88,6 @@ func (l *loop) bulkStep(ctx context.Context) (work, error) {
 	}
 }
 
-const (
-	// deadLetters bounds what one step publishes.
-	deadLetters = 200
-	// deadEvery is the distance between two looks for dead runs, deadRest the same
-	// while there are none.
-	deadEvery = time.Second
-	deadRest  = 5 * time.Second
-)
-
-// deadStep publishes dead runs, and then notes which: one that dies in between
-// publishes some twice.
-func (l *loop) deadStep(ctx context.Context) (work, error) {
-	list, lag, err := l.c.store.UnpublishedDead(ctx, l.d, deadLetters)
-	if err != nil {
-		return nothing, err
-	}
-	if len(list) == 0 {
-		l.c.events.Dead(l.d, 0, 0)
-		return nothing, nil
-	}
-	published, failed := l.c.cfg.PublishDead(ctx, list)
-	var noted []*task.DeadLetter
-	for _, i := range published {
-		noted = append(noted, list[i])
-	}
-	if len(noted) > 0 {
-		err = l.c.store.DeadPublished(ctx, l.d, noted)
-	}
-	l.c.events.Dead(l.d, len(noted), lag)
-	return done(len(noted), len(noted) == deadLetters), errors.Join(failed, err)
-}
-
 // locatorPages bounds one purge of the locator.
 const locatorPages = 2000
 

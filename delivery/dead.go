@@ -64,7 +64,11 @@ func (d *DeadLetters) Close() {
 func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (done []int, err error) {
 	var messages []kafka.Message
 	var index []int
+	refused := map[int32]bool{} // one try is enough
 	for i, r := range runs {
+		if refused[r.Tenant] {
+			continue
+		}
 		name, topic, err2 := d.tenants.TenantTopic(ctx, r.Tenant)
 		switch {
 		case err2 == nil:
@@ -74,6 +78,7 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 			continue
 		}
 		if err2 != nil {
+			refused[r.Tenant] = true
 			err = errors.Join(err, fmt.Errorf("dead letters of tenant %d: %w", r.Tenant, err2))
 			continue
 		}

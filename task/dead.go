@@ -64,6 +64,14 @@ type DeadQuery struct {
 	DeadFilter
 }
 
+// DeadWaiting is a tenant with dead runs that are not known to be on its dead-letter
+// topic.
+type DeadWaiting struct {
+	Tenant int32
+	// Age is how long ago the first of them died.
+	Age time.Duration
+}
+
 // DeadCursor is a place among dead runs: that of one that was looked at.
 type DeadCursor struct {
 	DiedAt Instant

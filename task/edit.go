@@ -60,7 +60,11 @@ func (k *Kin) Edit(e *Edit, now Instant) error {
 		return err
 	}
 	n.Version++
+	moved := t.DueAt != n.DueAt
 	*t = *n
+	if moved {
+		k.keepPace(now)
+	}
 	t.touch()
 	for _, r := range k.Runs {
 		r.takeTerms(t)

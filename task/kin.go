@@ -200,6 +200,7 @@ func (k *Kin) Resume(now Instant) {
 		return
 	}
 	t.DueAt = max(t.ScheduledAt, now)
+	k.keepPace(now)
 	if t.misfire() != Skip || t.unreadable() {
 		return
 	}

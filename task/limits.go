@@ -63,6 +63,7 @@ const (
 	DefaultGrace          = time.Minute
 	DefaultCatchUp        = 1000
 	DefaultCatchUpPace    = 100 * time.Millisecond
+	DefaultDeadRetention  = 30 * 24 * time.Hour
 )
 
 // Limits are the bounds that an installation or a tenant may choose.

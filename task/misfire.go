@@ -14,7 +14,8 @@ import (
 //
 //	             fires                               next
 //	FIRE_ONCE    the stored one                      the first that has not passed
-//	FIRE_ALL     the oldest of the newest CatchUp    the one after it, one pace later
+//	FIRE_ALL     the oldest of the newest CatchUp    the one after it, one pace later,
+//	                                                 also after a resume or an edit
 //	SKIP         the first within the grace          the first after it within the grace
 //
 // All other instants that have passed are counted in Missed. BLOCKING tasks have
@@ -30,13 +31,34 @@ type Skipped struct {
 	N    int64
 }
 
-// misfire returns the policy that governs the row.
-func (r *Row) misfire() Misfire {
-	if r.Extra == nil || r.Extra.Misfire == 0 || (r.Extra.Misfire == FireAll && r.Type != NonBlocking) {
+// MissedCounts count instants that passed without firing, by tenant and by the policy
+// that let them pass. The zero value counts none.
+type MissedCounts map[MissedBy]int64
+
+// MissedBy names what [MissedCounts] tell apart.
+type MissedBy struct {
+	Tenant int32
+	Policy Misfire
+}
+
+// Add counts n instants.
+func (c *MissedCounts) Add(tenant int32, policy Misfire, n int64) {
+	if *c == nil {
+		*c = MissedCounts{}
+	}
+	(*c)[MissedBy{tenant, policy}] += n
+}
+
+// PolicyOf returns the policy that governs a task of the type; e may be nil.
+func (e *Extra) PolicyOf(t Type) Misfire {
+	if e == nil || e.Misfire == 0 || (e.Misfire == FireAll && t != NonBlocking) {
 		return FireOnce
 	}
-	return r.Extra.Misfire
+	return e.Misfire
 }
+
+// misfire returns the policy that governs the row.
+func (r *Row) misfire() Misfire { return r.Extra.PolicyOf(r.Type) }
 
 // unreadable reports whether this program does not know the task's terms, so that
 // it must not compute its instants.
@@ -188,6 +210,15 @@ func (k *Kin) claimable(now Instant) bool {
 		k.finish(Completed)
 	}
 	return false
+}
+
+// keepPace puts a run off that catches up: another one may just have been claimed,
+// and when that was is not known any more.
+func (k *Kin) keepPace(now Instant) {
+	t := k.Task
+	if t.misfire() == FireAll && t.State == Scheduled && !t.Paused && t.Seq > 0 && t.ScheduledAt <= now {
+		t.DueAt = max(t.DueAt, now.Add(k.pace()))
+	}
 }
 
 // pace returns the least distance of runs that catch up.

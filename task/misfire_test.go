@@ -113,6 +113,39 @@ func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
 	}
 }
 
+// timing: T11.3
+func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
+	const pace = 250 * time.Millisecond
+	for _, c := range []struct {
+		name string
+		step func(k *Kin, now Instant)
+	}{
+		{"a pause", func(k *Kin, now Instant) { k.Pause(); k.Resume(now) }},
+		{"a long pause", func(k *Kin, now Instant) { k.Pause(); k.Pause(); k.Resume(now); k.Resume(now) }},
+		{"an edit", func(k *Kin, now Instant) {
+			s := k.Task.Spec()
+			s.Interval = 2 * time.Second
+			if err := k.Edit(&Edit{Spec: &s, KeepBegin: true}, now); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+		k.Pace = pace
+		k.Due(0, 20_000)
+		c.step(k, 20_100)
+		if k.Task.ScheduledAt != 11_000 || k.Task.DueAt != 20_350 {
+			t.Errorf("%s: the instant %d is due at %d, want 11000 at 20350", c.name, k.Task.ScheduledAt, k.Task.DueAt)
+		}
+	}
+	k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k.Due(0, 10_000)
+	k.Pause()
+	if k.Resume(10_500); k.Task.DueAt != 11_000 {
+		t.Errorf("what catches up with nothing is due at %d, want 11000", k.Task.DueAt)
+	}
+}
+
 func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
 		k := timedKin(Blocking, byCron, Extra{Misfire: Skip, Grace: 300 * time.Millisecond})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
@@ -140,6 +142,27 @@ func owned(t *testing.T, cluster *store.Cluster, name string) int {
 	return n
 }
 
+// missTwo stores a task of the tenant acme that has missed two instants, and fires
+// none soon.
+func missTwo(t *testing.T, cluster *store.Cluster) {
+	t.Helper()
+	acme, err := control.New(cluster, slog.New(slog.DiscardHandler)).CreateTenant(t.Context(), control.Tenant{Name: "acme", ParamsBytes: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := task.At(time.Now())
+	spec := task.Spec{
+		Kind: "k", Type: task.NonBlocking, Begin: now.Add(-time.Hour), End: task.Never, Interval: 50 * time.Minute, ParamsWire: []byte{},
+		Extra: task.Extra{Misfire: task.Skip, Grace: time.Minute}.Seal(),
+	}
+	if faults := spec.Validate(task.DefaultLimits()); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if _, err := shards.New(cluster, shards.Config{}).Load(t.Context(), 3, []task.Row{*task.NewRow(acme.ID, 0, &spec, now)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestADispatcherOwnsAllShardsAndLetsGoOfThemAtAStop(t *testing.T) {
 	dsn, cluster := migrated(t)
 	port, err := subprocess.FreePort()
@@ -159,6 +182,11 @@ func TestADispatcherOwnsAllShardsAndLetsGoOfThemAtAStop(t *testing.T) {
 	if _, body := get("http://" + ops + "/metrics"); !strings.Contains(body, "perceptor_owned_shards 512\n") {
 		t.Error("the metrics do not tell of 512 owned shards")
 	}
+	missTwo(t, cluster)
+	await(t, "the metric of missed instants", func() bool {
+		_, body := get("http://" + ops + "/metrics")
+		return strings.Contains(body, `perceptor_instants_missed_total{policy="SKIP",tenant="acme"} 2`+"\n")
+	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

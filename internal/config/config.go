@@ -20,6 +20,7 @@ type Config struct {
 	Log          Log           `key:"log" doc:"What the programs write to standard error."`
 	Ops          Ops           `key:"ops" doc:"The HTTP side for operators: /healthz, /readyz, /metrics."`
 	Postgres     Postgres      `key:"postgres" doc:"The servers of the 16 logical databases."`
+	Tasks        Tasks         `key:"tasks" doc:"What holds for tasks of all tenants. taskd and dispatchers should agree."`
 	Far          Far           `key:"far" doc:"Tasks that wait long. taskd and dispatchers should agree."`
 	Kafka        Kafka         `key:"kafka" doc:"Where runs are published."`
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"Where dispatchers agree on who owns which shard."`
@@ -52,6 +53,12 @@ type Postgres struct {
 type Server struct {
 	DSN       string
 	Databases []int
+}
+
+// Tasks is about what holds for all tasks.
+type Tasks struct {
+	CatchUpPace   time.Duration `key:"catch_up_pace" default:"100ms" doc:"FIRE_ALL: how far apart missed instants of a task fire at least; 1ms to 1h."`
+	DeadRetention time.Duration `key:"dead_retention" default:"720h" doc:"How long dead runs are kept, however short the retention of their task; 1h to 87600h."`
 }
 
 // Far is about the far tier.

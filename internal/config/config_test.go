@@ -158,6 +158,7 @@ func TestBrokenRulesAreNamedWithKeyAndValue(t *testing.T) {
 start_timeout: -1s
 log: {level: loud, format: xml}
 postgres: {servers: [{databases: [16]}], max_connections: 0}
+tasks: {catch_up_pace: 0s, dead_retention: 30m}
 kafka: {brokers: [nowhere], partitions: 0, compression: rar, username: me, tls: {ca_file: x}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
 taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
@@ -170,6 +171,7 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 	for _, want := range []string{
 		"start_timeout: -1s is below 0s", `log.level: "loud" is not one of debug, info, warn, error`, `log.format: "xml"`,
 		"postgres.servers[0].dsn: is missing", "postgres.servers[0].databases: 16 is not between 0 and 15",
+		"tasks.catch_up_pace: 0s is not between 1ms and 1h0m0s", "tasks.dead_retention: 30m0s is not between 1h0m0s and 87600h0m0s",
 		"postgres.max_connections: 0 is not between 1 and 100", `kafka.brokers: "nowhere" is not host:port`,
 		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",

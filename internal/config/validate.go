@@ -27,6 +27,7 @@ func (c *Config) Validate(needs Need) error {
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "json", "text")
 	c.Postgres.validate(v, needs&NeedPostgres != 0)
+	c.Tasks.validate(v)
 	c.Far.validate(v)
 	c.Kafka.validate(v, needs&NeedKafka != 0)
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
@@ -49,6 +50,11 @@ func (c *Postgres) validate(v *validator, needed bool) {
 	v.atLeast("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond)
 	v.atLeast("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond)
 	v.atLeast("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond)
+}
+
+func (c *Tasks) validate(v *validator) {
+	v.within("tasks.catch_up_pace", c.CatchUpPace, time.Millisecond, time.Hour)
+	v.within("tasks.dead_retention", c.DeadRetention, time.Hour, 87_600*time.Hour)
 }
 
 func (f *Far) validate(v *validator) {
@@ -119,7 +125,7 @@ func (c *Dispatcher) validate(v *validator) {
 		v.addresses("dispatcher.hint_advertise", []string{c.HintAdvertise})
 	}
 	v.check(c.ClaimShare > 0 && c.ClaimShare <= 16, "dispatcher.claim_share: %v is not between 0 and 16", c.ClaimShare)
-	v.check(c.ClaimAhead >= 0 && c.ClaimAhead <= 2*time.Second, "dispatcher.claim_ahead: %s is not between 0s and 2s", c.ClaimAhead)
+	v.within("dispatcher.claim_ahead", c.ClaimAhead, 0, 2*time.Second)
 	v.atLeast("dispatcher.grace", c.Grace, 0)
 	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
 	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)
@@ -148,6 +154,10 @@ func (v *validator) between(key string, n, low, high int) {
 
 func (v *validator) atLeast(key string, d, low time.Duration) {
 	v.check(d >= low, "%s: %s is below %s", key, d, low)
+}
+
+func (v *validator) within(key string, d, low, high time.Duration) {
+	v.check(d >= low && d <= high, "%s: %s is not between %s and %s", key, d, low, high)
 }
 
 func (v *validator) oneOf(key, value string, allowed ...string) {

@@ -56,6 +56,7 @@ type API struct {
 	levels    *levels
 	topics    *delivery.Topics
 	publisher *delivery.Publisher // only asked whether Kafka answers
+	missed    *missedMeter
 	hinter    *dispatch.Hinter
 	server    *server.Server
 }
@@ -83,25 +84,26 @@ func (a *API) join(ctx context.Context) (err error) {
 		return err
 	}
 	a.control = control.New(a.cluster, a.o.Log)
-	if a.publisher, err = delivery.NewPublisher(kafka, newNames(a.control, c.Kafka.TopicPrefix)); err != nil {
+	names := newNames(a.control, c.Kafka.TopicPrefix)
+	if a.publisher, err = delivery.NewPublisher(kafka, names); err != nil {
 		return err
 	}
 	metrics := telemetry.NewAPI(a.o.Metrics)
+	a.missed = newMissedMeter(names, metrics.Missed)
 	hint := a.o.Hint
 	if hint == nil {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
 		hint = a.hinter.Hint
 	}
 	a.levels = newLevels(a.control, a.o.Log)
-	a.shards = shards.New(a.cluster, a.o.spaced(shards.Config{Horizon: c.Far.Within(), History: a.levels.of, Due: hint, Log: a.o.Log, Died: func(dead []task.DeadRun) {
+	conf := a.o.shardsConfig()
+	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.take
+	conf.Died = func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
 		}
-	}, Missed: func(byTenant map[int32]int64) {
-		for _, n := range byTenant {
-			metrics.Missed(n)
-		}
-	}}))
+	}
+	a.shards = shards.New(a.cluster, conf)
 	return a.newServer(metrics)
 }
 
@@ -171,7 +173,7 @@ func (a *API) Checks() []telemetry.Check {
 // grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	behind := []Part{a.shards.Run, a.control.Run, a.levels.run}
+	behind := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
 	if a.hinter != nil {
 		behind = append(behind, a.hinter.Run)
 	}

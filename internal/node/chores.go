@@ -55,7 +55,11 @@ func (d *Dispatcher) choreEvents() chores.Events {
 				log.Info("a bulk operation has ended in a database", "database", db, "action", step.Action)
 			}
 		},
-		Dead:    m.Dead,
+		Dead: m.Dead,
+		DeadFailed: func(tenant int32, runs int, err error) {
+			m.DeadFailed(d.names.label(tenant), runs)
+			log.Warn("dead letters of a tenant were not published; trying again", "tenant", d.names.label(tenant), "runs", runs, "err", err)
+		},
 		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
 		Stats: func(db int, far task.FarStats, oldest time.Duration) {
 			m.Far(db, far)

@@ -49,8 +49,13 @@ func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 	return c
 }
 
-// spaced adapts a store to its clock: groups follow each other at once.
-func (o *Options) spaced(c shards.Config) shards.Config {
+// shardsConfig is that of a node's store. By a virtual clock groups follow each
+// other at once.
+func (o *Options) shardsConfig() shards.Config {
+	c := shards.Config{
+		Horizon: o.Config.Far.Within(), CatchUpPace: o.Config.Tasks.CatchUpPace, DeadRetention: o.Config.Tasks.DeadRetention,
+		Log: o.Log,
+	}
 	if o.VirtualClock {
 		c.AddSpacing, c.StartSpacing, c.ReportSpacing = clockTick, clockTick, clockTick
 	}

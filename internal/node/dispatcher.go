@@ -50,6 +50,7 @@ type Dispatcher struct {
 	dispatch  *dispatch.Dispatcher
 	assigner  assign.Assigner
 	metrics   *telemetry.Dispatch
+	missed    *missedMeter
 	chores    *chores.Chores
 	fired     atomic.Int64
 	work      work
@@ -95,8 +96,12 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	d.levels = newLevels(d.control, d.o.Log)
-	d.shards = shards.New(d.cluster, d.o.spaced(shards.Config{Horizon: c.Far.Within(), History: d.levels.of, Due: d.Hint, Missed: d.missed, Log: d.o.Log, DropTenant: dropTenant(d.control, d.topics)}))
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
+	d.missed = newMissedMeter(d.names, d.metrics.Missed)
+	store := d.o.shardsConfig()
+	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.take
+	store.DropTenant = dropTenant(d.control, d.topics)
+	d.shards = shards.New(d.cluster, store)
 	conf, err := d.dispatchConfig()
 	if err != nil {
 		return err
@@ -253,7 +258,7 @@ func (d *Dispatcher) assigned() error {
 // grace period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.watchOutbox}
+	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
 	if !d.o.Local { // who is alone has one replica of everything, and knows it
 		behind = append(behind, d.checkTopics)
 	}

@@ -20,14 +20,6 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	}
 }
 
-// missed counts instants that passed without firing. It is called only after all
-// parts have been made.
-func (d *Dispatcher) missed(byTenant map[int32]int64) {
-	for tenant, n := range byTenant {
-		d.metrics.Missed(d.names.label(tenant), n)
-	}
-}
-
 // events feed metrics and the log.
 func (d *Dispatcher) events() dispatch.Events {
 	m, log := d.metrics, d.o.Log

@@ -178,10 +178,16 @@ func (n *names) TenantTopic(ctx context.Context, tenant int32) (name, topic stri
 
 // label is the name if it is known, for metrics: it asks nobody.
 func (n *names) label(tenant int32) string {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	if name, ok := n.known[tenant]; ok {
+	if name, ok := n.name(tenant); ok {
 		return name
 	}
 	return strconv.Itoa(int(tenant))
+}
+
+// name returns the name if it is known.
+func (n *names) name(tenant int32) (name string, ok bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	name, ok = n.known[tenant]
+	return name, ok
 }

@@ -25,6 +25,7 @@ type Chores struct {
 	bulk     *prometheus.CounterVec
 	ended    *prometheus.CounterVec
 	letters  *prometheus.CounterVec
+	unsent   *prometheus.CounterVec
 	deadLag  *prometheus.GaugeVec
 }
 
@@ -48,7 +49,8 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 	m.ended = counters("bulk_parts_ended_total", "Parts of bulk operations, one for each database, that have come to their end.", "action")
 	m.letters = counters("dead_letters_published_total", "Dead runs that were published on the dead-letter topics of their tenants.", "database")
 	m.deadLag = gauges("dead_letter_lag_seconds", "How long the oldest dead run has waited that is not on its dead-letter topic. 0 when none waits.", "database")
-	r.MustRegister(m.bulk, m.ended, m.letters, m.deadLag, m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
+	m.unsent = counters("dead_letter_failures_total", "Dead runs whose publication failed, and is tried again.", "tenant")
+	r.MustRegister(m.bulk, m.ended, m.letters, m.unsent, m.deadLag, m.moved, m.packs, m.damaged, m.steps, m.failures, m.lag, m.tasks, m.rows, m.aside, m.arrival, m.snapshot,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "perceptor_owned_chores", Help: "Databases whose chores this process does."},
 			func() float64 { return float64(owned()) }))
 	return m
@@ -82,6 +84,11 @@ func (m *Chores) Dead(database, published int, lag time.Duration) {
 	name := strconv.Itoa(database)
 	m.letters.WithLabelValues(name).Add(float64(published))
 	m.deadLag.WithLabelValues(name).Set(lag.Seconds())
+}
+
+// DeadFailed counts dead runs whose publication failed.
+func (m *Chores) DeadFailed(tenant string, runs int) {
+	m.unsent.WithLabelValues(tenant).Add(float64(runs))
 }
 
 // Stepped observes a step of a chore.

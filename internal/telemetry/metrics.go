@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type API struct {
 	quota   *prometheus.CounterVec
 	replies *prometheus.CounterVec
 	dead    *prometheus.CounterVec
-	missed  prometheus.Counter
+	missed  *prometheus.CounterVec
 	calls   *prometheus.HistogramVec
 }
 
@@ -37,12 +38,29 @@ func NewAPI(r prometheus.Registerer) *API {
 		quota:   counters("tasks_over_quota_total", "Tasks that were refused because a quota of the tenant is used up.", "tenant", "quota"),
 		replies: counters("run_replies_total", "Answers to what listeners say about runs: op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		dead:    counters("runs_dead_reported_total", "Runs that were given up by a report.", "reason"),
-		missed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "perceptor_instants_missed_resumed_total", Help: "Scheduled instants that a paused task with SKIP passed over when it was resumed."}),
 		calls: histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets,
 			"method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.quota, m.replies, m.dead, m.missed, m.calls)
+	r.MustRegister(m.added, m.refused, m.quota, m.replies, m.dead, m.calls)
+	m.missed = missed(r)
 	return m
+}
+
+// missed returns the counter of missed instants. The nodes of one process share it.
+func missed(r prometheus.Registerer) *prometheus.CounterVec {
+	c := counters("instants_missed_total", "Scheduled instants that passed without firing, as the misfire policy of their task says: FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "policy")
+	var known prometheus.AlreadyRegisteredError
+	if err := r.Register(c); errors.As(err, &known) {
+		return known.ExistingCollector.(*prometheus.CounterVec)
+	} else if err != nil {
+		panic(err) // as MustRegister
+	}
+	return c
+}
+
+// Missed counts n instants that resumes have let pass.
+func (m *API) Missed(tenant, policy string, n int64) {
+	m.missed.WithLabelValues(tenant, policy).Add(float64(n))
 }
 
 // Added counts n stored tasks.
@@ -65,9 +83,6 @@ func (m *API) Replied(tenant, op, code string, n int) {
 
 // Died counts a run that a report gave up.
 func (m *API) Died(reason string) { m.dead.WithLabelValues(reason).Inc() }
-
-// Missed counts n instants that a resumed task has passed over.
-func (m *API) Missed(n int64) { m.missed.Add(float64(n)) }
 
 // Called observes the duration of a call.
 func (m *API) Called(method, code string, took time.Duration) {
@@ -112,13 +127,13 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		failures:   counters("store_failures_total", "Steps of the store that failed.", "step"),
 		unacked:    counters("publish_failures_total", "Records that were not acknowledged, and are tried again.", "tenant"),
 		dead:       counters("runs_dead_total", "Runs that were given up by the dispatcher.", "tenant"),
-		missed:     counters("instants_missed_total", "Scheduled instants that passed without firing, as the misfire policy of their task says.", "tenant"),
 		shards:     counters("shard_changes_total", "Shards that were acquired, released or lost.", "change"),
 		outboxRows: gauges("outbox_rows", "Rows of the outbox.", "database"),
 		outboxAge:  gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
 		repeated:   prometheus.NewCounter(prometheus.CounterOpts{Name: "perceptor_records_republished_total", Help: "Records that were found in the outbox of an acquired shard."}),
 	}
-	r.MustRegister(m.fired, m.lateness, m.apart, m.turns, m.claims, m.rows, m.failures, m.unacked, m.dead, m.missed, m.shards, m.outboxRows, m.outboxAge, m.repeated)
+	r.MustRegister(m.fired, m.lateness, m.apart, m.turns, m.claims, m.rows, m.failures, m.unacked, m.dead, m.shards, m.outboxRows, m.outboxAge, m.repeated)
+	m.missed = missed(r)
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "perceptor_claim_rows_max", Help: "Rows of the largest claim since the start: dispatcher.max_rows bounds it.",
 	}, func() float64 { return float64(m.largest.Load()) }))
@@ -191,13 +206,13 @@ func (m *Dispatch) PublishFailed(tenant string, n int) {
 	m.unacked.WithLabelValues(tenant).Add(float64(n))
 }
 
+// Missed counts n instants that claims, and resumes of bulk operations, have let pass.
+func (m *Dispatch) Missed(tenant, policy string, n int64) {
+	m.missed.WithLabelValues(tenant, policy).Add(float64(n))
+}
+
 // Died counts a run that was given up.
 func (m *Dispatch) Died(tenant string) { m.dead.WithLabelValues(tenant).Inc() }
-
-// Missed counts n instants of a tenant that passed without firing.
-func (m *Dispatch) Missed(tenant string, n int64) {
-	m.missed.WithLabelValues(tenant).Add(float64(n))
-}
 
 // ShardsChanged counts n shards that were "acquired", "released" or "lost".
 func (m *Dispatch) ShardsChanged(change string, n int) {

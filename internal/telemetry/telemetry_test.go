@@ -31,11 +31,11 @@ func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string)
 	m.Fired("acme", "ONE_SHOT", true, 40*time.Millisecond)
 	m.Fired("acme", "ONE_SHOT", false, time.Hour)
 	m.Outbox(3, 2, time.Second)
-	m.Missed("acme", 2)
-	m.Missed("acme", 3)
-	api := NewAPI(registry)
+	m.Missed("acme", "SKIP", 5)
+	api := NewAPI(registry) // of the same process
 	api.Added("acme", "BLOCKING", 3)
-	api.Missed(4)
+	api.Missed("acme", "SKIP", 2)
+	api.Missed("acme", "FIRE_ONCE", 1)
 	ops := NewOps(listener, registry, checks, profiles, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -108,8 +108,8 @@ func TestMetricsAreServed(t *testing.T) {
 		`perceptor_runs_fired_total{attempt="again",tenant="acme",type="ONE_SHOT"} 1`,
 		`perceptor_lateness_seconds_count{type="ONE_SHOT"} 1`,
 		`perceptor_lateness_seconds_bucket{type="ONE_SHOT",le="0.05"} 1`,
+		`perceptor_instants_missed_total{policy="SKIP",tenant="acme"} 7`, `perceptor_instants_missed_total{policy="FIRE_ONCE",tenant="acme"} 1`,
 		`perceptor_tasks_added_total{tenant="acme",type="BLOCKING"} 3`,
-		`perceptor_instants_missed_total{tenant="acme"} 5`, `perceptor_instants_missed_resumed_total 4`,
 		`perceptor_owned_shards 512`, `perceptor_claims_stopped 1`, `perceptor_outbox_rows{database="3"} 2`, "go_goroutines",
 	} {
 		if !strings.Contains(body, want) {

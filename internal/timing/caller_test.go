@@ -52,6 +52,11 @@ var callerStories = []story{
 		e.fired("0s 6h")
 		e.is(id, client.Scheduled, 2, 5)
 	}},
+	{"a paused task goes on by FIRE_ALL", "timing: T11.2 T11.3", func(e *stage) {
+		id := pausedUntil530(e, client.Task{Type: client.NonBlocking, Interval: time.Hour, Misfire: client.FireAll, MisfireLimit: 2})
+		e.fired("0s 4h@5h30m0.1s 5h@5h30m0.2s 6h")
+		e.is(id, client.Scheduled, 4, 3)
+	}},
 	{"a trigger does not disturb", "timing: T12.1 T12.2", func(e *stage) {
 		id := e.add(hourly(client.NonBlocking))
 		e.until("20m")

@@ -161,7 +161,7 @@ CREATE TABLE dead_run (
   CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3, 4))
 );
 CREATE INDEX dead_run_died ON dead_run (tenant_id, died_at, id, seq);
-CREATE INDEX dead_run_unpublished ON dead_run (died_at) WHERE NOT published;
+CREATE INDEX dead_run_unpublished ON dead_run (tenant_id, died_at) WHERE NOT published;
 
 -- Who owns a shard (item = its number) or this database's chores (item = 512 +
 -- its number). The epoch only grows; every claiming transaction asserts epoch

@@ -7,7 +7,7 @@ CREATE TABLE tenant (
   name              text NOT NULL,
   max_params_bytes  int4 NOT NULL,
   default_retention_ms int8 NOT NULL,
-  dead_retention_ms int8 NOT NULL DEFAULT 2592000000,  -- of dead runs
+  dead_retention_ms int8,             -- of dead runs; NULL: as the installation is configured
   created_at        int8 NOT NULL,
   history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
   rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates: what is not there is not limited

@@ -187,17 +187,14 @@ func (db *database) settle(a *adding, now task.Instant, rows *newRows, moved *ta
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
 		spec, id := a.req.Specs[i], a.idOf(i) // a copy: Begin may be filled in
-		faults := spec.Settle(now)
-		if spec.Extra != nil && len(faults) == 0 {
-			faults = db.store.settleExtra(&spec, id, now)
-		}
-		if len(faults) > 0 {
+		row, faults := db.store.place(a.req.Tenant, id, &spec, now)
+		if row == nil {
 			a.result.Items[i].Faults = faults
 			refused = append(refused, int32(i))
 			continue
 		}
 		a.result.Items[i].ID = id
-		rows.add(task.NewRow(a.req.Tenant, id, &spec, now))
+		rows.add(row)
 		moved.move(a.req.Tenant, spec.Type, cellNone, cell(task.Scheduled), 1)
 	}
 	return refused

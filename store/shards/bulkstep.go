@@ -47,8 +47,8 @@ type bulkStep struct {
 	end    bool // the part is over
 	sum    task.BulkSum
 	due    task.Instant
+	missed task.MissedCounts
 	wait   time.Duration // before the next step, beside what the rate asks for
-	ledger *ledger       // of changed rows; nil: there are none
 }
 
 // errBusy: somebody else has a row or a pack; the step is taken again soon.
@@ -124,9 +124,7 @@ func (b *bulkStep) take(ctx context.Context) (task.BulkStep, error) {
 	if err == nil && !lost {
 		out.More = true
 		b.s.due(b.d, b.due)
-		if b.ledger != nil {
-			b.ledger.tellMissed()
-		}
+		b.s.missed(b.missed)
 	}
 	return out, err
 }

@@ -280,6 +280,7 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 		batch.Queue(sql.Get("DoneInsert"), doneArgs(ended, now)...)
 	}
 	l.queue(batch, now)
+	b.missed = l.missed
 	if batch.Len() == 0 {
 		return nil
 	}
@@ -389,7 +390,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 	}
 	var kins []*task.Kin
 	for _, r := range list {
-		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}); b.wants(k) {
+		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, Pace: b.s.cfg.CatchUpPace}); b.wants(k) {
 			kins = append(kins, k)
 		}
 	}
@@ -397,9 +398,9 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 		return err
 	}
 	kins = slices.DeleteFunc(kins, func(k *task.Kin) bool { return !b.apply(k, now) })
-	b.ledger = b.s.newLedger()
-	due, err := writeKins(ctx, tx, kins, now, b.ledger)
-	b.due = min(b.due, due)
+	l := b.s.newLedger()
+	due, err := writeKins(ctx, tx, kins, now, l)
+	b.due, b.missed = min(b.due, due), l.missed
 	return err
 }
 

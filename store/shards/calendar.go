@@ -51,6 +51,20 @@ func (s *Store) complain(r *task.Row, err error) {
 	}
 }
 
+// place settles the spec of a new task that has got its id, and returns the task's
+// row, or the faults of one that could never fire. With a spread, or an H in its
+// expression, the first instant depends on the id.
+func (s *Store) place(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault) {
+	faults := spec.Settle(now)
+	if spec.Extra != nil && len(faults) == 0 {
+		faults = s.settleExtra(spec, id, now)
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	return task.NewRow(tenant, id, spec, now), nil
+}
+
 // settleExtra gives a settled spec the calendar of its id, and returns the faults
 // of a task that could never fire.
 func (s *Store) settleExtra(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {

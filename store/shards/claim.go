@@ -55,7 +55,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	if c.Settings != 0 {
 		return task.Claim{Now: c.Now, Settings: c.Settings}, nil
 	}
-	c.ledger.tellMissed()
+	s.missed(c.ledger.missed)
 	return c.Claim, nil
 }
 

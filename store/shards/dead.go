@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -309,18 +308,26 @@ func (db *database) draw(ctx context.Context, n int) (int64, error) {
 	return db.drawLocked(ctx, n)
 }
 
-// UnpublishedDead returns up to limit dead runs of database d that are not known
-// to be on their dead-letter topic, the oldest first, and how old the first is.
-func (s *Store) UnpublishedDead(ctx context.Context, d, limit int) (list []*task.DeadLetter, age time.Duration, err error) {
-	list, err = s.lookDead(ctx, d, "DeadUnpublished", limit)
-	if err != nil || len(list) == 0 {
-		return nil, 0, err
+// DeadTenants returns up to limit tenants after one, in the order of their numbers,
+// of whom database d has dead runs that are not known to be on their dead-letter
+// topic.
+func (s *Store) DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error) {
+	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("DeadTenants"), after, limit)
+	if err != nil {
+		return nil, err
 	}
-	var now task.Instant
-	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
-		return nil, 0, err
-	}
-	return list, max(0, now.Sub(list[0].DiedAt)), nil
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w task.DeadWaiting, err error) {
+		var ms int64
+		err = row.Scan(&w.Tenant, &ms)
+		w.Age = max(0, millis(ms))
+		return w, err
+	})
+}
+
+// UnpublishedDead returns dead runs of database d that are not known to be on their
+// dead-letter topic: of each of the tenants the oldest ones.
+func (s *Store) UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error) {
+	return s.lookDead(ctx, d, "DeadUnpublished", tenants, each)
 }
 
 // DeadPublished notes that dead runs of database d are on their topic. Some of them

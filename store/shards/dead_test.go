@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -176,10 +177,26 @@ func TestDeadRunsAreListedNewestFirstByPages(t *testing.T) {
 }
 
 func TestDeadRunsArePurgedAfterTheirTenantsRetention(t *testing.T) {
-	b := setup(t)
-	b.exec(`DELETE FROM tenant`)
-	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, dead_retention_ms, created_at, history, version)
-		VALUES ($1::int4, 't' || ($1::int4)::text, 1, 1, 60000, 0, 1, 1)`, b.tenant)
+	for _, tc := range []struct {
+		name      string
+		own       *int64
+		configure time.Duration
+	}{
+		{"its own", new(int64(60_000)), time.Hour},
+		{"that of the installation", nil, time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := setup(t, func(c *Config) { c.DeadRetention = tc.configure })
+			b.exec(`DELETE FROM tenant`)
+			b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, dead_retention_ms, created_at, history, version)
+				VALUES ($1::int4, 't' || ($1::int4)::text, 1, 1, $2, 0, 1, 1)`, b.tenant, tc.own)
+			purgedAfterAMinute(t, b)
+		})
+	}
+}
+
+func purgedAfterAMinute(t *testing.T, b *bundle) {
+	t.Helper()
 	old := b.die()
 	b.advance(time.Minute)
 	young := b.die()
@@ -199,4 +216,47 @@ func TestDeadRunsArePurgedAfterTheirTenantsRetention(t *testing.T) {
 	if diff := cmp.Diff(task.Counts{Added: 2, PurgedFailed: 2, Dead: 1, Died: 2}, b.counts()); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
+}
+
+func TestUnpublishedDeadRunsAreListedByTenant(t *testing.T) {
+	b := setup(t)
+	first, second := b.tenant, b.tenant+1
+	died := map[int32][]task.RunID{}
+	for _, tenant := range []int32{second, first, first, second, first} {
+		b.tenant = tenant
+		died[tenant] = append(died[tenant], b.die())
+		b.advance(time.Second)
+	}
+	waiting := func(after int32, limit int, want ...task.DeadWaiting) {
+		t.Helper()
+		got, err := b.DeadTenants(t.Context(), b.d, after, limit)
+		if err != nil || !cmp.Equal(got, want, cmpopts.EquateEmpty()) {
+			t.Errorf("after %d: %v, %v; want %v", after, got, err, want)
+		}
+	}
+	publish := func(each int, want map[int32][]task.RunID) {
+		t.Helper()
+		list, err := b.UnpublishedDead(t.Context(), b.d, []int32{second, first, first + 2}, each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[int32][]task.RunID{}
+		for _, r := range list {
+			got[r.Tenant] = append(got[r.Tenant], r.RunID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("unpublished (-want +got):\n%s", diff)
+		}
+		if err := b.DeadPublished(t.Context(), b.d, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiting(0, 10, task.DeadWaiting{Tenant: first, Age: 4 * time.Second}, task.DeadWaiting{Tenant: second, Age: 5 * time.Second})
+	waiting(0, 1, task.DeadWaiting{Tenant: first, Age: 4 * time.Second})
+	waiting(first, 10, task.DeadWaiting{Tenant: second, Age: 5 * time.Second})
+	waiting(second, 10)
+	publish(2, map[int32][]task.RunID{first: died[first][:2], second: died[second]})
+	waiting(0, 10, task.DeadWaiting{Tenant: first, Age: time.Second})
+	publish(2, map[int32][]task.RunID{first: died[first][2:]})
+	waiting(0, 10)
 }

@@ -23,58 +23,75 @@ const (
 )
 
 // Explain says what holds a task back, and returns up to n of its next instants.
-// Without a task (unknown, or of another tenant) it answers that.
+// Without a task (unknown, or of another tenant) it answers that. What lies in the
+// task's database is read in one snapshot; what has been used of rates and caps,
+// which others keep, after that.
 func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
 	unknown := task.Explanation{Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is no such task; finished ones are forgotten after their retention"}}}
 	if !id.Valid() {
 		return unknown, nil
 	}
-	c, err := s.circumstances(ctx, tenant, id)
-	if err != nil {
-		return task.Explanation{}, unavailable(err)
-	}
-	unknown.Now = c.Now
-	t, err := s.Get(ctx, tenant, id)
+	e := &explained{}
+	err := s.inSnapshot(ctx, id.Shard().Database(), func(tx pgx.Tx) error { return s.readExplained(ctx, tx, tenant, id, e) })
 	switch {
 	case err != nil && task.CodeOf(err) == task.NotFound:
+		unknown.Now = e.c.Now
 		return unknown, nil
 	case err != nil:
-		return task.Explanation{}, err
-	}
-	out := task.Explanation{Task: t, Now: c.Now}
-	if t.State.Final() {
-		dead, err := s.lastDead(ctx, t)
-		if err != nil {
-			return task.Explanation{}, unavailable(err)
-		}
-		s.setCalendar(&t.Row)
-		out.Reasons = []task.Reason{t.WhyEnded(dead)}
-		return out, nil
-	}
-	k := &task.Kin{Task: &t.Row, Was: t.State}
-	if err := s.explainRuns(ctx, k, c); err != nil {
 		return task.Explanation{}, unavailable(err)
 	}
-	if t.State == task.Scheduled && t.DueAt <= c.Now {
-		if err := s.explainTurns(ctx, k.Task, c); err != nil {
+	s.setCalendar(&e.t.Row)
+	out := task.Explanation{Task: e.t, Now: e.c.Now}
+	if e.t.State.Final() {
+		out.Reasons = []task.Reason{e.t.WhyEnded(e.dead)}
+		return out, nil
+	}
+	if e.t.State == task.Scheduled && e.t.DueAt <= e.c.Now {
+		if err := s.explainTurns(ctx, e.k.Task, e.c); err != nil {
 			return task.Explanation{}, unavailable(err)
 		}
 	}
-	s.setCalendar(k.Task)
-	out.Reasons, out.Next = k.Explain(c), k.Task.NextInstants(c.Now, n)
+	out.Reasons, out.Next = e.k.Explain(e.c), e.k.Task.NextInstants(e.c.Now, n)
 	if len(out.Reasons) == 0 {
 		out.Reasons = []task.Reason{{Why: task.WhyWaitingForResult, Text: "its open runs await their results"}}
 	}
 	return out, nil
 }
 
+// explained is what an explanation is made of.
+type explained struct {
+	c    *task.Circumstances
+	t    *task.Snapshot
+	k    *task.Kin     // of a task that has not ended
+	dead *task.DeadRun // of one that has FAILED; may be nil
+}
+
+// readExplained reads what lies in the task's database.
+func (s *Store) readExplained(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, e *explained) (err error) {
+	if e.c, err = circumstances(ctx, tx, tenant, id); err != nil {
+		return err
+	}
+	if err := s.failpoint("explain", BetweenReads, id.Shard().Database()); err != nil {
+		return err
+	}
+	if e.t, err = getIn(ctx, tx, tenant, id); err != nil {
+		return err
+	}
+	if e.t.State.Final() {
+		e.dead, err = lastDead(ctx, tx, e.t)
+		return err
+	}
+	e.k = &task.Kin{Task: &e.t.Row, Was: e.t.State}
+	return explainRuns(ctx, tx, e.k, e.c)
+}
+
 // circumstances reads what a task depends on beside itself.
-func (s *Store) circumstances(ctx context.Context, tenant int32, id task.ID) (*task.Circumstances, error) {
+func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*task.Circumstances, error) {
 	c := &task.Circumstances{Errors: map[int64]string{}, HandedBack: map[int64]int32{}}
 	var rates *task.Rates
 	var oldest, broken *int64
 	var near bool
-	err := s.cluster.Pool(id.Shard().Database()).QueryRow(ctx, sql.Get("Circumstances"), int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
+	err := tx.QueryRow(ctx, sql.Get("Circumstances"), int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
 		Scan(&c.Now, &c.Owner, &c.Epoch, &c.OwnedSince, &oldest, &rates, &broken, &near)
 	if err != nil {
 		return nil, err
@@ -87,14 +104,13 @@ func (s *Store) circumstances(ctx context.Context, tenant int32, id task.ID) (*t
 }
 
 // explainRuns adds the oldest run rows of a task, and what its history knows of them.
-func (s *Store) explainRuns(ctx context.Context, k *task.Kin, c *task.Circumstances) error {
+func explainRuns(ctx context.Context, q querier, k *task.Kin, c *task.Circumstances) error {
 	t := k.Task
 	if t.OpenCount() == 0 {
 		return nil
 	}
-	pool := s.cluster.Pool(t.ID.Shard().Database())
 	if t.OpenRows > 0 {
-		rows, err := pool.Query(ctx, sql.Get("RunRows"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
+		rows, err := q.Query(ctx, sql.Get("RunRows"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
 		if err != nil {
 			return err
 		}
@@ -107,7 +123,7 @@ func (s *Store) explainRuns(ctx context.Context, k *task.Kin, c *task.Circumstan
 			k.Runs[r.Run] = r
 		}
 	}
-	events, err := s.History(ctx, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
+	events, err := readHistory(ctx, q, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
 	if err != nil {
 		return err
 	}
@@ -146,11 +162,15 @@ func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumsta
 }
 
 // lastDead returns the last run of a FAILED task that was given up, or nil.
-func (s *Store) lastDead(ctx context.Context, t *task.Snapshot) (*task.DeadRun, error) {
+func lastDead(ctx context.Context, q querier, t *task.Snapshot) (*task.DeadRun, error) {
 	if t.State != task.Failed {
 		return nil, nil
 	}
-	list, err := s.lookDead(ctx, t.ID.Shard().Database(), "DeadWalk", t.Tenant, int64(t.ID), max(0, t.Seq-explainedDead), explainedDead)
+	rows, err := q.Query(ctx, sql.Get("DeadWalk"), t.Tenant, int64(t.ID), max(0, t.Seq-explainedDead), explainedDead)
+	if err != nil {
+		return nil, err
+	}
+	list, err := collectDead(rows)
 	var last *task.DeadRun
 	for _, d := range list {
 		if d.RunID.Task == t.ID {

@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -261,5 +262,32 @@ func TestExplainTellsTheNextInstants(t *testing.T) {
 	want := []task.Instant{b.now.Add(time.Hour), b.now.Add(2 * time.Hour)}
 	if diff := cmp.Diff(want, e.Next); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestExplainSeesOneInstantWhateverHappensMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(b *bundle, id task.ID) error{
+		"pause":  func(b *bundle, id task.ID) error { _, err := b.Pause(t.Context(), b.tenant, id); return err },
+		"cancel": func(b *bundle, id task.ID) error { _, err := b.Cancel(t.Context(), b.tenant, id); return err },
+		"recall": func(b *bundle, id task.ID) error { _, _, err := b.Trigger(t.Context(), b.tenant, id, ""); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b *bundle
+			var id task.ID
+			meanwhile := errors.New("nothing has happened meanwhile")
+			b = setup(t, func(c *Config) {
+				c.Failpoint = func(point string, _ int) error {
+					if point == "explain:"+BetweenReads {
+						meanwhile = change(b, id)
+					}
+					return nil
+				}
+			})
+			id = b.add(b.spec(task.NonBlocking, b.inHours(3)))[0]
+			before := b.why(id)
+			if meanwhile != nil || len(before) == 0 || before[0] != task.WhyNotDue {
+				t.Errorf("reasons %v, %v; want those before the %s", before, meanwhile, name)
+			}
+		})
 	}
 }

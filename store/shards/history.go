@@ -46,10 +46,11 @@ func (s *Store) atLevel(level task.HistoryLevel, n int, tenant func(i int) int32
 }
 
 // ledger is what a transaction writes besides its rows: how many tasks went
-// where, and what happened to runs.
+// where, and what happened to runs. What was missed is told when it has committed.
 type ledger struct {
 	tally
 	events
+	missed task.MissedCounts
 }
 
 func (s *Store) newLedger() *ledger { return &ledger{events: events{store: s}} }
@@ -67,21 +68,33 @@ func (l *ledger) kin(k *task.Kin) {
 		l.dead(&k.Dead[i])
 	}
 	for _, s := range k.Skipped {
-		l.miss(k.Task.Tenant, s.N)
+		l.missed.Add(k.Task.Tenant, k.Task.Extra.PolicyOf(k.Task.Type), s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
 		l.note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N))
+	}
+}
+
+// publication notes that a delivery was claimed, and what was skipped for it.
+func (l *ledger) publication(p *task.Publication) {
+	if p.Missed > 0 {
+		l.missed.Add(p.Tenant, p.Extra.PolicyOf(p.Type), p.Missed)
+	}
+	l.events.publication(p)
+}
+
+// missed tells what steps have let pass, once their transaction has committed.
+func (s *Store) missed(counts task.MissedCounts) {
+	if s.cfg.Missed != nil && len(counts) > 0 {
+		s.cfg.Missed(counts)
 	}
 }
 
 // events collects what happened to runs in one transaction, as far as it is
 // wanted.
 type events struct {
-	store  *Store
-	tenant int32 // of level
-	level  task.HistoryLevel
-	// missed counts instants that passed without firing, by tenant, whatever the
-	// level; nil: none.
-	missed    map[int32]int64
+	store     *Store
+	tenant    int32 // of level
+	level     task.HistoryLevel
 	ids, seqs []int64
 	scheduled []*int64
 	tenants   []int32
@@ -108,7 +121,7 @@ func (e *events) note(tenant int32, a task.Attempt, kind task.Event, scheduled t
 	e.kinds, e.details = append(e.kinds, int16(kind)), append(e.details, detail)
 }
 
-// publication notes that a delivery was claimed, and what was skipped for it.
+// publication notes the events of a delivery.
 func (e *events) publication(p *task.Publication) {
 	kind := task.EventClaimed
 	if p.Attempt > 1 {
@@ -117,23 +130,7 @@ func (e *events) publication(p *task.Publication) {
 	a := task.Attempt{RunID: p.RunID(), Attempt: p.Attempt}
 	e.note(p.Tenant, a, kind, p.ScheduledAt, "")
 	if p.Missed > 0 {
-		e.miss(p.Tenant, p.Missed)
 		e.note(p.Tenant, a, task.EventSkipped, p.ScheduledAt, fmt.Sprint(p.Missed))
-	}
-}
-
-// miss counts instants that passed without firing.
-func (e *events) miss(tenant int32, n int64) {
-	if e.missed == nil {
-		e.missed = map[int32]int64{}
-	}
-	e.missed[tenant] += n
-}
-
-// tellMissed is called when the transaction has committed.
-func (e *events) tellMissed() {
-	if tell := e.store.cfg.Missed; tell != nil && len(e.missed) > 0 {
-		tell(e.missed)
 	}
 }
 
@@ -157,22 +154,26 @@ func (s *Store) History(ctx context.Context, tenant int32, id task.ID, after tas
 	if !id.Valid() {
 		return nil, nil
 	}
-	rows, err := s.cluster.Pool(id.Shard().Database()).Query(ctx, sql.Get("EventRead"), tenant, int64(id),
-		int64(after.At), after.Seq, after.Attempt, int16(after.Event), limit)
+	list, err := readHistory(ctx, s.cluster.Pool(id.Shard().Database()), tenant, id, after, limit)
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("read history: %w", err))
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (task.RunEvent, error) {
+	return list, nil
+}
+
+func readHistory(ctx context.Context, q querier, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
+	rows, err := q.Query(ctx, sql.Get("EventRead"), tenant, int64(id),
+		int64(after.At), after.Seq, after.Attempt, int16(after.Event), limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (task.RunEvent, error) {
 		e := task.RunEvent{Tenant: tenant, RunID: task.RunID{Task: id}}
 		var scheduled *int64
 		err := row.Scan(&e.At, &e.Seq, &e.Attempt, &e.Event, &scheduled, &e.Detail)
 		e.ScheduledAt = instantOr(scheduled, task.Never)
 		return e, err
 	})
-	if err != nil {
-		return nil, unavailable(fmt.Errorf("read history: %w", err))
-	}
-	return list, nil
 }
 
 const (

@@ -99,9 +99,9 @@ func TestNonBlockingKeepsItsGridAndCountsMissedInstants(t *testing.T) {
 func TestMissedInstantsAreToldWhoeverFindsThem(t *testing.T) {
 	told := map[int32]int64{}
 	b := setup(t, nearOnly, func(c *Config) {
-		c.Missed = func(byTenant map[int32]int64) {
-			for tenant, n := range byTenant {
-				told[tenant] += n
+		c.Missed = func(counts task.MissedCounts) {
+			for by, n := range counts {
+				told[by.Tenant] += n
 			}
 		}
 	})

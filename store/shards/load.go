@@ -49,11 +49,13 @@ type Loaded struct {
 	Bytes int64
 }
 
-// Load stores new tasks in database d, in one transaction, and sets their ids:
-// after an error either nothing was stored or, if it matches
-// [task.ErrOutcomeUnknown], all may have been. rows are those of [task.NewRow]
-// without ids, 1 to [MaxLoad]; they are kept apart by no request_id. What is due
-// beyond the horizon goes into packs, the rest into the near tier.
+// Load stores new tasks in database d, in one transaction, and sets their ids and,
+// where that depends on the id, their first instants: after an error either nothing
+// was stored or, if it matches [task.ErrOutcomeUnknown], all may have been. rows are
+// those of [task.NewRow] without ids, 1 to [MaxLoad]; they are kept apart by no
+// request_id. A task with an extra that [Store.Add] would refuse because it could
+// never fire is an error of the code [task.InvalidArgument], with the faults. What is
+// due beyond the horizon goes into packs, the rest into the near tier.
 //
 // It may be called concurrently, also while the database is in use. A chunk of a
 // million takes a second or two, which the cluster's statement timeout must allow.
@@ -63,6 +65,9 @@ func (s *Store) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error
 	}
 	l := &load{rows: rows}
 	now, err := s.number(ctx, d, l)
+	if err == nil {
+		err = s.placeAll(l, now)
+	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
@@ -126,6 +131,25 @@ func (s *Store) number(ctx context.Context, d int, l *load) (now task.Instant, e
 		}
 	}
 	return now, nil
+}
+
+// placeAll sets the first instants of the rows that have an extra, as of tasks that
+// are added.
+func (s *Store) placeAll(l *load, now task.Instant) error {
+	for i := range l.rows {
+		r := &l.rows[i]
+		if r.Extra == nil {
+			continue
+		}
+		spec := r.Spec()
+		placed, faults := s.place(r.Tenant, r.ID, &spec, now)
+		if placed == nil {
+			return &task.Error{Code: task.InvalidArgument, Faults: faults, Message: fmt.Sprintf("task %d of the chunk", i)}
+		}
+		// Each id may have a calendar of its own: a million of them are too many to keep.
+		r.DueAt, r.ScheduledAt, r.Anchor, r.Calendar = placed.DueAt, placed.ScheduledAt, placed.Anchor, nil
+	}
+	return nil
 }
 
 // sort decides where each row goes. Nearer rows take the way of the mover; most

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,6 +205,79 @@ func TestLoadRefusesWhatIsNotNew(t *testing.T) {
 	}
 	if _, err := b.Load(context.Background(), b.d, nil); err == nil {
 		t.Error("a chunk of nothing was loaded")
+	}
+}
+
+// TestLoadedTasksBeginWhereAddedOnesWould: where the first instant depends on the id.
+func TestLoadedTasksBeginWhereAddedOnesWould(t *testing.T) {
+	b := setup(t)
+	const n = 400
+	terms := []func(*task.Spec){
+		func(s *task.Spec) { s.Interval = 2 * time.Hour; s.Extra = task.Extra{Spread: time.Hour}.Seal() },
+		byCron("H H * * *", "Europe/Berlin"),
+		func(s *task.Spec) {
+			byCron("0 0 * * *", "UTC")(s)
+			s.Extra.Spread = 6 * time.Hour
+			s.Extra = s.Extra.Seal()
+		},
+		func(s *task.Spec) { s.Extra = task.Extra{Tags: []string{"red"}}.Seal() },
+		func(*task.Spec) {},
+	}
+	specs, rows := make([]task.Spec, n), make([]task.Row, n)
+	for i := range rows {
+		specs[i] = b.spec(task.NonBlocking, func(s *task.Spec) { s.Begin = b.now.Add(time.Duration(i) * time.Minute) }, terms[i%len(terms)])
+		rows[i] = *task.NewRow(b.tenant, 0, &specs[i], b.now)
+	}
+	if _, err := b.Load(t.Context(), b.d, rows); err != nil {
+		t.Fatal(err)
+	}
+	stored, firsts := b.dump(), map[task.Instant]bool{}
+	for i := range rows {
+		id := rows[i].ID
+		want, faults := b.place(b.tenant, id, &specs[i], b.now)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		for what, got := range map[string]*task.Row{"given back": &rows[i], "stored": stored[id]} {
+			if got == nil || got.ScheduledAt != want.ScheduledAt || got.Anchor != want.Anchor || got.DueAt != want.DueAt || got.Begin != want.Begin {
+				t.Fatalf("task %d, as it is %s: %+v, want %+v", i, what, got, want)
+			}
+		}
+		if i%len(terms) == 1 {
+			firsts[want.ScheduledAt%task.Instant(24*time.Hour/time.Millisecond)] = true
+		}
+	}
+	if len(firsts) < n/len(terms)/2 {
+		t.Errorf("%d tasks at H of H begin at %d times of the day", n/len(terms), len(firsts))
+	}
+}
+
+func TestLoadRefusesWhatAnAddWould(t *testing.T) {
+	b := setup(t)
+	for field, change := range map[string]func(*task.Spec){
+		"cron.expression": byCron("0 0 H(30-31) 2 *", "UTC"),
+		"spread": func(s *task.Spec) {
+			s.Extra, s.End = task.Extra{Spread: 50 * time.Second}.Seal(), b.now.Add(30*time.Second)
+		},
+		"begin_time": func(s *task.Spec) {
+			s.Type, s.Interval, s.MaxCount = task.OneShot, 0, 1
+			s.Extra, s.Begin = task.Extra{Misfire: task.Skip, Grace: time.Second}.Seal(), b.now.Add(-time.Hour)
+		},
+		"end_time": func(s *task.Spec) {
+			s.Extra, s.Begin, s.End = task.Extra{Tags: []string{"red"}}.Seal(), b.now.Add(-time.Hour), b.now
+		},
+	} {
+		rows := b.chunk(3, time.Hour)
+		spec := b.spec(task.NonBlocking, func(s *task.Spec) { s.Begin = b.now }, change)
+		rows[1] = *task.NewRow(b.tenant, 0, &spec, b.now)
+		_, err := b.Load(t.Context(), b.d, rows)
+		var known *task.Error
+		if !errors.As(err, &known) || known.Code != task.InvalidArgument || known.Faults[0].Field != field || !strings.Contains(err.Error(), "task 1 of the chunk") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if n := len(b.dump()); n != 0 {
+		t.Errorf("%d tasks were stored", n)
 	}
 }
 

@@ -58,6 +58,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 var tableStates = []struct{ name, sql string }{
 	{"new", ``},
 	{"analyzed", `VACUUM ANALYZE task`},
+	{"analyzed with those that are done", `VACUUM ANALYZE task_done`},
 	{"vacuumed", `VACUUM (TRUNCATE true) task`},
 	{"filled", `INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms,
 		created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
@@ -97,6 +98,34 @@ func TestOneTaskIsEditedAndExplainedByItsKeyAlone(t *testing.T) {
 
 // oneKey is a look-up of one task in the key of its shard.
 var oneKey = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$2[^)]*\) AND \(shard = \$1[^)]*\) AND \(id = \$3`)
+
+// TestUnpublishedDeadRunsAreFoundByTheirIndex: of a tenant whose topic is broken, or
+// whose dead runs are all published, no more rows are looked at than are wanted.
+func TestUnpublishedDeadRunsAreFoundByTheirIndex(t *testing.T) {
+	b := setup(t)
+	for _, state := range []struct{ name, sql string }{
+		{"new", ``},
+		{"filled", `INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type,
+			give_up_after_ms, retention_ms, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, published)
+			SELECT n % 7, n, 1, 1, n, 1, 1, 'k', '', '', 1, 1, 1, 1, 1, 1, 1, 1, 1, n % 3 > 0 FROM generate_series(1, 5000) n`},
+		{"analyzed", `ANALYZE dead_run`},
+		{"vacuumed", `VACUUM ANALYZE dead_run`},
+	} {
+		if state.sql != "" {
+			b.exec(state.sql)
+		}
+		for name, test := range map[string]struct {
+			args  string
+			looks int
+		}{"DeadTenants": {`3, 10`, 2}, "DeadUnpublished": {`'{3,4}', 10`, 1}} {
+			plan := b.explain(name, test.args)
+			if n := strings.Count(plan, "using dead_run_unpublished"); n != test.looks || strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Sort Key: d") {
+				t.Errorf("%s (table %s) uses the index %d times, want %d, and nothing else:\n%s", name, state.name, n, test.looks, plan)
+			}
+		}
+	}
+	b.exec(`DELETE FROM dead_run`)
+}
 
 // TestWhatIsDueIsFoundByTheDueIndex: shards are chosen by pruning, and never by an
 // index, which would read each of them whole.

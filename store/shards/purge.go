@@ -20,8 +20,12 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
 	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge", "BulkForget"} {
+		args := []any{purgeAtOnce}
+		if step == "DeadPurge" {
+			args = append(args, s.cfg.DeadRetention.Milliseconds())
+		}
 		var gone int
-		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), purgeAtOnce).Scan(&gone); err != nil {
+		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), args...).Scan(&gone); err != nil {
 			return n, false, fmt.Errorf("purge: %w", err)
 		}
 		n += gone

@@ -19,19 +19,28 @@ func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapsh
 	if !id.Valid() {
 		return nil, notFound(id)
 	}
+	t, err := getIn(ctx, s.cluster.Pool(id.Shard().Database()), tenant, id)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return t, nil
+}
+
+// getIn is Get through q; in a snapshot a task does not move.
+func getIn(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snapshot, error) {
 	for range readAgain {
-		out, f, err := s.readTask(ctx, tenant, id)
+		out, f, err := readTask(ctx, q, tenant, id)
 		switch {
 		case err != nil:
-			return nil, unavailable(err)
+			return nil, err
 		case out != nil:
 			return out, nil
 		case f == nil:
 			return nil, notFound(id)
 		}
-		gone, err := f.fill(ctx, s.cluster.Pool(id.Shard().Database()), false)
+		gone, err := f.fill(ctx, q, false)
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, err
 		}
 		if !gone {
 			return &task.Snapshot{Row: *f.row(), FinishedAt: task.Never}, nil
@@ -46,8 +55,8 @@ const readAgain = 8
 
 // readTask finds a task in one snapshot: the task as its callers may see it, or
 // where it is packed, or neither.
-func (s *Store) readTask(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, *farTask, error) {
-	rows, err := s.cluster.Pool(id.Shard().Database()).Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
+func readTask(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snapshot, *farTask, error) {
+	rows, err := q.Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -155,7 +164,7 @@ func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn
 func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
-	l := s.newLedger()
+	var l *ledger
 	err = s.inTx(ctx, d, step.name, func(tx pgx.Tx) error {
 		l = s.newLedger()
 		now, err := clock(ctx, tx)
@@ -175,6 +184,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 			if err != nil {
 				return err
 			}
+			kin.Pace = s.cfg.CatchUpPace
 			s.setCalendar(kin.Task)
 		}
 		if changed, err = step.take(tx, kin, now); err != nil {
@@ -198,7 +208,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 		return nil, false, err
 	}
 	s.due(d, due)
-	l.tellMissed()
+	s.missed(l.missed)
 	return out, changed, nil
 }
 

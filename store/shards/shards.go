@@ -86,14 +86,17 @@ type Config struct {
 	// CatchUpPace is the least distance of runs that catch up with missed instants.
 	// Defaults to [task.DefaultCatchUpPace].
 	CatchUpPace time.Duration
+	// DeadRetention is how long dead runs of tenants are kept that have no setting of
+	// their own. Defaults to [task.DefaultDeadRetention].
+	DeadRetention time.Duration
 	// Due, when set, is told the earliest due instant that a step has written:
 	// the hint for whoever owns the database's shards. It must not block.
 	Due func(database int, due task.Instant)
 	// Died, when set, is told about runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
-	// Missed, when set, is told of how many tenants' scheduled instants a step has
-	// found that they passed without firing. It must not block.
-	Missed func(byTenant map[int32]int64)
+	// Missed, when set, is told how many instants claims and resumes have let pass. It
+	// must not block, and keeps what it is given.
+	Missed func(task.MissedCounts)
 	// DropTenant, when set, removes what is not in this store of a tenant of which
 	// nothing is left here: topics, tokens, the tenant itself. It may be called again
 	// for the same one. Without it no deletion of a tenant comes to its end.
@@ -137,6 +140,7 @@ func (c *Config) setDefaults() {
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
 		{&c.CatchUpPace, task.DefaultCatchUpPace},
+		{&c.DeadRetention, task.DefaultDeadRetention},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value
@@ -165,6 +169,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // Names of the failpoints.
 const (
+	BetweenReads = "between_reads"
 	BeforeCommit = "before_commit"
 	AfterCommit  = "after_commit"
 )

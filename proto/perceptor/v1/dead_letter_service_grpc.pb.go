@@ -29,8 +29,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Runs of the calling tenant that were given up. They are kept for 30 days,
-// however short the retention of their task. Many at once are replayed and purged by
+// Runs of the calling tenant that were given up. They are kept for
+// tasks.dead_retention of the configuration, longer than their task. Many at once are replayed and purged by
 // BulkService. Every call needs a token of the tenant.
 type DeadLetterServiceClient interface {
 	// Lists dead runs, newest first; those of one task by their seq. A page may be
@@ -98,8 +98,8 @@ func (c *deadLetterServiceClient) PurgeDeadRun(ctx context.Context, in *PurgeDea
 // All implementations must embed UnimplementedDeadLetterServiceServer
 // for forward compatibility.
 //
-// Runs of the calling tenant that were given up. They are kept for 30 days,
-// however short the retention of their task. Many at once are replayed and purged by
+// Runs of the calling tenant that were given up. They are kept for
+// tasks.dead_retention of the configuration, longer than their task. Many at once are replayed and purged by
 // BulkService. Every call needs a token of the tenant.
 type DeadLetterServiceServer interface {
 	// Lists dead runs, newest first; those of one task by their seq. A page may be

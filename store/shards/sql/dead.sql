@@ -52,14 +52,15 @@ RETURNING {{dead_columns}}, x.params;
 
 -- name: DeadPurge
 -- What is older than its tenant keeps dead runs; about $1 rows of each tenant.
+-- $2 how long tenants keep them that do not say
 WITH gone AS (
   DELETE FROM dead_run d
    USING (SELECT n.id, (SELECT e.died_at FROM dead_run e
-                         WHERE e.tenant_id = n.id AND e.died_at < now_ms() - n.dead_retention_ms
+                         WHERE e.tenant_id = n.id AND e.died_at < now_ms() - coalesce(n.dead_retention_ms, $2::int8)
                          ORDER BY e.tenant_id, e.died_at OFFSET $1 LIMIT 1) AS upto,
-                 now_ms() - n.dead_retention_ms AS before
+                 now_ms() - coalesce(n.dead_retention_ms, $2::int8) AS before
             FROM tenant n
-           WHERE EXISTS (SELECT FROM dead_run e WHERE e.tenant_id = n.id AND e.died_at < now_ms() - n.dead_retention_ms) OFFSET 0) o
+           WHERE EXISTS (SELECT FROM dead_run e WHERE e.tenant_id = n.id AND e.died_at < now_ms() - coalesce(n.dead_retention_ms, $2::int8)) OFFSET 0) o
    WHERE d.tenant_id = o.id AND d.died_at < o.before AND d.died_at <= coalesce(o.upto, o.before)
   RETURNING d.tenant_id, d.type),
 moved AS (SELECT g.tenant_id, g.type * 100 + 90 AS move FROM gone g),
@@ -67,8 +68,26 @@ counted AS ({{delta_of_moves}})
 SELECT count(*) FROM gone;
 
 -- name: DeadUnpublished
--- The oldest that are not on their topic yet. $1 rows
-SELECT {{dead_columns}}, x.params FROM dead_run x WHERE NOT x.published ORDER BY x.died_at LIMIT $1;
+-- The oldest of each tenant that are not on their topic yet. $1 tenants, $2 rows of each
+SELECT {{dead_columns}}, x.params
+  FROM unnest($1::int4[]) AS u (tenant_id)
+ CROSS JOIN LATERAL (
+   SELECT d.* FROM dead_run d WHERE NOT d.published AND d.tenant_id = u.tenant_id ORDER BY d.tenant_id, d.died_at LIMIT $2) x;
+
+-- name: DeadTenants
+-- Tenants with such runs, each found by a look into the index, and how long the oldest
+-- one has waited. $1 tenant (exclusive), $2 how many
+WITH RECURSIVE waiting (tenant_id, died_at, n) AS (
+  (SELECT x.tenant_id, x.died_at, 1 FROM dead_run x
+    WHERE NOT x.published AND x.tenant_id > $1::int4 ORDER BY x.tenant_id, x.died_at LIMIT 1)
+  UNION ALL
+  SELECT f.tenant_id, f.died_at, w.n + 1
+    FROM waiting w
+   CROSS JOIN LATERAL (
+     SELECT x.tenant_id, x.died_at FROM dead_run x
+      WHERE NOT x.published AND x.tenant_id > w.tenant_id ORDER BY x.tenant_id, x.died_at LIMIT 1) f
+   WHERE w.n < $2::int4)
+SELECT w.tenant_id, now_ms() - w.died_at FROM waiting w ORDER BY w.tenant_id;
 
 -- name: DeadPublished
 -- $1 tenants, $2 ids, $3 seqs
