@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"path"
 	"slices"
 	"sync"
 	"testing"
@@ -22,8 +23,8 @@ import (
 
 // Client is a client whose service keeps tasks in memory. All that was added
 // through it, or through its *client.Client, can be asked for. It is safe for
-// concurrent use. Calls that concern more than tasks answer that they are not
-// possible here.
+// concurrent use. Calls that concern more than tasks answer
+// [client.ErrFailedPrecondition]: they are not possible here.
 type Client struct {
 	*client.Client
 	t testing.TB
@@ -121,7 +122,7 @@ func (a auth) Authenticate(context.Context, string) (server.Identity, error) {
 
 // Added returns the tasks that were accepted, as the service was asked for them
 // and in the order of the calls: all, or those of some kinds. Fields that were
-// left out are zero; times are in UTC and of whole milliseconds. A request that
+// left out are zero; times are in UTC. A request that
 // was repeated, under its id or an idempotency key, counts once; an upsert takes
 // the place of the task that it changed.
 func (c *Client) Added(kinds ...string) []client.Task {
@@ -186,6 +187,10 @@ func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *g
 		}
 		return status.Error(code, refusal.Error())
 	}
+	if !possible(method) {
+		return status.Errorf(codes.FailedPrecondition, "%s is not possible with clienttest, which keeps tasks in memory and fires none; taskd dev --virtual-clock can do all",
+			path.Base(method))
+	}
 	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
 		return err
 	}
@@ -202,6 +207,12 @@ func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *g
 		}
 	}
 	return nil
+}
+
+// possible reports whether the service here can do what a method asks for.
+func possible(method string) bool {
+	return path.Dir(method) == "/"+perceptorv1.TaskService_ServiceDesc.ServiceName &&
+		method != perceptorv1.TaskService_PauseKind_FullMethodName && method != perceptorv1.TaskService_ResumeKind_FullMethodName
 }
 
 // note writes down that a task got an id; 0: it was refused. c.mu is held.

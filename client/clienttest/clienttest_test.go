@@ -314,8 +314,46 @@ func TestWhatIsNotPossibleHereIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Run(t.Context()); err == nil {
-		t.Error("a listener runs without a broker")
+	_, pausing := c.PauseKind(t.Context(), "k")
+	_, bulk := c.CreateBulk(t.Context(), client.Bulk{Action: client.BulkCancel})
+	for name, err := range map[string]error{"GetDelivery": l.Run(t.Context()), "PauseKind": pausing, "CreateBulkOperation": bulk} {
+		if !errors.Is(err, client.ErrFailedPrecondition) || !strings.Contains(err.Error(), name+" is not possible with clienttest") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestATaskIsExplainedAsFarAsItGoesHere(t *testing.T) {
+	c := clienttest.New(t)
+	why := func(id int64) string {
+		t.Helper()
+		e, err := c.ExplainTask(t.Context(), id, 1)
+		if err != nil || len(e.Reasons) != 1 {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		return e.Reasons[0].Code
+	}
+	id, err := c.AddTask(t.Context(), remind("ann"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := why(id); got != "NOT_DUE" {
+		t.Errorf("a task for tomorrow: %s", got)
+	}
+	if _, err := c.PauseTask(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if got := why(id); got != "PAUSED" {
+		t.Errorf("a paused task: %s", got)
+	}
+	if _, err := c.CancelTask(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if got := why(id); got != "FINISHED" {
+		t.Errorf("a cancelled task: %s", got)
+	}
+	if got := why(id + 512); got != "UNKNOWN_TASK" {
+		t.Errorf("an unknown task: %s", got)
 	}
 }
 

@@ -228,6 +228,24 @@ func (m *memory) PurgeTask(_ context.Context, _ int32, id task.ID) error {
 	return err
 }
 
+// Explain implements [server.Tasks]: as if nothing but the task held it back.
+func (m *memory) Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
+	now := task.At(m.now())
+	s, err := m.Get(ctx, tenant, id)
+	if err != nil {
+		return task.Explanation{Now: now, Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is no such task"}}}, nil
+	}
+	out := task.Explanation{Task: s, Now: now}
+	if s.State.Final() {
+		out.Reasons = []task.Reason{s.WhyEnded(nil)}
+		return out, nil
+	}
+	k := &task.Kin{Task: &s.Row, Was: s.State}
+	out.Reasons = k.Explain(&task.Circumstances{Now: now, Owner: "clienttest, which fires no task", OldestDue: task.Never})
+	out.Next = s.NextInstants(now, n)
+	return out, nil
+}
+
 // List implements [server.Tasks].
 func (m *memory) List(_ context.Context, q task.ListQuery) (task.ListPage, error) {
 	m.mu.Lock()
