@@ -257,12 +257,16 @@ func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, er
 	return page, nil
 }
 
-// ListCost finds one task in a range of less than a day, and all in others.
+// ListCost finds one task in a range of less than a day, all in one of less than a
+// month, and twenty times as many in others.
 func (f *fakeTasks) ListCost(_ context.Context, q *task.ListQuery, living int64) (int64, error) {
 	if q.DueUntil > 0 && q.DueUntil.Sub(q.DueFrom) < 24*time.Hour {
 		return 1, f.err
 	}
-	return living, f.err
+	if q.DueUntil > 0 && q.DueUntil.Sub(q.DueFrom) < 30*24*time.Hour {
+		return living, f.err
+	}
+	return 20 * living, f.err
 }
 
 // fakeRuns accepts everything and remembers it.

@@ -37,6 +37,10 @@ func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksReq
 	return reply, nil
 }
 
+// dueScans is how many times as many tasks a listing may look at that names a range
+// of due times, or RUNNING: it has been narrowed as well as can be.
+const dueScans = 10
+
 // mayScan refuses a filter that finds what it wants only by looking at very many
 // tasks. Pages that return what they look at are always allowed.
 func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
@@ -64,16 +68,17 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 			living, s.maxScan)
 	}
 	n, err := s.store.ListCost(ctx, q, living)
+	most := dueScans * s.maxScan
 	switch {
-	case err != nil || n <= s.maxScan:
+	case err != nil || n <= most:
 		return err
 	case q.DueUntil == 0:
 		return task.Errorf(task.FailedPrecondition,
-			"the filter would look at about %d tasks that are due soon or RUNNING, and at most %d may be: give due_from and due_until", n, s.maxScan)
+			"the filter would look at about %d tasks that are due soon or RUNNING, and at most %d may be: give due_from and due_until", n, most)
 	}
 	return task.Errorf(task.FailedPrecondition,
 		"the filter would look at about %d tasks that are due between due_from %s and due_until %s, and at most %d may be: choose a shorter range, or list without kind, type and tags",
-		n, q.DueFrom, q.DueUntil, s.maxScan)
+		n, q.DueFrom, q.DueUntil, most)
 }
 
 func listQuery(r *perceptorv1.ListTasksRequest, tenant int32) (q task.ListQuery, hash []byte, faults []task.Fault) {

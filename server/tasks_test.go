@@ -336,7 +336,7 @@ func TestACursorThatIsNoPositionIsRefused(t *testing.T) {
 func TestAFilterThatWouldLookAtTooManyTasksIsRefusedWithAHint(t *testing.T) {
 	b := setup(t, func(c *Config) { c.MaxScan = 102 })
 	soon, later := timestamppb.New(fakeNow.Time()), timestamppb.New(fakeNow.Add(time.Hour).Time())
-	muchLater := timestamppb.New(fakeNow.Add(1000 * time.Hour).Time())
+	muchLater, days := timestamppb.New(fakeNow.Add(1000*time.Hour).Time()), timestamppb.New(fakeNow.Add(100*time.Hour).Time())
 	for name, test := range map[string]struct {
 		secret string
 		r      *perceptorv1.ListTasksRequest
@@ -347,6 +347,7 @@ func TestAFilterThatWouldLookAtTooManyTasksIsRefusedWithAHint(t *testing.T) {
 		"a tag among 103 with half a due": {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon}, "give due_from and due_until"},
 		"a tag among those due":           {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon, DueUntil: later}, ""},
 		"a tag among very many due":       {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueUntil: muchLater}, "choose a shorter range"},
+		"a tag among many due":            {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon, DueUntil: days}, ""},
 		"all of very many due":            {"acme-secret", &perceptorv1.ListTasksRequest{DueUntil: muchLater}, ""},
 		"what is RUNNING among 103":       {"acme-secret", &perceptorv1.ListTasksRequest{State: 2}, "RUNNING"},
 		"what is RUNNING and due":         {"acme-secret", &perceptorv1.ListTasksRequest{State: 2, DueFrom: soon, DueUntil: later}, ""},

@@ -123,7 +123,7 @@ type Taskd struct {
 	MinAckTimeout   time.Duration `key:"min_ack_timeout" default:"1s" doc:"The shortest ack_timeout of a task; at least 10ms."`
 	MaxCalls        int           `key:"max_calls" default:"4096" doc:"How many calls may be under way; more are told to try again."`
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
-	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"How many of a tenant's tasks a listing by kind, type or tags may have to look at; one of more is refused."`
+	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"How many of a tenant's tasks a listing by kind, type or tags may have to look at, ten times as many with a range of due times; one of more is refused."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Ends a call that takes longer."`
 	TLS             ServerTLS     `key:"tls" doc:"Encrypted connections to the API, both sides. The certificate is read again when its files change."`
 }
