@@ -226,10 +226,10 @@ func (r *runner) throttled(ctx context.Context) error {
 	return r.verify(ctx, f.Name)
 }
 
-// rateBound is what a rate may look like over a while: each database does a whole
-// step at once, of what a second allows.
+// rateBound is what a rate may look like over a while: each database may make up for
+// two seconds, and does a whole step at once, of what another one allows.
 func rateBound(rate int, over time.Duration) float64 {
-	return float64(rate) * (1.02 + 1/over.Seconds())
+	return float64(rate) * (1.02 + 3/over.Seconds())
 }
 
 // aborted pauses the rest of the kind at full speed, and aborts that on its way.

@@ -139,6 +139,37 @@ func TestAStepTakesManyPacksThatHoldLittleAndPassesByThoseThatHoldNothing(t *tes
 	}
 }
 
+func TestARateIsMadeUpForWhereLooksComeLateAndNeverForLong(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	for range 10 {
+		var specs []task.Spec
+		for range 20 {
+			specs = append(specs, b.spec(task.OneShot, b.inHours(1)))
+		}
+		b.add(specs...)
+	}
+	op := b.bulk(task.BulkCancel, task.BulkTerms{MaxRate: 10 * task.Databases}) // ten a second here
+	for _, look := range []struct {
+		after time.Duration
+		done  int64
+	}{{0, 30}, {1500 * time.Millisecond, 40}, {1500 * time.Millisecond, 60}, {time.Hour, 90}} {
+		b.advance(look.after)
+		for {
+			step, err := b.Bulk(t.Context(), b.d, own, false)
+			if err != nil || step.Lost {
+				t.Fatalf("%+v, %v", step, err)
+			}
+			if step.Action == 0 {
+				break
+			}
+		}
+		if got := b.part(op).Done; got != look.done {
+			t.Errorf("%v after the look before %d are done, want %d", look.after, got, look.done)
+		}
+	}
+}
+
 // TestABulkOperationSurvivesACrashAtAnyPoint: a step that fails before or after its
 // commit is taken again by a new owner, and nothing is done twice or left out.
 func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {

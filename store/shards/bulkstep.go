@@ -26,6 +26,9 @@ const (
 	// rows locked.
 	bulkRetry = 5 * time.Second
 	bulkBusy  = 100 * time.Millisecond
+	// bulkSlack is the longest distance of two looks at the operations: with a rate, one
+	// look may do what that allows for as long.
+	bulkSlack = 2 * time.Second
 	// bulkTimeout ends a step; countTimeout one of a dry run, which is one snapshot.
 	bulkTimeout  = 15 * time.Second
 	countTimeout = 3 * time.Minute
@@ -165,7 +168,7 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 			return err
 		}
 		_, err := tx.Exec(ctx, sql.Get("BulkMove"), b.row.tenant, b.row.id, b.next, b.sum.Matched, b.sum.Done, b.sum.Failed,
-			b.pause().Milliseconds(), b.atRows, b.end)
+			b.pause().Milliseconds(), b.atRows, b.end, b.slack().Milliseconds())
 		return err
 	})
 	return len(gone) > 0, err
@@ -177,6 +180,14 @@ func (b *bulkStep) pause() time.Duration {
 		return b.wait
 	}
 	return time.Duration(b.sum.Done) * time.Second * task.Databases / time.Duration(b.terms.MaxRate)
+}
+
+// slack is how much of a pause may be made up for.
+func (b *bulkStep) slack() time.Duration {
+	if b.terms.MaxRate == 0 {
+		return 0
+	}
+	return bulkSlack
 }
 
 // dead takes some dead runs away, and does them again if they are to be replayed.

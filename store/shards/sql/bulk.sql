@@ -71,10 +71,13 @@ SELECT now_ms() FROM bulk_operation b
    FOR UPDATE;
 
 -- name: BulkMove
--- What a step has done. next_at also takes turns. $1 tenant, $2 id, $3 position, $4 matched, $5 done, $6 failed, $7 pause, $8 at rows, $9 ended
+-- What a step has done. next_at also takes turns. With a rate a pause counts from the
+-- end of the one before, so that what a late look has missed is made up for, as far
+-- as the slack goes. $1 tenant, $2 id, $3 position, $4 matched, $5 done, $6 failed,
+-- $7 pause, $8 at rows, $9 ended, $10 slack
 UPDATE bulk_operation b SET
   position = $3, matched = b.matched + $4::int8, done = b.done + $5::int8, failed = b.failed + $6::int8,
-  next_at = now_ms() + $7::int8, at_rows = $8, started_at = coalesce(b.started_at, now_ms()), error = '',
+  next_at = least(greatest(b.next_at, now_ms() - $10::int8), now_ms()) + $7::int8, at_rows = $8, started_at = coalesce(b.started_at, now_ms()), error = '',
   state = CASE WHEN $9::bool THEN 3 ELSE 1 END, finished_at = CASE WHEN $9::bool THEN now_ms() END
  WHERE b.tenant_id = $1 AND b.id = $2;
 
