@@ -14,6 +14,8 @@ type Template struct {
 	// Name stands for the content: who changes that changes the name. A server that a variable names
 	// keeps the template, for other runs.
 	Name string
+	// Base, if not nil, is what Fill finds.
+	Base *Template
 	// Fill makes the content. It leaves no connection open.
 	Fill func(ctx context.Context, dsn string) error
 }
@@ -35,6 +37,11 @@ func (s *PostgresServer) ensure(t Template) error {
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
 		return fmt.Errorf("wait for the template %s: %w", t.Name, err)
 	}
+	return s.have(ctx, conn, t)
+}
+
+// have is ensure under the lock.
+func (s *PostgresServer) have(ctx context.Context, conn *pgx.Conn, t Template) error {
 	var whole bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", t.Name).Scan(&whole); err != nil {
 		return fmt.Errorf("look for the template %s: %w", t.Name, err)
@@ -42,20 +49,27 @@ func (s *PostgresServer) ensure(t Template) error {
 	if whole {
 		return nil
 	}
-	if err := s.makeTemplate(ctx, conn, t); err != nil {
+	create := "CREATE DATABASE " + pgx.Identifier{t.Name}.Sanitize()
+	if t.Base != nil {
+		if err := s.have(ctx, conn, *t.Base); err != nil {
+			return err
+		}
+		create += " TEMPLATE " + pgx.Identifier{t.Base.Name}.Sanitize()
+	}
+	if err := s.makeTemplate(ctx, conn, t, create); err != nil {
 		return fmt.Errorf("make the template %s: %w", t.Name, err)
 	}
 	return nil
 }
 
 // makeTemplate fills a database and marks it when it is whole.
-func (s *PostgresServer) makeTemplate(ctx context.Context, conn *pgx.Conn, t Template) error {
+func (s *PostgresServer) makeTemplate(ctx context.Context, conn *pgx.Conn, t Template, create string) error {
 	dsn, err := withDatabase(s.dsn, t.Name)
 	if err != nil {
 		return err
 	}
 	name := pgx.Identifier{t.Name}.Sanitize()
-	for _, statement := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name} {
+	for _, statement := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", create} {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return err
 		}

@@ -89,17 +89,22 @@ func TestATemplateIsFilledOnceAndItsCopiesKeepApart(t *testing.T) {
 		return n
 	}
 	full := Template{Name: "template_" + randomName(), Fill: func(_ context.Context, dsn string) error {
-		if words(dsn, "CREATE TABLE words AS SELECT 'one' AS word"); fills == 0 {
-			fills++
+		words(dsn, "CREATE TABLE words AS SELECT 'one' AS word")
+		if fills++; fills == 1 {
 			return errors.New("cut short")
 		}
-		fills++
+		return nil
+	}}
+	fuller := Template{Name: full.Name + "_more", Base: &full, Fill: func(_ context.Context, dsn string) error {
+		words(dsn, "INSERT INTO words VALUES ('three')")
 		return nil
 	}}
 	t.Cleanup(func() {
-		name := pgx.Identifier{full.Name}.Sanitize()
-		must(t, server.administer("ALTER DATABASE "+name+" IS_TEMPLATE false"))
-		must(t, server.administer("DROP DATABASE "+name))
+		for _, template := range []Template{full, fuller} {
+			name := pgx.Identifier{template.Name}.Sanitize()
+			must(t, server.administer("ALTER DATABASE "+name+" IS_TEMPLATE false"))
+			must(t, server.administer("DROP DATABASE "+name))
+		}
 	})
 	if _, _, err := server.create(full); err == nil || !strings.Contains(err.Error(), "cut short") {
 		t.Fatalf("a template that could not be filled: got %v", err)
@@ -110,6 +115,9 @@ func TestATemplateIsFilledOnceAndItsCopiesKeepApart(t *testing.T) {
 	}
 	if n := words(two, "SELECT"); n != 1 || fills != 2 {
 		t.Errorf("another copy has %d rows, want 1, after %d fills", n, fills)
+	}
+	if n := words(DatabaseOf(t, fuller), "SELECT"); n != 2 || fills != 2 {
+		t.Errorf("a copy of what is based on it has %d rows, want 2, after %d fills", n, fills)
 	}
 }
 
