@@ -17,6 +17,7 @@ func BenchmarkCycle(b *testing.B) {
 		b.Run(fmt.Sprintf("group=%d", size), func(b *testing.B) {
 			t := setup(b)
 			t.exec(realClock)
+			b.Cleanup(func() { t.exec(testClock) })
 			spec := t.spec(task.OneShot)
 			spec.ParamsWire = make([]byte, 150)
 			var add, claim, report time.Duration
@@ -57,7 +58,7 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// realClock puts the clock back that setup has replaced.
+// realClock puts the clock of installations back.
 const realClock = `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
 	AS 'SELECT floor(date_part(''epoch'', statement_timestamp()) * 1000)::int8'`
 

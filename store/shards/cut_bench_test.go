@@ -4,11 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -88,7 +84,7 @@ func (c *cutBench) arrivals(n int, due func() task.Instant) {
 // measure does steps until no more is to be done.
 func (c *cutBench) measure(name string, step func() task.Cut) {
 	tasks, longest := 0, time.Duration(0)
-	goBefore, pgBefore := ownCPU(), c.sessionCPU()
+	goBefore, pgBefore := ownTime(), c.backendCPU()
 	for {
 		at := time.Now()
 		out := step()
@@ -102,8 +98,8 @@ func (c *cutBench) measure(name string, step func() task.Cut) {
 		c.b.Fatalf("%s moved nothing", name)
 	}
 	per := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(tasks) }
-	c.b.ReportMetric(per(ownCPU()-goBefore), name+"-go-µs")
-	c.b.ReportMetric(per(c.sessionCPU()-pgBefore), name+"-pg-µs")
+	c.b.ReportMetric(per(ownTime()-goBefore), name+"-go-µs")
+	c.b.ReportMetric(per(c.backendCPU()-pgBefore), name+"-pg-µs")
 	c.b.ReportMetric(float64(longest.Milliseconds()), name+"-longest-ms")
 	c.b.Logf("%s: %d tasks", name, tasks)
 }
@@ -144,33 +140,4 @@ func (c *cutBench) claimsBeside(own task.Ownership, hour pack.Bucket) {
 		c.b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "claim-"+name+"-p50-ms")
 		c.b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "claim-"+name+"-max-ms")
 	}
-}
-
-func ownCPU() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// sessionCPU adds up what the server's processes for this test have used. It
-// needs the server to be on this machine.
-func (c *cutBench) sessionCPU() (sum time.Duration) {
-	rows, err := c.cluster.Pool(c.d).Query(context.Background(), `SELECT pid FROM pg_stat_activity WHERE application_name = $1`, c.b.Name())
-	if err != nil {
-		c.b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var pid int
-		if err := rows.Scan(&pid); err != nil {
-			c.b.Fatal(err)
-		}
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
-		if err != nil {
-			continue
-		}
-		ns, _ := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
-		sum += time.Duration(ns)
-	}
-	return sum
 }

@@ -31,10 +31,15 @@ type bundle struct {
 	adds   int
 }
 
+// shared is what all tests use: to connect anew would cost each of them the plans
+// of all its statements.
 var shared struct {
 	sync.Mutex
-	next int
+	cluster *store.Cluster
+	next    int
 }
+
+const application = "tests of shards"
 
 // setup returns a bundle. Tests of this package share one PostgreSQL database;
 // each has one of its 16 logical databases, emptied, and tenants of its own: that
@@ -43,43 +48,70 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
-	cluster := storetest.OpenDSN(t, testenv.PackageDatabase(t, checked()))
+	if shared.cluster == nil {
+		shared.cluster = open(t, testenv.PackageDatabase(t, checked()))
+	}
 	cfg := Config{AddSpacing: time.Millisecond, StartSpacing: time.Millisecond, ReportSpacing: time.Millisecond}
 	for _, f := range configure {
 		f(&cfg)
 	}
 	shared.next++
-	b := &bundle{Store: New(cluster, cfg), t: t, d: shared.next % task.Databases, tenant: int32(10_000 * shared.next), now: 1_000_000_000_000}
+	t.Cleanup(func() { allReturned(t, shared.cluster) })
+	b := &bundle{Store: New(shared.cluster, cfg), t: t, d: shared.next % task.Databases, tenant: int32(10_000 * shared.next), now: 1_000_000_000_000}
 	b.empty()
-	b.exec(`CREATE TABLE IF NOT EXISTS test_clock (now int8);
-		DELETE FROM test_clock;
-		CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE AS 'SELECT now FROM test_clock'`)
-	b.exec(`INSERT INTO test_clock VALUES (0)`)
 	b.setClock(b.now)
 	b.acquire()
 	return b
 }
 
-// checked is a template of migrated databases that have the constraints, too.
+// open returns a cluster that lives as long as the process.
+func open(t testing.TB, dsn string) *store.Cluster {
+	t.Helper()
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: dsn}}, Application: application})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// allReturned waits until no connection is in use.
+func allReturned(t testing.TB, c *store.Cluster) {
+	inUse := func() (n int32) {
+		for d := range task.Databases {
+			n += c.Pool(d).Stat().AcquiredConns()
+		}
+		return n
+	}
+	for deadline := time.Now().Add(time.Minute); inUse() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%d connections were not given back", inUse())
+			return
+		}
+	}
+}
+
+// checked is a template of migrated databases that have the clock of tests, and
+// constraints.
 func checked() testenv.Template {
 	migrated := storetest.Template()
 	hash := fnv.New32a()
-	hash.Write([]byte(constraints)) //nolint:errcheck // it never fails
-	return testenv.Template{Name: fmt.Sprintf("%s_checked_%08x", migrated.Name, hash.Sum32()), Fill: func(ctx context.Context, dsn string) error {
-		if err := migrated.Fill(ctx, dsn); err != nil {
-			return err
-		}
+	hash.Write([]byte(testClock + constraints)) //nolint:errcheck // it never fails
+	name := fmt.Sprintf("%s_checked_%08x", migrated.Name, hash.Sum32())
+	return testenv.Template{Name: name, Base: &migrated, Fill: func(ctx context.Context, dsn string) error {
 		c, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: dsn}}})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
 		return c.Each(ctx, func(ctx context.Context, d int) error {
-			_, err := c.Pool(d).Exec(ctx, constraints, pgx.QueryExecModeSimpleProtocol)
+			_, err := c.Pool(d).Exec(ctx, `CREATE TABLE test_clock (now int8); INSERT INTO test_clock VALUES (0); `+testClock+constraints, pgx.QueryExecModeSimpleProtocol)
 			return err
 		})
 	}}
 }
+
+// testClock stands still until a test moves it.
+const testClock = `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE AS 'SELECT now FROM test_clock'; `
 
 // constraints are what holds of every row, whatever happens. The schema of
 // installations leaves them out, because they cost too much.
