@@ -163,7 +163,7 @@ func (s *Stack) configure(at Servers) error {
 		c.ZooKeeper.SessionTimeout = 4 * time.Second
 	}
 	c.Taskd.MinInterval, c.Taskd.MinAckTimeout = 10*time.Millisecond, 10*time.Millisecond
-	c.Taskd.Grace, c.Dispatcher.Grace = time.Second, time.Second
+	c.Taskd.Grace, c.Dispatcher.Grace = time.Second, 20*time.Second // busy machines release items slowly
 	if s.o.Configure != nil {
 		s.o.Configure(c)
 	}
