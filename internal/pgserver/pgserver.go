@@ -168,8 +168,14 @@ func (s *Server) Pause() error {
 	if err := s.process.Signal(syscall.SIGSTOP); err != nil { // first, so that it starts no others
 		return fmt.Errorf("pause PostgreSQL: %w", err)
 	}
+	if err := subprocess.AwaitStopped(s.PID()); err != nil {
+		return fmt.Errorf("pause PostgreSQL: %w", err)
+	}
 	for _, pid := range s.PIDs()[1:] {
 		if err := signalIfThere(pid, syscall.SIGSTOP); err != nil {
+			return fmt.Errorf("pause PostgreSQL: %w", err)
+		}
+		if err := subprocess.AwaitStopped(pid); err != nil {
 			return fmt.Errorf("pause PostgreSQL: %w", err)
 		}
 	}

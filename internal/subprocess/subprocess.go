@@ -19,8 +19,9 @@ import (
 	"time"
 )
 
-// killWait bounds the wait for a process to be gone after SIGKILL.
-const killWait = 10 * time.Second
+// killWait bounds the wait for a process to be gone after SIGKILL, and stopWait for it to stand still
+// after SIGSTOP.
+const killWait, stopWait = 10 * time.Second, 10 * time.Second
 
 // Process is a started child. Its methods may be called concurrently.
 type Process struct {
@@ -90,6 +91,17 @@ func (p *Process) Running() bool {
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("signal %s (pid %d) with %v: %w", p.name, p.PID(), sig, err)
+	}
+	return nil
+}
+
+// AwaitStopped returns when all threads of a process that was sent SIGSTOP stand still. The kernel
+// stops them one by one as they get a core, which on a busy machine takes a while.
+func AwaitStopped(pid int) error {
+	for deadline := time.Now().Add(stopWait); !stopped(pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("pid %d still runs %v after SIGSTOP", pid, stopWait)
+		}
 	}
 	return nil
 }

@@ -147,6 +147,24 @@ func TestStartOfAMissingProgramFails(t *testing.T) {
 	}
 }
 
+func TestNothingRunsAnyMoreWhenAStopWasAwaited(t *testing.T) {
+	p := start(t, "while :; do :; done")
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := AwaitStopped(p.PID()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := CPUTime(p.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if after, err := CPUTime(p.PID()); err != nil || after != before {
+		t.Errorf("a stopped process has used %v, and %v before (%v)", after, before, err)
+	}
+}
+
 func TestCPUTimeGrowsWithWork(t *testing.T) {
 	p := start(t, "while :; do :; done")
 	waitFor(t, "50 ms of processor time", func() bool {

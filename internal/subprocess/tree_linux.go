@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -39,6 +40,18 @@ func Children(pid int) ([]int, error) {
 func Alive(pid int) bool {
 	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && fields[0] != "Z" && fields[0] != "X"
+}
+
+// stopped reports whether all threads of a process stand still after SIGSTOP, or have ended.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, path := range threads {
+		fields, err := statFields(path)
+		if err == nil && !strings.Contains("TtZX", fields[0]) {
+			return false
+		}
+	}
+	return err == nil
 }
 
 // CPUTime returns the processor time (user and system) that pid and its waited-for children have used.

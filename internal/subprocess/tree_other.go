@@ -36,6 +36,9 @@ func Alive(pid int) bool {
 	return err == nil && !bytes.HasPrefix(out, []byte("Z"))
 }
 
+// stopped is not known; a process stops soon after SIGSTOP.
+func stopped(int) bool { return true }
+
 // CPUTime is known on Linux only.
 func CPUTime(int) (time.Duration, error) {
 	return 0, fmt.Errorf("read processor time: %w", errors.ErrUnsupported)

@@ -111,7 +111,12 @@ func (s *javaServer) Kill() error { return s.with((*subprocess.Process).Kill) }
 
 // Pause freezes the server: connections stay open and nothing answers, until Resume.
 func (s *javaServer) Pause() error {
-	return s.with(func(p *subprocess.Process) error { return p.Signal(syscall.SIGSTOP) })
+	return s.with(func(p *subprocess.Process) error {
+		if err := p.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		return subprocess.AwaitStopped(p.PID())
+	})
 }
 
 // Resume ends a Pause.

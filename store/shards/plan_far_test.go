@@ -33,7 +33,7 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		"FarDamaged":    {`10`, []string{"far_pack_damaged", "far_arrival_damaged"}},
 	}
 	for filled, fill := range []func(){
-		func() {},
+		func() { b.exec(`TRUNCATE far_pack, far_arrival, far_locator, far_override`) }, // nothing, and never vacuumed
 		func() {
 			for i := range 6 {
 				b.put(everyPlace[1+i%2], pack.Hour, b.add(b.spec(task.OneShot, b.inHours(2+i)))...)
