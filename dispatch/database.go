@@ -45,6 +45,9 @@ type database struct {
 	left      []int32
 	lanes     map[task.TenantKind]*apartLane
 	wakeLanes [2]chan struct{}
+	// servedAt is when, by the database's clock, a claim of the front or a look has last
+	// left nothing due, for these settings; 0: never since shards were acquired.
+	servedAt task.Instant
 }
 
 // hopeless is a record and the reason why it can never be published.
@@ -245,6 +248,9 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	}
 	b.plan.claimed(start, now, st, c, bytes)
 	b.ahead.Store(int64(b.plan.ahead))
+	if !c.More && st.shards == nil {
+		b.servedAt = c.Now
+	}
 	rates := b.settings.Rates
 	b.mu.Unlock()
 	if b.d.apart.judge(now, c, rates) {
@@ -342,6 +348,9 @@ func (b *database) peek(ctx context.Context) {
 		b.hintLanes(now, k.ApartDue)
 	}
 	stale := k.Settings != 0 && k.Settings != b.settings.Version
+	if !stale && (len(k.Soon) == 0 || k.Soon[0].Due > k.Now) {
+		b.servedAt = k.Now
+	}
 	set, shown := b.clockSet, b.clock.shown
 	b.clockSet = false
 	b.mu.Unlock()

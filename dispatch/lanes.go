@@ -113,7 +113,11 @@ func (b *database) setLanes(now time.Time) {
 	maps.DeleteFunc(b.lanes, func(k task.TenantKind, _ *apartLane) bool { return !want[k] })
 	for k := range want {
 		if b.lanes[k] == nil {
-			b.lanes[k] = &apartLane{key: k, backlog: true, caughtUp: b.plan.dbTime(now), nextAt: now}
+			since := b.plan.dbTime(now)
+			if b.servedAt != 0 {
+				since = min(since, b.servedAt) // what became due later waits because of the settings
+			}
+			b.lanes[k] = &apartLane{key: k, backlog: true, caughtUp: since, nextAt: now}
 			b.rouseLanes()
 		}
 	}

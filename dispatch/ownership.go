@@ -95,6 +95,7 @@ func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, c
 		records = append(records, rs...)
 	}
 	b.plan.acquired(now)
+	b.servedAt = 0
 	for _, l := range b.lanes {
 		l.low, l.nextAt = 0, now
 	}

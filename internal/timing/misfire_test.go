@@ -114,12 +114,21 @@ var misfireStories = []story{
 		rate, burst, none := int32(1), int32(1), int32(0)
 		e.tenant.SetRates(e.T, task.RatesChange{DispatchRate: &rate, DispatchBurst: &burst})
 		defer e.tenant.SetRates(e.T, task.RatesChange{DispatchRate: &none, DispatchBurst: &none})
-		for range 5 {
-			e.add(client.Task{Type: client.OneShot, Begin: e.at("1h")})
+		tasks := make([]client.Task, 5) // one call: they are in one database, and wait for each other
+		for i := range tasks {
+			tasks[i] = client.Task{Kind: e.kind, Type: client.OneShot, Begin: e.at("1h"), Misfire: client.SkipMissed, MisfireGrace: client.NoGrace}
+			tasks[i].Retention = 7 * 24 * time.Hour
+		}
+		for _, added := range must[[]client.AddResult](e)(e.tenant.AddTasks(e.Context(), tasks)) {
+			e.ids = append(e.ids, added.ID)
 		}
 		e.until("2h")
-		if n := len(e.log.all()); n != 5 {
-			e.Errorf("%d of 5 have fired", n)
+		calls := e.log.all()
+		if len(calls) != 5 {
+			e.Fatalf("%d of 5 have fired", len(calls))
+		}
+		if last := calls[4].At.Sub(e.at("1h")); last < 3*time.Second || last > time.Minute {
+			e.Errorf("at 1 a second the last of 5 fires after %s", last)
 		}
 		for _, id := range e.ids {
 			e.is(id, client.Completed, 1, 0)
