@@ -212,6 +212,30 @@ func TestARaisedRateActsAtOnce(t *testing.T) {
 	})
 }
 
+// TestWhatIsDueBeforeARateIsKnownWaitsForTurns: a dispatcher learns of a rate later than it
+// is set, by a look or by a claim that takes nothing. What became due in between has
+// not been missed, also where a virtual clock has come far.
+func TestWhatIsDueBeforeARateIsKnownWaitsForTurns(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.store.add(id(0, 1), 1, time.Hour, 0)
+		due := task.At(time.Now().Add(time.Hour))
+		m := w.start("a", nil)
+		m.acquire(0)
+		time.Sleep(3 * time.Second)
+		w.store.setRates(1, task.Rates{DispatchRate: 1})
+		w.store.mu.Lock()
+		w.store.skew = time.Hour
+		w.store.mu.Unlock()
+		m.ClockMoved(0)
+		within(t, 5*time.Second, "it is claimed", func() bool { return w.store.claimedOf(1) == 1 })
+		m.stop()
+		first := slices.IndexFunc(w.store.claims, func(r task.ClaimRequest) bool { return len(r.Lanes) > 0 })
+		if since := w.store.claims[first].Lanes[0].Held; since > due {
+			t.Errorf("its row counts as waiting since %v; it was due at %v", since, due)
+		}
+	})
+}
+
 // TestABacklogOfOneTenantDoesNotMakeAnotherLate: the fake Kafka takes 5,000 records
 // a second.
 func TestABacklogOfOneTenantDoesNotMakeAnotherLate(t *testing.T) {

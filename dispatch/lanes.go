@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -113,7 +114,7 @@ func (b *database) setLanes(now time.Time) {
 	maps.DeleteFunc(b.lanes, func(k task.TenantKind, _ *apartLane) bool { return !want[k] })
 	for k := range want {
 		if b.lanes[k] == nil {
-			since := b.plan.dbTime(now)
+			since := cmp.Or(b.plan.clock, b.plan.dbTime(now)) // a virtual clock may stand still
 			if b.servedAt != 0 {
 				since = min(since, b.servedAt) // what became due later waits because of the settings
 			}
