@@ -39,8 +39,9 @@ func (e entry) String() string {
 	return text
 }
 
-// book sums up all tasks but those of the steady tenant. add may be called
-// concurrently, one page each.
+// book sums up all tasks but those of the steady tenant, and of tenants that were there
+// before: the large one is the first that is made. add may be called concurrently,
+// one page each.
 type book struct {
 	large, steady int32
 	mu            sync.Mutex
@@ -59,7 +60,7 @@ func (b *book) groupOf(r *task.Row) int {
 
 // look adds a task to a page, as it is.
 func (b *book) look(p *page, r *task.Row) {
-	if r.Tenant == b.steady {
+	if r.Tenant < b.large || r.Tenant == b.steady {
 		return
 	}
 	g := b.groupOf(r)

@@ -95,6 +95,10 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
 		t.Fatalf("nothing has changed, and it says %v", faults)
 	}
+	rows = append(rows, task.Row{Tenant: 2, Kind: kindNames[kindPlain], State: task.Running}) // of an earlier tenant
+	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
+		t.Fatalf("somebody else's task counts: %v", faults)
+	}
 	of := func(tenant int32, kind int) *task.Row {
 		i := slices.IndexFunc(rows, func(r task.Row) bool { return r.Tenant == tenant && r.Kind == kindNames[kind] })
 		return &rows[i]
