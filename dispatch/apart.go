@@ -127,10 +127,7 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 
 // bearable returns how many rows of a tenant others can bear at once. a.mu is held.
 func (a *apart) bearable(now time.Time, tenant int32) int {
-	if len(a.heavy) > 0 { // who has a backlog, too, must not go before those
-		return heavyBeside
-	}
-	if a.someoneElse(now, tenant) {
+	if len(a.heavy) > 0 || a.someoneElse(now, tenant) { // who has a backlog, too, must not go before others that have
 		return heavyBeside
 	}
 	return heavyRows

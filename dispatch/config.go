@@ -115,8 +115,8 @@ type Config struct {
 	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
 	CallRecords, CallBytes int
 	// PublishEvery is the distance of two calls while they are small; 5 ms. It
-	// grows up to five times when calls take long. After a pause the first one
-	// goes at once.
+	// grows up to eight times when calls take long, and to twice for the front while
+	// a tenant is held apart for its backlog. After a pause the first one goes at once.
 	PublishEvery time.Duration
 	// PublishConcurrency bounds the calls for healthy tenants, and again those
 	// for failing ones; 4.
