@@ -3,7 +3,7 @@ package client
 import (
 	"sort"
 
-	"github.com/perceptor/perceptor/internal/plant"
+	"github.com/perceptor/perceptor/internal/mutation"
 )
 
 // tracker knows which records of one partition are done, for as long as one
@@ -66,7 +66,7 @@ func (t *tracker) done(offset int64) {
 // done. ok is false when it has not moved since the last commit.
 func (t *tracker) prefix() (offset int64, ok bool) {
 	offset = t.next
-	if len(t.seen) > 0 && !plant.Bug("commit-highest-offset") {
+	if len(t.seen) > 0 && !mutation.Bug("commit-highest-offset") {
 		offset = t.seen[0].offset
 	}
 	return offset, offset > t.committed && offset >= 0

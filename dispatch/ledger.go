@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/plant"
+	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -120,7 +120,7 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 		r.dueAt = clock.due(r.pub.ScheduledAt)
 		records = append(records, r)
 	}
-	if plant.Bug("taken-off-before-publish") {
+	if mutation.Bug("taken-off-before-publish") {
 		for _, p := range of {
 			if p.pending > 0 {
 				l.complete(p, now)

@@ -6,11 +6,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/loadtest/backlog"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 func backlogCommand() *cobra.Command {
-	o, output := backlog.DefaultOptions(), frame.Output{}
+	o, output := backlog.DefaultOptions(), harness.Output{}
 	cmd := &cobra.Command{
 		Use: "backlog", Short: "up to a billion waiting tasks: load, fire, look up, count", Args: cobra.NoArgs,
 		Long: "backlog loads tasks that are due at random over some weeks, fires others on top of them, from packs to the results\n" +
@@ -24,7 +24,7 @@ func backlogCommand() *cobra.Command {
 			"  loadtest backlog --tasks 100e6 --fire=false --empty=false",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Progress = cmd.ErrOrStderr()
-			if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+			if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 				return err
 			}
 			report, err := backlog.Run(cmd.Context(), o)
@@ -32,7 +32,7 @@ func backlogCommand() *cobra.Command {
 				return err
 			}
 			if err = errors.Join(err, output.Write(cmd, report)); err == nil && report.Broken() {
-				return frame.ErrBroken
+				return harness.ErrBroken
 			}
 			return err
 		},
@@ -57,6 +57,6 @@ func backlogCommand() *cobra.Command {
 	f.IntVar(&o.Workers, "workers", o.Workers, "handlers at the same time, per listener")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	f.StringVar(&o.DataDir, "data-dir", "", "where the servers keep their data (default: the directory of temporary files)")
-	frame.StackFlags(f, &o.Real)
+	harness.StackFlags(f, &o.Real)
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/fairness"
 	"github.com/perceptor/perceptor/loadtest/floor"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -34,14 +34,14 @@ func commands() []*cobra.Command {
 // load is a subcommand that is a scenario on a stack for measuring speed.
 type load struct {
 	o      scenario.Options
-	output frame.Output
+	output harness.Output
 	floor  bool
 	cmd    *cobra.Command
 }
 
 func newLoad(command, taskType string) *load {
 	l := &load{o: scenario.DefaultOptions()}
-	l.o.Command, l.o.Type, l.o.Real = command, taskType, frame.DefaultStack()
+	l.o.Command, l.o.Type, l.o.Real = command, taskType, harness.DefaultStack()
 	l.o.Delay = workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second}
 	l.o.Rate, l.o.For, l.o.Warmup, l.o.Drain = 5000, time.Minute, 10*time.Second, 2*time.Minute
 	l.o.Retain, l.o.Workers = 0, 256
@@ -65,7 +65,7 @@ func (l *load) command(short, long, example string, flags func(*pflag.FlagSet)) 
 	f.IntVar(&l.o.ParamsBytes, "params-bytes", l.o.ParamsBytes, "size of a task's params")
 	f.Uint64Var(&l.o.Seed, "seed", 0, "of everything random (default: a new one)")
 	f.StringVar(&l.o.Stack, "stack", l.o.Stack, "real, dev or external")
-	frame.StackFlags(f, &l.o.Real)
+	harness.StackFlags(f, &l.o.Real)
 	externalFlags(f, &l.o.External)
 	return l
 }
@@ -145,7 +145,7 @@ func begin(cmd *cobra.Command, o *scenario.Options) (err error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+	if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 		return err
 	}
 	o.Progress = cmd.ErrOrStderr()
@@ -156,13 +156,13 @@ func begin(cmd *cobra.Command, o *scenario.Options) (err error) {
 }
 
 // finish writes the report, if there is one, and says what went wrong.
-func finish(cmd *cobra.Command, report *scenario.Report, err error, output frame.Output) error {
+func finish(cmd *cobra.Command, report *scenario.Report, err error, output harness.Output) error {
 	if report == nil {
 		return err
 	}
 	err = errors.Join(err, output.Write(cmd, report))
 	if err == nil && report.Broken() > 0 {
-		return fmt.Errorf("%w: %d violations", frame.ErrBroken, report.Broken())
+		return fmt.Errorf("%w: %d violations", harness.ErrBroken, report.Broken())
 	}
 	if err == nil && report.Soak != nil && !report.Soak.Flat {
 		return errNotFlat
@@ -227,7 +227,7 @@ func soakLoad() *load {
 }
 
 func floorCommand() *cobra.Command {
-	o, real, output := floor.DefaultOptions(), frame.DefaultStack(), frame.Output{}
+	o, real, output := floor.DefaultOptions(), harness.DefaultStack(), harness.Output{}
 	delay := workload.Delay{Min: o.MinDelay, Max: o.MaxDelay}
 	cmd := &cobra.Command{
 		Use: "floor", Short: "the same rows by bare SQL: what no engine can be faster than", Args: cobra.NoArgs,
@@ -253,11 +253,11 @@ func floorCommand() *cobra.Command {
 	f.IntVar(&o.ParamsBytes, "params-bytes", o.ParamsBytes, "size of a task's params")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	f.StringVar(&output.JSON, "json", "", "write the report to this file, too (-: to standard output)")
-	frame.PostgresFlags(f, &real)
+	harness.PostgresFlags(f, &real)
 	return cmd
 }
 
-func runFloor(cmd *cobra.Command, o floor.Options, real stack.RealOptions, output frame.Output) error {
+func runFloor(cmd *cobra.Command, o floor.Options, real stack.RealOptions, output harness.Output) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -268,12 +268,12 @@ func runFloor(cmd *cobra.Command, o floor.Options, real stack.RealOptions, outpu
 		return err
 	}
 	report, err := floor.Measure(ctx, s, o)
-	if err = errors.Join(err, frame.CloseStack(ctx, s)); report == nil {
+	if err = errors.Join(err, harness.CloseStack(ctx, s)); report == nil {
 		return err
 	}
 	return errors.Join(err, output.Write(cmd, report))
 }
 
 func sayTo(w io.Writer) func(string, ...any) {
-	return func(format string, args ...any) { frame.Say(w, format, args...) }
+	return func(format string, args ...any) { harness.Say(w, format, args...) }
 }

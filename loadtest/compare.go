@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/loadtest/compare"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // compareEngine is the command of this program that is Perceptor's own engine.
@@ -17,7 +17,7 @@ const compareEngine = "compare-engine"
 
 func compareCommand() *cobra.Command {
 	o := compare.DefaultOptions()
-	var out frame.Output
+	var out harness.Output
 	cmd := &cobra.Command{
 		Use: "compare", Short: "Drive other schedulers on PostgreSQL with the same work", Args: cobra.NoArgs,
 		Example: "  loadtest compare --only graphile-worker,engine --json out.json",
@@ -33,17 +33,17 @@ func compareCommand() *cobra.Command {
 	flags.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long that goes on")
 	flags.StringSliceVar(&o.Only, "only", nil, "who takes part: "+strings.Join(compare.Names(), ", ")+" (default: all)")
 	flags.StringVar(&out.JSON, "json", "", "write the report to this file, too (-: to standard output)")
-	frame.PostgresFlags(flags, &o.Stack)
+	harness.PostgresFlags(flags, &o.Stack)
 	return cmd
 }
 
-func runCompare(cmd *cobra.Command, o compare.Options, out frame.Output) error {
+func runCompare(cmd *cobra.Command, o compare.Options, out harness.Output) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	o.EngineCommand = []string{self, compareEngine}
-	if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+	if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 		return err
 	}
 	o.Progress = cmd.ErrOrStderr()
@@ -56,7 +56,7 @@ func runCompare(cmd *cobra.Command, o compare.Options, out frame.Output) error {
 	case err != nil:
 		return err
 	case report.Broken() > 0:
-		return fmt.Errorf("%w: %d jobs did not run exactly once", frame.ErrBroken, report.Broken())
+		return fmt.Errorf("%w: %d jobs did not run exactly once", harness.ErrBroken, report.Broken())
 	case len(report.Failed()) > 0:
 		return fmt.Errorf("not complete: %s", strings.Join(report.Failed(), ", "))
 	}

@@ -8,20 +8,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
 // TestMain lets the test binary be a listener process, as the command is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == frame.ListenerName() {
+	if len(os.Args) > 1 && os.Args[1] == harness.ListenerName() {
 		main()
 		return
 	}
 	code := m.Run()
 	if common.stack != nil {
-		if err := frame.CloseStack(context.Background(), common.stack); err != nil {
+		if err := harness.CloseStack(context.Background(), common.stack); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -51,7 +51,7 @@ func realStack(t *testing.T) *stack.Stack {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	common.once.Do(func() {
-		o := frame.DefaultStack()
+		o := harness.DefaultStack()
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
 		o.Postgres["fsync"] = "off" // processes are killed, and not the machine
 		o.Postgres["shared_buffers"] = "256MB"
@@ -184,7 +184,7 @@ func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
 	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
 	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
 	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb
-	o.ListenerCommand = []string{self, frame.ListenerName()}
+	o.ListenerCommand = []string{self, harness.ListenerName()}
 	o.Progress = testLog{t}
 	return o
 }

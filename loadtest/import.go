@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/perceptor/perceptor/loadtest/backlog"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 func importCommand() *cobra.Command {
-	o, output := backlog.DefaultImport(), frame.Output{}
+	o, output := backlog.DefaultImport(), harness.Output{}
 	cmd := &cobra.Command{
 		Use: "import", Short: "the bulk path: generated tasks into packs, as fast as it goes", Args: cobra.NoArgs,
 		Long: "import makes tasks and writes them through the bulk path into an empty server: what a task takes on disk, in the\n" +
@@ -27,7 +27,7 @@ func importCommand() *cobra.Command {
 				return err
 			}
 			if err = errors.Join(err, output.Write(cmd, report)); err == nil && report.Verified.Broken() {
-				return frame.ErrBroken
+				return harness.ErrBroken
 			}
 			return err
 		},
@@ -41,7 +41,7 @@ func importCommand() *cobra.Command {
 	f.BoolVar(&o.Verify, "verify", o.Verify, "read everything back and compare count and checksum")
 	f.StringVar(&o.DataDir, "data-dir", "", "where the servers keep their data (default: the directory of temporary files)")
 	f.StringVar(&output.JSON, "json", "", "write the report to this file, too (-: to standard output)")
-	frame.PostgresFlags(f, &o.Real)
+	harness.PostgresFlags(f, &o.Real)
 	return cmd
 }
 

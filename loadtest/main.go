@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/loadtest/assign"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
@@ -41,7 +41,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(commands()...)
 	root.AddCommand(&cobra.Command{
-		Use: frame.ListenerName(), Short: "A listener process; others start it", Hidden: true, Args: cobra.NoArgs,
+		Use: harness.ListenerName(), Short: "A listener process; others start it", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return workload.ServeListener(cmd.Context(), os.Stdin, os.Stdout)
 		},

@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/midnight"
 )
 
 func midnightCommand() *cobra.Command {
-	o, output := midnight.DefaultOptions(), frame.Output{}
+	o, output := midnight.DefaultOptions(), harness.Output{}
 	cmd := &cobra.Command{
 		Use: "midnight", Short: "very many tasks due at one instant, with or without a window", Args: cobra.NoArgs,
 		Long: "midnight adds tasks that are all due at one instant, from further ahead than the horizon, and others that are due second\n" +
@@ -23,7 +23,7 @@ func midnightCommand() *cobra.Command {
 			"  loadtest midnight --tasks 1e6 --spread 0 --json burst.json\n  loadtest midnight --tasks 50e3 --spread 30s --cron",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Progress = cmd.ErrOrStderr()
-			if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+			if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 				return err
 			}
 			report, err := midnight.Run(cmd.Context(), o)
@@ -34,7 +34,7 @@ func midnightCommand() *cobra.Command {
 				return err
 			}
 			if faults := report.Faults(); len(faults) > 0 {
-				return fmt.Errorf("%w: %s", frame.ErrBroken, strings.Join(faults, "; "))
+				return fmt.Errorf("%w: %s", harness.ErrBroken, strings.Join(faults, "; "))
 			}
 			return nil
 		},
@@ -53,6 +53,6 @@ func midnightCommand() *cobra.Command {
 	f.IntVar(&o.Workers, "workers", o.Workers, "handlers at the same time, per listener")
 	f.DurationVar(&o.Horizon, "horizon", o.Horizon, "of the installation: far.horizon")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
-	frame.StackFlags(f, &o.Real)
+	harness.StackFlags(f, &o.Real)
 	return cmd
 }

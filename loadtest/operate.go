@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/operate"
 )
 
 func operateCommand() *cobra.Command {
-	o, output := operate.DefaultOptions(), frame.Output{}
+	o, output := operate.DefaultOptions(), harness.Output{}
 	cmd := &cobra.Command{
 		Use: "operate", Short: "lists and bulk operations on a large store, rows and packed tasks alike", Args: cobra.NoArgs,
 		Long: "operate stores a tenth of the tasks and measures lists, stores the rest and measures them again, side by side: by tenant,\n" +
@@ -27,7 +27,7 @@ func operateCommand() *cobra.Command {
 			"  loadtest operate --tasks 1e6 --lists=false --throttle 500 --set chores.share=0.5",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Progress = cmd.ErrOrStderr()
-			if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+			if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 				return err
 			}
 			report, err := operate.Run(cmd.Context(), o)
@@ -38,7 +38,7 @@ func operateCommand() *cobra.Command {
 				return err
 			}
 			if faults := report.Broken(); len(faults) > 0 {
-				return fmt.Errorf("%w: %s", frame.ErrBroken, strings.Join(faults, "; "))
+				return fmt.Errorf("%w: %s", harness.ErrBroken, strings.Join(faults, "; "))
 			}
 			return nil
 		},
@@ -65,6 +65,6 @@ func operateCommand() *cobra.Command {
 	f.IntVar(&o.Workers, "workers", o.Workers, "handlers of the steady tenant at the same time")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	f.StringVar(&o.DataDir, "data-dir", "", "where the servers keep their data (default: the directory of temporary files)")
-	frame.StackFlags(f, &o.Real)
+	harness.StackFlags(f, &o.Real)
 	return cmd
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/operate"
 )
 
@@ -24,7 +24,7 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // more than the stack's: rows are demoted meanwhile
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
 	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
-	o.ListenerCommand, o.Progress = []string{self, frame.ListenerName()}, testLog{t}
+	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName()}, testLog{t}
 	report, err := operate.RunOn(ctx, s, o)
 	if err != nil {
 		t.Error(err)

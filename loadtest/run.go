@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
 // runFlags are those that need reading.
 type runFlags struct {
-	output       frame.Output
+	output       harness.Output
 	disturbances map[scenario.Action]*[]string
 }
 

@@ -1,6 +1,6 @@
 package task
 
-import "github.com/perceptor/perceptor/internal/plant"
+import "github.com/perceptor/perceptor/internal/mutation"
 
 // Due does what is due for the row of the given run (0: the task itself) and
 // returns the delivery to publish, if there is one. now is not before the row's
@@ -94,7 +94,7 @@ func (k *Kin) makeRoom(now Instant) {
 		return
 	}
 	keep := int64(OpenBits - 1)
-	if plant.Bug("bit-pushed-out") {
+	if mutation.Bug("bit-pushed-out") {
 		keep = OpenBits
 	}
 	if t.Interval == 0 || t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {

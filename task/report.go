@@ -1,6 +1,6 @@
 package task
 
-import "github.com/perceptor/perceptor/internal/plant"
+import "github.com/perceptor/perceptor/internal/mutation"
 
 // Merge applies a patch to stored params and returns the new bytes, or an error
 // that names the rule the outcome breaks.
@@ -24,7 +24,7 @@ func (k *Kin) Report(res Result, now Instant, u float64, merge Merge) Reply {
 		return Reply{Code: Superseded}
 	}
 	attempt, out := k.current(r, res.Seq)
-	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) && !plant.Bug("fail-twice") {
+	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) && !mutation.Bug("fail-twice") {
 		return Reply{Code: Superseded}
 	}
 	if res.Outcome == Snooze {
@@ -54,7 +54,7 @@ func (k *Kin) open(a Attempt) (*Row, Code) {
 	r := t
 	if t.Type == NonBlocking {
 		if r = k.run(a.Seq); r == nil {
-			if t.OpenRuns&k.bit(a.Seq) == 0 && !plant.Bug("heartbeat-without-bit") {
+			if t.OpenRuns&k.bit(a.Seq) == 0 && !mutation.Bug("heartbeat-without-bit") {
 				return nil, Already
 			}
 			r = t

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
 
@@ -27,7 +27,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	}
 	var ops net.Listener
 	if c.Dispatcher.OpsAddr != "" {
-		if ops, err = node.Listen(ctx, "dispatcher.ops_addr", c.Dispatcher.OpsAddr); err != nil {
+		if ops, err = app.Listen(ctx, "dispatcher.ops_addr", c.Dispatcher.OpsAddr); err != nil {
 			return err
 		}
 		defer ops.Close() // most often closed by its server
@@ -39,20 +39,20 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 		}
 	}
 	registry := telemetry.NewRegistry()
-	d, err := node.NewDispatcher(ctx, node.DispatcherOptions{
-		Options: node.Options{Config: c, Log: log, Metrics: registry}, Hints: hints, Version: cli.Version(),
+	d, err := app.NewDispatcher(ctx, app.DispatcherOptions{
+		Options: app.Options{Config: c, Log: log, Metrics: registry}, Hints: hints, Version: cli.Version(),
 	})
 	if err != nil {
 		return err
 	}
-	p := node.Process{
+	p := app.Process{
 		Reach: d.Reach, Run: d.Run, StopWithin: c.Dispatcher.Grace + stopMargin,
 		Ready: func() { log.Info("dispatching", "version", cli.Version(), "name", d.Name()) },
 	}
 	if ops != nil {
 		p.Ops = telemetry.NewOps(ops, registry, d.Checks(), c.Ops.Pprof, log)
 	}
-	if err := node.Serve(ctx, p); err != nil {
+	if err := app.Serve(ctx, p); err != nil {
 		return err
 	}
 	log.Info("stopped")

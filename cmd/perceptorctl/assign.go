@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 )
 
 func (c *ctl) assignCommand() *cobra.Command {
@@ -71,7 +71,7 @@ func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *co
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
-		a, err := node.NewAssignment(conf, c.timeout)
+		a, err := app.NewAssignment(conf, c.timeout)
 		if err != nil {
 			return err
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
@@ -118,7 +118,7 @@ func (n *tenantNames) of(ctx context.Context, tenant int32) string {
 // withTenants connects to the databases and runs f for one tenant, or for all
 // when name is empty.
 func withTenants[T any](ctx context.Context, conf *config.Config, name string, f func(context.Context, *store.Cluster, *tenantNames) (T, error)) (out T, err error) {
-	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
 		return out, err
 	}

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 )
 
 func (c *ctl) doctorCommand() *cobra.Command {
@@ -28,7 +28,7 @@ func (c *ctl) doctorCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		findings := node.Examine(ctx, conf)
+		findings := app.Examine(ctx, conf)
 		if os.Getenv("PERCEPTOR_ADDRESS") != "" || cmd.Flags().Changed("address") {
 			findings = append(findings, c.examineAPI(ctx))
 		}
@@ -37,7 +37,7 @@ func (c *ctl) doctorCommand() *cobra.Command {
 		}
 		failed := 0
 		for _, f := range findings {
-			if f.State == node.Failed {
+			if f.State == app.Failed {
 				failed++
 			}
 		}
@@ -49,7 +49,7 @@ func (c *ctl) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *ctl) showFindings(cmd *cobra.Command, findings []node.Finding) error {
+func (c *ctl) showFindings(cmd *cobra.Command, findings []app.Finding) error {
 	if c.output == "json" {
 		return writeJSON(cmd.OutOrStdout(), findings)
 	}
@@ -61,9 +61,9 @@ func (c *ctl) showFindings(cmd *cobra.Command, findings []node.Finding) error {
 }
 
 // examineAPI asks the API whether it serves. No token is needed for that.
-func (c *ctl) examineAPI(ctx context.Context) node.Finding {
-	failed := func(err error) node.Finding {
-		return node.Finding{State: node.Failed, Part: "api", What: fmt.Sprintf("at %s: %v", c.address, err)}
+func (c *ctl) examineAPI(ctx context.Context) app.Finding {
+	failed := func(err error) app.Finding {
+		return app.Finding{State: app.Failed, Part: "api", What: fmt.Sprintf("at %s: %v", c.address, err)}
 	}
 	creds, err := c.credentials()
 	if err != nil {
@@ -81,5 +81,5 @@ func (c *ctl) examineAPI(ctx context.Context) node.Finding {
 	if r.Status != grpc_health_v1.HealthCheckResponse_SERVING {
 		return failed(errors.New("it is not serving"))
 	}
-	return node.Finding{State: node.OK, Part: "api", What: "serves at " + c.address}
+	return app.Finding{State: app.OK, Part: "api", What: "serves at " + c.address}
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -83,7 +83,7 @@ type bumped struct {
 
 // bump takes all items of the databases in nobody's name.
 func bump(ctx context.Context, conf *config.Config, databases []int) ([]bumped, error) {
-	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, err
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/migrations"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
@@ -27,7 +27,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 		Long: "Bring every database up to date. Safe to run twice, and from several places at once. It has no time limit.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
-		cluster, err := node.OpenCluster(cmd.Context(), conf, "perceptorctl")
+		cluster, err := app.OpenCluster(cmd.Context(), conf, "perceptorctl")
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (c *ctl) migrateStatus() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+		cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 		if err != nil {
 			return err
 		}

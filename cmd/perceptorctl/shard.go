@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -60,7 +60,7 @@ func (c *ctl) shardList() *cobra.Command {
 // readOwners returns the shards of all databases that answer, by number, then the
 // chores.
 func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
-	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -82,7 +82,7 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 	defer cancel()
-	cluster, err := node.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
 		return err
 	}

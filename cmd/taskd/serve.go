@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
 
@@ -33,14 +33,14 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	}
 	defer listeners.close()
 	registry := telemetry.NewRegistry()
-	api, err := node.NewAPI(ctx, node.APIOptions{
-		Options: node.Options{Config: c, Log: log, Metrics: registry},
+	api, err := app.NewAPI(ctx, app.APIOptions{
+		Options: app.Options{Config: c, Log: log, Metrics: registry},
 		GRPC:    listeners.grpc, HTTP: listeners.http,
 	})
 	if err != nil {
 		return err
 	}
-	p := node.Process{
+	p := app.Process{
 		Reach: api.Reach, Run: api.Run, StopWithin: c.Taskd.DrainDelay + c.Taskd.Grace + stopMargin,
 		Ready: func() {
 			log.Info("serving", "version", cli.Version(), "grpc", address(listeners.grpc), "http", address(listeners.http), "ops", address(listeners.ops))
@@ -49,7 +49,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	if listeners.ops != nil {
 		p.Ops = telemetry.NewOps(listeners.ops, registry, api.Checks(), c.Ops.Pprof, log)
 	}
-	err = node.Serve(ctx, p)
+	err = app.Serve(ctx, p)
 	logEnd(log, err)
 	return err
 }
@@ -70,7 +70,7 @@ func listen(ctx context.Context, c *config.Config) (*listeners, error) {
 		if address == "" {
 			return
 		}
-		opened, err := node.Listen(ctx, key, address)
+		opened, err := app.Listen(ctx, key, address)
 		if err != nil {
 			errs = append(errs, err)
 			return

@@ -26,7 +26,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/assign"
-	"github.com/perceptor/perceptor/assign/work"
+	"github.com/perceptor/perceptor/assign/loop"
 )
 
 const letters = "abcdefghijklmnopqrstuvwxyz"
@@ -52,17 +52,17 @@ func run(ctx context.Context, servers []string, session time.Duration, r reader)
 	if err := os.MkdirAll(filepath.Join(r.dir, "done"), 0o755); err != nil {
 		return err
 	}
-	loop, err := work.New(work.Config[string]{Select: r.find, Execute: r.read, Workers: 2})
+	files, err := loop.New(loop.Config[string]{Select: r.find, Execute: r.read, Workers: 2})
 	if err != nil {
 		return err
 	}
 	member, err := assign.NewZooKeeper(assign.Config{
-		Servers: servers, Root: "/sharefiles", Items: items(), SessionTimeout: session, Figures: loop.Figures,
-	}, loop)
+		Servers: servers, Root: "/sharefiles", Items: items(), SessionTimeout: session, Figures: files.Figures,
+	}, files)
 	if err != nil {
 		return err
 	}
-	return work.Run(ctx, member, loop)
+	return loop.Run(ctx, member, files)
 }
 
 func items() []assign.Item {
@@ -80,7 +80,7 @@ type reader struct {
 }
 
 // find lists files that are to be read, of the items that this copy has.
-func (r reader) find(_ context.Context, s work.Selection) ([]string, error) {
+func (r reader) find(_ context.Context, s loop.Selection) ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return nil, err

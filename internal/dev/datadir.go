@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/tempdir"
 )
 
 const (
@@ -62,7 +62,7 @@ func openDataDir(path string) (*dataDir, error) {
 // left is removed first. Another process may take a directory that is not locked
 // yet for such a one, and remove it: then the next one does.
 func openEphemeral() (d *dataDir, err error) {
-	scratch.RemoveOrphans(ephemeralPrefix, lockName)
+	tempdir.RemoveOrphans(ephemeralPrefix, lockName)
 	for range 3 {
 		if d, err = makeEphemeral(); !errors.Is(err, subprocess.ErrLocked) {
 			break

@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -113,9 +113,9 @@ type installation struct {
 
 	config     *config.Config
 	registry   *prometheus.Registry
-	dispatcher *node.Dispatcher
-	api        *node.API
-	clock      *node.VirtualClock // nil: the real one
+	dispatcher *app.Dispatcher
+	api        *app.API
+	clock      *app.VirtualClock // nil: the real one
 	// token and admin are the secrets.
 	token, admin string
 }
@@ -134,7 +134,7 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 	}
 	in.o.Log.Debug("nodes put together", "took", time.Since(in.began))
 	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
-	return node.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
+	return app.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
 }
 
 // configure makes the configuration: defaults, and the parts that are here.
@@ -157,7 +157,7 @@ func (in *installation) configure() error {
 
 // migrate brings the databases up to date.
 func (in *installation) migrate(ctx context.Context, progress func(string)) error {
-	cluster, err := node.OpenCluster(ctx, in.config, "perceptor-dev")
+	cluster, err := app.OpenCluster(ctx, in.config, "perceptor-dev")
 	if err != nil {
 		return err
 	}
@@ -173,17 +173,17 @@ func (in *installation) migrate(ctx context.Context, progress func(string)) erro
 
 // join puts the nodes together, and makes the tenant and its tokens.
 func (in *installation) join(ctx context.Context) (err error) {
-	options := node.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock}
-	in.dispatcher, err = node.NewDispatcher(ctx, node.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})
+	options := app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock}
+	in.dispatcher, err = app.NewDispatcher(ctx, app.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})
 	if err != nil {
 		return err
 	}
 	if options.VirtualClock {
-		if in.clock, err = node.NewVirtualClock(ctx, in.config, in.dispatcher); err != nil {
+		if in.clock, err = app.NewVirtualClock(ctx, in.config, in.dispatcher); err != nil {
 			return err
 		}
 	}
-	in.api, err = node.NewAPI(ctx, node.APIOptions{
+	in.api, err = app.NewAPI(ctx, app.APIOptions{
 		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint,
 	})
 	if err != nil {

@@ -83,21 +83,21 @@ func downloadDir() (string, error) {
 }
 
 // fetch downloads and unpacks into home. The library has no call for this alone: it is asked to start a
-// server in a scratch directory, which as root cannot succeed, and its verdict on that does not matter.
+// server in a dir directory, which as root cannot succeed, and its verdict on that does not matter.
 func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
-	scratch, err := os.MkdirTemp(root, "fetch-")
+	dir, err := os.MkdirTemp(root, "fetch-")
 	if err != nil {
-		return fmt.Errorf("create scratch directory: %w", err)
+		return fmt.Errorf("create temporary directory: %w", err)
 	}
-	defer os.RemoveAll(scratch)
+	defer os.RemoveAll(dir)
 	port, err := subprocess.FreePort()
 	if err != nil {
 		return err
 	}
-	unpacked := filepath.Join(scratch, "unpacked")
+	unpacked := filepath.Join(dir, "unpacked")
 	config := embeddedpostgres.DefaultConfig().
 		Version(version).Port(uint32(port)).Logger(io.Discard).StartTimeout(time.Minute).
-		CachePath(scratch).BinariesPath(unpacked).RuntimePath(filepath.Join(scratch, "run"))
+		CachePath(dir).BinariesPath(unpacked).RuntimePath(filepath.Join(dir, "run"))
 	if mirror := os.Getenv(MirrorVariable); mirror != "" {
 		config = config.BinaryRepositoryURL(mirror)
 	}

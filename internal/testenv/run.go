@@ -74,7 +74,7 @@ func startAll(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared.scratch = place
+	shared.dir = place
 
 	var (
 		wg   sync.WaitGroup

@@ -34,7 +34,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/perceptor/perceptor/internal/scratch"
+	"github.com/perceptor/perceptor/internal/tempdir"
 )
 
 // Environment variables that name running servers to use instead of starting some.
@@ -57,7 +57,7 @@ const (
 // pool holds the shared servers that a process uses, and why some could not start.
 type pool struct {
 	sync.Mutex
-	scratch   *scratch.Dir
+	dir       *tempdir.Dir
 	postgres  *PostgresServer
 	zookeeper *ZooKeeperServer
 	kafka     *KafkaServer
@@ -122,16 +122,16 @@ func share[S any](tb testing.TB, name string, slot **S, variable string, named f
 }
 
 func startShared[S any](name string, start func(context.Context, string) (*S, error)) (*S, error) {
-	if shared.scratch == nil {
+	if shared.dir == nil {
 		place, err := newScratch()
 		if err != nil {
 			return nil, err
 		}
-		shared.scratch = place
+		shared.dir = place
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return start(ctx, serverDir(shared.scratch, name))
+	return start(ctx, serverDir(shared.dir, name))
 }
 
 // Main runs a package's tests, stops the servers that they shared and exits.
@@ -178,9 +178,9 @@ func StopShared() error {
 	if s := shared.kafka; s != nil && !s.external {
 		errs = append(errs, s.Kill())
 	}
-	if shared.scratch != nil {
-		errs = append(errs, shared.scratch.Close(ctx))
+	if shared.dir != nil {
+		errs = append(errs, shared.dir.Close(ctx))
 	}
-	shared.postgres, shared.zookeeper, shared.kafka, shared.scratch = nil, nil, nil, nil
+	shared.postgres, shared.zookeeper, shared.kafka, shared.dir = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/node"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/internal/virtualclock"
@@ -48,7 +48,7 @@ type Stack struct {
 	// GRPC and HTTP are host:port of the API.
 	GRPC, HTTP string
 	// Clock is the virtual clock.
-	Clock *node.VirtualClock
+	Clock *app.VirtualClock
 
 	o       Options
 	config  *config.Config
@@ -60,8 +60,8 @@ type Stack struct {
 
 // nodes are what a restart replaces.
 type nodes struct {
-	api         *node.API
-	dispatchers []*node.Dispatcher
+	api         *app.API
+	dispatchers []*app.Dispatcher
 	metrics     []*prometheus.Registry
 	stop        context.CancelFunc
 	running     *sync.WaitGroup
@@ -134,7 +134,7 @@ func (s *Stack) start(ctx context.Context, at Servers) (err error) {
 	if err := s.configure(at); err != nil {
 		return err
 	}
-	if s.cluster, err = node.OpenCluster(ctx, s.config, "virtualtest"); err != nil {
+	if s.cluster, err = app.OpenCluster(ctx, s.config, "virtualtest"); err != nil {
 		return err
 	}
 	if err := s.cluster.Migrate(ctx, nil); err != nil {
@@ -176,7 +176,7 @@ func (s *Stack) configure(at Servers) error {
 func (s *Stack) startNodes(ctx context.Context) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.nodes = nodes{stop: stop, running: &sync.WaitGroup{}, failed: make(chan error, 1+s.o.Dispatchers)}
-	run := func(part node.Part) {
+	run := func(part app.Part) {
 		s.running.Go(func() {
 			if err := part(running); err != nil {
 				s.failed <- err
@@ -187,7 +187,7 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	for i := range s.o.Dispatchers {
 		c := *s.config
 		c.Dispatcher.Name = fmt.Sprintf("dispatcher-%d", i+1)
-		d, err := node.NewDispatcher(ctx, node.DispatcherOptions{
+		d, err := app.NewDispatcher(ctx, app.DispatcherOptions{
 			Options: s.options(&c), Local: len(c.ZooKeeper.Servers) == 0, Version: "test",
 		})
 		if err != nil {
@@ -203,10 +203,10 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	return s.awaitOwners(ctx)
 }
 
-func (s *Stack) options(c *config.Config) node.Options {
+func (s *Stack) options(c *config.Config) app.Options {
 	metrics := telemetry.NewRegistry()
 	s.metrics = append(s.metrics, metrics)
-	return node.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true}
+	return app.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true}
 }
 
 // Counter returns the sum of a counter over all nodes, as far as it has a label of
@@ -232,19 +232,19 @@ func (s *Stack) Counter(tb testing.TB, name, label, value string) (sum float64) 
 }
 
 func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err error) {
-	if s.Clock, err = node.NewVirtualClock(ctx, s.config, parts...); err != nil {
+	if s.Clock, err = app.NewVirtualClock(ctx, s.config, parts...); err != nil {
 		return err
 	}
-	grpc, err := node.Listen(ctx, "grpc", "127.0.0.1:0")
+	grpc, err := app.Listen(ctx, "grpc", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	http, err := node.Listen(ctx, "http", "127.0.0.1:0")
+	http, err := app.Listen(ctx, "http", "127.0.0.1:0")
 	if err != nil {
 		return errors.Join(err, grpc.Close())
 	}
 	s.GRPC, s.HTTP = grpc.Addr().String(), http.Addr().String()
-	s.api, err = node.NewAPI(ctx, node.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Clock: s.Clock, Hint: s.hint})
+	s.api, err = app.NewAPI(ctx, app.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Clock: s.Clock, Hint: s.hint})
 	if err != nil {
 		return errors.Join(err, closeAll(grpc, http))
 	}

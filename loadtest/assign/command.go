@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what the command writes down. Of several rounds the worst is the
 // figure.
 type Report struct {
-	frame.Header
+	harness.Header
 	SessionMS     int64         `json:"session_ms"`
 	TakeoverMS    float64       `json:"takeover_ms"`
 	HandoverMS    float64       `json:"handover_ms"`
@@ -31,10 +31,10 @@ type Report struct {
 	Storm         *StormReport  `json:"storm,omitempty"`
 }
 
-// Chart implements frame.Report: there is none.
+// Chart implements harness.Report: there is none.
 func (r *Report) Chart() *chart.Chart { return nil }
 
-// WriteTable implements frame.Report.
+// WriteTable implements harness.Report.
 func (r *Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "taken over after kill -9\t%.0f ms\tworst of %d; session %d ms\n", r.TakeoverMS, len(r.Measured.Takeovers), r.SessionMS)
@@ -54,7 +54,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 
 // Command measures the sharing of items, and lets a storm loose on it.
 func Command() *cobra.Command {
-	o, p, output, storm := DefaultOptions(), DefaultPlan(), frame.Output{}, 30*time.Second
+	o, p, output, storm := DefaultOptions(), DefaultPlan(), harness.Output{}, 30*time.Second
 	cmd := &cobra.Command{
 		Use: "assign", Short: "sharing items: take-over, hand-over, settling; a storm of disturbances", Args: cobra.NoArgs,
 		Long: "assign starts members as processes over an ensemble of ZooKeepers, each working for its items in Postgres by epochs.\n" +
@@ -80,17 +80,17 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-func run(cmd *cobra.Command, o Options, p Plan, storm time.Duration, output frame.Output) error {
+func run(cmd *cobra.Command, o Options, p Plan, storm time.Duration, output harness.Output) error {
 	path, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	o.Member = []string{path, MemberName}
-	o.Progress = func(format string, args ...any) { frame.Say(cmd.ErrOrStderr(), format, args...) }
+	o.Progress = func(format string, args ...any) { harness.Say(cmd.ErrOrStderr(), format, args...) }
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	r := &Report{Header: frame.NewHeader("assign", o.Seed, map[string]string{"zookeeper": "3.9.4"}), SessionMS: o.Session.Milliseconds()}
+	r := &Report{Header: harness.NewHeader("assign", o.Seed, map[string]string{"zookeeper": "3.9.4"}), SessionMS: o.Session.Milliseconds()}
 	ctx := cmd.Context()
 	if r.Measured, r.Broken, err = Measure(ctx, o, p); err != nil {
 		return err
@@ -104,14 +104,14 @@ func run(cmd *cobra.Command, o Options, p Plan, storm time.Duration, output fram
 	r.sum(p)
 	err = output.Write(cmd, r)
 	if err == nil && r.Violations > 0 {
-		return fmt.Errorf("%w: %d violations", frame.ErrBroken, r.Violations)
+		return fmt.Errorf("%w: %d violations", harness.ErrBroken, r.Violations)
 	}
 	return err
 }
 
 // sum takes the worst of the rounds, and holds them against what is allowed.
 func (r *Report) sum(p Plan) {
-	worst := func(ms []float64) float64 { return frame.Round(slices.Max(append(ms, 0))) }
+	worst := func(ms []float64) float64 { return harness.Round(slices.Max(append(ms, 0))) }
 	r.TakeoverMS, r.HandoverMS, r.SettleMS = worst(r.Measured.Takeovers), worst(r.Measured.Handovers), worst(r.Measured.Settles)
 	r.MovedOnJoin = slices.Max(append(r.Measured.Joins, 0))
 	r.AllowedOnJoin = (p.SettleItems + p.SettleMembers) / (p.SettleMembers + 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	core "github.com/perceptor/perceptor/assign"
-	"github.com/perceptor/perceptor/internal/plant"
+	"github.com/perceptor/perceptor/internal/mutation"
 )
 
 // idleInTransaction ends the transactions of members that are suspended, so that
@@ -186,11 +186,11 @@ func assert(ctx context.Context, tx pgx.Tx, owned map[int]holding) ([]int32, err
 	for _, id := range slices.Sorted(maps.Keys(owned)) {
 		items, epochs, nonces = append(items, int32(id)), append(epochs, owned[id].epoch), append(nonces, owned[id].nonce)
 	}
-	if plant.Bug("work-without-epoch") {
+	if mutation.Bug("work-without-epoch") {
 		return items, nil
 	}
 	lock := "FOR SHARE OF o"
-	if plant.Bug("work-without-lock") {
+	if mutation.Bug("work-without-lock") {
 		lock = ""
 	}
 	rows, err := tx.Query(ctx, `SELECT o.item FROM item_owner o JOIN unnest($1::int4[], $2::int8[], $3::int8[]) AS u (item, epoch, nonce)

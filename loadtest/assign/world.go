@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	core "github.com/perceptor/perceptor/assign"
-	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/internal/testenv"
 )
 
@@ -56,7 +56,7 @@ func DefaultOptions() Options {
 // A world is what members need: servers, and who looks at them.
 type world struct {
 	o        Options
-	dir      *scratch.Dir
+	dir      *tempdir.Dir
 	postgres *testenv.PostgresServer
 	db       *pgxpool.Pool
 	ensemble *testenv.ZooKeeperEnsemble
@@ -77,7 +77,7 @@ type member struct {
 
 func newWorld(ctx context.Context, o Options) (w *world, err error) {
 	w = &world{o: o}
-	if w.dir, err = scratch.New("perceptor-assign-", o.Keep); err != nil {
+	if w.dir, err = tempdir.New("perceptor-assign-", o.Keep); err != nil {
 		return nil, err
 	}
 	if err := w.start(ctx); err != nil {

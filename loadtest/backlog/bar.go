@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 const (
@@ -84,6 +84,6 @@ func (b *bar) line() {
 		full := int(share * barWidth)
 		fmt.Fprintf(b.to, "\r[%s%s] %s   ", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), text)
 	default:
-		frame.Say(b.to, "%s", text)
+		harness.Say(b.to, "%s", text)
 	}
 }

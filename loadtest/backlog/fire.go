@@ -12,9 +12,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/perceptor/perceptor/internal/scratch"
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/workload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -34,12 +34,12 @@ const (
 // FireReport is what one firing found. Rates, lateness and processor time are
 // those of the measured window, violations those of the whole firing.
 type FireReport struct {
-	Tasks      int64           `json:"tasks"`
-	WindowS    float64         `json:"window_s"`
-	FiresPerS  float64         `json:"fires_per_s"`
-	CyclesPerS float64         `json:"cycles_per_s"`
-	LatenessMs frame.Quantiles `json:"lateness_ms"`
-	frame.CPU
+	Tasks      int64             `json:"tasks"`
+	WindowS    float64           `json:"window_s"`
+	FiresPerS  float64           `json:"fires_per_s"`
+	CyclesPerS float64           `json:"cycles_per_s"`
+	LatenessMs harness.Quantiles `json:"lateness_ms"`
+	harness.CPU
 	WALBytesPerFire float64              `json:"wal_bytes_per_fire"`
 	Violations      map[check.Kind]int64 `json:"violations"`
 	Examples        []check.Violation    `json:"examples,omitempty"`
@@ -66,7 +66,7 @@ type firing struct {
 	dir       string
 	history   *history.Writer
 	listeners []*workload.Listener
-	meter     *frame.Meter
+	meter     *harness.Meter
 	from, to  time.Time // of the window
 	quiet     time.Time
 	complete  bool
@@ -77,7 +77,7 @@ type firing struct {
 // fire loads one-shots that are due soon, waits until all have been called, and
 // checks them.
 func (r *runner) fire(ctx context.Context, what string) (*FireReport, error) {
-	dir, err := scratch.New("perceptor-history-", false)
+	dir, err := tempdir.New("perceptor-history-", false)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (r *runner) fire(ctx context.Context, what string) (*FireReport, error) {
 	if f.history, err = history.Create(f.dir, "loadtest"); err != nil {
 		return nil, err
 	}
-	frame.Say(r.Progress, "firing from the %s: %d tasks, %.0f per second", what, r.fires(), r.Rate)
+	harness.Say(r.Progress, "firing from the %s: %d tasks, %.0f per second", what, r.fires(), r.Rate)
 	err = f.startListeners(ctx)
 	if err == nil {
 		err = f.run(ctx)
@@ -106,8 +106,8 @@ func (f *firing) run(ctx context.Context) error {
 	if err := f.loadAll(ctx, begin); err != nil {
 		return err
 	}
-	frame.Say(f.Progress, "loaded; the first are due in %v", time.Until(begin).Round(time.Second))
-	if err := frame.SleepUntil(ctx, begin.Add(-checkpointLead)); err != nil {
+	harness.Say(f.Progress, "loaded; the first are due in %v", time.Until(begin).Round(time.Second))
+	if err := harness.SleepUntil(ctx, begin.Add(-checkpointLead)); err != nil {
 		return err
 	}
 	if err := f.target.checkpoint(ctx); err != nil {
@@ -167,7 +167,7 @@ func (f *firing) oneShot(r *task.Row, number int64, pad string, due task.Instant
 
 // measure takes samples at the begin and the end of the window.
 func (f *firing) measure(ctx context.Context) error {
-	db, err := frame.Dial(ctx, f.stack.Postgres())
+	db, err := harness.Dial(ctx, f.stack.Postgres())
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (f *firing) measure(ctx context.Context) error {
 	defer stop()
 	told.Go(func() { f.tell(telling) })
 	for i, at := range []time.Time{f.from, f.to} {
-		if err := frame.SleepUntil(ctx, at); err != nil {
+		if err := harness.SleepUntil(ctx, at); err != nil {
 			return err
 		}
 		cpu[i] = f.meter.Sample()
@@ -188,16 +188,16 @@ func (f *firing) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	f.cpu, f.wal = frame.Used(cpu[0], cpu[1]), wal[1]-wal[0]
+	f.cpu, f.wal = harness.Used(cpu[0], cpu[1]), wal[1]-wal[0]
 	return nil
 }
 
 // tell writes a line now and then until ctx ends.
 func (f *firing) tell(ctx context.Context) {
 	before, at := int64(0), time.Now()
-	for frame.SleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
+	for harness.SleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
 		n, now := f.callbacks(), time.Now()
-		frame.Say(f.Progress, "%s called, %.0f callbacks/s", share(n, f.fires()), float64(n-before)/now.Sub(at).Seconds())
+		harness.Say(f.Progress, "%s called, %.0f callbacks/s", share(n, f.fires()), float64(n-before)/now.Sub(at).Seconds())
 		before, at = n, now
 	}
 }
@@ -218,7 +218,7 @@ func (f *firing) drain(ctx context.Context) error {
 			f.quiet = time.Now()
 			return nil
 		}
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 	}
@@ -234,7 +234,7 @@ func (f *firing) callbacks() (n int64) {
 func (f *firing) startListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
-	sources := map[string]frame.Source{}
+	sources := map[string]harness.Source{}
 	for i := range f.Listeners {
 		name := fmt.Sprintf("listener-%d", i+1)
 		l, err := workload.StartListener(f.ListenerCommand, workload.ListenerConfig{
@@ -251,7 +251,7 @@ func (f *firing) startListeners(ctx context.Context) error {
 			return err
 		}
 	}
-	f.meter = frame.NewMeter(f.stack, sources)
+	f.meter = harness.NewMeter(f.stack, sources)
 	return nil
 }
 
@@ -274,14 +274,14 @@ func (f *firing) report() (*FireReport, error) {
 	res := c.Result()
 	window := f.For.Seconds()
 	rep := &FireReport{
-		Tasks: f.fires(), WindowS: window, LatenessMs: frame.QuantilesOf(res.Figures.Lateness),
-		FiresPerS:  frame.Round(float64(res.Figures.Window.Fires) / window),
-		CyclesPerS: frame.Round(float64(res.Figures.Window.Cycles) / window),
-		CPU:        frame.NewCPU(f.cpu, res.Figures.Window.Cycles),
+		Tasks: f.fires(), WindowS: window, LatenessMs: harness.QuantilesOf(res.Figures.Lateness),
+		FiresPerS:  harness.Round(float64(res.Figures.Window.Fires) / window),
+		CyclesPerS: harness.Round(float64(res.Figures.Window.Cycles) / window),
+		CPU:        harness.NewCPU(f.cpu, res.Figures.Window.Cycles),
 		Violations: res.Violations, Examples: res.Examples, Complete: f.complete, figures: res.Figures,
 	}
 	if n := res.Figures.Window.Fires; n > 0 {
-		rep.WALBytesPerFire = frame.Round(float64(f.wal) / float64(n))
+		rep.WALBytesPerFire = harness.Round(float64(f.wal) / float64(n))
 	}
 	return rep, nil
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -34,7 +34,7 @@ type ImportOptions struct {
 func DefaultImport() ImportOptions {
 	o := ImportOptions{
 		Load: Load{Tasks: 10_000_000, Databases: task.Databases, Loaders: 2, Chunk: 1 << 20},
-		Days: 30, ParamsBytes: 100, Verify: true, Horizon: 10 * time.Minute, Real: frame.DefaultStack(),
+		Days: 30, ParamsBytes: 100, Verify: true, Horizon: 10 * time.Minute, Real: harness.DefaultStack(),
 	}
 	o.Real.Postgres["wal_compression"] = "lz4"
 	return o
@@ -75,32 +75,32 @@ type LoadReport struct {
 	TasksPerS float64 `json:"tasks_per_s"`
 	// BytesPerTask is all of the tables that hold tasks, with locator, indexes and
 	// TOAST; Sizes has them by kind of table.
-	BytesPerTask    float64               `json:"bytes_per_task"`
-	BytesOnDisk     int64                 `json:"bytes_on_disk"`
-	PayloadPerTask  float64               `json:"payload_bytes_per_task"`
-	WALBytesPerTask float64               `json:"wal_bytes_per_task"`
-	Packs           int64                 `json:"packs"`
-	Near            int64                 `json:"near"`
-	ChunkS          float64               `json:"longest_chunk_s"`
-	Sizes           map[string]frame.Size `json:"sizes"`
-	frame.CPU
+	BytesPerTask    float64                 `json:"bytes_per_task"`
+	BytesOnDisk     int64                   `json:"bytes_on_disk"`
+	PayloadPerTask  float64                 `json:"payload_bytes_per_task"`
+	WALBytesPerTask float64                 `json:"wal_bytes_per_task"`
+	Packs           int64                   `json:"packs"`
+	Near            int64                   `json:"near"`
+	ChunkS          float64                 `json:"longest_chunk_s"`
+	Sizes           map[string]harness.Size `json:"sizes"`
+	harness.CPU
 }
 
 // measured is a load with everything around it.
 func measured(ctx context.Context, s *stack.Stack, t *target, l Load, mix Mix, progress io.Writer) (loaded, *LoadReport, error) {
-	db, err := frame.Dial(ctx, s.Postgres())
+	db, err := harness.Dial(ctx, s.Postgres())
 	if err != nil {
 		return loaded{}, nil, err
 	}
 	defer db.Close()
-	meter := frame.NewMeter(s, nil)
+	meter := harness.NewMeter(s, nil)
 	wal, err := db.WAL(ctx)
 	if err != nil {
 		return loaded{}, nil, err
 	}
 	before := meter.Sample()
 	out, err := load(ctx, t, l, mix, progress)
-	used := frame.Used(before, meter.Sample())
+	used := harness.Used(before, meter.Sample())
 	if err != nil {
 		return out, nil, err
 	}
@@ -113,11 +113,11 @@ func measured(ctx context.Context, s *stack.Stack, t *target, l Load, mix Mix, p
 		return out, nil, err
 	}
 	rep := &LoadReport{
-		Tasks: out.sum.Count, Checksum: fmt.Sprintf("%016x", out.sum.Hash), Seconds: frame.Round(out.took.Seconds()),
-		TasksPerS: frame.Round(float64(out.sum.Count) / out.took.Seconds()), Packs: out.packs, Near: out.near,
-		ChunkS: frame.Round(out.largestChunk.Seconds()), CPU: frame.NewCPU(used, out.sum.Count),
-		WALBytesPerTask: frame.Round(float64(walAfter-wal) / float64(out.sum.Count)),
-		PayloadPerTask:  frame.Round(float64(out.payload) / float64(out.sum.Count)), Sizes: map[string]frame.Size{},
+		Tasks: out.sum.Count, Checksum: fmt.Sprintf("%016x", out.sum.Hash), Seconds: harness.Round(out.took.Seconds()),
+		TasksPerS: harness.Round(float64(out.sum.Count) / out.took.Seconds()), Packs: out.packs, Near: out.near,
+		ChunkS: harness.Round(out.largestChunk.Seconds()), CPU: harness.NewCPU(used, out.sum.Count),
+		WALBytesPerTask: harness.Round(float64(walAfter-wal) / float64(out.sum.Count)),
+		PayloadPerTask:  harness.Round(float64(out.payload) / float64(out.sum.Count)), Sizes: map[string]harness.Size{},
 	}
 	for kind, size := range sizes {
 		if strings.HasPrefix(kind, "far_") || kind == "task" {
@@ -125,13 +125,13 @@ func measured(ctx context.Context, s *stack.Stack, t *target, l Load, mix Mix, p
 			rep.BytesOnDisk += size.Total()
 		}
 	}
-	rep.BytesPerTask = frame.Round(float64(rep.BytesOnDisk) / float64(out.sum.Count))
+	rep.BytesPerTask = harness.Round(float64(rep.BytesOnDisk) / float64(out.sum.Count))
 	return out, rep, nil
 }
 
 // ImportReport is what an import found.
 type ImportReport struct {
-	frame.Header
+	harness.Header
 	LoadReport
 	Databases   int     `json:"databases"`
 	Loaders     int     `json:"loaders"`
@@ -153,7 +153,7 @@ func verify(ctx context.Context, t *target, databases, readers int, expected Sum
 	if err != nil {
 		return nil, err
 	}
-	return &Verify{Expected: expected.String(), Found: found.String(), Same: found == expected, Seconds: frame.Round(took.Seconds())}, nil
+	return &Verify{Expected: expected.String(), Found: found.String(), Same: found == expected, Seconds: harness.Round(took.Seconds())}, nil
 }
 
 // Broken reports whether something was lost.
@@ -173,13 +173,13 @@ func Import(ctx context.Context, o ImportOptions) (*ImportReport, error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	o.Real.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
 	s, err := stack.PostgresOnly(ctx, o.Real)
 	if err != nil {
 		return nil, err
 	}
 	rep, err := importInto(ctx, s, o)
-	return rep, errors.Join(err, frame.CloseStack(ctx, s))
+	return rep, errors.Join(err, harness.CloseStack(ctx, s))
 }
 
 func importInto(ctx context.Context, s *stack.Stack, o ImportOptions) (*ImportReport, error) {
@@ -188,14 +188,14 @@ func importInto(ctx context.Context, s *stack.Stack, o ImportOptions) (*ImportRe
 		return nil, err
 	}
 	defer t.close()
-	frame.Say(o.Progress, "making the tables")
+	harness.Say(o.Progress, "making the tables")
 	if err := t.cluster.Migrate(ctx, nil); err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
 	now := task.At(time.Now())
 	mix := Mix{Tenant: 1, From: now, To: now + task.Instant(o.Days)*24*3600_000, ParamsBytes: o.ParamsBytes, Seed: o.Seed}
 	rep := &ImportReport{
-		Header: frame.NewHeader("import", o.Seed, s.Versions), Databases: o.Databases, Loaders: o.Loaders, Days: o.Days, ParamsBytes: o.ParamsBytes,
+		Header: harness.NewHeader("import", o.Seed, s.Versions), Databases: o.Databases, Loaders: o.Loaders, Days: o.Days, ParamsBytes: o.ParamsBytes,
 	}
 	out, load, err := measured(ctx, s, t, o.Load, mix, o.Progress)
 	if err != nil {
@@ -210,7 +210,7 @@ func importInto(ctx context.Context, s *stack.Stack, o ImportOptions) (*ImportRe
 	return rep, nil
 }
 
-// Chart implements [frame.Report]: an import has no picture.
+// Chart implements [harness.Report]: an import has no picture.
 func (rep *ImportReport) Chart() *chart.Chart { return nil }
 
 // WriteTable writes the report for people.

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
@@ -204,8 +204,8 @@ func (ld *loader) work(ctx context.Context, queue <-chan piece) error {
 func (ld *loader) store(ctx context.Context, d int, rows []task.Row) (stored shards.Loaded, err error) {
 	for try := range 3 {
 		if try > 0 {
-			frame.Say(ld.bar.to, "trying again: %v", err)
-			if err := frame.SleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
+			harness.Say(ld.bar.to, "trying again: %v", err)
+			if err := harness.SleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
 				return stored, err
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/client"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -21,11 +21,11 @@ const maxExamples = 5
 // OperationsReport is what calls about single waiting tasks took, each call by
 // itself, one after another.
 type OperationsReport struct {
-	Calls    int             `json:"calls"`
-	GetMs    frame.Quantiles `json:"get_ms"`
-	PauseMs  frame.Quantiles `json:"pause_ms"`
-	ResumeMs frame.Quantiles `json:"resume_ms"`
-	CancelMs frame.Quantiles `json:"cancel_ms"`
+	Calls    int               `json:"calls"`
+	GetMs    harness.Quantiles `json:"get_ms"`
+	PauseMs  harness.Quantiles `json:"pause_ms"`
+	ResumeMs harness.Quantiles `json:"resume_ms"`
+	CancelMs harness.Quantiles `json:"cancel_ms"`
 	// Wrong counts answers that were errors, or told of another task than was
 	// loaded.
 	Wrong    int      `json:"wrong"`
@@ -42,11 +42,11 @@ func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsRepor
 	defer c.Close()
 	half := len(picks) / 2
 	rep := &OperationsReport{Calls: half}
-	frame.Say(r.Progress, "asking for, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
+	harness.Say(r.Progress, "asking for, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
 	edit, drop := picks[:half], picks[half:2*half]
 	var gone Sum
 	for _, step := range []struct {
-		to    *frame.Quantiles
+		to    *harness.Quantiles
 		picks []pick
 		call  func(context.Context, int64) (*client.TaskInfo, error)
 		wrong func(pick, *client.TaskInfo) string
@@ -69,7 +69,7 @@ func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsRepor
 	return rep, gone, nil
 }
 
-func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(context.Context, int64) (*client.TaskInfo, error), wrong func(pick, *client.TaskInfo) string) (frame.Quantiles, error) {
+func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(context.Context, int64) (*client.TaskInfo, error), wrong func(pick, *client.TaskInfo) string) (harness.Quantiles, error) {
 	took := hdrhistogram.New(1, int64(time.Minute/time.Microsecond), 3)
 	for _, p := range picks {
 		begin := time.Now()
@@ -82,7 +82,7 @@ func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(c
 			fault = wrong(p, t)
 		}
 		if ctx.Err() != nil {
-			return frame.Quantiles{}, ctx.Err()
+			return harness.Quantiles{}, ctx.Err()
 		}
 		if fault != "" {
 			if rep.Wrong++; len(rep.Examples) < maxExamples {
@@ -90,7 +90,7 @@ func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(c
 			}
 		}
 	}
-	return frame.QuantilesOf(took), nil
+	return harness.QuantilesOf(took), nil
 }
 
 func unless(ok bool, fault string) string {

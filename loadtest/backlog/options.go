@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -50,7 +50,7 @@ func DefaultOptions() Options {
 		Load: Load{Tasks: 10_000_000, Databases: task.Databases, Loaders: 2, Chunk: 1 << 20},
 		Days: 30, ParamsBytes: 100, Rate: 5000, For: 2 * time.Minute, Warmup: 20 * time.Second, Drain: 2 * time.Minute,
 		Listeners: 1, Workers: 256, Horizon: time.Minute, Empty: true, Fire: true, Operations: 1000, Verify: true,
-		Real: frame.DefaultStack(),
+		Real: harness.DefaultStack(),
 	}
 	o.Real.Postgres["wal_compression"] = "lz4"
 	return o

@@ -7,12 +7,12 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a run found. Parts that were not asked for are absent.
 type Report struct {
-	frame.Header
+	harness.Header
 	Databases   int     `json:"databases"`
 	Days        int     `json:"days"`
 	ParamsBytes int     `json:"params_bytes"`
@@ -46,7 +46,7 @@ func (rep *Report) compare() {
 		if b == 0 {
 			return nil
 		}
-		r := frame.Round(a / b)
+		r := harness.Round(a / b)
 		return &r
 	}
 	rep.RatioToEmpty = ratio(rep.Fire.CyclesPerS, rep.Empty.CyclesPerS)
@@ -120,7 +120,7 @@ func (t *table) operations(o *OperationsReport) {
 	}
 }
 
-// Chart implements [frame.Report]: throughput and lateness of both firings.
+// Chart implements [harness.Report]: throughput and lateness of both firings.
 func (rep *Report) Chart() *chart.Chart {
 	if rep.Fire == nil {
 		return nil
@@ -154,7 +154,7 @@ func (rep *FireReport) series() (x, cycles, p99 []float64) {
 		x, cycles = append(x, at), append(cycles, float64(s.Cycles))
 		p := 0.0
 		if s.Lateness != nil {
-			p = frame.Milliseconds(s.Lateness.Quantile(0.99))
+			p = harness.Milliseconds(s.Lateness.Quantile(0.99))
 		}
 		p99 = append(p99, p)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -45,13 +45,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	o.Real.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
 	if o.Real.Settings == nil {
 		o.Real.Settings = map[string]string{}
 	}
 	o.Real.Settings["far.horizon"] = o.Horizon.String()
 	r := &runner{Options: o}
-	err := frame.WithStack(ctx, o.Real, func(s *stack.Stack) error {
+	err := harness.WithStack(ctx, o.Real, func(s *stack.Stack) error {
 		r.stack = s
 		return r.run(ctx)
 	})
@@ -67,7 +67,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 		return err
 	}
 	report := &Report{
-		Header: frame.NewHeader("backlog", r.Seed, r.stack.Versions), Days: r.Days, Databases: r.Databases, ParamsBytes: r.ParamsBytes,
+		Header: harness.NewHeader("backlog", r.Seed, r.stack.Versions), Days: r.Days, Databases: r.Databases, ParamsBytes: r.ParamsBytes,
 		Rate: r.Rate, HorizonS: r.Horizon.Seconds(),
 	}
 	if r.Empty {
@@ -103,7 +103,7 @@ func (r *runner) fill(ctx context.Context, report *Report) error {
 	}
 	l := r.Load
 	l.Picks = 2 * r.Operations
-	frame.Say(r.Progress, "loading %d tasks, due from %s to %s", l.Tasks, mix.From, mix.To)
+	harness.Say(r.Progress, "loading %d tasks, due from %s to %s", l.Tasks, mix.From, mix.To)
 	var err error
 	if r.out, report.Load, err = measured(ctx, r.stack, r.target, l, mix, r.Progress); err != nil {
 		return fmt.Errorf("load: %w", err)
@@ -111,7 +111,7 @@ func (r *runner) fill(ctx context.Context, report *Report) error {
 	if err := r.target.checkpoint(ctx); err != nil {
 		return err
 	}
-	frame.Say(r.Progress, "starting the programs again")
+	harness.Say(r.Progress, "starting the programs again")
 	ctx, cancel := context.WithTimeout(ctx, programStart)
 	defer cancel()
 	return r.stack.Revive(ctx)

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/dispatch"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/store"
@@ -128,7 +128,7 @@ func (e *engine) phase(ctx context.Context) error {
 		}
 	case Drain:
 		if took, err = e.addAll(ctx); err == nil {
-			err = frame.SleepUntil(ctx, time.Now().Add(e.work.Spread))
+			err = harness.SleepUntil(ctx, time.Now().Add(e.work.Spread))
 		}
 		if err == nil {
 			e.begin()

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -38,14 +38,14 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 	}
 	o := r.Stack
 	if o.Taskds == 0 || o.Dispatchers == 0 {
-		d := frame.DefaultStack()
+		d := harness.DefaultStack()
 		o.Taskds, o.Dispatchers, o.Session, o.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
 	}
-	return frame.WithStack(ctx, o, func(s *stack.Stack) error {
+	return harness.WithStack(ctx, o, func(s *stack.Stack) error {
 		if err := r.stackCycle(ctx, s, row); err != nil || r.LatenessRate == 0 {
 			return err
 		}
-		frame.Say(r.Progress, "full-stack: %d/s", r.LatenessRate)
+		harness.Say(r.Progress, "full-stack: %d/s", r.LatenessRate)
 		o := r.load("compare-lateness", float64(r.LatenessRate), r.LatenessFor)
 		o.Warmup = stackWarmup
 		report, err := scenario.RunOn(ctx, s, o)
@@ -60,15 +60,15 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 
 // stackCycle adds the jobs at a rate that the stack cannot follow.
 func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error {
-	db, err := frame.Dial(ctx, s.Postgres())
+	db, err := harness.Dial(ctx, s.Postgres())
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
 	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
-	frame.Say(r.Progress, "full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
-	meter := frame.NewMeter(s, map[string]frame.Source{"listener": children{}})
+	harness.Say(r.Progress, "full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
+	meter := harness.NewMeter(s, map[string]harness.Source{"listener": children{}})
 	before := meter.Sample()
 	walBefore, err := db.WAL(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error
 	if err != nil {
 		return err
 	}
-	row.addStack(report, frame.Used(before, meter.Sample()), wal-walBefore)
+	row.addStack(report, harness.Used(before, meter.Sample()), wal-walBefore)
 	return nil
 }
 
@@ -117,9 +117,9 @@ func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration, wa
 	if !rep.Complete {
 		row.Failed = "it was not completed"
 	}
-	row.CyclesPerS = frame.Round(float64(rep.Runs) / float64(max(1, seconds(rep.Series))))
-	row.CPUUsPerCycle = frame.NewCPU(used, rep.Runs).UsPerCycle
-	row.WALBytesPerCycle = frame.Round(float64(wal) / float64(max(1, rep.Runs)))
+	row.CyclesPerS = harness.Round(float64(rep.Runs) / float64(max(1, seconds(rep.Series))))
+	row.CPUUsPerCycle = harness.NewCPU(used, rep.Runs).UsPerCycle
+	row.WALBytesPerCycle = harness.Round(float64(wal) / float64(max(1, rep.Runs)))
 	row.Runs = rep.Runs
 }
 
@@ -145,7 +145,7 @@ func (row *Row) parts() (client, postgres float64) {
 	for name, us := range row.CPUUsPerCycle {
 		switch name {
 		case "total":
-		case "postgres", frame.PostgresBackends, frame.PostgresBackground:
+		case "postgres", harness.PostgresBackends, harness.PostgresBackground:
 			postgres += us
 		default:
 			client += us

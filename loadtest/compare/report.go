@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a comparison found.
 type Report struct {
-	frame.Header
+	harness.Header
 	Jobs         int               `json:"jobs"`
 	SpreadS      float64           `json:"spread_s"`
 	ParamsBytes  int               `json:"params_bytes"`
@@ -56,7 +56,7 @@ type Row struct {
 
 func (r *runner) newReport() *Report {
 	return &Report{
-		Header: frame.NewHeader("compare", 0, r.server.Versions), Jobs: r.Jobs, SpreadS: r.Spread.Seconds(), ParamsBytes: r.ParamsBytes,
+		Header: harness.NewHeader("compare", 0, r.server.Versions), Jobs: r.Jobs, SpreadS: r.Spread.Seconds(), ParamsBytes: r.ParamsBytes,
 		Waiting: r.Waiting, LatenessRate: r.LatenessRate, Settings: r.Stack.Postgres,
 	}
 }
@@ -68,25 +68,25 @@ func (row *Row) add(w Work, m measured) {
 	}
 	row.Violations += m.Violations
 	jobs := float64(w.Jobs)
-	perS := frame.Round(jobs / m.WholeS)
+	perS := harness.Round(jobs / m.WholeS)
 	client, postgres := m.CPUS*1e6/jobs, m.postgres.Seconds()*1e6/jobs
 	switch {
 	case w.Phase == Cycle:
 		row.CyclesPerS = perS
 		row.CPUUsPerCycle = map[string]float64{
-			"client": frame.Round(client), "postgres": frame.Round(postgres), "total": frame.Round(client + postgres),
+			"client": harness.Round(client), "postgres": harness.Round(postgres), "total": harness.Round(client + postgres),
 		}
-		row.WALBytesPerCycle = frame.Round(float64(m.wal) / jobs)
+		row.WALBytesPerCycle = harness.Round(float64(m.wal) / jobs)
 	case w.Phase == Lateness:
 		row.LatenessMs = &m.LatenessMs
 	case w.Waiting == 0:
-		row.TasksPerS = frame.Round(jobs / m.EnqueueS)
-		row.DrainPerS, row.DrainCPUUs = perS, frame.Round(client+postgres)
+		row.TasksPerS = harness.Round(jobs / m.EnqueueS)
+		row.DrainPerS, row.DrainCPUUs = perS, harness.Round(client+postgres)
 	default:
 		row.DrainWaitingPerS = perS
 		if row.DrainPerS > 0 {
-			row.RatioToEmpty = frame.Round(perS / row.DrainPerS)
-			row.RatioOfCPU = frame.Round((client + postgres) / row.DrainCPUUs)
+			row.RatioToEmpty = harness.Round(perS / row.DrainPerS)
+			row.RatioOfCPU = harness.Round((client + postgres) / row.DrainCPUUs)
 		}
 	}
 }
@@ -109,12 +109,12 @@ func (r *Report) Failed() (names []string) {
 	return names
 }
 
-// Chart implements [frame.Report]: there is no time to draw over.
+// Chart implements [harness.Report]: there is no time to draw over.
 func (r *Report) Chart() *chart.Chart { return nil }
 
 const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %11s\n"
 
-// WriteTable implements [frame.Report].
+// WriteTable implements [harness.Report].
 func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",

@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/perceptor/perceptor/internal/scratch"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/internal/tempdir"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
@@ -50,7 +50,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000,
-		LatenessRate: 1000, LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Stack: frame.DefaultStack(),
+		LatenessRate: 1000, LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Stack: harness.DefaultStack(),
 	}
 }
 
@@ -88,9 +88,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	if o.Stack.Progress == nil {
-		o.Stack.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+		o.Stack.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
 	}
-	logs, err := scratch.New("perceptor-compare-", o.Stack.Keep)
+	logs, err := tempdir.New("perceptor-compare-", o.Stack.Keep)
 	if err != nil {
 		return nil, err
 	}
@@ -98,16 +98,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, errors.Join(err, logs.Close(ctx))
 	}
-	r := &runner{Options: o, server: server, meter: frame.NewMeter(server, nil), logs: logs.Path}
+	r := &runner{Options: o, server: server, meter: harness.NewMeter(server, nil), logs: logs.Path}
 	report, err := r.run(ctx)
-	return report, errors.Join(err, frame.CloseStack(ctx, server), logs.Close(ctx))
+	return report, errors.Join(err, harness.CloseStack(ctx, server), logs.Close(ctx))
 }
 
 // runner is one comparison.
 type runner struct {
 	Options
 	server *stack.Stack
-	meter  *frame.Meter
+	meter  *harness.Meter
 	logs   string
 }
 
@@ -122,7 +122,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 			return report, ctx.Err()
 		}
 		if row.Failed != "" {
-			frame.Say(r.Progress, "%s: %s", c.name, row.Failed)
+			harness.Say(r.Progress, "%s: %s", c.name, row.Failed)
 		}
 		report.Rows = append(report.Rows, row)
 	}
@@ -144,7 +144,7 @@ func (r *runner) contest(ctx context.Context, c contestant) *Row {
 		return row
 	}
 	for _, w := range r.phases() {
-		frame.Say(r.Progress, "%s: %s", c.name, w)
+		harness.Say(r.Progress, "%s: %s", c.name, w)
 		m, err := r.measure(ctx, program, c.name, w)
 		if err != nil {
 			row.Failed = fmt.Sprintf("%s: %v", w.Phase, err)
@@ -203,7 +203,7 @@ func (r *runner) measure(ctx context.Context, p program, name string, w Work) (m
 		return m, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	db, err := frame.Dial(ctx, r.server.Postgres())
+	db, err := harness.Dial(ctx, r.server.Postgres())
 	if err != nil {
 		return m, err
 	}
@@ -217,7 +217,7 @@ func (r *runner) measure(ctx context.Context, p program, name string, w Work) (m
 			return err
 		},
 		end: func() error {
-			m.postgres = postgresTime(frame.Used(before, r.meter.Sample()))
+			m.postgres = postgresTime(harness.Used(before, r.meter.Sample()))
 			wal, err := db.WAL(ctx)
 			m.wal = wal - walBefore
 			return err

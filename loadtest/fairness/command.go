@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Command is the subcommand.
 func Command() *cobra.Command {
-	o, output := DefaultOptions(), frame.Output{}
+	o, output := DefaultOptions(), harness.Output{}
 	cmd := &cobra.Command{
 		Use: "fairness", Short: "one tenant beside another with a million overdue; shares; rates", Args: cobra.NoArgs,
 		Long: "fairness has a tenant with a steady load, first alone and then beside another with a million tasks that are due\n" +
@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 			if o.Seed == 0 {
 				o.Seed = rand.Uint64()
 			}
-			if o.ListenerCommand, err = frame.ListenerCommand(); err != nil {
+			if o.ListenerCommand, err = harness.ListenerCommand(); err != nil {
 				return err
 			}
 			report, err := Run(cmd.Context(), o)
@@ -32,7 +32,7 @@ func Command() *cobra.Command {
 				return err
 			}
 			if err = errors.Join(err, output.Write(cmd, report)); err == nil && report.Broken() > 0 {
-				return fmt.Errorf("%w: %d violations", frame.ErrBroken, report.Broken())
+				return fmt.Errorf("%w: %d violations", harness.ErrBroken, report.Broken())
 			}
 			return err
 		},
@@ -54,6 +54,6 @@ func Command() *cobra.Command {
 	f.DurationVar(&o.Drain, "drain", o.Drain, "how long to wait at most for each backlog")
 	f.Uint64Var(&o.Seed, "seed", 0, "of everything random (default: a new one)")
 	output.Flags(f)
-	frame.StackFlags(f, &o.Real)
+	harness.StackFlags(f, &o.Real)
 	return cmd
 }

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
@@ -42,7 +42,7 @@ func DefaultOptions() Options {
 	return Options{
 		Rate: 500, Alone: time.Minute, Warmup: 15 * time.Second, Backlog: 1_000_000, AddRate: 10_000,
 		Sharers: 4, ShareBacklog: 50_000, Limit: 200, RaisedLimit: 1000, LimitFor: 20 * time.Second,
-		ParamsBytes: 100, Workers: 256, Drain: 30 * time.Minute, Real: frame.DefaultStack(),
+		ParamsBytes: 100, Workers: 256, Drain: 30 * time.Minute, Real: harness.DefaultStack(),
 	}
 }
 

@@ -8,19 +8,19 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a run found.
 type Report struct {
-	frame.Header
+	harness.Header
 	Rate    float64 `json:"rate"`
 	Backlog int     `json:"backlog"`
 
 	// Lateness of the steady tenant, from the scheduled instant to the handler.
-	AloneMs  frame.Quantiles `json:"lateness_ms_alone"`
-	BesideMs frame.Quantiles `json:"lateness_ms_beside"`
-	P99Alone float64         `json:"p99_ms_alone"`
+	AloneMs  harness.Quantiles `json:"lateness_ms_alone"`
+	BesideMs harness.Quantiles `json:"lateness_ms_beside"`
+	P99Alone float64           `json:"p99_ms_alone"`
 	// P99Beside is over all the time from the instant at which the backlog was due
 	// until it was gone, which took DrainS.
 	P99Beside float64 `json:"p99_ms_beside"`
@@ -51,9 +51,9 @@ type LimitReport struct {
 	ActsAfterMs int64   `json:"acts_after_ms"`
 }
 
-func (r *runner) report(header frame.Header) (*Report, error) {
+func (r *runner) report(header harness.Header) (*Report, error) {
 	rep := &Report{
-		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: frame.Round(1000*jain(r.shares)) / 1000,
+		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: harness.Round(1000*jain(r.shares)) / 1000,
 		Violations: map[check.Kind]int64{},
 	}
 	if r.Limit > 0 {
@@ -63,7 +63,7 @@ func (r *runner) report(header frame.Header) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	rep.AloneMs = frame.QuantilesOf(alone.Figures.Lateness)
+	rep.AloneMs = harness.QuantilesOf(alone.Figures.Lateness)
 	rep.P99Alone = ms(alone)
 	for _, c := range r.customers {
 		res, err := c.Check(r.beside.from, r.beside.to)
@@ -75,26 +75,26 @@ func (r *runner) report(header frame.Header) (*Report, error) {
 		}
 		rep.Examples = append(rep.Examples, res.Examples...)
 		if c == r.steady {
-			rep.BesideMs, rep.P99Beside = frame.QuantilesOf(res.Figures.Lateness), ms(res)
+			rep.BesideMs, rep.P99Beside = harness.QuantilesOf(res.Figures.Lateness), ms(res)
 			rep.seconds = res.Figures.Seconds
 			rep.from = res.Figures.SeriesFrom.Sub(check.At(r.beside.from)).Seconds()
 		}
 	}
 	for i := range rep.seconds {
 		if l := rep.seconds[i].Lateness; l != nil && rep.from+float64(i) >= 0 {
-			rep.P99BySecond = append(rep.P99BySecond, frame.Milliseconds(l.Quantile(0.99)))
+			rep.P99BySecond = append(rep.P99BySecond, harness.Milliseconds(l.Quantile(0.99)))
 		}
 	}
 	if rep.P99Alone > 0 {
-		rep.Ratio = frame.Round(rep.P99Beside / rep.P99Alone)
+		rep.Ratio = harness.Round(rep.P99Beside / rep.P99Alone)
 	}
-	rep.DrainS = frame.Round(r.beside.to.Sub(r.beside.from).Seconds())
-	rep.DrainPerS = frame.Round(float64(r.Backlog) / rep.DrainS)
+	rep.DrainS = harness.Round(r.beside.to.Sub(r.beside.from).Seconds())
+	rep.DrainPerS = harness.Round(float64(r.Backlog) / rep.DrainS)
 	return rep, nil
 }
 
 func ms(res check.Result) float64 {
-	return frame.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
+	return harness.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
 }
 
 // jain is Jain's index of fairness: 1 when all have the same, 1/n when one has all;
@@ -119,7 +119,7 @@ func (rep *Report) Broken() (n int64) {
 	return n
 }
 
-// WriteTable implements [frame.Report].
+// WriteTable implements [harness.Report].
 func (rep *Report) WriteTable(w io.Writer) error {
 	var t strings.Builder
 	row := func(name, format string, args ...any) {
@@ -151,12 +151,12 @@ func (rep *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// Chart implements [frame.Report]: the steady tenant's lateness over time.
+// Chart implements [harness.Report]: the steady tenant's lateness over time.
 func (rep *Report) Chart() *chart.Chart {
 	var x, y []float64
 	for i := range rep.seconds {
 		if l := rep.seconds[i].Lateness; l != nil {
-			x, y = append(x, rep.from+float64(i)), append(y, frame.Milliseconds(l.Quantile(0.99)))
+			x, y = append(x, rep.from+float64(i)), append(y, harness.Milliseconds(l.Quantile(0.99)))
 		}
 	}
 	return &chart.Chart{

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/customer"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/tenantload"
 	"github.com/perceptor/perceptor/loadtest/workload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -29,14 +29,14 @@ type span struct{ from, to time.Time }
 type runner struct {
 	Options
 	stack     *stack.Stack
-	customers []*customer.Customer
+	customers []*tenantload.Customer
 
-	steady, crowd *customer.Customer
+	steady, crowd *tenantload.Customer
 	alone, beside span
-	sharers       []*customer.Customer
+	sharers       []*tenantload.Customer
 	beginShare    time.Time
 	shares        []int64
-	limited       *customer.Customer
+	limited       *tenantload.Customer
 	limit         LimitReport
 }
 
@@ -48,7 +48,7 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	}
 	r := &runner{Options: o}
 	r.Real.Progress = func(what string) { r.say("%s", what) }
-	err = frame.WithStack(ctx, r.Real, func(s *stack.Stack) (err error) {
+	err = harness.WithStack(ctx, r.Real, func(s *stack.Stack) (err error) {
 		r.stack = s
 		report, err = r.run(ctx)
 		return err
@@ -56,10 +56,10 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	return report, err
 }
 
-func (r *runner) say(format string, args ...any) { frame.Say(r.Progress, format, args...) }
+func (r *runner) say(format string, args ...any) { harness.Say(r.Progress, format, args...) }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
-	header := frame.NewHeader("fairness", r.Seed, r.stack.Versions)
+	header := harness.NewHeader("fairness", r.Seed, r.stack.Versions)
 	err := r.measure(ctx)
 	if err == nil {
 		err = r.stack.Died()
@@ -101,7 +101,7 @@ func (r *runner) besides(ctx context.Context) (err error) {
 	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
 	r.alone.from = time.Now().Add(r.Warmup)
 	r.alone.to = r.alone.from.Add(r.Alone)
-	if err := frame.SleepUntil(ctx, r.alone.to); err != nil {
+	if err := harness.SleepUntil(ctx, r.alone.to); err != nil {
 		return err
 	}
 	if r.crowd, err = r.joinBacklog(ctx, "crowd", r.Backlog); err != nil {
@@ -111,16 +111,16 @@ func (r *runner) besides(ctx context.Context) (err error) {
 	if err := r.watch(ctx, r.crowd); err != nil {
 		return err
 	}
-	r.beside.to = time.Now().Add(-customer.Calm)
+	r.beside.to = time.Now().Add(-tenantload.Calm)
 	r.say("the backlog is gone after %v", r.beside.to.Sub(r.beside.from).Round(time.Second))
 	r.steady.StopAdds()
 	return r.steady.Drained(ctx, r.Drain)
 }
 
 // join makes a tenant and starts its listener.
-func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*customer.Customer, error) {
+func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*tenantload.Customer, error) {
 	plan.Kind, plan.ParamsBytes, plan.Seed = "fair-"+name, r.ParamsBytes, r.Seed
-	c, err := customer.Join(ctx, r.stack, customer.Config{
+	c, err := tenantload.Join(ctx, r.stack, tenantload.Config{
 		Name: name, Plan: plan, Index: uint16(len(r.customers) + 1), Workers: r.Workers,
 		ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
 	})
@@ -131,7 +131,7 @@ func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*cu
 }
 
 // joinBacklog makes a tenant and adds n tasks that are due at one instant, soon.
-func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer.Customer, error) {
+func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*tenantload.Customer, error) {
 	adds := time.Duration(float64(n) / r.AddRate * float64(time.Second))
 	due := time.Now().Add(adds + dueAfter).Truncate(time.Second)
 	c, err := r.join(ctx, name, workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.AddRate, AddsPerCall: perCall, DueAt: due})
@@ -145,11 +145,11 @@ func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*customer
 	if late := time.Since(due); late > 0 {
 		r.say("the last of them were added %v after that: choose a lower --add-rate", late.Round(time.Millisecond))
 	}
-	return c, frame.SleepUntil(ctx, due)
+	return c, harness.SleepUntil(ctx, due)
 }
 
 // watch waits until the customer is drained, and tells how far it is.
-func (r *runner) watch(ctx context.Context, c *customer.Customer) error {
+func (r *runner) watch(ctx context.Context, c *tenantload.Customer) error {
 	done := make(chan error, 1)
 	go func() { done <- c.Drained(ctx, r.Drain) }()
 	before := c.Called()
@@ -196,7 +196,7 @@ func (r *runner) share(ctx context.Context) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("%d of %d tasks of the sharers were called within %v", sum, 2*half, r.Drain)
 		}
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 	}
@@ -210,7 +210,7 @@ func (r *runner) share(ctx context.Context) error {
 }
 
 // joinLater makes a tenant whose backlog is due when those of all sharers were added.
-func (r *runner) joinLater(ctx context.Context, name string) (*customer.Customer, error) {
+func (r *runner) joinLater(ctx context.Context, name string) (*tenantload.Customer, error) {
 	if len(r.sharers) == 0 {
 		each := time.Duration(float64(r.ShareBacklog) / r.AddRate * float64(time.Second))
 		r.beginShare = time.Now().Add(time.Duration(r.Sharers)*(each+5*time.Second) + dueAfter).Truncate(time.Second)
@@ -235,22 +235,22 @@ func (r *runner) limits(ctx context.Context) (err error) {
 	if err := r.limited.AddAll(ctx, n); err != nil {
 		return err
 	}
-	if err := frame.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // the burst is over
+	if err := harness.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // the burst is over
 		return err
 	}
 	began, before := time.Now(), r.limited.Called()
-	if err := frame.SleepUntil(ctx, began.Add(r.LimitFor)); err != nil {
+	if err := harness.SleepUntil(ctx, began.Add(r.LimitFor)); err != nil {
 		return err
 	}
 	r.limit.Rate, r.limit.RaisedTo = r.Limit, r.RaisedLimit
-	r.limit.Measured = frame.Round(float64(r.limited.Called()-before) / time.Since(began).Seconds())
+	r.limit.Measured = harness.Round(float64(r.limited.Called()-before) / time.Since(began).Seconds())
 	r.say("at a rate of %d there were %.1f per second; it is raised to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
 	if err := set(r.RaisedLimit); err != nil {
 		return err
 	}
 	raised, at := time.Now(), r.limited.Called()
 	for r.limit.ActsAfterMs == 0 {
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 		// More than the old rate can have given, by half a second of the new one.

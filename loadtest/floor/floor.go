@@ -43,7 +43,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
@@ -148,8 +148,8 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 	if err := cluster.Migrate(ctx, nil); err != nil {
 		return nil, fmt.Errorf("floor: migrate: %w", err)
 	}
-	rep := &Report{Header: frame.NewHeader("floor", o.Seed, s.Versions), Rate: o.Rate, TickMs: frame.Milliseconds(o.Tick), RowsPerStatement: frame.Round(o.rowsPerTick())}
-	m := &mover{Options: o, cluster: cluster, meter: frame.NewMeter(s, nil), dsn: dsn}
+	rep := &Report{Header: harness.NewHeader("floor", o.Seed, s.Versions), Rate: o.Rate, TickMs: harness.Milliseconds(o.Tick), RowsPerStatement: harness.Round(o.rowsPerTick())}
+	m := &mover{Options: o, cluster: cluster, meter: harness.NewMeter(s, nil), dsn: dsn}
 	for _, form := range o.forms() {
 		o.Progress("floor: %s", form)
 		run, err := m.run(ctx, form)

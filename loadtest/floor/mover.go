@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
@@ -16,7 +16,7 @@ import (
 type mover struct {
 	Options
 	cluster *store.Cluster
-	meter   *frame.Meter
+	meter   *harness.Meter
 	dsn     string
 }
 
@@ -93,7 +93,7 @@ func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error 
 
 // measure takes the figures of the time in between.
 func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(context.Context, *worker) error) error) (*Run, error) {
-	db, err := frame.Dial(ctx, m.dsn)
+	db, err := harness.Dial(ctx, m.dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 	if err := each(func(ctx context.Context, w *worker) error { return w.until(ctx, from, from.Add(m.For)) }); err != nil {
 		return nil, err
 	}
-	took, used := time.Since(from), frame.Used(cpu, m.meter.Sample())
+	took, used := time.Since(from), harness.Used(cpu, m.meter.Sample())
 	walNow, err := db.WAL(ctx)
 	if err != nil {
 		return nil, err
@@ -123,11 +123,11 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 		return nil, fmt.Errorf("no cycle was completed in %v", took)
 	}
 	run := &Run{
-		Form: workers[0].form.String(), CyclesPerS: frame.Round(float64(cycles) / took.Seconds()), Seconds: frame.Round(took.Seconds()),
-		CPU: frame.NewCPU(used, cycles), WALBytesPerCycle: frame.Round(float64(walNow-wal) / float64(cycles)),
+		Form: workers[0].form.String(), CyclesPerS: harness.Round(float64(cycles) / took.Seconds()), Seconds: harness.Round(took.Seconds()),
+		CPU: harness.NewCPU(used, cycles), WALBytesPerCycle: harness.Round(float64(walNow-wal) / float64(cycles)),
 	}
 	for _, w := range workers {
-		run.WorkMs = max(run.WorkMs, frame.Round(w.work.Seconds()*1000/float64(max(w.ticks, 1))))
+		run.WorkMs = max(run.WorkMs, harness.Round(w.work.Seconds()*1000/float64(max(w.ticks, 1))))
 	}
 	return run, nil
 }

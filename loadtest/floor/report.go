@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what was found.
 type Report struct {
-	frame.Header
+	harness.Header
 	Rate             float64 `json:"rate"`
 	TickMs           float64 `json:"tick_ms"`
 	RowsPerStatement float64 `json:"rows_per_statement"`
@@ -31,7 +31,7 @@ type Run struct {
 	Form       string  `json:"form"`
 	CyclesPerS float64 `json:"cycles_per_s"`
 	Seconds    float64 `json:"seconds"`
-	frame.CPU
+	harness.CPU
 	WALBytesPerCycle float64 `json:"wal_bytes_per_cycle"`
 	// WorkMs is how long a tick over all databases takes.
 	WorkMs float64 `json:"work_ms"`
@@ -79,5 +79,5 @@ func (rep *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// Chart implements [frame.Report]: the floor has no picture.
+// Chart implements [harness.Report]: the floor has no picture.
 func (rep *Report) Chart() *chart.Chart { return nil }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/subprocess"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Room is how much more memory a program may have resident during the burst than
@@ -40,7 +40,7 @@ func (m *memory) watch(ctx context.Context) {
 			}
 		}
 		m.looks = append(m.looks, l)
-		if frame.SleepUntil(ctx, l.at.Add(memoryEvery)) != nil {
+		if harness.SleepUntil(ctx, l.at.Add(memoryEvery)) != nil {
 			return
 		}
 	}
@@ -75,7 +75,7 @@ func (m *memory) report() map[string]Memory {
 
 func (m *memory) names() []string { return slices.Sorted(maps.Keys(m.pids)) }
 
-func mib(bytes int64) float64 { return frame.Round(float64(bytes) / (1 << 20)) }
+func mib(bytes int64) float64 { return harness.Round(float64(bytes) / (1 << 20)) }
 
 // kindOf is a part's name without its number.
 func kindOf(name string) string {

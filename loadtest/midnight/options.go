@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -41,7 +41,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Tasks: 1_000_000, Spread: 10 * time.Minute, Beside: 100, Drain: 20 * time.Minute, Horizon: time.Minute,
-		ParamsBytes: 100, Listeners: 1, Workers: 256, Real: frame.DefaultStack(),
+		ParamsBytes: 100, Listeners: 1, Workers: 256, Real: harness.DefaultStack(),
 	}
 }
 

@@ -9,14 +9,14 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/task"
 )
 
 // Report is what a run found. Seconds count from the instant.
 type Report struct {
-	frame.Header
+	harness.Header
 	Tasks   int64   `json:"tasks"`
 	SpreadS float64 `json:"spread_s"`
 	Cron    bool    `json:"cron"`
@@ -35,8 +35,8 @@ type Report struct {
 	Fall         *Fall             `json:"lateness_fall,omitempty"`
 
 	// LatenessMs is that of the burst, BesideMs that of the others.
-	LatenessMs frame.Quantiles      `json:"lateness_ms"`
-	BesideMs   frame.Quantiles      `json:"beside_lateness_ms"`
+	LatenessMs harness.Quantiles    `json:"lateness_ms"`
+	BesideMs   harness.Quantiles    `json:"beside_lateness_ms"`
 	Seconds    []SecondReport       `json:"series"`
 	Violations map[check.Kind]int64 `json:"violations"`
 	Examples   []check.Violation    `json:"examples,omitempty"`
@@ -141,7 +141,7 @@ func (t *tally) fired(a *check.Add, at task.Instant, first check.Micros) {
 
 // report checks the history and adds it up.
 func (b *burst) report() (*Report, error) {
-	frame.Say(b.Progress, "checking")
+	harness.Say(b.Progress, "checking")
 	t := &tally{tasks: b.Tasks, at: check.At(b.at)}
 	if b.Spread > 0 {
 		t.parts = partition(b.Tasks, b.Spread)
@@ -160,8 +160,8 @@ func (b *burst) report() (*Report, error) {
 		looks: b.memory.looks, names: b.memory.names(), at: b.at,
 	}
 	if t.last > 0 {
-		rep.FiredInS = frame.Round(t.last.Sub(t.at).Seconds())
-		rep.FiresPer = frame.Round(float64(b.Tasks) / max(rep.FiredInS, 1e-3))
+		rep.FiredInS = harness.Round(t.last.Sub(t.at).Seconds())
+		rep.FiresPer = harness.Round(float64(b.Tasks) / max(rep.FiredInS, 1e-3))
 	}
 	medians := rep.series(t)
 	if b.Spread > 0 {
@@ -189,9 +189,9 @@ func (rep *Report) series(t *tally) (medians []float64) {
 	return medians
 }
 
-func quantiles(s *check.Spread, most time.Duration) frame.Quantiles {
-	q := func(share float64) float64 { return frame.Milliseconds(s.Quantile(share)) }
-	return frame.Quantiles{P50: q(0.5), P99: q(0.99), P999: q(0.999), Max: frame.Milliseconds(most)}
+func quantiles(s *check.Spread, most time.Duration) harness.Quantiles {
+	q := func(share float64) float64 { return harness.Milliseconds(s.Quantile(share)) }
+	return harness.Quantiles{P50: q(0.5), P99: q(0.99), P999: q(0.999), Max: harness.Milliseconds(most)}
 }
 
 // WriteTable writes the report for people.
@@ -234,7 +234,7 @@ func (rep *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// Chart implements [frame.Report].
+// Chart implements [harness.Report].
 func (rep *Report) Chart() *chart.Chart {
 	fires, left, late := chart.Line{Name: "called", Filled: true}, chart.Line{Name: "due and not called"}, chart.Line{Name: "median of the others"}
 	for _, s := range rep.Seconds {

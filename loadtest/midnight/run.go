@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/client"
-	"github.com/perceptor/perceptor/internal/scratch"
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -39,12 +39,12 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	o.Real.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
 	if o.Real.Settings == nil {
 		o.Real.Settings = map[string]string{}
 	}
 	o.Real.Settings["far.horizon"] = o.Horizon.String()
-	err = frame.WithStack(ctx, o.Real, func(s *stack.Stack) error {
+	err = harness.WithStack(ctx, o.Real, func(s *stack.Stack) error {
 		report, err = (&burst{Options: o, stack: s}).run(ctx)
 		return err
 	})
@@ -60,7 +60,7 @@ type burst struct {
 	dir       string
 	listeners []*workload.Listener
 	memory    *memory
-	header    frame.Header
+	header    harness.Header
 
 	at       time.Time // the instant
 	quiet    time.Time
@@ -69,8 +69,8 @@ type burst struct {
 }
 
 func (b *burst) run(ctx context.Context) (*Report, error) {
-	b.header = frame.NewHeader("midnight", b.Seed, b.stack.Versions)
-	dir, err := scratch.New("perceptor-history-", b.Real.Keep)
+	b.header = harness.NewHeader("midnight", b.Seed, b.stack.Versions)
+	dir, err := tempdir.New("perceptor-history-", b.Real.Keep)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +96,8 @@ func (b *burst) fire(ctx context.Context) error {
 	if err := b.add(ctx); err != nil {
 		return err
 	}
-	frame.Say(b.Progress, "added; the instant is in %v", time.Until(b.at).Round(time.Second))
-	if err := frame.SleepUntil(ctx, b.at.Add(-2*beforeIt)); err != nil {
+	harness.Say(b.Progress, "added; the instant is in %v", time.Until(b.at).Round(time.Second))
+	if err := harness.SleepUntil(ctx, b.at.Add(-2*beforeIt)); err != nil {
 		return err
 	}
 	watching, stop := context.WithCancel(ctx)
@@ -121,13 +121,13 @@ func (b *burst) add(ctx context.Context) error {
 	defer c.Close()
 	b.at = time.Now().Add(b.lead()).Truncate(time.Second).Add(time.Second)
 	n := b.Tasks + b.besides()
-	frame.Say(b.Progress, "adding %d tasks that are due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.besides())
+	harness.Say(b.Progress, "adding %d tasks that are due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.besides())
 	var done atomic.Int64
 	telling, stop := context.WithCancel(ctx)
 	var told sync.WaitGroup
 	told.Go(func() {
-		for frame.SleepUntil(telling, time.Now().Add(tellEvery)) == nil {
-			frame.Say(b.Progress, "added %d of %d", done.Load(), n)
+		for harness.SleepUntil(telling, time.Now().Add(tellEvery)) == nil {
+			harness.Say(b.Progress, "added %d of %d", done.Load(), n)
 		}
 	})
 	err = workload.NewAdder(b.plan, c, b.history).Fill(ctx, n, b.task, &done)
@@ -137,7 +137,7 @@ func (b *burst) add(ctx context.Context) error {
 		return err
 	}
 	if late := time.Until(b.at); late < b.Horizon {
-		frame.Say(b.Progress, "adding ended %v before the instant, within the horizon: some were added to the near tier", late.Round(time.Second))
+		harness.Say(b.Progress, "adding ended %v before the instant, within the horizon: some were added to the near tier", late.Round(time.Second))
 	}
 	if time.Now().After(b.at.Add(-2 * beforeIt)) {
 		return fmt.Errorf("adding took longer than expected: it ended %v before the instant; choose a longer --lead than %v", time.Until(b.at), b.lead())
@@ -187,7 +187,7 @@ func (b *burst) drain(ctx context.Context) error {
 			b.quiet = time.Now()
 			return nil
 		}
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return err
 		}
 	}
@@ -211,9 +211,9 @@ func (b *burst) readClaims(ctx context.Context) error {
 // tell writes a line now and then until ctx ends.
 func (b *burst) tell(ctx context.Context) {
 	before, at := b.callbacks(), time.Now()
-	for frame.SleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
+	for harness.SleepUntil(ctx, time.Now().Add(tellEvery)) == nil {
 		n, now := b.callbacks(), time.Now()
-		frame.Say(b.Progress, "%d of %d called, %.0f callbacks/s", n, b.Tasks+b.besides(), float64(n-before)/now.Sub(at).Seconds())
+		harness.Say(b.Progress, "%d of %d called, %.0f callbacks/s", n, b.Tasks+b.besides(), float64(n-before)/now.Sub(at).Seconds())
 		before, at = n, now
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/subprocess"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -33,9 +33,9 @@ type BulkFigures struct {
 	Seconds   float64 `json:"seconds"`
 	TasksPerS float64 `json:"tasks_per_s"`
 	// CPU is per task, less what the steady tenant needs by itself.
-	frame.CPU
+	harness.CPU
 	// LatenessMs is that of the steady tenant meanwhile.
-	LatenessMs frame.Quantiles `json:"lateness_ms"`
+	LatenessMs harness.Quantiles `json:"lateness_ms"`
 	// MemoryMiB is what programs have resident after it.
 	MemoryMiB map[string]float64 `json:"memory_mib"`
 
@@ -76,16 +76,16 @@ func (r *runner) do(ctx context.Context, op operation) (*BulkFigures, error) {
 	}
 	f.to = time.Now()
 	f.State, f.Matched, f.Done, f.Failed = info.State.String(), info.Matched, info.Done, info.Failed
-	if f.Seconds = frame.Round(info.FinishedAt.Sub(info.CreatedAt).Seconds()); f.Seconds > 0 {
-		f.TasksPerS = frame.Round(float64(f.n()) / f.Seconds)
+	if f.Seconds = harness.Round(info.FinishedAt.Sub(info.CreatedAt).Seconds()); f.Seconds > 0 {
+		f.TasksPerS = harness.Round(float64(f.n()) / f.Seconds)
 	}
-	f.CPU = frame.NewCPU(net(frame.Used(before, r.meter.Sample()), r.alone, f.to.Sub(f.from)), f.n())
+	f.CPU = harness.NewCPU(net(harness.Used(before, r.meter.Sample()), r.alone, f.to.Sub(f.from)), f.n())
 	for _, p := range r.stack.Parts {
 		if now, _, err := subprocess.Memory(p.PID()); err == nil && ours(p.Name) {
-			f.MemoryMiB[p.Name] = frame.Round(float64(now) / (1 << 20))
+			f.MemoryMiB[p.Name] = harness.Round(float64(now) / (1 << 20))
 		}
 	}
-	frame.Say(r.Progress, "%s: %s, %d of %d tasks in %.1f s", op.name, f.State, f.Done, f.Matched, f.Seconds)
+	harness.Say(r.Progress, "%s: %s, %d of %d tasks in %.1f s", op.name, f.State, f.Done, f.Matched, f.Seconds)
 	return f, nil
 }
 
@@ -94,7 +94,7 @@ func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *
 	var first time.Time // of progress
 	at, told := int64(0), time.Now()
 	for !ended(info) {
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			return info, err
 		}
 		next, err := r.client.GetBulk(ctx, info.ID)
@@ -107,14 +107,14 @@ func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *
 			first, at, f.BeginsMs = now, info.Done, now.Sub(f.from).Milliseconds()
 		}
 		if since := now.Sub(first); !first.IsZero() && since > time.Second {
-			f.Rate = frame.Round(float64(info.Done-at) / since.Seconds())
+			f.Rate = harness.Round(float64(info.Done-at) / since.Seconds())
 			if op.until != nil && op.until(info, since) {
 				return r.abort(ctx, f, info.ID)
 			}
 		}
 		if now.Sub(told) > tellEvery {
 			told = now
-			frame.Say(r.Progress, "%s: %d done, in %d of 16 databases to the end", op.name, info.Done, info.FinishedParts)
+			harness.Say(r.Progress, "%s: %d done, in %d of 16 databases to the end", op.name, info.Done, info.FinishedParts)
 		}
 	}
 	return info, nil
@@ -134,7 +134,7 @@ func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.B
 	answered := time.Now()
 	last := answered
 	for done := info.Done; time.Since(answered) < afterAbort || !ended(info); done = info.Done {
-		if err := frame.SleepUntil(ctx, time.Now().Add(abortPoll)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(abortPoll)); err != nil {
 			return nil, err
 		}
 		if info, err = r.client.GetBulk(ctx, id); err != nil {
@@ -144,7 +144,7 @@ func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.B
 			last = time.Now()
 		}
 	}
-	f.AnsweredMs, f.ActsMs = frame.Milliseconds(answered.Sub(begin)), frame.Milliseconds(last.Sub(begin))
+	f.AnsweredMs, f.ActsMs = harness.Milliseconds(answered.Sub(begin)), harness.Milliseconds(last.Sub(begin))
 	return info, nil
 }
 
@@ -266,6 +266,6 @@ func (r *runner) verify(ctx context.Context, after string) error {
 		r.fault("after %s: %d tasks of %s are kept as cancelled; want %d", after, cancelled, kindNames[kindCancel], r.cancelled)
 	}
 	r.report.Verified++
-	frame.Say(r.Progress, "read back in %.1f s", time.Since(begin).Seconds())
+	harness.Say(r.Progress, "read back in %.1f s", time.Since(begin).Seconds())
 	return errors.Join(ctx.Err(), r.stack.Died())
 }

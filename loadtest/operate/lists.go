@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -23,13 +23,13 @@ const (
 // ListFigures are those of the pages of one list. Processor time is per page, less
 // what idle programs use.
 type ListFigures struct {
-	Name        string          `json:"name"`
-	Pages       int             `json:"pages"`
-	Empty       int             `json:"empty_pages"`
-	RowsPerPage float64         `json:"rows_per_page"`
-	Ms          frame.Quantiles `json:"ms"`
-	PostgresUs  float64         `json:"postgres_us_per_page"`
-	TaskdUs     float64         `json:"taskd_us_per_page"`
+	Name        string            `json:"name"`
+	Pages       int               `json:"pages"`
+	Empty       int               `json:"empty_pages"`
+	RowsPerPage float64           `json:"rows_per_page"`
+	Ms          harness.Quantiles `json:"ms"`
+	PostgresUs  float64           `json:"postgres_us_per_page"`
+	TaskdUs     float64           `json:"taskd_us_per_page"`
 }
 
 // list is one that is measured.
@@ -114,10 +114,10 @@ func (r *runner) measure(ctx context.Context, l list, middle int64) (ListFigures
 			q.PageToken = first
 		}
 	}
-	used := net(frame.Used(before, r.meter.Sample()), r.idle, time.Since(begin))
-	f.Ms, f.RowsPerPage = frame.QuantilesOf(took), frame.Round(float64(rows)/float64(f.Pages))
-	perPage := func(d time.Duration) float64 { return frame.Round(d.Seconds() * 1e6 / float64(f.Pages)) }
-	f.PostgresUs, f.TaskdUs = perPage(used[frame.PostgresBackends]), perPage(partOf(used, "taskd"))
+	used := net(harness.Used(before, r.meter.Sample()), r.idle, time.Since(begin))
+	f.Ms, f.RowsPerPage = harness.QuantilesOf(took), harness.Round(float64(rows)/float64(f.Pages))
+	perPage := func(d time.Duration) float64 { return harness.Round(d.Seconds() * 1e6 / float64(f.Pages)) }
+	f.PostgresUs, f.TaskdUs = perPage(used[harness.PostgresBackends]), perPage(partOf(used, "taskd"))
 	return f, nil
 }
 

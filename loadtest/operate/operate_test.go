@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -226,7 +226,7 @@ func TestFaultsAndRatiosStandInTheTable(t *testing.T) {
 			{Tasks: 100, Lists: []ListFigures{{Name: "all", PostgresUs: 500}}},
 			{Tasks: 1000, Lists: []ListFigures{{Name: "all", PostgresUs: 1250}}, Refused: []Refusal{{Name: "kind", Hint: "give due_from"}}},
 		},
-		Bulk: []*BulkFigures{{Name: "pause", Matched: 77, ActsMs: 12, CPU: frame.CPU{UsPerCycle: map[string]float64{"total": 31.5}}}},
+		Bulk: []*BulkFigures{{Name: "pause", Matched: 77, ActsMs: 12, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 31.5}}}},
 	}
 	var text bytes.Buffer
 	if err := rep.WriteTable(&text); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/backlog"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -62,7 +62,7 @@ func DefaultOptions() Options {
 		Load: backlog.Load{Tasks: 10_000_000, Databases: task.Databases, Loaders: 2, Chunk: 1 << 20},
 		Days: 30, Near: 0.1, Others: 1000, ParamsBytes: 100, Lists: true, Bulk: true, Pages: 100, PageSize: 100, Idle: 5 * time.Second,
 		Rate: 200, Alone: 30 * time.Second, Warmup: 10 * time.Second, Throttle: 2000, ThrottleFor: 20 * time.Second,
-		Limit: time.Hour, Workers: 64, Real: frame.DefaultStack(),
+		Limit: time.Hour, Workers: 64, Real: harness.DefaultStack(),
 	}
 	o.Real.Postgres["wal_compression"] = "lz4"
 	return o

@@ -8,12 +8,12 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a run found. Parts that were not asked for are absent.
 type Report struct {
-	frame.Header
+	harness.Header
 	Tasks     int64   `json:"tasks"`
 	Days      int     `json:"days"`
 	NearShare float64 `json:"near_share"`
@@ -27,8 +27,8 @@ type Report struct {
 	Cancelled *ListFigures `json:"list_cancelled,omitempty"`
 
 	// AloneMs is the lateness of the steady tenant before the operations.
-	AloneMs frame.Quantiles `json:"lateness_ms"`
-	Bulk    []*BulkFigures  `json:"bulk,omitempty"`
+	AloneMs harness.Quantiles `json:"lateness_ms"`
+	Bulk    []*BulkFigures    `json:"bulk,omitempty"`
 	// Verified is how often everything was read back.
 	Verified int `json:"verified"`
 
@@ -71,7 +71,7 @@ type table struct{ strings.Builder }
 
 func (t *table) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 
-// WriteTable implements [frame.Report].
+// WriteTable implements [harness.Report].
 func (rep *Report) WriteTable(w io.Writer) error {
 	var t table
 	t.line("\noperate: %d tasks over %d days, %.0f %% of them due within the horizon of %v (seed %d)",
@@ -147,7 +147,7 @@ func (t *table) bulk(rep *Report) {
 	t.line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "", "matched", "done", "begins s", "s", "tasks/s", "µs Pg", "µs disp", "µs all", "lateness of the tenant, ms")
 	t.line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "alone", "", "", "", "", "", "", "", "", rep.AloneMs)
 	for _, f := range rep.Bulk {
-		pg := f.UsPerCycle[frame.PostgresBackends] + f.UsPerCycle[frame.PostgresBackground]
+		pg := f.UsPerCycle[harness.PostgresBackends] + f.UsPerCycle[harness.PostgresBackground]
 		dispatcher := 0.0
 		for name, us := range f.UsPerCycle {
 			if strings.HasPrefix(name, "dispatcher") {
@@ -169,7 +169,7 @@ func (t *table) bulk(rep *Report) {
 	t.line("  resident in the end, MiB: %v", last.MemoryMiB)
 }
 
-// Chart implements [frame.Report]: the steady tenant's lateness over time.
+// Chart implements [harness.Report]: the steady tenant's lateness over time.
 func (rep *Report) Chart() *chart.Chart {
 	if len(rep.Bulk) == 0 {
 		return nil
@@ -177,7 +177,7 @@ func (rep *Report) Chart() *chart.Chart {
 	var x, y []float64
 	for i := range rep.seconds {
 		if l := rep.seconds[i].Lateness; l != nil {
-			x, y = append(x, rep.from+float64(i)), append(y, frame.Milliseconds(l.Quantile(0.99)))
+			x, y = append(x, rep.from+float64(i)), append(y, harness.Milliseconds(l.Quantile(0.99)))
 		}
 	}
 	c := &chart.Chart{

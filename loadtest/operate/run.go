@@ -12,9 +12,9 @@ import (
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/backlog"
-	"github.com/perceptor/perceptor/loadtest/customer"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/tenantload"
 	"github.com/perceptor/perceptor/loadtest/workload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -45,10 +45,10 @@ type runner struct {
 	large  *lister
 	small  *lister
 	client *client.Client
-	meter  *frame.Meter
+	meter  *harness.Meter
 	idle   rates
 
-	steady    *customer.Customer
+	steady    *tenantload.Customer
 	steadyID  int32
 	alone     rates
 	aloneSpan [2]time.Time
@@ -69,13 +69,13 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if err := backlog.CheckDisk(o.DataDir, o.diskTasks(), o.ParamsBytes); err != nil {
 		return nil, err
 	}
-	o.Real.Progress = func(what string) { frame.Say(o.Progress, "%s", what) }
+	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
 	settings := map[string]string{"far.horizon": o.horizon().String()}
 	for name, value := range o.Real.Settings {
 		settings[name] = value
 	}
 	o.Real.Settings = settings
-	err = frame.WithStack(ctx, o.Real, func(s *stack.Stack) (err error) {
+	err = harness.WithStack(ctx, o.Real, func(s *stack.Stack) (err error) {
 		report, err = run(ctx, s, o)
 		return err
 	})
@@ -105,9 +105,9 @@ func run(ctx context.Context, s *stack.Stack, o Options) (_ *Report, err error) 
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	r := &runner{Options: o, stack: s, meter: frame.NewMeter(s, nil)}
+	r := &runner{Options: o, stack: s, meter: harness.NewMeter(s, nil)}
 	r.report = &Report{
-		Header: frame.NewHeader("operate", o.Seed, s.Versions), Tasks: o.Tasks, Days: o.Days, NearShare: o.Near,
+		Header: harness.NewHeader("operate", o.Seed, s.Versions), Tasks: o.Tasks, Days: o.Days, NearShare: o.Near,
 		HorizonS: o.horizon().Seconds(), PageSize: o.PageSize, Rate: o.Rate,
 	}
 	defer r.close()
@@ -183,7 +183,7 @@ func (r *runner) fill(ctx context.Context) error {
 	for round, size := range sizes {
 		l := r.Load
 		l.Tasks = size - stored
-		frame.Say(r.Progress, "storing %d tasks, due from %s to %s", l.Tasks, r.begins, r.mix.far.to)
+		harness.Say(r.Progress, "storing %d tasks, due from %s to %s", l.Tasks, r.begins, r.mix.far.to)
 		filled, err := r.store.Fill(ctx, l, func() (backlog.Maker, error) { return r.mix.maker(round) }, r.note, r.Progress)
 		if err != nil {
 			return fmt.Errorf("store %d tasks: %w", l.Tasks, err)
@@ -191,7 +191,7 @@ func (r *runner) fill(ctx context.Context) error {
 		stored = size
 		rep := &Size{
 			Tasks: size, Near: filled.Near, Packed: filled.Packed, Packs: filled.Packs,
-			TasksPerS: frame.Round(float64(l.Tasks) / filled.Took.Seconds()),
+			TasksPerS: harness.Round(float64(l.Tasks) / filled.Took.Seconds()),
 		}
 		if n := len(r.report.Sizes); n > 0 {
 			before := r.report.Sizes[n-1]
@@ -235,7 +235,7 @@ func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 		if err != nil {
 			return err
 		}
-		frame.Say(r.Progress, "list %s: %d pages of %.0f rows, p50 %.1f ms, %.0f µs of PostgreSQL", f.Name, f.Pages, f.RowsPerPage, f.Ms.P50, f.PostgresUs)
+		harness.Say(r.Progress, "list %s: %d pages of %.0f rows, p50 %.1f ms, %.0f µs of PostgreSQL", f.Name, f.Pages, f.RowsPerPage, f.Ms.P50, f.PostgresUs)
 		rep.Lists = append(rep.Lists, f)
 	}
 	if rep.Refused, err = r.refusals(ctx, living); err != nil {
@@ -292,10 +292,10 @@ func (a rates) atMost(b rates) rates {
 // watchFor returns what the parts use by themselves.
 func (r *runner) watchFor(ctx context.Context, d time.Duration) (rates, error) {
 	begin, before := time.Now(), r.meter.Sample()
-	if err := frame.SleepUntil(ctx, begin.Add(d)); err != nil {
+	if err := harness.SleepUntil(ctx, begin.Add(d)); err != nil {
 		return nil, err
 	}
-	used := frame.Used(before, r.meter.Sample())
+	used := harness.Used(before, r.meter.Sample())
 	for name := range used {
 		used[name] = time.Duration(float64(used[name]) / time.Since(begin).Seconds())
 	}
@@ -328,7 +328,7 @@ func partOf(used map[string]time.Duration, kind string) (sum time.Duration) {
 
 func (r *runner) fault(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	frame.Say(r.Progress, "FAULT: %s", text)
+	harness.Say(r.Progress, "FAULT: %s", text)
 	r.report.Faults = append(r.report.Faults, text)
 }
 
@@ -346,7 +346,7 @@ func (r *runner) operate(ctx context.Context) (err error) {
 	if err = errors.Join(err, r.steady.Leave(ctx)); err != nil {
 		return err
 	}
-	frame.Say(r.Progress, "checking the steady tenant")
+	harness.Say(r.Progress, "checking the steady tenant")
 	return r.judgeSteady()
 }
 
@@ -356,13 +356,13 @@ func (r *runner) join(ctx context.Context) (err error) {
 		Kind: "steady", Types: []task.Type{task.OneShot}, Rate: r.Rate, ParamsBytes: r.ParamsBytes, Seed: r.Seed,
 		Delay: workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second},
 	}
-	r.steady, err = customer.Join(ctx, r.stack, customer.Config{
+	r.steady, err = tenantload.Join(ctx, r.stack, tenantload.Config{
 		Name: steadyTenant, Plan: plan, Index: 1, Workers: r.Workers, ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
 	})
 	if err != nil {
 		return err
 	}
-	r.meter = frame.NewMeter(r.stack, map[string]frame.Source{"listener": r.steady.Listener()})
+	r.meter = harness.NewMeter(r.stack, map[string]harness.Source{"listener": r.steady.Listener()})
 	r.steadyID, err = r.store.Tenant(ctx, steadyTenant)
 	if err != nil {
 		err = errors.Join(err, r.steady.Leave(ctx), r.steady.Close(ctx))
@@ -373,10 +373,10 @@ func (r *runner) join(ctx context.Context) (err error) {
 // beside does all that is done while the steady tenant works.
 func (r *runner) beside(ctx context.Context) (err error) {
 	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
-	if err := frame.SleepUntil(ctx, time.Now().Add(r.Warmup)); err != nil {
+	if err := harness.SleepUntil(ctx, time.Now().Add(r.Warmup)); err != nil {
 		return err
 	}
-	frame.Say(r.Progress, "the steady tenant is alone: %.0f runs per second", r.Rate)
+	harness.Say(r.Progress, "the steady tenant is alone: %.0f runs per second", r.Rate)
 	r.aloneSpan[0] = time.Now()
 	if r.alone, err = r.watchFor(ctx, r.Alone); err != nil {
 		return err
@@ -421,13 +421,13 @@ func (r *runner) judgeSteady() error {
 	if err != nil {
 		return err
 	}
-	rep.AloneMs = frame.QuantilesOf(alone.Figures.Lateness)
+	rep.AloneMs = harness.QuantilesOf(alone.Figures.Lateness)
 	for _, f := range rep.Bulk {
 		res, err := r.steady.Check(f.from, f.to)
 		if err != nil {
 			return err
 		}
-		f.LatenessMs = frame.QuantilesOf(res.Figures.Lateness)
+		f.LatenessMs = harness.QuantilesOf(res.Figures.Lateness)
 	}
 	return nil
 }

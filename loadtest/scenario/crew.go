@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
@@ -209,7 +209,7 @@ func (r *runner) part(name string) (stack.Part, error) {
 // startListeners starts the crew, and the meter that knows it.
 func (r *runner) startListeners(ctx context.Context) error {
 	if r.AddOnly {
-		r.meter = frame.NewMeter(r.stack, nil)
+		r.meter = harness.NewMeter(r.stack, nil)
 		return nil
 	}
 	r.say("starting %d listener(s)", r.Listeners)
@@ -225,11 +225,11 @@ func (r *runner) startListeners(ctx context.Context) error {
 	if err := r.crew.startListeners(ctx, r.Listeners); err != nil {
 		return err
 	}
-	sources := map[string]frame.Source{}
+	sources := map[string]harness.Source{}
 	for _, h := range r.crew.hands {
 		sources[h.name] = h
 	}
-	r.meter = frame.NewMeter(r.stack, sources)
+	r.meter = harness.NewMeter(r.stack, sources)
 	return nil
 }
 

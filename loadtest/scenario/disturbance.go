@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -122,7 +122,7 @@ func (d *disturbed) String() string {
 // follows. before is called just before.
 func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(string) (stack.Part, error), from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
-	if done.err = frame.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
+	if done.err = harness.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
 		return done
 	}
 	part, err := find(d.Part)
@@ -202,7 +202,7 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 		if err := p.Pause(); err != nil {
 			return err
 		}
-		err := frame.SleepUntil(ctx, time.Now().Add(d.For))
+		err := harness.SleepUntil(ctx, time.Now().Add(d.For))
 		if resumed := p.Resume(); resumed != nil {
 			return resumed
 		}

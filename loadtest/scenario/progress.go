@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // say writes one line of progress.
 func (r *runner) say(format string, args ...any) {
-	frame.Say(r.Progress, format, args...)
+	harness.Say(r.Progress, format, args...)
 }
 
 // totals are what has happened up to some moment.

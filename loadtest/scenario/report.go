@@ -6,13 +6,13 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a run found. Rates, lateness and processor time are those of
 // the measured window; violations those of the whole run.
 type Report struct {
-	frame.Header
+	harness.Header
 	Stack   string  `json:"stack"`
 	Type    string  `json:"type"`
 	Rate    float64 `json:"rate"`
@@ -31,15 +31,15 @@ type Report struct {
 	TasksPerS *float64 `json:"tasks_per_s,omitempty"`
 
 	// LatenessMs is from scheduled_at to the first call of a handler.
-	LatenessMs frame.Quantiles `json:"lateness_ms"`
+	LatenessMs harness.Quantiles `json:"lateness_ms"`
 	// LatenessByType is the same for each type that there was.
-	LatenessByType map[string]frame.Quantiles `json:"lateness_ms_by_type"`
+	LatenessByType map[string]harness.Quantiles `json:"lateness_ms_by_type"`
 	// AddMs is from sending an add to its answer.
-	AddMs frame.Quantiles `json:"add_ms"`
+	AddMs harness.Quantiles `json:"add_ms"`
 
 	// CPU is the processor time of the window. Where nothing fires, a cycle is an
 	// add.
-	frame.CPU
+	harness.CPU
 	// WALBytesPerFire is what the server wrote to its log per run that was fired.
 	WALBytesPerFire *float64 `json:"wal_bytes_per_fire,omitempty"`
 
@@ -128,20 +128,20 @@ func (rep *Report) Broken() int64 {
 // report puts everything together.
 func (r *runner) report(res check.Result) *Report {
 	f, seconds := res.Figures, max(0, r.to.Sub(r.from).Seconds())
-	perSecond := func(n int64) float64 { return frame.Round(float64(n) / max(seconds, 1e-3)) }
+	perSecond := func(n int64) float64 { return harness.Round(float64(n) / max(seconds, 1e-3)) }
 	rep := &Report{
-		Header: r.header, Stack: r.Stack, Type: r.Type, Rate: r.Rate, WindowS: frame.Round(seconds), Keyed: r.Keyed, Delay: r.plan.Delay.String(),
+		Header: r.header, Stack: r.Stack, Type: r.Type, Rate: r.Rate, WindowS: harness.Round(seconds), Keyed: r.Keyed, Delay: r.plan.Delay.String(),
 		AddsPerS: perSecond(f.Window.Adds), FiresPerS: perSecond(f.Window.Fires), CallbacksPerS: perSecond(f.Window.Callbacks),
 		ResultsPerS: perSecond(f.Window.Results), CyclesPerS: perSecond(f.Window.Cycles),
-		LatenessMs: frame.QuantilesOf(f.Lateness), AddMs: frame.QuantilesOf(f.AddTime),
-		LatenessByType: map[string]frame.Quantiles{}, CPU: frame.NewCPU(r.window.cpu(), r.done(f.Window)),
+		LatenessMs: harness.QuantilesOf(f.Lateness), AddMs: harness.QuantilesOf(f.AddTime),
+		LatenessByType: map[string]harness.Quantiles{}, CPU: harness.NewCPU(r.window.cpu(), r.done(f.Window)),
 		Violations: res.Violations, Examples: res.Examples,
 		Tasks: f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
-		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: frame.Milliseconds(r.adder.Behind()),
+		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: harness.Milliseconds(r.adder.Behind()),
 		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Complete: !r.quiet.IsZero() && r.final,
 	}
 	for t, h := range f.LatenessOf {
-		rep.LatenessByType[strings.ToLower(t.String())] = frame.QuantilesOf(h)
+		rep.LatenessByType[strings.ToLower(t.String())] = harness.QuantilesOf(h)
 	}
 	for i, d := range r.disturbed {
 		rep.disturbance(d, r.from, f.CaughtUp[i])
@@ -150,7 +150,7 @@ func (r *runner) report(res check.Result) *Report {
 		rep.TasksPerS = &rep.AddsPerS
 	}
 	if wal, ok := r.window.wal(); ok && f.Window.Fires > 0 {
-		perFire := frame.Round(float64(wal) / float64(f.Window.Fires))
+		perFire := harness.Round(float64(wal) / float64(f.Window.Fires))
 		rep.WALBytesPerFire = &perFire
 	}
 	rep.compareToFloor(r.floor)
@@ -166,14 +166,14 @@ func (rep *Report) compareToFloor(f *floor.Report) {
 	if f == nil {
 		return
 	}
-	ratio := frame.Round(rep.CyclesPerS / f.CyclesPerS)
+	ratio := harness.Round(rep.CyclesPerS / f.CyclesPerS)
 	rep.Floor, rep.FloorCyclesPerS, rep.RatioToFloor = f, &f.CyclesPerS, &ratio
 	if total := rep.UsPerCycle["total"]; total > 0 {
-		cpu := frame.Round(f.Max.UsPerCycle["total"] / total)
+		cpu := harness.Round(f.Max.UsPerCycle["total"] / total)
 		rep.CPURatioToFloor = &cpu
 	}
 	if f.Short != nil {
-		short := frame.Round(rep.CyclesPerS / f.Short.CyclesPerS)
+		short := harness.Round(rep.CyclesPerS / f.Short.CyclesPerS)
 		rep.RatioToShortFloor = &short
 	}
 }
@@ -188,18 +188,18 @@ func (r *runner) done(c check.Counts) int64 {
 
 func (rep *Report) disturbance(d *disturbed, from time.Time, caughtUp check.Micros) {
 	dr := DisturbanceReport{
-		What: d.Disturbance.String(), Part: d.part, AtS: frame.Round(d.at.Sub(from).Seconds()),
-		TookMs: frame.Milliseconds(d.took), Shards: d.shards,
+		What: d.Disturbance.String(), Part: d.part, AtS: harness.Round(d.at.Sub(from).Seconds()),
+		TookMs: harness.Milliseconds(d.took), Shards: d.shards,
 	}
 	if !d.taken.IsZero() {
-		ms := frame.Milliseconds(d.taken.Sub(d.at))
+		ms := harness.Milliseconds(d.taken.Sub(d.at))
 		dr.TakeoverMs = &ms
 		if rep.TakeoverMs == nil || *rep.TakeoverMs < ms {
 			rep.TakeoverMs = &ms
 		}
 	}
 	if caughtUp != 0 {
-		ms := frame.Milliseconds(caughtUp.Sub(check.At(d.at)))
+		ms := harness.Milliseconds(caughtUp.Sub(check.At(d.at)))
 		dr.CaughtUpMs = &ms
 	}
 	rep.Disturbances = append(rep.Disturbances, dr)
@@ -212,8 +212,8 @@ func series(f check.Figures) []SecondReport {
 		out = append(out, SecondReport{
 			S: int((f.SeriesFrom + at - f.From()) / check.Micros(time.Second/time.Microsecond)), Adds: s.Adds,
 			Callbacks: s.Callbacks, Results: s.Results, Cycles: s.Cycles,
-			P50Ms: frame.Milliseconds(s.Lateness.Quantile(0.5)), P99Ms: frame.Milliseconds(s.Lateness.Quantile(0.99)),
-			LatestMs: frame.Round(float64(s.LatestMicros) / 1000),
+			P50Ms: harness.Milliseconds(s.Lateness.Quantile(0.5)), P99Ms: harness.Milliseconds(s.Lateness.Quantile(0.99)),
+			LatestMs: harness.Round(float64(s.LatestMicros) / 1000),
 		})
 	}
 	return out

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/client"
-	"github.com/perceptor/perceptor/internal/scratch"
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
@@ -44,7 +44,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r.stack = s
 	report, err := r.run(ctx)
-	return report, errors.Join(err, frame.CloseStack(ctx, s))
+	return report, errors.Join(err, harness.CloseStack(ctx, s))
 }
 
 // RunOn is [Run] on a stack that runs already, and goes on running.
@@ -65,10 +65,10 @@ type runner struct {
 	client     *client.Client
 	adder      *workload.Adder
 	crew       crew
-	meter      *frame.Meter
+	meter      *harness.Meter
 	window     window
 	floor      *floor.Report
-	header     frame.Header
+	header     harness.Header
 
 	begin, from, to, quiet time.Time
 	disturbed              []*disturbed
@@ -88,11 +88,11 @@ func (r *runner) startStack(ctx context.Context) (*stack.Stack, error) {
 }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
-	r.header = frame.NewHeader(r.Command, r.Seed, r.stack.Versions)
+	r.header = harness.NewHeader(r.Command, r.Seed, r.stack.Versions)
 	if err := r.runFloor(ctx); err != nil {
 		return nil, err
 	}
-	dir, err := scratch.New("perceptor-history-", r.Real.Keep)
+	dir, err := tempdir.New("perceptor-history-", r.Real.Keep)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (r *runner) load(ctx context.Context) error {
 	if err := r.disturbAll(background); err != nil {
 		return err
 	}
-	if err := frame.SleepUntil(ctx, r.to); err != nil {
+	if err := harness.SleepUntil(ctx, r.to); err != nil {
 		return err
 	}
 	for _, done := range []chan struct{}{adding, watched, changing} {
@@ -251,7 +251,7 @@ func (r *runner) drain(ctx context.Context) error {
 				break
 			}
 		}
-		if err := frame.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
@@ -87,7 +87,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 	took := 12.5
 	rep := &Report{
 		Type: "mix", Stack: "real", Rate: 10, WindowS: 5, CyclesPerS: 9.5, Violations: map[check.Kind]int64{},
-		CPU:          frame.CPU{Seconds: map[string]float64{"postgres": 2, "taskd-1": 3}, UsPerCycle: map[string]float64{"total": 100}},
+		CPU:          harness.CPU{Seconds: map[string]float64{"postgres": 2, "taskd-1": 3}, UsPerCycle: map[string]float64{"total": 100}},
 		Disturbances: []DisturbanceReport{{What: "kill dispatcher@1s", Part: "dispatcher-1", TakeoverMs: &took, Shards: 256}},
 		Examples:     []check.Violation{{Kind: check.Lost, Task: 513, Seq: 2, Message: "gone"}},
 	}
@@ -97,7 +97,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 	rep.Violations[check.Lost] = 3
 
 	var text bytes.Buffer
-	if err := frame.WriteJSON(&text, rep); err != nil {
+	if err := harness.WriteJSON(&text, rep); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]any
@@ -139,7 +139,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 func aFloor(cycles, us, short float64) *floor.Report {
 	return &floor.Report{
 		CyclesPerS: cycles,
-		Max:        &floor.Run{CyclesPerS: cycles, CPU: frame.CPU{UsPerCycle: map[string]float64{"total": us}}},
+		Max:        &floor.Run{CyclesPerS: cycles, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": us}}},
 		Short:      &floor.Run{CyclesPerS: short},
 	}
 }

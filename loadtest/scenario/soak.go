@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // What a soak may change by and still be flat.
@@ -58,7 +58,7 @@ func Judge(parts []Fifth, samples []Sample) Verdict {
 	}
 	mean := func(of func(Fifth) float64, i int) float64 { return (of(parts[i]) + of(parts[i+1])) / 2 }
 	change := func(of func(Fifth) float64) float64 {
-		return frame.Round(100*(mean(of, fifths-2)/mean(of, 0)-1)) / 100
+		return harness.Round(100*(mean(of, fifths-2)/mean(of, 0)-1)) / 100
 	}
 	v.ThroughputChange = change(func(f Fifth) float64 { return f.CyclesPerS })
 	v.CPUChange = change(func(f Fifth) float64 { return f.UsPerCycle["total"] })
@@ -86,11 +86,11 @@ func (v *Verdict) judgeSizes(samples []Sample, fault func(string, ...any)) {
 	for _, kind := range slices.Sorted(maps.Keys(last.Sizes)) {
 		for _, part := range []struct {
 			name string
-			of   func(frame.Size) int64
+			of   func(harness.Size) int64
 		}{
-			{"heap", func(s frame.Size) int64 { return s.Heap }},
-			{"indexes", func(s frame.Size) int64 { return s.Indexes }},
-			{"toast", func(s frame.Size) int64 { return s.Toast }},
+			{"heap", func(s harness.Size) int64 { return s.Heap }},
+			{"indexes", func(s harness.Size) int64 { return s.Indexes }},
+			{"toast", func(s harness.Size) int64 { return s.Toast }},
 		} {
 			perSecond := slope(samples, func(s Sample) float64 { return float64(part.of(s.Sizes[kind])) })
 			g := Growth{
@@ -126,7 +126,7 @@ func slope(samples []Sample, of func(Sample) float64) float64 {
 	return xy / xx
 }
 
-func mib(bytes float64) float64 { return frame.Round(bytes / (1 << 20)) }
+func mib(bytes float64) float64 { return harness.Round(bytes / (1 << 20)) }
 
 func (rep *Report) writeSoak(t *table) {
 	v := rep.Soak

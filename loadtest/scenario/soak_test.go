@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // thirtyMinutes is a run whose figures are given by share of its length, 0 to 1.
@@ -25,7 +25,7 @@ func thirtyMinutes(throughput, cpu, heap func(x float64) float64) ([]Fifth, []Sa
 	var samples []Sample
 	for s := 0.0; s <= length; s += 10 {
 		wave := 1 + 0.1*math.Sin(s/20) // vacuum comes and goes
-		samples = append(samples, Sample{S: s, OldestSnapshot: int64(s), Sizes: map[string]frame.Size{
+		samples = append(samples, Sample{S: s, OldestSnapshot: int64(s), Sizes: map[string]harness.Size{
 			"task": {Heap: int64(wave * heap(s/length)), Indexes: 100 << 20}, "task_key": {Heap: int64(s * (1 << 20))},
 		}})
 	}
@@ -96,7 +96,7 @@ func TestSamplesAreTakenAtTheFifthsAndBetweenThem(t *testing.T) {
 }
 
 func TestAFloorStandsBesideTheFigures(t *testing.T) {
-	rep := &Report{Violations: map[check.Kind]int64{}, CyclesPerS: 18_000, CPU: frame.CPU{UsPerCycle: map[string]float64{"total": 90}}}
+	rep := &Report{Violations: map[check.Kind]int64{}, CyclesPerS: 18_000, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 90}}}
 	rep.compareToFloor(aFloor(40_000, 30, 60_000))
 	if *rep.RatioToFloor != 0.45 || *rep.FloorCyclesPerS != 40_000 || *rep.RatioToShortFloor != 0.3 || *rep.CPURatioToFloor != 0.33 {
 		t.Errorf("ratios %v %v %v", *rep.RatioToFloor, *rep.RatioToShortFloor, *rep.CPURatioToFloor)

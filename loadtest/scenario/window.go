@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
-	"github.com/perceptor/perceptor/loadtest/frame"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // fifths is how many parts of the window are compared with each other.
@@ -20,7 +20,7 @@ type Sample struct {
 	// S is in seconds since the begin of the window.
 	S float64 `json:"s"`
 	// Sizes are those of the tables by kind; absent unless they were asked for.
-	Sizes map[string]frame.Size `json:"sizes,omitempty"`
+	Sizes map[string]harness.Size `json:"sizes,omitempty"`
 	// OldestSnapshot is its age in transactions.
 	OldestSnapshot int64 `json:"oldest_snapshot_age,omitempty"`
 	// WALBytes is counted from the first sample.
@@ -37,10 +37,10 @@ type Fifth struct {
 
 // window takes samples while the load runs.
 type window struct {
-	meter *frame.Meter
+	meter *harness.Meter
 	dsn   string // empty: the server cannot be asked
 	sizes bool
-	db    *frame.Database
+	db    *harness.Database
 	taken []sample
 }
 
@@ -49,7 +49,7 @@ type sample struct {
 	boundary bool // of a fifth
 	cpu      map[string]time.Duration
 	wal      int64 // below 0: not known
-	sizes    map[string]frame.Size
+	sizes    map[string]harness.Size
 	snapshot int64
 }
 
@@ -72,7 +72,7 @@ func (w *window) watch(ctx context.Context, from, to time.Time, every time.Durat
 	defer w.hangUp()
 	at, boundary := instants(from, to, every)
 	for i := range at {
-		if frame.SleepUntil(ctx, at[i]) != nil {
+		if harness.SleepUntil(ctx, at[i]) != nil {
 			return
 		}
 		s := sample{at: time.Now(), boundary: boundary[i], cpu: w.meter.Sample(), wal: -1}
@@ -90,7 +90,7 @@ func (w *window) ask(ctx context.Context, s *sample) {
 	defer cancel()
 	var err error
 	if w.db == nil {
-		if w.db, err = frame.Dial(ctx, w.dsn); err != nil {
+		if w.db, err = harness.Dial(ctx, w.dsn); err != nil {
 			w.db = nil
 			return
 		}
@@ -131,7 +131,7 @@ func (w *window) cpu() map[string]time.Duration {
 	if !w.complete() {
 		return nil
 	}
-	return frame.Used(w.taken[0].cpu, w.taken[len(w.taken)-1].cpu)
+	return harness.Used(w.taken[0].cpu, w.taken[len(w.taken)-1].cpu)
 }
 
 // wal returns the bytes of log of the window.
@@ -146,7 +146,7 @@ func (w *window) wal() (int64, bool) {
 func (w *window) report(from time.Time) []Sample {
 	var out []Sample
 	for _, s := range w.taken {
-		r := Sample{S: frame.Round(s.at.Sub(from).Seconds()), Sizes: s.sizes, OldestSnapshot: s.snapshot}
+		r := Sample{S: harness.Round(s.at.Sub(from).Seconds()), Sizes: s.sizes, OldestSnapshot: s.snapshot}
 		if s.wal >= 0 && w.taken[0].wal >= 0 {
 			r.WALBytes = s.wal - w.taken[0].wal
 		}
@@ -167,9 +167,9 @@ func (r *runner) fifths(f check.Figures) []Fifth {
 		done := r.done(f.Slices[i])
 		length := r.For.Seconds() / fifths
 		out[i] = Fifth{
-			FromS: frame.Round(float64(i) * length), ToS: frame.Round(float64(i+1) * length),
-			CyclesPerS: frame.Round(float64(done) / length),
-			UsPerCycle: frame.NewCPU(frame.Used(a.cpu, b.cpu), done).UsPerCycle,
+			FromS: harness.Round(float64(i) * length), ToS: harness.Round(float64(i+1) * length),
+			CyclesPerS: harness.Round(float64(done) / length),
+			UsPerCycle: harness.NewCPU(harness.Used(a.cpu, b.cpu), done).UsPerCycle,
 		}
 	}
 	return out

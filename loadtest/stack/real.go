@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/perceptor/perceptor/internal/scratch"
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
@@ -66,8 +66,8 @@ func Real(ctx context.Context, o RealOptions) (*Stack, error) {
 }
 
 // newScratch makes the directory that holds all data of a stack.
-func newScratch(o RealOptions) (*scratch.Dir, error) {
-	dir, err := scratch.New("perceptor-load-", o.Keep)
+func newScratch(o RealOptions) (*tempdir.Dir, error) {
+	dir, err := tempdir.New("perceptor-load-", o.Keep)
 	if err == nil && o.Keep {
 		o.Progress("data and logs will be kept in " + dir.Path)
 	}

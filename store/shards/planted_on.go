@@ -5,7 +5,7 @@ package shards
 import (
 	"strings"
 
-	"github.com/perceptor/perceptor/internal/plant"
+	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/store/statement"
 )
 
@@ -21,7 +21,7 @@ func planted(set statement.Set) statement.Set {
 		{"no-key-row", "KeyInsert", "ON CONFLICT DO NOTHING", "ON CONFLICT (shard, tenant_id, key) DO UPDATE SET first_id = excluded.first_id"},
 		{"open-bit-ends-task", "ReportEnd", "AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0", ""},
 	} {
-		if !plant.Bug(bug.name) {
+		if !mutation.Bug(bug.name) {
 			continue
 		}
 		text := set.Get(bug.statement)

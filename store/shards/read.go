@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/perceptor/perceptor/internal/plant"
+	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -144,7 +144,7 @@ func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn
 		if err != nil {
 			return nil, err
 		}
-		if plant.Bug("cancel-without-lock") {
+		if mutation.Bug("cancel-without-lock") {
 			return now, nil
 		}
 		if now.State.Final() {

@@ -1,0 +1,234 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Options are what a process adds to its configuration.
+type Options struct {
+	Config *config.Config
+	Log    *slog.Logger
+	// Metrics takes the metrics of the node.
+	Metrics prometheus.Registerer
+	// VirtualClock: the databases have one. The node does not plan ahead of it, and
+	// saves no work at the price of waiting.
+	VirtualClock bool
+}
+
+// APIOptions are those of an [API].
+type APIOptions struct {
+	Options
+	// GRPC and HTTP are the listeners; HTTP may be nil. The API closes them.
+	GRPC, HTTP net.Listener
+	// Clock moves the virtual clock, if there is one. Close it after Run.
+	Clock *VirtualClock
+	// Hint, if set, is told what has become due; else the owners of shards are,
+	// by UDP.
+	Hint func(database int, due task.Instant)
+}
+
+// API serves tasks, runs, tenants and tokens. Make it with [NewAPI], then call
+// Run once.
+type API struct {
+	o         APIOptions
+	cluster   *store.Cluster
+	shards    *shards.Store
+	control   *control.Store
+	levels    *levels
+	topics    *delivery.Topics
+	publisher *delivery.Publisher // only asked whether Kafka answers
+	missed    *missedMeter
+	hinter    *dispatch.Hinter
+	server    *server.Server
+}
+
+// NewAPI puts an API together. It connects to nothing yet.
+func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
+	a := &API{o: o}
+	if err := a.join(ctx); err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *API) join(ctx context.Context) (err error) {
+	c := a.o.Config
+	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd"); err != nil {
+		return err
+	}
+	kafka, err := kafkaConfig(c, "perceptor-taskd")
+	if err != nil {
+		return err
+	}
+	if a.topics, err = newTopics(c, kafka); err != nil {
+		return err
+	}
+	a.control = control.New(a.cluster, a.o.Log)
+	names := newNames(a.control, c.Kafka.TopicPrefix)
+	if a.publisher, err = delivery.NewPublisher(kafka, names); err != nil {
+		return err
+	}
+	metrics := telemetry.NewAPI(a.o.Metrics)
+	a.missed = newMissedMeter(names, metrics.Missed)
+	hint := a.o.Hint
+	if hint == nil {
+		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
+		hint = a.hinter.Hint
+	}
+	a.levels = newLevels(a.control, a.o.Log)
+	conf := a.o.shardsConfig()
+	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.take
+	conf.Died = func(dead []task.DeadRun) {
+		for _, d := range dead {
+			metrics.Died(d.Reason.String())
+		}
+	}
+	a.shards = shards.New(a.cluster, conf)
+	return a.newServer(metrics)
+}
+
+func (a *API) newServer(metrics *telemetry.API) error {
+	c := a.o.Config.Taskd
+	tls, err := serverTLS(c.TLS, a.o.Log)
+	if err != nil {
+		return err
+	}
+	assignment, err := a.newAssignment()
+	if err != nil {
+		return err
+	}
+	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards}
+	a.server, err = server.New(server.Config{
+		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
+		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
+		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
+		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
+	return err
+}
+
+// delivery says where listeners find a tenant's runs.
+func (a *API) delivery(t server.Tenant) server.Delivery {
+	brokers := a.o.Config.Kafka.AdvertisedBrokers
+	if len(brokers) == 0 {
+		brokers = a.o.Config.Kafka.Brokers
+	}
+	return server.Delivery{Topic: t.Topic, Group: t.Topic, Brokers: brokers}
+}
+
+func apiEvents(m *telemetry.API) server.Events {
+	return server.Events{
+		Called:    func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
+		Added:     func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
+		Refused:   m.Refused,
+		OverQuota: m.OverQuota,
+		Replied:   func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
+	}
+}
+
+// Reach waits until the API can do its work. Its error is one line for people.
+func (a *API) Reach(ctx context.Context) error {
+	c := a.o.Config
+	if err := reachPostgres(ctx, a.o.Log, a.cluster, c.StartTimeout, true); err != nil {
+		return err
+	}
+	ping, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := a.publisher.Ping(ping); err != nil && ctx.Err() == nil {
+		a.o.Log.Warn("starting although Kafka does not answer: no tenant can be created", "brokers", c.Kafka.Brokers, "err", err)
+	}
+	return ctx.Err()
+}
+
+// Checks are the parts of the API's readiness.
+func (a *API) Checks() []telemetry.Check {
+	return []telemetry.Check{
+		{Name: "api", Probe: func(context.Context) error { return a.server.Ready() }},
+		postgresCheck(a.cluster),
+		{Name: "kafka", Probe: func(ctx context.Context) error { return telemetry.Degraded(a.publisher.Ping(ctx)) }},
+	}
+}
+
+// Run serves until ctx is cancelled, then finishes what is under way within the
+// grace period and returns nil.
+func (a *API) Run(ctx context.Context) error {
+	defer a.close()
+	behind := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
+	if a.hinter != nil {
+		behind = append(behind, a.hinter.Run)
+	}
+	return RunBefore(ctx, a.server.Run, behind...)
+}
+
+func (a *API) close() {
+	if a.topics != nil {
+		a.topics.Close()
+	}
+	if a.publisher != nil {
+		a.publisher.Close()
+	}
+	if a.cluster != nil {
+		a.cluster.Close()
+	}
+}
+
+// Control is the store of tenants and tokens.
+func (a *API) Control() *control.Store { return a.control }
+
+// EnsureTopic makes the topic of a tenant unless it is there.
+func (a *API) EnsureTopic(ctx context.Context, tenant string) error {
+	_, err := a.topics.Ensure(ctx, tenant)
+	return err
+}
+
+// owners is who owns which shard, over all databases that answer.
+type owners struct {
+	of func(ctx context.Context, database int) ([]shards.ItemOwner, error)
+}
+
+// Owners implements [dispatch.Owners]. The databases are asked at once, so that
+// one that is away costs the hints for the others nothing.
+func (o owners) Owners(ctx context.Context) (map[task.Shard]task.Owner, error) {
+	var asking sync.WaitGroup
+	lists, errs := make([][]shards.ItemOwner, task.Databases), make([]error, task.Databases)
+	for d := range task.Databases {
+		asking.Go(func() { lists[d], errs[d] = o.of(ctx, d) })
+	}
+	asking.Wait()
+	all := make(map[task.Shard]task.Owner, task.Shards)
+	failed := 0
+	for d, list := range lists {
+		if errs[d] != nil {
+			failed++
+		}
+		for _, i := range list {
+			if i.Item < task.Shards && i.Name != "" {
+				all[task.Shard(i.Item)] = i.Owner
+			}
+		}
+	}
+	if failed == task.Databases {
+		return nil, fmt.Errorf("read owners: %w", errors.Join(errs...))
+	}
+	return all, nil
+}

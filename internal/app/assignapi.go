@@ -1,0 +1,191 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/perceptor/perceptor/assign"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/task"
+)
+
+// coordinatorTimeout bounds each request of the API to ZooKeeper.
+const coordinatorTimeout = 5 * time.Second
+
+// assignment shows the API how dispatchers share items.
+type assignment struct {
+	admin  *assign.Admin
+	owners owners
+}
+
+// newAssignment answers nil where no ZooKeeper is configured.
+func (a *API) newAssignment() (server.Assignment, error) {
+	if len(a.o.Config.ZooKeeper.Servers) == 0 {
+		return nil, nil
+	}
+	admin, err := NewAssignment(a.o.Config, coordinatorTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return &assignment{admin, owners{a.shards.Owners}}, nil
+}
+
+// Assignment implements [server.Assignment].
+func (a *assignment) Assignment(ctx context.Context) (*perceptorv1.Assignment, error) {
+	o, err := a.admin.Overview(ctx)
+	if err != nil {
+		return nil, assignmentError(err)
+	}
+	reply := &perceptorv1.Assignment{
+		Leader: o.Leader, Generation: o.Generation, PlanTime: stamp(o.PlannedAt), Strategy: strategyReply(&o.Strategy), Faults: o.Faults,
+	}
+	names := map[string]string{}
+	for _, m := range o.Members {
+		names[m.ID] = m.Info.Name
+		reply.Members = append(reply.Members, memberReply(m))
+	}
+	for _, r := range o.Recent {
+		reply.Rebalances = append(reply.Rebalances, &perceptorv1.Rebalance{
+			Generation: r.Generation, Writer: r.Writer, WriteTime: stamp(r.At), Members: int32(r.Members), Moved: int32(r.Moved), WithoutOwner: int32(r.Without),
+		})
+	}
+	epochs := a.epochs(ctx)
+	for _, it := range o.Items {
+		item := &perceptorv1.AssignmentItem{Item: int32(it.ID), Requested: nameOr(names, it.Requested), WithoutOwner: string(it.Without), Epoch: epochs[it.ID]}
+		for _, id := range it.Current {
+			item.Current = append(item.Current, nameOr(names, id))
+		}
+		reply.Items = append(reply.Items, item)
+	}
+	return reply, nil
+}
+
+// nameOr is the name of a member, its id if it has none or has gone.
+func nameOr(names map[string]string, id string) string {
+	if name := names[id]; name != "" {
+		return name
+	}
+	return id
+}
+
+// epochs are those of all databases that answer.
+func (a *assignment) epochs(ctx context.Context) map[int]int64 {
+	epochs := map[int]int64{}
+	for d := range task.Databases {
+		list, err := a.owners.of(ctx, d)
+		if err != nil {
+			continue // what is wrong with a database is told elsewhere
+		}
+		for _, i := range list {
+			epochs[i.Item] = i.Epoch
+		}
+	}
+	return epochs
+}
+
+func memberReply(m assign.MemberState) *perceptorv1.AssignmentMember {
+	return &perceptorv1.AssignmentMember{
+		Id: m.ID, Name: m.Info.Name, Host: m.Info.Host, Address: m.Info.Address, Version: m.Info.Version, Sequence: m.Seq,
+		StartTime: stamp(m.Info.Started), HeartbeatTime: stamp(m.Heartbeat), Leaving: m.Leaving, Barred: m.Barred,
+		RequestedCount: int32(m.Requested), Held: assign.FormatItems(m.Holds), Figures: m.Figures,
+	}
+}
+
+func strategyReply(s *assign.Strategy) *perceptorv1.Strategy {
+	reply := &perceptorv1.Strategy{
+		Paused: s.Paused, Hosts: s.Hosts, PerHost: int32(s.PerHost), Members: int32(s.Members), MaxItems: int32(s.MaxItems),
+		Drained: s.Drained, Pins: map[string]string{}, PausedItems: assign.FormatItems(s.PausedItems),
+	}
+	pins := map[string][]int{}
+	for id, who := range s.Pins {
+		pins[who] = append(pins[who], id)
+	}
+	for who, ids := range pins {
+		reply.Pins[who] = assign.FormatItems(ids)
+	}
+	return reply
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// UpdateStrategy implements [server.Assignment].
+func (a *assignment) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateStrategyRequest) (*perceptorv1.Strategy, error) {
+	change, faults := strategyChange(r)
+	if len(faults) > 0 {
+		return nil, &task.Error{Code: task.InvalidArgument, Message: "the request breaks rules", Faults: faults}
+	}
+	if r.Reset_ {
+		if err := a.admin.Reset(ctx); err != nil {
+			return nil, assignmentError(err)
+		}
+	}
+	s, err := a.admin.Edit(ctx, func(s *assign.Strategy) error { change(s); return nil })
+	if err != nil {
+		return nil, assignmentError(err)
+	}
+	return strategyReply(&s), nil
+}
+
+// strategyChange reads a request. What it answers may be called more than once.
+func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.Strategy), faults []task.Fault) {
+	read := func(field, text string) []int {
+		ids, err := assign.ParseItems(text)
+		if err != nil {
+			faults = append(faults, task.Fault{Field: field, Message: err.Error()})
+		}
+		return ids
+	}
+	unpin, pause, resume := read("unpin", r.Unpin), read("pause_items", r.PauseItems), read("resume_items", r.ResumeItems)
+	pins := map[string][]int{}
+	for who, text := range r.Pin {
+		pins[who] = read(fmt.Sprintf("pin[%q]", who), text)
+	}
+	return func(s *assign.Strategy) {
+		s.Unpin(unpin...)
+		s.ResumeItems(resume...)
+		s.Undrain(r.Undrain...)
+		s.Drain(r.Drain...)
+		s.PauseItems(pause...)
+		for who, ids := range pins {
+			s.Pin(who, ids...)
+		}
+		if len(r.Hosts) > 0 {
+			s.Hosts = r.Hosts
+		}
+		if r.Paused != nil {
+			s.Paused = *r.Paused
+		}
+		for _, f := range []struct {
+			given *int32
+			field *int
+		}{{r.PerHost, &s.PerHost}, {r.Members, &s.Members}, {r.MaxItems, &s.MaxItems}} {
+			if f.given != nil {
+				*f.field = int(*f.given)
+			}
+		}
+	}, faults
+}
+
+// assignmentError tells callers what they can act on.
+func assignmentError(err error) error {
+	code, message := task.Unavailable, "ZooKeeper does not answer"
+	switch {
+	case errors.Is(err, assign.ErrNotFound):
+		code, message = task.NotFound, "no dispatcher has ever been there"
+	case errors.Is(err, assign.ErrStrategy):
+		return &task.Error{Code: task.InvalidArgument, Message: err.Error()}
+	case errors.Is(err, assign.ErrContended):
+		message = "others are changing the strategy"
+	}
+	return &task.Error{Code: code, Message: message, Err: err}
+}

@@ -1,0 +1,146 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/chores"
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/task"
+)
+
+// newChores makes what the process does beside firing.
+func (d *Dispatcher) newChores() (err error) {
+	c := d.o.Config
+	d.choreMetrics = telemetry.NewChores(d.o.Metrics, func() int {
+		if d.chores == nil {
+			return 0
+		}
+		return len(d.chores.Owned())
+	})
+	d.chores, err = chores.New(chores.Config{
+		Owner: task.Owner{Name: d.name}, Horizon: c.Far.Within(),
+		Share: c.Chores.Share, Concurrency: c.Chores.Concurrency,
+		RecutEvery: c.Chores.RecutEvery, DemoteEvery: c.Chores.DemoteEvery, PurgeEvery: c.Chores.PurgeEvery,
+		HistoryDays: c.Chores.HistoryDays, StepTimeout: 3 * c.Postgres.StatementTimeout,
+		Busy:        func() bool { return d.dispatch.Figures().Stopped || d.dispatch.Figures().Records > busyRecords },
+		PublishDead: d.letters.Publish,
+		Lost:        func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
+	}, d.shards, d.choreEvents())
+	return err
+}
+
+// busyRecords are so many records under way that chores take small steps.
+const busyRecords = 2000
+
+func (d *Dispatcher) choreEvents() chores.Events {
+	m, log := d.choreMetrics, d.o.Log
+	return chores.Events{
+		Acquired: func(db int) { log.Debug("chores acquired", "database", db) },
+		Released: func(db int) { m.Forget(db); log.Debug("chores released", "database", db) },
+		Lost:     func(db int) { m.Forget(db); log.Warn("chores lost", "database", db) },
+		Moved: func(db int, chore string, cut *task.Cut) {
+			m.Moved(db, chore, cut)
+			if cut.Late > lateWarning {
+				log.Warn("tasks have come late to the near tier", "database", db, "late", cut.Late, "tasks", cut.Near)
+			}
+		},
+		Bulk: func(db int, step *task.BulkStep) {
+			m.Bulk(step)
+			if step.Ended {
+				log.Info("a bulk operation has ended in a database", "database", db, "action", step.Action)
+			}
+		},
+		Dead: m.Dead,
+		DeadFailed: func(tenant int32, runs int, err error) {
+			m.DeadFailed(d.names.label(tenant), runs)
+			log.Warn("dead letters of a tenant were not published; trying again", "tenant", d.names.label(tenant), "runs", runs, "err", err)
+		},
+		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
+		Stats: func(db int, far task.FarStats, oldest time.Duration) {
+			m.Far(db, far)
+			server, _, _ := strings.Cut(d.cluster.Address(db), "/")
+			m.Snapshot(server, oldest)
+			if oldest > snapshotWarning {
+				log.Warn("an old snapshot keeps vacuum from its work: look for long transactions", "server", server, "age", oldest)
+			}
+		},
+	}
+}
+
+// What a person should hear about.
+const (
+	lateWarning     = 5 * time.Second
+	snapshotWarning = 10 * time.Minute
+)
+
+// items are the shards and the chores of the databases, those of one database
+// together.
+func items() []assign.Item {
+	var all []assign.Item
+	for i := range task.Shards {
+		all = append(all, assign.Item{ID: i, Group: task.Shard(i).Database()})
+	}
+	for db := range task.Databases {
+		all = append(all, assign.Item{ID: int(task.ChoresShard(db)), Group: db})
+	}
+	return all
+}
+
+// worker takes items of one database at a time: shards for the dispatcher, and
+// the chores.
+type worker struct {
+	dispatch *dispatch.Dispatcher
+	chores   *chores.Chores
+}
+
+func (w worker) Acquire(ctx context.Context, items []assign.Item) error {
+	shards, dbs := split(items)
+	if len(shards) > 0 {
+		if err := w.dispatch.Acquire(ctx, shards); err != nil {
+			return err
+		}
+	}
+	for i, db := range dbs {
+		if err := w.chores.Acquire(ctx, db); err != nil {
+			return errors.Join(err, w.release(context.WithoutCancel(ctx), shards, dbs[:i])) // all or nothing
+		}
+	}
+	return nil
+}
+
+func (w worker) Release(ctx context.Context, items []assign.Item) error {
+	shards, dbs := split(items)
+	return w.release(ctx, shards, dbs)
+}
+
+func (w worker) release(ctx context.Context, shards []task.Shard, dbs []int) error {
+	letting := make(chan error, len(dbs))
+	for _, db := range dbs {
+		go func() { letting <- w.chores.Release(ctx, db) }()
+	}
+	var err error
+	if len(shards) > 0 {
+		err = w.dispatch.Release(ctx, shards)
+	}
+	for range dbs {
+		err = errors.Join(err, <-letting)
+	}
+	return err
+}
+
+// split tells shards from the databases whose chores are meant.
+func split(items []assign.Item) (shards []task.Shard, dbs []int) {
+	for _, it := range items {
+		if it.ID >= task.Shards {
+			dbs = append(dbs, it.ID-task.Shards)
+		} else {
+			shards = append(shards, task.Shard(it.ID))
+		}
+	}
+	return shards, dbs
+}

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/virtualclock"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/shards"
+)
+
+// VirtualClock is the virtual clock of an installation, for as long as its
+// connections are open.
+type VirtualClock struct {
+	*virtualclock.Clock
+	cluster *store.Cluster
+}
+
+// NewVirtualClock makes what moves the clock. parts are all dispatchers; they run
+// in this process. It connects to nothing yet.
+func NewVirtualClock(ctx context.Context, c *config.Config, parts ...virtualclock.Part) (*VirtualClock, error) {
+	cluster, err := OpenCluster(ctx, c, "perceptor-clock")
+	if err != nil {
+		return nil, err
+	}
+	return &VirtualClock{
+		Clock:   virtualclock.New(virtualclock.Config{Databases: virtualclock.Over(cluster), Horizon: c.Far.Within(), Parts: parts}),
+		cluster: cluster,
+	}, nil
+}
+
+// Close closes its connections.
+func (v *VirtualClock) Close() { v.cluster.Close() }
+
+// By a virtual clock nothing is claimed ahead, since it may stand still; and
+// whoever moves it waits for each step, of which there is one at a time.
+const (
+	clockTick    = time.Millisecond
+	clockTakeOff = 50 * time.Millisecond
+)
+
+// byClock adapts a dispatcher to its clock.
+func (o *Options) byClock(c dispatch.Config) dispatch.Config {
+	if o.VirtualClock {
+		c.ClaimAhead, c.MinTick, c.TakeOffAfter = 0, clockTick, clockTakeOff
+	}
+	return c
+}
+
+// shardsConfig is that of a node's store. By a virtual clock groups follow each
+// other at once.
+func (o *Options) shardsConfig() shards.Config {
+	c := shards.Config{
+		Horizon: o.Config.Far.Within(), CatchUpPace: o.Config.Tasks.CatchUpPace, DeadRetention: o.Config.Tasks.DeadRetention,
+		Log: o.Log,
+	}
+	if o.VirtualClock {
+		c.AddSpacing, c.StartSpacing, c.ReportSpacing = clockTick, clockTick, clockTick
+	}
+	return c
+}

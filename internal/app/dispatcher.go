@@ -1,0 +1,373 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/chores"
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+// DispatcherOptions are those of a [Dispatcher].
+type DispatcherOptions struct {
+	Options
+	// Hints is the UDP address that was opened for hints; nil: there is none.
+	// The dispatcher closes it.
+	Hints *dispatch.Hints
+	// Local: all shards are this process's, and nobody is asked.
+	Local bool
+	// Version is published for people to read.
+	Version string
+}
+
+// Dispatcher owns shards and fires what is due in them. Make it with
+// [NewDispatcher], then call Run once.
+type Dispatcher struct {
+	o         DispatcherOptions
+	name      string
+	cluster   *store.Cluster
+	shards    *shards.Store
+	names     *names
+	control   *control.Store
+	levels    *levels
+	topics    *delivery.Topics
+	publisher *delivery.Publisher
+	letters   *delivery.DeadLetters
+	dispatch  *dispatch.Dispatcher
+	assigner  assign.Assigner
+	metrics   *telemetry.Dispatch
+	missed    *missedMeter
+	chores    *chores.Chores
+	fired     atomic.Int64
+	work      work
+
+	choreMetrics *telemetry.Chores
+}
+
+// NewDispatcher puts a dispatcher together. It connects to nothing yet.
+func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error) {
+	d := &Dispatcher{o: o, name: o.Config.Dispatcher.Name}
+	if d.name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("dispatcher.name: is empty, and the host has no name: %w", err)
+		}
+		d.name = host + "-" + strconv.Itoa(os.Getpid())
+	}
+	if err := d.join(ctx); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Dispatcher) join(ctx context.Context) (err error) {
+	c := d.o.Config
+	if d.cluster, err = OpenCluster(ctx, c, "perceptor-dispatcher"); err != nil {
+		return err
+	}
+	kafka, err := kafkaConfig(c, "perceptor-dispatcher")
+	if err != nil {
+		return err
+	}
+	d.control = control.New(d.cluster, d.o.Log)
+	d.names = newNames(d.control, c.Kafka.TopicPrefix)
+	if d.topics, err = newTopics(c, kafka); err != nil {
+		return err
+	}
+	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
+		return err
+	}
+	if d.letters, err = delivery.NewDeadLetters(kafka, d.topics, d.names); err != nil {
+		return err
+	}
+	d.levels = newLevels(d.control, d.o.Log)
+	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
+	d.missed = newMissedMeter(d.names, d.metrics.Missed)
+	store := d.o.shardsConfig()
+	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.take
+	store.DropTenant = dropTenant(d.control, d.topics)
+	d.shards = shards.New(d.cluster, store)
+	conf, err := d.dispatchConfig()
+	if err != nil {
+		return err
+	}
+	if d.dispatch, err = dispatch.New(conf, d.shards, d.publisher, d.events()); err != nil {
+		return err
+	}
+	if err := d.newChores(); err != nil {
+		return err
+	}
+	return d.newAssigner()
+}
+
+func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
+	c := d.o.Config
+	hint, err := d.hintAddress()
+	if err != nil {
+		return dispatch.Config{}, err
+	}
+	return d.o.byClock(dispatch.Config{
+		Owner:      task.Owner{Name: d.name, HintAddr: hint},
+		ClaimAhead: c.Dispatcher.ClaimAhead,
+		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
+		LookEvery: c.Dispatcher.LookEvery, MaxSleep: c.Dispatcher.MaxSleep,
+		SweepEvery: max(5*time.Second, c.Dispatcher.MaxTick),
+		// A commit may come this much after the instant it was computed with.
+		Grace:   c.Postgres.StatementTimeout + time.Second,
+		MaxRows: c.Dispatcher.MaxRows, ClaimConcurrency: c.Dispatcher.ClaimConcurrency,
+		StoreTimeout: 2 * c.Postgres.StatementTimeout,
+		MaxRecords:   c.Dispatcher.MaxRecords, MaxBytes: c.Dispatcher.MaxBytes,
+		PublishTimeout: c.Dispatcher.PublishTimeout, BreakerAfter: c.Dispatcher.BreakerAfter,
+		Lost: func(lost []task.Shard) { d.assigner.Lost(itemIDs(lost)...) },
+	}), nil
+}
+
+// hintAddress is where taskd reaches the hints.
+func (d *Dispatcher) hintAddress() (string, error) {
+	c := d.o.Config.Dispatcher
+	if d.o.Hints == nil || c.HintAdvertise != "" {
+		return c.HintAdvertise, nil
+	}
+	host, port, err := net.SplitHostPort(d.o.Hints.Addr())
+	if err != nil {
+		return "", fmt.Errorf("dispatcher.hint_addr: %w", err)
+	}
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		return net.JoinHostPort(host, port), nil
+	}
+	if host, err = os.Hostname(); err != nil {
+		return "", fmt.Errorf("dispatcher.hint_advertise: is empty, and the host has no name: %w", err)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func (d *Dispatcher) newAssigner() (err error) {
+	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
+	c := d.o.Config
+	host, _ := os.Hostname() // for people only
+	conf := assign.Config{
+		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
+		Items: items(), Name: d.name, Host: host, Address: c.Dispatcher.OpsAddr, Version: d.o.Version,
+		Fenced: true, TakeoverAfter: c.ZooKeeper.TakeoverAfter, SessionTimeout: c.ZooKeeper.SessionTimeout,
+		Figures:     d.workFigures,
+		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log,
+	}
+	if d.o.Local {
+		d.assigner, err = assign.NewLocal(conf, worker{d.dispatch, d.chores})
+		return err
+	}
+	d.assigner, err = assign.NewZooKeeper(conf, worker{d.dispatch, d.chores})
+	return err
+}
+
+func itemIDs(shards []task.Shard) []int {
+	ids := make([]int, len(shards))
+	for i, s := range shards {
+		ids[i] = int(s)
+	}
+	return ids
+}
+
+// Name is what people see as the owner of shards.
+func (d *Dispatcher) Name() string { return d.name }
+
+// Hint says that something in the database is due at the given instant.
+func (d *Dispatcher) Hint(database int, due task.Instant) {
+	if d.dispatch != nil {
+		d.dispatch.Hint(database, due)
+	}
+}
+
+// ClockMoved says that the virtual clock of the database has been set.
+func (d *Dispatcher) ClockMoved(database int) { d.dispatch.ClockMoved(database) }
+
+// Promote makes the chores of the database look at once for what has to move into
+// the near tier, if they are done here.
+func (d *Dispatcher) Promote(database int) { d.chores.Promote(database) }
+
+// Fired returns how many deliveries Kafka has acknowledged.
+func (d *Dispatcher) Fired() int64 { return d.fired.Load() }
+
+// Owned returns how many shards are owned.
+func (d *Dispatcher) Owned() int { return d.dispatch.Figures().Shards }
+
+// OwnedChores returns of how many databases the chores are owned.
+func (d *Dispatcher) OwnedChores() int { return len(d.chores.Owned()) }
+
+// Reach waits until the dispatcher can do its work. Its error is one line for
+// people.
+func (d *Dispatcher) Reach(ctx context.Context) error {
+	c := d.o.Config
+	if err := reachPostgres(ctx, d.o.Log, d.cluster, c.StartTimeout, true); err != nil {
+		return err
+	}
+	ping := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		return d.publisher.Ping(ctx)
+	}
+	if err := reach(ctx, d.o.Log, fmt.Sprintf("kafka at %v", c.Kafka.Brokers), c.StartTimeout, ping); err != nil {
+		return err
+	}
+	if d.o.Local {
+		return nil
+	}
+	return reach(ctx, d.o.Log, fmt.Sprintf("zookeeper at %v", c.ZooKeeper.Servers), c.StartTimeout, func(ctx context.Context) error {
+		return reachAny(ctx, c.ZooKeeper.Servers)
+	})
+}
+
+// Checks are the parts of the dispatcher's readiness.
+func (d *Dispatcher) Checks() []telemetry.Check {
+	return []telemetry.Check{
+		postgresCheck(d.cluster),
+		{Name: "kafka", Probe: d.publisher.Ping},
+		{Name: "assignment", Probe: func(context.Context) error { return d.assigned() }},
+	}
+}
+
+// assigned says whether this process takes part. Without a coordinator it goes
+// on with what it has.
+func (d *Dispatcher) assigned() error {
+	s, owned := d.assigner.Snapshot(), d.Owned()
+	switch {
+	case s.Connected && s.Registered:
+		return nil
+	case owned > 0:
+		return telemetry.Degraded(fmt.Errorf("no contact with ZooKeeper; going on with %d shards", owned))
+	}
+	return errors.New("no contact with ZooKeeper, and no shard is owned")
+}
+
+// Run takes part until ctx is cancelled, then hands all shards over within the
+// grace period and returns nil.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	defer d.close()
+	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
+	if !d.o.Local { // who is alone has one replica of everything, and knows it
+		behind = append(behind, d.checkTopics)
+	}
+	if d.o.Hints != nil {
+		behind = append(behind, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d.dispatch.Hint) })
+	}
+	return RunBefore(ctx, d.assigner.Run, behind...)
+}
+
+func (d *Dispatcher) close() {
+	if d.topics != nil {
+		d.topics.Close()
+	}
+	if d.publisher != nil {
+		d.publisher.Close()
+	}
+	if d.letters != nil {
+		d.letters.Close()
+	}
+	if d.cluster != nil {
+		d.cluster.Close()
+	}
+}
+
+const (
+	outboxEvery = 10 * time.Second
+	topicsPage  = 500
+	topicsTries = 5
+)
+
+// watchOutbox measures the outboxes of the databases where shards are owned.
+func (d *Dispatcher) watchOutbox(ctx context.Context) error {
+	tick := time.NewTicker(outboxEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		mine := map[int]bool{}
+		for _, s := range d.dispatch.Owned() {
+			mine[s.Database()] = true
+		}
+		var asking sync.WaitGroup
+		for db := range task.Databases {
+			if !mine[db] {
+				d.metrics.ForgetOutbox(db)
+				continue
+			}
+			asking.Go(func() { d.measureOutbox(ctx, db) })
+		}
+		asking.Wait()
+	}
+}
+
+func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	rows, oldest, now, err := d.shards.OutboxStats(ctx, db)
+	if err != nil {
+		return // what is wrong with the database is told elsewhere
+	}
+	age := time.Duration(0)
+	if rows > 0 {
+		age = now.Sub(oldest)
+	}
+	d.metrics.Outbox(db, rows, age)
+}
+
+// checkTopics looks once at the topics of all tenants and logs what a person
+// should know.
+func (d *Dispatcher) checkTopics(ctx context.Context) error {
+	for after, tries := "", 0; ; {
+		page, err := d.control.Tenants(ctx, after, topicsPage)
+		if err == nil && len(page) > 0 {
+			err = d.checkPage(ctx, page)
+		}
+		switch {
+		case err != nil && tries < topicsTries && ctx.Err() == nil:
+			tries++
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		case err != nil && ctx.Err() == nil:
+			d.o.Log.Warn("the settings of topics could not be checked", "err", err)
+		}
+		if err != nil || len(page) < topicsPage {
+			<-ctx.Done()
+			return nil
+		}
+		after = page[len(page)-1].Name
+	}
+}
+
+func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error {
+	topics := make([]string, len(page))
+	for i, t := range page {
+		topics[i] = d.topics.Name(t.Name)
+	}
+	findings, err := d.topics.Check(ctx, topics)
+	for _, f := range findings {
+		if f.Fatal {
+			d.o.Log.Error("a topic may lose runs", "err", f.String())
+		} else {
+			d.o.Log.Warn("a topic should be looked at", "err", f.String())
+		}
+	}
+	return err
+}

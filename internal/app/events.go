@@ -1,0 +1,83 @@
+package app
+
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/task"
+)
+
+// figures are asked at each scrape, also before the dispatcher is complete.
+func (d *Dispatcher) figures() telemetry.Figures {
+	if d.dispatch == nil {
+		return telemetry.Figures{}
+	}
+	f := d.dispatch.Figures()
+	return telemetry.Figures{
+		Shards: f.Shards, Records: f.Records, Held: f.Held, Bytes: f.Bytes, Parts: f.Parts,
+		Breakers: len(f.Broken), Stopped: f.Stopped, Heavy: len(f.Heavy), Pace: int(f.Pace),
+	}
+}
+
+// events feed metrics and the log.
+func (d *Dispatcher) events() dispatch.Events {
+	m, log := d.metrics, d.o.Log
+	return dispatch.Events{
+		Claimed: func(_ int, form task.ClaimForm, c *task.Claim, took time.Duration) {
+			m.Claimed(form.String(), c.Rows, took)
+			d.work.claimed(c.Rows, took)
+			for _, dead := range c.Dead {
+				m.Died(d.names.label(dead.Tenant))
+			}
+		},
+		StoreFailed: func(db int, step string, err error) {
+			m.StoreFailed(step)
+			d.work.storeFailed.Add(1)
+			log.Warn("a step of the store failed; trying again", "database", db, "step", step, "err", err)
+		},
+		Acquired: func(db int, shards []task.Shard, republished int) {
+			m.ShardsChanged("acquired", len(shards))
+			m.Republished(republished)
+			log.Debug("shards acquired", "database", db, "shards", len(shards), "republished", republished)
+		},
+		Released: func(db int, shards []task.Shard, left int) {
+			m.ShardsChanged("released", len(shards))
+			log.Debug("shards released", "database", db, "shards", len(shards), "unacknowledged", left)
+		},
+		Lost: func(db int, shards []task.Shard, err error) {
+			m.ShardsChanged("lost", len(shards))
+			log.Warn("shards lost", "database", db, "shards", len(shards), "err", err)
+		},
+		Published: func(p *task.Publication, late time.Duration) {
+			d.fired.Add(1)
+			m.Fired(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+		},
+		PublishedApart: func(p *task.Publication, late time.Duration) {
+			m.FiredApart(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+		},
+		HeldApart: func(tenant int32, begins bool) {
+			if begins {
+				log.Info("a tenant is held apart: it has more to do than its share", "tenant", d.names.label(tenant))
+			} else {
+				log.Info("a tenant is not held apart any more: its backlog is gone", "tenant", d.names.label(tenant))
+			}
+		},
+		TookTurns: func(tenant int32, turns int) { m.TookTurns(d.names.label(tenant), turns) },
+		PublishFailed: func(tenant int32, records int, err error) {
+			m.PublishFailed(d.names.label(tenant), records)
+			d.work.publishFailed.Add(int64(records))
+			log.Debug("records were not acknowledged", "tenant", d.names.label(tenant), "records", records, "err", err)
+		},
+		BreakerOpened: func(tenant int32, err error) {
+			log.Warn("runs are put off: the topic fails", "tenant", d.names.label(tenant), "err", err)
+		},
+		BreakerClosed: func(tenant int32) { log.Info("the topic is well again", "tenant", d.names.label(tenant)) },
+		GaveUp: func(_ int, pubs []task.Publication, err error) {
+			for i := range pubs {
+				m.Died(d.names.label(pubs[i].Tenant))
+				log.Error("a run can never be published", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
+			}
+		},
+	}
+}

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// levelsEvery is how often the levels are read: a change holds within 5 s.
+	levelsEvery = 4 * time.Second
+	levelsWait  = time.Second
+)
+
+// levels knows what of which tenant's history is written down. It asks nobody
+// when it is asked: the few tenants that differ from the default are read again
+// and again.
+type levels struct {
+	read  func(context.Context) (map[int32]task.HistoryLevel, error)
+	log   *slog.Logger
+	known atomic.Pointer[map[int32]task.HistoryLevel]
+}
+
+func newLevels(store *control.Store, log *slog.Logger) *levels {
+	return &levels{read: store.HistoryLevels, log: log}
+}
+
+// of returns the level of a tenant.
+func (l *levels) of(tenant int32) task.HistoryLevel {
+	if known := l.known.Load(); known != nil {
+		if level, ok := (*known)[tenant]; ok {
+			return level
+		}
+	}
+	return task.HistoryFailures
+}
+
+// run reads the levels until ctx ends. While no database answers, the last known
+// ones hold.
+func (l *levels) run(ctx context.Context) error {
+	tick := time.NewTicker(levelsEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := l.refresh(ctx)
+		if err != nil && ctx.Err() == nil && !failing {
+			l.log.Warn("the history settings of tenants cannot be read; the last known ones hold", "err", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *levels) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, levelsWait)
+	defer cancel()
+	known, err := l.read(ctx)
+	if err != nil {
+		return err
+	}
+	l.known.Store(&known)
+	return nil
+}

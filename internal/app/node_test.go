@@ -1,0 +1,282 @@
+package app
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func TestWhatIsBehindStopsAfterTheFront(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var events []string
+	behind := make(chan struct{})
+	err := RunBefore(ctx, func(ctx context.Context) error {
+		<-behind
+		cancel()
+		<-ctx.Done()
+		events = append(events, "front")
+		return nil
+	}, func(ctx context.Context) error {
+		close(behind)
+		<-ctx.Done()
+		events = append(events, "behind")
+		return nil
+	})
+	if err != nil || strings.Join(events, ",") != "front,behind" {
+		t.Errorf("got %v, %v", events, err)
+	}
+}
+
+func TestTheFrontStopsWhenAPartBehindItEnds(t *testing.T) {
+	broken := errors.New("broken")
+	err := RunBefore(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return nil },
+		func(context.Context) error { return broken },
+		func(ctx context.Context) error { <-ctx.Done(); return nil })
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReachTriesAgainUntilItsPatienceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, tries := time.Now(), 0
+		err := reach(t.Context(), quiet, "kafka", 10*time.Second, func(context.Context) error {
+			tries++
+			return errors.New("no\n\troute")
+		})
+		if err == nil || err.Error() != fmt.Sprintf("kafka: no route (tried %d times within 10s)", tries) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took > 10*time.Second || took < 5*time.Second || tries < 5 {
+			t.Errorf("%d tries within %s", tries, took)
+		}
+		tries = 0
+		err = reach(t.Context(), quiet, "kafka", 10*time.Second, func(context.Context) error {
+			if tries++; tries < 4 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		if err != nil || tries != 4 {
+			t.Errorf("got %v after %d tries", err, tries)
+		}
+		tries = 0
+		err = reach(t.Context(), quiet, "kafka", 10*time.Second, func(context.Context) error { tries++; return finalError{errors.New("never")} })
+		if err == nil || tries != 1 {
+			t.Errorf("got %v after %d tries: waiting does not help", err, tries)
+		}
+	})
+}
+
+func TestServeDoesNotWaitForAStopWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hang := make(chan struct{})
+		defer close(hang)
+		err := Serve(ctx, Process{
+			Reach: func(context.Context) error { return nil }, Ready: cancel, StopWithin: 3 * time.Second,
+			Run: func(context.Context) error { <-hang; return nil },
+		})
+		if err == nil || err.Error() != "did not stop within 3s" {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestAStopDuringTheStartIsNoError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := telemetry.NewOps(listener, telemetry.NewRegistry(), nil, false, quiet)
+	err = Serve(ctx, Process{
+		Reach: func(ctx context.Context) error { cancel(); <-ctx.Done(); return ctx.Err() }, Ops: ops,
+		Ready: func() { t.Error("it is not ready") }, Run: func(context.Context) error { t.Error("it runs"); return nil },
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneLineSaysNothingTwice(t *testing.T) {
+	if got := oneLine(errors.New("a:\n\tb\n\tb\n  c")); got != "a: b c" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestOwnersOfDatabasesThatAnswerAreKnown(t *testing.T) {
+	o := owners{func(_ context.Context, d int) ([]shards.ItemOwner, error) {
+		if d == 3 {
+			return nil, errors.New("away")
+		}
+		return []shards.ItemOwner{{Item: 32 * d, Owner: task.Owner{Name: "a"}}, {Item: 32*d + 1}, {Item: 512 + d, Owner: task.Owner{Name: "a"}}}, nil
+	}}
+	got, err := o.Owners(t.Context())
+	if err != nil || len(got) != 15 || got[32].Name != "a" {
+		t.Errorf("got %v, %v: want one shard of each database but one", got, err)
+	}
+	o.of = func(context.Context, int) ([]shards.ItemOwner, error) { return nil, errors.New("away") }
+	if _, err := o.Owners(t.Context()); err == nil {
+		t.Error("no database answers, and that is no error")
+	}
+}
+
+// writeCertificate makes a self-signed certificate for a host.
+func writeCertificate(t *testing.T, dir, host string) config.ServerTLS {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := config.ServerTLS{CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
+	for name, block := range map[string]*pem.Block{files.CertFile: {Type: "CERTIFICATE", Bytes: cert}, files.KeyFile: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// shown is the name in the certificate that a new connection is shown.
+func shown(t *testing.T, conf *tls.Config) string {
+	t.Helper()
+	cert, err := conf.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf.Subject.CommonName
+}
+
+func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
+	dir := t.TempDir()
+	files := writeCertificate(t, dir, "old")
+	c := &certificate{files: files, log: quiet}
+	if err := c.read(); err != nil {
+		t.Fatal(err)
+	}
+	conf := &tls.Config{GetCertificate: c.current}
+	if got := shown(t, conf); got != "old" {
+		t.Errorf("got %s", got)
+	}
+	later := func() { // the files' times differ, and the state is out of date
+		at := c.state[0].Add(time.Minute)
+		for _, f := range []string{files.CertFile, files.KeyFile} {
+			if err := os.Chtimes(f, at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.looked = time.Time{}
+	}
+	writeCertificate(t, dir, "new")
+	later()
+	if got := shown(t, conf); got != "new" {
+		t.Errorf("got %s after the files had changed", got)
+	}
+	if err := os.WriteFile(files.CertFile, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later()
+	if got := shown(t, conf); got != "new" {
+		t.Errorf("got %s: what cannot be read must change nothing", got)
+	}
+}
+
+func TestCallersMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
+	files := writeCertificate(t, t.TempDir(), "api")
+	files.ClientCAFile = files.CertFile
+	conf, err := serverTLS(files, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conf.ClientAuth != tls.RequireAndVerifyClientCert || conf.ClientCAs == nil {
+		t.Error("no certificate is asked for")
+	}
+	if conf, err := serverTLS(config.ServerTLS{}, quiet); conf != nil || err != nil {
+		t.Errorf("no TLS is configured: got %v, %v", conf, err)
+	}
+	files.ClientCAFile = files.KeyFile
+	if _, err := serverTLS(files, quiet); err == nil || !strings.Contains(err.Error(), "taskd.tls.client_ca_file") {
+		t.Errorf("a key is no certificate: got %v", err)
+	}
+}
+
+func TestHintsAreAdvertisedWhereTheyCanBeReached(t *testing.T) {
+	d := &Dispatcher{o: DispatcherOptions{Options: Options{Config: &config.Config{}}}}
+	if got, err := d.hintAddress(); err != nil || got != "" {
+		t.Errorf("without hints: got %q, %v", got, err)
+	}
+	for listen, want := range map[string]string{"127.0.0.1:0": "127.0.0.1:", ":0": hostname(t) + ":"} {
+		hints, err := dispatch.ListenHints(listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.o.Hints = hints
+		got, err := d.hintAddress()
+		if _, port, _ := net.SplitHostPort(hints.Addr()); err != nil || got != want+port {
+			t.Errorf("listening on %s: got %q, %v", hints.Addr(), got, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := hints.Run(ended, func(int, task.Instant) {}); err != nil { // closes it
+			t.Error(err)
+		}
+	}
+	d.o.Config.Dispatcher.HintAdvertise = "elsewhere:1"
+	if got, err := d.hintAddress(); err != nil || got != "elsewhere:1" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func hostname(t *testing.T) string {
+	t.Helper()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host
+}

@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
+)
+
+// OpenCluster prepares the pools of the logical databases; it connects to
+// nothing yet.
+func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
+	servers := make([]store.Server, len(c.Postgres.Servers))
+	for i, s := range c.Postgres.Servers {
+		servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
+	}
+	cluster, err := store.Open(ctx, store.Config{
+		Servers: servers, Application: application, MaxConns: c.Postgres.MaxConnections,
+		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
+		IdleInTransaction: c.Postgres.IdleInTransaction,
+	})
+	if err != nil {
+		return nil, errors.New(oneLine(err))
+	}
+	return cluster, nil
+}
+
+// kafkaConfig returns what the packages that talk to Kafka need.
+func kafkaConfig(c *config.Config, clientID string) (delivery.Config, error) {
+	conf := delivery.Config{
+		Brokers: c.Kafka.Brokers, ClientID: clientID,
+		Compression: c.Kafka.Compression, Timeout: c.Kafka.Timeout,
+	}
+	if c.Kafka.TLS.Enabled {
+		var err error
+		if conf.TLS, err = kafkaTLS(&c.Kafka.TLS); err != nil {
+			return conf, err
+		}
+	}
+	conf.SASL = kafkaLogin(&c.Kafka)
+	return conf, nil
+}
+
+func kafkaLogin(c *config.Kafka) sasl.Mechanism {
+	if c.Username == "" {
+		return nil
+	}
+	return plain.Mechanism{Username: c.Username, Password: c.Password}
+}
+
+func kafkaTLS(c *config.KafkaTLS) (*tls.Config, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		pool, err := certPool("kafka.tls.ca_file", c.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = pool
+	}
+	if c.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.cert_file: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	return conf, nil
+}
+
+func certPool(key, file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: %s holds no certificate", key, file)
+	}
+	return pool, nil
+}
+
+// newTopics returns the maker of topics.
+func newTopics(c *config.Config, conf delivery.Config) (*delivery.Topics, error) {
+	return delivery.NewTopics(conf, delivery.TopicConfig{
+		Prefix: c.Kafka.TopicPrefix, Partitions: c.Kafka.Partitions, Replication: c.Kafka.ReplicationFactor,
+		Retention: c.Kafka.Retention, GiveUpAfter: min(c.Kafka.Retention, task.MaxGiveUpAfter),
+		ParamsBytes: task.MaxParamsBytes,
+	})
+}
+
+// pingTimeout bounds the question to one database.
+const pingTimeout = 2 * time.Second
+
+// awayDatabases asks every database and returns those that do not answer.
+func awayDatabases(ctx context.Context, cluster *store.Cluster) (away []int, first error) {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	var asking sync.WaitGroup
+	errs := make([]error, task.Databases)
+	for d := range task.Databases {
+		asking.Go(func() { errs[d] = cluster.Pool(d).Ping(ctx) })
+	}
+	asking.Wait()
+	for d, err := range errs {
+		if err == nil {
+			continue
+		}
+		away = append(away, d)
+		if first == nil {
+			first = fmt.Errorf("database %d at %s: %w", d, cluster.Address(d), err)
+		}
+	}
+	return away, first
+}
+
+// postgresCheck is ready while any database answers, and degraded while not all do.
+func postgresCheck(cluster *store.Cluster) telemetry.Check {
+	return telemetry.Check{Name: "postgres", Probe: func(ctx context.Context) error {
+		away, err := awayDatabases(ctx, cluster)
+		switch {
+		case len(away) == 0:
+			return nil
+		case len(away) == task.Databases:
+			return fmt.Errorf("no database answers: %s", oneLine(err))
+		}
+		return telemetry.Degraded(fmt.Errorf("%d of %d databases do not answer %v: %s", len(away), task.Databases, away, oneLine(err)))
+	}}
+}
+
+// oneLine returns the text of an error without line breaks, and without lines
+// that say the same again.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, " ")
+}

@@ -1,0 +1,144 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+	dialWait   = 3 * time.Second
+)
+
+// reach tries until it succeeds, for at most the given time, and then returns
+// the last error as one line that names the part.
+func reach(ctx context.Context, log *slog.Logger, name string, patience time.Duration, try func(context.Context) error) error {
+	deadline := time.Now().Add(patience)
+	wait := firstRetry
+	for tries := 1; ; tries++ {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var final finalError
+		if errors.As(err, &final) {
+			return fmt.Errorf("%s: %s", name, oneLine(final.error))
+		}
+		if time.Now().Add(wait).After(deadline) {
+			return fmt.Errorf("%s: %s (tried %d times within %s)", name, oneLine(err), tries, patience)
+		}
+		if tries == 3 {
+			log.Warn("a server does not answer; trying again", "part", name, "err", oneLine(err))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastRetry)
+	}
+}
+
+// finalError is one that waiting does not help.
+type finalError struct{ error }
+
+// reachPostgres waits until all databases answer and have this program's schema.
+// In the end it is content with some, if allowed: then it says so in the log.
+func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster, patience time.Duration, someDo bool) error {
+	err := reach(ctx, log, "postgres", patience, func(ctx context.Context) error {
+		if err := checkDatabases(ctx, cluster); err != nil {
+			return err
+		}
+		return checkClock(ctx, cluster)
+	})
+	if err == nil || !someDo || ctx.Err() != nil {
+		return err
+	}
+	away, _ := awayDatabases(ctx, cluster)
+	if len(away) == task.Databases || strings.Contains(err.Error(), migrateHint) || strings.Contains(err.Error(), clockHint) {
+		return err
+	}
+	log.Warn("starting although some databases do not answer", "databases", away, "err", err)
+	return nil
+}
+
+const (
+	migrateHint = "perceptorctl migrate up"
+	clockHint   = "taskd dev --virtual-clock"
+)
+
+// checkDatabases returns nil, or the first of the databases' errors.
+func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
+	// Quick to find out that nobody answers, before sixteen sessions are opened.
+	if away, err := awayDatabases(ctx, cluster); len(away) > 0 {
+		return fmt.Errorf("%w (%d of %d databases do not answer)", err, len(away), task.Databases)
+	}
+	err := cluster.Check(ctx)
+	if err == nil {
+		return nil
+	}
+	first, _, more := strings.Cut(err.Error(), "\n")
+	if more {
+		first += " (others too)"
+	}
+	if strings.Contains(first, migrateHint) {
+		return finalError{errors.New(first)}
+	}
+	return errors.New(first)
+}
+
+// checkClock refuses databases with a virtual clock: nothing would fire when it is
+// due.
+func checkClock(ctx context.Context, cluster *store.Cluster) error {
+	virtual, err := clock.Installed(ctx, cluster)
+	if virtual {
+		return finalError{errors.New("the databases have a virtual clock: only " + clockHint + " works with them; give this program others")}
+	}
+	return err
+}
+
+// reachAny dials the addresses until one answers.
+func reachAny(ctx context.Context, addresses []string) error {
+	var last error
+	for _, a := range addresses {
+		dialer := &net.Dialer{Timeout: dialWait}
+		conn, err := dialer.DialContext(ctx, "tcp", a)
+		if err == nil {
+			return conn.Close()
+		}
+		last = err
+	}
+	return last
+}
+
+// Listen opens a TCP address, and says in its error which key names it.
+func Listen(ctx context.Context, key, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w", key, address, cause(err))
+	}
+	return l, nil
+}
+
+// cause drops what the message around it says already.
+func cause(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

@@ -1,0 +1,193 @@
+package app
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+// tenants is the store of tenants and tokens in the words of the server, with
+// the topics that belong to tenants.
+type tenants struct {
+	store  *control.Store
+	topics *delivery.Topics
+	shards *shards.Store
+}
+
+var (
+	_ server.Admin         = (*tenants)(nil)
+	_ server.Authenticator = (*tenants)(nil)
+)
+
+// CreateTenant makes the topic first: a topic that nobody owns does no harm, a
+// tenant without a topic would.
+func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
+	switch _, err := t.store.Tenant(ctx, want.Name); {
+	case err == nil:
+		return server.Tenant{}, task.Errorf(task.AlreadyExists, "a tenant of this name exists")
+	case task.CodeOf(err) != task.NotFound:
+		return server.Tenant{}, err
+	}
+	if _, err := t.topics.Ensure(ctx, want.Name); err != nil {
+		return server.Tenant{}, &task.Error{
+			Code: task.Unavailable, Err: err, Message: "the tenant was not created: its Kafka topic could not be made; try again",
+		}
+	}
+	created, err := t.store.CreateTenant(ctx, control.Tenant{
+		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History, Rates: want.Rates,
+	})
+	return t.tenant(created), err
+}
+
+func (t *tenants) UpdateTenant(ctx context.Context, name string, c server.TenantChange) (server.Tenant, error) {
+	updated, err := t.store.UpdateTenant(ctx, name, control.TenantChange(c))
+	return t.tenant(updated), err
+}
+
+// DeleteTenant has the tenant's tokens refused and pauses it, before it creates the
+// operation that removes the rest.
+func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error) {
+	yes := true
+	gone, err := t.store.UpdateTenant(ctx, name, control.TenantChange{Rates: task.RatesChange{Paused: &yes, Deleting: &yes}})
+	if err != nil {
+		return nil, err
+	}
+	return t.shards.DeleteTenant(ctx, gone.ID)
+}
+
+// dropTenant removes what package shards does not keep of a deleted tenant.
+func dropTenant(store *control.Store, topics *delivery.Topics) func(context.Context, int32) error {
+	return func(ctx context.Context, id int32) error {
+		t, err := store.TenantByID(ctx, id)
+		switch {
+		case err == nil:
+			err = topics.Remove(ctx, t.Name)
+		case task.CodeOf(err) == task.NotFound:
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		return store.DropTenant(ctx, id)
+	}
+}
+
+func (t *tenants) Tenant(ctx context.Context, name string) (server.Tenant, error) {
+	found, err := t.store.Tenant(ctx, name)
+	return t.tenant(found), err
+}
+
+func (t *tenants) Tenants(ctx context.Context, after string, limit int) ([]server.Tenant, error) {
+	page, err := t.store.Tenants(ctx, after, limit)
+	out := make([]server.Tenant, len(page))
+	for i, p := range page {
+		out[i] = t.tenant(p)
+	}
+	return out, err
+}
+
+func (t *tenants) CreateToken(ctx context.Context, want server.Token) (server.Token, string, error) {
+	created, secret, err := t.store.CreateToken(ctx, control.Token{
+		Scope: control.Scope(want.Scope), Tenant: want.Tenant, Description: want.Description, ExpiresAt: want.ExpiresAt,
+	})
+	return token(created), secret, err
+}
+
+func (t *tenants) Tokens(ctx context.Context, tenant, after string, limit int) ([]server.Token, error) {
+	page, err := t.store.Tokens(ctx, tenant, after, limit)
+	out := make([]server.Token, len(page))
+	for i, p := range page {
+		out[i] = token(p)
+	}
+	return out, err
+}
+
+func (t *tenants) RevokeToken(ctx context.Context, id string) (server.Token, error) {
+	revoked, err := t.store.RevokeToken(ctx, id)
+	return token(revoked), err
+}
+
+func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Identity, error) {
+	who, err := t.store.Authenticate(ctx, secret)
+	if err != nil {
+		return server.Identity{}, err
+	}
+	id := server.Identity{TokenID: who.TokenID, Scope: server.Scope(who.Scope)}
+	if id.Scope == server.TenantScope {
+		id.Tenant = t.tenant(who.Tenant)
+	}
+	return id, nil
+}
+
+func (t *tenants) tenant(c control.Tenant) server.Tenant {
+	return server.Tenant{
+		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention, History: c.History, Rates: c.Rates,
+		Topic: t.topics.Name(c.Name), CreatedAt: c.CreatedAt,
+	}
+}
+
+func token(c control.Token) server.Token {
+	return server.Token{
+		ID: c.ID, Scope: server.Scope(c.Scope), Tenant: c.Tenant, Description: c.Description,
+		ExpiresAt: c.ExpiresAt, CreatedAt: c.CreatedAt, RevokedAt: c.RevokedAt,
+	}
+}
+
+// maxNames bounds how many tenants' names are remembered.
+const maxNames = 100_000
+
+// names knows the names of tenants, which never change, and so their topics.
+type names struct {
+	store  *control.Store
+	prefix string
+
+	mu    sync.RWMutex
+	known map[int32]string
+}
+
+func newNames(store *control.Store, prefix string) *names {
+	return &names{store: store, prefix: prefix, known: map[int32]string{}}
+}
+
+// TenantTopic implements [delivery.Tenants].
+func (n *names) TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error) {
+	n.mu.RLock()
+	name, ok := n.known[tenant]
+	n.mu.RUnlock()
+	if ok {
+		return name, n.prefix + name, nil
+	}
+	found, err := n.store.TenantByID(ctx, tenant)
+	if err != nil {
+		return "", "", err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.known) >= maxNames {
+		clear(n.known)
+	}
+	n.known[tenant] = found.Name
+	return found.Name, n.prefix + found.Name, nil
+}
+
+// label is the name if it is known, for metrics: it asks nobody.
+func (n *names) label(tenant int32) string {
+	if name, ok := n.name(tenant); ok {
+		return name
+	}
+	return strconv.Itoa(int(tenant))
+}
+
+// name returns the name if it is known.
+func (n *names) name(tenant int32) (name string, ok bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	name, ok = n.known[tenant]
+	return name, ok
+}

@@ -1,0 +1,176 @@
+package harness
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/loadtest/stack"
+)
+
+// Source is a process, or a group of them, that uses processor time.
+type Source interface {
+	PID() int
+	CPUTime() (time.Duration, error)
+}
+
+// The parts that the name "postgres" is split into.
+const (
+	postgres           = "postgres"
+	PostgresBackends   = "postgres-backends"
+	PostgresBackground = "postgres-background"
+)
+
+// Meter adds up processor time by process. A process that starts again begins
+// at zero; what it used before counts up to the last sample, so there must be one
+// before it is ended. A source named postgres is a server: its client backends
+// count as [PostgresBackends], all its other processes as [PostgresBackground]. A
+// backend that ends counts as background from its last sample on. The methods
+// may be called concurrently.
+type Meter struct {
+	sources map[string]Source
+
+	mu       sync.Mutex
+	last     map[string]reading
+	total    map[string]time.Duration
+	backends map[int]time.Duration // of PostgreSQL, at the last sample
+	serving  time.Duration         // by all of them, up to now
+}
+
+type reading struct {
+	pid  int
+	used time.Duration
+}
+
+// NewMeter returns a meter of this process ("loadtest"), of the stack's parts by
+// their names, and of others.
+func NewMeter(s *stack.Stack, others map[string]Source) *Meter {
+	m := newMeter(map[string]Source{"loadtest": self{}})
+	if s != nil {
+		for _, p := range s.Parts {
+			m.sources[p.Name] = p.Server
+		}
+	}
+	maps.Copy(m.sources, others)
+	return m
+}
+
+func newMeter(sources map[string]Source) *Meter {
+	return &Meter{
+		sources: sources, last: map[string]reading{}, total: map[string]time.Duration{},
+		backends: map[int]time.Duration{},
+	}
+}
+
+// self is this process.
+type self struct{}
+
+func (self) PID() int { return os.Getpid() }
+
+func (self) CPUTime() (time.Duration, error) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0, err
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// Sample returns what each part has used up to now, since some moment. It costs
+// some milliseconds: it reads the process table.
+func (m *Meter) Sample() map[string]time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, source := range m.sources {
+		pid := source.PID()
+		read := source.CPUTime
+		if name == postgres && pid != 0 {
+			read = func() (time.Duration, error) { return m.samplePostgres(pid) }
+		}
+		used, err := read()
+		if err != nil {
+			continue // it is not there now
+		}
+		before := m.last[name]
+		if before.pid != pid {
+			before = reading{pid: pid}
+		}
+		if used > before.used { // else a process of the group has just ended
+			m.total[name] += used - before.used
+			before.used = used
+		}
+		m.last[name] = before
+	}
+	out := maps.Clone(m.total)
+	if all, ok := out[postgres]; ok && m.serving > 0 {
+		delete(out, postgres)
+		out[PostgresBackends], out[PostgresBackground] = min(m.serving, all), max(0, all-m.serving)
+	}
+	return out
+}
+
+// samplePostgres returns what all processes of a server have used, and notes the
+// share of the backends: the process table is read once for both.
+func (m *Meter) samplePostgres(postmaster int) (total time.Duration, err error) {
+	if total, err = subprocess.CPUTime(postmaster); err != nil {
+		return 0, err
+	}
+	children, err := subprocess.Children(postmaster)
+	if err != nil {
+		return 0, err
+	}
+	now := make(map[int]time.Duration, len(children))
+	for _, pid := range children {
+		used, err := subprocess.CPUTime(pid)
+		if err != nil {
+			continue // it has just ended and counts with the postmaster next time
+		}
+		total += used
+		if serves(title(pid)) {
+			m.serving += max(0, used-m.backends[pid])
+			now[pid] = used
+		}
+	}
+	m.backends = now
+	return total, nil
+}
+
+// title is what a process of PostgreSQL calls itself.
+func title(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimRight(text, "\x00 "))
+}
+
+// serves reports whether a title is that of a backend with a client, such as
+// "postgres: perceptor postgres 127.0.0.1(34760) idle".
+func serves(title string) bool {
+	if !strings.HasPrefix(title, "postgres: ") {
+		return false
+	}
+	for _, other := range []string{
+		"checkpointer", "background writer", "walwriter", "autovacuum", "logical replication", "logger",
+		"archiver", "stats collector", "startup", "io worker", "parallel worker", "walsummarizer", "slotsync",
+	} {
+		if strings.Contains(title, other) {
+			return other == "parallel worker"
+		}
+	}
+	return true
+}
+
+// Used returns what was used between two samples, by part.
+func Used(before, after map[string]time.Duration) map[string]time.Duration {
+	used := maps.Clone(after)
+	for name := range used {
+		used[name] = max(0, used[name]-before[name])
+	}
+	return used
+}

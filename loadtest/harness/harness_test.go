@@ -1,0 +1,197 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/chart"
+)
+
+// counter is a process with a processor time to set.
+type counter struct {
+	pid  int
+	used time.Duration
+	err  error
+}
+
+func (c *counter) PID() int                        { return c.pid }
+func (c *counter) CPUTime() (time.Duration, error) { return c.used, c.err }
+
+func TestProcessorTimeIsAddedUpOverRestarts(t *testing.T) {
+	c := &counter{pid: 1}
+	m := newMeter(map[string]Source{"x": c})
+	for _, step := range []struct {
+		counter
+		want time.Duration
+	}{
+		{counter{1, 5, nil}, 5},
+		{counter{1, 7, nil}, 7},
+		{counter{1, 6, nil}, 7}, // a process of the group has just ended
+		{counter{1, 9, nil}, 9},
+		{counter{0, 0, errors.New("gone")}, 9},
+		{counter{2, 4, nil}, 13}, // it was started again
+		{counter{2, 5, nil}, 14},
+	} {
+		*c = step.counter
+		if got := m.Sample()["x"]; got != step.want {
+			t.Errorf("after %+v: %d, want %d", step.counter, got, step.want)
+		}
+	}
+}
+
+func TestOnlyBackendsWithClientsServe(t *testing.T) {
+	for title, want := range map[string]bool{
+		"postgres: perceptor postgres 127.0.0.1(34760) idle": true,
+		"postgres: perceptor load 127.0.0.1(34760) UPDATE":   true,
+		"postgres: parallel worker for PID 4711":             true,
+		"postgres: checkpointer":                             false,
+		"postgres: 15/main: background writer":               false,
+		"postgres: walwriter":                                false,
+		"postgres: autovacuum launcher":                      false,
+		"postgres: autovacuum worker postgres":               false,
+		"postgres: logical replication launcher":             false,
+		"/usr/lib/postgresql/15/bin/postgres -D /tmp/data":   false,
+		"": false,
+	} {
+		if serves(title) != want {
+			t.Errorf("%q: serves is %v", title, !want)
+		}
+	}
+}
+
+func TestTheTokenIsNotShown(t *testing.T) {
+	got := withoutToken([]string{"run", "--token", "secret", "--token=secret", "--rate", "5"})
+	if want := []string{"run", "--token", "...", "--token=...", "--rate", "5"}; !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestSettingsAreAddedToTheDefaults(t *testing.T) {
+	o, flags := DefaultStack(), pflag.NewFlagSet("", pflag.ContinueOnError)
+	StackFlags(flags, &o)
+	if err := flags.Parse(strings.Fields("--pg jit=on --pg shared_buffers=1GB --set dispatcher.max_tick=1s --kafka a.b=c=d")); err != nil {
+		t.Fatal(err)
+	}
+	if o.Postgres["jit"] != "on" || o.Postgres["shared_buffers"] != "1GB" || o.Postgres["max_wal_size"] == "" {
+		t.Errorf("PostgreSQL: %v", o.Postgres)
+	}
+	if o.Settings["dispatcher.max_tick"] != "1s" || o.Kafka["a.b"] != "c=d" || o.Kafka["log.retention.bytes"] == "" {
+		t.Errorf("programs: %v, Kafka: %v", o.Settings, o.Kafka)
+	}
+	for _, bad := range []string{"x", "=x", ""} {
+		if err := flags.Parse([]string{"--pg", bad}); err == nil {
+			t.Errorf("--pg %q was taken", bad)
+		}
+	}
+}
+
+// fake is a report.
+type fake struct {
+	Header
+	CPU
+	broken error
+}
+
+func (f *fake) WriteTable(w io.Writer) error {
+	if _, err := io.WriteString(w, f.CPU.Table("cycle", 10*time.Second)); err != nil {
+		return err
+	}
+	return f.broken
+}
+
+func (f *fake) Chart() *chart.Chart { return &chart.Chart{Title: "fake"} }
+
+func TestAReportIsWrittenAsTableJSONAndPicture(t *testing.T) {
+	dir := t.TempDir()
+	out := Output{JSON: filepath.Join(dir, "r.json"), SVG: filepath.Join(dir, "r.svg")}
+	f := &fake{Header: NewHeader("fake", 7, map[string]string{"kafka": "4"}), CPU: NewCPU(map[string]time.Duration{
+		"taskd-1": time.Second, "postgres-backends": 3 * time.Second,
+	}, 100_000)}
+	cmd, table := &cobra.Command{}, &bytes.Buffer{}
+	cmd.SetOut(table)
+	if err := out.Write(cmd, f); err != nil {
+		t.Fatal(err)
+	}
+	if got := table.String(); !strings.Contains(got, "0.40 cores, 40.0 µs per cycle") || strings.Index(got, "postgres") > strings.Index(got, "taskd") {
+		t.Errorf("the table is\n%s", got)
+	}
+	text, err := os.ReadFile(out.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Command  string
+		Seed     int
+		Versions map[string]string
+		CPU      map[string]float64 `json:"cpu_us_per_cycle"`
+	}
+	if err := json.Unmarshal(text, &got); err != nil || got.Command != "fake" || got.Seed != 7 || got.Versions["kafka"] != "4" || got.CPU["total"] != 40 {
+		t.Errorf("%v: the JSON is %s", err, text)
+	}
+	if svg, err := os.ReadFile(out.SVG); err != nil || !bytes.Contains(svg, []byte("<title>fake</title>")) {
+		t.Errorf("%v: the picture is %s", err, svg)
+	}
+
+	f.broken = errors.New("no paper")
+	out = Output{JSON: filepath.Join(dir, "no", "r.json")}
+	if err := out.Write(cmd, f); !errors.Is(err, f.broken) || !strings.Contains(err.Error(), "r.json") {
+		t.Errorf("faults are %v", err)
+	}
+}
+
+func TestAServerTellsWALAndSizes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs PostgreSQL; make test runs it")
+	}
+	ctx := t.Context()
+	db, err := Dial(ctx, testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	before, err := db.WAL(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		"CREATE SCHEMA perceptor_03", "CREATE SCHEMA perceptor_04", "CREATE SCHEMA other",
+		"CREATE TABLE perceptor_03.task_096 (id int8 PRIMARY KEY, v text)", "CREATE TABLE perceptor_04.task_128 (id int8)",
+		"CREATE TABLE other.task_000 (id int8)", "CREATE TABLE perceptor_03.outbox (id int8)",
+		"INSERT INTO perceptor_03.task_096 SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g",
+		"INSERT INTO perceptor_04.task_128 VALUES (1)", "INSERT INTO other.task_000 VALUES (1)",
+	} {
+		if _, err := db.conn.Exec(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := db.WAL(ctx); err != nil || after < before+100_000 {
+		t.Errorf("the log went from %d to %d, %v", before, after, err)
+	}
+	sizes, err := db.Sizes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := sizes["task"]; len(sizes) != 2 || s.Heap < 100_000 || s.Indexes < 16_000 || s.Total() < s.Heap+s.Indexes {
+		t.Errorf("sizes are %+v", sizes)
+	}
+	if n, err := db.Bytes(ctx); err != nil || n < sizes["task"].Total() {
+		t.Errorf("the database has %d bytes, %v", n, err)
+	}
+	if age, err := db.OldestSnapshot(ctx); err != nil || age < 0 {
+		t.Errorf("the oldest snapshot is %d, %v", age, err)
+	}
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
