@@ -30,7 +30,7 @@ type fake struct {
 	takes    time.Duration
 	slow     map[string]time.Duration // what single steps take beside that
 	fail     map[string]error
-	requests []task.CutRequest
+	requests []task.CompactionRequest
 	arrived  int64
 	released []int
 	dead     []*task.DeadLetter
@@ -96,21 +96,21 @@ func (f *fake) Release(_ context.Context, d int, _ []task.Ownership) error {
 	return nil
 }
 
-func (f *fake) Cut(ctx context.Context, req task.CutRequest) (task.Cut, error) {
+func (f *fake) Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error) {
 	f.mu.Lock()
 	f.requests = append(f.requests, req)
 	lost := f.lostAll || req.Own.Epoch == 0
 	f.mu.Unlock()
 	if lost {
-		return task.Cut{Lost: true}, nil
+		return task.Compaction{Lost: true}, nil
 	}
 	more, err := f.do(ctx, req.Database, req.Kind.String())
-	return task.Cut{More: more, Now: 1000, Near: f.done()}, err
+	return task.Compaction{More: more, Now: 1000, Near: f.done()}, err
 }
 
-func (f *fake) Demote(ctx context.Context, d int, own task.Ownership, _ int) (task.Cut, error) {
+func (f *fake) Demote(ctx context.Context, d int, own task.Ownership, _ int) (task.Compaction, error) {
 	more, err := f.do(ctx, d, "demote")
-	return task.Cut{More: more}, err
+	return task.Compaction{More: more}, err
 }
 
 func (f *fake) PurgeLocator(ctx context.Context, d int, _ task.Ownership, _ int) (int, error) {
@@ -443,7 +443,7 @@ func TestARoundOfRecutsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
 		stop()
 		var before []task.Instant
 		for _, r := range f.requests {
-			if r.Kind == task.CutRecut {
+			if r.Kind == task.CompactLevel0 {
 				before = append(before, r.Before)
 			}
 		}

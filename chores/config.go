@@ -17,8 +17,8 @@ type Store interface {
 	// Release forgets the owner's name.
 	Release(ctx context.Context, d int, owned []task.Ownership) error
 	// Cut and Demote move tasks, in one transaction that asserts the ownership.
-	Cut(ctx context.Context, req task.CutRequest) (task.Cut, error)
-	Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Cut, error)
+	Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error)
+	Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error)
 	// PurgeLocator removes pages that lead nowhere; it returns how many.
 	PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (int, error)
 	// Purge removes a bounded number of what has expired; it returns how many.
@@ -184,7 +184,7 @@ type Events struct {
 	// Acquired, Released and Lost: the chores of a database.
 	Acquired, Released, Lost func(database int)
 	// Moved: a step "promote", "recut", "split", "merge" or "demote" has ended.
-	Moved func(database int, chore string, cut *task.Cut)
+	Moved func(database int, chore string, cut *task.Compaction)
 	// Bulk: a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
 	// Dead: some dead runs were published; the oldest of all that waited had done so
@@ -207,7 +207,7 @@ func (e Events) fill() Events {
 		}
 	}
 	if e.Moved == nil {
-		e.Moved = func(int, string, *task.Cut) {}
+		e.Moved = func(int, string, *task.Compaction) {}
 	}
 	if e.Dead == nil {
 		e.Dead = func(int, int, time.Duration) {}

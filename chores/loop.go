@@ -87,16 +87,16 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), hurry: make(chan struct{}, 1)}
 	l.ctx, l.abort = context.WithCancel(context.Background())
 	cfg := &c.cfg
-	l.recut = &chore{name: task.CutRecut.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
+	l.recut = &chore{name: task.CompactLevel0.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
 	l.list = []*chore{
-		{name: task.CutPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.cutStep(task.CutPromote)},
+		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.cutStep(task.CompactPromote)},
 		l.recut,
-		{name: task.CutSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.cutStep(task.CutSplit), patience: forever},
+		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.cutStep(task.CompactSplit), patience: forever},
 		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, patience: forever},
 		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), patience: time.Minute},
 		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), patience: time.Minute},
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
-		{name: task.CutMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CutMerge), patience: forever},
+		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CompactMerge), patience: forever},
 		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
 		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever, limit: cfg.bulkLimit()},
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},

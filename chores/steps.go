@@ -19,9 +19,9 @@ func (l *loop) size() int {
 	return 0
 }
 
-func (l *loop) cutStep(kind task.CutKind) func(context.Context) (work, error) {
+func (l *loop) cutStep(kind task.CompactionKind) func(context.Context) (work, error) {
 	return func(ctx context.Context) (work, error) {
-		cut, err := l.c.store.Cut(ctx, task.CutRequest{Database: l.d, Own: l.own, Kind: kind, MaxTasks: l.size()})
+		cut, err := l.c.store.Compact(ctx, task.CompactionRequest{Database: l.d, Own: l.own, Kind: kind, MaxTasks: l.size()})
 		return l.moved(kind.String(), &cut, err)
 	}
 }
@@ -29,11 +29,11 @@ func (l *loop) cutStep(kind task.CutKind) func(context.Context) (work, error) {
 // recutStep takes, in as many steps as it needs, what was there when the round
 // began.
 func (l *loop) recutStep(ctx context.Context) (work, error) {
-	cut, err := l.c.store.Cut(ctx, task.CutRequest{Database: l.d, Own: l.own, Kind: task.CutRecut, Before: l.round, MaxTasks: l.size()})
+	cut, err := l.c.store.Compact(ctx, task.CompactionRequest{Database: l.d, Own: l.own, Kind: task.CompactLevel0, Before: l.round, MaxTasks: l.size()})
 	if l.round == 0 && cut.Now != 0 {
 		l.round = cut.Now + 1
 	}
-	found, err := l.moved(task.CutRecut.String(), &cut, err)
+	found, err := l.moved(task.CompactLevel0.String(), &cut, err)
 	if found != more {
 		l.round = 0
 	}
@@ -50,7 +50,7 @@ func (l *loop) demoteStep(ctx context.Context) (work, error) {
 }
 
 // moved tells what a step has moved. Also a step that failed may have moved some.
-func (l *loop) moved(name string, cut *task.Cut, err error) (work, error) {
+func (l *loop) moved(name string, cut *task.Compaction, err error) (work, error) {
 	if cut.Lost {
 		return nothing, errLost
 	}

@@ -229,8 +229,8 @@ func TestWhatIsDueBeforeARateIsKnownWaitsForTurns(t *testing.T) {
 		m.ClockMoved(0)
 		within(t, 5*time.Second, "it is claimed", func() bool { return w.store.claimedOf(1) == 1 })
 		m.stop()
-		first := slices.IndexFunc(w.store.claims, func(r task.ClaimRequest) bool { return len(r.Lanes) > 0 })
-		if since := w.store.claims[first].Lanes[0].Held; since > due {
+		first := slices.IndexFunc(w.store.claims, func(r task.ClaimRequest) bool { return len(r.Flows) > 0 })
+		if since := w.store.claims[first].Flows[0].WaitingSince; since > due {
 			t.Errorf("its row counts as waiting since %v; it was due at %v", since, due)
 		}
 	})
@@ -286,7 +286,7 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 		if s.late[2] > 2*time.Second {
 			t.Errorf("the tenant beside the backlog was %v late", s.late[2])
 		}
-		if s.apart[1] < backlog/2 || s.apart[2] > 0 && !rates.Apart() {
+		if s.apart[1] < backlog/2 || s.apart[2] > 0 && !rates.NeedsFlow() {
 			t.Errorf("published apart: %v", s.apart)
 		}
 	})

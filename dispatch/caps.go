@@ -86,12 +86,12 @@ func (c *capLoop) next() (first task.TenantKind, at time.Time) {
 func (c *capLoop) turn(ctx context.Context, kind task.TenantKind) time.Duration {
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.d.cfg.StoreTimeout)
 	defer cancel()
-	epoch, open, err := c.d.store.BeginCap(work, kind)
+	epoch, open, err := c.d.store.AcquireCapLease(work, kind)
 	if epoch == 0 && err == nil {
 		return capBusy
 	}
 	defer func() {
-		if err := c.d.store.EndCap(work, kind, epoch); err != nil {
+		if err := c.d.store.ReleaseCapLease(work, kind, epoch); err != nil {
 			c.d.events.StoreFailed(-1, "end a turn", err) // it ends by itself
 		}
 	}()

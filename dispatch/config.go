@@ -27,9 +27,9 @@ type Store interface {
 	// commit may have happened, or may yet.
 	Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error)
 
-	// TakeOff removes published parts in a transaction of its own. If any shard
+	// AcknowledgeOutbox removes published parts in a transaction of its own. If any shard
 	// is lost nothing was taken off. To repeat it is harmless.
-	TakeOff(ctx context.Context, database int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error)
+	AcknowledgeOutbox(ctx context.Context, database int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error)
 
 	// Peek counts what is due soon, and finds what is due first.
 	Peek(ctx context.Context, database int, req task.PeekRequest) (task.Peek, error)
@@ -38,15 +38,15 @@ type Store interface {
 	// A claim says by which version it is made.
 	Settings(ctx context.Context, database int) (task.Settings, error)
 
-	// TakeTurns takes up to want turns of a tenant with a dispatch rate, over all
+	// TakeTokens takes up to want turns of a tenant with a dispatch rate, over all
 	// databases and dispatchers, after it has given back unused ones.
-	TakeTurns(ctx context.Context, tenant int32, want, unused int) (task.Turns, error)
+	TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 
-	// BeginCap takes the turn of a kind with a cap and counts its open runs in all
+	// AcquireCapLease takes the turn of a kind with a cap and counts its open runs in all
 	// databases; epoch is 0 while another dispatcher has it. Claims of an older turn
-	// fail from then on. After an error the turn may be taken: EndCap ends it.
-	BeginCap(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
-	EndCap(ctx context.Context, of task.TenantKind, epoch int64) error
+	// fail from then on. After an error the turn may be taken: ReleaseCapLease ends it.
+	AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
+	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error
 
 	// GiveUp makes runs dead that can never be published and takes parts off, in
 	// one transaction that asserts ownership.
@@ -127,9 +127,9 @@ type Config struct {
 	// rows are put off; 5.
 	BreakerAfter int
 
-	// TakeOffAfter is how long a published part waits for a claim to take it
+	// AcknowledgeAfter is how long a published part waits for a claim to take it
 	// off before that gets a transaction of its own; 1 s at most, 500 ms.
-	TakeOffAfter time.Duration
+	AcknowledgeAfter time.Duration
 	// ReleaseTimeout bounds the wait for acknowledgements on a hand-over; 3 s.
 	ReleaseTimeout time.Duration
 
@@ -148,10 +148,10 @@ type Point string
 
 // The points between the steps of the protocol.
 const (
-	AfterCommit   Point = "after_commit"   // of a claim, before anything is published
-	BeforePublish Point = "before_publish" // a call of the publisher begins
-	AfterPublish  Point = "after_publish"  // it has ended, and is not yet counted
-	BeforeTakeOff Point = "before_take_off"
+	AfterCommit       Point = "after_commit"   // of a claim, before anything is published
+	BeforePublish     Point = "before_publish" // a call of the publisher begins
+	AfterPublish      Point = "after_publish"  // it has ended, and is not yet counted
+	BeforeAcknowledge Point = "before_take_off"
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -174,7 +174,7 @@ func (c Config) withDefaults() Config {
 	or(&c.PublishConcurrency, 4)
 	or(&c.PublishTimeout, 15*time.Second)
 	or(&c.BreakerAfter, 5)
-	or(&c.TakeOffAfter, 500*time.Millisecond)
+	or(&c.AcknowledgeAfter, 500*time.Millisecond)
 	or(&c.ReleaseTimeout, 3*time.Second)
 	c.MaxRows = min(c.MaxRows, max(c.MaxRecords/8, 1))
 	if c.Lost == nil {
@@ -211,7 +211,7 @@ func (c Config) Validate() error {
 	check(c.MaxSleep >= c.LookEvery, "max_sleep %s is below look_every %s", c.MaxSleep, c.LookEvery)
 	check(c.SweepEvery >= c.MaxTick, "sweep_every %s is below max_tick %s", c.SweepEvery, c.MaxTick)
 	check(c.Grace >= 0, "grace %s is negative", c.Grace)
-	check(c.TakeOffAfter > 0 && c.TakeOffAfter <= time.Second, "take_off_after %s is not between 0 and 1s", c.TakeOffAfter)
+	check(c.AcknowledgeAfter > 0 && c.AcknowledgeAfter <= time.Second, "take_off_after %s is not between 0 and 1s", c.AcknowledgeAfter)
 	for _, n := range []struct {
 		name  string
 		value int

@@ -9,7 +9,7 @@ import (
 )
 
 func TestConfigurationNamesEveryFault(t *testing.T) {
-	bad := Config{ClaimShare: -1, MinTick: time.Second, MaxTick: time.Millisecond, MaxRows: -1, TakeOffAfter: time.Minute, ReleaseTimeout: -1}
+	bad := Config{ClaimShare: -1, MinTick: time.Second, MaxTick: time.Millisecond, MaxRows: -1, AcknowledgeAfter: time.Minute, ReleaseTimeout: -1}
 	_, err := New(bad, newFakeStore(), newFakeKafka(), Events{})
 	if err == nil {
 		t.Fatal("taken")

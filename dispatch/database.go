@@ -177,7 +177,7 @@ func (b *database) claim(ctx context.Context, st step) {
 		b.mu.Unlock()
 		return
 	}
-	if len(parts) > 0 && b.d.at(ctx, BeforeTakeOff, b.number) != nil {
+	if len(parts) > 0 && b.d.at(ctx, BeforeAcknowledge, b.number) != nil {
 		return
 	}
 	start := time.Now()
@@ -217,8 +217,8 @@ func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 	parts := b.book.takeable(maxParts, b.claims)
 	req := task.ClaimRequest{
 		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
-		Blocked: room.blocked, BlockedFor: room.blockedFor, TakeOff: outboxParts(parts),
-		Settings: b.settings.Version, Apart: b.left,
+		Blocked: room.blocked, BlockedFor: room.blockedFor, Acknowledged: outboxParts(parts),
+		Settings: b.settings.Version, ExcludedTenants: b.left,
 	}
 	if st.shards != nil {
 		req.Owned = slices.DeleteFunc(req.Owned, func(o task.Ownership) bool {
@@ -262,7 +262,7 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	b.d.courier.submit(records)
 	b.d.events.Claimed(b.number, cmp.Or(c.Form, st.form), c, now.Sub(start))
 	if len(parts) > 0 {
-		b.d.events.TookOff(b.number, len(parts))
+		b.d.events.OutboxAcknowledged(b.number, len(parts))
 	}
 }
 
@@ -324,7 +324,7 @@ func (b *database) peek(ctx context.Context) {
 	owned := b.book.claimable()
 	look := task.PeekRequest{
 		Low: b.plan.low, From: b.plan.countFrom(time.Now()), Window: b.plan.window(), Limit: b.d.cfg.MaxRows + 1,
-		Apart: b.left,
+		ExcludedTenants: b.left,
 	}
 	b.mu.Unlock()
 	if len(owned) == 0 {
@@ -344,8 +344,8 @@ func (b *database) peek(ctx context.Context) {
 	b.clock = b.clock.next(start, read(k.Now, now))
 	b.plan.peeked(look.From, start, now, k)
 	b.ahead.Store(int64(b.plan.ahead))
-	if k.ApartDue != 0 {
-		b.hintLanes(now, k.ApartDue)
+	if k.ExcludedDue != 0 {
+		b.hintLanes(now, k.ExcludedDue)
 	}
 	stale := k.Settings != 0 && k.Settings != b.settings.Version
 	if !stale && (len(k.Soon) == 0 || k.Soon[0].Due > k.Now) {
@@ -369,10 +369,10 @@ func (b *database) takeOff(ctx context.Context) {
 	owned := b.book.all()
 	parts := b.book.takeable(maxParts, func(task.Shard) bool { return true })
 	b.mu.Unlock()
-	if len(parts) == 0 || b.d.at(ctx, BeforeTakeOff, b.number) != nil {
+	if len(parts) == 0 || b.d.at(ctx, BeforeAcknowledge, b.number) != nil {
 		return
 	}
-	lost, err := b.d.store.TakeOff(ctx, b.number, owned, outboxParts(parts))
+	lost, err := b.d.store.AcknowledgeOutbox(ctx, b.number, owned, outboxParts(parts))
 	switch {
 	case err != nil:
 		// Also when the outcome is unknown: it claims nothing, and to take off
@@ -385,7 +385,7 @@ func (b *database) takeOff(ctx context.Context) {
 		b.book.tookOff(parts)
 		b.plan.ok()
 		b.mu.Unlock()
-		b.d.events.TookOff(b.number, len(parts))
+		b.d.events.OutboxAcknowledged(b.number, len(parts))
 	}
 }
 

@@ -41,8 +41,8 @@ type Events struct {
 	BreakerClosed func(tenant int32)
 	// GaveUp: runs were made dead because they can never be published.
 	GaveUp func(database int, pubs []task.Publication, err error)
-	// TookOff: parts of the outbox were removed, with or without a claim.
-	TookOff func(database int, parts int)
+	// OutboxAcknowledged: parts of the outbox were removed, with or without a claim.
+	OutboxAcknowledged func(database int, parts int)
 }
 
 // fill makes every event callable.
@@ -86,8 +86,8 @@ func (e Events) fill() Events {
 	if e.GaveUp == nil {
 		e.GaveUp = func(int, []task.Publication, error) {}
 	}
-	if e.TookOff == nil {
-		e.TookOff = func(int, int) {}
+	if e.OutboxAcknowledged == nil {
+		e.OutboxAcknowledged = func(int, int) {}
 	}
 	return e
 }

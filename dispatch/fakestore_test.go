@@ -23,7 +23,7 @@ type fakeStore struct {
 	// delay, if set, says how long each claim takes before and after its clock
 	// is read.
 	delay func() (before, after time.Duration)
-	// refuseTakeOff makes TakeOff and Release fail.
+	// refuseTakeOff makes AcknowledgeOutbox and Release fail.
 	refuseTakeOff atomic.Bool
 	// unreadable makes so many readings of the outbox fail.
 	unreadable atomic.Int32
@@ -52,9 +52,9 @@ type fakeStore struct {
 	capEpoch int64
 }
 
-// BeginCap counts the runs of a tenant that are claimed and not closed: all are of
+// AcquireCapLease counts the runs of a tenant that are claimed and not closed: all are of
 // one kind.
-func (s *fakeStore) BeginCap(_ context.Context, of task.TenantKind) (int64, int, error) {
+func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind) (int64, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.capTaken {
@@ -71,7 +71,7 @@ func (s *fakeStore) BeginCap(_ context.Context, of task.TenantKind) (int64, int,
 	return s.capEpoch, open, nil
 }
 
-func (s *fakeStore) EndCap(context.Context, task.TenantKind, int64) error {
+func (s *fakeStore) ReleaseCapLease(context.Context, task.TenantKind, int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.capTaken = false
@@ -96,12 +96,12 @@ func (s *fakeStore) Settings(context.Context, int) (task.Settings, error) {
 	return task.Settings{Version: s.version, Rates: s.rates}, nil
 }
 
-func (s *fakeStore) TakeTurns(_ context.Context, tenant int32, want, unused int) (task.Turns, error) {
+func (s *fakeStore) TakeTokens(_ context.Context, tenant int32, want, unused int) (task.Tokens, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rates[tenant]
 	if r.DispatchRate == 0 {
-		return task.Turns{Granted: want}, nil
+		return task.Tokens{Granted: want}, nil
 	}
 	t := s.turns[tenant]
 	if t == nil {
@@ -118,7 +118,7 @@ func (s *fakeStore) TakeTurns(_ context.Context, tenant int32, want, unused int)
 	}
 	n := max(min(want, int((now.Add(burst).Sub(t.paid))/step)), 0)
 	t.paid = t.paid.Add(time.Duration(n) * step)
-	return task.Turns{Granted: n, Wait: max((t.paid.Add(step - burst).Sub(now)).Milliseconds(), 0)}, nil
+	return task.Tokens{Granted: n, Wait: max((t.paid.Add(step - burst).Sub(now)).Milliseconds(), 0)}, nil
 }
 
 type fakeRow struct {
@@ -300,9 +300,9 @@ func (s *fakeStore) sleep(d time.Duration) {
 func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	c := task.Claim{Now: s.now(), Next: task.Never}
 	s.claims = append(s.claims, req)
-	s.remove(req.TakeOff)
-	if len(req.Lanes) > 0 {
-		c.Taken = make([]int, len(req.Lanes))
+	s.remove(req.Acknowledged)
+	if len(req.Flows) > 0 {
+		c.FlowRows = make([]int, len(req.Flows))
 	}
 	shards := make(map[task.Shard]bool)
 	for _, o := range req.Owned {
@@ -312,12 +312,12 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	for _, id := range s.dueIDs(shards, req.Low, c.Now, req.Ahead) {
 		r := s.rows[id]
 		switch lane := s.laneOf(&req, r); {
-		case len(req.Lanes) > 0:
-			if lane < 0 || c.Taken[lane] == req.Lanes[lane].Rows {
+		case len(req.Flows) > 0:
+			if lane < 0 || c.FlowRows[lane] == req.Flows[lane].Rows {
 				continue
 			}
-			c.Taken[lane]++
-		case !r.waits && slices.Contains(req.Apart, r.tenant):
+			c.FlowRows[lane]++
+		case !r.waits && slices.Contains(req.ExcludedTenants, r.tenant):
 			continue
 		case req.Form == task.CappedForm && c.Rows == req.MaxRows:
 			c.More = true
@@ -355,9 +355,9 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 
 // laneOf returns the lane of a claim that may take the row, or -1.
 func (s *fakeStore) laneOf(req *task.ClaimRequest, r *fakeRow) int {
-	return slices.IndexFunc(req.Lanes, func(l task.Lane) bool {
+	return slices.IndexFunc(req.Flows, func(l task.Flow) bool {
 		return l.Tenant == r.tenant && !r.waits && r.due > l.Low &&
-			(l.Kind == "k" || l.Kind == "" && !slices.Contains(req.LeftOut, task.TenantKind{Tenant: r.tenant, Kind: "k"}))
+			(l.Kind == "k" || l.Kind == "" && !slices.Contains(req.ExcludedKinds, task.TenantKind{Tenant: r.tenant, Kind: "k"}))
 	})
 }
 
@@ -395,7 +395,7 @@ func (s *fakeStore) remove(parts []task.OutboxPart) {
 	}
 }
 
-func (s *fakeStore) TakeOff(ctx context.Context, db int, owned []task.Ownership, parts []task.OutboxPart) ([]task.Shard, error) {
+func (s *fakeStore) AcknowledgeOutbox(ctx context.Context, db int, owned []task.Ownership, parts []task.OutboxPart) ([]task.Shard, error) {
 	unlock, err := s.lock(ctx, db)
 	if err != nil {
 		return nil, err
@@ -422,9 +422,9 @@ func (s *fakeStore) Peek(_ context.Context, _ int, req task.PeekRequest) (task.P
 		if !slices.Contains(req.Shards, id.Shard()) || r.due <= req.Low || r.due == task.Never {
 			continue
 		}
-		if !r.waits && slices.Contains(req.Apart, r.tenant) {
-			if k.ApartDue == 0 || r.due < k.ApartDue {
-				k.ApartDue = r.due
+		if !r.waits && slices.Contains(req.ExcludedTenants, r.tenant) {
+			if k.ExcludedDue == 0 || r.due < k.ExcludedDue {
+				k.ExcludedDue = r.due
 			}
 			continue
 		}

@@ -273,7 +273,7 @@ func (b *database) claimLanes(ctx context.Context, lanes []*apartLane, rates map
 		b.put(lanes, time.Now().Add(fullWait))
 		return 0
 	}
-	copy(taken, c.Taken)
+	copy(taken, c.FlowRows)
 	b.committedLanes(start, req, lanes, c)
 	return c.Rows
 }
@@ -287,22 +287,22 @@ func (b *database) lanesRequest(lanes []*apartLane, rates map[int32]task.Rates) 
 		Settings: b.settings.Version,
 	}
 	for _, l := range lanes {
-		lane := task.Lane{TenantKind: l.key, Rows: l.rows, Low: l.low, Held: task.Never}
+		lane := task.Flow{TenantKind: l.key, Rows: l.rows, Low: l.low, WaitingSince: task.Never}
 		if l.backlog {
-			lane.Held = l.caughtUp
+			lane.WaitingSince = l.caughtUp
 		}
 		if !now.Before(l.sweepAt) {
 			lane.Low, l.sweepAt = 0, now.Add(apartSweeps*b.d.cfg.SweepEvery)
 		}
-		req.Lanes = append(req.Lanes, lane)
+		req.Flows = append(req.Flows, lane)
 		r := rates[l.key.Tenant]
 		for _, k := range r.PausedKinds {
-			req.LeftOut = append(req.LeftOut, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
+			req.ExcludedKinds = append(req.ExcludedKinds, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
 		}
 		for k := range r.KindCaps {
-			req.LeftOut = append(req.LeftOut, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
+			req.ExcludedKinds = append(req.ExcludedKinds, task.TenantKind{Tenant: l.key.Tenant, Kind: k})
 		}
-		req.CapEpoch = l.epoch
+		req.CapLease = l.epoch
 	}
 	return req
 }
@@ -321,7 +321,7 @@ func (b *database) committedLanes(start time.Time, req task.ClaimRequest, lanes 
 	}
 	fewer := false
 	for i, l := range lanes {
-		fewer = b.took(now, l, c, c.Taken[i]) || fewer
+		fewer = b.took(now, l, c, c.FlowRows[i]) || fewer
 	}
 	b.mu.Unlock()
 	if c.Rows > 0 {

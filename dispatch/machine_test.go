@@ -59,7 +59,7 @@ func drawHistory(rt *rapid.T) history {
 				do:     rapid.SampledFrom([]string{"add", "add", "take", "take", "give", "kill", "pause", "release", "close", "steal"}).Draw(t, "do"),
 				member: rapid.IntRange(0, 1).Draw(t, "member"),
 				shards: rapid.SliceOfNDistinct(rapid.SampledFrom(machineShards), 1, 3, rapid.ID).Draw(t, "shards"),
-				point:  rapid.SampledFrom([]Point{AfterCommit, BeforePublish, AfterPublish, BeforeTakeOff}).Draw(t, "point"),
+				point:  rapid.SampledFrom([]Point{AfterCommit, BeforePublish, AfterPublish, BeforeAcknowledge}).Draw(t, "point"),
 				wait:   time.Duration(rapid.IntRange(0, 700).Draw(t, "wait")) * time.Millisecond,
 			}
 		}), 1, 14).Draw(rt, "steps"),

@@ -250,16 +250,16 @@ func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
 }
 
 func (b *database) takeOffAndRelease(ctx context.Context, owned []task.Ownership, parts []*part) error {
-	if err := b.d.at(ctx, BeforeTakeOff, b.number); err != nil {
+	if err := b.d.at(ctx, BeforeAcknowledge, b.number); err != nil {
 		return err
 	}
 	if len(parts) > 0 {
-		lost, err := b.d.store.TakeOff(ctx, b.number, owned, outboxParts(parts))
+		lost, err := b.d.store.AcknowledgeOutbox(ctx, b.number, owned, outboxParts(parts))
 		switch {
 		case err != nil:
 			b.d.events.StoreFailed(b.number, "take off", err)
 		case len(lost) == 0:
-			b.d.events.TookOff(b.number, len(parts))
+			b.d.events.OutboxAcknowledged(b.number, len(parts))
 		}
 	}
 	if err := b.d.store.Release(ctx, b.number, owned); err != nil {

@@ -135,7 +135,7 @@ func (p *planner) next(now time.Time, s situation) step {
 		wakes.add(p.lookAt)
 	}
 	if !s.publishedAt.IsZero() {
-		at := s.publishedAt.Add(p.cfg.TakeOffAfter)
+		at := s.publishedAt.Add(p.cfg.AcknowledgeAfter)
 		if !now.Before(at) {
 			return step{do: takeOff}
 		}

@@ -35,7 +35,7 @@ func TestDueRunIsPublishedOnceAndTakenOffWithinASecond(t *testing.T) {
 }
 
 func TestRunOfADispatcherThatDiedIsPublishedByTheNextOwner(t *testing.T) {
-	for _, at := range []Point{AfterCommit, BeforePublish, AfterPublish, BeforeTakeOff} {
+	for _, at := range []Point{AfterCommit, BeforePublish, AfterPublish, BeforeAcknowledge} {
 		t.Run(string(at), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				w.store.add(id(0, 1), 1, 0, 0)
@@ -137,7 +137,7 @@ func TestSharedOutboxRowKeepsTheShardThatWasLostBeforeItWasAcknowledged(t *testi
 }
 
 func TestPausedOwnerDoesNoHarm(t *testing.T) {
-	for _, at := range []Point{AfterCommit, BeforePublish, AfterPublish, BeforeTakeOff} {
+	for _, at := range []Point{AfterCommit, BeforePublish, AfterPublish, BeforeAcknowledge} {
 		t.Run(string(at), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				g := newGate(at)
@@ -214,7 +214,7 @@ func TestKnownFailureOfAClaimKeepsWhatIsToBeTakenOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var n atomic.Int32
 		w.store.fault = func(req task.ClaimRequest) commitFault {
-			if i := n.Add(1); len(req.TakeOff) > 0 && i < 8 {
+			if i := n.Add(1); len(req.Acknowledged) > 0 && i < 8 {
 				return rollsBack
 			}
 			return commits

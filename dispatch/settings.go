@@ -52,7 +52,7 @@ func (b *database) leaveOut(now time.Time) {
 	}
 	left := slices.Clone(heavy)
 	for t, r := range b.settings.Rates {
-		if r.Apart() && !slices.Contains(left, t) {
+		if r.NeedsFlow() && !slices.Contains(left, t) {
 			left = append(left, t)
 		}
 	}

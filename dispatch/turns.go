@@ -63,7 +63,7 @@ func (a *apart) takeTurns(ctx context.Context, tenant int32, rate int32, want in
 		if now.Before(p.askAt) {
 			return 0, p.askAt, nil
 		}
-		t, err := a.store.TakeTurns(ctx, tenant, min(want, max(int(rate)/sliceTurns, 1)), p.turns)
+		t, err := a.store.TakeTokens(ctx, tenant, min(want, max(int(rate)/sliceTurns, 1)), p.turns)
 		if err != nil {
 			return 0, now.Add(lastTurnAsk), err
 		}

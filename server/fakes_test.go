@@ -187,7 +187,7 @@ func (f *fakeTasks) Update(_ context.Context, tenant int32, id task.ID, e task.E
 	if f.meanwhile != nil {
 		f.meanwhile(s)
 	}
-	k := &task.Kin{Task: &s.Row, Was: s.State, Runs: map[int64]*task.Row{}}
+	k := &task.Machine{Task: &s.Row, Was: s.State, Runs: map[int64]*task.Row{}}
 	return s, k.Edit(&e, fakeNow)
 }
 
@@ -199,7 +199,7 @@ func (f *fakeTasks) Explain(_ context.Context, tenant int32, id task.ID, n int) 
 		return task.Explanation{Now: fakeNow, Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is none"}}}, nil
 	}
 	c := &task.Circumstances{Now: fakeNow, OldestDue: task.Never, Owner: "d1"}
-	k := &task.Kin{Task: &s.Row, Was: s.State}
+	k := &task.Machine{Task: &s.Row, Was: s.State}
 	return task.Explanation{Task: s, Now: fakeNow, Reasons: k.Explain(c), Next: s.NextInstants(fakeNow, n)}, nil
 }
 
@@ -210,7 +210,7 @@ func (f *fakeTasks) Trigger(_ context.Context, tenant int32, id task.ID, _ strin
 	if err != nil {
 		return 0, false, err
 	}
-	seq, err := (&task.Kin{Task: &s.Row, Was: s.State}).Trigger(fakeNow)
+	seq, err := (&task.Machine{Task: &s.Row, Was: s.State}).Trigger(fakeNow)
 	return seq, false, err
 }
 

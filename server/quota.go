@@ -22,7 +22,7 @@ import (
 type Quotas interface {
 	// TakeAdds takes up to want of the tasks that a tenant with an add rate may add,
 	// over all processes, after it has given back unused ones.
-	TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Turns, error)
+	TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
 	// Replay answers a request that had been stored before, if it had.

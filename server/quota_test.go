@@ -25,11 +25,11 @@ type fakeQuotas struct {
 	err    error
 }
 
-func (f *fakeQuotas) TakeAdds(_ context.Context, _ int32, want, unused int) (task.Turns, error) {
+func (f *fakeQuotas) TakeAdds(_ context.Context, _ int32, want, unused int) (task.Tokens, error) {
 	f.adds += unused
 	n := min(want, f.adds)
 	f.adds -= n
-	return task.Turns{Granted: n}, f.err
+	return task.Tokens{Granted: n}, f.err
 }
 
 func (f *fakeQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error) {

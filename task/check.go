@@ -3,14 +3,14 @@ package task
 // Check says whether an attempt shall still be handled: Accepted, or the code that
 // its result would get. Of an attempt that is not the current one the answer is
 // Superseded, because the current one is on its way. It changes nothing.
-func (k *Kin) Check(a Attempt) Code {
+func (k *Machine) Check(a Attempt) Code {
 	_, code := k.outNow(a)
 	return code
 }
 
 // Newer returns the terms of the open run seq if they are newer than a version; nil:
 // they are not, or version is 0.
-func (k *Kin) Newer(seq int64, version int32) *Terms {
+func (k *Machine) Newer(seq int64, version int32) *Terms {
 	r := k.Task
 	if run := k.run(seq); run != nil {
 		r = run

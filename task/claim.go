@@ -59,34 +59,34 @@ type ClaimRequest struct {
 	// Blocked tenants are not claimed but put off by BlockedFor.
 	Blocked    []int32
 	BlockedFor time.Duration
-	// TakeOff are published parts of the outbox, removed in the same transaction.
-	TakeOff []OutboxPart
+	// Acknowledged are published parts of the outbox, removed in the same transaction.
+	Acknowledged []OutboxPart
 	// Settings is the version of the tenants' settings that the request is made by.
 	// If the database has another one nothing is done. 0: any.
 	Settings int64
-	// Apart are tenants of whom only open runs are taken: retries and redeliveries.
-	Apart []int32
+	// ExcludedTenants are tenants of whom only open runs are taken: retries and redeliveries.
+	ExcludedTenants []int32
 	// Lanes, if there are any, make it a claim of tenants that are held apart: only
 	// what they say is taken, whatever Form, Low, MaxRows and Apart say.
-	Lanes []Lane
-	// CapEpoch, if not 0, is the turn of a kind with a cap: of the only lane's. What is
+	Flows []Flow
+	// CapLease, if not 0, is the turn of a kind with a cap: of the only lane's. What is
 	// taken counts against the cap. If the turn is over nothing is taken.
-	CapEpoch int64
-	// LeftOut are kinds of which lanes without a kind take nothing.
-	LeftOut []TenantKind
+	CapLease int64
+	// ExcludedKinds are kinds of which lanes without a kind take nothing.
+	ExcludedKinds []TenantKind
 }
 
-// A Lane is a part of a claim: the oldest first runs of one tenant.
-type Lane struct {
+// A Flow is a part of a claim: the oldest first runs of one tenant.
+type Flow struct {
 	// Kind: only of this one. Empty: of all but those that are left out.
 	TenantKind
 	// Rows is how many at most.
 	Rows int
 	// Low is as in ClaimRequest.
 	Low Instant
-	// Held is since when rows wait for the tenant's turns: what passed since then was
+	// WaitingSince is since when rows wait for the tenant's turns: what passed since then was
 	// not missed. [Never]: they do not.
-	Held Instant
+	WaitingSince Instant
 }
 
 // TenantKind is a kind of a tenant.
@@ -135,8 +135,8 @@ type Claim struct {
 	// Settings is the version that the database has, if it is another one than that of
 	// the request: then nothing was done. Else 0.
 	Settings int64
-	// Taken is how many rows each lane has moved.
-	Taken []int
+	// FlowRows is how many rows each lane has moved.
+	FlowRows []int
 }
 
 // OutboxBatch is what an outbox row still holds for some shards.
@@ -154,9 +154,9 @@ type PeekRequest struct {
 	From   Instant
 	Window time.Duration
 	Limit  int
-	// Apart are tenants whose first claims are not listed and not counted; then the
+	// ExcludedTenants are tenants whose first claims are not listed and not counted; then the
 	// look goes no further than some thousand rows.
-	Apart []int32
+	ExcludedTenants []int32
 }
 
 // Peek tells what is coming up in some shards.
@@ -169,9 +169,9 @@ type Peek struct {
 	Soon []Upcoming
 	// Known is how far the look went, if that was not far enough for Soon; else 0.
 	Known Instant
-	// ApartDue is when the first row of those that are held apart is due, as far as
+	// ExcludedDue is when the first row of those that are held apart is due, as far as
 	// the look went; 0: it met none.
-	ApartDue Instant
+	ExcludedDue Instant
 	// Settings is the version of the tenants' settings.
 	Settings int64
 }

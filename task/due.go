@@ -6,7 +6,7 @@ import "github.com/perceptor/perceptor/internal/mutation"
 // returns the delivery to publish, if there is one. now is not before the row's
 // DueAt: of a row that is claimed ahead of the clock it is DueAt, and what is
 // published waits until then.
-func (k *Kin) Due(run int64, now Instant) *Publication {
+func (k *Machine) Due(run int64, now Instant) *Publication {
 	r := k.Task
 	if run != 0 {
 		r = k.run(run)
@@ -30,7 +30,7 @@ func (k *Kin) Due(run int64, now Instant) *Publication {
 
 // fire claims the next run of a ONE_SHOT or BLOCKING task, which holds it in
 // its own row.
-func (k *Kin) fire(now Instant) *Publication {
+func (k *Machine) fire(now Instant) *Publication {
 	t := k.Task
 	missed, ok := k.turn(now)
 	if !ok {
@@ -47,7 +47,7 @@ func (k *Kin) fire(now Instant) *Publication {
 
 // fireGrid claims the next run of a NON_BLOCKING task and schedules the one
 // after it, as the misfire policy says.
-func (k *Kin) fireGrid(now Instant) *Publication {
+func (k *Machine) fireGrid(now Instant) *Publication {
 	t := k.Task
 	missed, ok := k.turn(now)
 	if !ok {
@@ -78,17 +78,17 @@ func (k *Kin) fireGrid(now Instant) *Publication {
 
 // misfireAt returns the instant that decides which instants of the grid were missed:
 // now, but what has passed while the row waited for its tenant's turn was not.
-func (k *Kin) misfireAt(now Instant) Instant {
-	if k.Held == 0 {
+func (k *Machine) misfireAt(now Instant) Instant {
+	if k.WaitingSince == 0 {
 		return now
 	}
-	return min(now, max(k.Held, k.Task.DueAt))
+	return min(now, max(k.WaitingSince, k.Task.DueAt))
 }
 
 // makeRoom gives those open runs rows of their own whose bits cannot be kept
 // over the next claim: the oldest when all bits are in use, all of them when
 // the next instant is off the grid of the last one, as those of cron always are.
-func (k *Kin) makeRoom(now Instant) {
+func (k *Machine) makeRoom(now Instant) {
 	t := k.Task
 	if t.OpenRuns == 0 {
 		return
@@ -105,7 +105,7 @@ func (k *Kin) makeRoom(now Instant) {
 
 // releaseBits gives every open run a row of its own, due at once: the task has
 // no claim left, and its ack_timeout is over.
-func (k *Kin) releaseBits(now Instant) {
+func (k *Machine) releaseBits(now Instant) {
 	k.spawnFrom(0, now, now)
 	k.Task.DueAt = Never
 	k.Task.touch()
@@ -113,7 +113,7 @@ func (k *Kin) releaseBits(now Instant) {
 }
 
 // spawnFrom gives the runs of bit i and older rows of their own.
-func (k *Kin) spawnFrom(i int64, now, due Instant) {
+func (k *Machine) spawnFrom(i int64, now, due Instant) {
 	for ; i < OpenBits; i++ {
 		if k.Task.OpenRuns&(1<<i) != 0 {
 			k.spawn(k.Task.Seq-i, now, due)
@@ -163,7 +163,7 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 
 // GiveUp makes the run of an attempt dead at once, if that attempt is out; it
 // reports whether it was.
-func (k *Kin) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
+func (k *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
 	r, code := k.outNow(a)
 	if code != Accepted {
 		return false

@@ -37,7 +37,7 @@ type Edit struct {
 //   - The next instant after an open run of a BLOCKING task follows from its result.
 //
 // An edit that leaves nothing to fire is refused, unless a run is open.
-func (k *Kin) Edit(e *Edit, now Instant) error {
+func (k *Machine) Edit(e *Edit, now Instant) error {
 	t := k.Task
 	n, err := t.edited(e, now)
 	if err != nil {
@@ -155,7 +155,7 @@ func (r *Row) otherSchedule(o *Row) bool {
 }
 
 // reschedule moves the next instant of n, the task's row with its new terms.
-func (k *Kin) reschedule(e *Edit, n *Row, now Instant) error {
+func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	t := k.Task
 	other, begin := t.otherSchedule(n), t.Begin != n.Begin
 	if !other && !begin && t.End == n.End && t.MaxCount == n.MaxCount {
@@ -185,7 +185,7 @@ func (k *Kin) reschedule(e *Edit, n *Row, now Instant) error {
 }
 
 // firstInstant schedules the first run of a task anew if it was moved.
-func (k *Kin) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
+func (k *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	s := *e.Spec
 	s.Begin = n.Begin
 	if f := s.Settle(now); len(f) > 0 && (moved || k.Task.End != n.End) {
@@ -232,7 +232,7 @@ func (r *Row) neverAgain() error {
 }
 
 // rescheduleGrid moves the next instant of a NON_BLOCKING task that has had runs.
-func (k *Kin) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
+func (k *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
 	t := k.Task
 	waits := t.State == Scheduled
 	switch {
@@ -265,7 +265,7 @@ func (k *Kin) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
 
 // releaseFrom gives the open runs rows of their own when the schedule changes,
 // because their instants are found by the interval.
-func (k *Kin) releaseFrom(n *Row, other bool, now Instant) {
+func (k *Machine) releaseFrom(n *Row, other bool, now Instant) {
 	if other {
 		k.spawnFrom(0, now, now.Add(k.Task.AckTimeout))
 		n.OpenRuns, n.OpenRows = k.Task.OpenRuns, k.Task.OpenRows

@@ -7,7 +7,7 @@ import (
 )
 
 // edited gives the task other terms at now; of is the version that the caller wants.
-func edited(k *Kin, of int32, now Instant, change func(*Spec)) error {
+func edited(k *Machine, of int32, now Instant, change func(*Spec)) error {
 	s := k.Task.Spec()
 	change(&s)
 	return k.Edit(&Edit{If: of, Spec: &s, Params: true}, now)
@@ -27,7 +27,7 @@ func byMatches(c Calendar) func(*Spec) {
 }
 
 // succeed closes the open run of a ONE_SHOT or BLOCKING task.
-func succeed(t *testing.T, k *Kin, now Instant) {
+func succeed(t *testing.T, k *Machine, now Instant) {
 	t.Helper()
 	a := Attempt{RunID{k.Task.ID, k.Task.Seq}, k.Task.Attempt}
 	if k.Task.Type == Blocking {
@@ -47,7 +47,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		typ      Type
 		extra    Extra
 		maxCount int64
-		before   func(k *Kin)
+		before   func(k *Machine)
 		now      Instant
 		change   func(*Spec)
 		next     Instant // the instant, and when it is due
@@ -60,22 +60,22 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		{name: "before the first run, to a spread", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Extra = Extra{Spread: 300 * time.Millisecond}.Seal() },
 			next: 10_000 + spread, due: 10_000 + spread, then: 11_000 + spread},
 		{name: "a ONE_SHOT to another begin", typ: OneShot, now: 5000, change: func(s *Spec) { s.Begin = 8000 }, next: 8000, due: 8000},
-		{name: "a new interval", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_300, change: every(400), next: 10_700, due: 10_700, then: 11_100},
-		{name: "a new interval with a spread", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_300,
+		{name: "a new interval", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300, change: every(400), next: 10_700, due: 10_700, then: 11_100},
+		{name: "a new interval with a spread", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300,
 			change: func(s *Spec) { every(400)(s); s.Extra = Extra{Spread: 300 * time.Millisecond}.Seal() },
 			next:   10_700 + spread, due: 10_700 + spread, then: 11_100 + spread},
-		{name: "a new interval of BLOCKING", typ: Blocking, before: func(k *Kin) { k.Due(0, 10_000); succeed(t, k, 10_100) }, now: 10_300, change: every(400), next: 10_700, due: 10_700},
-		{name: "a new expression", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_300, change: byMatches(everyMs(500)), next: 10_500, due: 10_500, then: 11_000},
-		{name: "a new expression at a match", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_500, change: byMatches(everyMs(500)), next: 11_000, due: 11_000, then: 11_500},
-		{name: "an instant that has come and was not claimed", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 11_500, change: every(400), next: 11_000, due: 11_500, then: 11_800},
-		{name: "a paused task", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000); k.Pause() }, now: 10_300, change: every(400), next: 10_700, due: Never},
-		{name: "another end", typ: NonBlocking, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_300, change: func(s *Spec) { s.End = 13_000 }, next: 11_000, due: 11_000, then: 12_000},
-		{name: "more runs while the last one is open", typ: NonBlocking, maxCount: 1, before: func(k *Kin) { k.Due(0, 10_000) }, now: 10_500,
+		{name: "a new interval of BLOCKING", typ: Blocking, before: func(k *Machine) { k.Due(0, 10_000); succeed(t, k, 10_100) }, now: 10_300, change: every(400), next: 10_700, due: 10_700},
+		{name: "a new expression", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300, change: byMatches(everyMs(500)), next: 10_500, due: 10_500, then: 11_000},
+		{name: "a new expression at a match", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_500, change: byMatches(everyMs(500)), next: 11_000, due: 11_000, then: 11_500},
+		{name: "an instant that has come and was not claimed", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 11_500, change: every(400), next: 11_000, due: 11_500, then: 11_800},
+		{name: "a paused task", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000); k.Pause() }, now: 10_300, change: every(400), next: 10_700, due: Never},
+		{name: "another end", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300, change: func(s *Spec) { s.End = 13_000 }, next: 11_000, due: 11_000, then: 12_000},
+		{name: "more runs while the last one is open", typ: NonBlocking, maxCount: 1, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_500,
 			change: func(s *Spec) { s.MaxCount = 3 }, next: 11_000, due: 11_000, then: 12_000},
-		{name: "more runs when instants have passed since", typ: NonBlocking, maxCount: 1, before: func(k *Kin) { k.Due(0, 10_000) }, now: 12_500,
+		{name: "more runs when instants have passed since", typ: NonBlocking, maxCount: 1, before: func(k *Machine) { k.Due(0, 10_000) }, now: 12_500,
 			change: func(s *Spec) { s.MaxCount = 3 }, next: 13_000, due: 13_000, then: 14_000},
 	} {
-		k := timedKin(c.typ, false, c.extra, func(s *Spec) { s.MaxCount = c.maxCount })
+		k := timedMachine(c.typ, false, c.extra, func(s *Spec) { s.MaxCount = c.maxCount })
 		if c.before != nil {
 			c.before(k)
 		}
@@ -97,7 +97,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 }
 
 func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
-	k := timedKin(Blocking, false, Extra{})
+	k := timedMachine(Blocking, false, Extra{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { s.Interval, s.AckTimeout, s.Kind = 5*time.Second, 2*time.Minute, "other" }); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 		t.Errorf("after its result the next instant is %d, want 77000", k.Task.ScheduledAt)
 	}
 
-	k = timedKin(NonBlocking, false, Extra{})
+	k = timedMachine(NonBlocking, false, Extra{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { every(400)(s); s.ParamsWire = []byte("new") }); err != nil {
 		t.Fatal(err)
@@ -128,11 +128,11 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 }
 
 func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
-	claimed := func(k *Kin) { k.Due(0, 10_000); k.Task.OpenRuns = 0 }
+	claimed := func(k *Machine) { k.Due(0, 10_000); k.Task.OpenRuns = 0 }
 	for _, c := range []struct {
 		name   string
 		typ    Type
-		before func(k *Kin)
+		before func(k *Machine)
 		change func(*Spec)
 		want   string
 		code   ErrorCode
@@ -141,14 +141,14 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 		{"an end in the past", NonBlocking, claimed, func(s *Spec) { s.End = 10_300 }, "end_time", InvalidArgument},
 		{"an end in the past, before the first run", NonBlocking, nil, func(s *Spec) { s.Begin, s.End = 9000, 10_300 }, "end_time", InvalidArgument},
 		{"an end before the next instant", NonBlocking, claimed, func(s *Spec) { s.End = 11_000 }, "end_time", InvalidArgument},
-		{"fewer runs than there were", NonBlocking, func(k *Kin) { claimed(k); k.Due(0, 11_000) }, func(s *Spec) { s.MaxCount = 1 }, "max_count", InvalidArgument},
+		{"fewer runs than there were", NonBlocking, func(k *Machine) { claimed(k); k.Due(0, 11_000) }, func(s *Spec) { s.MaxCount = 1 }, "max_count", InvalidArgument},
 		{"as many runs as there were", NonBlocking, claimed, func(s *Spec) { s.MaxCount = 1 }, "max_count", InvalidArgument},
 		{"another begin after the first run", NonBlocking, claimed, func(s *Spec) { s.Begin = 20_000 }, "begin_time", FailedPrecondition},
 		{"an expression without a match", NonBlocking, claimed, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
-		{"the same of BLOCKING", Blocking, func(k *Kin) { k.Due(0, 10_000); succeed(t, k, 10_100) }, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
+		{"the same of BLOCKING", Blocking, func(k *Machine) { k.Due(0, 10_000); succeed(t, k, 10_100) }, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
 		{"the same before the first run", Blocking, nil, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
 	} {
-		k := timedKin(c.typ, false, Extra{})
+		k := timedMachine(c.typ, false, Extra{})
 		if c.before != nil {
 			c.before(k)
 		}
@@ -165,7 +165,7 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 
 // timing: T13.12
 func TestWhatIsOpenIsTheLastRunOfAnEditThatLeavesNoOther(t *testing.T) {
-	k := timedKin(NonBlocking, false, Extra{})
+	k := timedMachine(NonBlocking, false, Extra{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { s.MaxCount = 1 }); err != nil || k.Task.State != Running || k.Task.DueAt != 70_300 {
 		t.Fatalf("%v, %+v", err, k.Task)
@@ -176,7 +176,7 @@ func TestWhatIsOpenIsTheLastRunOfAnEditThatLeavesNoOther(t *testing.T) {
 }
 
 func TestVersionsAreComparedAndSet(t *testing.T) {
-	k := timedKin(NonBlocking, false, Extra{})
+	k := timedMachine(NonBlocking, false, Extra{})
 	k.Due(0, 10_000)
 	if k.Task.Version != 1 {
 		t.Fatalf("a claim makes version %d", k.Task.Version)

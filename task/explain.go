@@ -80,7 +80,7 @@ const tolerated = time.Second
 
 // Explain returns what holds a living task back, the most decisive first; at least
 // one reason.
-func (k *Kin) Explain(c *Circumstances) []Reason {
+func (k *Machine) Explain(c *Circumstances) []Reason {
 	var out []Reason
 	t := k.Task
 	if t.Paused {
@@ -174,7 +174,7 @@ func (r *Row) overdue(c *Circumstances, seq int64, blame bool) Reason {
 
 // openRuns explains the open runs of a NON_BLOCKING task, the oldest first. They
 // hold the next ones up only when none is left to be claimed.
-func (k *Kin) openRuns(c *Circumstances) []Reason {
+func (k *Machine) openRuns(c *Circumstances) []Reason {
 	var out []Reason
 	for _, seq := range slices.Sorted(maps.Keys(k.Runs)) {
 		out = append(out, k.Runs[seq].openRun(c)...)

@@ -30,7 +30,7 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 			if byCron && c.name == "BLOCKING" {
 				want = []Instant{10_000, 15_000, 16_000}
 			}
-			k := timedKin(c.typ, byCron, c.extra)
+			k := timedMachine(c.typ, byCron, c.extra)
 			if got := k.Task.NextInstants(now, 3); !slices.Equal(got, want) {
 				t.Errorf("%s, by cron %t: %d, want %d", c.name, byCron, got, want)
 			}
@@ -39,7 +39,7 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 					t.Errorf("%s, by cron %t: what fires is %d, want %d", c.name, byCron, got, want)
 				}
 			}
-			if k := timedKin(c.typ, byCron, c.extra, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
+			if k := timedMachine(c.typ, byCron, c.extra, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
 				if got := k.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
 					t.Errorf("%s with an end, by cron %t: %d", c.name, byCron, got)
 				}
@@ -52,30 +52,30 @@ func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
 	attempt := func(n int32) Attempt { return Attempt{RunID{513, 1}, n} }
 	for _, c := range []struct {
 		name string
-		do   func(k *Kin)
+		do   func(k *Machine)
 		now  Instant
 		why  Why
 		text string
 	}{
-		{"delivered", func(*Kin) {}, 11_000, WhyWaitingForResult, "awaits its result"},
-		{"failed", func(k *Kin) {
+		{"delivered", func(*Machine) {}, 11_000, WhyWaitingForResult, "awaits its result"},
+		{"failed", func(k *Machine) {
 			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Hour}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is"},
-		{"snoozed", func(k *Kin) {
+		{"snoozed", func(k *Machine) {
 			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is"},
-		{"failed and snoozed", func(k *Kin) {
+		{"failed and snoozed", func(k *Machine) {
 			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Second}, 11_000, 0, nil)
 			k.Due(0, 12_000)
 			k.Report(Result{Attempt: attempt(2), Outcome: Snooze, Next: Never, After: time.Minute}, 13_000, 0, nil)
 		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is"},
-		{"snoozed and delivered", func(k *Kin) {
+		{"snoozed and delivered", func(k *Machine) {
 			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
 			k.Due(0, 71_000)
 		}, 72_000, WhyWaitingForResult, "awaits its result"},
-		{"silent", func(k *Kin) { k.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
+		{"silent", func(k *Machine) { k.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
 	} {
-		k := timedKin(OneShot, false, Extra{}, func(s *Spec) {
+		k := timedMachine(OneShot, false, Extra{}, func(s *Spec) {
 			s.Retry = RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: time.Hour, Multiplier: 2}
 		})
 		k.Due(0, 10_000)

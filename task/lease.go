@@ -2,7 +2,7 @@ package task
 
 // Start gives the lease of a BLOCKING run to holder. The deadline is moved only
 // when less than half of the lease is left.
-func (k *Kin) Start(a Attempt, h Holder, now Instant) Reply {
+func (k *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	if k.Task.Type != Blocking {
 		return Reply{Code: Invalid, Field: "task_id", Message: "a " + k.Task.Type.String() + " run is not started; only BLOCKING runs are"}
 	}
@@ -23,7 +23,7 @@ func (k *Kin) Start(a Attempt, h Holder, now Instant) Reply {
 
 // Heartbeat moves the deadline of an attempt that is being worked on. The first
 // one of a NON_BLOCKING run gives it a row of its own.
-func (k *Kin) Heartbeat(a Attempt, h Holder, now Instant) Reply {
+func (k *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 	r, code := k.outNow(a)
 	if code != Accepted {
 		return Reply{Code: code}
@@ -43,7 +43,7 @@ func (k *Kin) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 // HandBack takes a run back that its listener cannot handle. It is delivered
 // again after a delay that grows each time, as a new attempt; no failure is
 // counted.
-func (k *Kin) HandBack(a Attempt, h Holder, now Instant) Reply {
+func (k *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	r, code := k.outNow(a)
 	if code != Accepted {
 		return Reply{Code: code}
@@ -61,7 +61,7 @@ func (k *Kin) HandBack(a Attempt, h Holder, now Instant) Reply {
 }
 
 // outNow finds the row of an attempt that must be the current one, and out.
-func (k *Kin) outNow(a Attempt) (*Row, Code) {
+func (k *Machine) outNow(a Attempt) (*Row, Code) {
 	r, code := k.open(a)
 	if code != Accepted {
 		return nil, code

@@ -30,10 +30,10 @@ type ListStage int
 // The stages of a listing, in their order. A task that moves while it is listed
 // moves to a later stage, or is met in both.
 const (
-	ListArrivals ListStage = iota // packs that adds have made
-	ListPacks                     // all other packs
-	ListRows                      // the near tier, or finished tasks
-	ListYounger                   // packs made since ListRows began
+	ListLevel0  ListStage = iota // packs that adds have made
+	ListPacks                    // all other packs
+	ListRows                     // the near tier, or finished tasks
+	ListYounger                  // packs made since ListRows began
 	listStages
 )
 

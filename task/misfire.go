@@ -9,7 +9,7 @@ import (
 //
 // A row knows one instant that is to fire next, ScheduledAt. When it is claimed
 // late, instants after it may have passed as well. What happens to them is said
-// here, at two points of a claim: [Kin.turn] decides which instant fires, and
+// here, at two points of a claim: [Machine.turn] decides which instant fires, and
 // [Row.nextRun] which one is next.
 //
 //	             fires                               next
@@ -149,7 +149,7 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 
 // known makes sure that the instant of a SCHEDULED task is known. If it is not,
 // or is in the future after all, the row waits and known returns false.
-func (k *Kin) known(now Instant) bool {
+func (k *Machine) known(now Instant) bool {
 	t := k.Task
 	if t.unreadable() {
 		t.DueAt = now.Add(UnreadableDelay)
@@ -177,7 +177,7 @@ func (r *Row) waitUnknown(now Instant) {
 
 // turn moves a SCHEDULED task on to the instant whose turn it is. false: its turn
 // is later, or the task has ended; what was passed over is in Skipped.
-func (k *Kin) turn(now Instant) (missed int64, ok bool) {
+func (k *Machine) turn(now Instant) (missed int64, ok bool) {
 	t := k.Task
 	from := t.ScheduledAt
 	n := t.passOver(k.misfireAt(now))
@@ -194,7 +194,7 @@ func (k *Kin) turn(now Instant) (missed int64, ok bool) {
 
 // claimable reports whether the instant of a SCHEDULED task has come. If it has
 // not, the task waits for it, or ends with the last open run if it has no more.
-func (k *Kin) claimable(now Instant) bool {
+func (k *Machine) claimable(now Instant) bool {
 	t := k.Task
 	switch {
 	case !t.exhausted(t.ScheduledAt):
@@ -214,7 +214,7 @@ func (k *Kin) claimable(now Instant) bool {
 
 // keepPace puts a run off that catches up: another one may just have been claimed,
 // and when that was is not known any more.
-func (k *Kin) keepPace(now Instant) {
+func (k *Machine) keepPace(now Instant) {
 	t := k.Task
 	if t.misfire() == FireAll && t.State == Scheduled && !t.Paused && t.Seq > 0 && t.ScheduledAt <= now {
 		t.DueAt = max(t.DueAt, now.Add(k.pace()))
@@ -222,7 +222,7 @@ func (k *Kin) keepPace(now Instant) {
 }
 
 // pace returns the least distance of runs that catch up.
-func (k *Kin) pace() time.Duration {
+func (k *Machine) pace() time.Duration {
 	if k.Pace > 0 {
 		return k.Pace
 	}

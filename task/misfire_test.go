@@ -28,8 +28,8 @@ func (f firstOnly) Count(after, until Instant) int64 {
 	return 0
 }
 
-// timedKin returns a task whose instants are each second from 10 s on.
-func timedKin(typ Type, byCron bool, e Extra, change ...func(*Spec)) *Kin {
+// timedMachine returns a task whose instants are each second from 10 s on.
+func timedMachine(typ Type, byCron bool, e Extra, change ...func(*Spec)) *Machine {
 	s := Spec{Kind: "k", Type: typ, Begin: 10_000, End: Never, Interval: time.Second, AckTimeout: time.Minute, GiveUpAfter: time.Hour}
 	if byCron {
 		s.Interval = 0
@@ -44,12 +44,12 @@ func timedKin(typ Type, byCron bool, e Extra, change ...func(*Spec)) *Kin {
 	}
 	r := NewRow(1, 513, &s, 0)
 	r.Change = Kept
-	return &Kin{Task: r, Was: r.State}
+	return &Machine{Task: r, Was: r.State}
 }
 
 // claims makes the steps that are due at now, one pace after the other, and
 // returns the instants that fired.
-func claims(k *Kin, from, until Instant) (fired []Instant) {
+func claims(k *Machine, from, until Instant) (fired []Instant) {
 	for now := from; now <= until; now += 100 {
 		for k.Task.State == Scheduled && k.Task.DueAt <= now {
 			if p := k.Due(0, now); p != nil {
@@ -94,7 +94,7 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 				if change == nil {
 					change = func(*Spec) {}
 				}
-				k := timedKin(NonBlocking, byCron, c.extra, change)
+				k := timedMachine(NonBlocking, byCron, c.extra, change)
 				if got := claims(k, 20_000, 22_000); !slices.Equal(got, c.want) || k.Task.Missed != c.missed {
 					t.Errorf("fired %d, missed %d; want %d and %d", got, k.Task.Missed, c.want, c.missed)
 				}
@@ -104,7 +104,7 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 }
 
 func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
-	k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
 	k.Pace = 250 * time.Millisecond
 	for i, now := range []Instant{20_000, 20_250, 20_500} {
 		if p := k.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || k.Task.DueAt != now+250 {
@@ -118,11 +118,11 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 	const pace = 250 * time.Millisecond
 	for _, c := range []struct {
 		name string
-		step func(k *Kin, now Instant)
+		step func(k *Machine, now Instant)
 	}{
-		{"a pause", func(k *Kin, now Instant) { k.Pause(); k.Resume(now) }},
-		{"a long pause", func(k *Kin, now Instant) { k.Pause(); k.Pause(); k.Resume(now); k.Resume(now) }},
-		{"an edit", func(k *Kin, now Instant) {
+		{"a pause", func(k *Machine, now Instant) { k.Pause(); k.Resume(now) }},
+		{"a long pause", func(k *Machine, now Instant) { k.Pause(); k.Pause(); k.Resume(now); k.Resume(now) }},
+		{"an edit", func(k *Machine, now Instant) {
 			s := k.Task.Spec()
 			s.Interval = 2 * time.Second
 			if err := k.Edit(&Edit{Spec: &s, KeepBegin: true}, now); err != nil {
@@ -130,7 +130,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 			}
 		}},
 	} {
-		k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+		k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
 		k.Pace = pace
 		k.Due(0, 20_000)
 		c.step(k, 20_100)
@@ -138,7 +138,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 			t.Errorf("%s: the instant %d is due at %d, want 11000 at 20350", c.name, k.Task.ScheduledAt, k.Task.DueAt)
 		}
 	}
-	k := timedKin(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
 	k.Due(0, 10_000)
 	k.Pause()
 	if k.Resume(10_500); k.Task.DueAt != 11_000 {
@@ -148,7 +148,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 
 func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedKin(Blocking, byCron, Extra{Misfire: Skip, Grace: 300 * time.Millisecond})
+		k := timedMachine(Blocking, byCron, Extra{Misfire: Skip, Grace: 300 * time.Millisecond})
 		if p := k.Due(0, 20_500); p != nil || k.Task.ScheduledAt != 21_000 || k.Task.DueAt != 21_000 || k.Task.Missed != 11 || k.Task.State != Scheduled {
 			t.Errorf("by cron %t: %+v, %+v", byCron, p, k.Task)
 		}
@@ -163,7 +163,7 @@ func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 
 func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 	for _, e := range []Extra{{}, {Misfire: FireAll, CatchUp: 1}} {
-		k := timedKin(Blocking, true, e)
+		k := timedMachine(Blocking, true, e)
 		if p := k.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || k.Task.Missed != 0 {
 			t.Errorf("%s: %+v", e.Misfire, p)
 		}
@@ -171,18 +171,18 @@ func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 }
 
 func TestAOneShotThatIsSkippedIsCompletedWithoutARun(t *testing.T) {
-	k := timedKin(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	k := timedMachine(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
 	if p := k.Due(0, 11_001); p != nil || k.Task.State != Completed || k.Task.Seq != 0 || k.Task.Missed != 1 || k.Task.Change != Removed {
 		t.Errorf("%+v, %+v", p, k.Task)
 	}
-	k = timedKin(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	k = timedMachine(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
 	if p := k.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
 		t.Errorf("late by the grace: %+v", p)
 	}
 }
 
 func TestATaskOfWhichAllIsSkippedWaitsForItsOpenRuns(t *testing.T) {
-	k := timedKin(NonBlocking, true, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
+	k := timedMachine(NonBlocking, true, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
 	k.Due(0, 10_000)
 	if p := k.Due(0, 30_000); p != nil || k.Task.State != Running || k.Task.Missed != 4 || k.Task.DueAt != 90_000 {
 		t.Fatalf("%+v, %+v", p, k.Task)
@@ -208,7 +208,7 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 		{"SKIP, one is within the grace", Blocking, Extra{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
 		{"SKIP, none is left", OneShot, Extra{Misfire: Skip}, Never, Never, 1, Completed},
 	} {
-		k := timedKin(c.typ, false, c.extra)
+		k := timedMachine(c.typ, false, c.extra)
 		k.Pause()
 		k.Resume(20_500)
 		if r := k.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
@@ -218,7 +218,7 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 }
 
 func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
-	k := timedKin(NonBlocking, true, Extra{})
+	k := timedMachine(NonBlocking, true, Extra{})
 	k.Due(0, 10_000)
 	k.Due(0, 11_000)
 	k.Due(0, 12_000)
@@ -228,14 +228,14 @@ func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
 }
 
 func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
-	k := timedKin(Blocking, true, Extra{})
+	k := timedMachine(Blocking, true, Extra{})
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
 	if r := k.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
 		t.Errorf("%+v", r)
 	}
-	k = timedKin(Blocking, true, Extra{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
+	k = timedMachine(Blocking, true, Extra{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
@@ -246,7 +246,7 @@ func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
 
 // timing: T4.8
 func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
-	k := timedKin(NonBlocking, true, Extra{})
+	k := timedMachine(NonBlocking, true, Extra{})
 	calendar := k.Task.Calendar
 	k.Task.Calendar = nil
 	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 || k.Task.ScheduledAt != 10_000 || k.Task.Seq != 0 {
@@ -257,7 +257,7 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 		t.Errorf("when it can be read: %+v", p)
 	}
 
-	k = timedKin(Blocking, true, Extra{})
+	k = timedMachine(Blocking, true, Extra{})
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	k.Task.Calendar = nil
@@ -276,7 +276,7 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 	}
 
 	damaged := &Extra{Damaged: true}
-	k = timedKin(Blocking, false, Extra{}, func(s *Spec) { s.Extra = damaged })
+	k = timedMachine(Blocking, false, Extra{}, func(s *Spec) { s.Extra = damaged })
 	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 {
 		t.Errorf("damaged: %+v, %+v", p, k.Task)
 	}
@@ -316,7 +316,7 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	if later == 0 {
 		t.Fatal("task 513 is not moved; choose another one")
 	}
-	k := timedKin(NonBlocking, false, Extra{Spread: 500 * time.Millisecond})
+	k := timedMachine(NonBlocking, false, Extra{Spread: 500 * time.Millisecond})
 	if got, want := claims(k, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
 		t.Errorf("fired %d, want %d", got, want)
 	}
@@ -343,7 +343,7 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 
 func TestUpcomingIsWhatFires(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedKin(NonBlocking, byCron, Extra{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
+		k := timedMachine(NonBlocking, byCron, Extra{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
 		for _, c := range []struct {
 			after Instant
 			n     int
@@ -356,7 +356,7 @@ func TestUpcomingIsWhatFires(t *testing.T) {
 			}
 		}
 	}
-	k := timedKin(OneShot, true, Extra{})
+	k := timedMachine(OneShot, true, Extra{})
 	if got := k.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
 		t.Errorf("ONE_SHOT: %d", got)
 	}

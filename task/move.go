@@ -3,7 +3,7 @@ package task
 // MoveNext moves the next run to another instant, from which the schedule goes on;
 // one before begin_time moves that too. A past instant means now. It refuses what
 // has an open run that no other may follow, and what would never fire.
-func (k *Kin) MoveNext(next, now Instant) error {
+func (k *Machine) MoveNext(next, now Instant) error {
 	t := k.Task
 	next = min(max(next, 0), LastInstant-1)
 	switch {

@@ -51,9 +51,9 @@ func (r *Rates) Burst() int32 {
 	return max(r.DispatchRate, 1)
 }
 
-// Apart reports whether the tenant's first claims need looking after: they are
+// NeedsFlow reports whether the tenant's first claims need looking after: they are
 // limited, or some are not to be.
-func (r *Rates) Apart() bool {
+func (r *Rates) NeedsFlow() bool {
 	return r.DispatchRate > 0 || r.Paused || len(r.PausedKinds) > 0 || len(r.KindCaps) > 0
 }
 
@@ -114,8 +114,8 @@ type Settings struct {
 	Rates map[int32]Rates
 }
 
-// Turns are what a tenant may claim.
-type Turns struct {
+// Tokens are what a tenant may claim.
+type Tokens struct {
 	// Granted is how many were given.
 	Granted int
 	// Wait is how long it takes until there is another one.

@@ -14,7 +14,7 @@ type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 // both count only from the holder of the current attempt. Snooze counts like
 // FAIL, and of a BLOCKING run also from anybody while nobody has the lease: a
 // listener that is too busy to start it puts it off.
-func (k *Kin) Report(res Result, now Instant, u float64, merge Merge) Reply {
+func (k *Machine) Report(res Result, now Instant, u float64, merge Merge) Reply {
 	r, code := k.open(res.Attempt)
 	if code != Accepted {
 		return Reply{Code: code}
@@ -46,7 +46,7 @@ func (k *Kin) Report(res Result, now Instant, u float64, merge Merge) Reply {
 
 // open finds the row that holds the open run of an attempt: its own row, or the
 // task's row with its bit. Anything but Accepted says why there is none.
-func (k *Kin) open(a Attempt) (*Row, Code) {
+func (k *Machine) open(a Attempt) (*Row, Code) {
 	t := k.Task
 	if a.Seq < 1 || a.Seq > t.Seq || a.Attempt < 1 {
 		return nil, Unknown
@@ -70,7 +70,7 @@ func (k *Kin) open(a Attempt) (*Row, Code) {
 
 // current returns the current attempt of the run that r holds, and whether it
 // is out. A run that is only a bit has had one delivery.
-func (k *Kin) current(r *Row, seq int64) (attempt int32, out bool) {
+func (k *Machine) current(r *Row, seq int64) (attempt int32, out bool) {
 	if r.Type == NonBlocking && r.Run == 0 {
 		return 1, true
 	}
@@ -78,7 +78,7 @@ func (k *Kin) current(r *Row, seq int64) (attempt int32, out bool) {
 }
 
 // closes reports whether an accepted result is the final one of its run.
-func (k *Kin) closes(r *Row, res Result) bool {
+func (k *Machine) closes(r *Row, res Result) bool {
 	if res.Outcome == Success || res.Stop || res.Permanent {
 		return true
 	}
@@ -89,7 +89,7 @@ func (k *Kin) closes(r *Row, res Result) bool {
 	return failures+1 >= r.Retry.MaxAttempts
 }
 
-func (k *Kin) accept(r *Row, res Result, now Instant, u float64) {
+func (k *Machine) accept(r *Row, res Result, now Instant, u float64) {
 	k.Task.touch()
 	if r.Type == NonBlocking && r.Run == 0 {
 		if res.Outcome == Success || res.Stop {
@@ -128,7 +128,7 @@ func (k *Kin) accept(r *Row, res Result, now Instant, u float64) {
 // instant is the last. A snooze after it gives the run up, like silence. So
 // give_up_after bounds how long a run may go on without a final result, and one
 // that is snoozed again and again ends.
-func (k *Kin) snooze(r *Row, res Result, now Instant) {
+func (k *Machine) snooze(r *Row, res Result, now Instant) {
 	k.Task.touch()
 	if r.Type == NonBlocking && r.Run == 0 {
 		r = k.spawn(res.Seq, now, now)
@@ -145,7 +145,7 @@ func (k *Kin) snooze(r *Row, res Result, now Instant) {
 }
 
 // closed goes on after a run has been closed by SUCCESS or stop.
-func (k *Kin) closed(res Result, now Instant) {
+func (k *Machine) closed(res Result, now Instant) {
 	t := k.Task
 	switch {
 	case res.Stop || t.Type == OneShot:
@@ -164,7 +164,7 @@ func (k *Kin) closed(res Result, now Instant) {
 
 // moveNext moves the next run of a NON_BLOCKING task to an instant that a
 // handler chose; its grid goes on from there.
-func (k *Kin) moveNext(next, now Instant) {
+func (k *Machine) moveNext(next, now Instant) {
 	t := k.Task
 	if next < t.End {
 		t.wait(next, now)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// kinOf returns a task of each type whose run 1 is open, by attempt 1, since now.
-func kinOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Kin {
+// machineOf returns a task of each type whose run 1 is open, by attempt 1, since now.
+func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Machine {
 	t.Helper()
 	s := valid(typ)
 	s.Begin = now
@@ -21,7 +21,7 @@ func kinOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Kin {
 		t.Fatal(faults)
 	}
 	s.Settle(now)
-	k := &Kin{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
+	k := &Machine{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
 	if p := k.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
 		t.Fatalf("the claim gave %+v", p)
 	}
@@ -31,7 +31,7 @@ func kinOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Kin {
 	return k
 }
 
-func started(t *testing.T, k *Kin, n int32, now Instant) {
+func started(t *testing.T, k *Machine, n int32, now Instant) {
 	t.Helper()
 	if r := k.Start(first(k, n), 7, now); r.Code != Accepted {
 		t.Fatalf("start: %+v", r)
@@ -39,27 +39,27 @@ func started(t *testing.T, k *Kin, n int32, now Instant) {
 }
 
 // first names attempt n of the task's first run.
-func first(k *Kin, n int32) Attempt {
+func first(k *Machine, n int32) Attempt {
 	return Attempt{RunID: RunID{Task: k.Task.ID, Seq: 1}, Attempt: n}
 }
 
 // ofRun1 is the row that holds run 1, and its number.
-func ofRun1(k *Kin) (*Row, int64) {
+func ofRun1(k *Machine) (*Row, int64) {
 	if r := k.Runs[1]; r != nil {
 		return r, 1
 	}
 	return k.Task, 0
 }
 
-func snoozed(k *Kin, n int32, d time.Duration) Result {
+func snoozed(k *Machine, n int32, d time.Duration) Result {
 	return Result{Attempt: first(k, n), Holder: 7, Outcome: Snooze, After: d, Next: Never}
 }
 
-func failed(k *Kin, n int32) Result {
+func failed(k *Machine, n int32) Result {
 	return Result{Attempt: first(k, n), Holder: 7, Outcome: Fail, Error: "no", Next: Never}
 }
 
-func says(t *testing.T, k *Kin, res Result, now Instant, want Code) {
+func says(t *testing.T, k *Machine, res Result, now Instant, want Code) {
 	t.Helper()
 	if r := k.Report(res, now, 0, nil); r.Code != want {
 		t.Fatalf("%+v: got %+v, want %s", res, r, want)
@@ -70,7 +70,7 @@ func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
 	for _, typ := range Types {
 		t.Run(typ.String(), func(t *testing.T) {
 			now := Instant(1_000_000)
-			k := kinOf(t, typ, now)
+			k := machineOf(t, typ, now)
 			for n := int32(1); n <= 30; n++ { // more often than attempts are allowed
 				says(t, k, snoozed(k, n, time.Minute), now, Accepted)
 				r, run := ofRun1(k)
@@ -100,7 +100,7 @@ func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.
 	for typ, want := range map[Type]State{OneShot: Failed, NonBlocking: Scheduled, Blocking: Scheduled} {
 		t.Run(typ.String(), func(t *testing.T) {
 			now := Instant(1_000_000)
-			k := kinOf(t, typ, now)
+			k := machineOf(t, typ, now)
 			says(t, k, snoozed(k, 1, 24*time.Hour), now, Accepted)
 			r, run := ofRun1(k)
 			if r.DueAt != now.Add(time.Hour) {
@@ -127,7 +127,7 @@ func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.
 func TestASnoozeCountsOnlyForTheAttemptThatIsOut(t *testing.T) {
 	now := Instant(1_000_000)
 	for _, typ := range Types {
-		k := kinOf(t, typ, now)
+		k := machineOf(t, typ, now)
 		says(t, k, snoozed(k, 2, time.Minute), now, Unknown)
 		says(t, k, snoozed(k, 1, time.Minute), now, Accepted)
 		says(t, k, snoozed(k, 1, time.Minute), now, Superseded)
@@ -137,7 +137,7 @@ func TestASnoozeCountsOnlyForTheAttemptThatIsOut(t *testing.T) {
 
 func TestABlockingRunIsSnoozedByItsHolderAndByAnybodyWhileItHasNone(t *testing.T) {
 	now := Instant(1_000_000)
-	k := kinOf(t, Blocking, now)
+	k := machineOf(t, Blocking, now)
 	other := snoozed(k, 1, time.Minute)
 	other.Holder = 8
 	says(t, k, other, now, Superseded)
@@ -162,7 +162,7 @@ func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
 		{NonBlocking, true, Failed}, {Blocking, true, Failed},
 	} {
 		now := Instant(1_000_000)
-		k := kinOf(t, c.typ, now, func(s *Spec) { s.StopOnFailure = c.stop })
+		k := machineOf(t, c.typ, now, func(s *Spec) { s.StopOnFailure = c.stop })
 		res := failed(k, 1)
 		res.Permanent = true
 		says(t, k, res, now, Accepted)
@@ -178,7 +178,7 @@ func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
 
 func TestStopOutweighsPermanent(t *testing.T) {
 	now := Instant(1_000_000)
-	k := kinOf(t, Blocking, now)
+	k := machineOf(t, Blocking, now)
 	res := failed(k, 1)
 	res.Permanent, res.Stop = true, true
 	says(t, k, res, now, Accepted)
@@ -190,7 +190,7 @@ func TestStopOutweighsPermanent(t *testing.T) {
 func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
 	for _, typ := range Types {
 		now := Instant(1_000_000)
-		k := kinOf(t, typ, now)
+		k := machineOf(t, typ, now)
 		for n := int32(1); n <= 3; n++ {
 			res := failed(k, n)
 			res.After = 7 * time.Second
@@ -216,7 +216,7 @@ func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
 
 func TestASnoozeLeavesTheParamsAlone(t *testing.T) {
 	now := Instant(1_000_000)
-	k := kinOf(t, Blocking, now)
+	k := machineOf(t, Blocking, now)
 	res := snoozed(k, 1, time.Minute)
 	res.Patch = &ParamsPatch{Set: map[string]string{"k": "v"}}
 	says(t, k, res, now, Accepted) // a merge that is called would panic

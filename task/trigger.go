@@ -13,7 +13,7 @@ package task
 //     passed by then. Until then it is the row's Anchor: that an open run's Anchor
 //     is after its ScheduledAt says that it was triggered.
 //   - Of a ONE_SHOT it is the only run.
-func (k *Kin) Trigger(now Instant) (int64, error) {
+func (k *Machine) Trigger(now Instant) (int64, error) {
 	t := k.Task
 	switch {
 	case t.Type != NonBlocking && t.State == Running:
@@ -39,7 +39,7 @@ func (k *Kin) Trigger(now Instant) (int64, error) {
 // triggerBeside opens a run of a NON_BLOCKING task in a row of its own. The runs
 // that are open as bits get theirs, too: bits count from the newest run on a grid,
 // and the new run is on none.
-func (k *Kin) triggerBeside(now Instant) {
+func (k *Machine) triggerBeside(now Instant) {
 	t := k.Task
 	k.spawnFrom(0, now, now.Add(t.AckTimeout))
 	r := *t

@@ -28,7 +28,7 @@ type memory struct {
 
 // kept is a task.
 type kept struct {
-	*task.Kin
+	*task.Machine
 	finishedAt task.Instant
 }
 
@@ -96,7 +96,7 @@ func (m *memory) add(tenant int32, s task.Spec) task.AddItem {
 	if len(faults) > 0 {
 		return task.AddItem{Faults: faults}
 	}
-	m.tasks[id] = &kept{Kin: &task.Kin{Task: task.NewRow(tenant, id, &s, now), Runs: map[int64]*task.Row{}}, finishedAt: task.Never}
+	m.tasks[id] = &kept{Machine: &task.Machine{Task: task.NewRow(tenant, id, &s, now), Runs: map[int64]*task.Row{}}, finishedAt: task.Never}
 	return task.AddItem{ID: id}
 }
 
@@ -240,7 +240,7 @@ func (m *memory) Explain(ctx context.Context, tenant int32, id task.ID, n int) (
 		out.Reasons = []task.Reason{s.WhyEnded(nil)}
 		return out, nil
 	}
-	k := &task.Kin{Task: &s.Row, Was: s.State}
+	k := &task.Machine{Task: &s.Row, Was: s.State}
 	out.Reasons = k.Explain(&task.Circumstances{Now: now, Owner: "clienttest, which fires no task", OldestDue: task.Never})
 	out.Next = s.NextInstants(now, n)
 	return out, nil

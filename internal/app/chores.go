@@ -43,7 +43,7 @@ func (d *Dispatcher) choreEvents() chores.Events {
 		Acquired: func(db int) { log.Debug("chores acquired", "database", db) },
 		Released: func(db int) { m.Forget(db); log.Debug("chores released", "database", db) },
 		Lost:     func(db int) { m.Forget(db); log.Warn("chores lost", "database", db) },
-		Moved: func(db int, chore string, cut *task.Cut) {
+		Moved: func(db int, chore string, cut *task.Compaction) {
 			m.Moved(db, chore, cut)
 			if cut.Late > lateWarning {
 				log.Warn("tasks have come late to the near tier", "database", db, "late", cut.Late, "tasks", cut.Near)

@@ -44,7 +44,7 @@ const (
 // byClock adapts a dispatcher to its clock.
 func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 	if o.VirtualClock {
-		c.ClaimAhead, c.MinTick, c.TakeOffAfter = 0, clockTick, clockTakeOff
+		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter = 0, clockTick, clockTakeOff
 	}
 	return c
 }

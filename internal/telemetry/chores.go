@@ -57,13 +57,13 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 }
 
 // Moved counts what a cut or a demotion has moved.
-func (m *Chores) Moved(database int, move string, cut *task.Cut) {
+func (m *Chores) Moved(database int, move string, cut *task.Compaction) {
 	m.moved.WithLabelValues(move, "near").Add(float64(cut.Near))
 	m.moved.WithLabelValues(move, "pack").Add(float64(cut.Packed))
 	m.packs.WithLabelValues(move).Add(float64(cut.Read))
 	name := strconv.Itoa(database)
 	m.damaged.WithLabelValues(name).Add(float64(len(cut.Damaged)))
-	if move == task.CutPromote.String() {
+	if move == task.CompactPromote.String() {
 		m.lag.WithLabelValues(name).Set(cut.Late.Seconds())
 	}
 }

@@ -27,7 +27,7 @@ func (b *bulkStep) count(ctx context.Context) (n int64, err error) {
 		}
 		f := b.terms.Filter
 		return eachPacked(ctx, tx, b.row.tenant, f.DueFrom, f.DueEnd(), true, func(r *task.Row) {
-			if b.wants(&task.Kin{Task: r}) {
+			if b.wants(&task.Machine{Task: r}) {
 				n++
 			}
 		})
@@ -52,7 +52,7 @@ func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
 				return err
 			}
 			looked, id, shard = looked+1, scan.id, int16(task.ID(scan.id).Shard())
-			if wanted && b.wants(&task.Kin{Task: scan.row()}) {
+			if wanted && b.wants(&task.Machine{Task: scan.row()}) {
 				*n++
 			}
 		}

@@ -21,7 +21,7 @@ import (
 // by without being locked. Where many hold little they are taken together: a step
 // costs as much as some hundred tasks.
 func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []packName, next task.ListCursor, err error) {
-	arrivals := at.Stage == task.ListArrivals
+	arrivals := at.Stage == task.ListLevel0
 	if at.Task != 0 { // in the middle of it
 		name := packName(at.Pack)
 		if arrivals {
@@ -71,7 +71,7 @@ func (b *bulkStep) wantedIn(p *packKeys) (n int) {
 		return 0
 	}
 	for _, r := range rows {
-		if b.wants(&task.Kin{Task: r}) {
+		if b.wants(&task.Machine{Task: r}) {
 			n++
 		}
 	}
@@ -80,9 +80,9 @@ func (b *bulkStep) wantedIn(p *packKeys) (n int) {
 
 // leaving are tasks of one pack that are changed; whole: nothing else is in it.
 type leaving struct {
-	name  packName
-	kins  []*task.Kin
-	whole bool
+	name     packName
+	machines []*task.Machine
+	whole    bool
 }
 
 // packs changes tasks of some packs, and goes on at a position.
@@ -132,19 +132,19 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *lockedPack, void m
 	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[override{p.id, int64(r.ID)}] })
 	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })
 	for _, r := range all {
-		k := &task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
+		k := &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
 		if r.ID <= begin || !b.wants(k) {
 			continue
 		}
-		if b.terms.MaxRate > 0 && len(l.kins) == b.limit {
-			last = l.kins[len(l.kins)-1].Task.ID
+		if b.terms.MaxRate > 0 && len(l.machines) == b.limit {
+			last = l.machines[len(l.machines)-1].Task.ID
 			break
 		}
-		l.kins = append(l.kins, k)
+		l.machines = append(l.machines, k)
 	}
-	l.whole = len(l.kins) == len(all)
-	l.kins, err = b.unseen(ctx, tx, l.kins)
-	l.whole = l.whole && len(l.kins) == len(all)
+	l.whole = len(l.machines) == len(all)
+	l.machines, err = b.unseen(ctx, tx, l.machines)
+	l.whole = l.whole && len(l.machines) == len(all)
 	return l, last, err
 }
 
@@ -184,15 +184,15 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 	l := b.s.newLedger()
 	for i := range list {
 		p := &list[i]
-		changed := p.kins[:0]
-		for _, k := range p.kins {
+		changed := p.machines[:0]
+		for _, k := range p.machines {
 			k.Task.DueAt = max(k.Task.DueAt, now)
 			if !b.apply(k, now) {
 				p.whole = false
 				continue
 			}
 			changed = append(changed, k)
-			l.kin(k)
+			l.machine(k)
 			switch t := k.Task; {
 			case !t.State.Final():
 				near = append(near, t)
@@ -223,12 +223,12 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 }
 
 // leavePack voids the copies of tasks, or drops the pack if nothing else is in it.
-func leavePack(ctx context.Context, tx pgx.Tx, name packName, kins []*task.Kin, whole bool) error {
+func leavePack(ctx context.Context, tx pgx.Tx, name packName, machines []*task.Machine, whole bool) error {
 	if whole {
 		return dropPacks(ctx, tx, []int64{int64(name)})
 	}
-	ids := make([]int64, len(kins))
-	for i, k := range kins {
+	ids := make([]int64, len(machines))
+	for i, k := range machines {
 		ids[i] = int64(k.Task.ID)
 	}
 	_, err := tx.Exec(ctx, sql.Get("BulkVoid"), int64(name), ids)

@@ -98,7 +98,7 @@ func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err
 		}
 		r := scan.row()
 		at.Task, looked = r.ID, looked+1
-		if wanted && b.wants(&task.Kin{Task: r}) {
+		if wanted && b.wants(&task.Machine{Task: r}) {
 			keys = append(keys, rowKey(r))
 		}
 	}
@@ -124,30 +124,30 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 	if err != nil {
 		return err
 	}
-	var kins []*task.Kin
+	var machines []*task.Machine
 	for _, r := range list {
-		if k := (&task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, Pace: b.s.cfg.CatchUpPace}); b.wants(k) {
-			kins = append(kins, k)
+		if k := (&task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, Pace: b.s.cfg.CatchUpPace}); b.wants(k) {
+			machines = append(machines, k)
 		}
 	}
-	if kins, err = b.unseen(ctx, tx, kins); err != nil {
+	if machines, err = b.unseen(ctx, tx, machines); err != nil {
 		return err
 	}
-	kins = slices.DeleteFunc(kins, func(k *task.Kin) bool { return !b.apply(k, now) })
+	machines = slices.DeleteFunc(machines, func(k *task.Machine) bool { return !b.apply(k, now) })
 	l := b.s.newLedger()
-	due, err := writeKins(ctx, tx, kins, now, l)
+	due, err := writeMachines(ctx, tx, machines, now, l)
 	b.due, b.missed = min(b.due, due), l.missed
 	return err
 }
 
 // unseen leaves out what the operation has changed before, where that does not
 // show: a task that is moved twice has been moved too far.
-func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, kins []*task.Kin) ([]*task.Kin, error) {
-	if b.row.action != task.BulkReschedule || len(kins) == 0 {
-		return kins, nil
+func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
+	if b.row.action != task.BulkReschedule || len(machines) == 0 {
+		return machines, nil
 	}
-	ids := make([]int64, len(kins))
-	for i, k := range kins {
+	ids := make([]int64, len(machines))
+	for i, k := range machines {
 		ids[i] = int64(k.Task.ID)
 	}
 	rows, err := tx.Query(ctx, sql.Get("BulkSeen"), b.row.tenant, b.row.id, ids)
@@ -159,12 +159,12 @@ func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, kins []*task.Kin) ([]*
 	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { fresh[id] = true; return nil }); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(kins, func(k *task.Kin) bool { return !fresh[k.Task.ID] }), nil
+	return slices.DeleteFunc(machines, func(k *task.Machine) bool { return !fresh[k.Task.ID] }), nil
 }
 
 // wants reports whether a task is to be changed: it fits the filter, was there when
 // the operation was created, and is not as the action would leave it.
-func (b *bulkStep) wants(k *task.Kin) bool {
+func (b *bulkStep) wants(k *task.Machine) bool {
 	t := k.Task
 	if t.Tenant != b.row.tenant || t.CreatedAt > b.row.created || !b.terms.Filter.Matches(t) {
 		return false
@@ -181,7 +181,7 @@ func (b *bulkStep) wants(k *task.Kin) bool {
 }
 
 // apply makes a task take the step, and counts it. False: it was refused.
-func (b *bulkStep) apply(k *task.Kin, now task.Instant) bool {
+func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 	b.sum.Matched++
 	switch b.row.action {
 	case task.BulkPause:

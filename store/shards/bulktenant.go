@@ -107,7 +107,7 @@ func (b *bulkStep) packsOfTenant(ctx context.Context, phase int, cursor string) 
 // 0: there is none before next.
 func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (packName, task.ListCursor, error) {
 	for {
-		w, err := packsAfter(ctx, b.s.cluster.Pool(b.d), at.Stage == task.ListArrivals, b.row.tenant, at.Pack, 0, task.Never)
+		w, err := packsAfter(ctx, b.s.cluster.Pool(b.d), at.Stage == task.ListLevel0, b.row.tenant, at.Pack, 0, task.Never)
 		switch {
 		case err != nil:
 			return 0, at, err
@@ -140,14 +140,14 @@ func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name packName) erro
 	if err != nil {
 		return nil //nolint:nilerr // a cut will set it aside
 	}
-	var mine []*task.Kin
+	var mine []*task.Machine
 	others := false
 	for _, r := range all {
 		switch {
 		case r.Tenant != b.row.tenant:
 			others = true
 		case !void[override{int64(name), int64(r.ID)}]:
-			mine = append(mine, &task.Kin{Task: r})
+			mine = append(mine, &task.Machine{Task: r})
 		}
 	}
 	b.sum = task.BulkSum{Matched: int64(len(mine)), Done: int64(len(mine))}

@@ -30,9 +30,9 @@ import (
 // capTurn is how long a turn may take before another one may begin.
 const capTurn = 5 * time.Second
 
-// BeginCap takes the turn of a kind with a cap and counts its open runs in all
+// AcquireCapLease takes the turn of a kind with a cap and counts its open runs in all
 // databases. epoch is 0 if somebody else has the turn.
-func (s *Store) BeginCap(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
+func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
 	err = s.cluster.Pool(home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capTurn.Milliseconds()).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, 0, nil
@@ -68,21 +68,21 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoc
 	return n, err
 }
 
-// EndCap lets others have the turn.
-func (s *Store) EndCap(ctx context.Context, of task.TenantKind, epoch int64) error {
+// ReleaseCapLease lets others have the turn.
+func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
 	_, err := s.cluster.Pool(home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
 	return err
 }
 
 // noteCapped writes down the runs that were claimed of a kind with a cap.
 func (c *claiming) noteCapped(b *pgx.Batch) {
-	if c.req.CapEpoch == 0 || len(c.Publications) == 0 {
+	if c.req.CapLease == 0 || len(c.Publications) == 0 {
 		return
 	}
 	ids, seqs := make([]int64, len(c.Publications)), make([]int64, len(c.Publications))
 	for i := range c.Publications {
 		ids[i], seqs[i] = int64(c.Publications[i].Task), c.Publications[i].Seq
 	}
-	of := c.req.Lanes[0].TenantKind
+	of := c.req.Flows[0].TenantKind
 	b.Queue(sql.Get("CapNote"), of.Tenant, of.Kind, ids, seqs)
 }

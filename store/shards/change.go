@@ -14,7 +14,7 @@ func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edi
 	if err := s.setEditCalendar(&e, id); err != nil {
 		return nil, err
 	}
-	return s.withKin(ctx, tenant, id, "update", func(k *task.Kin, now task.Instant) error { return k.Edit(&e, now) }, errEnded)
+	return s.withMachine(ctx, tenant, id, "update", func(k *task.Machine, now task.Instant) error { return k.Edit(&e, now) }, errEnded)
 }
 
 // Trigger opens a run of a task now, and returns its number. A requestID that is
@@ -37,7 +37,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 			}
 			return replayed, err
 		},
-		change: func(k *task.Kin, now task.Instant) (err error) { seq, err = k.Trigger(now); return err },
+		change: func(k *task.Machine, now task.Instant) (err error) { seq, err = k.Trigger(now); return err },
 		ended:  errEnded,
 	}
 	if key != "" {
@@ -46,7 +46,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 				[][]byte{{}}, s.cfg.KeyLifetime.Milliseconds())
 		}
 	}
-	_, err = s.onKin(ctx, tenant, id, step)
+	_, err = s.onMachine(ctx, tenant, id, step)
 	if err != nil && key != "" && !replayed {
 		// The task may have ended after the first call.
 		if first, known, readErr := readTrigger(ctx, s.cluster.Pool(id.Shard().Database()), tenant, id, key); readErr == nil && known {

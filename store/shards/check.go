@@ -96,7 +96,7 @@ func readChecks(ctx context.Context, q querier, in []check) ([]task.Reply, error
 	_, err = pgx.ForEachRow(rows, []any{&at, &typ, &state, &seq, &bits, &openRows, &attempt, &out, &runAttempt, &runOut, &version, &kind, &params}, func() error {
 		c := &in[at-1]
 		t := &task.Row{Type: task.Type(typ), State: task.State(state), Seq: seq, OpenRuns: uint64(bits), OpenRows: openRows, Attempt: attempt, Out: out}
-		k := &task.Kin{Task: t}
+		k := &task.Machine{Task: t}
 		if runAttempt != nil {
 			k.Runs = map[int64]*task.Row{c.Seq: {Run: c.Seq, Type: t.Type, State: task.Running, Attempt: *runAttempt, Out: *runOut}}
 		}

@@ -87,7 +87,7 @@ func TestChecksAndStartsAnswerNewerTerms(t *testing.T) {
 	if r := b.checkOne(attempt(one, 1, 1), 2); r.Terms != nil {
 		t.Errorf("the terms are known: %+v", r.Terms)
 	}
-	start := []held{{tenant: b.tenant, holder: 7, Attempt: attempt(blocking, 1, 1), version: 1, step: (*task.Kin).Start}}
+	start := []held{{tenant: b.tenant, holder: 7, Attempt: attempt(blocking, 1, 1), version: 1, step: (*task.Machine).Start}}
 	see("start", b.doStarts(t.Context(), b.d, start)[0])
 	see("start again, by the state machine", b.doStarts(t.Context(), b.d, append(start, start[0]))[1])
 }

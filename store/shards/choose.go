@@ -16,13 +16,13 @@ func (c *cutting) choose(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	var err error
 	switch c.req.Kind {
-	case task.CutRecut:
+	case task.CompactLevel0:
 		all, err = c.arrivals(ctx)
-	case task.CutPromote:
+	case task.CompactPromote:
 		all, err = c.promotable(ctx)
-	case task.CutSplit:
+	case task.CompactSplit:
 		all, err = c.splittable(ctx)
-	case task.CutMerge:
+	case task.CompactMerge:
 		all, err = c.crowded(ctx)
 	}
 	c.border = c.out.Now.Add(c.s.horizon())
@@ -131,7 +131,7 @@ func (c *cutting) crowded(ctx context.Context) ([]candidate, error) {
 // noteMerge remembers for an hour a bucket whose packs did not get much fewer:
 // they are as large as packs of such params can be.
 func (c *cutting) noteMerge(chosen []candidate) {
-	if c.req.Kind != task.CutMerge || c.out.Written <= c.out.Read/2 {
+	if c.req.Kind != task.CompactMerge || c.out.Written <= c.out.Read/2 {
 		return
 	}
 	m := &c.s.dbs[c.d].mover

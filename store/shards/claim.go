@@ -36,7 +36,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		if err := c.take(ctx, tx); err != nil {
 			return err
 		}
-		if len(c.Lost) > 0 || c.Settings != 0 || (c.Rows == 0 && len(req.TakeOff) == 0) {
+		if len(c.Lost) > 0 || c.Settings != 0 || (c.Rows == 0 && len(req.Acknowledged) == 0) {
 			return errNothing
 		}
 		b := &pgx.Batch{}
@@ -79,10 +79,10 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 		b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
 	}
 	b.Queue(sql.Get("SettingsNow"), int32(0))
-	if c.req.CapEpoch != 0 {
-		b.Queue(sql.Get("CapAssert"), c.req.Lanes[0].Tenant, c.req.Lanes[0].Kind, c.req.CapEpoch)
+	if c.req.CapLease != 0 {
+		b.Queue(sql.Get("CapAssert"), c.req.Flows[0].Tenant, c.req.Flows[0].Kind, c.req.CapLease)
 	}
-	takeOffs := queueTakeOff(b, c.req.TakeOff)
+	takeOffs := queueTakeOff(b, c.req.Acknowledged)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
 	defer results.Close()
@@ -101,7 +101,7 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 		c.Settings = settings
 		return nil
 	}
-	if c.req.CapEpoch != 0 {
+	if c.req.CapLease != 0 {
 		var epoch int64
 		if err := results.QueryRow().Scan(&epoch); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -137,12 +137,12 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		blocked = []int32{}
 	}
 	low := int64(c.req.Low)
-	if len(c.req.Lanes) > 0 {
-		c.Taken = make([]int, len(c.req.Lanes))
+	if len(c.req.Flows) > 0 {
+		c.FlowRows = make([]int, len(c.req.Flows))
 		b.Queue(sql.Get("ClaimLanes"), append([]any{shards, ahead, blocked, blockedFor}, laneArgs(&c.req)...)...)
 		return 1, 0
 	}
-	apart := c.req.Apart
+	apart := c.req.ExcludedTenants
 	if apart == nil {
 		apart = []int32{}
 	}
@@ -188,9 +188,9 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			return n, err
 		}
 		n++
-		if c.Taken != nil {
+		if c.FlowRows != nil {
 			if i := c.laneOf(r.tenant, r.kind); i >= 0 {
-				c.Taken[i]++
+				c.FlowRows[i]++
 			}
 		}
 		switch {
@@ -257,38 +257,38 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	for _, k := range c.undecided {
 		keys = append(keys, k.task())
 	}
-	kins, err := c.store.lockKins(ctx, tx, keys)
+	machines, err := c.store.lockMachines(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
 	var touched kinList
 	for _, k := range c.undecided {
-		kin := kins[k.task()]
-		if !living(kin) || (k.run != 0 && kin.Runs[k.run] == nil) {
+		machine := machines[k.task()]
+		if !living(machine) || (k.run != 0 && machine.Runs[k.run] == nil) {
 			continue
 		}
-		touched.add(kin)
-		kin.Held = c.held(k.tenant, kin.Task.Kind)
-		if p := kin.Due(k.run, c.dueInstant(kin, k.run)); p != nil {
+		touched.add(machine)
+		machine.WaitingSince = c.held(k.tenant, machine.Task.Kind)
+		if p := machine.Due(k.run, c.dueInstant(machine, k.run)); p != nil {
 			p.ClaimedAt = claimedAt(p, c.Now)
 			c.Publications = append(c.Publications, *p)
 			c.Missed += p.Missed
 		}
 	}
 	c.Dead = touched.dead()
-	for _, k := range touched.kins {
+	for _, k := range touched.machines {
 		for _, skipped := range k.Skipped {
 			c.Missed += skipped.N
 		}
 	}
-	c.Next = min(c.Next, queueClaimed(b, touched.kins, c.Now, c.ledger))
+	c.Next = min(c.Next, queueClaimed(b, touched.machines, c.Now, c.ledger))
 	return nil
 }
 
 // dueInstant returns when the step of a claimed row is made: one that was claimed
 // ahead is moved as if it were claimed when it is due. The claim has negated the
 // due instant of such a row; here it is put right.
-func (c *claiming) dueInstant(k *task.Kin, run int64) task.Instant {
+func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 	r := k.Task
 	if run != 0 {
 		r = k.Runs[run]
@@ -328,8 +328,8 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	args := []any{items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon, int64(max(req.Low, req.From))}
 	found := []any{&p.Now, &p.Rows, &dues, &of, &p.Settings}
 	var known, apart *int64
-	if len(req.Apart) > 0 {
-		name, args, found = "PeekApart", append(args, req.Apart, peekWalk), append(found, &known, &apart)
+	if len(req.ExcludedTenants) > 0 {
+		name, args, found = "PeekApart", append(args, req.ExcludedTenants, peekWalk), append(found, &known, &apart)
 	}
 	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(name), args...).Scan(found...); err != nil {
 		return task.Peek{}, err
@@ -338,7 +338,7 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 		p.Known = task.Instant(*known)
 	}
 	if apart != nil {
-		p.ApartDue = task.Instant(*apart)
+		p.ExcludedDue = task.Instant(*apart)
 	}
 	p.Soon = make([]task.Upcoming, len(dues))
 	for i, due := range dues {
@@ -360,21 +360,21 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		for i := range pubs {
 			keys = append(keys, keyOf(pubs[i].Tenant, pubs[i].Task, 0), keyOf(pubs[i].Tenant, pubs[i].Task, pubs[i].Seq))
 		}
-		kins, err := s.lockKins(ctx, tx, keys)
+		machines, err := s.lockMachines(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
 		var touched kinList
 		for i := range pubs {
-			kin := kins[keyOf(pubs[i].Tenant, pubs[i].Task, 0)]
-			if !living(kin) {
+			machine := machines[keyOf(pubs[i].Tenant, pubs[i].Task, 0)]
+			if !living(machine) {
 				continue
 			}
-			if kin.GiveUp(task.Attempt{RunID: pubs[i].RunID(), Attempt: pubs[i].Attempt}, reason, message, now) {
-				touched.add(kin)
+			if machine.GiveUp(task.Attempt{RunID: pubs[i].RunID(), Attempt: pubs[i].Attempt}, reason, message, now) {
+				touched.add(machine)
 			}
 		}
-		if _, err := writeKins(ctx, tx, touched.kins, now, s.newLedger()); err != nil {
+		if _, err := writeMachines(ctx, tx, touched.machines, now, s.newLedger()); err != nil {
 			return err
 		}
 		return takeOff(ctx, tx, parts)

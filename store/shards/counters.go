@@ -78,8 +78,8 @@ func (t *tally) move(tenant int32, typ task.Type, from, to cell, n int64) {
 	t.ns[t.at] += n
 }
 
-// kin notes what steps did to a task.
-func (t *tally) kin(k *task.Kin) {
+// machine notes what steps did to a task.
+func (t *tally) machine(k *task.Machine) {
 	from, to := cell(k.Was), cellOf(k.Task.State, k.Task.Retention.Milliseconds() > 0)
 	if from != to {
 		t.move(k.Task.Tenant, k.Task.Type, from, to, 1)

@@ -158,7 +158,7 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 			return err
 		},
 		"cancel": func() error {
-			_, _, err := b.tryKin(context.Background(), b.tenant, ids[1], stepOn{name: "cancel", change: func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil }})
+			_, _, err := b.tryMachine(context.Background(), b.tenant, ids[1], stepOn{name: "cancel", change: func(k *task.Machine, _ task.Instant) error { k.Cancel(); return nil }})
 			return err
 		},
 		"fold": func() error { _, _, err := b.FoldCounters(context.Background(), b.d); return err },
@@ -245,7 +245,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 							r = failure(p.Task, p.Seq, p.Attempt, 1)
 						}
 						if p.Type == task.Blocking {
-							s.doStarts(context.Background(), b.d, holds(b.tenant, 1, []task.Attempt{r.Attempt}, (*task.Kin).Start))
+							s.doStarts(context.Background(), b.d, holds(b.tenant, 1, []task.Attempt{r.Attempt}, (*task.Machine).Start))
 						}
 						in = append(in, reported{tenant: b.tenant, paramsBytes: 100, Result: r})
 					}

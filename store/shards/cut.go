@@ -48,10 +48,10 @@ const (
 // cutting is one cut under way.
 type cutting struct {
 	s      *Store
-	req    task.CutRequest
+	req    task.CompactionRequest
 	d      int
 	border task.Instant // now + horizon
-	out    task.Cut
+	out    task.Compaction
 }
 
 // candidate is a pack that may be cut. Arrivals have the id -first.
@@ -89,7 +89,7 @@ func (m *mover) moving() (done func()) {
 // Cut takes some packs of one database, of the kind that is asked for, and moves
 // their tasks on. It takes a bounded number; More says that there is more. After
 // an error some chunks may have been moved; all of it may be asked for again.
-func (s *Store) Cut(ctx context.Context, req task.CutRequest) (task.Cut, error) {
+func (s *Store) Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error) {
 	defer s.dbs[req.Database].mover.moving()()
 	c := &cutting{s: s, req: req, d: req.Database}
 	if c.req.MaxTasks <= 0 || c.req.MaxTasks > cutTasks {
@@ -97,7 +97,7 @@ func (s *Store) Cut(ctx context.Context, req task.CutRequest) (task.Cut, error) 
 	}
 	chosen, err := c.choose(ctx)
 	if err != nil {
-		return task.Cut{}, fmt.Errorf("choose packs to %s: %w", req.Kind, err)
+		return task.Compaction{}, fmt.Errorf("choose packs to %s: %w", req.Kind, err)
 	}
 	if len(chosen) == 0 {
 		return c.out, nil
@@ -129,7 +129,7 @@ type damage struct {
 
 // moved is what one transaction of a cut did.
 type moved struct {
-	task.Cut
+	task.Compaction
 	due     task.Instant
 	damaged []damage
 }
@@ -151,7 +151,7 @@ func (c *cutting) move(ctx context.Context, chosen []candidate) error {
 		return err
 	}
 	m.Lost = len(lost) > 0
-	c.add(&m.Cut)
+	c.add(&m.Compaction)
 	c.s.due(c.d, m.due)
 	for _, bad := range m.damaged {
 		if err := c.setAside(ctx, bad); err != nil {
@@ -183,12 +183,12 @@ func (c *cutting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) (mo
 	if err := c.writeNear(ctx, tx, route.near, &m); err != nil {
 		return m, err
 	}
-	if c.req.Kind == task.CutRecut { // all others have their entries, which stay
+	if c.req.Kind == task.CompactLevel0 { // all others have their entries, which stay
 		if err := locate(ctx, tx, route.far); err != nil {
 			return m, err
 		}
 	}
-	if err := writePacks(ctx, tx, route, &m.Cut); err != nil {
+	if err := writePacks(ctx, tx, route, &m.Compaction); err != nil {
 		return m, err
 	}
 	return m, dropPacks(ctx, tx, taken)
@@ -265,7 +265,7 @@ func (c *cutting) writeNear(ctx context.Context, tx pgx.Tx, rows []*task.Row, m 
 }
 
 // writePacks writes what a routing sends into packs.
-func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Cut) error {
+func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Compaction) error {
 	packs, err := route.packs()
 	if err != nil {
 		return err
@@ -421,7 +421,7 @@ func (c *cutting) setAside(ctx context.Context, bad damage) error {
 }
 
 // add adds up what several transactions have moved.
-func (c *cutting) add(m *task.Cut) {
+func (c *cutting) add(m *task.Compaction) {
 	o := &c.out
 	o.Lost, o.More = o.Lost || m.Lost, o.More || m.More
 	o.Near, o.Packed, o.Void = o.Near+m.Near, o.Packed+m.Packed, o.Void+m.Void

@@ -35,16 +35,16 @@ func (c *cutBench) run() {
 	own := c.chores()
 	hour := pack.BucketOf(c.now.Add(5*time.Hour), pack.Hour)
 	c.arrivals(benchTasks, func() task.Instant { return c.now.Add(time.Hour + time.Duration(c.r.Int64N(int64(30*24*time.Hour)))) })
-	c.measure("recut-30d", func() task.Cut { return c.step(own, task.CutRecut) })
+	c.measure("recut-30d", func() task.Compaction { return c.step(own, task.CompactLevel0) })
 	c.exec(`DELETE FROM far_pack`)
 	c.arrivals(benchTasks, func() task.Instant { return hour.At + task.Instant(c.r.Int64N(int64(hour.End()-hour.At))) })
-	c.measure("recut-1h", func() task.Cut { return c.step(own, task.CutRecut) })
+	c.measure("recut-1h", func() task.Compaction { return c.step(own, task.CompactLevel0) })
 	c.setClock(hour.At.Add(-25 * time.Minute))
-	c.measure("split", func() task.Cut { return c.step(own, task.CutSplit) })
+	c.measure("split", func() task.Compaction { return c.step(own, task.CompactSplit) })
 	c.setClock(hour.End())
-	c.measure("promote", func() task.Cut { return c.step(own, task.CutPromote) })
+	c.measure("promote", func() task.Compaction { return c.step(own, task.CompactPromote) })
 	c.setClock(hour.At.Add(-24 * time.Hour))
-	c.measure("demote", func() task.Cut {
+	c.measure("demote", func() task.Compaction {
 		out, err := c.Demote(context.Background(), c.d, own, 0)
 		if err != nil {
 			c.b.Fatal(err)
@@ -54,8 +54,8 @@ func (c *cutBench) run() {
 	c.claimsBeside(own, hour)
 }
 
-func (c *cutBench) step(own task.Ownership, kind task.CutKind) task.Cut {
-	out, err := c.Cut(context.Background(), task.CutRequest{Database: c.d, Own: own, Kind: kind})
+func (c *cutBench) step(own task.Ownership, kind task.CompactionKind) task.Compaction {
+	out, err := c.Compact(context.Background(), task.CompactionRequest{Database: c.d, Own: own, Kind: kind})
 	if err != nil {
 		c.b.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func (c *cutBench) arrivals(n int, due func() task.Instant) {
 }
 
 // measure does steps until no more is to be done.
-func (c *cutBench) measure(name string, step func() task.Cut) {
+func (c *cutBench) measure(name string, step func() task.Compaction) {
 	tasks, longest := 0, time.Duration(0)
 	goBefore, pgBefore := ownTime(), c.backendCPU()
 	for {
@@ -132,7 +132,7 @@ func (c *cutBench) claimsBeside(own task.Ownership, hour pack.Bucket) {
 	c.setClock(hour.End())
 	stop, done := make(chan struct{}), make(chan []time.Duration)
 	go func() { done <- claims(stop) }()
-	for c.step(own, task.CutPromote).More {
+	for c.step(own, task.CompactPromote).More {
 	}
 	close(stop)
 	beside := <-done

@@ -27,11 +27,11 @@ func (b *bundle) chores() task.Ownership {
 }
 
 // cut cuts until nothing more is to be cut at once, and adds up what was moved.
-func (b *bundle) cut(own task.Ownership, kind task.CutKind) task.Cut {
+func (b *bundle) cut(own task.Ownership, kind task.CompactionKind) task.Compaction {
 	b.t.Helper()
 	sum := cutting{}
 	for range 1000 {
-		c, err := b.Cut(context.Background(), task.CutRequest{Database: b.d, Own: own, Kind: kind})
+		c, err := b.Compact(context.Background(), task.CompactionRequest{Database: b.d, Own: own, Kind: kind})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -132,9 +132,9 @@ func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
 	for step := 0; b.now < begin.Add(41*24*time.Hour); step++ {
 		b.advance(max(time.Minute, b.now.Sub(begin)/8))
 		if step%2 == 0 {
-			b.cut(own, task.CutRecut)
+			b.cut(own, task.CompactLevel0)
 		}
-		for _, kind := range []task.CutKind{task.CutPromote, task.CutSplit, task.CutMerge} {
+		for _, kind := range []task.CompactionKind{task.CompactPromote, task.CompactSplit, task.CompactMerge} {
 			b.cut(own, kind)
 		}
 		now := b.everywhere()
@@ -181,7 +181,7 @@ func TestLevelsFollowTheDistance(t *testing.T) {
 	})
 	sparse := b.addMany(3, func(int) task.Instant { return hour.Add(70 * time.Minute) })
 	soon := b.addMany(3, func(int) task.Instant { return hour.Add(20 * time.Minute) })
-	cut := b.cut(own, task.CutRecut)
+	cut := b.cut(own, task.CompactLevel0)
 	if cut.Near != len(soon) || cut.Packed != 403 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -202,13 +202,13 @@ func TestSmallHourIsPromotedWholeAndStaysInTheNearTier(t *testing.T) {
 	own := b.chores()
 	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
 	ids := b.addMany(100, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * 36 * time.Second) })
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-15 * time.Minute)) // near enough to be split
-	if cut := b.cut(own, task.CutSplit); cut.Read != 0 {
+	if cut := b.cut(own, task.CompactSplit); cut.Read != 0 {
 		t.Fatalf("a small hour was split: %+v", cut)
 	}
 	b.setClock(hour.At.Add(-9 * time.Minute))
-	if cut := b.cut(own, task.CutPromote); cut.Near != len(ids) || cut.Late != 0 {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != len(ids) || cut.Late != 0 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
@@ -222,9 +222,9 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
 	const n = 6000
 	ids := b.addMany(n, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Hour / n) })
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-29 * time.Minute))
-	cut := b.cut(own, task.CutSplit)
+	cut := b.cut(own, task.CompactSplit)
 	if cut.Near != 0 || cut.Packed != n || cut.More {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -233,7 +233,7 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	}
 	b.findable([]task.ID{ids[0], ids[n/2], ids[n-1]})
 	b.setClock(hour.At.Add(-8 * time.Minute))
-	if cut := b.cut(own, task.CutPromote); cut.Near != 2*n/60 {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != 2*n/60 {
 		t.Fatalf("two minutes begin within the horizon: %+v", cut)
 	}
 }
@@ -243,9 +243,9 @@ func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	id := b.addMany(1, func(int) task.Instant { return at })[0]
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(2 * time.Hour))
-	if cut := b.cut(own, task.CutPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if r := b.rows()[keyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
@@ -259,17 +259,17 @@ func TestMergeKeepsEveryTask(t *testing.T) {
 	hour := pack.BucketOf(b.now.Add(30*time.Hour), pack.Hour)
 	for range crowdedPacks {
 		b.addMany(50, func(int) task.Instant { return hour.At.Add(time.Minute) })
-		b.cut(own, task.CutRecut)
+		b.cut(own, task.CompactLevel0)
 	}
 	before := b.everywhere()
-	cut := b.cut(own, task.CutMerge)
+	cut := b.cut(own, task.CompactMerge)
 	if cut.Read != crowdedPacks || cut.Written != 1 || cut.Packed != crowdedPacks*50 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
 		t.Fatal(diff)
 	}
-	if cut := b.cut(own, task.CutMerge); cut.Read != 0 {
+	if cut := b.cut(own, task.CompactMerge); cut.Read != 0 {
 		t.Fatalf("it merges again: %+v", cut)
 	}
 }
@@ -278,13 +278,13 @@ func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
 	bucket := pack.Bucket{Level: pack.Day, At: pack.BucketOf(b.now, pack.Day).At.Add(20 * 24 * time.Hour)}
-	c := cutting{s: b.Store, d: b.d, req: task.CutRequest{Kind: task.CutMerge, Own: own}, out: task.Cut{Read: 20, Written: 20}}
+	c := cutting{s: b.Store, d: b.d, req: task.CompactionRequest{Kind: task.CompactMerge, Own: own}, out: task.Compaction{Read: 20, Written: 20}}
 	for range 20 {
 		b.addMany(1, func(int) task.Instant { return bucket.At.Add(time.Hour) })
-		b.cut(own, task.CutRecut)
+		b.cut(own, task.CompactLevel0)
 	}
 	c.noteMerge([]candidate{{bucket: bucket}})
-	if cut := b.cut(own, task.CutMerge); cut.Read != 0 {
+	if cut := b.cut(own, task.CompactMerge); cut.Read != 0 {
 		t.Fatalf("cut = %+v", cut)
 	}
 }
@@ -296,11 +296,11 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	var ids []task.ID
 	for range 5 {
 		ids = append(ids, b.addMany(10, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Minute) })...)
-		b.cut(own, task.CutRecut)
+		b.cut(own, task.CompactLevel0)
 	}
 	b.exec(`UPDATE far_pack SET params = set_byte(params, 9, get_byte(params, 9) # 1) WHERE id = (SELECT min(id) + 2 FROM far_pack)`)
 	b.setClock(hour.At)
-	cut := b.cut(own, task.CutPromote)
+	cut := b.cut(own, task.CompactPromote)
 	if cut.Near != 40 || len(cut.Damaged) != 1 || cut.Damaged[0].Tasks != 10 || !strings.Contains(cut.Damaged[0].Reason, "damaged") {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -313,7 +313,7 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 			t.Errorf("task %d of pack %d: %v", id, i/10, err)
 		}
 	}
-	if cut := b.cut(own, task.CutPromote); cut.Read+len(cut.Damaged) != 0 {
+	if cut := b.cut(own, task.CompactPromote); cut.Read+len(cut.Damaged) != 0 {
 		t.Fatalf("it is taken again: %+v", cut)
 	}
 	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Damaged != 1 || f.Packs != 0 {
@@ -328,7 +328,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 	var ids []task.ID
 	for range 7 {
 		ids = append(ids, b.addMany(10, func(int) task.Instant { return hour.At })...)
-		b.cut(own, task.CutRecut)
+		b.cut(own, task.CompactLevel0)
 	}
 	// A task that is in the near tier already: its copy cannot be inserted.
 	r := b.farRows()[keyOf(b.tenant, ids[33], 0)]
@@ -336,7 +336,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 		initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
 		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 1, 100, 0, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
 	b.setClock(hour.At)
-	cut := b.cut(own, task.CutPromote)
+	cut := b.cut(own, task.CompactPromote)
 	if cut.Near != 60 || len(cut.Damaged) != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -346,14 +346,14 @@ func TestStaleMoverChangesNothing(t *testing.T) {
 	b := setup(t)
 	stale := b.chores()
 	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
-	b.cut(stale, task.CutRecut)
+	b.cut(stale, task.CompactLevel0)
 	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
 	near := b.add(b.spec(task.OneShot))[0]
 	b.exec(`UPDATE task SET due_at = $2, scheduled_at = $2 WHERE id = $1`, int64(near), int64(b.now.Add(24*time.Hour)))
 	b.chores()
 	before := b.packs()
-	for _, kind := range []task.CutKind{task.CutRecut, task.CutPromote} {
-		if kind == task.CutPromote {
+	for _, kind := range []task.CompactionKind{task.CompactLevel0, task.CompactPromote} {
+		if kind == task.CompactPromote {
 			b.advance(5 * time.Hour)
 		}
 		if cut := b.cut(stale, kind); !cut.Lost || cut.Near+cut.Packed != 0 {
@@ -373,7 +373,7 @@ func TestStaleMoverSetsNothingAside(t *testing.T) {
 	own := b.chores()
 	b.addMany(10, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
 	b.exec(`UPDATE far_arrival SET keys = '\x00'`)
-	c := &cutting{s: b.Store, d: b.d, req: task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut}}
+	c := &cutting{s: b.Store, d: b.d, req: task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0}}
 	b.chores()
 	if err := c.setAside(t.Context(), damage{candidate{id: int64(b.packs()[0])}, "no"}); err != nil || !c.out.Lost {
 		t.Fatal(err)
@@ -422,15 +422,15 @@ func TestCrashBeforeAnyCommitChangesNothing(t *testing.T) {
 			t.Fatalf("%s: %d tasks", name, n)
 		}
 	}
-	cut := func(kind task.CutKind) func() error {
+	cut := func(kind task.CompactionKind) func() error {
 		return func() error {
-			_, err := b.Cut(context.Background(), task.CutRequest{Database: b.d, Own: own, Kind: kind})
+			_, err := b.Compact(context.Background(), task.CompactionRequest{Database: b.d, Own: own, Kind: kind})
 			return err
 		}
 	}
-	step("cut", cut(task.CutRecut))
+	step("cut", cut(task.CompactLevel0))
 	b.setClock(hour.At)
-	step("cut", cut(task.CutPromote))
+	step("cut", cut(task.CompactPromote))
 	b.setClock(hour.At.Add(-30 * time.Hour))
 	step("demote", func() error { _, err := b.Demote(context.Background(), b.d, own, 0); return err })
 }
@@ -471,7 +471,7 @@ func TestDemotedTaskIsFoundAndRecalled(t *testing.T) {
 	}
 	b.findable(ids)
 	b.advance(36 * time.Hour)
-	b.cut(own, task.CutPromote)
+	b.cut(own, task.CompactPromote)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 3 {
 		t.Fatalf("claimed %d of 3", len(c.Publications))
 	}
@@ -482,7 +482,7 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	cancelled := make(chan error, 1)
 	b.cfg.Failpoint = func(point string, _ int) error {
@@ -492,7 +492,7 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 		}
 		return nil
 	}
-	if cut := b.cut(own, task.CutPromote); cut.Near != 10 {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != 10 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if err := <-cancelled; err != nil {
@@ -508,7 +508,7 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	b.cfg.Failpoint = func(point string, _ int) error {
 		if point == "cut:"+BeforeLock {
@@ -518,7 +518,7 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 		}
 		return nil
 	}
-	if cut := b.cut(own, task.CutPromote); cut.Near != 9 || cut.Void != 1 {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[4], 0)] != nil {
@@ -542,13 +542,13 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CutRecut)
+	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	b.cfg.Failpoint = func(point string, _ int) error {
 		if point != "cancel:"+BeforeCommit {
 			return nil
 		}
-		if cut := b.cut(own, task.CutPromote); cut.Read != 0 {
+		if cut := b.cut(own, task.CompactPromote); cut.Read != 0 {
 			t.Errorf("a pack that is held was cut: %+v", cut)
 		}
 		return nil
@@ -556,7 +556,7 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	if _, err := b.Cancel(t.Context(), b.tenant, ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	if cut := b.cut(own, task.CutPromote); cut.Near != 9 || cut.Void != 1 {
+	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[0], 0)] != nil {
@@ -576,10 +576,10 @@ func TestAddDuringARecutComesWithTheNext(t *testing.T) {
 		}
 		return nil
 	}
-	if cut := b.cut(own, task.CutRecut); cut.Packed != 100 {
+	if cut := b.cut(own, task.CompactLevel0); cut.Packed != 100 {
 		t.Fatalf("cut = %+v", cut)
 	}
-	if cut := b.cut(own, task.CutRecut); cut.Packed != 3 || len(b.everywhere()) != 103 {
+	if cut := b.cut(own, task.CompactLevel0); cut.Packed != 3 || len(b.everywhere()) != 103 {
 		t.Fatalf("cut = %+v", cut)
 	}
 }
@@ -591,11 +591,11 @@ func TestOneCutIsBounded(t *testing.T) {
 	for range 10 {
 		b.addMany(100, func(int) task.Instant { return at })
 	}
-	c, err := b.Cut(t.Context(), task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut, MaxTasks: 350})
+	c, err := b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, MaxTasks: 350})
 	if err != nil || c.Packed != 300 || !c.More {
 		t.Fatalf("cut = %+v, %v", c, err)
 	}
-	if c, err = b.Cut(t.Context(), task.CutRequest{Database: b.d, Own: own, Kind: task.CutRecut, Before: b.now}); err != nil || c.Read != 0 {
+	if c, err = b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, Before: b.now}); err != nil || c.Read != 0 {
 		t.Fatalf("what was added later is cut, too: %+v, %v", c, err)
 	}
 }

@@ -18,15 +18,15 @@ const demoteRows = 4000
 // one transaction that asserts own, the ownership of the database's chores: rows
 // that wait for nothing but an instant beyond two horizons. Locked ones are passed
 // over. limit 0 takes the store's own bound, which no value exceeds.
-func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Cut, error) {
+func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error) {
 	if s.cfg.Horizon <= 0 {
-		return task.Cut{}, nil // no task is packed any more
+		return task.Compaction{}, nil // no task is packed any more
 	}
 	defer s.dbs[d].mover.moving()()
 	if limit <= 0 || limit > demoteRows {
 		limit = demoteRows
 	}
-	var out task.Cut
+	var out task.Compaction
 	lost, err := s.inOwnedTx(ctx, d, "demote", []task.Ownership{own}, func(tx pgx.Tx) (err error) {
 		out, err = s.demoteIn(ctx, tx, limit)
 		if err == nil && out.Packed == 0 {
@@ -35,13 +35,13 @@ func (s *Store) Demote(ctx context.Context, d int, own task.Ownership, limit int
 		return err
 	})
 	if err != nil {
-		return task.Cut{}, err
+		return task.Compaction{}, err
 	}
 	out.Lost = len(lost) > 0
 	return out, nil
 }
 
-func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Cut, err error) {
+func (s *Store) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Compaction, err error) {
 	if out.Now, err = clock(ctx, tx); err != nil {
 		return out, err
 	}

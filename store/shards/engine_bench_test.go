@@ -204,7 +204,7 @@ func (e *engine) claims(ctx context.Context, d int) {
 			at = time.Now()
 		}
 		e.slots <- struct{}{}
-		c, err := e.dispatcher.Claim(ctx, task.ClaimRequest{Database: d, Owned: owned, Form: task.RangeForm, Low: low, TakeOff: parts})
+		c, err := e.dispatcher.Claim(ctx, task.ClaimRequest{Database: d, Owned: owned, Form: task.RangeForm, Low: low, Acknowledged: parts})
 		<-e.slots
 		if err != nil || len(c.Lost) > 0 {
 			if ctx.Err() == nil {

@@ -62,7 +62,7 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 type explained struct {
 	c    *task.Circumstances
 	t    *task.Snapshot
-	k    *task.Kin     // of a task that has not ended
+	k    *task.Machine // of a task that has not ended
 	dead *task.DeadRun // of one that has FAILED; may be nil
 }
 
@@ -81,7 +81,7 @@ func (s *Store) readExplained(ctx context.Context, tx pgx.Tx, tenant int32, id t
 		e.dead, err = lastDead(ctx, tx, e.t)
 		return err
 	}
-	e.k = &task.Kin{Task: &e.t.Row, Was: e.t.State}
+	e.k = &task.Machine{Task: &e.t.Row, Was: e.t.State}
 	return explainRuns(ctx, tx, e.k, e.c)
 }
 
@@ -104,7 +104,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 }
 
 // explainRuns adds the oldest run rows of a task, and what its history knows of them.
-func explainRuns(ctx context.Context, q querier, k *task.Kin, c *task.Circumstances) error {
+func explainRuns(ctx context.Context, q querier, k *task.Machine, c *task.Circumstances) error {
 	t := k.Task
 	if t.OpenCount() == 0 {
 		return nil

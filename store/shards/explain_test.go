@@ -123,7 +123,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"over the rate": {func(b *bundle) task.ID {
 			b.limit(`{"dispatch_rate": 10}`)
 			id := b.dueOfKind()
-			if _, err := b.TakeTurns(b.t.Context(), b.tenant, 10, 0); err != nil {
+			if _, err := b.TakeTokens(b.t.Context(), b.tenant, 10, 0); err != nil {
 				b.t.Fatal(err)
 			}
 			return id
@@ -131,7 +131,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"within the rate": {func(b *bundle) task.ID {
 			b.limit(`{"dispatch_rate": 10}`)
 			id := b.dueOfKind()
-			if _, err := b.TakeTurns(b.t.Context(), b.tenant, 1, 0); err != nil {
+			if _, err := b.TakeTokens(b.t.Context(), b.tenant, 1, 0); err != nil {
 				b.t.Fatal(err)
 			}
 			return id
@@ -183,11 +183,11 @@ func (b *bundle) openOfKind(n int) {
 	}
 	b.add(specs...)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
-	epoch, _, err := b.BeginCap(b.t.Context(), kind)
+	epoch, _, err := b.AcquireCapLease(b.t.Context(), kind)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{{TenantKind: kind, Rows: n, Held: task.Never}}, CapEpoch: epoch})
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{{TenantKind: kind, Rows: n, WaitingSince: task.Never}}, CapLease: epoch})
 	if len(c.Publications) != n {
 		b.t.Fatalf("%d runs were claimed, want %d", len(c.Publications), n)
 	}

@@ -34,7 +34,7 @@ import (
 //     packs that may hold the task; which does is decided here, by decoding their
 //     keys. Packs never change, so params may be fetched afterwards: if the pack
 //     is gone by then, reading begins again.
-//   - Whoever changes a task by hand meets rows only: [Store.withKin] recalls a
+//   - Whoever changes a task by hand meets rows only: [Store.withMachine] recalls a
 //     packed task into the near tier, in the transaction of the change. A change
 //     that turns out to change nothing recalls nothing.
 //   - What a listener says about a run of a packed task comes too late: the run
@@ -151,14 +151,14 @@ func readParams(ctx context.Context, q querier, p packName, all []*task.Row, wan
 	return false, pack.FillParams(all, params, want)
 }
 
-// recallKin moves a packed task into the near tier within tx, and returns it as
+// recallMachine moves a packed task into the near tier within tx, and returns it as
 // if its row had been locked there; nil if no pack holds the task, or it is on
 // the move.
 //
 // FOR SHARE keeps the pack from being cut until tx ends; recalls of other tasks
 // in it go on. Of two recalls of one task the second waits for the first one's
 // override and then does nothing.
-func recallKin(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Kin, error) {
+func recallMachine(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Machine, error) {
 	rows, err := tx.Query(ctx, sql.Get("FarCopies"), tenant, int64(id))
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func recallKin(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now tas
 	if err != nil || tag.RowsAffected() == 0 {
 		return nil, err
 	}
-	return &task.Kin{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}, nil
+	return &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}, nil
 }
 
 func recallArgs(p packName, r *task.Row) []any {
@@ -196,11 +196,11 @@ func recallArgs(p packName, r *task.Row) []any {
 	}
 }
 
-// farKins looks for tasks that the near tier does not have. It returns those
+// farMachines looks for tasks that the near tier does not have. It returns those
 // that are packed, without their params and not locked, and the tasks that have
 // moved meanwhile and must be looked for again.
-func farKins(ctx context.Context, q querier, keys []key) (kins map[key]*task.Kin, moved map[key]bool, err error) {
-	kins, moved = map[key]*task.Kin{}, map[key]bool{}
+func farMachines(ctx context.Context, q querier, keys []key) (machines map[key]*task.Machine, moved map[key]bool, err error) {
+	machines, moved = map[key]*task.Machine{}, map[key]bool{}
 	keys = uniqueKeys(keys)
 	args := keyArgs(keys)
 	rows, err := q.Query(ctx, sql.Get("FarWhere"), args[:3]...)
@@ -218,16 +218,16 @@ func farKins(ctx context.Context, q querier, keys []key) (kins map[key]*task.Kin
 		}
 		return nil
 	}); err != nil || len(wanted) == 0 {
-		return kins, moved, err
+		return machines, moved, err
 	}
-	return kins, moved, readKinsOf(ctx, q, wanted, kins, moved)
+	return machines, moved, readKinsOf(ctx, q, wanted, machines, moved)
 }
 
-// packedKins puts the packed rows of tasks that are not in the near tier into
-// kins, for the state machine to answer by, and returns them too. Entries about
+// packedMachines puts the packed rows of tasks that are not in the near tier into
+// machines, for the state machine to answer by, and returns them too. Entries about
 // them are taken out of absent, and those about tasks that are on the move are to
 // be tried again.
-func packedKins(ctx context.Context, q querier, entries []entry, absent map[int]task.Code, kins map[key]*task.Kin) (map[key]*task.Kin, error) {
+func packedMachines(ctx context.Context, q querier, entries []entry, absent map[int]task.Code, machines map[key]*task.Machine) (map[key]*task.Machine, error) {
 	var keys []key
 	for i, code := range absent {
 		if code == task.Unknown {
@@ -237,7 +237,7 @@ func packedKins(ctx context.Context, q querier, entries []entry, absent map[int]
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	far, moved, err := farKins(ctx, q, keys)
+	far, moved, err := farMachines(ctx, q, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +246,7 @@ func packedKins(ctx context.Context, q querier, entries []entry, absent map[int]
 		switch {
 		case code != task.Unknown:
 		case far[k] != nil:
-			kins[k] = far[k]
+			machines[k] = far[k]
 			delete(absent, i)
 		case moved[k]:
 			absent[i] = task.Retry
@@ -257,7 +257,7 @@ func packedKins(ctx context.Context, q querier, entries []entry, absent map[int]
 
 // unchanged makes sure that no step has changed a packed task: nothing of it is
 // open, so there is nothing to start, extend or close.
-func unchanged(far map[key]*task.Kin) error {
+func unchanged(far map[key]*task.Machine) error {
 	for _, k := range far {
 		if k.Task.Change != task.Kept || len(k.Runs) > 0 || len(k.Dead) > 0 {
 			return fmt.Errorf("task %d is packed, and a step has changed it", k.Task.ID)
@@ -270,8 +270,8 @@ func unchanged(far map[key]*task.Kin) error {
 const packsAtOnce = 8
 
 // readKinsOf decodes packs and puts those of the wanted tasks that they hold
-// into kins. What stays in moved was in a pack that is gone.
-func readKinsOf(ctx context.Context, q querier, wanted map[packName][]key, kins map[key]*task.Kin, moved map[key]bool) error {
+// into machines. What stays in moved was in a pack that is gone.
+func readKinsOf(ctx context.Context, q querier, wanted map[packName][]key, machines map[key]*task.Machine, moved map[key]bool) error {
 	names := make([]int64, 0, len(wanted))
 	for p := range wanted {
 		names = append(names, int64(p))
@@ -288,7 +288,7 @@ func readKinsOf(ctx context.Context, q querier, wanted map[packName][]key, kins 
 				delete(moved, k)
 				at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k key) int { return cmp.Compare(r.ID, k.id) })
 				if ok && rows[at].Tenant == k.tenant {
-					kins[k] = &task.Kin{Task: rows[at], Was: rows[at].State, Runs: map[int64]*task.Row{}}
+					machines[k] = &task.Machine{Task: rows[at], Was: rows[at].State, Runs: map[int64]*task.Row{}}
 				}
 			}
 		}

@@ -276,15 +276,15 @@ func (f *farRace) mover(s *Store) {
 }
 
 func (f *farRace) moverStep(s *Store, own task.Ownership) (lost bool, err error) {
-	var c task.Cut
+	var c task.Compaction
 	switch kind := f.random(7); kind {
 	case 5:
 		c, err = s.Demote(context.Background(), f.d, own, 0)
 	case 6:
 		_, err = s.PurgeLocator(context.Background(), f.d, own, 100)
 	default:
-		kinds := []task.CutKind{task.CutPromote, task.CutPromote, task.CutRecut, task.CutSplit, task.CutMerge}
-		c, err = s.Cut(context.Background(), task.CutRequest{Database: f.d, Own: own, Kind: kinds[kind], MaxTasks: 100 + f.random(5000)})
+		kinds := []task.CompactionKind{task.CompactPromote, task.CompactPromote, task.CompactLevel0, task.CompactSplit, task.CompactMerge}
+		c, err = s.Compact(context.Background(), task.CompactionRequest{Database: f.d, Own: own, Kind: kinds[kind], MaxTasks: 100 + f.random(5000)})
 	}
 	for _, d := range c.Damaged {
 		f.fail("pack %d was set aside: %s", d.Pack, d.Reason)
@@ -409,7 +409,7 @@ func (f *farRace) settle() {
 	f.setClock(f.now())
 	for range 1000 {
 		f.advance(time.Hour)
-		for _, kind := range []task.CutKind{task.CutRecut, task.CutPromote} {
+		for _, kind := range []task.CompactionKind{task.CompactLevel0, task.CompactPromote} {
 			f.cut(own, kind)
 		}
 		for f.claimer() > 0 {

@@ -61,9 +61,9 @@ func (l *ledger) queue(b *pgx.Batch, now task.Instant) {
 	l.events.queue(b, now)
 }
 
-// kin notes what steps did to a task.
-func (l *ledger) kin(k *task.Kin) {
-	l.tally.kin(k)
+// machine notes what steps did to a task.
+func (l *ledger) machine(k *task.Machine) {
+	l.tally.machine(k)
 	for i := range k.Dead {
 		l.dead(&k.Dead[i])
 	}

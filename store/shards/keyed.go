@@ -134,7 +134,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	}
 	step := stepOn{
 		name: "upsert",
-		change: func(k *task.Kin, now task.Instant) error {
+		change: func(k *task.Machine, now task.Instant) error {
 			before := k.Task.Version
 			err := k.Edit(&edit, now)
 			out.Updated = err == nil && k.Task.Version != before
@@ -149,7 +149,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 			b.Queue(sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
 		},
 	}
-	_, err := s.onKin(ctx, a.req.Tenant, id, step)
+	_, err := s.onMachine(ctx, a.req.Tenant, id, step)
 	var known *task.Error
 	switch {
 	case errors.As(err, &known) && known.Code == task.NotFound:

@@ -16,12 +16,12 @@ type held struct {
 	holder task.Holder
 	task.Attempt
 	version int32 // what the holder has; newer terms are answered to starts
-	step    func(k *task.Kin, a task.Attempt, h task.Holder, now task.Instant) task.Reply
+	step    func(k *task.Machine, a task.Attempt, h task.Holder, now task.Instant) task.Reply
 	event   task.Event // what an accepted one is in the history
 }
 
 func (e *held) entry() entry {
-	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, apply: func(k *task.Kin, now task.Instant) task.Reply {
+	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, apply: func(k *task.Machine, now task.Instant) task.Reply {
 		reply := e.step(k, e.Attempt, e.holder, now)
 		if reply.Code == task.Accepted {
 			reply.Terms = k.Newer(e.Seq, e.version)
@@ -35,14 +35,14 @@ func (e *held) entry() entry {
 func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []task.Seen) ([]task.Reply, error) {
 	in := make([]held, len(as))
 	for i, a := range as {
-		in[i] = held{tenant: tenant, holder: h, Attempt: a.Attempt, version: a.Version, step: (*task.Kin).Start}
+		in[i] = held{tenant: tenant, holder: h, Attempt: a.Attempt, version: a.Version, step: (*task.Machine).Start}
 	}
 	return spread(ctx, in, (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].starts })
 }
 
 // Heartbeat moves the deadlines of attempts that are being worked on.
 func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, holds(tenant, h, as, (*task.Kin).Heartbeat), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 // HandBack takes back runs that their listener cannot handle.
@@ -52,7 +52,7 @@ func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []
 
 func (e *held) id() task.ID { return e.Task }
 
-func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Kin, task.Attempt, task.Holder, task.Instant) task.Reply) []held {
+func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Machine, task.Attempt, task.Holder, task.Instant) task.Reply) []held {
 	out := make([]held, len(as))
 	for i, a := range as {
 		out[i] = held{tenant: tenant, holder: h, Attempt: a, step: step}
@@ -61,7 +61,7 @@ func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Kin, 
 }
 
 func handBacks(tenant int32, h task.Holder, as []task.Attempt) []held {
-	out := holds(tenant, h, as, (*task.Kin).HandBack)
+	out := holds(tenant, h, as, (*task.Machine).HandBack)
 	for i := range out {
 		out[i].event = task.EventHandedBack
 	}

@@ -145,7 +145,7 @@ func (l *listing) next() {
 
 // name returns the name of the pack at a position.
 func (l *listing) name(at int64) int64 {
-	if l.at.Stage == task.ListArrivals {
+	if l.at.Stage == task.ListLevel0 {
 		return -at
 	}
 	return at
@@ -240,7 +240,7 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 // and goes through them.
 func (l *listing) window(ctx context.Context) (end bool, err error) {
 	pool := l.store.cluster.Pool(l.at.Database)
-	w, err := packsAfter(ctx, pool, l.at.Stage == task.ListArrivals, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
+	w, err := packsAfter(ctx, pool, l.at.Stage == task.ListLevel0, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
 	if err != nil {
 		return false, err
 	}
@@ -263,7 +263,7 @@ func (l *listing) decode(ctx context.Context, names []int64) error {
 	if err != nil {
 		return err
 	}
-	if l.at.Stage == task.ListArrivals {
+	if l.at.Stage == task.ListLevel0 {
 		slices.Reverse(packs) // their names fall
 	}
 	for i := range packs {

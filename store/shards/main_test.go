@@ -282,11 +282,11 @@ func (b *bundle) report(rs ...task.Result) []task.Code {
 }
 
 func (b *bundle) start(h task.Holder, as ...task.Attempt) []task.Reply {
-	return b.doStarts(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).Start))
+	return b.doStarts(context.Background(), b.d, holds(b.tenant, h, as, (*task.Machine).Start))
 }
 
 func (b *bundle) heartbeat(h task.Holder, as ...task.Attempt) []task.Reply {
-	return b.doBeats(context.Background(), b.d, holds(b.tenant, h, as, (*task.Kin).Heartbeat))
+	return b.doBeats(context.Background(), b.d, holds(b.tenant, h, as, (*task.Machine).Heartbeat))
 }
 
 func (b *bundle) handBack(h task.Holder, as ...task.Attempt) []task.Reply {

@@ -20,7 +20,7 @@ func (h *history) pack() {
 	var ids []task.ID
 	var bucket pack.Bucket
 	for _, id := range h.ids {
-		k := h.m.kins[id]
+		k := h.m.machines[id]
 		if k == nil || near[keyOf(h.tenant, id, 0)] == nil || !packable(k.Task, h.now) || !rapid.Bool().Draw(h.rt, "packed") {
 			continue
 		}
@@ -71,12 +71,12 @@ func (h *history) promote(until task.Instant) {
 // listAll makes sure that a listing meets each living task once.
 func (h *history) listAll() {
 	seen := h.bundle.listAll(task.ListQuery{Tenant: h.tenant, Limit: 2}, func() {})
-	for id := range h.m.kins {
+	for id := range h.m.machines {
 		if seen[id] != 1 {
 			h.rt.Fatalf("living task %s is met %d times", id, seen[id])
 		}
 	}
-	if len(seen) != len(h.m.kins) {
-		h.rt.Fatalf("listed %d tasks of %d", len(seen), len(h.m.kins))
+	if len(seen) != len(h.m.machines) {
+		h.rt.Fatalf("listed %d tasks of %d", len(seen), len(h.m.machines))
 	}
 }

@@ -17,10 +17,10 @@ import (
 
 // model is the same tasks in plain Go: package task decides every step.
 type model struct {
-	tenant int32
-	kins   map[task.ID]*task.Kin
-	done   map[task.ID]doneTask
-	counts map[task.Type]*task.Counts // but for those of the rows at hand
+	tenant   int32
+	machines map[task.ID]*task.Machine
+	done     map[task.ID]doneTask
+	counts   map[task.Type]*task.Counts // but for those of the rows at hand
 }
 
 // doneTask is a finished task that is kept.
@@ -31,7 +31,7 @@ type doneTask struct {
 }
 
 func newModel(tenant int32) *model {
-	return &model{tenant: tenant, kins: map[task.ID]*task.Kin{}, done: map[task.ID]doneTask{}, counts: map[task.Type]*task.Counts{}}
+	return &model{tenant: tenant, machines: map[task.ID]*task.Machine{}, done: map[task.ID]doneTask{}, counts: map[task.Type]*task.Counts{}}
 }
 
 // count returns the counts of a type, to change them.
@@ -56,7 +56,7 @@ func (m *model) census() []task.TypeCounts {
 		}[s]()
 		sum[t] = c
 	}
-	for _, k := range m.kins {
+	for _, k := range m.machines {
 		add(k.Task.Type, k.Task.State)
 	}
 	for _, d := range m.done {
@@ -92,7 +92,7 @@ func (m *model) purge(now task.Instant) {
 // rows returns the living rows of the model, as they would be stored.
 func (m *model) rows() map[key]*task.Row {
 	out := map[key]*task.Row{}
-	for _, k := range m.kins {
+	for _, k := range m.machines {
 		out[rowKey(k.Task)] = k.Task
 		for _, r := range k.Runs {
 			out[rowKey(r)] = r
@@ -103,12 +103,12 @@ func (m *model) rows() map[key]*task.Row {
 
 // settle carries out what a step did to a task's rows.
 func (m *model) settle(id task.ID, now task.Instant) {
-	k := m.kins[id]
+	k := m.machines[id]
 	c := m.count(k.Task.Type)
 	c.Dead, c.Died = c.Dead+int64(len(k.Dead)), c.Died+int64(len(k.Dead))
 	k.Dead, k.Skipped = nil, nil
 	if k.Task.Change == task.Removed {
-		delete(m.kins, id)
+		delete(m.machines, id)
 		if k.Task.Retention > 0 {
 			m.done[id] = doneTask{k.Task.Type, k.Task.State, now.Add(k.Task.Retention)}
 		} else {
@@ -140,16 +140,16 @@ func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication 
 	for _, keys := range [][]key{plain, undecided} {
 		slices.SortFunc(keys, compareKeys)
 		for _, k := range keys {
-			kin := m.kins[k.id]
-			if kin == nil || kin.Task.Change == task.Removed || (k.run != 0 && kin.Runs[k.run].Change == task.Removed) {
+			machine := m.machines[k.id]
+			if machine == nil || machine.Task.Change == task.Removed || (k.run != 0 && machine.Runs[k.run].Change == task.Removed) {
 				continue
 			}
-			if p := kin.Due(k.run, max(now, m.rows()[k].DueAt)); p != nil {
+			if p := machine.Due(k.run, max(now, m.rows()[k].DueAt)); p != nil {
 				p.ClaimedAt = max(now, p.ScheduledAt)
 				out = append(out, *p)
 			}
 		}
-		for _, id := range slices.Collect(maps.Keys(m.kins)) {
+		for _, id := range slices.Collect(maps.Keys(m.machines)) {
 			m.settle(id, now)
 		}
 	}
@@ -166,8 +166,8 @@ func needsMachine(r *task.Row, now task.Instant) bool {
 }
 
 // say applies what a listener says to the model.
-func (m *model) say(a task.Attempt, now task.Instant, f func(*task.Kin) task.Reply) task.Reply {
-	k := m.kins[a.Task]
+func (m *model) say(a task.Attempt, now task.Instant, f func(*task.Machine) task.Reply) task.Reply {
+	k := m.machines[a.Task]
 	if k == nil {
 		if _, ok := m.done[a.Task]; ok {
 			return task.Reply{Code: task.Finished}
@@ -208,8 +208,8 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 			"report":    func(*rapid.T) { h.reportBoth() },
 			"reports":   func(*rapid.T) { h.reportMany() },
 			"start":     func(*rapid.T) { h.startBoth() },
-			"heartbeat": func(*rapid.T) { h.beatBoth("heartbeat", (*task.Kin).Heartbeat, h.bundle.heartbeat) },
-			"handback":  func(*rapid.T) { h.beatBoth("hand back", (*task.Kin).HandBack, h.bundle.handBack) },
+			"heartbeat": func(*rapid.T) { h.beatBoth("heartbeat", (*task.Machine).Heartbeat, h.bundle.heartbeat) },
+			"handback":  func(*rapid.T) { h.beatBoth("hand back", (*task.Machine).HandBack, h.bundle.handBack) },
 			"edit":      func(*rapid.T) { h.editBoth() },
 			"pack":      func(*rapid.T) { h.pack() },
 			"unpack":    func(*rapid.T) { h.unpackOne() },
@@ -253,7 +253,7 @@ func (h *history) addTask() {
 	}
 	row := task.NewRow(h.tenant, id, &spec, h.now)
 	row.Change = task.Kept
-	h.m.kins[id] = &task.Kin{Task: row, Runs: map[int64]*task.Row{}}
+	h.m.machines[id] = &task.Machine{Task: row, Runs: map[int64]*task.Row{}}
 	h.m.count(typ).Added++
 	h.ids = append(h.ids, id)
 }
@@ -380,7 +380,7 @@ func (h *history) reportMany() {
 func (h *history) reportThese(rs []task.Result) {
 	got := h.report(rs...)
 	for i, r := range rs {
-		want := h.m.say(r.Attempt, h.now, func(k *task.Kin) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
+		want := h.m.say(r.Attempt, h.now, func(k *task.Machine) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
 		if got[i] != want.Code {
 			h.rt.Fatalf("report %+v: got %s, want %s", r, got[i], want.Code)
 		}
@@ -390,16 +390,16 @@ func (h *history) reportThese(rs []task.Result) {
 func (h *history) startBoth() {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := h.start(holder, a)[0]
-	want := h.m.say(a, h.now, func(k *task.Kin) task.Reply { return k.Start(a, holder, h.now) })
+	want := h.m.say(a, h.now, func(k *task.Machine) task.Reply { return k.Start(a, holder, h.now) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		h.rt.Fatalf("start %+v by %d: want -, got +\n%s", a, holder, diff)
 	}
 }
 
-func (h *history) beatBoth(name string, step func(*task.Kin, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
+func (h *history) beatBoth(name string, step func(*task.Machine, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := do(holder, a)[0]
-	want := h.m.say(a, h.now, func(k *task.Kin) task.Reply { return step(k, a, holder, h.now) })
+	want := h.m.say(a, h.now, func(k *task.Machine) task.Reply { return step(k, a, holder, h.now) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		h.rt.Fatalf("%s %+v by %d: want -, got +\n%s", name, a, holder, diff)
 	}
@@ -407,7 +407,7 @@ func (h *history) beatBoth(name string, step func(*task.Kin, task.Attempt, task.
 
 func (h *history) editBoth() {
 	id := rapid.SampledFrom(h.ids).Draw(h.rt, "task")
-	k := h.m.kins[id]
+	k := h.m.machines[id]
 	if k == nil {
 		return
 	}
@@ -436,7 +436,7 @@ func (h *history) editBoth() {
 }
 
 // updateBoth gives a task random terms.
-func (h *history) updateBoth(k *task.Kin) {
+func (h *history) updateBoth(k *task.Machine) {
 	s := k.Task.Spec()
 	e := task.Edit{Spec: &s, Params: rapid.Bool().Draw(h.rt, "edit params")}
 	if e.Params {
@@ -482,7 +482,7 @@ func (h *history) updateBoth(k *task.Kin) {
 }
 
 // triggerBoth opens a run now.
-func (h *history) triggerBoth(k *task.Kin) {
+func (h *history) triggerBoth(k *task.Machine) {
 	id := k.Task.ID
 	got, _, err := h.Trigger(context.Background(), h.tenant, id, "")
 	want, wantErr := k.Trigger(h.now)
@@ -526,7 +526,7 @@ func (h *history) compare() {
 	if diff := cmp.Diff(h.m.rows(), h.everywhere(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change", "Calendar")); diff != "" {
 		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
 	}
-	for id, k := range h.m.kins {
+	for id, k := range h.m.machines {
 		if got, err := h.Get(context.Background(), h.tenant, id); err != nil || !cmp.Equal(*k.Task, got.Row, cmpopts.IgnoreFields(task.Row{}, "Change", "Calendar")) {
 			h.rt.Fatalf("living task %s: got %+v, %v", id, got, err)
 		}

@@ -101,9 +101,9 @@ func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
 	return 3
 }
 
-// TakeOff removes published parts of the outbox in a transaction of its own. If
+// AcknowledgeOutbox removes published parts of the outbox in a transaction of its own. If
 // shards were lost it removes nothing and names them.
-func (s *Store) TakeOff(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
+func (s *Store) AcknowledgeOutbox(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
 	return s.inOwnedTx(ctx, d, "take off", owned, func(tx pgx.Tx) error { return takeOff(ctx, tx, parts) })
 }
 

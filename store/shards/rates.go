@@ -56,50 +56,50 @@ var (
 // home returns the database that gives out a tenant's turns.
 func home(tenant int32) int { return int(tenant) % task.Databases }
 
-// TakeTurns takes up to want of the runs that a tenant with a dispatch rate may
+// TakeTokens takes up to want of the runs that a tenant with a dispatch rate may
 // claim, after it has given back unused ones. Without a rate it gives all.
-func (s *Store) TakeTurns(ctx context.Context, tenant int32, want, unused int) (task.Turns, error) {
+func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
 	return s.takeTurns(ctx, claimTurns, tenant, want, unused)
 }
 
-// TakeAdds is TakeTurns for the tasks that a tenant may add.
-func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Turns, error) {
+// TakeAdds is TakeTokens for the tasks that a tenant may add.
+func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
 	return s.takeTurns(ctx, addTurns, tenant, want, unused)
 }
 
-func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Turns, error) {
+func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Tokens, error) {
 	pool := s.cluster.Pool(home(tenant))
 	for range 2 {
-		var t task.Turns
+		var t task.Tokens
 		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
-				return task.Turns{}, fmt.Errorf("take turns: %w", err)
+				return task.Tokens{}, fmt.Errorf("take turns: %w", err)
 			}
 			return t, nil
 		}
 		made, err := pool.Exec(ctx, sql.Get("TurnsMake"), tenant, p.number)
 		if err != nil {
-			return task.Turns{}, fmt.Errorf("take turns: %w", err)
+			return task.Tokens{}, fmt.Errorf("take turns: %w", err)
 		}
 		if made.RowsAffected() == 0 {
 			break // the row is there, so it is the rate that is not
 		}
 	}
-	return task.Turns{Granted: want}, nil
+	return task.Tokens{Granted: want}, nil
 }
 
 // laneArgs spreads the lanes of a claim over the arrays of ClaimLanes.
 func laneArgs(req *task.ClaimRequest) []any {
-	n := len(req.Lanes)
+	n := len(req.Flows)
 	tenants, kinds := make([]int32, n), make([]string, n)
 	quotas, lows, helds := make([]int64, n), make([]int64, n), make([]int64, n)
-	for i, l := range req.Lanes {
+	for i, l := range req.Flows {
 		tenants[i], kinds[i], quotas[i] = l.Tenant, l.Kind, int64(l.Rows)
-		lows[i], helds[i] = int64(l.Low), int64(l.Held)
+		lows[i], helds[i] = int64(l.Low), int64(l.WaitingSince)
 	}
-	outTenants, outKinds := make([]int32, len(req.LeftOut)), make([]string, len(req.LeftOut))
-	for i, k := range req.LeftOut {
+	outTenants, outKinds := make([]int32, len(req.ExcludedKinds)), make([]string, len(req.ExcludedKinds))
+	for i, k := range req.ExcludedKinds {
 		outTenants[i], outKinds[i] = k.Tenant, k.Kind
 	}
 	return []any{tenants, kinds, quotas, lows, helds, outTenants, outKinds}
@@ -107,18 +107,18 @@ func laneArgs(req *task.ClaimRequest) []any {
 
 // laneOf returns the place of the lane that a claimed row belongs to, or -1.
 func (c *claiming) laneOf(tenant int32, kind string) int {
-	own := slices.IndexFunc(c.req.Lanes, func(l task.Lane) bool { return l.Tenant == tenant && l.Kind == kind })
+	own := slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == kind })
 	if own >= 0 {
 		return own
 	}
-	return slices.IndexFunc(c.req.Lanes, func(l task.Lane) bool { return l.Tenant == tenant && l.Kind == "" })
+	return slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == "" })
 }
 
 // held returns since when rows of a kind wait for turns in this claim; 0: they do
 // not.
 func (c *claiming) held(tenant int32, kind string) task.Instant {
 	if i := c.laneOf(tenant, kind); i >= 0 {
-		return c.req.Lanes[i].Held
+		return c.req.Flows[i].WaitingSince
 	}
 	return 0
 }

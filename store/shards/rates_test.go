@@ -32,8 +32,8 @@ func (b *bundle) claimReq(req task.ClaimRequest) task.Claim {
 	return c
 }
 
-func (b *bundle) lane(kind string, rows int) task.Lane {
-	return task.Lane{TenantKind: task.TenantKind{Tenant: b.tenant, Kind: kind}, Rows: rows, Held: task.Never}
+func (b *bundle) lane(kind string, rows int) task.Flow {
+	return task.Flow{TenantKind: task.TenantKind{Tenant: b.tenant, Kind: kind}, Rows: rows, WaitingSince: task.Never}
 }
 
 // claimedKinds counts the publications of each kind.
@@ -52,11 +52,11 @@ func TestFrontClaimsTakeOnlyOpenRunsOfTenantsHeldApart(t *testing.T) {
 		b.claim(form)
 		b.advance(time.Second)
 		b.add(b.spec(task.OneShot), b.spec(task.NonBlocking), b.spec(task.Blocking))
-		c := b.claimReq(task.ClaimRequest{Form: form, Apart: []int32{3, b.tenant}})
+		c := b.claimReq(task.ClaimRequest{Form: form, ExcludedTenants: []int32{3, b.tenant}})
 		if len(c.Publications) != 1 || c.Publications[0].Task != open || c.Publications[0].Attempt != 2 || c.Rows != 1 {
 			t.Errorf("%s: claim = %+v", form, c)
 		}
-		if c := b.claimReq(task.ClaimRequest{Form: form, Apart: []int32{3}}); len(c.Publications) != 3 {
+		if c := b.claimReq(task.ClaimRequest{Form: form, ExcludedTenants: []int32{3}}); len(c.Publications) != 3 {
 			t.Errorf("%s: with the tenant no longer apart the claim took %d runs, want 3", form, len(c.Publications))
 		}
 	}
@@ -69,21 +69,21 @@ func TestLanesTakeTheOldestUpToTheirQuota(t *testing.T) {
 		ids = append(ids, b.add(b.spec(task.OneShot, begin(b.now.Add(time.Duration(i)*time.Second))))...)
 	}
 	b.advance(10 * time.Second)
-	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{b.lane("", 4), {TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9}}})
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.lane("", 4), {TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9}}})
 	var got []task.ID
 	for _, p := range c.Publications {
 		got = append(got, p.Task)
 	}
 	slices.SortFunc(got, func(a, z task.ID) int { return slices.Index(ids, a) - slices.Index(ids, z) })
-	if diff := cmp.Diff(ids[:4], got); diff != "" || !slices.Equal(c.Taken, []int{4, 0}) {
-		t.Errorf("taken %v (-want +got)\n%s", c.Taken, diff)
+	if diff := cmp.Diff(ids[:4], got); diff != "" || !slices.Equal(c.FlowRows, []int{4, 0}) {
+		t.Errorf("taken %v (-want +got)\n%s", c.FlowRows, diff)
 	}
 	if c.Outbox == 0 {
 		t.Error("what lanes take is not in the outbox")
 	}
 	low := b.lane("", 4)
 	low.Low = b.now
-	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{low}}); c.Rows != 0 {
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{low}}); c.Rows != 0 {
 		t.Errorf("%d rows at or below the bound were taken", c.Rows)
 	}
 }
@@ -94,9 +94,9 @@ func TestLanesOfKindsAndOfTheOthers(t *testing.T) {
 		b.add(b.spec(task.OneShot, ofKind("capped")), b.spec(task.OneShot, ofKind("paused")), b.spec(task.OneShot, ofKind("plain")))
 	}
 	out := []task.TenantKind{{Tenant: b.tenant, Kind: "capped"}, {Tenant: b.tenant, Kind: "paused"}, {Tenant: b.tenant + 1, Kind: "plain"}}
-	c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{b.lane("", 10), b.lane("capped", 2)}, LeftOut: out})
-	if diff := cmp.Diff(map[string]int{"plain": 3, "capped": 2}, claimedKinds(c)); diff != "" || !slices.Equal(c.Taken, []int{3, 2}) {
-		t.Errorf("taken %v (-want +got)\n%s", c.Taken, diff)
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.lane("", 10), b.lane("capped", 2)}, ExcludedKinds: out})
+	if diff := cmp.Diff(map[string]int{"plain": 3, "capped": 2}, claimedKinds(c)); diff != "" || !slices.Equal(c.FlowRows, []int{3, 2}) {
+		t.Errorf("taken %v (-want +got)\n%s", c.FlowRows, diff)
 	}
 }
 
@@ -117,8 +117,8 @@ func TestWaitingForATurnIsNoMisfire(t *testing.T) {
 		id := b.add(b.spec(task.NonBlocking))[0]
 		b.advance(4*time.Minute + time.Second)
 		lane := b.lane("", 1)
-		lane.Held = test.held(start)
-		c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}})
+		lane.WaitingSince = test.held(start)
+		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}})
 		row := b.rows()[keyOf(b.tenant, id, 0)]
 		next := start.Add(time.Duration(test.missed+1) * time.Minute)
 		if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
@@ -209,9 +209,9 @@ func TestTurnsNeverExceedTheRate(t *testing.T) {
 	tenant := int32(b.d) + 16*int32(b.tenant)
 	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)
 	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version) VALUES ($1, $2, 1, 1, 1, 1, '{"dispatch_rate": 30, "dispatch_burst": 10}', 1)`, tenant, fmt.Sprint("turns-", tenant))
-	take := func(want, unused int) task.Turns {
+	take := func(want, unused int) task.Tokens {
 		t.Helper()
-		got, err := b.TakeTurns(t.Context(), tenant, want, unused)
+		got, err := b.TakeTokens(t.Context(), tenant, want, unused)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,17 +259,17 @@ func TestLookWhileTenantsAreHeldApartIsBounded(t *testing.T) {
 	mine := b.tenant
 	b.tenant++
 	b.add(b.spec(task.OneShot, begin(b.now.Add(2*time.Second))))
-	look := task.PeekRequest{Window: 5 * time.Second, Limit: 5000, Apart: []int32{mine}}
+	look := task.PeekRequest{Window: 5 * time.Second, Limit: 5000, ExcludedTenants: []int32{mine}}
 	for _, o := range b.owned {
 		look.Shards = append(look.Shards, o.Shard)
 	}
 	k, err := b.Peek(t.Context(), b.d, look)
-	if err != nil || len(k.Soon) != 0 || k.Known != b.now.Add(time.Second) || k.ApartDue != b.now.Add(time.Second) || k.Rows != 1 {
+	if err != nil || len(k.Soon) != 0 || k.Known != b.now.Add(time.Second) || k.ExcludedDue != b.now.Add(time.Second) || k.Rows != 1 {
 		t.Errorf("over the bound: %+v, %v", k, err)
 	}
 	look.Low = b.now.Add(time.Second)
 	k, err = b.Peek(t.Context(), b.d, look)
-	if err != nil || len(k.Soon) != 1 || k.Known != 0 || k.ApartDue != 0 {
+	if err != nil || len(k.Soon) != 1 || k.Known != 0 || k.ExcludedDue != 0 {
 		t.Errorf("beyond the bound: %+v, %v", k, err)
 	}
 	b.tenant = mine
@@ -346,14 +346,14 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "capped"}
 	turn := func(want int) int64 {
 		t.Helper()
-		epoch, open, err := b.BeginCap(t.Context(), kind)
+		epoch, open, err := b.AcquireCapLease(t.Context(), kind)
 		if err != nil || epoch == 0 || open != want {
 			t.Fatalf("turn %d, %d open, %v; want %d open", epoch, open, err, want)
 		}
-		if again, _, err := b.BeginCap(t.Context(), kind); again != 0 || err != nil {
+		if again, _, err := b.AcquireCapLease(t.Context(), kind); again != 0 || err != nil {
 			t.Fatalf("a second turn at the same time: %d, %v", again, err)
 		}
-		if err := b.EndCap(t.Context(), kind, epoch); err != nil {
+		if err := b.ReleaseCapLease(t.Context(), kind, epoch); err != nil {
 			t.Fatal(err)
 		}
 		return epoch
@@ -361,8 +361,8 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	once := b.add(b.spec(task.OneShot, ofKind("capped")))[0]
 	grid := b.add(b.spec(task.NonBlocking, ofKind("capped")))[0]
 	one := b.add(b.spec(task.Blocking, ofKind("capped")))[0]
-	lane := task.Lane{TenantKind: kind, Rows: 9, Held: task.Never}
-	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}, CapEpoch: turn(0)}); len(c.Publications) != 3 {
+	lane := task.Flow{TenantKind: kind, Rows: 9, WaitingSince: task.Never}
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}, CapLease: turn(0)}); len(c.Publications) != 3 {
 		t.Fatalf("%d runs were claimed, want 3", len(c.Publications))
 	}
 	turn(3)
@@ -375,7 +375,7 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	}
 	epoch := turn(1)
 	b.advance(time.Minute)
-	if c := b.claimReq(task.ClaimRequest{Lanes: []task.Lane{lane}, CapEpoch: epoch}); len(c.Publications) != 1 || c.Publications[0].Seq != 2 {
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}, CapLease: epoch}); len(c.Publications) != 1 || c.Publications[0].Seq != 2 {
 		t.Fatalf("claim = %+v", c)
 	}
 	turn(2)
@@ -385,7 +385,7 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
 	b.add(b.spec(task.OneShot))
-	old, _, err := b.BeginCap(t.Context(), kind)
+	old, _, err := b.AcquireCapLease(t.Context(), kind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,15 +394,15 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now, _, err := b.BeginCap(t.Context(), kind)
+	now, _, err := b.AcquireCapLease(t.Context(), kind)
 	if err != nil || now <= old {
 		t.Fatalf("turn %d after %d, %v", now, old, err)
 	}
-	req := task.ClaimRequest{Database: b.d, Owned: b.owned, Lanes: []task.Lane{{TenantKind: kind, Rows: 9, Held: task.Never}}, CapEpoch: old}
+	req := task.ClaimRequest{Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: 9, WaitingSince: task.Never}}, CapLease: old}
 	if c, err := b.Claim(t.Context(), req); err == nil || len(c.Publications) > 0 {
 		t.Errorf("by the old turn: %+v, %v", c, err)
 	}
-	req.CapEpoch = now
+	req.CapLease = now
 	if c, err := b.Claim(t.Context(), req); err != nil || len(c.Publications) != 1 {
 		t.Errorf("by the new turn: %+v, %v", c, err)
 	}

@@ -86,32 +86,32 @@ func snapshot(scan *rowScan, finished *int64) *task.Snapshot {
 }
 
 // change is a step that a caller makes a task take. It may refuse with an error.
-type change func(k *task.Kin, now task.Instant) error
+type change func(k *task.Machine, now task.Instant) error
 
 // Cancel ends a task and returns it; a finished one stays as it is.
 func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
-	return s.withKin(ctx, tenant, id, "cancel", func(k *task.Kin, _ task.Instant) error { k.Cancel(); return nil }, nil)
+	return s.withMachine(ctx, tenant, id, "cancel", func(k *task.Machine, _ task.Instant) error { k.Cancel(); return nil }, nil)
 }
 
 // Pause lets no new run of a task be claimed, and returns the task.
 func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
-	return s.withKin(ctx, tenant, id, "pause", func(k *task.Kin, _ task.Instant) error { k.Pause(); return nil }, errEnded)
+	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, _ task.Instant) error { k.Pause(); return nil }, errEnded)
 }
 
 // Resume lets a paused task go on, and returns it.
 func (s *Store) Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
-	return s.withKin(ctx, tenant, id, "resume", func(k *task.Kin, now task.Instant) error { k.Resume(now); return nil }, errEnded)
+	return s.withMachine(ctx, tenant, id, "resume", func(k *task.Machine, now task.Instant) error { k.Resume(now); return nil }, errEnded)
 }
 
 func errEnded(t *task.Snapshot) error {
 	return task.Errorf(task.FailedPrecondition, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
 }
 
-// withKin makes a task take a step under its row's lock. A task that has ended
+// withMachine makes a task take a step under its row's lock. A task that has ended
 // is returned as it is, or refused by ended. A locked row is waited for, for up
 // to busyFor.
-func (s *Store) withKin(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
-	return s.onKin(ctx, tenant, id, stepOn{name: step, change: f, ended: ended})
+func (s *Store) withMachine(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
+	return s.onMachine(ctx, tenant, id, stepOn{name: step, change: f, ended: ended})
 }
 
 // stepOn is a step on one task, with what belongs to its transaction.
@@ -126,14 +126,14 @@ type stepOn struct {
 	also func(b *pgx.Batch)
 }
 
-// onKin is withKin for steps that do more.
-func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (*task.Snapshot, error) {
+// onMachine is withMachine for steps that do more.
+func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (*task.Snapshot, error) {
 	if !id.Valid() {
 		return nil, notFound(id)
 	}
 	deadline := time.Now().Add(busyFor)
 	for {
-		done, changed, err := s.tryKin(ctx, tenant, id, step)
+		done, changed, err := s.tryMachine(ctx, tenant, id, step)
 		if err != nil && !lockConflict(err) {
 			return nil, unavailable(err)
 		}
@@ -159,9 +159,9 @@ func (s *Store) onKin(ctx context.Context, tenant int32, id task.ID, step stepOn
 	}
 }
 
-// tryKin takes the step if the task's row exists and nobody else has it, or the
+// tryMachine takes the step if the task's row exists and nobody else has it, or the
 // task is packed and can be recalled.
-func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
+func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
 	var l *ledger
@@ -172,30 +172,30 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 			return err
 		}
 		k := keyOf(tenant, id, 0)
-		kins, err := s.lockKins(ctx, tx, []key{k})
+		machines, err := s.lockMachines(ctx, tx, []key{k})
 		if err != nil {
 			return err
 		}
-		kin := kins[k]
-		if kin == nil {
-			if kin, err = recallKin(ctx, tx, tenant, id, now); kin == nil && err == nil {
+		machine := machines[k]
+		if machine == nil {
+			if machine, err = recallMachine(ctx, tx, tenant, id, now); machine == nil && err == nil {
 				err = errNothing
 			}
 			if err != nil {
 				return err
 			}
-			kin.Pace = s.cfg.CatchUpPace
-			s.setCalendar(kin.Task)
+			machine.Pace = s.cfg.CatchUpPace
+			s.setCalendar(machine.Task)
 		}
-		if changed, err = step.take(tx, kin, now); err != nil {
+		if changed, err = step.take(tx, machine, now); err != nil {
 			return err
 		}
-		out = &task.Snapshot{Row: *kin.Task, FinishedAt: task.Never}
-		if kin.Task.State.Final() {
+		out = &task.Snapshot{Row: *machine.Task, FinishedAt: task.Never}
+		if machine.Task.State.Final() {
 			out.FinishedAt = now
 		}
 		var b *pgx.Batch
-		b, due = kinBatch([]*task.Kin{kin}, now, l)
+		b, due = kinBatch([]*task.Machine{machine}, now, l)
 		if step.also != nil {
 			step.also(b)
 		}
@@ -214,7 +214,7 @@ func (s *Store) tryKin(ctx context.Context, tenant int32, id task.ID, step stepO
 
 // take makes the step on a locked row. It reports whether the task is as the step
 // wants it.
-func (step *stepOn) take(tx pgx.Tx, k *task.Kin, now task.Instant) (bool, error) {
+func (step *stepOn) take(tx pgx.Tx, k *task.Machine, now task.Instant) (bool, error) {
 	if step.before != nil {
 		if done, err := step.before(tx); done || err != nil {
 			if done {

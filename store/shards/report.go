@@ -28,7 +28,7 @@ func (r *reported) entry() entry {
 	case task.Snooze:
 		event, detail = task.EventSnoozed, r.After.String()
 	}
-	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: detail, apply: func(k *task.Kin, now task.Instant) task.Reply {
+	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: detail, apply: func(k *task.Machine, now task.Instant) task.Reply {
 		return k.Report(r.Result, now, jitter(), mergeParams(r.paramsBytes))
 	}}
 }

@@ -14,9 +14,9 @@ import (
 // busyFor is how long rows that somebody else has locked are tried again.
 const busyFor = 2 * time.Second
 
-// lockKins locks the rows of keys and returns them by the key of their task.
+// lockMachines locks the rows of keys and returns them by the key of their task.
 // Rows that somebody else has locked are missing, as are rows that do not exist.
-func (s *Store) lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Kin, error) {
+func (s *Store) lockMachines(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*task.Machine, error) {
 	rows, err := tx.Query(ctx, sql.Get("KinLock"), keyArgs(uniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
@@ -25,89 +25,89 @@ func (s *Store) lockKins(ctx context.Context, tx pgx.Tx, keys []key) (map[key]*t
 	if err != nil {
 		return nil, err
 	}
-	kins := map[key]*task.Kin{}
+	machines := map[key]*task.Machine{}
 	for _, r := range list {
 		k := rowKey(r).task()
-		kin := kins[k]
-		if kin == nil {
-			kin = &task.Kin{Runs: map[int64]*task.Row{}, Pace: s.cfg.CatchUpPace}
-			kins[k] = kin
+		machine := machines[k]
+		if machine == nil {
+			machine = &task.Machine{Runs: map[int64]*task.Row{}, Pace: s.cfg.CatchUpPace}
+			machines[k] = machine
 		}
 		if r.Run == 0 {
 			s.setCalendar(r)
-			kin.Task, kin.Was = r, r.State
+			machine.Task, machine.Was = r, r.State
 		} else {
-			kin.Runs[r.Run] = r
+			machine.Runs[r.Run] = r
 		}
 	}
-	return kins, nil
+	return machines, nil
 }
 
 // living reports whether the row of a task was locked, and no step has ended the
 // task since.
-func living(k *task.Kin) bool { return k != nil && k.Task != nil && k.Task.Change != task.Removed }
+func living(k *task.Machine) bool { return k != nil && k.Task != nil && k.Task.Change != task.Removed }
 
-// kinList collects the kins that steps have touched, each once, in order.
+// kinList collects the machines that steps have touched, each once, in order.
 type kinList struct {
-	kins []*task.Kin
-	seen map[*task.Kin]bool
+	machines []*task.Machine
+	seen     map[*task.Machine]bool
 }
 
-func (l *kinList) add(k *task.Kin) {
+func (l *kinList) add(k *task.Machine) {
 	if l.seen == nil {
-		l.seen = map[*task.Kin]bool{}
+		l.seen = map[*task.Machine]bool{}
 	}
 	if !l.seen[k] {
 		l.seen[k] = true
-		l.kins = append(l.kins, k)
+		l.machines = append(l.machines, k)
 	}
 }
 
 // dead returns the runs that the steps gave up.
 func (l *kinList) dead() []task.DeadRun {
 	var out []task.DeadRun
-	for _, k := range l.kins {
+	for _, k := range l.machines {
 		out = append(out, k.Dead...)
 	}
 	return out
 }
 
-// writeKins carries out what steps did to rows, with what that means for the
+// writeMachines carries out what steps did to rows, with what that means for the
 // ledger, in one round trip. It returns the earliest due instant that was written.
-func writeKins(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant, l *ledger) (task.Instant, error) {
-	b, due := kinBatch(kins, now, l)
+func writeMachines(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *ledger) (task.Instant, error) {
+	b, due := kinBatch(machines, now, l)
 	if b.Len() == 0 {
 		return due, nil
 	}
 	return due, tx.SendBatch(ctx, b).Close()
 }
 
-// writeKinsLast is writeKins as the last thing that a step does.
-func writeKinsLast(ctx context.Context, tx pgx.Tx, kins []*task.Kin, now task.Instant, l *ledger) (task.Instant, error) {
-	b, due := kinBatch(kins, now, l)
+// writeKinsLast is writeMachines as the last thing that a step does.
+func writeKinsLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *ledger) (task.Instant, error) {
+	b, due := kinBatch(machines, now, l)
 	if b.Len() == 0 {
 		return due, nil
 	}
 	return due, sendLast(ctx, tx, b)
 }
 
-func kinBatch(kins []*task.Kin, now task.Instant, l *ledger) (*pgx.Batch, task.Instant) {
+func kinBatch(machines []*task.Machine, now task.Instant, l *ledger) (*pgx.Batch, task.Instant) {
 	b := &pgx.Batch{}
-	due := queueKins(b, kins, now, l)
+	due := queueMachines(b, machines, now, l)
 	l.queue(b, now)
 	return b, due
 }
 
-// queueKins adds what steps did to rows to a batch, and to the ledger.
-func queueKins(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task.Instant {
-	return queueRows(b, kins, now, l, func(r *task.Row) { queueRow(b, r) })
+// queueMachines adds what steps did to rows to a batch, and to the ledger.
+func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *ledger) task.Instant {
+	return queueRows(b, machines, now, l, func(r *task.Row) { queueRow(b, r) })
 }
 
-// queueClaimed is queueKins for the steps of a claim: all rows that they changed
+// queueClaimed is queueMachines for the steps of a claim: all rows that they changed
 // are written by one statement.
-func queueClaimed(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) task.Instant {
+func queueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *ledger) task.Instant {
 	var u rowUpdates
-	due := queueRows(b, kins, now, l, func(r *task.Row) {
+	due := queueRows(b, machines, now, l, func(r *task.Row) {
 		if r.Change == task.Changed {
 			u.add(r)
 		} else {
@@ -120,10 +120,10 @@ func queueClaimed(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger) t
 
 // queueRows gives each row that was changed, but for those of ended tasks, to
 // write, and returns the earliest due instant of them.
-func queueRows(b *pgx.Batch, kins []*task.Kin, now task.Instant, l *ledger, write func(r *task.Row)) task.Instant {
+func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *ledger, write func(r *task.Row)) task.Instant {
 	due := task.Never
-	for _, k := range kins {
-		l.kin(k)
+	for _, k := range machines {
+		l.machine(k)
 		queueDead(b, k)
 		if k.Task.Change == task.Removed {
 			queueFinish(b, k.Task, now)
@@ -176,7 +176,7 @@ func (u *rowUpdates) queue(b *pgx.Batch) {
 		u.attempts, u.failures, u.firstClaims, u.holders, u.miss, u.states, u.outs)...)
 }
 
-func queueDead(b *pgx.Batch, k *task.Kin) {
+func queueDead(b *pgx.Batch, k *task.Machine) {
 	for _, dead := range k.Dead {
 		params := k.Task.Params
 		if r := k.Runs[dead.RunID.Seq]; r != nil {
@@ -212,7 +212,7 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 
 // queueEdit writes the terms of a task into its row and all its run rows, those
 // included that the same batch has made before.
-func queueEdit(b *pgx.Batch, k *task.Kin) {
+func queueEdit(b *pgx.Batch, k *task.Machine) {
 	t := k.Task
 	var params []byte // NULL: as they are
 	if k.EditedParams {
@@ -230,7 +230,7 @@ func queueEdit(b *pgx.Batch, k *task.Kin) {
 type entry struct {
 	tenant  int32
 	attempt task.Attempt
-	apply   func(k *task.Kin, now task.Instant) task.Reply
+	apply   func(k *task.Machine, now task.Instant) task.Reply
 	// event is what happens to the run when the entry is accepted; 0: nothing
 	// worth telling.
 	event  task.Event
@@ -238,7 +238,7 @@ type entry struct {
 }
 
 // take makes the step, and notes in the ledger what came of it.
-func (e *entry) take(k *task.Kin, now task.Instant, l *ledger) task.Reply {
+func (e *entry) take(k *task.Machine, now task.Instant, l *ledger) task.Reply {
 	if e.event == 0 || !l.wants(e.tenant, e.event) {
 		return e.apply(k, now)
 	}
@@ -351,15 +351,15 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		for _, i := range pending {
 			keys = append(keys, entries[i].taskKey(), entries[i].runKey())
 		}
-		kins, err := s.lockKins(ctx, tx, keys)
+		machines, err := s.lockMachines(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
-		absent, err := whyAbsent(ctx, tx, entries, pending, kins)
+		absent, err := whyAbsent(ctx, tx, entries, pending, machines)
 		if err != nil {
 			return err
 		}
-		far, err := packedKins(ctx, tx, entries, absent, kins)
+		far, err := packedMachines(ctx, tx, entries, absent, machines)
 		if err != nil {
 			return err
 		}
@@ -367,24 +367,24 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		l := s.newLedger()
 		for _, i := range pending {
 			e := &entries[i]
-			kin := kins[e.taskKey()]
+			machine := machines[e.taskKey()]
 			switch code := absent[i]; {
 			case code == task.Retry:
 				busy = append(busy, i)
 			case code != 0:
 				replies[i] = task.Reply{Code: code}
-			case kin.Task.Change == task.Removed:
+			case machine.Task.Change == task.Removed:
 				replies[i] = task.Reply{Code: task.Finished}
 			default:
-				replies[i] = e.take(kin, now, l)
-				touched.add(kin)
+				replies[i] = e.take(machine, now, l)
+				touched.add(machine)
 			}
 		}
 		if err := unchanged(far); err != nil {
 			return err
 		}
 		dead = touched.dead()
-		due, err = writeKinsLast(ctx, tx, touched.kins, now, l)
+		due, err = writeKinsLast(ctx, tx, touched.machines, now, l)
 		return err
 	})
 	if err != nil {
@@ -400,17 +400,17 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 // whyAbsent says about each pending entry whose rows were not all locked why that
 // is: Retry (somebody else has one), Finished or Unknown. Entries that can go on
 // are not in the map.
-func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, kins map[key]*task.Kin) (map[int]task.Code, error) {
+func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, machines map[key]*task.Machine) (map[int]task.Code, error) {
 	out := map[int]task.Code{}
 	var look []key
 	for _, i := range pending {
 		e := &entries[i]
-		kin := kins[e.taskKey()]
+		machine := machines[e.taskKey()]
 		switch {
-		case kin == nil || kin.Task == nil:
+		case machine == nil || machine.Task == nil:
 			look = append(look, e.taskKey())
 			out[i] = task.Unknown
-		case kin.Task.OpenRows > 0 && kin.Runs[e.attempt.Seq] == nil:
+		case machine.Task.OpenRows > 0 && machine.Runs[e.attempt.Seq] == nil:
 			look = append(look, e.runKey())
 		}
 	}
@@ -427,10 +427,10 @@ func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, k
 	}
 	for _, i := range pending {
 		e := &entries[i]
-		kin := kins[e.taskKey()]
-		present := kin != nil && kin.Task != nil
+		machine := machines[e.taskKey()]
+		present := machine != nil && machine.Task != nil
 		switch {
-		case !present && locked[e.taskKey()] != nil, present && kin.Runs[e.attempt.Seq] == nil && locked[e.runKey()] != nil:
+		case !present && locked[e.taskKey()] != nil, present && machine.Runs[e.attempt.Seq] == nil && locked[e.runKey()] != nil:
 			out[i] = task.Retry
 		case !present && done[e.taskKey()]:
 			out[i] = task.Finished

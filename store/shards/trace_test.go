@@ -104,7 +104,7 @@ func TestOldOwnerClaimsNothingAfterATakeOver(t *testing.T) {
 	if err != nil || !slices.Equal(c.Lost, []task.Shard{lostShard}) || c.Rows != 0 || c.Outbox != 0 {
 		t.Fatalf("claim = %+v, %v", c, err)
 	}
-	lost, err := b.TakeOff(context.Background(), b.d, old, []task.OutboxPart{{Row: 1, Shards: []task.Shard{lostShard}}})
+	lost, err := b.AcknowledgeOutbox(context.Background(), b.d, old, []task.OutboxPart{{Row: 1, Shards: []task.Shard{lostShard}}})
 	if err != nil || !slices.Equal(lost, []task.Shard{lostShard}) {
 		t.Fatalf("take off = %v, %v", lost, err)
 	}
@@ -150,7 +150,7 @@ func TestOutboxRowLosesOnlyTheShardsTakenOff(t *testing.T) {
 	c := b.claim(task.RangeForm)
 	all := shardSet(ids)
 	takeOff := func(s task.Shard) {
-		if _, err := b.TakeOff(context.Background(), b.d, b.owned, []task.OutboxPart{{Row: c.Outbox, Shards: []task.Shard{s}}}); err != nil {
+		if _, err := b.AcknowledgeOutbox(context.Background(), b.d, b.owned, []task.OutboxPart{{Row: c.Outbox, Shards: []task.Shard{s}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

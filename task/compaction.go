@@ -2,50 +2,50 @@ package task
 
 import "time"
 
-// CutKind says which packs a cut takes.
-type CutKind int
+// CompactionKind says which packs a compaction takes.
+type CompactionKind int
 
 const (
-	// CutPromote opens the buckets that begin within the horizon, oldest first.
-	CutPromote CutKind = iota + 1
-	// CutRecut takes what group commits have added.
-	CutRecut
-	// CutSplit takes buckets that are too coarse for how near they are.
-	CutSplit
-	// CutMerge takes buckets with many small packs.
-	CutMerge
+	// CompactPromote opens the buckets that begin within the horizon, oldest first.
+	CompactPromote CompactionKind = iota + 1
+	// CompactLevel0 takes what group commits have added.
+	CompactLevel0
+	// CompactSplit takes buckets that are too coarse for how near they are.
+	CompactSplit
+	// CompactMerge takes buckets with many small packs.
+	CompactMerge
 )
 
 // String returns the kind in small letters.
-func (k CutKind) String() string {
+func (k CompactionKind) String() string {
 	switch k {
-	case CutPromote:
+	case CompactPromote:
 		return "promote"
-	case CutRecut:
-		return "recut"
-	case CutSplit:
+	case CompactLevel0:
+		return "compact"
+	case CompactSplit:
 		return "split"
-	case CutMerge:
+	case CompactMerge:
 		return "merge"
 	}
 	return "unknown"
 }
 
-// CutRequest asks for one cut of one database's packs.
-type CutRequest struct {
+// CompactionRequest asks for one compaction of one database's packs.
+type CompactionRequest struct {
 	Database int
 	// Own is the ownership of the database's chores.
 	Own  Ownership
-	Kind CutKind
-	// Before bounds CutRecut: only what was added before it is taken. 0: all.
+	Kind CompactionKind
+	// Before bounds CompactLevel0: only what was added before it is taken. 0: all.
 	Before Instant
 	// MaxTasks bounds how many tasks one transaction moves; a single pack may
 	// be more. 0: the store's own bound, which no value exceeds.
 	MaxTasks int
 }
 
-// Cut is what a cut, or a demotion, has moved.
-type Cut struct {
+// Compaction is what a compaction, or a demotion, has moved.
+type Compaction struct {
 	// Lost: the ownership is no longer the one in the request. Nothing was
 	// changed.
 	Lost bool

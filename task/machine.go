@@ -2,13 +2,13 @@ package task
 
 import "time"
 
-// Kin is the row of a task together with those of its run rows that a step
+// Machine is the row of a task together with those of its run rows that a step
 // needs. Its methods are the whole state machine; each leaves in the rows'
 // Change what has to be stored.
 //
 // When a step ends the task, Task.Change is Removed and Task.State is final;
 // the store then removes all its run rows, also those not loaded here.
-type Kin struct {
+type Machine struct {
 	Task *Row
 	// Was is the task's state before any step, for whoever counts; steps leave it.
 	Was State
@@ -16,9 +16,9 @@ type Kin struct {
 	Runs map[int64]*Row
 	// Dead collects the runs that steps gave up.
 	Dead []DeadRun
-	// Held, if set, is since when rows of the tenant wait for their turns: see
+	// WaitingSince, if set, is since when rows of the tenant wait for their turns: see
 	// [Lane]. Whoever makes a step of a lane's claim sets it.
-	Held Instant
+	WaitingSince Instant
 	// Edited: the terms of the task have changed, and so have those of all its run
 	// rows, also those not loaded here; with EditedParams their params, too.
 	Edited, EditedParams bool
@@ -31,7 +31,7 @@ type Kin struct {
 
 // ScheduledAt returns the instant that the open run seq was meant to fire at. Of
 // a run that is not open it means nothing.
-func (k *Kin) ScheduledAt(seq int64) Instant {
+func (k *Machine) ScheduledAt(seq int64) Instant {
 	t := k.Task
 	if r := k.run(seq); r != nil {
 		return r.ScheduledAt
@@ -43,7 +43,7 @@ func (k *Kin) ScheduledAt(seq int64) Instant {
 }
 
 // run returns the run row of seq, or nil.
-func (k *Kin) run(seq int64) *Row {
+func (k *Machine) run(seq int64) *Row {
 	if r := k.Runs[seq]; r != nil && r.Change != Removed {
 		return r
 	}
@@ -51,7 +51,7 @@ func (k *Kin) run(seq int64) *Row {
 }
 
 // bit returns the mask of run seq in OpenRuns; 0 when it is older than all bits.
-func (k *Kin) bit(seq int64) uint64 {
+func (k *Machine) bit(seq int64) uint64 {
 	i := k.Task.Seq - seq
 	if i < 0 || i >= OpenBits {
 		return 0
@@ -61,7 +61,7 @@ func (k *Kin) bit(seq int64) uint64 {
 
 // spawn clears the bit of run seq and gives the run a row of its own, whose
 // first attempt is out.
-func (k *Kin) spawn(seq int64, now, due Instant) *Row {
+func (k *Machine) spawn(seq int64, now, due Instant) *Row {
 	t := k.Task
 	i := t.Seq - seq
 	t.OpenRuns &^= 1 << i
@@ -81,7 +81,7 @@ func (k *Kin) spawn(seq int64, now, due Instant) *Row {
 }
 
 // finish ends the task.
-func (k *Kin) finish(s State) {
+func (k *Machine) finish(s State) {
 	t := k.Task
 	t.State, t.DueAt, t.Change = s, Never, Removed
 	t.OpenRuns, t.OpenRows = 0, 0
@@ -91,7 +91,7 @@ func (k *Kin) finish(s State) {
 }
 
 // closeRow removes a run row whose run is closed.
-func (k *Kin) closeRow(r *Row) {
+func (k *Machine) closeRow(r *Row) {
 	r.Change = Removed
 	k.Task.OpenRows--
 	k.Task.touch()
@@ -99,7 +99,7 @@ func (k *Kin) closeRow(r *Row) {
 
 // finishIfDone ends a NON_BLOCKING task of which no claim is left and nothing
 // is open.
-func (k *Kin) finishIfDone() {
+func (k *Machine) finishIfDone() {
 	t := k.Task
 	if t.Type == NonBlocking && t.State == Running && t.OpenRuns == 0 && t.OpenRows == 0 {
 		k.finish(Completed)
@@ -107,7 +107,7 @@ func (k *Kin) finishIfDone() {
 }
 
 // die gives up the open run of r, which is the task's row or a run row.
-func (k *Kin) die(r *Row, reason DeadReason, message string, now Instant) {
+func (k *Machine) die(r *Row, reason DeadReason, message string, now Instant) {
 	k.bury(r, reason, message, now)
 	t := k.Task
 	if r.Run != 0 {
@@ -123,7 +123,7 @@ func (k *Kin) die(r *Row, reason DeadReason, message string, now Instant) {
 	}
 }
 
-func (k *Kin) bury(r *Row, reason DeadReason, message string, now Instant) {
+func (k *Machine) bury(r *Row, reason DeadReason, message string, now Instant) {
 	seq := r.Run
 	if seq == 0 {
 		seq = r.Seq
@@ -135,7 +135,7 @@ func (k *Kin) bury(r *Row, reason DeadReason, message string, now Instant) {
 }
 
 // goOn schedules the next run of a BLOCKING task, or completes it.
-func (k *Kin) goOn(next, now Instant) {
+func (k *Machine) goOn(next, now Instant) {
 	t := k.Task
 	if t.exhausted(next) {
 		k.finish(Completed)
@@ -148,7 +148,7 @@ func (k *Kin) goOn(next, now Instant) {
 
 // goOnAfter schedules the next run of a BLOCKING task one interval after now, or
 // at the first match after it; after a run that was triggered, when it was due.
-func (k *Kin) goOnAfter(now Instant) {
+func (k *Machine) goOnAfter(now Instant) {
 	t := k.Task
 	switch {
 	case t.triggered() && t.Anchor != Never:
@@ -163,13 +163,13 @@ func (k *Kin) goOnAfter(now Instant) {
 }
 
 // Cancel ends the task by its caller's wish.
-func (k *Kin) Cancel() {
+func (k *Machine) Cancel() {
 	k.Task.Version++
 	k.finish(Cancelled)
 }
 
 // Pause lets no new run be claimed.
-func (k *Kin) Pause() {
+func (k *Machine) Pause() {
 	t := k.Task
 	if t.Paused {
 		return
@@ -184,7 +184,7 @@ func (k *Kin) Pause() {
 
 // Resume lets runs be claimed again. Instants that passed meanwhile are treated as
 // the misfire policy says.
-func (k *Kin) Resume(now Instant) {
+func (k *Machine) Resume(now Instant) {
 	t := k.Task
 	if !t.Paused {
 		return
