@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/perceptor/perceptor/internal/mutation"
 )
 
 // A tree is the part of ZooKeeper's tree that one environment uses, seen
@@ -260,9 +258,6 @@ func (t *tree) writeMember(ctx context.Context, node string, data []byte, versio
 // writePlan replaces the plan of that version; [zk.ErrBadVersion] if there is
 // another one by now.
 func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
-	if mutation.Bug("plan-without-version") {
-		version = -1
-	}
 	_, err := tell(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
 	return err
 }

@@ -1,10 +1,6 @@
 package client
 
-import (
-	"sort"
-
-	"github.com/perceptor/perceptor/internal/mutation"
-)
+import "sort"
 
 // tracker knows which records of one partition are done, for as long as one
 // generation of the consumer group owns it. Only the contiguous prefix may be
@@ -66,7 +62,7 @@ func (t *tracker) done(offset int64) {
 // done. ok is false when it has not moved since the last commit.
 func (t *tracker) prefix() (offset int64, ok bool) {
 	offset = t.next
-	if len(t.seen) > 0 && !mutation.Bug("commit-highest-offset") {
+	if len(t.seen) > 0 {
 		offset = t.seen[0].offset
 	}
 	return offset, offset > t.committed && offset >= 0

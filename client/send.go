@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/perceptor/perceptor/internal/mutation"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -115,9 +114,6 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 		try, cancel := context.WithTimeout(ctx, tryTimeout)
 		replies, err := do(try, acts)
 		cancel()
-		if mutation.Bug("lease-from-answer") {
-			asked = time.Now()
-		}
 		refused := status.Code(err) == codes.InvalidArgument || unsendable(status.Convert(err))
 		switch {
 		case err == nil && len(replies) == len(acts):

@@ -3,7 +3,6 @@ package client
 import (
 	"time"
 
-	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -166,7 +165,7 @@ func (t *table) arrive(out []action, a *arrival) []action {
 	}
 	before := int32(0)
 	if m, ok := t.past.runs[id]; ok {
-		if m.ends || a.pub.Attempt <= m.ran || mutation.Bug("skip-settled-runs") {
+		if m.ends || a.pub.Attempt <= m.ran {
 			return t.release(append(out, action{verb: doSkip, rec: a}), a)
 		}
 		t.past.drop(id)
@@ -223,10 +222,6 @@ func (t *table) begin(out []action, e *entry) []action {
 	out, ok := t.take(out, e)
 	if !ok {
 		return out
-	}
-	if e.before > 0 && mutation.Bug("old-fail-under-new-attempt") {
-		e.phase, e.result = reporting, result{failed: true, next: task.Never}
-		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 	}
 	if e.rec.asks() {
 		e.phase = starting
@@ -364,9 +359,6 @@ func (t *table) ended(out []action, e *entry, attempt int32, r result) []action 
 		return out
 	}
 	e.phase, e.result = reporting, r
-	if mutation.Bug("offset-before-report") {
-		out = commit(out, e.rec)
-	}
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -192,7 +191,7 @@ func (b *database) claimed(ctx context.Context, req task.ClaimRequest, parts []*
 	c, err := b.d.store.Claim(ctx, req)
 	switch {
 	case b.d.killed() != nil:
-	case errors.Is(err, task.ErrOutcomeUnknown) && !mutation.Bug("unknown-commit-kept"):
+	case errors.Is(err, task.ErrOutcomeUnknown):
 		b.d.events.StoreFailed(b.number, "claim", err)
 		b.drop(req.Owned, err)
 	case err != nil:

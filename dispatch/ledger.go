@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -119,14 +118,6 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 		r := newRecord(&pubs[i], p)
 		r.dueAt = clock.due(r.pub.ScheduledAt)
 		records = append(records, r)
-	}
-	if mutation.Bug("taken-off-before-publish") {
-		for _, p := range of {
-			if p.pending > 0 {
-				l.complete(p, now)
-				p.left++ // no acknowledgement completes it a second time
-			}
-		}
 	}
 	for _, s := range listed {
 		if p := of[s]; p != nil && p.pending == 0 {

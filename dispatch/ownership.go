@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/mutation"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -40,21 +39,8 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 // takeOver raises the epochs, and reads the outbox only then: a transaction of
 // an older owner may commit until the rise has.
 func (b *database) takeOver(ctx context.Context, shards []task.Shard) (owned []task.Ownership, batches []task.OutboxBatch, err error) {
-	if mutation.Bug("outbox-before-bump") {
-		for _, s := range shards {
-			owned = append(owned, task.Ownership{Shard: s})
-		}
-		if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
-			return nil, nil, err
-		}
-		owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
-		return owned, batches, err
-	}
 	if owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner); err != nil {
 		return nil, nil, fmt.Errorf("acquire shards of database %d: %w", b.number, err)
-	}
-	if mutation.Bug("take-over-without-outbox") {
-		return owned, nil, nil
 	}
 	if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
 		return nil, nil, fmt.Errorf("read outbox of database %d: %w", b.number, err)

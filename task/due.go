@@ -1,7 +1,5 @@
 package task
 
-import "github.com/perceptor/perceptor/internal/mutation"
-
 // Due does what is due for the row of the given run (0: the task itself) and
 // returns the delivery to publish, if there is one. now is not before the row's
 // DueAt: of a row that is claimed ahead of the clock it is DueAt, and what is
@@ -94,9 +92,6 @@ func (k *Machine) makeRoom(now Instant) {
 		return
 	}
 	keep := int64(OpenBits - 1)
-	if mutation.Bug("bit-pushed-out") {
-		keep = OpenBits
-	}
 	if t.Interval == 0 || t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
 		keep = 0
 	}

@@ -1,7 +1,5 @@
 package task
 
-import "github.com/perceptor/perceptor/internal/mutation"
-
 // Merge applies a patch to stored params and returns the new bytes, or an error
 // that names the rule the outcome breaks.
 type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
@@ -24,7 +22,7 @@ func (k *Machine) Report(res Result, now Instant, u float64, merge Merge) Reply 
 		return Reply{Code: Superseded}
 	}
 	attempt, out := k.current(r, res.Seq)
-	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) && !mutation.Bug("fail-twice") {
+	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) {
 		return Reply{Code: Superseded}
 	}
 	if res.Outcome == Snooze {
@@ -54,7 +52,7 @@ func (k *Machine) open(a Attempt) (*Row, Code) {
 	r := t
 	if t.Type == NonBlocking {
 		if r = k.run(a.Seq); r == nil {
-			if t.OpenRuns&k.bit(a.Seq) == 0 && !mutation.Bug("heartbeat-without-bit") {
+			if t.OpenRuns&k.bit(a.Seq) == 0 {
 				return nil, Already
 			}
 			r = t

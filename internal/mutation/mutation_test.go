@@ -1,76 +1,94 @@
-package mutation_test
+package mutation
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/perceptor/perceptor/internal/mutation"
 )
 
-const storms = "./loadtest/assign"
-
-// known lists every bug that can be planted, with the tests that must find it.
-var known = []struct{ bug, pkg, tests string }{
-	{"epoch-without-lock", "./store/shards", "TestTakeOverWaits"},
-	{"cancel-without-lock", "./store/shards", "TestCancelWaits"},
-	{"report-without-seq", "./store/shards", "TestResultOfAnOldRun"},
-	{"report-without-holder-and-attempt", "./store/shards", "TestResultOfAnotherHolder"},
-	{"start-without-holder", "./store/shards", "TestBlockingGoesOn"},
-	{"outbox-list-written-back", "./store/shards", "TestOutboxRowLoses"},
-	{"no-key-row", "./store/shards", "TestRepeatedRequest"},
-	{"open-bit-ends-task", "./store/shards", "TestEarlyEndOfTheLastRun"},
-	{"heartbeat-without-bit", "./store/shards", "TestLateHeartbeat"},
-	{"fail-twice", "./store/shards", "TestOneExecutionSpends"},
-	{"skip-settled-runs", "./client", "TestNoHistory"},
-	{"old-fail-under-new-attempt", "./client", "TestNoHistory"},
-	{"offset-before-report", "./client", "TestNoHistory"},
-	{"commit-highest-offset", "./client", "TestNoHistory"},
-	{"lease-from-answer", "./client", "TestLeaseIsCounted"},
-	{"unknown-commit-kept", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
-	{"take-over-without-outbox", "./dispatch", "TestRunOfADispatcherThatDied|TestNothingCommitted"},
-	{"outbox-before-bump", "./dispatch", "TestCommitOfUnknownOutcome|TestNothingCommitted"},
-	{"taken-off-before-publish", "./dispatch", "TestShardTakenAnew|TestNothingCommitted"},
-	{"bit-pushed-out", "./store/shards", "TestRunWhoseBit"},
-	{"plan-without-version", storms, "TestAStorm"},
-	{"work-without-epoch", storms, "TestAStorm"},
-	{"work-without-lock", storms, "TestAStorm"},
-}
-
-// TestEveryPlantedBugIsFound builds the tests with each bug in turn and demands
-// that they fail. They must pass without one: the ordinary run shows that.
-func TestEveryPlantedBugIsFound(t *testing.T) {
-	binaries := map[string]string{}
-	for _, k := range known {
-		if binaries[k.pkg] == "" {
-			binaries[k.pkg] = build(t, k.pkg)
+func TestEveryMutationApplies(t *testing.T) {
+	if _, err := mutate(); err != nil {
+		t.Errorf("%v\n\nThe comment of package mutation says how to change an entry.", err)
+	}
+	for _, m := range mutations {
+		if m.statement == "" && !strings.Contains(m.new, "MUTATED") {
+			t.Errorf("mutation %s: the new text has no MUTATED, so it is always active", m.name)
+		}
+		for _, pattern := range strings.Split(m.tests, "|") {
+			if !hasTest(t, m.pkg, pattern) {
+				t.Errorf("mutation %s: package %s has no test like %s", m.name, m.pkg, pattern)
+			}
 		}
 	}
-	for _, k := range known {
-		t.Run(k.bug, func(t *testing.T) {
-			if k.pkg != storms { // each of those has a dozen processes
+}
+
+func hasTest(t *testing.T, pkg, pattern string) bool {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && regexp.MustCompile(pattern).MatchString(f.Name.Name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestEveryMutationIsFound runs the tests with each mutation in turn and demands
+// that they fail. They must pass without one: the ordinary run shows that.
+func TestEveryMutationIsFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the tests of four packages anew")
+	}
+	s, err := mutate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries := build(t, s.overlay(t))
+	for _, m := range mutations {
+		t.Run(m.name, func(t *testing.T) {
+			if m.pkg != storms { // each of those has a dozen processes
 				t.Parallel()
 			}
-			run := exec.CommandContext(t.Context(), binaries[k.pkg], "-test.run", k.tests, "-test.timeout", "2m")
-			run.Dir = "../../" + k.pkg
-			run.Env = append(os.Environ(), mutation.Variable+"="+k.bug)
+			run := exec.CommandContext(t.Context(), binaries[m.pkg], "-test.run", m.tests, "-test.timeout", "2m")
+			run.Dir = filepath.Join(root, m.pkg)
+			run.Env = append(os.Environ(), variable+"="+m.name)
 			out, err := run.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL") {
-				t.Errorf("%s of %s did not find the bug: %v\n%s", k.tests, k.pkg, err, out)
+				t.Errorf("%s of %s did not find the mutation: %v\n%s", m.tests, m.pkg, err, out)
 			}
 		})
 	}
 }
 
-// build returns the tests of a package with all bugs in them.
-func build(t *testing.T, pkg string) string {
+// build builds the tests of every package of the list with all mutations in them.
+func build(t *testing.T, overlay string) map[string]string {
 	t.Helper()
-	binary := t.TempDir() + "/tests"
-	run := exec.CommandContext(t.Context(), "go", "test", "-tags", "planted", "-c", "-o", binary, pkg)
-	run.Dir = "../.."
-	if out, err := run.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	binaries := map[string]string{}
+	for _, m := range mutations {
+		if binaries[m.pkg] != "" {
+			continue
+		}
+		binaries[m.pkg] = filepath.Join(t.TempDir(), "tests")
+		run := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binaries[m.pkg], m.pkg)
+		run.Dir = root
+		if out, err := run.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", m.pkg, err, out)
+		}
 	}
-	return binary
+	return binaries
 }

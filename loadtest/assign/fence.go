@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	core "github.com/perceptor/perceptor/assign"
-	"github.com/perceptor/perceptor/internal/mutation"
 )
 
 // idleInTransaction ends the transactions of members that are suspended, so that
@@ -186,15 +185,8 @@ func assert(ctx context.Context, tx pgx.Tx, owned map[int]holding) ([]int32, err
 	for _, id := range slices.Sorted(maps.Keys(owned)) {
 		items, epochs, nonces = append(items, int32(id)), append(epochs, owned[id].epoch), append(nonces, owned[id].nonce)
 	}
-	if mutation.Bug("work-without-epoch") {
-		return items, nil
-	}
-	lock := "FOR SHARE OF o"
-	if mutation.Bug("work-without-lock") {
-		lock = ""
-	}
 	rows, err := tx.Query(ctx, `SELECT o.item FROM item_owner o JOIN unnest($1::int4[], $2::int8[], $3::int8[]) AS u (item, epoch, nonce)
-		ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce ORDER BY o.item `+lock, items, epochs, nonces)
+		ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce ORDER BY o.item FOR SHARE OF o`, items, epochs, nonces)
 	if err != nil {
 		return nil, err
 	}

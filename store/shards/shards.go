@@ -60,7 +60,7 @@ import (
 //go:embed sql/*.sql
 var sqlFiles embed.FS
 
-var sql = planted(statement.MustLoad(fs.Sub(sqlFiles, "sql")))
+var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
 
 // tableOf returns the name of a shard's table.
 func tableOf(shard task.Shard) string { return fmt.Sprintf("task_%03d", shard) }

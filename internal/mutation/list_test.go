@@ -1,0 +1,202 @@
+package mutation
+
+// A mutation is one way to get the protocol wrong. The package comment explains
+// the fields.
+type mutation struct {
+	name       string
+	in         string
+	statement  string
+	old, new   string
+	pkg, tests string
+}
+
+const storms = "./loadtest/assign"
+
+// mutations lists every known fault, with the tests that must find it.
+var mutations = []mutation{
+	{
+		name: "epoch-without-lock",
+		in:   "store/shards", statement: "AssertOwned",
+		old: "FOR SHARE OF o",
+		new: "",
+		pkg: "./store/shards", tests: "TestTakeOverWaits",
+	},
+	{
+		name: "cancel-without-lock",
+		in:   "store/shards",
+		old:  "if now.State.Final() {",
+		new:  "if MUTATED { return now, nil }\nif now.State.Final() {",
+		pkg:  "./store/shards", tests: "TestCancelWaits",
+	},
+	{
+		name: "report-without-seq",
+		in:   "store/shards", statement: "row_of_result",
+		old: "t.seq = u.seq AND",
+		new: "true AND",
+		pkg: "./store/shards", tests: "TestResultOfAnOldRun",
+	},
+	{
+		name: "report-without-holder-and-attempt",
+		in:   "store/shards", statement: "row_of_result",
+		old: "t.attempt = u.attempt AND t.out AND t.holder = u.holder",
+		new: "true",
+		pkg: "./store/shards", tests: "TestResultOfAnotherHolder",
+	},
+	{
+		name: "start-without-holder",
+		in:   "store/shards", statement: "StartRuns",
+		old: "(t.holder IS NULL OR t.holder = u.holder)",
+		new: "true",
+		pkg: "./store/shards", tests: "TestBlockingGoesOn",
+	},
+	{
+		name: "outbox-list-written-back",
+		in:   "store/shards", statement: "OutboxTakeOff",
+		old: "s <> ALL (p.shards)",
+		new: "true",
+		pkg: "./store/shards", tests: "TestOutboxRowLoses",
+	},
+	{
+		name: "no-key-row",
+		in:   "store/shards", statement: "KeyInsert",
+		old: "ON CONFLICT DO NOTHING",
+		new: "ON CONFLICT (shard, tenant_id, key) DO UPDATE SET first_id = excluded.first_id",
+		pkg: "./store/shards", tests: "TestRepeatedRequest",
+	},
+	{
+		name: "open-bit-ends-task",
+		in:   "store/shards", statement: "ends",
+		old: "AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0",
+		new: "",
+		pkg: "./store/shards", tests: "TestEarlyEndOfTheLastRun",
+	},
+	{
+		name: "heartbeat-without-bit",
+		in:   "task",
+		old:  "if t.OpenRuns&k.bit(a.Seq) == 0 {",
+		new:  "if t.OpenRuns&k.bit(a.Seq) == 0 && !MUTATED {",
+		pkg:  "./store/shards", tests: "TestLateHeartbeat",
+	},
+	{
+		name: "fail-twice",
+		in:   "task",
+		old:  "if res.Outcome != Success && (",
+		new:  "if res.Outcome != Success && !MUTATED && (",
+		pkg:  "./store/shards", tests: "TestOneExecutionSpends",
+	},
+	{
+		name: "bit-pushed-out",
+		in:   "task",
+		old:  "keep := int64(OpenBits - 1)",
+		new:  "keep := int64(OpenBits - 1)\nif MUTATED { keep = OpenBits }",
+		pkg:  "./store/shards", tests: "TestRunWhoseBit",
+	},
+	{
+		name: "skip-settled-runs",
+		in:   "client",
+		old:  "m.ends || a.pub.Attempt <= m.ran",
+		new:  "m.ends || a.pub.Attempt <= m.ran || MUTATED",
+		pkg:  "./client", tests: "TestNoHistory",
+	},
+	{
+		name: "old-fail-under-new-attempt",
+		in:   "client",
+		old:  "if e.rec.asks() {\n\t\te.phase = starting",
+		new: `if e.before > 0 && MUTATED {
+			e.phase, e.result = reporting, result{failed: true, next: task.Never}
+			return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
+		}
+		if e.rec.asks() {
+			e.phase = starting`,
+		pkg: "./client", tests: "TestNoHistory",
+	},
+	{
+		name: "offset-before-report",
+		in:   "client",
+		old:  "e.phase, e.result = reporting, r\n",
+		new:  "e.phase, e.result = reporting, r\nif MUTATED { out = commit(out, e.rec) }\n",
+		pkg:  "./client", tests: "TestNoHistory",
+	},
+	{
+		name: "commit-highest-offset",
+		in:   "client",
+		old:  "if len(t.seen) > 0 {\n\t\toffset = ",
+		new:  "if len(t.seen) > 0 && !MUTATED {\n\t\toffset = ",
+		pkg:  "./client", tests: "TestNoHistory",
+	},
+	{
+		name: "lease-from-answer",
+		in:   "client",
+		old:  "replies, err := do(try, acts)",
+		new:  "replies, err := do(try, acts)\nif MUTATED { asked = time.Now() }",
+		pkg:  "./client", tests: "TestLeaseIsCounted",
+	},
+	{
+		name: "unknown-commit-kept",
+		in:   "dispatch",
+		old:  "case errors.Is(err, task.ErrOutcomeUnknown):",
+		new:  "case errors.Is(err, task.ErrOutcomeUnknown) && !MUTATED:",
+		pkg:  "./dispatch", tests: "TestCommitOfUnknownOutcome|TestNothingCommitted",
+	},
+	{
+		name: "take-over-without-outbox",
+		in:   "dispatch",
+		old:  "if batches, err = b.d.store.Unpublished(",
+		new:  "if MUTATED { return owned, nil, nil }\nif batches, err = b.d.store.Unpublished(",
+		pkg:  "./dispatch", tests: "TestRunOfADispatcherThatDied|TestNothingCommitted",
+	},
+	{
+		name: "outbox-before-bump",
+		in:   "dispatch",
+		old:  "if owned, err = b.d.store.Acquire(",
+		new: `if MUTATED {
+			for _, s := range shards {
+				owned = append(owned, task.Ownership{Shard: s})
+			}
+			if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
+				return nil, nil, err
+			}
+			owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
+			return owned, batches, err
+		}
+		if owned, err = b.d.store.Acquire(`,
+		pkg: "./dispatch", tests: "TestCommitOfUnknownOutcome|TestNothingCommitted",
+	},
+	{
+		name: "taken-off-before-publish",
+		in:   "dispatch",
+		old:  "for _, s := range listed {\n\t\tif p := of[s]; p != nil && p.pending == 0 {",
+		new: `if MUTATED {
+			for _, p := range of {
+				if p.pending > 0 {
+					l.complete(p, now)
+					p.left++ // no acknowledgement completes it a second time
+				}
+			}
+		}
+		for _, s := range listed {
+			if p := of[s]; p != nil && p.pending == 0 {`,
+		pkg: "./dispatch", tests: "TestShardTakenAnew|TestNothingCommitted",
+	},
+	{
+		name: "plan-without-version",
+		in:   "assign",
+		old:  "t.s.conn.Set(t.plan, encodePlan(p), version)",
+		new:  "t.s.conn.Set(t.plan, encodePlan(p), map[bool]int32{false: version, true: -1}[MUTATED])",
+		pkg:  storms, tests: "TestAStorm",
+	},
+	{
+		name: "work-without-epoch",
+		in:   "loadtest/assign",
+		old:  "rows, err := tx.Query(ctx, `SELECT o.item FROM item_owner o JOIN unnest(",
+		new:  "if MUTATED { return items, nil }\nrows, err := tx.Query(ctx, `SELECT o.item FROM item_owner o JOIN unnest(",
+		pkg:  storms, tests: "TestAStorm",
+	},
+	{
+		name: "work-without-lock",
+		in:   "loadtest/assign",
+		old:  "ORDER BY o.item FOR SHARE OF o`",
+		new:  "ORDER BY o.item ` + map[bool]string{false: `FOR SHARE OF o`}[MUTATED]",
+		pkg:  storms, tests: "TestAStorm",
+	},
+}
