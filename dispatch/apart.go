@@ -120,7 +120,7 @@ func (a *apart) judge(now time.Time, c *task.Claim, rates map[int32]task.Rates) 
 	}
 	a.mu.Unlock()
 	for _, t := range told {
-		a.events.HeldApart(t, true)
+		a.events.Backlogged(t, true)
 	}
 	return len(told) > 0
 }
@@ -167,7 +167,7 @@ func (a *apart) backlog(tenant int32, database, rows int, more bool) (ended bool
 	}
 	a.mu.Unlock()
 	if ended {
-		a.events.HeldApart(tenant, false)
+		a.events.Backlogged(tenant, false)
 	}
 	return ended
 }
@@ -193,7 +193,7 @@ func (a *apart) acknowledged(now time.Time, records []*record) {
 // time, of a tenant without a backlog, and if that has a rate or another setting for
 // which it is held apart, that was not what made it late. a.mu is held.
 func (a *apart) inFront(r *record) bool {
-	return r.pub.Attempt == 1 && a.heavy[r.pub.Tenant] == nil && (!r.back || r.pub.ClaimedAt <= r.pub.ScheduledAt)
+	return r.pub.Attempt == 1 && a.heavy[r.pub.Tenant] == nil && (!r.background || r.pub.ClaimedAt <= r.pub.ScheduledAt)
 }
 
 // takePace waits until rows of backlogs may be taken, and returns how many; 0: ctx

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Which records go into which call of the publisher, and when: the courier's part
+// Which records go into which call of the publisher, and when: the pipeline's part
 // that decides. Failing tenants have calls for themselves, one at a time for each;
 // those that have a backlog and are held apart share large calls; and all others, the
 // front, share calls that keep a short distance.
@@ -24,20 +24,20 @@ type call struct {
 	// in is what a common call is part of; of is the failing lane that has a call
 	// for itself.
 	in *traffic
-	of *lane
+	of *topicQueue
 }
 
 // pick returns the next call, or until when there is none; zero: until
 // something happens.
-func (c *courier) pick(now time.Time) (*call, time.Time) {
+func (c *pipeline) pick(now time.Time) (*call, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var wakes earliest
 	c.release(now)
-	wakes.add(c.shelf.next())
-	if c.aside < c.d.cfg.PublishConcurrency {
+	wakes.add(c.delayed.next())
+	if c.failingCalls < c.d.cfg.PublishConcurrency {
 		if next := c.pickFailing(now, &wakes); next != nil {
-			c.aside++
+			c.failingCalls++
 			return next, time.Time{}
 		}
 	}
@@ -50,9 +50,9 @@ func (c *courier) pick(now time.Time) (*call, time.Time) {
 }
 
 // pickFailing picks the failing tenant whose turn it has been for longest.
-func (c *courier) pickFailing(now time.Time, wakes *earliest) *call {
-	var first *lane
-	for _, l := range c.lanes {
+func (c *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
+	var first *topicQueue
+	for _, l := range c.topics {
 		if !l.failing || l.inCall || len(l.queue) == 0 {
 			continue
 		}
@@ -78,15 +78,15 @@ func (c *courier) pickFailing(now time.Time, wakes *earliest) *call {
 // probeRecords is how much of a broken tenant is tried at once.
 const probeRecords = 16
 
-// backCalls is how many calls there are at once for tenants that are held apart.
-const backCalls = 1
+// backgroundCalls is how many calls there are at once for tenants that are held apart.
+const backgroundCalls = 1
 
 // pickCommon picks records of healthy tenants: of the front, or of those that are
 // held apart.
-func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
+func (c *pipeline) pickCommon(now time.Time, wakes *earliest) *call {
 	heavy := c.d.apart.heavies()
-	front, back := make([]*lane, 0, len(c.lanes)), []*lane(nil)
-	for _, l := range c.lanes { // in random order
+	front, back := make([]*topicQueue, 0, len(c.topics)), []*topicQueue(nil)
+	for _, l := range c.topics { // in random order
 		switch {
 		case l.failing || len(l.queue) == 0:
 		case slices.Contains(heavy, l.tenant):
@@ -99,20 +99,20 @@ func (c *courier) pickCommon(now time.Time, wakes *earliest) *call {
 	if len(heavy) > 0 {
 		longest = besideDistance
 	}
-	if c.front.calls < c.d.cfg.PublishConcurrency {
-		if next := c.pickOf(now, &c.front, front, c.front.distance(every, longest), wakes); next != nil {
+	if c.foreground.calls < c.d.cfg.PublishConcurrency {
+		if next := c.pickOf(now, &c.foreground, front, c.foreground.distance(every, longest), wakes); next != nil {
 			return next
 		}
 	}
-	if c.back.calls < backCalls {
-		return c.pickOf(now, &c.back, back, longestDistance*every, wakes)
+	if c.background.calls < backgroundCalls {
+		return c.pickOf(now, &c.background, back, longestDistance*every, wakes)
 	}
 	return nil
 }
 
 // pickOf picks waiting records of the lanes, the same number of each while there are
 // too many. Small calls keep their distance.
-func (c *courier) pickOf(now time.Time, t *traffic, lanes []*lane, distance time.Duration, wakes *earliest) *call {
+func (c *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distance time.Duration, wakes *earliest) *call {
 	waiting := 0
 	for _, l := range lanes {
 		waiting += len(l.queue)

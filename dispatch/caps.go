@@ -63,7 +63,7 @@ func (d *Dispatcher) await(ctx context.Context, wake <-chan struct{}, at time.Ti
 func (c *capLoop) next() (first task.TenantKind, at time.Time) {
 	for _, b := range c.d.dbs {
 		b.mu.Lock()
-		if len(b.lanes) > 0 && len(b.book.claimable()) > 0 {
+		if len(b.lanes) > 0 && len(b.shards.claimable()) > 0 {
 			for k, l := range b.lanes {
 				if k.Kind == "" {
 					continue
@@ -113,15 +113,15 @@ func (c *capLoop) turn(ctx context.Context, kind task.TenantKind) time.Duration 
 // the cap, 0 when it is not known here, and how many it has claimed.
 func (b *database) takeCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (most, taken int) {
 	now := time.Now()
-	room := b.d.courier.room(now)
+	capacity := b.d.pipeline.capacity(now)
 	b.mu.Lock()
 	b.leaveOut(now)
 	rates := b.settings.Rates
 	most = int(rates[kind.Tenant].KindCaps[kind.Kind])
 	l := b.lanes[kind]
-	due := l != nil && !now.Before(l.nextAt) && open < most && len(b.book.claimable()) > 0
-	if due && (room.gone || slices.Contains(room.blocked, kind.Tenant)) {
-		l.nextAt, due = now.Add(max(room.blockedFor, minBlock)), false
+	due := l != nil && !now.Before(l.nextAt) && open < most && len(b.shards.claimable()) > 0
+	if due && (capacity.gone || slices.Contains(capacity.blocked, kind.Tenant)) {
+		l.nextAt, due = now.Add(max(capacity.blockedFor, minBlock)), false
 	}
 	if due {
 		l.epoch = epoch

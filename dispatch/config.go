@@ -92,9 +92,9 @@ type Config struct {
 	// MinTick and MaxTick bound the distance of two claims of one database that
 	// were not full. 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
-	// LookEvery is how often a database that has fired lately is looked at, when
+	// PeekEvery is how often a database that has fired lately is looked at, when
 	// nothing is known to be due; 250 ms. MaxSleep is the same for idle ones; 1 s.
-	LookEvery, MaxSleep time.Duration
+	PeekEvery, MaxSleep time.Duration
 	// SweepEvery is the distance of claims without a lower bound; 5 s. It is six
 	// times that where nothing has happened for a minute.
 	SweepEvery time.Duration
@@ -151,7 +151,7 @@ const (
 	AfterCommit       Point = "after_commit"   // of a claim, before anything is published
 	BeforePublish     Point = "before_publish" // a call of the publisher begins
 	AfterPublish      Point = "after_publish"  // it has ended, and is not yet counted
-	BeforeAcknowledge Point = "before_take_off"
+	BeforeAcknowledge Point = "before_acknowledge"
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -159,8 +159,8 @@ func (c Config) withDefaults() Config {
 	or(&c.ClaimShare, 1)
 	or(&c.MinTick, 5*time.Millisecond)
 	or(&c.MaxTick, max(100*time.Millisecond, c.MinTick))
-	or(&c.LookEvery, 250*time.Millisecond)
-	or(&c.MaxSleep, max(time.Second, c.LookEvery))
+	or(&c.PeekEvery, 250*time.Millisecond)
+	or(&c.MaxSleep, max(time.Second, c.PeekEvery))
 	or(&c.SweepEvery, 5*time.Second)
 	or(&c.Grace, 6*time.Second)
 	or(&c.MaxRows, 5000)
@@ -207,11 +207,11 @@ func (c Config) Validate() error {
 	check(c.ClaimAhead >= 0 && c.ClaimAhead <= maxAhead, "claim_ahead %s is not between 0 and %s", c.ClaimAhead, maxAhead)
 	check(c.MinTick >= time.Millisecond, "min_tick %s is below 1ms", c.MinTick)
 	check(c.MaxTick >= c.MinTick, "max_tick %s is below min_tick %s", c.MaxTick, c.MinTick)
-	check(c.LookEvery >= c.MinTick, "look_every %s is below min_tick %s", c.LookEvery, c.MinTick)
-	check(c.MaxSleep >= c.LookEvery, "max_sleep %s is below look_every %s", c.MaxSleep, c.LookEvery)
+	check(c.PeekEvery >= c.MinTick, "peek_every %s is below min_tick %s", c.PeekEvery, c.MinTick)
+	check(c.MaxSleep >= c.PeekEvery, "max_sleep %s is below peek_every %s", c.MaxSleep, c.PeekEvery)
 	check(c.SweepEvery >= c.MaxTick, "sweep_every %s is below max_tick %s", c.SweepEvery, c.MaxTick)
 	check(c.Grace >= 0, "grace %s is negative", c.Grace)
-	check(c.AcknowledgeAfter > 0 && c.AcknowledgeAfter <= time.Second, "take_off_after %s is not between 0 and 1s", c.AcknowledgeAfter)
+	check(c.AcknowledgeAfter > 0 && c.AcknowledgeAfter <= time.Second, "acknowledge_after %s is not between 0 and 1s", c.AcknowledgeAfter)
 	for _, n := range []struct {
 		name  string
 		value int

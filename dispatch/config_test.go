@@ -14,7 +14,7 @@ func TestConfigurationNamesEveryFault(t *testing.T) {
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{"owner name", "claim_share -1", "max_tick 1ms", "max_rows -1", "take_off_after 1m0s", "release_timeout -1ns"} {
+	for _, want := range []string{"owner name", "claim_share -1", "max_tick 1ms", "max_rows -1", "acknowledge_after 1m0s", "release_timeout -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

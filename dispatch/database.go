@@ -16,24 +16,24 @@ import (
 type database struct {
 	number int
 	d      *Dispatcher
-	// wake holds one token when there may be something new to do.
-	wake chan struct{}
+	// woken holds one token when there may be something new to do.
+	woken chan struct{}
 	// tx is held during every transaction on owned shards.
 	tx chan struct{}
 	// ahead is the planner's, in ns, for measuring lateness; fired is when a
 	// claim has moved rows last, in Unix ns.
 	ahead, fired atomic.Int64
 
-	mu   sync.Mutex
-	plan planner
-	book ledger
+	mu     sync.Mutex
+	plan   planner
+	shards ownedShards
 	// clock is what is known of the database's; clockSet: it was set since the last
 	// look.
 	clock    reading
 	clockSet bool
-	// hopeless can never be published; they are given up at giveUpAt.
-	hopeless []hopeless
-	giveUpAt time.Time
+	// unpublishable can never be published; they are given up at giveUpAt.
+	unpublishable []unpublishable
+	giveUpAt      time.Time
 	// waiters are closed when records have been settled.
 	waiters []chan struct{}
 
@@ -44,13 +44,13 @@ type database struct {
 	left      []int32
 	lanes     map[task.TenantKind]*apartLane
 	wakeLanes [2]chan struct{}
-	// servedAt is when, by the database's clock, a claim of the front or a look has last
+	// servedAt is when, by the database's clock, a claim of the front or a peek has last
 	// left nothing due, for these settings; 0: never since shards were acquired.
 	servedAt task.Instant
 }
 
-// hopeless is a record and the reason why it can never be published.
-type hopeless struct {
+// unpublishable is a record and the reason why it can never be published.
+type unpublishable struct {
 	*record
 	err error
 }
@@ -59,7 +59,7 @@ type hopeless struct {
 const maxParts = 4096
 
 func newDatabase(d *Dispatcher, number int) *database {
-	b := &database{number: number, d: d, wake: make(chan struct{}, 1), tx: make(chan struct{}, 1)}
+	b := &database{number: number, d: d, woken: make(chan struct{}, 1), tx: make(chan struct{}, 1)}
 	b.plan.cfg = d.cfg
 	b.lanes = map[task.TenantKind]*apartLane{}
 	for i := range b.wakeLanes {
@@ -86,32 +86,32 @@ func (b *database) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-b.d.dead:
-		case <-b.wake:
+		case <-b.woken:
 		case <-expired:
 		}
 	}
 }
 
-func (b *database) rouse() {
+func (b *database) wake() {
 	select {
-	case b.wake <- struct{}{}:
+	case b.woken <- struct{}{}:
 	default:
 	}
 }
 
 func (b *database) next() step {
 	now := time.Now()
-	room := b.d.courier.room(now)
+	capacity := b.d.pipeline.capacity(now)
 	busy := b.d.busy(now)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leaveOut(now)
 	return b.plan.next(now, situation{
-		shards:      len(b.book.shards) > 0 && len(b.book.claimable()) > 0,
-		records:     room.records,
-		bytes:       room.bytes,
-		gone:        room.gone,
-		publishedAt: b.book.publishedAt,
+		shards:      len(b.shards.shards) > 0 && len(b.shards.claimable()) > 0,
+		records:     capacity.records,
+		bytes:       capacity.bytes,
+		gone:        capacity.gone,
+		publishedAt: b.shards.publishedAt,
 		giveUpAt:    b.giveUpAt,
 		busy:        busy,
 	})
@@ -130,8 +130,8 @@ func (b *database) do(ctx context.Context, st step) {
 		b.claim(ctx, st)
 	case peek:
 		b.peek(ctx)
-	case takeOff:
-		b.takeOff(ctx)
+	case acknowledge:
+		b.acknowledgeOutbox(ctx)
 	case giveUp:
 		b.giveUp(ctx)
 	}
@@ -163,15 +163,15 @@ func (b *database) claim(ctx context.Context, st step) {
 	if !b.knowsSettings(ctx) {
 		return
 	}
-	rows, room := b.d.courier.reserve(time.Now(), st.rows)
-	defer b.d.courier.unreserve(rows)
+	rows, capacity := b.d.pipeline.reserve(time.Now(), st.rows)
+	defer b.d.pipeline.unreserve(rows)
 	if rows < st.rows {
 		st.rows, st.form = rows, task.CappedForm
 	}
-	req, parts := b.request(st, room)
+	req, parts := b.request(st, capacity)
 	if len(req.Owned) == 0 || rows == 0 {
 		b.mu.Lock()
-		b.book.putBack(parts, time.Now())
+		b.shards.putBack(parts, time.Now())
 		b.plan.passed(st.shards, task.Never) // if they have left meanwhile
 		b.mu.Unlock()
 		return
@@ -200,7 +200,7 @@ func (b *database) claimed(ctx context.Context, req task.ClaimRequest, parts []*
 		b.lost(req.Owned, c.Lost, parts)
 	case c.Settings != 0:
 		b.mu.Lock()
-		b.book.putBack(parts, time.Now())
+		b.shards.putBack(parts, time.Now())
 		b.mu.Unlock()
 		b.readSettings(ctx)
 	case b.d.at(ctx, AfterCommit, b.number) == nil:
@@ -210,13 +210,13 @@ func (b *database) claimed(ctx context.Context, req task.ClaimRequest, parts []*
 }
 
 // request builds the claim, with the parts that it takes off.
-func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
+func (b *database) request(st step, capacity capacity) (task.ClaimRequest, []*part) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	parts := b.book.takeable(maxParts, b.claims)
+	parts := b.shards.takePublished(maxParts, b.claims)
 	req := task.ClaimRequest{
-		Database: b.number, Owned: b.book.claimable(), Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
-		Blocked: room.blocked, BlockedFor: room.blockedFor, Acknowledged: outboxParts(parts),
+		Database: b.number, Owned: b.shards.claimable(), Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
+		Blocked: capacity.blocked, BlockedFor: capacity.blockedFor, Acknowledged: outboxParts(parts),
 		Settings: b.settings.Version, ExcludedTenants: b.left,
 	}
 	if st.shards != nil {
@@ -229,7 +229,7 @@ func (b *database) request(st step, room room) (task.ClaimRequest, []*part) {
 
 // claims reports whether the shard is owned and not about to leave.
 func (b *database) claims(s task.Shard) bool {
-	h := b.book.shards[s]
+	h := b.shards.shards[s]
 	return h != nil && !h.leaving
 }
 
@@ -238,9 +238,9 @@ func (b *database) claims(s task.Shard) bool {
 func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c *task.Claim, parts []*part) {
 	now := time.Now()
 	b.mu.Lock()
-	b.book.tookOff(parts)
+	b.shards.removed(parts)
 	b.clock = b.clock.next(start, read(c.Now, now))
-	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
+	records := b.shards.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
 	bytes := 0
 	for _, r := range records {
 		bytes += r.size
@@ -253,12 +253,12 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 	rates := b.settings.Rates
 	b.mu.Unlock()
 	if b.d.apart.judge(now, c, rates) {
-		b.d.rouseAll()
+		b.d.wakeAll()
 	}
 	if c.Rows > 0 {
 		b.fired.Store(now.UnixNano())
 	}
-	b.d.courier.submit(records)
+	b.d.pipeline.submit(records)
 	b.d.events.Claimed(b.number, cmp.Or(c.Form, st.form), c, now.Sub(start))
 	if len(parts) > 0 {
 		b.d.events.OutboxAcknowledged(b.number, len(parts))
@@ -269,7 +269,7 @@ func (b *database) committed(start time.Time, st step, req task.ClaimRequest, c 
 func (b *database) failed(step string, err error, parts []*part) {
 	now := time.Now()
 	b.mu.Lock()
-	b.book.putBack(parts, now)
+	b.shards.putBack(parts, now)
 	b.plan.failed(now)
 	b.mu.Unlock()
 	b.d.events.StoreFailed(b.number, step, err)
@@ -287,7 +287,7 @@ func (b *database) lost(owned []task.Ownership, lost []task.Shard, parts []*part
 	dropped := b.drop(gone, nil)
 	now := time.Now()
 	b.mu.Lock()
-	b.book.putBack(parts, now)
+	b.shards.putBack(parts, now)
 	if dropped {
 		b.plan.lost()
 	} else {
@@ -302,8 +302,8 @@ func (b *database) drop(owned []task.Ownership, err error) bool {
 	var shards []task.Shard
 	b.mu.Lock()
 	for _, o := range owned {
-		if b.book.held(o) != nil {
-			b.book.drop(o.Shard)
+		if b.shards.current(o) != nil {
+			b.shards.drop(o.Shard)
 			shards = append(shards, o.Shard)
 		}
 	}
@@ -312,7 +312,7 @@ func (b *database) drop(owned []task.Ownership, err error) bool {
 	if len(shards) == 0 {
 		return false
 	}
-	b.d.courier.purge()
+	b.d.pipeline.purge()
 	b.d.events.Lost(b.number, shards, err)
 	b.d.cfg.Lost(shards)
 	return true
@@ -320,7 +320,7 @@ func (b *database) drop(owned []task.Ownership, err error) bool {
 
 func (b *database) peek(ctx context.Context) {
 	b.mu.Lock()
-	owned := b.book.claimable()
+	owned := b.shards.claimable()
 	look := task.PeekRequest{
 		Low: b.plan.low, From: b.plan.countFrom(time.Now()), Window: b.plan.window(), Limit: b.d.cfg.MaxRows + 1,
 		ExcludedTenants: b.left,
@@ -354,19 +354,19 @@ func (b *database) peek(ctx context.Context) {
 	b.clockSet = false
 	b.mu.Unlock()
 	if set {
-		b.d.courier.comeDue(b, shown)
+		b.d.pipeline.comeDue(b, shown)
 	}
 	if stale {
 		b.readSettings(ctx)
 	}
 }
 
-// takeOff removes published parts when no claim has come by to do it, also those
+// acknowledgeOutbox removes published parts when no claim has come by to do it, also those
 // of shards that wait to be let go: whatever makes the step due has to go by it.
-func (b *database) takeOff(ctx context.Context) {
+func (b *database) acknowledgeOutbox(ctx context.Context) {
 	b.mu.Lock()
-	owned := b.book.all()
-	parts := b.book.takeable(maxParts, func(task.Shard) bool { return true })
+	owned := b.shards.all()
+	parts := b.shards.takePublished(maxParts, func(task.Shard) bool { return true })
 	b.mu.Unlock()
 	if len(parts) == 0 || b.d.at(ctx, BeforeAcknowledge, b.number) != nil {
 		return
@@ -376,12 +376,12 @@ func (b *database) takeOff(ctx context.Context) {
 	case err != nil:
 		// Also when the outcome is unknown: it claims nothing, and to take off
 		// again what is gone does no harm.
-		b.failed("take off", err, parts)
+		b.failed("acknowledge outbox", err, parts)
 	case len(lost) > 0:
 		b.lost(owned, lost, parts)
 	default:
 		b.mu.Lock()
-		b.book.tookOff(parts)
+		b.shards.removed(parts)
 		b.plan.ok()
 		b.mu.Unlock()
 		b.d.events.OutboxAcknowledged(b.number, len(parts))
@@ -392,15 +392,15 @@ func (b *database) takeOff(ctx context.Context) {
 func (b *database) settle(parts []*part) {
 	now := time.Now()
 	b.mu.Lock()
-	before := b.book.publishedAt
+	before := b.shards.publishedAt
 	for _, p := range parts {
-		b.book.acknowledged(p, now)
+		b.shards.acknowledged(p, now)
 	}
-	rouse := before.IsZero() && !b.book.publishedAt.IsZero()
+	wake := before.IsZero() && !b.shards.publishedAt.IsZero()
 	b.signal()
 	b.mu.Unlock()
-	if rouse {
-		b.rouse()
+	if wake {
+		b.wake()
 	}
 }
 
@@ -416,8 +416,8 @@ func (b *database) signal() {
 func (b *database) owned() []task.Shard {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	shards := make([]task.Shard, 0, len(b.book.shards))
-	for s := range b.book.shards {
+	shards := make([]task.Shard, 0, len(b.shards.shards))
+	for s := range b.shards.shards {
 		shards = append(shards, s)
 	}
 	slices.Sort(shards)

@@ -20,11 +20,11 @@ var ErrStopped = errors.New("dispatcher is stopping")
 // A Dispatcher fires the due rows of the shards that it has been given by
 // Acquire. All methods may be called concurrently.
 type Dispatcher struct {
-	cfg     Config
-	store   Store
-	events  Events
-	courier *courier
-	apart   *apart
+	cfg      Config
+	store    Store
+	events   Events
+	pipeline *pipeline
+	apart    *apart
 	// wakeCaps wakes the loop for kinds with a cap.
 	wakeCaps chan struct{}
 	dbs      [task.Databases]*database
@@ -46,7 +46,7 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	d := &Dispatcher{cfg: cfg.withDefaults(), store: store, events: events.fill(), dead: make(chan struct{})}
 	d.places = make(chan struct{}, d.cfg.ClaimConcurrency)
 	d.apart, d.wakeCaps = newApart(store, &d.events), make(chan struct{}, 1)
-	d.courier = newCourier(d, publisher)
+	d.pipeline = newPipeline(d, publisher)
 	for i := range d.dbs {
 		d.dbs[i] = newDatabase(d, i)
 	}
@@ -64,7 +64,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		group.Go(func() { b.runApart(working, false) })
 		group.Go(func() { b.runApart(working, true) })
 	}
-	group.Go(func() { d.courier.run(working) })
+	group.Go(func() { d.pipeline.run(working) })
 	group.Go(func() { d.runCaps(working) })
 	select {
 	case <-ctx.Done():
@@ -129,12 +129,12 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	b.plan.hint(time.Now(), due)
 	b.hintLanes(time.Now(), due)
 	b.mu.Unlock()
-	b.rouse()
+	b.wake()
 }
 
 // ClockMoved says that the clock of the database has been set: what was known of
 // it by the old clock is looked up anew. Only a virtual clock is ever set by more
-// than looks notice in time. It never blocks.
+// than peeks notice in time. It never blocks.
 func (d *Dispatcher) ClockMoved(database int) {
 	b := d.dbs[database]
 	d.apart.clockMoved()
@@ -146,8 +146,8 @@ func (d *Dispatcher) ClockMoved(database int) {
 		l.nextAt = now
 	}
 	b.mu.Unlock()
-	b.rouse()
-	b.rouseLanes()
+	b.wake()
+	b.wakeFlows()
 }
 
 // Figures tell how a dispatcher stands.
@@ -155,13 +155,13 @@ type Figures struct {
 	// Shards are owned, Records and Bytes wait for their acknowledgement, of which
 	// Held records are not due, Parts of the outbox are published and wait to be
 	// taken off.
-	Shards, Records, Held, Bytes, Parts int
-	// Heavy are the tenants that are held apart because they have more to do than
+	Shards, Records, Delayed, Bytes, Parts int
+	// Backlogged are the tenants that are held apart because they have more to do than
 	// their share, in ascending order.
-	Heavy []int32
-	// Pace is how many rows a second are taken of tenants with a backlog that are
+	Backlogged []int32
+	// BackgroundRate is how many rows a second are taken of tenants with a backlog that are
 	// held apart.
-	Pace float64
+	BackgroundRate float64
 	// Broken are the tenants whose breaker is open, in ascending order.
 	Broken []int32
 	// Stopped: claims stand still because memory is full or Kafka is gone.
@@ -170,12 +170,12 @@ type Figures struct {
 
 // Figures returns the figures of this moment.
 func (d *Dispatcher) Figures() Figures {
-	f := d.courier.figures(time.Now())
-	f.Heavy, f.Pace = d.apart.figures()
+	f := d.pipeline.figures(time.Now())
+	f.Backlogged, f.BackgroundRate = d.apart.figures()
 	for _, b := range d.dbs {
 		b.mu.Lock()
-		f.Shards += len(b.book.shards)
-		f.Parts += len(b.book.published)
+		f.Shards += len(b.shards.shards)
+		f.Parts += len(b.shards.published)
 		b.mu.Unlock()
 	}
 	return f
@@ -190,10 +190,10 @@ func (d *Dispatcher) Owned() []task.Shard {
 	return shards
 }
 
-// rouseAll makes every database look again at what to do.
-func (d *Dispatcher) rouseAll() {
+// wakeAll makes every database look again at what to do.
+func (d *Dispatcher) wakeAll() {
 	for _, b := range d.dbs {
-		b.rouse()
+		b.wake()
 	}
 }
 

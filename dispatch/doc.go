@@ -47,15 +47,15 @@
 // due within that window, and a database is claimed from again when half of it
 // has passed. So nothing is late though claims are rare and large, and what they
 // cost depends on their number. The records are held until they are due, on the
-// [shelf], whose slices are short and common to all databases: many records go
+// [delayQueue], whose slices are short and common to all databases: many records go
 // into one call, and none early. Whoever finds records in the outbox that are not
 // due holds them in the same way, whatever its own window. Held records count in
 // the bounds of memory. In a hand-over they are left to the next owner, who
 // publishes their part of the outbox as a whole: of a part that is half due some
 // records are repeated. Rows that wait for a result or a retry are not claimed
-// ahead; looks find them, and they are claimed when they are due.
+// ahead; peeks find them, and they are claimed when they are due.
 //
-// [courier] carries records of all databases to Kafka. Healthy tenants share
+// [pipeline] carries records of all databases to Kafka. Healthy tenants share
 // calls; a tenant whose topic fails gets calls of its own until all is well
 // again, so it never holds up the others; if that goes on its breaker opens and
 // its rows are put off at claim time. Memory is bounded: at the bound claims

@@ -11,7 +11,7 @@ import (
 type Events struct {
 	// Claimed: a claim has committed. c must not be changed.
 	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
-	// StoreFailed: a step of the store ("claim", "peek", "take off", "give up",
+	// StoreFailed: a step of the store ("claim", "peek", "acknowledge outbox", "give up",
 	// "release") failed; it will be tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
 	// Acquired: shards were acquired; republished records stood in the outbox.
@@ -24,14 +24,14 @@ type Events struct {
 	// Published: p has been acknowledged, late after its scheduled_at by the
 	// database's clock. p must not be changed.
 	Published func(p *task.Publication, late time.Duration)
-	// PublishedApart is called after Published for records of tenants that were held
+	// PublishedBackground is called after Published for records of tenants that were held
 	// apart: their lateness is of their own making, or of their rate's.
-	PublishedApart func(p *task.Publication, late time.Duration)
-	// HeldApart: the tenant has more to do than its share and is held apart, or no
+	PublishedBackground func(p *task.Publication, late time.Duration)
+	// Backlogged: the tenant has more to do than its share and is held apart, or no
 	// more.
-	HeldApart func(tenant int32, begins bool)
-	// TookTurns: runs of a tenant with a dispatch rate were claimed.
-	TookTurns func(tenant int32, turns int)
+	Backlogged func(tenant int32, begins bool)
+	// TokensTaken: runs of a tenant with a dispatch rate were claimed.
+	TokensTaken func(tenant int32, turns int)
 	// PublishFailed: records of the tenant were not acknowledged; they are tried
 	// again.
 	PublishFailed func(tenant int32, records int, err error)
@@ -65,14 +65,14 @@ func (e Events) fill() Events {
 	if e.Published == nil {
 		e.Published = func(*task.Publication, time.Duration) {}
 	}
-	if e.PublishedApart == nil {
-		e.PublishedApart = func(*task.Publication, time.Duration) {}
+	if e.PublishedBackground == nil {
+		e.PublishedBackground = func(*task.Publication, time.Duration) {}
 	}
-	if e.HeldApart == nil {
-		e.HeldApart = func(int32, bool) {}
+	if e.Backlogged == nil {
+		e.Backlogged = func(int32, bool) {}
 	}
-	if e.TookTurns == nil {
-		e.TookTurns = func(int32, int) {}
+	if e.TokensTaken == nil {
+		e.TokensTaken = func(int32, int) {}
 	}
 	if e.PublishFailed == nil {
 		e.PublishFailed = func(int32, int, error) {}

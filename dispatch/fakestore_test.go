@@ -23,8 +23,8 @@ type fakeStore struct {
 	// delay, if set, says how long each claim takes before and after its clock
 	// is read.
 	delay func() (before, after time.Duration)
-	// refuseTakeOff makes AcknowledgeOutbox and Release fail.
-	refuseTakeOff atomic.Bool
+	// refuseAcknowledge makes AcknowledgeOutbox and Release fail.
+	refuseAcknowledge atomic.Bool
 	// unreadable makes so many readings of the outbox fail.
 	unreadable atomic.Int32
 
@@ -403,7 +403,7 @@ func (s *fakeStore) AcknowledgeOutbox(ctx context.Context, db int, owned []task.
 	defer unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refuseTakeOff.Load() {
+	if s.refuseAcknowledge.Load() {
 		return nil, errRolledBack
 	}
 	if lost := s.lost(owned); len(lost) > 0 {
@@ -458,7 +458,7 @@ func (s *fakeStore) GiveUp(ctx context.Context, db int, owned []task.Ownership, 
 }
 
 func (s *fakeStore) Release(context.Context, int, []task.Ownership) error {
-	if s.refuseTakeOff.Load() {
+	if s.refuseAcknowledge.Load() {
 		return errRolledBack
 	}
 	return nil

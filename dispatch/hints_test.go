@@ -184,7 +184,7 @@ func TestHintWakesASleepingDatabase(t *testing.T) {
 		m.acquire(33)
 		time.Sleep(12 * time.Second) // long enough to be idle
 		for ; ; time.Sleep(time.Millisecond) {
-			// Just after a look, the next one is seconds away.
+			// Just after a peek, the next one is seconds away.
 			if m.dbs[1].sleepsFor(2*time.Second) && w.store.claimCount() > 1 {
 				break
 			}

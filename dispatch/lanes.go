@@ -42,7 +42,7 @@ const (
 	laneTick = 20 * time.Millisecond
 )
 
-func (b *database) rouseLanes() {
+func (b *database) wakeFlows() {
 	for _, w := range [...]chan struct{}{b.wakeLanes[0], b.wakeLanes[1], b.d.wakeCaps} {
 		select {
 		case w <- struct{}{}:
@@ -66,7 +66,7 @@ func (b *database) hintLanes(now time.Time, i task.Instant) {
 		}
 		if (!l.backlog || l.key.Kind != "") && next.Before(l.nextAt) {
 			l.nextAt = next
-			b.rouseLanes()
+			b.wakeFlows()
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (b *database) lanesDue(backlog bool) time.Time {
 	if len(b.lanes) == 0 {
 		return first.at
 	}
-	if len(b.book.claimable()) == 0 {
+	if len(b.shards.claimable()) == 0 {
 		for _, l := range b.lanes {
 			if l.backlog = false; backlog && l.key.Kind == "" {
 				b.d.apart.backlog(l.key.Tenant, b.number, 0, false)
@@ -129,7 +129,7 @@ func (b *database) takeLanes(ctx context.Context, backlog bool) {
 	}
 	// Each claim gets all that it asks for, or databases would not get the same: so it
 	// is no more than half of what there is room for.
-	rows := max(min(granted, b.d.cfg.MaxRecords/(2*apartPart)), 1)
+	rows := max(min(granted, b.d.cfg.MaxRecords/(2*backgroundPart)), 1)
 	lanes, rates := b.pickLanes(time.Now(), backlog)
 	defer b.putDown(lanes)
 	taken := 0
@@ -143,7 +143,7 @@ func (b *database) takeLanes(ctx context.Context, backlog bool) {
 
 // pickLanes returns the lanes whose turn it is, those that have waited longest.
 func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int32]task.Rates) {
-	room := b.d.courier.room(now)
+	capacity := b.d.pipeline.capacity(now)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leaveOut(now)
@@ -152,8 +152,8 @@ func (b *database) pickLanes(now time.Time, backlog bool) ([]*apartLane, map[int
 		if l.key.Kind != "" || l.backlog != backlog || l.inHand || now.Before(l.nextAt) {
 			continue
 		}
-		if room.gone || slices.Contains(room.blocked, l.key.Tenant) {
-			l.nextAt = now.Add(max(room.blockedFor, minBlock))
+		if capacity.gone || slices.Contains(capacity.blocked, l.key.Tenant) {
+			l.nextAt = now.Add(max(capacity.blockedFor, minBlock))
 			continue
 		}
 		lanes = append(lanes, l)
@@ -175,7 +175,7 @@ func (b *database) putDown(lanes []*apartLane) {
 	}
 	b.mu.Unlock()
 	if len(lanes) > 0 {
-		b.rouseLanes()
+		b.wakeFlows()
 	}
 }
 
@@ -187,7 +187,7 @@ func (b *database) pay(ctx context.Context, lanes []*apartLane, rates map[int32]
 		tenants = append(tenants, l.key.Tenant)
 		l.rows, l.turns = 0, 0
 	}
-	if len(lanes) == 0 || b.d.courier.apartRoom(tenants) < rows {
+	if len(lanes) == 0 || b.d.pipeline.backgroundCapacity(tenants) < rows {
 		b.put(lanes, time.Now().Add(fullWait))
 		return nil
 	}
@@ -229,7 +229,7 @@ func (b *database) wait(l *apartLane, at time.Time) {
 	b.mu.Lock()
 	l.backlog, l.nextAt = true, at
 	b.mu.Unlock()
-	b.rouseLanes()
+	b.wakeFlows()
 }
 
 // claimLanes claims for the lanes and returns how many rows that has moved.
@@ -243,7 +243,7 @@ func (b *database) claimLanes(ctx context.Context, lanes []*apartLane, rates map
 		for i, l := range lanes {
 			if l.turns > 0 {
 				b.d.apart.giveBackTurns(l.key.Tenant, l.turns-taken[i])
-				b.d.events.TookTurns(l.key.Tenant, taken[i])
+				b.d.events.TokensTaken(l.key.Tenant, taken[i])
 			}
 		}
 	}()
@@ -257,8 +257,8 @@ func (b *database) claimLanes(ctx context.Context, lanes []*apartLane, rates map
 		b.put(lanes, time.Now().Add(fullWait))
 		return 0
 	}
-	reserved, _ := b.d.courier.reserve(time.Now(), rows)
-	defer b.d.courier.unreserve(reserved)
+	reserved, _ := b.d.pipeline.reserve(time.Now(), rows)
+	defer b.d.pipeline.unreserve(reserved)
 	if reserved < rows {
 		b.put(lanes, time.Now().Add(fullWait))
 		return 0
@@ -283,7 +283,7 @@ func (b *database) lanesRequest(lanes []*apartLane, rates map[int32]task.Rates) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	req := task.ClaimRequest{
-		Database: b.number, Owned: b.book.claimable(), Form: task.CappedForm, Ahead: b.plan.cfg.ClaimAhead,
+		Database: b.number, Owned: b.shards.claimable(), Form: task.CappedForm, Ahead: b.plan.cfg.ClaimAhead,
 		Settings: b.settings.Version,
 	}
 	for _, l := range lanes {
@@ -292,7 +292,7 @@ func (b *database) lanesRequest(lanes []*apartLane, rates map[int32]task.Rates) 
 			lane.WaitingSince = l.caughtUp
 		}
 		if !now.Before(l.sweepAt) {
-			lane.Low, l.sweepAt = 0, now.Add(apartSweeps*b.d.cfg.SweepEvery)
+			lane.Low, l.sweepAt = 0, now.Add(excludingSweeps*b.d.cfg.SweepEvery)
 		}
 		req.Flows = append(req.Flows, lane)
 		r := rates[l.key.Tenant]
@@ -312,9 +312,9 @@ func (b *database) committedLanes(start time.Time, req task.ClaimRequest, lanes 
 	now := time.Now()
 	b.mu.Lock()
 	b.clock = b.clock.next(start, read(c.Now, now))
-	records := b.book.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
+	records := b.shards.enter(b, c.Outbox, req.Owned, nil, c.Publications, b.clock, now)
 	for _, r := range records {
-		r.back = true
+		r.background = true
 	}
 	if len(c.Publications) > 0 && c.Next != 0 && c.Next != task.Never {
 		b.hintLanes(now, c.Next)
@@ -327,12 +327,12 @@ func (b *database) committedLanes(start time.Time, req task.ClaimRequest, lanes 
 	if c.Rows > 0 {
 		b.fired.Store(now.UnixNano())
 	}
-	b.d.courier.submit(records)
+	b.d.pipeline.submit(records)
 	b.d.events.Claimed(b.number, task.CappedForm, c, now.Sub(start))
 	if fewer {
-		b.d.rouseAll()
+		b.d.wakeAll()
 	}
-	b.rouseLanes()
+	b.wakeFlows()
 }
 
 // took notes what a claim has taken for the lane. It reports whether its tenant is

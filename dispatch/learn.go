@@ -12,24 +12,24 @@ import (
 // acquired: there are new shards, so nothing below any bound is known.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
-	p.sweepAt, p.lookAt = now, now
+	p.sweepAt, p.peekAt = now, now
 	p.soon, p.known, p.edge = nil, 0, 0
 	p.rangeUntil, p.rangeRows = 0, uncounted
 	p.again = false
 	p.retryAt, p.failures = time.Time{}, 0
 }
 
-// hint: something is due at the instant i, or a little later. If a look comes
+// hint: something is due at the instant i, or a little later. If a peek comes
 // before, it will find that by itself.
 func (p *planner) hint(now time.Time, i task.Instant) {
 	at := now
 	if p.clock != 0 {
 		at = p.localTime(i)
 	}
-	if p.apart {
+	if p.excluding {
 		p.low = max(min(p.low, i-1), 0) // the bound is close behind the clock
 	}
-	if now.Before(p.lookAt) && p.lookAt.Before(at.Add(-p.lead())) {
+	if now.Before(p.peekAt) && p.peekAt.Before(at.Add(-p.lead())) {
 		return
 	}
 	p.hintedAt = now
@@ -60,20 +60,20 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	p.measure(start, now, c, bytes)
 	p.swept(now, st.low == 0 && !c.More && st.shards == nil)
 	if c.More {
-		p.lookBy(now)
+		p.peekBy(now)
 		return
 	}
 	until := c.Now.Add(st.ahead)
 	if n := p.passed(st.shards, until); st.ahead > 0 && c.Rows < n {
-		p.lookBy(now) // some are not claimed ahead: which?
+		p.peekBy(now) // some are not claimed ahead: which?
 	}
 	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(until).Before(p.hintAt) {
 		// A hint tells of one row: others may be due soon after it.
 		p.hintAt = time.Time{}
-		p.lookBy(now.Add(p.cfg.MinTick))
+		p.peekBy(now.Add(p.cfg.MinTick))
 	}
 	if c.Rows < fewRows && until > p.known {
-		p.lookBy(now)
+		p.peekBy(now)
 	}
 	p.wentTo(st.shards, until)
 	if c.Next != 0 && c.Next != task.Never {
@@ -116,39 +116,39 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 	return max(p.low, c.Now.Add(-p.grace()), 0)
 }
 
-// apartGrace is how far the bound stays behind the clock while tenants are held
+// excludingGrace is how far the bound stays behind the clock while tenants are held
 // apart, of whom there may be many rows, which are to be passed over soon. What is
 // written below it is found by its hint, or by a sweep.
-const apartGrace = 100 * time.Millisecond
+const excludingGrace = 100 * time.Millisecond
 
 func (p *planner) grace() time.Duration {
-	if p.apart {
-		return min(p.cfg.Grace, apartGrace)
+	if p.excluding {
+		return min(p.cfg.Grace, excludingGrace)
 	}
 	return p.cfg.Grace
 }
 
-// setApart: claims leave tenants out, or none. If fewer than before, rows of the
+// setExcluding: claims leave tenants out, or none. If fewer than before, rows of the
 // others may be anywhere below the bound.
-func (p *planner) setApart(now time.Time, some, fewer bool) {
-	p.apart = some
+func (p *planner) setExcluding(now time.Time, some, fewer bool) {
+	p.excluding = some
 	p.rangeUntil, p.rangeRows = 0, uncounted
 	p.again = false
-	p.lookAt = now
+	p.peekAt = now
 	if fewer {
 		p.low, p.sweepAt = 0, now
 		p.soon, p.known, p.edge = nil, 0, 0
 	}
 }
 
-// setClock learns how far the database's clock is ahead: from looks, because
+// setClock learns how far the database's clock is ahead: from peeks, because
 // they are short.
 func (p *planner) setClock(start, now time.Time, db task.Instant) {
 	p.ahead = db.Time().Sub(start.Add(now.Sub(start) / 2))
 }
 
 // clockBehind is how far a claim must find the database's clock behind what was
-// thought to believe it and not the last look. A clock that stands still gets
+// thought to believe it and not the last peek. A clock that stands still gets
 // there, and would be asked in vain at every tick for what comes next.
 const clockBehind = 50 * time.Millisecond
 
@@ -158,13 +158,13 @@ const clockBehind = 50 * time.Millisecond
 // A sweep finds what was written below the bound later than the grace allows, and
 // a former owner learns by it that its shards are somebody else's. Neither is new
 // in a database where nothing happens: whatever is written is found by hints and
-// looks, a former owner does no harm until it claims, and a claim asserts. A clock
-// that was put back shows in the next look.
+// peeks, a former owner does no harm until it claims, and a claim asserts. A clock
+// that was put back shows in the next peek.
 const (
 	asleep     = time.Minute
 	idleSweeps = 6
-	// apartSweeps is the factor while tenants are held apart.
-	apartSweeps = 3
+	// excludingSweeps is the factor while tenants are held apart.
+	excludingSweeps = 3
 )
 
 // swept sets when the next sweep is due after a claim, which may have been one.
@@ -173,8 +173,8 @@ func (p *planner) swept(now time.Time, sweep bool) {
 	if now.Sub(p.firedAt) >= asleep && now.Sub(p.hintedAt) >= asleep {
 		every *= idleSweeps
 	}
-	if p.apart {
-		every *= apartSweeps // each goes over all rows of those that are held apart
+	if p.excluding {
+		every *= excludingSweeps // each goes over all rows of those that are held apart
 	}
 	if next := now.Add(every); sweep || next.Before(p.sweepAt) {
 		p.sweepAt = next

@@ -245,7 +245,7 @@ func (m *member) tryRelease(shards []task.Shard) {
 	_ = m.Release(ctx, shards)
 }
 
-// end lets everything settle under one healthy owner and looks.
+// end lets everything settle under one healthy owner and peeks.
 func (m *machine) end() string {
 	m.mu.Lock()
 	m.claims, m.answers = nil, nil

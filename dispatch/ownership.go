@@ -30,8 +30,8 @@ func (b *database) acquire(ctx context.Context, shards []task.Shard) error {
 		return err
 	}
 	records := b.install(owned, byRow(batches), clock)
-	b.d.courier.submit(records)
-	b.rouse()
+	b.d.pipeline.submit(records)
+	b.wake()
 	b.d.events.Acquired(b.number, shards, len(records))
 	return nil
 }
@@ -72,12 +72,12 @@ func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, c
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range owned {
-		b.book.drop(o.Shard)
-		b.book.own(o)
+		b.shards.drop(o.Shard)
+		b.shards.own(o)
 	}
 	var records []*record
 	for i := range batches {
-		rs := b.book.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, clock, now)
+		rs := b.shards.enter(b, batches[i].Part.Row, owned, batches[i].Part.Shards, batches[i].Publications, clock, now)
 		records = append(records, rs...)
 	}
 	b.plan.acquired(now)
@@ -85,7 +85,7 @@ func (b *database) install(owned []task.Ownership, batches []task.OutboxBatch, c
 	for _, l := range b.lanes {
 		l.low, l.nextAt = 0, now
 	}
-	b.rouseLanes()
+	b.wakeFlows()
 	return records
 }
 
@@ -114,15 +114,15 @@ func (b *database) forget(shards []task.Shard) {
 	b.mu.Lock()
 	n := 0
 	for _, s := range shards {
-		if b.book.shards[s] != nil {
-			b.book.drop(s)
+		if b.shards.shards[s] != nil {
+			b.shards.drop(s)
 			n++
 		}
 	}
 	b.signal()
 	b.mu.Unlock()
 	if n > 0 {
-		b.d.courier.purge()
+		b.d.pipeline.purge()
 	}
 }
 
@@ -137,12 +137,12 @@ func (b *database) release(ctx context.Context, shards []task.Shard) error {
 	defer cancel()
 	if b.begin(ctx) { // the transaction under way may still claim
 		b.end()
-		b.leaveHeld(owned)
+		b.leaveDelayed(owned)
 		b.settled(ctx, owned)
 	}
 	last, cancelLast := context.WithTimeout(last, b.d.cfg.ReleaseTimeout)
 	defer cancelLast()
-	return b.letGo(last, owned)
+	return b.finishRelease(last, owned)
 }
 
 // leave ends claims from the shards, from the next transaction on.
@@ -151,7 +151,7 @@ func (b *database) leave(shards []task.Shard) []task.Ownership {
 	defer b.mu.Unlock()
 	var owned []task.Ownership
 	for _, s := range shards {
-		if h := b.book.shards[s]; h != nil {
+		if h := b.shards.shards[s]; h != nil {
 			h.leaving = true
 			owned = append(owned, h.Ownership)
 		}
@@ -159,13 +159,13 @@ func (b *database) leave(shards []task.Shard) []task.Ownership {
 	return owned
 }
 
-// leaveHeld leaves what is not due to the next owner.
-func (b *database) leaveHeld(owned []task.Ownership) {
-	records := b.d.courier.unshelve(b, owned)
+// leaveDelayed leaves what is not due to the next owner.
+func (b *database) leaveDelayed(owned []task.Ownership) {
+	records := b.d.pipeline.withdrawDelayed(b, owned)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range records {
-		b.book.leave(r.part)
+		b.shards.leave(r.part)
 	}
 }
 
@@ -196,34 +196,34 @@ func (b *database) settled(ctx context.Context, owned []task.Ownership) {
 // are left to the next owner. b.mu is held.
 func (b *database) pending(owned []task.Ownership) (pending, left int) {
 	for _, o := range owned {
-		if b.book.held(o) != nil {
-			p, l := b.book.pending(o.Shard)
+		if b.shards.current(o) != nil {
+			p, l := b.shards.pending(o.Shard)
 			pending, left = pending+p, left+l
 		}
 	}
 	return pending, left
 }
 
-// letGo takes off what is published, clears the owner, and forgets the shards.
+// finishRelease takes off what is published, clears the owner, and forgets the shards.
 // An error of the store costs repeats, not runs, so it is only told.
-func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
+func (b *database) finishRelease(ctx context.Context, owned []task.Ownership) error {
 	if !b.begin(ctx) {
 		return fmt.Errorf("release shards of database %d: %w", b.number, ctx.Err())
 	}
 	defer b.end()
 	b.mu.Lock()
-	owned = slices.DeleteFunc(owned, func(o task.Ownership) bool { return b.book.held(o) == nil })
+	owned = slices.DeleteFunc(owned, func(o task.Ownership) bool { return b.shards.current(o) == nil })
 	leaving := make(map[task.Shard]bool, len(owned))
 	for _, o := range owned {
 		leaving[o.Shard] = true
 	}
-	parts := b.book.takeable(b.d.cfg.MaxRecords, func(s task.Shard) bool { return leaving[s] })
+	parts := b.shards.takePublished(b.d.cfg.MaxRecords, func(s task.Shard) bool { return leaving[s] })
 	pending, left := b.pending(owned)
 	b.mu.Unlock()
 	if len(owned) == 0 {
 		return nil
 	}
-	if err := b.takeOffAndRelease(ctx, owned, parts); err != nil {
+	if err := b.acknowledgeAndRelease(ctx, owned, parts); err != nil {
 		return err
 	}
 	shards := make([]task.Shard, len(owned))
@@ -235,7 +235,7 @@ func (b *database) letGo(ctx context.Context, owned []task.Ownership) error {
 	return nil
 }
 
-func (b *database) takeOffAndRelease(ctx context.Context, owned []task.Ownership, parts []*part) error {
+func (b *database) acknowledgeAndRelease(ctx context.Context, owned []task.Ownership, parts []*part) error {
 	if err := b.d.at(ctx, BeforeAcknowledge, b.number); err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (b *database) takeOffAndRelease(ctx context.Context, owned []task.Ownership
 		lost, err := b.d.store.AcknowledgeOutbox(ctx, b.number, owned, outboxParts(parts))
 		switch {
 		case err != nil:
-			b.d.events.StoreFailed(b.number, "take off", err)
+			b.d.events.StoreFailed(b.number, "acknowledge outbox", err)
 		case len(lost) == 0:
 			b.d.events.OutboxAcknowledged(b.number, len(parts))
 		}
@@ -258,10 +258,10 @@ func (b *database) takeOffAndRelease(ctx context.Context, owned []task.Ownership
 // it if nothing else of it is pending.
 func (b *database) giveUp(ctx context.Context) {
 	b.mu.Lock()
-	group, gone := b.takeHopeless()
+	group, gone := b.takeUnpublishable()
 	owned, parts := b.ofGroup(group)
 	b.mu.Unlock()
-	b.d.courier.discard(gone)
+	b.d.pipeline.discard(gone)
 	if len(group) == 0 {
 		return
 	}
@@ -273,37 +273,37 @@ func (b *database) giveUp(ctx context.Context) {
 	cause := group[0].err
 	err := b.d.store.GiveUp(ctx, b.number, owned, pubs, task.Unpublishable, cause.Error(), outboxParts(parts))
 	if err != nil {
-		b.keepHopeless(group)
+		b.retryGiveUp(group)
 		b.d.events.StoreFailed(b.number, "give up", err)
 		if isUnknown(err) {
 			b.drop(owned, err)
 		}
 		return
 	}
-	b.d.courier.discard(records)
+	b.d.pipeline.discard(records)
 	b.gaveUp(group, parts)
 	b.d.events.GaveUp(b.number, pubs, cause)
 }
 
 // gaveUp settles records that were given up; parts are gone from the outbox.
-func (b *database) gaveUp(group []hopeless, parts []*part) {
+func (b *database) gaveUp(group []unpublishable, parts []*part) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.book.tookOff(parts)
+	b.shards.removed(parts)
 	for _, h := range group {
 		if !slices.Contains(parts, h.part) {
-			b.book.acknowledged(h.part, now)
+			b.shards.acknowledged(h.part, now)
 		}
 	}
 	b.signal()
 }
 
-// takeHopeless removes the records with the first one's error, and those that
+// takeUnpublishable removes the records with the first one's error, and those that
 // were dropped. The rest is due at once. b.mu is held.
-func (b *database) takeHopeless() (group []hopeless, gone []*record) {
-	rest := b.hopeless[:0]
-	for _, h := range b.hopeless {
+func (b *database) takeUnpublishable() (group []unpublishable, gone []*record) {
+	rest := b.unpublishable[:0]
+	for _, h := range b.unpublishable {
 		switch {
 		case h.part.dropped.Load():
 			gone = append(gone, h.record)
@@ -313,8 +313,8 @@ func (b *database) takeHopeless() (group []hopeless, gone []*record) {
 			rest = append(rest, h)
 		}
 	}
-	clear(b.hopeless[len(rest):])
-	b.hopeless = rest
+	clear(b.unpublishable[len(rest):])
+	b.unpublishable = rest
 	if len(rest) == 0 {
 		b.giveUpAt = time.Time{}
 	}
@@ -323,7 +323,7 @@ func (b *database) takeHopeless() (group []hopeless, gone []*record) {
 
 // ofGroup returns the ownerships that the group needs and the parts that it
 // completes. b.mu is held.
-func (b *database) ofGroup(group []hopeless) (owned []task.Ownership, parts []*part) {
+func (b *database) ofGroup(group []unpublishable) (owned []task.Ownership, parts []*part) {
 	count := make(map[*part]int)
 	shards := make(map[task.Shard]bool)
 	for _, h := range group {
@@ -336,25 +336,25 @@ func (b *database) ofGroup(group []hopeless) (owned []task.Ownership, parts []*p
 		}
 	}
 	for s := range shards {
-		owned = append(owned, b.book.shards[s].Ownership)
+		owned = append(owned, b.shards.shards[s].Ownership)
 	}
 	slices.SortFunc(owned, func(x, y task.Ownership) int { return int(x.Shard) - int(y.Shard) })
 	return owned, parts
 }
 
-// keepHopeless puts records back, to be given up a second later.
-func (b *database) keepHopeless(group []hopeless) {
+// retryGiveUp puts records back, to be given up a second later.
+func (b *database) retryGiveUp(group []unpublishable) {
 	b.mu.Lock()
-	b.hopeless = append(b.hopeless, group...)
+	b.unpublishable = append(b.unpublishable, group...)
 	b.giveUpAt = time.Now().Add(time.Second)
 	b.mu.Unlock()
 }
 
-// despair notes a record that can never be published.
-func (b *database) despair(h hopeless) {
+// addUnpublishable notes a record that can never be published.
+func (b *database) addUnpublishable(h unpublishable) {
 	b.mu.Lock()
-	b.hopeless = append(b.hopeless, h)
+	b.unpublishable = append(b.unpublishable, h)
 	b.giveUpAt = time.Now()
 	b.mu.Unlock()
-	b.rouse()
+	b.wake()
 }

@@ -17,7 +17,7 @@ type planner struct {
 	low, clock task.Instant
 	ahead      time.Duration
 
-	// soon are rows that the last look has found and no claim has passed since.
+	// soon are rows that the last peek has found and no claim has passed since.
 	// All that is due until known, by the database's clock, was among them, but
 	// for what has been written since: of that hints tell.
 	soon  []task.Upcoming
@@ -29,20 +29,20 @@ type planner struct {
 	// The last one came at hintedAt.
 	hintAt, hintedAt time.Time
 	// sweepAt is when to claim without a bound. If again is set the last claim was
-	// full. lookAt is when to peek next.
-	sweepAt, lookAt time.Time
+	// full. peekAt is when to peek next.
+	sweepAt, peekAt time.Time
 	again           bool
 	// fulls is how many claims in a row were full.
 	fulls int
 	// Until rangeUntil, by the database's clock, no more than rangeRows are due, but
-	// for what has been written since: the rows that looks have counted and no claim
+	// for what has been written since: the rows that peeks have counted and no claim
 	// has taken. At recountAt they are all counted again.
 	rangeUntil task.Instant
 	rangeRows  int
 	recountAt  time.Time
 
-	// apart: there are tenants that claims leave out.
-	apart bool
+	// excluding: there are tenants that claims leave out.
+	excluding bool
 
 	// A range claim met a lock; until cappedUntil claims take the other form.
 	cappedUntil time.Time
@@ -67,11 +67,11 @@ const (
 	sleep action = iota
 	claim
 	peek
-	takeOff
+	acknowledge
 	giveUp
 )
 
-var actionNames = [...]string{"sleep", "claim", "peek", "take off", "give up"}
+var actionNames = [...]string{"sleep", "claim", "peek", "acknowledge outbox", "give up"}
 
 func (a action) String() string { return actionNames[a] }
 
@@ -121,7 +121,7 @@ func (p *planner) next(now time.Time, s situation) step {
 		return step{until: wakes.at}
 	}
 	if s.records > 0 && s.bytes > 0 {
-		if p.again && !s.gone && !now.Before(p.lookAt) {
+		if p.again && !s.gone && !now.Before(p.peekAt) {
 			return step{do: peek} // where are the oldest now?
 		}
 		at := p.claimAt(now, s)
@@ -129,15 +129,15 @@ func (p *planner) next(now time.Time, s situation) step {
 			return p.claim(now, s)
 		}
 		wakes.add(at)
-		if !now.Before(p.lookAt) {
+		if !now.Before(p.peekAt) {
 			return step{do: peek}
 		}
-		wakes.add(p.lookAt)
+		wakes.add(p.peekAt)
 	}
 	if !s.publishedAt.IsZero() {
 		at := s.publishedAt.Add(p.cfg.AcknowledgeAfter)
 		if !now.Before(at) {
-			return step{do: takeOff}
+			return step{do: acknowledge}
 		}
 		wakes.add(at)
 	}
@@ -214,7 +214,7 @@ func (p *planner) tick(busy int) time.Duration {
 }
 
 // claim returns a claim: its form, and from which bound. The range form is for
-// when a look has counted few enough rows; whatever was not counted is capped.
+// when a peek has counted few enough rows; whatever was not counted is capped.
 func (p *planner) claim(now time.Time, s situation) step {
 	rows := min(p.cfg.MaxRows, s.records)
 	if p.recordBytes > 0 {
@@ -251,11 +251,11 @@ func (p *planner) claim(now time.Time, s situation) step {
 	return st
 }
 
-// growth is how many full claims of a row, of what looks have not counted, are
+// growth is how many full claims of a row, of what peeks have not counted, are
 // smaller than they may be: each takes four times what the one before did.
 const growth = 3
 
-// counted reports whether looks have counted what a claim of that many rows is for.
+// counted reports whether peeks have counted what a claim of that many rows is for.
 func (p *planner) counted(now time.Time, rows int) bool {
 	return p.dbTime(now).Add(p.cfg.ClaimAhead) <= p.rangeUntil && p.rangeRows <= rows
 }

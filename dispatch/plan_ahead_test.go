@@ -13,7 +13,7 @@ func aheadPlanner() *planner {
 	p := testPlanner()
 	p.cfg.ClaimAhead = 400 * time.Millisecond
 	p.acquired(at(0))
-	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	p.claimed(at(0), at(2), p.next(at(0), withCapacity()), &task.Claim{Now: db(0)}, 0)
 	p.peeked(0, at(2), at(2), task.Peek{Now: db(2)})
 	return p
 }
@@ -22,7 +22,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 	look := func(p *planner, ms int, due ...int) {
 		p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(due...)})
 	}
-	full := func(from int) []int { // more than a look lists
+	full := func(from int) []int { // more than a peek lists
 		due := make([]int, task.MaxSoon)
 		for i := range due {
 			due[i] = from + i
@@ -40,7 +40,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		want    action
 		until   int
 	}{
-		{"idle sleeps until the next look", func(*planner) {}, 10, sleep, 1002},
+		{"idle sleeps until the next peek", func(*planner) {}, 10, sleep, 1002},
 		{"what is due beyond the edge is claimed half a window before", func(p *planner) { look(p, 2, 700) }, 10, sleep, 500},
 		{"and is claimed then", func(p *planner) { look(p, 2, 700) }, 500, claim, 0},
 		{"what was found this side of the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
@@ -83,7 +83,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := aheadPlanner()
 			tt.prepare(p)
-			got := p.next(at(tt.at), roomy())
+			got := p.next(at(tt.at), withCapacity())
 			if got.do != tt.want || got.do == sleep && !got.until.Equal(at(tt.until)) {
 				t.Errorf("%s until %s; want %s until %d ms", got.do, got.until, tt.want, tt.until)
 			}
@@ -98,7 +98,7 @@ func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
 	for ms, want := range map[int]task.ClaimForm{1102: task.RangeForm, 1103: task.CappedForm} {
 		p := aheadPlanner() // has counted until 1502
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
-		if st := p.next(at(ms), roomy()); st.do != claim || st.form != want {
+		if st := p.next(at(ms), withCapacity()); st.do != claim || st.form != want {
 			t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
 		}
 	}
@@ -114,13 +114,13 @@ func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 			p := aheadPlanner()
 			p.claimed(at(10), at(15), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
 			p.peeked(0, at(15), at(16), task.Peek{Now: db(15), Soon: soon(tt.due, 350), Rows: 9999})
-			if st := p.next(at(16), roomy()); st.do != claim || st.ahead != tt.want {
+			if st := p.next(at(16), withCapacity()); st.do != claim || st.ahead != tt.want {
 				t.Errorf("%s, %s ahead; want %s", st.do, st.ahead, tt.want)
 			}
 		})
 	}
 	t.Run("while Kafka is gone", func(t *testing.T) {
-		p, s := aheadPlanner(), roomy()
+		p, s := aheadPlanner(), withCapacity()
 		s.gone = true
 		if st := p.next(at(1000), s); st.do != claim || st.ahead != 0 {
 			t.Errorf("%s, %s ahead", st.do, st.ahead)
@@ -150,7 +150,7 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 			if tt.hint > 0 {
 				p.hint(at(299), db(tt.hint))
 			}
-			st := p.next(at(300), roomy())
+			st := p.next(at(300), withCapacity())
 			if st.do != claim || st.form != task.RangeForm || !slices.Equal(st.shards, tt.want) {
 				t.Fatalf("%s %s of %v; want %v", st.do, st.form, st.shards, tt.want)
 			}

@@ -16,7 +16,9 @@ func db(ms int) task.Instant { return task.At(at(ms)) }
 func testPlanner() *planner {
 	return &planner{cfg: Config{ClaimShare: 0.5, MinTick: 20 * time.Millisecond, MaxRows: 2000}.withDefaults()}
 }
-func roomy() situation { return situation{shards: true, records: 50_000, bytes: 64 << 20, busy: 1} }
+func withCapacity() situation {
+	return situation{shards: true, records: 50_000, bytes: 64 << 20, busy: 1}
+}
 func soon(ms ...int) (list []task.Upcoming) {
 	for _, m := range ms {
 		list = append(list, task.Upcoming{Due: db(m), Shard: 3})
@@ -29,7 +31,7 @@ func pubs(n int) []task.Publication { return make([]task.Publication, n) }
 func idle() *planner {
 	p := testPlanner()
 	p.acquired(at(0))
-	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	p.claimed(at(0), at(2), p.next(at(0), withCapacity()), &task.Claim{Now: db(0)}, 0)
 	p.peeked(0, at(2), at(2), task.Peek{Now: db(2)})
 	return p
 }
@@ -43,16 +45,16 @@ func TestNextStep(t *testing.T) {
 		until   int // of a sleep; -1: for ever
 	}{
 		{"nothing is owned", func(_ *planner, s *situation) { s.shards = false }, 10, sleep, -1},
-		{"idle sleeps until the next look", func(*planner, *situation) {}, 10, sleep, 1002},
-		{"idle looks", func(*planner, *situation) {}, 1002, peek, 0},
+		{"idle sleeps until the next peek", func(*planner, *situation) {}, 10, sleep, 1002},
+		{"idle peeks", func(*planner, *situation) {}, 1002, peek, 0},
 		{"sweep comes when it is due", func(p *planner, _ *situation) { p.sweepAt = at(5002) }, 5002, claim, 0},
 		{"something is due later", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
 		{"something is due", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
 		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
-		{"a hint for later does not put off the next look", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
-		{"rows that are known are claimed before the next look", func(p *planner, _ *situation) {
+		{"a hint for later does not put off the next peek", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
+		{"rows that are known are claimed before the next peek", func(p *planner, _ *situation) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300, 303, 340)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: 2}, 0)
 		}, 315, sleep, 350},
@@ -64,7 +66,7 @@ func TestNextStep(t *testing.T) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: fewRows - 1}, 0)
 		}, 315, peek, 0},
-		{"after what a hint told of it looks", func(p *planner, _ *situation) {
+		{"after what a hint told of it peeks", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
 			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
 		}, 82, peek, 0},
@@ -72,13 +74,13 @@ func TestNextStep(t *testing.T) {
 			p.hint(at(61), db(55))
 			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
 		}, 80, claim, 0},
-		{"a hint for what the next look finds is dropped", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 60, sleep, 1002},
+		{"a hint for what the next peek finds is dropped", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 60, sleep, 1002},
 		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
-		{"a hint that came during a look counts", func(p *planner, _ *situation) {
+		{"a hint that came during a peek counts", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
 			p.peeked(0, at(50), at(55), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, claim, 0},
-		{"a hint from before a look does not", func(p *planner, _ *situation) {
+		{"a hint from before a peek does not", func(p *planner, _ *situation) {
 			p.hint(at(49), db(60))
 			p.peeked(0, at(50), at(50), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, sleep, 910},
@@ -93,18 +95,18 @@ func TestNextStep(t *testing.T) {
 		{"no room for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
 		{"no room for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
 		{"published parts wait a little", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 20, sleep, 510},
-		{"published parts are taken off alone", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 510, takeOff, 0},
-		{"published parts are taken off without room, too", func(_ *planner, s *situation) { s.publishedAt, s.records = at(10), 0 }, 510, takeOff, 0},
+		{"published parts are taken off alone", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 510, acknowledge, 0},
+		{"published parts are taken off without room, too", func(_ *planner, s *situation) { s.publishedAt, s.records = at(10), 0 }, 510, acknowledge, 0},
 		{"published parts go with a claim", func(p *planner, s *situation) { s.publishedAt = at(10); p.hint(at(510), db(510)) }, 510, claim, 0},
-		{"hopeless records go first", func(p *planner, s *situation) { s.giveUpAt = at(10); p.hint(at(510), db(510)) }, 510, giveUp, 0},
-		{"hopeless records wait for their retry", func(_ *planner, s *situation) { s.giveUpAt = at(510) }, 10, sleep, 510},
+		{"unpublishable records go first", func(p *planner, s *situation) { s.giveUpAt = at(10); p.hint(at(510), db(510)) }, 510, giveUp, 0},
+		{"unpublishable records wait for their retry", func(_ *planner, s *situation) { s.giveUpAt = at(510) }, 10, sleep, 510},
 		{"after a failure", func(p *planner, _ *situation) { p.hint(at(10), db(10)); p.failed(at(30)) }, 40, sleep, 50},
 		{"Kafka is gone", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.gone = true }, 60, sleep, 1000},
 		{"Kafka is gone: the probe", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.gone = true }, 1000, claim, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p, s := idle(), roomy()
+			p, s := idle(), withCapacity()
 			tt.prepare(p, &s)
 			got := p.next(at(tt.at), s)
 			if got.do != tt.want {
@@ -127,11 +129,11 @@ func TestNextStep(t *testing.T) {
 func TestFirstClaimOfNewShardsHasNoBoundAndIsSmall(t *testing.T) {
 	p := idle()
 	p.acquired(at(100))
-	st := p.next(at(100), roomy())
+	st := p.next(at(100), withCapacity())
 	if st.do != claim || st.low != 0 || st.form != task.CappedForm {
 		t.Errorf("%+v", st)
 	}
-	if st = testPlanner().next(at(0), roomy()); st.rows > firstRows {
+	if st = testPlanner().next(at(0), withCapacity()); st.rows > firstRows {
 		t.Errorf("%d rows before the size of any record is known", st.rows)
 	}
 }
@@ -152,7 +154,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := idle()
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: tt.rows})
-			if st := p.next(at(tt.at), roomy()); st.do != claim || st.form != tt.want {
+			if st := p.next(at(tt.at), withCapacity()); st.do != claim || st.form != tt.want {
 				t.Errorf("%s %s; want %s", st.do, st.form, tt.want)
 			}
 		})
@@ -166,7 +168,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 			if ms > 5300 {
 				want = task.RangeForm
 			}
-			if st := p.next(at(ms+50), roomy()); st.do != claim || st.form != want {
+			if st := p.next(at(ms+50), withCapacity()); st.do != claim || st.form != want {
 				t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
 			}
 		}
@@ -175,7 +177,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		p := idle()
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: 1})
 		p.failed(at(250))
-		if st := p.next(at(310), roomy()); st.form != task.CappedForm {
+		if st := p.next(at(310), withCapacity()); st.form != task.CappedForm {
 			t.Error("a locked row could stop the database again")
 		}
 	})
@@ -186,10 +188,10 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 	p := idle()
 	tick := func(ms int, more bool, now task.Instant) step {
 		p.hint(at(ms), db(ms))
-		st := p.next(at(ms), roomy())
+		st := p.next(at(ms), withCapacity())
 		if st.do == peek {
 			p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms)})
-			st = p.next(at(ms), roomy())
+			st = p.next(at(ms), withCapacity())
 		}
 		if st.do != claim {
 			t.Fatalf("at %d: %s", ms, st.do)
@@ -216,7 +218,7 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 	if tick(8000, false, db(500)); p.low != 0 {
 		t.Error("a clock that goes back must reset the bound")
 	}
-	if st := p.next(at(8100), roomy()); st.do != claim || st.low != 0 {
+	if st := p.next(at(8100), withCapacity()); st.do != claim || st.low != 0 {
 		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
 	}
 }
@@ -245,7 +247,7 @@ func TestSweepsAreRareOnlyWhereNothingHappens(t *testing.T) {
 func TestALookThatSeesAnEarlierClockLeadsToASweep(t *testing.T) {
 	p := idle()
 	p.peeked(0, at(1000), at(1000), task.Peek{Now: db(-500)})
-	if st := p.next(at(1000), roomy()); st.do != claim || st.low != 0 {
+	if st := p.next(at(1000), withCapacity()); st.do != claim || st.low != 0 {
 		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
 	}
 }
@@ -284,7 +286,7 @@ func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
 			p.low = db(1)
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 			tt.prepare(p)
-			st := p.next(at(310), roomy())
+			st := p.next(at(310), withCapacity())
 			if st.do != claim || !slices.Equal(st.shards, tt.want) {
 				t.Fatalf("%s of the shards %v; want %v", st.do, st.shards, tt.want)
 			}
@@ -341,7 +343,7 @@ func TestRowsOfAClaimFollowTheSizeOfRecords(t *testing.T) {
 	p := idle()
 	p.claimed(at(10), at(11), step{}, &task.Claim{Now: db(10), Rows: 10, Publications: pubs(10)}, 10*(1<<20))
 	p.hint(at(50), db(50))
-	s := roomy()
+	s := withCapacity()
 	s.bytes = 40 << 20
 	if st := p.next(at(50), s); st.do != claim || st.rows != 40 {
 		t.Errorf("%s of %d rows; want 40 of 1 MiB each", st.do, st.rows)
@@ -375,7 +377,7 @@ func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
 	p := idle()
 	p.claimed(at(2000), at(2001), step{}, &task.Claim{Now: db(2000), Rows: 1}, 0)
 	p.peeked(0, at(2001), at(2001), task.Peek{Now: db(2001)})
-	if st := p.next(at(2100), roomy()); st.do != sleep || !st.until.Equal(at(2251)) {
+	if st := p.next(at(2100), withCapacity()); st.do != sleep || !st.until.Equal(at(2251)) {
 		t.Errorf("%s until %s", st.do, st.until)
 	}
 }
@@ -383,13 +385,13 @@ func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
 func TestLooksCountEachRowOnce(t *testing.T) {
 	p := testPlanner()
 	p.acquired(at(0))
-	p.claimed(at(0), at(2), p.next(at(0), roomy()), &task.Claim{Now: db(0)}, 0)
+	p.claimed(at(0), at(2), p.next(at(0), withCapacity()), &task.Claim{Now: db(0)}, 0)
 	look := func(ms, rows int) task.Instant {
 		from := p.countFrom(at(ms))
 		p.peeked(from, at(ms), at(ms), task.Peek{Now: db(ms), Rows: rows})
 		return from
 	}
-	form := func(ms int) task.ClaimForm { return p.claim(at(ms), roomy()).form }
+	form := func(ms int) task.ClaimForm { return p.claim(at(ms), withCapacity()).form }
 	if from := look(10, 150); from != p.low {
 		t.Fatalf("the first look counts from %d; want %d, from the start", from, p.low)
 	}
@@ -398,7 +400,7 @@ func TestLooksCountEachRowOnce(t *testing.T) {
 		t.Fatalf("the next one counts from %d and allows %s; want %d, the end of the first, and %s", from, form(500), end, task.RangeForm)
 	}
 	if look(600, 1); form(600) != task.CappedForm {
-		t.Errorf("the cap is exceeded by what three looks have counted; claims still go by %s", form(600))
+		t.Errorf("the cap is exceeded by what three peeks have counted; claims still go by %s", form(600))
 	}
 	p.claimed(at(700), at(701), step{form: task.CappedForm, low: p.low}, &task.Claim{Now: db(700), Rows: 100}, 0)
 	if form(710) != task.RangeForm {

@@ -398,11 +398,11 @@ func TestStoreThatCannotTakeOffDoesNotHoldUpTheRelease(t *testing.T) {
 		w.store.add(id(0, 1), 1, 0, 0)
 		m.acquire(0)
 		time.Sleep(100 * time.Millisecond)
-		w.store.refuseTakeOff.Store(true)
+		w.store.refuseAcknowledge.Store(true)
 		if err := m.Release(t.Context(), []task.Shard{0}); err != nil {
 			t.Error(err)
 		}
-		w.store.refuseTakeOff.Store(false)
+		w.store.refuseAcknowledge.Store(false)
 		b := w.start("b", nil)
 		b.acquire(0)
 		synctest.Wait()

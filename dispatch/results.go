@@ -30,7 +30,7 @@ func newResults(records []*record) *results {
 
 // settle notes the outcome of some records; it returns those that have been
 // acknowledged by it, and those that can never be published.
-func (r *results) settle(index []int, err error) (done []*record, never []hopeless) {
+func (r *results) settle(index []int, err error) (done []*record, never []unpublishable) {
 	var u Unpublishable
 	final := errors.As(err, &u) && u.Unpublishable()
 	r.mu.Lock()
@@ -43,7 +43,7 @@ func (r *results) settle(index []int, err error) (done []*record, never []hopele
 			done = append(done, r.records[i])
 		case final:
 			r.state[i] = handedOn
-			never = append(never, hopeless{r.records[i], err})
+			never = append(never, unpublishable{r.records[i], err})
 		default:
 			r.state[i], r.err[i] = refused, err
 		}

@@ -38,8 +38,8 @@ func (b *database) readSettings(ctx context.Context) bool {
 		}
 	}
 	b.mu.Unlock()
-	b.rouse()
-	b.rouseLanes()
+	b.wake()
+	b.wakeFlows()
 	return true
 }
 
@@ -60,7 +60,7 @@ func (b *database) leaveOut(now time.Time) {
 	if !slices.Equal(left, b.left) {
 		fewer := slices.ContainsFunc(b.left, func(t int32) bool { return !slices.Contains(left, t) })
 		b.left = left
-		b.plan.setApart(now, len(left) > 0, fewer)
+		b.plan.setExcluding(now, len(left) > 0, fewer)
 	}
 	b.setLanes(now)
 }
@@ -88,7 +88,7 @@ func (b *database) setLanes(now time.Time) {
 				since = min(since, b.servedAt) // what became due later waits because of the settings
 			}
 			b.lanes[k] = &apartLane{key: k, backlog: true, caughtUp: since, nextAt: now}
-			b.rouseLanes()
+			b.wakeFlows()
 		}
 	}
 }

@@ -52,26 +52,26 @@ func TestTheFrontIsPublishedByCallsOfItsOwn(t *testing.T) {
 	d := &Dispatcher{cfg: Config{}.withDefaults()}
 	d.apart = newApart(nil, &Events{})
 	d.apart.heavy[2], d.apart.sorted = &heavy{}, []int32{2}
-	c := newCourier(d, nil)
+	c := newPipeline(d, nil)
 	queue := func(tenant int32, n int) {
-		l := &lane{tenant: tenant}
+		l := &topicQueue{tenant: tenant}
 		for range n {
 			l.queue = append(l.queue, &record{pub: task.Publication{Tenant: tenant}, size: 1})
 		}
-		c.lanes[tenant] = l
+		c.topics[tenant] = l
 	}
 	queue(1, 3)
 	queue(2, 8000)
 	queue(3, 2)
 	first, _ := c.pick(now)
-	if first == nil || first.in != &c.front || len(first.records) != 5 {
+	if first == nil || first.in != &c.foreground || len(first.records) != 5 {
 		t.Fatalf("the first call has %+v; want the 5 records of the front", first)
 	}
 	second, _ := c.pick(now)
-	if second == nil || second.in != &c.back || len(second.records) != d.cfg.CallRecords {
+	if second == nil || second.in != &c.background || len(second.records) != d.cfg.CallRecords {
 		t.Fatalf("the second call is not one of %d records of the backlog", d.cfg.CallRecords)
 	}
-	c.front.took = time.Second // because of the backlog
+	c.foreground.took = time.Second // because of the backlog
 	queue(1, 1)
 	if third, at := c.pick(now); third != nil || at.Sub(now) != besideDistance*d.cfg.PublishEvery {
 		t.Errorf("the next call for the front comes after %v; want %v", at.Sub(now), besideDistance*d.cfg.PublishEvery)

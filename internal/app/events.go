@@ -15,8 +15,8 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	}
 	f := d.dispatch.Figures()
 	return telemetry.Figures{
-		Shards: f.Shards, Records: f.Records, Held: f.Held, Bytes: f.Bytes, Parts: f.Parts,
-		Breakers: len(f.Broken), Stopped: f.Stopped, Heavy: len(f.Heavy), Pace: int(f.Pace),
+		Shards: f.Shards, Records: f.Records, Held: f.Delayed, Bytes: f.Bytes, Parts: f.Parts,
+		Breakers: len(f.Broken), Stopped: f.Stopped, Heavy: len(f.Backlogged), Pace: int(f.BackgroundRate),
 	}
 }
 
@@ -53,26 +53,26 @@ func (d *Dispatcher) events() dispatch.Events {
 			d.fired.Add(1)
 			m.Fired(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
-		PublishedApart: func(p *task.Publication, late time.Duration) {
+		PublishedBackground: func(p *task.Publication, late time.Duration) {
 			m.FiredApart(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
-		HeldApart: func(tenant int32, begins bool) {
+		Backlogged: func(tenant int32, begins bool) {
 			if begins {
-				log.Info("a tenant is held apart: it has more to do than its share", "tenant", d.names.label(tenant))
+				log.Info("tenant is backlogged: its tasks are claimed by weighted fair sharing", "tenant", d.names.label(tenant))
 			} else {
-				log.Info("a tenant is not held apart any more: its backlog is gone", "tenant", d.names.label(tenant))
+				log.Info("tenant is no longer backlogged", "tenant", d.names.label(tenant))
 			}
 		},
-		TookTurns: func(tenant int32, turns int) { m.TookTurns(d.names.label(tenant), turns) },
+		TokensTaken: func(tenant int32, tokens int) { m.TookTurns(d.names.label(tenant), tokens) },
 		PublishFailed: func(tenant int32, records int, err error) {
 			m.PublishFailed(d.names.label(tenant), records)
 			d.work.publishFailed.Add(int64(records))
 			log.Debug("records were not acknowledged", "tenant", d.names.label(tenant), "records", records, "err", err)
 		},
 		BreakerOpened: func(tenant int32, err error) {
-			log.Warn("runs are put off: the topic fails", "tenant", d.names.label(tenant), "err", err)
+			log.Warn("topic fails: its runs are deferred", "tenant", d.names.label(tenant), "err", err)
 		},
-		BreakerClosed: func(tenant int32) { log.Info("the topic is well again", "tenant", d.names.label(tenant)) },
+		BreakerClosed: func(tenant int32) { log.Info("topic recovered", "tenant", d.names.label(tenant)) },
 		GaveUp: func(_ int, pubs []task.Publication, err error) {
 			for i := range pubs {
 				m.Died(d.names.label(pubs[i].Tenant))

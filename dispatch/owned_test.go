@@ -24,18 +24,18 @@ func publications(ids ...task.ID) []task.Publication {
 func everything(task.Shard) bool { return true }
 
 func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
-	var l ledger
+	var l ownedShards
 	l.own(own(0, 1))
 	l.own(own(1, 1))
 	owned := l.claimable()
 	records := l.enter(nil, 7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), reading{}, begun)
-	if l.acknowledged(records[0].part, begun) || len(l.takeable(9, everything)) != 0 {
+	if l.acknowledged(records[0].part, begun) || len(l.takePublished(9, everything)) != 0 {
 		t.Fatal("a part was complete with a record on its way")
 	}
 	if !l.acknowledged(records[1].part, begun) {
 		t.Fatal("a part was not complete with its last record")
 	}
-	got := outboxParts(l.takeable(9, everything))
+	got := outboxParts(l.takePublished(9, everything))
 	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -46,7 +46,7 @@ func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
 }
 
 func TestRecordsOfAFormerOwnershipAreNotEntered(t *testing.T) {
-	var l ledger
+	var l ownedShards
 	l.own(own(0, 1))
 	former := l.claimable()
 	l.drop(0)
@@ -54,13 +54,13 @@ func TestRecordsOfAFormerOwnershipAreNotEntered(t *testing.T) {
 	if records := l.enter(nil, 7, former, nil, publications(id(0, 1)), reading{}, begun); len(records) != 0 {
 		t.Error("the outbox that was read with the new ownership holds them already")
 	}
-	if l.held(former[0]) != nil {
+	if l.current(former[0]) != nil {
 		t.Error("a former ownership is taken for the present one")
 	}
 }
 
 func TestDroppedShardTakesNothingOff(t *testing.T) {
-	var l ledger
+	var l ownedShards
 	l.own(own(0, 1))
 	l.own(own(1, 1))
 	records := l.enter(nil, 7, l.claimable(), nil, publications(id(0, 1), id(1, 2)), reading{}, begun)
@@ -71,37 +71,37 @@ func TestDroppedShardTakesNothingOff(t *testing.T) {
 	if l.acknowledged(records[1].part, begun) {
 		t.Error("a late acknowledgement of a former ownership counted")
 	}
-	if parts := l.takeable(9, everything); len(parts) != 0 {
+	if parts := l.takePublished(9, everything); len(parts) != 0 {
 		t.Errorf("to be taken off: %v", outboxParts(parts))
 	}
 	l.putBack([]*part{records[0].part}, begun)
-	l.tookOff([]*part{records[0].part})
+	l.removed([]*part{records[0].part})
 	if len(l.published) != 0 {
 		t.Error("a dropped part came back")
 	}
 }
 
 func TestListedShardWithoutAnOpenRunIsCompleteAtOnce(t *testing.T) {
-	var l ledger
+	var l ownedShards
 	l.own(own(0, 1))
 	l.own(own(1, 1))
 	l.enter(nil, 7, l.claimable(), []task.Shard{0, 1}, publications(id(1, 1)), reading{}, begun)
-	got := outboxParts(l.takeable(9, everything))
+	got := outboxParts(l.takePublished(9, everything))
 	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestTakeableRespectsItsLimitAndKeepsTheRest(t *testing.T) {
-	var l ledger
+	var l ownedShards
 	for s := range task.Shard(4) {
 		l.own(own(s, 1))
 	}
 	for row := range int64(3) {
 		l.enter(nil, row+1, l.claimable(), []task.Shard{0, 1, 2, 3}, nil, reading{}, begun)
 	}
-	first := l.takeable(5, func(s task.Shard) bool { return s != 3 })
-	rest := l.takeable(99, everything)
+	first := l.takePublished(5, func(s task.Shard) bool { return s != 3 })
+	rest := l.takePublished(99, everything)
 	if len(first) != 5 || len(rest) != 7 || !l.publishedAt.IsZero() {
 		t.Errorf("took %d, then %d", len(first), len(rest))
 	}

@@ -14,10 +14,10 @@ import (
 
 var errDown = errors.New("kafka is down")
 
-type hopelessError struct{}
+type tooLargeError struct{}
 
-func (hopelessError) Error() string       { return "too large" }
-func (hopelessError) Unpublishable() bool { return true }
+func (tooLargeError) Error() string       { return "too large" }
+func (tooLargeError) Unpublishable() bool { return true }
 
 func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -137,7 +137,7 @@ func TestRecordThatCanNeverBePublishedIsDeadAtOnceAndItsNeighboursAreNot(t *test
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
 			if p.Tenant == 9 {
-				return false, hopelessError{}
+				return false, tooLargeError{}
 			}
 			pause(ctx, 300*time.Millisecond)
 			return true, nil
@@ -166,7 +166,7 @@ func TestRecordThatCanNeverBePublishedIsDeadAtOnceAndItsNeighboursAreNot(t *test
 
 func TestGivingUpByAFormerOwnerChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.kafka.answer = func(context.Context, *task.Publication) (bool, error) { return false, hopelessError{} }
+		w.kafka.answer = func(context.Context, *task.Publication) (bool, error) { return false, tooLargeError{} }
 		g := newGate(BeforePublish)
 		a := w.start("a", func(c *Config, _ *Events) { c.Failpoint = g.pass })
 		w.store.add(id(0, 1), 9, 0, 0)

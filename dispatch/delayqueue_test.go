@@ -16,7 +16,7 @@ import (
 func TestShelfHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 	const slice = 10 * time.Millisecond
 	rapid.Check(t, func(rt *rapid.T) {
-		s := shelf{slice: slice, zero: begun}
+		s := delayQueue{slice: slice, zero: begun}
 		due := rapid.SliceOfN(rapid.IntRange(1, 2_000_000), 1, 50).Draw(rt, "due µs")
 		for _, d := range due {
 			s.put(&record{dueAt: begun.Add(time.Duration(d) * time.Microsecond)})
@@ -42,7 +42,7 @@ func TestShelfHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 }
 
 func TestShelfRemovesWhatMatches(t *testing.T) {
-	s := shelf{slice: 10 * time.Millisecond, zero: begun}
+	s := delayQueue{slice: 10 * time.Millisecond, zero: begun}
 	gone := &part{}
 	for i := range 20 {
 		r := &record{part: &part{}, dueAt: at(i + 1)}
@@ -163,7 +163,7 @@ func TestWhatIsClaimedAheadComesOnTimeInOneCallForAllDatabases(t *testing.T) {
 		}
 		m.acquire(shards...)
 		time.Sleep(2950 * time.Millisecond)
-		if f := m.Figures(); f.Held != 800 || f.Records != 800 {
+		if f := m.Figures(); f.Delayed != 800 || f.Records != 800 {
 			t.Errorf("before they are due: %+v; want 800 records held", f)
 		}
 		if n := w.kafka.callCount(); n != 0 {
@@ -289,14 +289,14 @@ func TestHeldRecordsCountAgainstTheBound(t *testing.T) {
 		m := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.MaxRecords = maxAhead, bound })
 		m.acquire(0)
 		time.Sleep(2900 * time.Millisecond)
-		if f := m.Figures(); !f.Stopped || f.Held == 0 || f.Held > bound {
+		if f := m.Figures(); !f.Stopped || f.Delayed == 0 || f.Delayed > bound {
 			t.Errorf("%+v; want claims stopped with at most %d records held", f, bound)
 		}
 		within(t, 5*time.Second, "all published", func() bool { return w.kafka.total() == 2000 })
 		time.Sleep(time.Second)
 		m.stop()
 		w.checkSettled()
-		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || f.Held != 0 {
+		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || f.Delayed != 0 {
 			t.Errorf("in the end: %+v", f)
 		}
 	})
@@ -336,7 +336,7 @@ func TestCleanHandOverLeavesHeldRecordsToTheNextOwnerWithoutAWait(t *testing.T) 
 				if took := time.Since(start); took > 100*time.Millisecond {
 					t.Errorf("took %s", took)
 				}
-				if f := a.Figures(); f.Held != 1 || left.Load() != 1 {
+				if f := a.Figures(); f.Delayed != 1 || left.Load() != 1 {
 					t.Errorf("%+v, told of %d left; want one held and one left", f, left.Load())
 				}
 				if got := w.store.listed(); !slices.Equal(got, []task.Shard{0, 2}) || w.kafka.total() != 1 {
@@ -387,7 +387,7 @@ func TestHopelessRecordDoesNotTakeOffWhatIsLeftToTheNextOwner(t *testing.T) {
 		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
 			if p.Seq == 1 && p.Task == id(0, 1) {
 				time.Sleep(200 * time.Millisecond)
-				return false, hopelessError{}
+				return false, tooLargeError{}
 			}
 			return true, nil
 		}
@@ -420,8 +420,8 @@ func TestHeldRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 		b.acquire(0)
 		a.Hint(0, w.store.now()) // leads to a claim
 		within(t, 500*time.Millisecond, "the old owner notices", func() bool { return slices.Equal(a.Owned(), []task.Shard{1}) })
-		if n := w.kafka.times(run(id(0, 1), 1)); n != 0 || b.Figures().Held != 1 {
-			t.Errorf("published %d times; the new owner holds %d", n, b.Figures().Held)
+		if n := w.kafka.times(run(id(0, 1), 1)); n != 0 || b.Figures().Delayed != 1 {
+			t.Errorf("published %d times; the new owner holds %d", n, b.Figures().Delayed)
 		}
 		time.Sleep(2 * time.Second)
 		wantTimes(t, w.kafka, run(id(0, 1), 1), 1)
@@ -462,8 +462,8 @@ func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
 		m.acquire(0)
 		for range 250 {
 			time.Sleep(10 * time.Millisecond)
-			if f := m.Figures(); f.Held != 0 {
-				t.Fatalf("%d records are held", f.Held)
+			if f := m.Figures(); f.Delayed != 0 {
+				t.Fatalf("%d records are held", f.Delayed)
 			}
 		}
 		if req := w.store.lastClaim(); req.Ahead != 0 {
@@ -477,23 +477,23 @@ func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
 
 func TestWhatTheSetClockHasShownIsNotHeldAnyLonger(t *testing.T) {
 	b, other := &database{number: 1}, &database{number: 2}
-	c := &courier{wake: make(chan struct{}, 1), lanes: map[int32]*lane{7: {tenant: 7}}, shelf: shelf{slice: 10 * time.Millisecond, zero: begun}}
+	c := &pipeline{woken: make(chan struct{}, 1), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: delayQueue{slice: 10 * time.Millisecond, zero: begun}}
 	for _, r := range []*record{
 		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
 		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(101)}},
 		{part: &part{db: other}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
 	} {
 		r.dueAt = at(3_600_000)
-		c.shelf.put(r)
+		c.delayed.put(r)
 	}
 	c.comeDue(b, db(100))
-	if queue := c.lanes[7].queue; len(queue) != 1 || queue[0].part.db != b || queue[0].pub.ScheduledAt != db(100) || c.shelf.records != 2 {
-		t.Errorf("%d records are queued, %d held", len(queue), c.shelf.records)
+	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.db != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {
+		t.Errorf("%d records are queued, %d held", len(queue), c.delayed.records)
 	}
 }
 
 func TestAPlannerLooksAnewWhenTheClockWasSet(t *testing.T) {
-	p := planner{cfg: Config{}.withDefaults(), known: task.Never, soon: []task.Upcoming{{Due: db(500)}}, lookAt: at(9000), sweepAt: at(9000), hintAt: at(8000)}
+	p := planner{cfg: Config{}.withDefaults(), known: task.Never, soon: []task.Upcoming{{Due: db(500)}}, peekAt: at(9000), sweepAt: at(9000), hintAt: at(8000)}
 	if st := p.next(at(100), situation{shards: true, records: 1, bytes: 1}); st.do == peek {
 		t.Fatalf("it looks before it was told: %s", st.do)
 	}
@@ -504,7 +504,7 @@ func TestAPlannerLooksAnewWhenTheClockWasSet(t *testing.T) {
 }
 
 func TestAPlannerBelievesAClockThatStandsStill(t *testing.T) {
-	p := planner{cfg: Config{}.withDefaults(), clock: db(0), known: task.Never, soon: []task.Upcoming{{Due: db(300)}}, lookAt: at(9000), sweepAt: at(9000)}
+	p := planner{cfg: Config{}.withDefaults(), clock: db(0), known: task.Never, soon: []task.Upcoming{{Due: db(300)}}, peekAt: at(9000), sweepAt: at(9000)}
 	p.claimed(at(299), at(301), step{do: claim}, &task.Claim{Now: db(0)}, 0)
 	if due := p.localTime(db(300)); due.Before(at(590)) {
 		t.Errorf("the row is expected at %s, and the clock stands still", due)

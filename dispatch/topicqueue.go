@@ -2,9 +2,9 @@ package dispatch
 
 import "time"
 
-// A lane is the unacknowledged records of one tenant, and the breaker of its
-// topic. It is pure; the courier guards it.
-type lane struct {
+// A topicQueue is the unacknowledged records of one tenant, and the breaker of its
+// topic. It is pure; the pipeline guards it.
+type topicQueue struct {
 	tenant int32
 	// queue waits; records and bytes count those in calls, too.
 	queue          []*record
@@ -24,7 +24,7 @@ type lane struct {
 
 // take moves up to limit records, and at least one, of up to so many bytes from
 // the queue to the end of to.
-func (l *lane) take(limit, bytes int, to []*record) []*record {
+func (l *topicQueue) take(limit, bytes int, to []*record) []*record {
 	n := 0
 	for n < len(l.queue) && n < limit && (n == 0 || bytes >= l.queue[n].size) {
 		bytes -= l.queue[n].size
@@ -41,7 +41,7 @@ func (l *lane) take(limit, bytes int, to []*record) []*record {
 
 // failed: some records of a call were not acknowledged. The next one waits for
 // at most longest; limit is how many failures open the breaker.
-func (l *lane) failed(now time.Time, some bool, limit int, longest time.Duration) {
+func (l *topicQueue) failed(now time.Time, some bool, limit int, longest time.Duration) {
 	l.failing = true
 	if some || l.failures == 0 {
 		l.failures, l.since = 0, now
@@ -58,7 +58,7 @@ const openAfter = 10 * time.Second
 const firstRetry = 100 * time.Millisecond
 
 // succeeded: all records of a call were acknowledged.
-func (l *lane) succeeded() {
+func (l *topicQueue) succeeded() {
 	l.failing, l.open, l.failures = false, false, 0
 	l.retryAt = time.Time{}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A look asks a database what is due when ([Store.Peek]): the first rows one by
+// A peek asks a database what is due when ([Store.Peek]): the first rows one by
 // one, to know when to claim and from which shards, and how many there are within
 // a window, to know whether a claim needs no cap. This is the planner's part that
-// decides when to look, and what a look is good for.
+// decides when to look, and what a peek is good for.
 
-// window is how far ahead a look counts: claims in it may take the range form.
+// window is how far ahead a peek counts: claims in it may take the range form.
 // It is shorter where much is fired, so that the count is below the most rows of
 // a claim unless something unusual comes.
 func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick + p.cfg.ClaimAhead }
 
-// valid is how long the count of a look is used.
+// valid is how long the count of a peek is used.
 func (p *planner) valid() time.Duration {
 	if p.perSecond <= 0 {
 		return peekValid
@@ -27,13 +27,13 @@ func (p *planner) valid() time.Duration {
 	return min(max(d, p.cfg.MaxTick), peekValid)
 }
 
-// peekValid bounds how long the count of a look is used.
+// peekValid bounds how long the count of a peek is used.
 const peekValid = time.Second
 
-// uncounted rows are more than looks count.
+// uncounted rows are more than peeks count.
 const uncounted = math.MaxInt
 
-// countFrom returns from where the next look counts: from where the last one
+// countFrom returns from where the next peek counts: from where the last one
 // ended, or from low. What has been written since into the part that is not
 // counted again is no more than can be written within a window and a claim; of
 // what comes sooner a hint tells.
@@ -59,12 +59,12 @@ func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 }
 
 // clockMoved: the database's clock was set, so that no instant of ours says
-// anything about its instants until a look has seen it.
+// anything about its instants until a peek has seen it.
 func (p *planner) clockMoved(now time.Time) {
 	p.soon, p.known = nil, task.Never
 	p.rangeUntil, p.rangeRows = 0, uncounted
 	p.hintAt = time.Time{}
-	p.lookAt = now
+	p.peekAt = now
 }
 
 // passed forgets the rows of the shards, all if nil, that were due by now, and
@@ -77,14 +77,14 @@ func (p *planner) passed(shards []task.Shard, now task.Instant) int {
 	return n - len(p.soon)
 }
 
-// lookBy makes the next look come at t at the latest.
-func (p *planner) lookBy(t time.Time) {
-	if t.Before(p.lookAt) {
-		p.lookAt = t
+// peekBy makes the next peek come at t at the latest.
+func (p *planner) peekBy(t time.Time) {
+	if t.Before(p.peekAt) {
+		p.peekAt = t
 	}
 }
 
-// peeked: a look, begun at start, has seen k, and counted from there.
+// peeked: a peek, begun at start, has seen k, and counted from there.
 func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	p.ok()
 	switch {
@@ -108,19 +108,19 @@ func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	} else if k.Known != 0 {
 		p.known = k.Known
 	}
-	if p.hintedAt.Before(start) { // the look has seen what the hint was for
+	if p.hintedAt.Before(start) { // the peek has seen what the hint was for
 		p.hintAt = time.Time{}
 	}
-	p.lookAt = now.Add(p.lookAgain(now))
+	p.peekAt = now.Add(p.peekAgain(now))
 }
 
-// lookAgain returns how long a look lasts.
-func (p *planner) lookAgain(now time.Time) time.Duration {
+// peekAgain returns how long a peek lasts.
+func (p *planner) peekAgain(now time.Time) time.Duration {
 	switch {
 	case p.known < p.dbTime(now).Add(p.cfg.MaxTick+p.cfg.ClaimAhead):
 		return p.valid() // claims follow each other anyway
 	case now.Sub(p.firedAt) < quiet:
-		return p.cfg.LookEvery
+		return p.cfg.PeekEvery
 	}
 	return p.cfg.MaxSleep
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A shelf keeps the records that were claimed ahead until they are due, all
+// A delayQueue keeps the records that were claimed ahead until they are due, all
 // databases' in one row of slices, so that what is due at nearly the same time
-// goes into the same call. It is pure; the courier guards it.
+// goes into the same call. It is pure; the pipeline guards it.
 //
 // A record is due by our own monotonic clock: what the database's clock still
 // had to go when an answer told of it, counted from then, see [reading]. That is
 // never early, since the database read its clock before we had the answer.
-type shelf struct {
+type delayQueue struct {
 	// slice is how long one lasts; they are counted from zero.
 	slice time.Duration
 	zero  time.Time
@@ -30,10 +30,10 @@ type timeSlice struct {
 	records []*record
 }
 
-func (s *shelf) at(number int64) time.Time { return s.zero.Add(time.Duration(number) * s.slice) }
+func (s *delayQueue) at(number int64) time.Time { return s.zero.Add(time.Duration(number) * s.slice) }
 
 // put keeps the record until it is due.
-func (s *shelf) put(r *record) {
+func (s *delayQueue) put(r *record) {
 	number := int64((r.dueAt.Sub(s.zero) + s.slice - 1) / s.slice)
 	i, found := slices.BinarySearchFunc(s.slices, number, func(t timeSlice, n int64) int { return int(t.number - n) })
 	if !found {
@@ -44,7 +44,7 @@ func (s *shelf) put(r *record) {
 }
 
 // take removes and returns the records of the slices that have come.
-func (s *shelf) take(now time.Time) []*record {
+func (s *delayQueue) take(now time.Time) []*record {
 	var due []*record
 	n := 0
 	for ; n < len(s.slices) && !now.Before(s.at(s.slices[n].number)); n++ {
@@ -56,7 +56,7 @@ func (s *shelf) take(now time.Time) []*record {
 }
 
 // next returns when the next slice comes; zero: nothing is kept.
-func (s *shelf) next() time.Time {
+func (s *delayQueue) next() time.Time {
 	if len(s.slices) == 0 {
 		return time.Time{}
 	}
@@ -64,7 +64,7 @@ func (s *shelf) next() time.Time {
 }
 
 // remove removes and returns the records that match.
-func (s *shelf) remove(match func(*record) bool) []*record {
+func (s *delayQueue) remove(match func(*record) bool) []*record {
 	var gone []*record
 	for i := range s.slices {
 		t := &s.slices[i]

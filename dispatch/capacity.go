@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// room is what claims may still bring.
-type room struct {
+// capacity is what claims may still bring.
+type capacity struct {
 	records, bytes int
 	// blocked tenants are put off by blockedFor.
 	blocked    []int32
@@ -24,8 +24,8 @@ const (
 	goneAfter = 3 * time.Second
 )
 
-// room tells a database what it may claim at now.
-func (c *courier) room(now time.Time) room {
+// capacity tells a database what it may claim at now.
+func (c *pipeline) capacity(now time.Time) capacity {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.measure(now)
@@ -37,8 +37,8 @@ func (c *courier) room(now time.Time) room {
 
 // reserve books up to n records of room for a claim, and returns how many and
 // the room that was there. The claim ends with a call of unreserve.
-func (c *courier) reserve(now time.Time, n int) (int, room) {
-	r := c.room(now)
+func (c *pipeline) reserve(now time.Time, n int) (int, capacity) {
+	r := c.capacity(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n = min(n, r.records)
@@ -46,26 +46,26 @@ func (c *courier) reserve(now time.Time, n int) (int, room) {
 	return n, r
 }
 
-func (c *courier) unreserve(n int) {
+func (c *pipeline) unreserve(n int) {
 	c.mu.Lock()
 	c.reserved -= n
 	reopen := c.reopened(time.Now())
 	c.mu.Unlock()
 	if reopen {
-		c.d.rouseAll()
+		c.d.wakeAll()
 	}
 }
 
 // measure returns the room. c.mu is held. Near the bound there is none, so that
 // claims do not become tiny.
-func (c *courier) measure(now time.Time) room {
+func (c *pipeline) measure(now time.Time) capacity {
 	cfg := &c.d.cfg
-	r := room{records: cfg.MaxRecords - c.records - c.reserved, bytes: cfg.MaxBytes - c.bytes}
+	r := capacity{records: cfg.MaxRecords - c.records - c.reserved, bytes: cfg.MaxBytes - c.bytes}
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
 	since, crowd := now, c.crowd()
-	for _, l := range c.lanes {
+	for _, l := range c.topics {
 		if !c.broken(l, crowd) {
 			continue
 		}
@@ -83,16 +83,16 @@ func (c *courier) measure(now time.Time) room {
 	return r
 }
 
-// apartPart is what part of the memory tenants that are held apart may have together.
-const apartPart = 8
+// backgroundPart is what part of the memory tenants that are held apart may have together.
+const backgroundPart = 8
 
-// apartRoom returns how many more records there may be of these tenants.
-func (c *courier) apartRoom(tenants []int32) int {
+// backgroundCapacity returns how many more records there may be of these tenants.
+func (c *pipeline) backgroundCapacity(tenants []int32) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	records, bytes := max(c.d.cfg.MaxRecords/apartPart, 1), c.d.cfg.MaxBytes/apartPart
+	records, bytes := max(c.d.cfg.MaxRecords/backgroundPart, 1), c.d.cfg.MaxBytes/backgroundPart
 	for _, t := range tenants {
-		if l := c.lanes[t]; l != nil {
+		if l := c.topics[t]; l != nil {
 			records -= l.records
 			bytes -= l.bytes
 		}
@@ -104,9 +104,9 @@ func (c *courier) apartRoom(tenants []int32) int {
 }
 
 // crowd reports whether failing tenants together have taken half the memory.
-func (c *courier) crowd() bool {
+func (c *pipeline) crowd() bool {
 	records, bytes := 0, 0
-	for _, l := range c.lanes {
+	for _, l := range c.topics {
 		if l.failing {
 			records += l.records
 			bytes += l.bytes
@@ -116,9 +116,9 @@ func (c *courier) crowd() bool {
 }
 
 // broken reports whether rows of the lane's tenant are put off: its breaker is
-// open, or it fails and takes more than its part of the memory. A lane that has
+// open, or it fails and takes more than its part of the memory. A topicQueue that has
 // nothing left to try with lets its tenant's rows come as the probe.
-func (c *courier) broken(l *lane, crowd bool) bool {
+func (c *pipeline) broken(l *topicQueue, crowd bool) bool {
 	if !l.failing || l.records == 0 {
 		return false
 	}
@@ -126,7 +126,7 @@ func (c *courier) broken(l *lane, crowd bool) bool {
 }
 
 // reopened reports whether there is room again after there was none. c.mu is held.
-func (c *courier) reopened(now time.Time) bool {
+func (c *pipeline) reopened(now time.Time) bool {
 	if !c.stopped {
 		return false
 	}
@@ -137,13 +137,13 @@ func (c *courier) reopened(now time.Time) bool {
 	return true
 }
 
-// figures returns the courier's part of the figures.
-func (c *courier) figures(now time.Time) Figures {
+// figures returns the pipeline's part of the figures.
+func (c *pipeline) figures(now time.Time) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.measure(now)
-	f := Figures{Records: c.records, Held: c.shelf.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
-	for _, l := range c.lanes {
+	f := Figures{Records: c.records, Delayed: c.delayed.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
+	for _, l := range c.topics {
 		if l.open {
 			f.Broken = append(f.Broken, l.tenant)
 		}

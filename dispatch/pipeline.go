@@ -10,17 +10,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A courier carries the records of all databases to Kafka until each has been
+// A pipeline carries the records of all databases to Kafka until each has been
 // acknowledged, given up or dropped.
-type courier struct {
+type pipeline struct {
 	d         *Dispatcher
 	publisher Publisher
-	wake      chan struct{}
+	woken     chan struct{}
 
-	mu    sync.Mutex
-	lanes map[int32]*lane
-	// shelf has the records that are not due.
-	shelf shelf
+	mu     sync.Mutex
+	topics map[int32]*topicQueue
+	// delayed has the records that are not due.
+	delayed delayQueue
 	// records and bytes are unacknowledged, those in calls and those that are not
 	// due included.
 	records, bytes int
@@ -29,8 +29,8 @@ type courier struct {
 	// front are the common calls for the front, and back those for tenants that
 	// have a backlog and are held apart: large ones, in which nobody of the front
 	// has to wait. aside are calls under way for failing tenants.
-	front, back traffic
-	aside       int
+	foreground, background traffic
+	failingCalls           int
 	// ackedAt is when the last record of anybody was acknowledged; failedAt when,
 	// after that, a call failed first.
 	ackedAt, failedAt time.Time
@@ -38,19 +38,19 @@ type courier struct {
 	stopped bool
 }
 
-func newCourier(d *Dispatcher, p Publisher) *courier {
-	return &courier{
-		d: d, publisher: p, wake: make(chan struct{}, 1), lanes: make(map[int32]*lane),
-		shelf: shelf{slice: slicesOf * d.cfg.PublishEvery, zero: time.Now()},
+func newPipeline(d *Dispatcher, p Publisher) *pipeline {
+	return &pipeline{
+		d: d, publisher: p, woken: make(chan struct{}, 1), topics: make(map[int32]*topicQueue),
+		delayed: delayQueue{slice: slicesOf * d.cfg.PublishEvery, zero: time.Now()},
 	}
 }
 
-// slicesOf is how many distances of calls a slice of the shelf lasts: more than
+// slicesOf is how many distances of calls a slice of the delay queue lasts: more than
 // one, so that the call for a slice never waits for its distance from the last.
 const slicesOf = 2
 
 // submit queues records for publishing, when they are due.
-func (c *courier) submit(records []*record) {
+func (c *pipeline) submit(records []*record) {
 	if len(records) == 0 {
 		return
 	}
@@ -60,71 +60,71 @@ func (c *courier) submit(records []*record) {
 		if r.part.dropped.Load() {
 			continue
 		}
-		l := c.lanes[r.pub.Tenant]
+		l := c.topics[r.pub.Tenant]
 		if l == nil {
-			l = &lane{tenant: r.pub.Tenant}
-			c.lanes[r.pub.Tenant] = l
+			l = &topicQueue{tenant: r.pub.Tenant}
+			c.topics[r.pub.Tenant] = l
 		}
 		c.count(l, r, 1)
 		if r.dueAt.After(now) {
-			c.shelf.put(r)
+			c.delayed.put(r)
 			continue
 		}
 		l.queue = append(l.queue, r)
 	}
 	c.mu.Unlock()
-	c.rouse()
+	c.wake()
 }
 
 // release queues the records that have become due. c.mu is held.
-func (c *courier) release(now time.Time) {
-	for _, r := range c.shelf.take(now) {
-		l := c.lanes[r.pub.Tenant]
+func (c *pipeline) release(now time.Time) {
+	for _, r := range c.delayed.take(now) {
+		l := c.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
 }
 
 // comeDue queues what the database's clock has shown to be due since it was set: a
 // claim that had read the clock just before then has taken it ahead, as it seemed.
-func (c *courier) comeDue(b *database, shown task.Instant) {
+func (c *pipeline) comeDue(b *database, shown task.Instant) {
 	c.mu.Lock()
-	for _, r := range c.shelf.remove(func(r *record) bool { return r.part.db == b && r.pub.ScheduledAt <= shown }) {
-		l := c.lanes[r.pub.Tenant]
+	for _, r := range c.delayed.remove(func(r *record) bool { return r.part.db == b && r.pub.ScheduledAt <= shown }) {
+		l := c.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
 	c.mu.Unlock()
-	c.rouse()
+	c.wake()
 }
 
-// unshelve forgets the records of the shards that are not due, and returns them.
-func (c *courier) unshelve(b *database, shards []task.Ownership) []*record {
+// withdrawDelayed forgets the records of the shards that are not due, and returns them.
+func (c *pipeline) withdrawDelayed(b *database, shards []task.Ownership) []*record {
 	c.mu.Lock()
 	c.release(time.Now())
-	gone := c.shelf.remove(func(r *record) bool {
+	gone := c.delayed.remove(func(r *record) bool {
 		return r.part.db == b && slices.ContainsFunc(shards, func(o task.Ownership) bool { return o.Shard == r.part.shard })
 	})
 	c.mu.Unlock()
-	c.rouse()
+	c.wake()
 	c.discard(gone)
 	return gone
 }
 
-func (c *courier) count(l *lane, r *record, n int) {
+func (c *pipeline) count(l *topicQueue, r *record, n int) {
 	c.records += n
 	c.bytes += n * r.size
 	l.records += n
 	l.bytes += n * r.size
 }
 
-func (c *courier) rouse() {
+func (c *pipeline) wake() {
 	select {
-	case c.wake <- struct{}{}:
+	case c.woken <- struct{}{}:
 	default:
 	}
 }
 
 // run makes calls until ctx ends, and waits for those under way.
-func (c *courier) run(ctx context.Context) {
+func (c *pipeline) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	timer := time.NewTimer(time.Hour)
@@ -143,14 +143,14 @@ func (c *courier) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-c.d.dead:
-		case <-c.wake:
+		case <-c.woken:
 		case <-expired:
 		}
 	}
 }
 
 // send makes one call and counts what became of each record.
-func (c *courier) send(ctx context.Context, next *call) {
+func (c *pipeline) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
 	defer c.finish(next, results, time.Now())
 	if c.d.at(ctx, BeforePublish, -1) != nil {
@@ -168,13 +168,13 @@ func (c *courier) send(ctx context.Context, next *call) {
 			c.acknowledged(done)
 		}
 		for _, h := range never {
-			h.part.db.despair(h)
+			h.part.db.addUnpublishable(h)
 		}
 	})
 }
 
 // acknowledged counts records that are on Kafka.
-func (c *courier) acknowledged(records []*record) {
+func (c *pipeline) acknowledged(records []*record) {
 	now := time.Now()
 	parts := make(map[*database][]*part)
 	for _, r := range records {
@@ -187,8 +187,8 @@ func (c *courier) acknowledged(records []*record) {
 		db := now.Add(time.Duration(r.part.db.ahead.Load()))
 		late := db.Sub(r.pub.ScheduledAt.Time())
 		c.d.events.Published(&r.pub, late)
-		if r.back {
-			c.d.events.PublishedApart(&r.pub, late)
+		if r.background {
+			c.d.events.PublishedBackground(&r.pub, late)
 		}
 	}
 	c.d.apart.acknowledged(now, records)
@@ -201,27 +201,27 @@ func (c *courier) acknowledged(records []*record) {
 
 // discard forgets records that are settled or dropped, and lets claims go on
 // if they had stopped for want of room.
-func (c *courier) discard(records []*record) {
+func (c *pipeline) discard(records []*record) {
 	if len(records) == 0 {
 		return
 	}
 	c.mu.Lock()
 	for _, r := range records {
-		l := c.lanes[r.pub.Tenant]
+		l := c.topics[r.pub.Tenant]
 		c.count(l, r, -1)
 		if l.records == 0 && !l.failing {
-			delete(c.lanes, l.tenant)
+			delete(c.topics, l.tenant)
 		}
 	}
 	reopen := c.reopened(time.Now())
 	c.mu.Unlock()
 	if reopen {
-		c.d.rouseAll()
+		c.d.wakeAll()
 	}
 }
 
 // finish takes back what was not acknowledged and judges each tenant.
-func (c *courier) finish(next *call, results *results, start time.Time) {
+func (c *pipeline) finish(next *call, results *results, start time.Time) {
 	now := time.Now()
 	failed, gone := results.rest()
 	c.discard(gone)
@@ -230,12 +230,12 @@ func (c *courier) finish(next *call, results *results, start time.Time) {
 		next.in.calls--
 		next.in.took = (7*next.in.took + now.Sub(start)) / 8
 	} else {
-		c.aside--
+		c.failingCalls--
 		next.of.inCall = false
 	}
 	var told []func()
 	for tenant, o := range results.byTenant(failed) {
-		told = append(told, c.judge(now, c.lanes[tenant], o))
+		told = append(told, c.judge(now, c.topics[tenant], o))
 	}
 	reopen := c.reopened(now)
 	c.mu.Unlock()
@@ -243,13 +243,13 @@ func (c *courier) finish(next *call, results *results, start time.Time) {
 		tell()
 	}
 	if reopen {
-		c.d.rouseAll()
+		c.d.wakeAll()
 	}
-	c.rouse()
+	c.wake()
 }
 
 // judge moves the lane on after a call and returns what to tell. c.mu is held.
-func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
+func (c *pipeline) judge(now time.Time, l *topicQueue, o outcome) func() {
 	if l == nil { // healthy, and nothing is left of it
 		return func() {}
 	}
@@ -264,11 +264,11 @@ func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
 		l.succeeded()
 	}
 	if wasOpen && o.acked > 0 {
-		c.encourage(now)
+		c.retryNow(now)
 	}
 	open := l.open
 	if l.records == 0 && !l.failing {
-		delete(c.lanes, l.tenant)
+		delete(c.topics, l.tenant)
 	}
 	return func() {
 		if len(o.failed) > 0 {
@@ -285,9 +285,9 @@ func (c *courier) judge(now time.Time, l *lane, o outcome) func() {
 
 // longestRetry bounds the distance of two calls for a failing tenant: the more
 // of them there are, the rarer each one's. c.mu is held.
-func (c *courier) longestRetry() time.Duration {
+func (c *pipeline) longestRetry() time.Duration {
 	longest := time.Second
-	for _, l := range c.lanes {
+	for _, l := range c.topics {
 		if l.failing {
 			longest += firstRetry
 		}
@@ -295,10 +295,10 @@ func (c *courier) longestRetry() time.Duration {
 	return min(longest, maxBackoff)
 }
 
-// encourage lets all failing tenants try again, since a broken topic has come
+// retryNow lets all failing tenants try again, since a broken topic has come
 // back, and where one does others may. c.mu is held.
-func (c *courier) encourage(now time.Time) {
-	for _, l := range c.lanes {
+func (c *pipeline) retryNow(now time.Time) {
+	for _, l := range c.topics {
 		if l.failing && l.retryAt.After(now) {
 			l.retryAt = now
 		}
@@ -306,11 +306,11 @@ func (c *courier) encourage(now time.Time) {
 }
 
 // purge forgets the queued records of dropped parts, and those not due.
-func (c *courier) purge() {
+func (c *pipeline) purge() {
 	dropped := func(r *record) bool { return r.part.dropped.Load() }
 	c.mu.Lock()
-	gone := c.shelf.remove(dropped)
-	for _, l := range c.lanes {
+	gone := c.delayed.remove(dropped)
+	for _, l := range c.topics {
 		l.queue = slices.DeleteFunc(l.queue, func(r *record) bool {
 			if dropped(r) {
 				gone = append(gone, r)

@@ -33,7 +33,7 @@ func (s *seen) events(e *Events) {
 		s.at[p.Tenant] = append(s.at[p.Tenant], time.Now())
 		s.late[p.Tenant] = max(s.late[p.Tenant], late)
 	}
-	e.PublishedApart = func(p *task.Publication, _ time.Duration) {
+	e.PublishedBackground = func(p *task.Publication, _ time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.apart[p.Tenant]++
@@ -213,7 +213,7 @@ func TestARaisedRateActsAtOnce(t *testing.T) {
 }
 
 // TestWhatIsDueBeforeARateIsKnownWaitsForTurns: a dispatcher learns of a rate later than it
-// is set, by a look or by a claim that takes nothing. What became due in between has
+// is set, by a peek or by a claim that takes nothing. What became due in between has
 // not been missed, also where a virtual clock has come far.
 func TestWhatIsDueBeforeARateIsKnownWaitsForTurns(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -265,7 +265,7 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 		m := w.start("a", func(c *Config, e *Events) {
 			c.ClaimAhead = 400 * time.Millisecond
 			s.events(e)
-			e.HeldApart = func(tenant int32, begins bool) {
+			e.Backlogged = func(tenant int32, begins bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				if held[tenant]++; !begins {
@@ -277,7 +277,7 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 			m.acquire(i * 64)
 		}
 		within(t, 40*time.Second, "all is published", func() bool { return w.kafka.total() == backlog+steady })
-		within(t, 5*time.Second, "nobody is held apart any more", func() bool { return len(m.Figures().Heavy) == 0 })
+		within(t, 5*time.Second, "nobody is held apart any more", func() bool { return len(m.Figures().Backlogged) == 0 })
 		m.stop()
 		w.checkSettled()
 		if held[1] != 102 || held[2] != 0 {

@@ -29,7 +29,7 @@ type record struct {
 	// dueAt is when it may be published; zero: at once.
 	dueAt time.Time
 	// back: its tenant was held apart when it was claimed.
-	back bool
+	background bool
 }
 
 // recordOverhead is what a record takes in memory beside its params.
@@ -39,8 +39,8 @@ func newRecord(p *task.Publication, of *part) *record {
 	return &record{pub: *p, part: of, size: recordOverhead + len(p.Kind) + len(p.Params)}
 }
 
-// A holding is an owned shard.
-type holding struct {
+// An ownedShard is a shard whose epoch this dispatcher raised last.
+type ownedShard struct {
 	task.Ownership
 	// leaving: nothing is claimed from it any more.
 	leaving bool
@@ -48,10 +48,10 @@ type holding struct {
 	parts map[*part]struct{}
 }
 
-// A ledger knows which shards of a database are owned and which parts of the
+// An ownedShards knows which shards of a database are owned and which parts of the
 // outbox they have. It is not safe for concurrent use.
-type ledger struct {
-	shards map[task.Shard]*holding
+type ownedShards struct {
+	shards map[task.Shard]*ownedShard
 	// published are complete parts to take off; publishedAt is when the oldest
 	// of them was complete.
 	published   []*part
@@ -59,17 +59,17 @@ type ledger struct {
 }
 
 // claimable returns the ownerships to claim from, in ascending order.
-func (l *ledger) claimable() []task.Ownership {
-	return l.ownerships(func(h *holding) bool { return !h.leaving })
+func (l *ownedShards) claimable() []task.Ownership {
+	return l.ownerships(func(h *ownedShard) bool { return !h.leaving })
 }
 
 // all returns the ownerships, those that are about to be let go included, in
 // ascending order.
-func (l *ledger) all() []task.Ownership {
-	return l.ownerships(func(*holding) bool { return true })
+func (l *ownedShards) all() []task.Ownership {
+	return l.ownerships(func(*ownedShard) bool { return true })
 }
 
-func (l *ledger) ownerships(want func(*holding) bool) []task.Ownership {
+func (l *ownedShards) ownerships(want func(*ownedShard) bool) []task.Ownership {
 	owned := make([]task.Ownership, 0, len(l.shards))
 	for _, h := range l.shards {
 		if want(h) {
@@ -81,15 +81,15 @@ func (l *ledger) ownerships(want func(*holding) bool) []task.Ownership {
 }
 
 // own adds a shard that has just been acquired.
-func (l *ledger) own(o task.Ownership) {
+func (l *ownedShards) own(o task.Ownership) {
 	if l.shards == nil {
-		l.shards = make(map[task.Shard]*holding)
+		l.shards = make(map[task.Shard]*ownedShard)
 	}
-	l.shards[o.Shard] = &holding{Ownership: o, parts: make(map[*part]struct{})}
+	l.shards[o.Shard] = &ownedShard{Ownership: o, parts: make(map[*part]struct{})}
 }
 
-// held returns the holding of exactly this ownership, or nil.
-func (l *ledger) held(o task.Ownership) *holding {
+// current returns the shard of exactly this ownership, or nil.
+func (l *ownedShards) current(o task.Ownership) *ownedShard {
 	if h := l.shards[o.Shard]; h != nil && h.Ownership == o {
 		return h
 	}
@@ -100,10 +100,10 @@ func (l *ledger) held(o task.Ownership) *holding {
 // records to publish, which are due by the clock. Shards that are not held any
 // more are left out. Those of listed that have no publication are complete at
 // once.
-func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
+func (l *ownedShards) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
 	of := make(map[task.Shard]*part, len(owned))
 	for _, o := range owned {
-		if l.held(o) != nil {
+		if l.current(o) != nil {
 			of[o.Shard] = &part{db: db, row: row, shard: o.Shard}
 		}
 	}
@@ -129,7 +129,7 @@ func (l *ledger) enter(db *database, row int64, owned []task.Ownership, listed [
 }
 
 // acknowledged counts one record of p; it reports whether p is complete now.
-func (l *ledger) acknowledged(p *part, now time.Time) bool {
+func (l *ownedShards) acknowledged(p *part, now time.Time) bool {
 	if p.dropped.Load() {
 		return false
 	}
@@ -142,21 +142,21 @@ func (l *ledger) acknowledged(p *part, now time.Time) bool {
 }
 
 // leave notes that a record stays in the outbox for the next owner.
-func (l *ledger) leave(p *part) {
+func (l *ownedShards) leave(p *part) {
 	p.pending--
 	p.left++
 }
 
-func (l *ledger) complete(p *part, now time.Time) {
+func (l *ownedShards) complete(p *part, now time.Time) {
 	if len(l.published) == 0 {
 		l.publishedAt = now
 	}
 	l.published = append(l.published, p)
 }
 
-// takeable removes and returns the published parts of the shards that want
+// takePublished removes and returns the published parts of the shards that want
 // accepts, up to limit.
-func (l *ledger) takeable(limit int, want func(task.Shard) bool) []*part {
+func (l *ownedShards) takePublished(limit int, want func(task.Shard) bool) []*part {
 	var taken []*part
 	rest := l.published[:0]
 	for _, p := range l.published {
@@ -177,7 +177,7 @@ func (l *ledger) takeable(limit int, want func(task.Shard) bool) []*part {
 }
 
 // putBack returns parts that could not be taken off.
-func (l *ledger) putBack(parts []*part, now time.Time) {
+func (l *ownedShards) putBack(parts []*part, now time.Time) {
 	for _, p := range parts {
 		if !p.dropped.Load() {
 			l.complete(p, now)
@@ -185,8 +185,8 @@ func (l *ledger) putBack(parts []*part, now time.Time) {
 	}
 }
 
-// tookOff forgets parts that are gone from the outbox.
-func (l *ledger) tookOff(parts []*part) {
+// removed forgets parts that are gone from the outbox.
+func (l *ownedShards) removed(parts []*part) {
 	for _, p := range parts {
 		if !p.dropped.Load() {
 			delete(l.shards[p.shard].parts, p)
@@ -195,7 +195,7 @@ func (l *ledger) tookOff(parts []*part) {
 }
 
 // drop forgets a shard and its parts, which are thereby left to the next owner.
-func (l *ledger) drop(s task.Shard) {
+func (l *ownedShards) drop(s task.Shard) {
 	h := l.shards[s]
 	if h == nil {
 		return
@@ -208,7 +208,7 @@ func (l *ledger) drop(s task.Shard) {
 
 // pending counts the unacknowledged records of a shard, and those that are left
 // to the next owner.
-func (l *ledger) pending(s task.Shard) (pending, left int) {
+func (l *ownedShards) pending(s task.Shard) (pending, left int) {
 	if h := l.shards[s]; h != nil {
 		for p := range h.parts {
 			pending += p.pending
