@@ -16,9 +16,7 @@ type assignmentService struct {
 }
 
 // errNoAssignment answers where no coordinator is configured.
-var errNoAssignment = &task.Error{
-	Code: task.FailedPrecondition, Message: "this installation shares nothing between dispatchers, or this taskd has no zookeeper.servers",
-}
+var errNoAssignment = task.Errorf(task.ReasonNoAssignment, "this installation shares nothing between dispatchers, or this taskd has no zookeeper.servers")
 
 func (s *assignmentService) GetAssignment(ctx context.Context, _ *perceptorv1.GetAssignmentRequest) (*perceptorv1.Assignment, error) {
 	if s.store == nil {

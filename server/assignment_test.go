@@ -24,7 +24,7 @@ func (f *fakeAssignment) Assignment(context.Context) (*perceptorv1.Assignment, e
 
 func (f *fakeAssignment) UpdateStrategy(_ context.Context, r *perceptorv1.UpdateStrategyRequest) (*perceptorv1.Strategy, error) {
 	if r.PerHost != nil && *r.PerHost < 0 {
-		return nil, task.Errorf(task.InvalidArgument, "per_host: %d: must not be negative", *r.PerHost)
+		return nil, task.Errorf(task.ReasonInvalidField, "per_host: %d: must not be negative", *r.PerHost)
 	}
 	f.asked = r
 	return &perceptorv1.Strategy{Drained: r.Drain, Pins: r.Pin}, nil

@@ -306,7 +306,7 @@ func TestCallsOverTheBoundAreToldToTryAgain(t *testing.T) {
 	}()
 	<-b.tasks.holding
 	a := b.overGRPC("acme-secret", listTasks, &perceptorv1.ListTasksRequest{}, &perceptorv1.ListTasksResponse{})
-	if a.code != codes.Unavailable || a.reason != "TRY_AGAIN" {
+	if a.code != codes.Unavailable || a.reason != "SERVER_BUSY" {
 		t.Errorf("%s %s", a.code, a.reason)
 	}
 	close(b.tasks.hold)
@@ -322,7 +322,7 @@ func TestACallThatTakesTooLongIsEnded(t *testing.T) {
 	b := setup(t, func(c *Config) { c.CallTimeout = 20 * time.Millisecond })
 	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
 	a := b.overGRPC("acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: 1000}, &perceptorv1.Task{})
-	if a.code != codes.DeadlineExceeded || a.reason != "DEADLINE" {
+	if a.code != codes.DeadlineExceeded || a.reason != "DEADLINE_EXCEEDED" {
 		t.Errorf("%s %s", a.code, a.reason)
 	}
 }

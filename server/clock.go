@@ -26,9 +26,7 @@ type clockService struct {
 }
 
 // errRealClock answers where nobody can move the clock.
-var errRealClock = &task.Error{
-	Code: task.FailedPrecondition, Message: "this installation runs by the real clock; only taskd dev --virtual-clock has one that can be moved",
-}
+var errRealClock = task.Errorf(task.ReasonNoVirtualClock, "this installation runs by the real clock; only taskd dev --virtual-clock has one that can be moved")
 
 func (s *clockService) GetClock(ctx context.Context, _ *perceptorv1.GetClockRequest) (*perceptorv1.Clock, error) {
 	if s.clock == nil {

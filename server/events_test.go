@@ -52,7 +52,7 @@ func (f *fakeAdmin) UpdateTenant(_ context.Context, name string, c TenantChange)
 	defer f.mu.Unlock()
 	t, ok := f.tenants[name]
 	if !ok {
-		return t, task.Errorf(task.NotFound, "no tenant %q", name)
+		return t, task.Errorf(task.ReasonTenantNotFound, "no tenant %q", name)
 	}
 	if c.ParamsBytes != nil {
 		t.ParamsBytes = *c.ParamsBytes

@@ -43,7 +43,7 @@ func (f *fakeAuth) Authenticate(_ context.Context, secret string) (Identity, err
 	}
 	id, ok := identities[secret]
 	if !ok || f.revoked[secret] {
-		return Identity{}, task.Errorf(task.NotFound, "no such token")
+		return Identity{}, task.Errorf(task.ReasonTokenNotFound, "no such token")
 	}
 	return id, nil
 }
@@ -92,7 +92,7 @@ func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, e
 	key := fmt.Sprint(r.Tenant, r.RequestID)
 	if known, ok := f.requests[key]; ok && r.RequestID != "" {
 		if known.Hash != r.Hash {
-			return task.AddResult{}, task.Errorf(task.AlreadyExists, "request_id %q was used for another request", r.RequestID)
+			return task.AddResult{}, task.Errorf(task.ReasonRequestIDReused, "request_id %q was used for another request", r.RequestID)
 		}
 		reply := f.replies[key]
 		reply.Replayed = true
@@ -138,9 +138,9 @@ func (f *fakeTasks) find(tenant int32, id task.ID) (*task.Snapshot, error) {
 	s, ok := f.tasks[id]
 	switch {
 	case !ok:
-		return nil, task.Errorf(task.NotFound, "task %d: no such row", id)
+		return nil, task.Errorf(task.ReasonTaskNotFound, "task %d: no such row", id)
 	case s.Tenant != tenant:
-		return nil, task.Errorf(task.NotFound, "task %d belongs to %d", id, s.Tenant)
+		return nil, task.Errorf(task.ReasonTaskNotFound, "task %d belongs to %d", id, s.Tenant)
 	}
 	return s, nil
 }
@@ -222,7 +222,7 @@ func (f *fakeTasks) flag(tenant int32, id task.ID, paused bool) (*task.Snapshot,
 		return nil, err
 	}
 	if s.State.Final() {
-		return nil, task.Errorf(task.FailedPrecondition, "the task is %s", s.State)
+		return nil, task.Errorf(task.ReasonTaskFinished, "the task is %s", s.State)
 	}
 	s.Paused = paused
 	return s, nil
@@ -354,7 +354,7 @@ func (f *fakeAdmin) CreateTenant(_ context.Context, t Tenant) (Tenant, error) {
 		return Tenant{}, f.err
 	}
 	if _, ok := f.tenants[t.Name]; ok {
-		return Tenant{}, task.Errorf(task.AlreadyExists, "tenant %q exists", t.Name)
+		return Tenant{}, task.Errorf(task.ReasonTenantExists, "tenant %q exists", t.Name)
 	}
 	t.ID, t.Topic, t.CreatedAt = int32(len(f.tenants)+1), "perceptor."+t.Name, fakeNow
 	f.tenants[t.Name] = t
@@ -366,7 +366,7 @@ func (f *fakeAdmin) Tenant(_ context.Context, name string) (Tenant, error) {
 	defer f.mu.Unlock()
 	t, ok := f.tenants[name]
 	if !ok {
-		return Tenant{}, task.Errorf(task.NotFound, "no tenant %q", name)
+		return Tenant{}, task.Errorf(task.ReasonTenantNotFound, "no tenant %q", name)
 	}
 	return t, nil
 }
@@ -413,7 +413,7 @@ func (f *fakeAdmin) RevokeToken(_ context.Context, id string) (Token, error) {
 	defer f.mu.Unlock()
 	t, ok := f.tokens[id]
 	if !ok {
-		return Token{}, task.Errorf(task.NotFound, "no token %q", id)
+		return Token{}, task.Errorf(task.ReasonTokenNotFound, "no token %q", id)
 	}
 	if t.RevokedAt == task.Never {
 		t.RevokedAt = fakeNow
@@ -434,7 +434,7 @@ func (f *fakeDead) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPag
 
 func (f *fakeDead) Dead(_ context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error) {
 	if id.Task != task.NewID(int64(tenant), 0) || id.Seq != 1 {
-		return nil, task.Errorf(task.NotFound, "there is no dead run %s", id)
+		return nil, task.Errorf(task.ReasonDeadRunNotFound, "there is no dead run %s", id)
 	}
 	return &task.DeadLetter{
 		DeadRun: task.DeadRun{Tenant: tenant, RunID: id, Attempt: 5, Kind: "mail", ScheduledAt: fakeNow, DiedAt: fakeNow, Reason: task.OutOfAttempts, Error: "no"},
@@ -455,7 +455,7 @@ func (f *fakeDead) PurgeDead(ctx context.Context, tenant int32, id task.RunID) e
 // PurgeTask knows one finished task of each tenant: 512 * tenant.
 func (f *fakeTasks) PurgeTask(_ context.Context, tenant int32, id task.ID) error {
 	if id != task.NewID(int64(tenant), 0) {
-		return task.Errorf(task.NotFound, "there is no task %d", id)
+		return task.Errorf(task.ReasonTaskNotFound, "there is no task %d", id)
 	}
 	return nil
 }
@@ -474,7 +474,7 @@ func (f *fakeBulk) CreateBulk(_ context.Context, tenant int32, action task.BulkA
 
 func (f *fakeBulk) GetBulk(_ context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	if tenant != 1 || id != 7 {
-		return nil, task.Errorf(task.NotFound, "there is no operation %d", id)
+		return nil, task.Errorf(task.ReasonOperationNotFound, "there is no operation %d", id)
 	}
 	o := &task.BulkOperation{Tenant: tenant, ID: id, Action: f.action, Terms: f.terms, State: task.BulkRunning, CreatedAt: fakeNow}
 	for d := range task.Databases {
@@ -506,7 +506,7 @@ func (f *fakeBulk) ResumeBulk(ctx context.Context, tenant int32, id int64) (*tas
 // DeleteTenant is under way for the tenant acme.
 func (f *fakeAdmin) DeleteTenant(_ context.Context, name string) (*task.BulkOperation, error) {
 	if name != "acme" {
-		return nil, task.Errorf(task.NotFound, "no such tenant")
+		return nil, task.Errorf(task.ReasonTenantNotFound, "no such tenant")
 	}
 	return (&fakeBulk{action: task.BulkDeleteTenant}).GetBulk(context.Background(), 1, 7)
 }

@@ -182,7 +182,7 @@ func (c *call) attrs() []slog.Attr {
 func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...grpc.CallOption) error {
 	m, ok := g.methods[full]
 	if !ok {
-		return status.Errorf(codes.Unimplemented, "unknown method %s", full)
+		return unknownMethod(full)
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
 	ctx = metadata.NewIncomingContext(ctx, md)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/perceptor/perceptor/proto/openapi"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 func init() {
@@ -40,8 +41,8 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
 			writeError(w, err)
 		}),
-		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, code int) {
-			writeRoutingError(w, code)
+		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+			writeRoutingError(w, r, code)
 		}),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
@@ -74,7 +75,7 @@ func (g *gate) early(next http.Handler) http.Handler {
 			return
 		}
 		if r.Method == http.MethodPost && r.URL.RawQuery != "" && !queryAllowed[r.URL.Path] {
-			writeError(w, reasoned(codes.InvalidArgument, "MALFORMED_REQUEST",
+			writeError(w, reasoned(task.ReasonMalformedRequest,
 				"this call takes no query parameters; its fields belong into the body"))
 			return
 		}
@@ -114,7 +115,7 @@ func limitBody(next http.Handler, limit int64) http.Handler {
 }
 
 func tooLarge(limit string) error {
-	return reasoned(codes.InvalidArgument, "REQUEST_TOO_LARGE", "the body has more than "+limit+" bytes")
+	return reasoned(task.ReasonRequestTooLarge, "the body has more than "+limit+" bytes")
 }
 
 // secure sets the headers that keep browsers from doing anything clever.
@@ -172,20 +173,21 @@ func undecoded(message string) error {
 	if m == nil {
 		return malformed(message)
 	}
-	return reasoned(codes.InvalidArgument, "MALFORMED_REQUEST", message, &errdetails.BadRequest{
+	return reasoned(task.ReasonMalformedRequest, message, &errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1] + m[2] + m[3], Description: shortened(m[4])}},
 	})
 }
 
-func writeRoutingError(w http.ResponseWriter, code int) {
-	grpcCode := codes.NotFound
+// writeRoutingError answers a request whose path or verb belongs to no method.
+func writeRoutingError(w http.ResponseWriter, r *http.Request, code int) {
+	err := reasoned(task.ReasonUnknownPath, "unknown path "+r.URL.Path)
 	switch code {
 	case http.StatusBadRequest:
-		grpcCode = codes.InvalidArgument
+		err = malformed("the path " + r.URL.Path)
 	case http.StatusMethodNotAllowed:
-		grpcCode = codes.Unimplemented
+		err = unknownMethod(r.Method + " " + r.URL.Path)
 	}
-	writeStatus(w, code, reasoned(grpcCode, "NO_SUCH_CALL", "there is no such call: "+strings.ToLower(http.StatusText(code))))
+	writeStatus(w, code, err)
 }
 
 func writeStatus(w http.ResponseWriter, code int, err error) {

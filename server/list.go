@@ -58,12 +58,12 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 	}
 	switch {
 	case q.State.Final() && finished > s.maxScan:
-		return task.Errorf(task.FailedPrecondition,
+		return task.Errorf(task.ReasonListTooLarge,
 			"the filter would look at all %d finished tasks, and at most %d may be: list them without kind, type and tags", finished, s.maxScan)
 	case q.State.Final() || living <= s.maxScan:
 		return nil
 	case q.DueUntil == 0 && q.State != task.Running:
-		return task.Errorf(task.FailedPrecondition,
+		return task.Errorf(task.ReasonListTooLarge,
 			"the filter would look at all %d living tasks, and at most %d may be: give due_from and due_until, or list without kind, type and tags",
 			living, s.maxScan)
 	}
@@ -73,10 +73,10 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 	case err != nil || n <= most:
 		return err
 	case q.DueUntil == 0:
-		return task.Errorf(task.FailedPrecondition,
+		return task.Errorf(task.ReasonListTooLarge,
 			"the filter would look at about %d tasks that are due soon or RUNNING, and at most %d may be: give due_from and due_until", n, most)
 	}
-	return task.Errorf(task.FailedPrecondition,
+	return task.Errorf(task.ReasonListTooLarge,
 		"the filter would look at about %d tasks that are due between due_from %s and due_until %s, and at most %d may be: choose a shorter range, or list without kind, type and tags",
 		n, q.DueFrom, q.DueUntil, most)
 }

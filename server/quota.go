@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/task"
@@ -130,7 +127,7 @@ func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) er
 		return nil
 	}
 	q.events.overQuota(t.Name, "max_backlog", n)
-	return quotaError(t.Name, "max_backlog", countedFor,
+	return quotaError(task.ReasonQuotaMaxBacklog, t.Name, "max_backlog", countedFor,
 		fmt.Sprintf("%d tasks live and %d are to be added; %d may live", a.living, n, limit))
 }
 
@@ -151,24 +148,18 @@ func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error
 	if a.adds < n {
 		wait := time.Duration(math.Ceil(float64(n-a.adds)/float64(limit)*1000)) * time.Millisecond
 		q.events.overQuota(t.Name, "add_rate", n)
-		return quotaError(t.Name, "add_rate", wait, fmt.Sprintf("%d tasks may be added a second", limit))
+		return quotaError(task.ReasonQuotaAddRate, t.Name, "add_rate", wait, fmt.Sprintf("%d tasks may be added a second", limit))
 	}
 	a.adds -= n
 	return nil
 }
 
 // quotaError names the quota, its limit, and when to try again.
-func quotaError(tenant, quota string, wait time.Duration, text string) error {
-	s := status.New(codes.ResourceExhausted, fmt.Sprintf("%s: %s; try again in %v", quota, text, wait))
-	details := []protoadapt.MessageV1{
-		&errdetails.ErrorInfo{Reason: "QUOTA_EXCEEDED", Domain: domain, Metadata: map[string]string{"quota": quota}},
+func quotaError(reason task.ErrorReason, tenant, quota string, wait time.Duration, text string) error {
+	return detailed(&errdetails.ErrorInfo{Reason: string(reason), Domain: domain, Metadata: map[string]string{"quota": quota}},
+		fmt.Sprintf("%s: %s; try again in %v", quota, text, wait),
 		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{Subject: "tenant:" + tenant, Description: quota + ": " + text}}},
-		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)},
-	}
-	if with, err := s.WithDetails(details...); err == nil {
-		s = with
-	}
-	return s.Err()
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 }
 
 // replayed answers a request that is over a quota and had been stored before: it

@@ -143,6 +143,7 @@ func New(c Config, d Deps) (*Server, error) {
 func grpcOptions(c *Config) []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.UnknownServiceHandler(refuseUnknown),
 		grpc.MaxRecvMsgSize(c.MaxRequestBytes),
 		grpc.MaxConcurrentStreams(c.MaxStreams),
 		grpc.MaxHeaderListSize(16 << 10),
@@ -157,6 +158,12 @@ func grpcOptions(c *Config) []grpc.ServerOption {
 		options = append(options, grpc.Creds(credentials.NewTLS(c.TLS)))
 	}
 	return append(options, c.Options...)
+}
+
+// refuseUnknown answers calls of methods that do not exist.
+func refuseUnknown(_ any, s grpc.ServerStream) error {
+	name, _ := grpc.MethodFromServerStream(s)
+	return unknownMethod(name)
 }
 
 func newHTTP(c *Config, handler http.Handler) *http.Server {

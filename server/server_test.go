@@ -119,16 +119,21 @@ func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
 	for _, c := range []struct {
 		verb, path string
 		want       int
+		reason     string
 	}{
-		{http.MethodGet, "/v1/nothing", http.StatusNotFound},
-		{http.MethodGet, "/", http.StatusNotFound},
-		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed},
-		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed},
+		{http.MethodGet, "/v1/nothing", http.StatusNotFound, "UNKNOWN_PATH"},
+		{http.MethodGet, "/", http.StatusNotFound, "UNKNOWN_PATH"},
+		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
+		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
 	} {
 		a := b.fetch("acme-secret", c.verb, c.path, "", nil)
-		if a.http != c.want || a.reason != "NO_SUCH_CALL" {
+		if a.http != c.want || a.reason != c.reason {
 			t.Errorf("%s %s: %d %s", c.verb, c.path, a.http, a.body)
 		}
+	}
+	a := b.overGRPC("acme-secret", "/perceptor.v1.TaskService/Explode", &perceptorv1.GetTaskRequest{}, &perceptorv1.Task{})
+	if a.code != codes.Unimplemented || a.reason != "UNKNOWN_METHOD" {
+		t.Errorf("over gRPC: %s %s", a.code, a.reason)
 	}
 	r := must(http.NewRequest(http.MethodGet, "http://memory/v1/tasks/600", nil))(t)
 	r.Header.Set("X-HTTP-Method-Override", "POST")

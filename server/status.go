@@ -26,48 +26,59 @@ const (
 	retryDelay      = time.Second
 )
 
-// answers says for each code of package task what callers see.
-var answers = map[task.ErrorCode]struct {
-	code   codes.Code
-	reason string
-}{
-	task.InvalidArgument:    {codes.InvalidArgument, "INVALID_FIELD"},
-	task.NotFound:           {codes.NotFound, "NOT_FOUND"},
-	task.AlreadyExists:      {codes.AlreadyExists, "ALREADY_EXISTS"},
-	task.FailedPrecondition: {codes.FailedPrecondition, "STATE_FORBIDS"},
-	task.ResourceExhausted:  {codes.ResourceExhausted, "LIMIT_REACHED"},
-	task.Unavailable:        {codes.Unavailable, "TRY_AGAIN"},
-	task.Internal:           {codes.Internal, "INTERNAL"},
-	task.DataLoss:           {codes.DataLoss, "DAMAGED"},
-	task.Aborted:            {codes.Aborted, "OTHER_VERSION"},
+// grpcCodes maps the codes of package task to those that callers see.
+var grpcCodes = map[task.ErrorCode]codes.Code{
+	task.InvalidArgument:    codes.InvalidArgument,
+	task.NotFound:           codes.NotFound,
+	task.AlreadyExists:      codes.AlreadyExists,
+	task.FailedPrecondition: codes.FailedPrecondition,
+	task.ResourceExhausted:  codes.ResourceExhausted,
+	task.Unavailable:        codes.Unavailable,
+	task.Internal:           codes.Internal,
+	task.DataLoss:           codes.DataLoss,
+	task.Aborted:            codes.Aborted,
+	task.Unauthenticated:    codes.Unauthenticated,
+	task.PermissionDenied:   codes.PermissionDenied,
+	task.DeadlineExceeded:   codes.DeadlineExceeded,
+	task.Unimplemented:      codes.Unimplemented,
 }
 
 var (
-	errUnauthenticated = reasoned(codes.Unauthenticated, "TOKEN_REFUSED",
-		"the call needs the header \"authorization: Bearer TOKEN\" with a valid token")
-	errScope = reasoned(codes.PermissionDenied, "SCOPE_MISSING",
-		"the token's scope does not cover this call")
-	errBusy = reasoned(codes.Unavailable, "TRY_AGAIN",
-		"too many calls are under way; try again")
-	errStopping = reasoned(codes.Unavailable, "TRY_AGAIN",
-		"the call was cut short and its outcome is unknown; try again")
-	errInternal = reasoned(codes.Internal, "INTERNAL", "internal error")
+	// errUnauthenticated does not say whether the token is missing, unknown, revoked or
+	// expired.
+	errUnauthenticated = reasoned(task.ReasonTokenRefused, "the call needs the header \"authorization: Bearer TOKEN\" with a valid token")
+
+	errScope    = reasoned(task.ReasonScopeMissing, "the token's scope does not cover this call")
+	errBusy     = reasoned(task.ReasonServerBusy, "too many calls are in progress; try again")
+	errCutShort = reasoned(task.ReasonOutcomeUnknown, "the call was cut short and its outcome is unknown; try again")
+	errTooSlow  = reasoned(task.ReasonDeadlineExceeded, "the call took too long; its outcome is unknown")
+	errInternal = reasoned(task.ReasonInternal, "internal error")
 	// errNoTask answers for unknown ids and for those of other tenants alike.
-	errNoTask = reasoned(codes.NotFound, "NOT_FOUND", "no such task")
+	errNoTask = reasoned(task.ReasonTaskNotFound, "no such task")
 )
 
-// reasoned returns a status error with an ErrorInfo and, where trying again
-// helps, a RetryInfo.
-func reasoned(code codes.Code, reason, message string, more ...protoadapt.MessageV1) error {
-	details := append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: domain}}, more...)
-	if code == codes.Unavailable || code == codes.ResourceExhausted {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryDelay)})
+// reasoned returns the status error of a reason: its code, an ErrorInfo, more, and
+// a RetryInfo where trying again helps.
+func reasoned(reason task.ErrorReason, message string, more ...protoadapt.MessageV1) error {
+	if code := grpcCodes[reason.Code()]; code == codes.Unavailable || code == codes.ResourceExhausted {
+		more = append(more, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryDelay)})
 	}
-	s, err := status.New(code, shortened(message)).WithDetails(details...)
-	if err != nil {
-		return status.Error(code, message)
+	return detailed(&errdetails.ErrorInfo{Reason: string(reason), Domain: domain}, message, more...)
+}
+
+// detailed returns the status error of the reason in info with info and more as its
+// details.
+func detailed(info *errdetails.ErrorInfo, message string, more ...protoadapt.MessageV1) error {
+	s := status.New(grpcCodes[task.ErrorReason(info.Reason).Code()], shortened(message))
+	if with, err := s.WithDetails(append([]protoadapt.MessageV1{info}, more...)...); err == nil {
+		s = with
 	}
 	return s.Err()
+}
+
+// unknownMethod is the answer to a call of a method that does not exist.
+func unknownMethod(name string) error {
+	return reasoned(task.ReasonUnknownMethod, "unknown method "+name)
 }
 
 // invalid returns INVALID_ARGUMENT with all faults of a request.
@@ -83,14 +94,13 @@ func invalid(faults []task.Fault) error {
 			&errdetails.BadRequest_FieldViolation{Field: f.Field, Description: text})
 		texts = append(texts, f.Field+": "+text)
 	}
-	return reasoned(codes.InvalidArgument, answers[task.InvalidArgument].reason,
-		strings.Join(texts, "; "), bad)
+	return reasoned(task.ReasonInvalidField, strings.Join(texts, "; "), bad)
 }
 
 // malformed is the answer to a request that cannot even be decoded.
 func malformed(text string) error {
 	text = withoutPrefix(text)
-	return reasoned(codes.InvalidArgument, "MALFORMED_REQUEST", "the request cannot be decoded: "+text)
+	return reasoned(task.ReasonMalformedRequest, "the request cannot be decoded: "+text)
 }
 
 // withoutPrefix removes the prefix of the protobuf library's errors, which varies
@@ -110,9 +120,9 @@ func statusOf(err error) (hidden bool, answer error) {
 	case errors.As(err, &e):
 		return e.Err != nil || e.Code == task.Internal, fromTask(e)
 	case errors.Is(err, context.Canceled):
-		return true, errStopping
+		return true, errCutShort
 	case errors.Is(err, context.DeadlineExceeded):
-		return true, reasoned(codes.DeadlineExceeded, "DEADLINE", "the call took too long; its outcome is unknown")
+		return true, errTooSlow
 	}
 	if _, ok := status.FromError(err); ok {
 		return false, err
@@ -120,15 +130,16 @@ func statusOf(err error) (hidden bool, answer error) {
 	return true, errInternal
 }
 
+// fromTask maps an error of package task to the status error that callers see.
 func fromTask(e *task.Error) error {
-	a, ok := answers[e.Code]
+	reason := e.ReasonOrGeneral()
 	switch {
-	case !ok || e.Code == task.Internal:
+	case reason == "" || e.Code == task.Internal:
 		return errInternal
 	case len(e.Faults) > 0:
 		return invalid(e.Faults)
 	}
-	return reasoned(a.code, a.reason, e.Message)
+	return reasoned(reason, e.Message)
 }
 
 // shortened cuts a message to its first maxMessageBytes bytes.

@@ -131,7 +131,7 @@ func TestARepeatedRequestIDReturnsTheFirstAnswer(t *testing.T) {
 	}
 	request.Tasks[2].MaxCount = 5
 	a := b.overGRPC("acme-secret", addTasks, request, &again)
-	if a.code != codes.AlreadyExists || a.reason != "ALREADY_EXISTS" {
+	if a.code != codes.AlreadyExists || a.reason != "REQUEST_ID_REUSED" {
 		t.Errorf("another body: %s %s", a.code, a.message)
 	}
 	var other perceptorv1.AddTasksResponse

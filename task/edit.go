@@ -77,7 +77,7 @@ func (k *Machine) Edit(e *Edit, now Instant) error {
 }
 
 func errVersion(t *Row, want int32) error {
-	return Errorf(Aborted, "task %s has version %d, and not %d", t.ID, t.Version, want)
+	return Errorf(ReasonVersionMismatch, "task %s has version %d, and not %d", t.ID, t.Version, want)
 }
 
 // edited returns the row with its new terms, and nothing else changed.
@@ -87,7 +87,7 @@ func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 	case s.Type != r.Type:
 		return nil, faulty("type", "%s: the task is %s, and stays it", s.Type, r.Type)
 	case r.Extra != nil && r.Extra.Damaged:
-		return nil, Errorf(DataLoss, "what is stored about task %s is damaged", r.ID)
+		return nil, Errorf(ReasonTaskDamaged, "what is stored about task %s is damaged", r.ID)
 	}
 	n := *r
 	n.Kind, n.End, n.Interval, n.MaxCount = s.Kind, s.End, s.Interval, s.MaxCount
@@ -163,7 +163,7 @@ func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	}
 	switch {
 	case begin && t.Seq > 0:
-		return Errorf(FailedPrecondition, "begin_time cannot change any more: run %s was claimed", RunID{Task: t.ID, Seq: t.Seq})
+		return Errorf(ReasonTaskStarted, "begin_time cannot change any more: run %s was claimed", RunID{Task: t.ID, Seq: t.Seq})
 	case t.End != n.End && n.End <= now:
 		return faulty("end_time", "%s has passed (now is %s)", n.End, now)
 	case n.MaxCount > 0 && n.MaxCount < n.Seq:

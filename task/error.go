@@ -20,6 +20,10 @@ const (
 	Internal                                // a bug or damaged data
 	DataLoss                                // what is stored about the task cannot be read
 	Aborted                                 // the task has another version than the caller wants to change
+	Unauthenticated                         // no valid token
+	PermissionDenied                        // the token does not cover the call
+	DeadlineExceeded                        // the call took too long; its outcome is unknown
+	Unimplemented                           // unknown method
 )
 
 // Fault is one broken rule of a request.
@@ -33,6 +37,7 @@ type Fault struct {
 // Error is an error that callers may act on.
 type Error struct {
 	Code    ErrorCode
+	Reason  ErrorReason // "" means the general reason of the code; see [Error.ReasonOrGeneral]
 	Message string
 	Faults  []Fault // for InvalidArgument
 	Err     error   // the cause, for logs; never shown to callers
@@ -61,9 +66,25 @@ func CodeOf(err error) ErrorCode {
 	return Internal
 }
 
-// Errorf returns an [Error] with a formatted message.
-func Errorf(code ErrorCode, format string, args ...any) *Error {
-	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+// Errorf returns an [Error] with a reason, the code of that reason, and a formatted
+// message.
+func Errorf(reason ErrorReason, format string, args ...any) *Error {
+	return &Error{Code: reason.Code(), Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// CausedBy sets the cause of e and returns e.
+func (e *Error) CausedBy(err error) *Error {
+	e.Err = err
+	return e
+}
+
+// ReasonOrGeneral returns the reason of e, or the general one of its code. It is ""
+// only for an unknown code.
+func (e *Error) ReasonOrGeneral() ErrorReason {
+	if e.Reason != "" {
+		return e.Reason
+	}
+	return generalReasons[e.Code]
 }
 
 // ErrOutcomeUnknown is matched by the error of a transaction whose COMMIT was

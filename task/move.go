@@ -8,9 +8,9 @@ func (k *Machine) MoveNext(next, now Instant) error {
 	next = min(max(next, 0), LastInstant-1)
 	switch {
 	case t.State != Scheduled:
-		return Errorf(FailedPrecondition, "task %d is %s: it waits for no run", t.ID, t.State)
+		return Errorf(ReasonTaskNotScheduled, "task %d is %s: it waits for no run", t.ID, t.State)
 	case next >= t.End:
-		return Errorf(FailedPrecondition, "task %d: %s is not before its end_time %s", t.ID, next, t.End)
+		return Errorf(ReasonEndTimeReached, "task %d: %s is not before its end_time %s", t.ID, next, t.End)
 	}
 	if next < t.Begin {
 		t.Begin, k.Edited = next, true

@@ -17,11 +17,11 @@ func (k *Machine) Trigger(now Instant) (int64, error) {
 	t := k.Task
 	switch {
 	case t.Type != NonBlocking && t.State == Running:
-		return 0, Errorf(FailedPrecondition, "run %s is open, and a %s task has one run at a time", RunID{Task: t.ID, Seq: t.Seq}, t.Type)
+		return 0, Errorf(ReasonRunOpen, "run %s is open, and a %s task has one run at a time", RunID{Task: t.ID, Seq: t.Seq}, t.Type)
 	case now >= t.End:
-		return 0, Errorf(FailedPrecondition, "task %s has reached its end_time %s", t.ID, t.End)
+		return 0, Errorf(ReasonEndTimeReached, "task %s has reached its end_time %s", t.ID, t.End)
 	case t.MaxCount > 0 && t.Seq >= t.MaxCount:
-		return 0, Errorf(FailedPrecondition, "task %s has had all of its %d runs", t.ID, t.MaxCount)
+		return 0, Errorf(ReasonMaxCountReached, "task %s has had all of its %d runs", t.ID, t.MaxCount)
 	}
 	if t.Type == NonBlocking {
 		k.triggerBeside(now)

@@ -54,9 +54,9 @@ func (m *memory) Now(context.Context) (task.Instant, error) { return task.At(m.n
 func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	name, what := r.RequestID, "request_id"
+	name, what, reason := r.RequestID, "request_id", task.ReasonRequestIDReused
 	if r.Key != "" {
-		name, what = "\x01"+r.Key, "idempotency_key"
+		name, what, reason = "\x01"+r.Key, "idempotency_key", task.ReasonKeyReused
 	}
 	known, ok := m.requests[name]
 	ok = ok && name != ""
@@ -66,7 +66,7 @@ func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, erro
 	case ok && !r.Upsert && known.hash == r.Hash:
 		return task.AddResult{Items: known.items, Replayed: true}, nil
 	case ok && !r.Upsert:
-		return task.AddResult{}, task.Errorf(task.AlreadyExists, "%s %q was used with another body", what, r.RequestID+r.Key)
+		return task.AddResult{}, task.Errorf(reason, "%s %q was used with another body", what, r.RequestID+r.Key)
 	}
 	items := make([]task.AddItem, len(r.Specs))
 	for i, s := range r.Specs {
@@ -153,9 +153,9 @@ func (m *memory) on(id task.ID, living bool, step func(k *kept, now task.Instant
 	k := m.tasks[id]
 	switch {
 	case k == nil:
-		return nil, task.Errorf(task.NotFound, "no such task")
+		return nil, task.Errorf(task.ReasonTaskNotFound, "no such task")
 	case living && k.Task.State.Final():
-		return nil, task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+		return nil, task.Errorf(task.ReasonTaskFinished, "the task is %s", k.Task.State)
 	}
 	if err := step(k, task.At(m.now())); err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (m *memory) Trigger(_ context.Context, _ int32, id task.ID, requestID strin
 			return nil
 		}
 		if replayed = false; k.Task.State.Final() {
-			return task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+			return task.Errorf(task.ReasonTaskFinished, "the task is %s", k.Task.State)
 		}
 		var err error
 		if seq, err = k.Trigger(now); err == nil {
@@ -220,7 +220,7 @@ func (m *memory) Trigger(_ context.Context, _ int32, id task.ID, requestID strin
 func (m *memory) PurgeTask(_ context.Context, _ int32, id task.ID) error {
 	_, err := m.on(id, false, func(k *kept, _ task.Instant) error {
 		if !k.Task.State.Final() {
-			return task.Errorf(task.FailedPrecondition, "the task is %s", k.Task.State)
+			return task.Errorf(task.ReasonTaskNotFinished, "the task is %s", k.Task.State)
 		}
 		m.tasks[id] = nil // its number is not used again
 		return nil

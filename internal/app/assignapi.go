@@ -178,14 +178,13 @@ func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.S
 
 // assignmentError tells callers what they can act on.
 func assignmentError(err error) error {
-	code, message := task.Unavailable, "ZooKeeper does not answer"
 	switch {
-	case errors.Is(err, assign.ErrNotFound):
-		code, message = task.NotFound, "no dispatcher has ever been there"
 	case errors.Is(err, assign.ErrStrategy):
-		return &task.Error{Code: task.InvalidArgument, Message: err.Error()}
+		return task.Errorf(task.ReasonInvalidField, "%v", err)
+	case errors.Is(err, assign.ErrNotFound):
+		return task.Errorf(task.ReasonNoDispatcher, "no dispatcher has joined this installation yet").CausedBy(err)
 	case errors.Is(err, assign.ErrContended):
-		message = "others are changing the strategy"
+		return task.Errorf(task.ReasonStrategyContended, "others are changing the strategy; try again").CausedBy(err)
 	}
-	return &task.Error{Code: code, Message: message, Err: err}
+	return task.Errorf(task.ReasonZooKeeperUnavailable, "ZooKeeper does not answer").CausedBy(err)
 }

@@ -30,14 +30,13 @@ var (
 func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
 	switch _, err := t.store.Tenant(ctx, want.Name); {
 	case err == nil:
-		return server.Tenant{}, task.Errorf(task.AlreadyExists, "a tenant of this name exists")
+		return server.Tenant{}, task.Errorf(task.ReasonTenantExists, "a tenant of this name exists")
 	case task.CodeOf(err) != task.NotFound:
 		return server.Tenant{}, err
 	}
 	if _, err := t.topics.Ensure(ctx, want.Name); err != nil {
-		return server.Tenant{}, &task.Error{
-			Code: task.Unavailable, Err: err, Message: "the tenant was not created: its Kafka topic could not be made; try again",
-		}
+		return server.Tenant{}, task.Errorf(task.ReasonKafkaUnavailable,
+			"the tenant was not created: its Kafka topic could not be created; try again").CausedBy(err)
 	}
 	created, err := t.store.CreateTenant(ctx, control.Tenant{
 		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History, Rates: want.Rates,

@@ -3,6 +3,7 @@ package virtualclock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/perceptor/perceptor/store"
@@ -234,8 +235,8 @@ func (c *Clock) moved() {
 }
 
 func invalid(field, format string, args ...any) error {
-	e := task.Errorf(task.InvalidArgument, format, args...)
-	return &task.Error{Code: e.Code, Message: "the clock cannot be moved", Faults: []task.Fault{{Field: field, Message: e.Message}}}
+	fault := task.Fault{Field: field, Message: fmt.Sprintf(format, args...)}
+	return &task.Error{Code: task.InvalidArgument, Message: "the clock cannot be moved", Faults: []task.Fault{fault}}
 }
 
 // explain gives an error of the databases its code.
@@ -245,7 +246,7 @@ func explain(err error) error {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.Is(err, clock.ErrReal):
-		return task.Errorf(task.FailedPrecondition, "this installation runs by the real clock, which nobody can move")
+		return task.Errorf(task.ReasonNoVirtualClock, "this installation runs by the real clock, which nobody can move")
 	}
-	return &task.Error{Code: task.Unavailable, Message: "the virtual clock does not answer", Err: err}
+	return task.Errorf(task.ReasonClockUnavailable, "the virtual clock does not answer").CausedBy(err)
 }

@@ -338,16 +338,16 @@ func (w *waiting) over() (left bool, err error) {
 	o := &w.m.o
 	idle, all := time.Since(w.progressed), time.Since(w.entered)
 	if idle < o.Settle && all >= max(settles*o.Settle, DefaultSettle) {
-		return false, task.Errorf(task.FailedPrecondition, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", w.m.now, all.Round(time.Second))
+		return false, task.Errorf(task.ReasonClockStuck, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", w.m.now, all.Round(time.Second))
 	}
 	if err := w.stuck(idle); err != nil || w.due+w.promote > 0 || idle < o.Settle || len(w.open) == 0 {
 		return false, err
 	}
 	if !o.LeaveOpen && w.unpublished > 0 && o.Settle >= takenOff {
-		return false, task.Errorf(task.FailedPrecondition, "at %s %d claims are not known to be published after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
+		return false, task.Errorf(task.ReasonClockStuck, "at %s %d claims are not known to be published after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
 	}
 	if !o.LeaveOpen {
-		return false, task.Errorf(task.FailedPrecondition, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", w.m.now, openText(w.open, o.Settle))
+		return false, task.Errorf(task.ReasonClockStuck, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", w.m.now, openText(w.open, o.Settle))
 	}
 	for _, r := range w.open {
 		if len(w.m.c.left) < maxLeft {
@@ -367,13 +367,13 @@ func (w *waiting) stuck(idle time.Duration) error {
 	at := w.m.now
 	switch {
 	case w.due > 0:
-		return task.Errorf(task.FailedPrecondition, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, wait)
 	case w.promote > 0:
-		return task.Errorf(task.FailedPrecondition, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, wait)
 	case w.unpublished > 0:
-		return task.Errorf(task.FailedPrecondition, "at %s %d claims are not known to be published after %s: does Kafka answer?", at, w.unpublished, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s %d claims are not known to be published after %s: does Kafka answer?", at, w.unpublished, wait)
 	case w.held > 0:
-		return task.Errorf(task.FailedPrecondition, "at %s runs of tenants with a rate or a cap are due and nobody has claimed them for %s: is the cap of a kind full of runs that were left open?", at, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s runs of tenants with a rate or a cap are due and nobody has claimed them for %s: is the cap of a kind full of runs that were left open?", at, wait)
 	}
 	return nil
 }

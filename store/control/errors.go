@@ -30,14 +30,14 @@ func domainError(err error) error {
 	}
 	switch pg.ConstraintName {
 	case "tenant_name_key":
-		return &task.Error{Code: task.AlreadyExists, Message: "a tenant of this name exists"}
+		return task.Errorf(task.ReasonTenantExists, "a tenant of this name exists")
 	case "tenant_pkey", "token_pkey":
 		return away(err, "another call has drawn the same id")
 	}
 	if awayStates[pg.Code] || awayClasses[pg.Code[:min(2, len(pg.Code))]] {
 		return away(err, "a database cannot answer now")
 	}
-	return &task.Error{Code: task.Internal, Message: "tenants and tokens cannot be read or written", Err: err}
+	return task.Errorf(task.ReasonInternal, "tenants and tokens cannot be read or written").CausedBy(err)
 }
 
 // What a server says that is busy, starting or going down.
@@ -50,11 +50,11 @@ func away(cause error, message string) error {
 	if !strings.HasSuffix(message, "again") {
 		message += "; try again"
 	}
-	return &task.Error{Code: task.Unavailable, Message: message, Err: cause}
+	return task.Errorf(task.ReasonDatabaseUnavailable, "%s", message).CausedBy(cause)
 }
 
 func isAway(err error) bool { return task.CodeOf(err) == task.Unavailable }
 
-func notFound(what string) error {
-	return task.Errorf(task.NotFound, "no such %s", what)
-}
+func noTenant() error { return task.Errorf(task.ReasonTenantNotFound, "no such tenant") }
+
+func noToken() error { return task.Errorf(task.ReasonTokenNotFound, "no such token") }

@@ -66,7 +66,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		}
 		t, err = pgx.CollectExactlyOneRow(rows, scanTenant)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return notFound("tenant")
+			return noTenant()
 		}
 		return err
 	})
@@ -112,7 +112,7 @@ func (s *Store) oneTenant(ctx context.Context, statement string, key any) (Tenan
 		}
 		t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return t, notFound("tenant")
+			return t, noTenant()
 		}
 		return t, err
 	})
@@ -161,14 +161,14 @@ func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChan
 	var r task.Rates
 	err := tx.QueryRow(ctx, statements.Get("RatesForChange"), name).Scan(&r)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, notFound("tenant")
+		return nil, noTenant()
 	}
 	if err != nil {
 		return nil, err
 	}
 	c.Apply(&r)
 	if n := len(r.PausedKinds); n > task.MaxKindRules {
-		return nil, task.Errorf(task.FailedPrecondition, "%d kinds would be paused; at most %d may be", n, task.MaxKindRules)
+		return nil, task.Errorf(task.ReasonTooManyPausedKinds, "%d kinds would be paused; at most %d may be", n, task.MaxKindRules)
 	}
 	text := ratesJSON(&r)
 	return &text, nil

@@ -72,10 +72,8 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (Token, string, error)
 		if _, err := s.RevokeToken(context.WithoutCancel(ctx), id); err != nil {
 			s.log.Warn("revoke a token whose creation failed", "token", id, "err", err)
 		}
-		return Token{}, "", &task.Error{
-			Code: task.Unavailable, Err: errors.Unwrap(err),
-			Message: "the token was not created: not all databases answer; try again",
-		}
+		return Token{}, "", task.Errorf(task.ReasonDatabaseUnavailable,
+			"the token was not created: not all databases answer; try again").CausedBy(errors.Unwrap(err))
 	}
 	return row.Token, secret, nil
 }
@@ -93,7 +91,7 @@ func (t *storedToken) insert(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 		if _, err = pgx.CollectExactlyOneRow(rows, scanTenant); errors.Is(err, pgx.ErrNoRows) {
-			return notFound("tenant")
+			return noTenant()
 		} else if err != nil {
 			return err
 		}
@@ -136,7 +134,7 @@ func (s *Store) RevokeToken(ctx context.Context, id string) (Token, error) {
 		}
 		row, err = pgx.CollectExactlyOneRow(rows, scanToken)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return notFound("token")
+			return noToken()
 		}
 		return err
 	})
@@ -180,19 +178,19 @@ func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, error) {
 	id := idOf(secret)
 	if id == "" {
-		return Identity{}, notFound("token")
+		return Identity{}, noToken()
 	}
 	hash := sha256.Sum256([]byte(secret))
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Identity, error) {
 		who, stored, good, err := identityOf(ctx, pool, id)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return Identity{}, notFound("token")
+			return Identity{}, noToken()
 		}
 		if err != nil {
 			return Identity{}, err
 		}
 		if subtle.ConstantTimeCompare(stored, hash[:]) != 1 || !good || who.Tenant.Rates.Deleting {
-			return Identity{}, notFound("token")
+			return Identity{}, noToken()
 		}
 		return who, nil
 	})

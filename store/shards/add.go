@@ -29,7 +29,7 @@ type adding struct {
 // is unknown; both are safe to repeat with the same request_id.
 func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
 	if n := len(req.Specs); n < 1 || n > task.MaxTasksPerAdd {
-		return task.AddResult{}, task.Errorf(task.InvalidArgument, "%d tasks: 1 to %d are allowed", n, task.MaxTasksPerAdd)
+		return task.AddResult{}, task.Errorf(task.ReasonInvalidField, "%d tasks: 1 to %d are allowed", n, task.MaxTasksPerAdd)
 	}
 	if req.Key != "" {
 		return s.addKeyed(ctx, req)
@@ -216,7 +216,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 		return a.replayKey(task.ID(first), hash)
 	}
 	if !bytes.Equal(hash, a.req.Hash[:16]) || int(n) != len(a.req.Specs) {
-		return task.Errorf(task.AlreadyExists, "request_id %q was used with another request; draw a new one", a.key)
+		return task.Errorf(task.ReasonRequestIDReused, "request_id %q was used with another request; draw a new one", a.key)
 	}
 	a.first = task.ID(first)
 	a.result = task.AddResult{Items: make([]task.AddItem, n), Replayed: true}

@@ -41,21 +41,21 @@ func (b *batcher[E, R]) call(ctx context.Context, entries []E) ([]R, error) {
 	select {
 	case b.queue <- c:
 	case <-ctx.Done():
-		return nil, &task.Error{Code: task.ResourceExhausted, Message: "the task's database is busy; try again", Err: ctx.Err()}
+		return nil, task.Errorf(task.ReasonDatabaseBusy, "the task's database is busy; try again").CausedBy(ctx.Err())
 	case <-b.closed:
-		return nil, task.Errorf(task.Unavailable, "this server is stopping; try another")
+		return nil, task.Errorf(task.ReasonServerStopping, "this server is stopping; try another")
 	}
 	select {
 	case r := <-c.answer:
 		return r, nil
 	case <-ctx.Done():
-		return nil, &task.Error{Code: task.Unavailable, Message: "no answer in time; the outcome is unknown", Err: ctx.Err()}
+		return nil, task.Errorf(task.ReasonOutcomeUnknown, "no answer in time; the outcome is unknown").CausedBy(ctx.Err())
 	case <-b.closed:
 		select {
 		case r := <-c.answer:
 			return r, nil
 		default:
-			return nil, task.Errorf(task.Unavailable, "this server is stopping; try another")
+			return nil, task.Errorf(task.ReasonServerStopping, "this server is stopping; try another")
 		}
 	}
 }

@@ -106,13 +106,13 @@ func (s *Store) CreateBulk(ctx context.Context, tenant int32, action task.BulkAc
 	var stored []byte
 	switch err := pool.QueryRow(ctx, sql.Get("BulkHash"), tenant, id).Scan(&stored); {
 	case errors.Is(err, pgx.ErrNoRows) && action == task.BulkDeleteTenant:
-		return nil, task.Errorf(task.NotFound, "the tenant is gone")
+		return nil, task.Errorf(task.ReasonTenantNotFound, "the tenant is gone")
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, task.Errorf(task.ResourceExhausted, "%d operations are open; at most %d may be", task.MaxOpenBulk, task.MaxOpenBulk)
+		return nil, task.Errorf(task.ReasonTooManyOperations, "%d operations are open; at most %d may be", task.MaxOpenBulk, task.MaxOpenBulk)
 	case err != nil:
 		return nil, unavailable(fmt.Errorf("create bulk operation: %w", err))
 	case !bytes.Equal(stored, hash):
-		return nil, task.Errorf(task.AlreadyExists, "request_id %q was used with another request; draw a new one", requestID)
+		return nil, task.Errorf(task.ReasonRequestIDReused, "request_id %q was used with another request; draw a new one", requestID)
 	}
 	return s.told(ctx, tenant, id)
 }
@@ -145,7 +145,9 @@ func (s *Store) told(ctx context.Context, tenant int32, id int64) (*task.BulkOpe
 	return s.GetBulk(ctx, tenant, id)
 }
 
-func noBulk(id int64) error { return task.Errorf(task.NotFound, "there is no operation %d", id) }
+func noBulk(id int64) error {
+	return task.Errorf(task.ReasonOperationNotFound, "there is no operation %d", id)
+}
 
 // spreadBulk tells all other databases what is wanted of an operation, and notes
 // at home that they know.
@@ -200,7 +202,7 @@ func (s *Store) withParts(ctx context.Context, tenant int32, rows []*bulkRow) ([
 		ids[i] = r.id
 		o := &task.BulkOperation{Tenant: tenant, ID: r.id, Action: r.action, CreatedAt: r.created, Parts: make([]task.BulkPart, task.Databases)}
 		if err := json.Unmarshal(r.terms, &o.Terms); err != nil {
-			return nil, &task.Error{Code: task.DataLoss, Message: fmt.Sprintf("the terms of operation %d are damaged", r.id), Err: err}
+			return nil, task.Errorf(task.ReasonOperationDamaged, "the terms of operation %d are damaged", r.id).CausedBy(err)
 		}
 		for d := range o.Parts {
 			o.Parts[d] = task.BulkPart{Database: d, State: task.BulkRunning, StartedAt: task.Never, FinishedAt: task.Never, Error: "the database has not answered yet"}

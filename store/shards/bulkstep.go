@@ -317,5 +317,5 @@ func (s *Store) PurgeTask(ctx context.Context, tenant int32, id task.ID) error {
 	if err != nil {
 		return err
 	}
-	return task.Errorf(task.FailedPrecondition, "task %d is %s: only finished tasks are purged; cancel it first", id, t.State)
+	return task.Errorf(task.ReasonTaskNotFinished, "task %d is %s: only finished tasks are purged; cancel it first", id, t.State)
 }

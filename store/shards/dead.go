@@ -58,7 +58,7 @@ func collectDead(rows pgx.Rows) ([]*task.DeadLetter, error) {
 }
 
 func noDeadRun(id task.RunID) error {
-	return task.Errorf(task.NotFound, "there is no dead run %s", id)
+	return task.Errorf(task.ReasonDeadRunNotFound, "there is no dead run %s", id)
 }
 
 // Dead returns a dead run that is kept.

@@ -96,10 +96,7 @@ func (f *farTask) fill(ctx context.Context, q querier, hold bool) (gone bool, er
 
 // damaged is the answer about a task whose pack cannot be read or was set aside.
 func damaged(p packName, id task.ID, cause error) error {
-	return &task.Error{
-		Code: task.DataLoss, Err: fmt.Errorf("pack %d: %w", p, cause),
-		Message: fmt.Sprintf("what is stored about task %d is damaged", id),
-	}
+	return task.Errorf(task.ReasonTaskDamaged, "what is stored about task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
 }
 
 // findFar returns the task out of the packs that may hold it; nil: none does.

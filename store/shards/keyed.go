@@ -53,7 +53,7 @@ type keyed struct {
 // addKeyed stores the only task of a request under its key.
 func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
 	if len(req.Specs) != 1 {
-		return task.AddResult{}, task.Errorf(task.InvalidArgument, "%d tasks under one key", len(req.Specs))
+		return task.AddResult{}, task.Errorf(task.ReasonInvalidField, "%d tasks under one key", len(req.Specs))
 	}
 	var replaces task.ID
 	for range upsertTries {
@@ -75,7 +75,7 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 		}
 		replaces = k.known
 	}
-	return task.AddResult{}, task.Errorf(task.Unavailable, "the task of idempotency_key %q changes too often; try again", req.Key)
+	return task.AddResult{}, task.Errorf(task.ReasonTaskBusy, "the task of idempotency_key %q changes too often; try again", req.Key)
 }
 
 // replayKeyed is [Store.Replay] for a task with a key.
@@ -101,7 +101,7 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 func (a *adding) again() (task.AddResult, error) {
 	k := a.keyed
 	if !k.same {
-		return task.AddResult{}, task.Errorf(task.AlreadyExists,
+		return task.AddResult{}, task.Errorf(task.ReasonKeyReused,
 			"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", a.req.Key, k.known)
 	}
 	return task.AddResult{Items: []task.AddItem{{ID: k.known}}, Replayed: true}, nil

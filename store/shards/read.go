@@ -11,7 +11,9 @@ import (
 )
 
 // notFound answers for unknown tasks and for those of other tenants alike.
-func notFound(id task.ID) error { return task.Errorf(task.NotFound, "there is no task %d", id) }
+func notFound(id task.ID) error {
+	return task.Errorf(task.ReasonTaskNotFound, "there is no task %d", id)
+}
 
 // Get returns a task, living or retained.
 func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
@@ -45,7 +47,7 @@ func getIn(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snap
 			return &task.Snapshot{Row: *f.row(), FinishedAt: task.Never}, nil
 		}
 	}
-	return nil, task.Errorf(task.Unavailable, "task %d is on the move; try again", id)
+	return nil, task.Errorf(task.ReasonTaskBusy, "task %d is on the move; try again", id)
 }
 
 // readAgain bounds how often a task is looked for that moves between the moment
@@ -103,7 +105,7 @@ func (s *Store) Resume(ctx context.Context, tenant int32, id task.ID) (*task.Sna
 }
 
 func errEnded(t *task.Snapshot) error {
-	return task.Errorf(task.FailedPrecondition, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
+	return task.Errorf(task.ReasonTaskFinished, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
 }
 
 // withMachine makes a task take a step under its row's lock. A task that has ended
@@ -150,7 +152,7 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 			return now, nil
 		}
 		if time.Now().After(deadline) || !sleep(ctx, 20*time.Millisecond) {
-			return nil, task.Errorf(task.Unavailable, "task %d is busy; try again", id)
+			return nil, task.Errorf(task.ReasonTaskBusy, "task %d is busy; try again", id)
 		}
 	}
 }

@@ -240,7 +240,7 @@ func unavailable(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	return &task.Error{Code: task.Unavailable, Message: "the task's database did not answer; try again", Err: err}
+	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
 }
 
 // due passes on the earliest due instant that a step has written.

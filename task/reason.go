@@ -1,0 +1,143 @@
+package task
+
+import "maps"
+
+// ErrorReason says which rule or failure an [Error] is about. Programs may compare
+// it: a reason keeps its spelling, its code and its meaning. docs/errors.md explains
+// each one.
+type ErrorReason string
+
+// The reasons that belong to a code without saying more. An [Error] without a reason
+// of its own has that of its code.
+const (
+	ReasonInvalidField       ErrorReason = "INVALID_FIELD"
+	ReasonNotFound           ErrorReason = "NOT_FOUND"
+	ReasonAlreadyExists      ErrorReason = "ALREADY_EXISTS"
+	ReasonFailedPrecondition ErrorReason = "FAILED_PRECONDITION"
+	ReasonResourceExhausted  ErrorReason = "RESOURCE_EXHAUSTED"
+	ReasonUnavailable        ErrorReason = "UNAVAILABLE"
+	ReasonInternal           ErrorReason = "INTERNAL"
+	ReasonDataLoss           ErrorReason = "DATA_LOSS"
+	ReasonAborted            ErrorReason = "ABORTED"
+	ReasonUnauthenticated    ErrorReason = "UNAUTHENTICATED"
+	ReasonPermissionDenied   ErrorReason = "PERMISSION_DENIED"
+	ReasonDeadlineExceeded   ErrorReason = "DEADLINE_EXCEEDED"
+	ReasonUnimplemented      ErrorReason = "UNIMPLEMENTED"
+)
+
+// The request.
+const (
+	ReasonMalformedRequest ErrorReason = "MALFORMED_REQUEST"
+	ReasonRequestTooLarge  ErrorReason = "REQUEST_TOO_LARGE"
+	ReasonUnknownPath      ErrorReason = "UNKNOWN_PATH"
+	ReasonUnknownMethod    ErrorReason = "UNKNOWN_METHOD"
+	ReasonTokenRefused     ErrorReason = "TOKEN_REFUSED"
+	ReasonScopeMissing     ErrorReason = "SCOPE_MISSING"
+)
+
+// Tasks and runs.
+const (
+	ReasonTaskNotFound      ErrorReason = "TASK_NOT_FOUND"
+	ReasonDeadRunNotFound   ErrorReason = "DEAD_RUN_NOT_FOUND"
+	ReasonRequestIDReused   ErrorReason = "REQUEST_ID_REUSED"
+	ReasonKeyReused         ErrorReason = "IDEMPOTENCY_KEY_REUSED"
+	ReasonVersionMismatch   ErrorReason = "VERSION_MISMATCH"
+	ReasonTaskFinished      ErrorReason = "TASK_FINISHED"
+	ReasonTaskNotFinished   ErrorReason = "TASK_NOT_FINISHED"
+	ReasonTaskNotScheduled  ErrorReason = "TASK_NOT_SCHEDULED"
+	ReasonTaskStarted       ErrorReason = "TASK_STARTED"
+	ReasonRunOpen           ErrorReason = "RUN_OPEN"
+	ReasonEndTimeReached    ErrorReason = "END_TIME_REACHED"
+	ReasonMaxCountReached   ErrorReason = "MAX_COUNT_REACHED"
+	ReasonListTooLarge      ErrorReason = "LIST_TOO_LARGE"
+	ReasonTaskBusy          ErrorReason = "TASK_BUSY"
+	ReasonTaskDamaged       ErrorReason = "TASK_DAMAGED"
+	ReasonOperationNotFound ErrorReason = "OPERATION_NOT_FOUND"
+	ReasonOperationDamaged  ErrorReason = "OPERATION_DAMAGED"
+	ReasonTooManyOperations ErrorReason = "TOO_MANY_OPERATIONS"
+)
+
+// Tenants and tokens.
+const (
+	ReasonTenantNotFound     ErrorReason = "TENANT_NOT_FOUND"
+	ReasonTenantExists       ErrorReason = "TENANT_EXISTS"
+	ReasonTokenNotFound      ErrorReason = "TOKEN_NOT_FOUND"
+	ReasonTooManyPausedKinds ErrorReason = "TOO_MANY_PAUSED_KINDS"
+	ReasonQuotaAddRate       ErrorReason = "QUOTA_ADD_RATE"
+	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
+)
+
+// The installation.
+const (
+	ReasonDatabaseUnavailable  ErrorReason = "DATABASE_UNAVAILABLE"
+	ReasonDatabaseBusy         ErrorReason = "DATABASE_BUSY"
+	ReasonKafkaUnavailable     ErrorReason = "KAFKA_UNAVAILABLE"
+	ReasonZooKeeperUnavailable ErrorReason = "ZOOKEEPER_UNAVAILABLE"
+	ReasonServerBusy           ErrorReason = "SERVER_BUSY"
+	ReasonServerStopping       ErrorReason = "SERVER_STOPPING"
+	ReasonOutcomeUnknown       ErrorReason = "OUTCOME_UNKNOWN"
+	ReasonNoAssignment         ErrorReason = "NO_ASSIGNMENT"
+	ReasonNoDispatcher         ErrorReason = "NO_DISPATCHER"
+	ReasonStrategyContended    ErrorReason = "STRATEGY_CONTENDED"
+	ReasonNoVirtualClock       ErrorReason = "NO_VIRTUAL_CLOCK"
+	ReasonClockStuck           ErrorReason = "CLOCK_STUCK"
+	ReasonClockUnavailable     ErrorReason = "CLOCK_UNAVAILABLE"
+)
+
+// generalReasons are the reasons of errors that have none of their own.
+var generalReasons = map[ErrorCode]ErrorReason{
+	InvalidArgument:    ReasonInvalidField,
+	NotFound:           ReasonNotFound,
+	AlreadyExists:      ReasonAlreadyExists,
+	FailedPrecondition: ReasonFailedPrecondition,
+	ResourceExhausted:  ReasonResourceExhausted,
+	Unavailable:        ReasonUnavailable,
+	Internal:           ReasonInternal,
+	DataLoss:           ReasonDataLoss,
+	Aborted:            ReasonAborted,
+	Unauthenticated:    ReasonUnauthenticated,
+	PermissionDenied:   ReasonPermissionDenied,
+	DeadlineExceeded:   ReasonDeadlineExceeded,
+	Unimplemented:      ReasonUnimplemented,
+}
+
+// reasonCodes has the code of every reason.
+var reasonCodes = func() map[ErrorReason]ErrorCode {
+	codes := map[ErrorReason]ErrorCode{}
+	for code, reason := range generalReasons {
+		codes[reason] = code
+	}
+	for code, reasons := range map[ErrorCode][]ErrorReason{
+		InvalidArgument: {ReasonMalformedRequest, ReasonRequestTooLarge},
+		NotFound: {ReasonUnknownPath, ReasonTaskNotFound, ReasonDeadRunNotFound, ReasonOperationNotFound, ReasonTenantNotFound,
+			ReasonTokenNotFound, ReasonNoDispatcher},
+		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists},
+		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
+			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonNoAssignment,
+			ReasonNoVirtualClock, ReasonClockStuck},
+		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
+		Unavailable: {ReasonTaskBusy, ReasonDatabaseUnavailable, ReasonKafkaUnavailable, ReasonZooKeeperUnavailable, ReasonServerBusy,
+			ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
+		DataLoss:         {ReasonTaskDamaged, ReasonOperationDamaged},
+		Aborted:          {ReasonVersionMismatch},
+		Unauthenticated:  {ReasonTokenRefused},
+		PermissionDenied: {ReasonScopeMissing},
+		Unimplemented:    {ReasonUnknownMethod},
+	} {
+		for _, reason := range reasons {
+			codes[reason] = code
+		}
+	}
+	return codes
+}()
+
+// Code returns the code of errors with the reason; [Internal] for an unknown one.
+func (r ErrorReason) Code() ErrorCode {
+	if code, ok := reasonCodes[r]; ok {
+		return code
+	}
+	return Internal
+}
+
+// ErrorReasons returns the code of every reason.
+func ErrorReasons() map[ErrorReason]ErrorCode { return maps.Clone(reasonCodes) }
