@@ -21,13 +21,13 @@ const root = "../.."
 // variable names the mutation that a program built with the overlay shows.
 const variable = "PERCEPTOR_MUTATION"
 
-// loader is the call by which every file of SQL enters the program. The overlay
-// lets it see the changed text of the active mutation.
+// loader is the call that reads every file of SQL. The overlay lets it return the
+// changed text of the active mutation.
 var loader = mutation{
 	name: "loader of SQL",
 	in:   "store/statement",
-	old:  "split(string(text), ",
-	new:  "split(activeText(string(text)), ",
+	old:  "fs.ReadFile(dir, name)",
+	new:  "readActive(dir, name)",
 }
 
 // A source holds the text of files by their path below the root, with the
@@ -88,7 +88,7 @@ func (s *source) replaceSQL(m mutation) error {
 	if err != nil {
 		return err
 	}
-	header := regexp.MustCompile(`(?m)^-- (name|fragment): ` + m.statement + `$`)
+	header := regexp.MustCompile(`(?m)^-- (name|fragment): ` + m.statement + `\b`)
 	for _, p := range paths {
 		text, err := os.ReadFile(filepath.Join(root, p))
 		if err != nil {
@@ -164,7 +164,7 @@ func (s *source) overlay(t *testing.T) string {
 }
 
 // switches returns the Go file that tells the package of a changed file which
-// mutation is active.
+// mutation is active, and how the loader reads SQL. It is the same for all packages.
 func (s *source) switches(t *testing.T, path string) string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, s.text[path], parser.PackageClauseOnly)
@@ -172,14 +172,12 @@ func (s *source) switches(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "package %s\n\nimport \"os\"\n\nvar activeMutation = os.Getenv(%q)\n", file.Name, variable)
-	if filepath.ToSlash(filepath.Dir(path)) != loader.in {
-		return b.String()
-	}
-	b.WriteString("\nfunc activeText(text string) string {\n\tswitch {\n")
+	fmt.Fprintf(&b, "package %s\n\nimport (\n\t\"io/fs\"\n\t\"os\"\n)\n\n", file.Name)
+	fmt.Fprintf(&b, "var activeMutation = os.Getenv(%q)\n\n", variable)
+	b.WriteString("func readActive(dir fs.FS, name string) ([]byte, error) {\n\ttext, err := fs.ReadFile(dir, name)\n\tswitch {\n")
 	for name, c := range s.sql {
-		fmt.Fprintf(&b, "\tcase activeMutation == %q && text == %q:\n\t\treturn %q\n", name, c.old, c.new)
+		fmt.Fprintf(&b, "\tcase activeMutation == %q && string(text) == %q:\n\t\treturn []byte(%q), nil\n", name, c.old, c.new)
 	}
-	b.WriteString("\t}\n\treturn text\n}\n")
+	b.WriteString("\t}\n\treturn text, err\n}\n")
 	return b.String()
 }

@@ -1,0 +1,195 @@
+package guard
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A rule says which packages of the module a package may import. A name that ends
+// in /... stands for the package and all below it.
+type rule struct {
+	pkg  string
+	from []string
+}
+
+// imports is the direction of imports, from the bottom up. The first rule that
+// matches a package decides. A package may import what is in its own folder and
+// below it only if its rule says so.
+var imports = []rule{
+	// The domain, and formats of it.
+	{"task", nil},
+	{"record", []string{"task"}},
+	{"schedule/...", []string{"schedule/...", "task"}},
+	{"proto/...", []string{"proto/..."}},
+
+	// The store: technology below, tasks and tenants above.
+	{"migrations", nil},
+	{"store/statement", []string{"task"}},
+	{"store/pack", []string{"task"}},
+	{"store", []string{"migrations", "task"}},
+	{"store/clock", []string{"store", "store/statement", "task"}},
+	{"store/control", []string{"store", "store/statement", "task"}},
+	{"store/shards/...", []string{
+		"proto/perceptor/v1", "schedule", "store", "store/pack", "store/shards/...", "store/statement", "task",
+	}},
+	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
+
+	// The middle: parts that do not know each other.
+	{"assign", nil},
+	{"assign/loop", []string{"assign", "schedule"}},
+	{"dispatch/...", []string{"dispatch/...", "task"}},
+	{"chores", []string{"task"}},
+	{"delivery", []string{"record", "task"}},
+	{"server/...", []string{"proto/...", "schedule", "server/...", "task"}},
+
+	// The SDK, which programs of others build in.
+	{"client", []string{"proto/perceptor/v1", "record", "task"}},
+	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
+	{"examples/...", []string{"assign", "assign/loop", "client", "examples/..."}},
+
+	// What is around the parts and knows none of them.
+	{"internal/config", nil},
+	{"internal/cli", []string{"internal/config"}},
+	{"internal/telemetry", []string{"task"}},
+	{"internal/subprocess", nil},
+	{"internal/tempdir", []string{"internal/subprocess"}},
+	{"internal/pgserver", []string{"internal/subprocess"}},
+	{"internal/testenv/...", []string{"internal/pgserver", "internal/subprocess", "internal/tempdir", "internal/testenv"}},
+	{"internal/timingspec", nil},
+	{"internal/mutation", nil},
+	{"internal/guard", nil},
+
+	// The top joins the parts.
+	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
+	{"internal/app", []string{
+		"assign", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "server/...", "store/...", "task",
+		"internal/config", "internal/telemetry", "internal/virtualclock",
+	}},
+	{"internal/dev", []string{
+		"client", "store", "store/clock", "store/control", "task",
+		"internal/app", "internal/config", "internal/pgserver", "internal/subprocess", "internal/telemetry", "internal/tempdir",
+	}},
+	{"internal/virtualtest", []string{
+		"client", "store", "store/clock", "store/control", "store/storetest", "task",
+		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
+	}},
+	{"cmd/perceptorctl", []string{
+		"assign", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
+		"internal/app", "internal/cli", "internal/config",
+	}},
+	{"cmd/...", []string{
+		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/telemetry",
+	}},
+
+	// Load is made by processes of the product, and may look into its store.
+	{"loadtest/check", []string{"task"}},
+	{"loadtest/...", []string{
+		"assign", "client", "dispatch", "loadtest/...", "proto/perceptor/v1", "record", "store/...", "task",
+		"internal/subprocess", "internal/tempdir", "internal/testenv",
+	}},
+}
+
+// modules says which packages may import a module of others, for those modules
+// that must not spread.
+var modules = []struct {
+	path string
+	by   []string
+}{
+	{"github.com/jackc/pgx/", []string{"migrations", "store/...", "internal/testenv", "loadtest/..."}},
+	{"github.com/pressly/goose/", []string{"migrations"}},
+	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
+	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/testenv"}},
+	{"github.com/twmb/franz-go/", []string{"internal/dev", "internal/virtualtest"}},
+	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
+	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},
+	{"google.golang.org/grpc", []string{
+		"client/...", "cmd/perceptorctl", "internal/app", "loadtest/...", "proto/perceptor/v1", "server/...",
+	}},
+}
+
+// standardOnly lists the packages that import nothing but the standard library
+// and what their rule allows.
+var standardOnly = []string{"task", "store/statement", "dispatch/fair", "internal/mutation", "internal/guard"}
+
+func TestImportsGoOneWay(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		i := slices.IndexFunc(imports, func(r rule) bool { return matches(r.pkg, f.pkg) })
+		if i < 0 {
+			t.Errorf("%s: no rule says what package %s may import", f.path, f.pkg)
+			continue
+		}
+		for _, path := range f.imports() {
+			if pkg, ok := strings.CutPrefix(path, module); ok && !matchesAny(imports[i].from, pkg) {
+				t.Errorf("%s: package %s must not import %s", f.path, f.pkg, pkg)
+			}
+		}
+	}
+}
+
+func TestModulesDoNotSpread(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		for _, path := range f.imports() {
+			for _, m := range modules {
+				if strings.HasPrefix(path, m.path) && !matchesAny(m.by, f.pkg) {
+					t.Errorf("%s: package %s must not import %s", f.path, f.pkg, path)
+				}
+			}
+			first, _, _ := strings.Cut(path, "/")
+			if strings.Contains(first, ".") && !strings.HasPrefix(path, module) && matchesAny(standardOnly, f.pkg) {
+				t.Errorf("%s: package %s takes nothing but the standard library, not %s", f.path, f.pkg, path)
+			}
+		}
+	}
+}
+
+func TestNobodyImportsTheMutations(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if slices.Contains(f.imports(), module+"internal/mutation") {
+			t.Errorf("%s imports internal/mutation: mutations come by go test -overlay only", f.path)
+		}
+	}
+}
+
+// TestEveryRuleIsUsed keeps packages that are gone out of the tables.
+func TestEveryRuleIsUsed(t *testing.T) {
+	t.Parallel()
+	var pkgs []string
+	for _, f := range goFiles(t) {
+		pkgs = append(pkgs, f.pkg)
+	}
+	used := func(pattern string) {
+		if !slices.ContainsFunc(pkgs, func(pkg string) bool { return matches(pattern, pkg) }) {
+			t.Errorf("the tables name %s, which does not exist", pattern)
+		}
+	}
+	for _, r := range imports {
+		used(r.pkg)
+		for _, pattern := range r.from {
+			used(pattern)
+		}
+	}
+	for _, m := range modules {
+		for _, pattern := range m.by {
+			used(pattern)
+		}
+	}
+}
+
+// matches reports whether a pattern of the tables stands for the package.
+func matches(pattern, pkg string) bool {
+	if folder, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return pkg == folder || strings.HasPrefix(pkg, folder+"/")
+	}
+	return pkg == pattern
+}
+
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, pkg) })
+}

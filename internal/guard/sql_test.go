@@ -1,0 +1,62 @@
+package guard
+
+import (
+	"go/ast"
+	"go/token"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// allowed lists how many string literals with SQL each package holds outside .sql
+// files, and why. A package that is not here holds none.
+var allowed = map[string]struct {
+	n   int
+	why string
+}{
+	"internal/testenv": {7, "makes and drops whole databases, by names that it draws"},
+	"loadtest/assign":  {11, "tables of its own, made for one run"},
+	"loadtest/backlog": {4, "prepares and counts from outside what the product stored"},
+	"loadtest/compare": {3, "makes and drops whole databases"},
+	"loadtest/floor":   {4, "makes databases, and measures Postgres without the product"},
+	"loadtest/harness": {4, "asks the server for its figures"},
+	"loadtest/stack":   {1, "asks all databases of a server at once, by schema"},
+	"migrations":       {3, "what must be known before the first migration"},
+	"store/clock":      {3, "the schema's name is part of the statement"},
+	"store/shards":     {5, "COPY, and settings of a transaction, take no parameters"},
+}
+
+// statement matches what begins like SQL. Keywords are written in capitals
+// everywhere, which keeps sentences out.
+var statement = regexp.MustCompile(`^\s*((SELECT|INSERT INTO|UPDATE|DELETE FROM|MERGE INTO|COPY|TRUNCATE|LOCK TABLE)\b` +
+	`|(ANALYZE|VACUUM|EXPLAIN|CHECKPOINT)\b|(CREATE|ALTER|DROP) [A-Z]+\b|WITH \w+ AS\b|SET (LOCAL|SESSION)\b|SET [a-z_]+ ?=)|\b(FROM|JOIN) \w+ .*\bWHERE\b`)
+
+func TestSQLIsInItsOwnFiles(t *testing.T) {
+	found := map[string][]string{}
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, err := strconv.Unquote(lit.Value); err == nil && statement.MatchString(text) {
+					found[f.pkg] = append(found[f.pkg], f.at(n)+": "+text)
+				}
+			}
+			return true
+		})
+	}
+	for pkg, places := range found {
+		if want := allowed[pkg].n; len(places) != want {
+			t.Errorf("package %s holds SQL in %d literals, the table allows %d:", pkg, len(places), want)
+			for _, p := range places {
+				t.Errorf("\t%.120q", p)
+			}
+		}
+	}
+	for pkg, a := range allowed {
+		if len(found[pkg]) == 0 || a.why == "" {
+			t.Errorf("the table allows SQL in package %s, which holds none, or gives no reason", pkg)
+		}
+	}
+}
