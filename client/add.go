@@ -11,19 +11,20 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// Concurrent AddTask calls travel together: the service stores a batch in one
-// transaction, in one shard, under one request id, at a fraction of the cost.
+// Concurrent AddTask calls share a request. The service stores such a batch in
+// one transaction, in one shard, under one request id, which costs a fraction
+// of single adds.
 const (
 	addsPerBatch  = 500
 	addLinger     = 3 * time.Millisecond
 	addBatchesOut = 8
 )
 
-// pendingAdd is one AddTask call that waits for its answer.
+// pendingAdd is an AddTask call that waits for its answer.
 type pendingAdd struct {
 	ctx    context.Context
 	task   *perceptorv1.Task
-	answer chan AddResult // of capacity 1
+	answer chan AddResult // capacity 1
 }
 
 func (c *Client) newAdder() *batcher[*pendingAdd] {
@@ -34,7 +35,7 @@ func (c *Client) newAdder() *batcher[*pendingAdd] {
 	return b
 }
 
-// addTogether stores t in a batch with others that are added now.
+// addTogether stores t in a batch with the tasks of concurrent calls.
 func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) (int64, error) {
 	p := &pendingAdd{ctx: ctx, task: t, answer: make(chan AddResult, 1)}
 	if !c.adds.push(p) {
@@ -48,12 +49,12 @@ func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) (int64, e
 	}
 }
 
-// sendAdds sends one batch. The request id stays the same over all tries, so
-// that an answer that was lost costs nothing but time.
+// sendAdds sends one batch. All tries use the same request id, so a retry after
+// a lost answer stores nothing twice.
 func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	live := batch[:0]
 	for _, p := range batch {
-		if p.ctx.Err() == nil { // else nobody waits, and nothing was sent
+		if p.ctx.Err() == nil { // otherwise the caller is gone and nothing was sent
 			live = append(live, p)
 		}
 	}
@@ -82,7 +83,8 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	}
 }
 
-// cancelWhenAllGone cancels a batch that no caller waits for any more.
+// cancelWhenAllGone cancels a batch when the contexts of all its callers have
+// ended.
 func cancelWhenAllGone(batch []*pendingAdd, cancel func()) (stop func()) {
 	left := make(chan struct{}, len(batch))
 	for range len(batch) - 1 {
@@ -111,7 +113,7 @@ func answerAll(batch []*pendingAdd, err error) {
 	}
 }
 
-// addResult reads the outcome of one task of a batch.
+// addResult converts the outcome of one task of a batch.
 func addResult(r *perceptorv1.AddTasksResponse_Result) AddResult {
 	if e := r.GetError(); e != nil {
 		return AddResult{Err: errorOf("AddTask", status.FromProto(e))}

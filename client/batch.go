@@ -6,18 +6,20 @@ import (
 	"time"
 )
 
-// batcher collects items and sends them in batches. While little comes in, an
-// item is sent at once; when the last batch had several items, the next one
-// waits up to linger for company: rows per statement is what makes the service
-// cheap. At most inflight batches are under way; whoever pushes must bound how
-// many items wait meanwhile.
+// batcher collects items and sends them in batches, because the service's cost
+// is per statement rather than per row.
+//
+// Under low load the next item is sent at once. If the last batch had at least
+// busy items, the next batch waits up to linger for more. At most inflight batches
+// are being sent at a time. The queue has no bound of its own: callers of push
+// bound the number of queued items.
 type batcher[T any] struct {
 	maxItems int
 	maxBytes int
 	linger   time.Duration
-	busy     int // a batch of so many items means: more are coming
+	busy     int // a batch of at least this many items means that more are coming
 	size     func(T) int
-	// send deals with all items of a batch: answers them, or pushes them again.
+	// send handles all items of a batch: it answers them or pushes them again.
 	send  func(context.Context, []T)
 	slots chan struct{}
 	wake  chan struct{}
@@ -25,7 +27,7 @@ type batcher[T any] struct {
 	mu      sync.Mutex
 	queue   []T
 	oldest  time.Time
-	last    int // items in the last batch
+	last    int // number of items in the last batch
 	closed  bool
 	onClose func([]T)
 }
@@ -38,7 +40,7 @@ func newBatcher[T any](maxItems, inflight int, linger time.Duration, send func(c
 	}
 }
 
-// push queues v. It never blocks. It returns false when the batcher has ended.
+// push queues v. It never blocks. It returns false after the batcher has ended.
 func (b *batcher[T]) push(v T) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +51,7 @@ func (b *batcher[T]) push(v T) bool {
 		b.oldest = time.Now()
 	}
 	b.queue = append(b.queue, v)
-	if n := len(b.queue); n == 1 || n == b.maxItems { // no other changes what run waits for
+	if n := len(b.queue); n == 1 || n == b.maxItems { // only these lengths change how long run waits
 		select {
 		case b.wake <- struct{}{}:
 		default:
@@ -58,8 +60,8 @@ func (b *batcher[T]) push(v T) bool {
 	return true
 }
 
-// run sends until ctx ends, then waits for the batches that are under way.
-// What is queued then goes to onClose.
+// run sends until ctx ends, then waits for the batches that are being sent and
+// passes the remaining queue to onClose.
 func (b *batcher[T]) run(ctx context.Context) {
 	var sending sync.WaitGroup
 	defer func() {
@@ -87,7 +89,7 @@ func (b *batcher[T]) run(ctx context.Context) {
 	}
 }
 
-// await returns true when a batch is to be sent, false when ctx has ended.
+// await returns true when a batch should be sent, and false when ctx has ended.
 func (b *batcher[T]) await(ctx context.Context) bool {
 	for {
 		wait, ready := b.ready()
@@ -107,8 +109,8 @@ func (b *batcher[T]) await(ctx context.Context) bool {
 	}
 }
 
-// ready reports whether to send now; if not, wait is the time until then, 0 when
-// nothing is queued.
+// ready reports whether to send now. If not, wait is the time until then, or 0
+// when the queue is empty.
 func (b *batcher[T]) ready() (wait time.Duration, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,27 +10,27 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// BulkAction is what a bulk operation does.
+// BulkAction is the action of a bulk operation.
 type BulkAction int
 
-// What bulk operations do.
+// Actions of bulk operations.
 const (
-	BulkPause         BulkAction = 1 // of tasks
-	BulkResume        BulkAction = 2 // of tasks
-	BulkCancel        BulkAction = 3 // of tasks
-	BulkReschedule    BulkAction = 4 // of tasks; see Shift and NextAt
-	BulkReplay        BulkAction = 5 // of dead runs
-	BulkPurgeDead     BulkAction = 6 // of dead runs
-	BulkPurgeFinished BulkAction = 7 // of finished tasks
+	BulkPause         BulkAction = 1 // on tasks
+	BulkResume        BulkAction = 2 // on tasks
+	BulkCancel        BulkAction = 3 // on tasks
+	BulkReschedule    BulkAction = 4 // on tasks; see Shift and NextAt
+	BulkReplay        BulkAction = 5 // on dead runs
+	BulkPurgeDead     BulkAction = 6 // on dead runs
+	BulkPurgeFinished BulkAction = 7 // on finished tasks
 )
 
 // String returns the name of the action in the API, such as "PAUSE".
 func (a BulkAction) String() string { return perceptorv1.BulkOperation_Action(a).String() }
 
-// BulkState is how a bulk operation stands.
+// BulkState is the state of a bulk operation.
 type BulkState int
 
-// How operations stand.
+// States of bulk operations.
 const (
 	BulkRunning BulkState = 1
 	BulkPaused  BulkState = 2
@@ -41,25 +41,27 @@ const (
 // String returns the name of the state in the API, such as "RUNNING".
 func (s BulkState) String() string { return perceptorv1.BulkOperation_State(s).String() }
 
-// Bulk says what a bulk operation is to do.
+// Bulk describes a bulk operation.
 type Bulk struct {
 	Action BulkAction
-	// Tasks selects living tasks, or finished ones for BulkPurgeFinished; the zero
-	// value selects all. PageSize means nothing here.
+	// Tasks selects unfinished tasks, or finished ones for BulkPurgeFinished.
+	// The zero value selects all. PageSize is ignored.
 	Tasks Filter
-	// AddedFrom and AddedUntil bound when the tasks were added; AddedUntil is exclusive.
+	// AddedFrom and AddedUntil limit the time when the tasks were added.
+	// AddedUntil is exclusive.
 	AddedFrom, AddedUntil time.Time
 	// Dead selects dead runs, for BulkReplay and BulkPurgeDead.
 	Dead DeadFilter
-	// DryRun only counts.
+	// DryRun counts the matching tasks or runs and changes nothing.
 	DryRun bool
-	// MaxRate is how many a second are changed at most. Default (0): no limit.
+	// MaxRate is the maximum number of changes per second. Default (0): no
+	// limit.
 	MaxRate int
-	// Shift moves the next runs by a distance, NextAt to an instant: BulkReschedule
-	// needs one of them.
+	// Shift moves the next runs by a duration, NextAt moves them to an instant.
+	// BulkReschedule needs one of them.
 	Shift  time.Duration
 	NextAt time.Time
-	// RequestID makes creating it safe to retry. Default: a random one.
+	// RequestID makes CreateBulk safe to retry. Default: a random id.
 	RequestID string
 }
 
@@ -69,35 +71,37 @@ type BulkInfo struct {
 	Action BulkAction
 	State  BulkState
 	DryRun bool
-	// Matched is how many were found so far that are to be changed, Done how many of
-	// them were, Failed how many could not be.
+	// Matched counts the tasks or runs that were selected so far, Done those
+	// that were changed, Failed those that could not be changed.
 	Matched, Done, Failed int64
-	// FinishedParts is in how many of the 16 databases it has ended.
+	// FinishedParts is the number of the 16 databases in which the operation
+	// has ended.
 	FinishedParts int
 	CreatedAt     time.Time
-	FinishedAt    time.Time // zero before
-	// Parts say how it stands in each database.
+	FinishedAt    time.Time // zero: not finished
+	// Parts is the progress in each database.
 	Parts []BulkPart
 }
 
-// BulkPart is how a bulk operation stands in one database.
+// BulkPart is the progress of a bulk operation in one database.
 type BulkPart struct {
 	Database              int
 	State                 BulkState
 	Matched, Done, Failed int64
-	// Error is what made the last step fail; it is tried again. Empty: nothing.
+	// Error is the error of the last step, which is retried. Empty: none.
 	Error string
 }
 
-// CreateBulk stores an operation on many tasks or dead runs. It goes on whatever
-// happens to the caller; see [Client.GetBulk].
+// CreateBulk stores an operation on many tasks or dead runs. The service
+// executes it independently of the caller; see [Client.GetBulk].
 func (c *Client) CreateBulk(ctx context.Context, b Bulk) (*BulkInfo, error) {
 	o := &perceptorv1.BulkOperation{
 		Action: perceptorv1.BulkOperation_Action(b.Action), DryRun: b.DryRun, MaxRate: int32(min(b.MaxRate, 1<<31-1)),
 		Shift: protoDuration(b.Shift), NextTime: protoTime(b.NextAt),
 	}
-	// Both are sent, if they say something: the service refuses the one that the
-	// action does not have. Without it more would be done than was meant.
+	// Both filters are sent if they are set: the service refuses a filter that
+	// does not belong to the action. Dropping it here would change more than
+	// the caller meant.
 	if d := b.deadFilter(); proto.Size(d) > 0 {
 		o.DeadFilter = d
 	}
@@ -132,23 +136,24 @@ func (c *Client) GetBulk(ctx context.Context, id int64) (*BulkInfo, error) {
 	return bulkInfo(call(ctx, c, "GetBulk", c.bulk.GetBulkOperation, &perceptorv1.GetBulkOperationRequest{Id: id}))
 }
 
-// AbortBulk ends an operation where it stands. One that has ended stays as it is.
+// AbortBulk stops an operation; changes already made remain. It has no effect
+// on a finished operation.
 func (c *Client) AbortBulk(ctx context.Context, id int64) (*BulkInfo, error) {
 	return bulkInfo(call(ctx, c, "AbortBulk", c.bulk.AbortBulkOperation, &perceptorv1.AbortBulkOperationRequest{Id: id}))
 }
 
-// PauseBulk lets an operation wait until ResumeBulk.
+// PauseBulk suspends an operation until ResumeBulk.
 func (c *Client) PauseBulk(ctx context.Context, id int64) (*BulkInfo, error) {
 	return bulkInfo(call(ctx, c, "PauseBulk", c.bulk.PauseBulkOperation, &perceptorv1.PauseBulkOperationRequest{Id: id}))
 }
 
-// ResumeBulk lets a paused operation go on.
+// ResumeBulk continues a paused operation.
 func (c *Client) ResumeBulk(ctx context.Context, id int64) (*BulkInfo, error) {
 	return bulkInfo(call(ctx, c, "ResumeBulk", c.bulk.ResumeBulkOperation, &perceptorv1.ResumeBulkOperationRequest{Id: id}))
 }
 
-// PurgeTask forgets a finished task before its retention is over. A living one
-// answers [ErrFailedPrecondition].
+// PurgeTask deletes a finished task before its retention has passed. It returns
+// [ErrFailedPrecondition] if the task is not finished.
 func (c *Client) PurgeTask(ctx context.Context, id int64) error {
 	_, err := call(ctx, c, "PurgeTask", c.tasks.PurgeTask, &perceptorv1.PurgeTaskRequest{Id: id})
 	return err

@@ -13,7 +13,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// fakeBulk notes what is asked for, and answers with one part.
+// fakeBulk records requests and answers with one part.
 type fakeBulk struct {
 	perceptorv1.BulkServiceClient
 	asked *perceptorv1.BulkOperation
@@ -44,7 +44,7 @@ func TestABulkOperationIsAskedForWithAllThatSelects(t *testing.T) {
 				Filter: &perceptorv1.TaskFilter{Kind: "k", AddedUntil: protoTime(at)}}},
 		"dead runs": {Bulk{Action: BulkReplay, DryRun: true, Dead: DeadFilter{TaskID: 512}},
 			&perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_REPLAY, DryRun: true, DeadFilter: &perceptorv1.DeadRunFilter{TaskId: 512}}},
-		// The service refuses it: it must not become a cancel of everything.
+		// The service refuses it. It must not become a cancel of all tasks.
 		"a filter of dead runs for tasks": {Bulk{Action: BulkCancel, Dead: DeadFilter{TaskID: 512}},
 			&perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_CANCEL, DeadFilter: &perceptorv1.DeadRunFilter{TaskId: 512}}},
 	} {

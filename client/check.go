@@ -9,32 +9,35 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// CheckPolicy says which runs a listener asks about before it calls their handler.
+// CheckPolicy selects the runs for which a listener asks the service whether to
+// execute them, before it calls the handler.
 //
-// A run that was published before its task was cancelled or edited is still on its
-// way. The answer tells: that the task has ended, that the run is closed, or the
-// new terms. Then the handler is not called, or is called with the new terms. For
-// BLOCKING runs the lease, which they need in any case, tells the same.
+// A run may have been published before its task was cancelled or edited. The
+// answer says that the task has ended, that the run is closed, or what the new
+// terms are. The listener then does not call the handler, or calls it with the new
+// terms. A BLOCKING run needs no check: the answer to its lease request says the
+// same.
 type CheckPolicy uint8
 
 const (
-	// CheckLate asks about runs that have waited for longer than a second since they
-	// were claimed, or were due if they were claimed ahead of that: in Kafka, or here
-	// for a worker. A punctual run costs nothing more, and its handler may start up to
-	// that second, and the half by which claims go ahead, after its task was cancelled.
+	// CheckLate checks runs that have waited for more than a second, in Kafka
+	// or in the listener, since they were claimed or, if they were claimed
+	// ahead, since they were due. A punctual run costs no call. Its handler may
+	// start up to 1.5 seconds after its task was cancelled: that second, and
+	// the half second by which claims go ahead.
 	CheckLate CheckPolicy = iota
-	// CheckAlways asks about every run. None is handled whose task was cancelled
-	// before the question.
+	// CheckAlways checks every run. No handler starts if its task was cancelled
+	// before the check.
 	CheckAlways
-	// CheckNever asks about none.
+	// CheckNever checks no run.
 	CheckNever
 )
 
-// lateAfter is how old a run may be that is not asked about.
+// lateAfter is the age from which CheckLate checks a run.
 const lateAfter = time.Second
 
-// wantsCheck reports whether the service is asked about a record before its
-// handler is called. The lock is held.
+// wantsCheck reports whether to check a record before its handler is called.
+// The caller holds the lock.
 func (g *engine) wantsCheck(a *arrival) bool {
 	switch {
 	case a.pub.Type == task.Blocking || g.l.cfg.Check == CheckNever:
@@ -42,11 +45,12 @@ func (g *engine) wantsCheck(a *arrival) bool {
 	case g.l.cfg.Check == CheckAlways:
 		return true
 	}
-	// Of what a dispatcher has taken over, when it was claimed is not known.
+	// For runs of a dispatcher that took over a shard the claim time is
+	// unknown; they count as late.
 	return task.At(time.Now().Add(g.clockAhead)).Sub(a.pub.ClaimedAt) > lateAfter
 }
 
-// setClock notes how far the service's clock is ahead of the one here.
+// setClock records the offset of the service's clock from the local one.
 func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	if now == nil {
 		return
@@ -57,8 +61,8 @@ func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	g.clockAhead = now.AsTime().Sub(asked.Add(answered.Sub(asked) / 2))
 }
 
-// freeSlot gives back the slot of an entry whose handler is not called. The lock
-// is held.
+// freeSlot releases the slot of an entry whose handler is not called. The
+// caller holds the lock.
 func (g *engine) freeSlot(e *entry) {
 	if l := e.slot; l != nil {
 		e.slot = nil

@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// seenRuns notes which runs handlers saw, and as what.
+// seenRuns records which runs handlers saw, and with what terms.
 type seenRuns struct {
 	mu   sync.Mutex
 	list []string
@@ -33,7 +33,7 @@ func (s *seenRuns) sorted() []string {
 	return slices.Sorted(slices.Values(s.list))
 }
 
-func TestRunsOfCancelledAndEditedTasksAreToldBeforeTheirHandlers(t *testing.T) {
+func TestRunsOfCancelledAndEditedTasksAreCheckedBeforeTheirHandlers(t *testing.T) {
 	b := setup(t, 1)
 	terms := func(kind string) *perceptorv1.RunTerms {
 		return &perceptorv1.RunTerms{Version: 2, Kind: kind, Params: &perceptorv1.Params{Entries: map[string]string{"n": "new"}}}

@@ -18,46 +18,47 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// Names of the environment variables that [New] falls back to.
+// Environment variables that [New] reads for empty fields of [Config].
 const (
 	EnvAddress = "PERCEPTOR_ADDRESS"
 	EnvToken   = "PERCEPTOR_TOKEN"
 )
 
-// Config says where the service is and who is calling. The zero value takes
-// address and token from the environment.
+// Config configures a [Client]. The zero value takes the address and the token
+// from the environment.
 type Config struct {
-	// Address is host:port of the API (gRPC). Several may be given, separated by
-	// commas; a DNS name with several addresses is used in turn, too. Default:
-	// PERCEPTOR_ADDRESS, then localhost:7070.
+	// Address is the host:port of the gRPC API. Several addresses are separated
+	// by commas. The client distributes calls over them, and over the addresses
+	// of a DNS name. Default: PERCEPTOR_ADDRESS, then localhost:7070.
 	Address string
 	// Token is the tenant's secret. Default: PERCEPTOR_TOKEN.
 	Token string
-	// TLS is the configuration of the connection. Default (nil): no TLS.
+	// TLS configures the connection. Default (nil): no TLS.
 	TLS *tls.Config
-	// CallTimeout bounds a call with all its retries, when the context has no
-	// earlier deadline. Default: 30 s.
+	// CallTimeout bounds a call including all its retries, unless the context
+	// has an earlier deadline. Default: 30 s.
 	CallTimeout time.Duration
-	// Kafka says how listeners reach the brokers.
+	// Kafka configures the connection of listeners to the brokers.
 	Kafka KafkaConfig
-	// TracerProvider makes spans: one for each AddTask and AddTasks, and one for
-	// each call of a handler, linked to that of the add. Default (nil): none. The
-	// trace context of whoever adds a task travels with it all the same, if it is
-	// sampled; see [Run.TraceParent].
+	// TracerProvider creates spans: one for each AddTask and AddTasks, and one
+	// for each call of a handler, linked to that of the add. Default (nil): no
+	// spans. The trace context of the caller is stored with the task in any
+	// case, if it is sampled; see [Run.TraceParent].
 	TracerProvider trace.TracerProvider
-	// DialOptions are added to those of the connection to the service: interceptors,
-	// the stats handler of otelgrpc, a dialer.
+	// DialOptions are additional options of the connection to the service:
+	// interceptors, the stats handler of otelgrpc, a dialer.
 	DialOptions []grpc.DialOption
 }
 
-// KafkaConfig says how listeners reach the brokers. The zero value uses what the
-// service says, without TLS.
+// KafkaConfig configures the connection to the brokers. The zero value uses the
+// brokers that the service names, without TLS.
 type KafkaConfig struct {
-	// Brokers are host:port, instead of those that the service names.
+	// Brokers are host:port addresses to use instead of those that the service
+	// names.
 	Brokers []string
-	// TLS is the configuration of the connections. Default (nil): no TLS.
+	// TLS configures the connections. Default (nil): no TLS.
 	TLS *tls.Config
-	// SASL says how to log in. Default (nil): not at all.
+	// SASL is the authentication mechanism. Default (nil): no authentication.
 	SASL sasl.Mechanism
 }
 
@@ -66,9 +67,10 @@ const (
 	defaultCallTimeout = 30 * time.Second
 )
 
-// Tasks is what services do with tasks, as a [Client] does it. Take it instead of
-// *Client, and wrap it as you like; tests may have a whole client in memory, of
-// package clienttest. It grows with [Client]: embed it in what you implement.
+// Tasks has the methods of [Client] that services need for tasks. Depend on it
+// instead of *Client to wrap or replace the client; package clienttest has an
+// implementation in memory. New methods of [Client] are added to Tasks, so
+// embed it in your own implementations.
 type Tasks interface {
 	AddTask(ctx context.Context, t Task, opts ...AddOption) (int64, error)
 	AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) ([]AddResult, error)
@@ -83,25 +85,25 @@ type Tasks interface {
 
 var _ Tasks = (*Client)(nil)
 
-// Client calls the API for one tenant. Make one per process and keep it; it is
-// safe for concurrent use.
+// Client calls the API for one tenant. It is safe for concurrent use. One per
+// process is enough.
 type Client struct {
-	cfg   Config
-	conn  *grpc.ClientConn
-	tasks perceptorv1.TaskServiceClient
-	dead  perceptorv1.DeadLetterServiceClient
-	bulk  perceptorv1.BulkServiceClient
-	runs  perceptorv1.RunServiceClient
-	adds  *batcher[*pendingAdd]
-	aim   aim
-	// tracer is nil when there are no spans to be made.
+	cfg       Config
+	conn      *grpc.ClientConn
+	tasks     perceptorv1.TaskServiceClient
+	dead      perceptorv1.DeadLetterServiceClient
+	bulk      perceptorv1.BulkServiceClient
+	runs      perceptorv1.RunServiceClient
+	adds      *batcher[*pendingAdd]
+	placement placement
+	// tracer is nil if no spans are created.
 	tracer trace.Tracer
 	stop   context.CancelFunc
 	done   chan struct{}
 }
 
-// New returns a client. It checks cfg, naming everything that is wrong, but
-// does not wait for a connection: the first call does.
+// New returns a client. It checks cfg and names all faults in one error. It
+// does not wait for a connection; the first call does.
 func New(cfg Config) (*Client, error) {
 	cfg, conn, err := connect(cfg)
 	if err != nil {
@@ -110,7 +112,7 @@ func New(cfg Config) (*Client, error) {
 	return newClient(cfg, conn), nil
 }
 
-// connect completes cfg and opens a connection, without waiting for it.
+// connect completes cfg and opens a connection without waiting for it.
 func connect(cfg Config) (Config, *grpc.ClientConn, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -143,8 +145,8 @@ func newClient(cfg Config, conn *grpc.ClientConn) *Client {
 	return c
 }
 
-// Close ends the connection. Calls that are under way fail with [ErrClosed] or
-// [ErrUnavailable]. Listeners of the client must have ended.
+// Close closes the connection. Running calls fail with [ErrClosed] or
+// [ErrUnavailable]. Listeners of the client must have ended before.
 func (c *Client) Close() error {
 	c.stop()
 	<-c.done

@@ -21,8 +21,8 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// The task side of the fake service: it stores what it is given, once per
-// request id, and refuses tasks without a kind.
+// The task service of the fake: it stores the given tasks once per request id,
+// and refuses tasks without a kind.
 
 func (s *fakeService) AddTask(ctx context.Context, q *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
 	if err := s.hook(ctx, "AddTask"); err != nil {
@@ -140,7 +140,7 @@ func TestConcurrentAddsTravelTogether(t *testing.T) {
 		t.Errorf("%d ids, %d stored; want %d", len(seen), len(s.tasks), n)
 	}
 	if len(s.adds) > n/4 {
-		t.Errorf("%d calls for %d adds: they did not travel together", len(s.adds), n)
+		t.Errorf("%d calls for %d adds: they did not share requests", len(s.adds), n)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestAddWithoutAnswerEndsWithTheContext(t *testing.T) {
 	if _, err := c.AddTask(ctx, Task{Kind: "k", Type: OneShot}); !errors.Is(err, context.Canceled) {
 		t.Errorf("AddTask returned %v", err)
 	}
-	// Nobody waits for the batch any more, so it ends, too.
+	// No caller waits for the batch any more, so it ends, too.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -433,7 +433,7 @@ func TestClosedClientSaysSo(t *testing.T) {
 	}
 }
 
-// Whoever uses the SDK must not inherit the server's dependencies.
+// Users of the SDK must not inherit the server's dependencies.
 func TestClientNeedsNoDatabaseOrZooKeeperDriver(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -445,6 +445,6 @@ func TestClientNeedsNoDatabaseOrZooKeeperDriver(t *testing.T) {
 		}
 	}
 	if !strings.Contains(string(out), "segmentio/kafka-go") {
-		t.Error("the list of dependencies is not what it should be")
+		t.Error("the list of dependencies lacks packages that the client uses")
 	}
 }

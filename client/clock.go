@@ -12,17 +12,18 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// Clock moves the virtual clock of taskd dev --virtual-clock, so that a test need
-// not wait for what it tests. Make it with [NewClock]; it is safe for concurrent
-// use. Against an installation that runs by the real clock every method fails with
+// Clock moves the virtual clock of taskd dev --virtual-clock, so that a test
+// need not wait for real time. Create it with [NewClock]. It is safe for
+// concurrent use. If the installation uses the real clock, every method returns
 // [ErrFailedPrecondition].
 type Clock struct {
 	conn *grpc.ClientConn
 	api  perceptorv1.ClockServiceClient
 }
 
-// NewClock returns the clock of the installation at cfg.Address. cfg.Token is an
-// admin token, such as taskd dev shows. It does not wait for a connection.
+// NewClock returns the clock of the installation at cfg.Address. cfg.Token is
+// an admin token, such as the one that taskd dev prints. NewClock does not wait
+// for a connection.
 func NewClock(cfg Config) (*Clock, error) {
 	_, conn, err := connect(cfg)
 	if err != nil {
@@ -31,10 +32,10 @@ func NewClock(cfg Config) (*Clock, error) {
 	return &Clock{conn: conn, api: perceptorv1.NewClockServiceClient(conn)}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Clock) Close() error { return c.conn.Close() }
 
-// Now returns what the clock shows.
+// Now returns the time of the clock.
 func (c *Clock) Now(ctx context.Context) (time.Time, error) {
 	clock, err := c.api.GetClock(ctx, &perceptorv1.GetClockRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -43,17 +44,18 @@ func (c *Clock) Now(ctx context.Context) (time.Time, error) {
 	return goTime(clock.GetTime()), nil
 }
 
-// ClockWait says how a move of the clock deals with runs that nobody answers. The
-// zero value waits 10 s at each instant and then fails, naming the runs.
+// ClockWait says how a move of the clock treats runs without a result. With the
+// zero value the move waits 10 s at each instant, then fails and names the
+// runs.
 type ClockWait struct {
-	// Settle is how long one instant may take without progress: up to 60 s.
-	// Default (0): 10 s.
+	// Settle is how long the move waits at one instant without progress, up to
+	// 60 s. Default (0): 10 s.
 	Settle time.Duration
-	// LeaveOpen goes on without the results of runs that are still open then; they
-	// are in [ClockMoved].Open. So a handler that stays silent reaches its ack
-	// timeout.
+	// LeaveOpen continues after that time without the results of open runs, and
+	// lists them in [ClockMoved].Open. So tests can let a run reach its
+	// ack_timeout.
 	LeaveOpen bool
-	// NoWait waits for no results at all, only until what is due is published.
+	// NoWait waits until due runs are published, but not for their results.
 	NoWait bool
 }
 
@@ -61,14 +63,14 @@ func (w ClockWait) proto() *perceptorv1.ClockWait {
 	return &perceptorv1.ClockWait{Settle: protoDuration(w.Settle), LeaveOpen: w.LeaveOpen, NoWait: w.NoWait}
 }
 
-// ClockMoved is what a move of the clock has done.
+// ClockMoved is the result of a move of the clock.
 type ClockMoved struct {
-	// Now is what the clock shows.
+	// Now is the time of the clock after the move.
 	Now time.Time
-	// Instants counts those at which something was due, Deliveries the runs that
-	// were delivered, retries and redeliveries with them.
+	// Instants counts the instants at which something was due. Deliveries
+	// counts the runs that were delivered, including retries and redeliveries.
 	Instants, Deliveries int64
-	// Open has the run ids of runs that were left open.
+	// Open has the run ids of runs that have no result yet.
 	Open []string
 }
 
@@ -81,10 +83,10 @@ func (m *ClockMoved) add(a *perceptorv1.AdvanceClockResponse) {
 	}
 }
 
-// Advance moves the clock on by d, from one instant at which something is due to
-// the next. At each, every run is delivered and its result waited for before the
-// clock goes on; so a listener must be running. After an error the clock stays
-// where it is; what was done until then is in ClockMoved.
+// Advance moves the clock forward by d, stopping at each instant at which
+// something is due. At each instant it waits until every run is delivered and
+// has a result, so a listener must be running. After an error the clock stays
+// where it is, and ClockMoved says what happened until then.
 func (c *Clock) Advance(ctx context.Context, d time.Duration, wait ...ClockWait) (ClockMoved, error) {
 	q := &perceptorv1.AdvanceClockRequest{To: &perceptorv1.AdvanceClockRequest_Duration{Duration: durationpb.New(d)}}
 	for _, w := range wait {
@@ -104,8 +106,8 @@ func (c *Clock) Advance(ctx context.Context, d time.Duration, wait ...ClockWait)
 	}
 }
 
-// Set sets the clock to a later instant at once, and waits there. What became due
-// in between is late, as after an outage.
+// Set moves the clock to a later instant in one step and waits there. Runs that
+// became due in between fire late, as after an outage.
 func (c *Clock) Set(ctx context.Context, t time.Time, wait ...ClockWait) (ClockMoved, error) {
 	q := &perceptorv1.SetClockRequest{Time: protoTime(t)}
 	for _, w := range wait {

@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// tryTimeout bounds one try of a call; a server that hangs must not use up
-	// the time of the whole call.
+	// tryTimeout bounds one try of a call, so that a server that hangs does not
+	// use up the time of the whole call.
 	tryTimeout = 10 * time.Second
-	// The distance between two tries.
+	// The delay between two tries.
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 3 * time.Second
-	// maxAnswerBytes bounds an answer: 1,000 tasks with the largest params.
+	// maxAnswerBytes bounds an answer: 1,000 tasks with params of the maximum
+	// size.
 	maxAnswerBytes = 320 << 20
 )
 
@@ -80,7 +81,8 @@ func retriable(err error) bool {
 	return false
 }
 
-// retryDelay returns the distance after the given number of failed tries, from 1.
+// retryDelay returns the delay after the given number of failed tries, counted
+// from 1.
 func retryDelay(tries int) time.Duration {
 	d := maxBackoff
 	if tries < 8 {
@@ -89,7 +91,7 @@ func retryDelay(tries int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// sleep waits for d, or until ctx ends: then it returns false.
+// sleep waits for d. It returns false if ctx ends before that.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -101,8 +103,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// call makes one call that may safely be repeated, and repeats it while that can
-// help: until ctx ends, or CallTimeout is over.
+// call makes one idempotent call. It retries retriable errors until ctx ends or
+// CallTimeout has passed.
 func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Context, Q, ...grpc.CallOption) (A, error), q Q) (A, error) {
 	var none A
 	outer := ctx

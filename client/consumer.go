@@ -16,9 +16,9 @@ import (
 	"github.com/perceptor/perceptor/record"
 )
 
-// consumer is the Kafka side of a listener: a member of the consumer group, with
-// one reader per assigned partition. A generation is the time between two
-// rebalances; offsets are committed under the generation that read them.
+// consumer is the Kafka side of a listener: a member of the consumer group with
+// one reader for each assigned partition. A generation is the time between two
+// rebalances. Offsets are committed under the generation that read them.
 type consumer struct {
 	l       *Listener
 	topic   string
@@ -30,21 +30,21 @@ type consumer struct {
 	trouble logLimit
 }
 
-// groupTimes are the times of the consumer group; the zero value means the
-// defaults.
+// groupTimes are the timeouts and intervals of the consumer group. Zero fields
+// take their defaults.
 type groupTimes struct {
-	session   time.Duration // a member that is silent for so long is out
-	heartbeat time.Duration // also how soon a member learns of a rebalance
-	rebalance time.Duration // how long members have to join again
-	backoff   time.Duration // between two tries to join; kafka-go's 5 s delay every first record
-	watch     time.Duration // how often new partitions are looked for
+	session   time.Duration // a member that sends no heartbeat for this long is removed
+	heartbeat time.Duration // also the time until a member learns of a rebalance
+	rebalance time.Duration // time that members have to rejoin
+	backoff   time.Duration // between two tries to join; kafka-go's 5 s would delay every first record
+	watch     time.Duration // interval of the search for new partitions
 	commit    time.Duration
-	maxWait   time.Duration // a fetch without records takes so long; half of it allows for a slow broker
-	settle    time.Duration // at the end of a generation: for results that are on their way
+	maxWait   time.Duration // duration of a fetch without records; half of it allows for a slow broker
+	settle    time.Duration // at the end of a generation: wait for outstanding results
 }
 
 func (t *groupTimes) complete() {
-	setDefault(&t.session, 6*time.Second) // the shortest that brokers allow unless told otherwise
+	setDefault(&t.session, 6*time.Second) // the minimum of brokers by default
 	setDefault(&t.heartbeat, time.Second)
 	setDefault(&t.rebalance, 15*time.Second)
 	setDefault(&t.backoff, 200*time.Millisecond)
@@ -57,7 +57,7 @@ func (t *groupTimes) complete() {
 const (
 	kafkaTimeout   = 5 * time.Second
 	leaveTimeout   = 10 * time.Second
-	readAhead      = 100     // records per partition, before the listener's own bound
+	readAhead      = 100     // records per partition, in addition to the listener's bound
 	maxFetchBytes  = 4 << 20 // per partition
 	shortLife      = time.Second
 	manyShortLives = 3
@@ -73,9 +73,10 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 	}
 }
 
-// run reads until ctx ends, and stays in the group until groupCtx ends: what has
-// been read may be committed meanwhile. When there is a rebalance in between it
-// leaves at once, so that others get the partitions.
+// run reads until ctx ends and stays in the group until groupCtx ends, so that
+// offsets of records already read can still be committed. If a rebalance comes
+// in between, run leaves the group at once and other members get the
+// partitions.
 func (c *consumer) run(ctx, groupCtx context.Context) error {
 	defer c.closing.Wait()
 	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
@@ -93,7 +94,7 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 	for ctx.Err() == nil {
 		gen, err := cg.Next(ctx)
 		if ctx.Err() != nil {
-			break // a generation that was not taken ends with the group
+			break // an unused generation ends with the group
 		}
 		if err != nil {
 			c.report("joining the consumer group", err)
@@ -105,7 +106,7 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 		case <-over:
 		case <-groupCtx.Done():
 		}
-		// A topic that does not exist ends every generation at once.
+		// If the topic does not exist, every generation ends at once.
 		if short++; time.Since(began) > shortLife {
 			short = 0
 		}
@@ -116,7 +117,7 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 	return nil
 }
 
-// leave ends the membership; what hangs is left behind.
+// leave ends the membership. It gives up after leaveTimeout.
 func (c *consumer) leave(cg *kafka.ConsumerGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -126,12 +127,12 @@ func (c *consumer) leave(cg *kafka.ConsumerGroup) {
 	select {
 	case <-done:
 	case <-time.After(leaveTimeout):
-		c.l.log.Warn("the consumer group could not be left in time", "group", c.group)
+		c.l.log.Warn("leaving the consumer group timed out", "group", c.group)
 	}
 }
 
-// report logs an error that heals itself: at Debug what every young group goes
-// through, else as a warning, now and then.
+// report logs an error that needs no action: at Debug if every new group has
+// it, otherwise as a warning, at most once per logInterval.
 func (c *consumer) report(doing string, err error) {
 	level := slog.LevelWarn
 	for _, passing := range []error{kafka.GroupLoadInProgress, kafka.GroupCoordinatorNotAvailable, kafka.NotCoordinatorForGroup,
@@ -141,24 +142,24 @@ func (c *consumer) report(doing string, err error) {
 		}
 	}
 	if level == slog.LevelWarn {
-		held, ok := c.trouble.allow()
+		suppressed, ok := c.trouble.allow()
 		if !ok {
 			return
 		}
-		c.l.log.Warn("kafka: "+doing+"; trying again", "topic", c.topic, "suppressed", held, "err", err)
+		c.l.log.Warn("kafka: "+doing+"; retrying", "topic", c.topic, "suppressed", suppressed, "err", err)
 		return
 	}
 	c.l.log.Log(context.Background(), level, "kafka: "+doing, "topic", c.topic, "err", err)
 }
 
-// generation is what one generation has read.
+// generation is a generation of the group with the offsets that it has read.
 type generation struct {
 	*kafka.Generation
 	trackers map[int]*tracker // guarded by the engine's lock
 }
 
-// consume reads the partitions of gen until ctx ends, and commits until gen does.
-// The channel is closed when gen has ended.
+// consume reads the partitions of gen until ctx ends, and commits offsets until
+// gen ends. The returned channel is closed when gen has ended.
 func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan struct{} {
 	g := &generation{Generation: gen, trackers: map[int]*tracker{}}
 	assigned := gen.Assignments[c.topic]
@@ -167,7 +168,7 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan st
 		g.trackers[a.ID] = newTracker(a.ID, a.Offset)
 		partitions[i] = a.ID
 	}
-	trackers := maps.Clone(g.trackers) // from now on g's are for those who hold the lock
+	trackers := maps.Clone(g.trackers) // g.trackers is guarded by the engine's lock from here on
 	c.l.log.Info("partitions assigned", "topic", c.topic, "partitions", partitions, "generation", gen.ID)
 	if f := c.l.cfg.Events.Assigned; f != nil {
 		f(partitions)
@@ -200,8 +201,8 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, kafka.OffsetOutOfRange):
-			// The topic is younger than the offset: it was made again. Its records
-			// may be ours, so none is skipped.
+			// The topic was created again and is younger than the offset. Its
+			// records may be for this group, so none is skipped.
 			c.report(fmt.Sprintf("partition %d has no offset %d: reading from its start", a.ID, a.Offset), err)
 			c.closeReader(reader)
 			reader = c.newReader(a.ID, kafka.FirstOffset)
@@ -213,13 +214,13 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 		case !c.l.engine.admit(ctx):
 			return
 		default:
-			c.take(t, m)
+			c.deliver(t, m)
 		}
 	}
 }
 
-// take hands a record to the engine.
-func (c *consumer) take(t *tracker, m kafka.Message) {
+// deliver passes a record to the engine.
+func (c *consumer) deliver(t *tracker, m kafka.Message) {
 	pub, err := record.Decode(m.Value)
 	if err == nil {
 		c.l.engine.arrive(t, pub, m.Offset)
@@ -228,15 +229,14 @@ func (c *consumer) take(t *tracker, m kafka.Message) {
 	if f := c.l.cfg.Events.Poison; f != nil {
 		f(m.Partition, m.Offset, err)
 	}
-	if held, ok := c.l.poison.allow(); ok {
-		c.l.log.Error("a record cannot be decoded; it is skipped", "topic", c.topic,
-			"partition", m.Partition, "offset", m.Offset, "suppressed", held, "err", err)
+	if suppressed, ok := c.l.poison.allow(); ok {
+		c.l.log.Error("record cannot be decoded; skipping it", "topic", c.topic,
+			"partition", m.Partition, "offset", m.Offset, "suppressed", suppressed, "err", err)
 	}
 	c.l.engine.skip(t, m.Offset)
 }
 
-// reader is a reader of one partition whose Close does not wait for the fetch
-// that is under way.
+// reader reads one partition. Its Close does not wait for the running fetch.
 type reader struct {
 	*kafka.Reader
 	mu     sync.Mutex
@@ -256,12 +256,12 @@ func (c *consumer) newReader(partition int, offset int64) *reader {
 		OffsetOutOfRangeError: true, ErrorLogger: debug,
 	})
 	if err := r.SetOffset(offset); err != nil {
-		c.report("setting the offset", err) // only a closed reader says so
+		c.report("setting the offset", err) // only a closed reader returns an error
 	}
 	return r
 }
 
-// dial remembers the last connection, the one that fetches.
+// dial keeps the last connection, which is the one that fetches.
 func (r *reader) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
@@ -277,8 +277,8 @@ func (r *reader) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// closeReader closes r without waiting: not for the fetch that is under way, nor
-// for a dial; a rebalance must go on.
+// closeReader closes r without waiting for a fetch or a dial, so that a
+// rebalance is not delayed.
 func (c *consumer) closeReader(r *reader) {
 	r.mu.Lock()
 	r.closed = true
@@ -292,7 +292,8 @@ func (c *consumer) closeReader(r *reader) {
 	})
 }
 
-// restart replaces the tracker of a partition that is read from its start again.
+// restart replaces the tracker of a partition that is read from its start
+// again.
 func (c *consumer) restart(g *generation, partition int) *tracker {
 	e := c.l.engine
 	e.mu.Lock()
@@ -302,7 +303,7 @@ func (c *consumer) restart(g *generation, partition int) *tracker {
 	return g.trackers[partition]
 }
 
-// commitUntil commits what is done, every moment and at the end of the
+// commitUntil commits done offsets periodically and at the end of the
 // generation.
 func (c *consumer) commitUntil(genCtx context.Context, g *generation) {
 	tick := time.NewTicker(c.times.commit)
@@ -312,17 +313,17 @@ func (c *consumer) commitUntil(genCtx context.Context, g *generation) {
 		case <-tick.C:
 			c.commit(g)
 		case <-genCtx.Done():
-			c.settle(g)
+			c.endGeneration(g)
 			c.commit(g)
 			return
 		}
 	}
 }
 
-// settle gives up the partitions of g: what waits in the queue is left to their
-// next owner, and what has begun gets a moment to be settled, so that the next
-// owner need not repeat it.
-func (c *consumer) settle(g *generation) {
+// endGeneration releases the partitions of g. Queued records are left to the
+// next owners. Records whose work has begun get a short time to be settled, so
+// that the next owner need not repeat them.
+func (c *consumer) endGeneration(g *generation) {
 	e := c.l.engine
 	e.mu.Lock()
 	for _, t := range g.trackers {
@@ -334,7 +335,8 @@ func (c *consumer) settle(g *generation) {
 	}
 }
 
-// unsettled reports whether a record of g has begun and its offset is not done.
+// unsettled reports whether a record of g is being worked on and its offset is
+// not done.
 func (g *engine) unsettled(gen *generation) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -346,7 +348,7 @@ func (g *engine) unsettled(gen *generation) bool {
 	return false
 }
 
-// commit commits the contiguous prefix of every partition that has moved.
+// commit commits the contiguous prefix of each partition where it has moved.
 func (c *consumer) commit(g *generation) {
 	offsets := c.l.engine.prefixes(g)
 	if len(offsets) == 0 {

@@ -8,28 +8,28 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// DeadReason says why a run was given up.
+// DeadReason is the reason why a run was given up.
 type DeadReason int
 
-// Why runs are given up.
+// Reasons why runs are given up.
 const (
 	// OutOfAttempts means that the last allowed attempt failed.
 	OutOfAttempts DeadReason = 1
-	// Silent means that no result came within GiveUpAfter.
+	// Silent means that no result arrived within GiveUpAfter.
 	Silent DeadReason = 2
-	// Unpublishable means that its record can never be published.
+	// Unpublishable means that Kafka will never accept the record.
 	Unpublishable DeadReason = 3
-	// PermanentFailure means that its handler said that no attempt can succeed.
+	// PermanentFailure means that the handler returned a [Permanent] error.
 	PermanentFailure DeadReason = 4
 )
 
 // String returns the name of the reason in the API, such as "SILENT".
 func (r DeadReason) String() string { return perceptorv1.DeadRun_Reason(r).String() }
 
-// DeadRun is a run that was given up, and is kept for the tenant's retention of
+// DeadRun is a run that was given up. It is kept for the tenant's retention of
 // dead runs.
 type DeadRun struct {
-	// RunID is its identity, "TASK-SEQ".
+	// RunID is the id of the run, "TASK-SEQ".
 	RunID       string
 	TaskID, Seq int64
 	Kind        string
@@ -37,33 +37,34 @@ type DeadRun struct {
 	Tags        []string
 	ScheduledAt time.Time
 	DiedAt      time.Time
-	// Attempt is the number of its last delivery.
+	// Attempt is the number of the last delivery.
 	Attempt int
 	Reason  DeadReason
 	// Error is the last error that was reported.
 	Error  string
 	Params map[string]string
-	// ReplayOf is the dead run that it replayed; empty: none.
+	// ReplayOf is the dead run that this run replayed. Empty: none.
 	ReplayOf string
 }
 
-// DeadFilter says which dead runs are meant. Zero fields do not filter.
+// DeadFilter selects dead runs. Zero fields do not filter.
 type DeadFilter struct {
 	Kind   string
 	Type   Type
 	Reason DeadReason
 	TaskID int64
-	// Tags must all be among the task's.
+	// Tags must all be tags of the task.
 	Tags []string
-	// DiedFrom and DiedUntil bound when it was given up; DiedUntil is exclusive.
+	// DiedFrom and DiedUntil limit the time when the run was given up.
+	// DiedUntil is exclusive.
 	DiedFrom, DiedUntil time.Time
-	// PageSize is how many ListDeadRuns fetches at a time. Default (0): 100; at most
-	// 1,000.
+	// PageSize is the number of runs that ListDeadRuns fetches per call.
+	// Default (0): 100; at most 1,000.
 	PageSize int
 }
 
-// ListDeadRuns lists dead runs, newest first, fetching page after page. An error
-// ends the list.
+// ListDeadRuns lists dead runs, newest first. It fetches page after page. An
+// error ends the list.
 func (c *Client) ListDeadRuns(ctx context.Context, f DeadFilter) iter.Seq2[*DeadRun, error] {
 	return func(yield func(*DeadRun, error) bool) {
 		q := &perceptorv1.ListDeadRunsRequest{
@@ -88,7 +89,7 @@ func (c *Client) ListDeadRuns(ctx context.Context, f DeadFilter) iter.Seq2[*Dead
 	}
 }
 
-// GetDeadRun returns a dead run by its id, "TASK-SEQ", or [ErrNotFound].
+// GetDeadRun returns the dead run with the id "TASK-SEQ", or [ErrNotFound].
 func (c *Client) GetDeadRun(ctx context.Context, runID string) (*DeadRun, error) {
 	d, err := call(ctx, c, "GetDeadRun", c.dead.GetDeadRun, &perceptorv1.GetDeadRunRequest{RunId: runID})
 	if err != nil {
@@ -97,16 +98,16 @@ func (c *Client) GetDeadRun(ctx context.Context, runID string) (*DeadRun, error)
 	return deadRun(d), nil
 }
 
-// ReplayDeadRun adds a ONE_SHOT task that does a dead run again, due now, and
-// returns its id. The dead run is forgotten; who repeats the call within a day
-// gets the same id.
+// ReplayDeadRun adds a ONE_SHOT task that repeats a dead run now, and returns
+// the id of the task. The dead run is deleted. Repeating the call within a day
+// returns the same id.
 func (c *Client) ReplayDeadRun(ctx context.Context, runID string) (task int64, err error) {
 	a, err := call(ctx, c, "ReplayDeadRun", c.dead.ReplayDeadRun, &perceptorv1.ReplayDeadRunRequest{RunId: runID})
 	return a.GetTaskId(), err
 }
 
-// PurgeDeadRun forgets a dead run. It is repeated while its outcome is unknown, and
-// so may answer [ErrNotFound] to what it has done itself.
+// PurgeDeadRun deletes a dead run. The client retries the call if its outcome
+// is unknown, so it may return [ErrNotFound] after the first try has succeeded.
 func (c *Client) PurgeDeadRun(ctx context.Context, runID string) error {
 	_, err := call(ctx, c, "PurgeDeadRun", c.dead.PurgeDeadRun, &perceptorv1.PurgeDeadRunRequest{RunId: runID})
 	return err

@@ -16,39 +16,42 @@
 //		Params: client.MustParams(Check{Content: "post-42"}),
 //	})
 //
-// docs/sdk.md is the tour; package clienttest is for the tests of who uses this.
+// docs/sdk.md is a tour. Package clienttest helps to test services that use
+// this package.
 //
 // # What a handler may rely on
 //
-// Each run is delivered at least once. It may be delivered again, with the same
-// run id: after a failure, after silence, or when a listener died before it could
-// say that it was done. So a handler must be able to meet the same run twice.
-// Runs of one [Blocking] task never overlap as long as their handlers return
-// when their context ends; handlers of other tasks may run at the same time.
+// Each run is delivered at least once. It is delivered again, with the same run
+// id, after a failure, when no result arrives, or when a listener dies before
+// it has reported the result. So a handler must tolerate being called twice for
+// one run. Runs of one [Blocking] task never overlap, as long as their handlers
+// return when their contexts end. Handlers of other tasks may run at the same
+// time.
 //
-// A handler that returns nil has succeeded; an error or a panic is a failure,
-// which spends one attempt of the run. The retry policy of the task says what
-// follows, unless the error does: see [Retry], [Snooze], [Permanent] and [Stop].
+// A handler that returns nil has succeeded. An error or a panic is a failure,
+// which counts towards the task's maximum of attempts; the retry policy of the
+// task decides what follows. A handler can choose otherwise by returning
+// [Retry], [Snooze], [Permanent] or [Stop].
 //
 // # How a listener works
 //
-//	Kafka -> reader per partition -> duplicate table -> queue -> start (BLOCKING)
+//	Kafka -> reader per partition -> delivery table -> queue -> start (BLOCKING)
 //	                                      ^                         |
 //	      offsets <- settled or leased ---|--- result <--- handler (workers)
 //
-// A listener joins the consumer group of its tenant. What becomes of a record is
-// decided by one pure state machine, the duplicate table (table.go); around it
-// are queues, all of them bounded: when handlers or the service are slow,
-// fetching pauses and the records stay on Kafka. Starts, results, heartbeats and
-// hand-backs travel in batches and are repeated until they are answered. An
-// offset is committed when its run is settled, or is held by a row in Postgres,
-// and never past one that is not.
+// A listener joins the consumer group of its tenant. A pure state machine, the
+// delivery table (table.go), decides what happens to each record. All queues
+// around it are bounded: when handlers or the service are slow, fetching pauses
+// and the records stay in Kafka. Starts, results, heartbeats and hand-backs are
+// sent in batches and repeated until they are answered. An offset is committed
+// when its run is settled, or when a row in Postgres will cause another
+// delivery; offsets below it must be done as well.
 //
-// A run whose kind has no handler here is handed back and delivered again later,
-// so that listeners with different handlers can share a tenant while a new
-// version is being rolled out.
+// A listener hands back a run whose kind has no handler here; the run is
+// delivered again later. So listeners with different handlers can share a
+// tenant during a rolling upgrade.
 //
-// A kind may have a limit of its own, [MaxConcurrent]. Its runs wait beside the
-// others, but only some of them and not for long: the rest is snoozed, and waits in
+// A kind can have a concurrency limit, see [MaxConcurrent]. Some of its runs
+// wait here for a slot for a short time. The others are snoozed and wait in
 // Postgres (limit.go).
 package client

@@ -9,27 +9,31 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// UpdateOptions say which part of a task to change, and when.
+// UpdateOptions select the fields to change and the expected version.
 type UpdateOptions struct {
 	// Fields are the fields to change, by their names in the API: "kind",
-	// "begin_time", "end_time", "interval", "max_count", "params", "retry_policy" or
-	// "retry_policy.max_attempts", "ack_timeout", and so on. One that is named and not
-	// set in the task takes its default. Default (nil): those that are set.
+	// "begin_time", "end_time", "interval", "max_count", "params",
+	// "retry_policy" or "retry_policy.max_attempts", "ack_timeout", and so on.
+	// A field that is named here but not set in the task takes its default.
+	// Default (nil): all fields that are set.
 	Fields []string
-	// Version is the version that the task must have; with another one the answer is
-	// [ErrOtherVersion]. Default (0): any.
+	// Version is the version that the task must have. If it has another one the
+	// call fails with [ErrOtherVersion]. Default (0): any.
 	Version int
 }
 
-// UpdateTask changes the terms of an unfinished task and returns it: t has the new
-// values of the fields that o names. Runs that are delivered or started afterwards
-// have the new terms; the open run keeps its scheduled instant. A finished task,
-// or one whose state forbids the change, answers [ErrFailedPrecondition]. Type and
-// IdempotencyKey cannot change, but may be there as they are, so the Task of a
-// [TaskInfo] may be changed and sent back whole. That sends its Params, too, and
-// undoes what a handler has changed of them meanwhile: name Fields to leave them.
+// UpdateTask changes the terms of an unfinished task and returns the task. t has the
+// new values of the fields that o selects. Runs that are delivered or started
+// afterwards have the new terms. An open run keeps its scheduled instant. The call
+// fails with [ErrFailedPrecondition] if the task is finished or its state forbids
+// the change.
 //
-// The call is retried; a second change to the same terms changes nothing.
+// Type and IdempotencyKey cannot change but may be set to their current values, so
+// the Task of a [TaskInfo] can be modified and sent back. That sends its Params as
+// well, which undoes the changes that handlers made meanwhile: name Fields to avoid
+// this.
+//
+// The client retries the call. Applying the same change twice has no further effect.
 func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptions) (*TaskInfo, error) {
 	if fault := t.fault(); fault != nil {
 		return nil, refused("UpdateTask", *fault)
@@ -43,11 +47,11 @@ func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptio
 	return info(call(ctx, c, "UpdateTask", c.tasks.UpdateTask, q))
 }
 
-// TriggerTask opens a run of a task now, without disturbing its schedule, and
-// returns the run's number. It is retried and opens one run only; with
-// [WithRequestID] the same call may be repeated by the caller, too, for 24 h. While
-// a run of a OneShot or Blocking task is open, and when the task has reached its
-// MaxCount or End, the answer is [ErrFailedPrecondition].
+// TriggerTask opens a run of a task now, without changing its schedule, and
+// returns the run's number. The client retries the call, which opens only one
+// run. With [WithRequestID] the caller may repeat it, too, for 24 h. The call
+// fails with [ErrFailedPrecondition] if a run of a OneShot or Blocking task is
+// open, or if the task has reached its MaxCount or End.
 func (c *Client) TriggerTask(ctx context.Context, id int64, opts ...AddOption) (seq int64, err error) {
 	var o addOptions
 	for _, f := range opts {
@@ -60,7 +64,7 @@ func (c *Client) TriggerTask(ctx context.Context, id int64, opts ...AddOption) (
 	return a.GetSeq(), err
 }
 
-// WithUpsert makes AddTask and AddTasks replace the terms of the unfinished task
-// that has the IdempotencyKey already, or add a new one when it has ended. A Begin
-// that is not set stays as it is.
+// WithUpsert makes AddTask and AddTasks replace the terms of an unfinished task
+// that has the same IdempotencyKey. If that task has ended, they add a new one.
+// An unset Begin keeps its current value.
 func WithUpsert() AddOption { return func(o *addOptions) { o.upsert = true } }

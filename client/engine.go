@@ -8,39 +8,40 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// engine carries out what the duplicate table decides. One lock guards the
-// table, the queues and the trackers of offsets; under it nothing waits: sending
-// and handlers are elsewhere, and come back with answers.
+// engine carries out the decisions of the delivery table. One lock guards the
+// table, the queues and the offset trackers. Code that holds it never waits: calls
+// to the service and handlers run in other goroutines, which report back through
+// step.
 //
-// How much is taken in adapts to how long handlers take. Records that wait here
-// grow old while another listener might be idle, and their ack_timeout runs; so
-// no more than about queueAhead of work is held, and leases are asked for no
-// more than leaseAhead before a worker is free.
+// The engine adapts the number of pending records to the duration of handlers.
+// Records that wait here age while another listener might be idle, and their
+// ack_timeout runs. So the engine keeps about queueAhead of work, and requests
+// leases at most leaseAhead before a worker is free.
 type engine struct {
 	l       *Listener
 	senders senders
 
 	mu         sync.Mutex
-	changed    *sync.Cond // room, or an end of work
+	changed    *sync.Cond // signals room for records, or the end of work
 	table      *table
-	plain      queue // not BLOCKING
+	plain      queue // runs that need no call before they execute
 	blocking   queue
-	leased     []*flight
-	starts     int // asked for, or leased and waiting for a worker
+	leased     []*execution
+	starts     int // requested, or leased and waiting for a worker
 	busy       int // handlers that run
 	turn       bool
-	clockAhead time.Duration // of the service's clock
-	mean       time.Duration // of a handler's duration, moving
+	clockAhead time.Duration // offset of the service's clock from the local one
+	mean       time.Duration // moving average of a handler's duration
 	stopping   bool
-	flights    map[*flight]struct{} // whose handler runs
-	runs       chan *flight         // to the workers; has room for all
-	workers    int                  // goroutines that run handlers, or wait for one to run
-	stopped    chan struct{}        // closed when nothing more is to come
-	acts       []action             // room for those of a step
-	skipped    []*arrival           // to tell Events.Skipped outside the lock
-	limited    bool                 // some kind has a limit
-	parked     int                  // entries that wait for a slot of their kind
-	late       []late               // to tell Events.PutOff outside the lock
+	executions map[*execution]struct{} // executions whose handler runs
+	runs       chan *execution         // to the workers; its capacity is Workers
+	workers    int                     // goroutines that run handlers or wait for one
+	stopped    chan struct{}           // closed when no more executions follow
+	acts       []action                // buffer for the actions of one step
+	skipped    []*arrival              // records for Events.Skipped, which is called without the lock
+	limited    bool                    // at least one kind has a limit
+	parked     int                     // entries that wait for a slot of their kind
+	late       []late                  // records for Events.PutOff, which is called without the lock
 
 	unanswered logLimit
 
@@ -51,14 +52,14 @@ const (
 	queueAhead = 2 * time.Second
 	leaseAhead = 100 * time.Millisecond
 	firstMean  = 20 * time.Millisecond
-	// maxLeasesAhead, per worker, is for handlers that suddenly become slow: what
-	// is leased here nobody else can run.
+	// maxLeasesAhead bounds leases per worker, in case handlers suddenly become
+	// slow: no other listener can execute a run that is leased here.
 	maxLeasesAhead = 8
 )
 
 func newEngine(l *Listener) *engine {
-	g := &engine{l: l, table: newTable(l.cfg.Memory), mean: firstMean, flights: map[*flight]struct{}{},
-		runs: make(chan *flight, l.cfg.Workers), stopped: make(chan struct{})}
+	g := &engine{l: l, table: newTable(l.cfg.RememberedRuns), mean: firstMean, executions: map[*execution]struct{}{},
+		runs: make(chan *execution, l.cfg.Workers), stopped: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	g.senders = newSenders(g)
 	return g
@@ -71,22 +72,22 @@ func (g *engine) ahead(d time.Duration) int {
 	return int(min(max(n, int64(w)), int64(g.l.cfg.MaxPending)))
 }
 
-// leasesAhead returns how many leases may be asked for or wait for a worker: as
-// many as there are free workers, or as will be free by the time that the answer
-// is here; always some, or plain runs would take every worker.
+// leasesAhead returns how many leases may be requested or wait for a worker:
+// the number of workers that are free now or will be free when the answer
+// arrives. It is at least 1, or plain runs would occupy all workers.
 func (g *engine) leasesAhead() int {
 	w := g.l.cfg.Workers
 	soon := int(min(int64(w)*int64(leaseAhead)/int64(max(g.mean, time.Microsecond)), int64(maxLeasesAhead*w)))
 	return max(w-g.busy, soon, w/8, 1)
 }
 
-// admit waits until there is room for one more record. It returns false when ctx
-// has ended or the listener stops.
+// admit waits until there is room for one more record. It returns false when
+// ctx has ended or the listener stops.
 func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.held-g.parked >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.held >= g.l.cfg.MaxPending ||
+		return g.table.pending-g.parked >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {
@@ -104,7 +105,7 @@ func (g *engine) admit(ctx context.Context) bool {
 	return !g.stopping && ctx.Err() == nil
 }
 
-// step lets the table decide and carries its actions out.
+// step calls decide under the lock and performs the actions that it returns.
 func (g *engine) step(decide func(t *table, out []action) []action) {
 	g.mu.Lock()
 	acts := decide(g.table, g.acts[:0])
@@ -126,7 +127,7 @@ func (g *engine) step(decide func(t *table, out []action) []action) {
 	}
 }
 
-// arrive takes in a record that was admitted.
+// arrive adds a record that was admitted.
 func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
 	handled := g.l.kinds[pub.Kind] != nil
 	g.step(func(tab *table, out []action) []action {
@@ -134,7 +135,7 @@ func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
 	})
 }
 
-// skip notes a record that cannot be decoded.
+// skip marks a record that cannot be decoded as done.
 func (g *engine) skip(t *tracker, offset int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,7 +143,7 @@ func (g *engine) skip(t *tracker, offset int64) {
 	t.done(offset)
 }
 
-// perform carries out actions. The lock is held.
+// perform carries out actions. The caller holds the lock.
 func (g *engine) perform(acts []action) {
 	for _, a := range acts {
 		switch a.verb {
@@ -160,7 +161,7 @@ func (g *engine) perform(acts []action) {
 				pushAction(g.senders.checks, a)
 			}
 		case doExecute:
-			f := newFlight(g, a.entry, a.rec)
+			f := newExecution(g, a.entry, a.rec)
 			if a.rec.asks() {
 				g.leased = append(g.leased, f)
 			} else {
@@ -178,8 +179,9 @@ func (g *engine) perform(acts []action) {
 	}
 }
 
-// pump gives work to free workers, leased runs and plain ones in turn, and asks
-// for leases while some of the workers will soon be free. The lock is held.
+// pump gives work to free workers, alternating between leased and plain runs,
+// and requests leases for workers that will soon be free. The caller holds the
+// lock.
 func (g *engine) pump() {
 	for g.busy < g.l.cfg.Workers {
 		g.turn = !g.turn
@@ -195,8 +197,8 @@ func (g *engine) pump() {
 	}
 }
 
-// begin begins with an entry that was queued, if its kind has room. The lock is
-// held.
+// begin starts the work on a queued entry if its kind has room. The caller
+// holds the lock.
 func (g *engine) begin(e *entry) {
 	if !g.mayBegin(e) {
 		return
@@ -205,8 +207,8 @@ func (g *engine) begin(e *entry) {
 	g.unslot(e)
 }
 
-// unslot gives back the slot of an entry that is closed without having run. The
-// lock is held.
+// unslot releases the slot of an entry that was closed without being executed.
+// The caller holds the lock.
 func (g *engine) unslot(e *entry) {
 	if l := e.slot; l != nil && e.phase == 0 {
 		e.slot = nil
@@ -225,7 +227,7 @@ func (g *engine) pumpLeased() bool {
 	if len(g.leased) == 0 {
 		return false
 	}
-	var f *flight
+	var f *execution
 	f, g.leased = pop(g.leased)
 	g.starts--
 	g.launch(f)
@@ -238,14 +240,14 @@ func (g *engine) pumpPlain() bool {
 	}
 	e := g.plain.pop()
 	if e.rec.check = g.wantsCheck(e.rec); e.rec.check {
-		g.blocking.rest = append(g.blocking.rest, e) // it has waited here
+		g.blocking.rest = append(g.blocking.rest, e) // it has become late in the queue
 		return true
 	}
 	g.begin(e)
 	return true
 }
 
-// pop takes the first element of a queue.
+// pop removes the first element of a queue and returns it.
 func pop[T any](queue []T) (T, []T) {
 	var none T
 	v := queue[0]
@@ -256,18 +258,18 @@ func pop[T any](queue []T) (T, []T) {
 	return v, queue[1:]
 }
 
-// launch gives f to a worker. The lock is held.
-func (g *engine) launch(f *flight) {
+// launch gives f to a worker. The caller holds the lock.
+func (g *engine) launch(f *execution) {
 	g.busy++
-	g.flights[f] = struct{}{}
+	g.executions[f] = struct{}{}
 	g.handlers.Add(1)
-	g.runs <- f // never blocks: there are no more than Workers
+	g.runs <- f // never blocks: there are at most Workers executions
 	g.staff()
 }
 
-// staff starts workers until there is one for each run. They stay: a new goroutine
-// for each run would grow its stack anew, which costs more than the rest of a
-// short run. The lock is held.
+// staff starts workers until there is one for each execution. Workers are kept:
+// a goroutine per run would have to grow a new stack, which costs more than the
+// rest of a short run. The caller holds the lock.
 func (g *engine) staff() {
 	for g.workers < g.busy {
 		g.workers++
@@ -275,8 +277,8 @@ func (g *engine) staff() {
 	}
 }
 
-// work runs handlers until the listener has stopped and none is left. If a handler
-// ends its goroutine another worker takes the place of this one.
+// work runs handlers until the listener has stopped and no execution is left.
+// If a handler ends its goroutine, staff starts another worker.
 func (g *engine) work() {
 	defer func() {
 		g.mu.Lock()
@@ -300,16 +302,16 @@ func (g *engine) work() {
 	}
 }
 
-func (g *engine) handle(f *flight) {
+func (g *engine) handle(f *execution) {
 	defer g.handlers.Done()
 	f.run()
 }
 
-// landed gives the worker of f back.
-func (g *engine) landed(f *flight, took time.Duration) {
+// handlerReturned frees the worker of f.
+func (g *engine) handlerReturned(f *execution, took time.Duration) {
 	g.step(func(_ *table, out []action) []action {
 		g.busy--
-		delete(g.flights, f)
+		delete(g.executions, f)
 		g.mean += (took - g.mean) / 16
 		if l := f.slot; l != nil {
 			l.mean += (took - l.mean) / 16
@@ -319,14 +321,14 @@ func (g *engine) landed(f *flight, took time.Duration) {
 	})
 }
 
-// startAnswered takes the answer to a start that was asked for at the instant
-// asked (by the local monotonic clock): the lease is counted from there.
+// startAnswered handles the answer to a start that was requested at the instant
+// asked, on the local monotonic clock. The lease is counted from that instant.
 func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
-	told := g.l.cfg.Events.Started
+	called := g.l.cfg.Events.Started
 	if a.rec.pub.Type != task.Blocking {
-		told = g.l.cfg.Events.Checked
+		called = g.l.cfg.Events.Checked
 	}
-	fireCode(told, &a.rec.pub, r.Code)
+	fireCode(called, &a.rec.pub, r.Code)
 	g.step(func(t *table, out []action) []action {
 		if r.Terms != nil && a.entry.phase == starting && a.entry.rec == a.rec {
 			t.renew(a.rec, r.Terms, g.l.kinds[r.Terms.Kind] != nil)
@@ -341,8 +343,8 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		}
 		g.perform(out)
 		g.unslot(a.entry)
-		if f := a.entry.flight; f != nil && f.rec == a.rec && r.Code == task.Accepted && a.rec.pub.Type == task.Blocking {
-			f.holdUntil(asked.Add(r.Lease), r.Lease)
+		if f := a.entry.execution; f != nil && f.rec == a.rec && r.Code == task.Accepted && a.rec.pub.Type == task.Blocking {
+			f.extendLease(asked.Add(r.Lease), r.Lease)
 		}
 		return nil
 	})
@@ -352,7 +354,7 @@ func (g *engine) reportAnswered(a action, r task.Reply) {
 	fireCode(g.l.cfg.Events.Reported, &a.rec.pub, r.Code)
 	refusal := r.Field + ": " + r.Message
 	if r.Code == task.Invalid {
-		g.l.log.Error("a result was refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
+		g.l.log.Error("result refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
 	}
 	g.step(func(t *table, out []action) []action { return t.reportAnswered(out, a.entry, r.Code, refusal) })
 }
@@ -362,12 +364,14 @@ func (g *engine) handBackAnswered(a action, r task.Reply) {
 	g.step(func(t *table, out []action) []action { return t.handBackAnswered(out, a.entry, r.Code) })
 }
 
-// active counts the runs that a stop has to wait for. The lock is held.
+// active counts the runs that a stop has to wait for. The caller holds the
+// lock.
 func (g *engine) active() int { return g.table.begun }
 
-// drain stops taking work in and waits until what has begun is settled: at most
-// grace while handlers are left alone, then a moment for those that obey the end
-// of their context, and for the results of those that do not.
+// drain stops admitting records and waits until the runs that have begun are
+// settled. Handlers may go on for grace; then their contexts end. After
+// stopReport the engine reports FAIL for handlers that have not returned, and
+// waits up to stopFlush for the answers.
 func (g *engine) drain(grace time.Duration) {
 	g.mu.Lock()
 	g.stopping = true
@@ -377,7 +381,7 @@ func (g *engine) drain(grace time.Duration) {
 		return
 	}
 	g.mu.Lock()
-	for f := range g.flights {
+	for f := range g.executions {
 		f.end(ErrStopping, stopReport)
 	}
 	for _, f := range g.leased {
@@ -387,16 +391,17 @@ func (g *engine) drain(grace time.Duration) {
 	if !g.await(stopReport+stopFlush, func() bool { return g.active() == 0 }) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.l.log.Warn("stopped with runs that are not settled; they will be delivered again", "runs", g.active())
+		g.l.log.Warn("listener stopped before all runs were settled; they will be delivered again", "runs", g.active())
 	}
 }
 
 const (
-	stopReport = 2 * time.Second // after the end of its context a handler has so long
-	stopFlush  = 5 * time.Second // and then its result
+	stopReport = 2 * time.Second // time that a handler has after its context has ended
+	stopFlush  = 5 * time.Second // time to report the results after that
 )
 
-// await waits until cond, called under the lock, is true; false after d.
+// await waits until cond is true, at most for d, and returns cond. It calls
+// cond under the lock.
 func (g *engine) await(d time.Duration, cond func() bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -414,12 +419,12 @@ func (g *engine) await(d time.Duration, cond func() bool) bool {
 	return cond()
 }
 
-// wait returns when no handler runs that obeys the end of its context.
+// wait returns when all handlers have returned that obey their contexts.
 func (g *engine) wait() {
 	defer close(g.stopped)
 	g.mu.Lock()
 	g.endSweeps()
-	for f := range g.flights {
+	for f := range g.executions {
 		f.end(ErrStopping, stopReport)
 	}
 	g.mu.Unlock()
@@ -429,5 +434,5 @@ func (g *engine) wait() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.l.log.Error("handlers ignore the end of their context; they are left behind", "runs", g.busy)
+	g.l.log.Error("handlers ignore the end of their contexts; stopping without them", "runs", g.busy)
 }

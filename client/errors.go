@@ -12,59 +12,61 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What an [Error] can be; compare with errors.Is.
+// Kinds of [Error]; compare with errors.Is.
 var (
-	// ErrInvalidArgument: the request breaks a rule; Error.Fields says which.
+	// ErrInvalidArgument: the request breaks a rule. Error.Fields names it.
 	ErrInvalidArgument = errors.New("invalid argument")
-	// ErrNotFound: unknown, another tenant's, or finished for longer than its retention.
+	// ErrNotFound: the object does not exist, belongs to another tenant, or
+	// finished longer ago than its retention.
 	ErrNotFound = errors.New("not found")
-	// ErrAlreadyExists: the request id was used with another request.
+	// ErrAlreadyExists: the request id was used for another request.
 	ErrAlreadyExists = errors.New("already exists")
-	// ErrOtherVersion: the task has another version than the one asked for.
+	// ErrOtherVersion: the task does not have the requested version.
 	ErrOtherVersion = errors.New("other version")
-	// ErrFailedPrecondition: the task's state does not allow it.
+	// ErrFailedPrecondition: the state of the task does not allow the call.
 	ErrFailedPrecondition = errors.New("failed precondition")
-	// ErrUnauthenticated: no token, or one that is not good (any more).
+	// ErrUnauthenticated: the token is missing, unknown or revoked.
 	ErrUnauthenticated = errors.New("unauthenticated")
-	// ErrPermissionDenied: the token is good, but not for this.
+	// ErrPermissionDenied: the token does not allow the call.
 	ErrPermissionDenied = errors.New("permission denied")
-	// ErrResourceExhausted: a quota is used up; later it may work.
+	// ErrResourceExhausted: a quota is used up. The call may succeed later.
 	ErrResourceExhausted = errors.New("resource exhausted")
-	// ErrUnavailable: the service did not answer in time. Whether the call had an
-	// effect is not known; repeating it with the same request id is safe.
+	// ErrUnavailable: the service did not answer in time. It is unknown whether
+	// the call had an effect. Repeating it with the same request id is safe.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrInternal: a bug or damaged data on the other side.
+	// ErrInternal: the service has a bug or damaged data.
 	ErrInternal = errors.New("internal error")
-	// ErrClosed: the [Client] has been closed.
+	// ErrClosed: the [Client] is closed.
 	ErrClosed = errors.New("perceptor: the client is closed")
 )
 
 // FieldError is one broken rule of a request.
 type FieldError struct {
-	// Field is the path of the field in the API, such as "retry_policy.multiplier": of
-	// a task, it begins there.
+	// Field is the path of the field in the API, such as
+	// "retry_policy.multiplier". Paths of task fields are relative to the task.
 	Field string
 	// Message names the value and the rule.
 	Message string
 }
 
-// Error is an answer of the service that is not OK.
+// Error is an error that the service returned.
 type Error struct {
-	// Op is the call, such as "AddTask".
+	// Op is the name of the call, such as "AddTask".
 	Op string
 	// Kind is one of the Err variables.
 	Kind error
-	// Message is what the service says, for people.
+	// Message is the service's explanation for people.
 	Message string
 	// Fields are the broken rules, for ErrInvalidArgument.
 	Fields []FieldError
-	// RetryAfter is when it is worth while to try again, as the service says of a
-	// quota; 0: it does not say.
+	// RetryAfter is when a retry is worthwhile, as the service says for quotas.
+	// 0: unknown.
 	RetryAfter time.Duration
 	err        error
 }
 
-// Error returns one line with all of it.
+// Error returns the operation, the kind, the message and the fields in one
+// line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "perceptor: %s: %s", e.Op, e.Kind)
@@ -102,7 +104,7 @@ var kinds = map[codes.Code]error{
 	codes.Canceled:           ErrUnavailable,
 }
 
-// errorOf makes an [Error] of a status.
+// errorOf converts a gRPC status.
 func errorOf(op string, st *status.Status) *Error {
 	e := &Error{Op: op, Kind: ErrInternal, Message: st.Message(), err: st.Err()}
 	if k, ok := kinds[st.Code()]; ok {
@@ -120,16 +122,16 @@ func errorOf(op string, st *status.Status) *Error {
 	}
 	e.ofTask()
 	if unsendable(st) {
-		e.Kind, e.Message = ErrInvalidArgument, "the request cannot be sent: a text in it is not valid UTF-8"
+		e.Kind, e.Message = ErrInvalidArgument, "cannot send the request: it has text that is not valid UTF-8"
 	}
 	return e
 }
 
-// inTask is what the paths of a task's fields begin with in requests. Its place in a
-// batch means nothing to a caller: calls are sent together.
+// inTask matches the prefix of a task's fields in requests. The index in a
+// batch is of no use to callers, because the client combines their calls.
 var inTask = regexp.MustCompile(`^(task|tasks\[\d+\])\.`)
 
-// ofTask makes paths begin in the task.
+// ofTask makes the paths of fields relative to the task.
 func (e *Error) ofTask() {
 	for i := range e.Fields {
 		f := &e.Fields[i]
@@ -140,7 +142,8 @@ func (e *Error) ofTask() {
 	}
 }
 
-// unsendable reports whether a request could not be encoded, and so was not sent.
+// unsendable reports whether encoding a request failed, so that it was not
+// sent.
 func unsendable(st *status.Status) bool {
 	return st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling")
 }

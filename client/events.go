@@ -6,36 +6,36 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Events are called when something happens in a listener: for metrics and
-// tests. Every field may be nil. The functions are called from several
-// goroutines, must be quick and must not call the listener.
+// Events are callbacks for events in a listener, for metrics and tests. Any
+// field may be nil. The functions are called from several goroutines, must
+// return quickly and must not call the listener.
 type Events struct {
-	// HandlerStarted is called before a handler is.
+	// HandlerStarted is called before a handler is called.
 	HandlerStarted func(Delivery)
-	// HandlerEnded is called after a handler has ended; err is nil for
-	// SUCCESS, and a [SnoozeError] for SNOOZE.
+	// HandlerEnded is called after a handler has ended. err is nil for SUCCESS
+	// and a [SnoozeError] for SNOOZE.
 	HandlerEnded func(d Delivery, took time.Duration, err error)
-	// HandlerStuck is called when a handler has ignored the end of its context
-	// and FAIL is reported in its place. It still occupies a worker.
+	// HandlerStuck is called when a handler ignores the end of its context and
+	// the listener reports FAIL for it. The handler still occupies a worker.
 	HandlerStuck func(Delivery)
 	// Reported is called with every answer to a result, such as "ACCEPTED".
 	Reported func(d Delivery, code string)
 	// Started is called with every answer to the start of a BLOCKING run.
 	Started func(d Delivery, code string)
-	// Checked is called with every answer to the question whether a run shall still
-	// be handled; see [CheckPolicy].
+	// Checked is called with every answer to a check; see [CheckPolicy].
 	Checked func(d Delivery, code string)
-	// HandedBack is called with every answer to a hand-back: the kind has no
-	// handler here.
+	// HandedBack is called with every answer to a hand-back. A run is handed
+	// back if its kind has no handler here.
 	HandedBack func(d Delivery, code string)
-	// Skipped is called for a record that was a duplicate, or too old to run.
+	// Skipped is called for a record that is a duplicate or is outdated.
 	Skipped func(Delivery)
-	// PutOff is called for a record whose kind was busy here for too long: it is
-	// snoozed, without its handler; see [MaxConcurrent].
+	// PutOff is called for a record that is snoozed without calling its
+	// handler, because its kind is busy; see [MaxConcurrent].
 	PutOff func(d Delivery, after time.Duration)
-	// Poison is called for a record that cannot be decoded; it is skipped.
+	// Poison is called for a record that cannot be decoded. The record is
+	// skipped.
 	Poison func(partition int, offset int64, err error)
-	// Assigned is called when partitions were assigned: at the start, and after
+	// Assigned is called when partitions were assigned: at the start and after
 	// every rebalance.
 	Assigned func(partitions []int)
 	// Committed is called after offsets were committed.
@@ -49,11 +49,11 @@ type Delivery struct {
 	Attempt int
 	Type    Type
 	Kind    string
-	// ScheduledAt is the instant the run was meant to fire.
+	// ScheduledAt is the instant that the run was meant to fire at.
 	ScheduledAt time.Time
 }
 
-// RunID returns the identity of the run, the same in all its deliveries.
+// RunID returns the id of the run, which is the same in all its deliveries.
 func (d Delivery) RunID() string { return RunID(d.TaskID, d.Seq) }
 
 func deliveryOf(p *task.Publication) Delivery {
@@ -63,14 +63,15 @@ func deliveryOf(p *task.Publication) Delivery {
 	}
 }
 
-// fire calls f, if there is one, with the delivery of p.
+// fire calls f with the delivery of p. f may be nil.
 func fire(f func(Delivery), p *task.Publication) {
 	if f != nil {
 		f(deliveryOf(p))
 	}
 }
 
-// fireCode is [fire] with the answer of the service.
+// fireCode calls f with the delivery of p and the answer of the service. f may
+// be nil.
 func fireCode(f func(Delivery, string), p *task.Publication, code task.Code) {
 	if f != nil {
 		f(deliveryOf(p), code.String())

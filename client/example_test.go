@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/client"
 )
 
-// A reminder in an hour, and the process that sends it.
+// A reminder that is due in an hour, and the process that sends it.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -45,8 +45,8 @@ func Example() {
 	}
 }
 
-// Hourly checks, one after the other, for at most two days; the handler ends
-// them itself.
+// Hourly checks, one after the other, for at most two days. The handler can end
+// them earlier.
 func ExampleClient_AddTask_blocking() {
 	c, err := client.New(client.Config{Address: "taskd-1:7070,taskd-2:7070", Token: os.Getenv("TOKEN")})
 	if err != nil {
@@ -72,7 +72,7 @@ func ExampleClient_AddTask_blocking() {
 	fmt.Println(id)
 }
 
-// A handler may say what follows.
+// A handler can change later runs.
 func ExampleListener_Handle() {
 	score := func(string) float64 { return 0.5 }
 	handler := func(ctx context.Context, run *client.Run) error {
@@ -89,7 +89,7 @@ func ExampleListener_Handle() {
 	_ = handler // listener.Handle("quality-check", handler)
 }
 
-// All living tasks of a kind.
+// All unfinished tasks of a kind.
 func ExampleClient_ListTasks() {
 	c, err := client.New(client.Config{})
 	if err != nil {
@@ -105,7 +105,7 @@ func ExampleClient_ListTasks() {
 	}
 }
 
-// A struct is written as params and read by the handler.
+// Params converts a struct to params; Typed reads them in the handler.
 func ExampleTyped() {
 	type Check struct {
 		Content   string `param:",required"`
@@ -131,7 +131,7 @@ func ExampleTyped() {
 	// FAIL true perceptor: params["content"] is missing
 }
 
-// What a handler returns says what follows.
+// The error that a handler returns decides what follows.
 func ExampleSnooze() {
 	errGone := errors.New("the account is gone")
 	handler := func(_ context.Context, run *client.Run) error {

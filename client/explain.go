@@ -8,40 +8,42 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// Reason is one of the things for which a task does not fire at a moment.
+// Reason is a reason why a task does not fire now.
 type Reason struct {
 	// Code is the reason's name in the API, such as "NOT_DUE", "PAUSED", "RETRYING",
 	// "NO_OWNER" or "FINISHED".
 	Code string
-	// Text says it for people, with the particulars.
+	// Text explains the reason to people, with details.
 	Text string
-	// Until is when it will be over by itself, Since from when it has been so; zero:
-	// not known.
+	// Until is when the reason ends without intervention, Since when it began.
+	// Zero: unknown.
 	Until, Since time.Time
-	// Seq, Attempt and Failures are of the run that it is about; 0: none.
+	// Seq, Attempt and Failures describe the run that the reason is about. 0:
+	// no run.
 	Seq               int64
 	Attempt, Failures int
-	// LastError is that of the run's last failure, if the history has it.
+	// LastError is the error of the run's last failure, if the history has it.
 	LastError string
-	// GiveUpAt is when that run is given up if nothing is heard.
+	// GiveUpAt is when the run is given up if no result arrives.
 	GiveUpAt time.Time
 }
 
 // Explanation says why a task does not fire.
 type Explanation struct {
-	// Task is nil when there is none.
+	// Task is nil if the task does not exist.
 	Task *TaskInfo
-	// Reasons has everything that holds the task back, the most decisive first.
+	// Reasons lists all reasons, the most decisive first.
 	Reasons []Reason
-	// Next are the next instants of runs, if nothing is changed: those of Blocking as
-	// if its runs took no time.
+	// Next has the next instants of runs if nothing changes. For Blocking tasks
+	// it assumes that runs take no time.
 	Next []time.Time
-	// Now is the clock by which all of it was judged.
+	// Now is the time that the explanation is based on.
 	Now time.Time
 }
 
-// ExplainTask says why a task does not fire at this moment, and its next instants,
-// up to next (at most 100). Of an unknown task it says that, and no error.
+// ExplainTask explains why a task does not fire now, and lists up to next of
+// its next instants (at most 100). For an unknown task the explanation says so;
+// that is not an error.
 func (c *Client) ExplainTask(ctx context.Context, id int64, next int) (*Explanation, error) {
 	a, err := call(ctx, c, "ExplainTask", c.tasks.ExplainTask, &perceptorv1.ExplainTaskRequest{Id: id, NextCount: int32(min(next, 1<<31-1))})
 	if err != nil {
@@ -63,7 +65,7 @@ func (c *Client) ExplainTask(ctx context.Context, id int64, next int) (*Explanat
 	return e, nil
 }
 
-// String returns the reasons, a line each.
+// String returns one line for each reason.
 func (e *Explanation) String() string {
 	lines := make([]string, len(e.Reasons))
 	for i, r := range e.Reasons {

@@ -32,7 +32,7 @@ const (
 	patience  = time.Minute
 )
 
-// fakeService is the API in memory. before may answer a call in its place.
+// fakeService is the API in memory. before may return the answer to a call.
 type fakeService struct {
 	perceptorv1.UnimplementedRunServiceServer
 	perceptorv1.UnimplementedTaskServiceServer
@@ -44,11 +44,11 @@ type fakeService struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	before  func(ctx context.Context, op string) error
-	// code, when it returns one, is the answer to an entry, which changes nothing.
+	// code may return the answer to an entry; the entry is then not applied.
 	code    func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode
 	runs    map[task.RunID]*refRun
-	terms   map[int64]*perceptorv1.RunTerms // of tasks, for starts and checks
-	results []*perceptorv1.RunResult        // as they came in
+	terms   map[int64]*perceptorv1.RunTerms // terms of tasks, for starts and checks
+	results []*perceptorv1.RunResult        // in the order of their arrival
 	codes   map[string]int                  // "report ACCEPTED" and so on
 	calls   map[string]int
 	adds    []*perceptorv1.AddTasksRequest
@@ -181,7 +181,7 @@ func (s *fakeService) await(t testing.TB, what string, cond func() bool) {
 	defer timer.Stop()
 	for !cond() {
 		if over {
-			t.Fatalf("waited %s for %s; answers so far: %v; open runs: %v", patience, what, s.codes, s.open())
+			t.Fatalf("timed out after %s waiting for %s; answers so far: %v; open runs: %v", patience, what, s.codes, s.open())
 		}
 		s.changed.Wait()
 	}
@@ -285,20 +285,20 @@ func (b *bench) newClient(cfg Config) *Client {
 	return c
 }
 
-// fast are times of the consumer group that suit tests.
+// fast has short times of the consumer group.
 var fast = groupTimes{
 	session: 3 * time.Second, heartbeat: 50 * time.Millisecond, rebalance: 3 * time.Second, backoff: 50 * time.Millisecond,
 	commit: 20 * time.Millisecond, settle: 500 * time.Millisecond,
 }
 
-// liveListener is a listener that runs.
+// liveListener is a running listener.
 type liveListener struct {
 	*Listener
 	cancel context.CancelFunc
 	done   chan error
 }
 
-// listen starts a listener; it is stopped at the end of the test at the latest.
+// listen starts a listener, which is stopped at the latest when the test ends.
 func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveListener {
 	b.t.Helper()
 	l := b.listener(cfg)
@@ -321,7 +321,7 @@ func (b *bench) listener(cfg ListenerConfig) *Listener {
 	return l
 }
 
-// start runs a listener; it is stopped at the end of the test at the latest.
+// start runs a listener, which is stopped at the latest when the test ends.
 func (b *bench) start(l *Listener) *liveListener {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &liveListener{Listener: l, cancel: cancel, done: make(chan error, 1)}
@@ -345,7 +345,7 @@ func (r *liveListener) stop(t testing.TB) {
 	}
 }
 
-// run returns the first delivery of a run of a fresh task.
+// run returns the first delivery of a run of a new task.
 func newRunOf(number int64, typ task.Type, kind string, params map[string]string) task.Publication {
 	wire, err := proto.Marshal(&perceptorv1.Params{Entries: params})
 	if err != nil {
@@ -357,7 +357,8 @@ func newRunOf(number int64, typ task.Type, kind string, params map[string]string
 	}
 }
 
-// publish makes the runs known to the service and puts the records on Kafka.
+// publish registers the runs with the service and writes their records to
+// Kafka.
 func (b *bench) publish(pubs ...task.Publication) {
 	b.t.Helper()
 	messages := make([]kafka.Message, len(pubs))
@@ -385,7 +386,7 @@ func (b *bench) write(messages ...kafka.Message) {
 			return
 		case ctx.Err() != nil:
 			b.t.Fatal(err)
-		case errors.As(err, &partly): // a broker that has just come up has no leaders yet
+		case errors.As(err, &partly): // a broker that has just started has no leaders yet
 			messages = unwritten(messages, partly)
 		}
 		sleep(ctx, 100*time.Millisecond)
@@ -407,12 +408,12 @@ func (b *bench) redeliver(p task.Publication) {
 	b.t.Helper()
 	b.svc.with(func() { p.Attempt = b.svc.runs[p.RunID()].deliver() })
 	if p.Attempt == 0 {
-		b.t.Fatalf("run %s: no row delivers it again", p.RunID())
+		b.t.Fatalf("run %s: it has no row that could cause another delivery", p.RunID())
 	}
 	b.publish(p)
 }
 
-// lag returns how many records are not committed.
+// lag returns the number of records whose offset is not committed.
 func (b *bench) lag() int64 {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -458,7 +459,7 @@ func (b *bench) eventually(what string, cond func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("waited %s until %s; answers: %v", patience, what, b.answers())
+			b.t.Fatalf("timed out after %s waiting until %s; answers: %v", patience, what, b.answers())
 		}
 	}
 }
@@ -490,19 +491,19 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// within receives from ch, or fails the test.
+// within receives from ch, or fails the test after a while.
 func within[T any](t *testing.T, what string, ch <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-ch:
 		return v
 	case <-time.After(patience):
-		t.Fatalf("waited %s for %s", patience, what)
+		t.Fatalf("timed out after %s waiting for %s", patience, what)
 		panic("unreachable")
 	}
 }
 
-// open describes the runs that have no final result. The lock is held.
+// open describes the runs without a final result. The caller holds the lock.
 func (s *fakeService) open() []string {
 	var list []string
 	for id, r := range s.runs {

@@ -11,23 +11,23 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Handler is called for each run of its kind. nil is success; an error or a
-// panic is a failure of this attempt, unless the error says otherwise: see
-// [Retry], [Snooze], [Permanent] and [Stop]. It should return soon after ctx has
-// ended.
+// Handler is called for each run of its kind. It returns nil for success. An
+// error or a panic is a failure of this attempt, unless the error is one of
+// [Retry], [Snooze], [Permanent] and [Stop]. A handler should return soon after
+// ctx has ended.
 type Handler func(ctx context.Context, run *Run) error
 
-// Middleware wraps a handler with what is done around every call of it.
+// Middleware wraps a handler, to run code around every call of it.
 type Middleware func(Handler) Handler
 
-// HandleOption changes how the runs of one kind are handled.
+// HandleOption changes how a listener handles the runs of one kind.
 type HandleOption func(*kind)
 
-// MaxConcurrent lets at most n handlers of the kind run at the same time in this
-// process. Further runs wait beside those of other kinds, which go on. What has to
-// wait for more than some seconds, or would fill the memory, is snoozed: it is
-// delivered again when its turn may have come, here or at another listener. That
-// does not extend the task's GiveUpAfter.
+// MaxConcurrent limits the handlers of the kind that run at the same time in
+// this process to n. Further runs wait here without delaying other kinds. A run
+// that would wait for more than some seconds, or that would exceed the memory
+// bounds, is snoozed: it is delivered again later, to this or another listener.
+// Snoozing does not extend the task's GiveUpAfter.
 func MaxConcurrent(n int) HandleOption {
 	if n < 1 {
 		panic(fmt.Sprintf("perceptor: MaxConcurrent: %d is not a number from 1", n))
@@ -36,8 +36,8 @@ func MaxConcurrent(n int) HandleOption {
 }
 
 // MaxDuration ends the context of a handler of the kind after d, with
-// [ErrTimeout]; for a handler that goes on nevertheless FAIL is reported a second
-// later, and it occupies a worker until it returns.
+// [ErrTimeout]. If the handler does not return, the listener reports FAIL for
+// it one second later. The handler occupies a worker until it returns.
 func MaxDuration(d time.Duration) HandleOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("perceptor: MaxDuration: %s is not positive", d))
@@ -45,31 +45,31 @@ func MaxDuration(d time.Duration) HandleOption {
 	return func(k *kind) { k.timeout = d }
 }
 
-// Heartbeats turns on, or off, the heartbeats that the listener sends by itself
-// while a handler of the kind runs, whatever [ListenerConfig] says of others.
+// Heartbeats turns automatic heartbeats for handlers of the kind on or off. It
+// overrides [ListenerConfig].NoHeartbeats.
 func Heartbeats(on bool) HandleOption { return func(k *kind) { k.beats = &on } }
 
-// With wraps the handlers of the kind, inside of what [Listener.Use] wraps around
-// all; the first one is the outermost.
+// With wraps the handlers of the kind. The first middleware is the outermost;
+// those of [Listener.Use] are outside of all of them.
 func With(m ...Middleware) HandleOption {
 	return func(k *kind) { k.middleware = append(k.middleware, m...) }
 }
 
-// kind is what a listener knows of a kind.
+// kind is the configuration of one kind in a listener.
 type kind struct {
 	name       string
 	handler    Handler
 	middleware []Middleware
-	limit      *limit // nil: none
+	limit      *limit // nil: no limit
 	timeout    time.Duration
-	beats      *bool // nil: as the listener does
-	// call is the handler with all that is around it; set when the listener runs.
+	beats      *bool // nil: by ListenerConfig.NoHeartbeats
+	// call is the handler with all its middleware. Listener.Run sets it.
 	call Handler
 }
 
-// Handle registers the handler of a kind. It panics when the kind is not a
-// possible one, has a handler already, or the listener has been started: those
-// are mistakes of the program.
+// Handle registers the handler of a kind. It panics if the name of the kind is
+// not valid, if the kind already has a handler, or if the listener was started:
+// these are programming errors.
 func (l *Listener) Handle(name string, h Handler, opts ...HandleOption) {
 	if fault := task.NameFault(name, task.MaxKindBytes); fault != "" {
 		panic(fmt.Sprintf("perceptor: Handle: the kind %s", fault))
@@ -84,14 +84,15 @@ func (l *Listener) Handle(name string, h Handler, opts ...HandleOption) {
 	l.kinds[name] = k
 }
 
-// Handle registers a handler that takes its params as a struct; see [Typed].
+// Handle registers a handler that reads its params into a struct; see [Typed].
 func Handle[P any](l *Listener, name string, h func(ctx context.Context, run *Run, params P) error, opts ...HandleOption) {
 	l.Handle(name, Typed(h), opts...)
 }
 
-// Typed makes a [Handler] of one that takes its params as a struct of type P; see
-// [Params] for its fields. Params that P cannot take are a permanent failure: no
-// attempt would fare better. It panics when P is not such a struct.
+// Typed returns a [Handler] that reads the params of a run into a struct of
+// type P and calls h; see [Params] for the fields. Params that do not fit P are
+// a permanent failure, because every attempt would fail. Typed panics if P is
+// not a suitable struct.
 func Typed[P any](h func(ctx context.Context, run *Run, params P) error) Handler {
 	if h == nil {
 		panic("perceptor: Typed: the handler is nil")
@@ -109,9 +110,10 @@ func Typed[P any](h func(ctx context.Context, run *Run, params P) error) Handler
 	}
 }
 
-// Use wraps the handlers of all kinds, whether registered before or after, but
-// before Run: Use(a, b) calls a, which calls b, which calls what [With] names for
-// the kind, which calls the handler. Panics are taken outside of all of them.
+// Use wraps the handlers of all kinds, including those that are registered
+// later. It must be called before Run. Use(a, b) calls a, which calls b, which
+// calls the middleware of [With], which calls the handler. The listener
+// recovers panics outside of all of them.
 func (l *Listener) Use(m ...Middleware) {
 	if l.ran.Load() {
 		panic("perceptor: Use: the listener runs already")
@@ -119,7 +121,7 @@ func (l *Listener) Use(m ...Middleware) {
 	l.middleware = append(l.middleware, m...)
 }
 
-// chain returns the handler of k with all that is around it.
+// chain returns the handler of k with all its middleware.
 func (l *Listener) chain(k *kind) Handler {
 	h := k.handler
 	for _, m := range slices.Backward(slices.Concat(l.middleware, k.middleware)) {
@@ -131,13 +133,13 @@ func (l *Listener) chain(k *kind) Handler {
 	return h
 }
 
-// Execute calls the handler of run.Kind like Run does, with its middleware and
-// time limit, and returns what would be reported; the service learns nothing. It
-// is for tests: see package clienttest.
+// Execute calls the handler of run.Kind with its middleware and time limit, as
+// Run does, and returns the outcome that Run would report. It reports nothing.
+// It is for tests: see package clienttest.
 func (l *Listener) Execute(ctx context.Context, run *Run) (Outcome, error) {
 	k := l.kinds[run.Kind]
 	if k == nil {
-		return Outcome{}, fmt.Errorf("perceptor: Execute: the kind %q has no handler here", run.Kind)
+		return Outcome{}, fmt.Errorf("perceptor: Execute: no handler for the kind %q", run.Kind)
 	}
 	h := l.chain(k)
 	if k.timeout > 0 {
@@ -146,8 +148,8 @@ func (l *Listener) Execute(ctx context.Context, run *Run) (Outcome, error) {
 	return Execute(ctx, h, run), nil
 }
 
-// Execute calls a handler and returns what a listener would report. It is for
-// tests: see package clienttest.
+// Execute calls a handler and returns the outcome that a listener would report.
+// It is for tests: see package clienttest.
 func Execute(ctx context.Context, h Handler, run *Run) Outcome {
 	call := func() (err error) {
 		defer func() {
@@ -160,7 +162,8 @@ func Execute(ctx context.Context, h Handler, run *Run) Outcome {
 	return run.outcome(because(ctx, call()))
 }
 
-// because adds to an error of a handler whose context has ended why it has.
+// because adds the cause of the end of ctx to an error that says only that ctx
+// has ended.
 func because(ctx context.Context, err error) error {
 	if err == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -171,8 +174,8 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// Timeout ends the context of what it wraps after d, with [ErrTimeout]. It cannot
-// help against a handler that does not look at its context; [MaxDuration] does.
+// Timeout ends the context of the wrapped handler after d, with [ErrTimeout].
+// It has no effect on a handler that ignores its context; [MaxDuration] has.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, run *Run) error {
@@ -183,8 +186,9 @@ func Timeout(d time.Duration) Middleware {
 	}
 }
 
-// LogRuns logs how handlers end: at Debug when they succeed or snooze, at Warn
-// when they fail, at Error when they fail for good. nil is slog.Default().
+// LogRuns logs the end of each handler: at Debug after success or a snooze, at
+// Warn after a failure, at Error after a failure that is not retried. A nil log
+// is slog.Default().
 func LogRuns(log *slog.Logger) Middleware {
 	if log == nil {
 		log = slog.Default()
@@ -193,16 +197,16 @@ func LogRuns(log *slog.Logger) Middleware {
 		return func(ctx context.Context, run *Run) (err error) {
 			began, returned := time.Now(), false
 			defer func() {
-				if !returned { // a panic, which goes on
+				if !returned { // a panic; it is not recovered here
 					err = errors.New("the handler panicked")
 				}
 				o := run.outcome(err)
-				level, message := slog.LevelDebug, "the run ended"
+				level, message := slog.LevelDebug, "run ended"
 				switch {
 				case o.Status == Failure && (o.Permanent || o.Stop):
-					level, message = slog.LevelError, "the run failed for good"
+					level, message = slog.LevelError, "run failed permanently"
 				case o.Status == Failure:
-					level, message = slog.LevelWarn, "the attempt failed"
+					level, message = slog.LevelWarn, "attempt failed"
 				}
 				attrs := []slog.Attr{slog.String("kind", run.Kind), slog.Int64("task_id", run.TaskID), slog.String("run_id", run.RunID()),
 					slog.Int("attempt", run.Attempt), slog.String("outcome", o.Status.String()), slog.Duration("took", time.Since(began))}

@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// unconnected returns a listener that needs no service as long as it does not run.
+// unconnected returns a listener that needs no service until it runs.
 func unconnected(t *testing.T) *Listener {
 	t.Helper()
 	c, err := New(Config{Token: testToken})
@@ -61,7 +61,7 @@ func TestMiddlewareIsCalledFromTheOutsideIn(t *testing.T) {
 			t.Errorf("%s: %s, want %s", kind, got, want)
 		}
 	}
-	if _, err := l.Execute(t.Context(), &Run{Kind: "none"}); err == nil || !strings.Contains(err.Error(), `"none" has no handler`) {
+	if _, err := l.Execute(t.Context(), &Run{Kind: "none"}); err == nil || !strings.Contains(err.Error(), `no handler for the kind "none"`) {
 		t.Errorf("a kind without handler: %v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestATimeLimitIsTheCauseOfWhatItCutShort(t *testing.T) {
 				l.Handle("k", wait, opts...)
 				began := time.Now()
 				o, err := l.Execute(t.Context(), &Run{Kind: "k"})
-				if err != nil || !errors.Is(o.Err, ErrTimeout) || !strings.Contains(o.Err.Error(), "took too long: waiting: context") {
+				if err != nil || !errors.Is(o.Err, ErrTimeout) || !strings.Contains(o.Err.Error(), "exceeded its time limit: waiting: context") {
 					t.Errorf("%+v, %v", o, err)
 				}
 				if took := time.Since(began); took != time.Hour {
@@ -237,11 +237,11 @@ func TestLogRunsTellsHowHandlersEnd(t *testing.T) {
 	}
 	rest := ` kind=k task_id=5123 run_id=5123-2 attempt=3 outcome=`
 	want := []string{
-		`level=DEBUG msg="the run ended"` + rest + `SUCCESS`,
-		`level=DEBUG msg="the run ended"` + rest + `SNOOZE`,
-		`level=WARN msg="the attempt failed"` + rest + `FAIL err=sad`,
-		`level=ERROR msg="the run failed for good"` + rest + `FAIL err=sad`,
-		`level=WARN msg="the attempt failed"` + rest + `FAIL err="the handler panicked"`,
+		`level=DEBUG msg="run ended"` + rest + `SUCCESS`,
+		`level=DEBUG msg="run ended"` + rest + `SNOOZE`,
+		`level=WARN msg="attempt failed"` + rest + `FAIL err=sad`,
+		`level=ERROR msg="run failed permanently"` + rest + `FAIL err=sad`,
+		`level=WARN msg="attempt failed"` + rest + `FAIL err="the handler panicked"`,
 	}
 	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(out.String()), "\n")); diff != "" {
 		t.Error(diff)

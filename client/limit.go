@@ -5,29 +5,36 @@ import (
 	"time"
 )
 
-// Runs of a kind that has a limit need a slot of it besides a worker. One that
-// finds none is parked, so that runs of other kinds go past it. But what is parked
-// fills the memory, and the first delivery of a NON_BLOCKING run holds up the
-// offsets of its partition. So a kind parks no more than what its slots do in
-// about queueAhead, nothing is parked for longer than parkFor, and all kinds
-// together fill at most half of the memory. Whatever is beyond that is put off: it
-// is snoozed, and waits in Postgres until its turn may have come.
+// Concurrency limits of kinds.
+//
+// A run of a kind with a limit needs a slot of the limit in addition to a worker.
+// If no slot is free the run is parked, so that runs of other kinds can pass it.
+// But parked runs use memory, and the first delivery of a NON_BLOCKING run blocks
+// the offsets of its partition. Therefore:
+//
+//   - a kind parks at most the runs that its slots execute in about queueAhead,
+//   - no run is parked for longer than parkFor,
+//   - all kinds together park at most half of MaxPending.
+//
+// Any further run is put off: the listener snoozes it, and it waits in Postgres
+// until its estimated start.
 const (
 	parkFor = 10 * time.Second
-	// Turns are guesses: of handlers that become faster, or of another listener.
+	// The estimates are wrong when handlers become faster or other listeners
+	// help.
 	minPutOff = time.Second
 	maxPutOff = 10 * time.Minute
 )
 
-// limit is how many runs of a kind may be under way at once. The lock of the
-// engine guards it.
+// limit bounds the runs of a kind that are being executed. The engine's lock
+// guards it.
 type limit struct {
 	max    int
-	busy   int // slots taken: by runs that begin, have a lease, or a handler
+	busy   int // occupied slots: by runs that start, have a lease, or execute
 	parked []parked
-	mean   time.Duration // of a handler's duration, moving
-	turn   time.Time     // when the last run that was put off may have its turn
-	sweep  *time.Timer   // when the first parked run has been so for parkFor
+	mean   time.Duration // moving average of a handler's duration
+	turn   time.Time     // estimated start of the last run that was put off
+	sweep  *time.Timer   // fires when the first parked run was parked for parkFor
 }
 
 // parked is an entry that waits for a slot.
@@ -38,12 +45,12 @@ type parked struct {
 
 func newLimit(n int) *limit { return &limit{max: n, mean: firstMean} }
 
-// roomToPark returns how many entries may wait for a slot.
+// roomToPark returns the number of entries that may wait for a slot.
 func (l *limit) roomToPark() int {
 	return max(1, int(int64(l.max)*int64(queueAhead)/int64(max(l.mean, time.Microsecond))))
 }
 
-// delay draws up the next turn, and returns how far away it is.
+// delay reserves the next estimated start and returns the time until then.
 func (l *limit) delay(now time.Time) time.Duration {
 	step := l.mean / time.Duration(l.max)
 	if first := now.Add(time.Duration(len(l.parked)) * step); l.turn.Before(first) {
@@ -56,8 +63,8 @@ func (l *limit) delay(now time.Time) time.Duration {
 	return max(l.turn.Sub(now), minPutOff).Round(time.Millisecond)
 }
 
-// mayBegin reports whether e has a slot, or needs none. If not, e has been parked
-// or put off. The lock is held.
+// mayBegin reports whether e has a slot or needs none. If not, it has parked e
+// or put it off. The caller holds the lock.
 func (g *engine) mayBegin(e *entry) bool {
 	if !g.limited || e.slot != nil {
 		return true
@@ -83,7 +90,8 @@ func (g *engine) mayBegin(e *entry) bool {
 	return false
 }
 
-// release gives a slot back, which the first parked entry gets. The lock is held.
+// release frees a slot and gives it to the first parked entry, if any. The
+// caller holds the lock.
 func (g *engine) release(l *limit) {
 	l.busy--
 	if len(l.parked) == 0 || g.stopping {
@@ -95,7 +103,8 @@ func (g *engine) release(l *limit) {
 	g.queueOf(e).first = append(g.queueOf(e).first, e)
 }
 
-// unpark takes the first parked entry out. The lock is held.
+// unpark removes the first parked entry and returns it. The caller holds the
+// lock.
 func (g *engine) unpark(l *limit) *entry {
 	e := l.parked[0].e
 	l.parked = slices.Delete(l.parked, 0, 1)
@@ -103,7 +112,7 @@ func (g *engine) unpark(l *limit) *entry {
 	return e
 }
 
-// putOff snoozes an entry that has not begun. The lock is held.
+// putOff snoozes an entry that has not begun. The caller holds the lock.
 func (g *engine) putOff(l *limit, e *entry, now time.Time) {
 	d := l.delay(now)
 	acts := g.table.putOff(nil, e, d)
@@ -113,20 +122,22 @@ func (g *engine) putOff(l *limit, e *entry, now time.Time) {
 	g.perform(acts)
 }
 
-// late is a record that was put off, to be told outside the lock.
+// late is a record that was put off. Events.PutOff is called for it without the
+// lock.
 type late struct {
 	rec   *arrival
 	after time.Duration
 }
 
-// sweepLater sees to it that nothing is parked for too long. The lock is held.
+// sweepLater starts the timer that bounds how long entries are parked. The
+// caller holds the lock.
 func (g *engine) sweepLater(l *limit) {
 	if l.sweep == nil && len(l.parked) > 0 {
 		l.sweep = time.AfterFunc(time.Until(l.parked[0].since.Add(g.l.cfg.parkFor)), func() { g.sweep(l) })
 	}
 }
 
-// sweep puts off what has been parked for too long.
+// sweep puts off the entries that were parked for parkFor.
 func (g *engine) sweep(l *limit) {
 	g.step(func(_ *table, out []action) []action {
 		l.sweep = nil
@@ -142,7 +153,7 @@ func (g *engine) sweep(l *limit) {
 	})
 }
 
-// endSweeps stops the timers of all limits. The lock is held.
+// endSweeps stops the timers of all limits. The caller holds the lock.
 func (g *engine) endSweeps() {
 	for _, k := range g.l.kinds {
 		if k.limit != nil && k.limit.sweep != nil {
@@ -152,8 +163,8 @@ func (g *engine) endSweeps() {
 	}
 }
 
-// queue is what waits for a worker, or a lease. first are entries that have
-// waited already, for a slot.
+// queue has the entries that wait for a worker or a lease. Those in first have
+// already waited for a slot and come first.
 type queue struct{ first, rest []*entry }
 
 func (q *queue) len() int { return len(q.first) + len(q.rest) }

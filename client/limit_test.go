@@ -10,7 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// gauge counts how many handlers of a kind run, and how many have.
+// gauge counts the handlers of a kind that run, and those that have ended.
 type gauge struct {
 	mu        sync.Mutex
 	now, most int
@@ -72,9 +72,9 @@ func TestAKindHasNoMoreHandlersAtATimeThanItsLimit(t *testing.T) {
 	}
 }
 
-// TestAFullKindHoldsUpNeitherOthersNorItsPartition: the slots of one kind are
-// taken for as long as the test wants; more of its runs than the memory has room
-// for come before those of the other kind, on the one partition.
+// In TestAFullKindHoldsUpNeitherOthersNorItsPartition the slots of one kind are
+// occupied until the test releases them. More of its runs than fit into memory
+// arrive before those of the other kind, on the same partition.
 func TestAFullKindHoldsUpNeitherOthersNorItsPartition(t *testing.T) {
 	b := setup(t, 1)
 	full, free := gauge{hold: make(chan struct{})}, gauge{}
@@ -85,7 +85,7 @@ func TestAFullKindHoldsUpNeitherOthersNorItsPartition(t *testing.T) {
 	b.start(l)
 	for i := range 200 {
 		p := newRunOf(int64(i+1), task.Types[i%len(task.Types)], "full", nil)
-		p.AckTimeout = 100 * time.Millisecond // so that heartbeats soon let go of the two that run
+		p.AckTimeout = 100 * time.Millisecond // heartbeats soon release the offsets of the two that run
 		b.publish(p)
 	}
 	b.publish(someOf(1000, 60, "free")...)
@@ -139,8 +139,8 @@ func TestARunThatWasPutOffRunsWhenItComesAgain(t *testing.T) {
 	}
 }
 
-// TestSlotsComeBackHoweverARunEnds: starts that are refused, handlers that fail,
-// panic or end their goroutine.
+// TestSlotsComeBackHoweverARunEnds covers refused starts and handlers that
+// fail, panic or end their goroutine.
 func TestSlotsComeBackHoweverARunEnds(t *testing.T) {
 	b := setup(t, 2)
 	b.svc.with(func() {

@@ -13,54 +13,55 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// ListenerConfig says how a listener works. The zero value is good for most.
+// ListenerConfig configures a listener. The zero value suits most services.
 type ListenerConfig struct {
-	// Workers is how many handlers run at the same time. Default: 64.
+	// Workers is the number of handlers that run at the same time. Default: 64.
 	Workers int
-	// MaxPending is how many records are held in memory at most: waiting, running,
-	// or with a result that is not answered. Results are answered within half a
-	// second when the service is busy, so this divided by that bounds how many runs
-	// a listener does in a second. Default: 32,768; at least Workers.
+	// MaxPending is the maximum number of records in memory: waiting,
+	// executing, or with a result that is not answered yet. A busy service
+	// answers results within half a second, so twice this number bounds the
+	// runs per second of a listener. Default: 32,768; at least Workers.
 	MaxPending int
-	// MaxPendingBytes bounds the params of those records; each partition may hold
-	// one record more. Default: 64 MiB.
+	// MaxPendingBytes is the maximum size of the params of those records, in
+	// bytes. Each partition may exceed it by one record. Default: 64 MiB.
 	MaxPendingBytes int
-	// Memory is how many settled runs are remembered to recognise duplicates.
-	// Default: 100,000.
-	Memory int
-	// StopGrace is how long running handlers may go on when the listener stops;
-	// then their contexts end. Default: 30 s.
+	// RememberedRuns is the number of settled runs that the listener remembers
+	// to recognise duplicates. Default: 100,000.
+	RememberedRuns int
+	// StopGrace is how long running handlers may go on after the listener was
+	// stopped. Then their contexts end. Default: 30 s.
 	StopGrace time.Duration
-	// NoHeartbeats turns off, for kinds without [Heartbeats], the heartbeats that the listener sends by itself for
-	// handlers that run long; see [Run.Heartbeat]. Then a run that takes longer
-	// than its ack_timeout is delivered again, and one of a NonBlocking task holds
-	// up the offsets of its partition.
+	// NoHeartbeats turns off automatic heartbeats for long-running handlers,
+	// except for kinds with [Heartbeats]; see [Run.Heartbeat]. Without
+	// heartbeats a run that takes longer than its ack_timeout is delivered
+	// again, and such a run of a NonBlocking task blocks the offsets of its
+	// partition.
 	NoHeartbeats bool
-	// Check says which runs are asked about before their handler is called: their
-	// task may have been cancelled or edited since they were published. Default:
+	// Check selects the runs for which the listener asks the service, before it
+	// calls the handler, whether the task was cancelled or edited. Default:
 	// [CheckLate].
 	Check CheckPolicy
-	// Events are called when something happens.
+	// Events are called on events in the listener.
 	Events Events
-	// Logger is used for what needs attention. Default: slog.Default().
+	// Logger gets messages that need attention. Default: slog.Default().
 	Logger *slog.Logger
 
-	// kafka are the times of the consumer group, parkFor how long a run waits for a
-	// slot of its kind; tests make them short.
+	// kafka has the times of the consumer group; parkFor is how long a run may
+	// wait for a slot of its kind. Tests shorten them.
 	kafka   groupTimes
 	parkFor time.Duration
 }
 
 const (
-	defaultWorkers    = 64
-	defaultMaxPending = 32_768
-	defaultMaxBytes   = 64 << 20
-	defaultMemory     = 100_000
-	defaultStopGrace  = 30 * time.Second
+	defaultWorkers        = 64
+	defaultMaxPending     = 32_768
+	defaultMaxBytes       = 64 << 20
+	defaultRememberedRuns = 100_000
+	defaultStopGrace      = 30 * time.Second
 )
 
-// Listener calls handlers when their runs are due. Make it with
-// [Client.NewListener], give it handlers, then call Run once.
+// Listener calls handlers when their runs are due. Create it with
+// [Client.NewListener], register handlers, then call Run once.
 type Listener struct {
 	c      *Client
 	cfg    ListenerConfig
@@ -75,11 +76,11 @@ type Listener struct {
 	poison logLimit
 }
 
-// NewListener returns a listener without handlers. Each has its own identity as
-// a holder of leases: make one per process.
+// NewListener returns a listener without handlers. Each listener is a separate
+// holder of leases. One per process is enough.
 func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	var faults []error
-	for name, v := range map[string]int{"Workers": cfg.Workers, "MaxPending": cfg.MaxPending, "MaxPendingBytes": cfg.MaxPendingBytes, "Memory": cfg.Memory} {
+	for name, v := range map[string]int{"Workers": cfg.Workers, "MaxPending": cfg.MaxPending, "MaxPendingBytes": cfg.MaxPendingBytes, "RememberedRuns": cfg.RememberedRuns} {
 		if v < 0 {
 			faults = append(faults, fmt.Errorf("%s %d is negative", name, v))
 		}
@@ -90,7 +91,7 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	setDefault(&cfg.Workers, defaultWorkers)
 	setDefault(&cfg.MaxPending, max(defaultMaxPending, cfg.Workers))
 	setDefault(&cfg.MaxPendingBytes, defaultMaxBytes)
-	setDefault(&cfg.Memory, defaultMemory)
+	setDefault(&cfg.RememberedRuns, defaultRememberedRuns)
 	setDefault(&cfg.StopGrace, defaultStopGrace)
 	setDefault(&cfg.Logger, slog.Default())
 	setDefault(&cfg.parkFor, parkFor)
@@ -110,13 +111,13 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 }
 
 // Run joins the consumer group and calls handlers until ctx ends. Then it stops
-// fetching, lets running handlers finish for at most StopGrace, reports their
-// results, commits offsets, leaves the group and returns nil. It waits for
-// services that are away; it returns an error only when it cannot begin: the
-// token is refused, or it was called before.
+// fetching, waits up to StopGrace for running handlers, reports their results,
+// commits offsets, leaves the group and returns nil. It waits for services that
+// are unavailable. It returns an error only if it cannot start: the token is
+// refused, or Run was called before.
 func (l *Listener) Run(ctx context.Context) error {
 	if l.ran.Swap(true) {
-		return errors.New("perceptor: a listener runs only once")
+		return errors.New("perceptor: Listener.Run was called twice")
 	}
 	for _, k := range l.kinds {
 		k.call = l.chain(k)
@@ -127,8 +128,8 @@ func (l *Listener) Run(ctx context.Context) error {
 		return err
 	}
 	l.log.Info("listener started", "tenant", d.GetTenant(), "topic", d.GetTopic(), "group", d.GetGroup())
-	// What sends ends last; the consumer keeps its place in the group until all
-	// that runs is settled and committed.
+	// The senders stop last. The consumer stays in the group until all runs
+	// that have begun are settled and committed.
 	sendCtx, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	groupCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var senders sync.WaitGroup
@@ -141,7 +142,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		l.engine.drain(l.cfg.StopGrace)
 		leave()
 		err = <-left
-	case err = <-left: // it could not begin
+	case err = <-left: // it could not start
 		leave()
 	}
 	stopSending()
@@ -151,7 +152,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	return err
 }
 
-// delivery asks where the runs are published, until it is answered.
+// delivery asks the service where runs are published. It retries until it has
+// an answer.
 func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) {
 	for tries := 1; ; tries++ {
 		try, cancel := context.WithTimeout(ctx, tryTimeout)
@@ -167,7 +169,7 @@ func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) 
 		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrResourceExhausted):
 			return nil, err
 		}
-		l.log.Warn("the service does not answer; trying again", "address", l.c.cfg.Address, "err", err)
+		l.log.Warn("the service does not answer; retrying", "address", l.c.cfg.Address, "err", err)
 		sleep(ctx, retryDelay(tries))
 	}
 }
@@ -182,23 +184,23 @@ func (l *Listener) completeDelivery(d *perceptorv1.Delivery) (*perceptorv1.Deliv
 	return d, nil
 }
 
-// logLimit lets a message through at most once per interval, with the number of
-// those it held back.
+// logLimit lets a message pass at most once per logInterval, together with the
+// number of messages that it suppressed.
 type logLimit struct {
-	mu   sync.Mutex
-	last time.Time
-	held int
+	mu         sync.Mutex
+	last       time.Time
+	suppressed int
 }
 
 const logInterval = 10 * time.Second
 
-func (l *logLimit) allow() (held int, ok bool) {
+func (l *logLimit) allow() (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= logInterval {
-		held, l.held, l.last = l.held, 0, now
-		return held, true
+		suppressed, l.suppressed, l.last = l.suppressed, 0, now
+		return suppressed, true
 	}
-	l.held++
+	l.suppressed++
 	return 0, false
 }

@@ -177,7 +177,7 @@ func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {
 		t.Errorf("%d poison records were counted; want 150", poison.Load())
 	}
 	if n := strings.Count(b.logs.String(), "cannot be decoded"); n != 1 {
-		t.Errorf("poison was logged %d times; want once in a while", n)
+		t.Errorf("poison was logged %d times; want at most one message per interval", n)
 	}
 }
 
@@ -193,10 +193,10 @@ func TestDuplicatesInOneProcessAreHandledOnce(t *testing.T) {
 	p := newRunOf(1, task.NonBlocking, "slow", nil)
 	b.publish(p)
 	b.eventually("the handler runs", func() bool { return calls.Load() == 1 })
-	b.publish(p, p) // wait on the first
+	b.publish(p, p) // both wait for the first one
 	close(release)
 	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
-	b.publish(p) // is skipped
+	b.publish(p) // skipped
 	b.awaitCommitted()
 	if calls.Load() != 1 || len(b.svc.results) != 1 {
 		t.Errorf("%d executions, %d results", calls.Load(), len(b.svc.results))
@@ -276,7 +276,8 @@ func TestSlowServiceHoldsTheTopicBack(t *testing.T) {
 		return nil
 	}})
 	b.publish(manyRuns(1000, "count")...)
-	// As many as may be pending, and one in the hand of each partition's reader.
+	// As many as may be pending, plus one that each partition's reader has
+	// fetched.
 	b.eventually("the listener is full", func() bool { return started.Load() >= 40 })
 	b.svc.await(t, "a report under way", func() bool { return b.svc.calls["report"] > 0 })
 	if n := started.Load(); n > 42 {
@@ -318,7 +319,7 @@ func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
 		return nil
 	}})
 	l.engine.mu.Lock()
-	l.engine.mean = time.Minute // what it has learnt about these handlers
+	l.engine.mean = time.Minute // as measured for these handlers
 	l.engine.mu.Unlock()
 	pubs := make([]task.Publication, 60)
 	for i := range pubs {
@@ -330,7 +331,7 @@ func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
 	b.eventually("the listener has no room for more", func() bool {
 		l.engine.mu.Lock()
 		defer l.engine.mu.Unlock()
-		return l.engine.table.held == 32
+		return l.engine.table.pending == 32
 	})
 	l.engine.mu.Lock()
 	waiting := l.engine.starts
@@ -393,7 +394,7 @@ func TestListenerSurvivesATopicThatIsMadeAgain(t *testing.T) {
 	if err := b.kafka.CreateTopic(testTopic, 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1100 * time.Millisecond) // the writer forgets the old topic
+	time.Sleep(1100 * time.Millisecond) // until the writer has forgotten the old topic
 	b.publish(newRunOf(1000, task.OneShot, "count", nil))
 	b.svc.await(t, "the run on the new topic", func() bool { return b.svc.codes["report ACCEPTED"] == 21 })
 }
@@ -433,14 +434,14 @@ func TestListenerWithABadTokenSaysSoAtOnce(t *testing.T) {
 
 func TestListenerConfigurationFaultsAreAllNamed(t *testing.T) {
 	c := offline(t)
-	_, err := c.NewListener(ListenerConfig{Workers: -1, Memory: -2, StopGrace: -3})
-	for _, want := range []string{"Workers -1", "Memory -2", "StopGrace -3ns"} {
+	_, err := c.NewListener(ListenerConfig{Workers: -1, RememberedRuns: -2, StopGrace: -3})
+	for _, want := range []string{"Workers -1", "RememberedRuns -2", "StopGrace -3ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}
 	}
 	if _, err := c.NewListener(ListenerConfig{Workers: 10, MaxPending: 5}); err == nil {
-		t.Error("MaxPending below Workers is taken")
+		t.Error("MaxPending below Workers is accepted")
 	}
 	l, err := c.NewListener(ListenerConfig{})
 	if err != nil {
@@ -463,7 +464,7 @@ func TestListenerConfigurationFaultsAreAllNamed(t *testing.T) {
 	}
 }
 
-// offline returns a client that nothing answers.
+// offline returns a client whose service does not answer.
 func offline(t *testing.T) *Client {
 	t.Helper()
 	c, err := New(Config{Address: "127.0.0.1:1", Token: "x"})

@@ -9,10 +9,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// world is one run, the rules of the service (refRun), one partition, and two
-// listener processes of which one owns it. Random steps let everything go wrong
-// that can: lost answers, RETRY, rebalances, crashes, silence, records repeated
-// and late, hand-backs.
+// world is one run with the service's rules (refRun), one partition, and two
+// listener processes, one of which owns the partition. Random steps produce all
+// failures: lost answers, RETRY, rebalances, crashes, missing results, repeated
+// and late records, and hand-backs.
 type world struct {
 	t         *rapid.T
 	run       *refRun
@@ -21,12 +21,12 @@ type world struct {
 	procs     [2]*proc
 	owner     int
 	holders   uint64
-	executed  map[int32]bool // attempts whose handler has ended, anywhere
-	accepted  int            // FAILs known to be checked
+	executed  map[int32]bool // attempts whose handler has ended in any process
+	accepted  int            // accepted FAILs that were checked
 	busy      bool           // listeners may put runs off
 }
 
-// proc is one life of a listener process.
+// proc is a listener process from its start to its end.
 type proc struct {
 	table   *table
 	holder  uint64
@@ -42,7 +42,8 @@ func (w *world) newProc(handles bool) *proc {
 	return &proc{table: newTable(8), holder: w.holders, handles: handles, ended: map[int32]int{}}
 }
 
-// assign gives the partition to a process, which reads on from what is committed.
+// assign gives the partition to a process, which reads on from the committed
+// offset.
 func (w *world) assign(owner int) {
 	if t := w.procs[w.owner].on; t != nil {
 		t.over = true
@@ -52,7 +53,7 @@ func (w *world) assign(owner int) {
 	p.on, p.next = newTracker(0, w.committed), w.committed
 }
 
-// do keeps what the actions ask for, and commits what they say is done.
+// do queues the actions to perform, and commits the offsets that they name.
 func (w *world) do(p *proc, acts []action) {
 	for _, a := range acts {
 		switch a.verb {
@@ -71,7 +72,7 @@ func (w *world) do(p *proc, acts []action) {
 	w.check()
 }
 
-// check holds what must be true at any time.
+// check verifies the invariants.
 func (w *world) check() {
 	r := w.run
 	if r.final == 0 && !r.row {
@@ -80,17 +81,17 @@ func (w *world) check() {
 			found = found || attempt == 1
 		}
 		if !found {
-			w.t.Fatalf("the run is lost: no row holds it, and offset %d of %v is committed", w.committed, w.log)
+			w.t.Fatalf("the run is lost: it has no row, and offset %d of %v is committed", w.committed, w.log)
 		}
 	}
 	for _, attempt := range r.fails[w.accepted:] {
 		if !w.executed[attempt] {
-			w.t.Fatalf("FAIL of attempt %d was accepted, which nobody executed", attempt)
+			w.t.Fatalf("FAIL of attempt %d was accepted, but no process executed it", attempt)
 		}
 	}
 	w.accepted = len(r.fails)
 	if r.final == task.Accepted && len(w.executed) == 0 {
-		w.t.Fatal("SUCCESS was accepted, and nobody executed anything")
+		w.t.Fatal("SUCCESS was accepted, but no process executed the run")
 	}
 	for _, p := range w.procs {
 		for attempt, n := range p.ended {
@@ -113,16 +114,16 @@ func (w *world) fetch() bool {
 	return true
 }
 
-// fate says how a call to the service goes.
+// fate is the outcome of a call to the service.
 type fate int
 
 const (
 	answered fate = iota
-	lost          // it took effect, its answer did not come
+	lost          // the service applied the call, but the answer was lost
 	busy          // RETRY
 )
 
-// perform does the i-th thing that a process has to do.
+// perform performs the i-th pending action of a process.
 func (w *world) perform(p *proc, i int, f fate, res result) {
 	a := p.todo[i]
 	call := func(judge func() task.Code, answer func(task.Code) []action) {
@@ -161,11 +162,11 @@ func (w *world) perform(p *proc, i int, f fate, res result) {
 		p.todo = append(p.todo[:i:i], p.todo[i+1:]...)
 		p.ended[attempt]++
 		w.executed[attempt] = true
-		w.do(p, p.table.ended(nil, a.entry, attempt, res))
+		w.do(p, p.table.handlerEnded(nil, a.entry, attempt, res))
 	}
 }
 
-// beat sends a heartbeat for whatever a process executes.
+// beat sends a heartbeat for all executions of a process.
 func (w *world) beat(p *proc) {
 	for _, a := range p.todo {
 		if a.verb == doExecute && w.run.beat(a.rec.pub.Attempt, p.holder) == task.Accepted {
@@ -175,7 +176,7 @@ func (w *world) beat(p *proc) {
 	}
 }
 
-// step is one random step.
+// step performs one random step.
 func (w *world) step() {
 	p := w.procs[rapid.IntRange(0, 1).Draw(w.t, "process")]
 	switch rapid.SampledFrom([]string{"fetch", "fetch", "perform", "perform", "perform", "perform", "beat", "redeliver", "repeat", "rebalance", "crash"}).Draw(w.t, "step") {
@@ -220,7 +221,7 @@ func (w *world) redeliver() bool {
 	return attempt > 0
 }
 
-// quiet lets everything that is under way come to an end, without faults.
+// quiet completes all pending actions without faults.
 func (w *world) quiet() {
 	for again := true; again; {
 		again = w.fetch()
@@ -233,8 +234,8 @@ func (w *world) quiet() {
 	}
 }
 
-func TestNoHistoryLosesOrBuriesARun(t *testing.T) {
-	for i := range 20 { // times the histories of one check
+func TestNoHistoryLosesARun(t *testing.T) {
+	for i := range 20 { // more histories than the default number of checks
 		t.Run(fmt.Sprint(i), rapid.MakeCheck(history))
 	}
 }
@@ -247,15 +248,15 @@ func history(r *rapid.T) {
 	for range rapid.IntRange(0, 60).Draw(r, "steps") {
 		w.step()
 	}
-	// The faults are over, and a listener with the handler has the partition: a
-	// few redeliveries must be enough.
+	// From here on there are no faults, and a listener with the handler has the
+	// partition. A few redeliveries must be enough.
 	w.busy = false
 	w.assign(0)
 	w.quiet()
 	for n := 0; w.run.final == 0; n++ {
 		attempt := w.run.deliver()
 		if attempt == 0 || n == 3 {
-			r.Fatalf("the run is buried after %d redeliveries: %+v, log %v", n, *w.run, w.log)
+			r.Fatalf("the run is not over after %d redeliveries: %+v, log %v", n, *w.run, w.log)
 		}
 		w.log = append(w.log, attempt)
 		w.quiet()
@@ -263,18 +264,18 @@ func history(r *rapid.T) {
 	w.atRest()
 }
 
-// atRest checks that nothing is left over.
+// atRest checks that no state is left over.
 func (w *world) atRest() {
 	if w.committed != int64(len(w.log)) {
-		w.t.Fatalf("the partition is pinned at %d of %d", w.committed, len(w.log))
+		w.t.Fatalf("the committed offset stays at %d of %d", w.committed, len(w.log))
 	}
 	for i, p := range w.procs {
-		if len(p.table.active) != 0 || p.table.held != 0 || p.table.begun != 0 {
+		if len(p.table.active) != 0 || p.table.pending != 0 || p.table.begun != 0 {
 			w.t.Fatalf("process %d keeps %s", i, describe(p.table))
 		}
 	}
 }
 
 func describe(t *table) string {
-	return fmt.Sprintf("%d active, %d held, %d begun", len(t.active), t.held, t.begun)
+	return fmt.Sprintf("%d active, %d pending, %d begun", len(t.active), t.pending, t.begun)
 }

@@ -2,19 +2,22 @@ package client
 
 import "sort"
 
-// tracker knows which records of one partition are done, for as long as one
-// generation of the consumer group owns it. Only the contiguous prefix may be
-// committed: Kafka keeps one offset per partition, so committing the highest
-// one would skip whatever below it is still being worked on.
+// tracker knows which records of one partition are done, during one generation of
+// the consumer group.
 //
-// Offsets come in ascending order, but not without gaps. Not safe for
-// concurrent use.
+// Kafka keeps one offset per partition: committing an offset marks all records
+// below it as done. Therefore only the contiguous prefix of done records may be
+// committed. Committing the highest done offset would skip lower records that are
+// still being worked on.
+//
+// Offsets arrive in ascending order, possibly with gaps. A tracker is not safe for
+// concurrent use; the engine's lock guards it.
 type tracker struct {
 	partition int
-	seen      []seenOffset // from the first one not done
+	seen      []seenOffset // from the first record that is not done
 	next      int64        // the offset to commit when seen is empty
-	committed int64        // the last offset that was taken, or the initial one
-	over      bool         // the generation has ended: somebody else reads on
+	committed int64        // the offset that was committed last; at first the initial one
+	over      bool         // the generation has ended: the next owner reads on
 }
 
 type seenOffset struct {
@@ -28,23 +31,23 @@ type position struct {
 	offset  int64
 }
 
-// lost reports whether the partition has been taken away since.
+// lost reports whether the partition was reassigned after the record was read.
 func (p position) lost() bool { return p.tracker.over }
 
-// newTracker returns the tracker of a partition that is read from offset on;
-// a negative offset is not known yet.
+// newTracker returns the tracker of a partition that is read from offset on. A
+// negative offset means that it is not known yet.
 func newTracker(partition int, offset int64) *tracker {
 	return &tracker{partition: partition, next: offset, committed: offset}
 }
 
-// add notes a record that was read.
+// add records that the record at offset was read.
 func (t *tracker) add(offset int64) position {
 	t.seen = append(t.seen, seenOffset{offset: offset})
 	t.next = offset + 1
 	return position{t, offset}
 }
 
-// done notes that the record at offset need not be read again.
+// done records that the record at offset need not be read again.
 func (t *tracker) done(offset int64) {
 	i := sort.Search(len(t.seen), func(i int) bool { return t.seen[i].offset >= offset })
 	if i == len(t.seen) || t.seen[i].offset != offset {
@@ -58,7 +61,7 @@ func (t *tracker) done(offset int64) {
 	t.seen = t.seen[n:]
 }
 
-// prefix returns the offset to commit: that of the first record which is not
+// prefix returns the offset to commit: that of the first record that is not
 // done. ok is false when it has not moved since the last commit.
 func (t *tracker) prefix() (offset int64, ok bool) {
 	offset = t.next

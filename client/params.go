@@ -18,24 +18,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Params writes a struct, or a pointer to one, as the params of a task; [Typed]
-// handlers read it. A field named LastScore is the param "last_score"; a tag says
-// more:
+// Params converts a struct, or a pointer to one, to the params of a task; [Typed]
+// handlers read them. A field named LastScore is the param "last_score"; a tag can
+// change that:
 //
 //	Content string        `param:"content_id"`     // another key
-//	Score   float64       `param:",omitempty"`     // not written when zero
+//	Score   float64       `param:",omitempty"`     // omitted when zero
 //	Author  string        `param:",required"`      // refused when the key is missing
-//	Others  map[string]string `param:",rest"`      // all keys that no field has
-//	Cache   *Cache        `param:"-"`              // no param
+//	Others  map[string]string `param:",rest"`      // all other keys
+//	Cache   *Cache        `param:"-"`              // ignored
 //
-// Strings, bools, integers and floats are written as Go does, a time.Duration as
-// "1m30s", a time.Time as RFC 3339; types that marshal themselves as text so; a
-// pointer as what it points to, and not at all when nil; everything else as JSON.
-// Embedded structs give their fields. Unexported fields are left alone.
+// Strings, bools, integers and floats have Go's formats; a time.Duration is "1m30s",
+// a time.Time is in RFC 3339. A type that implements encoding.TextMarshaler uses it.
+// A pointer is written as the value that it points to, and omitted when nil. All
+// other types are written as JSON. Fields of embedded structs are included.
+// Unexported fields are ignored.
 //
-// Reading is made for tasks that are older or newer than the handler: a missing
-// key leaves a field as it is in a zero struct, unless it is required, and a key
-// without a field is passed over.
+// Reading tolerates tasks that are older or newer than the handler: a missing key
+// leaves the field zero, unless the field is required, and unknown keys are
+// ignored.
 func Params(v any) (map[string]string, error) {
 	rv := reflect.ValueOf(v)
 	for rv.Kind() == reflect.Pointer && !rv.IsNil() {
@@ -51,7 +52,7 @@ func Params(v any) (map[string]string, error) {
 	return s.encode(rv)
 }
 
-// MustParams is [Params] for structs that can always be written; it panics where
+// MustParams is [Params] for structs that can always be converted. It panics if
 // Params returns an error.
 func MustParams(v any) map[string]string {
 	m, err := Params(v)
@@ -61,18 +62,20 @@ func MustParams(v any) map[string]string {
 	return m
 }
 
-// ParamError says which param a struct could not take, or give.
+// ParamError describes a param that cannot be read into a struct, or written
+// from one.
 type ParamError struct {
-	// Key is that of the param, Value what it holds; Missing: it is not there.
+	// Key and Value are those of the param. Missing is set if the key does not
+	// exist.
 	Key, Value string
 	Missing    bool
-	// Err says what is wrong with the value.
+	// Err describes the fault of the value.
 	Err error
 }
 
 const maxShownValue = 64
 
-// Error names the key, the value and what is wrong.
+// Error names the key, the value and the fault.
 func (e *ParamError) Error() string {
 	if e.Missing {
 		return fmt.Sprintf("perceptor: params[%q] is missing", e.Key)
@@ -84,13 +87,13 @@ func (e *ParamError) Error() string {
 	return fmt.Sprintf("perceptor: params[%q] is %q: %v", e.Key, value, e.Err)
 }
 
-// Unwrap returns what is wrong with the value.
+// Unwrap returns Err.
 func (e *ParamError) Unwrap() error { return e.Err }
 
-// shape says how a struct is written as params.
+// shape is the mapping between the fields of a struct and params.
 type shape struct {
 	fields []field
-	rest   []int // of the field that takes other keys; nil: none
+	rest   []int // index of the field for other keys; nil: none
 	keys   map[string]bool
 }
 
@@ -126,7 +129,7 @@ func shapeOf(t reflect.Type) (*shape, error) {
 	return s, nil
 }
 
-// add adds the fields of a struct that lies at a path.
+// add adds the fields of the struct t, which is at the given path.
 func (s *shape) add(t reflect.Type, path []int) error {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -165,16 +168,16 @@ func (s *shape) field(f reflect.StructField, tag string, index []int) error {
 			fd.required = true
 		case "rest":
 			if f.Type != reflect.TypeFor[map[string]string]() || s.rest != nil {
-				return errors.New("rest: needs the type map[string]string, and only one field may have it")
+				return errors.New("rest needs the type map[string]string, and only one field can have it")
 			}
 			s.rest = index
 			return nil
 		default:
-			return fmt.Errorf("%q is none of omitempty, required and rest", o)
+			return fmt.Errorf("unknown option %q: want omitempty, required or rest", o)
 		}
 	}
 	if n := len(fd.key); n > task.MaxParamKeyBytes || s.keys[fd.key] {
-		return fmt.Errorf("the key %q is longer than %d bytes, or another field's", fd.key, task.MaxParamKeyBytes)
+		return fmt.Errorf("the key %q is longer than %d bytes or belongs to another field", fd.key, task.MaxParamKeyBytes)
 	}
 	c, err := codecOf(f.Type)
 	if err != nil {
@@ -186,7 +189,7 @@ func (s *shape) field(f reflect.StructField, tag string, index []int) error {
 	return nil
 }
 
-// snake turns the name of a field into a key: UserID is user_id.
+// snake converts the name of a field to a key: UserID becomes user_id.
 func snake(name string) string {
 	var b strings.Builder
 	runes := []rune(name)
@@ -205,7 +208,7 @@ func (s *shape) encode(v reflect.Value) (map[string]string, error) {
 		maps.Copy(out, v.FieldByIndex(s.rest).Interface().(map[string]string))
 		for k := range out {
 			if s.keys[k] {
-				return nil, &ParamError{Key: k, Value: out[k], Err: errors.New("the key is that of a field, and among the rest")}
+				return nil, &ParamError{Key: k, Value: out[k], Err: errors.New("the key belongs to a field and is among the other keys, too")}
 			}
 		}
 	}
@@ -225,7 +228,7 @@ func (s *shape) encode(v reflect.Value) (map[string]string, error) {
 	return out, nil
 }
 
-// decode reads params into a struct; to points to it.
+// decode reads params into the struct that to points to.
 func (s *shape) decode(params map[string]string, to any) error {
 	v := reflect.ValueOf(to).Elem()
 	for _, f := range s.fields {
@@ -305,8 +308,8 @@ func codecOf(t reflect.Type) (codec, error) {
 	return jsonCodec(), nil
 }
 
-// plain is the codec of a type that can always be written; what is "a duration",
-// for errors.
+// plain is the codec of a type that can always be written. Errors name what,
+// such as "a duration".
 func plain(what string, read func(string, reflect.Value) error, write func(reflect.Value) string) codec {
 	return codec{
 		read: func(s string, v reflect.Value) error {
@@ -324,10 +327,10 @@ func plain(what string, read func(string, reflect.Value) error, write func(refle
 	}
 }
 
-// text refuses what no param can hold.
+// text checks that s can be a param.
 func text(s string) (string, bool, error) {
 	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return "", false, errors.New("is not UTF-8, or has a NUL byte")
+		return "", false, errors.New("it is not UTF-8 or has a NUL byte")
 	}
 	return s, true, nil
 }
@@ -347,7 +350,7 @@ func textCodec() codec {
 	}
 }
 
-// addressable returns a pointer to v, or to a copy of it.
+// addressable returns a pointer to v or to a copy of it.
 func addressable(v reflect.Value) reflect.Value {
 	if v.CanAddr() {
 		return v.Addr()

@@ -46,7 +46,7 @@ type everything struct {
 	Note     string            `param:",omitempty"`
 	Skipped  chan int          `param:"-"`
 	Others   map[string]string `param:",rest"`
-	hidden   int               //nolint:unused // must be left alone
+	hidden   int               // must be ignored
 }
 
 func TestParamsAreWrittenInTheFormOfTheirType(t *testing.T) {
@@ -128,7 +128,7 @@ func TestParamsThatCannotBeReadAreAPermanentFailureThatNamesThem(t *testing.T) {
 				t.Fatalf("called %v, outcome %+v", called, o)
 			}
 			if !strings.HasPrefix(o.Err.Error(), "perceptor: "+c.want) {
-				t.Errorf("said %s\nwant %s", o.Err, c.want)
+				t.Errorf("error %s\nwant %s", o.Err, c.want)
 			}
 		})
 	}
@@ -163,16 +163,16 @@ func TestParamsThatCannotBeWrittenAreNamed(t *testing.T) {
 		"nothing":      {nil, "nil is not a struct"},
 		"nil pointer":  {(*everything)(nil), "is not a struct"},
 		"a channel":    {struct{ C chan int }{}, "field C: the type chan int cannot be a param"},
-		"the same key": {struct{ UserID, User_id int }{}, "another field's"},
+		"the same key": {struct{ UserID, User_id int }{}, "belongs to another field"},
 		"a bad option": {struct {
 			A int `param:",must"`
-		}{}, `"must" is none of omitempty, required and rest`},
+		}{}, `unknown option "must": want omitempty, required or rest`},
 		"a bad rest": {struct {
 			A map[string]int `param:",rest"`
 		}{}, "needs the type map[string]string"},
-		"a NUL byte":  {struct{ A string }{"a\x00"}, `params["a"] is "a\x00": is not UTF-8, or has a NUL byte`},
+		"a NUL byte":  {struct{ A string }{"a\x00"}, `params["a"] is "a\x00": it is not UTF-8 or has a NUL byte`},
 		"not JSON":    {struct{ A map[string]float64 }{map[string]float64{"x": math.NaN()}}, `params["a"]`},
-		"a key twice": {everything{Others: map[string]string{"port": "1"}}, `params["port"] is "1": the key is that of a field`},
+		"a key twice": {everything{Others: map[string]string{"port": "1"}}, `params["port"] is "1": the key belongs to a field`},
 		"a key too long": {struct {
 			A int `param:"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"`
 		}{}, "longer than 100 bytes"},

@@ -7,30 +7,32 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// PreviewOptions say which instants of a schedule are wanted.
+// PreviewOptions select the instants of a schedule.
 type PreviewOptions struct {
-	// After: only instants later than this one. Default (zero): all from Begin on.
+	// After excludes instants up to this one. Default (zero): all from Begin
+	// on.
 	After time.Time
-	// Count is how many are wanted, at most 1,000. Default (0): 10.
+	// Count is the number of instants, at most 1,000. Default (0): 10.
 	Count int
-	// TaskID is the id by which H is drawn and Spread computed. Default (0): none; H
-	// has some value, and nothing is spread.
+	// TaskID is the id that determines H and Spread. Default (0): none; H has
+	// an arbitrary value and Spread is ignored.
 	TaskID int64
 }
 
-// Preview is what a schedule comes to.
+// Preview is the result of a schedule.
 type Preview struct {
-	// Instants are when runs would be scheduled, if each fired on time and, for
-	// Blocking, had its result at once. Fewer than were asked for: there are no more.
+	// Instants are when runs would be scheduled if each run fired on time and,
+	// for Blocking, ended at once. It is shorter than requested if the schedule
+	// has no more instants.
 	Instants []time.Time
-	// Expression is the one of Cron as it was read, with each H replaced by its value.
+	// Expression is the expression of Cron with each H replaced by its value.
 	Expression string
 	// ZoneData is the release of the time zone data, such as "2025c".
 	ZoneData string
 }
 
-// PreviewSchedule returns the next instants of a schedule and stores nothing. It
-// refuses what AddTask would refuse; Kind may be left out.
+// PreviewSchedule returns the next instants of a schedule and stores nothing.
+// It refuses the same faults as AddTask, but Kind may be empty.
 func (c *Client) PreviewSchedule(ctx context.Context, t Task, o PreviewOptions) (*Preview, error) {
 	if fault := t.fault(); fault != nil {
 		return nil, refused("PreviewSchedule", *fault)

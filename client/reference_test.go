@@ -4,15 +4,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// refRun is what the service knows of one run, and the rules by which it judges:
-// the smallest thing that can tell a listener it is wrong.
+// refRun is the service's state of one run, with its rules for answers: the
+// smallest model that detects a listener's faults.
 type refRun struct {
 	typ     task.Type
-	row     bool  // a row holds the run; false: only its bit, and Kafka
+	row     bool  // the run has a row; false: only a bit, and the record in Kafka
 	attempt int32 // the current one
 	out     bool  // delivered, not answered
 	holder  uint64
-	final   task.Code // 0 while open; Accepted: SUCCESS, Superseded: dead
+	final   task.Code // 0: open; Accepted: SUCCESS; Superseded: dead
 	stopped bool
 	fails   []int32 // attempts whose FAIL was accepted
 	max     int
@@ -35,9 +35,9 @@ func (r *refRun) start(attempt int32, holder uint64) task.Code {
 	return task.Accepted
 }
 
-// mayReport: BLOCKING counts only from the holder of the current attempt, FAIL
-// and SNOOZE only for the current attempt, other SUCCESS from any. A run without
-// holder is snoozed by anybody.
+// mayReport: a result of a BLOCKING run counts only from the holder of the
+// current attempt. FAIL and SNOOZE count only for the current attempt, SUCCESS
+// for any. Any listener may snooze a run without a holder.
 func (r *refRun) mayReport(attempt int32, holder uint64, res result) bool {
 	current := attempt == r.attempt && r.out
 	if r.typ == task.Blocking {
@@ -92,8 +92,8 @@ func (r *refRun) handBack(attempt int32, holder uint64) task.Code {
 	return task.Accepted
 }
 
-// deliver is the claim that follows a failure, silence or a hand-back: it
-// returns the new attempt, or 0 when nothing but Kafka can deliver the run.
+// deliver is the claim after a failure, silence or a hand-back. It returns the
+// new attempt, or 0 when only Kafka can deliver the run.
 func (r *refRun) deliver() int32 {
 	if r.final != 0 || !r.row {
 		return 0

@@ -8,12 +8,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A handler that returns an error has failed, and the retry policy of its task
-// says what follows. The errors made here say more. They may be wrapped: what
-// counts is what errors.As finds, in the order Stop, Permanent, Snooze, Retry.
+// If a handler returns an error, the retry policy of its task decides what
+// follows. The errors in this file choose otherwise. They may be wrapped: the
+// listener looks for them with errors.As, in the order Stop, Permanent, Snooze,
+// Retry.
 
-// RetryError is the failure of an attempt that names the distance of the retry.
-// See [Retry].
+// RetryError is a failure that sets the delay of its retry. See [Retry].
 type RetryError struct {
 	Err   error
 	After time.Duration
@@ -25,11 +25,11 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// Retry returns err as the failure of an attempt which is followed by the next
-// one after the given distance, instead of the backoff of the retry policy. It
-// spends an attempt like every failure. Distances are whole milliseconds, rounded
-// up, of 1 ms at least; one of more than 24 h is refused, which is a plain
-// failure. A nil err stays nil: success.
+// Retry returns err as a failure that is retried after the given delay instead
+// of the backoff of the retry policy. Like every failure it counts towards the
+// maximum of attempts. Delays are rounded up to whole milliseconds, at least 1
+// ms. A delay of more than 24 h is refused, and the attempt becomes a plain
+// failure. If err is nil, Retry returns nil, which is success.
 func Retry(err error, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -37,19 +37,20 @@ func Retry(err error, after time.Duration) error {
 	return &RetryError{Err: err, After: after}
 }
 
-// SnoozeError says that a run is to be delivered again later. See [Snooze].
+// SnoozeError asks for another delivery later. See [Snooze].
 type SnoozeError struct{ For time.Duration }
 
-// Error says for how long.
+// Error returns the delay as text.
 func (e *SnoozeError) Error() string { return "snoozed for " + e.For.String() }
 
-// Snooze says: not yet. The run is delivered again after d, as a further attempt,
-// and no failure is counted. It is not delivered later than the task's GiveUpAfter
-// after its first claim; that delivery is the last, and a snooze after it gives
-// the run up. Changes to params are not kept. Distances are those of [Retry].
+// Snooze asks for another delivery of the run after d, as a further attempt
+// that does not count as a failure. The last delivery is at the task's
+// GiveUpAfter after the first claim; if that one is snoozed, the run is given
+// up. Changes to params are discarded. The rules for delays are those of
+// [Retry].
 func Snooze(d time.Duration) error { return &SnoozeError{For: d} }
 
-// PermanentError is a failure that no further attempt can mend. See [Permanent].
+// PermanentError is a failure that no further attempt can fix. See [Permanent].
 type PermanentError struct{ Err error }
 
 // Error returns the text of the failure.
@@ -58,9 +59,10 @@ func (e *PermanentError) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *PermanentError) Unwrap() error { return e.Err }
 
-// Permanent returns err as a failure after which the run is dead at once,
-// whatever attempts are left: a OneShot task ends as Failed, a recurring one goes
-// on with its next run unless it has StopOnFailure. A nil err stays nil: success.
+// Permanent returns err as a failure that is not retried: the run is dead at
+// once, whatever attempts are left. A OneShot task ends as Failed. A recurring
+// task continues with its next run unless it has StopOnFailure. If err is nil,
+// Permanent returns nil, which is success.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -82,11 +84,11 @@ func (e *StopError) Error() string {
 // Unwrap returns the failure, or nil.
 func (e *StopError) Unwrap() error { return e.Err }
 
-// Stop ends the task as Completed with this run, like [Run.Stop]: as a success if
-// err is nil, else as a failure that is not tried again.
+// Stop ends the task as Completed with this run, like [Run.Stop]. The run is a
+// success if err is nil, otherwise a failure that is not retried.
 func Stop(err error) error { return &StopError{Err: err} }
 
-// Status is how a handler ended.
+// Status is the kind of result of a handler.
 type Status int
 
 const (
@@ -94,11 +96,12 @@ const (
 	Success Status = 1
 	// Failure means that the attempt failed.
 	Failure Status = 2
-	// Snoozed means that the run is to be delivered again later.
+	// Snoozed means that the run is delivered again later.
 	Snoozed Status = 3
 )
 
-// String returns the word of the API: "SUCCESS", "FAIL" or "SNOOZE".
+// String returns the name of the status in the API: "SUCCESS", "FAIL" or
+// "SNOOZE".
 func (s Status) String() string {
 	switch s {
 	case Success:
@@ -111,27 +114,28 @@ func (s Status) String() string {
 	return fmt.Sprintf("Status(%d)", int(s))
 }
 
-// Outcome is what a listener reports of an attempt.
+// Outcome is the result of an attempt as a listener reports it.
 type Outcome struct {
 	Status Status
-	// Err is why the attempt failed; nil unless it did.
+	// Err is the failure of the attempt; nil if it did not fail.
 	Err error
-	// Permanent: no further attempt is made.
+	// Permanent means that the run is not retried.
 	Permanent bool
 	// Stop ends the task.
 	Stop bool
-	// After is the distance to the next delivery: of a snooze, or of a retry with a
-	// distance of its own; else 0.
+	// After is the delay until the next delivery, of a snooze or a [Retry]. 0:
+	// none is set.
 	After time.Duration
-	// Next is when the next run shall be; zero: by the schedule. With success only.
+	// Next is when the next run starts; zero: by the schedule. It is set only
+	// with success.
 	Next time.Time
-	// SetParams and DeletedParams are the changes to the params of later runs. They
+	// SetParams and DeletedParams are changes to the params of later runs. They
 	// take effect with the final result of the run.
 	SetParams     map[string]string
 	DeletedParams []string
 }
 
-// outcomeOf reads what an error that a handler returned says.
+// outcomeOf converts the error that a handler returned.
 func outcomeOf(err error) Outcome {
 	if err == nil {
 		return Outcome{Status: Success}
@@ -161,7 +165,7 @@ func outcomeOfError(err error) Outcome {
 	return Outcome{Status: Failure, Err: err}
 }
 
-// distance makes d one that can be said: whole milliseconds, rounded up.
+// distance rounds d up to whole milliseconds, the unit of the API.
 func distance(d time.Duration) time.Duration {
 	whole := d.Truncate(time.Millisecond)
 	if whole < d {
@@ -170,8 +174,7 @@ func distance(d time.Duration) time.Duration {
 	return max(whole, task.MinAfter)
 }
 
-// failure is the error that observers are told: nil unless the attempt failed or
-// was snoozed.
+// failure returns the error for observers: nil after success.
 func (o *Outcome) failure(err error) error {
 	if o.Status == Success {
 		return nil

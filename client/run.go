@@ -11,47 +11,48 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Why the context of a handler has ended; see context.Cause.
+// Causes of the end of a handler's context; see context.Cause.
 var (
-	// ErrLeaseOver: the lease of a BLOCKING run ends; another listener may run it.
-	ErrLeaseOver = errors.New("perceptor: the lease is over")
-	// ErrLeaseLost: a heartbeat was refused: the attempt is closed, the run has its
-	// result, or the task has ended.
-	ErrLeaseLost = errors.New("perceptor: the run is not ours any more")
-	// ErrStopping: the listener stops, and its grace is over.
+	// ErrLeaseOver: the lease of a BLOCKING run is about to end. Another
+	// listener may then execute the run.
+	ErrLeaseOver = errors.New("perceptor: the lease has ended")
+	// ErrLeaseLost: a heartbeat was refused because the attempt is closed, the
+	// run has its result, or the task has ended.
+	ErrLeaseLost = errors.New("perceptor: the run was lost")
+	// ErrStopping: the listener stops and its grace period is over.
 	ErrStopping = errors.New("perceptor: the listener is stopping")
-	// ErrTimeout: the handler took longer than its kind may; see [MaxDuration] and
+	// ErrTimeout: the handler exceeded its time limit; see [MaxDuration] and
 	// [Timeout].
-	ErrTimeout = errors.New("perceptor: the handler took too long")
+	ErrTimeout = errors.New("perceptor: the handler exceeded its time limit")
 )
 
-// Run is one delivery of one run, as a handler sees it. The setters say what
-// shall follow; they take effect with the result, when the handler returns. They
+// Run is one delivery of one run, as a handler sees it. The setters change
+// later runs. They take effect with the result, when the handler returns. They
 // are safe for concurrent use.
 type Run struct {
-	// TaskID and Seq, the number of the run from 1, name the run.
+	// TaskID and Seq identify the run. Seq counts the runs of the task from 1.
 	TaskID int64
 	Seq    int64
 	// Attempt counts the deliveries of this run, from 1.
 	Attempt int
 	Type    Type
 	Kind    string
-	// ScheduledAt is the instant the run was meant to fire, the same in every
-	// delivery.
+	// ScheduledAt is the instant that the run was meant to fire at. It is the
+	// same in every delivery.
 	ScheduledAt time.Time
-	// Missed is the number of scheduled instants that had passed when the run was
-	// claimed, and do not fire: later ones under FireOnce, earlier ones under FireAll
-	// and SkipMissed. Told with the first delivery only.
+	// Missed is the number of scheduled instants that had passed when the run
+	// was claimed and that do not fire: later ones under FireOnce, earlier ones
+	// under FireAll and SkipMissed. It is set in the first delivery only.
 	Missed int64
-	// Params are the parameters of the task when the run was claimed. The map is
-	// the handler's own; use SetParam to change those of later runs.
+	// Params are the params of the task when the run was claimed. The handler
+	// may modify the map. Use SetParam to change the params of later runs.
 	Params map[string]string
-	// Version is the version of the task that the run was claimed from.
+	// Version is the version of the task from which the run was claimed.
 	Version int
-	// TraceParent is the trace context of the caller that added the task, in the
-	// form of W3C; empty unless that was sampled.
+	// TraceParent is the trace context of the caller that added the task, in
+	// W3C format. It is empty if that was not sampled.
 	TraceParent string
-	// ReplayOf is the dead run that this run does again, "TASK-SEQ"; empty: none.
+	// ReplayOf is the dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string
 
 	beat func(context.Context) error
@@ -78,28 +79,28 @@ func newRun(p *task.Publication, params map[string]string, beat func(context.Con
 	return r
 }
 
-// RunID returns the identity of the run, "TASK-SEQ": the key to recognise
-// repeated deliveries by.
+// RunID returns the id of the run, "TASK-SEQ". Use it to recognise repeated
+// deliveries.
 func (r *Run) RunID() string { return RunID(r.TaskID, r.Seq) }
 
-// SetNext schedules the next run at t instead of by the interval; with success
-// only. A past instant means now; at or after the task's End it is completed.
-// The zero time takes it back.
+// SetNext schedules the next run at t instead of by the schedule of the task.
+// It applies only if this run succeeds. A past t means now; at or after the
+// task's End the task is completed. The zero time cancels an earlier call.
 func (r *Run) SetNext(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = t
 }
 
-// Stop ends the task with this result, whatever its bounds say. When the handler
-// fails it also means that there is no retry.
+// Stop ends the task with this result, whatever its bounds are. If the handler
+// fails, the run is not retried.
 func (r *Run) Stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stop = true
 }
 
-// SetParam sets a parameter of later runs.
+// SetParam sets a param of later runs.
 func (r *Run) SetParam(key, value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +111,7 @@ func (r *Run) SetParam(key, value string) {
 	delete(r.removed, key)
 }
 
-// DeleteParam removes a parameter from later runs.
+// DeleteParam removes a param from later runs.
 func (r *Run) DeleteParam(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,21 +122,21 @@ func (r *Run) DeleteParam(key string) {
 	delete(r.set, key)
 }
 
-// Heartbeat says that the run is still being worked on, and lengthens its lease.
-// The listener does so by itself unless it was told not to. The error is
-// [ErrLeaseLost] when the run is not ours any more: then the handler should end,
-// and its context does. Other errors mean that no answer came; the lease goes on
-// to its end.
+// Heartbeat reports that the run is still being executed, and extends its
+// lease. The listener sends heartbeats automatically unless that is turned off.
+// The error is [ErrLeaseLost] if the run was lost; the context of the handler
+// ends then, and the handler should return. Other errors mean that no answer
+// arrived; the lease is not extended.
 func (r *Run) Heartbeat(ctx context.Context) error {
-	if r.beat == nil { // made by a test, not by a listener
+	if r.beat == nil { // created by a test
 		return nil
 	}
 	return r.beat(ctx)
 }
 
-// SetParams sets the params of later runs to those of a struct, as [Params]
-// writes them: those that this run has with another value or not at all. Others
-// stay as they are.
+// SetParams sets the params of later runs from a struct, as [Params] converts
+// it. It sets only params that differ from those of this run. Other params stay
+// as they are.
 func (r *Run) SetParams(params any) error {
 	set, err := Params(params)
 	if err != nil {
@@ -149,14 +150,14 @@ func (r *Run) SetParams(params any) error {
 	return nil
 }
 
-// outcome returns what is to be reported when the handler ended with err.
+// outcome returns the outcome to report for a handler that returned err.
 func (r *Run) outcome(err error) Outcome {
 	o := outcomeOf(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stop {
 		o.Stop = true
-		if o.Status == Snoozed { // there is no later
+		if o.Status == Snoozed { // there is no later run
 			o.Status, o.After = Success, 0
 		}
 	}
@@ -170,7 +171,7 @@ func (r *Run) outcome(err error) Outcome {
 	return o
 }
 
-// result is the outcome as it is reported.
+// result converts the outcome for the delivery table.
 func (o *Outcome) result() result {
 	res := result{stop: o.Stop, permanent: o.Permanent, snoozed: o.Status == Snoozed, after: o.After, next: task.Never}
 	if o.Status == Failure {

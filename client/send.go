@@ -16,11 +16,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// What a listener tells the service, in batches of so many entries. A result may
-// wait when more are coming; a start or a heartbeat only for a moment. Whatever
-// waits is bounded by the records that the engine holds. A busy service answers
-// results after half a second, to store many at once, so there must be many calls
-// out at a time, or it is they that bound how many runs are done in a second.
+// A listener sends its calls in batches of at most this many entries. A result may
+// wait up to reportLinger for others; a start or a heartbeat waits only briefly.
+// The number of waiting entries is bounded by the engine's pending records.
+//
+// A busy service answers results after half a second, because it stores many at
+// once. With few calls in flight, that latency would bound the number of runs per
+// second; hence the high value of callsOut.
 const (
 	reportsPerCall = 2000
 	startsPerCall  = 1000
@@ -37,10 +39,10 @@ type senders struct {
 	beats                              *batcher[beat]
 }
 
-// beat is a heartbeat that is to be sent; tell is called with its outcome.
+// beat is a heartbeat to send. done is called with its outcome.
 type beat struct {
-	f    *flight
-	tell func(error)
+	f    *execution
+	done func(error)
 }
 
 func newSenders(g *engine) senders {
@@ -56,7 +58,7 @@ func newSenders(g *engine) senders {
 			g.deliver(ctx, "CheckRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
 				a, err := api.CheckRuns(ctx, &perceptorv1.CheckRunsRequest{Attempts: attemptsOf(acts)})
 				if status.Code(err) == codes.Unimplemented {
-					return allAccepted(len(acts)), nil // an older service
+					return allAccepted(len(acts)), nil // the service is older than this call
 				}
 				return a.GetReplies(), err
 			}, g.startAnswered)
@@ -78,13 +80,13 @@ func newSenders(g *engine) senders {
 	s.reports.size = func(a action) int { return resultSize(a.res) }
 	s.beats.onClose = func(rest []beat) {
 		for _, b := range rest {
-			b.tell(ErrStopping)
+			b.done(ErrStopping)
 		}
 	}
 	return s
 }
 
-// runSenders sends until ctx ends.
+// runSenders starts the senders, which run until ctx ends.
 func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { g.senders.starts.run(ctx) })
 	wg.Go(func() { g.senders.checks.run(ctx) })
@@ -93,7 +95,8 @@ func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { g.senders.beats.run(ctx) })
 }
 
-// pushAction queues a; one that was answered RETRY waits a little.
+// pushAction queues a. An action that was answered with RETRY is queued after a
+// delay.
 func pushAction(b *batcher[action], a action) {
 	if a.tries == 0 {
 		b.push(a)
@@ -102,9 +105,10 @@ func pushAction(b *batcher[action], a action) {
 	time.AfterFunc(retryDelay(a.tries), func() { b.push(a) })
 }
 
-// deliver makes one batched call and hands every reply to answer. It repeats the
-// call until it is answered or ctx ends, whatever the error: a token can be
-// renewed, a service comes back. A batch that is refused as a whole is split.
+// deliver makes one batched call and passes each reply to answer. It repeats
+// the call until it succeeds or ctx ends, whatever the error: a token can be
+// renewed and a service can recover. If the service refuses the whole batch,
+// deliver splits it.
 func (g *engine) deliver(ctx context.Context, op string, acts []action,
 	do func(context.Context, []action) ([]*perceptorv1.RunReply, error),
 	answer func(action, task.Reply, time.Time),
@@ -122,7 +126,7 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 			}
 			return
 		case err == nil:
-			err = errors.New("the number of replies is not that of the entries")
+			err = errors.New("the number of replies differs from the number of entries")
 		case refused && len(acts) > 1:
 			g.deliver(ctx, op, acts[:len(acts)/2], do, answer)
 			g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
@@ -131,15 +135,15 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 			answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
 			return
 		}
-		if held, ok := g.unanswered.allow(); ok && ctx.Err() == nil {
-			g.l.log.Warn("the service does not take "+op+"; trying again", "entries", len(acts), "tries", tries, "suppressed", held, "err", err)
+		if suppressed, ok := g.unanswered.allow(); ok && ctx.Err() == nil {
+			g.l.log.Warn("call failed; retrying", "op", op, "entries", len(acts), "tries", tries, "suppressed", suppressed, "err", err)
 		}
 		sleep(ctx, retryDelay(tries))
 	}
 }
 
-// sendBeats sends heartbeats once: a flight whose heartbeat had no answer sends
-// another by itself.
+// sendBeats sends heartbeats once. An execution whose heartbeat had no answer
+// schedules another one.
 func (g *engine) sendBeats(ctx context.Context, beats []beat) {
 	q := &perceptorv1.HeartbeatRunsRequest{Holder: g.l.holder}
 	for _, b := range beats {
@@ -150,15 +154,15 @@ func (g *engine) sendBeats(ctx context.Context, beats []beat) {
 	defer cancel()
 	a, err := g.l.c.runs.HeartbeatRuns(try, q)
 	if err == nil && len(a.GetReplies()) != len(beats) {
-		err = errors.New("perceptor: HeartbeatRuns: the number of replies is not that of the entries")
+		err = errors.New("perceptor: HeartbeatRuns: the number of replies differs from the number of entries")
 	}
 	for i, b := range beats {
 		if err != nil {
 			b.f.beatAgain()
-			b.tell(errorOf("HeartbeatRuns", status.Convert(err)))
+			b.done(errorOf("HeartbeatRuns", status.Convert(err)))
 			continue
 		}
-		b.tell(b.f.beatAnswered(replyOf(a.GetReplies()[i]), asked))
+		b.done(b.f.beatAnswered(replyOf(a.GetReplies()[i]), asked))
 	}
 }
 
@@ -209,7 +213,7 @@ func resultsOf(acts []action) []*perceptorv1.RunResult {
 	return list
 }
 
-// resultSize estimates the bytes of a result in a request.
+// resultSize estimates the size of a result in a request, in bytes.
 func resultSize(r result) int {
 	n := 64 + len(r.errmsg)
 	if r.patch != nil {

@@ -83,12 +83,12 @@ func TestKilledListenersRunsAreTakenOver(t *testing.T) {
 	p := newRunOf(1, task.NonBlocking, "hang", nil)
 	b.publish(p)
 	if got := within(t, "the child's handler", lines); got != "handling "+p.RunID().String() {
-		t.Errorf("the child says %q", got)
+		t.Errorf("child printed %q", got)
 	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it says that it was killed
+	_ = child.Wait() // the error says that it was killed
 	handled := make(chan string, 1)
 	b.listen(ListenerConfig{}, map[string]Handler{"hang": func(_ context.Context, r *Run) error {
 		handled <- r.RunID()

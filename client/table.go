@@ -6,142 +6,149 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The duplicate table decides what becomes of each record. Kafka delivers at
-// least once, silent and failed runs come again under a higher attempt, and a
-// rebalance hands the same record to somebody else; so the same run may be seen
-// at any time, in any order. The rules, for a record of attempt n:
+// The delivery table decides what happens to each record. Kafka delivers at least
+// once, a silent or failed run is delivered again as a higher attempt, and a
+// rebalance gives the same record to another listener. So records of one run may
+// arrive at any time and in any order. An attempt is settled when the listener has
+// nothing left to do for it (as in AMQP 1.0). The rules for a record of attempt n:
 //
-//  1. The run is unknown here: it is queued, started if it is BLOCKING or checked if
-//     the listener wants that, and run.
-//  2. The run is active here (queued, starting, running, its result or its
-//     hand-back not answered): the record waits. The result of the active one is
-//     sent, and sent again, under the attempt that ran. When the run is settled
-//     without being over, the highest waiting attempt is run.
-//  3. The run is over (SUCCESS, stop or a permanent FAIL ACCEPTED; or ALREADY, FINISHED, UNKNOWN
-//     to whatever was asked): the record is skipped.
-//  4. The run goes on (FAIL or SNOOZE ACCEPTED, or SUPERSEDED): an attempt not above the one
-//     that was settled is skipped, a higher one runs.
-//  5. HELD to a start settles nothing: the record is done, the table forgets it.
-//     RETRY to anything: the same is sent again.
+//  1. The run is unknown here: the table queues it, starts it (BLOCKING) or checks
+//     it (if the listener asks for checks), and executes it.
+//  2. The run is active here (queued, starting, running, or its result or hand-back
+//     is not answered yet): the record waits. The result of the active attempt is
+//     sent, and sent again, under the attempt that ran. If that attempt is settled
+//     and the run is not over, the highest waiting attempt is executed.
+//  3. The run is over (SUCCESS, a stop or a permanent FAIL was ACCEPTED, or the
+//     answer to any call was ALREADY, FINISHED or UNKNOWN): the record is skipped.
+//  4. The run continues (FAIL or SNOOZE was ACCEPTED, or the answer was
+//     SUPERSEDED): an attempt up to the settled one is skipped, a higher one is
+//     executed.
+//  5. HELD in answer to a start settles nothing: the record is done and the table
+//     forgets it. RETRY in answer to any call: the table sends the same call again.
 //
-// Rule 4 is the one that is easily got wrong: skipping every record of a run
-// that has been "settled" buries the run, because its retries come to the same
-// process (same partition) and are skipped one after the other until it is
-// given up. And a remembered FAIL is never sent again under a later attempt:
-// that would spend two attempts on one execution.
+// The hard part is rule 4. Skipping every record of a "settled" run would lose the
+// run: its retries arrive at the same process (same partition) and would all be
+// skipped until the run is given up. And a remembered FAIL must never be sent
+// again under a later attempt: that would count two attempts for one execution.
 //
-// A record's offset may be committed when nothing can be lost any more: its run
-// is settled, or a row in Postgres brings it back by itself. A row does when the
-// start or a heartbeat was accepted; for a record that waits also when the run
-// is not NON_BLOCKING, or has been delivered before (attempt > 1). So one stuck
-// handler does not pin a partition.
+// Invariant: a record's offset is committed only when nothing can be lost, that
+// is, when its run is settled or a row in Postgres will cause another delivery.
+// Such a row exists after an accepted start or heartbeat. For a waiting record it
+// also exists if the run is not NON_BLOCKING, or was delivered before (attempt >
+// 1). So a handler that hangs does not block a partition.
 //
-// The table is pure: inputs are its methods, outputs the actions they append.
-// It knows no clock, goroutine or socket, and is not safe for concurrent use.
+// The table is pure: its methods are the inputs, the actions that they append are
+// the outputs. It uses no clock, goroutine or socket. It is not safe for concurrent
+// use.
 type table struct {
-	active map[task.RunID]*entry
-	past   memory // settled runs
-	held   int    // arrivals not freed
-	bytes  int    // their params
-	begun  int    // active entries that are not queued
+	active  map[task.RunID]*entry
+	past    recentRuns // settled runs
+	pending int        // records that are not released yet
+	bytes   int        // size of the params of those records
+	begun   int        // active entries that are not queued
 }
 
-// newTable returns a table that remembers so many settled runs.
+// newTable returns a table that remembers up to limit settled runs.
 func newTable(limit int) *table {
-	return &table{active: map[task.RunID]*entry{}, past: newMemory(limit)}
+	return &table{active: map[task.RunID]*entry{}, past: newRecentRuns(limit)}
 }
 
-// phase is where an active run is.
+// phase is the stage that an active run has reached.
 type phase uint8
 
 const (
-	queued    phase = iota + 1 // waits for room
-	starting                   // Start is asked for, not answered
+	queued    phase = iota + 1 // waits for a worker or a lease
+	starting                   // a start was requested and is not answered
 	running                    // the handler runs, or may begin
 	reporting                  // the handler has ended, its result is not answered
-	returning                  // handed back, not answered
+	returning                  // a hand-back was sent and is not answered
 )
 
 // entry is an active run.
 type entry struct {
 	phase phase
-	// rec is the record that is active; its attempt is the one that ran.
+	// rec is the active record. Its attempt is the one that is reported.
 	rec *arrival
-	// best is the waiting record of the highest attempt above rec's, if any.
+	// best is the waiting record with the highest attempt above that of rec;
+	// nil: none.
 	best *arrival
-	// before is the last attempt that was settled here without ending the run; 0:
-	// none. It is remembered when rec is given up.
+	// before is the last attempt of this run that was settled here without
+	// ending the run; 0: none. The table remembers it if rec is forgotten.
 	before int32
-	// waiting are all waiting records that are not freed, best among them.
+	// waiting has all waiting records that are not released, including best.
 	waiting []*arrival
-	// leased: a row in Postgres brings the run back (Start or heartbeat accepted).
+	// leased is set after an accepted start or heartbeat: a row in Postgres
+	// will cause another delivery.
 	leased bool
-	// owed: a duplicate's offset was done because this entry is worked on, so it
-	// must be, even if its own record will be read by somebody else.
+	// owed is set when a duplicate's offset was committed because this entry is
+	// being executed. The entry must then be executed even if another listener
+	// reads its own record again.
 	owed bool
-	// tries counts RETRY answers in a row.
+	// tries counts consecutive RETRY answers.
 	tries int
-	// result is what is reported.
+	// result is the result to report.
 	result result
-	// refused: the result was INVALID, and a FAIL that says so took its place.
+	// refused is set when the result was INVALID and was replaced by a FAIL
+	// that says so.
 	refused bool
-	// flight and slot belong to the driver: the execution of rec, and the place
-	// among the runs of its kind that is taken for it.
-	flight *flight
-	slot   *limit
+	// execution and slot belong to the engine: the execution of rec, and the
+	// slot of the kind's limit that it occupies.
+	execution *execution
+	slot      *limit
 }
 
-// arrival is one record from Kafka.
+// arrival is a record from Kafka.
 type arrival struct {
 	pub task.Publication
-	// handled: there is a handler for the kind.
+	// handled: this listener has a handler for the kind.
 	handled bool
-	// at is the record's place on its partition.
+	// at is the record's position on its partition.
 	at position
-	// done: the offset has been given to the tracker.
+	// done: the tracker knows that the offset may be committed.
 	done bool
-	// check: whether it shall still be handled is asked first.
+	// check: the service is asked, before the handler is called, whether to run
+	// it.
 	check bool
 }
 
 // asks reports whether the service is asked before the handler is called.
 func (a *arrival) asks() bool { return a.check || a.pub.Type == task.Blocking }
 
-// renew gives a record that is held the newer terms of its task.
+// renew replaces the terms of a pending record by newer ones of its task.
 func (t *table) renew(a *arrival, terms *task.Terms, handled bool) {
 	t.bytes += len(terms.Params) - len(a.pub.Params)
 	a.pub.Version, a.pub.Kind, a.pub.Params, a.handled = terms.Version, terms.Kind, terms.Params, handled
 }
 
-// result is how a handler ended.
+// result is the result of a handler.
 type result struct {
 	failed    bool
 	snoozed   bool
 	permanent bool
 	stop      bool
 	errmsg    string
-	after     time.Duration // of a snooze, or of a retry unless 0
-	next      task.Instant  // Never: by the interval
+	after     time.Duration // distance to the next delivery, of a snooze or a retry; 0: by the retry policy
+	next      task.Instant  // start of the next run; Never: by the schedule
 	patch     *task.ParamsPatch
 }
 
-// ends reports whether the run is over when the result is accepted.
+// ends reports whether the run is over once the result is accepted.
 func (r *result) ends() bool { return r.stop || r.permanent || !r.failed && !r.snoozed }
 
-// verb is what an action asks the driver to do.
+// verb is what an action asks the engine to do.
 type verb uint8
 
 const (
 	doQueue    verb = iota + 1 // put the entry in the queue; call begin when there is room
-	doStart                    // ask for the lease; answer with startAnswered
-	doExecute                  // run the handler; answer with ended or dropped
+	doStart                    // request the lease or check; answer with startAnswered
+	doExecute                  // run the handler; answer with handlerEnded or leaseExpired
 	doReport                   // report the result; answer with reportAnswered
 	doHandBack                 // hand the attempt back; answer with handBackAnswered
-	doCommit                   // the record's offset is done
-	doSkip                     // tell whoever watches that the record was skipped
+	doCommit                   // mark the record's offset as done
+	doSkip                     // call Events.Skipped for the record
 )
 
-// String returns the verb in the words of the tests.
+// String returns the verb as tests write it.
 func (v verb) String() string {
 	return [...]string{doQueue: "queue", doStart: "start", doExecute: "execute", doReport: "report",
 		doHandBack: "hand back", doCommit: "commit", doSkip: "skip"}[v]
@@ -150,18 +157,18 @@ func (v verb) String() string {
 // action is one output of the table.
 type action struct {
 	verb  verb
-	entry *entry   // but for doCommit and doSkip
-	rec   *arrival // the record it is about
-	tries int      // how often this was answered RETRY
-	res   result   // for doReport
+	entry *entry   // nil for doCommit and doSkip
+	rec   *arrival // the record that the action concerns
+	tries int      // number of RETRY answers so far
+	res   result   // the result, for doReport
 }
 
-// arrive takes a record in.
+// arrive adds a record to the table.
 func (t *table) arrive(out []action, a *arrival) []action {
-	t.count(a, 1)
+	t.countPending(a, 1)
 	id := a.pub.RunID()
 	if e := t.active[id]; e != nil {
-		return t.wait(out, e, a)
+		return t.addWaiting(out, e, a)
 	}
 	before := int32(0)
 	if m, ok := t.past.runs[id]; ok {
@@ -176,8 +183,8 @@ func (t *table) arrive(out []action, a *arrival) []action {
 	return t.activate(out, e, a, before)
 }
 
-// activate makes a the record of e that is worked on, after the attempt before
-// was settled.
+// activate makes a the active record of e; before is the attempt that was
+// settled last.
 func (t *table) activate(out []action, e *entry, a *arrival, before int32) []action {
 	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before, slot: e.slot}
 	if a.handled {
@@ -189,8 +196,8 @@ func (t *table) activate(out []action, e *entry, a *arrival, before int32) []act
 	return append(out, action{verb: doHandBack, entry: e, rec: a})
 }
 
-// wait lets a wait for the active record of its run.
-func (t *table) wait(out []action, e *entry, a *arrival) []action {
+// addWaiting makes a wait for the active record of its run.
+func (t *table) addWaiting(out []action, e *entry, a *arrival) []action {
 	if e.leased || a.pub.Type != task.NonBlocking || a.pub.Attempt > 1 {
 		out = commit(out, a)
 		e.owed = true
@@ -199,11 +206,11 @@ func (t *table) wait(out []action, e *entry, a *arrival) []action {
 	if a.pub.Attempt > e.rec.pub.Attempt && (e.best == nil || a.pub.Attempt > e.best.pub.Attempt) {
 		e.best = a
 	}
-	return t.tidy(out, e)
+	return t.releaseWaiting(out, e)
 }
 
-// tidy frees waiting records of which nothing is needed any more.
-func (t *table) tidy(out []action, e *entry) []action {
+// releaseWaiting releases the waiting records that are not needed any more.
+func (t *table) releaseWaiting(out []action, e *entry) []action {
 	kept := e.waiting[:0]
 	for _, w := range e.waiting {
 		if w.done && w != e.best {
@@ -217,9 +224,10 @@ func (t *table) tidy(out []action, e *entry) []action {
 	return out
 }
 
-// begin says that there is room to work on a queued entry.
+// begin starts the work on a queued entry. The engine calls it when there is
+// room.
 func (t *table) begin(out []action, e *entry) []action {
-	out, ok := t.take(out, e)
+	out, ok := t.dequeue(out, e)
 	if !ok {
 		return out
 	}
@@ -231,10 +239,10 @@ func (t *table) begin(out []action, e *entry) []action {
 	return append(out, action{verb: doExecute, entry: e, rec: e.rec})
 }
 
-// putOff says that there will be no room for a queued entry for a while: it is
-// snoozed as its handler would do it.
+// putOff snoozes a queued entry without calling its handler. The engine calls
+// it when the kind of the entry will be busy for a while.
 func (t *table) putOff(out []action, e *entry, after time.Duration) []action {
-	out, ok := t.take(out, e)
+	out, ok := t.dequeue(out, e)
 	if !ok {
 		return out
 	}
@@ -242,13 +250,14 @@ func (t *table) putOff(out []action, e *entry, after time.Duration) []action {
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 
-// take takes an entry out of the queue; false: there is nothing to be done for it.
-func (t *table) take(out []action, e *entry) ([]action, bool) {
+// dequeue prepares a queued entry for work. It returns false if there is
+// nothing to do for the entry.
+func (t *table) dequeue(out []action, e *entry) ([]action, bool) {
 	if e.phase != queued {
 		return out, false
 	}
 	if b := e.best; b != nil {
-		// Nothing has begun yet, so the newest attempt may as well be the first.
+		// No attempt has begun, so the newest one may run first.
 		out = t.swap(out, e, b)
 	}
 	if e.orphaned() {
@@ -259,8 +268,8 @@ func (t *table) take(out []action, e *entry) ([]action, bool) {
 	return out, true
 }
 
-// swap makes the waiting record b active; the active one, which has not begun,
-// waits like a duplicate.
+// swap makes the waiting record b active. The active record, which has not
+// begun, becomes a waiting duplicate.
 func (t *table) swap(out []action, e *entry, b *arrival) []action {
 	old := e.rec
 	e.rec, e.best = b, nil
@@ -269,13 +278,13 @@ func (t *table) swap(out []action, e *entry, b *arrival) []action {
 			e.waiting[i] = old
 		}
 	}
-	// b has attempt > 1, so a row holds the run.
-	return t.tidy(commit(out, old), e)
+	// b has attempt > 1, so a row in Postgres will cause another delivery.
+	return t.releaseWaiting(commit(out, old), e)
 }
 
-// orphaned reports whether somebody else will read this record again: its
-// partition was taken away before its offset was done. Running it here as well
-// would only double the work.
+// orphaned reports whether another listener will read this record again,
+// because its partition was reassigned before its offset was done. Executing it
+// here as well would only duplicate work.
 func (e *entry) orphaned() bool {
 	if e.rec.done || e.owed || !e.rec.at.lost() {
 		return false
@@ -288,18 +297,18 @@ func (e *entry) orphaned() bool {
 	return true
 }
 
-// abandon drops e as if it had never come: nothing of it is committed.
+// abandon removes e and commits none of its offsets.
 func (t *table) abandon(e *entry) {
 	delete(t.active, e.rec.pub.RunID())
-	t.past.note(e.rec.pub.RunID(), e.before, false)
-	t.count(e.rec, -1)
+	t.past.add(e.rec.pub.RunID(), e.before, false)
+	t.countPending(e.rec, -1)
 	for _, w := range e.waiting {
-		t.count(w, -1)
+		t.countPending(w, -1)
 	}
 	e.phase, e.waiting, e.best = 0, nil, nil
 }
 
-// startAnswered takes the answer to doStart.
+// startAnswered handles the answer to doStart.
 func (t *table) startAnswered(out []action, e *entry, code task.Code) []action {
 	if e.phase != starting {
 		return out
@@ -308,9 +317,9 @@ func (t *table) startAnswered(out []action, e *entry, code task.Code) []action {
 	case task.Accepted:
 		e.phase, e.tries = running, 0
 		if e.rec.pub.Type == task.Blocking {
-			out = t.hold(out, e)
+			out = t.markLeased(out, e)
 		}
-		if !e.rec.handled { // under the kind that the task has by now
+		if !e.rec.handled { // the kind of the task was changed
 			e.phase = returning
 			return append(out, action{verb: doHandBack, entry: e, rec: e.rec})
 		}
@@ -319,42 +328,45 @@ func (t *table) startAnswered(out []action, e *entry, code task.Code) []action {
 		e.tries++
 		return append(out, action{verb: doStart, entry: e, rec: e.rec, tries: e.tries})
 	case task.Held:
-		return t.forget(out, e)
+		return t.forgetAttempt(out, e)
 	case task.Superseded:
-		return t.settle(out, e, false)
+		return t.settleAttempt(out, e, false)
 	}
-	return t.settle(out, e, true) // Already, Finished, Unknown, Invalid
+	return t.settleAttempt(out, e, true) // Already, Finished, Unknown, Invalid
 }
 
-// hold notes that a row in Postgres brings the run back.
-func (t *table) hold(out []action, e *entry) []action {
+// markLeased records that a row in Postgres will cause another delivery of the
+// run, and commits the offsets of its records.
+func (t *table) markLeased(out []action, e *entry) []action {
 	e.leased = true
 	out = commit(out, e.rec)
 	for _, w := range e.waiting {
 		out = commit(out, w)
 	}
-	return t.tidy(out, e)
+	return t.releaseWaiting(out, e)
 }
 
-// heartbeatAccepted says that a heartbeat of the running attempt was accepted.
+// heartbeatAccepted records that a heartbeat of the running attempt was
+// accepted.
 func (t *table) heartbeatAccepted(out []action, e *entry, attempt int32) []action {
 	if (e.phase != running && e.phase != reporting) || e.rec.pub.Attempt != attempt {
 		return out
 	}
-	return t.hold(out, e)
+	return t.markLeased(out, e)
 }
 
-// dropped says that the lease was over before the handler began. Only a leased
-// run may be dropped: nothing else would bring it back.
-func (t *table) dropped(out []action, e *entry, attempt int32) []action {
+// leaseExpired records that the lease ended before the handler began. It
+// applies only to a run with a lease; another run would not be delivered again.
+func (t *table) leaseExpired(out []action, e *entry, attempt int32) []action {
 	if e.phase != running || e.rec.pub.Attempt != attempt || !e.leased {
 		return out
 	}
-	return t.forget(out, e)
+	return t.forgetAttempt(out, e)
 }
 
-// ended takes the result of the handler. Only the first one of an attempt counts.
-func (t *table) ended(out []action, e *entry, attempt int32, r result) []action {
+// handlerEnded records the result of the handler. Only the first result of an
+// attempt counts.
+func (t *table) handlerEnded(out []action, e *entry, attempt int32, r result) []action {
 	if e.phase != running || e.rec.pub.Attempt != attempt {
 		return out
 	}
@@ -362,33 +374,33 @@ func (t *table) ended(out []action, e *entry, attempt int32, r result) []action 
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 
-// reportAnswered takes the answer to doReport; refusal says what an INVALID
-// result broke.
+// reportAnswered handles the answer to doReport; refusal names the rule that an
+// INVALID result broke.
 func (t *table) reportAnswered(out []action, e *entry, code task.Code, refusal string) []action {
 	if e.phase != reporting {
 		return out
 	}
 	switch code {
 	case task.Accepted:
-		return t.settle(out, e, e.result.ends())
+		return t.settleAttempt(out, e, e.result.ends())
 	case task.Retry:
 		e.tries++
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, tries: e.tries, res: e.result})
 	case task.Invalid:
 		if e.refused {
-			return t.settle(out, e, false)
+			return t.settleAttempt(out, e, false)
 		}
 		e.refused = true
 		e.result = result{failed: true, errmsg: "the result was refused: " + refusal, next: task.Never}
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 	case task.Superseded, task.Held:
-		return t.settle(out, e, false)
+		return t.settleAttempt(out, e, false)
 	}
-	return t.settle(out, e, true) // Already, Finished, Unknown
+	return t.settleAttempt(out, e, true) // Already, Finished, Unknown
 }
 
-// handBackAnswered takes the answer to doHandBack. Whatever it is, somebody else
-// has the run, or it comes again.
+// handBackAnswered handles the answer to doHandBack. After any answer but RETRY
+// the run is with another listener, or is delivered again.
 func (t *table) handBackAnswered(out []action, e *entry, code task.Code) []action {
 	if e.phase != returning {
 		return out
@@ -397,30 +409,31 @@ func (t *table) handBackAnswered(out []action, e *entry, code task.Code) []actio
 		e.tries++
 		return append(out, action{verb: doHandBack, entry: e, rec: e.rec, tries: e.tries})
 	}
-	return t.forget(out, e)
+	return t.forgetAttempt(out, e)
 }
 
-// settle ends the work on the active record and remembers how.
-func (t *table) settle(out []action, e *entry, ends bool) []action {
+// settleAttempt ends the work on the active record and remembers its outcome;
+// ends reports whether the run is over.
+func (t *table) settleAttempt(out []action, e *entry, ends bool) []action {
 	if !ends && e.best != nil {
-		return t.goOn(out, e, e.rec.pub.Attempt)
+		return t.runNext(out, e, e.rec.pub.Attempt)
 	}
-	t.past.note(e.rec.pub.RunID(), e.rec.pub.Attempt, ends)
-	return t.close(out, e)
+	t.past.add(e.rec.pub.RunID(), e.rec.pub.Attempt, ends)
+	return t.closeEntry(out, e)
 }
 
-// forget ends the work on the active record without a trace of it.
-func (t *table) forget(out []action, e *entry) []action {
+// forgetAttempt ends the work on the active record without remembering it.
+func (t *table) forgetAttempt(out []action, e *entry) []action {
 	if e.best != nil {
-		return t.goOn(out, e, e.before)
+		return t.runNext(out, e, e.before)
 	}
-	t.past.note(e.rec.pub.RunID(), e.before, false)
-	return t.close(out, e)
+	t.past.add(e.rec.pub.RunID(), e.before, false)
+	return t.closeEntry(out, e)
 }
 
-// goOn runs the highest waiting attempt after the active one; before is the last
-// one that was settled.
-func (t *table) goOn(out []action, e *entry, before int32) []action {
+// runNext activates the waiting record with the highest attempt; before is the
+// attempt that was settled last.
+func (t *table) runNext(out []action, e *entry, before int32) []action {
 	t.unbegin(e)
 	out = t.release(out, e.rec)
 	b := e.best
@@ -435,8 +448,8 @@ func (t *table) goOn(out []action, e *entry, before int32) []action {
 	return t.activate(out, e, b, before)
 }
 
-// close removes e and releases all its records.
-func (t *table) close(out []action, e *entry) []action {
+// closeEntry removes e and releases all its records.
+func (t *table) closeEntry(out []action, e *entry) []action {
 	t.unbegin(e)
 	delete(t.active, e.rec.pub.RunID())
 	out = t.release(out, e.rec)
@@ -453,15 +466,15 @@ func (t *table) unbegin(e *entry) {
 	}
 }
 
-// release commits a and stops counting it.
+// release commits the offset of a and stops counting a as pending.
 func (t *table) release(out []action, a *arrival) []action {
-	t.count(a, -1)
+	t.countPending(a, -1)
 	return commit(out, a)
 }
 
-// count counts a n times more among what is held.
-func (t *table) count(a *arrival, n int) {
-	t.held += n
+// countPending adds n times the record a to the pending counts; n is 1 or -1.
+func (t *table) countPending(a *arrival, n int) {
+	t.pending += n
 	t.bytes += n * len(a.pub.Params)
 }
 

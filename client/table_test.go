@@ -10,14 +10,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// script drives a table with words and writes down what it does.
+// script applies named inputs to a table and records the actions.
 type script struct {
 	t      *testing.T
 	table  *table
 	typ    task.Type
 	on     *tracker
 	offset int64
-	last   *entry // of the last action that has one
+	last   *entry // the entry of the last action that has one
 	log    []string
 }
 
@@ -25,7 +25,7 @@ func newScript(t *testing.T, typ task.Type) *script {
 	return &script{t: t, table: newTable(100), typ: typ, on: newTracker(0, 0)}
 }
 
-// arrive lets a record of the one run come in.
+// arrive adds a record of the run.
 func (s *script) arrive(attempt int32) { s.arriveAs(attempt, true) }
 
 func (s *script) arriveAs(attempt int32, handled bool) {
@@ -45,15 +45,15 @@ func (s *script) beat(attempt int32) {
 }
 
 func (s *script) succeed(attempt int32) {
-	s.note("success", s.table.ended(nil, s.last, attempt, result{}))
+	s.note("success", s.table.handlerEnded(nil, s.last, attempt, result{}))
 }
 
 func (s *script) fail(attempt int32) {
-	s.note("fail", s.table.ended(nil, s.last, attempt, result{failed: true}))
+	s.note("fail", s.table.handlerEnded(nil, s.last, attempt, result{failed: true}))
 }
 
 func (s *script) stopWithFail(attempt int32) {
-	s.note("fail and stop", s.table.ended(nil, s.last, attempt, result{failed: true, stop: true}))
+	s.note("fail and stop", s.table.handlerEnded(nil, s.last, attempt, result{failed: true, stop: true}))
 }
 
 func (s *script) reported(code task.Code) {
@@ -108,7 +108,8 @@ func TestOneShotRunsAndIsSettled(t *testing.T) {
 		"report ACCEPTED: commit @0", "arrive 1: skip @1, commit @1")
 }
 
-// H3: the overrun of a lease answers SUPERSEDED; later attempts must run.
+// After the overrun of a lease the answer is SUPERSEDED; later attempts must
+// run.
 func TestAttemptAfterSupersededRuns(t *testing.T) {
 	s := newScript(t, task.Blocking)
 	s.arrive(1)
@@ -124,8 +125,8 @@ func TestAttemptAfterSupersededRuns(t *testing.T) {
 		"arrive 2: queue 2", "begin: start 2", "start ACCEPTED: commit @1, execute 2")
 }
 
-// H3, three steps: attempts 1 and 2 both wait on the topic when a listener
-// returns, and Start answers SUPERSEDED to the first.
+// Attempts 1 and 2 both wait on the topic when a listener returns, and the
+// start of the first is answered with SUPERSEDED.
 func TestAttemptAfterSupersededStartRuns(t *testing.T) {
 	s := newScript(t, task.Blocking)
 	s.arrive(1)
@@ -161,8 +162,8 @@ func TestNewestOfQueuedAttemptsIsTheOneThatRuns(t *testing.T) {
 		"begin: commit @0, skip @0, execute 3", "fail: report FAIL of 3", "report ACCEPTED")
 }
 
-// H6: the answer to FAIL of attempt 1 is late; attempt 2 waits meanwhile. The
-// FAIL goes out again under attempt 1 only, and attempt 2 is executed.
+// The answer to the FAIL of attempt 1 is late and attempt 2 waits. The FAIL is
+// repeated under attempt 1 only, and attempt 2 is executed.
 func TestRememberedFailIsNeverReportedUnderALaterAttempt(t *testing.T) {
 	s := newScript(t, task.OneShot)
 	s.arrive(1)
@@ -199,8 +200,8 @@ func TestDuplicateOfARunningNonBlockingRunKeepsItsOffset(t *testing.T) {
 	s := newScript(t, task.NonBlocking)
 	s.arrive(1)
 	s.begin()
-	s.arrive(1) // nothing but Kafka knows of the run
-	s.beat(1)   // now a row does
+	s.arrive(1) // only Kafka has the run
+	s.beat(1)   // now the run has a row
 	s.arrive(1)
 	s.succeed(1)
 	s.reported(task.Accepted)
@@ -277,8 +278,8 @@ func TestRefusedResultBecomesAFailure(t *testing.T) {
 		"report ACCEPTED: commit @0", "arrive 2: queue 2")
 }
 
-// H7: a kind without a handler is handed back under its attempt, and its offset
-// is done only when that is answered.
+// A run whose kind has no handler is handed back under its attempt. Its offset
+// is done only after the answer.
 func TestHandBackIsDoneOnlyWhenAnswered(t *testing.T) {
 	for _, code := range []task.Code{task.Accepted, task.Superseded, task.Held, task.Already, task.Finished, task.Unknown} {
 		s := newScript(t, task.NonBlocking)
@@ -295,8 +296,8 @@ func TestSecondResultOfAnAttemptIsIgnored(t *testing.T) {
 	s := newScript(t, task.OneShot)
 	s.arrive(1)
 	s.begin()
-	s.fail(1)    // reported for a stuck handler
-	s.succeed(1) // the handler returns after all
+	s.fail(1)    // reported for a handler that hangs
+	s.succeed(1) // the handler returns late
 	s.want("arrive 1: queue 1", "begin: execute 1", "fail: report FAIL of 1", "success")
 }
 
@@ -305,18 +306,18 @@ func TestQueuedRecordOfALostPartitionIsLeftToItsNextOwner(t *testing.T) {
 	s.arrive(1)
 	s.on.over = true
 	s.begin()
-	if len(s.table.active) != 0 || s.table.held != 0 {
-		t.Errorf("%d active, %d held", len(s.table.active), s.table.held)
+	if len(s.table.active) != 0 || s.table.pending != 0 {
+		t.Errorf("%d active, %d pending", len(s.table.active), s.table.pending)
 	}
-	s.on = newTracker(0, 0) // the same process got the partition again
+	s.on = newTracker(0, 0) // the same process gets the partition again
 	s.offset = 0
 	s.arrive(1)
 	s.begin()
 	s.want("arrive 1: queue 1", "begin", "arrive 1: queue 1", "begin: execute 1")
 }
 
-// A duplicate whose offset was done at once leans on the queued record: that one
-// must run, although its partition has been taken away.
+// The offset of a duplicate was committed because the queued record is
+// executed. So that record must run, although its partition was reassigned.
 func TestQueuedRecordThatADuplicateLeansOnRuns(t *testing.T) {
 	s := newScript(t, task.OneShot)
 	s.arrive(1)
@@ -333,17 +334,17 @@ func TestLeaseThatIsOverBeforeTheHandlerBeganIsForgotten(t *testing.T) {
 	s.arrive(1)
 	s.begin()
 	s.started(task.Accepted)
-	s.note("dropped", s.table.dropped(nil, s.last, 1))
+	s.note("dropped", s.table.leaseExpired(nil, s.last, 1))
 	s.arrive(2)
 	s.want("arrive 1: queue 1", "begin: start 1", "start ACCEPTED: commit @0, execute 1", "dropped", "arrive 2: queue 2")
 }
 
-func TestRunWithoutALeaseIsNeverDropped(t *testing.T) {
+func TestRunWithoutALeaseIsNeverForgotten(t *testing.T) {
 	s := newScript(t, task.NonBlocking)
 	s.arrive(1)
 	s.begin()
-	if acts := s.table.dropped(nil, s.last, 1); len(acts) != 0 || s.table.held != 1 {
-		t.Errorf("a run that no row holds was dropped: %v", acts)
+	if acts := s.table.leaseExpired(nil, s.last, 1); len(acts) != 0 || s.table.pending != 1 {
+		t.Errorf("a run without a row was forgotten: %v", acts)
 	}
 }
 
@@ -358,15 +359,15 @@ func TestMemoryIsBoundedAndForgetsTheOldest(t *testing.T) {
 		}
 		e := acts[0].entry
 		tab.begin(nil, e)
-		tab.ended(nil, e, attempt, result{failed: true})
+		tab.handlerEnded(nil, e, attempt, result{failed: true})
 		tab.reportAnswered(nil, e, task.Accepted, "")
 	}
 	for n := range int64(1000) {
 		settle(n+1, 1)
 		settle(500_000, int32(n)+1) // always among the newest
 	}
-	if len(tab.past.runs) != 10 || len(tab.past.order) > 40 || tab.held != 0 || len(tab.active) != 0 {
-		t.Errorf("%d remembered, %d ordered, %d held, %d active", len(tab.past.runs), len(tab.past.order), tab.held, len(tab.active))
+	if len(tab.past.runs) != 10 || len(tab.past.order) > 40 || tab.pending != 0 || len(tab.active) != 0 {
+		t.Errorf("%d remembered, %d ordered, %d pending, %d active", len(tab.past.runs), len(tab.past.order), tab.pending, len(tab.active))
 	}
 	if _, ok := tab.past.runs[task.RunID{Task: task.NewID(500_000, 1), Seq: 1}]; !ok {
 		t.Error("the newest run was forgotten")

@@ -19,7 +19,7 @@ import (
 // Bounds of one AddTasks call of the API.
 const (
 	maxTasksPerCall = 1000
-	maxBytesPerCall = 4<<20 - 64<<10 // leaves room for the framing
+	maxBytesPerCall = 4<<20 - 64<<10 // leaves room for framing
 )
 
 // AddOption changes how tasks are added.
@@ -30,16 +30,16 @@ type addOptions struct {
 	upsert    bool
 }
 
-// WithRequestID makes an add safe to repeat by the caller, not only by the
-// client: a second call with the same id and the same tasks within 24 h stores
-// nothing and returns the first answer. 1 to 64 printable ASCII characters (at
-// most 56 for AddTasks).
+// WithRequestID sets the id by which repeated adds are recognised, so that the
+// caller can repeat the call, too. A second call with the same id and the same
+// tasks within 24 h stores nothing and returns the first answer. The id has 1
+// to 64 printable ASCII characters (at most 56 for AddTasks).
 func WithRequestID(id string) AddOption { return func(o *addOptions) { o.requestID = id } }
 
-// AddTask stores a task and returns its id. When it returns without error the
-// task survives any crash. It is retried until it is answered, ctx ends or
-// CallTimeout is over, and never stores twice. Concurrent calls are sent
-// together.
+// AddTask stores a task and returns its id. When it returns without an error
+// the task survives any crash. The client retries the call until it is
+// answered, ctx ends or CallTimeout has passed; the task is never stored twice.
+// Concurrent calls share requests.
 func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int64, err error) {
 	var o addOptions
 	for _, f := range opts {
@@ -48,7 +48,7 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	if c.tracer != nil {
 		var span trace.Span
 		ctx, span = c.adding(ctx, "AddTask", 1)
-		defer func() { ended(span, err) }()
+		defer func() { endSpan(span, err) }()
 	}
 	if fault := t.fault(); fault != nil {
 		return 0, refused("AddTask", *fault)
@@ -68,26 +68,27 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	return a.GetId(), nil
 }
 
-// tooLarge refuses a task that no call can carry.
+// tooLarge returns the error for a task that is too large for any call.
 func tooLarge(op string, size int) error {
 	return refused(op, FieldError{Field: "params", Message: fmt.Sprintf("the task has %d bytes; at most %d can be sent", size, maxBytesPerCall)})
 }
 
-// refused is the error of a request that breaks a rule, and was not sent.
+// refused returns the error of a request that breaks a rule and was not sent.
 func refused(op string, fault FieldError) error {
 	return &Error{Op: op, Kind: ErrInvalidArgument, Message: fault.Field + ": " + fault.Message, Fields: []FieldError{fault}}
 }
 
-// AddResult is what became of one task: it has an ID, or an Err (an [*Error]).
+// AddResult is the result for one task: its ID, or an Err (an [*Error]).
 type AddResult struct {
 	ID  int64
 	Err error
 }
 
-// AddTasks stores tasks, each accepted or refused by itself; results come in the
-// order of the tasks. More than 1,000 tasks, or 4 MiB, are sent in several
-// calls. An error means that the outcome of some is not known; their result has
-// it, too. With [WithRequestID] the same call may then be repeated.
+// AddTasks stores tasks. Each one is accepted or refused separately; the
+// results are in the order of the tasks. More than 1,000 tasks, or 4 MiB, are
+// sent in several calls. If AddTasks returns an error, the outcome of some
+// tasks is unknown, and their results have the error, too. With [WithRequestID]
+// the caller may then repeat the call.
 func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) (results []AddResult, failed error) {
 	var o addOptions
 	for _, f := range opts {
@@ -96,7 +97,7 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 	if c.tracer != nil {
 		var span trace.Span
 		ctx, span = c.adding(ctx, "AddTasks", len(tasks))
-		defer func() { ended(span, failed) }()
+		defer func() { endSpan(span, failed) }()
 	}
 	parent := traceParent(ctx)
 	results = make([]AddResult, 0, len(tasks))
@@ -123,8 +124,9 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 	return results, failed
 }
 
-// nextBatch returns the first tasks, as many as fit one call. It depends on
-// nothing but the tasks, whether there is a trace or not, so that a repeated call is cut alike.
+// nextBatch returns the first tasks that fit into one call. The result depends
+// only on the tasks, not on tracing, so that a repeated call has the same
+// batches.
 func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	var batch []*perceptorv1.Task
 	bytes := 0
@@ -143,18 +145,18 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	return batch
 }
 
-// addBatch makes one call. Without an id it draws one, for a shard that is well
-// placed.
+// addBatch makes one call. Without an id it draws one for a shard that the
+// placement chooses.
 func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	add := c.tasks.AddTasks
 	if id == "" {
-		shard := c.aim.take(len(batch), time.Now())
-		defer c.aim.done(shard)
+		shard := c.placement.acquire(len(batch), time.Now())
+		defer c.placement.release(shard)
 		id = requestIDFor(shard)
 		add = func(ctx context.Context, q *perceptorv1.AddTasksRequest, opts ...grpc.CallOption) (*perceptorv1.AddTasksResponse, error) {
 			a, err := c.tasks.AddTasks(ctx, q, opts...)
 			if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
-				c.aim.missed(shard, time.Now())
+				c.placement.markUnavailable(shard, time.Now())
 			}
 			return a, err
 		}
@@ -179,20 +181,20 @@ func (c *Client) GetTask(ctx context.Context, id int64) (*TaskInfo, error) {
 	return info(call(ctx, c, "GetTask", c.tasks.GetTask, &perceptorv1.GetTaskRequest{Id: id}))
 }
 
-// CancelTask ends a task. Afterwards no new run is claimed; runs already claimed
-// may still arrive. Cancelling a finished task changes nothing.
+// CancelTask ends a task. No run is claimed afterwards; runs that are already
+// claimed may still arrive. Cancelling a finished task has no effect.
 func (c *Client) CancelTask(ctx context.Context, id int64) (*TaskInfo, error) {
 	return info(call(ctx, c, "CancelTask", c.tasks.CancelTask, &perceptorv1.CancelTaskRequest{Id: id}))
 }
 
-// PauseTask stops claiming new runs until ResumeTask. A finished task answers
-// [ErrFailedPrecondition].
+// PauseTask stops claiming runs of a task until ResumeTask. It returns
+// [ErrFailedPrecondition] if the task is finished.
 func (c *Client) PauseTask(ctx context.Context, id int64) (*TaskInfo, error) {
 	return info(call(ctx, c, "PauseTask", c.tasks.PauseTask, &perceptorv1.PauseTaskRequest{Id: id}))
 }
 
-// ResumeTask lets a paused task go on. A finished task answers
-// [ErrFailedPrecondition].
+// ResumeTask resumes a paused task. It returns [ErrFailedPrecondition] if the
+// task is finished.
 func (c *Client) ResumeTask(ctx context.Context, id int64) (*TaskInfo, error) {
 	return info(call(ctx, c, "ResumeTask", c.tasks.ResumeTask, &perceptorv1.ResumeTaskRequest{Id: id}))
 }
@@ -204,22 +206,24 @@ func info(p *perceptorv1.Task, err error) (*TaskInfo, error) {
 	return taskInfo(p), nil
 }
 
-// Filter says which tasks to list. Zero fields do not filter, but for State:
-// zero lists all living tasks.
+// Filter selects tasks. Zero fields do not filter, except that State zero
+// selects unfinished tasks.
 type Filter struct {
 	Kind  string
 	Type  Type
 	State State
-	// Tags must all be among the task's.
+	// Tags must all be tags of the task.
 	Tags []string
-	// DueFrom and DueUntil bound when the task is due; DueUntil is exclusive.
+	// DueFrom and DueUntil limit when the task is due. DueUntil is exclusive.
 	DueFrom, DueUntil time.Time
-	// PageSize is how many tasks are fetched at a time. Default (0): 100; at most 1,000.
+	// PageSize is the number of tasks to fetch per call. Default (0): 100; at
+	// most 1,000.
 	PageSize int
 }
 
-// ListTasks lists tasks in a fixed order, fetching page after page. It is not a snapshot: what changes meanwhile may be listed or not.
-// An error ends the list.
+// ListTasks lists tasks in a fixed order. It fetches page after page and is not
+// a snapshot: tasks that change meanwhile may be missing. An error ends the
+// list.
 func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, error] {
 	return func(yield func(*TaskInfo, error) bool) {
 		q := &perceptorv1.ListTasksRequest{

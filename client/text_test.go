@@ -19,7 +19,7 @@ import (
 
 const noUTF8 = "a\xffb"
 
-// fieldOf is the field that a refusal names.
+// fieldOf returns the field that a refusal names.
 func fieldOf(err error) string {
 	var e *Error
 	if !errors.As(err, &e) || !errors.Is(err, ErrInvalidArgument) || len(e.Fields) != 1 {
@@ -88,7 +88,7 @@ func TestAResultThatCannotBeSentFailsItsRunAlone(t *testing.T) {
 	b.publish(manyRuns(9, "count")...)
 	b.svc.await(t, "9 results", func() bool { return b.svc.codes["report "+task.Accepted.String()] == 9 })
 	for _, r := range b.svc.results {
-		bad := r.GetAttempt().GetTaskId()/512 == 4 // whose n is 3
+		bad := r.GetAttempt().GetTaskId()/512 == 4 // task number 4 has the bad text
 		if (r.GetOutcome() == perceptorv1.RunResult_FAIL) != bad || bad && !strings.Contains(r.GetError(), "the result was refused") {
 			t.Errorf("reported %v", r)
 		}

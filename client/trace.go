@@ -9,15 +9,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A task outlives the trace in which it was added, often by months; so its runs
-// have traces of their own, which link to that of the add. The trace context of
-// the caller travels with the task if it is sampled, with or without a
-// TracerProvider here.
+// A task often lives for months after the trace in which it was added has
+// ended. So each run has a trace of its own, linked to the trace of the add.
+// The trace context of the caller is stored with the task if it is sampled,
+// with or without a TracerProvider.
 
 const tracerName = "github.com/perceptor/perceptor/client"
 
-// traceParent returns the trace context of ctx in the form of W3C; "" when there
-// is none that is sampled.
+// traceParent returns the trace context of ctx in W3C format, or "" if ctx has
+// none that is sampled.
 func traceParent(ctx context.Context) string {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() || !sc.IsSampled() {
@@ -26,7 +26,8 @@ func traceParent(ctx context.Context) string {
 	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-01"
 }
 
-// spanContext is the inverse of traceParent; the zero one for what is none.
+// spanContext is the inverse of traceParent. It returns the zero value for
+// invalid input.
 func spanContext(parent string) trace.SpanContext {
 	parts := strings.Split(parent, "-")
 	if len(parts) != 4 {
@@ -40,7 +41,7 @@ func spanContext(parent string) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true})
 }
 
-// traced gives every call of a handler a span, linked to the add of its task.
+// traced wraps a handler with a span that is linked to the add of the task.
 func traced(tracer trace.Tracer, next Handler) Handler {
 	return func(ctx context.Context, run *Run) (err error) {
 		opts := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
@@ -59,7 +60,7 @@ func traced(tracer trace.Tracer, next Handler) Handler {
 		ctx, span := tracer.Start(ctx, "process "+run.Kind, opts...)
 		returned := false
 		defer func() {
-			if !returned { // a panic, which goes on
+			if !returned { // a panic; it is not recovered here
 				span.SetStatus(codes.Error, "the handler panicked")
 			}
 			span.End()
@@ -78,7 +79,7 @@ func traced(tracer trace.Tracer, next Handler) Handler {
 
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// adding starts the span of an add; the caller ends it with ended.
+// adding starts the span of an add. The caller ends it with endSpan.
 func (c *Client) adding(ctx context.Context, op string, n int) (context.Context, trace.Span) {
 	return c.tracer.Start(ctx, op, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("messaging.system", "perceptor"),
@@ -87,8 +88,8 @@ func (c *Client) adding(ctx context.Context, op string, n int) (context.Context,
 	))
 }
 
-// ended ends the span of a call.
-func ended(span trace.Span, err error) {
+// endSpan ends the span of a call.
+func endSpan(span trace.Span, err error) {
 	if err != nil {
 		span.RecordError(err)
 		span.SetStatus(codes.Error, trim(err.Error()))

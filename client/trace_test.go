@@ -15,7 +15,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// recorder is a TracerProvider that keeps its spans, in the order of their end.
+// recorder is a TracerProvider that keeps its spans in the order in which they
+// end.
 type recorder struct {
 	noop.TracerProvider
 	mu      sync.Mutex
@@ -68,7 +69,7 @@ func (s *span) End(...trace.SpanEndOption) {
 	s.r.changed.Broadcast()
 }
 
-// await returns the spans when there are n.
+// await returns the spans once there are n.
 func (r *recorder) await(n int) []*span {
 	r.mu.Lock()
 	defer r.mu.Unlock()

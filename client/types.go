@@ -12,14 +12,14 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// Type says how the runs of a task follow each other.
+// Type says when the next run of a task is scheduled.
 type Type int
 
 const (
 	// OneShot has one run, at Begin.
 	OneShot Type = 1
-	// NonBlocking schedules run n at Begin + (n-1)*Interval, whatever the handlers
-	// do or how long they take. Runs may overlap.
+	// NonBlocking schedules run n at Begin + (n-1)*Interval, however long the
+	// handlers take. Runs may overlap.
 	NonBlocking Type = 2
 	// Blocking schedules the next run one interval after the result of the last
 	// one. Runs never overlap.
@@ -29,135 +29,140 @@ const (
 // String returns the name of the type in the API, such as "ONE_SHOT".
 func (t Type) String() string { return perceptorv1.Task_Type(t).String() }
 
-// State is where a task is in its life.
+// State is the state of a task.
 type State int
 
 const (
-	// Scheduled means waiting for the next run.
+	// Scheduled means that the task waits for its next run.
 	Scheduled State = 1
-	// Running means that a run is open and no further one may be claimed before it is closed.
+	// Running means that a run is open, and that no other run is claimed before
+	// it is closed.
 	Running State = 2
-	// Completed means ended as its bounds or its handler said.
+	// Completed means that the task ended by its bounds or by its handler.
 	Completed State = 3
-	// Cancelled means ended by CancelTask.
+	// Cancelled means that the task ended by CancelTask.
 	Cancelled State = 4
-	// Failed means ended because a run was given up.
+	// Failed means that the task ended because a run was given up.
 	Failed State = 5
 )
 
 // String returns the name of the state in the API, such as "SCHEDULED".
 func (s State) String() string { return perceptorv1.Task_State(s).String() }
 
-// Final reports whether a task in this state has ended.
+// Final reports whether the task has ended.
 func (s State) Final() bool { return s >= Completed }
 
-// Task says when a handler is to be called, how often, and with what. Times have
-// millisecond precision; finer digits are cut off.
+// Task says when and how often to call a handler, and with what params. Times
+// have millisecond precision and are truncated to it.
 type Task struct {
 	// Kind is the name of the handler. Required; 1 to 100 bytes.
 	Kind string
-	// IdempotencyKey names the task among those of its tenant: adding it again under
-	// the same key stores nothing and returns the id that it has, or
-	// [ErrAlreadyExists] if its body is another one; see [WithUpsert]. It holds while
-	// the task can be looked up, and for 24 h at least. Up to 128 printable ASCII
-	// characters. Default: none.
+	// IdempotencyKey identifies the task within its tenant. Adding a task again
+	// under the same key stores nothing and returns the existing id, or
+	// [ErrAlreadyExists] if the task differs; see [WithUpsert]. A key is
+	// remembered as long as the task can be looked up, and at least for 24 h.
+	// It has up to 128 printable ASCII characters. Default: none.
 	IdempotencyKey string
-	// Tags are what to find the task by: up to 16, of 1 to 64 bytes each.
+	// Tags are labels to find the task by: up to 16, of 1 to 64 bytes each.
 	Tags []string
-	// Type says how the runs follow each other. Required.
+	// Type says when the next run is scheduled. Required.
 	Type Type
-	// Begin is the first instant a run may be scheduled at. Default (zero): now.
+	// Begin is the earliest instant of a run. Default (zero): now.
 	Begin time.Time
-	// End: no run is scheduled at or after it. Default (zero): none.
+	// End is the exclusive latest instant of a run. Default (zero): none.
 	End time.Time
-	// Interval is the distance of the runs. OneShot has none; the others need it, or
-	// Cron.
+	// Interval is the time between runs. OneShot has none; the other types need
+	// it or Cron.
 	Interval time.Duration
-	// Cron says when, in place of Interval: the first run is at the first match at
-	// or after Begin. OneShot may have it, and fires at that match.
+	// Cron replaces Interval. The first run is at the first match at or after
+	// Begin. A OneShot task with Cron fires at that match only.
 	Cron *Cron
-	// Misfire says what happens to instants that passed without firing. Default (0):
-	// FireOnce.
+	// Misfire says what happens to instants that passed without firing. Default
+	// (0): FireOnce.
 	Misfire Misfire
-	// MisfireGrace is how late an instant may fire under SkipMissed. Default (0): 1 min;
-	// NoGrace: not at all.
+	// MisfireGrace is how late an instant may fire under SkipMissed. Default
+	// (0): 1 min. NoGrace: it must not be late.
 	MisfireGrace time.Duration
-	// MisfireLimit is how many missed instants fire under FireAll, the newest.
-	// Default (0): 1000.
+	// MisfireLimit is the maximum number of missed instants that FireAll fires;
+	// it fires the newest. Default (0): 1000.
 	MisfireLimit int
-	// Spread is the window over which the instants of many tasks are spread: each of
-	// this task's is later by the same part of it. Less than Interval.
+	// Spread is a window over which the instants of many tasks are distributed.
+	// All instants of this task are delayed by the same part of it. It must be
+	// less than Interval.
 	Spread time.Duration
 	// MaxCount is the number of runs after which the task is completed. Default
 	// (0): no limit.
 	MaxCount int64
-	// Params are passed to the handler: at most 64 entries, 16 KiB unless the
-	// tenant has another limit.
+	// Params are passed to the handler. At most 64 entries and 16 KiB, unless
+	// the tenant has another limit.
 	Params map[string]string
 	// Retry says what happens when the handler fails.
 	Retry RetryPolicy
-	// AckTimeout is how long a run may stay silent before it is delivered again;
-	// for Blocking also the length of the lease. Default (0): 60 s.
+	// AckTimeout is how long a run may be without a result or heartbeat before
+	// it is delivered again. For Blocking it is also the length of the lease.
+	// Default (0): 60 s.
 	AckTimeout time.Duration
-	// GiveUpAfter is how long after its first claim a silent run is given up.
-	// Default (0): 24 h.
+	// GiveUpAfter is how long after its first claim a run without a result is
+	// given up. Default (0): 24 h.
 	GiveUpAfter time.Duration
 	// StopOnFailure ends the task as Failed when a run is given up.
 	StopOnFailure bool
-	// Retention is how long the finished task can be looked up. Default (0): the
+	// Retention is how long a finished task can be looked up. Default (0): the
 	// tenant's. NoRetention: not at all.
 	Retention time.Duration
 }
 
-// Cron is a schedule by expression.
+// Cron is a schedule given by a cron expression.
 type Cron struct {
-	// Expression has five fields, or six with seconds first, unless Dialect says
-	// otherwise. Names such as @daily, and "@every 90m", need no dialect.
+	// Expression has five fields, or six with seconds first, unless Dialect
+	// says otherwise. Names such as @daily and "@every 90m" need no dialect.
 	Expression string
 	// Zone is the IANA name of a time zone. Default: UTC.
 	Zone string
-	// Dialect is the language of the expression. Default (0): StandardCron, or
-	// NamedCron for what begins with @.
+	// Dialect is the dialect of the expression. Default (0): NamedCron if it
+	// begins with @, otherwise StandardCron.
 	Dialect Dialect
 }
 
-// Dialect is the language of a cron expression.
+// Dialect is a dialect of cron expressions.
 type Dialect int
 
 const (
-	// StandardCron has five fields, or six with seconds; H is drawn by the task's id.
+	// StandardCron has five fields, or six with seconds. The task's id
+	// determines H.
 	StandardCron Dialect = 1
-	// QuartzCron has six or seven fields, as Quartz has them.
+	// QuartzCron has six or seven fields, as in Quartz.
 	QuartzCron Dialect = 2
-	// NamedCron are @yearly, @monthly, @weekly, @daily, @hourly and their kin.
+	// NamedCron has @yearly, @monthly, @weekly, @daily, @hourly and similar
+	// names.
 	NamedCron Dialect = 3
 )
 
-// Misfire says what happens to scheduled instants that passed without firing. All
-// that do not fire are counted.
+// Misfire says what happens to scheduled instants that passed without firing.
+// Instants that do not fire are counted as missed.
 type Misfire int
 
 const (
-	// FireOnce fires the stored instant, late; then the first one after now.
+	// FireOnce fires the stored instant late, then the first instant after now.
 	FireOnce Misfire = 1
-	// FireAll fires each missed instant, one after the other, up to MisfireLimit.
+	// FireAll fires all missed instants in order, up to MisfireLimit.
 	FireAll Misfire = 2
 	// SkipMissed does not fire an instant that is late by more than MisfireGrace.
 	SkipMissed Misfire = 3
 )
 
-// NoGrace as Task.MisfireGrace lets nothing fire late.
+// NoGrace as Task.MisfireGrace means that no instant fires late.
 const NoGrace time.Duration = -1
 
-// NoRetention as Task.Retention keeps nothing of a finished task.
+// NoRetention as Task.Retention means that a finished task is deleted at once.
 const NoRetention time.Duration = -1
 
-// NoJitter as RetryPolicy.Jitter means exact distances.
+// NoJitter as RetryPolicy.Jitter means that delays are exact.
 const NoJitter float64 = -1
 
-// RetryPolicy says what happens when a handler fails: another attempt follows
-// after min(MaxBackoff, InitialBackoff * Multiplier^(failures-1)), lengthened by
-// a random share of up to Jitter. Zero fields take their defaults.
+// RetryPolicy says when a failed run is retried: after min(MaxBackoff,
+// InitialBackoff * Multiplier^(failures-1)), plus a random part of it of up to
+// Jitter. Zero fields take their defaults.
 type RetryPolicy struct {
 	MaxAttempts    int           // default 5
 	InitialBackoff time.Duration // default 1 s
@@ -169,32 +174,35 @@ type RetryPolicy struct {
 // TaskInfo is a stored task.
 type TaskInfo struct {
 	Task
-	// ID is positive and unique over all tenants.
+	// ID is positive and unique among all tenants.
 	ID    int64
 	State State
-	// Paused: no new run is claimed.
+	// Paused means that no run is claimed.
 	Paused bool
 	// RunCount is the number of runs claimed so far.
 	RunCount int64
 	// MissedCount is the number of scheduled instants that passed without firing.
 	MissedCount int64
-	// OpenRuns is the number of runs that await their result.
+	// OpenRuns is the number of runs without a final result.
 	OpenRuns int
-	// Attempt is the number of deliveries of the current run; 0 when none is open.
+	// Attempt is the number of deliveries of the current run; 0 if no run is
+	// open.
 	Attempt int
-	// ScheduledAt is the instant of the current or next run; zero in a final state.
+	// ScheduledAt is the instant of the current or next run; zero in a final
+	// state.
 	ScheduledAt time.Time
-	// DueAt is when the task needs attention next; zero when there is nothing to wait for.
+	// DueAt is when the task needs attention next; zero: never.
 	DueAt time.Time
-	// CreatedAt is when the task was accepted; FinishedAt when it ended, zero before.
+	// CreatedAt is when the task was accepted, FinishedAt when it ended (zero
+	// before).
 	CreatedAt  time.Time
 	FinishedAt time.Time
-	// Version grows with every change made by a caller.
+	// Version grows with every change by a caller.
 	Version int
 }
 
-// fault is what is wrong with a task that cannot be said in a request, or would
-// spoil those that are sent with it; nil: nothing.
+// fault returns a fault that cannot be expressed in a request, or would fail
+// other tasks in the same request; nil: none.
 func (t *Task) fault() *FieldError {
 	if t.Interval != 0 && t.Cron != nil {
 		return &FieldError{"interval", t.Interval.String() + ": a task has an interval or a cron expression, not both"}
@@ -307,8 +315,8 @@ func goTime(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// TaskInfoOf reads a task of the API, for those who meet one elsewhere: in an
-// interceptor, or a request of their own.
+// TaskInfoOf converts a task of the API, for interceptors and for requests that
+// are made without a Client.
 func TaskInfoOf(p *perceptorv1.Task) *TaskInfo { return taskInfo(p) }
 
 func taskInfo(p *perceptorv1.Task) *TaskInfo {
@@ -340,5 +348,5 @@ func taskInfo(p *perceptorv1.Task) *TaskInfo {
 	return info
 }
 
-// RunID returns the identity of a run as logs and headers have it: "TASK-SEQ".
+// RunID returns the id of a run as in logs and record headers: "TASK-SEQ".
 func RunID(task, seq int64) string { return fmt.Sprintf("%d-%d", task, seq) }

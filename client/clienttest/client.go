@@ -21,21 +21,21 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Client is a client whose service keeps tasks in memory. All that was added
-// through it, or through its *client.Client, can be asked for. It is safe for
-// concurrent use. Calls that concern more than tasks answer
-// [client.ErrFailedPrecondition]: they are not possible here.
+// Client is a client whose service keeps tasks in memory. [Client.Added]
+// returns the tasks that were added through it or through its *client.Client.
+// It is safe for concurrent use. Calls that concern anything but tasks return
+// [client.ErrFailedPrecondition].
 type Client struct {
 	*client.Client
 	t testing.TB
 
 	mu      sync.Mutex
 	added   []client.Task
-	places  map[int64]int // of tasks in added, by id; below 0: forgotten
+	places  map[int64]int // index in added, by task id; negative: forgotten
 	refusal error
 }
 
-// Option changes what [New] makes.
+// Option changes the client that [New] returns.
 type Option func(*options)
 
 type options struct {
@@ -45,26 +45,27 @@ type options struct {
 	client client.Config
 }
 
-// WithNow sets the clock of the service, by which begin_time is now and an end may
-// have passed. Default: time.Now.
+// WithNow sets the clock of the service, which decides what is past. Default:
+// time.Now.
 func WithNow(now func() time.Time) Option { return func(o *options) { o.now = now } }
 
 // WithParamsBytes sets the tenant's limit of params. Default: 16 KiB.
 func WithParamsBytes(n int) Option { return func(o *options) { o.tenant.ParamsBytes = n } }
 
-// WithMinInterval sets the shortest interval that is allowed. Default: 1 s.
+// WithMinInterval sets the shortest allowed interval. Default: 1 s.
 func WithMinInterval(d time.Duration) Option { return func(o *options) { o.limits.MinInterval = d } }
 
-// WithConfig changes the client's configuration; where the service is stays as it is.
+// WithConfig sets the client's configuration. Address, Token and TLS are
+// ignored.
 func WithConfig(c client.Config) Option { return func(o *options) { o.client = c } }
 
 const (
 	secret     = "secret"
-	patience   = time.Second // with a service that was told to be away
+	patience   = time.Second // CallTimeout after Refuse(client.ErrUnavailable)
 	bufferSize = 1 << 20
 )
 
-// New returns a client with a service of its own, which end with the test.
+// New returns a client with a service of its own. Both end with the test.
 func New(t testing.TB, opts ...Option) *Client {
 	t.Helper()
 	o := options{
@@ -77,7 +78,7 @@ func New(t testing.TB, opts ...Option) *Client {
 	c := &Client{t: t, places: map[int64]int{}}
 	listener := bufconn.Listen(bufferSize)
 	serve(t, listener, &o)
-	o.client.Address, o.client.Token, o.client.TLS = "127.0.0.1:1", secret, nil // a name of the pipe
+	o.client.Address, o.client.Token, o.client.TLS = "127.0.0.1:1", secret, nil // placeholder; the dialer ignores it
 	o.client.DialOptions = append(o.client.DialOptions, grpc.WithChainUnaryInterceptor(c.watch),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	made, err := client.New(o.client)
@@ -120,11 +121,10 @@ func (a auth) Authenticate(context.Context, string) (server.Identity, error) {
 	return server.Identity{TokenID: "test", Scope: server.TenantScope, Tenant: a.tenant}, nil
 }
 
-// Added returns the tasks that were accepted, as the service was asked for them
-// and in the order of the calls: all, or those of some kinds. Fields that were
-// left out are zero; times are in UTC. A request that
-// was repeated, under its id or an idempotency key, counts once; an upsert takes
-// the place of the task that it changed.
+// Added returns the accepted tasks of the given kinds, or all, in the order of
+// the calls and as they were requested: omitted fields are zero, times are in
+// UTC. A repeated request, by request id or idempotency key, counts once. An
+// upsert replaces the task that it changed.
 func (c *Client) Added(kinds ...string) []client.Task {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +137,8 @@ func (c *Client) Added(kinds ...string) []client.Task {
 	return out
 }
 
-// AddedOne returns the one task of a kind that was accepted. It ends the test
-// when there is none, or another one.
+// AddedOne returns the only accepted task of a kind. It ends the test if there
+// is not exactly one.
 func (c *Client) AddedOne(kind string) client.Task {
 	c.t.Helper()
 	list := c.Added(kind)
@@ -148,7 +148,7 @@ func (c *Client) AddedOne(kind string) client.Task {
 	return list[0]
 }
 
-// Forget forgets what was added so far. The service does not.
+// Forget makes Added forget the tasks so far. The service keeps them.
 func (c *Client) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,16 +158,16 @@ func (c *Client) Forget() {
 	}
 }
 
-// Refuse lets all calls fail from now on, with an error of a kind such as
-// [client.ErrResourceExhausted]; nil: no more. Those that a client repeats fail
-// after a second.
+// Refuse makes all further calls fail with an error of the given kind, such as
+// [client.ErrResourceExhausted]. A nil kind ends this. Errors that the client
+// retries take a second.
 func (c *Client) Refuse(kind error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refusal = kind
 }
 
-// statuses are what services answer for the kinds of errors.
+// statuses has the gRPC code for each kind of error.
 var statuses = map[error]codes.Code{
 	client.ErrInvalidArgument: codes.InvalidArgument, client.ErrNotFound: codes.NotFound, client.ErrAlreadyExists: codes.AlreadyExists,
 	client.ErrFailedPrecondition: codes.FailedPrecondition, client.ErrUnauthenticated: codes.Unauthenticated,
@@ -175,7 +175,7 @@ var statuses = map[error]codes.Code{
 	client.ErrOtherVersion: codes.Aborted, client.ErrUnavailable: codes.Unavailable, client.ErrInternal: codes.Internal,
 }
 
-// watch notes what calls have added.
+// watch records the tasks that calls have added, and refuses calls.
 func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c.mu.Lock()
 	refusal := c.refusal
@@ -187,8 +187,8 @@ func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *g
 		}
 		return status.Error(code, refusal.Error())
 	}
-	if !possible(method) {
-		return status.Errorf(codes.FailedPrecondition, "%s is not possible with clienttest, which keeps tasks in memory and fires none; taskd dev --virtual-clock can do all",
+	if !supported(method) {
+		return status.Errorf(codes.FailedPrecondition, "clienttest does not support %s: it keeps tasks in memory and does not fire them; use taskd dev --virtual-clock",
 			path.Base(method))
 	}
 	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
@@ -199,24 +199,25 @@ func (c *Client) watch(ctx context.Context, method string, req, reply any, cc *g
 	switch r := reply.(type) {
 	case *perceptorv1.AddTaskResponse:
 		q := req.(*perceptorv1.AddTaskRequest)
-		c.note(r.GetId(), q.GetTask(), q.GetUpsert())
+		c.recordAdded(r.GetId(), q.GetTask(), q.GetUpsert())
 	case *perceptorv1.AddTasksResponse:
 		q := req.(*perceptorv1.AddTasksRequest)
 		for i, t := range q.GetTasks() {
-			c.note(r.GetResults()[i].GetId(), t, q.GetUpsert())
+			c.recordAdded(r.GetResults()[i].GetId(), t, q.GetUpsert())
 		}
 	}
 	return nil
 }
 
-// possible reports whether the service here can do what a method asks for.
-func possible(method string) bool {
+// supported reports whether the service in memory has a method.
+func supported(method string) bool {
 	return path.Dir(method) == "/"+perceptorv1.TaskService_ServiceDesc.ServiceName &&
 		method != perceptorv1.TaskService_PauseKind_FullMethodName && method != perceptorv1.TaskService_ResumeKind_FullMethodName
 }
 
-// note writes down that a task got an id; 0: it was refused. c.mu is held.
-func (c *Client) note(id int64, p *perceptorv1.Task, upsert bool) {
+// recordAdded records a task that was added; id 0 means that it was refused.
+// The caller holds c.mu.
+func (c *Client) recordAdded(id int64, p *perceptorv1.Task, upsert bool) {
 	t := client.TaskInfoOf(p).Task
 	place, known := c.places[id]
 	switch {

@@ -25,7 +25,7 @@ func remind(user string) client.Task {
 	return client.Task{Kind: "remind", Type: client.OneShot, Begin: tomorrow, Params: map[string]string{"user": user}}
 }
 
-func TestWhatWasAddedIsToldAsItWasAskedFor(t *testing.T) {
+func TestAddedReturnsTasksAsTheyWereRequested(t *testing.T) {
 	c := clienttest.New(t)
 	every := client.Task{
 		Kind: "watch", Type: client.Blocking, Begin: tomorrow, End: tomorrow.Add(time.Hour), Interval: time.Minute, MaxCount: 9,
@@ -35,11 +35,11 @@ func TestWhatWasAddedIsToldAsItWasAskedFor(t *testing.T) {
 	if _, err := c.AddTask(t.Context(), remind("ann")); err != nil {
 		t.Fatal(err)
 	}
-	var tasks client.Tasks = c // what services take
+	var tasks client.Tasks = c // what services depend on
 	if _, err := tasks.AddTasks(t.Context(), []client.Task{every, remind("bob")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Client.AddTask(t.Context(), remind("cid"), client.WithRequestID("cid")); err != nil { // nor does that get past
+	if _, err := c.Client.AddTask(t.Context(), remind("cid"), client.WithRequestID("cid")); err != nil { // adds past c.AddTask are recorded, too
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]client.Task{remind("ann"), every, remind("bob"), remind("cid")}, c.Added()); diff != "" {
@@ -57,7 +57,7 @@ func TestWhatWasAddedIsToldAsItWasAskedFor(t *testing.T) {
 	}
 }
 
-func TestSpecsAreJudgedByTheRealRules(t *testing.T) {
+func TestSpecsAreValidatedByTheRealRules(t *testing.T) {
 	c := clienttest.New(t, clienttest.WithParamsBytes(10), clienttest.WithMinInterval(time.Minute))
 	for field, bad := range map[string]client.Task{
 		"kind":          {Type: client.OneShot},
@@ -317,7 +317,7 @@ func TestWhatIsNotPossibleHereIsAnError(t *testing.T) {
 	_, pausing := c.PauseKind(t.Context(), "k")
 	_, bulk := c.CreateBulk(t.Context(), client.Bulk{Action: client.BulkCancel})
 	for name, err := range map[string]error{"GetDelivery": l.Run(t.Context()), "PauseKind": pausing, "CreateBulkOperation": bulk} {
-		if !errors.Is(err, client.ErrFailedPrecondition) || !strings.Contains(err.Error(), name+" is not possible with clienttest") {
+		if !errors.Is(err, client.ErrFailedPrecondition) || !strings.Contains(err.Error(), "clienttest does not support "+name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -357,7 +357,7 @@ func TestATaskIsExplainedAsFarAsItGoesHere(t *testing.T) {
 	}
 }
 
-func TestAHandlerIsCalledWithTheRunAndItsOutcomeTold(t *testing.T) {
+func TestRunCallsTheHandlerAndReturnsItsOutcome(t *testing.T) {
 	sad := errors.New("sad")
 	run := &client.Run{Attempt: 4, Params: map[string]string{"count": "2"}}
 	handler := client.Typed(func(ctx context.Context, run *client.Run, p struct{ Count int }) error {

@@ -1,9 +1,10 @@
-// Package clienttest helps to test services that use Perceptor, without one.
+// Package clienttest helps to test services that use Perceptor without an
+// installation.
 //
-// [New] makes a client whose service is in this process: everything between a
-// call and the store is real, so specs are judged by the real rules and answered
-// with the real errors. Tasks are kept in memory and never fire. What was added
-// can be asked for:
+// [New] returns a client whose service runs in this process. Everything between a
+// call and the store is real, so requests are validated by the real rules and get
+// the real errors. The service keeps tasks in memory and never fires them. A test
+// reads what was added:
 //
 //	c := clienttest.New(t)
 //	shop := NewShop(c)            // takes a client.Tasks, or a *client.Client
@@ -11,13 +12,13 @@
 //	want := []client.Task{{Kind: "remind", Type: client.OneShot, ...}}
 //	if diff := cmp.Diff(want, c.Added("remind")); diff != "" { ... }
 //
-// [Run] calls a handler with a run, through its middleware, and returns what a
-// listener would have reported; [RunKind] does so for the handler that a listener
-// has for a kind, with all that was registered around it:
+// [Run] calls a handler, with middleware, and returns the outcome that a
+// listener would report. [RunKind] does so for a handler that is registered at
+// a listener, with all its middleware and options:
 //
 //	got := clienttest.Run(t, shop.Remind, &client.Run{Attempt: 2, Params: params})
 //	if got.Status != client.Snoozed || got.After != time.Hour { ... }
 //
-// For whole schedules there is `taskd dev --virtual-clock`, which is the real
-// thing at any speed.
+// To test whole schedules, use `taskd dev --virtual-clock`: the real service
+// with a clock that tests can move.
 package clienttest

@@ -13,20 +13,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// memory keeps tasks as the store does, but for their runs: nothing is ever
-// claimed. A run that is triggered stays open.
+// memory stores tasks like the real store, but claims no runs. A triggered run
+// stays open.
 type memory struct {
-	server.Tasks // what is not possible here
+	server.Tasks // the methods that are not supported
 	now          func() time.Time
 	calendars    *schedule.Calendars
 
 	mu       sync.Mutex
 	tasks    map[task.ID]*kept
-	requests map[string]request // by request_id, or by key
-	triggers map[string]int64   // the runs, by task and request_id
+	requests map[string]request // by request_id or idempotency key
+	triggers map[string]int64   // run numbers by task and request_id
 }
 
-// kept is a task.
+// kept is a stored task.
 type kept struct {
 	*task.Machine
 	finishedAt task.Instant
@@ -78,7 +78,7 @@ func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, erro
 	return task.AddResult{Items: items}, nil
 }
 
-// living reports whether the one task of a request has not ended.
+// living reports whether the only task of a request has not ended.
 func (m *memory) living(r request) bool {
 	k := m.tasks[r.items[0].ID]
 	return k != nil && !k.Task.State.Final()
@@ -112,7 +112,7 @@ func (m *memory) setCalendar(s *task.Spec, id task.ID) *task.Error {
 	return nil
 }
 
-// upsert gives the living task of a key other terms.
+// upsert replaces the terms of the unfinished task of a key.
 func (m *memory) upsert(name string, known request, r task.AddRequest) (task.AddResult, error) {
 	k := m.tasks[known.items[0].ID]
 	before := k.Task.Version
@@ -145,8 +145,8 @@ func (k *kept) snapshot() *task.Snapshot {
 	return &task.Snapshot{Row: *k.Task, FinishedAt: k.finishedAt}
 }
 
-// on takes a step on a task and returns what it is then; living: a finished one is
-// refused.
+// on applies step to a task and returns the task. If living is set, it refuses
+// a finished task.
 func (m *memory) on(id task.ID, living bool, step func(k *kept, now task.Instant) error) (*task.Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -228,7 +228,7 @@ func (m *memory) PurgeTask(_ context.Context, _ int32, id task.ID) error {
 	return err
 }
 
-// Explain implements [server.Tasks]: as if nothing but the task held it back.
+// Explain implements [server.Tasks]. It considers nothing but the task itself.
 func (m *memory) Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
 	now := task.At(m.now())
 	s, err := m.Get(ctx, tenant, id)
@@ -295,7 +295,7 @@ func (m *memory) Counts(_ context.Context, tenant int32) ([]task.TypeCounts, err
 	return out, nil
 }
 
-// History implements [server.Tasks]: nothing ever happened.
+// History implements [server.Tasks]. It is always empty.
 func (m *memory) History(context.Context, int32, task.ID, task.HistoryCursor, int) ([]task.RunEvent, error) {
 	return nil, nil
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Run calls a handler with run and returns what a listener would report: through
-// the middleware given, the first one outermost, with panics taken as failures.
-// Use [client.Typed] for handlers that take their params as a struct. Zero fields
-// of run become those of the first attempt of the first run of some task, scheduled
-// now; run is changed. The handler's context is that of the test.
+// Run calls a handler with run and returns the outcome that a listener would
+// report. The first middleware is the outermost; panics count as failures. Use
+// [client.Typed] for handlers that read their params into a struct. Run sets
+// zero fields of run to those of the first attempt of the first run of a task,
+// scheduled now. The handler's context is that of the test.
 func Run(t testing.TB, h client.Handler, run *client.Run, middleware ...client.Middleware) client.Outcome {
 	t.Helper()
 	complete(run)
@@ -22,10 +22,11 @@ func Run(t testing.TB, h client.Handler, run *client.Run, middleware ...client.M
 	return client.Execute(t.Context(), h, run)
 }
 
-// RunKind calls the handler that l has for run.Kind, with all that is around it
-// there, and returns what would be reported. It ends the test if there is none.
-// Zero fields of run are those of [Run]. A listener of a [Client] will do; it must
-// not have been started.
+// RunKind calls the handler that is registered at l for run.Kind, with its
+// middleware and time limit, and returns the outcome that the listener would
+// report. It ends the test if the kind has no handler. It sets zero fields of
+// run as [Run] does. l may be a listener of a [Client] and must not have been
+// started.
 func RunKind(t testing.TB, l *client.Listener, run *client.Run) client.Outcome {
 	t.Helper()
 	complete(run)

@@ -49,7 +49,7 @@ func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
 	}
 }
 
-func TestOverrunLeaseDoesNotBuryTheRun(t *testing.T) {
+func TestOverrunLeaseDoesNotLoseTheRun(t *testing.T) {
 	b := setup(t, 1)
 	first := make(chan struct{})
 	b.listen(ListenerConfig{}, map[string]Handler{"late": func(_ context.Context, r *Run) error {
@@ -61,7 +61,7 @@ func TestOverrunLeaseDoesNotBuryTheRun(t *testing.T) {
 	p := newRunOf(1, task.Blocking, "late", nil)
 	b.publish(p)
 	b.svc.await(t, "the start", b.svc.count("start ACCEPTED"))
-	b.redeliver(p) // its lease was over, says the service
+	b.redeliver(p) // the service considers its lease over
 	b.awaitCommitted()
 	close(first)
 	b.svc.await(t, "the retry's result", b.svc.count("report ACCEPTED"))
@@ -98,7 +98,7 @@ func TestHandlerThatIgnoresItsContextIsReportedAsFailedWhileItsLeaseRuns(t *test
 func TestLeaseIsCountedFromBeforeTheCall(t *testing.T) {
 	b := setup(t, 1)
 	b.svc.lease = 3 * time.Second
-	var judged time.Time // when the service gives the lease; its answer takes long
+	var judged time.Time // when the service grants the lease; its answer takes long
 	b.svc.before = func(_ context.Context, op string) error {
 		if op == "start" {
 			judged = time.Now()
@@ -151,7 +151,7 @@ func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
 	p := newRunOf(1, task.NonBlocking, "long", nil)
 	p.AckTimeout = 400 * time.Millisecond
 	b.publish(p)
-	b.awaitCommitted() // a heartbeat has made a row for it
+	b.awaitCommitted() // a heartbeat has created a row for it
 	if b.svc.codes["beat ACCEPTED"] == 0 {
 		t.Errorf("answers %v", b.svc.codes)
 	}

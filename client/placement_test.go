@@ -22,21 +22,21 @@ func TestARequestIDIsDrawnForItsShard(t *testing.T) {
 }
 
 func TestRequestsStayInOneShardForAWhile(t *testing.T) {
-	var a aim
+	var p placement
 	now := time.Now()
-	first := a.take(10, now)
-	a.done(first)
+	first := p.acquire(10, now)
+	p.release(first)
 	for range 10 {
-		s := a.take(10, now.Add(aimLasts))
-		a.done(s)
+		s := p.acquire(10, now.Add(stayFor))
+		p.release(s)
 		if s != first {
 			t.Fatalf("a request went to shard %d; want %d like the one before", s, first)
 		}
 	}
 	turns := map[task.Shard]bool{}
-	for i := range 5 { // by chance one may be of the same shard again
-		s := a.take(10, now.Add(time.Duration(i+1)*(aimLasts+1)))
-		a.done(s)
+	for i := range 5 { // the same shard may be drawn again
+		s := p.acquire(10, now.Add(time.Duration(i+1)*(stayFor+1)))
+		p.release(s)
 		turns[s] = true
 	}
 	if len(turns) < 3 {
@@ -45,12 +45,12 @@ func TestRequestsStayInOneShardForAWhile(t *testing.T) {
 }
 
 func TestAShardsTurnEndsWithItsShareOfTasks(t *testing.T) {
-	var a aim
+	var p placement
 	now := time.Now()
 	shards := map[task.Shard]bool{}
 	for range 10 {
-		s := a.take(aimTasks, now)
-		a.done(s)
+		s := p.acquire(stayTasks, now)
+		p.release(s)
 		shards[s] = true
 	}
 	if len(shards) < 5 {
@@ -59,42 +59,42 @@ func TestAShardsTurnEndsWithItsShareOfTasks(t *testing.T) {
 }
 
 func TestABusyDatabaseGetsNoFurtherRequests(t *testing.T) {
-	var a aim
+	var p placement
 	now := time.Now()
 	n := map[int]int{}
-	for range aimBusy * task.Databases / 4 {
-		n[a.take(1, now).Database()]++
+	for range maxPerDatabase * task.Databases / 4 {
+		n[p.acquire(1, now).Database()]++
 	}
 	for d, k := range n {
-		if k > aimBusy {
-			t.Errorf("%d requests are under way in database %d; want at most %d", k, d, aimBusy)
+		if k > maxPerDatabase {
+			t.Errorf("%d requests are in flight to database %d; want at most %d", k, d, maxPerDatabase)
 		}
 	}
 }
 
 func TestADatabaseThatIsAwayIsAvoided(t *testing.T) {
-	var a aim
+	var p placement
 	now := time.Now()
-	away := a.take(1, now)
-	a.done(away)
-	a.missed(away, now)
+	away := p.acquire(1, now)
+	p.release(away)
+	p.markUnavailable(away, now)
 	for range 50 {
-		s := a.take(aimTasks, now)
-		a.done(s)
+		s := p.acquire(stayTasks, now)
+		p.release(s)
 		if s.Database() == away.Database() {
-			t.Fatalf("a request went to database %d, which is away", s.Database())
+			t.Fatalf("a request went to database %d, which is unavailable", s.Database())
 		}
 	}
 	back := 0
 	for range 500 {
-		s := a.take(aimTasks, now.Add(avoidFor))
-		a.done(s)
+		s := p.acquire(stayTasks, now.Add(avoidFor))
+		p.release(s)
 		if s.Database() == away.Database() {
 			back++
 		}
 	}
 	if back == 0 {
-		t.Errorf("no request went to database %d when it was back", away.Database())
+		t.Errorf("no request went to database %d after it had recovered", away.Database())
 	}
 }
 

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// Placement of new requests on shards.
+//
+// Rows that lie in one shard and are due together are cheap to claim, to report
+// and to store: one transaction over 1,000 rows of one shard costs a quarter of
+// the same rows in 100 shards. A client therefore sends its requests to one shard
+// for a second, then to another one. A request whose database is already busy
+// goes to another database, so a fast client uses as many databases as it needs.
+// Shards are drawn at random, so different clients use different shards.
+//
+// The shard of a request follows from its request_id ([task.ShardOf]). The client
+// draws ids until one maps to the chosen shard. Only a request that was never sent
+// gets a new id: a retry keeps its id.
+const (
+	stayFor        = time.Second
+	stayTasks      = 4000             // after this many tasks the client moves to another shard
+	maxPerDatabase = 2                // requests in flight to one database; more go elsewhere
+	avoidFor       = 5 * time.Second  // how long an unavailable database is avoided
+	candidates     = 8                // candidate shards per draw
+	suffixBytes    = 4                // bytes at the end of an id that are varied, written in hex
+	maxDraws       = 20 * task.Shards // all draws miss once in 10^8 requests; the request then goes to another shard
+)
+
+// placement chooses the shards of new requests. The zero value is ready for
+// use. It is safe for concurrent use.
+type placement struct {
+	mu         sync.Mutex
+	shard      task.Shard
+	until      time.Time
+	left       int
+	inFlight   [task.Databases]int       // requests in flight
+	avoidUntil [task.Databases]time.Time // zero: not avoided
+}
+
+// acquire chooses the shard for a request of n tasks. The caller must call
+// release with that shard when the request has ended.
+func (p *placement) acquire(n int, now time.Time) task.Shard {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.shard.Database()
+	s := p.shard
+	switch {
+	case p.left <= 0 || now.After(p.until) || now.Before(p.avoidUntil[d]):
+		s = p.choose(now)
+		p.shard, p.until, p.left = s, now.Add(stayFor), stayTasks
+	case p.inFlight[d] >= maxPerDatabase:
+		s = p.choose(now)
+	}
+	p.left -= n
+	p.inFlight[s.Database()]++
+	return s
+}
+
+// choose returns a random shard, preferring databases that are not avoided and
+// have few requests in flight. The caller holds p.mu.
+func (p *placement) choose(now time.Time) task.Shard {
+	best := task.Shard(mathrand.IntN(task.Shards))
+	for range candidates {
+		s := task.Shard(mathrand.IntN(task.Shards))
+		was, is := now.Before(p.avoidUntil[best.Database()]), now.Before(p.avoidUntil[s.Database()])
+		if was && !is || was == is && p.inFlight[s.Database()] < p.inFlight[best.Database()] {
+			best = s
+		}
+	}
+	return best
+}
+
+// release records that a request to s has ended.
+func (p *placement) release(s task.Shard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inFlight[s.Database()]--
+}
+
+// markUnavailable records that the database of s did not answer.
+func (p *placement) markUnavailable(s task.Shard, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.avoidUntil[s.Database()] = now.Add(avoidFor)
+}
+
+// requestIDFor draws a request id that maps to shard s.
+func requestIDFor(s task.Shard) string {
+	var random [16]byte
+	rand.Read(random[:]) // never fails
+	id := hex.AppendEncode(nil, random[:])
+	end := id[len(id)-2*suffixBytes:]
+	for range maxDraws {
+		if task.ShardOf(id) == s {
+			break
+		}
+		for i := suffixBytes - 1; i >= 0; i-- { // increment
+			random[len(random)-suffixBytes+i]++
+			if random[len(random)-suffixBytes+i] != 0 {
+				break
+			}
+		}
+		hex.Encode(end, random[len(random)-suffixBytes:])
+	}
+	return string(id)
+}
