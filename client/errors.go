@@ -55,6 +55,10 @@ type Error struct {
 	Op string
 	// Kind is one of the Err variables.
 	Kind error
+	// Reason says more than Kind does, such as "TASK_FINISHED" or "QUOTA_ADD_RATE".
+	// Reasons keep their spelling; docs/errors.md lists them. "" means that the answer
+	// did not come from the service.
+	Reason string
 	// Message is the service's explanation for people.
 	Message string
 	// Fields are the broken rules, for ErrInvalidArgument.
@@ -112,6 +116,8 @@ func errorOf(op string, st *status.Status) *Error {
 	}
 	for _, d := range st.Details() {
 		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			e.Reason = d.GetReason()
 		case *errdetails.BadRequest:
 			for _, v := range d.GetFieldViolations() {
 				e.Fields = append(e.Fields, FieldError{Field: v.GetField(), Message: v.GetDescription()})

@@ -7,8 +7,7 @@ import "maps"
 // each one.
 type ErrorReason string
 
-// The reasons that belong to a code without saying more. An [Error] without a reason
-// of its own has that of its code.
+// The reasons of whole codes, for an [Error] without a reason of its own.
 const (
 	ReasonInvalidField       ErrorReason = "INVALID_FIELD"
 	ReasonNotFound           ErrorReason = "NOT_FOUND"
@@ -17,12 +16,7 @@ const (
 	ReasonResourceExhausted  ErrorReason = "RESOURCE_EXHAUSTED"
 	ReasonUnavailable        ErrorReason = "UNAVAILABLE"
 	ReasonInternal           ErrorReason = "INTERNAL"
-	ReasonDataLoss           ErrorReason = "DATA_LOSS"
-	ReasonAborted            ErrorReason = "ABORTED"
-	ReasonUnauthenticated    ErrorReason = "UNAUTHENTICATED"
-	ReasonPermissionDenied   ErrorReason = "PERMISSION_DENIED"
 	ReasonDeadlineExceeded   ErrorReason = "DEADLINE_EXCEEDED"
-	ReasonUnimplemented      ErrorReason = "UNIMPLEMENTED"
 )
 
 // The request.
@@ -93,12 +87,12 @@ var generalReasons = map[ErrorCode]ErrorReason{
 	ResourceExhausted:  ReasonResourceExhausted,
 	Unavailable:        ReasonUnavailable,
 	Internal:           ReasonInternal,
-	DataLoss:           ReasonDataLoss,
-	Aborted:            ReasonAborted,
-	Unauthenticated:    ReasonUnauthenticated,
-	PermissionDenied:   ReasonPermissionDenied,
+	DataLoss:           ReasonTaskDamaged,
+	Aborted:            ReasonVersionMismatch,
+	Unauthenticated:    ReasonTokenRefused,
+	PermissionDenied:   ReasonScopeMissing,
 	DeadlineExceeded:   ReasonDeadlineExceeded,
-	Unimplemented:      ReasonUnimplemented,
+	Unimplemented:      ReasonUnknownMethod,
 }
 
 // reasonCodes has the code of every reason.
@@ -118,11 +112,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
 		Unavailable: {ReasonTaskBusy, ReasonDatabaseUnavailable, ReasonKafkaUnavailable, ReasonZooKeeperUnavailable, ReasonServerBusy,
 			ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
-		DataLoss:         {ReasonTaskDamaged, ReasonOperationDamaged},
-		Aborted:          {ReasonVersionMismatch},
-		Unauthenticated:  {ReasonTokenRefused},
-		PermissionDenied: {ReasonScopeMissing},
-		Unimplemented:    {ReasonUnknownMethod},
+		DataLoss: {ReasonOperationDamaged},
 	} {
 		for _, reason := range reasons {
 			codes[reason] = code

@@ -158,7 +158,8 @@ func TestTasksCanBeChangedTriggeredAndPurged(t *testing.T) {
 	if _, err := c.TriggerTask(t.Context(), id); !errors.Is(err, client.ErrFailedPrecondition) {
 		t.Errorf("triggered while a run is open: %v", err)
 	}
-	if err := c.PurgeTask(t.Context(), id); !errors.Is(err, client.ErrFailedPrecondition) {
+	err = c.PurgeTask(t.Context(), id)
+	if refused := new(client.Error); !errors.Is(err, client.ErrFailedPrecondition) || !errors.As(err, &refused) || refused.Reason != "TASK_NOT_FINISHED" {
 		t.Errorf("a living task is purged: %v", err)
 	}
 	if _, err := c.CancelTask(t.Context(), id); err != nil {
