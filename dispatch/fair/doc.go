@@ -1,0 +1,100 @@
+// Package fair decides whose due tasks a dispatcher claims when there are more than
+// it can claim, and how many per second. It combines four known techniques:
+//
+//   - Weighted fair queueing by service counters, in the manner of start-time fair
+//     queueing (Goyal, Vin & Cheng, 1996), between tenants with a backlog: [Scheduler].
+//   - Additive increase, multiplicative decrease (Chiu & Jain, 1989) of the total rate at
+//     which backlogs are claimed, with the lateness of all other tenants as the congestion
+//     signal: [RateController].
+//   - The generic cell rate algorithm (GCRA, ITU-T I.371), a token bucket, for tenants with
+//     a dispatch rate: [TokenCache]. The buckets are in Postgres.
+//   - Flows (Demers, Keshav & Shenker, 1989), as Kubernetes' API Priority and Fairness has
+//     them: one queue for each tenant that needs its own: [Flow] and [Flows]. The queue is
+//     an index range of the task table; a flow stores only its lower bound and when to
+//     claim from it.
+//
+// The package is pure. Claims and confirmations go in, quotas come out. It has no
+// goroutine, lock or clock: every instant is an argument. Package dispatch owns the
+// values, guards them and acts by them.
+//
+// # Foreground and background
+//
+// Almost all tenants are in the foreground: one claim takes their due rows, whoever's
+// they are, and their records share requests to Kafka. That is cheap, and fair as long
+// as each claim takes all due rows. An excluded tenant is in the background. Foreground
+// claims leave out its first runs, and flow claims take them, each with its own quota and
+// lower bound. A tenant is excluded if
+//
+//   - its settings say so: it has a dispatch rate, or it is paused, or it has paused or
+//     capped kinds (each capped kind is a flow of its own);
+//   - or it is backlogged: it has more due rows than its share. Only this is a decision of
+//     this package.
+//
+// # The steps
+//
+//  1. [Scheduler.ObserveClaim] sees each foreground claim. A claim that reached its limit
+//     left rows behind, so its tenants compete. A tenant becomes backlogged when it takes
+//     more than half of its weighted share of such a claim, and more rows within a second
+//     than the others can bear.
+//  2. [Flows.Update] makes the flows of each database follow the settings and the
+//     backlogged tenants.
+//  3. [Scheduler.TakeRows] grants the rows of the next flow claim, by the rate controller.
+//  4. [Flows.Select] chooses the flows that have waited longest.
+//  5. [Quotas] divides the rows between them by weight. [Scheduler.Balance] moves rows from
+//     tenants with more service than the average to tenants with less. Tenants with a
+//     rate take tokens for their rows ([TokenCache.Take]).
+//  6. [Flows.Claimed] and [Scheduler.ObserveFlow] see what the claim has taken: it counts as
+//     service, moves the flow's bound and says when to claim from it next. A tenant that has
+//     nothing left in any database returns to the foreground.
+//  7. [Scheduler.ObservePublished] sees each record that Kafka has confirmed. The lateness
+//     of foreground records adjusts the rate.
+//
+// # Virtual time
+//
+// Service is the number of rows claimed for a tenant. The level is the average service per
+// unit of weight: the virtual time of fair queueing. A tenant that becomes backlogged
+// starts at the level of the second in which its burst began, plus the rows of that burst.
+// So it neither catches up on the time in which it had no backlog, nor keeps the lead
+// that made it backlogged. A tenant below the level receives the rows of those above it, of
+// whom each keeps one row per claim, so that its flow is still examined. What a tenant may
+// catch up is bounded by 20,000 rows per unit of weight.
+//
+// # What is hard about it
+//
+//   - The foreground's lateness has other causes, too. A foreground that is late at the lowest
+//     rate is late for another reason, and that lateness counts as usual from then on.
+//   - Records of a tenant that is becoming backlogged must not be taken for a late
+//     foreground. So a tenant in a flow counts only if its record was claimed before it was
+//     due.
+//   - A backlog is divided over 16 databases, and small in each. So beside a backlogged
+//     tenant, overdue rows count in claims that were not full, too.
+//   - Rows that wait for tokens are not missed, but rows that were overdue before are. A flow
+//     stores since when it has been waiting ([task.Flow]'s WaitingSince).
+//
+// # Invariants
+//
+//   - A tenant is in at most one flow per database and kind, and a flow in at most one claim.
+//   - A flow has no due row at or below its bound, but for rows written since, of which a
+//     hint or the next sweep tells.
+//   - Every flow in a claim may take at least one row.
+//   - A tenant is backlogged only while some database may have more due rows of it.
+//   - The rate stays between 200 and 200,000 rows per second; without a foreground there is
+//     no limit.
+//   - Over any time t a tenant takes at most rate × (t + 1 s) + burst tokens.
+//
+// # Tried and dropped
+//
+//   - Rewriting due_at of rows over the rate to the instant of their token: half the work of
+//     a claim for each waiting row, at a time of overload, and wrong after a change of the rate.
+//   - An index that includes the tenant: every claim would cost twice as much.
+//   - Kafka requests shared by foreground and background: the foreground's p99 lateness was
+//     2.6 times its lateness alone, with separate requests 1.6 times.
+//   - Equal quotas per claim without service counters: a tenant with rows in few databases,
+//     or one found late, received much less than its share.
+//   - Partial quotas when memory is short: databases were not served equally. A flow claim
+//     receives all its rows or waits.
+//   - A threshold on rows per claim alone: short bursts of small tenants were excluded, and
+//     slow backlogs were not.
+//
+// ADR 14 (docs/adr/0014-rates-and-fairness.md) has the reasons and figures.
+package fair

@@ -1,0 +1,109 @@
+package fair
+
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A Flow is the due rows of one excluded tenant, or of one of its capped kinds, in one
+// database, claimed separately from the foreground.
+type Flow struct {
+	key task.TenantKind
+	// low is an exclusive lower bound of due_at: the flow has no due row at or below it.
+	low task.Instant
+	// backlog: there is, or may be, more than was claimed last.
+	backlog bool
+	// caughtUp is the database's clock at the last claim that left nothing due. Rows that
+	// became due since then wait for the tenant's tokens.
+	caughtUp task.Instant
+	// nextAt is when to claim from the flow next. triedAt is when that was done last,
+	// and foundAt when there were rows. At sweepAt the next claim ignores low.
+	nextAt, triedAt, foundAt, sweepAt time.Time
+	// claiming: a claim for the flow is under way, and no other one selects it.
+	claiming bool
+}
+
+// A Grant is what one claim may take of a flow.
+type Grant struct {
+	Flow *Flow
+	// Key is the flow's tenant and, for a capped kind, its kind.
+	Key task.TenantKind
+	// Rows is how many rows the claim may take at most. Tokens is how many of them have
+	// taken a token; 0 if the tenant has no dispatch rate.
+	Rows, Tokens int
+	// Lease is the epoch of the cap lease under which a capped kind is claimed; else 0.
+	Lease int64
+}
+
+// Grant returns an empty grant for the flow.
+func (f *Flow) Grant() *Grant { return &Grant{Flow: f, Key: f.key} }
+
+// capped reports whether the flow is of a kind with a concurrency cap.
+func (f *Flow) capped() bool { return f.key.Kind != "" }
+
+const (
+	// flowGrace is how far the lower bound of a flow stays behind the clock.
+	flowGrace = time.Second
+	// flowTick is the shortest time between two claims of the same flow after one that
+	// left nothing due.
+	flowTick = 20 * time.Millisecond
+	// sweepsBeside is how many sweeps of the foreground go by before a flow's next one.
+	sweepsBeside = 3
+	// activeFlow is how long a flow that had rows counts as active.
+	activeFlow = 10 * time.Second
+)
+
+// hint: something is due at the instant due, which a claim at the local time at would
+// find; maybe of this flow. It reports whether the flow's next claim comes sooner now.
+func (f *Flow) hint(at time.Time, due task.Instant) (sooner bool) {
+	f.low = max(min(f.low, due-1), 0)
+	if soonest := f.triedAt.Add(flowTick); at.Before(soonest) {
+		at = soonest
+	}
+	if (!f.backlog || f.capped()) && at.Before(f.nextAt) {
+		f.nextAt = at
+		return true
+	}
+	return false
+}
+
+// claimed: a claim of at most limit rows has taken rows of the flow, at the clock of
+// the database.
+func (f *Flow) claimed(now time.Time, clock task.Instant, limit, rows int, cfg *Config) {
+	f.triedAt = now
+	if rows > 0 {
+		f.foundAt = now
+	}
+	if rows >= limit {
+		f.backlog, f.nextAt = true, now
+		return
+	}
+	f.backlog, f.caughtUp = false, clock
+	f.low = max(f.low, clock.Add(-flowGrace))
+	f.nextAt = now.Add(f.wait(now, cfg))
+}
+
+// wait returns how long a flow that left nothing due is not claimed, unless a hint
+// comes.
+func (f *Flow) wait(now time.Time, cfg *Config) time.Duration {
+	if now.Sub(f.foundAt) >= activeFlow {
+		return cfg.MaxSleep
+	}
+	if half := cfg.ClaimAhead / 2; half > 0 {
+		return half
+	}
+	return cfg.MaxTick
+}
+
+// request returns the flow's part of a claim.
+func (f *Flow) request(now time.Time, rows int, cfg *Config) task.Flow {
+	part := task.Flow{TenantKind: f.key, Rows: rows, Low: f.low, WaitingSince: task.Never}
+	if f.backlog {
+		part.WaitingSince = f.caughtUp
+	}
+	if !now.Before(f.sweepAt) {
+		part.Low, f.sweepAt = 0, now.Add(sweepsBeside*cfg.SweepEvery)
+	}
+	return part
+}

@@ -1,0 +1,110 @@
+package fair
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func testFlows() *Flows {
+	return NewFlows(Config{MaxTick: 100 * time.Millisecond, MaxSleep: time.Second, SweepEvery: 5 * time.Second})
+}
+
+func unblocked(int32) time.Duration { return 0 }
+
+func TestExcludedTenantsFollowSettingsAndBacklogs(t *testing.T) {
+	f := testFlows()
+	f.SetSettings(begun, 0, task.Settings{Version: 1, Rates: map[int32]task.Rates{
+		1: {DispatchRate: 5},
+		2: {Weight: 3},
+		3: {Paused: true},
+		4: {KindCaps: map[string]int32{"a": 1, "b": 1}, PausedKinds: []string{"b"}},
+	}}, nil)
+	if got := f.Excluded(); !slices.Equal(got, []int32{1, 3, 4}) {
+		t.Errorf("excluded by settings: %v", got)
+	}
+	if f.Len() != 3 { // none of tenant 3; of tenant 4 one of its own and one of kind a
+		t.Errorf("%d flows; want 3", f.Len())
+	}
+	f.Update(begun, 0, []int32{2})
+	f.Update(begun, 0, []int32{2})
+	if changes, readmitted := f.Changes(); changes != 2 || readmitted != 0 {
+		t.Errorf("%d changes, %d readmitted; want 2 and 0", changes, readmitted)
+	}
+	f.Update(begun, 0, nil)
+	if changes, readmitted := f.Changes(); changes != 3 || readmitted != 1 {
+		t.Errorf("%d changes, %d readmitted; want 3 and 1", changes, readmitted)
+	}
+}
+
+func TestTheFlowThatHasWaitedLongestIsClaimedFirstAndByOneClaim(t *testing.T) {
+	f := testFlows()
+	var tenants []int32
+	for n := range int32(maxFlows + 2) {
+		tenants = append(tenants, n+1)
+	}
+	f.Update(begun, 0, tenants)
+	first := f.Select(begun, true, unblocked)
+	second := f.Select(begun, true, unblocked)
+	if len(first) != maxFlows || len(second) != 2 {
+		t.Fatalf("claims of %d and %d flows", len(first), len(second))
+	}
+	for i, grants := range [][]*Grant{first, second} {
+		for _, g := range grants {
+			g.Rows = 1
+		}
+		f.Claimed(at(i), 0, grants, slices.Repeat([]int{1}, len(grants)))
+		f.Release(grants)
+	}
+	again := f.Select(at(2), true, unblocked)
+	if slices.ContainsFunc(again, func(g *Grant) bool { return g.Flow == second[0].Flow }) {
+		t.Error("a flow that was claimed later came before one that was claimed earlier")
+	}
+}
+
+func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
+	f := testFlows()
+	f.Update(begun, 0, []int32{1})
+	grants := f.Select(begun, true, unblocked)
+	grants[0].Rows = 10
+	services := f.Claimed(begun, task.At(begun), grants, []int{4})
+	f.Release(grants)
+	if want := []Service{{Tenant: 1, Rows: 4}}; !slices.Equal(services, want) {
+		t.Errorf("service %v; want %v", services, want)
+	}
+	if next := f.Next(false); !next.Equal(at(100)) || !f.Next(true).IsZero() {
+		t.Errorf("claimed next at %s", next)
+	}
+	if !f.Hint(at(5), task.At(at(5))) || !f.Next(false).Equal(begun.Add(flowTick)) {
+		t.Errorf("after a hint claimed next at %s", f.Next(false))
+	}
+	parts, _ := f.Request(at(20), grants) // the first request sweeps
+	parts, _ = f.Request(at(20), grants)
+	if low := task.At(begun).Add(-flowGrace); parts[0].Low != low || parts[0].WaitingSince != task.Never {
+		t.Errorf("the request is %+v; want bound %d and rows that do not wait", parts[0], low)
+	}
+}
+
+func TestABlockedTenantIsDeferred(t *testing.T) {
+	f := testFlows()
+	f.Update(begun, 0, []int32{1, 2})
+	grants := f.Select(begun, true, func(tenant int32) time.Duration { return time.Duration(tenant-1) * time.Second })
+	if len(grants) != 1 || grants[0].Key.Tenant != 1 {
+		t.Fatalf("%d flows are claimed", len(grants))
+	}
+	if next := f.Next(true); !next.Equal(at(1000)) {
+		t.Errorf("the blocked tenant is tried at %s", next)
+	}
+}
+
+func TestRowsThatBecameDueBeforeTheFlowWaitSinceTheForegroundHasServedAll(t *testing.T) {
+	f := testFlows()
+	f.Served(700)
+	f.Update(begun, 900, []int32{1})
+	parts, _ := f.Request(begun, f.Select(begun, true, unblocked))
+	if parts[0].WaitingSince != 700 {
+		t.Errorf("waiting since %d; want 700", parts[0].WaitingSince)
+	}
+}

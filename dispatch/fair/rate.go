@@ -1,0 +1,145 @@
+package fair
+
+import "time"
+
+// A RateController says how many rows per second may be claimed for backlogged
+// tenants, so that the foreground stays on time. It is additive increase,
+// multiplicative decrease (Chiu & Jain, 1989) with the foreground's lateness as
+// the congestion signal.
+//
+// While no backlog is claimed it learns the usual lateness: the one that one
+// foreground record in a hundred exceeds. While a backlog is claimed, it judges
+// each window by that. Too many late records halve the rate. Otherwise the rate
+// rises, if it was the limit: it doubles until the foreground is late for the first
+// time, and then grows by a tenth. If the foreground is late even at the lowest
+// rate, the backlog is not the reason; that lateness then counts as usual for as
+// long as it lasts.
+//
+// The zero value is not ready for use: see [NewRateController].
+type RateController struct {
+	// perSecond is the rate, in rows per second, from leastRate to mostRate.
+	perSecond float64
+	// tokens are the rows that may be claimed, as of filledAt.
+	tokens   float64
+	filledAt time.Time
+	// quiet is the lateness that one foreground record in a hundred exceeds while
+	// no backlog is claimed. usual is the lateness that counts as undisturbed now;
+	// usual >= quiet.
+	quiet, usual time.Duration
+	// The window began at windowAt. It has seen so many records of the foreground, and
+	// so many late ones. limited: a claim had to wait for tokens.
+	windowAt      time.Time
+	records, late int
+	limited       bool
+	// takenAt is when rows were taken last. disturbed: the foreground has been late
+	// since the rate began to rise.
+	takenAt   time.Time
+	disturbed bool
+}
+
+const (
+	rateWindow = 500 * time.Millisecond
+	// Rates are in rows per second.
+	firstRate = 500
+	leastRate = 200
+	mostRate  = 200_000
+	// A record is late when its lateness exceeds this many tenths of the usual one.
+	lateTenths = 15
+	// usual is between these. A lower one cannot be told from a foreground that is
+	// not disturbed: its requests are some milliseconds apart and it shares the machine.
+	leastUsual, mostUsual = 18 * time.Millisecond, time.Second
+	// quietAfter is how long after the last rows the foreground is undisturbed again.
+	quietAfter = 3 * time.Second
+	// sliceTime is how much of the rate is granted at once, between these bounds in rows.
+	sliceTime             = 100 * time.Millisecond
+	leastSlice, mostSlice = 64, 1000
+)
+
+// NewRateController returns a controller that has learnt nothing yet.
+func NewRateController() RateController {
+	return RateController{perSecond: firstRate, quiet: leastUsual, usual: leastUsual}
+}
+
+// PerSecond returns the current rate, in rows per second.
+func (c *RateController) PerSecond() float64 { return c.perSecond }
+
+// claiming reports whether rows of a backlog have been claimed lately.
+func (c *RateController) claiming(now time.Time) bool {
+	return !c.takenAt.IsZero() && now.Sub(c.takenAt) < quietAfter
+}
+
+// Published counts a foreground record that was confirmed so late.
+func (c *RateController) Published(now time.Time, late time.Duration) {
+	c.endWindow(now)
+	if !c.claiming(now) {
+		// The quantile is followed by steps that balance when one in a hundred is above.
+		if late > c.quiet {
+			c.quiet = min(c.quiet+c.quiet/10, mostUsual)
+		} else {
+			c.quiet = max(c.quiet-c.quiet/1000, leastUsual)
+		}
+		c.usual = c.quiet
+		return
+	}
+	c.records++
+	if late > c.usual*lateTenths/10 {
+		c.late++
+	}
+}
+
+// endWindow adjusts the rate if the window is over.
+func (c *RateController) endWindow(now time.Time) {
+	if c.windowAt.IsZero() {
+		c.windowAt = now
+	}
+	if now.Sub(c.windowAt) < rateWindow {
+		return
+	}
+	tooLate := c.late > 1 && c.late*100 > c.records
+	if tooLate && c.perSecond <= leastRate {
+		c.usual = min(c.usual+c.usual/2, mostUsual)
+	} else if !tooLate {
+		c.usual = max(c.usual-c.usual/500, c.quiet)
+	}
+	switch {
+	case tooLate:
+		c.perSecond, c.disturbed = max(c.perSecond/2, leastRate), true
+		c.tokens = 0
+	case c.limited && c.disturbed:
+		c.perSecond = min(c.perSecond*1.1, mostRate)
+	case c.limited:
+		c.perSecond = min(c.perSecond*2, mostRate)
+	}
+	c.windowAt, c.records, c.late, c.limited = now, 0, 0, false
+}
+
+// slice returns how many rows are granted at once.
+func (c *RateController) slice() int {
+	return min(max(int(c.perSecond*sliceTime.Seconds()), leastSlice), mostSlice)
+}
+
+// Take takes a slice of rows. If it returns 0, the caller waits before it asks
+// again. Without a foreground there is no limit but a thousand rows at a time.
+func (c *RateController) Take(now time.Time, foreground bool) (rows int, wait time.Duration) {
+	c.endWindow(now)
+	if !foreground {
+		c.takenAt, c.filledAt, c.tokens = now, now, 0
+		return mostSlice, 0
+	}
+	if !c.claiming(now) {
+		c.tokens, c.filledAt, c.disturbed = float64(c.slice()), now, false
+		c.perSecond = max(c.perSecond, firstRate)
+	}
+	c.tokens = min(c.tokens+c.perSecond*now.Sub(c.filledAt).Seconds(), 2*float64(c.slice()))
+	c.filledAt, c.takenAt = now, now
+	n := c.slice()
+	if missing := float64(n) - c.tokens; missing > 0 {
+		c.limited = true
+		return 0, time.Duration(missing/c.perSecond*float64(time.Second)) + time.Millisecond
+	}
+	c.tokens -= float64(n)
+	return n, 0
+}
+
+// Return gives back rows that were taken and not found.
+func (c *RateController) Return(rows int) { c.tokens += float64(rows) }

@@ -1,0 +1,254 @@
+package fair
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A Scheduler knows, over all databases of a dispatcher, which tenants are
+// backlogged and what service each of them has received, and divides claims between
+// them. See the package comment for the algorithm. It is not safe for concurrent use.
+type Scheduler struct {
+	rate       RateController
+	backlogged map[int32]*backlog
+	// sorted are the keys of backlogged, in ascending order. It is replaced and never
+	// changed.
+	sorted []int32
+	// foregroundAt is when records of foreground tenants were confirmed last. lastTenant
+	// is whose record that was.
+	foregroundAt map[int32]time.Time
+	lastTenant   int32
+	lastAt       time.Time
+	// recent is how many rows foreground claims have taken of tenants in the second since
+	// recentAt. recentLevel is the level at that instant.
+	recent      map[int32]int
+	recentAt    time.Time
+	recentLevel int
+}
+
+// A backlog is what is known of a backlogged tenant.
+type backlog struct {
+	// more says in which databases the tenant may have more due rows.
+	more [task.Databases]bool
+	// service is how many rows have been claimed for the tenant. It starts at the level
+	// that the others had, plus the rows that made the tenant backlogged.
+	service int
+}
+
+const (
+	// burstRows is how many rows a tenant may have in a second of full claims before it
+	// can be backlogged, so that short bursts are never delayed. burstBeside is the
+	// same while other tenants have been published within activeFor.
+	burstRows   = 2000
+	burstBeside = 500
+	activeFor   = 10 * time.Second
+	// overdueAfter is how late a row must be to count in a claim that was not full.
+	overdueAfter = time.Second
+	// mostBehind is how many rows, per unit of weight, a tenant may receive more than the
+	// others to make up for service that it has missed, because it was in fewer databases
+	// or its topic was broken.
+	mostBehind = 20_000
+)
+
+// NewScheduler returns a scheduler without backlogged tenants.
+func NewScheduler() *Scheduler {
+	return &Scheduler{
+		rate: NewRateController(), backlogged: map[int32]*backlog{},
+		foregroundAt: map[int32]time.Time{}, recent: map[int32]int{},
+	}
+}
+
+// Backlogged returns the backlogged tenants in ascending order. The caller must not
+// change the slice.
+func (s *Scheduler) Backlogged() []int32 { return s.sorted }
+
+// PerSecond returns how many rows per second are claimed of backlogs at most.
+func (s *Scheduler) PerSecond() float64 { return s.rate.PerSecond() }
+
+// ObserveClaim looks for backlogs in a claim of the foreground and returns the tenants
+// that are backlogged from now on: those that have taken more than half of their
+// weighted share of it, and more in a second than others can bear. Of a claim that was
+// not full only long overdue rows count, and only while some tenant is backlogged: a
+// backlog that is small in each database must not go before the others.
+func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) (began []int32) {
+	if !c.More && len(s.sorted) == 0 {
+		return nil
+	}
+	rows, weights := countFirstRuns(c, rates)
+	if now.Sub(s.recentAt) > time.Second {
+		s.recentAt, s.recentLevel = now, s.level(rates)
+		clear(s.recent)
+	}
+	for t, n := range rows {
+		if b := s.backlogged[t]; b != nil {
+			b.service += n
+			continue
+		}
+		if s.recent[t] += n; s.recent[t] <= s.bearable(now, t) {
+			continue
+		}
+		// Of many tenants each may have its share; half is too much for one of two.
+		share := float64(weight(rates, t)) / float64(max(weights, 2*weight(rates, t)))
+		if 2*float64(n) >= share*float64(len(c.Publications)) {
+			s.begin(t, s.recentLevel*weight(rates, t)+s.recent[t])
+			began = append(began, t)
+		}
+	}
+	if len(began) > 0 {
+		s.sorted = slices.Sorted(maps.Keys(s.backlogged))
+	}
+	return began
+}
+
+// countFirstRuns counts the rows of each tenant that can show a backlog, and adds the
+// weights of those tenants.
+func countFirstRuns(c *task.Claim, rates map[int32]task.Rates) (rows map[int32]int, weights int) {
+	rows = map[int32]int{}
+	for i := range c.Publications {
+		if p := &c.Publications[i]; p.Attempt == 1 && (c.More || c.Now.Sub(p.ScheduledAt) > overdueAfter) {
+			if rows[p.Tenant] == 0 {
+				weights += weight(rates, p.Tenant)
+			}
+			rows[p.Tenant]++
+		}
+	}
+	return rows, weights
+}
+
+// begin makes a tenant backlogged, in all databases until their flows say otherwise.
+func (s *Scheduler) begin(tenant int32, service int) {
+	b := &backlog{service: service}
+	for d := range b.more {
+		b.more[d] = true
+	}
+	s.backlogged[tenant] = b
+}
+
+// bearable returns how many rows of a tenant others can bear in a second. A tenant
+// with a backlog must not go before others that have one, either.
+func (s *Scheduler) bearable(now time.Time, tenant int32) int {
+	if len(s.backlogged) > 0 || s.foregroundBeside(now, tenant) {
+		return burstBeside
+	}
+	return burstRows
+}
+
+// foregroundBeside reports whether a foreground tenant other than this one has been
+// published lately.
+func (s *Scheduler) foregroundBeside(now time.Time, tenant int32) bool {
+	for t, at := range s.foregroundAt {
+		if now.Sub(at) > activeFor {
+			delete(s.foregroundAt, t)
+		} else if t != tenant && s.backlogged[t] == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ObserveFlow records that a flow claim has taken rows of a tenant in a database, and
+// whether the tenant may have more there. A backlogged tenant that has no more in any
+// database is no longer backlogged: then ended is true.
+func (s *Scheduler) ObserveFlow(tenant int32, database, rows int, more bool) (ended bool) {
+	b := s.backlogged[tenant]
+	if b == nil {
+		return false
+	}
+	b.service += rows
+	b.more[database] = more
+	if slices.Contains(b.more[:], true) {
+		return false
+	}
+	delete(s.backlogged, tenant)
+	s.sorted = slices.Sorted(maps.Keys(s.backlogged))
+	return true
+}
+
+// ObservePublished records that p was confirmed so late. fromFlow says that a flow
+// claim has taken it. Only foreground records count: first attempts of tenants that are
+// not backlogged, and of those in a flow only the ones that their limit did not delay.
+func (s *Scheduler) ObservePublished(now time.Time, p *task.Publication, fromFlow bool, late time.Duration) {
+	if p.Attempt != 1 || s.backlogged[p.Tenant] != nil || fromFlow && p.ClaimedAt > p.ScheduledAt {
+		return
+	}
+	if p.Tenant != s.lastTenant || !now.Equal(s.lastAt) {
+		s.lastTenant, s.lastAt = p.Tenant, now
+		s.foregroundAt[p.Tenant] = now
+	}
+	s.rate.Published(now, late)
+}
+
+// TakeRows takes the rows that the next flow claim may have, by the rate controller.
+// If it returns 0, the caller waits before it asks again.
+func (s *Scheduler) TakeRows(now time.Time) (rows int, wait time.Duration) {
+	return s.rate.Take(now, s.foregroundBeside(now, 0))
+}
+
+// ReturnRows gives back rows that were taken and not found.
+func (s *Scheduler) ReturnRows(rows int) { s.rate.Return(rows) }
+
+// Quotas divides rows between the flows of a claim by the weight of their tenants,
+// none less than one, and stores each part in its Rows. The parts may add up to a few
+// rows more.
+func Quotas(rows int, grants []*Grant, rates map[int32]task.Rates) {
+	sum := 0
+	for _, g := range grants {
+		sum += weight(rates, g.Key.Tenant)
+	}
+	for _, g := range grants {
+		g.Rows += max(rows*weight(rates, g.Key.Tenant)/max(sum, 1), 1)
+	}
+}
+
+// Balance moves rows from tenants with more than the average service to those with
+// less, after [Quotas]. Every flow keeps at least one row.
+func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {
+	level := s.level(rates)
+	excess := func(g *Grant) int {
+		b, w := s.backlogged[g.Key.Tenant], weight(rates, g.Key.Tenant)
+		if b == nil || rates[g.Key.Tenant].DispatchRate > 0 {
+			return 0
+		}
+		b.service = max(b.service, (level-mostBehind)*w)
+		return b.service - level*w
+	}
+	var behind []*Grant
+	for _, g := range grants {
+		if excess(g) < 0 {
+			behind = append(behind, g)
+		}
+	}
+	if len(behind) == 0 {
+		return
+	}
+	freed := 0
+	for _, g := range grants {
+		if n := min(excess(g), g.Rows-1); n > 0 {
+			g.Rows -= n
+			freed += n
+		}
+	}
+	Quotas(freed, behind, rates)
+}
+
+// level returns the average service of backlogged tenants per unit of weight: the
+// virtual time. Tenants with a dispatch rate do not count: if they receive less, the
+// others are not the reason.
+func (s *Scheduler) level(rates map[int32]task.Rates) int {
+	service, weights := 0, 0
+	for t, b := range s.backlogged {
+		if rates[t].DispatchRate == 0 {
+			service += b.service
+			weights += weight(rates, t)
+		}
+	}
+	return service / max(weights, 1)
+}
+
+func weight(rates map[int32]task.Rates, tenant int32) int {
+	r := rates[tenant]
+	return r.Share()
+}

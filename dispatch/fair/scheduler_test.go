@@ -1,0 +1,136 @@
+package fair
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+var begun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(ms int) time.Time { return begun.Add(time.Duration(ms) * time.Millisecond) }
+
+func grantOf(tenant int32) *Grant {
+	f := &Flow{key: task.TenantKind{Tenant: tenant}}
+	return f.Grant()
+}
+
+// claimOf returns a full claim that took so many overdue rows of tenants 1, 2, ...
+func claimOf(rows ...int) *task.Claim {
+	c := &task.Claim{Now: task.At(begun), More: true}
+	for i, n := range rows {
+		for range n {
+			c.Publications = append(c.Publications, task.Publication{Tenant: int32(i + 1), Attempt: 1})
+		}
+	}
+	return c
+}
+
+// TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare: the service that a tenant received by
+// foreground claims before it was excluded counts.
+func TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare(t *testing.T) {
+	rates := map[int32]task.Rates{3: {Weight: 2}}
+	s := NewScheduler()
+	got := map[int32]int{1: 4000, 2: 500, 3: 700}
+	var grants []*Grant
+	for tenant := range int32(3) {
+		s.begin(tenant+1, got[tenant+1])
+		grants = append(grants, grantOf(tenant+1))
+	}
+	for range 40 {
+		sum := 0
+		for _, g := range grants {
+			g.Rows = 0
+		}
+		Quotas(400, grants, rates)
+		s.Balance(grants, rates)
+		for _, g := range grants {
+			if g.Rows < 1 {
+				t.Fatalf("tenant %d gets %d rows", g.Key.Tenant, g.Rows)
+			}
+			got[g.Key.Tenant] += g.Rows
+			s.ObserveFlow(g.Key.Tenant, 0, g.Rows, true)
+			sum += g.Rows
+		}
+		if sum < 390 || sum > 403 {
+			t.Fatalf("%d rows were dealt; want 400", sum)
+		}
+	}
+	for tenant, n := range got {
+		share := 21_200 / 4 * weight(rates, tenant)
+		if n < share*95/100 || n > share*105/100 {
+			t.Errorf("tenant %d has got %d in all; its share is %d", tenant, n, share)
+		}
+	}
+}
+
+func TestATenantIsBackloggedWhenItTakesMoreThanOthersCanBear(t *testing.T) {
+	tests := []struct {
+		name   string
+		beside bool // another tenant was published just now
+		claims []*task.Claim
+		want   []int32
+	}{
+		{"a short burst", false, []*task.Claim{claimOf(burstRows)}, nil},
+		{"more than a burst", false, []*task.Claim{claimOf(burstRows), claimOf(1)}, []int32{1}},
+		{"a burst beside others", true, []*task.Claim{claimOf(burstBeside + 1)}, []int32{1}},
+		{"two at once", true, []*task.Claim{claimOf(600, 600)}, []int32{1, 2}},
+		{"less than half of its share", true, []*task.Claim{claimOf(5000, 600)}, []int32{1}},
+		{"a claim that was not full", true, []*task.Claim{{Now: task.At(begun), Publications: claimOf(5000).Publications}}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := NewScheduler()
+			if tt.beside {
+				s.ObservePublished(begun, &task.Publication{Tenant: 9, Attempt: 1}, false, 0)
+			}
+			for _, c := range tt.claims {
+				s.ObserveClaim(begun, c, nil)
+			}
+			if got := s.Backlogged(); !slices.Equal(got, tt.want) {
+				t.Errorf("backlogged: %v; want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestABacklogEndsWhenNoDatabaseHasMore(t *testing.T) {
+	s := NewScheduler()
+	if began := s.ObserveClaim(begun, claimOf(5000), nil); !slices.Equal(began, []int32{1}) {
+		t.Fatalf("began: %v", began)
+	}
+	for d := range task.Databases {
+		if ended := s.ObserveFlow(1, d, 10, false); ended != (d == task.Databases-1) {
+			t.Fatalf("after database %d: ended is %t", d, ended)
+		}
+	}
+	if len(s.Backlogged()) != 0 {
+		t.Errorf("still backlogged: %v", s.Backlogged())
+	}
+}
+
+// TestBacklogsDoNotDelayTheirOwnRecords: only records of the foreground lower the rate.
+func TestBacklogsDoNotDelayTheirOwnRecords(t *testing.T) {
+	s := NewScheduler()
+	s.begin(1, 0)
+	due, claimed := task.At(begun), task.At(begun.Add(time.Second))
+	for _, p := range []struct {
+		pub      task.Publication
+		fromFlow bool
+	}{
+		{task.Publication{Tenant: 1, Attempt: 1}, true},
+		{task.Publication{Tenant: 2, Attempt: 2}, false},
+		{task.Publication{Tenant: 3, Attempt: 1, ScheduledAt: due, ClaimedAt: claimed}, true},
+	} {
+		s.ObservePublished(begun, &p.pub, p.fromFlow, time.Hour)
+	}
+	if s.foregroundBeside(begun, 0) || s.rate.quiet != leastUsual {
+		t.Error("a record of the background, or a repeated one, counted as foreground")
+	}
+	s.ObservePublished(begun, &task.Publication{Tenant: 3, Attempt: 1, ScheduledAt: claimed, ClaimedAt: due}, true, time.Hour)
+	if !s.foregroundBeside(begun, 0) || s.rate.quiet == leastUsual {
+		t.Error("a record of a tenant within its rate did not count as foreground")
+	}
+}
