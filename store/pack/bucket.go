@@ -26,6 +26,9 @@ const (
 
 var widths = [...]task.Instant{Minute: minuteMillis, Hour: hourMillis, Day: dayMillis, Month: 30 * dayMillis}
 
+// LocatorPage is how many tasks a page of the locator covers.
+const LocatorPage = 256
+
 // Valid reports whether l is one of the four levels.
 func (l Level) Valid() bool { return l >= Minute && l <= Month }
 

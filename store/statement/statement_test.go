@@ -1,6 +1,7 @@
 package statement
 
 import (
+	"strings"
 	"testing"
 	"testing/fstest"
 )
@@ -8,7 +9,7 @@ import (
 func load(text string) (Set, error) { return Load(fstest.MapFS{"a.sql": {Data: []byte(text)}}) }
 
 func TestFragmentsAreFilledIntoStatements(t *testing.T) {
-	set, err := load("-- about the file\n-- name: One\nSELECT {{what}}\n-- why\n FROM t;\n\n-- fragment: what\n{{deep}}, b\n-- fragment: deep\na\n")
+	set, err := load("-- about the file\n-- name: One()\nSELECT {{what}}\n-- why\n FROM t;\n\n-- fragment: what\n{{deep}}, b\n-- fragment: deep\na\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,14 +18,52 @@ func TestFragmentsAreFilledIntoStatements(t *testing.T) {
 	}
 }
 
-func TestMistakesInFilesAreRefused(t *testing.T) {
-	for name, text := range map[string]string{
-		"unknown fragment":     "-- name: A\nSELECT {{no}};",
-		"statement twice":      "-- name: A\nSELECT 1;\n-- name: A\nSELECT 2;",
-		"fragment in a circle": "-- name: A\n{{x}}\n-- fragment: x\n{{x}}",
+func TestParametersAreNumberedInTheOrderOfTheHeader(t *testing.T) {
+	for text, want := range map[string]string{
+		"-- name: One(a int8, b text[])\nSELECT @b, @a, @b":                     "SELECT $2::text[], $1::int8, $2::text[]",
+		"-- name: One(\n--   a int8,\n--   b text)\n-- why\nSELECT {{f}}":       "SELECT $2::text + $1::int8",
+		"-- name: One(id int8, id_2 int8)\nSELECT @id_2, @id WHERE a <@ b@> c;": "SELECT $2::int8, $1::int8 WHERE a <@ b@> c",
 	} {
-		if _, err := load(text); err == nil {
-			t.Errorf("%s is accepted", name)
+		set, err := load(text + "\n-- fragment: f\n@b + @a")
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := set.Get("One"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestStoredNumbersHaveNames(t *testing.T) {
+	set, err := load("-- name: One()\nSELECT {{state.RUNNING}}, {{type.BLOCKING}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := set.Get("One"), "SELECT 2, 3"; got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+func TestMistakesInFilesAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"-- name: A()\nSELECT {{no}};":                           "no fragment is named no",
+		"-- name: A()\nSELECT {{state.NO}};":                     "nothing that is stored is named state.NO",
+		"-- name: A()\nSELECT 1;\n-- name: A()\nSELECT 2;":       "statement A is defined twice",
+		"-- name: A()\nSELECT 1\n-- fragment: x\n-- fragment: x": "fragment x is defined twice",
+		"-- name: A()\n{{x}}\n-- fragment: x\n{{x}}":             "nested more than 8 deep",
+		"-- name: A()\nSELECT @a":                                "parameter a is not declared",
+		"-- name: A()\n{{x}}\n-- fragment: x\n@a":                "parameter a is not declared",
+		"-- name: A(a int8)\nSELECT 1":                           "parameter a is not used",
+		"-- name: A(a int8, a int8)\nSELECT @a":                  "parameter a is declared twice",
+		"-- name: A(a int8)\nSELECT @a + $1":                     "$1: parameters have names",
+		"-- name: A(a)\nSELECT @a":                               `a parameter is "a": want a name and a type`,
+		"-- name: A(a integer)\nSELECT @a":                       `a parameter is "a integer": want a name and a type`,
+		"-- name: A(a int8,\nSELECT @a":                          "the list of parameters does not end",
+		"-- name: A\nSELECT 1":                                   "a header cannot be read: -- name: A",
+		"SELECT 1;\n-- name: A()\nSELECT 1":                      "text before the first header: SELECT 1",
+	} {
+		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
 	}
 }

@@ -1,14 +1,14 @@
 -- The virtual clock of one database: see clock.go.
 
--- name: Installed
+-- name: Installed()
 SELECT to_regclass('virtual_clock') IS NOT NULL;
 
--- name: Used
+-- name: Used()
 -- Whether the database has ever had a task: then it has instants of the real clock.
 SELECT (SELECT is_called FROM task_number) OR EXISTS (SELECT FROM task_key) OR EXISTS (SELECT FROM task)
     OR EXISTS (SELECT FROM far_pack) OR EXISTS (SELECT FROM far_arrival);
 
--- name: CreateTable
+-- name: CreateTable()
 -- One row. value_ms is the instant that a frozen clock shows, else how far the clock
 -- is ahead of the server's.
 CREATE TABLE virtual_clock (
@@ -19,7 +19,7 @@ CREATE TABLE virtual_clock (
   CONSTRAINT virtual_clock_one  CHECK (one)
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000);
 
--- name: ReplaceFunction
+-- name: ReplaceFunction()
 -- PL/pgSQL keeps the plan of its query for the session; a function in SQL would make
 -- it anew for each statement that asks for the time.
 CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
@@ -29,14 +29,13 @@ BEGIN
             FROM virtual_clock c);
 END $$;
 
--- name: Create
--- $1 frozen, $2 value
-INSERT INTO virtual_clock (frozen, value_ms) VALUES ($1, $2);
+-- name: Create(frozen bool, value_ms int8)
+INSERT INTO virtual_clock (frozen, value_ms) VALUES (@frozen, @value_ms);
 
--- name: ServerNow
+-- name: ServerNow()
 SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8;
 
--- name: Read
+-- name: Read()
 -- Also the server's clock.
 SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 1000)::int8 FROM virtual_clock c;
 
@@ -46,11 +45,10 @@ SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 100
 coalesce(ceil((u.tat_us + 1000000.0::float8 / nullif((a.rates ->> 'dispatch_rate')::float8, 0)
   * (1 - coalesce((a.rates ->> 'dispatch_burst')::float8, greatest((a.rates ->> 'dispatch_rate')::float8, 1)))) / 1000)::int8, 0)
 
--- name: Look
--- What there is to wait for. One row at least: the same head beside each open run.
--- First claims of tenants and kinds that are paused are nothing to wait for; those
--- of tenants with a rate, or with kinds of which only so many may run at once, are
--- listed by tenant. $1 how many open runs are listed
+-- name: Look(max_open_runs int8)
+-- What there is to wait for. At least one row: the same head beside each open run. First
+-- claims of paused tenants and kinds are nothing to wait for. Those of tenants with a rate,
+-- or with capped kinds, are listed by tenant.
 WITH apart AS MATERIALIZED (
   SELECT a.id, a.rates FROM tenant a WHERE a.rates ?| ARRAY['dispatch_rate', 'paused', 'paused_kinds', 'kind_caps']),
 lists AS MATERIALIZED (
@@ -60,25 +58,25 @@ lists AS MATERIALIZED (
 waiting AS MATERIALIZED (
   SELECT t.tenant_id AS tenant, min(t.due_at) AS due
     FROM lists l JOIN task t ON t.tenant_id = ANY (l.apart)
-   WHERE cardinality(l.apart) > 0 AND t.state = 1 AND t.due_at IS NOT NULL
+   WHERE cardinality(l.apart) > 0 AND t.state = {{state.SCHEDULED}} AND t.due_at IS NOT NULL
      AND t.tenant_id <> ALL (l.paused) AND t.tenant_id || '/' || t.kind <> ALL (l.kinds)
    GROUP BY t.tenant_id)
 SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, h.tenants, h.dues, h.turns, h.frees,
        o.tenant, o.id, o.run, o.seq, o.attempt, o.open_runs, o.kind
   FROM (SELECT now_ms() AS now,
                (SELECT t.due_at FROM task t
-                 WHERE t.due_at IS NOT NULL AND (t.state <> 1 OR t.tenant_id <> ALL (ARRAY(SELECT a.id FROM apart a)))
+                 WHERE t.due_at IS NOT NULL AND (t.state <> {{state.SCHEDULED}} OR t.tenant_id <> ALL (ARRAY(SELECT a.id FROM apart a)))
                  ORDER BY t.due_at LIMIT 1) AS due,
                ARRAY(SELECT w.tenant FROM waiting w ORDER BY w.tenant) AS tenants,
                ARRAY(SELECT w.due FROM waiting w ORDER BY w.tenant) AS dues,
-               ARRAY(SELECT u.tenant_id FROM turn u WHERE u.purpose = 1 ORDER BY u.tenant_id) AS turns,
+               ARRAY(SELECT u.tenant_id FROM turn u WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS turns,
                ARRAY(SELECT {{turn_free}} FROM turn u LEFT JOIN apart a ON a.id = u.tenant_id
-                      WHERE u.purpose = 1 ORDER BY u.tenant_id) AS frees,
+                      WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS frees,
                EXISTS (SELECT FROM far_arrival a WHERE a.damaged IS NULL) AS arrivals,
                (SELECT min(b.at) FROM (
                   SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.damaged IS NULL) AS at
-                    FROM generate_series(1, 4) l) b) AS bucket,
+                    FROM generate_series({{level.MINUTE}}, {{level.MONTH}}) l) b) AS bucket,
                (SELECT count(*) FROM outbox) AS outbox) h
   LEFT JOIN (SELECT coalesce(n.name, t.tenant_id::text) AS tenant, t.id, t.run, t.seq, t.attempt, t.open_runs, t.kind
                FROM task t LEFT JOIN tenant n ON n.id = t.tenant_id
-              WHERE t.out OR t.open_runs <> 0 LIMIT $1) o ON true;
+              WHERE t.out OR t.open_runs <> 0 LIMIT @max_open_runs) o ON true;

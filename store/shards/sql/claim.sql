@@ -3,74 +3,75 @@
 -- ahead of the clock as asked, all others when they are due; so are those that were
 -- put off, because nothing holds their record back until then.
 
--- name: AssertOwned
--- Which of the ownerships are current. FOR SHARE holds off a take-over until
--- this transaction ends; a plain read would let a stale owner claim.
--- $1 items, $2 epochs, $3 nonces
+-- name: AssertOwned(items int2[], epochs int8[], nonces int8[])
+-- Which of the ownerships are current. FOR SHARE holds off a take-over until this
+-- transaction ends; a plain read would let a stale owner claim.
 SELECT o.item
-  FROM unnest($1::int2[], $2::int8[], $3::int8[]) WITH ORDINALITY AS u (item, epoch, nonce, n)
+  FROM unnest(@items, @epochs, @nonces) WITH ORDINALITY AS u (item, epoch, nonce, n)
   JOIN owner o ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce
  ORDER BY u.n
    FOR SHARE OF o;
 
--- name: AssertClaim
--- AssertOwned for claims, which share the lock of the tenants' settings until they
--- end: who changes a setting waits for them.
--- $1 items, $2 epochs, $3 nonces, $4 number of the lock, $5 number of the database
+-- name: AssertClaim(items int2[], epochs int8[], nonces int8[], lock int4, database int4)
+-- AssertOwned for claims. Claims share the advisory lock of the tenants' settings until
+-- they end, so whoever changes a setting waits for them.
 SELECT o.item
-  FROM pg_advisory_xact_lock_shared($4::int4, $5::int4) l,
-       unnest($1::int2[], $2::int8[], $3::int8[]) WITH ORDINALITY AS u (item, epoch, nonce, n)
+  FROM pg_advisory_xact_lock_shared(@lock, @database) l,
+       unnest(@items, @epochs, @nonces) WITH ORDINALITY AS u (item, epoch, nonce, n)
   JOIN owner o ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce
  ORDER BY u.n
    FOR SHARE OF o;
 
--- name: ClaimRange
--- $1 shards, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 how far ahead,
--- $6 tenants that are held apart: only their open runs are taken
--- The end of the range is a value of its own: what is compared with c is a condition
--- of a join, and a plan made on empty tables does not look that up in the index.
+-- name: ClaimRange(
+--   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[])
+-- All due rows of the shards. Rows of @blocked_tenants are only deferred by
+-- @blocked_for_ms. Of @excluded_tenants only open runs are claimed.
+-- The end of the range is a value of its own: a comparison with c is a condition of a join,
+-- and a plan that was made on empty tables does not look such a condition up in the index.
 UPDATE task t SET {{claim_set}}
   FROM (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
- WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8 AND t.due_at <= (SELECT now_ms() + $5::int8)
-   AND (t.due_at <= c.now OR (t.state = 1 AND t.scheduled_at > c.now)) AND (t.tenant_id <> ALL ($6::int4[]) OR t.state = 2)
+ WHERE t.shard = ANY (@shards) AND t.due_at > @low AND t.due_at <= (SELECT now_ms() + @ahead_ms)
+   AND (t.due_at <= c.now OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now)) AND (t.tenant_id <> ALL (@excluded_tenants) OR t.state = {{state.RUNNING}})
 RETURNING {{claim_returning}};
 
--- name: ClaimCapped
--- One shard: at most $6 rows, oldest first, passing over locked ones. The clock is
+-- name: ClaimCapped(
+--   shard int2, low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
+--   max_rows int8)
+-- One shard: at most @max_rows rows, oldest first, passing over locked ones. The clock is
 -- read once and not for every row.
--- $1 shard, $2 low, $3 blocked tenants, $4 distance they are put off by, $5 how far ahead, $6 tenants that are
--- held apart, $7 rows
 WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run
     FROM task d
-   WHERE d.shard = $1::int2 AND d.due_at > $2::int8 AND d.due_at <= (SELECT now_ms() + $5::int8)
-     AND (d.due_at <= (SELECT now_ms()) OR (d.state = 1 AND d.scheduled_at > (SELECT now_ms()))) AND (d.tenant_id <> ALL ($6::int4[]) OR d.state = 2)
+   WHERE d.shard = @shard AND d.due_at > @low AND d.due_at <= (SELECT now_ms() + @ahead_ms)
+     AND (d.due_at <= (SELECT now_ms()) OR (d.state = {{state.SCHEDULED}} AND d.scheduled_at > (SELECT now_ms()))) AND (d.tenant_id <> ALL (@excluded_tenants) OR d.state = {{state.RUNNING}})
    ORDER BY d.due_at
-   LIMIT $7
+   LIMIT @max_rows
      FOR UPDATE SKIP LOCKED)
 UPDATE task t SET {{claim_set}}
   FROM (SELECT * FROM due u {{list_first}}) u, (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
 RETURNING {{claim_returning}};
 
--- name: ClaimLanes
--- The rows of tenants that are held apart: of each lane its oldest. An expression
--- and not a column is compared with the tenant, or the planner would read all rows
--- of the tenant by their key.
--- $1 shards, $2 how far ahead, $3 blocked tenants, $4 distance they are put off by;
--- lanes, side by side: $5 tenants, $6 kinds ('': all but those of $10 and $11), $7 rows,
--- $8 lows, $9 since when their rows wait for turns; $10 tenants and $11 kinds of which
--- lanes without a kind take nothing
+-- name: ClaimLanes(
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
+--   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
+--   capped_kinds text[])
+-- Rows of excluded tenants: of each flow its oldest. Flows are given side by side. One
+-- without a kind ('') claims all kinds of its tenant but those that @capped_tenants and
+-- @capped_kinds list side by side. @flow_waiting_since says since when the rows of a flow
+-- have been waiting for tokens.
+-- The tenant is compared with an expression and not with a column, or the planner would
+-- read all rows of the tenant by their key.
 WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run, q.held
-    FROM unnest($5::int4[], $6::text[], $7::int8[], $8::int8[], $9::int8[]) q (tenant_id, kind, quota, low, held)
+    FROM unnest(@flow_tenants, @flow_kinds, @flow_quotas, @flow_lows, @flow_waiting_since) q (tenant_id, kind, quota, low, held)
    CROSS JOIN LATERAL (
      SELECT x.shard, x.tenant_id, x.id, x.run
        FROM task x
-      WHERE x.shard = ANY ($1::int2[]) AND x.due_at > q.low AND x.due_at <= (SELECT now_ms() + $2::int8)
-        AND x.tenant_id + 0 = q.tenant_id AND x.state = 1
+      WHERE x.shard = ANY (@shards) AND x.due_at > q.low AND x.due_at <= (SELECT now_ms() + @ahead_ms)
+        AND x.tenant_id + 0 = q.tenant_id AND x.state = {{state.SCHEDULED}}
         AND CASE WHEN q.kind <> '' THEN x.kind = q.kind
-                 ELSE NOT EXISTS (SELECT FROM unnest($10::int4[], $11::text[]) AS e (tenant_id, kind)
+                 ELSE NOT EXISTS (SELECT FROM unnest(@capped_tenants, @capped_kinds) AS e (tenant_id, kind)
                                    WHERE e.tenant_id = q.tenant_id AND e.kind = x.kind) END
       ORDER BY x.due_at
       LIMIT q.quota
@@ -90,30 +91,30 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 -- comes back still due, or with its due instant negated if that has not come: see
 -- needs_model. All other rows come back due later.
   due_at = CASE
-    WHEN t.tenant_id = ANY ($3::int4[]) THEN greatest(c.now + $4::int8, t.due_at)
+    WHEN t.tenant_id = ANY (@blocked_tenants) THEN greatest(c.now + @blocked_for_ms, t.due_at)
     WHEN {{needs_model}} THEN CASE WHEN t.due_at > c.now THEN -t.due_at ELSE t.due_at END
-    WHEN t.state = 2 THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures))
-    WHEN t.type <> 2 OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
+    WHEN t.state = {{state.RUNNING}} THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures))
+    WHEN t.type <> {{type.NON_BLOCKING}} OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
     ELSE greatest({{next_instant}}, {{claim_at}} + 1) END,
   state = CASE
-    WHEN {{held_back}} OR t.state = 2 THEN t.state
-    WHEN t.type <> 2 OR {{last_run}} THEN 2 ELSE 1 END,
-  seq = CASE WHEN {{held_back}} OR t.state = 2 THEN t.seq ELSE t.seq + 1 END,
-  anchor = CASE WHEN {{held_back}} OR t.state = 2 THEN t.anchor ELSE t.scheduled_at END,
-  scheduled_at = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.scheduled_at ELSE {{next_instant}} END,
-  open_runs = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.open_runs ELSE t.open_runs << 1 | 1 END,
-  missed = CASE WHEN {{held_back}} OR t.state = 2 OR t.type <> 2 THEN t.missed
+    WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.state
+    WHEN t.type <> {{type.NON_BLOCKING}} OR {{last_run}} THEN {{state.RUNNING}} ELSE {{state.SCHEDULED}} END,
+  seq = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.seq ELSE t.seq + 1 END,
+  anchor = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.anchor ELSE t.scheduled_at END,
+  scheduled_at = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.scheduled_at ELSE {{next_instant}} END,
+  open_runs = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.open_runs ELSE t.open_runs << 1 | 1 END,
+  missed = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.missed
     ELSE t.missed + least(({{next_instant}} - t.scheduled_at) / t.interval_ms - 1,
                           (t.end_at - 1 - t.scheduled_at) / t.interval_ms) END,
   attempt = CASE
     WHEN {{held_back}} THEN t.attempt
-    WHEN t.state = 2 THEN t.attempt + 1
-    WHEN t.type <> 2 THEN 1 ELSE 0 END,
-  out = CASE WHEN {{held_back}} THEN t.out ELSE t.state = 2 OR t.type <> 2 END,
+    WHEN t.state = {{state.RUNNING}} THEN t.attempt + 1
+    WHEN t.type <> {{type.NON_BLOCKING}} THEN 1 ELSE 0 END,
+  out = CASE WHEN {{held_back}} THEN t.out ELSE t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} END,
   holder = CASE WHEN {{held_back}} THEN t.holder END,
   first_claim_at = CASE
-    WHEN {{held_back}} OR t.state = 2 THEN t.first_claim_at
-    WHEN t.type <> 2 THEN {{claim_at}} END
+    WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.first_claim_at
+    WHEN t.type <> {{type.NON_BLOCKING}} THEN {{claim_at}} END
 
 -- fragment: claim_at
 -- When a row counts as claimed: one that is claimed ahead, when it is due. Rows of
@@ -121,14 +122,14 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 greatest(c.now, t.due_at)
 
 -- fragment: held_back
-({{needs_model}} OR t.tenant_id = ANY ($3::int4[]))
+({{needs_model}} OR t.tenant_id = ANY (@blocked_tenants))
 
 -- fragment: needs_model
 -- Instants that SQL cannot compute, open runs whose bits cannot be kept, bits whose
 -- time is up, and runs to give up.
 (CASE t.state
-   WHEN 1 THEN t.modeled OR t.type = 2 AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
-   ELSE (t.type = 2 AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
+   WHEN {{state.SCHEDULED}} THEN t.modeled OR t.type = {{type.NON_BLOCKING}} AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
+   ELSE (t.type = {{type.NON_BLOCKING}} AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
 
 -- fragment: next_instant
 -- What passed while the row waited for its tenant's turn was not missed.
@@ -140,37 +141,38 @@ greatest(c.now, t.due_at)
 -- fragment: count_spent
 coalesce(t.seq + 1 >= t.max_count, false)
 
--- name: Peek
--- $1 shards, $2 low, $3 window, $4 limit, $5 how many are listed, $6 from where to count
+-- name: Peek(shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8)
+-- What is due first, in shards and instants side by side, and how many rows are due within
+-- the window, counted from @count_from up to @max_counted.
 SELECT now_ms(),
        (SELECT count(*) FROM (
           SELECT 1 FROM task t
-           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $6::int8 AND t.due_at <= now_ms() + $3::int8
-           LIMIT $4) AS soon),
+           WHERE t.shard = ANY (@shards) AND t.due_at > @count_from AND t.due_at <= now_ms() + @window_ms
+           LIMIT @max_counted) AS soon),
        first.dues, first.shards, (SELECT version FROM settings)
   FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
           SELECT t.due_at, t.shard FROM task t
-           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8
-           ORDER BY t.due_at LIMIT $5) f) first;
+           WHERE t.shard = ANY (@shards) AND t.due_at > @low
+           ORDER BY t.due_at LIMIT @max_listed) f) first;
 
--- name: PeekApart
--- Peek while tenants are held apart, whose rows are not listed. However many there
--- are, no more than $8 rows are looked at: if that was all of them, the last one's
--- instant is how far the look goes.
--- $1 shards, $2 low, $3 window, $4 limit, $5 how many are listed, $6 from where to count,
--- $7 tenants that are held apart, $8 how many rows are looked at
+-- name: PeekApart(
+--   shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8,
+--   excluded_tenants int4[], max_walked int8)
+-- Peek while tenants are excluded, whose rows are not listed. At most @max_walked rows are
+-- looked at, however many rows are excluded. If that was all of them, the instant of the
+-- last one says how far the list reaches.
 WITH walked AS MATERIALIZED (
-  SELECT t.due_at, t.shard, t.state = 1 AND t.tenant_id = ANY ($7::int4[]) AS apart
+  SELECT t.due_at, t.shard, t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS apart
     FROM task t
-   WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $2::int8
-   ORDER BY t.due_at LIMIT $8)
+   WHERE t.shard = ANY (@shards) AND t.due_at > @low
+   ORDER BY t.due_at LIMIT @max_walked)
 SELECT now_ms(),
-       (SELECT CASE WHEN count(*) < $4::int8 THEN count(*) FILTER (WHERE NOT soon.apart) ELSE $4::int8 END FROM (
-          SELECT t.state = 1 AND t.tenant_id = ANY ($7::int4[]) AS apart FROM task t
-           WHERE t.shard = ANY ($1::int2[]) AND t.due_at > $6::int8 AND t.due_at <= now_ms() + $3::int8
-           LIMIT $4) AS soon),
+       (SELECT CASE WHEN count(*) < @max_counted THEN count(*) FILTER (WHERE NOT soon.apart) ELSE @max_counted END FROM (
+          SELECT t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS apart FROM task t
+           WHERE t.shard = ANY (@shards) AND t.due_at > @count_from AND t.due_at <= now_ms() + @window_ms
+           LIMIT @max_counted) AS soon),
        first.dues, first.shards, (SELECT version FROM settings),
-       (SELECT CASE WHEN count(*) >= $8 THEN max(due_at) END FROM walked),
+       (SELECT CASE WHEN count(*) >= @max_walked THEN max(due_at) END FROM walked),
        (SELECT min(due_at) FROM walked WHERE apart)
   FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
-          SELECT w.due_at, w.shard FROM walked w WHERE NOT w.apart ORDER BY w.due_at LIMIT $5) f) first;
+          SELECT w.due_at, w.shard FROM walked w WHERE NOT w.apart ORDER BY w.due_at LIMIT @max_listed) f) first;

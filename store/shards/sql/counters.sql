@@ -1,8 +1,8 @@
 -- Exact counters: see counters.go and the tables counter_delta and counter.
 
--- name: DeltaInsert
--- $1 tenants, $2 moves, $3 numbers: side by side
-INSERT INTO counter_delta (tenants, moves, ns) VALUES ($1, $2, $3);
+-- name: DeltaInsert(tenants int4[], moves int2[], counts int8[])
+-- Numbers of moves, side by side.
+INSERT INTO counter_delta (tenants, moves, ns) VALUES (@tenants, @moves, @counts);
 
 -- fragment: delta_of_moves
 -- What a statement has moved, from its table "moved" of tenants and moves.
@@ -31,11 +31,11 @@ m.tenant_id, m.type::int2 AS type,
   sum(m.n * ((m.z = 9)::int - (m.a = 9)::int))::int8 AS dead,
   sum(CASE WHEN m.z = 9 THEN m.n ELSE 0 END)::int8 AS died
 
--- name: CounterFold
--- Takes up to $1 deltas that nobody else is taking.
+-- name: CounterFold(max_deltas int8)
+-- Takes up to @max_deltas deltas that nobody else is taking.
 WITH d AS (
   DELETE FROM counter_delta
-   WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM counter_delta x LIMIT $1 FOR UPDATE SKIP LOCKED))
+   WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM counter_delta x LIMIT @max_deltas FOR UPDATE SKIP LOCKED))
   RETURNING tenants, moves, ns),
 folded AS (
   INSERT INTO counter AS c (tenant_id, type, added, scheduled, running, completed, cancelled, failed,
@@ -50,27 +50,27 @@ folded AS (
          dead = c.dead + excluded.dead, died = c.died + excluded.died)
 SELECT count(*) FROM d;
 
--- name: CounterRead
--- Counters with what is not folded yet, of one instant. $1 tenant; 0: all
+-- name: CounterRead(tenant int4)
+-- Counters with what is not folded yet, of one instant. Tenant 0: all.
 WITH d AS (SELECT tenants, moves, ns FROM counter_delta)
 SELECT s.tenant_id, s.type, sum(s.added)::int8, sum(s.scheduled)::int8, sum(s.running)::int8,
        sum(s.completed)::int8, sum(s.cancelled)::int8, sum(s.failed)::int8,
        sum(s.purged_completed)::int8, sum(s.purged_cancelled)::int8, sum(s.purged_failed)::int8, sum(s.dead)::int8, sum(s.died)::int8
   FROM (SELECT c.tenant_id, c.type, c.added, c.scheduled, c.running, c.completed, c.cancelled, c.failed,
                c.purged_completed, c.purged_cancelled, c.purged_failed, c.dead, c.died
-          FROM counter c WHERE $1::int4 = 0 OR c.tenant_id = $1
+          FROM counter c WHERE @tenant = 0 OR c.tenant_id = @tenant
          UNION ALL
-        SELECT {{sums}} FROM ({{moves}}) m WHERE $1::int4 = 0 OR m.tenant_id = $1 GROUP BY m.tenant_id, m.type) s
+        SELECT {{sums}} FROM ({{moves}}) m WHERE @tenant = 0 OR m.tenant_id = @tenant GROUP BY m.tenant_id, m.type) s
  GROUP BY s.tenant_id, s.type
  ORDER BY s.tenant_id, s.type;
 
--- name: RecountRows
--- Every row, counted: tenant, type, cell, number. $1 tenant; 0: all
+-- name: RecountRows(tenant int4)
+-- Every row, counted: tenant, type, cell, number. Tenant 0: all.
 SELECT t.tenant_id, t.type, t.state, count(*)
-  FROM task t WHERE t.run = 0 AND ($1::int4 = 0 OR t.tenant_id = $1) GROUP BY 1, 2, 3
+  FROM task t WHERE t.run = 0 AND (@tenant = 0 OR t.tenant_id = @tenant) GROUP BY 1, 2, 3
  UNION ALL
 SELECT d.tenant_id, d.type, d.state, count(*)
-  FROM task_done d WHERE $1::int4 = 0 OR d.tenant_id = $1 GROUP BY 1, 2, 3
+  FROM task_done d WHERE @tenant = 0 OR d.tenant_id = @tenant GROUP BY 1, 2, 3
  UNION ALL
 SELECT x.tenant_id, x.type, 9::int2, count(*)
-  FROM dead_run x WHERE $1::int4 = 0 OR x.tenant_id = $1 GROUP BY 1, 2;
+  FROM dead_run x WHERE @tenant = 0 OR x.tenant_id = @tenant GROUP BY 1, 2;

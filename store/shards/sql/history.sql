@@ -1,33 +1,34 @@
 -- The history of runs: see history.go.
 
--- name: EventInsert
--- $1 instant, then side by side: $2 tasks, $3 seqs, $4 instants they were scheduled for,
--- $5 tenants, $6 attempts, $7 events, $8 details ('': none)
+-- name: EventInsert(
+--   at int8, ids int8[], seqs int8[], scheduled_ats int8[], tenants int4[], attempts int4[], events int2[],
+--   details text[])
+-- Events of one instant, side by side. Detail '': none.
 INSERT INTO run_event (at, id, seq, scheduled_at, tenant_id, attempt, event, detail)
-SELECT $1, u.id, u.seq, u.scheduled_at, u.tenant_id, u.attempt, u.event, nullif(u.detail, '')
-  FROM unnest($2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::int4[], $7::int2[], $8::text[])
+SELECT @at, u.id, u.seq, u.scheduled_at, u.tenant_id, u.attempt, u.event, nullif(u.detail, '')
+  FROM unnest(@ids, @seqs, @scheduled_ats, @tenants, @attempts, @events, @details)
        AS u (id, seq, scheduled_at, tenant_id, attempt, event, detail);
 
--- name: EventRead
--- Newest first, after a place. $1 tenant, $2 task, $3 instant, $4 seq, $5 attempt, $6 event, $7 rows
+-- name: EventRead(tenant int4, id int8, at int8, seq int8, attempt int4, event int2, max_rows int8)
+-- Newest first, after a position.
 SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, coalesce(e.detail, '')
   FROM run_event e
- WHERE e.id = $2 AND e.tenant_id = $1 AND e.at <= $3
-   AND (e.at, e.seq, e.attempt, e.event) < ($3::int8, $4::int8, $5::int4, $6::int2)
+ WHERE e.id = @id AND e.tenant_id = @tenant AND e.at <= @at
+   AND (e.at, e.seq, e.attempt, e.event) < (@at, @seq, @attempt, @event)
  ORDER BY e.at DESC, e.seq DESC, e.attempt DESC, e.event DESC
- LIMIT $7;
+ LIMIT @max_rows;
 
--- name: EventDays
--- Makes the partitions from today on; how many are new. $1 days ahead
+-- name: EventDays(days_ahead int4)
+-- Makes the partitions from today on. Returns how many are new.
 SELECT count(*) FILTER (WHERE run_event_make_day(g))
-  FROM generate_series((now_ms() / 86400000)::int4, (now_ms() / 86400000)::int4 + $1::int4) g;
+  FROM generate_series((now_ms() / {{ms.DAY}})::int4, (now_ms() / {{ms.DAY}})::int4 + @days_ahead) g;
 
--- name: EventDrop
--- Drops the oldest day that has ended $1 days ago or earlier; whether there was one.
-SELECT run_event_drop_before((now_ms() / 86400000)::int4 - $1::int4);
+-- name: EventDrop(keep_days int4)
+-- Drops the oldest day that ended @keep_days ago or earlier. Returns whether there was one.
+SELECT run_event_drop_before((now_ms() / {{ms.DAY}})::int4 - @keep_days);
 
--- name: EventPurge
--- The same for rows that came on a day without a partition. $1 days, $2 rows
+-- name: EventPurge(keep_days int4, max_rows int8)
+-- EventDrop for rows that came on a day without a partition.
 DELETE FROM run_event_default
  WHERE ctid = ANY (ARRAY(SELECT e.ctid FROM run_event_default e
-                          WHERE e.at < (now_ms() / 86400000 - $1::int4) * 86400000 LIMIT $2));
+                          WHERE e.at < (now_ms() / {{ms.DAY}} - @keep_days) * {{ms.DAY}} LIMIT @max_rows));

@@ -1,16 +1,16 @@
 -- The bulk path: see load.go.
 
--- name: NumberBlocks
--- Blocks of numbers in one go. $1 how many
-SELECT nextval('task_number') FROM generate_series(1, $1::int4);
+-- name: NumberBlocks(blocks int4)
+-- Several blocks of numbers.
+SELECT nextval('task_number') FROM generate_series(1, @blocks);
 
--- name: DumpPacks
--- Every pack, with what is void in it. $1 is not used; see NumberBlock
+-- name: DumpPacks(unused int4)
+-- Every pack, with the tasks that are void in it.
 SELECT p.id, p.damaged, p.keys, p.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = p.id) AS void
-  FROM far_pack p WHERE $1::int4 = $1::int4
+  FROM far_pack p WHERE @unused = @unused
  UNION ALL
 SELECT -a.first, a.damaged, a.keys, a.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = -a.first)
   FROM far_arrival a;
 
--- name: DumpRows
-SELECT {{row_columns}} FROM task t WHERE t.run = 0 AND $1::int4 = $1::int4;
+-- name: DumpRows(unused int4)
+SELECT {{row_columns}} FROM task t WHERE t.run = 0 AND @unused = @unused;

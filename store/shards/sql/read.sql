@@ -7,20 +7,20 @@ d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_a
   NULL::int8, d.missed, d.version, d.max_attempts, d.initial_backoff_ms, d.multiplier, d.max_backoff_ms, d.jitter,
   d.ack_timeout_ms, d.give_up_after_ms, d.stop_on_failure, d.retention_ms, d.kind, d.params, d.created_at, d.extra
 
--- name: TaskRead
--- One statement over all places a task can be in, so that one that moves is
--- not missed: its row, or the packs that may hold it (pack is not 0), which are
--- looked for only when there is no row. $1 shard, $2 tenant, $3 id
+-- name: TaskRead(shard int2, tenant int4, id int8)
+-- A task by its id. One statement over all places of a task, so that a task that moves is
+-- not missed: its row, or the packs that may hold it (pack is not 0). Packs are looked for
+-- only when there is no row.
 WITH here AS MATERIALIZED (
   SELECT {{row_columns}}, NULL::int8 AS finished_at
-    FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0
+    FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0
    UNION ALL
   SELECT {{done_columns}}, d.finished_at
-    FROM task_done d WHERE d.tenant_id = $2 AND d.id = $3 AND d.expires_at > now_ms())
+    FROM task_done d WHERE d.tenant_id = @tenant AND d.id = @id AND d.expires_at > now_ms())
 SELECT h.*, 0::int8 AS pack, NULL::text AS damaged, NULL::bytea AS keys FROM here h
  UNION ALL
 SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
-  FROM (SELECT $2::int4 AS tenant_id, $3::int8 AS id) u, {{far_copies}}
+  FROM (SELECT @tenant AS tenant_id, @id AS id) u, {{far_copies}}
  WHERE NOT EXISTS (SELECT FROM here);
 
 -- fragment: no_row
@@ -30,57 +30,59 @@ SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
   NULL::int8, 0::int8, 0::int4, 0::int2, 0::int4, 0::int2, 0::int4, 0::int2,
   0::int4, 0::int8, false, 0::int8, ''::text, NULL::bytea, 0::int8, NULL::bytea
 
--- name: TaskList
--- Living tasks of a tenant after a position. It returns every row it looks at,
--- wanted or not, so that a page has a bounded cost whatever it filters. The pair
--- is where the index begins, the shard alone leaves partitions out.
--- $1 tenant, $2 shard, $3 id (exclusive), $4 kind or '', $5 type or 0, $6 state or 0, $7 rows to look at
+-- name: TaskList(tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8)
+-- Living tasks of a tenant after a position. Returns every row that it looks at, wanted or
+-- not, so that a page has a bounded cost whatever it filters. The index is entered at the
+-- pair of shard and id; the shard alone leaves partitions out. Kind '', type 0 and state 0:
+-- any.
 SELECT {{row_columns}}, NULL::int8 AS finished_at,
-       ($4::text = '' OR t.kind = $4) AND ($5::int2 = 0 OR t.type = $5) AND ($6::int2 = 0 OR t.state = $6) AS wanted
+       (@kind = '' OR t.kind = @kind) AND (@type = 0 OR t.type = @type) AND (@state = 0 OR t.state = @state) AS wanted
   FROM task t
- WHERE t.tenant_id = $1 AND t.run = 0 AND (t.shard, t.id) > ($2::int2, $3::int8) AND t.shard >= $2::int2
+ WHERE t.tenant_id = @tenant AND t.run = 0 AND (t.shard, t.id) > (@shard, @after_id) AND t.shard >= @shard
  ORDER BY t.shard, t.tenant_id, t.id
- LIMIT $7;
+ LIMIT @max_rows;
 
--- name: DueShard
--- The first shard from $1 on, of its database, in which something is due in [$2, $3).
+-- name: DueShard(first_shard int4, due_from int8, due_until int8)
+-- The first shard from @first_shard on, within its database, that has a row due in
+-- [@due_from, @due_until).
 SELECT g.shard::int2
-  FROM generate_series($1::int4, $1::int4 / 32 * 32 + 31) AS g (shard)
- WHERE EXISTS (SELECT FROM task t WHERE t.shard = g.shard AND t.due_at >= $2::int8 AND t.due_at < $3::int8)
+  FROM generate_series(@first_shard, @first_shard / {{layout.SHARDS_PER_DATABASE}} * {{layout.SHARDS_PER_DATABASE}} + {{layout.SHARDS_PER_DATABASE}} - 1) AS g (shard)
+ WHERE EXISTS (SELECT FROM task t WHERE t.shard = g.shard AND t.due_at >= @due_from AND t.due_at < @due_until)
  ORDER BY g.shard
  LIMIT 1;
 
--- name: TaskListDue
--- The same of one shard, by due instants: rows of other tenants and of runs are
--- looked at too. $2 shard, $3 id (exclusive) at the first instant, $8 due from, $9 due until (exclusive)
+-- name: TaskListDue(
+--   tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8, due_from int8,
+--   due_until int8)
+-- TaskList of one shard, by due instants in [@due_from, @due_until). Rows of other tenants
+-- and of runs are looked at too. At @due_from itself the list begins after @after_id.
 SELECT {{row_columns}}, NULL::int8 AS finished_at,
-       t.tenant_id = $1 AND t.run = 0
-         AND ($4::text = '' OR t.kind = $4) AND ($5::int2 = 0 OR t.type = $5) AND ($6::int2 = 0 OR t.state = $6) AS wanted
+       t.tenant_id = @tenant AND t.run = 0
+         AND (@kind = '' OR t.kind = @kind) AND (@type = 0 OR t.type = @type) AND (@state = 0 OR t.state = @state) AS wanted
   FROM task t
- WHERE t.shard = $2::int2 AND t.due_at >= $8::int8 AND t.due_at < $9::int8 AND (t.due_at > $8::int8 OR t.id > $3::int8)
+ WHERE t.shard = @shard AND t.due_at >= @due_from AND t.due_at < @due_until AND (t.due_at > @due_from OR t.id > @after_id)
  ORDER BY t.due_at, t.id
- LIMIT $7;
+ LIMIT @max_rows;
 
--- name: DoneList
--- Finished tasks of a tenant after a position. $1 tenant, $2 id (exclusive), $3 kind, $4 type, $5 state, $6 rows
+-- name: DoneList(tenant int4, after_id int8, kind text, type int2, state int2, max_rows int8)
+-- Finished tasks of a tenant after a position.
 SELECT {{done_columns}}, d.finished_at,
-       ($3::text = '' OR d.kind = $3) AND ($4::int2 = 0 OR d.type = $4) AND d.state = $5 AND d.expires_at > now_ms() AS wanted
+       (@kind = '' OR d.kind = @kind) AND (@type = 0 OR d.type = @type) AND d.state = @state AND d.expires_at > now_ms() AS wanted
   FROM task_done d
- WHERE d.tenant_id = $1 AND d.id > $2::int8
+ WHERE d.tenant_id = @tenant AND d.id > @after_id
  ORDER BY d.tenant_id, d.id
- LIMIT $6;
+ LIMIT @max_rows;
 
--- name: DoneStates
--- Which of these tasks are finished and still known. OFFSET keeps the look-ups apart:
--- while the table had one row, or none, a join began with that. $1 tenants, $2 ids
+-- name: DoneStates(tenants int4[], ids int8[])
+-- Which of these tasks are finished and kept. OFFSET keeps the look-ups apart: while the
+-- table had one row, or none, the planner began the join with that table.
 SELECT d.tenant_id, d.id
-  FROM unnest($1::int4[], $2::int8[]) AS u (tenant_id, id)
+  FROM unnest(@tenants, @ids) AS u (tenant_id, id)
  CROSS JOIN LATERAL (SELECT x.tenant_id, x.id FROM task_done x WHERE x.tenant_id = u.tenant_id AND x.id = u.id OFFSET 0) d;
 
--- name: Census
+-- name: Census(tenant int4)
 -- Exact numbers of rows, for checks and small installations: it reads every row.
--- $1 tenant
-SELECT count(*) FILTER (WHERE t.run = 0 AND t.state = 1), count(*) FILTER (WHERE t.run = 0 AND t.state = 2),
-       count(*) FILTER (WHERE t.run > 0), (SELECT count(*) FROM task_done d WHERE d.tenant_id = $1),
-       (SELECT count(*) FROM dead_run x WHERE x.tenant_id = $1)
-  FROM task t WHERE t.tenant_id = $1;
+SELECT count(*) FILTER (WHERE t.run = 0 AND t.state = {{state.SCHEDULED}}), count(*) FILTER (WHERE t.run = 0 AND t.state = {{state.RUNNING}}),
+       count(*) FILTER (WHERE t.run > 0), (SELECT count(*) FROM task_done d WHERE d.tenant_id = @tenant),
+       (SELECT count(*) FROM dead_run x WHERE x.tenant_id = @tenant)
+  FROM task t WHERE t.tenant_id = @tenant;

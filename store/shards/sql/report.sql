@@ -1,11 +1,9 @@
--- What SQL decides by itself of results: SUCCESS (or stop) without a change of
--- params, at most one per task and batch. Everything else goes to package task.
--- Parameters of both statements, side by side:
--- $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders,
--- $7 next instants (NULL: by the interval), $8 stop
+-- Results that SQL decides by itself: SUCCESS (or stop) without a change of params,
+-- at most one per task and batch. Everything else goes to package task. The lists of
+-- parameters are side by side. A next instant of NULL means: by the interval.
 
 -- fragment: results
-(SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[], $7::int8[], $8::bool[])
+(SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids, @seqs, @attempts, @holders, @next_instants, @stops)
        WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n) {{list_first}}) u
 
 -- fragment: row_of_result
@@ -14,10 +12,10 @@
 -- after a triggered run of a BLOCKING task, or by cron, package task says.
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
-       WHEN 2 THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
+       WHEN {{type.NON_BLOCKING}} THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
-       ELSE t.state = 2 AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
-        AND (t.type = 1 OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor <= t.scheduled_at
+       ELSE t.state = {{state.RUNNING}} AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
+        AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor <= t.scheduled_at
              AND (t.interval_ms IS NOT NULL OR u.next IS NOT NULL OR u.stop))) END
 
 -- fragment: next_of_result
@@ -26,36 +24,45 @@ greatest(coalesce(u.next, c.now + t.interval_ms), c.now)
 -- fragment: ends
 -- A NON_BLOCKING task with run rows is left to package task.
 CASE t.type
-  WHEN 1 THEN true
-  WHEN 3 THEN u.stop OR coalesce(t.seq >= t.max_count, false) OR coalesce({{next_of_result}} >= t.end_at, false)
-  ELSE t.open_rows = 0 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)) END
+  WHEN {{type.ONE_SHOT}} THEN true
+  WHEN {{type.BLOCKING}} THEN u.stop OR coalesce(t.seq >= t.max_count, false) OR coalesce({{next_of_result}} >= t.end_at, false)
+  ELSE t.open_rows = 0 AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)) END
 
--- name: ReportEnd
--- Results that end their task: its row goes, to task_done if it has a retention.
+-- name: ReportEnd(
+--   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
+--   stops bool[])
+-- Results that end their task: its row is deleted, and inserted into task_done if the task
+-- has a retention.
 {{report_end}}
 SELECT n, NULL::int8 FROM gone;
 
--- name: ReportEndNoted
--- The same with events in the history. $9 tenants that want them
+-- name: ReportEndNoted(
+--   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
+--   stops bool[], history_tenants int4[])
+-- ReportEnd with events in the history, for tenants that want them.
 {{report_end}},
-noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY ($9::int4[]))
+noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
 SELECT n, NULL::int8 FROM gone;
 
--- name: ReportGoOn
--- Results after which the task goes on.
+-- name: ReportGoOn(
+--   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
+--   stops bool[])
+-- Results after which the task continues.
 {{report_go_on}}
 SELECT n, due_at FROM gone;
 
--- name: ReportGoOnNoted
--- The same with events in the history. $9 tenants that want them
+-- name: ReportGoOnNoted(
+--   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
+--   stops bool[], history_tenants int4[])
+-- ReportGoOn with events in the history, for tenants that want them.
 {{report_go_on}},
-noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY ($9::int4[]))
+noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
 SELECT n, due_at FROM gone;
 
 -- fragment: succeeded
 -- When the run was scheduled is told by the event of its claim.
 INSERT INTO run_event (at, id, seq, tenant_id, attempt, event)
-  SELECT now_ms(), g.id, g.run_seq, g.tenant_id, g.run_attempt, 3
+  SELECT now_ms(), g.id, g.run_seq, g.tenant_id, g.run_attempt, {{event.SUCCEEDED}}
 
 -- fragment: report_end
 WITH gone AS (
@@ -67,7 +74,7 @@ kept AS (
   INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, g.seq, g.max_count, g.missed,
          g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
-         g.version, g.max_attempts, g.multiplier, g.jitter, g.type, 3, g.stop_on_failure, g.kind, g.params, g.extra
+         g.version, g.max_attempts, g.multiplier, g.jitter, g.type, {{state.COMPLETED}}, g.stop_on_failure, g.kind, g.params, g.extra
     FROM gone g WHERE g.retention_ms > 0),
 moved AS (
   SELECT g.tenant_id, g.type * 100 + g.state * 10 + CASE WHEN g.retention_ms > 0 THEN 3 ELSE 6 END AS move FROM gone g),
@@ -78,47 +85,47 @@ counted AS ({{delta_of_moves}})
 WITH gone AS (
 UPDATE task t SET
   due_at = CASE
-    WHEN t.type = 3 THEN CASE WHEN NOT t.paused THEN {{next_of_result}} END
-    WHEN u.next IS NULL OR t.state = 2 THEN t.due_at
+    WHEN t.type = {{type.BLOCKING}} THEN CASE WHEN NOT t.paused THEN {{next_of_result}} END
+    WHEN u.next IS NULL OR t.state = {{state.RUNNING}} THEN t.due_at
     WHEN NOT t.paused THEN greatest(u.next, c.now) END,
   scheduled_at = CASE
-    WHEN t.type = 3 THEN {{next_of_result}}
-    WHEN u.next IS NULL OR t.state = 2 THEN t.scheduled_at
+    WHEN t.type = {{type.BLOCKING}} THEN {{next_of_result}}
+    WHEN u.next IS NULL OR t.state = {{state.RUNNING}} THEN t.scheduled_at
     ELSE greatest(u.next, c.now) END,
-  anchor = CASE WHEN t.type = 3 THEN {{next_of_result}} ELSE t.anchor END,
-  state = CASE WHEN t.type = 3 THEN 1 ELSE t.state END,
-  open_runs = CASE WHEN t.type = 2 THEN t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) ELSE 0 END,
+  anchor = CASE WHEN t.type = {{type.BLOCKING}} THEN {{next_of_result}} ELSE t.anchor END,
+  state = CASE WHEN t.type = {{type.BLOCKING}} THEN {{state.SCHEDULED}} ELSE t.state END,
+  open_runs = CASE WHEN t.type = {{type.NON_BLOCKING}} THEN t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) ELSE 0 END,
   attempt = 0, failures = 0, out = false, holder = NULL, first_claim_at = NULL
   FROM {{results}}, (SELECT now_ms() AS now OFFSET 0) c
  WHERE {{row_of_result}} AND NOT ({{ends}})
-   AND NOT (t.type = 2 AND (u.stop OR (t.state = 2 AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
-   AND NOT (t.type = 2 AND u.next IS NOT NULL AND t.state = 1 AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
+   AND NOT (t.type = {{type.NON_BLOCKING}} AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
+   AND NOT (t.type = {{type.NON_BLOCKING}} AND u.next IS NOT NULL AND t.state = {{state.SCHEDULED}} AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
 RETURNING u.n, t.due_at, t.id, t.tenant_id, t.type, u.seq AS run_seq, u.attempt AS run_attempt),
-moved AS (SELECT g.tenant_id, g.type * 100 + 21 AS move FROM gone g WHERE g.type = 3),
+moved AS (SELECT g.tenant_id, g.type * 100 + 21 AS move FROM gone g WHERE g.type = {{type.BLOCKING}}),
 counted AS ({{delta_of_moves}})
 
--- name: StartRuns
--- Leases of BLOCKING runs. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 attempts, $6 holders
--- Changes no indexed column unless less than half of the lease is left.
+-- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
+-- Leases of BLOCKING runs. Changes no indexed column unless less than half of the lease is
+-- left.
 UPDATE task t SET
   holder = u.holder,
   due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
-  FROM (SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[], $6::int8[])
+  FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids, @seqs, @attempts, @holders)
           WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n) {{list_first}}) u,
        (SELECT now_ms() AS now OFFSET 0) c
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
-   AND t.type = 3 AND t.state = 2 AND t.seq = u.seq AND t.attempt = u.attempt AND t.out
+   AND t.type = {{type.BLOCKING}} AND t.state = {{state.RUNNING}} AND t.seq = u.seq AND t.attempt = u.attempt AND t.out
    AND (t.holder IS NULL OR t.holder = u.holder)
 RETURNING u.n, t.due_at - c.now, t.version;
 
--- name: CheckRuns
--- What became of attempts that are about to be handled, and the terms of tasks
--- that were edited since. $1 shards, $2 tenants, $3 ids, $4 seqs, $5 versions (0: no terms are wanted)
+-- name: CheckRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], known_versions int4[])
+-- The state of attempts that are about to be handled, and the terms of tasks that were
+-- edited after @known_versions. Version 0: no terms are wanted.
 SELECT u.n, t.type, t.state, t.seq, t.open_runs, t.open_rows, t.attempt, t.out, r.attempt, r.out,
        CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.version, t.version) ELSE 0 END,
        CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.kind, t.kind) ELSE '' END,
        CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.params, t.params) END
-  FROM (SELECT *, 0::int8 AS run FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int4[])
+  FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids, @seqs, @known_versions)
           WITH ORDINALITY AS u (shard, tenant_id, id, seq, version, n) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
   LEFT JOIN LATERAL (

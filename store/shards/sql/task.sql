@@ -19,187 +19,208 @@ t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.schedule
 -- of no use for that.
 WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0
 
--- name: Now
-SELECT now_ms() WHERE $1::int4 = $1::int4;
+-- name: Now(unused int4)
+SELECT now_ms() WHERE @unused = @unused;
 
--- name: NumberBlock
--- $1 is not used; a statement without arguments would be planned anew each time.
-SELECT nextval('task_number') WHERE $1::int4 = $1::int4;
+-- name: NumberBlock(unused int4)
+-- A block of numbers for ids.
+SELECT nextval('task_number') WHERE @unused = @unused;
 
--- name: KeyInsert
--- The first writer of a key stores; everybody else reads what it stored.
--- $1 shards, $2 tenants, $3 keys, $4 first ids, $5 counts, $6 body hashes, $7 lifetime
+-- name: KeyInsert(
+--   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],
+--   lifetime_ms int8)
+-- The first writer of a key stores its tasks; everybody else reads what it stored.
 INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
-SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + $7::int8
-  FROM unnest($1::int2[], $2::int4[], $3::text[], $4::int8[], $5::int4[], $6::bytea[])
+SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + @lifetime_ms
+  FROM unnest(@shards, @tenants, @keys, @first_ids, @counts, @body_hashes)
        AS u (shard, tenant_id, key, first_id, n, body_hash)
     ON CONFLICT DO NOTHING
 RETURNING first_id;
 
--- name: KeyRead
--- $1 shard, $2 tenant, $3 key
-SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = $1 AND tenant_id = $2 AND key = $3;
+-- name: KeyRead(shard int2, tenant int4, key text)
+SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key;
 
--- name: KeyInsertFor
--- The same, each with its own lifetime, which counts from its instant, but from $9
--- ahead at most. $7 lifetimes, $8 instants
+-- name: KeyInsertFor(
+--   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],
+--   lifetimes_ms int8[], begins int8[], max_ahead_ms int8)
+-- KeyInsert for keys of single tasks. Each has its own lifetime, which counts from the
+-- task's begin, but at most from @max_ahead_ms ahead.
 INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
-SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), $9::int8)
-  FROM unnest($1::int2[], $2::int4[], $3::text[], $4::int8[], $5::int4[], $6::bytea[], $7::int8[], $8::int8[])
+SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), @max_ahead_ms)
+  FROM unnest(@shards, @tenants, @keys, @first_ids, @counts, @body_hashes, @lifetimes_ms, @begins)
        AS u (shard, tenant_id, key, first_id, n, body_hash, lifetime, at)
     ON CONFLICT DO NOTHING
 RETURNING first_id;
 
--- name: KeyReplace
--- Gives a key another task and body, if it still belongs to the one that is named.
--- $1 shard, $2 tenant, $3 key, $4 first id, $5 body hash, $6 lifetime, $7 the id it has
-UPDATE task_key SET first_id = $4, body_hash = $5, expires_at = greatest(expires_at, now_ms() + $6::int8)
- WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $7;
+-- name: KeyReplace(
+--   shard int2, tenant int4, key text, first_id int8, body_hash bytea, lifetime_ms int8, replaced_id int8)
+-- Gives a key another task and body, if it still belongs to @replaced_id.
+UPDATE task_key SET first_id = @first_id, body_hash = @body_hash, expires_at = greatest(expires_at, now_ms() + @lifetime_ms)
+ WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @replaced_id;
 
--- name: KeyDrop
--- $1 shard, $2 tenant, $3 key, $4 the id it has
-DELETE FROM task_key WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $4;
+-- name: KeyDrop(shard int2, tenant int4, key text, first_id int8)
+DELETE FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
 
--- name: KeysOfTasks
--- Keys of single tasks whose time is up, the oldest first. $1 how many
+-- name: KeysOfTasks(max_rows int8)
+-- Keys of single tasks that have expired, oldest first.
 SELECT k.shard, k.tenant_id, k.key, k.first_id FROM task_key k
- WHERE k.expires_at <= now_ms() AND ascii(k.key) = 1 ORDER BY k.expires_at LIMIT $1;
+ WHERE k.expires_at <= now_ms() AND ascii(k.key) = 1 ORDER BY k.expires_at LIMIT @max_rows;
 
--- name: KeyRenew
--- To an instant, but not before $5 or after $7 from now.
--- $1 shard, $2 tenant, $3 key, $4 the id it has, $5 least lifetime, $6 instant, $7 longest lifetime
-UPDATE task_key SET expires_at = now_ms() + greatest($5::int8, least($6::int8 - now_ms(), $7::int8)) WHERE shard = $1 AND tenant_id = $2 AND key = $3 AND first_id = $4;
+-- name: KeyRenew(
+--   shard int2, tenant int4, key text, first_id int8, min_lifetime_ms int8, until int8, max_lifetime_ms int8)
+-- Lets a key live until an instant, but at least for @min_lifetime_ms and at most for
+-- @max_lifetime_ms.
+UPDATE task_key SET expires_at = now_ms() + greatest(@min_lifetime_ms, least(@until - now_ms(), @max_lifetime_ms)) WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
 
--- name: KeyRefuse
--- Notes which tasks of a request were refused. $1 shard, $2 tenant, $3 key, $4 indexes
-UPDATE task_key SET refused = $4 WHERE shard = $1 AND tenant_id = $2 AND key = $3;
+-- name: KeyRefuse(shard int2, tenant int4, key text, refused int4[])
+-- Records which tasks of a request were refused, by their indexes.
+UPDATE task_key SET refused = @refused WHERE shard = @shard AND tenant_id = @tenant AND key = @key;
 
--- name: KeyPurge
--- About $1 rows at one go, and all that expire with the last of them: a range
--- needs no join, which a plan made on an empty table could get wrong. It returns
--- how many. Keys of single tasks are left alone: they live as long as their task.
+-- name: KeyPurge(max_rows int8)
+-- About @max_rows rows, and all that expire with the last of them: a range needs no join,
+-- which a plan that was made on an empty table could get wrong. Returns how many. Keys of
+-- single tasks stay: they live as long as their task.
 WITH gone AS (
   DELETE FROM task_key
    WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms() AND ascii(e.key) <> 1
-                                  ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms())
+                                  ORDER BY e.expires_at OFFSET @max_rows LIMIT 1), now_ms())
      AND ascii(key) <> 1
   RETURNING 1)
 SELECT count(*) FROM gone;
 
--- name: TaskInsert
+-- name: TaskInsert(
+--   tenants int4[], ids int8[], dues int8[], begins int8[], ends int8[], intervals_ms int8[], max_counts int8[],
+--   give_up_afters_ms int8[], retentions_ms int8[], created_ats int8[], ack_timeouts_ms int4[],
+--   initial_backoffs_ms int4[], max_backoffs_ms int4[], max_attempts int2[], multipliers int2[], jitters int2[],
+--   types int2[], stops_on_failure bool[], kinds text[], params bytea[])
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, max_count,
                   give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
                   max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
-SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
+SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
        u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
-       u.max_attempts, u.multiplier, u.jitter, u.type, 1, u.stop_on_failure, u.kind, u.params
-  FROM unnest($1::int4[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
-              $8::int8[], $9::int8[], $10::int8[], $11::int4[], $12::int4[], $13::int4[],
-              $14::int2[], $15::int2[], $16::int2[], $17::int2[], $18::bool[], $19::text[], $20::bytea[])
+       u.max_attempts, u.multiplier, u.jitter, u.type, {{state.SCHEDULED}}, u.stop_on_failure, u.kind, u.params
+  FROM unnest(@tenants, @ids, @dues, @begins, @ends, @intervals_ms, @max_counts,
+              @give_up_afters_ms, @retentions_ms, @created_ats, @ack_timeouts_ms, @initial_backoffs_ms, @max_backoffs_ms,
+              @max_attempts, @multipliers, @jitters, @types, @stops_on_failure, @kinds, @params)
        AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
              give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
              max_attempts, multiplier, jitter, type, stop_on_failure, kind, params);
 
--- name: TaskInsertExtra
--- The same of tasks with an extra, whose first run need not be at begin_time.
+-- name: TaskInsertExtra(
+--   tenants int4[], ids int8[], dues int8[], begins int8[], ends int8[], intervals_ms int8[], max_counts int8[],
+--   give_up_afters_ms int8[], retentions_ms int8[], created_ats int8[], ack_timeouts_ms int4[],
+--   initial_backoffs_ms int4[], max_backoffs_ms int4[], max_attempts int2[], multipliers int2[], jitters int2[],
+--   types int2[], stops_on_failure bool[], kinds text[], params bytea[], scheduled_ats int8[], modeled bool[],
+--   extras bytea[])
+-- TaskInsert for tasks with an extra, whose first run need not be at begin_time.
 INSERT INTO task (shard, tenant_id, id, run, due_at, begin_at, end_at, interval_ms, max_count,
                   give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
                   max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, scheduled_at, anchor, modeled, extra)
-SELECT u.id % 512, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
+SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
        u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
-       u.max_attempts, u.multiplier, u.jitter, u.type, 1, u.stop_on_failure, u.kind, u.params, u.scheduled_at, u.scheduled_at, u.modeled, u.extra
-  FROM unnest($1::int4[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
-              $8::int8[], $9::int8[], $10::int8[], $11::int4[], $12::int4[], $13::int4[],
-              $14::int2[], $15::int2[], $16::int2[], $17::int2[], $18::bool[], $19::text[], $20::bytea[],
-              $21::int8[], $22::bool[], $23::bytea[])
+       u.max_attempts, u.multiplier, u.jitter, u.type, {{state.SCHEDULED}}, u.stop_on_failure, u.kind, u.params, u.scheduled_at, u.scheduled_at, u.modeled, u.extra
+  FROM unnest(@tenants, @ids, @dues, @begins, @ends, @intervals_ms, @max_counts,
+              @give_up_afters_ms, @retentions_ms, @created_ats, @ack_timeouts_ms, @initial_backoffs_ms, @max_backoffs_ms,
+              @max_attempts, @multipliers, @jitters, @types, @stops_on_failure, @kinds, @params,
+              @scheduled_ats, @modeled, @extras)
        AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
              give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
              max_attempts, multiplier, jitter, type, stop_on_failure, kind, params, scheduled_at, modeled, extra);
 
--- name: KinLock
--- Rows of tasks (run = 0) and of the runs named, oldest key first. A row that
+-- name: KinLock(shards int2[], tenants int4[], ids int8[], runs int8[])
+-- Rows of tasks (run = 0) and of the given runs, in the order of their keys. A row that
 -- somebody else has locked is passed over.
--- $1 shards, $2 tenants, $3 ids, $4 runs
 SELECT {{row_columns}}
-  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[])
+  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs)
           WITH ORDINALITY AS u (shard, tenant_id, id, run, n) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
  ORDER BY u.n
    FOR UPDATE OF t SKIP LOCKED;
 
--- name: KinRead
--- The same without locks.
+-- name: KinRead(shards int2[], tenants int4[], ids int8[], runs int8[])
+-- KinLock without locks.
 SELECT {{row_columns}}
-  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[]) AS u (shard, tenant_id, id, run) {{list_first}}) u
+  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs) AS u (shard, tenant_id, id, run) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
--- name: RowUpdate
--- All that steps of package task may change. $1 shard, $2 tenant, $3 id, $4 run
+-- name: RowUpdate(
+--   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, anchor int8, seq int8,
+--   open_runs int8, open_rows int4, attempt int4, failures int4, first_claim_at int8, holder int8, missed int8,
+--   version int4, state int2, paused bool, out bool, params bytea)
+-- All that steps of package task may change.
 UPDATE task t SET
-  due_at = $5, scheduled_at = $6, anchor = $7, seq = $8, open_runs = $9, open_rows = $10, attempt = $11, failures = $12,
-  first_claim_at = $13, holder = $14, missed = $15, version = $16, state = $17, paused = $18, out = $19, params = $20
- WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
+  due_at = @due_at, scheduled_at = @scheduled_at, anchor = @anchor, seq = @seq, open_runs = @open_runs, open_rows = @open_rows, attempt = @attempt, failures = @failures,
+  first_claim_at = @first_claim_at, holder = @holder, missed = @missed, version = @version, state = @state, paused = @paused, out = @out, params = @params
+ WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
--- name: RowEdit
--- The terms of a task, in its row and in all its run rows: what is delivered later
--- has them. $1 shard, $2 tenant, $3 id, ..., $21 params (NULL: as they are)
+-- name: RowEdit(
+--   shard int2, tenant int4, id int8, kind text, begin_at int8, end_at int8, interval_ms int8, max_count int8,
+--   ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, initial_backoff_ms int4, max_backoff_ms int4,
+--   max_attempts int2, multiplier int2, jitter int2, stop_on_failure bool, modeled bool, extra bytea, version int4,
+--   params bytea)
+-- The terms of a task, in its row and in all its run rows, so that later deliveries have
+-- them. Params NULL: as they are.
 UPDATE task t SET
-  kind = $4, begin_at = $5, end_at = $6, interval_ms = $7, max_count = $8, ack_timeout_ms = $9, give_up_after_ms = $10,
-  retention_ms = $11, initial_backoff_ms = $12, max_backoff_ms = $13, max_attempts = $14, multiplier = $15, jitter = $16,
-  stop_on_failure = $17, modeled = $18, extra = $19, version = $20, params = coalesce($21, t.params)
- WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3;
+  kind = @kind, begin_at = @begin_at, end_at = @end_at, interval_ms = @interval_ms, max_count = @max_count, ack_timeout_ms = @ack_timeout_ms, give_up_after_ms = @give_up_after_ms,
+  retention_ms = @retention_ms, initial_backoff_ms = @initial_backoff_ms, max_backoff_ms = @max_backoff_ms, max_attempts = @max_attempts, multiplier = @multiplier, jitter = @jitter,
+  stop_on_failure = @stop_on_failure, modeled = @modeled, extra = @extra, version = @version, params = coalesce(@params, t.params)
+ WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id;
 
--- name: RowsUpdate
--- What a claim may change of rows that are locked.
--- $1 shards, $2 tenants, $3 ids, $4 runs, and a list for each column
+-- name: RowsUpdate(
+--   shards int2[], tenants int4[], ids int8[], runs int8[], dues int8[], scheduled_ats int8[], anchors int8[],
+--   seqs int8[], open_runs int8[], open_rows int4[], attempts int4[], failures int4[], first_claims int8[],
+--   holders int8[], missed int8[], states int2[], outs bool[])
+-- What a claim may change of locked rows: a list for each column.
 UPDATE task t SET
   due_at = u.due_at, scheduled_at = u.scheduled_at, anchor = u.anchor, seq = u.seq, open_runs = u.open_runs,
   open_rows = u.open_rows, attempt = u.attempt, failures = u.failures, first_claim_at = u.first_claim_at,
   holder = u.holder, missed = u.missed, state = u.state, out = u.out
-  FROM (SELECT * FROM unnest($1::int2[], $2::int4[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[], $9::int8[],
-                             $10::int4[], $11::int4[], $12::int4[], $13::int8[], $14::int8[], $15::int8[], $16::int2[], $17::bool[])
+  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs, @dues, @scheduled_ats, @anchors, @seqs, @open_runs,
+                             @open_rows, @attempts, @failures, @first_claims, @holders, @missed, @states, @outs)
           AS u (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, open_runs, open_rows, attempt, failures,
                 first_claim_at, holder, missed, state, out) {{list_first}}) u
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
--- name: RowAdd
--- A run row beside its task's row. $1 shard, $2 tenant, $3 id, $4 run
+-- name: RowAdd(
+--   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, attempt int4, failures int4,
+--   first_claim_at int8, version int4, out bool, params bytea)
+-- A run row beside its task's row.
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
                   attempt, failures, first_claim_at, version, state, out, params, type, kind, give_up_after_ms, retention_ms,
                   created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure, modeled, extra)
-SELECT t.shard, t.tenant_id, t.id, $4::int8, $5::int8, $6::int8, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
-       $7::int4, $8::int4, $9::int8, $10::int4, 2, $11::bool, $12::bytea, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
+SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
+       @attempt, @failures, @first_claim_at, @version, {{state.RUNNING}}, @out, @params, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
        t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure, t.modeled, t.extra
   FROM task t
- WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = 0;
+ WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0;
 
--- name: RowRemove
--- One run row. $1 shard, $2 tenant, $3 id, $4 run
-DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 AND t.run = $4;
+-- name: RowRemove(shard int2, tenant int4, id int8, run int8)
+-- One run row.
+DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
 -- fragment: done_row
 (tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
  version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, extra)
 
--- name: TaskFinish
--- A task with all its run rows; kept in task_done when it has a retention.
--- $1 shard, $2 tenant, $3 id, $4 state, $5 seq, $6 missed, $7 version, $8 params, $9 now
+-- name: TaskFinish(
+--   shard int2, tenant int4, id int8, state int2, seq int8, missed int8, version int4, params bytea, now int8)
+-- Deletes a task with all its run rows. A task that has a retention is kept in task_done.
 WITH gone AS (
-  DELETE FROM task t WHERE t.shard = $1 AND t.tenant_id = $2 AND t.id = $3 RETURNING t.*)
+  DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id RETURNING t.*)
 INSERT INTO task_done {{done_row}}
-SELECT g.tenant_id, g.id, $9::int8, $9::int8 + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, $5::int8, g.max_count, $6::int8,
+SELECT g.tenant_id, g.id, @now, @now + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, @seq, g.max_count, @missed,
        g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
-       $7::int4, g.max_attempts, g.multiplier, g.jitter, g.type, $4::int2, g.stop_on_failure, g.kind, $8::bytea, g.extra
+       @version, g.max_attempts, g.multiplier, g.jitter, g.type, @state, g.stop_on_failure, g.kind, @params, g.extra
   FROM gone g
  WHERE g.run = 0 AND g.retention_ms > 0;
 
--- name: DonePurge
+-- name: DonePurge(max_rows int8)
 -- As KeyPurge.
 WITH gone AS (
   DELETE FROM task_done
    WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
-                                  ORDER BY e.expires_at OFFSET $1 LIMIT 1), now_ms())
+                                  ORDER BY e.expires_at OFFSET @max_rows LIMIT 1), now_ms())
   RETURNING tenant_id, type, state),
 moved AS (SELECT g.tenant_id, g.type * 100 + g.state * 10 + g.state + 3 AS move FROM gone g),
 counted AS ({{delta_of_moves}})
