@@ -28,20 +28,26 @@ build: ## build the commands into bin/
 test: $(TESTENV) ## run every test, race detector on, beside real servers
 	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-pairs test-alone
 
+.PHONY: test-long
+test-long: ## run every test for as long as it is worth: soaks and storms too, some hours
+	PERCEPTOR_TEST_LONG=1 $(MAKE) --no-print-directory test TIMEOUT=1h
+
 # Most packages wait more than they compute: two at a time. Those that ALONE matches time what they kill.
+# go vet is part of check, so that no run of the tests repeats it.
 ALONE := /(dispatch|loadtest)$$
+GOTEST = go test -vet=off -timeout $(TIMEOUT)
 
 .PHONY: test-pairs
 test-pairs:
-	go list $(PACKAGES) | { grep -vE '$(ALONE)' || true; } | sort -r | xargs -r go test $(RACE) -p 2 -timeout $(TIMEOUT)
+	go list $(PACKAGES) | { grep -vE '$(ALONE)' || true; } | sort -r | xargs -r $(GOTEST) $(RACE) -p 2
 
 .PHONY: test-alone
 test-alone:
-	go list $(PACKAGES) | { grep -E '$(ALONE)' || true; } | xargs -r go test $(RACE) -p 1 -timeout $(TIMEOUT)
+	go list $(PACKAGES) | { grep -E '$(ALONE)' || true; } | xargs -r $(GOTEST) $(RACE) -p 1
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run the tests that are quick
-	$(SERVERS) go test -short -timeout $(TIMEOUT) $(PACKAGES)
+	$(SERVERS) $(GOTEST) -short $(PACKAGES)
 
 .PHONY: check
 check: fmt-check vet lint verify test-short ## what to run before each commit

@@ -38,6 +38,7 @@ var imports = []rule{
 	// The middle: parts that do not know each other.
 	{"assign", nil},
 	{"assign/loop", []string{"assign", "schedule"}},
+	{"dispatch/fair", nil},
 	{"dispatch/...", []string{"dispatch/...", "task"}},
 	{"chores", []string{"task"}},
 	{"delivery", []string{"record", "task"}},

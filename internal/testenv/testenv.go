@@ -44,6 +44,13 @@ const (
 	KafkaVariable     = "PERCEPTOR_TEST_KAFKA"        // host:port
 )
 
+// LongVariable makes tests that can run for any time run for as long as it is worth,
+// and runs those that are skipped otherwise. `make test-long` sets it.
+const LongVariable = "PERCEPTOR_TEST_LONG"
+
+// Long reports whether [LongVariable] is set.
+func Long() bool { return os.Getenv(LongVariable) != "" }
+
 var variableOf = map[string]string{"zookeeper": ZooKeeperVariable, "kafka": KafkaVariable}
 
 // ErrShared is returned by methods that would take a shared server away from other tests.
