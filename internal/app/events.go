@@ -15,8 +15,8 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	}
 	f := d.dispatch.Figures()
 	return telemetry.Figures{
-		Shards: f.Shards, Records: f.Records, Held: f.Delayed, Bytes: f.Bytes, Parts: f.Parts,
-		Breakers: len(f.Broken), Stopped: f.Stopped, Heavy: len(f.Backlogged), Pace: int(f.BackgroundRate),
+		Shards: f.Shards, Records: f.Records, Bytes: f.Bytes, Delayed: f.Delayed, Parts: f.Parts,
+		Breakers: len(f.Broken), Stopped: f.Stopped, Backlogged: len(f.Backlogged), BackgroundRate: int(f.BackgroundRate),
 	}
 }
 
@@ -51,10 +51,10 @@ func (d *Dispatcher) events() dispatch.Events {
 		},
 		Published: func(p *task.Publication, late time.Duration) {
 			d.fired.Add(1)
-			m.Fired(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+			m.Published(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
 		PublishedBackground: func(p *task.Publication, late time.Duration) {
-			m.FiredApart(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+			m.PublishedBackground(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
 		Backlogged: func(tenant int32, begins bool) {
 			if begins {
@@ -63,7 +63,7 @@ func (d *Dispatcher) events() dispatch.Events {
 				log.Info("tenant is no longer backlogged", "tenant", d.names.label(tenant))
 			}
 		},
-		TokensTaken: func(tenant int32, tokens int) { m.TookTurns(d.names.label(tenant), tokens) },
+		TokensTaken: func(tenant int32, tokens int) { m.TokensTaken(d.names.label(tenant), tokens) },
 		PublishFailed: func(tenant int32, records int, err error) {
 			m.PublishFailed(d.names.label(tenant), records)
 			d.work.publishFailed.Add(int64(records))

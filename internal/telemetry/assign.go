@@ -2,47 +2,47 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Assignment is how the sharing of items stands, as this process knows it.
+// Assignment is the state of the assignment as this process knows it.
 type Assignment struct {
 	Members            int
 	Connected, Leading bool
-	Generation         int64
-	// Faults: so much of what is stored cannot be read.
+	Generation         int64 // of the plan
+	// Faults counts stored data that cannot be read.
 	Faults int
-	// Items by what this process does with them, those that nobody should have by
-	// the reason, and what was done since the start.
+	// Items counts items by phase, Without those without an owner by reason, Counts
+	// events since the start.
 	Items, Without map[string]int
 	Counts         map[string]int64
 }
 
 type assignment struct {
-	figures                                                      func() Assignment
-	members, connected, leading, generation, faults, items, idle *prometheus.Desc
-	events                                                       *prometheus.Desc
+	figures                                 func() Assignment
+	members, connected, leading, generation *prometheus.Desc
+	faults, items, withoutOwner, events     *prometheus.Desc
 }
 
-// RegisterAssignment registers the metrics of the assignment; figures is asked at
+// RegisterAssignment registers the metrics of the assignment. It calls figures at
 // each scrape.
 func RegisterAssignment(r prometheus.Registerer, figures func() Assignment) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("perceptor_assign_"+name, help, labels, nil)
+		return prometheus.NewDesc(prefix+"assign_"+name, help, labels, nil)
 	}
 	r.MustRegister(&assignment{
-		figures:    figures,
-		members:    desc("members", "Members that this process knows of, itself included."),
-		connected:  desc("connected", "1 while the coordinator answers."),
-		leading:    desc("leading", "1 while this process leads."),
-		generation: desc("plan_generation", "Number of the plan."),
-		faults:     desc("faults", "Stored data that cannot be read: the plan, the strategy. A person must look."),
-		items:      desc("items", "Items by what this process does with them: owned, waiting, releasing and so on.", "phase"),
-		idle:       desc("items_without_owner", "Items that the plan gives to nobody, by the reason: paused, pinned, surplus, nobody.", "reason"),
-		events:     desc("events_total", "What has happened: acquired, released, lost and taken_over count items, moves those that own plans took from live members.", "event"),
+		figures:      figures,
+		members:      desc("members", "Members that this process knows, including itself."),
+		connected:    desc("connected", "1 while ZooKeeper answers."),
+		leading:      desc("leading", "1 while this process is the leader."),
+		generation:   desc("plan_generation", "Generation number of the plan."),
+		faults:       desc("faults", "Stored data that cannot be read: the plan or the strategy."),
+		items:        desc("items", "Items by what this process does with them; phase is absent, waiting, announced, acquiring, owned or releasing.", "phase"),
+		withoutOwner: desc("items_without_owner", "Items that the plan gives to no member; reason is paused, pinned, surplus or nobody.", "reason"),
+		events:       desc("events_total", "Events of the assignment; acquired, released, lost, taken_over and moves count items.", "event"),
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (a *assignment) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{a.members, a.connected, a.leading, a.generation, a.faults, a.items, a.idle, a.events} {
+	for _, d := range []*prometheus.Desc{a.members, a.connected, a.leading, a.generation, a.faults, a.items, a.withoutOwner, a.events} {
 		ch <- d
 	}
 }
@@ -62,7 +62,7 @@ func (a *assignment) Collect(ch chan<- prometheus.Metric) {
 		gauge(a.items, float64(n), phase)
 	}
 	for reason, n := range f.Without {
-		gauge(a.idle, float64(n), reason)
+		gauge(a.withoutOwner, float64(n), reason)
 	}
 	for event, n := range f.Counts {
 		ch <- prometheus.MustNewConstMetric(a.events, prometheus.CounterValue, float64(n), event)
