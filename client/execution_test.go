@@ -22,7 +22,7 @@ func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
 		"goexit": func(context.Context, *Run) error { runtime.Goexit(); return nil },
 		"next":   func(_ context.Context, r *Run) error { r.SetNext(time.Now()); return errors.New("no") },
 	})
-	want := map[string]string{"error": "no such content", "long": "éé", "panic": "flight_test.go", "goexit": "Goexit", "next": "no"}
+	want := map[string]string{"error": "no such content", "long": "éé", "panic": "execution_test.go", "goexit": "Goexit", "next": "no"}
 	kinds := map[int64]string{}
 	n := int64(1)
 	for kind := range want {
