@@ -18,43 +18,44 @@ import (
 
 // Errors of an [Admin].
 var (
-	// ErrNotFound: no member has ever been in the environment.
+	// ErrNotFound: the environment does not exist, because no member has ever
+	// registered in it.
 	ErrNotFound = errors.New("assign: no such environment")
-	// ErrNoAnswer: ZooKeeper did not answer in time. If something was to be
-	// changed, whether it was is unknown; making the change again does no harm.
+	// ErrNoAnswer: ZooKeeper did not answer in time. It is unknown whether a
+	// change was made; repeating it is safe.
 	ErrNoAnswer = errNoAnswer
-	// ErrContended: others kept changing the strategy at the same time.
-	ErrContended = errors.New("assign: the strategy is being changed by others")
+	// ErrContended: other callers kept changing the strategy at the same time.
+	ErrContended = errors.New("assign: other callers keep changing the strategy")
 )
 
-// adminTries bounds the servers that a call begins with, one after the other.
+// adminTries is the number of servers that a call tries.
 const adminTries = 3
 
-// editTries bounds how often an edit is made again because somebody else was
-// faster.
+// editTries bounds how often an edit is repeated because another caller changed
+// the strategy first.
 const editTries = 20
 
-// An AdminConfig says which environment an [Admin] is for. The fields that
-// [Config] has too mean the same.
+// An AdminConfig selects the environment of an [Admin]. The fields are those of
+// [Config] with the same name.
 type AdminConfig struct {
 	Servers        []string
 	Root           string
 	Environment    string
 	User, Password string
-	// Timeout bounds each request to ZooKeeper, the wait for a connection
-	// included (default 5s). A call that gets no answer is made again by way of
-	// another server, up to three in all.
+	// Timeout bounds each request to ZooKeeper, including the wait for a
+	// connection (default 5s). A call without an answer is repeated through
+	// another server; up to three servers are tried.
 	Timeout time.Duration
 	Log     *slog.Logger
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// An Admin looks at an environment from outside and changes its [Strategy]. It
-// is no member. Each call connects to ZooKeeper and leaves again, so nothing
-// has to be closed. All methods may be called concurrently.
+// An Admin reads an environment from outside and changes its [Strategy]. It is
+// not a member. Each call opens and closes a connection of its own. All methods
+// may be called concurrently.
 type Admin struct{ cfg Config }
 
-// NewAdmin answers all faults of cfg at once, and connects to nothing.
+// NewAdmin returns all faults of cfg at once. It does not connect.
 func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	defaultTo(&cfg.Timeout, 5*time.Second)
 	c := Config{
@@ -67,15 +68,16 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	return &Admin{cfg: c.withDefaults()}, nil
 }
 
-// An Overview is an environment as its nodes have it at one moment.
+// An Overview is the content of an environment's nodes at one moment.
 type Overview struct {
 	State
-	// Items are all that the plan, the strategy or a member names, by id. Their
-	// groups and parameters, and the phases, are known to members only.
+	// Items are the items that the plan, the strategy or a member names, by id.
+	// Only members know the groups, parameters and phases of items.
 	Items []ItemState
 }
 
-// Overview reads everything. It answers [ErrNotFound] if nobody has been there.
+// Overview reads the environment. It returns [ErrNotFound] if no member has
+// ever registered.
 func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	var o Overview
 	err := a.with(ctx, func(t *tree) error {
@@ -95,10 +97,10 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	return o, err
 }
 
-// items are all that anything in the view names.
+// items returns the items that anything in the view names.
 func (v *view) items() []ItemState {
 	plan := v.proposal()
-	current, _ := v.holders("")
+	current, _ := v.currentOwners("")
 	known := map[int]bool{}
 	for _, ids := range []func(func(int) bool){maps.Keys(plan.Owners), maps.Keys(plan.Without), maps.Keys(current)} {
 		for id := range ids {
@@ -115,11 +117,12 @@ func (v *view) items() []ItemState {
 	return items
 }
 
-// Edit reads the strategy, has it changed and writes it back, if nobody else
-// has written it meanwhile; else it begins again, so change may be called more
-// than once. It answers what is stored then. What changes nothing is not written. An error of change, or of
-// [Strategy.Validate], leaves everything as it is. An environment where nobody
-// has been yet is made.
+// Edit reads the strategy, passes it to change and writes the result, unless
+// another caller has written it meanwhile; then it starts again, so change may
+// be called more than once. It returns the stored strategy. If change modifies
+// nothing, Edit writes nothing. After an error of change or of
+// [Strategy.Validate] the strategy stays as it is. Edit creates an environment
+// that does not exist.
 func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strategy, error) {
 	var written Strategy
 	err := a.with(ctx, func(t *tree) error {
@@ -152,7 +155,8 @@ func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strateg
 	return written, err
 }
 
-// Reset writes the zero strategy, whatever is stored, even if it cannot be read.
+// Reset writes the zero strategy. It works even if the stored one cannot be
+// read.
 func (a *Admin) Reset(ctx context.Context) error {
 	return a.with(ctx, func(t *tree) error {
 		if err := t.ensure(ctx); err != nil {
@@ -162,7 +166,7 @@ func (a *Admin) Reset(ctx context.Context) error {
 	})
 }
 
-// strategyNow reads the strategy for a change.
+// strategyNow reads the strategy to change it.
 func (t *tree) strategyNow(ctx context.Context) (*Strategy, int32, error) {
 	data, stat, err := t.get(ctx, t.strategy, false)
 	if err != nil {
@@ -175,13 +179,14 @@ func (t *tree) strategyNow(ctx context.Context) (*Strategy, int32, error) {
 	return s, stat.Version, err
 }
 
-// An EnvironmentState is one line of [Admin.Environments].
+// An EnvironmentState is an element of [Admin.Environments].
 type EnvironmentState struct {
 	Name    string `json:"name"`
 	Members int    `json:"members"`
 }
 
-// Environments lists those of the root that this user may read, by name.
+// Environments lists the environments of the root that this user may read, by
+// name.
 func (a *Admin) Environments(ctx context.Context) ([]EnvironmentState, error) {
 	var all []EnvironmentState
 	err := a.with(ctx, func(t *tree) error {
@@ -208,7 +213,7 @@ func (a *Admin) Environments(ctx context.Context) ([]EnvironmentState, error) {
 	return all, err
 }
 
-// check refuses a root that is not ours, and makes nothing.
+// check refuses a root of another program. It creates nothing.
 func (t *tree) check(ctx context.Context) error {
 	data, _, err := t.get(ctx, t.format, false)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -220,9 +225,9 @@ func (t *tree) check(ctx context.Context) error {
 	return checkFormat(data)
 }
 
-// with gives f the tree through a session of its own. It tries the servers in
-// another order if the first does not answer: that one may hang. So f may be
-// called more than once, and what it does may be repeated.
+// with calls f with the tree, through a session of its own. If a server does
+// not answer, it tries another one. So f may be called more than once and must
+// be idempotent.
 func (a *Admin) with(ctx context.Context, f func(*tree) error) (err error) {
 	cfg := a.cfg
 	at := rand.IntN(len(cfg.Servers))

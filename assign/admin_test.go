@@ -47,14 +47,14 @@ func TestAnOverviewShowsMembersItemsLeaderAndRebalances(t *testing.T) {
 	b := c.join("b")
 	c.awaitShares(map[string]int{"a": 3, "b": 3})
 	var o Overview
-	c.ledger.await(t, "the overview shows both with figures", func() bool {
+	c.observer.await(t, "the overview shows both with figures", func() bool {
 		var err error
 		if o, err = admin.Overview(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		held := 0
 		for _, m := range o.Members {
-			held += len(m.Holds)
+			held += len(m.Current)
 		}
 		return len(o.Members) == 2 && held == 6
 	})
@@ -77,7 +77,7 @@ func TestAnOverviewShowsMembersItemsLeaderAndRebalances(t *testing.T) {
 	if !maps.Equal(m.Figures, map[string]int64{"rows_claimed": 7}) {
 		t.Errorf("figures %v", m.Figures)
 	}
-	c.ledger.await(t, "a sees a newer heartbeat of b", func() bool {
+	c.observer.await(t, "a sees a newer heartbeat of b", func() bool {
 		members := a.Snapshot().Members
 		return len(members) == 2 && members[1].Heartbeat.After(m.Heartbeat) && members[1].Figures["rows_claimed"] == 7
 	})
@@ -88,12 +88,12 @@ func TestAnOverviewShowsMembersItemsLeaderAndRebalances(t *testing.T) {
 
 func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), nil)
-	a := c.joinAs(c.ledger.hand("a", c.items), onHost("h1"))
+	a := c.joinAs(c.observer.hand("a", c.items), onHost("h1"))
 	c.awaitShares(map[string]int{"a": 6})
-	b := c.joinAs(c.ledger.hand("b", c.items), onHost("h2"))
+	b := c.joinAs(c.observer.hand("b", c.items), onHost("h2"))
 	c.awaitShares(map[string]int{"a": 3, "b": 3})
 	admin := c.newAdmin(nil)
-	owns := func(ids ...int) func() bool { return func() bool { return slices.Equal(c.ledger.owned("b"), ids) } }
+	owns := func(ids ...int) func() bool { return func() bool { return slices.Equal(c.observer.owned("b"), ids) } }
 
 	c.edit(admin, func(s *Strategy) { s.Drain("h1") })
 	c.awaitShares(map[string]int{"a": 0, "b": 6})
@@ -101,7 +101,7 @@ func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
 		t.Errorf("the drained leader is %+v", m)
 	}
 	c.edit(admin, func(s *Strategy) { s.Undrain("h1"); s.Pin("h2", 1); s.Pin("h1", 0, 2, 3, 4, 5) })
-	c.ledger.await(t, "pins are kept", owns(1))
+	c.observer.await(t, "pins are kept", owns(1))
 	c.awaitShares(map[string]int{"a": 5, "b": 1})
 	c.edit(admin, func(s *Strategy) { s.Unpin(0, 1, 2, 3, 4, 5); s.PauseItems(0, 1) })
 	c.awaitShares(map[string]int{"a": 2, "b": 2})
@@ -109,7 +109,7 @@ func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
 		t.Errorf("paused item %+v", it)
 	}
 	c.edit(admin, func(s *Strategy) { s.ResumeItems(0, 1); s.MaxItems = 2 })
-	c.ledger.await(t, "the surplus is reported", func() bool {
+	c.observer.await(t, "the surplus is reported", func() bool {
 		n := 0
 		for _, it := range b.Snapshot().Items {
 			if it.Without == Surplus {
@@ -120,8 +120,8 @@ func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
 	})
 	c.awaitShares(map[string]int{"a": 2, "b": 2})
 	c.edit(admin, func(s *Strategy) { s.MaxItems, s.Members = 0, 1 })
-	c.ledger.await(t, "one has all", func() bool {
-		return slices.Contains([]int{0, 6}, len(c.ledger.owned("a"))) && len(c.ledger.owned("a"))+len(c.ledger.owned("b")) == 6
+	c.observer.await(t, "one has all", func() bool {
+		return slices.Contains([]int{0, 6}, len(c.observer.owned("a"))) && len(c.observer.owned("a"))+len(c.observer.owned("b")) == 6
 	})
 	c.edit(admin, func(s *Strategy) { s.Paused = true })
 	c.awaitShares(map[string]int{"a": 0, "b": 0})
@@ -134,15 +134,15 @@ func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
 func TestAStandByOfTheSameHostTakesOver(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), onHost("h1"))
 	admin := c.newAdmin(nil)
-	c.edit(admin, func(s *Strategy) { s.PerHost = 1 }) // before anybody is there
+	c.edit(admin, func(s *Strategy) { s.PerHost = 1 }) // before any member has registered
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 4})
 	c.join("b")
-	c.ledger.await(t, "b is known", func() bool { return len(a.Snapshot().Members) == 2 })
+	c.observer.await(t, "b is known", func() bool { return len(a.Snapshot().Members) == 2 })
 	a.stop()
 	c.awaitShares(map[string]int{"a": 0, "b": 4})
 	if _, releases := a.hand.calls(); len(releases) != 1 {
-		t.Errorf("a released %v: something was moved while b stood by", releases)
+		t.Errorf("a released %v: items were moved while b stood by", releases)
 	}
 }
 
@@ -189,9 +189,9 @@ func TestAGarbledOrDeletedStrategyIsPutBack(t *testing.T) {
 	if _, err := c.admin.Set(c.path("strategy"), []byte("garbage"), -1); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "put back after garbage", restored)
+	c.observer.await(t, "put back after garbage", restored)
 	removeAll(t, c.admin, c.path("strategy"))
-	c.ledger.await(t, "put back after its deletion", restored)
+	c.observer.await(t, "put back after its deletion", restored)
 	if acquires, releases := a.hand.calls(); len(acquires) != 1 || len(releases) != 1 {
 		t.Errorf("acquired %v, released %v: the strategy was not kept meanwhile", acquires, releases)
 	}
@@ -205,7 +205,7 @@ func TestNothingIsPlannedByAStrategyThatNobodyCouldEverRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.join("a")
-	c.ledger.await(t, "the fault is shown", func() bool { return len(a.Snapshot().Faults) == 1 && a.Snapshot().Leading() })
+	c.observer.await(t, "the fault is shown", func() bool { return len(a.Snapshot().Faults) == 1 && a.Snapshot().Leading() })
 	if _, err := admin.Edit(t.Context(), func(*Strategy) error { return nil }); err == nil {
 		t.Error("garbage was edited")
 	}
@@ -226,7 +226,7 @@ func TestAnAdminNeedsTheRightUserAndAnEnvironmentThatExists(t *testing.T) {
 	c.join("a")
 	c.awaitShares(map[string]int{"a": 2})
 	if _, err := c.newAdmin(nil).Overview(t.Context()); !errors.Is(err, zk.ErrNoAuth) {
-		t.Errorf("a stranger: %v", err)
+		t.Errorf("another user: %v", err)
 	}
 	right := c.newAdmin(func(cfg *AdminConfig) { cfg.User, cfg.Password = "perceptor", "secret" })
 	if o, err := right.Overview(t.Context()); err != nil || len(o.Members) != 1 {
@@ -261,7 +261,7 @@ func TestAnAdminGoesToAnotherServerWhenOneHangs(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c.ledger.await(t, "the overview is there", func() bool { // the ensemble may have to elect a leader
+	c.observer.await(t, "the overview is there", func() bool { // the ensemble may have to elect a leader
 		o, err := admin.Overview(t.Context())
 		return err == nil && len(o.Members) == 1
 	})
@@ -269,7 +269,7 @@ func TestAnAdminGoesToAnotherServerWhenOneHangs(t *testing.T) {
 
 func TestAnEnvironmentWhereNobodyHasBeenForLongIsCleared(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), func(cfg *Config) { cfg.StaleAfter = 300 * time.Millisecond })
-	old := newLedger(t)
+	old := newObserver(t)
 	gone := c.joinAs(old.hand("old", c.items), func(cfg *Config) { cfg.Environment, cfg.StaleAfter = "OLD", time.Hour })
 	old.await(t, "the old one has everything", func() bool { return len(old.owned("old")) == 2 })
 	c.join("a")
@@ -279,14 +279,14 @@ func TestAnEnvironmentWhereNobodyHasBeenForLongIsCleared(t *testing.T) {
 		return err != nil || ok
 	}
 	began := time.Now()
-	c.ledger.await(t, "some sweeps", func() bool { return time.Since(began) > time.Second })
+	c.observer.await(t, "some sweeps", func() bool { return time.Since(began) > time.Second })
 	if !exists("OLD") {
 		t.Fatal("an environment with a member was cleared")
 	}
 	if err := gone.result(t); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "the old environment is cleared", func() bool { return !exists("OLD") })
+	c.observer.await(t, "the old environment is cleared", func() bool { return !exists("OLD") })
 	c.joinAs(old.hand("again", c.items), func(cfg *Config) { cfg.Environment, cfg.StaleAfter = "OLD", time.Hour })
 	old.await(t, "it can be entered again", func() bool { return len(old.owned("again")) == 2 })
 	if !exists("BASE") {

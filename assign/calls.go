@@ -6,23 +6,24 @@ import (
 	"time"
 )
 
-// A caller makes the calls of the worker that a holding asks for, each in a
-// goroutine of its own: at most one per group. All its methods belong to the
-// goroutine of Run.
+// A caller makes the calls of the worker that the lifecycle asks for, each in a
+// goroutine of its own, at most one per group. Its methods must be called from
+// the goroutine of Run.
 type caller struct {
-	hold    *holding
+	items   *lifecycle
 	worker  Worker
 	timeout time.Duration
 	log     *slog.Logger
 	events  Events
 	counts  *Counts
 
-	ctx      context.Context // of all calls; not ended by the end of Run's
+	ctx      context.Context // of all calls; outlives Run's context
 	cancel   context.CancelFunc
 	acquires map[int]context.CancelFunc // group -> ends the running Acquire
 	inFlight int
 	outcomes chan outcome
-	// releaseBy, if not past, is when an unfenced member's session may be over.
+	// releaseBy is when an unfenced member's session may be over. It counts only
+	// while it is in the future.
 	releaseBy time.Time
 }
 
@@ -31,18 +32,18 @@ type outcome struct {
 	err error
 }
 
-func newCaller(ctx context.Context, hold *holding, w Worker, cfg Config, counts *Counts) *caller {
+func newCaller(ctx context.Context, items *lifecycle, w Worker, cfg Config, counts *Counts) *caller {
 	c := &caller{
-		hold: hold, worker: w, timeout: cfg.CallTimeout, log: cfg.Log, events: cfg.Events, counts: counts,
+		items: items, worker: w, timeout: cfg.CallTimeout, log: cfg.Log, events: cfg.Events, counts: counts,
 		acquires: map[int]context.CancelFunc{}, outcomes: make(chan outcome),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return c
 }
 
-// start makes the calls that are due, and answers when the next one is.
+// start starts the calls that are due. It returns when the next one is due.
 func (c *caller) start(now time.Time) (wake time.Time) {
-	calls, wake := c.hold.calls(now)
+	calls, wake := c.items.calls(now)
 	for _, call := range calls {
 		deadline := now.Add(c.timeout)
 		if !call.acquire && c.releaseBy.After(now) && c.releaseBy.Before(deadline) {
@@ -68,23 +69,23 @@ func (c *caller) make(ctx context.Context, cancel context.CancelFunc, call call)
 	}
 	select {
 	case c.outcomes <- outcome{call, err}:
-	case <-c.ctx.Done(): // Run has given up waiting
+	case <-c.ctx.Done(): // Run no longer waits
 	}
 }
 
-// cancelAcquires ends the context of every Acquire that is running.
+// cancelAcquires ends the context of every running Acquire.
 func (c *caller) cancelAcquires() {
 	for _, cancel := range c.acquires {
 		cancel()
 	}
 }
 
-// finish takes the outcome of one call.
+// finish handles the outcome of one call.
 func (c *caller) finish(o outcome, now time.Time) {
 	c.inFlight--
 	took := now.Sub(o.started)
 	all := idsOf(o.items)
-	ids, takenOver := c.hold.done(o.call, o.err, now)
+	ids, takenOver := c.items.done(o.call, o.err, now)
 	name := "release"
 	if o.acquire {
 		name = "acquire"
@@ -93,7 +94,7 @@ func (c *caller) finish(o outcome, now time.Time) {
 	switch {
 	case o.err != nil:
 		c.counts.FailedCalls++
-		c.log.Warn("assign: the worker's call failed", "call", name, "items", formatIDs(all), "took", took, "err", o.err)
+		c.log.Warn("assign: worker call failed", "call", name, "items", formatIDs(all), "took", took, "err", o.err)
 		if f := c.events.CallFailed; f != nil {
 			f(name, all, o.err)
 		}
@@ -113,14 +114,14 @@ func (c *caller) finish(o outcome, now time.Time) {
 	}
 }
 
-// lose drops items that the worker has reported as lost.
-func (c *caller) lose(ids []int, now time.Time) {
-	lost := c.hold.lose(ids, now)
+// dropLost drops items that the worker has reported as lost.
+func (c *caller) dropLost(ids []int, now time.Time) {
+	lost := c.items.dropLost(ids, now)
 	if len(lost) == 0 {
 		return
 	}
 	c.counts.Lost += int64(len(lost))
-	c.log.Warn("assign: the worker has lost items", "items", formatIDs(lost))
+	c.log.Warn("assign: items lost", "items", formatIDs(lost))
 	if f := c.events.Lost; f != nil {
 		f(lost)
 	}

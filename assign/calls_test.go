@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A deadliner notes how much time its Release is given.
+// A deadliner records how much time its Release has.
 type deadliner chan time.Duration
 
 func (d deadliner) Acquire(context.Context, []Item) error { return nil }

@@ -12,21 +12,21 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 )
 
-// A cluster is some members that share items over a real ZooKeeper, each
+// A cluster has some members that share items over a real ZooKeeper, each
 // through a proxy of its own.
 type cluster struct {
-	t      *testing.T
-	addr   string
-	root   string
-	items  []Item
-	ledger *ledger
-	admin  *zk.Conn // somebody's hands in the tree
-	change func(*Config)
+	t        *testing.T
+	addr     string
+	root     string
+	items    []Item
+	observer *observer
+	admin    *zk.Conn // for changes of the tree that no member makes
+	change   func(*Config)
 }
 
 func newCluster(t *testing.T, addr string, items []Item, change func(*Config)) *cluster {
 	t.Helper()
-	c := &cluster{t: t, addr: addr, root: testenv.Root(t), items: items, ledger: newLedger(t), change: change}
+	c := &cluster{t: t, addr: addr, root: testenv.Root(t), items: items, observer: newObserver(t), change: change}
 	admin, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(quietLog{testLog(t, "admin")}), zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatal(err)
@@ -55,10 +55,10 @@ func (c *cluster) config(name string) Config {
 	return cfg
 }
 
-// join starts a member of that name.
+// join starts a member with the given name.
 func (c *cluster) join(name string) *clusterMember {
 	c.t.Helper()
-	return c.joinAs(c.ledger.hand(name, c.items), nil)
+	return c.joinAs(c.observer.hand(name, c.items), nil)
 }
 
 func (c *cluster) joinAs(h *hand, change func(*Config)) *clusterMember {
@@ -76,15 +76,15 @@ func (c *cluster) joinAs(h *hand, change func(*Config)) *clusterMember {
 	return &clusterMember{start(c.t, z, h), p, z}
 }
 
-// awaitShares waits until the workers have so many items each, and nobody
-// else has any.
+// awaitShares waits until the workers have the given numbers of items and no
+// other worker has any.
 func (c *cluster) awaitShares(want map[string]int) {
 	c.t.Helper()
-	c.ledger.await(c.t, "shares settle", func() bool {
+	c.observer.await(c.t, "shares are as expected", func() bool {
 		total := 0
 		for name, n := range want {
 			total += n
-			if len(c.ledger.owned(name)) != n {
+			if len(c.observer.owned(name)) != n {
 				return false
 			}
 		}
@@ -109,7 +109,7 @@ func (c *cluster) plan() plan {
 	return p
 }
 
-// nodeOf is the znode of a member, empty if it has none.
+// nodeOf returns the znode of a member; empty: it has none.
 func (c *cluster) nodeOf(m *clusterMember) string {
 	names, _, err := c.admin.Children(c.path("members"))
 	if err != nil {
@@ -123,17 +123,17 @@ func (c *cluster) nodeOf(m *clusterMember) string {
 	return ""
 }
 
-// kill ends a member as kill -9 would: its connection breaks, its session
-// stays open, and its worker does nothing any more.
+// kill ends a member as kill -9 would: its connection breaks, its session stays
+// open, and its worker stops.
 func (c *cluster) kill(m *clusterMember) {
 	m.proxy.Cut()
-	c.ledger.bury(m.hand.name)
+	c.observer.remove(m.hand.name)
 	m.hand.on(func(ctx context.Context, _ []int) error { <-ctx.Done(); return ctx.Err() }, nil)
 }
 
 func plainItems(n int) []Item { return itemsOf(make([]int, n)...) }
 
-// databases are n groups of 32 shards and a chores item each.
+// databases returns n groups of 32 shards and a chores item each.
 func databases(n int) []Item {
 	var items []Item
 	for i := range n * 33 {

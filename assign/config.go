@@ -10,75 +10,78 @@ import (
 	"time"
 )
 
-// A Config says who takes part in what. The zero value of a field is its
-// default, except where a field is needed.
+// A Config configures an [Assigner]. Zero fields have the default given for
+// them. Fields without a default are required.
 type Config struct {
-	// Servers are the ZooKeeper servers, host:port. Needed. Names are resolved
-	// again at each attempt to connect.
+	// Servers lists the ZooKeeper servers, host:port. Required. Names are
+	// resolved at each attempt to connect.
 	Servers []string
-	// Root is the path under which everything lives (default /assign). It must
-	// be empty, missing, or have been made by this package.
+	// Root is the path of all nodes (default /assign). It must be empty,
+	// missing, or created by this package.
 	Root string
-	// Environment separates clusters that share a root (default BASE, the
-	// OwnSign of tbschedule). Letters, digits, '-', '_' and '.', at most 64.
+	// Environment separates clusters that share a root (default BASE; called
+	// OwnSign in tbschedule). Letters, digits, '-', '_' and '.', at most 64.
 	Environment string
-	// Items are the work to share, at most [MaxItems]. Needed, the same at all
-	// members; where they differ the leader's are planned.
+	// Items lists the items to distribute, at most [MaxItems]. Required. It
+	// should be the same for all members; if not, the leader's list counts.
 	Items []Item
 
-	// Name, Host, Address and Version are published for people to read. Two
-	// members may have the same name.
+	// Name, Host, Address and Version are published for people. Two members may
+	// have the same name.
 	Name, Host, Address, Version string
 
-	// MaxItems is how many items one member may have at most (default 0: no
-	// limit). The leader's counts; a [Strategy] goes before it. What is left over
-	// has no owner: the leader warns, and [Snapshot] and [Admin] tell.
+	// MaxItems is the maximum number of items of one member (default 0: no
+	// limit). The leader's value counts, unless the [Strategy] has one. Items
+	// beyond the limits have no owner; the leader logs them, and [Snapshot] and
+	// [Admin] report them.
 	MaxItems int
-	// Figures, if set, are published with each heartbeat for all to see, at most
-	// [MaxFigures]: what the work has done so far. It is called from Run's
-	// goroutine and must not block.
+	// Figures, if set, returns figures about the work that are published with
+	// each heartbeat, at most [MaxFigures]. It is called from Run's goroutine
+	// and must not block.
 	Figures func() map[string]int64
-	// HeartbeatEvery is how often this member publishes a heartbeat and its
-	// figures (default 5s).
+	// HeartbeatEvery is the interval at which this member publishes a heartbeat
+	// and its figures (default 5s).
 	HeartbeatEvery time.Duration
-	// StaleAfter is how long an environment of this root must have had no
-	// members before it is cleared, with its strategy, by the leaders of others
+	// StaleAfter is how long an environment of the root must be without members
+	// before the leaders of other environments remove it with its strategy
 	// (default 24h).
 	StaleAfter time.Duration
 
-	// Fenced says that the worker's Acquire makes former owners powerless (an
-	// epoch in a database, asserted in every transaction). A fenced member goes
-	// on through any outage of ZooKeeper, and may take over from a live member
-	// that does not let go. An unfenced one releases its items when ZooKeeper
-	// has not answered for two thirds of the session, and waits for others as
-	// long as their sessions live.
+	// Fenced says that the worker's Acquire fences off former owners, by an
+	// epoch in a database that every transaction asserts. A fenced member keeps
+	// working during any outage of ZooKeeper, and may take over items from a
+	// connected member that does not release them. An unfenced member releases
+	// its items when ZooKeeper has not answered for two thirds of the session,
+	// and waits for other members as long as their sessions last.
 	Fenced bool
-	// TakeoverAfter is how long a fenced member waits for another one to let go,
-	// from when it first saw the request (default 5s).
+	// TakeoverAfter is how long a fenced member waits for another one to
+	// release an item, from when it first saw the request (default 5s).
 	TakeoverAfter time.Duration
-	// SessionTimeout is what is asked of ZooKeeper (default 10s, at least 1s);
-	// the server may set another one, which then counts.
+	// SessionTimeout is the session timeout that is requested from ZooKeeper
+	// (default 10s, at least 1s). The server may grant another one, which is
+	// then used.
 	SessionTimeout time.Duration
-	// Settle is how long the leader waits for members that vanished to come
-	// back and for others to join before it plans anew (default 500ms). Members
-	// that say goodbye are not waited for.
-	Settle time.Duration
-	// Reconcile is how often everything is read again, although no watch has
-	// fired (default 10s).
+	// RebalanceDelay is how long the leader waits for members that vanished to
+	// return, and for others to join, before it writes a new plan (default
+	// 500ms). It does not wait for members that announce that they leave.
+	RebalanceDelay time.Duration
+	// Reconcile is the interval at which everything is read again even if no
+	// watch has fired (default 10s).
 	Reconcile time.Duration
-	// CallTimeout bounds each call of the worker (default 30s); after it the
+	// CallTimeout bounds each call of the worker (default 30s). After that the
 	// call's context ends and the call counts as failed.
 	CallTimeout time.Duration
-	// StopTimeout bounds the hand-over when Run is cancelled (default 30s).
+	// StopTimeout bounds the hand-over after Run was cancelled (default 30s).
 	StopTimeout time.Duration
 
-	// User and Password, if set, are given to ZooKeeper as digest credentials,
-	// and all nodes are made for this user alone.
+	// User and Password, if set, are the digest credentials for ZooKeeper. All
+	// nodes are then accessible to this user only.
 	User, Password string
 
-	// Log gets what changes hands (default: slog.Default()).
+	// Log gets messages about items that change their owner (default:
+	// slog.Default()).
 	Log *slog.Logger
-	// Events are told to metrics and tests.
+	// Events are callbacks for metrics and tests.
 	Events Events
 	// Dial opens connections (default: net.Dialer).
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -93,7 +96,7 @@ func (c Config) withDefaults() Config {
 	}
 	defaultTo(&c.TakeoverAfter, 5*time.Second)
 	defaultTo(&c.SessionTimeout, 10*time.Second)
-	defaultTo(&c.Settle, 500*time.Millisecond)
+	defaultTo(&c.RebalanceDelay, 500*time.Millisecond)
 	defaultTo(&c.Reconcile, 10*time.Second)
 	defaultTo(&c.HeartbeatEvery, 5*time.Second)
 	defaultTo(&c.StaleAfter, 24*time.Hour)
@@ -114,7 +117,7 @@ func defaultTo(d *time.Duration, v time.Duration) {
 	}
 }
 
-// Validate answers all faults at once, each with field, value and rule.
+// Validate returns all faults at once, each with field, value and rule.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
@@ -143,7 +146,7 @@ func (c Config) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"TakeoverAfter", c.TakeoverAfter}, {"Settle", c.Settle}, {"Reconcile", c.Reconcile},
+		{"TakeoverAfter", c.TakeoverAfter}, {"RebalanceDelay", c.RebalanceDelay}, {"Reconcile", c.Reconcile},
 		{"CallTimeout", c.CallTimeout}, {"StopTimeout", c.StopTimeout},
 		{"HeartbeatEvery", c.HeartbeatEvery}, {"StaleAfter", c.StaleAfter},
 	} {
@@ -162,7 +165,7 @@ func (c Config) Validate() error {
 
 func validateItems(items []Item) error {
 	if len(items) == 0 || len(items) > MaxItems {
-		return fmt.Errorf("assign: Items: %d given: must be 1 to %d", len(items), MaxItems)
+		return fmt.Errorf("assign: Items: %d items: must be 1 to %d", len(items), MaxItems)
 	}
 	seen := make(map[int]bool, len(items))
 	for _, it := range items {
@@ -170,7 +173,7 @@ func validateItems(items []Item) error {
 			return fmt.Errorf("assign: Items: id %d: must not be negative", it.ID)
 		}
 		if seen[it.ID] {
-			return fmt.Errorf("assign: Items: id %d: given twice", it.ID)
+			return fmt.Errorf("assign: Items: id %d: must be unique", it.ID)
 		}
 		seen[it.ID] = true
 	}

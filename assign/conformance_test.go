@@ -34,7 +34,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 		if change != nil {
 			change(&cfg)
 		}
-		h := newLedger(t).hand("a", items)
+		h := newObserver(t).hand("a", items)
 		a, err := maker(t, cfg, h)
 		if err != nil {
 			t.Fatal(err)
@@ -45,13 +45,13 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 	all := idsOf(items)
 	ownsAll := func(r *running) func() bool {
 		return func() bool {
-			return slices.Equal(r.Snapshot().Owned(), all) && slices.Equal(r.hand.ledger.owned("a"), all)
+			return slices.Equal(r.Snapshot().Owned(), all) && slices.Equal(r.hand.observer.owned("a"), all)
 		}
 	}
 
 	t.Run("a lone member gets everything in one call per group and says so", func(t *testing.T) {
 		r := run(t, setup(t, nil))
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		acquires, _ := r.hand.calls()
 		slices.SortFunc(acquires, slices.Compare)
 		if want := [][]int{{0, 1, 2}, {3, 4}, {5}}; !slices.EqualFunc(acquires, want, slices.Equal) {
@@ -64,7 +64,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 		if it := s.Items[4]; it.Item != items[4] || it.Requested != s.Self || !slices.Equal(it.Current, []string{s.Self}) || it.Phase != Owned {
 			t.Errorf("item state %+v", it)
 		}
-		if m := s.Members[0]; m.ID != s.Self || m.Info.Name != "tester" || m.Requested != 6 || !slices.Equal(m.Holds, all) {
+		if m := s.Members[0]; m.ID != s.Self || m.Info.Name != "tester" || m.Requested != 6 || !slices.Equal(m.Current, all) {
 			t.Errorf("member state %+v", m)
 		}
 	})
@@ -78,7 +78,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 
 	t.Run("cancelling releases everything, and Run returns nil", func(t *testing.T) {
 		r := run(t, setup(t, nil))
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		if err := r.result(t); err != nil {
 			t.Errorf("Run: %v", err)
 		}
@@ -92,7 +92,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 		}
 	})
 
-	t.Run("a failed Acquire is made again and holds up no other group", func(t *testing.T) {
+	t.Run("a failed Acquire is repeated and delays no other group", func(t *testing.T) {
 		r := setup(t, nil)
 		failures := 0 // only in calls for group 0, which never overlap
 		r.hand.on(func(_ context.Context, ids []int) error {
@@ -100,15 +100,15 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 				return nil
 			}
 			if failures++; failures <= 3 {
-				r.hand.ledger.await(t, "the other groups are owned", func() bool {
-					return len(r.hand.ledger.owned("a")) == 6 && len(r.Snapshot().Owned()) == 3
+				r.hand.observer.await(t, "the other groups are owned", func() bool {
+					return len(r.hand.observer.owned("a")) == 6 && len(r.Snapshot().Owned()) == 3
 				})
 				return errPlanted
 			}
 			return nil
 		}, nil)
 		run(t, r)
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		if n := r.Snapshot().Counts.FailedCalls; n != 3 {
 			t.Errorf("%d failed calls, want 3", n)
 		}
@@ -116,10 +116,10 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 
 	t.Run("items reported as lost are acquired again, others not", func(t *testing.T) {
 		r := run(t, setup(t, nil))
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		r.hand.drop([]int{1, 3})
 		r.Lost(1, 3, 77)
-		r.hand.ledger.await(t, "all owned again", func() bool { return ownsAll(r)() && r.Snapshot().Counts.Lost == 2 })
+		r.hand.observer.await(t, "all owned again", func() bool { return ownsAll(r)() && r.Snapshot().Counts.Lost == 2 })
 		acquires, releases := r.hand.calls()
 		if len(releases) != 0 {
 			t.Errorf("released %v, want nothing", releases)
@@ -138,18 +138,18 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 			if ids[0] == 5 && first {
 				first = false
 				r.Lost(5)
-				r.hand.ledger.await(t, "the loss is seen", func() bool { return r.Snapshot().Counts.Lost == 1 })
+				r.hand.observer.await(t, "the loss is seen", func() bool { return r.Snapshot().Counts.Lost == 1 })
 			}
 			return nil
 		}, nil)
 		run(t, r)
-		r.hand.ledger.await(t, "all owned", func() bool {
+		r.hand.observer.await(t, "all owned", func() bool {
 			acquires, _ := r.hand.calls()
 			return ownsAll(r)() && len(acquires) == 4
 		})
 	})
 
-	t.Run("a failed Release is made again", func(t *testing.T) {
+	t.Run("a failed Release is repeated", func(t *testing.T) {
 		r := setup(t, nil)
 		failures := 0
 		r.hand.on(nil, func(_ context.Context, ids []int) error {
@@ -160,9 +160,9 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 			return nil
 		})
 		r = run(t, r)
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
-		if err := r.result(t); err != nil || failures != 2 || len(r.hand.ledger.owned("a")) != 0 {
-			t.Errorf("Run: %v after %d failures, still owned %v", err, failures, r.hand.ledger.owned("a"))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
+		if err := r.result(t); err != nil || failures != 2 || len(r.hand.observer.owned("a")) != 0 {
+			t.Errorf("Run: %v after %d failures, still owned %v", err, failures, r.hand.observer.owned("a"))
 		}
 	})
 
@@ -176,12 +176,12 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 		}, nil)
 		r = run(t, r)
 		<-entered
-		if err := r.result(t); err != nil || len(r.hand.ledger.owned("a")) != 0 {
-			t.Errorf("Run: %v, still owned %v", err, r.hand.ledger.owned("a"))
+		if err := r.result(t); err != nil || len(r.hand.observer.owned("a")) != 0 {
+			t.Errorf("Run: %v, still owned %v", err, r.hand.observer.owned("a"))
 		}
 	})
 
-	t.Run("a worker that never lets go makes Run say so", func(t *testing.T) {
+	t.Run("Run reports a worker that never releases its items", func(t *testing.T) {
 		r := setup(t, func(cfg *Config) { cfg.StopTimeout = 300 * time.Millisecond })
 		r.hand.on(nil, func(ctx context.Context, ids []int) error {
 			if ids[0] != 3 {
@@ -191,7 +191,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 			return ctx.Err()
 		})
 		r = run(t, r)
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		if err := r.result(t); !errors.Is(err, ErrUnreleased) || !strings.Contains(err.Error(), "3-4") {
 			t.Errorf("Run: %v", err)
 		}
@@ -209,12 +209,12 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 			return nil
 		}, nil)
 		run(t, r)
-		r.hand.ledger.await(t, "all owned", func() bool { return ownsAll(r)() && r.Snapshot().Counts.FailedCalls >= 1 })
+		r.hand.observer.await(t, "all owned", func() bool { return ownsAll(r)() && r.Snapshot().Counts.FailedCalls >= 1 })
 	})
 
 	t.Run("a second Run is refused", func(t *testing.T) {
 		r := run(t, setup(t, nil))
-		r.hand.ledger.await(t, "all owned", ownsAll(r))
+		r.hand.observer.await(t, "all owned", ownsAll(r))
 		if err := r.Run(t.Context()); !errors.Is(err, ErrRunning) {
 			t.Errorf("second Run: %v", err)
 		}
@@ -222,7 +222,7 @@ func conformance(t *testing.T, maker func(t *testing.T, cfg Config, w Worker) (A
 
 	t.Run("faulty items and a missing worker are refused", func(t *testing.T) {
 		for _, bad := range [][]Item{nil, {{ID: -1}}, {{ID: 1}, {ID: 1}}, make([]Item, MaxItems+1)} {
-			if _, err := maker(t, Config{Items: bad}, newLedger(t).hand("a", nil)); err == nil {
+			if _, err := maker(t, Config{Items: bad}, newObserver(t).hand("a", nil)); err == nil {
 				t.Errorf("%d items are accepted", len(bad))
 			}
 		}
@@ -237,6 +237,6 @@ func testConfig(t *testing.T, items []Item) Config {
 	t.Helper()
 	return Config{
 		Items: items, Name: "tester", Fenced: true, SessionTimeout: 4 * time.Second,
-		Settle: 100 * time.Millisecond, Reconcile: time.Second, Log: testLog(t, filepath.Base(t.Name())),
+		RebalanceDelay: 100 * time.Millisecond, Reconcile: time.Second, Log: testLog(t, filepath.Base(t.Name())),
 	}
 }

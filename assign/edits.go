@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Drain lets those members have nothing. They hand over what they have, and
-// stay. Already drained ones are no error.
-func (s *Strategy) Drain(who ...string) {
-	s.Drained = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Drained, who))))
+// Drain drains members: they hand over their items and stay connected. Draining
+// a drained member has no effect.
+func (s *Strategy) Drain(names ...string) {
+	s.Drained = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Drained, names))))
 }
 
 // Undrain ends [Strategy.Drain].
-func (s *Strategy) Undrain(who ...string) {
-	s.Drained = slices.DeleteFunc(s.Drained, func(name string) bool { return slices.Contains(who, name) })
+func (s *Strategy) Undrain(names ...string) {
+	s.Drained = slices.DeleteFunc(s.Drained, func(name string) bool { return slices.Contains(names, name) })
 }
 
-// Pin lets only the named have the items.
+// Pin restricts items to the members that the name matches.
 func (s *Strategy) Pin(who string, ids ...int) {
 	if s.Pins == nil {
 		s.Pins = map[int]string{}
@@ -31,7 +31,7 @@ func (s *Strategy) Unpin(ids ...int) {
 	maps.DeleteFunc(s.Pins, func(id int, _ string) bool { return slices.Contains(ids, id) })
 }
 
-// PauseItems takes the items from their owners, and gives them to nobody.
+// PauseItems pauses items: their owners release them, and they get no owner.
 func (s *Strategy) PauseItems(ids ...int) {
 	s.PausedItems = compactIDs(slices.Concat(s.PausedItems, ids))
 }
@@ -41,11 +41,11 @@ func (s *Strategy) ResumeItems(ids ...int) {
 	s.PausedItems = slices.DeleteFunc(s.PausedItems, func(id int) bool { return slices.Contains(ids, id) })
 }
 
-// ParseItems reads item ids written as ascending ranges: "0-31,40".
+// ParseItems parses item ids written as ascending ranges, such as "0-31,40".
 func ParseItems(text string) ([]int, error) { return parseIDs(text) }
 
-// FormatItems writes item ids as ParseItems reads them.
+// FormatItems formats item ids in the form that ParseItems reads.
 func FormatItems(ids []int) string { return formatIDs(ids) }
 
-// JSON is the strategy as it is stored, items as ranges.
+// JSON returns the strategy in its stored form, with items as ranges.
 func (s *Strategy) JSON() []byte { return encodeStrategy(s) }

@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/assign"
 )
 
-// A sweeper works on the directories whose items it has.
+// A sweeper cleans the directories of its items.
 type sweeper struct{ running sync.Map } // item id -> func() that stops and waits
 
 func (s *sweeper) Acquire(_ context.Context, items []assign.Item) error {
@@ -33,10 +33,10 @@ func (s *sweeper) Release(_ context.Context, items []assign.Item) error {
 	return nil
 }
 
-// sweep works on one directory until ctx is cancelled.
+// sweep cleans one directory until ctx is cancelled.
 func sweep(ctx context.Context, _ string) { <-ctx.Done() }
 
-// A program that shares four directories with its other copies.
+// A program that shares four directories with other instances of itself.
 func Example() {
 	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var items []assign.Item
@@ -54,7 +54,7 @@ func Example() {
 	}
 }
 
-// printer says what it is given.
+// printer prints its calls.
 type printer struct{ done context.CancelFunc }
 
 func (p printer) Acquire(_ context.Context, items []assign.Item) error {
@@ -70,7 +70,7 @@ func (p printer) Release(_ context.Context, items []assign.Item) error {
 	return nil
 }
 
-// The same in a single process, without ZooKeeper.
+// The same program in a single process, without ZooKeeper.
 func ExampleNewLocal() {
 	ctx, cancel := context.WithCancel(context.Background())
 	member, err := assign.NewLocal(assign.Config{Items: []assign.Item{{ID: 0, Param: "a"}, {ID: 1, Param: "b"}}}, printer{cancel})
@@ -86,8 +86,8 @@ func ExampleNewLocal() {
 	// release 2
 }
 
-// An operator empties a machine before working on it, and keeps two items on
-// another.
+// An operator drains a machine before maintenance and pins two items to another
+// machine.
 func ExampleAdmin_Edit() {
 	admin, err := assign.NewAdmin(assign.AdminConfig{Servers: []string{"zk1:2181", "zk2:2181", "zk3:2181"}, Root: "/sweeper"})
 	if err != nil {

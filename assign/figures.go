@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// Bounds of what a member publishes about its work.
+// Bounds of the figures that a member publishes.
 const (
-	// MaxFigures bounds the figures of one member; of more, the first ones by
-	// name are published.
+	// MaxFigures is the maximum number of figures of one member. Of more
+	// figures the first ones by name are published.
 	MaxFigures = 32
-	// MaxFigureName bounds a figure's name, in bytes; others are left out.
+	// MaxFigureName is the maximum length of a figure's name, in bytes. Figures
+	// with longer names are left out.
 	MaxFigureName = 64
 )
 
-// A pulse is what a member publishes every [Config.HeartbeatEvery].
-type pulse struct {
+// A heartbeat is what a member publishes every [Config.HeartbeatEvery].
+type heartbeat struct {
 	at      time.Time
 	figures map[string]int64
 }
 
-// limitFigures keeps figures within their bounds.
+// limitFigures enforces the bounds of figures.
 func limitFigures(figures map[string]int64) map[string]int64 {
 	if len(figures) == 0 {
 		return nil

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// An inbox collects lost items for the goroutine of Run. It never blocks and
-// holds each known id at most once.
+// An inbox collects lost items for the goroutine of Run. It never blocks. Each
+// known id is in it at most once.
 type inbox struct {
 	mu    sync.Mutex
-	known map[int]bool // id -> reported and not yet taken
+	known map[int]bool // id -> reported and not drained yet
 	wake  chan struct{}
 }
 
@@ -41,8 +41,8 @@ func (in *inbox) signal() {
 	}
 }
 
-// take answers the reported ids, ascending, and forgets them.
-func (in *inbox) take() []int {
+// drain returns the reported ids in ascending order and removes them.
+func (in *inbox) drain() []int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var ids []int

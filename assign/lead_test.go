@@ -14,7 +14,7 @@ func scene(owners map[int]string, members ...string) *view {
 		v.plan = &plan{Generation: 1, proposal: proposal{Owners: owners}}
 	}
 	for i, id := range members {
-		v.members = append(v.members, seat{id: id, seq: int64(i), read: true})
+		v.members = append(v.members, registration{id: id, seq: int64(i), read: true})
 	}
 	return v
 }
@@ -28,7 +28,7 @@ func fourOwners(ids ...string) map[int]string {
 }
 
 func newPlanner(self string) *planner {
-	return &planner{self: self, items: plainItems(4), settle: time.Second}
+	return &planner{self: self, items: plainItems(4), delay: time.Second}
 }
 
 func (p *planner) at(v *view, now time.Time) (map[int]string, bool, time.Time) {
@@ -58,7 +58,7 @@ func TestMembersThatJoinAreCollected(t *testing.T) {
 		t.Errorf("due %v, wake %v", due, wake)
 	}
 	if _, due, wake := p.at(scene(owners, "a", "b", "c"), at(900*time.Millisecond)); due || !wake.Equal(at(time.Second)) {
-		t.Errorf("the wait began anew: due %v, wake %v", due, wake)
+		t.Errorf("the wait restarted: due %v, wake %v", due, wake)
 	}
 	next, due, _ := p.at(scene(owners, "a", "b", "c", "d"), at(time.Second))
 	if got := loads(next, []string{"a", "b", "c", "d"}); !due || !slices.Equal(got, []int{1, 1, 1, 1}) {
@@ -76,10 +76,10 @@ func TestAMemberThatVanishesIsWaitedForAndThenPlannedOut(t *testing.T) {
 		t.Errorf("due %v, wake %v", due, wake)
 	}
 	if _, due, wake := p.at(scene(owners, "a", "b"), at(900*time.Millisecond)); due || !wake.IsZero() {
-		t.Errorf("b is back: due %v, wake %v", due, wake)
+		t.Errorf("b has returned: due %v, wake %v", due, wake)
 	}
 	if _, due, wake := p.at(scene(owners, "a"), at(950*time.Millisecond)); due || !wake.Equal(at(1950*time.Millisecond)) {
-		t.Errorf("the wait did not begin anew: due %v, wake %v", due, wake)
+		t.Errorf("the wait did not restart: due %v, wake %v", due, wake)
 	}
 	next, due, _ := p.at(scene(owners, "a"), at(1950*time.Millisecond))
 	if got := loads(next, []string{"a", "b"}); !due || !slices.Equal(got, []int{4, 0}) {
@@ -90,7 +90,7 @@ func TestAMemberThatVanishesIsWaitedForAndThenPlannedOut(t *testing.T) {
 func TestANewLeaderKnowsHowLongTheOldOneHasBeenMissing(t *testing.T) {
 	p := newPlanner("b")
 	owners := fourOwners("a", "a", "b", "b")
-	p.at(scene(owners, "0", "b"), epoch) // somebody else leads while a is missing
+	p.at(scene(owners, "0", "b"), epoch) // another member leads while a is missing
 	if _, due, _ := p.at(scene(owners, "b"), at(time.Second)); !due {
 		t.Error("b begins to wait only when it leads")
 	}
@@ -99,13 +99,13 @@ func TestANewLeaderKnowsHowLongTheOldOneHasBeenMissing(t *testing.T) {
 func TestAMemberThatHasLostItsSessionWaitsForAllOthers(t *testing.T) {
 	owners := fourOwners("a", "a", "b", "b")
 	p := newPlanner("a")
-	p.patientUntil = at(10 * time.Second)
+	p.waitUntil = at(10 * time.Second)
 	p.at(scene(owners, "a"), epoch)
 	if _, due, wake := p.at(scene(owners, "a"), at(2*time.Second)); due || !wake.Equal(at(10*time.Second)) {
 		t.Errorf("b is missing: due %v, wake %v", due, wake)
 	}
 	if _, due, _ := p.at(scene(owners, "a"), at(10*time.Second)); !due {
-		t.Error("b is waited for without end")
+		t.Error("the planner never stops waiting for b")
 	}
 	empty := scene(nil, "a")
 	empty.nodesRead = true
@@ -116,11 +116,11 @@ func TestAMemberThatHasLostItsSessionWaitsForAllOthers(t *testing.T) {
 	left.leaving["c"] = true
 	owners[3] = "c"
 	if next, due, _ := p.at(left, at(9*time.Second)); !due || next[3] == "c" {
-		t.Errorf("a goodbye waits: due %v, owners %v", due, next)
+		t.Errorf("a leave is delayed: due %v, owners %v", due, next)
 	}
 }
 
-func TestAGoodbyeIsPlannedForAtOnce(t *testing.T) {
+func TestALeaveIsPlannedForAtOnce(t *testing.T) {
 	v := scene(fourOwners("a", "a", "b", "b"), "a", "b")
 	v.leaving["b"] = true
 	next, due, _ := newPlanner("a").at(v, epoch)
@@ -132,14 +132,14 @@ func TestAGoodbyeIsPlannedForAtOnce(t *testing.T) {
 	}
 }
 
-func TestALostPlanIsMadeAgainFromWhatMembersHold(t *testing.T) {
+func TestALostPlanIsMadeAgainFromTheItemsOfMembers(t *testing.T) {
 	p := newPlanner("a")
 	v := scene(nil, "a", "b")
 	if _, due, wake := p.at(v, epoch); due || !wake.IsZero() {
 		t.Errorf("planned without having read the members' nodes: due %v, wake %v", due, wake)
 	}
 	v.nodesRead = true
-	v.members[0].held, v.members[1].held = []int{1, 3}, []int{0, 2}
+	v.members[0].current, v.members[1].current = []int{1, 3}, []int{0, 2}
 	p.at(v, epoch)
 	next, due, _ := p.at(v, at(time.Second))
 	if want := fourOwners("b", "a", "b", "a"); !due || !maps.Equal(next, want) {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// A Local is the [Assigner] of a single process: it has all items at once and
-// needs no coordinator. It shares the rules for calling the worker with
-// [ZooKeeper]; there is nobody to share items with.
+// A Local is the [Assigner] of a single process. It has all items at once and
+// needs no coordinator. It calls the worker by the same rules as [ZooKeeper].
 type Local struct {
 	cfg     Config
 	worker  Worker
@@ -21,16 +20,16 @@ type Local struct {
 	snap    atomic.Pointer[Snapshot]
 }
 
-// NewLocal makes a Local of which Run has not been called. Of cfg it uses
-// Items, Name, Host, Address, Version, Figures, CallTimeout, StopTimeout, Log
-// and Events.
+// NewLocal returns a Local that is not running yet. It uses these fields of
+// cfg: Items, Name, Host, Address, Version, Figures, CallTimeout, StopTimeout,
+// Log and Events.
 func NewLocal(cfg Config, w Worker) (*Local, error) {
 	cfg = cfg.withDefaults()
 	if err := errors.Join(validateItems(cfg.Items), validateWorker(w)); err != nil {
 		return nil, err
 	}
 	l := &Local{cfg: cfg, worker: w, id: newID(), started: time.Now(), inbox: newInbox(cfg.Items)}
-	l.publish(newHolding(cfg.Items, true, 0), Counts{}, false)
+	l.publish(newLifecycle(cfg.Items, true, 0), Counts{}, false)
 	return l, nil
 }
 
@@ -53,29 +52,29 @@ func (l *Local) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	var counts Counts
-	hold := newHolding(l.cfg.Items, true, 0)
-	calls := newCaller(ctx, hold, l.worker, l.cfg, &counts)
+	items := newLifecycle(l.cfg.Items, true, 0)
+	calls := newCaller(ctx, items, l.worker, l.cfg, &counts)
 	defer calls.cancel()
-	hold.want(allOf(l.cfg.Items), time.Now())
+	items.setRequested(allOf(l.cfg.Items), time.Now())
 	stop, giveUp := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		now := time.Now()
-		calls.lose(l.inbox.take(), now)
-		v := &view{at: now.Add(1), nodesRead: true} // nobody else: always fresh
-		ids, wake := hold.announceable(v, l.id, now)
-		hold.announced(ids, func(int) bool { return false })
+		calls.dropLost(l.inbox.drain(), now)
+		v := &view{at: now.Add(1), nodesRead: true} // there are no other members, so the view is always fresh
+		ids, wake := items.announceable(v, l.id, now)
+		items.announced(ids, func(int) bool { return false })
 		wake = earliest(wake, calls.start(now))
-		l.publish(hold, counts, !hold.stopping)
-		if hold.stopping && !hold.working() {
+		l.publish(items, counts, !items.stopping)
+		if items.stopping && !items.working() {
 			return nil
 		}
 		select {
 		case <-stop:
-			hold.stopping, stop = true, nil
+			items.stopping, stop = true, nil
 			calls.cancelAcquires()
 			giveUp = time.After(l.cfg.StopTimeout)
 		case <-giveUp:
-			return unreleased(hold, l.cfg.StopTimeout)
+			return unreleased(items, l.cfg.StopTimeout)
 		case o := <-calls.outcomes:
 			calls.finish(o, time.Now())
 		case <-l.inbox.wake:
@@ -84,11 +83,11 @@ func (l *Local) Run(ctx context.Context) error {
 	}
 }
 
-func unreleased(hold *holding, after time.Duration) error {
-	return fmt.Errorf("%w: %s after %v", ErrUnreleased, formatIDs(hold.held()), after)
+func unreleased(items *lifecycle, after time.Duration) error {
+	return fmt.Errorf("%w: %s after %v", ErrUnreleased, formatIDs(items.current()), after)
 }
 
-// until is a channel that fires at t; never, if t is zero.
+// until returns a channel that fires at t. It never fires if t is zero.
 func until(t, now time.Time) <-chan time.Time {
 	if t.IsZero() {
 		return nil
@@ -104,18 +103,18 @@ func allOf(items []Item) map[int]bool {
 	return all
 }
 
-func (l *Local) publish(hold *holding, counts Counts, up bool) {
+func (l *Local) publish(items *lifecycle, counts Counts, up bool) {
 	s := Snapshot{Self: l.id, At: time.Now(), Connected: up, Registered: up, Counts: counts}
 	var figures map[string]int64
 	if f := l.cfg.Figures; f != nil && up {
 		figures = limitFigures(f())
 	}
-	self := MemberState{ID: l.id, Heartbeat: s.At, Figures: figures, Info: l.cfg.info(l.started), Leaving: hold.stopping, Requested: len(l.cfg.Items), Holds: hold.held()}
+	self := MemberState{ID: l.id, Heartbeat: s.At, Figures: figures, Info: l.cfg.info(l.started), Leaving: items.stopping, Requested: len(l.cfg.Items), Current: items.current()}
 	if up {
 		s.Leader, s.Generation, s.PlannedAt, s.Members = l.id, 1, l.started, []MemberState{self}
 	}
-	for _, e := range hold.entries {
-		it := ItemState{Item: e.item, Requested: l.id, Phase: hold.phaseOf(e)}
+	for _, e := range items.entries {
+		it := ItemState{Item: e.item, Requested: l.id, Phase: items.phaseOf(e)}
 		if e.phase != Absent {
 			it.Current = []string{l.id}
 		}

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m) }
 
-// testLog writes to the test's log for as long as the test runs.
+// testLog writes to the test's log as long as the test runs.
 func testLog(t *testing.T, who string) *slog.Logger {
 	w := &testWriter{t: t}
 	t.Cleanup(func() {

@@ -16,70 +16,71 @@ const (
 	lastStepRetry  = time.Second
 	// How long a member that has released everything waits for the leader to
 	// plan without it.
-	goodbyeTime = time.Second
+	leaveTimeout = time.Second
 )
 
-// A member is the goroutine of [ZooKeeper.Run]. It owns all state; what waits
-// for ZooKeeper (a step) or for the worker (a call) happens in goroutines of
-// its own, at most one step at a time and one call per group, and comes back
-// through a channel. So nothing delays the deadline of an unfenced member.
+// A member is the goroutine of [ZooKeeper.Run]. It owns all state. Exchanges
+// with ZooKeeper (steps) and calls of the worker run in goroutines of their
+// own, at most one step at a time and one call per group, and return their
+// results through a channel. So nothing delays the deadline of an unfenced
+// member.
 type member struct {
 	*ZooKeeper
 	log     *slog.Logger
 	counts  Counts
-	hold    *holding
+	items   *lifecycle
 	calls   *caller
 	planner planner
 
-	sess       *session // nil: none yet, or expired
+	sess       *session // nil: not opened yet, or expired
 	tree       *tree
-	view       *view          // of the last reading, perhaps of an earlier session
-	generation int64          // the highest seen
+	view       *view          // of the last reading, possibly of an earlier session
+	generation int64          // highest plan number seen
 	closing    sync.WaitGroup // of expired sessions
 
-	node        string // name of the own node; empty: not registered
+	node        string // name of this member's node; empty: not registered
 	nodeVersion int32
-	nodeSure    bool  // node, its version and written are known
-	written     []int // held, as in the node; nil: unknown
-	goodbye     bool  // the goodbye node is there
+	nodeSure    bool  // node, nodeVersion and written are known
+	written     []int // items as written in the node; nil: unknown
+	leaving     bool  // the node that announces the leave exists
 
 	stale         bool // the tree must be read
-	damaged       bool // a node that must exist is missing
+	damaged       bool // a required node is missing
 	nextReconcile time.Time
 	nextSweep     time.Time
 
-	pulse     pulse
-	nextPulse time.Time
+	heartbeat     heartbeat
+	nextHeartbeat time.Time
 
-	steps       chan func(now time.Time) // outcomes
+	steps       chan func(now time.Time) // outcomes of steps
 	stepping    bool
-	failures    int    // of steps in a row
-	fault       string // of the last step
+	failures    int    // consecutive failures of steps
+	fault       string // error of the last step
 	nextStep    time.Time
 	everOpened  bool
 	sessionLost bool // and not registered again yet
 	fatal       error
 	connected   bool
 	leading     bool
-	faultLogged int32 // version of the garbled plan that was reported
+	faultLogged int32 // version of the garbled plan that was logged
 
-	strategyLogged int32 // version of the garbled strategy that was reported
+	strategyLogged int32 // version of the garbled strategy that was logged
 
-	stopping   bool
-	giveUp     time.Time // when stopping: the stop time is spent
-	quietSince time.Time // when stopping: since when nothing is held
+	stopping      bool
+	giveUp        time.Time // when stopping: end of the stop timeout
+	releasedSince time.Time // when stopping: since when no item is left
 }
 
 func newMember(ctx context.Context, z *ZooKeeper) *member {
 	m := &member{
 		ZooKeeper: z, log: z.cfg.Log.With("member", z.id, "environment", z.cfg.Environment),
-		hold:    newHolding(z.cfg.Items, z.cfg.Fenced, z.cfg.TakeoverAfter),
-		planner: planner{self: z.id, items: z.cfg.Items, settle: z.cfg.Settle, limit: z.cfg.MaxItems},
+		items:   newLifecycle(z.cfg.Items, z.cfg.Fenced, z.cfg.TakeoverAfter),
+		planner: planner{self: z.id, items: z.cfg.Items, delay: z.cfg.RebalanceDelay, limit: z.cfg.MaxItems},
 		steps:   make(chan func(time.Time), 1), faultLogged: -1, strategyLogged: -1,
 	}
 	cfg := z.cfg
 	cfg.Log = m.log
-	m.calls = newCaller(ctx, m.hold, z.worker, cfg, &m.counts)
+	m.calls = newCaller(ctx, m.items, z.worker, cfg, &m.counts)
 	return m
 }
 
@@ -88,7 +89,7 @@ func (m *member) run(ctx context.Context) error {
 	stop := ctx.Done()
 	for {
 		now := time.Now()
-		m.calls.lose(m.inbox.take(), now)
+		m.calls.dropLost(m.inbox.drain(), now)
 		m.follow(now)
 		wake := m.calls.start(now)
 		wake = earliest(wake, m.step(stepCtx, now))
@@ -113,10 +114,10 @@ func (m *member) run(ctx context.Context) error {
 	return m.leave()
 }
 
-// follow brings the state up to what has happened to the session.
+// follow updates the state for changes of the session.
 func (m *member) follow(now time.Time) {
-	if m.sess != nil && (m.sess.isExpired() || m.sess.hopeless(now)) {
-		m.log.Warn("assign: the session is over; registering again", "expired", m.sess.isExpired())
+	if m.sess != nil && (m.sess.isExpired() || m.sess.isUnusable(now)) {
+		m.log.Warn("assign: session has ended; registering again", "expired", m.sess.isExpired())
 		m.dropSession()
 		if f := m.cfg.Events.Expired; f != nil {
 			f()
@@ -128,7 +129,7 @@ func (m *member) follow(now time.Time) {
 	connected := m.sess != nil && m.node != "" && now.Before(m.contactEnds())
 	if connected != m.connected {
 		m.connected = connected
-		m.log.Info("assign: contact with ZooKeeper", "connected", connected)
+		m.log.Info("assign: contact with ZooKeeper changed", "connected", connected)
 		if f := m.cfg.Events.Connected; f != nil {
 			f(connected)
 		}
@@ -139,51 +140,51 @@ func (m *member) follow(now time.Time) {
 	}
 }
 
-// contactEnds is when two thirds of the session have passed since the last
-// request that the leading server has answered.
+// contactEnds returns when two thirds of the session have passed since the last
+// request that the ZooKeeper leader answered.
 func (m *member) contactEnds() time.Time {
 	return m.sess.lastContact().Add(m.sess.timeout() * 2 / 3)
 }
 
-// cutOff stops an unfenced member whose session may soon be over, and lets it
-// go on when there is contact again.
+// cutOff suspends an unfenced member whose session may soon be over, and
+// resumes it when contact returns.
 func (m *member) cutOff(off bool, now time.Time) {
-	if off == m.hold.cutOff {
+	if off == m.items.cutOff {
 		return
 	}
-	m.hold.cutOff = off
+	m.items.cutOff = off
 	m.calls.releaseBy = time.Time{}
-	if !off || len(m.hold.held()) == 0 {
+	if !off || len(m.items.current()) == 0 {
 		return
 	}
 	m.counts.CutOff++
-	m.log.Warn("assign: no contact with ZooKeeper: releasing everything", "items", formatIDs(m.hold.held()))
+	m.log.Warn("assign: no contact with ZooKeeper; releasing all items", "items", formatIDs(m.items.current()))
 	m.calls.cancelAcquires()
 	if m.sess != nil {
 		m.calls.releaseBy = m.sess.lastContact().Add(m.sess.timeout())
 	}
 }
 
-// deadline is when follow has to look again although nothing happens.
+// deadline returns when follow must run again even if nothing happens.
 func (m *member) deadline(now time.Time) (t time.Time) {
 	if m.connected {
 		t = m.contactEnds()
 	} else if m.sess != nil {
-		t = m.sess.givenUpAt()
+		t = m.sess.unusableAt()
 	}
 	if m.stopping {
 		t = earliest(t, m.giveUp)
-		if !m.quietSince.IsZero() {
-			t = earliest(t, m.quietSince.Add(goodbyeTime))
+		if !m.releasedSince.IsZero() {
+			t = earliest(t, m.releasedSince.Add(leaveTimeout))
 		}
 	}
 	return t
 }
 
 func (m *member) dropSession() {
-	m.closing.Go(m.sess.abandon) // it has expired: there is nothing to close
+	m.closing.Go(m.sess.abandon) // the session has expired, so it needs no close
 	m.sessionLost = m.sessionLost || m.counts.Registrations > 0
-	m.sess, m.tree, m.node, m.nodeSure, m.written, m.goodbye = nil, nil, "", false, nil, false
+	m.sess, m.tree, m.node, m.nodeSure, m.written, m.leaving = nil, nil, "", false, nil, false
 	m.stale, m.damaged, m.failures, m.nextStep = true, false, 0, time.Time{}
 }
 
@@ -191,47 +192,48 @@ func (m *member) publish(now time.Time) {
 	leading := m.node != "" && m.view.leader() == m.id
 	if leading != m.leading {
 		m.leading = leading
-		m.log.Info("assign: leadership", "leading", leading)
+		m.log.Info("assign: leadership changed", "leading", leading)
 		if f := m.cfg.Events.Leading; f != nil {
 			f(leading)
 		}
 	}
-	s := snapshot(m.id, m.info, m.view, m.hold, m.pulse, m.counts)
+	s := snapshot(m.id, m.info, m.view, m.items, m.heartbeat, m.counts)
 	s.Connected, s.Registered, s.Fault = m.connected, m.node != "", m.fault
 	m.snap.Store(s)
 }
 
-// beginStop: take nothing more, release everything, say goodbye.
+// beginStop begins the stop: acquire nothing more, release everything, announce
+// that this member leaves.
 func (m *member) beginStop(now time.Time) {
-	m.stopping, m.hold.stopping = true, true
+	m.stopping, m.items.stopping = true, true
 	m.giveUp = now.Add(m.cfg.StopTimeout)
 	m.calls.cancelAcquires()
 }
 
-// finished: is there nothing left to do before leaving?
+// finished reports whether nothing is left to do before leaving.
 func (m *member) finished(now time.Time) bool {
 	if !m.stopping {
 		return false
 	}
-	if m.hold.working() {
+	if m.items.working() {
 		return !now.Before(m.giveUp)
 	}
-	if m.quietSince.IsZero() {
-		m.quietSince = now
+	if m.releasedSince.IsZero() {
+		m.releasedSince = now
 	}
 	if m.node == "" || !m.connected || m.fatal != nil {
 		return true
 	}
 	alone := m.view != nil && len(m.view.eligible()) == 0
 	planned := len(m.view.requested(m.id)) == 0
-	return m.goodbye && (alone || planned) || now.Sub(m.quietSince) >= goodbyeTime
+	return m.leaving && (alone || planned) || now.Sub(m.releasedSince) >= leaveTimeout
 }
 
-// leave ends the session. With items that the worker has not released, it
-// lets the session expire instead: an unfenced owner may still be at work.
+// leave ends the session. If the worker has not released all items, it lets the
+// session expire instead, because an unfenced owner may still be working.
 func (m *member) leave() error {
 	m.calls.cancel()
-	unfinished := m.hold.working()
+	unfinished := m.items.working()
 	if m.stepping {
 		defer func() { (<-m.steps)(time.Now()) }() // sees m.sess gone
 	}
@@ -248,17 +250,18 @@ func (m *member) leave() error {
 	m.view, m.node, m.connected = nil, "", false
 	m.publish(time.Now())
 	if unfinished {
-		return errors.Join(m.fatal, unreleased(m.hold, m.cfg.StopTimeout))
+		return errors.Join(m.fatal, unreleased(m.items, m.cfg.StopTimeout))
 	}
 	return m.fatal
 }
 
 // A step is one exchange with ZooKeeper. It runs outside of the member's
-// goroutine; what it returns is applied in it, unless the session has changed.
+// goroutine. The member's goroutine calls the function that it returns, unless
+// the session has changed.
 type step func(ctx context.Context) (apply func(now time.Time), err error)
 
-// step starts the next step, if one is due and none is running, and answers
-// when to ask again.
+// step starts the next step if one is due and none is running. It returns when
+// to ask again.
 func (m *member) step(ctx context.Context, now time.Time) (wake time.Time) {
 	if m.stepping {
 		return time.Time{}
@@ -276,7 +279,7 @@ func (m *member) step(ctx context.Context, now time.Time) (wake time.Time) {
 		apply, err := do(ctx)
 		m.steps <- func(now time.Time) {
 			if m.sess != sess {
-				return // of a session that is over
+				return // the session has ended
 			}
 			if err != nil {
 				m.stepFailed(err, now)
@@ -289,30 +292,29 @@ func (m *member) step(ctx context.Context, now time.Time) (wake time.Time) {
 	return wake
 }
 
-// stepFailed prepares for the next try: what is not certain is read again.
+// stepFailed prepares the next try: all uncertain data is read again.
 func (m *member) stepFailed(err error, now time.Time) {
 	m.counts.FailedSteps++
 	m.fault = err.Error()
 	m.stale, m.nodeSure = true, false
 	m.damaged = m.damaged || errors.Is(err, zk.ErrNoNode)
 	if errors.Is(err, ErrFormat) {
-		m.log.Error("assign: refused", "err", err)
+		m.log.Error("assign: root refused", "err", err)
 		if !m.everOpened {
 			m.fatal = err
 		}
 	}
 	if errors.Is(err, zk.ErrBadVersion) {
-		return // somebody was faster: look at once
+		return // another writer was first: read again at once
 	}
 	m.nextStep = now.Add(min(firstStepRetry<<min(m.failures, 10), lastStepRetry))
 	m.failures++
 	if m.failures&(m.failures-1) == 0 { // the 1st, 2nd, 4th, …
-		m.log.Warn("assign: an exchange with ZooKeeper failed; trying again", "failures", m.failures, "err", err)
+		m.log.Warn("assign: exchange with ZooKeeper failed; retrying", "failures", m.failures, "err", err)
 	}
 }
 
-// choose answers the most urgent step, nil if there is none; wake is when
-// there may be one.
+// choose returns the most urgent step, or nil. wake is when there may be one.
 func (m *member) choose(now time.Time) (do step, wake time.Time) {
 	switch {
 	case m.sess == nil && m.stopping:
@@ -323,12 +325,12 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 		return m.ensureStep(), time.Time{}
 	case !m.nodeSure:
 		return m.registerStep(), time.Time{}
-	case !now.Before(m.nextBeat()): // before readings, which may be many
-		return m.beatStep(), time.Time{}
+	case !now.Before(m.nextPing()): // before readings, which may take long
+		return m.pingStep(), time.Time{}
 	case m.mustRead(now):
 		return m.readStep(now), time.Time{}
-	case m.stopping && !m.goodbye:
-		return m.goodbyeStep(), time.Time{}
+	case m.stopping && !m.leaving:
+		return m.leaveStep(), time.Time{}
 	}
 	if m.leading && m.view.strategyFault != nil && m.view.strategy != nil {
 		return m.restoreStrategyStep(), time.Time{}
@@ -337,22 +339,22 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 	if due {
 		return m.planStep(prop), time.Time{}
 	}
-	ids, w := m.hold.announceable(m.view, m.id, now)
+	ids, w := m.items.announceable(m.view, m.id, now)
 	wake = earliest(wake, w)
-	if held := m.hold.held(); len(ids) > 0 || m.written == nil || !slices.Equal(held, m.written) || !now.Before(m.nextPulse) {
+	if held := m.items.current(); len(ids) > 0 || m.written == nil || !slices.Equal(held, m.written) || !now.Before(m.nextHeartbeat) {
 		return m.writeStep(held, ids), time.Time{}
 	}
 	if m.leading && !now.Before(m.nextSweep) {
 		return m.sweepStep(now), time.Time{}
 	}
-	return nil, earliest(earliest(earliest(wake, m.nextPulse), m.nextBeat()), m.nextReconcile)
+	return nil, earliest(earliest(earliest(wake, m.nextHeartbeat), m.nextPing()), m.nextReconcile)
 }
 
-func (m *member) nextBeat() time.Time { return m.sess.lastContact().Add(m.sess.timeout() / 6) }
+func (m *member) nextPing() time.Time { return m.sess.lastContact().Add(m.sess.timeout() / 6) }
 
 func (m *member) mustRead(now time.Time) bool {
 	if m.stale || m.view == nil || !now.Before(m.nextReconcile) {
 		return true
 	}
-	return m.hold.missing() && (!m.view.nodesRead || !m.view.at.After(m.hold.readAfter()))
+	return m.items.missing() && (!m.view.nodesRead || !m.view.at.After(m.items.readAfter()))
 }

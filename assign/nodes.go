@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// formatVersion is the first and so far only layout of the tree.
+// formatVersion is the layout of the tree. There has been only one so far.
 const formatVersion = 1
 
 var formatText = fmt.Sprintf("assign %d\n", formatVersion)
 
-// checkFormat refuses a root made by something else or by a newer version.
+// checkFormat refuses a root of another program or of a newer version.
 func checkFormat(data []byte) error {
 	var version int
 	if _, err := fmt.Sscanf(string(data), "assign %d", &version); err != nil {
-		return fmt.Errorf("%w: format node says %.40q, want %q", ErrFormat, data, formatText)
+		return fmt.Errorf("%w: format node has %.40q, want %q", ErrFormat, data, formatText)
 	}
 	if version < 1 || version > formatVersion {
-		return fmt.Errorf("%w: version %d, this program knows 1 to %d", ErrFormat, version, formatVersion)
+		return fmt.Errorf("%w: version %d, this program supports 1 to %d", ErrFormat, version, formatVersion)
 	}
 	return nil
 }
 
-// A memberNode is the data of one member's node, written by that member only.
+// A memberNode is the data of a member's node. Only that member writes it.
 type memberNode struct {
 	MemberInfo
-	Held      string           `json:"held"` // ranges, see formatIDs
+	Held      string           `json:"held"` // the member's items as ranges; see formatIDs
 	Heartbeat time.Time        `json:"heartbeat"`
 	Figures   map[string]int64 `json:"figures,omitempty"`
 }
 
-func encodeMember(info MemberInfo, held []int, p pulse) []byte {
+func encodeMember(info MemberInfo, held []int, p heartbeat) []byte {
 	data, err := json.Marshal(memberNode{info, formatIDs(held), p.at.UTC(), p.figures})
 	if err != nil {
 		panic(err) // strings, numbers and times: cannot fail
@@ -42,23 +42,24 @@ func encodeMember(info MemberInfo, held []int, p pulse) []byte {
 	return data
 }
 
-// decodeMember answers what a member says of itself, as a seat without a place.
-func decodeMember(data []byte) (seat, error) {
+// decodeMember returns what a member has published about itself.
+func decodeMember(data []byte) (registration, error) {
 	var n memberNode
 	if err := json.Unmarshal(data, &n); err != nil {
-		return seat{}, fmt.Errorf("decode member node: %w", err)
+		return registration{}, fmt.Errorf("decode member node: %w", err)
 	}
 	held, err := parseIDs(n.Held)
 	if err != nil {
-		return seat{}, fmt.Errorf("decode member node: held: %w", err)
+		return registration{}, fmt.Errorf("decode member node: held: %w", err)
 	}
-	return seat{info: n.MemberInfo, held: held, heartbeat: n.Heartbeat, figures: limitFigures(n.Figures)}, nil
+	return registration{info: n.MemberInfo, current: held, heartbeat: n.Heartbeat, figures: limitFigures(n.Figures)}, nil
 }
 
-// memberName is the prefix to which ZooKeeper adds ten digits of sequence.
+// memberName returns the prefix of a member's node. ZooKeeper appends ten
+// digits of sequence number.
 func memberName(id string) string { return "m-" + id + "-" }
 
-// parseMemberName answers false for a node that no member has made.
+// parseMemberName returns false for a node that was not created by a member.
 func parseMemberName(node string) (id string, seq int64, ok bool) {
 	rest, found := strings.CutPrefix(node, "m-")
 	i := strings.LastIndexByte(rest, '-')
@@ -69,31 +70,31 @@ func parseMemberName(node string) (id string, seq int64, ok bool) {
 	return rest[:i], seq, err == nil && seq >= 0
 }
 
-// A plan says who should own what. Only the leader writes it.
+// A plan has the requested owner of each item. Only the leader writes it.
 type plan struct {
 	Generation int64
 	Writer     string // id of the leader that wrote it
 	WrittenAt  time.Time
 	proposal
-	recent []Rebalancing // the last ones, this plan's last
+	recent []Rebalancing // the last rebalancings, that of this plan last
 }
 
-// maxRecent bounds the rebalancings that a plan remembers.
+// maxRecent bounds the rebalancings that a plan lists.
 const maxRecent = 16
 
-// A Rebalancing is one plan that was written, as those after it remember it.
+// A Rebalancing describes a plan that was written. Later plans list it.
 type Rebalancing struct {
 	// Generation is the plan's number.
 	Generation int64 `json:"generation"`
 	// Writer is the id of the leader that wrote it.
 	Writer string `json:"writer"`
-	// At is when, by the writer's clock.
+	// At is when the plan was written, by the clock of its writer.
 	At time.Time `json:"at"`
-	// Members have items by it.
+	// Members is the number of members that have items.
 	Members int `json:"members"`
-	// Moved is how many items it took from members that were there.
+	// Moved is the number of items that were moved away from connected members.
 	Moved int `json:"moved"`
-	// Without is how many items it leaves without an owner.
+	// Without is the number of items without an owner.
 	Without int `json:"without,omitempty"`
 }
 
@@ -133,22 +134,22 @@ func decodePlan(data []byte) (plan, error) {
 		n.Generation, n.Writer, n.WrittenAt, proposal{map[int]string{}, map[int]Reason{}},
 		n.Recent[max(0, len(n.Recent)-maxRecent):],
 	}
-	if err := spread(n.Items, p.Owners); err != nil {
+	if err := expandRanges(n.Items, p.Owners); err != nil {
 		return plan{}, fmt.Errorf("decode plan: items of %w", err)
 	}
-	if err := spread(n.Without, p.Without); err != nil {
+	if err := expandRanges(n.Without, p.Without); err != nil {
 		return plan{}, fmt.Errorf("decode plan: items without owner: %w", err)
 	}
 	for id := range p.Without {
 		if _, twice := p.Owners[id]; twice {
-			return plan{}, fmt.Errorf("decode plan: item %d: has an owner and has none", id)
+			return plan{}, fmt.Errorf("decode plan: item %d: listed with an owner and without one", id)
 		}
 	}
 	return p, nil
 }
 
-// spread turns ranges by key into a key for each item.
-func spread[K ~string](ranges map[K]string, into map[int]K) error {
+// expandRanges inverts a map of keys to ranges into a map of items to keys.
+func expandRanges[K ~string](ranges map[K]string, into map[int]K) error {
 	for key, text := range ranges {
 		ids, err := parseIDs(text)
 		if err != nil {
@@ -156,7 +157,7 @@ func spread[K ~string](ranges map[K]string, into map[int]K) error {
 		}
 		for _, id := range ids {
 			if other, twice := into[id]; twice {
-				return fmt.Errorf("%s: item %d: also given to %s", key, id, other)
+				return fmt.Errorf("%s: item %d: also assigned to %s", key, id, other)
 			}
 			into[id] = key
 		}
@@ -164,7 +165,7 @@ func spread[K ~string](ranges map[K]string, into map[int]K) error {
 	return nil
 }
 
-// byOwner turns owners round: member -> items, ascending.
+// byOwner inverts a map of owners: member -> items, ascending.
 func byOwner[K ~string](owners map[int]K) map[K][]int {
 	m := map[K][]int{}
 	for item, member := range owners {
@@ -176,7 +177,7 @@ func byOwner[K ~string](owners map[int]K) map[K][]int {
 	return m
 }
 
-// formatIDs writes ids (any order, no doubles) as ranges: "0-31,40".
+// formatIDs formats unique ids in any order as ranges, such as "0-31,40".
 func formatIDs(ids []int) string {
 	ids = slices.Sorted(slices.Values(ids))
 	var b strings.Builder
@@ -198,7 +199,8 @@ func formatIDs(ids []int) string {
 	return b.String()
 }
 
-// parseIDs reads what formatIDs writes: ascending ranges, at most MaxItems ids.
+// parseIDs parses the output of formatIDs: ascending ranges, at most MaxItems
+// ids.
 func parseIDs(s string) ([]int, error) {
 	if s == "" {
 		return nil, nil

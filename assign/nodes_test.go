@@ -51,7 +51,7 @@ func FuzzRangesSurviveARoundTrip(f *testing.F) {
 func FuzzNodesOfStrangersAreReadOrRefused(f *testing.F) {
 	f.Add([]byte(`{"generation":1,"items":{"a":"0-3"}}`))
 	f.Add([]byte(`{"pins":{"h1":"0-3"},"paused_items":"7","hosts":["*"],"max_items":2}`))
-	f.Add(encodeMember(MemberInfo{Name: "a"}, []int{1, 2}, pulse{figures: map[string]int64{"rows": 7}}))
+	f.Add(encodeMember(MemberInfo{Name: "a"}, []int{1, 2}, heartbeat{figures: map[string]int64{"rows": 7}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if p, err := decodePlan(data); err == nil {
 			if again, err := decodePlan(encodePlan(p)); err != nil || !again.equals(p.proposal) {
@@ -92,7 +92,7 @@ func TestGarbledPlansAreRefused(t *testing.T) {
 	}
 }
 
-func TestMemberNodesAreToldFromOthers(t *testing.T) {
+func TestMemberNodesAreRecognised(t *testing.T) {
 	for name, want := range map[string]bool{
 		"m-00ff-0000000012": true, "m-a-b-0000000001": true, "m--0000000001": false, "m-a": false, "x": false, "m-a-": false, "m-a--000000001": true,
 	} {
@@ -118,12 +118,12 @@ func TestForeignAndNewerFormatsAreRefused(t *testing.T) {
 func TestValidateNamesEveryFault(t *testing.T) {
 	err := Config{
 		Servers: []string{"nowhere"}, Root: "relative", Environment: "a/b", Items: []Item{{ID: 1}, {ID: 1}},
-		SessionTimeout: time.Millisecond, Settle: -1, User: "u",
+		SessionTimeout: time.Millisecond, RebalanceDelay: -1, User: "u",
 	}.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{`Servers: "nowhere"`, `Root: "relative"`, `Environment: "a/b"`, "Items: id 1: given twice", "SessionTimeout: 1ms", "Settle: -1ns", "User, Password"} {
+	for _, want := range []string{`Servers: "nowhere"`, `Root: "relative"`, `Environment: "a/b"`, "Items: id 1: must be unique", "SessionTimeout: 1ms", "RebalanceDelay: -1ns", "User, Password"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in:\n%v", want, err)
 		}

@@ -11,20 +11,20 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// maxReads bounds how many members' nodes are read at the same time.
+// maxReads bounds the members' nodes that are read at the same time.
 const maxReads = 8
 
-// A reading says what to read beside the plan and the list of members.
+// A reading says what to read in addition to the plan and the list of members.
 type reading struct {
-	self string
-	held []int // by this member
-	all  bool  // every member's node, and from the leading server's state
-	last *view // for what need not be read again; may be nil
+	self    string
+	current []int // items that this member has
+	all     bool  // every member's node, as the ZooKeeper leader knows it
+	last    *view // view from which unchanged nodes are copied; may be nil
 }
 
-// read reads the tree in the order that [view] promises. The members' nodes
-// are read if this member wants an item that it does not hold, if there is no
-// plan, or if all is asked for.
+// read reads the tree in the order that [view] requires. It reads the members'
+// nodes if the plan names this member for an item that it does not have, if
+// there is no plan, or if r.all is set.
 func (t *tree) read(ctx context.Context, r reading) (*view, error) {
 	v := &view{at: time.Now()}
 	if r.all {
@@ -42,7 +42,7 @@ func (t *tree) read(ctx context.Context, r reading) (*view, error) {
 		return nil, err
 	}
 	wanted := v.requested(r.self)
-	for _, id := range r.held {
+	for _, id := range r.current {
 		delete(wanted, id)
 	}
 	v.nodesRead = r.all || len(wanted) > 0 || v.plan == nil
@@ -56,7 +56,7 @@ func (t *tree) readPlan(ctx context.Context, v *view) error {
 	}
 	v.planVersion = stat.Version
 	if len(data) == 0 {
-		return nil // none has been written yet
+		return nil // no plan was written yet
 	}
 	p, err := decodePlan(data)
 	if err != nil {
@@ -67,10 +67,11 @@ func (t *tree) readPlan(ctx context.Context, v *view) error {
 	return nil
 }
 
-// errStrategyGone: a strategy was there, and its node is empty now.
-var errStrategyGone = errors.New("the strategy has been deleted")
+// errStrategyGone: the node of a strategy that existed is empty.
+var errStrategyGone = errors.New("the strategy was deleted")
 
-// readStrategy keeps the last one that could be read where there is none.
+// readStrategy reads the strategy. If there is none that can be read, it keeps
+// the last one.
 func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
 	data, stat, err := t.get(ctx, t.strategy, true)
 	if err != nil {
@@ -96,10 +97,10 @@ func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
 	return nil
 }
 
-// writeStrategy replaces the strategy of that version; [zk.ErrBadVersion] if
-// there is another one by now.
+// writeStrategy replaces the strategy of the given version. It returns
+// [zk.ErrBadVersion] if the version has changed.
 func (t *tree) writeStrategy(ctx context.Context, s *Strategy, version int32) error {
-	_, err := tell(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), version) })
+	_, err := requestLeader(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), version) })
 	return err
 }
 
@@ -119,20 +120,20 @@ func (t *tree) readMembers(ctx context.Context, v *view, last *view) error {
 	for _, name := range names {
 		id, seq, ok := parseMemberName(name)
 		if !ok {
-			continue // not made by a member
+			continue // not created by a member
 		}
-		s := seat{id: id, seq: seq, node: name}
-		if old := last.seat(id); old != nil && old.node == name {
-			s.read, s.info, s.held, s.heartbeat, s.figures = old.read, old.info, old.held, old.heartbeat, old.figures
+		s := registration{id: id, seq: seq, node: name}
+		if old := last.registration(id); old != nil && old.node == name {
+			s.read, s.info, s.current, s.heartbeat, s.figures = old.read, old.info, old.current, old.heartbeat, old.figures
 		}
 		v.members = append(v.members, s)
 	}
-	slices.SortFunc(v.members, func(a, b seat) int { return int(a.seq - b.seq) })
+	slices.SortFunc(v.members, func(a, b registration) int { return int(a.seq - b.seq) })
 	return nil
 }
 
-// readNodes reads the nodes that are needed, some at a time, and watches those
-// of members that hold something wanted.
+// readNodes reads the required nodes, several at a time, and watches the nodes
+// of members that have a wanted item.
 func (t *tree) readNodes(ctx context.Context, v *view, self string, wanted map[int]bool) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(v.members))
@@ -160,7 +161,7 @@ func (t *tree) readNodes(ctx context.Context, v *view, self string, wanted map[i
 	return errors.Join(errs...)
 }
 
-func (t *tree) readNode(ctx context.Context, s *seat, self string, wanted map[int]bool) (gone bool, err error) {
+func (t *tree) readNode(ctx context.Context, s *registration, self string, wanted map[int]bool) (gone bool, err error) {
 	p := path.Join(t.members, s.node)
 	read := func(watched bool) error {
 		data, _, err := t.get(ctx, p, watched)
@@ -173,17 +174,17 @@ func (t *tree) readNode(ctx context.Context, s *seat, self string, wanted map[in
 		}
 		found, err := decodeMember(data)
 		if s.read = err == nil; !s.read {
-			s.held = nil // who it is stays known
+			s.current = nil // the other fields keep their last known values
 			return nil
 		}
-		s.info, s.held, s.heartbeat, s.figures = found.info, found.held, found.heartbeat, found.figures
+		s.info, s.current, s.heartbeat, s.figures = found.info, found.current, found.heartbeat, found.figures
 		return nil
 	}
 	if err := read(false); err != nil || gone || s.id == self {
 		return gone, err
 	}
-	if s.read && !slices.ContainsFunc(s.held, func(id int) bool { return wanted[id] }) {
+	if s.read && !slices.ContainsFunc(s.current, func(id int) bool { return wanted[id] }) {
 		return false, nil
 	}
-	return gone, read(true) // again, or a change in between would be missed
+	return gone, read(true) // read again, or a change in between would be missed
 }

@@ -8,225 +8,235 @@ import (
 	"sort"
 )
 
-// Rebalance answers which member should own each item, given who should until
-// now. It is a pure function of its arguments: every member that calls it with
-// the same ones gets the same answer, and its own answer is a fixed point.
+// Rebalance returns the requested owner of each item, given the owners so far. It
+// is a pure function: all members that call it with the same arguments get the same
+// result, and the result is a fixed point.
 //
 //   - Loads differ by at most one.
-//   - No fewer items could move: a member that joins takes floor(items/members)
-//     or one more, a member that leaves leaves only its own behind, and nothing
-//     moves between the others. So one change moves at most
-//     ceil(items/members).
-//   - Where this leaves a choice, items of one group stay, or come, together.
+//   - The number of moves is minimal: a member that joins gets floor(items/members)
+//     or one more, only the items of a member that leaves are reassigned, and
+//     nothing moves between other members. One change moves at most
+//     ceil(items/members) items.
+//   - Within these rules items of one group stay, or come, together.
 //
-// A [Strategy] with a limit or with pins is planned for in the same way: in
-// stages, each over what the members have by the ones before.
+// A [Strategy] with a limit or with pins is planned in stages by the same method,
+// each stage on top of the items assigned by the stages before.
 //
-// members are ids in order of preference for the odd items; owners in prev who
-// are not among them have left. With no members the answer is empty.
+// members are ids, in the order in which they get the remainder of the division.
+// Owners in prev that are not in members have left. Without members the result is
+// empty.
 //
-// How: each member's share is fixed first (those with the most items get the
-// odd ones, which is what makes the moves minimal); then those above their
-// share give up whole fragments of groups where they can; then the pool of
-// items without owner is dealt out, the largest fragment first, to whoever has
-// part of that group already, else to the tightest room that takes it whole.
-// Each deal either places a fragment whole or fills a member, so dealing from
-// nothing makes at most groups + members - 1 fragments.
+// The method is level filling ("water-filling") with as few fragments of groups as
+// possible:
+//
+//  1. Fix the share of each member. The members with the most items get the
+//     remainder, which makes the number of moves minimal.
+//  2. Members above their share give up items, whole fragments of groups where
+//     possible. The items go into the pool of items without an owner.
+//  3. Distribute the pool, the largest fragment first, to a member that already has
+//     part of that group, otherwise to the member with the least room that takes
+//     the fragment whole (best fit).
+//
+// Each assignment in step 3 either places a whole fragment or fills a member, so
+// distributing from nothing makes at most groups + members - 1 fragments.
 func Rebalance(prev map[int]string, members []string, items []Item) map[int]string {
 	if len(members) == 0 {
 		return map[int]string{}
 	}
 	next := make(map[int]string, len(items))
-	newDealer(prev, members, items, nil).deal(0, next)
+	newBalancer(prev, members, items, nil).assign(0, next)
 	return next
 }
 
-// A dealer knows members by their index. Fragments (the items of one group on
-// one member, or in the pool) are kept sorted by id.
-type dealer struct {
+// A balancer refers to members by their index. A fragment is the set of items
+// of one group at one member or in the pool; it is sorted by id.
+type balancer struct {
 	members []string
 	have    []map[int][]int // member -> group -> ids
-	base    []int           // member -> items that it has beside those dealt here
-	load    []int           // member -> items, base included
-	share   []int           // member -> items it should have, base included
-	pool    map[int][]int   // group -> ids without owner
+	base    []int           // member -> number of items from earlier stages
+	load    []int           // member -> number of items, including base
+	share   []int           // member -> number of items it should have, including base
+	pool    map[int][]int   // group -> ids without an owner
 	total   int
 }
 
-// newDealer deals items to members, who have so many others already.
-func newDealer(prev map[int]string, members []string, items []Item, others map[string]int) *dealer {
-	d := &dealer{
+// newBalancer prepares the distribution of items; others is the number of items
+// that members have from earlier stages.
+func newBalancer(prev map[int]string, members []string, items []Item, others map[string]int) *balancer {
+	b := &balancer{
 		members: members, have: make([]map[int][]int, len(members)), base: make([]int, len(members)),
 		share: make([]int, len(members)), pool: map[int][]int{}, total: len(items),
 	}
 	index := make(map[string]int, len(members))
 	for i, id := range members {
 		index[id] = i
-		d.have[i], d.base[i] = map[int][]int{}, others[id]
+		b.have[i], b.base[i] = map[int][]int{}, others[id]
 	}
-	d.load = slices.Clone(d.base)
+	b.load = slices.Clone(b.base)
 	sorted := slices.SortedFunc(slices.Values(items), func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 	for _, it := range sorted {
 		if i, ok := index[prev[it.ID]]; ok {
-			d.have[i][it.Group] = append(d.have[i][it.Group], it.ID)
-			d.load[i]++
+			b.have[i][it.Group] = append(b.have[i][it.Group], it.ID)
+			b.load[i]++
 		} else {
-			d.pool[it.Group] = append(d.pool[it.Group], it.ID)
+			b.pool[it.Group] = append(b.pool[it.Group], it.ID)
 		}
 	}
-	return d
+	return b
 }
 
-// deal writes the owners into next, at most limit items for each member (0: no
-// limit), and answers what nobody may have, ascending.
-func (d *dealer) deal(limit int, next map[int]string) (surplus []int) {
-	d.setShares(limit)
-	d.giveUp()
-	d.dealOut()
-	for i, groups := range d.have {
+// assign writes the owners into next, at most limit items for each member (0:
+// no limit). It returns the items that no member may have, in ascending order.
+func (b *balancer) assign(limit int, next map[int]string) (surplus []int) {
+	b.setShares(limit)
+	b.shedSurplus()
+	b.distribute()
+	for i, groups := range b.have {
 		for _, ids := range groups {
 			for _, id := range ids {
-				next[id] = d.members[i]
+				next[id] = b.members[i]
 			}
 		}
 	}
-	for _, ids := range d.pool {
+	for _, ids := range b.pool {
 		surplus = append(surplus, ids...)
 	}
 	slices.Sort(surplus)
 	return surplus
 }
 
-// setShares fills the members up to one level, as water would, over what they
-// have beside and below the limit; those with the most items get the odd ones.
-func (d *dealer) setShares(limit int) {
+// setShares raises all members to one common level, on top of base and up to
+// limit. The members with the most items get the remainder.
+func (b *balancer) setShares(limit int) {
 	if limit <= 0 {
 		limit = math.MaxInt
 	}
-	highest := d.total + slices.Max(d.base)
+	highest := b.total + slices.Max(b.base)
 	filled := func(level int) (items int) {
-		for i, base := range d.base {
-			d.share[i] = max(base, min(level, limit))
-			items += d.share[i] - base
+		for i, base := range b.base {
+			b.share[i] = max(base, min(level, limit))
+			items += b.share[i] - base
 		}
 		return items
 	}
-	level := sort.Search(highest+1, func(l int) bool { return filled(l) > d.total }) - 1
-	odd := d.total - filled(level)
-	order := make([]int, len(d.load))
+	level := sort.Search(highest+1, func(l int) bool { return filled(l) > b.total }) - 1
+	odd := b.total - filled(level)
+	order := make([]int, len(b.load))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.load[b], d.load[a]) })
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(b.load[j], b.load[i]) })
 	for _, i := range order {
-		if odd > 0 && d.share[i] == level && level < limit {
-			d.share[i]++
+		if odd > 0 && b.share[i] == level && level < limit {
+			b.share[i]++
 			odd--
 		}
 	}
 }
 
-func (d *dealer) room(i int) int { return d.share[i] - d.load[i] }
+func (b *balancer) room(i int) int { return b.share[i] - b.load[i] }
 
-// giveUp moves what members have above their share into the pool.
-func (d *dealer) giveUp() {
-	for i := range d.have {
-		for d.room(i) < 0 {
-			d.giveOne(i, -d.room(i))
+// shedSurplus moves the items that members have above their share into the
+// pool.
+func (b *balancer) shedSurplus() {
+	for i := range b.have {
+		for b.room(i) < 0 {
+			b.shedFragment(i, -b.room(i))
 		}
 	}
 }
 
-// giveOne gives up one fragment of member i, at most n items: one whose group
-// somebody with room has already, else the largest that can go whole, else a
-// part of the smallest.
-func (d *dealer) giveOne(i, n int) {
+// shedFragment moves at most n items of one fragment of member i to the pool.
+// It prefers a fragment whose group another member with room has, then the
+// largest one that can go whole, then a part of the smallest.
+func (b *balancer) shedFragment(i, n int) {
 	best, bestRank := -1, 0
-	for _, g := range slices.Sorted(maps.Keys(d.have[i])) {
-		size := len(d.have[i][g])
-		rank := d.total - size // too large: the smallest loses least
+	for _, g := range slices.Sorted(maps.Keys(b.have[i])) {
+		size := len(b.have[i][g])
+		rank := b.total - size // too large: the smallest fragment loses least
 		if size <= n {
-			rank = d.total + size // fits: the largest first
+			rank = b.total + size // fits: the largest first
 		}
-		if d.wantedBySharer(g) {
-			rank += 2 * (d.total + 1)
+		if b.hasReceiverInGroup(g) {
+			rank += 2 * (b.total + 1)
 		}
 		if best < 0 || rank > bestRank {
 			best, bestRank = g, rank
 		}
 	}
-	ids := d.have[i][best]
+	ids := b.have[i][best]
 	k := min(n, len(ids))
-	d.pool[best] = append(d.pool[best], ids[len(ids)-k:]...)
-	slices.Sort(d.pool[best])
-	d.keep(i, best, ids[:len(ids)-k])
+	b.pool[best] = append(b.pool[best], ids[len(ids)-k:]...)
+	slices.Sort(b.pool[best])
+	b.setFragment(i, best, ids[:len(ids)-k])
 }
 
-func (d *dealer) keep(i, g int, ids []int) {
-	d.load[i] += len(ids) - len(d.have[i][g])
+func (b *balancer) setFragment(i, g int, ids []int) {
+	b.load[i] += len(ids) - len(b.have[i][g])
 	if len(ids) == 0 {
-		delete(d.have[i], g)
+		delete(b.have[i], g)
 		return
 	}
-	d.have[i][g] = ids
+	b.have[i][g] = ids
 }
 
-// wantedBySharer: does a member with room have part of group g?
-func (d *dealer) wantedBySharer(g int) bool {
-	for i := range d.have {
-		if d.room(i) > 0 && len(d.have[i][g]) > 0 {
+// hasReceiverInGroup reports whether a member with room has part of group g.
+func (b *balancer) hasReceiverInGroup(g int) bool {
+	for i := range b.have {
+		if b.room(i) > 0 && len(b.have[i][g]) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// dealOut empties the pool, the largest fragment first, as far as there is room.
-func (d *dealer) dealOut() {
-	for len(d.pool) > 0 {
-		g := d.largestInPool()
-		i := d.receiver(g, len(d.pool[g]))
+// distribute empties the pool, the largest fragment first, as far as there is
+// room.
+func (b *balancer) distribute() {
+	for len(b.pool) > 0 {
+		g := b.largestInPool()
+		i := b.receiver(g, len(b.pool[g]))
 		if i < 0 {
 			return
 		}
-		k := min(d.room(i), len(d.pool[g]))
-		got := append(slices.Clone(d.have[i][g]), d.pool[g][:k]...)
+		k := min(b.room(i), len(b.pool[g]))
+		got := append(slices.Clone(b.have[i][g]), b.pool[g][:k]...)
 		slices.Sort(got)
-		d.keep(i, g, got)
-		if d.pool[g] = d.pool[g][k:]; len(d.pool[g]) == 0 {
-			delete(d.pool, g)
+		b.setFragment(i, g, got)
+		if b.pool[g] = b.pool[g][k:]; len(b.pool[g]) == 0 {
+			delete(b.pool, g)
 		}
 	}
 }
 
-func (d *dealer) largestInPool() int {
-	groups := slices.Sorted(maps.Keys(d.pool))
+func (b *balancer) largestInPool() int {
+	groups := slices.Sorted(maps.Keys(b.pool))
 	best := groups[0]
 	for _, g := range groups {
-		if len(d.pool[g]) > len(d.pool[best]) {
+		if len(b.pool[g]) > len(b.pool[best]) {
 			best = g
 		}
 	}
 	return best
 }
 
-// receiver chooses among the members with room: one who shares the group
-// before one who does not, one who can take n before one who cannot, and then
-// the tightest fit (or, where none can take n, the largest room); -1 if nobody
-// has room.
-func (d *dealer) receiver(g, n int) int {
+// receiver returns the member with room that should get a fragment of n items
+// of group g: preferably one that has part of the group, then one that can take
+// all n, then the one with the least room (or, if none can take n, with the
+// most). It returns -1 if no member has room.
+func (b *balancer) receiver(g, n int) int {
 	best, bestRank := -1, 0
-	for i := range d.have {
-		room := d.room(i)
+	for i := range b.have {
+		room := b.room(i)
 		if room <= 0 {
 			continue
 		}
 		rank := room
 		if room >= n {
-			rank = 3*d.total - room
+			rank = 3*b.total - room
 		}
-		if len(d.have[i][g]) > 0 {
-			rank += 3 * (d.total + 1)
+		if len(b.have[i][g]) > 0 {
+			rank += 3 * (b.total + 1)
 		}
 		if best < 0 || rank > bestRank {
 			best, bestRank = i, rank

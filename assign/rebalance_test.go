@@ -35,7 +35,7 @@ func loads(owners map[int]string, members []string) []int {
 	return counts
 }
 
-// movesOf counts items taken from members that are still there.
+// movesOf counts items that moved away from members that are still there.
 func movesOf(prev, next map[int]string, members []string) int {
 	n := 0
 	for item, old := range prev {
@@ -81,7 +81,7 @@ func TestEveryItemIsPlannedAndLoadsDifferByAtMostOne(t *testing.T) {
 		members := names(rapid.IntRange(1, 12).Draw(t, "members"))
 		next := Rebalance(drawOwners(t, items, members), members, items)
 		if len(next) != len(items) {
-			t.Fatalf("%d of %d items planned", len(next), len(items))
+			t.Fatalf("%d of %d items have an owner", len(next), len(items))
 		}
 		got := loads(next, members)
 		if slices.Max(got)-slices.Min(got) > 1 {
@@ -97,7 +97,7 @@ func TestNoBalancedPlanMovesFewerItems(t *testing.T) {
 		prev := drawOwners(t, items, members)
 		next := Rebalance(prev, members, items)
 		if got, best := movesOf(prev, next, members), fewestMoves(prev, members, items); got != best {
-			t.Fatalf("%d moves, %d are enough: %v -> %v", got, best, prev, next)
+			t.Fatalf("%d moves, the minimum is %d: %v -> %v", got, best, prev, next)
 		}
 	})
 }
@@ -163,7 +163,7 @@ func TestGroupsAreSplitOnlyAtTheEdgesOfShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		items := drawItems(t, 60)
 		members := names(rapid.IntRange(1, 8).Draw(t, "members"))
-		groups := fragments(nil, items) // everybody's owner is ""
+		groups := fragments(nil, items) // all owners are ""
 		next := Rebalance(nil, members, items)
 		if n := fragments(next, items); n > groups+len(members)-1 {
 			t.Fatalf("%d fragments of %d groups over %d members", n, groups, len(members))

@@ -13,37 +13,37 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// errNoAnswer: ZooKeeper has not answered in time. Whether the request was
-// carried out is unknown.
+// errNoAnswer: ZooKeeper did not answer in time. It is unknown whether it
+// executed the request.
 var errNoAnswer = errors.New("assign: no answer in time")
 
-// maxCalls bounds the requests in flight, those included that nobody waits
-// for any more.
+// maxCalls bounds the requests in flight, including those whose callers no
+// longer wait.
 const maxCalls = 16
 
-// A session is one ZooKeeper session: it ends when ZooKeeper says that it has
-// expired, and is then replaced by a new one. (The client library would open
-// the next session silently on the same connection, without the ephemeral
-// nodes and watches of the old one; so each gets a connection of its own.)
+// A session is one ZooKeeper session. It ends when ZooKeeper reports that it has
+// expired, and the member then opens a new one. (The client library would silently
+// open the next session on the same connection, without the ephemeral nodes and
+// watches of the old one. Therefore each session has a connection of its own.)
 //
-// The library's calls take no context and may block for as long as there is no
-// connection; [ask] and [tell] bound them.
+// The library's calls take no context and may block as long as there is no
+// connection. [request] and [requestLeader] bound them.
 type session struct {
-	conn   *zk.Conn
-	wires  *wires
-	ended  chan struct{} // the library's goroutines have ended
-	signal func()        // wakes the loop; never blocks
-	slots  chan struct{}
-	limit  time.Duration // of one request
+	conn        *zk.Conn
+	connections *connections
+	ended       chan struct{} // the library's goroutines have ended
+	signal      func()        // wakes the loop; never blocks
+	slots       chan struct{}
+	limit       time.Duration // of one request
 
 	mu      sync.Mutex
 	armed   map[watch]bool
 	stale   bool // something has changed since the last reading began
 	expired bool
-	contact time.Time // when the last request was sent that the leading server has answered
+	contact time.Time // when the last request was sent that the ZooKeeper leader answered
 }
 
-// A watch is a path and what about it is watched.
+// A watch is a path, and whether its data or its children are watched.
 type watch struct {
 	path     string
 	children bool
@@ -55,23 +55,23 @@ func newSession(cfg Config, signal func()) (*session, error) {
 		ended: make(chan struct{}), signal: signal,
 		slots: make(chan struct{}, maxCalls), limit: cfg.SessionTimeout / 4, armed: map[watch]bool{},
 	}
-	s.wires = newWires(cfg.Dial, s.hasWatches, cfg.SessionTimeout)
+	s.connections = newConnections(cfg.Dial, s.hasWatches, cfg.SessionTimeout)
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
-		zk.WithDialer(s.wires.dial), zk.WithHostProvider(&servers{}), zk.WithEventCallback(s.event),
+		zk.WithDialer(s.connections.dial), zk.WithHostProvider(&servers{}), zk.WithEventCallback(s.event),
 		zk.WithLogger(quietLog{cfg.Log}), zk.WithLogInfo(false), zk.WithMaxBufferSize(4<<20))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	s.conn = conn
 	go func() {
-		for range events { // the callback has them; closed at the end
+		for range events { // the callback handles events; closed at the end
 		}
 		close(s.ended)
 	}()
 	return s, nil
 }
 
-// event is called by the library's goroutines, which it must not hold up.
+// event is called by the library's goroutines and must not block them.
 func (s *session) event(e zk.Event) {
 	s.mu.Lock()
 	switch {
@@ -80,7 +80,7 @@ func (s *session) event(e zk.Event) {
 	case e.Type == zk.EventSession && e.State == zk.StateHasSession:
 		s.stale = true
 	case e.Type == zk.EventSession:
-	default: // a watch has fired, or was given up
+	default: // a watch has fired or was removed
 		s.stale = true
 		delete(s.armed, watch{e.Path, true})
 		delete(s.armed, watch{e.Path, false})
@@ -89,8 +89,8 @@ func (s *session) event(e zk.Event) {
 	s.signal()
 }
 
-// arm answers whether the watch is to be set: the library keeps every watch
-// that is set twice.
+// arm reports whether to set the watch. The library would keep a watch that is
+// set twice.
 func (s *session) arm(w watch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *session) disarm(w watch) {
 	delete(s.armed, w)
 }
 
-// takeStale answers whether the tree may have changed, and starts anew.
+// takeStale reports whether the tree may have changed, and resets that.
 func (s *session) takeStale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,14 +134,14 @@ func (s *session) lastContact() time.Time {
 	return s.contact
 }
 
-// timeout is what the server grants.
-func (s *session) timeout() time.Duration { return s.wires.granted() }
+// timeout returns the session timeout that the server has granted.
+func (s *session) timeout() time.Duration { return s.connections.granted() }
 
-// givenUpAt is when a session that had contact has had none for twice its
-// time; zero if it never had any. ZooKeeper has forgotten it by then, or was
-// away. If it came back without its data, it would refuse the old session for
-// ever, as one from the future, without saying that it has expired.
-func (s *session) givenUpAt() time.Time {
+// unusableAt returns when a session has had no contact for twice its timeout;
+// zero if it never had any. By then ZooKeeper has forgotten the session or was
+// unavailable. If ZooKeeper lost its data, it refuses the old session forever,
+// as one from the future, and never reports that it has expired.
+func (s *session) unusableAt() time.Time {
 	contact := s.lastContact()
 	if contact.IsZero() {
 		return time.Time{}
@@ -149,13 +149,13 @@ func (s *session) givenUpAt() time.Time {
 	return contact.Add(2 * s.timeout())
 }
 
-func (s *session) hopeless(now time.Time) bool {
-	at := s.givenUpAt()
+func (s *session) isUnusable(now time.Time) bool {
+	at := s.unusableAt()
 	return !at.IsZero() && !now.Before(at)
 }
 
-// ask makes one request that any server may answer out of what it has.
-func ask[T any](ctx context.Context, s *session, what string, f func() (T, error)) (T, error) {
+// request makes a request that any server may answer from its own state.
+func request[T any](ctx context.Context, s *session, what string, f func() (T, error)) (T, error) {
 	type answer struct {
 		v   T
 		err error
@@ -189,11 +189,12 @@ func ask[T any](ctx context.Context, s *session, what string, f func() (T, error
 	}
 }
 
-// tell makes one request that goes through the leading server, which checks
-// the session; so its answer proves that the session was alive after now.
-func tell[T any](ctx context.Context, s *session, what string, f func() (T, error)) (T, error) {
+// requestLeader makes a request through the ZooKeeper leader, which checks the
+// session. The answer proves that the session was alive when the request was
+// sent.
+func requestLeader[T any](ctx context.Context, s *session, what string, f func() (T, error)) (T, error) {
 	sent := time.Now()
-	v, err := ask(ctx, s, what, f)
+	v, err := request(ctx, s, what, f)
 	if err == nil {
 		s.mu.Lock()
 		if sent.After(s.contact) {
@@ -204,22 +205,22 @@ func tell[T any](ctx context.Context, s *session, what string, f func() (T, erro
 	return v, err
 }
 
-// close ends the session, and with it its ephemeral nodes, at once. It takes
-// at most some seconds.
+// close ends the session and its ephemeral nodes at once. It takes at most some
+// seconds.
 func (s *session) close() {
 	s.conn.Close()
 	s.abandon()
 }
 
-// abandon ends everything on this side only: ZooKeeper learns nothing, and
-// the session's nodes stay until it expires.
+// abandon closes the session on this side only. ZooKeeper is not told, and the
+// session's nodes stay until it expires.
 func (s *session) abandon() {
-	s.wires.cut()
+	s.connections.closeAll()
 	s.conn.Close()
 	<-s.ended
 }
 
-// quietLog passes the library's log on.
+// quietLog passes the library's messages to the log at Debug.
 type quietLog struct{ log *slog.Logger }
 
 func (q quietLog) Printf(format string, args ...any) {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// openStep begins a session. (It does no I/O itself, so it may set m.sess.)
+// openStep opens a session. (It does no I/O itself, so it may set m.sess.)
 func (m *member) openStep() step {
 	sess, err := newSession(m.cfg, m.inbox.signal)
 	if err == nil {
@@ -19,7 +19,7 @@ func (m *member) openStep() step {
 	return func(context.Context) (func(time.Time), error) { return func(time.Time) {}, err }
 }
 
-// ensureStep sees to it that the tree is there and is ours.
+// ensureStep creates missing nodes of the tree and checks its format.
 func (m *member) ensureStep() step {
 	t := m.tree
 	if t == nil {
@@ -40,10 +40,11 @@ func (m *member) ensureStep() step {
 	}
 }
 
-// registerStep enters this member with what it holds, or looks up its node.
+// registerStep creates this member's node with its items, or finds the existing
+// one.
 func (m *member) registerStep() step {
-	t, held := m.tree, m.hold.held()
-	data := encodeMember(m.info, held, m.takePulse(time.Now()))
+	t, held := m.tree, m.items.current()
+	data := encodeMember(m.info, held, m.currentHeartbeat(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
 		node, version, err := t.register(ctx, m.id, data)
 		if err != nil {
@@ -63,7 +64,7 @@ func (m *member) registered(held []int) {
 	_, seq, _ := parseMemberName(m.node)
 	m.stale = true
 	if m.sessionLost {
-		m.planner.patientUntil, m.sessionLost = time.Now().Add(m.sess.timeout()), false
+		m.planner.waitUntil, m.sessionLost = time.Now().Add(m.sess.timeout()), false
 	}
 	m.counts.Registrations++
 	m.log.Info("assign: registered", "sequence", seq, "held", formatIDs(held))
@@ -72,10 +73,10 @@ func (m *member) registered(held []int) {
 	}
 }
 
-// readStep reads the tree, all of it when it is time to reconcile.
+// readStep reads the tree, completely if it is time to reconcile.
 func (m *member) readStep(now time.Time) step {
 	all := !now.Before(m.nextReconcile)
-	r := reading{self: m.id, held: m.hold.held(), all: all, last: m.view}
+	r := reading{self: m.id, current: m.items.current(), all: all, last: m.view}
 	m.stale = false
 	t, leading := m.tree, m.leading
 	return func(ctx context.Context) (func(time.Time), error) {
@@ -92,30 +93,30 @@ func (m *member) readStep(now time.Time) step {
 	}
 }
 
-// see takes in what a reading has found.
+// see handles the result of a reading.
 func (m *member) see(v *view, all bool, now time.Time) {
 	m.view = v
 	if all {
-		// Not all members at the same moment.
+		// jitter, so that members do not read at the same time
 		m.nextReconcile = now.Add(m.cfg.Reconcile*3/4 + rand.N(m.cfg.Reconcile/2))
 	}
-	own := v.seat(m.id)
+	own := v.registration(m.id)
 	if own == nil || own.node != m.node {
-		m.log.Warn("assign: the own node is missing; registering again")
+		m.log.Warn("assign: this member's node is missing; registering again")
 		m.node, m.nodeSure = "", false
-	} else if all && (!own.read || !slices.Equal(own.held, m.written)) {
-		m.nodeSure = false // garbled by somebody
+	} else if all && (!own.read || !slices.Equal(own.current, m.written)) {
+		m.nodeSure = false // another program has changed it
 	}
 	if v.planFault != nil && m.faultLogged != v.planVersion {
 		m.faultLogged = v.planVersion
 		m.counts.GarbledPlans++
-		m.log.Error("assign: the plan cannot be read; going on with what is held until the leader replaces it", "err", v.planFault)
+		m.log.Error("assign: the plan cannot be read; keeping the current items until the leader replaces it", "err", v.planFault)
 	}
 	m.seeStrategy(v)
 	m.planner.observe(v, now)
-	if v.plan != nil { // without one, everybody stays as they are
+	if v.plan != nil { // without a plan all members keep their items
 		m.generation = max(m.generation, v.plan.Generation)
-		m.hold.want(v.requested(m.id), now)
+		m.items.setRequested(v.requested(m.id), now)
 	}
 }
 
@@ -125,13 +126,13 @@ func (m *member) seeStrategy(v *view) {
 	}
 	m.strategyLogged = v.strategyVersion
 	if v.strategy == nil {
-		m.log.Error("assign: the strategy cannot be read, and no earlier one is known: nothing is planned until it is replaced", "err", v.strategyFault)
+		m.log.Error("assign: the strategy cannot be read and no earlier one is known; nothing is planned until it is replaced", "err", v.strategyFault)
 		return
 	}
-	m.log.Error("assign: the strategy cannot be read; going on with the last one until the leader replaces it", "err", v.strategyFault)
+	m.log.Error("assign: the strategy cannot be read; using the last one until the leader replaces it", "err", v.strategyFault)
 }
 
-// restoreStrategyStep puts back the last strategy that could be read.
+// restoreStrategyStep writes the last strategy that could be read.
 func (m *member) restoreStrategyStep() step {
 	t, v := m.tree, m.view
 	return func(ctx context.Context) (func(time.Time), error) {
@@ -143,7 +144,7 @@ func (m *member) restoreStrategyStep() step {
 	}
 }
 
-// planStep writes a plan, if the one that it replaces is still there.
+// planStep writes a plan, if the plan that it replaces is unchanged.
 func (m *member) planStep(prop proposal) step {
 	t, v := m.tree, m.view
 	p := plan{Generation: m.generation + 1, Writer: m.id, WrittenAt: time.Now().UTC(), proposal: prop}
@@ -164,7 +165,7 @@ func (m *member) planStep(prop proposal) step {
 			m.stale = true
 			if err != nil {
 				m.counts.PlansRefused++
-				m.log.Info("assign: another plan was there first", "generation", p.Generation)
+				m.log.Info("assign: plan refused because another one was written first", "generation", p.Generation)
 				if f := m.cfg.Events.PlanRefused; f != nil {
 					f()
 				}
@@ -179,7 +180,7 @@ func (m *member) planned(p plan, made Rebalancing) {
 	m.generation, m.planner.pending = p.Generation, time.Time{}
 	m.counts.Plans++
 	m.counts.Moves += int64(made.Moved)
-	m.log.Info("assign: planned", "generation", p.Generation, "members", made.Members, "moved", made.Moved)
+	m.log.Info("assign: plan written", "generation", p.Generation, "members", made.Members, "moved", made.Moved)
 	for reason, ids := range byOwner(p.Without) {
 		m.log.Warn("assign: items have no owner", "reason", string(reason), "items", formatIDs(ids))
 	}
@@ -188,18 +189,18 @@ func (m *member) planned(p plan, made Rebalancing) {
 	}
 }
 
-// writeStep brings the own node up to date. New items are announced only if
-// the plan is still the one that asks for them.
+// writeStep updates this member's node. It announces new items only if the plan
+// is unchanged.
 func (m *member) writeStep(held, announce []int) step {
 	target := slices.Sorted(slices.Values(slices.Concat(held, announce)))
 	planVersion := int32(-1)
 	by := map[int][]string{}
 	if len(announce) > 0 {
 		planVersion = m.view.planVersion
-		by, _ = m.view.holders(m.id)
+		by, _ = m.view.currentOwners(m.id)
 	}
 	t, node, version := m.tree, m.node, m.nodeVersion
-	data := encodeMember(m.info, target, m.takePulse(time.Now()))
+	data := encodeMember(m.info, target, m.currentHeartbeat(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
 		version, err := t.writeMember(ctx, node, data, version, planVersion)
 		if err != nil {
@@ -207,53 +208,54 @@ func (m *member) writeStep(held, announce []int) step {
 		}
 		return func(time.Time) {
 			m.nodeVersion, m.written = version, target
-			m.hold.announced(announce, func(id int) bool { return len(by[id]) > 0 })
+			m.items.announced(announce, func(id int) bool { return len(by[id]) > 0 })
 		}, nil
 	}
 }
 
-// takePulse looks at the own figures, if it is time.
-func (m *member) takePulse(now time.Time) pulse {
-	if now.Before(m.nextPulse) {
-		return m.pulse
+// currentHeartbeat returns the last heartbeat, or a new one when it is due.
+func (m *member) currentHeartbeat(now time.Time) heartbeat {
+	if now.Before(m.nextHeartbeat) {
+		return m.heartbeat
 	}
-	m.pulse, m.nextPulse = pulse{at: now}, now.Add(m.cfg.HeartbeatEvery)
+	m.heartbeat, m.nextHeartbeat = heartbeat{at: now}, now.Add(m.cfg.HeartbeatEvery)
 	if f := m.cfg.Figures; f != nil {
-		m.pulse.figures = limitFigures(f())
+		m.heartbeat.figures = limitFigures(f())
 	}
-	return m.pulse
+	return m.heartbeat
 }
 
-// sweepStep looks for environments where nobody has been for long.
+// sweepStep looks for environments that have been without members for long.
 func (m *member) sweepStep(now time.Time) step {
 	t := m.tree
 	m.nextSweep = now.Add(max(m.cfg.StaleAfter/24, time.Second/10))
 	return func(ctx context.Context) (func(time.Time), error) {
 		cleared, err := t.sweep(ctx, m.cfg.StaleAfter, m.log)
 		if err != nil {
-			m.log.Warn("assign: stale environments could not be looked for", "err", err)
+			m.log.Warn("assign: sweep for stale environments failed", "err", err)
 		}
 		return func(time.Time) {
 			for _, name := range cleared {
-				m.log.Info("assign: a stale environment has been cleared", "cleared", name, "after", m.cfg.StaleAfter)
+				m.log.Info("assign: stale environment removed", "cleared", name, "after", m.cfg.StaleAfter)
 			}
 		}, nil
 	}
 }
 
-// goodbyeStep tells the leader, whoever that is next, to plan without us.
-func (m *member) goodbyeStep() step {
+// leaveStep announces that this member leaves, so that the leader plans without
+// it.
+func (m *member) leaveStep() step {
 	t := m.tree
 	return func(ctx context.Context) (func(time.Time), error) {
-		if err := t.sayGoodbye(ctx, m.id); err != nil {
+		if err := t.announceLeaving(ctx, m.id); err != nil {
 			return nil, err
 		}
-		return func(time.Time) { m.goodbye, m.stale = true, true }, nil
+		return func(time.Time) { m.leaving, m.stale = true, true }, nil
 	}
 }
 
-// beatStep proves that the session is alive.
-func (m *member) beatStep() step {
+// pingStep proves that the session is alive.
+func (m *member) pingStep() step {
 	t := m.tree
 	return func(ctx context.Context) (func(time.Time), error) {
 		return func(time.Time) {}, t.sync(ctx)

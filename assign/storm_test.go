@@ -12,12 +12,12 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 )
 
-// TestNoItemHasTwoOwnersInAStorm lets members join, stop, die, and lose and
-// regain their connections at random, while the ledger watches from outside.
-// Unfenced members must never overlap. Fenced ones may be overtaken, learn it
-// from their fence, and report it. Afterwards everything has one owner again.
+// TestNoItemHasTwoOwnersInAStorm makes members join, stop, die, and lose and regain
+// their connections at random, while the observer watches from outside. Unfenced
+// members must never overlap. Fenced members may be overtaken; their fence tells
+// them, and they report the loss. In the end every item has one owner again.
 //
-// The seed is printed; ASSIGN_STORM_SEED sets it.
+// The test logs its seed; ASSIGN_STORM_SEED sets it.
 func TestNoItemHasTwoOwnersInAStorm(t *testing.T) {
 	for _, fenced := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
@@ -45,9 +45,9 @@ func newStorm(t *testing.T, fenced bool) *storm {
 	t.Logf("ASSIGN_STORM_SEED=%d", seed)
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(2), func(cfg *Config) {
 		cfg.Fenced, cfg.SessionTimeout, cfg.TakeoverAfter = fenced, 1500*time.Millisecond, 200*time.Millisecond
-		cfg.Settle = 50 * time.Millisecond
+		cfg.RebalanceDelay = 50 * time.Millisecond
 	})
-	c.ledger.forced = fenced
+	c.observer.forced = fenced
 	return &storm{cluster: c, rand: rand.New(rand.NewPCG(seed, 0)), members: map[string]*clusterMember{}}
 }
 
@@ -57,7 +57,7 @@ func (s *storm) rage(steps int) {
 		s.passLosses()
 		pause := time.Duration(s.rand.IntN(400)) * time.Millisecond
 		began := time.Now()
-		s.ledger.await(s.t, "the next step", func() bool { return time.Since(began) >= pause })
+		s.observer.await(s.t, "the next step", func() bool { return time.Since(began) >= pause })
 	}
 	for _, m := range s.members {
 		m.proxy.Thaw()
@@ -66,7 +66,7 @@ func (s *storm) rage(steps int) {
 	if len(s.members) == 0 {
 		s.birth()
 	}
-	s.ledger.await(s.t, "all items have one owner each, evenly", func() bool { s.passLosses(); return s.settled() })
+	s.observer.await(s.t, "all items have one owner each, evenly", func() bool { s.passLosses(); return s.settled() })
 }
 
 func (s *storm) birth() {
@@ -75,7 +75,7 @@ func (s *storm) birth() {
 	s.members[name] = s.join(name)
 }
 
-// step does one random thing.
+// step performs one random step.
 func (s *storm) step() {
 	names := make([]string, 0, len(s.members))
 	for name := range s.members {
@@ -94,7 +94,7 @@ func (s *storm) step() {
 		delete(s.members, name)
 	case 1:
 		s.kill(m)
-		m.stop() // what the test's process still has of it
+		m.stop() // ends the goroutines that the test's process still has
 		delete(s.members, name)
 	case 2:
 		m.proxy.Cut()
@@ -108,9 +108,10 @@ func (s *storm) step() {
 	}
 }
 
-// passLosses does what a fence does: it tells the overtaken.
+// passLosses acts as the fence: it reports lost items to the members that were
+// overtaken.
 func (s *storm) passLosses() {
-	for name, ids := range s.ledger.takeVictims() {
+	for name, ids := range s.observer.takeVictims() {
 		if m := s.members[name]; m != nil {
 			m.Lost(ids...)
 		}
@@ -120,7 +121,7 @@ func (s *storm) passLosses() {
 func (s *storm) settled() bool {
 	least, most, total := len(s.items), 0, 0
 	for name, m := range s.members {
-		owned := s.ledger.owned(name)
+		owned := s.observer.owned(name)
 		if !slices.Equal(m.Snapshot().Owned(), owned) && len(owned)+len(m.Snapshot().Owned()) > 0 {
 			return false
 		}

@@ -10,48 +10,49 @@ import (
 	"strings"
 )
 
-// A Strategy says who may take part in an environment, and who may have what.
-// It is stored with the environment; [Admin] changes it by compare-and-set, and
-// the leader plans by it. The zero value restricts nothing.
+// A Strategy restricts which members take part in an environment and which items
+// they may own. It is stored with the environment. [Admin] changes it by
+// compare-and-set, and the leader plans by it. The zero value restricts nothing.
 //
-// A "who" names members: by name, id, host, address (host:port) or the host of
-// that address. Names outlast a restart, ids do not.
+// Names in a strategy match members by name, id, host, address (host:port) or the
+// host of the address. Names outlive a restart of a member, ids do not.
 type Strategy struct {
-	// Paused: nobody is given anything; all items are released.
+	// Paused means that no item has an owner: all items are released.
 	Paused bool `json:"paused,omitempty"`
-	// Hosts are who may take part; empty, or with an "*" among them: all.
+	// Hosts lists the members that may have items. Empty, or with "*" in it:
+	// all.
 	Hosts []string `json:"hosts,omitempty"`
-	// PerHost is how many members of one host may have items; 0: no limit.
-	// The others stand by. Those that have items already come first, then those
-	// that have been there for longest.
+	// PerHost is the maximum number of members of one host that have items; 0:
+	// no limit. The others stand by. Members that have items are preferred,
+	// then those that registered first.
 	PerHost int `json:"per_host,omitempty"`
-	// Members is how many members may have items in total; 0: no limit.
+	// Members is the maximum number of members that have items; 0: no limit.
 	Members int `json:"members,omitempty"`
-	// MaxItems is how many items a member may have; 0: [Config.MaxItems] of the
-	// leader. What is left over has no owner, and is reported.
+	// MaxItems is the maximum number of items of a member; 0: [Config.MaxItems]
+	// of the leader. Items beyond it have no owner and are reported.
 	MaxItems int `json:"max_items,omitempty"`
-	// Drained are who may have nothing, but stay.
+	// Drained lists members that may not have items but stay connected.
 	Drained []string `json:"drained,omitempty"`
-	// Pins say who alone may have an item, which has no owner while none of
-	// these is there.
+	// Pins restricts items to members by name. A pinned item has no owner as
+	// long as no such member is registered.
 	Pins map[int]string `json:"pins,omitempty"`
-	// PausedItems have no owner.
+	// PausedItems lists items that have no owner.
 	PausedItems []int `json:"paused_items,omitempty"`
 
-	stored bool // read from ZooKeeper, not made up
+	stored bool // read from ZooKeeper
 }
 
 const (
 	// maxNames bounds the lists of a strategy.
 	maxNames = 1000
-	// everybody is the name of all members.
-	everybody = "*"
+	// allHosts matches all members.
+	allHosts = "*"
 )
 
-// ErrStrategy is wrapped by what a strategy is refused for.
+// ErrStrategy is wrapped by the error for an invalid strategy.
 var ErrStrategy = errors.New("assign: invalid strategy")
 
-// Validate answers all faults at once, each with field, value and rule.
+// Validate returns all faults at once, each with field, value and rule.
 func (s *Strategy) Validate() error {
 	var faults []error
 	fault := func(format string, a ...any) { faults = append(faults, fmt.Errorf(format, a...)) }
@@ -96,10 +97,11 @@ func validWho(who string) bool {
 	return who != "" && len(who) <= 255 && !strings.ContainsFunc(who, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
-// A strategyNode is how a strategy is stored: items as ranges, pins by target.
+// A strategyNode is the stored form of a strategy: items as ranges, pins by
+// name.
 type strategyNode struct {
 	Strategy
-	Pins        map[string]string `json:"pins,omitempty"` // who -> ranges
+	Pins        map[string]string `json:"pins,omitempty"` // name -> ranges
 	PausedItems string            `json:"paused_items,omitempty"`
 }
 
@@ -147,10 +149,10 @@ func decodeStrategy(data []byte) (*Strategy, error) {
 	return s, nil
 }
 
-// compactIDs sorts and drops doubles.
+// compactIDs sorts ids and removes duplicates.
 func compactIDs(ids []int) []int { return slices.Compact(slices.Sorted(slices.Values(ids))) }
 
-// clone shares nothing with s.
+// clone returns a deep copy.
 func (s *Strategy) clone() *Strategy {
 	c := *s
 	c.Hosts, c.Drained, c.PausedItems = slices.Clone(s.Hosts), slices.Clone(s.Drained), slices.Clone(s.PausedItems)
@@ -158,8 +160,8 @@ func (s *Strategy) clone() *Strategy {
 	return &c
 }
 
-// named: does who name this member?
-func (s *seat) named(who string) bool {
+// named reports whether a name in a strategy matches this member.
+func (s *registration) named(who string) bool {
 	if who == s.id || who == s.info.Name || who == s.info.Host || who == s.info.Address {
 		return true
 	}
@@ -167,17 +169,17 @@ func (s *seat) named(who string) bool {
 	return err == nil && who == host
 }
 
-// allowed: may the member take part?
-func (s *Strategy) allowed(m seat) bool {
+// allowed reports whether the member may have items.
+func (s *Strategy) allowed(m registration) bool {
 	if slices.ContainsFunc(s.Drained, m.named) {
 		return false
 	}
-	return len(s.Hosts) == 0 || slices.Contains(s.Hosts, everybody) || slices.ContainsFunc(s.Hosts, m.named)
+	return len(s.Hosts) == 0 || slices.Contains(s.Hosts, allHosts) || slices.ContainsFunc(s.Hosts, m.named)
 }
 
-// choose answers which of the members may have items, in the order given.
-// Those that have some, and after them the first ones, are within the limits.
-func (s *Strategy) choose(members []seat, has func(id string) bool) []seat {
+// choose returns the members that may have items, in the given order. The
+// limits are filled with members that have items, then with the first ones.
+func (s *Strategy) choose(members []registration, has func(id string) bool) []registration {
 	if s.Paused {
 		return nil
 	}
@@ -202,7 +204,7 @@ func (s *Strategy) choose(members []seat, has func(id string) bool) []seat {
 		perHost[host]++
 		total++
 	}
-	var chosen []seat
+	var chosen []registration
 	for i, m := range members {
 		if within[i] {
 			chosen = append(chosen, m)
@@ -214,19 +216,20 @@ func (s *Strategy) choose(members []seat, has func(id string) bool) []seat {
 // A Reason says why an item has no owner.
 type Reason string
 
-// The reasons, as they are stored.
+// Reasons, as they are stored.
 const (
-	// Paused: the item is paused, or the whole environment.
+	// Paused: the item or the whole environment is paused.
 	Paused Reason = "paused"
-	// Unpinned: nobody is there whom the item is pinned to.
+	// Unpinned: no member that the item is pinned to is registered.
 	Unpinned Reason = "pinned"
 	// Surplus: every member has as many items as it may have.
 	Surplus Reason = "surplus"
-	// Nobody: no member may take part.
-	Nobody Reason = "nobody"
+	// NoMember: no member may have items.
+	NoMember Reason = "nobody"
 )
 
-// A proposal is what a plan says: who should own each item, or why nobody.
+// A proposal is the content of a plan: the owner of each item, or the reason
+// why it has none.
 type proposal struct {
 	Owners  map[int]string // item -> member id
 	Without map[int]Reason
@@ -236,11 +239,11 @@ func (p proposal) equals(q proposal) bool {
 	return maps.Equal(p.Owners, q.Owners) && maps.Equal(p.Without, q.Without)
 }
 
-// propose plans for members (in order of preference for the odd items) by a
-// strategy. Pinned items go first, those with the fewest candidates before
-// others; then the rest is levelled over all members, pinned items counted.
-// Within each of these stages [Rebalance]'s promises hold.
-func propose(prev map[int]string, members []seat, items []Item, s *Strategy, limit int) proposal {
+// propose plans for members, in the order in which they get the remainder,
+// under a strategy. It assigns pinned items first, beginning with those that
+// have the fewest candidates, and then levels the rest over all members,
+// counting pinned items. The guarantees of [Rebalance] hold within each stage.
+func propose(prev map[int]string, members []registration, items []Item, s *Strategy, limit int) proposal {
 	p := proposal{Owners: make(map[int]string, len(items)), Without: map[int]Reason{}}
 	paused := map[int]bool{}
 	for _, id := range s.PausedItems {
@@ -253,7 +256,7 @@ func propose(prev map[int]string, members []seat, items []Item, s *Strategy, lim
 		case s.Paused || paused[it.ID]:
 			p.Without[it.ID] = Paused
 		case len(members) == 0:
-			p.Without[it.ID] = Nobody
+			p.Without[it.ID] = NoMember
 		case pin:
 			pinned[who] = append(pinned[who], it)
 		default:
@@ -265,16 +268,16 @@ func propose(prev map[int]string, members []seat, items []Item, s *Strategy, lim
 	}
 	loads := map[string]int{}
 	for _, stage := range stages(pinned, members) {
-		p.deal(prev, stage.members, stage.items, limit, loads)
+		p.assign(prev, stage.members, stage.items, limit, loads)
 	}
 	if len(free) > 0 {
-		p.deal(prev, seatIDs(members), free, limit, loads)
+		p.assign(prev, memberIDs(members), free, limit, loads)
 	}
 	return p
 }
 
-// deal adds one stage's owners to the proposal, and its items to the loads.
-func (p *proposal) deal(prev map[int]string, members []string, items []Item, limit int, loads map[string]int) {
+// assign adds the owners of one stage to the proposal, and its items to loads.
+func (p *proposal) assign(prev map[int]string, members []string, items []Item, limit int, loads map[string]int) {
 	if len(members) == 0 {
 		for _, it := range items {
 			p.Without[it.ID] = Unpinned
@@ -282,7 +285,7 @@ func (p *proposal) deal(prev map[int]string, members []string, items []Item, lim
 		return
 	}
 	next := map[int]string{}
-	for _, id := range newDealer(prev, members, items, loads).deal(limit, next) {
+	for _, id := range newBalancer(prev, members, items, loads).assign(limit, next) {
 		p.Without[id] = Surplus
 	}
 	for id, owner := range next {
@@ -291,14 +294,14 @@ func (p *proposal) deal(prev map[int]string, members []string, items []Item, lim
 	}
 }
 
-// A stage deals some items to some members.
+// A stage distributes some items over some members.
 type stage struct {
 	who     string
 	members []string
 	items   []Item
 }
 
-func stages(pinned map[string][]Item, members []seat) []stage {
+func stages(pinned map[string][]Item, members []registration) []stage {
 	var all []stage
 	for who, items := range pinned {
 		st := stage{who: who, items: items}
@@ -318,7 +321,7 @@ func stages(pinned map[string][]Item, members []seat) []stage {
 	return all
 }
 
-func seatIDs(members []seat) []string {
+func memberIDs(members []registration) []string {
 	ids := make([]string, len(members))
 	for i, m := range members {
 		ids[i] = m.id

@@ -11,14 +11,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// seatsOn are members a, b, c, … on the given hosts.
-func seatsOn(hosts ...string) []seat {
-	seats := make([]seat, len(hosts))
+// membersOn returns members a, b, c, … on the given hosts.
+func membersOn(hosts ...string) []registration {
+	members := make([]registration, len(hosts))
 	for i, host := range hosts {
 		id := string(rune('a' + i))
-		seats[i] = seat{id: id, seq: int64(i), info: MemberInfo{Name: "name-" + id, Host: host, Address: host + ":7073"}}
+		members[i] = registration{id: id, seq: int64(i), info: MemberInfo{Name: "name-" + id, Host: host, Address: host + ":7073"}}
 	}
-	return seats
+	return members
 }
 
 func TestStrategyChoosesMembers(t *testing.T) {
@@ -45,8 +45,8 @@ func TestStrategyChoosesMembers(t *testing.T) {
 		{"a drained host", Strategy{Drained: []string{"h1"}}, "ad", "de"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chosen := c.strategy.choose(seatsOn(hosts...), func(id string) bool { return strings.Contains(c.has, id) })
-			if got := strings.Join(seatIDs(chosen), ""); got != c.want {
+			chosen := c.strategy.choose(membersOn(hosts...), func(id string) bool { return strings.Contains(c.has, id) })
+			if got := strings.Join(memberIDs(chosen), ""); got != c.want {
 				t.Errorf("chosen %q, want %q", got, c.want)
 			}
 		})
@@ -75,30 +75,30 @@ func TestProposalsFollowCapsPinsAndPauses(t *testing.T) {
 		{"pinned beyond the cap", Strategy{Pins: map[int]string{0: "a", 1: "a"}}, 1, 2, 3, []int{1, 1}, map[int]Reason{1: Surplus}},
 		{"paused items", Strategy{PausedItems: []int{1, 3}}, 0, 2, 5, []int{2, 1}, map[int]Reason{1: Paused, 3: Paused}},
 		{"all paused", Strategy{Paused: true}, 0, 2, 2, []int{0, 0}, map[int]Reason{0: Paused, 1: Paused}},
-		{"nobody there", Strategy{}, 0, 0, 2, []int{}, map[int]Reason{0: Nobody, 1: Nobody}},
+		{"nobody there", Strategy{}, 0, 0, 2, []int{}, map[int]Reason{0: NoMember, 1: NoMember}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			seats := seatsOn([]string{"h1", "h1", "h2"}[:c.members]...)
+			members := membersOn([]string{"h1", "h1", "h2"}[:c.members]...)
 			if c.name == "pinned to nobody who is there" {
-				seats = seatsOn("h1", "h2")
+				members = membersOn("h1", "h2")
 			}
-			got := propose(nil, seats, plainItems(c.items), &c.strategy, c.limit)
-			if n := loads(got.Owners, seatIDs(seats)); !slices.Equal(n, c.loads) {
+			got := propose(nil, members, plainItems(c.items), &c.strategy, c.limit)
+			if n := loads(got.Owners, memberIDs(members)); !slices.Equal(n, c.loads) {
 				t.Errorf("loads %v, want %v", n, c.loads)
 			}
 			if !maps.Equal(got.Without, c.without) {
 				t.Errorf("without owner %v, want %v", got.Without, c.without)
 			}
 			for id, who := range c.strategy.Pins {
-				if owner, ok := got.Owners[id]; ok && !seats[slices.Index(seatIDs(seats), owner)].named(who) {
-					t.Errorf("item %d is pinned to %s and given to %s", id, who, owner)
+				if owner, ok := got.Owners[id]; ok && !members[slices.Index(memberIDs(members), owner)].named(who) {
+					t.Errorf("item %d is pinned to %s but owned by %s", id, who, owner)
 				}
 			}
 		})
 	}
 }
 
-// drawStrategy restricts items at random, never members.
+// drawStrategy restricts items at random, but no members.
 func drawStrategy(t *rapid.T, items []Item) *Strategy {
 	s := &Strategy{MaxItems: rapid.IntRange(0, 6).Draw(t, "cap")}
 	for _, it := range items {
@@ -116,26 +116,26 @@ func drawStrategy(t *rapid.T, items []Item) *Strategy {
 func TestEveryItemHasAnOwnerOrAReasonAndProposalsAreFixedPoints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		items := drawItems(t, 40)
-		seats := seatsOn([]string{"h1", "h2", "h1", "h3"}[:rapid.IntRange(1, 4).Draw(t, "members")]...)
+		members := membersOn([]string{"h1", "h2", "h1", "h3"}[:rapid.IntRange(1, 4).Draw(t, "members")]...)
 		s := drawStrategy(t, items)
-		prev := drawOwners(t, items, seatIDs(seats))
-		next := propose(prev, seats, items, s, 0)
+		prev := drawOwners(t, items, memberIDs(members))
+		next := propose(prev, members, items, s, 0)
 		if len(next.Owners)+len(next.Without) != len(items) {
 			t.Fatalf("%d items with an owner and %d without, of %d", len(next.Owners), len(next.Without), len(items))
 		}
-		got := loads(next.Owners, seatIDs(seats))
+		got := loads(next.Owners, memberIDs(members))
 		for i, n := range got {
 			if s.MaxItems > 0 && n > s.MaxItems {
 				t.Fatalf("loads %v with a cap of %d", got, s.MaxItems)
 			}
 			for id, reason := range next.Without {
 				pin, pinned := s.Pins[id]
-				if may := !pinned || seats[i].named(pin); reason == Surplus && may && n < s.MaxItems {
-					t.Fatalf("item %d is surplus although %s has %d of %d", id, seats[i].id, n, s.MaxItems)
+				if may := !pinned || members[i].named(pin); reason == Surplus && may && n < s.MaxItems {
+					t.Fatalf("item %d is surplus although %s has %d of %d", id, members[i].id, n, s.MaxItems)
 				}
 			}
 		}
-		if again := propose(next.Owners, seats, items, s, 0); !again.equals(next) {
+		if again := propose(next.Owners, members, items, s, 0); !again.equals(next) {
 			t.Fatalf("planned again: %v, was %v", again, next)
 		}
 	})
@@ -144,9 +144,9 @@ func TestEveryItemHasAnOwnerOrAReasonAndProposalsAreFixedPoints(t *testing.T) {
 func TestWithoutRestrictionsAProposalIsRebalance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		items := drawItems(t, 40)
-		seats := seatsOn("h1", "h2", "h1", "h3")[:rapid.IntRange(1, 4).Draw(t, "members")]
-		prev := drawOwners(t, items, seatIDs(seats))
-		if got, want := propose(prev, seats, items, &Strategy{}, 0).Owners, Rebalance(prev, seatIDs(seats), items); !maps.Equal(got, want) {
+		members := membersOn("h1", "h2", "h1", "h3")[:rapid.IntRange(1, 4).Draw(t, "members")]
+		prev := drawOwners(t, items, memberIDs(members))
+		if got, want := propose(prev, members, items, &Strategy{}, 0).Owners, Rebalance(prev, memberIDs(members), items); !maps.Equal(got, want) {
 			t.Fatalf("proposed %v, rebalanced %v", got, want)
 		}
 	})
@@ -185,6 +185,6 @@ func TestFiguresAreBounded(t *testing.T) {
 		t.Errorf("kept %v", got)
 	}
 	if limitFigures(map[string]int64{}) != nil {
-		t.Error("no figures are something")
+		t.Error("no figures became some")
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// A tree is the part of ZooKeeper's tree that one environment uses, seen
-// through one session. Its methods are single steps; each may be repeated.
+// A tree is the part of ZooKeeper's tree that one environment uses, accessed
+// through one session. Each method is one step and may be repeated.
 type tree struct {
 	s   *session
 	acl []zk.ACL
-	// ours: this process has seen that the root is of this package.
+	// ours: this process has verified that the root belongs to this package.
 	ours bool
 
 	root, format, envs, env, members, leaving, plan, strategy, idle string // paths
@@ -31,7 +31,7 @@ func newTree(s *session, cfg Config) *tree {
 	return t.of(cfg.Environment)
 }
 
-// of is the same root seen as another environment.
+// of returns the same root with another environment.
 func (t *tree) of(environment string) *tree {
 	o, env := *t, path.Join(t.envs, environment)
 	o.env, o.members, o.leaving = env, path.Join(env, "members"), path.Join(env, "leaving")
@@ -39,24 +39,24 @@ func (t *tree) of(environment string) *tree {
 	return &o
 }
 
-// authenticate presents the digest credentials, if there are any.
+// authenticate sends the digest credentials, if there are any.
 func (t *tree) authenticate(ctx context.Context, user, password string) error {
 	if user == "" {
 		return nil
 	}
-	_, err := ask(ctx, t.s, "authenticate", func() (struct{}, error) {
+	_, err := request(ctx, t.s, "authenticate", func() (struct{}, error) {
 		return struct{}{}, t.s.conn.AddAuth("digest", []byte(user+":"+password))
 	})
 	return err
 }
 
-// ensure makes the nodes that every member needs, where they are missing, and
-// refuses a root that is not ours.
+// ensure creates the missing nodes that every member needs. It refuses a root
+// of another program.
 func (t *tree) ensure(ctx context.Context) error {
 	if err := t.ensureFormat(ctx); err != nil {
 		return err
 	}
-	// Only what is missing is written: twenty members may start at once.
+	// Only missing nodes are written, because many members may start at once.
 	there, err := t.children(ctx, t.env, false)
 	if errors.Is(err, zk.ErrNoNode) {
 		err = t.makeAll(ctx, t.env)
@@ -78,8 +78,9 @@ func (t *tree) ensure(ctx context.Context) error {
 	return nil
 }
 
-// ensureFormat writes the format into an empty root, and checks it in another. It
-// puts it back where somebody has deleted it since this process has seen it.
+// ensureFormat writes the format node into an empty root, and checks that of
+// any other root. It restores the node if it was deleted after this process had
+// verified it.
 func (t *tree) ensureFormat(ctx context.Context) error {
 	for {
 		data, _, err := t.get(ctx, t.format, false)
@@ -97,7 +98,7 @@ func (t *tree) ensureFormat(ctx context.Context) error {
 			return err
 		}
 		if slices.Contains(children, "format") {
-			continue // made in between
+			continue // created in between
 		}
 		if len(children) > 0 && (!t.ours || !slices.Equal(children, []string{"env"})) {
 			return fmt.Errorf("%w: %s has no format node, but %s", ErrFormat, t.root, strings.Join(children[:min(3, len(children))], ", "))
@@ -108,8 +109,8 @@ func (t *tree) ensureFormat(ctx context.Context) error {
 	}
 }
 
-// restoreFormat puts the format back where somebody has deleted it while
-// members are running.
+// restoreFormat restores the format node if it was deleted while members are
+// running.
 func (t *tree) restoreFormat(ctx context.Context) error {
 	if _, _, err := t.get(ctx, t.format, false); !errors.Is(err, zk.ErrNoNode) {
 		return err
@@ -117,7 +118,7 @@ func (t *tree) restoreFormat(ctx context.Context) error {
 	return t.make(ctx, t.format, []byte(formatText))
 }
 
-// makeAll makes p and what is missing above it.
+// makeAll creates p and its missing parents.
 func (t *tree) makeAll(ctx context.Context, p string) error {
 	err := t.make(ctx, p, nil)
 	if !errors.Is(err, zk.ErrNoNode) {
@@ -129,7 +130,7 @@ func (t *tree) makeAll(ctx context.Context, p string) error {
 	return t.make(ctx, p, nil)
 }
 
-// make makes one lasting node, unless it is there.
+// make creates one persistent node unless it exists.
 func (t *tree) make(ctx context.Context, p string, data []byte) error {
 	_, err := t.create(ctx, p, data, 0)
 	if errors.Is(err, zk.ErrNodeExists) {
@@ -139,7 +140,7 @@ func (t *tree) make(ctx context.Context, p string, data []byte) error {
 }
 
 func (t *tree) create(ctx context.Context, p string, data []byte, flags int32) (string, error) {
-	return tell(ctx, t.s, "create "+p, func() (string, error) { return t.s.conn.Create(p, data, flags, t.acl) })
+	return requestLeader(ctx, t.s, "create "+p, func() (string, error) { return t.s.conn.Create(p, data, flags, t.acl) })
 }
 
 func (t *tree) get(ctx context.Context, p string, watched bool) ([]byte, zk.Stat, error) {
@@ -149,7 +150,7 @@ func (t *tree) get(ctx context.Context, p string, watched bool) ([]byte, zk.Stat
 	}
 	w := watch{p, false}
 	arm := watched && t.s.arm(w)
-	f, err := ask(ctx, t.s, "get "+p, func() (found, error) {
+	f, err := request(ctx, t.s, "get "+p, func() (found, error) {
 		get := t.s.conn.Get
 		if arm {
 			get = func(p string) ([]byte, *zk.Stat, error) {
@@ -172,7 +173,7 @@ func (t *tree) get(ctx context.Context, p string, watched bool) ([]byte, zk.Stat
 func (t *tree) children(ctx context.Context, p string, watched bool) ([]string, error) {
 	w := watch{p, true}
 	arm := watched && t.s.arm(w)
-	names, err := ask(ctx, t.s, "list "+p, func() ([]string, error) {
+	names, err := request(ctx, t.s, "list "+p, func() ([]string, error) {
 		if !arm {
 			names, _, err := t.s.conn.Children(p)
 			return names, err
@@ -186,16 +187,16 @@ func (t *tree) children(ctx context.Context, p string, watched bool) ([]string, 
 	return names, err
 }
 
-// sync waits until this member's server knows all that had been written, and
-// proves that the session is alive.
+// sync waits until this member's server has all earlier writes, and proves that
+// the session is alive.
 func (t *tree) sync(ctx context.Context) error {
-	_, err := tell(ctx, t.s, "sync", func() (string, error) { return t.s.conn.Sync(t.env) })
+	_, err := requestLeader(ctx, t.s, "sync", func() (string, error) { return t.s.conn.Sync(t.env) })
 	return err
 }
 
-// register makes this member's node, or finds the one that an earlier try in
-// this session has made. Others of its nodes, of a session that was given up,
-// are removed afterwards, so that the member is never missing.
+// register creates this member's node, or finds the one that an earlier try in
+// this session has created. It then removes other nodes of this member, which
+// belong to an abandoned session, so that the member is never missing.
 func (t *tree) register(ctx context.Context, id string, data []byte) (node string, version int32, err error) {
 	names, err := t.children(ctx, t.members, false)
 	if err != nil {
@@ -233,37 +234,37 @@ func (t *tree) register(ctx context.Context, id string, data []byte) (node strin
 }
 
 func (t *tree) remove(ctx context.Context, p string) error {
-	_, err := tell(ctx, t.s, "delete "+p, func() (struct{}, error) { return struct{}{}, t.s.conn.Delete(p, -1) })
+	_, err := requestLeader(ctx, t.s, "delete "+p, func() (struct{}, error) { return struct{}{}, t.s.conn.Delete(p, -1) })
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
 	return err
 }
 
-// writeMember writes this member's own node and answers its new version. With
-// a plan version (not -1) it does so only if that is still the plan's.
+// writeMember writes this member's node and returns its new version. If
+// planVersion is not -1, it writes only if the plan has that version.
 func (t *tree) writeMember(ctx context.Context, node string, data []byte, version, planVersion int32) (int32, error) {
 	p := path.Join(t.members, node)
 	ops := []any{&zk.SetDataRequest{Path: p, Data: data, Version: version}}
 	if planVersion >= 0 {
 		ops = append(ops, &zk.CheckVersionRequest{Path: t.plan, Version: planVersion})
 	}
-	res, err := tell(ctx, t.s, "write "+p, func() ([]zk.MultiResponse, error) { return t.s.conn.Multi(ops...) })
+	res, err := requestLeader(ctx, t.s, "write "+p, func() ([]zk.MultiResponse, error) { return t.s.conn.Multi(ops...) })
 	if err != nil {
 		return 0, err
 	}
 	return res[0].Stat.Version, nil
 }
 
-// writePlan replaces the plan of that version; [zk.ErrBadVersion] if there is
-// another one by now.
+// writePlan replaces the plan of the given version. It returns
+// [zk.ErrBadVersion] if the version has changed.
 func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
-	_, err := tell(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
+	_, err := requestLeader(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
 	return err
 }
 
-// sayGoodbye tells the leader that this member is about to leave.
-func (t *tree) sayGoodbye(ctx context.Context, id string) error {
+// announceLeaving tells the leader that this member is about to leave.
+func (t *tree) announceLeaving(ctx context.Context, id string) error {
 	_, err := t.create(ctx, path.Join(t.leaving, id), nil, zk.FlagEphemeral)
 	if errors.Is(err, zk.ErrNodeExists) {
 		return nil

@@ -5,52 +5,51 @@ import (
 	"time"
 )
 
-// A view is what one reading of the whole tree has found. It never changes
-// afterwards.
-//
-// The plan is read first, then the list of members, then their nodes: so who
-// is found to hold an item held it after the plan was written.
+// A view is the result of one reading of the whole tree. It is immutable. The
+// reading begins with the plan, then reads the list of members, then their
+// nodes. So a member that is found to have an item had it after the plan was
+// written.
 type view struct {
 	at          time.Time // when the reading began
 	plan        *plan     // nil: missing or garbled
 	planVersion int32     // of the znode; -1: missing
-	planFault   error     // why it is garbled
+	planFault   error     // why the plan is garbled
 
-	strategy        *Strategy // the last one that could be read; nil: none could
+	strategy        *Strategy // the last one that could be read; nil: none
 	strategyVersion int32     // of the znode
-	strategyFault   error     // why the stored one does not count
+	strategyFault   error     // why the stored strategy cannot be used
 
-	members   []seat // by sequence number
+	members   []registration // by sequence number
 	leaving   map[string]bool
-	nodesRead bool // the members' nodes were read too
+	nodesRead bool // the members' nodes were read, too
 }
 
-// A seat is one member as others see it.
-type seat struct {
-	id   string
-	seq  int64
-	node string // name of the znode
-	read bool   // info and held are known (perhaps from an earlier reading, if !view.nodesRead)
-	info MemberInfo
-	held []int
-	// As the member has published them last.
+// A registration is a member as other members see it.
+type registration struct {
+	id      string
+	seq     int64
+	node    string // name of the znode
+	read    bool   // info and current are known, perhaps from an earlier reading if !view.nodesRead
+	info    MemberInfo
+	current []int
+	// As the member has last published them.
 	heartbeat time.Time
 	figures   map[string]int64
 }
 
-func (v *view) seat(id string) *seat {
+func (v *view) registration(id string) *registration {
 	if v == nil {
 		return nil
 	}
-	i := slices.IndexFunc(v.members, func(s seat) bool { return s.id == id })
+	i := slices.IndexFunc(v.members, func(s registration) bool { return s.id == id })
 	if i < 0 {
 		return nil
 	}
 	return &v.members[i]
 }
 
-// leader is the member with the lowest number that is not leaving; empty if
-// there is none.
+// leader returns the member with the lowest number that is not leaving; empty:
+// none.
 func (v *view) leader() string {
 	if v == nil {
 		return ""
@@ -63,23 +62,23 @@ func (v *view) leader() string {
 	return ""
 }
 
-// eligible are the members that do not leave, by sequence number.
-func (v *view) eligible() []seat {
-	var seats []seat
+// eligible returns the members that are not leaving, by sequence number.
+func (v *view) eligible() []registration {
+	var members []registration
 	seen := map[string]bool{}
 	for _, s := range v.members {
 		if !v.leaving[s.id] && !seen[s.id] {
 			seen[s.id] = true
-			seats = append(seats, s)
+			members = append(members, s)
 		}
 	}
-	return seats
+	return members
 }
 
-// holders answers, for each item held by a member other than self, who holds
-// it. unknown: some member's node could not be understood, so that it may hold
-// anything.
-func (v *view) holders(self string) (by map[int][]string, unknown bool) {
+// currentOwners returns, for each item, the members other than self that have
+// it. unknown reports that some member's node could not be read, so that this
+// member may have any item.
+func (v *view) currentOwners(self string) (by map[int][]string, unknown bool) {
 	by = map[int][]string{}
 	if v == nil {
 		return by, true
@@ -91,14 +90,14 @@ func (v *view) holders(self string) (by map[int][]string, unknown bool) {
 		if !s.read {
 			unknown = true
 		}
-		for _, item := range s.held {
+		for _, item := range s.current {
 			by[item] = append(by[item], s.id)
 		}
 	}
 	return by, unknown
 }
 
-// requested are the items for which the plan names the member.
+// requested returns the items for which the plan names the member.
 func (v *view) requested(id string) map[int]bool {
 	items := map[int]bool{}
 	if v == nil || v.plan == nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A ZooKeeper is the [Assigner] that shares items between processes.
+// A ZooKeeper is the [Assigner] that distributes items over processes.
 type ZooKeeper struct {
 	cfg     Config
 	worker  Worker
@@ -20,16 +20,16 @@ type ZooKeeper struct {
 	snap    atomic.Pointer[Snapshot]
 }
 
-// NewZooKeeper makes a member of which Run has not been called. It answers all
-// faults of cfg at once, and connects to nothing yet.
+// NewZooKeeper returns a member that is not running yet. It returns all faults
+// of cfg at once. It does not connect.
 func NewZooKeeper(cfg Config, w Worker) (*ZooKeeper, error) {
 	cfg = cfg.withDefaults()
 	if err := errors.Join(cfg.Validate(), validateWorker(w)); err != nil {
 		return nil, err
 	}
 	z := &ZooKeeper{cfg: cfg, worker: w, id: newID(), info: cfg.info(time.Now().UTC()), inbox: newInbox(cfg.Items)}
-	hold := newHolding(cfg.Items, cfg.Fenced, cfg.TakeoverAfter)
-	z.snap.Store(snapshot(z.id, z.info, nil, hold, pulse{}, Counts{}))
+	items := newLifecycle(cfg.Items, cfg.Fenced, cfg.TakeoverAfter)
+	z.snap.Store(snapshot(z.id, z.info, nil, items, heartbeat{}, Counts{}))
 	return z, nil
 }
 
@@ -39,8 +39,8 @@ func (z *ZooKeeper) Lost(ids ...int) { z.inbox.put(ids) }
 // Snapshot implements [Assigner].
 func (z *ZooKeeper) Snapshot() Snapshot { return *z.snap.Load() }
 
-// Run implements [Assigner]. It waits for a ZooKeeper that is away, at the
-// start too, and logs that it does.
+// Run implements [Assigner]. It waits, and logs that it waits, while ZooKeeper
+// is unavailable, also at the start.
 func (z *ZooKeeper) Run(ctx context.Context) error {
 	if !z.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -48,14 +48,14 @@ func (z *ZooKeeper) Run(ctx context.Context) error {
 	return newMember(ctx, z).run(ctx)
 }
 
-// snapshot shows the state of a member that sees v.
-func snapshot(self string, info MemberInfo, v *view, hold *holding, p pulse, counts Counts) *Snapshot {
+// snapshot returns the state of a member whose last view is v.
+func snapshot(self string, info MemberInfo, v *view, items *lifecycle, p heartbeat, counts Counts) *Snapshot {
 	s := &Snapshot{Self: self, At: time.Now(), Counts: counts, State: v.state()}
 	plan := v.proposal()
-	current, _ := v.holders(self)
-	for _, e := range hold.entries {
+	current, _ := v.currentOwners(self)
+	for _, e := range items.entries {
 		id := e.item.ID
-		it := ItemState{Item: e.item, Requested: plan.Owners[id], Without: plan.Without[id], Current: current[id], Phase: hold.phaseOf(e)}
+		it := ItemState{Item: e.item, Requested: plan.Owners[id], Without: plan.Without[id], Current: current[id], Phase: items.phaseOf(e)}
 		if e.phase != Absent {
 			it.Current = append([]string{self}, it.Current...)
 		}
@@ -64,13 +64,13 @@ func snapshot(self string, info MemberInfo, v *view, hold *holding, p pulse, cou
 	sortItems(s.Items)
 	for i := range s.Members {
 		if m := &s.Members[i]; m.ID == self {
-			m.Info, m.Holds, m.Heartbeat, m.Figures = info, hold.held(), p.at, p.figures
+			m.Info, m.Current, m.Heartbeat, m.Figures = info, items.current(), p.at, p.figures
 		}
 	}
 	return s
 }
 
-// proposal is what the plan says; nothing, if there is none.
+// proposal returns the content of the plan; the zero value if there is none.
 func (v *view) proposal() proposal {
 	if v == nil || v.plan == nil {
 		return proposal{}
@@ -78,7 +78,7 @@ func (v *view) proposal() proposal {
 	return v.plan.proposal
 }
 
-// state is what everybody who reads the tree can know.
+// state returns what every reader of the tree can know.
 func (v *view) state() State {
 	s := State{Leader: v.leader()}
 	if v == nil {
@@ -98,7 +98,7 @@ func (v *view) state() State {
 	requested := byOwner(v.proposal().Owners)
 	for _, m := range v.members {
 		s.Members = append(s.Members, MemberState{
-			ID: m.id, Seq: m.seq, Leaving: v.leaving[m.id], Info: m.info, Requested: len(requested[m.id]), Holds: m.held,
+			ID: m.id, Seq: m.seq, Leaving: v.leaving[m.id], Info: m.info, Requested: len(requested[m.id]), Current: m.current,
 			Heartbeat: m.heartbeat, Figures: m.figures, Barred: v.strategy != nil && !v.strategy.allowed(m),
 		})
 	}

@@ -24,8 +24,8 @@ func TestItemsAreSharedEvenlyAsMembersComeAndGo(t *testing.T) {
 	b := c.join("b")
 	c.awaitShares(map[string]int{"a": 5, "b": 5})
 	d := c.join("d")
-	c.ledger.await(t, "three shares", func() bool {
-		shares := c.ledger.shares("a", "b", "d")
+	c.observer.await(t, "three shares", func() bool {
+		shares := c.observer.shares("a", "b", "d")
 		slices.Sort(shares)
 		return slices.Equal(shares, []int{3, 3, 4})
 	})
@@ -40,7 +40,7 @@ func TestItemsAreSharedEvenlyAsMembersComeAndGo(t *testing.T) {
 		t.Error(err)
 	}
 	c.awaitShares(map[string]int{"b": 10})
-	c.ledger.await(t, "b leads", func() bool { return b.Snapshot().Leading() })
+	c.observer.await(t, "b leads", func() bool { return b.Snapshot().Leading() })
 }
 
 func TestTwentyMembersStartAtOnceAndLeaveOneByOne(t *testing.T) {
@@ -53,8 +53,8 @@ func TestTwentyMembersStartAtOnceAndLeaveOneByOne(t *testing.T) {
 		members[i] = c.join(names[i])
 	}
 	for left := len(members); left > 0; left -= 6 {
-		c.ledger.await(t, "even shares", func() bool {
-			shares := c.ledger.shares(names[len(names)-left:]...)
+		c.observer.await(t, "even shares", func() bool {
+			shares := c.observer.shares(names[len(names)-left:]...)
 			total := 0
 			for _, n := range shares {
 				total += n
@@ -76,21 +76,22 @@ func TestMembersBeyondTheItemsStandByAndTakeOver(t *testing.T) {
 	c.join("b")
 	c.awaitShares(map[string]int{"a": 1, "b": 1})
 	d := c.join("d")
-	c.ledger.await(t, "d is known", func() bool { return len(a.Snapshot().Members) == 3 })
+	c.observer.await(t, "d is known", func() bool { return len(a.Snapshot().Members) == 3 })
 	a.stop()
 	c.awaitShares(map[string]int{"a": 0, "b": 1, "d": 1})
-	c.ledger.await(t, "d owns one", func() bool { return d.Snapshot().Counts.Acquired == 1 })
+	c.observer.await(t, "d owns one", func() bool { return d.Snapshot().Counts.Acquired == 1 })
 }
 
 func TestACleanStopHandsOverWithoutWaitingForTheSession(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(16), nil)
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 528})
-	// From here on only a goodbye can be planned for before the test gives up.
+	// From here on only an announced leave can be planned for before the test
+	// gives up.
 	long := func(cfg *Config) {
-		cfg.Settle, cfg.Reconcile, cfg.SessionTimeout = time.Hour, time.Hour, 10*time.Second
+		cfg.RebalanceDelay, cfg.Reconcile, cfg.SessionTimeout = time.Hour, time.Hour, 10*time.Second
 	}
-	b := c.joinAs(c.ledger.hand("b", c.items), long)
+	b := c.joinAs(c.observer.hand("b", c.items), long)
 	c.awaitShares(map[string]int{"a": 264, "b": 264})
 	began := time.Now()
 	a.stop()
@@ -101,7 +102,7 @@ func TestACleanStopHandsOverWithoutWaitingForTheSession(t *testing.T) {
 	}
 	t.Logf("left after %v", time.Since(began))
 	if n := b.Snapshot().Counts.TakenOver; n != 0 {
-		t.Errorf("%d items were taken by force", n)
+		t.Errorf("%d items were taken over", n)
 	}
 }
 
@@ -119,13 +120,13 @@ func TestAKilledMembersItemsAreTakenOverWhenItsSessionEnds(t *testing.T) {
 
 func TestAStuckOwnerIsTakenOverByAFencedMember(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), func(cfg *Config) { cfg.TakeoverAfter = 300 * time.Millisecond })
-	c.ledger.forced = true
+	c.observer.forced = true
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 4})
 	stuck := make(chan struct{})
 	a.hand.on(nil, func(context.Context, []int) error { <-stuck; return nil })
 	b := c.join("b")
-	c.ledger.await(t, "b has taken over", func() bool { return len(b.Snapshot().Owned()) == 2 })
+	c.observer.await(t, "b has taken over", func() bool { return len(b.Snapshot().Owned()) == 2 })
 	if n := b.Snapshot().Counts.TakenOver; n != 2 {
 		t.Errorf("%d items taken over, want 2", n)
 	}
@@ -134,7 +135,7 @@ func TestAStuckOwnerIsTakenOverByAFencedMember(t *testing.T) {
 		t.Errorf("current owners %v, want both, %s first", item.Current, b.zk.id)
 	}
 	close(stuck)
-	c.ledger.await(t, "a lets go", func() bool { return len(a.Snapshot().Owned()) == 2 })
+	c.observer.await(t, "a releases its items", func() bool { return len(a.Snapshot().Owned()) == 2 })
 }
 
 func TestAnUnfencedMemberWaitsForAStuckOwner(t *testing.T) {
@@ -146,11 +147,11 @@ func TestAnUnfencedMemberWaitsForAStuckOwner(t *testing.T) {
 	stuck := make(chan struct{})
 	a.hand.on(nil, func(context.Context, []int) error { <-stuck; return nil })
 	b := c.join("b")
-	c.ledger.await(t, "b waits", func() bool { return b.phase(2) == Waiting || b.phase(0) == Waiting })
+	c.observer.await(t, "b waits", func() bool { return b.phase(2) == Waiting || b.phase(0) == Waiting })
 	seen := b.Snapshot().At
-	c.ledger.await(t, "b has looked again and again", func() bool { return b.Snapshot().At.Sub(seen) > time.Second })
-	if n := len(c.ledger.owned("b")); n != 0 {
-		t.Errorf("b has %d items that a has not let go", n)
+	c.observer.await(t, "b has read the tree several times", func() bool { return b.Snapshot().At.Sub(seen) > time.Second })
+	if n := len(c.observer.owned("b")); n != 0 {
+		t.Errorf("b has %d items that a has not released", n)
 	}
 	close(stuck)
 	c.awaitShares(map[string]int{"a": 2, "b": 2})
@@ -158,7 +159,7 @@ func TestAnUnfencedMemberWaitsForAStuckOwner(t *testing.T) {
 
 func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 1500 * time.Millisecond })
-	c.ledger.forced = true // a goes on with what it has: its fence stops it
+	c.observer.forced = true // a goes on with its items until its fence stops it
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 6})
 	b := c.join("b")
@@ -170,7 +171,7 @@ func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 		t.Fatalf("a is still registered: %q, was %q", c.nodeOf(a), first)
 	}
 	a.proxy.Thaw()
-	c.ledger.await(t, "both have three", func() bool {
+	c.observer.await(t, "both have three", func() bool {
 		return len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
 	})
 	if again := c.nodeOf(a); again <= first {
@@ -179,7 +180,7 @@ func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 	if n := a.Snapshot().Counts.Registrations; n != 2 {
 		t.Errorf("%d registrations, want 2", n)
 	}
-	c.ledger.await(t, "b leads", func() bool { return b.Snapshot().Leading() && !a.Snapshot().Leading() })
+	c.observer.await(t, "b leads", func() bool { return b.Snapshot().Leading() && !a.Snapshot().Leading() })
 }
 
 func TestAFencedMemberGoesOnThroughAnOutageOfZooKeeper(t *testing.T) {
@@ -190,17 +191,17 @@ func TestAFencedMemberGoesOnThroughAnOutageOfZooKeeper(t *testing.T) {
 	settled := func() bool {
 		return a.Snapshot().Connected && b.Snapshot().Connected && len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
 	}
-	c.ledger.await(t, "settled", settled)
+	c.observer.await(t, "settled", settled)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "the outage is noticed", func() bool { return !a.Snapshot().Connected && !b.Snapshot().Connected })
+	c.observer.await(t, "the outage is noticed", func() bool { return !a.Snapshot().Connected && !b.Snapshot().Connected })
 	gone := time.Now()
-	c.ledger.await(t, "twice the session has passed", func() bool { return time.Since(gone) > 2*time.Second })
+	c.observer.await(t, "twice the session has passed", func() bool { return time.Since(gone) > 2*time.Second })
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "all is well again", settled)
+	c.observer.await(t, "all items are owned again", settled)
 	for _, m := range []*clusterMember{a, b} {
 		if _, releases := m.hand.calls(); len(releases) > 1 { // one is the hand-over to the second member
 			t.Errorf("%s released %v during the outage", m.hand.name, releases)
@@ -227,11 +228,12 @@ func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
 	paused := time.Now()
 	c.awaitShares(map[string]int{"a": 0})
 	a.hand.on(nil, nil)
-	// What the server has answered was sent before it was paused.
+	// The server has answered only requests that were sent before it was
+	// paused.
 	if deadline := <-deadlines; deadline.After(paused.Add(session)) {
-		t.Errorf("the worker was given until %v after the pause, with a session of %v", deadline.Sub(paused), session)
+		t.Errorf("the worker had until %v after the pause, with a session of %v", deadline.Sub(paused), session)
 	}
-	c.ledger.await(t, "the snapshot tells of the cut", func() bool {
+	c.observer.await(t, "the snapshot reports the lost contact", func() bool {
 		s := a.Snapshot()
 		return !s.Connected && s.Counts.CutOff == 1
 	})
@@ -244,7 +246,7 @@ func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
 func TestARestartWithEmptyDataIsSurvived(t *testing.T) {
 	first := testenv.NewZooKeeper(t)
 	c := newCluster(t, first.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 2 * time.Second })
-	c.ledger.forced = true
+	c.observer.forced = true
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 6})
 	b := c.join("b")
@@ -255,10 +257,10 @@ func TestARestartWithEmptyDataIsSurvived(t *testing.T) {
 		m.proxy.Redirect(second.Addr())
 		m.proxy.Heal()
 	}
-	c.ledger.await(t, "both have three again", func() bool {
+	c.observer.await(t, "both have three again", func() bool {
 		sa, sb := a.Snapshot(), b.Snapshot()
 		return sa.Connected && sb.Connected && sa.Counts.Registrations == 2 && sb.Counts.Registrations == 2 &&
-			len(sa.Owned()) == 3 && len(sb.Owned()) == 3 && slices.Equal(c.ledger.shares("a", "b"), []int{3, 3})
+			len(sa.Owned()) == 3 && len(sb.Owned()) == 3 && slices.Equal(c.observer.shares("a", "b"), []int{3, 3})
 	})
 }
 
@@ -278,7 +280,7 @@ func TestAGarbledPlanIsReplacedAndMovesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		var after plan
-		c.ledger.await(t, "the plan is replaced", func() bool {
+		c.observer.await(t, "the plan is replaced", func() bool {
 			data, _, err := c.admin.Get(c.path("plan"))
 			if err == nil {
 				after, err = decodePlan(data)
@@ -299,7 +301,7 @@ func TestDeletedNodesAreMadeAgain(t *testing.T) {
 	for _, what := range []string{"plan", "own node", "format", "leaving", "everything"} {
 		t.Run(what, func(t *testing.T) {
 			c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), nil)
-			c.ledger.forced = true
+			c.observer.forced = true
 			a, b := c.join("a"), c.join("b")
 			c.awaitShares(map[string]int{"a": 3, "b": 3})
 			nodes := map[string]string{
@@ -308,11 +310,11 @@ func TestDeletedNodesAreMadeAgain(t *testing.T) {
 			}
 			removeAll(t, c.admin, nodes[what])
 			exists := func(p string) bool { ok, _, err := c.admin.Exists(p); return err == nil && ok }
-			c.ledger.await(t, "everything is there again", func() bool {
+			c.observer.await(t, "all nodes exist again", func() bool {
 				sa, sb := a.Snapshot(), b.Snapshot()
 				return exists(c.root+"/format") && exists(c.path("plan")) && exists(c.path("leaving")) && c.nodeOf(a) != "" &&
 					c.nodeOf(b) != "" && len(sa.Owned()) == 3 && len(sb.Owned()) == 3 && sa.Generation > 0 &&
-					slices.Equal(c.ledger.shares("a", "b"), []int{3, 3})
+					slices.Equal(c.observer.shares("a", "b"), []int{3, 3})
 			})
 		})
 	}
@@ -320,7 +322,7 @@ func TestDeletedNodesAreMadeAgain(t *testing.T) {
 
 func removeAll(t *testing.T, conn *zk.Conn, p string) {
 	t.Helper()
-	for range 100 { // members may be making nodes again
+	for range 100 { // members may be creating nodes
 		children, _, err := conn.Children(p)
 		if errors.Is(err, zk.ErrNoNode) {
 			return
@@ -342,29 +344,29 @@ func TestAGarbledMemberNodeIsWrittenAgain(t *testing.T) {
 	if _, err := c.admin.Set(c.nodeOf(a), []byte("garbage"), -1); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "written again", func() bool {
+	c.observer.await(t, "written again", func() bool {
 		data, _, err := c.admin.Get(c.nodeOf(a))
 		if err != nil {
 			return false
 		}
 		found, err := decodeMember(data)
-		return err == nil && slices.Equal(found.held, []int{0, 1})
+		return err == nil && slices.Equal(found.current, []int{0, 1})
 	})
 	c.join("b")
 	c.awaitShares(map[string]int{"a": 1, "b": 1})
 }
 
-// byHand is a member whose steps the test takes itself.
+// byHand is a member whose steps the test runs itself.
 func (c *cluster) byHand(name string) *member {
 	c.t.Helper()
-	z, err := NewZooKeeper(c.config(name), c.ledger.hand(name, c.items))
+	z, err := NewZooKeeper(c.config(name), c.observer.hand(name, c.items))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	m := newMember(c.t.Context(), z)
 	c.take(m, m.openStep())
 	c.t.Cleanup(m.sess.close)
-	c.ledger.await(c.t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
+	c.observer.await(c.t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
 	c.take(m, m.registerStep())
 	c.take(m, m.readStep(time.Now()))
 	return m
@@ -391,17 +393,17 @@ func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	both := func(owner *member) proposal { return proposal{Owners: map[int]string{0: owner.id, 1: owner.id}} }
 	c.take(paused, paused.planStep(both(paused)))
 	if paused.generation != 1 {
-		t.Errorf("generation %d before the own plan has been read back", paused.generation)
+		t.Errorf("generation %d before its plan was read back", paused.generation)
 	}
 	c.take(paused, paused.readStep(time.Now()))
 	c.take(awake, awake.readStep(time.Now()))
 	c.take(awake, awake.planStep(both(awake)))
-	// From here on paused acts on a plan that has been replaced.
-	if ids, _ := paused.hold.announceable(paused.view, paused.id, time.Now()); !slices.Equal(ids, []int{0, 1}) {
+	// From here on the member paused acts on a plan that was replaced.
+	if ids, _ := paused.items.announceable(paused.view, paused.id, time.Now()); !slices.Equal(ids, []int{0, 1}) {
 		t.Fatalf("announceable %v", ids)
 	}
-	if err := c.try(paused, paused.writeStep(nil, []int{0, 1})); !errors.Is(err, zk.ErrBadVersion) || len(paused.hold.held()) != 0 {
-		t.Errorf("announced by a plan that has been replaced: %v, held %v", err, paused.hold.held())
+	if err := c.try(paused, paused.writeStep(nil, []int{0, 1})); !errors.Is(err, zk.ErrBadVersion) || len(paused.items.current()) != 0 {
+		t.Errorf("announced under a plan that was replaced: %v, current items %v", err, paused.items.current())
 	}
 	c.take(paused, paused.planStep(both(paused)))
 	if n := paused.counts; n.PlansRefused != 1 || n.Plans != 1 {
@@ -412,8 +414,8 @@ func TestAPausedMembersLateWritesAreRefused(t *testing.T) {
 	}
 	c.take(awake, awake.readStep(time.Now()))
 	c.take(awake, awake.writeStep(nil, []int{0, 1}))
-	if held := awake.hold.held(); !slices.Equal(held, []int{0, 1}) {
-		t.Errorf("held %v", held)
+	if held := awake.items.current(); !slices.Equal(held, []int{0, 1}) {
+		t.Errorf("current items %v", held)
 	}
 }
 
@@ -425,7 +427,7 @@ func TestADeletedOwnNodeIsNoticedAtOnceAndMadeAgain(t *testing.T) {
 	if err := c.admin.Delete(c.path("members", first), -1); err != nil {
 		t.Fatal(err)
 	}
-	c.ledger.await(t, "the watch fires", m.sess.takeStale)
+	c.observer.await(t, "the watch fires", m.sess.takeStale)
 	c.take(m, m.readStep(time.Now()))
 	if m.node != "" || m.nodeSure {
 		t.Fatalf("still registered as %q", m.node)
@@ -474,7 +476,7 @@ func TestANodeOfASessionThatWasGivenUpIsReplaced(t *testing.T) {
 	old.abandon()
 	c.take(m, m.openStep())
 	t.Cleanup(m.sess.close)
-	c.ledger.await(t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
+	c.observer.await(t, "connected", func() bool { return c.try(m, m.ensureStep()) == nil })
 	c.take(m, m.registerStep())
 	names, _, err := c.admin.Children(c.path("members"))
 	if err != nil || len(names) != 1 || names[0] != m.node || m.node == first {
@@ -488,7 +490,7 @@ func TestAMemberThatKnowsTheRootPutsItsFormatBackAndAStrangerDoesNot(t *testing.
 	if err := c.admin.Delete(c.root+"/format", -1); err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := NewZooKeeper(c.config("b"), c.ledger.hand("b", c.items))
+	stranger, err := NewZooKeeper(c.config("b"), c.observer.hand("b", c.items))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +502,7 @@ func TestAMemberThatKnowsTheRootPutsItsFormatBackAndAStrangerDoesNot(t *testing.
 	old.close()
 	c.take(m, m.openStep())
 	t.Cleanup(m.sess.close)
-	c.ledger.await(t, "the format is back", func() bool { return c.try(m, m.ensureStep()) == nil })
+	c.observer.await(t, "the format is back", func() bool { return c.try(m, m.ensureStep()) == nil })
 	if data, _, err := c.admin.Get(c.root + "/format"); err != nil || string(data) != formatText {
 		t.Errorf("format %q, %v", data, err)
 	}
@@ -509,10 +511,10 @@ func TestAMemberThatKnowsTheRootPutsItsFormatBackAndAStrangerDoesNot(t *testing.
 func TestTwoMembersMayHaveTheSameName(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), nil)
 	same := func(cfg *Config) { cfg.Name = "twin" }
-	a := c.joinAs(c.ledger.hand("a", c.items), same)
-	b := c.joinAs(c.ledger.hand("b", c.items), same)
+	a := c.joinAs(c.observer.hand("a", c.items), same)
+	b := c.joinAs(c.observer.hand("b", c.items), same)
 	c.awaitShares(map[string]int{"a": 2, "b": 2})
-	c.ledger.await(t, "both are listed", func() bool {
+	c.observer.await(t, "both are listed", func() bool {
 		m := a.Snapshot().Members
 		return len(m) == 2 && m[0].Info.Name == "twin" && m[1].Info.Name == "twin" && m[0].ID != m[1].ID
 	})
@@ -543,7 +545,7 @@ func TestAForeignRootIsRefusedAndLeftAlone(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			z, err := NewZooKeeper(c.config("a"), c.ledger.hand("a", c.items))
+			z, err := NewZooKeeper(c.config("a"), c.observer.hand("a", c.items))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -559,7 +561,7 @@ func TestAForeignRootIsRefusedAndLeftAlone(t *testing.T) {
 
 func TestEnvironmentsAreIsolated(t *testing.T) {
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(2), nil)
-	other := newLedger(t)
+	other := newObserver(t)
 	c.join("a")
 	c.joinAs(other.hand("b", c.items), func(cfg *Config) { cfg.Environment = "TEST" })
 	c.awaitShares(map[string]int{"a": 2})
@@ -573,7 +575,7 @@ func TestAMemberWaitsForAZooKeeperThatIsAwayAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.join("a")
-	c.ledger.await(t, "a has tried", func() bool { return a.Snapshot().Counts.FailedSteps > 0 })
+	c.observer.await(t, "a has tried", func() bool { return a.Snapshot().Counts.FailedSteps > 0 })
 	if s := a.Snapshot(); s.Connected || s.Registered {
 		t.Errorf("snapshot %+v", s)
 	}
@@ -594,7 +596,7 @@ func TestAMemberStopsWhileZooKeeperIsAway(t *testing.T) {
 	if err := a.result(t); err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if n := len(c.ledger.owned("a")); n != 0 {
+	if n := len(c.observer.owned("a")); n != 0 {
 		t.Errorf("%d items are not released", n)
 	}
 	if err := server.Resume(); err != nil {
@@ -611,14 +613,14 @@ func TestNodesAreMadeForTheDigestUserAlone(t *testing.T) {
 	}
 	a.proxy.Cut()
 	a.proxy.Heal()
-	stranger := c.joinAs(c.ledger.hand("b", c.items), func(cfg *Config) { cfg.Password = "wrong" })
-	c.ledger.await(t, "the stranger is refused", func() bool { return stranger.Snapshot().Counts.FailedSteps >= 3 })
+	stranger := c.joinAs(c.observer.hand("b", c.items), func(cfg *Config) { cfg.Password = "wrong" })
+	c.observer.await(t, "the stranger is refused", func() bool { return stranger.Snapshot().Counts.FailedSteps >= 3 })
 	if s := stranger.Snapshot(); s.Registered || len(s.Owned()) != 0 || !strings.Contains(s.Fault, "not authenticated") {
 		t.Errorf("snapshot %+v", s)
 	}
 	d := c.join("d")
 	c.awaitShares(map[string]int{"a": 1, "d": 1})
-	c.ledger.await(t, "a has come back with its credentials", func() bool { return a.Snapshot().Connected && d.Snapshot().Connected })
+	c.observer.await(t, "a has come back with its credentials", func() bool { return a.Snapshot().Connected && d.Snapshot().Connected })
 }
 
 func TestWatchesDoNotPileUp(t *testing.T) {
@@ -630,7 +632,7 @@ func TestWatchesDoNotPileUp(t *testing.T) {
 		b := c.join("b")
 		c.awaitShares(map[string]int{"a": 10, "b": 10})
 		seen := a.Snapshot().At
-		c.ledger.await(t, "many readings", func() bool { return a.Snapshot().At.Sub(seen) > 200*time.Millisecond })
+		c.observer.await(t, "many readings", func() bool { return a.Snapshot().At.Sub(seen) > 200*time.Millisecond })
 		if err := b.result(t); err != nil {
 			t.Error(err)
 		}

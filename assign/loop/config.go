@@ -25,56 +25,57 @@ const (
 	NotSleep
 )
 
-// A Selection is what Select is asked for.
+// A Selection is the argument of Select.
 type Selection struct {
-	// Items are those that this member has, by id. Never empty.
+	// Items lists the items that this member has, by id. It is never empty.
 	Items []assign.Item
 	// Total is [Config.Total].
 	Total int
-	// Fetch is how many tasks to answer at most.
+	// Fetch is the maximum number of tasks to return.
 	Fetch int
 }
 
-// A Config says what is done. The zero value of a field is its default, except
-// where a field is needed.
+// A Config configures a [Loop]. Zero fields have the default given for them.
+// Fields without a default are required.
 type Config[T any] struct {
-	// Select answers up to Fetch undone tasks of some items; none if there are
-	// none. More than Fetch are cut. Needed.
+	// Select returns up to Fetch undone tasks of the given items. Tasks beyond
+	// Fetch are ignored. Required.
 	Select func(ctx context.Context, s Selection) ([]T, error)
-	// Execute does one task, ExecuteBatch several, of one selection, which fail or
-	// succeed together. One of the two is needed. They are called from
-	// [Config.Workers] goroutines.
+	// Execute executes one task, ExecuteBatch several tasks of one selection,
+	// which succeed or fail together. Exactly one of the two is required. They
+	// are called from [Config.Workers] goroutines.
 	Execute      func(ctx context.Context, task T) error
 	ExecuteBatch func(ctx context.Context, tasks []T) error
-	// BatchSize is how many tasks ExecuteBatch is given at most (default 10).
+	// BatchSize is the maximum number of tasks for ExecuteBatch (default 10).
 	BatchSize int
 	// Mode says when Select is called (default [Sleep]).
 	Mode Mode
-	// Key tells tasks apart. Needed for [NotSleep].
+	// Key identifies a task. Required for [NotSleep].
 	Key func(task T) string
 
-	// Fetch is how many tasks are selected at a time (default 500).
+	// Fetch is the maximum number of tasks to select at a time (default 500).
 	Fetch int
-	// Workers is how many calls of Execute run at a time (default 5).
+	// Workers is the number of concurrent calls of Execute (default 5).
 	Workers int
-	// Pause is waited for before the next selection, in mode [Sleep] after the last
-	// task of one has ended, in [NotSleep] after it has begun (default: none).
+	// Pause is the delay before the next selection (default: none). In mode
+	// [Sleep] it begins when the last task of a selection has ended, in
+	// [NotSleep] when that task has begun.
 	Pause time.Duration
-	// IdlePause is waited for when Select has found nothing or failed (default
+	// IdlePause is the delay after Select has found nothing or failed (default
 	// 500ms).
 	IdlePause time.Duration
-	// SelectTimeout bounds each Select (default 30s).
+	// SelectTimeout bounds each call of Select (default 30s).
 	SelectTimeout time.Duration
-	// Grace is how long an Execute may go on after its item has been released
-	// before its context ends (default 10s); it is half of Release's own time if
-	// that is less.
+	// Grace is how long an Execute may go on after its item was released,
+	// before its context ends (default 10s). It is at most half of the time
+	// that Release has.
 	Grace time.Duration
-	// Window says when work is done (default: always).
+	// Window limits the times of execution (default: always open).
 	Window Window
-	// Total is handed to Select: how many items there are in all, for those that
+	// Total is passed to Select: the total number of items, for programs that
 	// select by a remainder.
 	Total int
-	// Log gets what failed (default: slog.Default()).
+	// Log gets failures (default: slog.Default()).
 	Log *slog.Logger
 }
 
@@ -105,11 +106,11 @@ func (c Config[T]) withDefaults() Config[T] {
 	return c
 }
 
-// Validate answers all faults at once, each with field, value and rule.
+// Validate returns all faults at once, each with field, value and rule.
 func (c Config[T]) Validate() error {
 	c = c.withDefaults()
 	var faults []error
-	fault := func(format string, a ...any) { faults = append(faults, fmt.Errorf("work: "+format, a...)) }
+	fault := func(format string, a ...any) { faults = append(faults, fmt.Errorf("loop: "+format, a...)) }
 	if c.Select == nil {
 		fault("Select: nil: must be given")
 	}

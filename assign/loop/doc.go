@@ -1,7 +1,7 @@
-// Package loop is a loop for programs that share work with package assign and
-// keep it in a table, a directory or a queue: select some tasks of the items that
-// this member has, execute them, select again. A [Loop] is the [assign.Worker]
-// of such a program.
+// Package loop is a worker for programs that share work with package assign and
+// keep the work in a table, a directory or a queue. It repeats three steps:
+// select some tasks of the items that this member has, execute them, select
+// again. A [Loop] implements [assign.Worker].
 //
 //	member ── Acquire, Release ──> Loop: items ── Select ──> pool ──> workers ── Execute
 //	                                         ^                          |
@@ -9,37 +9,37 @@
 //
 // # What it guarantees
 //
-// A fixed number of goroutines work, [Config.Workers] and one for the clock, from
-// the start of Run to its end: none is added by windows that open and close, by
-// items that come and go, or by Select being called again.
+// The number of goroutines is fixed from the start of Run to its end:
+// [Config.Workers], and one for the window. Windows that open and close, items
+// that come and go, and repeated calls of Select add none.
 //
-// Select is never called twice at the same time. When it is called is the mode:
+// Select is never called twice at the same time. The mode says when it is called:
 //
-//   - [Sleep]: when the pool is empty and nothing is being executed. So what
-//     Select finds undone is not in execution here, and a task is executed twice
-//     only if Execute did not mark it as done. The price: one long task keeps all
-//     workers waiting.
-//   - [NotSleep]: as soon as the pool is empty. No worker waits for another one's
-//     long task. What Select finds may then be in execution: tasks that have the
-//     [Config.Key] of one that was in execution when Select was called are left
-//     out, so that here too no task is executed twice at a time, or again because
-//     Select has read it just before it was done.
+//   - [Sleep]: when the pool is empty and nothing is being executed. So an undone
+//     task that Select finds is not being executed here, and a task is executed
+//     twice only if Execute did not mark it as done. The price is that one long
+//     task makes all workers wait.
+//   - [NotSleep]: as soon as the pool is empty. No worker waits for the long task
+//     of another one. Select may then find tasks that are being executed. The loop
+//     skips tasks whose [Config.Key] was being executed when Select was called. So
+//     in this mode, too, no task is executed twice at a time, or again because
+//     Select read it just before it was done.
 //
-// These are the two modes of tbschedule, with its comparator turned into a key.
+// These are the two modes of tbschedule, with a key in place of its comparator.
 //
-// Over all members a task belongs to an item, and the item to one member at a
-// time: Release returns when nothing that was selected for the item is in
-// execution any more. What was selected and not begun is dropped, since Select
-// will find it again, here or elsewhere; so a hand-over takes no longer than the
-// longest Execute, whose context ends if [Config.Grace] is over first.
+// Over all members, a task belongs to one item, and an item to one member at a
+// time: Release returns when no task that was selected for the item is being
+// executed. Selected tasks that have not begun are dropped, because Select will
+// find them again, here or at another member. So a hand-over takes at most as long
+// as the longest Execute. The context of Execute ends after [Config.Grace].
 //
-// A task whose Execute fails or panics is counted and logged, and stays where it
-// is: Select will find it again. If nothing of a selection succeeds, the next one
-// waits as if it had been empty.
+// If Execute fails or panics, the loop counts and logs the failure and does not
+// change the task, so Select will find it again. If all tasks of a selection
+// fail, the next selection is delayed as after an empty one.
 //
-// # When it works
+// # When it runs
 //
-// A [Window] says when: from each match of one cron expression to the next match
-// of another, or until Select finds nothing. Outside of it the items stay with
-// their member, who does nothing for them.
+// A [Window] limits the times of execution: from each match of one cron
+// expression to the next match of another, or until Select finds nothing.
+// Outside of the window the member keeps its items and does nothing for them.
 package loop

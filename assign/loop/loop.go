@@ -14,44 +14,45 @@ import (
 	"github.com/perceptor/perceptor/assign"
 )
 
-// ErrRunning is returned when Run is called a second time: a Loop runs once.
-var ErrRunning = errors.New("work: already run")
+// ErrRunning is returned by a second call of Run.
+var ErrRunning = errors.New("loop: already run")
 
-// lookAgain bounds the sleep of the clock: somebody may set the machine's.
-const lookAgain = time.Minute
+// maxWait bounds the sleep of the window's goroutine, because the machine's
+// clock may be set.
+const maxWait = time.Minute
 
-// A Loop works for the items that it is given as an [assign.Worker], while Run
+// A Loop is an [assign.Worker] that executes the tasks of its items while Run
 // runs. All methods may be called concurrently.
 type Loop[T any] struct {
 	cfg     Config[T]
-	hours   *hours
+	times   *openTimes
 	running atomic.Bool
 	counts  counts
 
 	mu     sync.Mutex
 	pool   *pool[T]
-	change chan struct{} // closed, and made anew, when pool has changed
+	change chan struct{} // closed and replaced when pool has changed
 }
 
 type counts struct {
 	selects, selected, executed, failed, panics, micros atomic.Int64
 }
 
-// New makes a Loop of which Run has not been called. It answers all faults of
-// cfg at once.
+// New returns a Loop that is not running yet. It returns all faults of cfg at
+// once.
 func New[T any](cfg Config[T]) (*Loop[T], error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	hours, err := cfg.Window.parse()
+	times, err := cfg.Window.parse()
 	if err != nil {
 		return nil, err
 	}
-	return &Loop[T]{cfg: cfg, hours: hours, pool: newPool(cfg, hours.untilEmpty()), change: make(chan struct{})}, nil
+	return &Loop[T]{cfg: cfg, times: times, pool: newPool(cfg, times.untilEmpty()), change: make(chan struct{})}, nil
 }
 
-// update changes the pool and wakes everybody who waits for it.
+// update changes the pool and wakes all waiting workers.
 func (l *Loop[T]) update(f func(p *pool[T])) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +67,8 @@ func (l *Loop[T]) Acquire(_ context.Context, items []assign.Item) error {
 	return nil
 }
 
-// Release implements [assign.Worker]. It returns when nothing is in execution
-// that was selected for these items.
+// Release implements [assign.Worker]. It returns when no task that was selected
+// for these items is being executed.
 func (l *Loop[T]) Release(ctx context.Context, items []assign.Item) error {
 	l.update(func(p *pool[T]) { p.remove(items) })
 	grace := l.cfg.Grace
@@ -86,7 +87,7 @@ func (l *Loop[T]) Release(ctx context.Context, items []assign.Item) error {
 		select {
 		case <-change:
 		case <-patience.C:
-			l.cfg.Log.Warn("work: released items are still being worked for: ending that", "executions", len(busy))
+			l.cfg.Log.Warn("loop: tasks of released items are still running; ending their contexts", "executions", len(busy))
 			for _, e := range busy {
 				e.cancel()
 			}
@@ -96,15 +97,15 @@ func (l *Loop[T]) Release(ctx context.Context, items []assign.Item) error {
 	}
 }
 
-// Run works until ctx is cancelled; then it finishes what is in execution and
-// returns nil. It must outlast the assigner, which releases through it: see
+// Run executes tasks until ctx is cancelled; then it finishes the running tasks
+// and returns nil. It must outlast the assigner, which calls Release: see
 // [Run].
 func (l *Loop[T]) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { l.keepHours(ctx) })
+	wg.Go(func() { l.runWindow(ctx) })
 	for range l.cfg.Workers {
 		wg.Go(func() { l.work(ctx) })
 	}
@@ -112,8 +113,8 @@ func (l *Loop[T]) Run(ctx context.Context) error {
 	return nil
 }
 
-// Run runs a member and its loop until ctx is cancelled: the member first hands
-// everything over, then the loop ends.
+// Run runs a member and its loop until ctx is cancelled. Then the member hands
+// over its items first, and the loop ends.
 func Run[T any](ctx context.Context, member assign.Assigner, l *Loop[T]) error {
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -124,13 +125,13 @@ func Run[T any](ctx context.Context, member assign.Assigner, l *Loop[T]) error {
 	return errors.Join(err, <-done)
 }
 
-// keepHours opens and closes the window.
-func (l *Loop[T]) keepHours(ctx context.Context) {
+// runWindow opens and closes the window.
+func (l *Loop[T]) runWindow(ctx context.Context) {
 	seen := time.Now()
-	l.update(func(p *pool[T]) { p.setOpen(l.hours.openAt(seen)) })
+	l.update(func(p *pool[T]) { p.setOpen(l.times.openAt(seen)) })
 	for {
-		at, open := l.hours.change(seen)
-		wait := lookAgain
+		at, open := l.times.change(seen)
+		wait := maxWait
 		if !at.IsZero() {
 			wait = min(wait, time.Until(at))
 		}
@@ -146,7 +147,7 @@ func (l *Loop[T]) keepHours(ctx context.Context) {
 	}
 }
 
-// work is one worker: it does what the pool says, and else waits.
+// work is one worker: it does what the pool asks for, or waits.
 func (l *Loop[T]) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.mu.Lock()
@@ -164,7 +165,8 @@ func (l *Loop[T]) work(ctx context.Context) {
 	}
 }
 
-// wait returns after a change, at an instant that is not zero, or when ctx ends.
+// wait returns after a change, at the instant wake unless it is zero, or when
+// ctx ends.
 func wait(ctx context.Context, change <-chan struct{}, wake time.Time) {
 	var due <-chan time.Time
 	if !wake.IsZero() {
@@ -183,7 +185,7 @@ func (l *Loop[T]) fetch(ctx context.Context, s *selection) {
 	tasks, err := l.selectTasks(ctx, Selection{Items: s.items, Total: l.cfg.Total, Fetch: l.cfg.Fetch})
 	l.counts.selects.Add(1)
 	if err != nil && ctx.Err() == nil {
-		l.cfg.Log.Warn("work: Select failed; trying again", "err", err)
+		l.cfg.Log.Warn("loop: Select failed; retrying", "err", err)
 	}
 	tasks = tasks[:min(len(tasks), l.cfg.Fetch)]
 	l.update(func(p *pool[T]) { l.counts.selected.Add(int64(p.fill(s, tasks, err, time.Now()))) })
@@ -204,7 +206,7 @@ func (l *Loop[T]) execute(e *execution[T]) {
 	n := int64(len(e.tasks))
 	if err != nil {
 		l.counts.failed.Add(n)
-		l.cfg.Log.Warn("work: Execute failed; the tasks stay", "tasks", n, "err", err)
+		l.cfg.Log.Warn("loop: Execute failed; the tasks will be selected again", "tasks", n, "err", err)
 	} else {
 		l.counts.executed.Add(n)
 	}
@@ -219,7 +221,7 @@ func (l *Loop[T]) call(e *execution[T]) (err error) {
 	return l.cfg.ExecuteBatch(e.ctx, e.tasks)
 }
 
-// caught makes a panic an error.
+// caught converts a panic to an error.
 func (l *Loop[T]) caught(err *error) {
 	if p := recover(); p != nil {
 		l.counts.panics.Add(1)
@@ -227,8 +229,8 @@ func (l *Loop[T]) caught(err *error) {
 	}
 }
 
-// Figures are what has been done since the start, for [assign.Config.Figures]:
-// selects, selected, executed and failed tasks, panics, and the mean time of an
+// Figures returns counts since the start, for [assign.Config.Figures]: selects,
+// selected, executed and failed tasks, panics, and the mean duration of an
 // execution in microseconds.
 func (l *Loop[T]) Figures() map[string]int64 {
 	c := &l.counts
@@ -239,14 +241,14 @@ func (l *Loop[T]) Figures() map[string]int64 {
 	}
 }
 
-// Items are those that the loop works for, by id.
+// Items returns the loop's items by id.
 func (l *Loop[T]) Items() []assign.Item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pool.owned()
 }
 
-// Open says whether the window is open.
+// Open reports whether the window is open.
 func (l *Loop[T]) Open() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

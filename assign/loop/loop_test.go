@@ -22,18 +22,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errPlanted = errors.New("planted")
 
-// A desk is a table of tasks: Select finds those that are not done.
+// A desk is a table of tasks in memory. Its Select finds undone tasks.
 type desk struct {
 	t *testing.T
 
 	mu       sync.Mutex
 	undone   []int
 	doing    map[int]bool
-	times    map[int]int // executions of each
-	most     int         // executions at a time
+	times    map[int]int // number of executions of each task
+	most     int         // most executions at a time
 	selects  []time.Time
-	found    []int         // how many each Select found
-	lookFor  time.Duration // how long Select takes
+	found    []int         // number of tasks that each Select found
+	lookFor  time.Duration // duration of Select
 	took     func(int) time.Duration
 	fails    func(int) bool
 	sleeping bool // Select must not be called during an execution
@@ -113,7 +113,7 @@ func (d *desk) once() {
 	}
 }
 
-// start runs a loop with one item until the end of the bubble.
+// start runs a loop with one item until the bubble ends.
 func start(t *testing.T, cfg Config[int]) *Loop[int] {
 	t.Helper()
 	l, err := New(cfg)
@@ -135,7 +135,7 @@ func start(t *testing.T, cfg Config[int]) *Loop[int] {
 	return l
 }
 
-// pass lets time go by, until everybody waits again.
+// pass advances the time until all goroutines wait again.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -182,7 +182,7 @@ func TestEveryTaskIsExecutedOnceInEitherModeAndForm(t *testing.T) {
 	}
 }
 
-// doAll does a batch one after the other.
+// doAll executes a batch in order.
 func (d *desk) doAll(ctx context.Context, tasks []int) error {
 	if len(tasks) > 4 {
 		d.t.Errorf("a batch of %d", len(tasks))
@@ -223,7 +223,7 @@ func TestATaskThatEndsWhileSelectHasReadItIsNotExecutedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, 2)
 		d.took = func(task int) time.Duration { return time.Duration(1+9*task) * time.Second }
-		d.lookFor = 30 * time.Second // longer than any task: each ends while Select has read it
+		d.lookFor = 30 * time.Second // longer than any task, so each task ends while Select is reading it
 		cfg := d.config()
 		cfg.Mode, cfg.Workers = NotSleep, 3
 		start(t, cfg)
@@ -247,7 +247,7 @@ func TestPausesAreKept(t *testing.T) {
 		for _, s := range d.selects {
 			at = append(at, s.Sub(began))
 		}
-		// Two tasks, 1 s each, and the pause; twice; then nothing.
+		// Two tasks of 1 s each and the pause, twice; then nothing.
 		if want := []time.Duration{0, 11 * time.Second, 22 * time.Second, 82 * time.Second, 142 * time.Second}; !slices.Equal(at, want) {
 			t.Errorf("selected at %v, want %v", at, want)
 		}
@@ -346,7 +346,7 @@ func TestWhatWasSelectedBeforeAReleaseIsNotExecutedAfterIt(t *testing.T) {
 		if err := l.Release(t.Context(), items); err != nil {
 			t.Error(err)
 		}
-		if err := l.Acquire(t.Context(), items); err != nil { // it has been elsewhere
+		if err := l.Acquire(t.Context(), items); err != nil { // it was at another member
 			t.Error(err)
 		}
 		pass(10 * time.Second)
@@ -370,7 +370,7 @@ func TestWindowsAddNoGoroutines(t *testing.T) {
 		pass(90 * time.Second)
 		before := runtime.NumGoroutine()
 		pass(100 * time.Minute)
-		if after := runtime.NumGoroutine(); after > before+2 { // those of the runtime come and go
+		if after := runtime.NumGoroutine(); after > before+2 { // the runtime's own goroutines come and go
 			t.Errorf("%d goroutines, were %d", after, before)
 		}
 		for _, s := range d.selects {

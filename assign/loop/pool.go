@@ -7,8 +7,8 @@ import (
 	"github.com/perceptor/perceptor/assign"
 )
 
-// A pool is what has been selected, what is in execution, and when to select
-// again. It has no clock, does no I/O and starts nothing.
+// A pool has the selected tasks and the running executions, and decides when to
+// select again. It has no clock, does no I/O and starts nothing.
 type pool[T any] struct {
 	cfg        Config[T]
 	untilEmpty bool
@@ -16,19 +16,19 @@ type pool[T any] struct {
 	items      map[int]assign.Item
 	open       bool
 	waiting    []T
-	from       *selection // of what is waiting
+	from       *selection // selection of the waiting tasks
 	executions map[*execution[T]]bool
-	selecting  *selection // under way
+	selecting  *selection // running call of Select
 	nextSelect time.Time
 }
 
 // A selection is one call of Select.
 type selection struct {
 	items   []assign.Item
-	exclude map[string]bool // keys in execution when it began
-	void    bool            // one of the items has been released meanwhile
-	left    int             // tasks that wait or are in execution
-	success bool            // something of it has succeeded
+	exclude map[string]bool // keys of executions that ran when it began
+	void    bool            // one of its items was released meanwhile
+	left    int             // tasks that wait or are being executed
+	success bool            // at least one task has succeeded
 }
 
 // An execution is one call of Execute or ExecuteBatch.
@@ -59,8 +59,8 @@ func (p *pool[T]) add(items []assign.Item) {
 	p.nextSelect = time.Time{}
 }
 
-// remove forgets items, and what was selected for them and others and has not
-// begun: Select will find it again.
+// remove removes items, and all waiting tasks if some were selected for these
+// items: Select will find them again.
 func (p *pool[T]) remove(items []assign.Item) {
 	for _, it := range items {
 		delete(p.items, it.ID)
@@ -73,7 +73,7 @@ func (p *pool[T]) remove(items []assign.Item) {
 	}
 }
 
-// drop forgets what has not begun.
+// drop removes the waiting tasks.
 func (p *pool[T]) drop() {
 	if p.from != nil {
 		p.from.left -= len(p.waiting)
@@ -95,8 +95,8 @@ func (s *selection) concerns(items []assign.Item) bool {
 	return false
 }
 
-// busyWith are the executions of what was selected for the items. A selection
-// that is under way does not count: of its tasks none will begin.
+// busyWith returns the executions of tasks that were selected for the items. A
+// running selection does not count, because its tasks will not begin.
 func (p *pool[T]) busyWith(items []assign.Item) (busy []*execution[T]) {
 	for e := range p.executions {
 		if e.from.concerns(items) {
@@ -115,8 +115,8 @@ func (p *pool[T]) setOpen(open bool) {
 	}
 }
 
-// next answers what a worker is to do now: execute, select, or wait for a change
-// or, if it is not zero, for an instant.
+// next returns what a worker should do now: execute, select, or wait for a
+// change or, if wake is not zero, for that instant.
 func (p *pool[T]) next(ctx context.Context, now time.Time) (e *execution[T], s *selection, wake time.Time) {
 	switch {
 	case !p.open || len(p.items) == 0:
@@ -157,8 +157,8 @@ func (p *pool[T]) begin(ctx context.Context, now time.Time) *execution[T] {
 	return e
 }
 
-// fill takes what Select has answered, and returns how many tasks it keeps: none
-// if the window has closed or one of the items was released meanwhile.
+// fill stores the result of Select and returns how many tasks it keeps: none if
+// the window has closed or one of the items was released meanwhile.
 func (p *pool[T]) fill(s *selection, tasks []T, err error, now time.Time) int {
 	p.selecting = nil
 	if err != nil {
@@ -181,7 +181,8 @@ func (p *pool[T]) fill(s *selection, tasks []T, err error, now time.Time) int {
 	return len(kept)
 }
 
-// fresh leaves out doubles, and what was in execution when Select was called.
+// fresh removes duplicates and tasks that were being executed when Select was
+// called.
 func (p *pool[T]) fresh(s *selection, tasks []T) []T {
 	if p.cfg.Key == nil {
 		return tasks
@@ -196,7 +197,7 @@ func (p *pool[T]) fresh(s *selection, tasks []T) []T {
 	return kept
 }
 
-// done takes the end of an execution.
+// done records the end of an execution.
 func (p *pool[T]) done(e *execution[T], success bool, now time.Time) {
 	delete(p.executions, e)
 	s := e.from
@@ -211,7 +212,7 @@ func (p *pool[T]) done(e *execution[T], success bool, now time.Time) {
 	}
 }
 
-// pause puts the next selection off.
+// pause delays the next selection.
 func (p *pool[T]) pause(d time.Duration, now time.Time) {
 	if next := now.Add(d); next.After(p.nextSelect) {
 		p.nextSelect = next

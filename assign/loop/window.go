@@ -8,33 +8,33 @@ import (
 	"github.com/perceptor/perceptor/schedule"
 )
 
-// startRun is the prefix of a Start that begins with the program, too.
+// startRun is the prefix of a Start that also opens the window when Run starts.
 const startRun = "startrun:"
 
-// A Window says when work is done. The zero value is always open.
+// A Window limits the times of execution. The zero value is always open.
 type Window struct {
-	// Start is a Quartz cron expression: work begins at each match. With the
-	// prefix "startrun:" it also begins when Run does.
+	// Start is a Quartz cron expression: the window opens at each match. With
+	// the prefix "startrun:" it also opens when Run starts.
 	Start string
-	// End is one, too: work ends at each match. Empty or "-1": it ends when
-	// Select finds nothing, until the next Start. At an instant that both match,
-	// work goes on.
+	// End is a Quartz cron expression: the window closes at each match. Empty
+	// or "-1": it closes when Select finds nothing, until the next Start. At an
+	// instant that both match, the window stays open.
 	End string
 	// Zone is the IANA name of the time zone of both (default UTC).
 	Zone string
 }
 
-// hours are a Window that was read. It has no clock.
-type hours struct {
+// openTimes is a parsed Window. It has no clock.
+type openTimes struct {
 	always     bool
 	atOnce     bool // startrun:
 	start, end *schedule.Cron
 }
 
-// untilEmpty: work ends when nothing is found.
-func (h *hours) untilEmpty() bool { return !h.always && h.end == nil }
+// untilEmpty reports whether the window closes when Select finds nothing.
+func (h *openTimes) untilEmpty() bool { return !h.always && h.end == nil }
 
-func (w Window) parse() (*hours, error) {
+func (w Window) parse() (*openTimes, error) {
 	end := strings.TrimSpace(w.End)
 	if end == "-1" {
 		end = ""
@@ -42,30 +42,31 @@ func (w Window) parse() (*hours, error) {
 	start := strings.TrimSpace(w.Start)
 	if start == "" {
 		if end != "" {
-			return nil, fmt.Errorf("work: Window: End %q: needs a Start", w.End)
+			return nil, fmt.Errorf("loop: Window: End %q: needs a Start", w.End)
 		}
-		return &hours{always: true}, nil
+		return &openTimes{always: true}, nil
 	}
-	h := &hours{}
+	h := &openTimes{}
 	if len(start) >= len(startRun) && strings.EqualFold(start[:len(startRun)], startRun) {
 		h.atOnce, start = true, strings.TrimSpace(start[len(startRun):])
 	}
 	var err error
 	if h.start, err = schedule.Parse(schedule.Quartz, start, w.Zone, schedule.Options{}); err != nil {
-		return nil, fmt.Errorf("work: Window: Start: %w", err)
+		return nil, fmt.Errorf("loop: Window: Start: %w", err)
 	}
 	if end == "" {
 		return h, nil
 	}
 	if h.end, err = schedule.Parse(schedule.Quartz, end, w.Zone, schedule.Options{}); err != nil {
-		return nil, fmt.Errorf("work: Window: End: %w", err)
+		return nil, fmt.Errorf("loop: Window: End: %w", err)
 	}
 	return h, nil
 }
 
-// openAt says whether work is done at the beginning: at once if it says so, else
-// if an end comes before the next start, or with it, so that a start has passed.
-func (h *hours) openAt(now time.Time) bool {
+// openAt reports whether the window is open when Run starts: because of
+// "startrun:", or because an End comes before or at the next Start, so that a
+// Start has passed.
+func (h *openTimes) openAt(now time.Time) bool {
 	if h.always || h.atOnce {
 		return true
 	}
@@ -81,8 +82,9 @@ func (h *hours) openAt(now time.Time) bool {
 	return ends && (!starts || !end.After(start))
 }
 
-// change is the first instant after t at which work begins or ends; zero: never.
-func (h *hours) change(t time.Time) (at time.Time, open bool) {
+// change returns the first instant after t at which the window opens or closes;
+// zero: never.
+func (h *openTimes) change(t time.Time) (at time.Time, open bool) {
 	if h.always {
 		return time.Time{}, true
 	}

@@ -22,7 +22,7 @@ func TestWindowsOpenAndClose(t *testing.T) {
 		window Window
 		now    string
 		open   bool
-		change string // the next, and to what
+		change string // the next change, and to what
 		opens  bool
 	}{
 		{"no window", Window{}, "2026-01-05 12:00:00", true, "", true},
@@ -64,7 +64,7 @@ func TestWindowsOpenAndClose(t *testing.T) {
 
 func TestFaultyWindowsAndConfigsAreRefused(t *testing.T) {
 	for _, w := range []Window{{Start: "x"}, {End: "0 0 3 * * ?"}, {Start: "0 0 1 * * ?", End: "x"}, {Start: "0 0 1 * * ?", Zone: "Nowhere"}, {Start: "startrun:"}} {
-		if _, err := w.parse(); err == nil || !strings.Contains(err.Error(), "work: Window:") {
+		if _, err := w.parse(); err == nil || !strings.Contains(err.Error(), "loop: Window:") {
 			t.Errorf("%+v: %v", w, err)
 		}
 	}

@@ -142,7 +142,7 @@ func memberList(o assign.Overview) []memberLine {
 		l := memberLine{
 			Name: m.Info.Name, ID: m.ID, Sequence: m.Seq, Host: m.Info.Host, Address: m.Info.Address, Version: m.Info.Version,
 			State: memberState(o, m), Started: m.Info.Started.UTC().Format("2006-01-02T15:04:05Z"), Requested: m.Requested,
-			HeldCount: len(m.Holds), Held: assign.FormatItems(m.Holds), Figures: m.Figures,
+			HeldCount: len(m.Current), Held: assign.FormatItems(m.Current), Figures: m.Figures,
 		}
 		if !m.Heartbeat.IsZero() {
 			l.Heartbeat = m.Heartbeat.UTC().Format("2006-01-02T15:04:05Z")

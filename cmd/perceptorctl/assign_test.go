@@ -45,7 +45,7 @@ func TestOperatorsSeeAndChangeTheAssignment(t *testing.T) {
 	registered := make(chan struct{})
 	m, err := assign.NewZooKeeper(assign.Config{
 		Servers: []string{addr}, Root: root, Items: items, Name: "d1", Host: "h1", Address: "10.0.0.1:7073",
-		Settle: 10 * time.Millisecond, Events: assign.Events{Registered: func(int64) { close(registered) }}, HeartbeatEvery: 20 * time.Millisecond, Figures: func() map[string]int64 { return map[string]int64{"rows_claimed": 7} },
+		RebalanceDelay: 10 * time.Millisecond, Events: assign.Events{Registered: func(int64) { close(registered) }}, HeartbeatEvery: 20 * time.Millisecond, Figures: func() map[string]int64 { return map[string]int64{"rows_claimed": 7} },
 	}, idler{})
 	if err != nil {
 		t.Fatal(err)

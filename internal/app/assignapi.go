@@ -92,7 +92,7 @@ func memberReply(m assign.MemberState) *perceptorv1.AssignmentMember {
 	return &perceptorv1.AssignmentMember{
 		Id: m.ID, Name: m.Info.Name, Host: m.Info.Host, Address: m.Info.Address, Version: m.Info.Version, Sequence: m.Seq,
 		StartTime: stamp(m.Info.Started), HeartbeatTime: stamp(m.Heartbeat), Leaving: m.Leaving, Barred: m.Barred,
-		RequestedCount: int32(m.Requested), Held: assign.FormatItems(m.Holds), Figures: m.Figures,
+		RequestedCount: int32(m.Requested), Held: assign.FormatItems(m.Current), Figures: m.Figures,
 	}
 }
 

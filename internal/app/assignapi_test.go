@@ -39,7 +39,7 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 	}
 	registered := make(chan struct{})
 	m, err := assign.NewZooKeeper(assign.Config{
-		Servers: []string{addr}, Root: "/test", Items: []assign.Item{{ID: 1}, {ID: 2}, {ID: 3}}, Name: "d1", Settle: 10 * time.Millisecond,
+		Servers: []string{addr}, Root: "/test", Items: []assign.Item{{ID: 1}, {ID: 2}, {ID: 3}}, Name: "d1", RebalanceDelay: 10 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler), Events: assign.Events{Registered: func(int64) { close(registered) }},
 	}, idler{})
 	if err != nil {

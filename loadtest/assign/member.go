@@ -66,7 +66,7 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 func (c memberConfig) assignConfig(log *slog.Logger) core.Config {
 	return core.Config{
 		Servers: c.Servers, Root: c.Root, Name: c.Name, Items: itemsOf(c.Items, c.Groups), Fenced: true,
-		SessionTimeout: c.Session, TakeoverAfter: c.Takeover, Settle: c.Settle, Reconcile: 2 * time.Second, Log: log,
+		SessionTimeout: c.Session, TakeoverAfter: c.Takeover, RebalanceDelay: c.Settle, Reconcile: 2 * time.Second, Log: log,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// packet is one of the library's: length, number, operation.
+// packet returns a packet as the library writes it: length, number, operation.
 func packet(words ...uint32) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(4*len(words)))
 	for _, w := range words {
@@ -19,20 +19,21 @@ func packet(words ...uint32) []byte {
 	return b
 }
 
-// dialled is a wire whose session has been greeted, and the server's end.
-func dialled(t *testing.T, watched bool) (*wires, net.Conn, net.Conn) {
+// dialled returns a connection whose session is established, and the server's
+// end.
+func dialled(t *testing.T, watched bool) (*connections, net.Conn, net.Conn) {
 	t.Helper()
 	near, far := net.Pipe()
-	w := newWires(func(context.Context, string, string) (net.Conn, error) { return near, nil }, func() bool { return watched }, 10*time.Second)
+	w := newConnections(func(context.Context, string, string) (net.Conn, error) { return near, nil }, func() bool { return watched }, 10*time.Second)
 	c, err := w.dial("tcp", "server", time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.cut(); far.Close() })
+	t.Cleanup(func() { w.closeAll(); far.Close() })
 	return w, c, far
 }
 
-// exchange lets both ends write and reads what the near one gets.
+// exchange makes both ends write and reads what the near end receives.
 func exchange(t *testing.T, near, far net.Conn, sent, answer []byte) {
 	t.Helper()
 	go func() {
@@ -53,7 +54,7 @@ func TestAnAnswerWaitsUntilTheOldWatchesAreSetAgain(t *testing.T) {
 	}{
 		"no watches":        {false, false, 0},
 		"watches are set":   {true, true, 100 * time.Millisecond},
-		"they never are":    {true, false, holdBackFor},
+		"they never are":    {true, false, watchResetTimeout},
 		"set without being": {false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestAnAnswerWaitsUntilTheOldWatchesAreSetAgain(t *testing.T) {
 				if _, err := near.Read(buf); err != nil || time.Since(began) != c.wait {
 					t.Errorf("answer: %v after %v, want %v", err, time.Since(began), c.wait)
 				}
-				time.Sleep(time.Second) // everybody ends
+				time.Sleep(time.Second) // the other goroutines end
 			})
 		})
 	}
@@ -94,14 +95,14 @@ func TestAServerThatSpeaksSomethingElseIsRefused(t *testing.T) {
 	}
 }
 
-func TestNoConnectionOutlivesACut(t *testing.T) {
+func TestNoConnectionOutlivesCloseAll(t *testing.T) {
 	w, near, _ := dialled(t, false)
-	w.cut()
+	w.closeAll()
 	if _, err := near.Read(make([]byte, 4)); err == nil {
-		t.Error("a connection that was cut can be read")
+		t.Error("a closed connection can be read")
 	}
 	if _, err := w.dial("tcp", "server", time.Second); err == nil {
-		t.Error("a new connection is made after the cut")
+		t.Error("a new connection is made after closeAll")
 	}
 }
 

@@ -11,46 +11,53 @@ import (
 	"time"
 )
 
-// maxHello bounds the first packet of a server; a longer one does not come
-// from ZooKeeper.
+// maxHello bounds the first packet of a server. A longer packet is not from
+// ZooKeeper.
 const maxHello = 1 << 20
 
-// holdBackFor bounds the wait for watches to be set again: there may be none.
-const holdBackFor = 250 * time.Millisecond
+// watchResetTimeout bounds the wait for watches to be set again. There may be
+// none to set.
+const watchResetTimeout = 250 * time.Millisecond
 
-// wires are the network connections of one session. They mend what the client
-// library leaves open: they can be cut from outside, no read waits for ever,
-// the session timeout that the server grants is known (it is in the first
-// packet), and no answer overtakes the setting of watches.
-type wires struct {
+// connections are the network connections of one session. They correct what the
+// client library lacks:
+//
+//   - the member can close them,
+//   - no read waits forever,
+//   - the session timeout that the server grants is known (it is in the first
+//     packet),
+//   - no answer is delivered before the watches are set again.
+type connections struct {
 	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
-	watched func() bool // are there watches to be set again on a new connection?
+	watched func() bool // reports whether watches must be set again on a new connection
 	ctx     context.Context
 	end     context.CancelFunc
-	limit   time.Duration // of each read, unless the server grants more
-	timeout atomic.Int64  // granted, in milliseconds
+	limit   time.Duration // of each read, unless the server grants a longer session
+	timeout atomic.Int64  // granted session timeout, in milliseconds
 
 	mu   sync.Mutex
-	open map[*wire]bool
+	open map[*connection]bool
 }
 
-func newWires(dialer func(context.Context, string, string) (net.Conn, error), watched func() bool, timeout time.Duration) *wires {
+func newConnections(dialer func(context.Context, string, string) (net.Conn, error), watched func() bool, timeout time.Duration) *connections {
 	ctx, end := context.WithCancel(context.Background())
-	w := &wires{dialer: dialer, watched: watched, ctx: ctx, end: end, limit: timeout, open: map[*wire]bool{}}
+	w := &connections{dialer: dialer, watched: watched, ctx: ctx, end: end, limit: timeout, open: map[*connection]bool{}}
 	w.timeout.Store(timeout.Milliseconds())
 	return w
 }
 
-func (w *wires) granted() time.Duration { return time.Duration(w.timeout.Load()) * time.Millisecond }
+func (w *connections) granted() time.Duration {
+	return time.Duration(w.timeout.Load()) * time.Millisecond
+}
 
-func (w *wires) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+func (w *connections) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, timeout)
 	defer cancel()
 	conn, err := w.dialer(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	c := &wire{Conn: conn, of: w, watchesSet: make(chan struct{})}
+	c := &connection{Conn: conn, of: w, watchesSet: make(chan struct{})}
 	if !w.watched() {
 		close(c.watchesSet)
 	}
@@ -64,8 +71,8 @@ func (w *wires) dial(network, address string, timeout time.Duration) (net.Conn, 
 	return c, nil
 }
 
-// cut closes all connections, and every one that is dialled from now on.
-func (w *wires) cut() {
+// closeAll closes all connections. Later dials fail.
+func (w *connections) closeAll() {
 	w.end()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,19 +81,20 @@ func (w *wires) cut() {
 	}
 }
 
-// A wire is one connection. One goroutine of the library reads, one writes.
-type wire struct {
+// A connection is one network connection. One goroutine of the library reads,
+// one writes.
+type connection struct {
 	net.Conn
-	of    *wires
+	of    *connections
 	hello []byte // the first bytes read: length, protocol version, session timeout
 
 	greeted    bool          // the first packet has been written
 	requested  atomic.Bool   // a request has been written
 	watchesSet chan struct{} // closed when the old watches have been set again
-	released   bool          // nothing is kept back any more
+	waited     bool          // awaitWatches has returned once
 }
 
-// Each packet written has its length, its number and its operation first.
+// Each written packet begins with its length, its number and its operation.
 const (
 	helloSize    = 12
 	opAuth       = 100
@@ -94,8 +102,8 @@ const (
 	opPing       = 11
 )
 
-// Write notes which requests go out.
-func (c *wire) Write(p []byte) (int, error) {
+// Write detects which requests are sent.
+func (c *connection) Write(p []byte) (int, error) {
 	if len(p) >= helloSize && c.greeted {
 		switch binary.BigEndian.Uint32(p[8:]) {
 		case opSetWatches:
@@ -113,10 +121,10 @@ func (c *wire) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func (c *wire) Read(p []byte) (int, error) {
+func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if len(c.hello) == helloSize {
-		c.holdBack()
+		c.awaitWatches()
 		return n, err
 	}
 	c.hello = append(c.hello, p[:min(n, helloSize-len(c.hello))]...)
@@ -131,26 +139,28 @@ func (c *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// holdBack keeps an answer back until the watches of the lost connection have
-// been set again. The library does that "since the last transaction seen", and
-// reads which one that is while answers on the new connection move it on: it
-// would miss what has happened in between.
-func (c *wire) holdBack() {
-	if c.released || !c.requested.Load() {
+// awaitWatches delays an answer until the watches of the lost connection have been
+// set again.
+//
+// The library sets them "since the last transaction seen". It reads that number
+// while answers on the new connection advance it, so without the delay it would
+// miss events that happened in between.
+func (c *connection) awaitWatches() {
+	if c.waited || !c.requested.Load() {
 		return
 	}
-	c.released = true
+	c.waited = true
 	select {
 	case <-c.watchesSet:
 	case <-c.of.ctx.Done():
-	case <-time.After(holdBackFor):
+	case <-time.After(watchResetTimeout):
 	}
 }
 
-// SetReadDeadline never lets a read wait for longer than the limit: the
-// library waits for ten sessions for the first packet of a server that hangs,
-// and for ever for the rest of a packet.
-func (c *wire) SetReadDeadline(t time.Time) error {
+// SetReadDeadline limits every read. The library would wait ten sessions for
+// the first packet of a server that hangs, and forever for the rest of a
+// packet.
+func (c *connection) SetReadDeadline(t time.Time) error {
 	if latest := time.Now().Add(max(c.of.limit, c.of.granted())); t.IsZero() || t.After(latest) {
 		t = latest
 	}
@@ -158,20 +168,20 @@ func (c *wire) SetReadDeadline(t time.Time) error {
 }
 
 // Close implements net.Conn.
-func (c *wire) Close() error {
+func (c *connection) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// servers gives the library one server after the other, as names: it would
-// look them up once and for all.
+// servers returns the servers in turn, as names. The library's own provider
+// would resolve the names only once.
 type servers struct {
 	mu    sync.Mutex
 	names []string
 	next  int
-	tried int // since the last connection
+	tried int // servers returned since the last connection
 }
 
 // Init implements zk.HostProvider.
@@ -183,8 +193,8 @@ func (s *servers) Init(names []string) error {
 // Len implements zk.HostProvider.
 func (s *servers) Len() int { return len(s.names) }
 
-// Next implements zk.HostProvider; retryStart, after each full round, makes
-// the library wait for a second.
+// Next implements zk.HostProvider. retryStart is true after each full round and
+// makes the library wait for a second.
 func (s *servers) Next() (server string, retryStart bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

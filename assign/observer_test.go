@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// patience bounds every wait of these tests; none of them is a measurement.
+// patience bounds every wait of these tests. It is not a measurement.
 const patience = 60 * time.Second
 
-// A ledger watches all workers of a test from outside: who has which item at
-// every moment, and what broke the contract of [Worker].
-type ledger struct {
+// An observer watches all workers of a test from outside: which worker has
+// which item, and which calls break the contract of [Worker].
+type observer struct {
 	mu      sync.Mutex
 	owners  map[int]map[string]bool // item -> workers between Acquire and the end of Release
 	calling map[string]bool         // worker and group
-	forced  bool                    // items may be taken from workers that do not let go
-	victims map[string][]int        // from whom they were, since takeVictims
+	forced  bool                    // items may be taken over from workers that do not release them
+	victims map[string][]int        // workers that lost items to a take-over, since takeVictims
 	faults  []string
 	change  chan struct{}
 }
 
-func newLedger(t *testing.T) *ledger {
-	l := &ledger{owners: map[int]map[string]bool{}, calling: map[string]bool{}, victims: map[string][]int{}, change: make(chan struct{})}
+func newObserver(t *testing.T) *observer {
+	l := &observer{owners: map[int]map[string]bool{}, calling: map[string]bool{}, victims: map[string][]int{}, change: make(chan struct{})}
 	t.Cleanup(func() {
 		for _, f := range l.faults {
 			t.Error(f)
@@ -36,8 +36,8 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-// update runs f alone and wakes everybody who waits.
-func (l *ledger) update(f func()) {
+// update calls f under the lock and wakes all waiting goroutines.
+func (l *observer) update(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f()
@@ -45,12 +45,12 @@ func (l *ledger) update(f func()) {
 	l.change = make(chan struct{})
 }
 
-func (l *ledger) fault(format string, args ...any) {
+func (l *observer) fault(format string, args ...any) {
 	l.faults = append(l.faults, fmt.Sprintf(format, args...))
 }
 
-// bury says that a worker's process is dead: it has nothing any more.
-func (l *ledger) bury(name string) {
+// remove records that a worker's process is dead and has no items.
+func (l *observer) remove(name string) {
 	l.update(func() {
 		for _, by := range l.owners {
 			delete(by, name)
@@ -58,7 +58,7 @@ func (l *ledger) bury(name string) {
 	})
 }
 
-func (l *ledger) takeVictims() map[string][]int {
+func (l *observer) takeVictims() map[string][]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	victims := l.victims
@@ -66,8 +66,8 @@ func (l *ledger) takeVictims() map[string][]int {
 	return victims
 }
 
-// owned are the items that a worker has.
-func (l *ledger) owned(name string) []int {
+// owned returns the items that a worker has.
+func (l *observer) owned(name string) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ids := []int{}
@@ -80,8 +80,8 @@ func (l *ledger) owned(name string) []int {
 	return ids
 }
 
-// shares counts the items of each of the workers.
-func (l *ledger) shares(names ...string) []int {
+// shares returns the number of items of each worker.
+func (l *observer) shares(names ...string) []int {
 	counts := make([]int, len(names))
 	for i, name := range names {
 		counts[i] = len(l.owned(name))
@@ -89,9 +89,8 @@ func (l *ledger) shares(names ...string) []int {
 	return counts
 }
 
-// await waits until cond holds, which is asked again after every change and
-// now and then.
-func (l *ledger) await(t *testing.T, what string, cond func() bool) {
+// await waits until cond holds. It checks after every change and periodically.
+func (l *observer) await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -105,26 +104,26 @@ func (l *ledger) await(t *testing.T, what string, cond func() bool) {
 		case <-change:
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("waited %v: %s", patience, what)
+			t.Fatalf("timed out after %v waiting until %s", patience, what)
 		}
 	}
 }
 
 // A hand is the worker of one member.
 type hand struct {
-	name   string
-	ledger *ledger
-	groups map[int]int // of each item
+	name     string
+	observer *observer
+	groups   map[int]int // of each item
 
 	mu       sync.Mutex
 	acquires [][]int
 	releases [][]int
-	// acquire and release, if set, may fail a call or hold it up.
+	// acquire and release, if set, may fail or delay a call.
 	acquire, release func(ctx context.Context, ids []int) error
 }
 
-func (l *ledger) hand(name string, items []Item) *hand {
-	h := &hand{name: name, ledger: l, groups: map[int]int{}}
+func (l *observer) hand(name string, items []Item) *hand {
+	h := &hand{name: name, observer: l, groups: map[int]int{}}
 	for _, it := range items {
 		h.groups[it.ID] = it.Group
 	}
@@ -143,28 +142,28 @@ func (h *hand) calls() (acquires, releases [][]int) {
 	return slices.Clone(h.acquires), slices.Clone(h.releases)
 }
 
-// enter checks that a call is about one group, and the only one for it.
+// enter checks that a call is for one group, and the only one for it.
 func (h *hand) enter(items []Item) (ids []int, leave func()) {
 	ids = idsOf(items)
 	key := fmt.Sprint(h.name, " ", items[0].Group)
-	h.ledger.update(func() {
+	h.observer.update(func() {
 		for _, it := range items {
 			if it.Group != items[0].Group || h.groups[it.ID] != it.Group {
-				h.ledger.fault("%s was called for items of more than one group: %v", h.name, items)
+				h.observer.fault("%s was called for items of more than one group: %v", h.name, items)
 			}
 		}
-		if h.ledger.calling[key] {
-			h.ledger.fault("two calls at a time for worker and group %s", key)
+		if h.observer.calling[key] {
+			h.observer.fault("two calls at a time for worker and group %s", key)
 		}
-		h.ledger.calling[key] = true
+		h.observer.calling[key] = true
 	})
-	return ids, func() { h.ledger.update(func() { delete(h.ledger.calling, key) }) }
+	return ids, func() { h.observer.update(func() { delete(h.observer.calling, key) }) }
 }
 
 func (h *hand) Acquire(ctx context.Context, items []Item) error {
 	ids, leave := h.enter(items)
 	defer leave()
-	h.ledger.update(func() { h.take(ids) })
+	h.observer.update(func() { h.take(ids) })
 	h.mu.Lock()
 	h.acquires = append(h.acquires, ids)
 	hook := h.acquire
@@ -181,18 +180,18 @@ func (h *hand) Acquire(ctx context.Context, items []Item) error {
 
 func (h *hand) take(ids []int) {
 	for _, id := range ids {
-		if h.ledger.owners[id] == nil {
-			h.ledger.owners[id] = map[string]bool{}
+		if h.observer.owners[id] == nil {
+			h.observer.owners[id] = map[string]bool{}
 		}
-		by := h.ledger.owners[id]
+		by := h.observer.owners[id]
 		for other := range maps.Keys(by) {
 			switch {
 			case other == h.name:
-			case h.ledger.forced:
+			case h.observer.forced:
 				delete(by, other)
-				h.ledger.victims[other] = append(h.ledger.victims[other], id)
+				h.observer.victims[other] = append(h.observer.victims[other], id)
 			default:
-				h.ledger.fault("item %d was given to %s while %s had it", id, h.name, other)
+				h.observer.fault("item %d was given to %s while %s had it", id, h.name, other)
 			}
 		}
 		by[h.name] = true
@@ -200,9 +199,9 @@ func (h *hand) take(ids []int) {
 }
 
 func (h *hand) drop(ids []int) {
-	h.ledger.update(func() {
+	h.observer.update(func() {
 		for _, id := range ids {
-			delete(h.ledger.owners[id], h.name)
+			delete(h.observer.owners[id], h.name)
 		}
 	})
 }
@@ -225,7 +224,7 @@ func (h *hand) Release(ctx context.Context, items []Item) error {
 
 var errPlanted = errors.New("planted")
 
-// An assigner that a test runs.
+// A running is an assigner that a test runs.
 type running struct {
 	Assigner
 	hand *hand
@@ -233,8 +232,8 @@ type running struct {
 	end  chan error
 }
 
-// start runs an assigner until the test ends, and then expects Run to
-// return nil unless the test has taken the result itself.
+// start runs an assigner until the test ends. Run must then return nil, unless
+// the test has called result.
 func start(t *testing.T, a Assigner, h *hand) *running {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -254,7 +253,7 @@ func start(t *testing.T, a Assigner, h *hand) *running {
 	return r
 }
 
-// result is what Run returns, after the context has been cancelled.
+// result cancels the context and returns the result of Run.
 func (r *running) result(t *testing.T) error {
 	t.Helper()
 	r.stop()
