@@ -4,65 +4,65 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
 // loads are short runs of the subcommands, by their flags.
 var loads = []struct {
-	load  func() *load
+	load  func() *scenario.Options
 	flags string
 	// figures are those of the JSON that must be above 0.
 	figures []string
 }{
 	{
-		cycleLoad, "--rate 300 --for 3s --warmup 1s --delay 300ms..900ms",
+		scenario.Cycle, "--rate 300 --for 3s --warmup 1s --delay 300ms..900ms",
 		[]string{"cycles_per_s", "wal_bytes_per_fire", "floor_cycles_per_s", "ratio_to_floor"},
 	},
-	{fireLoad, "--rate 200 --for 2s --warmup 1s --interval 1s", []string{"cycles_per_s", "wal_bytes_per_fire"}},
-	{addLoad, "--rate 300 --for 2s --warmup 1s --delay 4m..8m --keyed", []string{"tasks_per_s"}},
-	{soakLoad, "--type mix --rate 200 --for 3s --warmup 1s --interval 1s --delay 300ms --sample-every 200ms", []string{"cycles_per_s"}},
+	{scenario.Fire, "--rate 200 --for 2s --warmup 1s --interval 1s", []string{"cycles_per_s", "wal_bytes_per_fire"}},
+	{scenario.Add, "--rate 300 --for 2s --warmup 1s --delay 4m..8m --keyed", []string{"tasks_per_s"}},
+	{scenario.Soak, "--type mix --rate 200 --for 3s --warmup 1s --interval 1s --delay 300ms --sample-every 200ms", []string{"cycles_per_s"}},
 }
 
 func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
 	s := realStack(t)
 	for _, c := range loads {
-		l := c.load()
-		t.Run(l.o.Command, func(t *testing.T) {
+		o := c.load()
+		t.Run(o.Command, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 			defer cancel()
 			dir := t.TempDir()
-			files := []string{"--json", filepath.Join(dir, "report.json"), "--svg", filepath.Join(dir, "report.svg")}
-			if err := l.cmd.ParseFlags(append(strings.Fields(c.flags), files...)); err != nil {
+			table, picture := filepath.Join(dir, "report.json"), filepath.Join(dir, "report.svg")
+			o.On, o.Progress, o.FloorFor = s, testLog{t}, 500*time.Millisecond
+			cmd := harness.Command(o)
+			cmd.SetArgs(append(strings.Fields(c.flags), "--json", table, "--svg", picture))
+			cmd.SetOut(testLog{t})
+			if err := cmd.ExecuteContext(ctx); err != nil && !(o.Soak && errors.Is(err, scenario.ErrNotFlat)) {
 				t.Fatal(err)
 			}
-			if err := l.complete(); err != nil {
+			var report scenario.Report
+			text, err := os.ReadFile(table)
+			if err == nil {
+				err = json.Unmarshal(text, &report)
+			}
+			if err != nil {
 				t.Fatal(err)
-			}
-			l.o.Progress = testLog{t}
-			if l.o.Floor != nil {
-				l.o.Floor.For = l.o.For / 6
-			}
-			report, err := scenario.RunOn(ctx, s, l.o)
-			if report == nil || err != nil {
-				t.Fatal(err)
-			}
-			l.cmd.SetOut(testLog{t})
-			if err := l.output.Write(l.cmd, report); err != nil {
-				t.Error(err)
 			}
 			if report.Broken() != 0 || !report.Complete {
 				t.Errorf("the contract was broken %d times, complete: %v", report.Broken(), report.Complete)
 			}
-			hasFigures(t, filepath.Join(dir, "report.json"), c.figures)
-			if svg, err := os.ReadFile(filepath.Join(dir, "report.svg")); err != nil || !bytes.Contains(svg, []byte("throughput")) {
+			hasFigures(t, text, c.figures)
+			if svg, err := os.ReadFile(picture); err != nil || !bytes.Contains(svg, []byte("throughput")) {
 				t.Errorf("there is no picture: %v", err)
 			}
-			if l.o.Soak && (report.Soak == nil || len(report.Soak.Growth) == 0) {
+			if o.Soak && (report.Soak == nil || len(report.Soak.Growth) == 0) {
 				t.Errorf("the verdict is %+v", report.Soak)
 			}
 		})
@@ -71,12 +71,8 @@ func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
 
 // hasFigures checks that a report has what figures are read with, and the given
 // ones above 0.
-func hasFigures(t *testing.T, path string, positive []string) {
+func hasFigures(t *testing.T, text []byte, positive []string) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got map[string]any
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 
 // TestMain lets the test binary be a listener process, as the command is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == harness.ListenerName() {
+	if len(os.Args) > 1 && os.Args[1] == harness.ListenerName {
 		main()
 		return
 	}
@@ -105,7 +105,7 @@ func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
 			if err := s.Revive(ctx); err != nil {
 				t.Fatal(err)
 			}
-			report, err := scenario.RunOn(ctx, s, e2eOptions(t, run.disturb))
+			report, err := harness.Run(ctx, e2eOptions(t, s, run.disturb))
 			if err != nil {
 				t.Error(err)
 			}
@@ -134,7 +134,7 @@ func underKills(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()
-	o := e2eOptions(t, []scenario.Disturbance{
+	o := e2eOptions(t, s, []scenario.Disturbance{
 		{Action: scenario.Crash, Part: "dispatcher-1", After: 3 * time.Second},
 		{Action: scenario.Crash, Part: "taskd-1", After: 6 * time.Second},
 		{Action: scenario.Kill, Part: "dispatcher-2", After: 9 * time.Second},
@@ -143,7 +143,7 @@ func underKills(t *testing.T, s *stack.Stack) {
 	})
 	o.Contract, o.Rate, o.For = true, 100, 15*time.Second
 	o.Listeners, o.Work, o.Drain = 2, 100*time.Millisecond, 90*time.Second
-	report, err := scenario.RunOn(ctx, s, o)
+	report, err := harness.Run(ctx, o)
 	if err != nil {
 		t.Error(err)
 	}
@@ -162,9 +162,9 @@ func TestTheContractIsKeptByTheDevStack(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	o := e2eOptions(t, nil)
+	o := e2eOptions(t, nil, nil)
 	o.Stack, o.For = "dev", 4*time.Second
-	report, err := scenario.Run(ctx, o)
+	report, err := harness.Run(ctx, o)
 	if err != nil {
 		t.Error(err)
 	}
@@ -173,25 +173,25 @@ func TestTheContractIsKeptByTheDevStack(t *testing.T) {
 	}
 }
 
-func e2eOptions(t *testing.T, disturb []scenario.Disturbance) scenario.Options {
+func e2eOptions(t *testing.T, s *stack.Stack, disturb []scenario.Disturbance) *scenario.Options {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := scenario.DefaultOptions()
+	o := scenario.Run()
 	o.Rate, o.For, o.Warmup, o.Drain = 200, 7*time.Second, 2*time.Second, 40*time.Second
 	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
 	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
 	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb
-	o.ListenerCommand = []string{self, harness.ListenerName()}
-	o.Progress = testLog{t}
+	o.ListenerCommand = []string{self, harness.ListenerName}
+	o.On, o.Progress = s, testLog{t}
 	return o
 }
 
 func judge(t *testing.T, report *scenario.Report, takeover time.Duration) {
 	t.Helper()
-	if err := report.WriteTable(testLog{t}); err != nil {
+	if err := harness.WriteTable(testLog{t}, report); err != nil {
 		t.Error(err)
 	}
 	if report.Broken() != 0 {

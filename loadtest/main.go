@@ -1,10 +1,11 @@
-// Command loadtest puts load on a Perceptor installation, disturbs it, checks
-// every task against the contract from outside, and measures.
+// Command loadtest puts load on a Perceptor installation, disturbs it, checks every
+// task against the contract from outside, and measures. Each subcommand is one
+// experiment; README.md lists the question that each of them answers.
 //
 //	go run ./loadtest run --stack real --type mix --rate 1000 --for 30s
 //	go run ./loadtest cycle --rate 20000 --for 5m --json cycle.json --svg cycle.svg
 //
-// It exits with 1 when the contract was broken or the run went wrong.
+// It exits with 1 when the verdict of the experiment is a fault, or the run failed.
 package main
 
 import (
@@ -18,7 +19,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/loadtest/assign"
+	"github.com/perceptor/perceptor/loadtest/backlog"
+	"github.com/perceptor/perceptor/loadtest/compare"
+	"github.com/perceptor/perceptor/loadtest/fairness"
+	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/midnight"
+	"github.com/perceptor/perceptor/loadtest/operate"
+	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
@@ -34,23 +42,49 @@ func main() {
 	}
 }
 
+// experiments are the subcommands, in the order of the help.
+func experiments() []*cobra.Command {
+	return []*cobra.Command{
+		harness.Command(scenario.Run()),
+		harness.Command(scenario.Cycle()),
+		harness.Command(scenario.Fire()),
+		harness.Command(scenario.Add()),
+		harness.Command(scenario.Soak()),
+		harness.Command(new(floor.DefaultOptions())),
+		harness.Command(new(compare.DefaultOptions())),
+		harness.Command(new(backlog.DefaultImport())),
+		harness.Command(new(backlog.DefaultOptions())),
+		harness.Command(new(operate.DefaultOptions())),
+		harness.Command(new(midnight.DefaultOptions())),
+		harness.Command(new(assign.DefaultExperiment())),
+		harness.Command(new(fairness.DefaultOptions())),
+	}
+}
+
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "loadtest", Short: "Load, disturb, check and measure a Perceptor installation",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(commands()...)
-	root.AddCommand(&cobra.Command{
-		Use: harness.ListenerName(), Short: "A listener process; others start it", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return workload.ServeListener(cmd.Context(), os.Stdin, os.Stdout)
-		},
-	})
-	root.AddCommand(&cobra.Command{
-		Use: assign.MemberName, Short: "A member process; assign starts it", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return assign.ServeMember(cmd.Context(), os.Stdin, os.Stderr)
-		},
-	})
+	root.AddCommand(experiments()...)
+	root.AddCommand(
+		process(harness.ListenerName, func(ctx context.Context, _ []string) error {
+			return workload.ServeListener(ctx, os.Stdin, os.Stdout)
+		}),
+		process(assign.MemberName, func(ctx context.Context, _ []string) error {
+			return assign.ServeMember(ctx, os.Stdin, os.Stderr)
+		}),
+		process(compare.EngineName, func(ctx context.Context, args []string) error {
+			return compare.Engine(ctx, os.Getenv(compare.DSNVariable), args, os.Stdout)
+		}),
+	)
 	return root
+}
+
+// process returns a hidden command that experiments start as a process.
+func process(name string, serve func(context.Context, []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: "A process of an experiment", Hidden: true, DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error { return serve(cmd.Context(), args) },
+	}
 }

@@ -24,18 +24,19 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // more than the stack's: rows are demoted meanwhile
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
 	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
-	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName()}, testLog{t}
-	report, err := operate.RunOn(ctx, s, o)
+	o.On = s
+	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
+	report, err := harness.Run(ctx, &o)
 	if err != nil {
 		t.Error(err)
 	}
 	if report == nil {
 		return
 	}
-	if err := report.WriteTable(testLog{t}); err != nil {
+	if err := harness.WriteTable(testLog{t}, report); err != nil {
 		t.Error(err)
 	}
-	for _, fault := range report.Broken() {
+	for _, fault := range report.AllFaults() {
 		t.Error(fault)
 	}
 	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 {

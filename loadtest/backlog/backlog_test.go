@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/task"
@@ -157,12 +158,12 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 		o := DefaultOptions()
 		o.Tasks = 1_000_000
 		change(&o)
-		if err := o.validate(); err == nil || !strings.Contains(err.Error(), flag) {
+		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: err = %v", flag, err)
 		}
 	}
 	o := DefaultOptions()
-	if err := o.validate(); err != nil {
+	if err := harness.Validate(&o); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	barWidth  = 30
-	tellEvery = 10 * time.Second // where there is no terminal
+	sayEvery  = 10 * time.Second // where there is no terminal
 	drawEvery = 500 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ func (b *bar) done() {
 
 func (b *bar) draw() {
 	defer close(b.ended)
-	every := tellEvery
+	every := sayEvery
 	if b.live {
 		every = drawEvery
 	}

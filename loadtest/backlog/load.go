@@ -9,74 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
-	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
-
-// checkpointLimit is what writing gigabytes may take on a slow disk.
-const checkpointLimit = 15 * time.Minute
-
-// target is the store that is loaded.
-type target struct {
-	cluster *store.Cluster
-	shards  *shards.Store
-	dsn     string
-}
-
-// open connects to the databases with the patience of a bulk load.
-func open(ctx context.Context, dsn string, horizon time.Duration, conns int) (*target, error) {
-	cluster, err := store.Open(ctx, store.Config{
-		Servers: []store.Server{{DSN: dsn}}, Application: "loadtest", MaxConns: conns,
-		StatementTimeout: 5 * time.Minute, IdleInTransaction: 5 * time.Minute,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &target{cluster, shards.New(cluster, shards.Config{Horizon: horizon}), dsn}, nil
-}
-
-func (t *target) close() { t.cluster.Close() }
-
-// tenant returns the number of a tenant.
-func (t *target) tenant(ctx context.Context, name string) (id int32, err error) {
-	if err := t.cluster.Pool(0).QueryRow(ctx, "SELECT id FROM tenant WHERE name = $1", name).Scan(&id); err != nil {
-		return 0, fmt.Errorf("look up tenant %s: %w", name, err)
-	}
-	return id, nil
-}
-
-// checkpoint makes the server write everything, so that what comes next begins
-// alike.
-func (t *target) checkpoint(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkpointLimit)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, t.dsn)
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
-	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	return nil
-}
-
-// Load says how many tasks to load, and how.
-type Load struct {
-	Tasks     int64
-	Databases int
-	// Loaders work at the same time, each on its chunk.
-	Loaders int
-	// Chunk is the most tasks of one transaction.
-	Chunk int
-	// Picks is how many tasks of the largest tenant are remembered.
-	Picks int
-}
 
 // piece is a chunk that is to be loaded.
 type piece struct{ number, database, n int }
@@ -127,24 +65,24 @@ type loaded struct {
 
 // loader loads pieces.
 type loader struct {
-	t   *target
-	l   Load
-	bar *bar
-	// maker makes the maker of one loader. note is told what was stored; it is called
-	// concurrently.
-	maker func() (Maker, error)
-	note  func(rows []task.Row)
-	mu    sync.Mutex
-	out   loaded
+	store *Store
+	l     Load
+	bar   *bar
+	// maker returns the maker of one loader. stored receives each stored chunk; it is
+	// called concurrently.
+	maker  func() (Maker, error)
+	stored func(rows []task.Row)
+	mu     sync.Mutex
+	out    loaded
 }
 
-// load makes and stores all tasks of a mix.
-func load(ctx context.Context, t *target, l Load, mix Mix, progress io.Writer) (loaded, error) {
+// load generates and stores all tasks of a mix.
+func (s *Store) load(ctx context.Context, l Load, mix Mix, progress io.Writer) (loaded, error) {
 	pieces := len(l.pieces())
 	p := &picker{most: l.Picks, perChunk: (l.Picks + pieces - 1) / max(1, pieces), tenant: mix.Tenant, drawn: rand.New(rand.NewPCG(mix.Seed, 7))}
 	var mu sync.Mutex
 	var sum Sum
-	ld := &loader{t: t, l: l, maker: func() (Maker, error) { return NewMaker(mix) }, note: func(rows []task.Row) {
+	ld := &loader{store: s, l: l, maker: func() (Maker, error) { return NewMaker(mix) }, stored: func(rows []task.Row) {
 		var part Sum
 		for i := range rows {
 			part.Add(&rows[i])
@@ -152,7 +90,7 @@ func load(ctx context.Context, t *target, l Load, mix Mix, progress io.Writer) (
 		mu.Lock()
 		defer mu.Unlock()
 		sum = sum.Plus(part)
-		p.look(rows)
+		p.pickSome(rows)
 	}}
 	out, err := ld.run(ctx, progress)
 	out.sum, out.picks = sum, p.result()
@@ -171,7 +109,7 @@ func (ld *loader) run(ctx context.Context, progress io.Writer) (loaded, error) {
 	begin := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(l.Loaders, len(pieces)) {
-		g.Go(func() error { return ld.work(ctx, queue) })
+		g.Go(func() error { return ld.loadPieces(ctx, queue) })
 	}
 	err := g.Wait()
 	ld.bar.done()
@@ -179,7 +117,7 @@ func (ld *loader) run(ctx context.Context, progress io.Writer) (loaded, error) {
 	return ld.out, err
 }
 
-func (ld *loader) work(ctx context.Context, queue <-chan piece) error {
+func (ld *loader) loadPieces(ctx context.Context, queue <-chan piece) error {
 	m, err := ld.maker()
 	if err != nil {
 		return err
@@ -190,35 +128,35 @@ func (ld *loader) work(ctx context.Context, queue <-chan piece) error {
 		}
 		rows := m.Chunk(p.number, p.n, task.At(time.Now()))
 		begin := time.Now()
-		stored, err := ld.store(ctx, p.database, rows)
+		stored, err := ld.storeChunk(ctx, p.database, rows)
 		if err != nil {
 			return fmt.Errorf("chunk %d, database %d: %w", p.number, p.database, err)
 		}
-		ld.stored(rows, stored, time.Since(begin))
+		ld.count(rows, stored, time.Since(begin))
 	}
 	return nil
 }
 
-// store stores a chunk. What surely was not stored is tried again: a busy server
-// is no reason to throw away an hour's work.
-func (ld *loader) store(ctx context.Context, d int, rows []task.Row) (stored shards.Loaded, err error) {
+// storeChunk stores a chunk. It tries again when the chunk certainly was not stored: a
+// busy server must not cost an hour's work.
+func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (stored shards.Loaded, err error) {
 	for try := range 3 {
 		if try > 0 {
 			harness.Say(ld.bar.to, "trying again: %v", err)
-			if err := harness.SleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
+			if err := harness.Sleep(ctx, time.Second); err != nil {
 				return stored, err
 			}
 		}
-		if stored, err = ld.t.shards.Load(ctx, d, rows); err == nil || errors.Is(err, task.ErrOutcomeUnknown) || ctx.Err() != nil {
+		if stored, err = ld.store.shards.Load(ctx, d, rows); err == nil || errors.Is(err, task.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return stored, err
 		}
 	}
 	return stored, err
 }
 
-// stored adds a chunk up.
-func (ld *loader) stored(rows []task.Row, stored shards.Loaded, took time.Duration) {
-	ld.note(rows)
+// count adds a stored chunk to the totals.
+func (ld *loader) count(rows []task.Row, stored shards.Loaded, took time.Duration) {
+	ld.stored(rows)
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
 	o := &ld.out
@@ -237,10 +175,10 @@ type picker struct {
 	picks          []pick
 }
 
-// look picks some tasks of a chunk.
-func (p *picker) look(rows []task.Row) {
+// pickSome picks some tasks of a chunk.
+func (p *picker) pickSome(rows []task.Row) {
 	for range p.perChunk {
-		p.picks = append(p.picks, p.pick(rows)...)
+		p.picks = append(p.picks, p.pickOne(rows)...)
 	}
 }
 
@@ -250,8 +188,8 @@ func (p *picker) result() []pick {
 	return p.picks[:min(p.most, len(p.picks))]
 }
 
-// pick returns a random task of the largest tenant, if it finds one.
-func (p *picker) pick(rows []task.Row) []pick {
+// pickOne returns a random task of the largest tenant, if it finds one.
+func (p *picker) pickOne(rows []task.Row) []pick {
 	for range 1000 {
 		r := &rows[p.drawn.IntN(len(rows))]
 		if r.Tenant == p.tenant && !p.picked(r.ID) {
@@ -273,11 +211,11 @@ func (p *picker) picked(id task.ID) bool {
 }
 
 // readBack adds up what the databases hold.
-func readBack(ctx context.Context, t *target, databases, readers int, expected int64, progress io.Writer) (Sum, time.Duration, error) {
+func (s *Store) readBack(ctx context.Context, databases, readers int, expected int64, progress io.Writer) (Sum, time.Duration, error) {
 	var mu sync.Mutex
 	var total Sum
 	begin := time.Now()
-	err := t.read(ctx, databases, readers, newBar(progress, "read back", expected), func(rows []*task.Row) {
+	err := s.read(ctx, databases, readers, newBar(progress, "read back", expected), func(rows []*task.Row) {
 		var sum Sum
 		for _, r := range rows {
 			sum.Add(r)
@@ -289,15 +227,14 @@ func readBack(ctx context.Context, t *target, databases, readers int, expected i
 	return total, time.Since(begin), err
 }
 
-// read gives all that the first databases hold to visit, which is called
-// concurrently. It ends the bar.
-func (t *target) read(ctx context.Context, databases, readers int, b *bar, visit func([]*task.Row)) error {
+// read calls visit, concurrently, with all rows of the first databases. It ends the bar.
+func (s *Store) read(ctx context.Context, databases, readers int, b *bar, visit func([]*task.Row)) error {
 	defer b.done()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
 	for d := range databases {
 		g.Go(func() error {
-			return t.shards.Dump(ctx, d, func(rows []*task.Row) error {
+			return s.shards.Dump(ctx, d, func(rows []*task.Row) error {
 				visit(rows)
 				b.add(int64(len(rows)))
 				return nil

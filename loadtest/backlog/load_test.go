@@ -13,24 +13,24 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // filled returns a store with some tasks in two databases, near and far.
-func filled(t *testing.T) (*target, loaded) {
+func filled(t *testing.T) (*Store, loaded) {
 	t.Helper()
 	ctx := t.Context()
-	target, err := open(ctx, testenv.PackageDatabase(t, storetest.Template()), 10*time.Minute, 3)
+	target, err := Open(ctx, testenv.PackageDatabase(t, storetest.Template()), 10*time.Minute, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(target.close)
+	t.Cleanup(target.Close)
 	now := task.At(time.Now())
 	l := Load{Tasks: 20_000, Databases: 2, Loaders: 2, Chunk: 4000, Picks: 50}
-	out, err := load(ctx, target, l, Mix{Tenant: 3, From: now, To: now + 5*24*3600_000, ParamsBytes: 100, Seed: 1}, nil)
+	out, err := target.load(ctx, l, Mix{Tenant: 3, From: now, To: now + 5*24*3600_000, ParamsBytes: 100, Seed: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return target, out
 }
 
-func (t *target) exec(tb testing.TB, sql string) {
+func (t *Store) exec(tb testing.TB, sql string) {
 	tb.Helper()
 	if _, err := t.cluster.Pool(1).Exec(context.Background(), sql); err != nil {
 		tb.Fatal(err)
@@ -41,7 +41,7 @@ func TestWhatIsLostIsMissedWhereverItWas(t *testing.T) {
 	target, out := filled(t)
 	found := func() *Verify {
 		t.Helper()
-		v, err := verify(t.Context(), target, 2, 2, out.sum, nil)
+		v, err := target.verify(t.Context(), 2, 2, out.sum, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

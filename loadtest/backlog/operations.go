@@ -42,7 +42,7 @@ func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsRepor
 	defer c.Close()
 	half := len(picks) / 2
 	rep := &OperationsReport{Calls: half}
-	harness.Say(r.Progress, "asking for, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
+	r.Say("asking for, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
 	edit, drop := picks[:half], picks[half:2*half]
 	var gone Sum
 	for _, step := range []struct {

@@ -2,11 +2,9 @@ package backlog
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
@@ -33,9 +31,19 @@ type Report struct {
 	Verified   *Verify           `json:"verified,omitempty"`
 }
 
-// Broken reports whether the contract was broken, or something was lost.
-func (rep *Report) Broken() bool {
-	return rep.Empty.Broken() > 0 || rep.Fire.Broken() > 0 || rep.Verified.Broken() || rep.Operations != nil && rep.Operations.Wrong > 0
+// Verdict implements [harness.Report]: it names broken rules, lost tasks and wrong
+// answers.
+func (rep *Report) Verdict() error {
+	var faults []string
+	for _, f := range []*FireReport{rep.Empty, rep.Fire} {
+		if f != nil {
+			faults = append(faults, f.Broke()...)
+		}
+	}
+	if o := rep.Operations; o != nil && o.Wrong > 0 {
+		faults = append(faults, fmt.Sprintf("%d wrong answers", o.Wrong))
+	}
+	return harness.Verdict(append(faults, rep.Verified.faults()...))
 }
 
 func (rep *Report) compare() {
@@ -54,69 +62,56 @@ func (rep *Report) compare() {
 	rep.WALRatioToEmpty = ratio(rep.Fire.WALBytesPerFire, rep.Empty.WALBytesPerFire)
 }
 
-// WriteTable writes the report for people.
-func (rep *Report) WriteTable(w io.Writer) error {
-	var t table
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
 	if rep.Load != nil {
-		fmt.Fprintf(&t, "\nbacklog: %d tasks over %d days in %d databases, params of %d bytes (seed %d)\n",
+		t.Line("\nbacklog: %d tasks over %d days in %d databases, params of %d bytes (seed %d)",
 			rep.Load.Tasks, rep.Days, rep.Databases, rep.ParamsBytes, rep.Seed)
-		t.load(rep.Load)
+		rep.Load.write(t)
 	}
-	t.firing("the empty store", rep.Rate, rep.Empty)
-	t.firing("the backlog", rep.Rate, rep.Fire)
+	rep.Empty.write(t, "the empty store", rep.Rate)
+	rep.Fire.write(t, "the backlog", rep.Rate)
 	for _, r := range []struct {
 		name  string
 		ratio *float64
 	}{{"cycles/s", rep.RatioToEmpty}, {"processor time", rep.CPURatioToEmpty}, {"WAL", rep.WALRatioToEmpty}} {
 		if r.ratio != nil {
-			t.row(r.name+", to empty", "%.2f", *r.ratio)
+			t.Row(r.name+", to empty", "%.2f", *r.ratio)
 		}
 	}
-	t.operations(rep.Operations)
-	t.verified(rep.Verified)
-	_, err := io.WriteString(w, t.String())
-	return err
+	rep.Operations.write(t)
+	rep.Verified.write(t)
 }
 
-func (t *table) firing(what string, rate float64, f *FireReport) {
+func (f *FireReport) write(t *harness.Table, what string, rate float64) {
 	if f == nil {
 		return
 	}
-	fmt.Fprintf(t, "\nfiring from %s: %d tasks, %.0f per second asked for, %.0f s measured\n", what, f.Tasks, rate, f.WindowS)
-	t.row("cycles/s", "%.0f   (fires/s %.0f)", f.CyclesPerS, f.FiresPerS)
-	t.row("lateness ms", "%s", f.LatenessMs)
+	t.Line("\nfiring from %s: %d tasks, %.0f per second asked for, %.0f s measured", what, f.Tasks, rate, f.WindowS)
+	t.Row("cycles/s", "%.0f   (fires/s %.0f)", f.CyclesPerS, f.FiresPerS)
+	t.Row("lateness ms", "%s", f.LatenessMs)
 	t.WriteString(f.CPU.Table("cycle", time.Duration(f.WindowS*float64(time.Second))))
-	t.row("WAL", "%.0f bytes per fire", f.WALBytesPerFire)
-	if f.Broken() == 0 {
-		t.row("violations", "none")
-	}
-	for _, k := range check.Kinds {
-		if n := f.Violations[k]; n > 0 {
-			t.row("violations", "%s %d", k, n)
-		}
-	}
-	for _, v := range f.Examples {
-		fmt.Fprintf(t, "    %s\n", v)
-	}
+	t.Row("WAL", "%.0f bytes per fire", f.WALBytesPerFire)
+	t.Findings(&f.Findings)
 	if !f.Complete {
-		t.row("", "not everything was called in time")
+		t.Row("", "not everything was called in time")
 	}
 }
 
-func (t *table) operations(o *OperationsReport) {
+func (o *OperationsReport) write(t *harness.Table) {
 	if o == nil {
 		return
 	}
-	fmt.Fprintf(t, "\n%d random tasks, one call after another\n", o.Calls)
-	t.row("get ms", "%s", o.GetMs)
-	t.row("pause ms", "%s", o.PauseMs)
-	t.row("resume ms", "%s", o.ResumeMs)
-	t.row("cancel ms", "%s", o.CancelMs)
+	t.Line("\n%d random tasks, one call after another", o.Calls)
+	t.Row("get ms", "%s", o.GetMs)
+	t.Row("pause ms", "%s", o.PauseMs)
+	t.Row("resume ms", "%s", o.ResumeMs)
+	t.Row("cancel ms", "%s", o.CancelMs)
 	if o.Wrong > 0 {
-		t.row("wrong answers", "%d", o.Wrong)
+		t.Row("wrong answers", "%d", o.Wrong)
 	}
 	for _, e := range o.Examples {
-		fmt.Fprintf(t, "    %s\n", e)
+		t.Line("    %s", e)
 	}
 }
 
@@ -134,9 +129,12 @@ func (rep *Report) Chart() *chart.Chart {
 		if f.rep == nil {
 			continue
 		}
-		x, n, p99 := f.rep.series()
-		cycles.Lines = append(cycles.Lines, chart.Line{Name: f.name, X: x, Y: n})
-		late.Lines = append(late.Lines, chart.Line{Name: f.name, X: x, Y: p99})
+		figures, line := &f.rep.figures, chart.Line{Name: f.name}
+		for i := range figures.Seconds {
+			line.Add(figures.SecondAt(i).Sub(figures.From()).Seconds(), float64(figures.Seconds[i].Cycles))
+		}
+		cycles.Lines = append(cycles.Lines, line)
+		late.Lines = append(late.Lines, harness.LateLine(f.name, figures, figures.From()))
 	}
 	return &chart.Chart{
 		Title:    fmt.Sprintf("Firing %.0f tasks per second from a backlog of %d", rep.Rate, rep.Load.Tasks),
@@ -144,19 +142,4 @@ func (rep *Report) Chart() *chart.Chart {
 		XLabel:   "seconds since the begin of the measured window", Panels: []chart.Panel{cycles, late},
 		Spans: []chart.Span{{Name: "measured", From: 0, To: rep.Fire.WindowS}},
 	}
-}
-
-func (rep *FireReport) series() (x, cycles, p99 []float64) {
-	f := rep.figures
-	for i := range f.Seconds {
-		s := &f.Seconds[i]
-		at := f.SeriesFrom.Add(time.Duration(i) * time.Second).Sub(f.From()).Seconds()
-		x, cycles = append(x, at), append(cycles, float64(s.Cycles))
-		p := 0.0
-		if s.Lateness != nil {
-			p = harness.Milliseconds(s.Lateness.Quantile(0.99))
-		}
-		p99 = append(p99, p)
-	}
-	return x, cycles, p99
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -20,50 +19,21 @@ const (
 )
 
 type runner struct {
-	Options
+	*Options
 	stack  *stack.Stack
-	target *target
+	store  *Store
 	tenant int32
 	begins task.Instant // when the backlog begins to be due
 	out    loaded
 	report *Report
 }
 
-// Run starts a stack, loads the backlog, works on it and drops it. A report comes
-// with an error when part of the run went wrong. Broken rules are no error; they
-// are in the report. The data is gone when Run returns, unless it is to be kept.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	if err := UseDataDir(o.DataDir); err != nil {
-		return nil, err
-	}
-	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {
-		return nil, err
-	}
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
-	}
-	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
-	if o.Real.Settings == nil {
-		o.Real.Settings = map[string]string{}
-	}
-	o.Real.Settings["far.horizon"] = o.Horizon.String()
-	r := &runner{Options: o}
-	err := harness.WithStack(ctx, o.Real, func(s *stack.Stack) error {
-		r.stack = s
-		return r.run(ctx)
-	})
-	return r.report, err
-}
-
 func (r *runner) run(ctx context.Context) (err error) {
-	if r.target, err = open(ctx, r.stack.Postgres(), r.Horizon, r.Loaders+1); err != nil {
+	if r.store, err = Open(ctx, r.stack.Postgres(), r.Horizon, r.Loaders+1); err != nil {
 		return err
 	}
-	defer r.target.close()
-	if r.tenant, err = r.target.tenant(ctx, tenantName); err != nil {
+	defer r.store.Close()
+	if r.tenant, err = r.store.Tenant(ctx, tenantName); err != nil {
 		return err
 	}
 	report := &Report{
@@ -89,8 +59,8 @@ func (r *runner) run(ctx context.Context) (err error) {
 	return r.finish(ctx)
 }
 
-// fill loads the backlog while the programs are down: what they would do
-// meanwhile is not to be measured.
+// fill loads the backlog while the programs are down, so that their work is not
+// measured.
 func (r *runner) fill(ctx context.Context, report *Report) error {
 	if err := r.stopPrograms(ctx); err != nil {
 		return err
@@ -103,15 +73,15 @@ func (r *runner) fill(ctx context.Context, report *Report) error {
 	}
 	l := r.Load
 	l.Picks = 2 * r.Operations
-	harness.Say(r.Progress, "loading %d tasks, due from %s to %s", l.Tasks, mix.From, mix.To)
+	r.Say("loading %d tasks, due from %s to %s", l.Tasks, mix.From, mix.To)
 	var err error
-	if r.out, report.Load, err = measured(ctx, r.stack, r.target, l, mix, r.Progress); err != nil {
+	if r.out, report.Load, err = r.store.measureLoad(ctx, r.stack, l, mix, r.Progress); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if err := r.target.checkpoint(ctx); err != nil {
+	if err := r.store.checkpoint(ctx); err != nil {
 		return err
 	}
-	harness.Say(r.Progress, "starting the programs again")
+	r.Say("starting the programs again")
 	ctx, cancel := context.WithTimeout(ctx, programStart)
 	defer cancel()
 	return r.stack.Revive(ctx)
@@ -143,7 +113,7 @@ func (r *runner) finish(ctx context.Context) (err error) {
 	if !r.Verify {
 		return nil
 	}
-	if r.report.Verified, err = verify(ctx, r.target, r.Databases, r.Loaders, expected, r.Progress); err != nil {
+	if r.report.Verified, err = r.store.verify(ctx, r.Databases, r.Loaders, expected, r.Progress); err != nil {
 		return err
 	}
 	if now := task.At(time.Now()); now >= r.begins {

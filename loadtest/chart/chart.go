@@ -49,6 +49,9 @@ type Line struct {
 	Dashed, Filled bool
 }
 
+// Add adds a point.
+func (l *Line) Add(x, y float64) { l.X, l.Y = append(l.X, x), append(l.Y, y) }
+
 // Limit is a horizontal line with a name.
 type Limit struct {
 	Name string

@@ -88,6 +88,9 @@ func newFigures(cfg Config) Figures {
 // From is the begin of the window.
 func (f *Figures) From() Micros { return f.cfg.From }
 
+// SecondAt returns the instant at which a second of the series begins.
+func (f *Figures) SecondAt(i int) Micros { return f.SeriesFrom.Add(time.Duration(i) * time.Second) }
+
 func (f *Figures) within(m Micros) bool { return f.cfg.From <= m && m < f.cfg.To }
 
 // second returns the second of the series that m lies in, or one that nobody sees.

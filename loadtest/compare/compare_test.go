@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
@@ -40,14 +41,14 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 	o.Jobs, o.Waiting, o.Spread, o.Only = 3000, 1500, 300*time.Millisecond, []string{"engine"}
 	o.LatenessRate, o.LatenessFor, o.LatenessAhead = 500, time.Second, 300*time.Millisecond
 	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
-	o.Stack.Postgres["shared_buffers"], o.Stack.Postgres["fsync"] = "128MB", "off"
+	o.Real.Postgres["shared_buffers"], o.Real.Postgres["fsync"] = "128MB", "off"
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
-	report, err := Run(ctx, o)
+	report, err := harness.Run(ctx, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := report.WriteTable(testLog{t}); err != nil {
+	if err := harness.WriteTable(testLog{t}, report); err != nil {
 		t.Error(err)
 	}
 	if report.Broken() != 0 || len(report.Failed()) != 0 || len(report.Rows) != 1 {
@@ -150,11 +151,11 @@ func TestWorkSurvivesTheCommandLine(t *testing.T) {
 
 func TestOptionsNameAllFaults(t *testing.T) {
 	o := DefaultOptions()
-	if err := o.Validate(); err != nil {
+	if err := harness.Validate(&o); err != nil {
 		t.Fatal(err)
 	}
 	o.Jobs, o.Spread, o.ParamsBytes, o.LatenessFor, o.Only = 0, -1, 1, 0, []string{"river", "cron"}
-	err := o.Validate()
+	err := harness.Validate(&o)
 	for _, want := range []string{"jobs 0", "spread -1ns", "params-bytes 1", "lateness-for 0s", `"cron" is not one of river, graphile-worker`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)

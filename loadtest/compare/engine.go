@@ -332,11 +332,8 @@ func (e *engine) finish(ctx context.Context, added time.Duration) error {
 	}})
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the processor time of this process; 0: not known.
 func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	used, _ := harness.ProcessorTime(syscall.RUSAGE_SELF)
+	return used
 }

@@ -2,7 +2,6 @@ package compare
 
 import (
 	"context"
-	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -33,22 +32,19 @@ const (
 // brings its own PostgreSQL, with the settings of the one that the others work
 // on, because its programs live as long as it does.
 func (r *runner) fullStack(ctx context.Context, row *Row) error {
-	if len(r.ListenerCommand) == 0 {
-		return errors.New("there is no command for its listener")
-	}
-	o := r.Stack
-	if o.Taskds == 0 || o.Dispatchers == 0 {
+	o := r.Setup
+	if o.Real.Taskds == 0 || o.Real.Dispatchers == 0 {
 		d := harness.DefaultStack()
-		o.Taskds, o.Dispatchers, o.Session, o.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
+		o.Real.Taskds, o.Real.Dispatchers, o.Real.Session, o.Real.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
 	}
-	return harness.WithStack(ctx, o, func(s *stack.Stack) error {
+	return o.WithStack(ctx, func(s *stack.Stack) error {
 		if err := r.stackCycle(ctx, s, row); err != nil || r.LatenessRate == 0 {
 			return err
 		}
-		harness.Say(r.Progress, "full-stack: %d/s", r.LatenessRate)
-		o := r.load("compare-lateness", float64(r.LatenessRate), r.LatenessFor)
-		o.Warmup = stackWarmup
-		report, err := scenario.RunOn(ctx, s, o)
+		r.Say("full-stack: %d/s", r.LatenessRate)
+		load := r.load(s, "compare-lateness", float64(r.LatenessRate), r.LatenessFor)
+		load.Warmup = stackWarmup
+		report, err := harness.Run(ctx, load)
 		if err != nil {
 			return err
 		}
@@ -60,38 +56,28 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 
 // stackCycle adds the jobs at a rate that the stack cannot follow.
 func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error {
-	db, err := harness.Dial(ctx, s.Postgres())
-	if err != nil {
-		return err
-	}
-	defer db.Close()
 	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
 	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
-	harness.Say(r.Progress, "full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
+	r.Say("full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
 	meter := harness.NewMeter(s, map[string]harness.Source{"listener": children{}})
-	before := meter.Sample()
-	walBefore, err := db.WAL(ctx)
+	var report *scenario.Report
+	used, err := harness.MeasureStretch(ctx, meter, s.Postgres(), func() (err error) {
+		report, err = harness.Run(ctx, r.load(s, "compare-cycle", rate, lasts))
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	report, err := scenario.RunOn(ctx, s, r.load("compare-cycle", rate, lasts))
-	if err != nil {
-		return err
-	}
-	wal, err := db.WAL(ctx)
-	if err != nil {
-		return err
-	}
-	row.addStack(report, harness.Used(before, meter.Sample()), wal-walBefore)
+	row.addStack(report, used.CPU, used.WAL)
 	return nil
 }
 
-func (r *runner) load(command string, rate float64, lasts time.Duration) scenario.Options {
-	o := scenario.DefaultOptions()
+func (r *runner) load(s *stack.Stack, command string, rate float64, lasts time.Duration) *scenario.Options {
+	o := scenario.Run()
 	o.Command, o.Type, o.Rate, o.For, o.Warmup, o.Drain = command, "one_shot", rate, lasts, 0, stackDrain
 	o.Delay = workload.Delay{Min: stackDelay, Max: stackDelay}
 	o.ParamsBytes, o.AddsPerCall, o.Retain, o.Workers = r.ParamsBytes, min(max(1, int(rate/100)), 500), 0, stackWorkers
-	o.Seed, o.ListenerCommand = uint64(r.Jobs), r.ListenerCommand
+	o.Seed, o.ListenerCommand, o.On = uint64(r.Jobs), r.ListenerCommand, s
 	return o
 }
 
@@ -102,11 +88,7 @@ type children struct{}
 func (children) PID() int { return os.Getpid() }
 
 func (children) CPUTime() (time.Duration, error) {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
-		return 0, err
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+	return harness.ProcessorTime(syscall.RUSAGE_CHILDREN)
 }
 
 // addStack enters what a burst of tasks did. As for the others, the rate is

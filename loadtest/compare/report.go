@@ -2,16 +2,15 @@ package compare
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
-	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what a comparison found.
 type Report struct {
 	harness.Header
+	harness.NoPicture
 	Jobs         int               `json:"jobs"`
 	SpreadS      float64           `json:"spread_s"`
 	ParamsBytes  int               `json:"params_bytes"`
@@ -57,7 +56,7 @@ type Row struct {
 func (r *runner) newReport() *Report {
 	return &Report{
 		Header: harness.NewHeader("compare", 0, r.server.Versions), Jobs: r.Jobs, SpreadS: r.Spread.Seconds(), ParamsBytes: r.ParamsBytes,
-		Waiting: r.Waiting, LatenessRate: r.LatenessRate, Settings: r.Stack.Postgres,
+		Waiting: r.Waiting, LatenessRate: r.LatenessRate, Settings: r.Real.Postgres,
 	}
 }
 
@@ -109,35 +108,40 @@ func (r *Report) Failed() (names []string) {
 	return names
 }
 
-// Chart implements [harness.Report]: there is no time to draw over.
-func (r *Report) Chart() *chart.Chart { return nil }
+// Verdict implements [harness.Report]: every job must run exactly once.
+func (r *Report) Verdict() error {
+	switch {
+	case r.Broken() > 0:
+		return fmt.Errorf("%w: %d jobs did not run exactly once", harness.ErrBroken, r.Broken())
+	case len(r.Failed()) > 0:
+		return fmt.Errorf("not complete: %s", strings.Join(r.Failed(), ", "))
+	}
+	return nil
+}
 
 const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %11s\n"
 
-// WriteTable implements [harness.Report].
-func (r *Report) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",
+// Table implements [harness.Report].
+func (r *Report) Table(b *harness.Table) {
+	fmt.Fprintf(b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",
 		r.Jobs, r.ParamsBytes, r.SpreadS, r.Versions["postgres"], r.Machine.Cores)
-	fmt.Fprintf(&b, "  µs of processor time per job by client and PostgreSQL; drain with %d more waiting; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)
-	fmt.Fprintf(&b, format, "", "version", "cycles/s", "client", "postgres", "µs", "WAL B", "adds/s", "drain/s", "ratio", "p50 / p99 / max ms", "violations")
+	fmt.Fprintf(b, "  µs of processor time per job by client and PostgreSQL; drain with %d more waiting; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)
+	fmt.Fprintf(b, format, "", "version", "cycles/s", "client", "postgres", "µs", "WAL B", "adds/s", "drain/s", "ratio", "p50 / p99 / max ms", "violations")
 	for _, row := range r.Rows {
 		late := "-"
 		if l := row.LatenessMs; l != nil {
 			late = fmt.Sprintf("%.0f / %.0f / %.0f", l.P50, l.P99, l.Max)
 		}
 		client, postgres := row.parts()
-		fmt.Fprintf(&b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(client), whole(postgres), whole(client+postgres),
+		fmt.Fprintf(b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(client), whole(postgres), whole(client+postgres),
 			whole(row.WALBytesPerCycle), whole(row.TasksPerS), whole(row.DrainPerS), hundredths(row.RatioToEmpty), late, fmt.Sprint(row.Violations))
 		if row.Runs > 0 && row.Runs != int64(r.Jobs) {
-			fmt.Fprintf(&b, "    of %d of the jobs: the API did not take the others in time\n", row.Runs)
+			fmt.Fprintf(b, "    of %d of the jobs: the API did not take the others in time\n", row.Runs)
 		}
 		if row.Failed != "" {
-			fmt.Fprintf(&b, "    failed: %s\n", row.Failed)
+			fmt.Fprintf(b, "    failed: %s\n", row.Failed)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 func whole(x float64) string {

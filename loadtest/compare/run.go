@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,61 +16,80 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// Options say what to compare, and how.
+// Options say what to compare, and how. Their units and bounds are those of the flags.
 type Options struct {
-	// Jobs is the work of cycle and drain, due over Spread, each with ParamsBytes
-	// of params.
+	harness.Setup
+	// Jobs is the work of cycle and drain, due over Spread.
 	Jobs        int
 	Spread      time.Duration
 	ParamsBytes int
-	// Waiting is how many further jobs lie in the table in the second drain; 0:
-	// there is none.
-	Waiting int
-	// LatenessRate is in jobs per second, for LatenessFor; 0: no such phase.
-	// Each is due LatenessAhead after its add.
-	LatenessRate  int
-	LatenessFor   time.Duration
-	LatenessAhead time.Duration
+	Waiting     int
+	// LatenessRate is in jobs per second, for LatenessFor; 0: no such phase. Each job is
+	// due LatenessAhead after its add.
+	LatenessRate               int
+	LatenessFor, LatenessAhead time.Duration
 	// Only names the contestants; empty: all of [Names].
 	Only []string
-	// Stack has the settings of PostgreSQL, Keep and Progress.
-	Stack stack.RealOptions
-	// EngineCommand starts a process that calls [Engine] with the arguments that
-	// follow.
+	// EngineCommand starts a process that calls [Engine] with the arguments that follow;
+	// nil: this program with [EngineName].
 	EngineCommand []string
-	// ListenerCommand starts a process that calls [workload.ServeListener], for
-	// the full stack.
-	ListenerCommand []string
-	// Progress is told what goes on; nil: nobody is.
-	Progress io.Writer
 }
 
-// DefaultOptions are those that the figures in the documentation stand for.
+// EngineName is the hidden command of this program that calls [Engine].
+const EngineName = "compare-engine"
+
+// DefaultOptions returns the defaults of the flags, with which the documented figures
+// were measured.
 func DefaultOptions() Options {
 	return Options{
-		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000,
-		LatenessRate: 1000, LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Stack: harness.DefaultStack(),
+		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000, LatenessRate: 1000,
+		LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 }
 
-// Validate returns all faults at once.
-func (o *Options) Validate() error {
-	var faults []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About {
+	return harness.About{
+		Name: "compare", Question: "How do other schedulers on PostgreSQL, and the engine alone, do the same work?",
+		Long: "compare lets River, graphile-worker, pg-boss, db-scheduler, Perceptor's own engine and its full stack do the same work\n" +
+			"on the same server, one after the other: add and run at the same time, drain, drain beside waiting jobs, lateness.",
+		Example: "  loadtest compare --only graphile-worker,engine --json out.json",
 	}
-	check(o.Jobs > 0 && o.Jobs <= maxJobs, "jobs %d is not between 1 and %d", o.Jobs, maxJobs)
-	check(o.Waiting >= 0 && o.Waiting <= maxJobs, "waiting %d is not between 0 and %d", o.Waiting, maxJobs)
-	check(o.Spread > 0 && o.Spread <= time.Hour, "spread %s is not above 0 and at most 1h", o.Spread)
-	check(o.ParamsBytes >= minParams && o.ParamsBytes <= maxParams, "params-bytes %d is not between %d and %d", o.ParamsBytes, minParams, maxParams)
-	check(o.LatenessRate >= 0, "lateness-rate %d is negative", o.LatenessRate)
-	check(o.LatenessRate == 0 || o.LatenessFor > 0, "lateness-for %s is not positive", o.LatenessFor)
+}
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	harness.Num(f, &o.Jobs, "jobs", harness.Between(1, maxJobs), "jobs that are added, fired and completed")
+	harness.Num(f, &o.Spread, "spread", harness.UpTo(time.Hour), "the jobs are due evenly over this; jobs / spread bounds cycles/s")
+	harness.Num(f, &o.ParamsBytes, "params-bytes", harness.Between(minParams, maxParams), "size of the params of a job")
+	harness.Num(f, &o.Waiting, "waiting", harness.Between(0, maxJobs), "jobs that wait in the table while others run; 0: not measured")
+	harness.Num(f, &o.LatenessRate, "lateness-rate", harness.Between(0, 1_000_000), "jobs per second for the measurement of lateness; 0: not measured")
+	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long that goes on")
+	f.Require(o.LatenessRate == 0 || o.LatenessFor > 0, "--lateness-for %v is not above 0", o.LatenessFor)
+	f.StringSliceVar(&o.Only, "only", o.Only, "the contestants: "+strings.Join(Names(), ", ")+" (default: all)")
 	for _, name := range o.Only {
-		check(slices.Contains(Names(), name), "%q is not one of %s", name, strings.Join(Names(), ", "))
+		f.Require(slices.Contains(Names(), name), "--only %q is not one of %s", name, strings.Join(Names(), ", "))
 	}
-	return errors.Join(faults...)
+	f.Postgres()
+}
+
+// Measure implements [harness.Experiment]: it lets the contestants work, one after the
+// other. A contestant that fails, or cannot be installed, has a row that says why; the
+// error is about the run as a whole.
+func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
+	if o.EngineCommand == nil {
+		o.EngineCommand = []string{o.ListenerCommand[0], EngineName}
+	}
+	logs, err := tempdir.New("perceptor-compare-", o.Real.Keep)
+	if err != nil {
+		return nil, err
+	}
+	err = o.WithPostgres(ctx, func(s *stack.Stack) (err error) {
+		r := &runner{Options: o, server: s, meter: harness.NewMeter(s, nil), logs: logs.Path}
+		report, err = r.run(ctx)
+		return err
+	})
+	return report, errors.Join(err, logs.Close(ctx))
 }
 
 const (
@@ -81,31 +99,9 @@ const (
 	dropLimit  = time.Minute
 )
 
-// Run lets the contestants work, one after the other. One that fails, or cannot
-// be installed, has a row that says why; the error is about the run as a whole.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	if o.Stack.Progress == nil {
-		o.Stack.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
-	}
-	logs, err := tempdir.New("perceptor-compare-", o.Stack.Keep)
-	if err != nil {
-		return nil, err
-	}
-	server, err := stack.PostgresOnly(ctx, o.Stack)
-	if err != nil {
-		return nil, errors.Join(err, logs.Close(ctx))
-	}
-	r := &runner{Options: o, server: server, meter: harness.NewMeter(server, nil), logs: logs.Path}
-	report, err := r.run(ctx)
-	return report, errors.Join(err, harness.CloseStack(ctx, server), logs.Close(ctx))
-}
-
 // runner is one comparison.
 type runner struct {
-	Options
+	*Options
 	server *stack.Stack
 	meter  *harness.Meter
 	logs   string
@@ -122,7 +118,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 			return report, ctx.Err()
 		}
 		if row.Failed != "" {
-			harness.Say(r.Progress, "%s: %s", c.name, row.Failed)
+			r.Say("%s: %s", c.name, row.Failed)
 		}
 		report.Rows = append(report.Rows, row)
 	}
@@ -144,7 +140,7 @@ func (r *runner) contest(ctx context.Context, c contestant) *Row {
 		return row
 	}
 	for _, w := range r.phases() {
-		harness.Say(r.Progress, "%s: %s", c.name, w)
+		r.Say("%s: %s", c.name, w)
 		m, err := r.measure(ctx, program, c.name, w)
 		if err != nil {
 			row.Failed = fmt.Sprintf("%s: %v", w.Phase, err)
@@ -203,26 +199,23 @@ func (r *runner) measure(ctx context.Context, p program, name string, w Work) (m
 		return m, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	db, err := harness.Dial(ctx, r.server.Postgres())
-	if err != nil {
-		return m, err
-	}
-	defer db.Close()
-	var before map[string]time.Duration
-	var walBefore int64
+	var stretch *harness.Stretch
 	out := &output{
 		begin: func() (err error) {
-			before = r.meter.Sample()
-			walBefore, err = db.WAL(ctx)
+			stretch, err = harness.BeginStretch(ctx, r.meter, r.server.Postgres())
 			return err
 		},
 		end: func() error {
-			m.postgres = postgresTime(harness.Used(before, r.meter.Sample()))
-			wal, err := db.WAL(ctx)
-			m.wal = wal - walBefore
+			used, err := stretch.End(ctx)
+			m.postgres, m.wal, stretch = postgresTime(used.CPU), used.WAL, nil
 			return err
 		},
 	}
+	defer func() {
+		if stretch != nil { // the program failed in between
+			_, _ = stretch.End(ctx)
+		}
+	}()
 	if err := p.run(ctx, r.logs+"/"+name+"-"+string(w.Phase)+".log", dsn, w, out); err != nil {
 		return m, err
 	}

@@ -2,8 +2,6 @@ package fairness
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
@@ -21,8 +19,8 @@ type Report struct {
 	AloneMs  harness.Quantiles `json:"lateness_ms_alone"`
 	BesideMs harness.Quantiles `json:"lateness_ms_beside"`
 	P99Alone float64           `json:"p99_ms_alone"`
-	// P99Beside is over all the time from the instant at which the backlog was due
-	// until it was gone, which took DrainS.
+	// P99Beside covers the time from the instant at which the backlog was due until it
+	// was gone, which took DrainS.
 	P99Beside float64 `json:"p99_ms_beside"`
 	Ratio     float64 `json:"p99_ratio"`
 	DrainS    float64 `json:"drain_s"`
@@ -30,17 +28,15 @@ type Report struct {
 	// P99BySecond is the steady tenant's lateness, by second since the backlog was due.
 	P99BySecond []float64 `json:"p99_ms_by_second"`
 
-	// Shares are what tenants of equal weight had got when half of all was done.
+	// Shares are the calls of tenants of equal weight when half of all was done.
 	Shares []int64 `json:"shares,omitempty"`
 	Jain   float64 `json:"jain_index,omitempty"`
 
 	Limit *LimitReport `json:"limit,omitempty"`
 
-	Violations map[check.Kind]int64 `json:"violations"`
-	Examples   []check.Violation    `json:"examples,omitempty"`
+	harness.Findings
 
-	seconds []check.Second
-	from    float64 // of the series, from the instant at which the backlog was due
+	late chart.Line // of the steady tenant
 }
 
 // LimitReport is about a dispatch rate.
@@ -54,19 +50,18 @@ type LimitReport struct {
 func (r *runner) report(header harness.Header) (*Report, error) {
 	rep := &Report{
 		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: harness.Round(1000*jain(r.shares)) / 1000,
-		Violations: map[check.Kind]int64{},
+		Findings: harness.Findings{Violations: map[check.Kind]int64{}},
 	}
 	if r.Limit > 0 {
 		rep.Limit = &r.limit
 	}
-	alone, err := r.steady.Check(r.alone.from, r.alone.to)
+	alone, err := r.steady.Check(r.alone.from, r.alone.to, nil)
 	if err != nil {
 		return nil, err
 	}
-	rep.AloneMs = harness.QuantilesOf(alone.Figures.Lateness)
-	rep.P99Alone = ms(alone)
-	for _, c := range r.customers {
-		res, err := c.Check(r.beside.from, r.beside.to)
+	rep.AloneMs, rep.P99Alone = harness.QuantilesOf(alone.Figures.Lateness), p99(alone)
+	for _, l := range r.loads {
+		res, err := l.Check(r.beside.from, r.beside.to, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -74,15 +69,14 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 			rep.Violations[k] += n
 		}
 		rep.Examples = append(rep.Examples, res.Examples...)
-		if c == r.steady {
-			rep.BesideMs, rep.P99Beside = harness.QuantilesOf(res.Figures.Lateness), ms(res)
-			rep.seconds = res.Figures.Seconds
-			rep.from = res.Figures.SeriesFrom.Sub(check.At(r.beside.from)).Seconds()
+		if l == r.steady {
+			rep.BesideMs, rep.P99Beside = harness.QuantilesOf(res.Figures.Lateness), p99(res)
+			rep.late = harness.LateLine("steady tenant", &res.Figures, check.At(r.beside.from))
 		}
 	}
-	for i := range rep.seconds {
-		if l := rep.seconds[i].Lateness; l != nil && rep.from+float64(i) >= 0 {
-			rep.P99BySecond = append(rep.P99BySecond, harness.Milliseconds(l.Quantile(0.99)))
+	for i, x := range rep.late.X {
+		if x >= 0 {
+			rep.P99BySecond = append(rep.P99BySecond, rep.late.Y[i])
 		}
 	}
 	if rep.P99Alone > 0 {
@@ -93,12 +87,12 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 	return rep, nil
 }
 
-func ms(res check.Result) float64 {
+func p99(res check.Result) float64 {
 	return harness.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
 }
 
-// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has all;
-// 0 of nobody.
+// jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
+// all, 0 without shares.
 func jain(shares []int64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, x := range shares {
@@ -111,59 +105,29 @@ func jain(shares []int64) float64 {
 	return sum * sum / float64(len(shares)) / squares
 }
 
-// Broken is the number of violations.
-func (rep *Report) Broken() (n int64) {
-	for _, k := range rep.Violations {
-		n += k
-	}
-	return n
-}
-
-// WriteTable implements [harness.Report].
-func (rep *Report) WriteTable(w io.Writer) error {
-	var t strings.Builder
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(&t, "  %-24s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	fmt.Fprintf(&t, "\na tenant of %.0f runs per second, beside one with %d tasks due at one instant (seed %d)\n", rep.Rate, rep.Backlog, rep.Seed)
-	row("lateness ms, alone", "%s", rep.AloneMs)
-	row("lateness ms, beside", "%s", rep.BesideMs)
-	row("p99, beside to alone", "%.2f", rep.Ratio)
-	row("the backlog took", "%.0f s, %.0f per second", rep.DrainS, rep.DrainPerS)
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	t.Line("\na tenant of %.0f runs per second, beside one with %d tasks due at one instant (seed %d)", rep.Rate, rep.Backlog, rep.Seed)
+	t.Row("lateness ms, alone", "%s", rep.AloneMs)
+	t.Row("lateness ms, beside", "%s", rep.BesideMs)
+	t.Row("p99, beside to alone", "%.2f", rep.Ratio)
+	t.Row("the backlog took", "%.0f s, %.0f per second", rep.DrainS, rep.DrainPerS)
 	if len(rep.Shares) > 0 {
-		row("shares of equals", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
+		t.Row("shares of equals", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
 	}
 	if l := rep.Limit; l != nil {
-		row("rate of "+fmt.Sprint(l.Rate), "%.1f per second; raised to %d it acts after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
+		t.Row(fmt.Sprintf("rate of %d", l.Rate), "%.1f per second; raised to %d it acts after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
 	}
-	if rep.Broken() == 0 {
-		row("violations", "none")
-	}
-	for _, k := range check.Kinds {
-		if n := rep.Violations[k]; n > 0 {
-			row("violations", "%s %d", k, n)
-		}
-	}
-	for _, v := range rep.Examples {
-		fmt.Fprintf(&t, "    %s\n", v)
-	}
-	_, err := io.WriteString(w, t.String())
-	return err
+	t.Findings(&rep.Findings)
 }
 
 // Chart implements [harness.Report]: the steady tenant's lateness over time.
 func (rep *Report) Chart() *chart.Chart {
-	var x, y []float64
-	for i := range rep.seconds {
-		if l := rep.seconds[i].Lateness; l != nil {
-			x, y = append(x, rep.from+float64(i)), append(y, harness.Milliseconds(l.Quantile(0.99)))
-		}
-	}
 	return &chart.Chart{
 		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside one with %d overdue", rep.Rate, rep.Backlog),
 		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.P99Alone),
 		XLabel:   "seconds since the backlog was due",
-		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{{Name: "steady tenant", X: x, Y: y}}}},
+		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{rep.late}}},
 		Spans:    []chart.Span{{Name: "backlog", From: 0, To: rep.DrainS}},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 func TestJainsIndexIsOneForEqualsAndTheirInverseNumberWhenOneHasAll(t *testing.T) {
@@ -21,11 +22,11 @@ func TestJainsIndexIsOneForEqualsAndTheirInverseNumberWhenOneHasAll(t *testing.T
 
 func TestOptionsNameEveryFault(t *testing.T) {
 	o := DefaultOptions()
-	if err := o.validate(); err != nil {
+	if err := harness.Validate(&o); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 	o.Rate, o.Backlog, o.Sharers, o.RaisedLimit, o.Drain = 0, 1, 1, 1, 0
-	err := o.validate()
+	err := harness.Validate(&o)
 	for _, field := range []string{"--rate", "--backlog", "--sharers", "--raised-limit", "--drain"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named in: %v", field, err)
@@ -34,9 +35,9 @@ func TestOptionsNameEveryFault(t *testing.T) {
 }
 
 func TestViolationsStandInTheTable(t *testing.T) {
-	rep := &Report{Violations: map[check.Kind]int64{check.Lost: 3}}
+	rep := &Report{Findings: harness.Findings{Violations: map[check.Kind]int64{check.Lost: 3}}}
 	var text bytes.Buffer
-	if err := rep.WriteTable(&text); err != nil || rep.Broken() != 3 || !strings.Contains(text.String(), "lost 3") {
+	if err := harness.WriteTable(&text, rep); err != nil || rep.Broken() != 3 || !strings.Contains(text.String(), "lost 3") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }

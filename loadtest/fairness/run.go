@@ -15,48 +15,25 @@ import (
 )
 
 const (
-	// dueAfter is how long after the last add a backlog is due.
-	dueAfter = 10 * time.Second
-	// tellEvery is the distance of two lines of progress.
-	tellEvery = 10 * time.Second
+	// dueAfter is the time from the last add of a backlog until it is due.
+	dueAfter  = 10 * time.Second
 	perCall   = 500
 	pollEvery = 100 * time.Millisecond
 )
 
-// A span is a time that figures are of.
+// span is the time of which figures are taken.
 type span struct{ from, to time.Time }
 
 type runner struct {
-	Options
-	stack     *stack.Stack
-	customers []*tenantload.Customer
+	*Options
+	stack *stack.Stack
+	loads []*tenantload.Load
 
-	steady, crowd *tenantload.Customer
+	steady        *tenantload.Load
 	alone, beside span
-	sharers       []*tenantload.Customer
-	beginShare    time.Time
 	shares        []int64
-	limited       *tenantload.Customer
 	limit         LimitReport
 }
-
-// Run measures on a real stack. Everything that was started has been stopped when it
-// returns. A report comes with an error when something went wrong after the measuring.
-func Run(ctx context.Context, o Options) (report *Report, err error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	r := &runner{Options: o}
-	r.Real.Progress = func(what string) { r.say("%s", what) }
-	err = harness.WithStack(ctx, r.Real, func(s *stack.Stack) (err error) {
-		r.stack = s
-		report, err = r.run(ctx)
-		return err
-	})
-	return report, err
-}
-
-func (r *runner) say(format string, args ...any) { harness.Say(r.Progress, format, args...) }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
 	header := harness.NewHeader("fairness", r.Seed, r.stack.Versions)
@@ -64,202 +41,197 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if err == nil {
 		err = r.stack.Died()
 	}
-	for _, c := range r.customers {
-		err = errors.Join(err, c.Leave(ctx))
-		defer c.Close(ctx) //nolint:errcheck // the next run removes what is left
+	for _, l := range r.loads {
+		err = errors.Join(err, l.Leave(ctx))
+		defer l.Close(ctx) //nolint:errcheck // the next run removes what is left
 	}
 	if err != nil {
 		return nil, err
 	}
-	r.say("checking")
+	r.Say("checking")
 	return r.report(header)
 }
 
 func (r *runner) measure(ctx context.Context) error {
-	if err := r.besides(ctx); err != nil {
+	if err := r.measureBeside(ctx); err != nil {
 		return err
 	}
 	if r.Sharers > 0 {
-		if err := r.share(ctx); err != nil {
+		if err := r.measureShares(ctx); err != nil {
 			return err
 		}
 	}
 	if r.Limit > 0 {
-		return r.limits(ctx)
+		return r.measureLimit(ctx)
 	}
 	return nil
 }
 
-// besides has the steady tenant alone and then beside one with a backlog.
-func (r *runner) besides(ctx context.Context) (err error) {
+// measureBeside runs the steady tenant alone and then beside one with a backlog.
+func (r *runner) measureBeside(ctx context.Context) (err error) {
 	delay := workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second}
-	plan := workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.Rate, Delay: delay}
-	if r.steady, err = r.join(ctx, "steady", plan); err != nil {
+	if r.steady, err = r.join(ctx, "steady", workload.Plan{Rate: r.Rate, Delay: delay}); err != nil {
 		return err
 	}
-	r.say("the steady tenant is alone: %.0f per second", r.Rate)
-	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
+	r.Say("the steady tenant is alone: %.0f per second", r.Rate)
+	r.steady.AddUntil(ctx, time.Now().Add(24*time.Hour))
 	r.alone.from = time.Now().Add(r.Warmup)
 	r.alone.to = r.alone.from.Add(r.Alone)
 	if err := harness.SleepUntil(ctx, r.alone.to); err != nil {
 		return err
 	}
-	if r.crowd, err = r.joinBacklog(ctx, "crowd", r.Backlog); err != nil {
-		return err
-	}
-	r.beside.from = r.crowd.Plan.DueAt
-	if err := r.watch(ctx, r.crowd); err != nil {
-		return err
-	}
-	r.beside.to = time.Now().Add(-tenantload.Calm)
-	r.say("the backlog is gone after %v", r.beside.to.Sub(r.beside.from).Round(time.Second))
-	r.steady.StopAdds()
-	return r.steady.Drained(ctx, r.Drain)
-}
-
-// join makes a tenant and starts its listener.
-func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*tenantload.Customer, error) {
-	plan.Kind, plan.ParamsBytes, plan.Seed = "fair-"+name, r.ParamsBytes, r.Seed
-	c, err := tenantload.Join(ctx, r.stack, tenantload.Config{
-		Name: name, Plan: plan, Index: uint16(len(r.customers) + 1), Workers: r.Workers,
-		ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
-	})
-	if err == nil {
-		r.customers = append(r.customers, c)
-	}
-	return c, err
-}
-
-// joinBacklog makes a tenant and adds n tasks that are due at one instant, soon.
-func (r *runner) joinBacklog(ctx context.Context, name string, n int) (*tenantload.Customer, error) {
-	adds := time.Duration(float64(n) / r.AddRate * float64(time.Second))
-	due := time.Now().Add(adds + dueAfter).Truncate(time.Second)
-	c, err := r.join(ctx, name, workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.AddRate, AddsPerCall: perCall, DueAt: due})
+	due := time.Now().Add(r.addTime(r.Backlog) + dueAfter).Truncate(time.Second)
+	crowd, err := r.joinBacklog(ctx, "crowd", due)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r.say("tenant %s adds %d tasks that are due at %s", name, n, due.Format("15:04:05"))
-	if err := c.AddAll(ctx, n); err != nil {
-		return nil, err
+	r.Say("tenant crowd adds %d tasks that are due at %s", r.Backlog, due.Format("15:04:05"))
+	if err := crowd.AddAll(ctx, r.Backlog); err != nil {
+		return err
 	}
 	if late := time.Since(due); late > 0 {
-		r.say("the last of them were added %v after that: choose a lower --add-rate", late.Round(time.Millisecond))
+		r.Say("the last of them were added %v after that: choose a lower --add-rate", late.Round(time.Millisecond))
 	}
-	return c, harness.SleepUntil(ctx, due)
+	if err := harness.SleepUntil(ctx, due); err != nil {
+		return err
+	}
+	stop := crowd.SayProgress(ctx, crowd.Added())
+	defer stop()
+	if err := crowd.Drain(ctx, r.Drain); err != nil {
+		return err
+	}
+	r.beside = span{due, time.Now().Add(-tenantload.Calm)}
+	r.Say("the backlog is gone after %v", r.beside.to.Sub(due).Round(time.Second))
+	r.steady.StopAdds()
+	return r.steady.Drain(ctx, r.Drain)
 }
 
-// watch waits until the customer is drained, and tells how far it is.
-func (r *runner) watch(ctx context.Context, c *tenantload.Customer) error {
-	done := make(chan error, 1)
-	go func() { done <- c.Drained(ctx, r.Drain) }()
-	before := c.Called()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(tellEvery):
-			n := c.Called()
-			r.say("%s: %d of %d called, %.0f per second", c.Name, n, c.Added(), float64(n-before)/tellEvery.Seconds())
-			before = n
-		}
-	}
+// addTime returns how long adding n tasks of a backlog takes.
+func (r *runner) addTime(n int) time.Duration {
+	return time.Duration(float64(n) / r.AddRate * float64(time.Second))
 }
 
-// share has tenants of equal weight drain their backlogs, and counts what each has
-// got when half of all is done.
-func (r *runner) share(ctx context.Context) error {
+// join creates a tenant and starts its listener.
+func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*tenantload.Load, error) {
+	plan.Types, plan.Kind, plan.ParamsBytes, plan.Seed = []task.Type{task.OneShot}, "fair-"+name, r.ParamsBytes, r.Seed
+	l, err := tenantload.Join(ctx, r.stack, &r.Setup, tenantload.Config{
+		Tenant: name, Plan: plan, Index: uint16(len(r.loads) + 1), Workers: r.Workers,
+	})
+	if err == nil {
+		r.loads = append(r.loads, l)
+	}
+	return l, err
+}
+
+// joinBacklog creates a tenant all of whose tasks are due at one instant.
+func (r *runner) joinBacklog(ctx context.Context, name string, due time.Time) (*tenantload.Load, error) {
+	return r.join(ctx, name, workload.Plan{Rate: r.AddRate, AddsPerCall: perCall, DueAt: due})
+}
+
+// measureShares lets tenants of equal weight drain their backlogs, and counts what each
+// has got when half of all is done.
+func (r *runner) measureShares(ctx context.Context) error {
+	var sharers []*tenantload.Load
+	due := time.Now().Add(time.Duration(r.Sharers)*(r.addTime(r.ShareBacklog)+5*time.Second) + dueAfter).Truncate(time.Second)
 	for i := range r.Sharers {
-		c, err := r.joinLater(ctx, fmt.Sprintf("sharer-%d", i+1))
+		l, err := r.joinBacklog(ctx, fmt.Sprintf("sharer-%d", i+1), due)
 		if err != nil {
 			return err
 		}
-		r.sharers = append(r.sharers, c)
+		sharers = append(sharers, l)
 	}
-	due := r.sharers[0].Plan.DueAt
-	r.say("%d tenants add %d tasks each, due at %s", r.Sharers, r.ShareBacklog, due.Format("15:04:05"))
-	for _, c := range r.sharers {
-		if err := c.AddAll(ctx, r.ShareBacklog); err != nil {
+	r.Say("%d tenants add %d tasks each, due at %s", r.Sharers, r.ShareBacklog, due.Format("15:04:05"))
+	for _, l := range sharers {
+		if err := l.AddAll(ctx, r.ShareBacklog); err != nil {
 			return err
 		}
 	}
-	half := int64(r.Sharers) * int64(r.ShareBacklog) / 2
-	for end := time.Now().Add(r.Drain); ; {
-		r.shares = r.shares[:0]
-		sum := int64(0)
-		for _, c := range r.sharers {
-			r.shares = append(r.shares, c.Called())
-			sum += c.Called()
-		}
-		if sum >= half {
-			break
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d tasks of the sharers were called within %v", sum, 2*half, r.Drain)
-		}
-		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
-			return err
-		}
+	if err := r.awaitHalf(ctx, sharers); err != nil {
+		return err
 	}
-	r.say("when half of all was done each had got %v", r.shares)
-	for _, c := range r.sharers {
-		if err := c.Drained(ctx, r.Drain); err != nil {
+	r.Say("when half of all was done each had got %v", r.shares)
+	for _, l := range sharers {
+		if err := l.Drain(ctx, r.Drain); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// joinLater makes a tenant whose backlog is due when those of all sharers were added.
-func (r *runner) joinLater(ctx context.Context, name string) (*tenantload.Customer, error) {
-	if len(r.sharers) == 0 {
-		each := time.Duration(float64(r.ShareBacklog) / r.AddRate * float64(time.Second))
-		r.beginShare = time.Now().Add(time.Duration(r.Sharers)*(each+5*time.Second) + dueAfter).Truncate(time.Second)
+// awaitHalf waits until half of all tasks of the sharers were called and counts the
+// calls of each.
+func (r *runner) awaitHalf(ctx context.Context, sharers []*tenantload.Load) error {
+	half := int64(r.Sharers) * int64(r.ShareBacklog) / 2
+	for end := time.Now().Add(r.Drain); ; {
+		r.shares = r.shares[:0]
+		sum := int64(0)
+		for _, l := range sharers {
+			n := l.Called()
+			r.shares, sum = append(r.shares, n), sum+n
+		}
+		if sum >= half {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d tasks of the sharers were called within %v", sum, 2*half, r.Drain)
+		}
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
+			return err
+		}
 	}
-	return r.join(ctx, name, workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.AddRate, AddsPerCall: perCall, DueAt: r.beginShare})
 }
 
-// limits measures a dispatch rate, and how soon a raised one acts.
-func (r *runner) limits(ctx context.Context) (err error) {
+// measureLimit measures a dispatch rate, and how soon a raised one acts.
+func (r *runner) measureLimit(ctx context.Context) error {
 	n := max(int(r.LimitFor.Seconds()+10)*r.Limit+10*r.RaisedLimit, 1000)
-	due := time.Now().Add(time.Duration(float64(n)/r.AddRate*float64(time.Second)) + dueAfter)
-	plan := workload.Plan{Types: []task.Type{task.OneShot}, Rate: r.AddRate, AddsPerCall: perCall, DueAt: due}
-	if r.limited, err = r.join(ctx, "limited", plan); err != nil {
+	due := time.Now().Add(r.addTime(n) + dueAfter)
+	limited, err := r.joinBacklog(ctx, "limited", due)
+	if err != nil {
 		return err
 	}
-	set := func(rate int) error {
+	setRate := func(rate int) error {
 		return r.stack.UpdateTenant(ctx, &perceptorv1.Tenant{Name: "limited", DispatchRate: int32(rate)}, "dispatch_rate")
 	}
-	if err := set(r.Limit); err != nil {
+	if err := setRate(r.Limit); err != nil {
 		return err
 	}
-	if err := r.limited.AddAll(ctx, n); err != nil {
+	if err := limited.AddAll(ctx, n); err != nil {
 		return err
 	}
 	if err := harness.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // the burst is over
 		return err
 	}
-	began, before := time.Now(), r.limited.Called()
+	began, before := time.Now(), limited.Called()
 	if err := harness.SleepUntil(ctx, began.Add(r.LimitFor)); err != nil {
 		return err
 	}
 	r.limit.Rate, r.limit.RaisedTo = r.Limit, r.RaisedLimit
-	r.limit.Measured = harness.Round(float64(r.limited.Called()-before) / time.Since(began).Seconds())
-	r.say("at a rate of %d there were %.1f per second; it is raised to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
-	if err := set(r.RaisedLimit); err != nil {
+	r.limit.Measured = harness.Round(float64(limited.Called()-before) / time.Since(began).Seconds())
+	r.Say("at a rate of %d there were %.1f per second; it is raised to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
+	if err := setRate(r.RaisedLimit); err != nil {
 		return err
 	}
-	raised, at := time.Now(), r.limited.Called()
-	for r.limit.ActsAfterMs == 0 {
-		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+	if err := r.awaitRaise(ctx, limited); err != nil {
+		return err
+	}
+	return limited.Drain(ctx, r.Drain)
+}
+
+// awaitRaise waits until more runs were called than the old rate allows.
+func (r *runner) awaitRaise(ctx context.Context, limited *tenantload.Load) error {
+	raised, at := time.Now(), limited.Called()
+	for {
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
 			return err
 		}
 		// More than the old rate can have given, by half a second of the new one.
 		since := time.Since(raised)
-		if float64(r.limited.Called()-at) > 2*float64(r.Limit)*(since.Seconds()+0.5)+float64(r.Limit) {
+		if float64(limited.Called()-at) > 2*float64(r.Limit)*(since.Seconds()+0.5)+float64(r.Limit) {
 			r.limit.ActsAfterMs = since.Milliseconds()
-		} else if since > time.Minute {
+			return nil
+		}
+		if since > time.Minute {
 			return fmt.Errorf("a rate that was raised from %d to %d does not act after a minute", r.Limit, r.RaisedLimit)
 		}
 	}
-	return r.limited.Drained(ctx, r.Drain)
 }

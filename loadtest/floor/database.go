@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/loadtest/workload"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -43,14 +44,14 @@ const (
 // database is one of the 16.
 type database struct {
 	*mover
-	MinDelay, MaxDelay time.Duration // of what is added next
-	number             int
-	random             *rand.Rand
-	shards             []int16
-	now                int64 // virtual, ms
-	ticks              int
-	rest               float64 // fractions of rows still to add
-	next               int64   // number of the next id
+	delay  workload.Delay // of the next rows
+	number int
+	random *rand.Rand
+	shards []int16
+	now    int64 // virtual, ms
+	ticks  int
+	rest   float64 // fractions of rows still to add
+	next   int64   // number of the next id
 	claimed
 	pads [][]byte // rows share these params
 }
@@ -63,7 +64,7 @@ type claimed struct {
 
 func newDatabase(m *mover, number int) *database {
 	d := &database{
-		mover: m, MinDelay: m.MinDelay, MaxDelay: m.MaxDelay, number: number, random: rand.New(rand.NewPCG(m.Seed, uint64(number))),
+		mover: m, delay: m.Delay, number: number, random: rand.New(rand.NewPCG(m.Seed, uint64(number))),
 		now: time.Now().UnixMilli(), next: 1 + rand.Int64N(1<<40),
 	}
 	for i := range task.Shards / task.Databases {
@@ -185,12 +186,12 @@ func (d *database) rows() (ids, dues []int64, params [][]byte) {
 	n := int(d.rest)
 	d.rest -= float64(n)
 	shard := int64(d.shards[d.random.IntN(len(d.shards))])
-	spread := float64((d.MaxDelay - d.MinDelay).Milliseconds()) / task.Databases
+	spread := float64((d.delay.Max - d.delay.Min).Milliseconds()) / task.Databases
 	part := float64((d.number*7 + d.ticks*5) % task.Databases)
 	for range n {
 		ids = append(ids, d.next*task.Shards+shard)
 		d.next++
-		delay := float64(d.MinDelay.Milliseconds()) + (part+d.random.Float64())*spread
+		delay := float64(d.delay.Min.Milliseconds()) + (part+d.random.Float64())*spread
 		dues = append(dues, d.now+1+int64(delay))
 		params = append(params, d.pads[d.random.IntN(len(d.pads))])
 	}

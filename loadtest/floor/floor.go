@@ -12,7 +12,7 @@
 // anything: whatever a task needs besides these rows is what the real engine costs
 // above the floor.
 //
-// # Why it is a limit and no straw man
+// # Why it is a limit
 //
 //   - A tick does, for each of the 16 databases, one transaction that is one
 //     round trip: purge, report, add and claim, pipelined, with one commit.
@@ -45,69 +45,71 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say what to move.
+// Options say what to move. Their units and bounds are those of the flags.
 type Options struct {
-	// Rate is in cycles per second: with Tick it gives the rows of a statement.
+	harness.Setup
 	Rate float64
-	// Tick is the distance of two rounds over all databases.
 	Tick time.Duration
 	// For is how long each form is measured.
 	For time.Duration
-	// MinDelay and MaxDelay bound the time from adding a task to its being due.
-	MinDelay, MaxDelay time.Duration
-	// Interval makes the tasks recurring ones: their fires are measured, not cycles.
-	Interval time.Duration
-	// ParamsBytes is the size of a task's params.
+	// Delay is the time from adding a task to its being due.
+	Delay workload.Delay
+	// Interval is that of recurring tasks: their fires are measured. 0: one-shots.
+	Interval    time.Duration
 	ParamsBytes int
-	// Connections that work at the same time; 0: two for each core, so that one
-	// computes while another waits for the disk.
+	// Connections work concurrently; 0: two for each core, so that one computes while
+	// another waits for the disk.
 	Connections int
 	// Paced adds a run that keeps to the rate.
 	Paced bool
-	Seed  uint64
-	// Progress is told how it goes.
-	Progress func(format string, args ...any)
 }
 
-// DefaultOptions returns what flags start from.
+// DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
 	return Options{
-		Rate: 20_000, Tick: 250 * time.Millisecond, For: 10 * time.Second,
-		MinDelay: 2 * time.Second, MaxDelay: 4 * time.Second, ParamsBytes: 100,
-		Progress: func(string, ...any) {},
+		Rate: 20_000, Tick: 250 * time.Millisecond, For: 10 * time.Second, Delay: workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second},
+		ParamsBytes: 100, Paced: true, Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 }
 
-// Validate returns every fault, by flag.
-func (o *Options) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if o.Rate <= 0 || o.Rate > 1e6 {
-		fault("--rate %v is not above 0 and at most 1,000,000", o.Rate)
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About {
+	return harness.About{
+		Name: "floor", Question: "How fast does bare SQL move the same rows, which no engine can exceed?",
+		Long: "floor moves tasks through the product's own tables by plain set-based statements, without API, coordination and broker:\n" +
+			"add, claim, report, purge; at full speed, with the rows per statement that ticks have at the rate, and paced.",
+		Example: "  loadtest floor --rate 20000 --tick 250ms\n  loadtest floor --rate 5000 --tick 50ms --for 30s --json floor.json",
 	}
-	if o.Tick < time.Millisecond || o.Tick > time.Minute {
-		fault("--tick %v is not between 1ms and 1m", o.Tick)
-	}
-	if o.For <= 0 || o.For > 24*time.Hour {
-		fault("--for %v is not above 0 and at most 24h", o.For)
-	}
-	if o.MinDelay < 0 || o.MaxDelay < o.MinDelay || o.MaxDelay > time.Hour {
-		fault("--delay %v..%v is not between 0s and 1h", o.MinDelay, o.MaxDelay)
-	}
-	if o.Interval < 0 || o.Interval > time.Hour || (o.Interval > 0 && o.Interval < o.Tick) {
-		fault("--interval %v is not between --tick %v and 1h", o.Interval, o.Tick)
-	}
-	if o.ParamsBytes < 0 || o.ParamsBytes > 16<<10 {
-		fault("--params-bytes %d is not between 0 and 16384", o.ParamsBytes)
-	}
-	if o.Connections < 0 || o.Connections > 64 {
-		fault("--connections %d is not between 0 and 64", o.Connections)
-	}
-	return errors.Join(faults...)
+}
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "cycles per second of the paced run; with --tick it gives the rows per statement")
+	harness.Num(f, &o.Tick, "tick", harness.Between(time.Millisecond, time.Minute), "time from one round over all databases to the next")
+	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "how long each form is measured")
+	f.Var(&o.Delay, "delay", "time from adding a task to its being due: 2s, or a range: 1s..10s")
+	f.Require(o.Delay.Validate() == nil && o.Delay.Max <= time.Hour, "--delay %v is not between 0s and 1h", o.Delay)
+	harness.Num(f, &o.Interval, "interval", harness.Between(0, time.Hour), "recurring tasks of this interval instead: claims and reports only")
+	f.Require(o.Interval == 0 || o.Interval >= o.Tick, "--interval %v is below --tick %v", o.Interval, o.Tick)
+	f.Switch(&o.Paced, "paced", "add a run that keeps to the rate")
+	harness.Num(f, &o.Connections, "connections", harness.Between(0, 64), "concurrent connections (default: two for each core)")
+	f.ParamsBytes(&o.ParamsBytes)
+	f.Seed()
+	f.Postgres()
+}
+
+// Measure implements [harness.Experiment].
+func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
+	err = o.WithPostgres(ctx, func(s *stack.Stack) (err error) {
+		report, err = Measure(ctx, s, *o)
+		return err
+	})
+	return report, err
 }
 
 // rowsPerTick is how many rows one statement adds to one database, on average.
@@ -116,10 +118,10 @@ func (o *Options) rowsPerTick() float64 { return o.Rate * o.Tick.Seconds() / tas
 // ErrMoved is returned when a form did not move exactly all rows.
 var ErrMoved = errors.New("the floor did not move exactly all rows")
 
-// Measure runs the forms on the server of a stack, whose parts' processor time is
-// measured, too. It leaves nothing behind.
+// Measure runs the forms on the server of a stack. It measures the processor time of
+// the stack's parts, too, and leaves nothing behind.
 func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
-	if err := o.Validate(); err != nil {
+	if err := harness.Validate(&o); err != nil {
 		return nil, err
 	}
 	if s.Postgres() == "" {
@@ -128,7 +130,7 @@ func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
 	if o.Connections == 0 {
 		o.Connections = 2 * runtime.NumCPU()
 	}
-	o.Progress("floor: making tables")
+	o.Say("floor: making tables")
 	dsn, drop, err := makeDatabase(ctx, s.Postgres())
 	if err != nil {
 		return nil, err
@@ -151,7 +153,7 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 	rep := &Report{Header: harness.NewHeader("floor", o.Seed, s.Versions), Rate: o.Rate, TickMs: harness.Milliseconds(o.Tick), RowsPerStatement: harness.Round(o.rowsPerTick())}
 	m := &mover{Options: o, cluster: cluster, meter: harness.NewMeter(s, nil), dsn: dsn}
 	for _, form := range o.forms() {
-		o.Progress("floor: %s", form)
+		o.Say("floor: %s", form)
 		run, err := m.run(ctx, form)
 		if err != nil {
 			return nil, fmt.Errorf("floor, %s: %w", form, err)

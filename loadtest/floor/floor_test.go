@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/store"
 )
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func options() Options {
 	o := DefaultOptions()
 	o.Rate, o.Tick, o.For = 3000, 100*time.Millisecond, 300*time.Millisecond
-	o.MinDelay, o.MaxDelay, o.Paced, o.Seed, o.Connections = 200*time.Millisecond, 500*time.Millisecond, true, 7, 2
+	o.Delay.Min, o.Delay.Max, o.Paced, o.Seed, o.Connections = 200*time.Millisecond, 500*time.Millisecond, true, 7, 2
 	return o
 }
 
@@ -116,8 +117,8 @@ func lostRowsAreAnError(t *testing.T, dsn string) {
 
 func TestAMeasurementThatCannotBeIsRefused(t *testing.T) {
 	o := options()
-	o.Rate, o.Tick, o.Connections, o.ParamsBytes, o.MinDelay = 0, 0, -1, -1, time.Hour
-	err := o.Validate()
+	o.Rate, o.Tick, o.Connections, o.ParamsBytes, o.Delay.Min = 0, 0, -1, -1, time.Hour
+	err := harness.Validate(&o)
 	for _, flag := range []string{"--rate 0", "--tick 0s", "--connections -1", "--params-bytes -1", "--delay 1h0m0s..500ms"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%v does not name %s", err, flag)

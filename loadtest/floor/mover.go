@@ -63,7 +63,7 @@ func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 		}
 		return all.Wait()
 	}
-	warm := int(m.MaxDelay/m.Tick) + 3
+	warm := int(m.Delay.Max/m.Tick) + 3
 	if f.recurring {
 		warm = 3
 		if err := each(func(ctx context.Context, w *worker) error { return w.populate(ctx) }); err != nil {
@@ -93,38 +93,27 @@ func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error 
 
 // measure takes the figures of the time in between.
 func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(context.Context, *worker) error) error) (*Run, error) {
-	db, err := harness.Dial(ctx, m.dsn)
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
 	count := func() (cycles int64) {
 		for _, w := range workers {
 			cycles += w.cycles()
 		}
 		return cycles
 	}
-	before, cpu := count(), m.meter.Sample()
-	wal, err := db.WAL(ctx)
-	if err != nil {
-		return nil, err
-	}
-	from := time.Now()
-	if err := each(func(ctx context.Context, w *worker) error { return w.until(ctx, from, from.Add(m.For)) }); err != nil {
-		return nil, err
-	}
-	took, used := time.Since(from), harness.Used(cpu, m.meter.Sample())
-	walNow, err := db.WAL(ctx)
+	before := count()
+	used, err := harness.MeasureStretch(ctx, m.meter, m.dsn, func() error {
+		from := time.Now()
+		return each(func(ctx context.Context, w *worker) error { return w.until(ctx, from, from.Add(m.For)) })
+	})
 	if err != nil {
 		return nil, err
 	}
 	cycles := count() - before
 	if cycles == 0 {
-		return nil, fmt.Errorf("no cycle was completed in %v", took)
+		return nil, fmt.Errorf("no cycle was completed in %v", used.Took)
 	}
 	run := &Run{
-		Form: workers[0].form.String(), CyclesPerS: harness.Round(float64(cycles) / took.Seconds()), Seconds: harness.Round(took.Seconds()),
-		CPU: harness.NewCPU(used, cycles), WALBytesPerCycle: harness.Round(float64(walNow-wal) / float64(cycles)),
+		Form: workers[0].form.String(), CyclesPerS: harness.Round(float64(cycles) / used.Took.Seconds()), Seconds: harness.Round(used.Took.Seconds()),
+		CPU: harness.NewCPU(used.CPU, cycles), WALBytesPerCycle: harness.Round(float64(used.WAL) / float64(cycles)),
 	}
 	for _, w := range workers {
 		run.WorkMs = max(run.WorkMs, harness.Round(w.work.Seconds()*1000/float64(max(w.ticks, 1))))
@@ -152,15 +141,10 @@ func (w *worker) repeat(ctx context.Context, ticks int) error {
 
 // until does ticks until the end, paced or not.
 func (w *worker) until(ctx context.Context, from, to time.Time) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for at := from; time.Now().Before(to); at = at.Add(w.m.Tick) {
 		if w.form.paced {
-			timer.Reset(time.Until(at))
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-timer.C:
+			if err := harness.SleepUntil(ctx, at); err != nil {
+				return err
 			}
 		}
 		begin := time.Now()
@@ -177,7 +161,7 @@ func (w *worker) until(ctx context.Context, from, to time.Time) error {
 func (w *worker) populate(ctx context.Context) error {
 	for _, d := range w.databases {
 		for low := time.Duration(0); low < w.m.Interval; low += w.m.Tick {
-			d.MinDelay, d.MaxDelay = low, min(low+w.m.Tick, w.m.Interval)-1
+			d.delay.Min, d.delay.Max = low, min(low+w.m.Tick, w.m.Interval)-1
 			ids, dues, params := d.rows()
 			if len(ids) == 0 {
 				continue

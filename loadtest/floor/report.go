@@ -2,17 +2,15 @@ package floor
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // Report is what was found.
 type Report struct {
 	harness.Header
+	harness.NoPicture
 	Rate             float64 `json:"rate"`
 	TickMs           float64 `json:"tick_ms"`
 	RowsPerStatement float64 `json:"rows_per_statement"`
@@ -59,25 +57,24 @@ func (rep *Report) Summary() string {
 	return s
 }
 
-// WriteTable writes the report for people.
-func (rep *Report) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "\nfloor: bare SQL, %.0f rows a statement as ticks of %.0f ms have them at %.0f cycles/s (seed %d)\n",
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	t.Line("\nfloor: bare SQL, %.0f rows a statement as ticks of %.0f ms have them at %.0f cycles/s (seed %d)",
 		rep.RowsPerStatement, rep.TickMs, rep.Rate, rep.Seed)
 	for _, run := range []*Run{rep.Max, rep.Short, rep.Paced} {
 		if run == nil {
 			continue
 		}
-		fmt.Fprintf(&b, "\n  %s\n  %-22s %.0f   (all %d rows moved)\n  %-22s %.1f ms\n  %-22s %.0f bytes per cycle\n",
-			run.Form, "cycles/s", run.CyclesPerS, run.Moved.Added, "work per tick", run.WorkMs, "WAL", run.WALBytesPerCycle)
-		b.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
+		t.Line("\n  %s", run.Form)
+		t.Row("cycles/s", "%.0f   (all %d rows moved)", run.CyclesPerS, run.Moved.Added)
+		t.Row("work per tick", "%.1f ms", run.WorkMs)
+		t.Row("WAL", "%.0f bytes per cycle", run.WALBytesPerCycle)
+		t.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
 	}
 	if rep.Paced != nil && !rep.Held {
-		fmt.Fprintf(&b, "\n  The paced run fell behind its rate.\n")
+		t.Line("\n  The paced run fell behind its rate.")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
-// Chart implements [harness.Report]: the floor has no picture.
-func (rep *Report) Chart() *chart.Chart { return nil }
+// Verdict implements [harness.Report]: a floor has none.
+func (rep *Report) Verdict() error { return nil }

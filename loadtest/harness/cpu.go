@@ -73,9 +73,13 @@ type self struct{}
 
 func (self) PID() int { return os.Getpid() }
 
-func (self) CPUTime() (time.Duration, error) {
+func (self) CPUTime() (time.Duration, error) { return ProcessorTime(syscall.RUSAGE_SELF) }
+
+// ProcessorTime returns what this process, or its ended children, used: who is that of
+// getrusage.
+func ProcessorTime(who int) (time.Duration, error) {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+	if err := syscall.Getrusage(who, &u); err != nil {
 		return 0, err
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/chart"
@@ -79,8 +77,9 @@ func TestTheTokenIsNotShown(t *testing.T) {
 }
 
 func TestSettingsAreAddedToTheDefaults(t *testing.T) {
-	o, flags := DefaultStack(), pflag.NewFlagSet("", pflag.ContinueOnError)
-	StackFlags(flags, &o)
+	setup := Setup{Real: DefaultStack()}
+	o, flags := &setup.Real, newFlags(&setup)
+	flags.Stack()
 	if err := flags.Parse(strings.Fields("--pg jit=on --pg shared_buffers=1GB --set dispatcher.max_tick=1s --kafka a.b=c=d")); err != nil {
 		t.Fatal(err)
 	}
@@ -101,15 +100,17 @@ func TestSettingsAreAddedToTheDefaults(t *testing.T) {
 type fake struct {
 	Header
 	CPU
-	broken error
+	Findings
 }
 
-func (f *fake) WriteTable(w io.Writer) error {
-	if _, err := io.WriteString(w, f.CPU.Table("cycle", 10*time.Second)); err != nil {
-		return err
-	}
-	return f.broken
-}
+func (f *fake) Table(t *Table) { t.WriteString(f.CPU.Table("cycle", 10*time.Second)) }
+
+// noPaper is a writer that fails.
+type noPaper struct{}
+
+var errNoPaper = errors.New("no paper")
+
+func (noPaper) Write([]byte) (int, error) { return 0, errNoPaper }
 
 func (f *fake) Chart() *chart.Chart { return &chart.Chart{Title: "fake"} }
 
@@ -144,9 +145,9 @@ func TestAReportIsWrittenAsTableJSONAndPicture(t *testing.T) {
 		t.Errorf("%v: the picture is %s", err, svg)
 	}
 
-	f.broken = errors.New("no paper")
+	cmd.SetOut(noPaper{})
 	out = Output{JSON: filepath.Join(dir, "no", "r.json")}
-	if err := out.Write(cmd, f); !errors.Is(err, f.broken) || !strings.Contains(err.Error(), "r.json") {
+	if err := out.Write(cmd, f); !errors.Is(err, errNoPaper) || !strings.Contains(err.Error(), "r.json") {
 		t.Errorf("faults are %v", err)
 	}
 }

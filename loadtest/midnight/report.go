@@ -2,7 +2,6 @@ package midnight
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
-	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -35,17 +33,16 @@ type Report struct {
 	Fall         *Fall             `json:"lateness_fall,omitempty"`
 
 	// LatenessMs is that of the burst, BesideMs that of the others.
-	LatenessMs harness.Quantiles    `json:"lateness_ms"`
-	BesideMs   harness.Quantiles    `json:"beside_lateness_ms"`
-	Seconds    []SecondReport       `json:"series"`
-	Violations map[check.Kind]int64 `json:"violations"`
-	Examples   []check.Violation    `json:"examples,omitempty"`
+	LatenessMs harness.Quantiles `json:"lateness_ms"`
+	BesideMs   harness.Quantiles `json:"beside_lateness_ms"`
+	Seconds    []SecondReport    `json:"series"`
+	harness.Findings
 	// Complete is false when not everything was called in time.
 	Complete bool `json:"complete"`
 
-	looks []look
-	names []string
-	at    time.Time
+	samples []memorySample
+	names   []string
+	at      time.Time
 }
 
 // SecondReport is one second.
@@ -59,7 +56,7 @@ type SecondReport struct {
 	BesideS float64 `json:"beside_lateness_s"`
 }
 
-// Faults say what was not as it has to be.
+// Faults names every broken rule.
 func (rep *Report) Faults() []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -80,13 +77,11 @@ func (rep *Report) Faults() []string {
 	if !rep.Complete {
 		fault("not everything was called in time")
 	}
-	for _, kind := range check.Kinds {
-		if n := rep.Violations[kind]; n > 0 {
-			fault("%d violations of the contract: %s", n, kind)
-		}
-	}
-	return faults
+	return append(faults, rep.Broke()...)
 }
+
+// Verdict implements [harness.Report].
+func (rep *Report) Verdict() error { return harness.Verdict(rep.Faults()) }
 
 // tally adds up what the checker tells of runs.
 type tally struct {
@@ -141,23 +136,20 @@ func (t *tally) fired(a *check.Add, at task.Instant, first check.Micros) {
 
 // report checks the history and adds it up.
 func (b *burst) report() (*Report, error) {
-	harness.Say(b.Progress, "checking")
+	b.Say("checking")
 	t := &tally{tasks: b.Tasks, at: check.At(b.at)}
 	if b.Spread > 0 {
 		t.parts = partition(b.Tasks, b.Spread)
 	}
-	c := check.New(check.Config{
-		Replies: true, From: check.At(b.at), To: check.At(b.at.Add(b.window())), Quiet: check.At(b.quiet), Fired: t.fired,
-	})
-	if err := history.Check(b.dir, c); err != nil {
+	res, err := b.load.Check(b.at, b.at.Add(b.window()), t.fired)
+	if err != nil {
 		return nil, err
 	}
-	res := c.Result()
 	rep := &Report{
 		Header: b.header, Tasks: b.Tasks, SpreadS: b.Spread.Seconds(), Cron: b.Cron, BesideS: b.Beside,
-		LargestClaim: b.claimed, Cap: b.maxRows(), Memory: b.memory.report(), Violations: res.Violations, Examples: res.Examples,
+		LargestClaim: b.claimed, Cap: b.maxRows(), Memory: b.memory.report(), Findings: harness.FindingsOf(res),
 		LatenessMs: quantiles(&t.late, t.latest[0]), BesideMs: quantiles(&t.beside, t.latest[1]), Complete: b.complete,
-		looks: b.memory.looks, names: b.memory.names(), at: b.at,
+		samples: b.memory.samples, names: b.memory.names(), at: b.at,
 	}
 	if t.last > 0 {
 		rep.FiredInS = harness.Round(t.last.Sub(t.at).Seconds())
@@ -194,44 +186,36 @@ func quantiles(s *check.Spread, most time.Duration) harness.Quantiles {
 	return harness.Quantiles{P50: q(0.5), P99: q(0.99), P999: q(0.999), Max: harness.Milliseconds(most)}
 }
 
-// WriteTable writes the report for people.
-func (rep *Report) WriteTable(w io.Writer) error {
-	var t strings.Builder
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(&t, "  %-22s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	fmt.Fprintf(&t, "\nmidnight: %d tasks due at %s, spread over %v, %.0f others a second (seed %d)\n",
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	t.Line("\nmidnight: %d tasks due at %s, spread over %v, %.0f others a second (seed %d)",
 		rep.Tasks, rep.at.UTC().Format(time.RFC3339), time.Duration(rep.SpreadS*float64(time.Second)), rep.BesideS, rep.Seed)
-	row("all called", "%.1f s after the instant: %.0f/s", rep.FiredInS, rep.FiresPer)
-	row("lateness ms", "%s", rep.LatenessMs)
-	row("  of the others", "%s", rep.BesideMs)
+	t.Row("all called", "%.1f s after the instant: %.0f/s", rep.FiredInS, rep.FiresPer)
+	t.Row("lateness ms", "%s", rep.LatenessMs)
+	t.Row("  of the others", "%s", rep.BesideMs)
 	if f := rep.Flatness; f != nil {
-		row("calls by parts", "%d parts of %.1f s: the mean and at most %.2f %% from it; scheduled instants: %.2f %%",
+		t.Row("calls by parts", "%d parts of %.1f s: the mean and at most %.2f %% from it; scheduled instants: %.2f %%",
 			len(rep.Parts), rep.Parts[0].ToS, 100*f.Fires, 100*f.Scheduled)
 	}
 	if f := rep.Fall; f != nil {
-		row("others' lateness", "falls from %.1f s (due %d s after the instant) to %.1f s, up again by %.1f s at most", f.PeakS, f.PeakAt, f.LastS, f.Rise)
+		t.Row("others' lateness", "falls from %.1f s (due %d s after the instant) to %.1f s, up again by %.1f s at most", f.PeakS, f.PeakAt, f.LastS, f.Rise)
 		for i := 0; i < len(rep.Seconds); i += len(rep.Seconds)/12 + 1 {
 			s := rep.Seconds[i]
-			row("", "%4d s: %7d called, %8d left, others %.1f s late", s.S, s.Fires, s.Left, max(0, s.BesideS))
+			t.Row("", "%4d s: %7d called, %8d left, others %.1f s late", s.S, s.Fires, s.Left, max(0, s.BesideS))
 		}
 	}
-	row("largest claim", "%d rows, the cap is %d (perceptor_claim_rows_max of the dispatchers)", rep.LargestClaim, rep.Cap)
+	t.Row("largest claim", "%d rows, the cap is %d (perceptor_claim_rows_max of the dispatchers)", rep.LargestClaim, rep.Cap)
 	for _, name := range rep.names {
 		m := rep.Memory[name]
-		row("memory of "+name, "%.0f MiB before, %.0f at most, bound %.0f", m.Before, m.Peak, m.Bound)
+		t.Row("memory of "+name, "%.0f MiB before, %.0f at most, bound %.0f", m.Before, m.Peak, m.Bound)
 	}
 	for _, f := range rep.Faults() {
-		row("BROKEN", "%s", f)
+		t.Row("BROKEN", "%s", f)
 	}
-	for _, v := range rep.Examples {
-		fmt.Fprintf(&t, "    %s\n", v)
-	}
+	t.Examples(&rep.Findings)
 	if len(rep.Faults()) == 0 {
-		row("verdict", "all rules were kept, no violation of the contract")
+		t.Row("verdict", "all rules were kept, no violation of the contract")
 	}
-	_, err := io.WriteString(w, t.String())
-	return err
 }
 
 // Chart implements [harness.Report].
@@ -239,10 +223,10 @@ func (rep *Report) Chart() *chart.Chart {
 	fires, left, late := chart.Line{Name: "called", Filled: true}, chart.Line{Name: "due and not called"}, chart.Line{Name: "median of the others"}
 	for _, s := range rep.Seconds {
 		x := float64(s.S)
-		fires.X, fires.Y = append(fires.X, x), append(fires.Y, float64(s.Fires))
-		left.X, left.Y = append(left.X, x), append(left.Y, float64(s.Left))
+		fires.Add(x, float64(s.Fires))
+		left.Add(x, float64(s.Left))
 		if s.BesideS >= 0 {
-			late.X, late.Y = append(late.X, x), append(late.Y, s.BesideS)
+			late.Add(x, s.BesideS)
 		}
 	}
 	calls := chart.Panel{Title: "calls of the burst, per second", Lines: []chart.Line{fires}}
@@ -266,9 +250,8 @@ func (rep *Report) memoryPanel() chart.Panel {
 	p := chart.Panel{Title: "resident memory, MiB"}
 	for _, name := range rep.names {
 		line := chart.Line{Name: name}
-		for _, l := range rep.looks {
-			line.X = append(line.X, max(0, l.at.Sub(rep.at).Seconds()))
-			line.Y = append(line.Y, mib(l.resident[name]))
+		for _, s := range rep.samples {
+			line.Add(max(0, s.at.Sub(rep.at).Seconds()), mib(s.resident[name]))
 		}
 		p.Lines = append(p.Lines, line)
 	}

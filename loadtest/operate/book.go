@@ -58,8 +58,8 @@ func (b *book) groupOf(r *task.Row) int {
 	return others
 }
 
-// look adds a task to a page, as it is.
-func (b *book) look(p *page, r *task.Row) {
+// count adds a task to a page, as it is.
+func (b *book) count(p *page, r *task.Row) {
 	if r.Tenant < b.large || r.Tenant == b.steady {
 		return
 	}
@@ -115,13 +115,13 @@ type books struct {
 	moved entry
 }
 
-// note takes down what was stored.
-func (b *books) note(rows []task.Row) {
+// record records what was stored.
+func (b *books) record(rows []task.Row) {
 	var p page
 	moved := uint64(0)
 	for i := range rows {
 		r := &rows[i]
-		b.look(&p, r)
+		b.count(&p, r)
 		if b.groupOf(r) == kindMove {
 			moved += hashOf(r, r.ScheduledAt.Add(shift))
 		}

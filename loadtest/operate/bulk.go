@@ -14,7 +14,7 @@ import (
 
 const (
 	pollEvery = 200 * time.Millisecond
-	tellEvery = 10 * time.Second
+	sayEvery  = 10 * time.Second
 	// afterAbort is how long an aborted operation is watched, abortPoll how often.
 	afterAbort = 2 * time.Second
 	abortPoll  = 20 * time.Millisecond
@@ -85,16 +85,16 @@ func (r *runner) do(ctx context.Context, op operation) (*BulkFigures, error) {
 			f.MemoryMiB[p.Name] = harness.Round(float64(now) / (1 << 20))
 		}
 	}
-	harness.Say(r.Progress, "%s: %s, %d of %d tasks in %.1f s", op.name, f.State, f.Done, f.Matched, f.Seconds)
+	r.Say("%s: %s, %d of %d tasks in %.1f s", op.name, f.State, f.Done, f.Matched, f.Seconds)
 	return f, nil
 }
 
 // watch waits for the end of an operation, or aborts it.
 func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *client.BulkInfo) (*client.BulkInfo, error) {
 	var first time.Time // of progress
-	at, told := int64(0), time.Now()
+	at, said := int64(0), time.Now()
 	for !ended(info) {
-		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
 			return info, err
 		}
 		next, err := r.client.GetBulk(ctx, info.ID)
@@ -112,9 +112,9 @@ func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *
 				return r.abort(ctx, f, info.ID)
 			}
 		}
-		if now.Sub(told) > tellEvery {
-			told = now
-			harness.Say(r.Progress, "%s: %d done, in %d of 16 databases to the end", op.name, info.Done, info.FinishedParts)
+		if now.Sub(said) > sayEvery {
+			said = now
+			r.Say("%s: %d done, in %d of 16 databases to the end", op.name, info.Done, info.FinishedParts)
 		}
 	}
 	return info, nil
@@ -134,7 +134,7 @@ func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.B
 	answered := time.Now()
 	last := answered
 	for done := info.Done; time.Since(answered) < afterAbort || !ended(info); done = info.Done {
-		if err := harness.SleepUntil(ctx, time.Now().Add(abortPoll)); err != nil {
+		if err := harness.Sleep(ctx, abortPoll); err != nil {
 			return nil, err
 		}
 		if info, err = r.client.GetBulk(ctx, id); err != nil {
@@ -266,6 +266,6 @@ func (r *runner) verify(ctx context.Context, after string) error {
 		r.fault("after %s: %d tasks of %s are kept as cancelled; want %d", after, cancelled, kindNames[kindCancel], r.cancelled)
 	}
 	r.report.Verified++
-	harness.Say(r.Progress, "read back in %.1f s", time.Since(begin).Seconds())
+	r.Say("read back in %.1f s", time.Since(begin).Seconds())
 	return errors.Join(ctx.Err(), r.stack.Died())
 }

@@ -142,7 +142,8 @@ type wanted struct {
 	n      atomic.Int64
 }
 
-func (w *wanted) look(r *task.Row) {
+// count counts a task if the list is to meet it.
+func (w *wanted) count(r *task.Row) {
 	switch {
 	case r.Tenant != w.tenant, w.kind != "" && r.Kind != w.kind, w.due != span{} && !w.due.holds(r.DueAt):
 	case w.tag != "" && (r.Extra == nil || !slices.Contains(r.Extra.Tags, w.tag)):

@@ -81,7 +81,7 @@ func bookOf(rows []task.Row) *book {
 	b := &book{large: 3, steady: 9}
 	var p page
 	for i := range rows {
-		b.look(&p, &rows[i])
+		b.count(&p, &rows[i])
 	}
 	b.add(&p)
 	return b
@@ -91,7 +91,7 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 	_, rows := made(t, 0, 5000)
 	var b books
 	b.large = 3
-	b.note(rows)
+	b.record(rows)
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
 		t.Fatalf("nothing has changed, and it says %v", faults)
 	}
@@ -131,8 +131,8 @@ func TestARescheduledKindIsExpectedWhereItIsThen(t *testing.T) {
 	_, rows := made(t, 0, 5000)
 	var b books
 	b.large = 3
-	b.note(rows[:2000])
-	b.note(rows[2000:])
+	b.record(rows[:2000])
+	b.record(rows[2000:])
 	for i := range rows {
 		if r := &rows[i]; b.groupOf(r) == kindMove {
 			r.ScheduledAt, r.DueAt = r.ScheduledAt.Add(shift), r.DueAt.Add(shift)
@@ -152,7 +152,7 @@ func TestWhatAListMustMeetIsCountedByItsFilter(t *testing.T) {
 	all := completes(&m)
 	for _, c := range all {
 		for i := range rows {
-			c.want.look(&rows[i])
+			c.want.count(&rows[i])
 		}
 		if n := c.want.n.Load(); n == 0 || n == int64(len(rows)) {
 			t.Errorf("%s: %d of %d tasks", c.name, n, len(rows))
@@ -207,21 +207,21 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 	} {
 		o := DefaultOptions()
 		change(&o)
-		if err := o.validate(); err == nil || !strings.Contains(err.Error(), flag) {
+		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: err = %v", flag, err)
 		}
 	}
 	for _, n := range []int64{10_000, 1e6, 1e7, 1e8} {
 		o := DefaultOptions()
-		if o.Tasks = n; o.validate() != nil {
-			t.Errorf("%d tasks by default: %v", n, o.validate())
+		if o.Tasks = n; harness.Validate(&o) != nil {
+			t.Errorf("%d tasks by default: %v", n, harness.Validate(&o))
 		}
 	}
 }
 
 func TestFaultsAndRatiosStandInTheTable(t *testing.T) {
 	rep := &Report{
-		Tasks: 1000, Faults: []string{"something was lost"}, Violations: map[check.Kind]int64{check.Lost: 3},
+		Tasks: 1000, Faults: []string{"something was lost"}, Findings: harness.Findings{Violations: map[check.Kind]int64{check.Lost: 3}},
 		Sizes: []*Size{
 			{Tasks: 100, Lists: []ListFigures{{Name: "all", PostgresUs: 500}}},
 			{Tasks: 1000, Lists: []ListFigures{{Name: "all", PostgresUs: 1250}}, Refused: []Refusal{{Name: "kind", Hint: "give due_from"}}},
@@ -229,7 +229,7 @@ func TestFaultsAndRatiosStandInTheTable(t *testing.T) {
 		Bulk: []*BulkFigures{{Name: "pause", Matched: 77, ActsMs: 12, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 31.5}}}},
 	}
 	var text bytes.Buffer
-	if err := rep.WriteTable(&text); err != nil {
+	if err := harness.WriteTable(&text, rep); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"something was lost", "lost 3", "2.50", "give due_from", "31.5", "acts after 12 ms"} {

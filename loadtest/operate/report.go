@@ -2,12 +2,11 @@ package operate
 
 import (
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/chart"
-	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
@@ -33,13 +32,11 @@ type Report struct {
 	Verified int `json:"verified"`
 
 	// Faults are what was not as it had to be.
-	Faults     []string             `json:"faults"`
-	Violations map[check.Kind]int64 `json:"violations"`
-	Examples   []check.Violation    `json:"examples,omitempty"`
+	Faults []string `json:"faults"`
+	harness.Findings
 
-	seconds []check.Second
-	from    float64 // of the series, from start
-	start   time.Time
+	late  chart.Line // of the steady tenant
+	start time.Time
 }
 
 // Size is a store with so many tasks in it.
@@ -55,70 +52,61 @@ type Size struct {
 	Complete []Completeness `json:"complete,omitempty"`
 }
 
-// Broken returns everything that was not as it had to be.
-func (rep *Report) Broken() []string {
-	out := rep.Faults
-	for _, k := range check.Kinds {
-		if n := rep.Violations[k]; n > 0 {
-			out = append(out, fmt.Sprintf("the steady tenant: %s %d", k, n))
-		}
+// AllFaults returns everything that was not as it had to be.
+func (rep *Report) AllFaults() []string {
+	out := slices.Clone(rep.Faults)
+	for _, broke := range rep.Broke() {
+		out = append(out, "the steady tenant: "+broke)
 	}
 	return out
 }
 
-// table collects lines for people.
-type table struct{ strings.Builder }
+// Verdict implements [harness.Report].
+func (rep *Report) Verdict() error { return harness.Verdict(rep.AllFaults()) }
 
-func (t *table) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
-
-// WriteTable implements [harness.Report].
-func (rep *Report) WriteTable(w io.Writer) error {
-	var t table
-	t.line("\noperate: %d tasks over %d days, %.0f %% of them due within the horizon of %v (seed %d)",
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	t.Line("\noperate: %d tasks over %d days, %.0f %% of them due within the horizon of %v (seed %d)",
 		rep.Tasks, rep.Days, 100*rep.NearShare, time.Duration(rep.HorizonS*float64(time.Second)), rep.Seed)
 	for _, s := range rep.Sizes {
-		t.line("  %d tasks: %d rows, %d in %d packs; stored at %.0f/s", s.Tasks, s.Near, s.Packed, s.Packs, s.TasksPerS)
+		t.Line("  %d tasks: %d rows, %d in %d packs; stored at %.0f/s", s.Tasks, s.Near, s.Packed, s.Packs, s.TasksPerS)
 	}
-	t.lists(rep)
-	t.bulk(rep)
-	for _, f := range rep.Broken() {
-		t.line("  FAULT  %s", f)
+	rep.writeLists(t)
+	rep.writeBulk(t)
+	for _, f := range rep.AllFaults() {
+		t.Line("  FAULT  %s", f)
 	}
-	for _, v := range rep.Examples {
-		t.line("    %s", v)
+	t.Examples(&rep.Findings)
+	if len(rep.AllFaults()) == 0 {
+		t.Line("  no fault; everything read back and compared %d times", rep.Verified)
 	}
-	if len(rep.Broken()) == 0 {
-		t.line("  no fault; everything read back and compared %d times", rep.Verified)
-	}
-	_, err := io.WriteString(w, t.String())
-	return err
 }
 
-// lists writes the lists at both sizes side by side.
-func (t *table) lists(rep *Report) {
+// writeLists writes the lists at both sizes side by side.
+func (rep *Report) writeLists(t *harness.Table) {
 	n := len(rep.Sizes)
 	if n == 0 || len(rep.Sizes[n-1].Lists) == 0 {
 		return
 	}
 	small, large := rep.Sizes[0], rep.Sizes[n-1]
-	t.line("\nlists by pages of %d, at %d and at %d tasks; µs of PostgreSQL for a page", rep.PageSize, small.Tasks, large.Tasks)
-	t.line("  %-30s %21s %23s %23s %18s %6s", "", "rows", "p50 ms", "p99 ms", "PostgreSQL µs", "ratio")
+	t.Line("\nlists by pages of %d, at %d and at %d tasks; µs of PostgreSQL for a page", rep.PageSize, small.Tasks, large.Tasks)
+	t.Line("  %-30s %21s %23s %23s %18s %6s", "", "rows", "p50 ms", "p99 ms", "PostgreSQL µs", "ratio")
 	for _, l := range large.Lists {
 		s := find(small.Lists, l.Name)
-		t.line("  %-30s %10.1f %10.1f %12.1f %10.1f %12.1f %10.1f %9.0f %8.0f %6.2f", l.Name, s.RowsPerPage, l.RowsPerPage,
+		t.Line("  %-30s %10.1f %10.1f %12.1f %10.1f %12.1f %10.1f %9.0f %8.0f %6.2f", l.Name, s.RowsPerPage, l.RowsPerPage,
 			s.Ms.P50, l.Ms.P50, s.Ms.P99, l.Ms.P99, s.PostgresUs, l.PostgresUs, ratio(l.PostgresUs, s.PostgresUs))
 	}
 	if c := rep.Cancelled; c != nil {
-		t.line("  %-30s %10s %10.1f %12s %10.1f %12s %10.1f %9s %8.0f", c.Name, "", c.RowsPerPage, "", c.Ms.P50, "", c.Ms.P99, "", c.PostgresUs)
+		t.Line("  %-30s %10s %10.1f %12s %10.1f %12s %10.1f %9s %8.0f", c.Name, "", c.RowsPerPage, "", c.Ms.P50, "", c.Ms.P99, "", c.PostgresUs)
 	}
 	for _, x := range large.Refused {
 		if x.Hint == "" {
 			x.Hint = "(allowed)"
 		}
-		t.line("  by %-27s %s", x.Name+" alone", x.Hint)
+		t.Line("  by %-27s %s", x.Name+" alone", x.Hint)
 	}
 	for _, c := range large.Complete {
-		t.line("  to its end: %-26s met %d of %d, %d twice, in %d pages", c.Name, c.Met, c.Want, c.Twice, c.Pages)
+		t.Line("  to its end: %-26s met %d of %d, %d twice, in %d pages", c.Name, c.Met, c.Want, c.Twice, c.Pages)
 	}
 }
 
@@ -138,14 +126,14 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// bulk writes the operations, one a line.
-func (t *table) bulk(rep *Report) {
+// writeBulk writes the operations, one a line.
+func (rep *Report) writeBulk(t *harness.Table) {
 	if len(rep.Bulk) == 0 {
 		return
 	}
-	t.line("\nbulk operations beside a tenant of %.0f runs per second; µs a task, of PostgreSQL and of the dispatchers", rep.Rate)
-	t.line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "", "matched", "done", "begins s", "s", "tasks/s", "µs Pg", "µs disp", "µs all", "lateness of the tenant, ms")
-	t.line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "alone", "", "", "", "", "", "", "", "", rep.AloneMs)
+	t.Line("\nbulk operations beside a tenant of %.0f runs per second; µs a task, of PostgreSQL and of the dispatchers", rep.Rate)
+	t.Line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "", "matched", "done", "begins s", "s", "tasks/s", "µs Pg", "µs disp", "µs all", "lateness of the tenant, ms")
+	t.Line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "alone", "", "", "", "", "", "", "", "", rep.AloneMs)
 	for _, f := range rep.Bulk {
 		pg := f.UsPerCycle[harness.PostgresBackends] + f.UsPerCycle[harness.PostgresBackground]
 		dispatcher := 0.0
@@ -154,19 +142,19 @@ func (t *table) bulk(rep *Report) {
 				dispatcher += us
 			}
 		}
-		t.line("  %-32s %9d %9d %8.1f %8.1f %8.0f %8.1f %8.1f %8.1f   %s", f.Name, f.Matched, f.Done, float64(f.BeginsMs)/1000,
+		t.Line("  %-32s %9d %9d %8.1f %8.1f %8.0f %8.1f %8.1f %8.1f   %s", f.Name, f.Matched, f.Done, float64(f.BeginsMs)/1000,
 			f.Seconds, f.TasksPerS, pg, dispatcher, f.UsPerCycle["total"], f.LatenessMs)
 	}
 	for _, f := range rep.Bulk {
 		if f.MaxRate > 0 {
-			t.line("  %s: %.0f tasks a second", f.Name, f.Rate)
+			t.Line("  %s: %.0f tasks a second", f.Name, f.Rate)
 		}
 		if f.ActsMs > 0 {
-			t.line("  %s: the abort acts after %.0f ms, answered after %.0f ms, %s", f.Name, f.ActsMs, f.AnsweredMs, f.State)
+			t.Line("  %s: the abort acts after %.0f ms, answered after %.0f ms, %s", f.Name, f.ActsMs, f.AnsweredMs, f.State)
 		}
 	}
 	last := rep.Bulk[len(rep.Bulk)-1]
-	t.line("  resident in the end, MiB: %v", last.MemoryMiB)
+	t.Line("  resident in the end, MiB: %v", last.MemoryMiB)
 }
 
 // Chart implements [harness.Report]: the steady tenant's lateness over time.
@@ -174,17 +162,11 @@ func (rep *Report) Chart() *chart.Chart {
 	if len(rep.Bulk) == 0 {
 		return nil
 	}
-	var x, y []float64
-	for i := range rep.seconds {
-		if l := rep.seconds[i].Lateness; l != nil {
-			x, y = append(x, rep.from+float64(i)), append(y, harness.Milliseconds(l.Quantile(0.99)))
-		}
-	}
 	c := &chart.Chart{
 		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside bulk operations on %d tasks", rep.Rate, rep.Tasks),
 		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.AloneMs.P99),
 		XLabel:   "seconds",
-		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{{Name: "steady tenant", X: x, Y: y}}}},
+		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{rep.late}}},
 	}
 	for _, f := range rep.Bulk {
 		c.Spans = append(c.Spans, chart.Span{Name: f.Name, From: f.from.Sub(rep.start).Seconds(), To: f.to.Sub(rep.start).Seconds()})

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/backlog"
@@ -35,7 +32,7 @@ const drainLimit = 2 * time.Minute
 type rates map[string]time.Duration
 
 type runner struct {
-	Options
+	*Options
 	stack  *stack.Stack
 	store  *backlog.Store
 	mix    mix
@@ -48,7 +45,7 @@ type runner struct {
 	meter  *harness.Meter
 	idle   rates
 
-	steady    *tenantload.Customer
+	steady    *tenantload.Load
 	steadyID  int32
 	alone     rates
 	aloneSpan [2]time.Time
@@ -56,55 +53,7 @@ type runner struct {
 	report    *Report
 }
 
-// Run measures on a real stack of its own, which is gone when it returns. A report
-// comes with an error when something went wrong on the way. Faults are no error; they
-// are in the report.
-func Run(ctx context.Context, o Options) (report *Report, err error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	if err := backlog.UseDataDir(o.DataDir); err != nil {
-		return nil, err
-	}
-	if err := backlog.CheckDisk(o.DataDir, o.diskTasks(), o.ParamsBytes); err != nil {
-		return nil, err
-	}
-	o.Real.Progress = func(what string) { harness.Say(o.Progress, "%s", what) }
-	settings := map[string]string{"far.horizon": o.horizon().String()}
-	for name, value := range o.Real.Settings {
-		settings[name] = value
-	}
-	o.Real.Settings = settings
-	err = harness.WithStack(ctx, o.Real, func(s *stack.Stack) (err error) {
-		report, err = run(ctx, s, o)
-		return err
-	})
-	return report, err
-}
-
-// RunOn measures on a stack that goes on afterwards: the tenants with all their tasks
-// are deleted in the end. There must be no others than those that have a name. The
-// stack has a far.horizon of its own; rows that are due beyond twice that are demoted
-// meanwhile.
-func RunOn(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
-	if o.Others > 0 {
-		return nil, fmt.Errorf("%d other tenants would stay in the stack", o.Others)
-	}
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	report, err := run(ctx, s, o)
-	var gone errgroup.Group
-	for _, name := range []string{largeTenant, mediumTenant, smallTenant, steadyTenant} {
-		gone.Go(func() error { return s.DropTenant(ctx, name) })
-	}
-	return report, errors.Join(err, gone.Wait())
-}
-
-func run(ctx context.Context, s *stack.Stack, o Options) (_ *Report, err error) {
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
-	}
+func run(ctx context.Context, s *stack.Stack, o *Options) (_ *Report, err error) {
 	r := &runner{Options: o, stack: s, meter: harness.NewMeter(s, nil)}
 	r.report = &Report{
 		Header: harness.NewHeader("operate", o.Seed, s.Versions), Tasks: o.Tasks, Days: o.Days, NearShare: o.Near,
@@ -154,7 +103,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	now := task.At(time.Now())
-	r.mix, r.begins = newMix(&r.Options, ids, now), now.Add(r.quiet())
+	r.mix, r.begins = newMix(r.Options, ids, now), now.Add(r.quiet())
 	r.books.large, r.must = ids.large, completes(&r.mix)
 	return nil
 }
@@ -183,8 +132,8 @@ func (r *runner) fill(ctx context.Context) error {
 	for round, size := range sizes {
 		l := r.Load
 		l.Tasks = size - stored
-		harness.Say(r.Progress, "storing %d tasks, due from %s to %s", l.Tasks, r.begins, r.mix.far.to)
-		filled, err := r.store.Fill(ctx, l, func() (backlog.Maker, error) { return r.mix.maker(round) }, r.note, r.Progress)
+		r.Say("storing %d tasks, due from %s to %s", l.Tasks, r.begins, r.mix.far.to)
+		filled, err := r.store.Fill(ctx, l, func() (backlog.Maker, error) { return r.mix.maker(round) }, r.record, r.Progress)
 		if err != nil {
 			return fmt.Errorf("store %d tasks: %w", l.Tasks, err)
 		}
@@ -198,7 +147,7 @@ func (r *runner) fill(ctx context.Context) error {
 			rep.Near, rep.Packed, rep.Packs = rep.Near+before.Near, rep.Packed+before.Packed, rep.Packs+before.Packs
 		}
 		r.report.Sizes = append(r.report.Sizes, rep)
-		if err := r.store.Settle(ctx); err != nil {
+		if err := r.store.Analyze(ctx); err != nil {
 			return err
 		}
 		if r.Lists {
@@ -210,12 +159,12 @@ func (r *runner) fill(ctx context.Context) error {
 	return nil
 }
 
-// note takes down what was stored. It is called concurrently.
-func (r *runner) note(rows []task.Row) {
-	r.books.note(rows)
+// record records what was stored. It is called concurrently.
+func (r *runner) record(rows []task.Row) {
+	r.books.record(rows)
 	for i := range rows {
 		for _, c := range r.must {
-			c.want.look(&rows[i])
+			c.want.count(&rows[i])
 		}
 	}
 }
@@ -235,7 +184,7 @@ func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 		if err != nil {
 			return err
 		}
-		harness.Say(r.Progress, "list %s: %d pages of %.0f rows, p50 %.1f ms, %.0f µs of PostgreSQL", f.Name, f.Pages, f.RowsPerPage, f.Ms.P50, f.PostgresUs)
+		r.Say("list %s: %d pages of %.0f rows, p50 %.1f ms, %.0f µs of PostgreSQL", f.Name, f.Pages, f.RowsPerPage, f.Ms.P50, f.PostgresUs)
 		rep.Lists = append(rep.Lists, f)
 	}
 	if rep.Refused, err = r.refusals(ctx, living); err != nil {
@@ -328,7 +277,7 @@ func partOf(used map[string]time.Duration, kind string) (sum time.Duration) {
 
 func (r *runner) fault(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	harness.Say(r.Progress, "FAULT: %s", text)
+	r.Say("FAULT: %s", text)
 	r.report.Faults = append(r.report.Faults, text)
 }
 
@@ -341,13 +290,13 @@ func (r *runner) operate(ctx context.Context) (err error) {
 	err = r.beside(ctx)
 	r.steady.StopAdds()
 	if err == nil {
-		err = r.steady.Drained(ctx, drainLimit)
+		err = r.steady.Drain(ctx, drainLimit)
 	}
 	if err = errors.Join(err, r.steady.Leave(ctx)); err != nil {
 		return err
 	}
-	harness.Say(r.Progress, "checking the steady tenant")
-	return r.judgeSteady()
+	r.Say("checking the steady tenant")
+	return r.checkSteady()
 }
 
 // join starts the steady tenant.
@@ -356,13 +305,10 @@ func (r *runner) join(ctx context.Context) (err error) {
 		Kind: "steady", Types: []task.Type{task.OneShot}, Rate: r.Rate, ParamsBytes: r.ParamsBytes, Seed: r.Seed,
 		Delay: workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second},
 	}
-	r.steady, err = tenantload.Join(ctx, r.stack, tenantload.Config{
-		Name: steadyTenant, Plan: plan, Index: 1, Workers: r.Workers, ListenerCommand: r.ListenerCommand, Keep: r.Real.Keep,
-	})
-	if err != nil {
+	if r.steady, err = tenantload.Join(ctx, r.stack, &r.Setup, tenantload.Config{Tenant: steadyTenant, Plan: plan, Index: 1, Workers: r.Workers}); err != nil {
 		return err
 	}
-	r.meter = harness.NewMeter(r.stack, map[string]harness.Source{"listener": r.steady.Listener()})
+	r.meter = harness.NewMeter(r.stack, map[string]harness.Source{"listener": r.steady.Processes[0]})
 	r.steadyID, err = r.store.Tenant(ctx, steadyTenant)
 	if err != nil {
 		err = errors.Join(err, r.steady.Leave(ctx), r.steady.Close(ctx))
@@ -372,11 +318,11 @@ func (r *runner) join(ctx context.Context) (err error) {
 
 // beside does all that is done while the steady tenant works.
 func (r *runner) beside(ctx context.Context) (err error) {
-	r.steady.Add(ctx, time.Now().Add(24*time.Hour))
-	if err := harness.SleepUntil(ctx, time.Now().Add(r.Warmup)); err != nil {
+	r.steady.AddUntil(ctx, time.Now().Add(24*time.Hour))
+	if err := harness.Sleep(ctx, r.Warmup); err != nil {
 		return err
 	}
-	harness.Say(r.Progress, "the steady tenant is alone: %.0f runs per second", r.Rate)
+	r.Say("the steady tenant is alone: %.0f runs per second", r.Rate)
 	r.aloneSpan[0] = time.Now()
 	if r.alone, err = r.watchFor(ctx, r.Alone); err != nil {
 		return err
@@ -401,29 +347,28 @@ func (r *runner) read(ctx context.Context, b *book) error {
 	return r.store.Read(ctx, r.Loaders, r.Tasks, func(rows []*task.Row) {
 		var p page
 		for _, row := range rows {
-			b.look(&p, row)
+			b.count(&p, row)
 		}
 		b.add(&p)
 	}, r.Progress)
 }
 
-// judgeSteady reads what the steady tenant has seen, as a whole and by operation.
-func (r *runner) judgeSteady() error {
-	rep := r.report
-	whole, err := r.steady.Check(r.aloneSpan[0], time.Now())
+// checkSteady checks what the steady tenant saw, as a whole and by operation.
+func (r *runner) checkSteady() error {
+	rep, from := r.report, r.aloneSpan[0]
+	whole, err := r.steady.Check(from, time.Now(), nil)
 	if err != nil {
 		return err
 	}
-	rep.Violations, rep.Examples = whole.Violations, whole.Examples
-	rep.seconds, rep.from = whole.Figures.Seconds, whole.Figures.SeriesFrom.Sub(whole.Figures.From()).Seconds()
-	rep.start = r.aloneSpan[0]
-	alone, err := r.steady.Check(r.aloneSpan[0], r.aloneSpan[1])
+	rep.Findings, rep.start = harness.FindingsOf(whole), from
+	rep.late = harness.LateLine("steady tenant", &whole.Figures, whole.Figures.From())
+	alone, err := r.steady.Check(from, r.aloneSpan[1], nil)
 	if err != nil {
 		return err
 	}
 	rep.AloneMs = harness.QuantilesOf(alone.Figures.Lateness)
 	for _, f := range rep.Bulk {
-		res, err := r.steady.Check(f.from, f.to)
+		res, err := r.steady.Check(f.from, f.to, nil)
 		if err != nil {
 			return err
 		}

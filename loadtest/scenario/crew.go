@@ -212,7 +212,7 @@ func (r *runner) startListeners(ctx context.Context) error {
 		r.meter = harness.NewMeter(r.stack, nil)
 		return nil
 	}
-	r.say("starting %d listener(s)", r.Listeners)
+	r.Say("starting %d listener(s)", r.Listeners)
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	mortal := slices.ContainsFunc(r.Disturbances, func(d Disturbance) bool { return kindOf(d.Part) == listenerKind })

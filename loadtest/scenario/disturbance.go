@@ -202,7 +202,7 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 		if err := p.Pause(); err != nil {
 			return err
 		}
-		err := harness.SleepUntil(ctx, time.Now().Add(d.For))
+		err := harness.Sleep(ctx, d.For)
 		if resumed := p.Resume(); resumed != nil {
 			return resumed
 		}

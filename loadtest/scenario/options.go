@@ -9,208 +9,347 @@
 package scenario
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"io"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
-// addOnlyMargin is what a run that only adds needs beyond its window, to ask for
+// addOnlyMargin is the time that a run which only adds needs beyond its window, to read
 // all tasks at the end.
 const addOnlyMargin = 2 * time.Minute
 
 // minContract is the shortest load beside which tasks can be changed.
 const minContract = 10 * time.Second
 
-// Options say what to run.
+// Options say what to run. Their units and bounds are those of the flags.
 type Options struct {
-	// Command names the run in the report.
-	Command string
-	// Stack is real, dev or external.
+	harness.Setup
+	// Command names the experiment.
+	Command  string
 	Stack    string
-	Real     stack.RealOptions
 	External stack.ExternalOptions
-	// Type is one_shot, non_blocking, blocking or mix.
-	Type string
+	Type     string
 	// Rate is in full cycles per second.
 	Rate float64
-	// For is the length of the measured window, Warmup of the load before it.
-	For, Warmup time.Duration
-	// Drain is how long to wait at most, after the load, until all is done.
-	Drain time.Duration
+	// For is the length of the measured window, Warmup that of the load before it, Drain
+	// the longest wait after it until everything is done.
+	For, Warmup, Drain time.Duration
 	// Disturbances happen in the window.
 	Disturbances []Disturbance
 
-	Interval    time.Duration
-	AckTimeout  time.Duration
-	ParamsBytes int
-	AddsPerCall int
-	Retain      float64
-	Seed        uint64
-	// Delay says when one-shots are due, counted from their being sent.
-	Delay workload.Delay
-	// Keyed sends each one-shot by a request of its own, so that nothing can be
-	// placed together.
-	Keyed bool
-	// AddOnly is a run of one-shots that are due after its end: nothing is called
-	// or waited for, and no listener is started.
+	Interval, AckTimeout     time.Duration
+	ParamsBytes, AddsPerCall int
+	Retain                   float64
+	Delay                    workload.Delay
+	Keyed                    bool
+	// AddOnly is a run of one-shots that are due after its end: none is called or
+	// waited for, and no listener is started.
 	AddOnly bool
 	// Contract puts tasks that use the rest of the contract beside the load.
 	Contract bool
-	// Window is how long after its acknowledgement a change may take to reach a
-	// handler, Delivery how long a run may take from its claim to its handler; 0: by
-	// the disturbances.
+	// Window is the longest time from the acknowledgement of a change until handlers
+	// see it, Delivery that from a run's claim to its handler; 0: by the disturbances.
 	Window, Delivery time.Duration
-	// Floor is run before the load; nil: it is not.
-	Floor *floor.Options
-	// SampleEvery is the distance of looks at the server within the window.
-	// Soak looks at the sizes of tables, too, and judges them.
+	// Floor is run before the load; nil: it is not. WithFloor asks for it. FloorFor
+	// bounds each of its forms.
+	Floor     *floor.Options
+	WithFloor bool
+	FloorFor  time.Duration
+	// SampleEvery is the time between two samples of the server within the window. Soak
+	// samples the sizes of tables, too, and judges them.
 	SampleEvery time.Duration
 	Soak        bool
-	// Listeners are processes, Workers the handlers of each, Work and Fail how
-	// long they take and how many fail; see [workload.ListenerConfig].
-	Listeners int
-	Workers   int
-	Work      time.Duration
-	Fail      float64
-	// Check says which runs listeners ask about before their handler is called.
-	Check client.CheckPolicy
-
-	// Epsilon is how far the clocks of the database, the adders and the listeners
-	// may differ; 0: the checker's default.
+	// Listeners, Workers, Work, Fail and Check are those of [workload.ListenerConfig].
+	Listeners, Workers int
+	Work               time.Duration
+	Fail               float64
+	Check              client.CheckPolicy
+	// Epsilon is the largest difference between the clocks of the database, the adders and
+	// the listeners; 0: the checker's default.
 	Epsilon time.Duration
-
-	// ListenerCommand starts a process that calls [workload.ServeListener].
-	ListenerCommand []string
-	// Progress is told how it goes, by lines. May be nil.
-	Progress io.Writer
-	// ProgressEvery is the distance of progress lines.
+	// ProgressEvery is the time between two lines of progress.
 	ProgressEvery time.Duration
 }
 
-// DefaultOptions returns what flags start from.
+// DefaultOptions returns the defaults of the experiment run.
 func DefaultOptions() Options {
 	return Options{
 		Command: "run", Stack: "real", Type: "mix", Rate: 1000, For: 30 * time.Second, Warmup: 5 * time.Second, Drain: 60 * time.Second,
-		Real:  stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second},
-		Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second}, SampleEvery: 10 * time.Second,
+		Setup: harness.Setup{Real: stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second}},
+		Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second}, SampleEvery: 10 * time.Second, FloorFor: 10 * time.Second,
 		Interval: 5 * time.Second, AckTimeout: time.Minute, ParamsBytes: 100, Retain: 0.125,
-		Listeners: 1, Workers: 64, ProgressEvery: 5 * time.Second,
+		Listeners: 1, Workers: 64, Epsilon: check.DefaultEpsilon, ProgressEvery: 5 * time.Second,
 	}
 }
 
-// validate returns every fault, by flag.
-func (o *Options) validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if o.Stack != "real" && o.Stack != "dev" && o.Stack != "external" {
-		fault("--stack %q is not one of real, dev, external", o.Stack)
-	}
-	if _, err := workload.Types(o.Type); err != nil {
-		fault("--%w", err)
-	}
-	if o.Rate <= 0 || o.Rate > 1e6 {
-		fault("--rate %v is not above 0 and at most 1,000,000", o.Rate)
-	}
-	for name, d := range map[string]time.Duration{"for": o.For, "interval": o.Interval, "ack-timeout": o.AckTimeout, "drain": o.Drain} {
-		if d <= 0 || d > 24*time.Hour {
-			fault("--%s %v is not above 0 and at most 24h", name, d)
-		}
-	}
-	faults = append(faults, o.validateDelay())
-	if o.Warmup < 0 || o.Warmup > time.Hour {
-		fault("--warmup %v is not between 0 and 1h", o.Warmup)
-	}
-	for name, n := range map[string]int{"listeners": o.Listeners, "workers": o.Workers, "taskds": o.Real.Taskds, "dispatchers": o.Real.Dispatchers} {
-		if n < 1 || n > 4096 {
-			fault("--%s %d is not between 1 and 4096", name, n)
-		}
-	}
-	for name, share := range map[string]float64{"retain": o.Retain, "fail": o.Fail} {
-		if share < 0 || share > 1 {
-			fault("--%s %v is not between 0 and 1", name, share)
-		}
-	}
-	if o.Real.Session < time.Second || o.Real.Session > 10*time.Second {
-		fault("--session %v is not between 1s and 10s", o.Real.Session)
-	}
-	if o.AddsPerCall < 0 || o.AddsPerCall > 1000 {
-		fault("--adds-per-call %d is not between 0 and 1000", o.AddsPerCall)
-	}
-	if o.Work < 0 || o.Work > time.Minute {
-		fault("--work %v is not between 0 and 1m", o.Work)
-	}
-	if o.Keyed && o.AddsPerCall > 1 {
-		fault("--keyed sends tasks one by one, --adds-per-call is %d", o.AddsPerCall)
-	}
-	if o.SampleEvery < 0 || o.SampleEvery > time.Hour {
-		fault("--sample-every %v is not between 0 and 1h", o.SampleEvery)
-	}
-	if o.Contract && o.For < minContract {
-		fault("--contract changes tasks while they run: --for %v is below %v", o.For, minContract)
-	}
-	if o.Floor != nil {
-		faults = append(faults, o.Floor.Validate())
-	}
-	if o.Epsilon < 0 || o.Epsilon > time.Second {
-		fault("--epsilon %v is not between 0 and 1s", o.Epsilon)
-	}
-	faults = append(faults, o.validateDisturbances()...)
-	return errors.Join(faults...)
+// speedOptions returns the defaults of an experiment that measures speed.
+func speedOptions(command, taskType string) *Options {
+	o := DefaultOptions()
+	o.Command, o.Type, o.Real = command, taskType, harness.DefaultStack()
+	o.Delay = workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second}
+	o.Rate, o.For, o.Warmup, o.Drain = 5000, time.Minute, 10*time.Second, 2*time.Minute
+	o.Retain, o.Workers = 0, 256
+	return &o
 }
 
-func (o *Options) validateDelay() error {
-	if err := o.Delay.Validate(); err != nil {
-		return fmt.Errorf("--delay %w", err)
+// Run returns the experiment that disturbs the stack and checks the whole contract.
+func Run() *Options { return new(DefaultOptions()) }
+
+// Cycle returns the experiment that measures full cycles of one-shots.
+func Cycle() *Options {
+	o := speedOptions("cycle", "one_shot")
+	o.WithFloor = true
+	return o
+}
+
+// Fire returns the experiment that measures the firing of recurring tasks.
+func Fire() *Options { return speedOptions("fire", "non_blocking") }
+
+// Add returns the experiment that measures adding alone.
+func Add() *Options {
+	o := speedOptions("add", "one_shot")
+	o.AddOnly, o.AddsPerCall = true, 1
+	o.Delay = workload.Delay{Min: time.Hour, Max: 2 * time.Hour}
+	return o
+}
+
+// Soak returns the experiment that looks for decay and growth over a long time.
+func Soak() *Options {
+	o := speedOptions("soak", "one_shot")
+	o.For, o.Soak = 30*time.Minute, true
+	return o
+}
+
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About {
+	about := abouts[o.Command]
+	about.Name, about.Picture = o.Command, true
+	return about
+}
+
+// Flags that several experiments do not have.
+var (
+	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash"}
+	oneShotFlags   = []string{"delay", "adds-per-call", "keyed", "retain"}
+	recurringFlags = []string{"type", "interval", "sample-every"}
+	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
+)
+
+var abouts = map[string]harness.About{
+	"run": {
+		Question: "Is the contract kept while parts are killed, stopped, frozen and restarted?",
+		Long: "run puts full cycles of all types on a stack, disturbs it, and checks every task.\n\n" +
+			"With --contract there are others beside them: by calendars in several zones, with misfire policies, begun long ago,\n" +
+			"spread over a window; edited, rescheduled, paused, triggered and cancelled while they run; added and replaced under\n" +
+			"keys by two callers at once; with handlers that fail, snooze and give up, and dead runs that are replayed. Their\n" +
+			"number grows with --rate. At the end the tenant's counts must add up. A killed listener is silent: the runs that it\n" +
+			"had begun must be called again.",
+		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json\n" +
+			"  loadtest run --contract --rate 200 --for 1m --taskds 2 --dispatchers 2 --kill dispatcher-1@10s --kill taskd-1@25s\n" +
+			"  loadtest run --contract --rate 200 --for 1m --listeners 2 --ack-timeout 5s --work 100ms --crash listener-2@20s",
+		Without: []string{"floor", "keyed", "sample-every", "check"},
+	},
+	"cycle": {
+		Question: "How many ONE_SHOT tasks per second go all the way round, and how late?",
+		Long: "cycle adds ONE_SHOT tasks at a rate; each is called when it is due and its result is reported: one cycle.\n" +
+			"Every task is checked against the contract afterwards. Before the load, bare SQL moves the same rows on\n" +
+			"the same server (--floor), as the limit to compare with.",
+		Example: "  loadtest cycle --rate 20000 --for 5m --json cycle.json --svg cycle.svg\n" +
+			"  loadtest cycle --rate 5000 --delay 1s..10s --set dispatcher.max_tick=50ms\n" +
+			"  loadtest cycle --rate 2000 --keyed --floor=false",
+		Without: slices.Concat(contractFlags, recurringFlags),
+	},
+	"fire": {
+		Question: "How many runs of recurring tasks fire per second?",
+		Long: "fire adds as many NON_BLOCKING tasks as make the rate at their interval, and then only fires them: no task is\n" +
+			"added within the window.",
+		Example: "  loadtest fire --rate 20000 --interval 5s --for 2m\n  loadtest fire --rate 5000 --floor --json fire.json",
+		Without: slices.Concat(contractFlags, oneShotFlags, []string{"type", "sample-every"}),
+	},
+	"add": {
+		Question: "How many tasks per second can be added, and how long does a call take?",
+		Long: "add sends tasks that are due after the end of the run, at a rate, however slow the answers are, and then reads\n" +
+			"each of them by the API. Tasks that are due beyond the horizon (10 minutes) go to the far tier.",
+		Example: "  loadtest add --rate 5000\n  loadtest add --rate 50000 --adds-per-call 500 --delay 1h..720h\n" +
+			"  loadtest add --rate 5000 --delay 5m..9m --for 30s",
+		Without: slices.Concat(contractFlags, recurringFlags, calledFlags),
+	},
+	"soak": {
+		Question: "Does throughput decay, and do tables grow, over a long time?",
+		Long: "soak is a long cycle that samples the server: throughput and processor time by fifths of the run, sizes of all\n" +
+			"kinds of tables and their trend, the oldest snapshot.\n\nIts verdict: " + Rule + "\n\nIt exits with 1 when the verdict is not flat.",
+		Example: "  loadtest soak --rate 10000 --for 30m --json soak.json --svg soak.svg",
+		Without: contractFlags,
+	},
+}
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	f.Choice(&o.Stack, "stack", "real", "dev", "external")
+	f.Choice(&o.Type, "type", "one_shot", "non_blocking", "blocking", "mix")
+	f.Switch(&o.Contract, "contract", "beside the load, tasks that use the rest of the contract and are changed while they run")
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "full cycles per second (add: tasks)")
+	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "length of the measured window")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "load before the window: checked, not measured")
+	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait until everything is done")
+	for _, a := range Actions {
+		f.Func(string(a), disturbanceUsage[a], func(text string) error {
+			d, err := ParseDisturbance(a, text)
+			o.Disturbances = append(o.Disturbances, d)
+			return err
+		})
 	}
-	if o.AddOnly && o.Delay.Min < o.Warmup+o.For+addOnlyMargin {
-		return fmt.Errorf("--delay %v: tasks would be due before the end of the run, which takes --warmup %v and --for %v: want at least %v",
-			o.Delay, o.Warmup, o.For, o.Warmup+o.For+addOnlyMargin)
+	f.Listeners(&o.Listeners, &o.Workers)
+	harness.Num(f, &o.Work, "work", harness.Between(0, time.Minute), "mean time of a handler, evenly spread from 0 to twice this")
+	harness.Num(f, &o.Fail, "fail", harness.Between(0.0, 1), "share of runs whose first attempt fails")
+	harness.Num(f, &o.Interval, "interval", harness.UpTo(24*time.Hour), "interval of recurring tasks")
+	harness.Num(f, &o.AckTimeout, "ack-timeout", harness.UpTo(24*time.Hour), "ack_timeout of all tasks")
+	f.ParamsBytes(&o.ParamsBytes)
+	f.Var(&o.Delay, "delay", "time from sending a one-shot to its being due: 2s, or a range: 1s..10s")
+	harness.Num(f, &o.AddsPerCall, "adds-per-call", harness.Between(0, 1000), "one-shots per AddTasks call; 1: AddTask; 0: as many as come in some ms")
+	f.Switch(&o.Keyed, "keyed", "send each one-shot by a request of its own, so that none are sent or placed together")
+	harness.Num(f, &o.Retain, "retain", harness.Between(0.0, 1), "share of tasks that are retained when they have ended, to be compared")
+	f.Switch(&o.WithFloor, "floor", "first move the same rows by bare SQL on the same server, at full speed")
+	harness.Num(f, &o.SampleEvery, "sample-every", harness.Between(0, time.Hour), "time between two samples of the server")
+	harness.Num(f, &o.Epsilon, "epsilon", harness.Between(0, time.Second), "largest difference of clocks before a call counts as early")
+	f.Func("check", "which runs listeners ask about before their handler: late, always or never (default late)", o.setCheck)
+	f.StringVar(&o.External.Address, "address", o.External.Address, "external: host:port of the API (gRPC)")
+	f.StringVar(&o.External.Token, "token", cmp.Or(o.External.Token, os.Getenv("PERCEPTOR_TOKEN")), "external: the tenant's token (default: PERCEPTOR_TOKEN)")
+	f.Lookup("token").DefValue = ""
+	f.StringVar(&o.External.Postgres, "postgres", o.External.Postgres, "external: connection string, to watch takeovers, WAL and sizes")
+	f.Seed()
+	f.Stack()
+	o.require(f)
+}
+
+var disturbanceUsage = map[Action]string{
+	Kill:    "kill -9 a part for good: dispatcher@10s, taskd-2@5s, listener-2@7s",
+	Stop:    "stop a part in order for good: dispatcher@10s",
+	Pause:   "freeze a part for a while: dispatcher@10s:6s",
+	Restart: "restart a part in order: kafka, postgres, zookeeper, taskd, dispatcher @15s",
+	Crash:   "kill -9 a part and start it again: postgres@15s, listener@7s",
+}
+
+func (o *Options) setCheck(text string) error {
+	policy, ok := map[string]client.CheckPolicy{"late": client.CheckLate, "always": client.CheckAlways, "never": client.CheckNever}[text]
+	if !ok {
+		return fmt.Errorf("%q is not one of late, always, never", text)
 	}
+	o.Check = policy
 	return nil
 }
 
-// validateDisturbances refuses what leaves nobody to do the work.
-func (o *Options) validateDisturbances() []error {
-	var faults []error
+// require adds the faults of options that do not go together.
+func (o *Options) require(f *harness.Flags) {
+	err := o.Delay.Validate()
+	f.Require(err == nil, "--delay %v", err)
+	all := o.Warmup + o.For + addOnlyMargin
+	f.Require(!o.AddOnly || o.Delay.Min >= all,
+		"--delay %v: tasks would be due before the end of the run, which takes --warmup %v and --for %v: want at least %v", o.Delay, o.Warmup, o.For, all)
+	f.Require(!o.Keyed || o.AddsPerCall <= 1, "--keyed sends tasks one by one, --adds-per-call is %d", o.AddsPerCall)
+	f.Require(!o.Contract || o.For >= minContract, "--contract changes tasks while they run: --for %v is below %v", o.For, minContract)
+	if o.Floor != nil {
+		err := harness.Validate(o.Floor)
+		f.Require(err == nil, "%v", err)
+	}
+	o.requireDisturbances(f)
+}
+
+// requireDisturbances adds the faults of disturbances that leave no process for the work.
+func (o *Options) requireDisturbances(f *harness.Flags) {
 	ended := map[string]int{}
 	for _, d := range o.Disturbances {
-		if o.Stack == "external" {
-			faults = append(faults, fmt.Errorf("--%s %s: an external stack cannot be disturbed", d.Action, d))
-			continue
-		}
-		if d.After >= o.For {
-			faults = append(faults, fmt.Errorf("--%s %s: it comes after the end of the load, --for %v", d.Action, d, o.For))
-		}
-		if kindOf(d.Part) == listenerKind && d.Action != Kill && d.Action != Crash {
-			faults = append(faults, fmt.Errorf("--%s %s: %w", d.Action, d, errListener))
-		}
+		f.Require(o.Stack != "external", "--%s %s: an external stack cannot be disturbed", d.Action, d)
+		f.Require(d.After < o.For, "--%s %s: it comes after the end of the load, --for %v", d.Action, d, o.For)
+		f.Require(kindOf(d.Part) != listenerKind || d.Action == Kill || d.Action == Crash, "--%s %s: %w", d.Action, d, errListener)
 		if d.ends() {
 			ended[kindOf(d.Part)]++
 		}
 	}
 	for kind, n := range ended {
-		if o.Stack != "real" && kind != listenerKind {
-			continue
-		}
-		have := map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers, listenerKind: o.Listeners}[kind]
-		if n >= max(have, 1) {
-			faults = append(faults, fmt.Errorf("%d %s would be ended for good and there are %d: none would be left", n, kind, max(have, 1)))
+		have := max(map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers, listenerKind: o.Listeners}[kind], 1)
+		if o.Stack == "real" || kind == listenerKind {
+			f.Require(n < have, "%d %s would be ended for good and there are %d: none would be left", n, kind, have)
 		}
 	}
-	return faults
 }
 
+// kindOf returns the name of a part without its number.
 func kindOf(part string) string {
-	for i := range part {
-		if part[i] == '-' {
-			return part[:i]
+	kind, _, _ := strings.Cut(part, "-")
+	return kind
+}
+
+// Complete implements [harness.Completer].
+func (o *Options) Complete(given func(flag string) bool) {
+	if o.Command != "run" {
+		if o.AddsPerCall == 0 && !o.Keyed {
+			o.AddsPerCall = min(max(100, int(o.Rate/100)), 1000)
+		}
+		if o.Keyed && !given("adds-per-call") {
+			o.AddsPerCall = 1
 		}
 	}
-	return part
+	if o.WithFloor && o.Stack == "real" {
+		o.Floor = o.floorOptions()
+	}
+	if !given("dispatchers") && o.NeedsSecondDispatcher() {
+		o.Real.Dispatchers = 2
+	}
+	if o.Contract && !given("drain") {
+		o.Drain = 5 * time.Minute // tasks that end by their count make up for what an outage took
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		o.ProgressEvery = time.Second
+	}
+}
+
+// floorOptions moves rows as the load does.
+func (o *Options) floorOptions() *floor.Options {
+	f := floor.DefaultOptions()
+	f.Rate, f.ParamsBytes, f.Seed, f.Paced = o.Rate, o.ParamsBytes, o.Seed, false
+	f.Delay = workload.Delay{Min: min(o.Delay.Min, time.Minute), Max: min(o.Delay.Max, time.Minute)}
+	f.For = min(o.FloorFor, o.For)
+	if o.Type == "non_blocking" {
+		f.Interval = o.Interval
+	}
+	return &f
+}
+
+// Measure implements [harness.Experiment]: it runs the load on a stack of its own, or on
+// that of the setup.
+func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
+	r := &runner{Options: o, stack: o.On}
+	if r.stack != nil {
+		return r.run(ctx)
+	}
+	if r.stack, err = r.startStack(ctx); err != nil {
+		return nil, err
+	}
+	report, err = r.run(ctx)
+	return report, errors.Join(err, harness.CloseStack(ctx, r.stack))
+}
+
+func (o *Options) startStack(ctx context.Context) (*stack.Stack, error) {
+	switch o.Stack {
+	case "external":
+		return stack.External(o.External)
+	case "dev":
+		return stack.Dev(ctx, o.Real)
+	}
+	return stack.Real(ctx, o.Real)
 }

@@ -35,8 +35,8 @@ func (rep *Report) throughput() chart.Panel {
 	adds, cycles := chart.Line{Name: "adds"}, chart.Line{Name: "cycles", Filled: true}
 	for _, s := range rep.busy() {
 		x := float64(s.S)
-		adds.X, adds.Y = append(adds.X, x), append(adds.Y, float64(s.Adds))
-		cycles.X, cycles.Y = append(cycles.X, x), append(cycles.Y, float64(s.Cycles))
+		adds.Add(x, float64(s.Adds))
+		cycles.Add(x, float64(s.Cycles))
 	}
 	p := chart.Panel{Title: "throughput, per second", Lines: []chart.Line{cycles, adds}}
 	if rep.TasksPerS != nil {
@@ -64,7 +64,7 @@ func (rep *Report) latenessPanel() chart.Panel {
 			if y == 0 {
 				y = math.NaN()
 			}
-			lines[i].X, lines[i].Y = append(lines[i].X, float64(s.S)), append(lines[i].Y, y)
+			lines[i].Add(float64(s.S), y)
 		}
 	}
 	return chart.Panel{Title: "lateness of the runs due in each second, ms", Log: true, Lines: lines}
@@ -78,8 +78,8 @@ func (rep *Report) processor() chart.Panel {
 	for _, name := range names[:min(6, len(names))] {
 		l := chart.Line{Name: name}
 		for _, f := range rep.Fifths {
-			l.X = append(l.X, f.FromS, f.ToS)
-			l.Y = append(l.Y, f.UsPerCycle[name], f.UsPerCycle[name])
+			l.Add(f.FromS, f.UsPerCycle[name])
+			l.Add(f.ToS, f.UsPerCycle[name])
 		}
 		p.Lines = append(p.Lines, l)
 	}
@@ -95,8 +95,7 @@ func (rep *Report) sizesPanel() chart.Panel {
 				if lines[name] == nil {
 					lines[name] = &chart.Line{Name: name, Dashed: part != "heap"}
 				}
-				l := lines[name]
-				l.X, l.Y = append(l.X, s.S), append(l.Y, mib(float64(bytes)))
+				lines[name].Add(s.S, mib(float64(bytes)))
 			}
 		}
 	}

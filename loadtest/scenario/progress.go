@@ -1,17 +1,9 @@
 package scenario
 
 import (
-	"context"
 	"fmt"
 	"time"
-
-	"github.com/perceptor/perceptor/loadtest/harness"
 )
-
-// say writes one line of progress.
-func (r *runner) say(format string, args ...any) {
-	harness.Say(r.Progress, format, args...)
-}
 
 // totals are what has happened up to some moment.
 type totals struct {
@@ -31,23 +23,13 @@ func (r *runner) totals() totals {
 	return t
 }
 
-// tell writes a line now and then until ctx ends.
-func (r *runner) tell(ctx context.Context) {
-	if r.Progress == nil {
-		return
-	}
-	tick := time.NewTicker(r.ProgressEvery)
-	defer tick.Stop()
+// progress returns a function that says what happened since its last call.
+func (r *runner) progress() func() {
 	before := r.totals()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	return func() {
 		now := r.totals()
 		per := func(a, b int64) float64 { return float64(b-a) / now.at.Sub(before.at).Seconds() }
-		r.say("%-8s %7.0f adds/s %7.0f callbacks/s %7.0f results/s  latest %.0f ms  unanswered adds %d",
+		r.Say("%-8s %7.0f adds/s %7.0f callbacks/s %7.0f results/s  latest %.0f ms  unanswered adds %d",
 			r.phase(now.at), per(before.added, now.added), per(before.callbacks, now.callbacks), per(before.accepted, now.accepted),
 			now.latestMs, r.adder.Unanswered())
 		before = now

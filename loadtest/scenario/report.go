@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -54,13 +55,8 @@ type Report struct {
 	// RatioToShortFloor is that to the form without a purge: what tasks without
 	// retention need at the least.
 	RatioToShortFloor *float64 `json:"ratio_to_short_floor,omitempty"`
-	// RatioToEmpty and BytesPerTask are for callers who know another run, or what
-	// the tasks take on disk.
-	RatioToEmpty *float64 `json:"ratio_to_empty,omitempty"`
-	BytesPerTask *float64 `json:"bytes_per_task,omitempty"`
 
-	Violations map[check.Kind]int64 `json:"violations"`
-	Examples   []check.Violation    `json:"examples,omitempty"`
+	harness.Findings
 
 	// Totals of the whole run.
 	Tasks     int64 `json:"tasks"`
@@ -116,13 +112,18 @@ type SecondReport struct {
 	LatestMs  float64 `json:"latest_ms"`
 }
 
-// Broken is the number of violations.
-func (rep *Report) Broken() int64 {
-	var n int64
-	for _, k := range rep.Violations {
-		n += k
+// ErrNotFlat is the verdict of a soak whose figures changed.
+var ErrNotFlat = errors.New("the system did not keep its speed and size")
+
+// Verdict implements [harness.Report].
+func (rep *Report) Verdict() error {
+	if err := rep.Findings.Verdict(); err != nil {
+		return err
 	}
-	return n
+	if rep.Soak != nil && !rep.Soak.Flat {
+		return ErrNotFlat
+	}
+	return nil
 }
 
 // report puts everything together.
@@ -135,8 +136,8 @@ func (r *runner) report(res check.Result) *Report {
 		ResultsPerS: perSecond(f.Window.Results), CyclesPerS: perSecond(f.Window.Cycles),
 		LatenessMs: harness.QuantilesOf(f.Lateness), AddMs: harness.QuantilesOf(f.AddTime),
 		LatenessByType: map[string]harness.Quantiles{}, CPU: harness.NewCPU(r.window.cpu(), r.done(f.Window)),
-		Violations: res.Violations, Examples: res.Examples,
-		Tasks: f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
+		Findings: harness.FindingsOf(res),
+		Tasks:    f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
 		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: harness.Milliseconds(r.adder.Behind()),
 		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Complete: !r.quiet.IsZero() && r.final,
 	}

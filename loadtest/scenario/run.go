@@ -28,35 +28,8 @@ const (
 	pollEvery = 250 * time.Millisecond
 )
 
-// Run starts a stack, runs a scenario on it and stops it. A report comes with an
-// error when the load ran but something went wrong around it, or ctx ended;
-// broken rules are no error, they are in the report. Everything that was started
-// has been stopped when Run returns.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	r := &runner{Options: o}
-	r.Real.Progress = func(what string) { r.say("%s", what) }
-	s, err := r.startStack(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r.stack = s
-	report, err := r.run(ctx)
-	return report, errors.Join(err, harness.CloseStack(ctx, s))
-}
-
-// RunOn is [Run] on a stack that runs already, and goes on running.
-func RunOn(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	return (&runner{Options: o, stack: s}).run(ctx)
-}
-
 type runner struct {
-	Options
+	*Options
 	stack *stack.Stack
 	plan  workload.Plan
 
@@ -77,16 +50,6 @@ type runner struct {
 	final                  bool // the API was asked for all tasks
 }
 
-func (r *runner) startStack(ctx context.Context) (*stack.Stack, error) {
-	switch r.Stack {
-	case "external":
-		return stack.External(r.External)
-	case "dev":
-		return stack.Dev(ctx, r.Real)
-	}
-	return stack.Real(ctx, r.Real)
-}
-
 func (r *runner) run(ctx context.Context) (*Report, error) {
 	r.header = harness.NewHeader(r.Command, r.Seed, r.stack.Versions)
 	if err := r.runFloor(ctx); err != nil {
@@ -98,7 +61,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	}
 	defer dir.Close(ctx) //nolint:errcheck // the next run removes what is left
 	if r.historyDir = dir.Path; r.Real.Keep {
-		r.say("the history is kept in %s", dir.Path)
+		r.Say("the history is kept in %s", dir.Path)
 	}
 	if r.history, err = history.Create(dir.Path, "loadtest"); err != nil {
 		return nil, err
@@ -147,7 +110,7 @@ func (r *runner) runFloor(ctx context.Context) (err error) {
 		return nil
 	}
 	o := *r.Floor
-	o.Progress = r.say
+	o.Progress, o.Seed = r.Progress, r.Seed
 	r.floor, err = floor.Measure(ctx, r.stack, o)
 	return err
 }
@@ -159,17 +122,18 @@ func (r *runner) load(ctx context.Context) error {
 	r.from = r.begin.Add(r.Warmup)
 	r.to = r.from.Add(r.For)
 	if n := r.plan.Population(); n > 0 {
-		r.say("adding %d recurring tasks", n)
+		r.Say("adding %d recurring tasks", n)
 	}
 	if err := r.adder.Populate(ctx, r.begin); err != nil {
 		return err
 	}
 	r.loaded = true
-	background, stop := context.WithCancel(ctx)
+	background, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer cancel()
+	stop := harness.Repeat(background, r.ProgressEvery, r.progress())
 	defer stop()
-	all.Go(func() { r.tell(background) })
 	watched := make(chan struct{})
 	r.window = window{meter: r.meter, dsn: r.stack.Postgres(), sizes: r.Soak}
 	all.Go(func() {
@@ -220,7 +184,7 @@ func (r *runner) disturbAll(ctx context.Context) error {
 		wg.Go(func() {
 			all[i] = d.disturb(ctx, r.stack, r.part, r.from, func() { r.meter.Sample() })
 			if all[i].err == nil {
-				r.say("%s", all[i])
+				r.Say("%s", all[i])
 			}
 		})
 	}
@@ -237,7 +201,7 @@ func (r *runner) disturbAll(ctx context.Context) error {
 
 // drain waits until nothing is called any more and no task lives.
 func (r *runner) drain(ctx context.Context) error {
-	r.say("load ended, waiting until all is done")
+	r.Say("load ended, waiting until all is done")
 	ctx, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
 	seen, since := int64(-1), time.Now()
@@ -251,11 +215,11 @@ func (r *runner) drain(ctx context.Context) error {
 				break
 			}
 		}
-		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}
-			r.say("not all is done after %v", r.Drain)
+			r.Say("not all is done after %v", r.Drain)
 			break
 		}
 	}
@@ -264,7 +228,7 @@ func (r *runner) drain(ctx context.Context) error {
 }
 
 func (r *runner) recordFinals(ctx context.Context) error {
-	r.say("asking the API for all tasks that it still knows")
+	r.Say("asking the API for all tasks that it still knows")
 	ctx, cancel := context.WithTimeout(ctx, finalLimit)
 	defer cancel()
 	if _, err := workload.RecordFinals(ctx, r.client, r.plan, r.history); err != nil {
@@ -282,7 +246,7 @@ func (r *runner) recordFinals(ctx context.Context) error {
 
 // check reads the history and reports.
 func (r *runner) check() (*Report, error) {
-	r.say("checking")
+	r.Say("checking")
 	cfg := check.Config{Epsilon: r.Epsilon, Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
 	if !r.quiet.IsZero() {
 		cfg.Quiet = check.At(r.quiet)

@@ -73,11 +73,11 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 		}},
 	} {
 		o := DefaultOptions()
-		if err := o.validate(); err != nil {
+		if err := harness.Validate(&o); err != nil {
 			t.Fatalf("the defaults are refused: %v", err)
 		}
 		c.change(&o)
-		if err := o.validate(); err == nil || !strings.Contains(err.Error(), c.flag) {
+		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), c.flag) {
 			t.Errorf("%s: got %v", c.flag, err)
 		}
 	}
@@ -86,10 +86,12 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 func TestTheReportHasEveryFigureByName(t *testing.T) {
 	took := 12.5
 	rep := &Report{
-		Type: "mix", Stack: "real", Rate: 10, WindowS: 5, CyclesPerS: 9.5, Violations: map[check.Kind]int64{},
+		Type: "mix", Stack: "real", Rate: 10, WindowS: 5, CyclesPerS: 9.5,
 		CPU:          harness.CPU{Seconds: map[string]float64{"postgres": 2, "taskd-1": 3}, UsPerCycle: map[string]float64{"total": 100}},
 		Disturbances: []DisturbanceReport{{What: "kill dispatcher@1s", Part: "dispatcher-1", TakeoverMs: &took, Shards: 256}},
-		Examples:     []check.Violation{{Kind: check.Lost, Task: 513, Seq: 2, Message: "gone"}},
+		Findings: harness.Findings{
+			Violations: map[check.Kind]int64{}, Examples: []check.Violation{{Kind: check.Lost, Task: 513, Seq: 2, Message: "gone"}},
+		},
 	}
 	for _, k := range check.Kinds {
 		rep.Violations[k] = 0
@@ -126,7 +128,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 		t.Errorf("broken is %d, want 3", rep.Broken())
 	}
 	text.Reset()
-	if err := rep.WriteTable(&text); err != nil {
+	if err := harness.WriteTable(&text, rep); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"lost 3", "run 513-2: gone", "256 shards taken over after 12 ms", "taskd-1"} {

@@ -128,10 +128,10 @@ func slope(samples []Sample, of func(Sample) float64) float64 {
 
 func mib(bytes float64) float64 { return harness.Round(bytes / (1 << 20)) }
 
-func (rep *Report) writeSoak(t *table) {
+func (rep *Report) writeSoak(t *harness.Table) {
 	v := rep.Soak
 	for _, f := range rep.Fifths {
-		t.row(fmt.Sprintf("  %.0f s to %.0f s", f.FromS, f.ToS), "%.0f cycles/s, %.1f µs per cycle", f.CyclesPerS, f.UsPerCycle["total"])
+		t.Row(fmt.Sprintf("  %.0f s to %.0f s", f.FromS, f.ToS), "%.0f cycles/s, %.1f µs per cycle", f.CyclesPerS, f.UsPerCycle["total"])
 	}
 	for _, g := range v.Growth {
 		if g.MiB < 1 && g.MiBPerMinute == 0 {
@@ -141,13 +141,13 @@ func (rep *Report) writeSoak(t *table) {
 		if !g.Judged {
 			judged = "   (not judged)"
 		}
-		t.row("  "+g.Relation, "%.1f MiB, %+.2f MiB a minute%s", g.MiB, g.MiBPerMinute, judged)
+		t.Row("  "+g.Relation, "%.1f MiB, %+.2f MiB a minute%s", g.MiB, g.MiBPerMinute, judged)
 	}
-	t.row("oldest snapshot", "%d transactions", v.OldestSnapshot)
+	t.Row("oldest snapshot", "%d transactions", v.OldestSnapshot)
 	verdict := "flat"
 	if !v.Flat {
 		verdict = "NOT flat: " + strings.Join(v.Faults, "; ")
 	}
-	t.row("verdict", "%s", verdict)
-	t.row("", "%s", v.Rule)
+	t.Row("verdict", "%s", verdict)
+	t.Row("", "%s", v.Rule)
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
@@ -96,13 +95,13 @@ func TestSamplesAreTakenAtTheFifthsAndBetweenThem(t *testing.T) {
 }
 
 func TestAFloorStandsBesideTheFigures(t *testing.T) {
-	rep := &Report{Violations: map[check.Kind]int64{}, CyclesPerS: 18_000, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 90}}}
+	rep := &Report{CyclesPerS: 18_000, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 90}}}
 	rep.compareToFloor(aFloor(40_000, 30, 60_000))
 	if *rep.RatioToFloor != 0.45 || *rep.FloorCyclesPerS != 40_000 || *rep.RatioToShortFloor != 0.3 || *rep.CPURatioToFloor != 0.33 {
 		t.Errorf("ratios %v %v %v", *rep.RatioToFloor, *rep.RatioToShortFloor, *rep.CPURatioToFloor)
 	}
 	var text strings.Builder
-	if err := rep.WriteTable(&text); err != nil || !strings.Contains(text.String(), "ratio 0.45") {
+	if err := harness.WriteTable(&text, rep); err != nil || !strings.Contains(text.String(), "ratio 0.45") {
 		t.Errorf("the table does not say it: %v\n%s", err, text.String())
 	}
 }

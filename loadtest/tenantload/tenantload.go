@@ -1,6 +1,6 @@
-// Package tenantload is a tenant with a load of its own: it adds tasks at a rate, a
-// listener process of its own is called, and what both saw is checked against the
-// whole contract.
+// Package tenantload is the load of one tenant: tasks that are added, listener
+// processes that are called for them, and a history of both that is checked against
+// the whole contract.
 package tenantload
 
 import (
@@ -17,173 +17,224 @@ import (
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
-	joinLimit = time.Minute
-	stopLimit = time.Minute
-	pollEvery = 100 * time.Millisecond
+	joinLimit   = time.Minute
+	stopLimit   = time.Minute
+	pollEvery   = 100 * time.Millisecond
+	reportEvery = 10 * time.Second
+	callTimeout = 2 * time.Minute // of one call of the adder, with its repetitions
 )
 
-// Calm is how long nothing more may be called for a load to be over.
+// Calm is how long no further handler is called before a load counts as over.
 const Calm = 2 * time.Second
 
-// Config says who joins.
+// Config describes a load.
 type Config struct {
-	// Name is that of the tenant; no other may have it.
-	Name string
-	// Plan is its load.
+	// Tenant is created; empty: the load is for the tenant of the stack.
+	Tenant string
+	// Plan of the tasks.
 	Plan workload.Plan
-	// Index numbers its listener, from 1; no other listener of the history has it.
-	Index   uint16
-	Workers int
-	// ListenerCommand starts a listener process.
-	ListenerCommand []string
-	// Keep leaves the history behind.
-	Keep bool
+	// Index is the number of the first listener. It is unique within the history.
+	Index uint16
+	// Listeners is a number of processes; 0: one. Workers are the concurrent handlers
+	// of each.
+	Listeners, Workers int
 }
 
-// Customer is a tenant with its load. Its methods are called one after another.
-type Customer struct {
+// Load is the load of one tenant. Its methods are called one after another.
+type Load struct {
 	Config
-	dir      *tempdir.Dir
-	history  *history.Writer
-	client   *client.Client
-	adder    *workload.Adder
-	listener *workload.Listener
-	adding   chan struct{} // closed when nothing more is added
-	stop     context.CancelFunc
-	quiet    time.Time
+	// History receives what callers see.
+	History *history.Writer
+	// Adder adds the tasks of the plan.
+	Adder *workload.Adder
+	// Processes are the listeners.
+	Processes []*workload.Listener
+
+	setup  *harness.Setup
+	dir    *tempdir.Dir
+	client *client.Client
+	adding chan struct{} // closed when nothing more is added
+	stop   context.CancelFunc
+	quiet  time.Time
 }
 
-// Join makes a tenant and returns when its listener is ready. What it had started is
-// gone when it fails.
-func Join(ctx context.Context, s *stack.Stack, cfg Config) (*Customer, error) {
-	c := &Customer{Config: cfg, adding: make(chan struct{})}
-	if err := c.join(ctx, s); err != nil {
-		return nil, errors.Join(fmt.Errorf("tenant %s: %w", c.Name, err), c.Leave(ctx), c.Close(ctx))
+// Join creates the tenant and returns when its listeners are ready. It leaves nothing
+// behind when it fails.
+func Join(ctx context.Context, s *stack.Stack, setup *harness.Setup, cfg Config) (*Load, error) {
+	l := &Load{Config: cfg, setup: setup, adding: make(chan struct{})}
+	if err := l.join(ctx, s); err != nil {
+		return nil, errors.Join(fmt.Errorf("load of kind %s: %w", l.Plan.Kind, err), l.Leave(ctx), l.Close(ctx))
 	}
-	return c, nil
+	return l, nil
 }
 
-func (c *Customer) join(ctx context.Context, s *stack.Stack) error {
-	secret, err := s.CreateTenant(ctx, c.Name)
-	if err != nil {
+func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
+	secret := s.Token
+	if l.Tenant != "" {
+		if secret, err = s.CreateTenant(ctx, l.Tenant); err != nil {
+			return err
+		}
+	}
+	if l.dir, err = tempdir.New("perceptor-history-", l.setup.Real.Keep); err != nil {
 		return err
 	}
-	if c.dir, err = tempdir.New("perceptor-history-", c.Keep); err != nil {
+	if l.History, err = history.Create(l.dir.Path, "loadtest"); err != nil {
 		return err
 	}
-	if c.history, err = history.Create(c.dir.Path, "loadtest"); err != nil {
+	if l.client, err = client.New(client.Config{Address: s.Address, Token: secret, CallTimeout: callTimeout}); err != nil {
 		return err
 	}
-	if c.client, err = client.New(client.Config{Address: s.Address, Token: secret}); err != nil {
-		return err
-	}
-	c.adder = workload.NewAdder(c.Plan, c.client, c.history)
-	c.listener, err = workload.StartListener(c.ListenerCommand, workload.ListenerConfig{
-		Index: c.Index, Address: s.Address, Token: secret, Kind: c.Plan.Kind, Pad: c.Plan.Pad(),
-		History: c.dir.Path, Workers: c.Workers,
-	}, filepath.Join(c.dir.Path, "listener.log"))
-	if err != nil {
-		return err
+	l.Adder = workload.NewAdder(l.Plan, l.client, l.History)
+	for i := range uint16(max(1, l.Listeners)) {
+		cfg := workload.ListenerConfig{
+			Index: l.Index + i, Address: s.Address, Token: secret, Kind: l.Plan.Kind, Pad: l.Plan.Pad(),
+			History: l.dir.Path, Workers: l.Workers,
+		}
+		p, err := workload.StartListener(l.setup.ListenerCommand, cfg, filepath.Join(l.dir.Path, fmt.Sprintf("listener-%d.log", i+1)))
+		if err != nil {
+			return err
+		}
+		l.Processes = append(l.Processes, p)
 	}
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
-	return c.listener.AwaitReady(ctx)
+	for _, p := range l.Processes {
+		if err := p.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Add begins to add, until the instant or until StopAdds.
-func (c *Customer) Add(ctx context.Context, until time.Time) {
-	ctx, c.stop = context.WithCancel(ctx)
+// AddUntil begins to add at the plan's rate, until the instant or until StopAdds.
+func (l *Load) AddUntil(ctx context.Context, until time.Time) {
+	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
-		defer close(c.adding)
-		c.adder.Run(ctx, time.Now(), until)
+		defer close(l.adding)
+		l.Adder.Run(ctx, time.Now(), until)
 	}()
 }
 
-// StopAdds ends what Add began, if anything, and returns when all is answered.
-func (c *Customer) StopAdds() {
-	if c.stop != nil {
-		c.stop()
-		<-c.adding
+// StopAdds ends what AddUntil began, if anything, and returns when every add has its
+// answer.
+func (l *Load) StopAdds() {
+	if l.stop != nil {
+		l.stop()
+		<-l.adding
 	}
 }
 
-// AddAll adds n tasks at the plan's rate and returns when that is done.
-func (c *Customer) AddAll(ctx context.Context, n int) error {
-	c.Add(ctx, time.Now().Add(time.Duration(float64(n)/c.Plan.Rate*float64(time.Second))))
+// AddAll adds n tasks at the plan's rate and returns when each has its answer.
+func (l *Load) AddAll(ctx context.Context, n int) error {
+	l.AddUntil(ctx, time.Now().Add(time.Duration(float64(n)/l.Plan.Rate*float64(time.Second))))
 	select {
-	case <-c.adding:
+	case <-l.adding:
 	case <-ctx.Done():
 	}
-	if unanswered := c.adder.Unanswered(); unanswered > 0 {
-		return fmt.Errorf("tenant %s: %d adds were not acknowledged", c.Name, unanswered)
+	if unanswered := l.Adder.Unanswered(); unanswered > 0 {
+		return fmt.Errorf("tenant %s: %d adds were not acknowledged", l.Tenant, unanswered)
 	}
 	return ctx.Err()
 }
 
-// Added is how many tasks were acknowledged.
-func (c *Customer) Added() int64 { return c.adder.Added() }
+// Added returns the number of acknowledged tasks.
+func (l *Load) Added() int64 { return l.Adder.Added() }
 
-// Called is how many runs the listener has told of.
-func (c *Customer) Called() int64 { return c.listener.Callbacks() }
+// Called returns the number of calls that the listeners have reported.
+func (l *Load) Called() (n int64) {
+	for _, p := range l.Processes {
+		n += p.Callbacks()
+	}
+	return n
+}
 
-// Listener is the process, to be measured.
-func (c *Customer) Listener() harness.Source { return c.listener }
+// Sources returns the listeners by name, to be measured.
+func (l *Load) Sources() map[string]harness.Source {
+	sources := map[string]harness.Source{}
+	for i, p := range l.Processes {
+		sources[fmt.Sprintf("listener-%d", i+1)] = p
+	}
+	return sources
+}
 
-// Drained waits until all that was added has been called, and nothing more is, for
-// [Calm].
-func (c *Customer) Drained(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	seen, since := int64(-1), time.Now()
-	for {
-		n := c.Called()
-		if n != seen {
-			seen, since = n, time.Now()
+// SayProgress says now and then how many of n tasks were called, until the returned
+// function is called or ctx ends.
+func (l *Load) SayProgress(ctx context.Context, n int64) (stop func()) {
+	before, at := l.Called(), time.Now()
+	return harness.Repeat(ctx, reportEvery, func() {
+		called, now := l.Called(), time.Now()
+		l.setup.Say("%s: %d of %d called, %.0f callbacks/s", l.Plan.Kind, called, n, float64(called-before)/now.Sub(at).Seconds())
+		before, at = called, now
+	})
+}
+
+// AwaitCalls waits until n calls were made and no further one is made for [Calm], but
+// not beyond the end. It reports whether there were so many.
+func (l *Load) AwaitCalls(ctx context.Context, n int64, end time.Time) (complete bool, err error) {
+	for seen, since := int64(-1), time.Now(); ; {
+		called := l.Called()
+		if called != seen {
+			seen, since = called, time.Now()
 		}
-		if n >= c.Added() && time.Since(since) >= Calm {
-			c.quiet = time.Now()
-			return nil
+		complete = called >= n && time.Since(since) >= Calm
+		if complete || time.Now().After(end) {
+			l.quiet = time.Now()
+			return complete, nil
 		}
-		if err := harness.SleepUntil(ctx, time.Now().Add(pollEvery)); err != nil {
-			return fmt.Errorf("tenant %s: %d of %d tasks were called: %w", c.Name, n, c.Added(), err)
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
+			return false, err
 		}
 	}
 }
 
-// Leave stops the listener. Calling it again does nothing.
-func (c *Customer) Leave(ctx context.Context) error {
+// Drain waits until everything that was added has been called. The limit is an error.
+func (l *Load) Drain(ctx context.Context, limit time.Duration) error {
+	complete, err := l.AwaitCalls(ctx, l.Added(), time.Now().Add(limit))
+	if err == nil && !complete {
+		err = fmt.Errorf("tenant %s: %d of %d tasks were called within %v", l.Tenant, l.Called(), l.Added(), limit)
+	}
+	return err
+}
+
+// Leave stops the listeners. Calling it again does nothing.
+func (l *Load) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
 	var errs []error
-	c.StopAdds()
-	if c.listener != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		defer cancel()
-		errs = append(errs, c.listener.Died(), c.listener.Stop(ctx))
-		c.listener = nil
+	l.StopAdds()
+	for _, p := range l.Processes {
+		errs = append(errs, p.Died(), p.Stop(ctx))
 	}
-	if c.client != nil {
-		c.client.Close() //nolint:errcheck // nothing is on its way
+	if l.client != nil {
+		l.client.Close() //nolint:errcheck // no call is under way
 	}
-	if c.history != nil {
-		errs = append(errs, c.history.Close())
-		c.history = nil
+	if l.History != nil {
+		errs = append(errs, l.History.Close())
 	}
+	l.Processes, l.History = nil, nil
 	return errors.Join(errs...)
 }
 
-// Check reads the history, with the figures of a window. Leave comes before it.
-func (c *Customer) Check(from, to time.Time) (check.Result, error) {
-	checker := check.New(check.Config{Replies: true, From: check.At(from), To: check.At(to), Quiet: check.At(c.quiet)})
-	err := history.Check(c.dir.Path, checker)
+// Check checks the history and returns the figures of a window. It is called after
+// Leave. fired is that of [check.Config].
+func (l *Load) Check(from, to time.Time, fired func(*check.Add, task.Instant, check.Micros)) (check.Result, error) {
+	cfg := check.Config{Replies: true, From: check.At(from), To: check.At(to), Fired: fired}
+	if !l.quiet.IsZero() {
+		cfg.Quiet = check.At(l.quiet)
+	}
+	checker := check.New(cfg)
+	err := history.Check(l.dir.Path, checker)
 	return checker.Result(), err
 }
 
 // Close removes the history.
-func (c *Customer) Close(ctx context.Context) error {
-	if c.dir == nil {
+func (l *Load) Close(ctx context.Context) error {
+	if l.dir == nil {
 		return nil
 	}
-	return c.dir.Close(ctx)
+	return l.dir.Close(ctx)
 }

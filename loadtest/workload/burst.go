@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -17,10 +16,10 @@ const (
 	fillCalls = 4
 )
 
-// Fill adds tasks 1 to n of the plan as fast as they are taken and records what
-// it is told. make says what each of them is: its params, kind and ack_timeout are
-// those of the plan. It returns the first error; done counts what was acknowledged.
-func (a *Adder) Fill(ctx context.Context, n int64, make func(number int64) (client.Task, check.Add), done *atomic.Int64) error {
+// Fill adds tasks 1 to n of the plan as fast as they are accepted and records the
+// answers. make returns each of them; its params, kind and ack_timeout are those of
+// the plan. Fill returns the first error.
+func (a *Adder) Fill(ctx context.Context, n int64, make func(number int64) (client.Task, check.Add)) error {
 	calls, group := errgroup.WithContext(ctx)
 	calls.SetLimit(fillCalls)
 	for first := int64(1); first <= n && group.Err() == nil; first += fillBatch {
@@ -31,13 +30,7 @@ func (a *Adder) Fill(ctx context.Context, n int64, make func(number int64) (clie
 			t.Params = map[string]string{numberParam: strconv.FormatInt(number, 10), padParam: a.pad}
 			batch = append(batch, item{t, add})
 		}
-		calls.Go(func() error {
-			if err := a.send(group, batch); err != nil {
-				return err
-			}
-			done.Add(int64(len(batch)))
-			return nil
-		})
+		calls.Go(func() error { return a.send(group, batch) })
 	}
 	if err := calls.Wait(); err != nil {
 		return fmt.Errorf("add %d tasks: %w", n, err)

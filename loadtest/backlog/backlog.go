@@ -1,0 +1,177 @@
+// Package backlog fills an installation with up to a billion waiting tasks, measures
+// what that costs, works on top of it, and verifies that no task was lost.
+//
+// # What is loaded
+//
+// Tasks are generated here and written by the bulk path of package store/shards, which
+// imports use, too. They are due at random over some weeks and belong to a thousand
+// tenants whose sizes follow Zipf's law, with eight kinds each; 85 of 100 are ONE_SHOT,
+// 10 NON_BLOCKING, 5 BLOCKING. Params compress about as well as those of payment
+// reminders: fixed texts, and some seventy random bits. Only the largest tenant
+// exists; the others are numbers.
+//
+// # How tasks are counted
+//
+// Each task has a hash of its id, scheduled instant, kind and params. The sum of the
+// hashes does not depend on any order. It is computed when tasks are generated, and
+// again at the end from every pack and every row of the databases. Cancelled tasks are
+// subtracted in between.
+//
+// No task of the backlog is due before the run ends (--quiet), so none of them fires.
+// The tasks that fire are one-shots that are loaded last, by the same path, due within
+// a window that begins soon after. They are promoted, claimed, published, called and
+// reported like all others, and each is checked against the contract by package check.
+// The same load is fired from an empty store first, for comparison.
+package backlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Options say what to load and what to do on top of it. Their units and bounds are
+// those of the flags.
+type Options struct {
+	harness.Setup
+	Load
+	Days int
+	// Quiet is the time from the begin of the run to the first due task; 0: the
+	// expected length of the run, and more.
+	Quiet              time.Duration
+	ParamsBytes        int
+	Rate               float64
+	For, Warmup, Drain time.Duration
+	Listeners, Workers int
+	// Horizon of the installation. A short one makes the wait for the window short.
+	Horizon             time.Duration
+	Empty, Fire, Verify bool
+	Operations          int
+}
+
+func defaultSetup() harness.Setup {
+	s := harness.Setup{Real: harness.DefaultStack()}
+	s.Real.Postgres["wal_compression"] = "lz4"
+	return s
+}
+
+// DefaultOptions returns the defaults of the flags.
+func DefaultOptions() Options {
+	return Options{
+		Setup: defaultSetup(), Load: DefaultLoad(),
+		Days: 30, ParamsBytes: 100, Rate: 5000, For: 2 * time.Minute, Warmup: 20 * time.Second, Drain: 2 * time.Minute,
+		Listeners: 1, Workers: 256, Horizon: time.Minute, Empty: true, Fire: true, Operations: 1000, Verify: true,
+	}
+}
+
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About {
+	return harness.About{
+		Name: "backlog", Picture: true, Question: "Do up to a billion waiting tasks slow down firing, look-ups and changes, and is none lost?",
+		Long: "backlog loads tasks that are due at random over some weeks, fires others on top of them, from packs to the results\n" +
+			"of their calls, looks up, pauses, resumes and cancels some by the API, and reads everything back: count and\n" +
+			"checksum. The same firing from an empty store comes first, for comparison.\n\n" +
+			"No task of the backlog is due before the expected end of the run (--quiet). The tasks that fire are loaded last,\n" +
+			"due a horizon and a minute later. The programs are down while the backlog is loaded. All data is dropped\n" +
+			"at the end, also after Ctrl-C, unless --keep is given.",
+		Example: "  loadtest backlog --tasks 20e6 --rate 2000 --for 1m\n" +
+			"  loadtest backlog --tasks 1e9 --rate 5000 --for 5m --data-dir /data --json backlog.json --svg backlog.svg\n" +
+			"  loadtest backlog --tasks 100e6 --fire=false --empty=false",
+	}
+}
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	o.Load.Declare(f)
+	declareShape(f, &o.Days, &o.ParamsBytes)
+	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task of the backlog is due before this (default: the expected length of the run, and more)")
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "tasks to fire per second")
+	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "length of the measured window")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "firing before the window: checked, not measured")
+	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait for the last call")
+	f.Switch(&o.Empty, "empty", "fire from the empty store first")
+	f.Switch(&o.Fire, "fire", "fire from the backlog")
+	harness.Num(f, &o.Operations, "operations", harness.Between(0, 100_000), "number of tasks to look up, to pause and resume, and to cancel; 0: none")
+	f.Switch(&o.Verify, "verify", "read everything back and compare count and checksum")
+	harness.Num(f, &o.Horizon, "horizon", harness.Between(time.Minute, 24*time.Hour), "far.horizon of the installation")
+	f.Listeners(&o.Listeners, &o.Workers)
+	f.Seed()
+	f.DataDir()
+	f.Stack()
+	f.Require(int64(o.Operations) <= o.Tasks/100 || o.Operations == 0, "--operations %d is above a hundredth of --tasks %d", o.Operations, o.Tasks)
+	days := time.Duration(o.Days) * 24 * time.Hour
+	f.Require(o.quiet() < days, "the run is expected to take up to %v, in which no task may be due, but all tasks are due within %v (--days); see --quiet", o.quiet(), days)
+}
+
+// declareShape declares when generated tasks are due and how large they are.
+func declareShape(f *harness.Flags, days, paramsBytes *int) {
+	harness.Num(f, days, "days", harness.Between(1, 3650), "tasks are due within so many days")
+	harness.Num(f, paramsBytes, "params-bytes", harness.Between(0, 10_000), "size of the params of a task")
+}
+
+// Measure implements [harness.Experiment]: it loads the backlog, works on it and drops
+// it.
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
+	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {
+		return nil, err
+	}
+	o.SetHorizon(o.Horizon)
+	r := &runner{Options: o}
+	err := o.WithStack(ctx, func(s *stack.Stack) error {
+		r.stack = s
+		return r.run(ctx)
+	})
+	return r.report, err
+}
+
+// The expected length of a run, on the slow side.
+const (
+	loadsPerS = 200_000 // tasks, also while they are read back
+	margin    = 30 * time.Minute
+)
+
+// quiet returns how long no task of the backlog may be due.
+func (o *Options) quiet() time.Duration {
+	if o.Quiet > 0 {
+		return o.Quiet
+	}
+	perTask := 2 * time.Duration(o.Tasks) * time.Second / loadsPerS
+	return perTask + 2*(o.lead()+o.Warmup+o.For+o.Drain) + margin
+}
+
+// fires returns the number of tasks of one firing.
+func (o *Options) fires() int64 { return int64(o.Rate * (o.Warmup + o.For).Seconds()) }
+
+// lead returns the time from the begin of loading the tasks of a firing to the first
+// due instant: by then they are loaded, and beyond the horizon.
+func (o *Options) lead() time.Duration {
+	return 20*time.Second + time.Duration(o.fires())*time.Second/loadsPerS + o.Horizon + time.Minute
+}
+
+// Load says how many tasks to load, and how.
+type Load struct {
+	Tasks     int64
+	Databases int
+	// Loaders work concurrently, each on its chunk.
+	Loaders int
+	// Chunk is the most tasks of one transaction.
+	Chunk int
+	// Picks is the number of tasks of the largest tenant that are remembered.
+	Picks int
+}
+
+// DefaultLoad returns the defaults of the flags.
+func DefaultLoad() Load {
+	return Load{Tasks: 10_000_000, Databases: task.Databases, Loaders: 2, Chunk: 1 << 20}
+}
+
+// Declare declares the options of a bulk load.
+func (l *Load) Declare(f *harness.Flags) {
+	harness.Num(f, &l.Tasks, "tasks", harness.Between[int64](1, 1e10), "number of tasks: 1000000, 10e6, 1e9")
+	harness.Num(f, &l.Databases, "databases", harness.Between(1, task.Databases), "logical databases to load, from the first")
+	harness.Num(f, &l.Loaders, "loaders", harness.Between(1, 64), "chunks that are loaded concurrently")
+	harness.Num(f, &l.Chunk, "chunk", harness.Between(1, 2<<20), "tasks of one transaction; a loader needs some 500 bytes of memory for each")
+}

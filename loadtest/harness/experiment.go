@@ -1,0 +1,175 @@
+// Package harness is what all experiments share: one frame of flags, run, verdict
+// and report; the processor time, write-ahead log and table sizes that a stretch of
+// work uses; and the JSON, the table and the picture that a report is written as.
+//
+// An experiment is a struct of options that embeds [Setup] and implements
+// [Experiment]. Its report embeds [Header], usually [Findings] and [CPU], and
+// implements [Report]. loadtest/main.go lists the experiments.
+//
+// Reports use the same names for the same figures in the JSON: cycles_per_s,
+// tasks_per_s, lateness_ms, cpu_us_per_cycle, floor_cycles_per_s, ratio_to_floor,
+// ratio_to_empty, wal_bytes_per_fire, bytes_per_task, violations.
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/perceptor/perceptor/loadtest/chart"
+)
+
+// Experiment answers one question about an installation. Implementations are
+// structs of options that embed [Setup].
+type Experiment[R Report] interface {
+	About() About
+	// Declare names all options and their bounds. It changes no option, so that
+	// [Validate] can call it, too.
+	Declare(*Flags)
+	// Common returns the embedded [Setup].
+	Common() *Setup
+	// Measure runs the experiment. A report comes with an error when something went
+	// wrong after the first figures. Broken rules are no error: the report has them.
+	Measure(context.Context) (R, error)
+}
+
+// Completer is an experiment with options that depend on which flags were given.
+type Completer interface {
+	Complete(given func(flag string) bool)
+}
+
+// About describes an experiment in the help.
+type About struct {
+	Name, Question, Long, Example string
+	// Without names declared options that are no flags of this experiment.
+	Without []string
+	// Picture says that the reports have a chart.
+	Picture bool
+}
+
+// Report is what an experiment found. It is encoded as JSON as it is.
+type Report interface {
+	// Table writes the report for people.
+	Table(*Table)
+	// Chart returns the picture, or nil.
+	Chart() *chart.Chart
+	// Verdict returns an error when a rule was broken.
+	Verdict() error
+}
+
+// NoPicture is embedded by reports without a chart.
+type NoPicture struct{}
+
+// Chart implements [Report].
+func (NoPicture) Chart() *chart.Chart { return nil }
+
+// ErrBroken is returned by verdicts that found violations.
+var ErrBroken = errors.New("the contract was broken")
+
+// Verdict returns [ErrBroken] with the faults; nil when there are none.
+func Verdict(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrBroken, strings.Join(faults, "; "))
+}
+
+// Command returns the subcommand that runs an experiment and writes its report. It
+// returns an error when the verdict is one.
+func Command[R Report](e Experiment[R]) *cobra.Command {
+	about, out, all := e.About(), Output{}, newFlags(e.Common())
+	cmd := &cobra.Command{
+		Use: about.Name, Short: about.Question, Long: about.Question + "\n\n" + about.Long, Example: about.Example, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c, ok := e.(Completer); ok {
+				c.Complete(cmd.Flags().Changed)
+			}
+			if e.Common().Progress == nil {
+				e.Common().Progress = cmd.ErrOrStderr()
+			}
+			report, err := Run(cmd.Context(), e)
+			var none R
+			if any(report) == any(none) {
+				return err
+			}
+			if err = errors.Join(err, out.Write(cmd, report)); err != nil {
+				return err
+			}
+			return report.Verdict()
+		},
+	}
+	e.Declare(all)
+	all.StringVar(&out.JSON, "json", "", "write the report to this file, too (-: to standard output)")
+	if about.Picture {
+		all.StringVar(&out.SVG, "svg", "", "draw the figures over time into this file")
+	}
+	cmd.Flags().SortFlags = false
+	all.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(about.Without, f.Name) {
+			cmd.Flags().AddFlag(f)
+		}
+	})
+	return cmd
+}
+
+// Run validates the options of an experiment, fills in those that are not given,
+// and measures.
+func Run[R Report](ctx context.Context, e Experiment[R]) (report R, err error) {
+	if err := errors.Join(Validate(e), e.Common().prepare()); err != nil {
+		return report, err
+	}
+	return e.Measure(ctx)
+}
+
+// Output says where a report goes.
+type Output struct {
+	// JSON and SVG are names of files; empty: not written. JSON may be "-".
+	JSON, SVG string
+}
+
+// Write writes the table to standard output, and the files.
+func (o *Output) Write(cmd *cobra.Command, r Report) error {
+	table := cmd.OutOrStdout()
+	if o.JSON == "-" {
+		table = cmd.ErrOrStderr()
+	}
+	errs := []error{WriteTable(table, r)}
+	switch o.JSON {
+	case "":
+	case "-":
+		errs = append(errs, WriteJSON(cmd.OutOrStdout(), r))
+	default:
+		errs = append(errs, toFile(o.JSON, func(w io.Writer) error { return WriteJSON(w, r) }))
+	}
+	if c := r.Chart(); o.SVG != "" && c != nil {
+		errs = append(errs, toFile(o.SVG, c.WriteSVG))
+	}
+	return errors.Join(errs...)
+}
+
+// WriteJSON writes v with indentation.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func toFile(path string, write func(io.Writer) error) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	if err := write(file); err != nil {
+		file.Close()
+		return fmt.Errorf("write the report %s: %w", path, err)
+	}
+	return file.Close()
+}

@@ -1,0 +1,212 @@
+// Package operate measures what operators do to a large store: lists and bulk
+// operations, over rows of the near tier and packed tasks alike.
+//
+// # What is stored
+//
+// Tasks are stored by the bulk path. A large tenant has half of them, in five kinds; a
+// medium and a small tenant have the same kinds; a thousand others have the rest. A
+// tenth is due within the horizon and so lies in rows; the rest is spread over days in
+// packs. No task is due before the expected end of the run.
+//
+// # Lists
+//
+// First a tenth of the tasks is stored and every list is measured, then the rest, and
+// every list again: a page whose cost depends on the number of tasks shows as a ratio
+// above 1. A list that ends is begun again until enough pages were read. Processor time
+// is that of a stretch of pages, less what the idle programs use. Some lists are read
+// to their end, and must meet each stored task.
+//
+// # Bulk operations
+//
+// Each operation works on a kind of the large tenant, a tenth of all tasks, beside a
+// steady tenant whose tasks are added, called and checked all the time. After each one
+// everything is read back. The tasks are counted and summed up by kind: id, instant,
+// params, tags, how many are paused, and whether the state and the due instant fit. The
+// kind must have become what was asked for, in the number that the dry run and the
+// operation reported, and everything else must be as it was.
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/loadtest/backlog"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Options say how much is stored, and what is done to it. Their units and bounds are
+// those of the flags.
+type Options struct {
+	harness.Setup
+	// Load says how many tasks to store, over all databases.
+	backlog.Load
+	Days int
+	// Quiet is the time from the begin of the run to the first due task; 0: the
+	// expected length of the run, and more.
+	Quiet time.Duration
+	// Near is the share of tasks that are due within Horizon; Horizon 0: twice Quiet.
+	Near    float64
+	Horizon time.Duration
+	// Others is the number of tenants that no list asks for. They do not exist.
+	Others, ParamsBytes int
+	Lists, Bulk         bool
+	Pages, PageSize     int
+	// Idle is how long the idle programs are measured.
+	Idle               time.Duration
+	Rate               float64
+	Alone, Warmup      time.Duration
+	Throttle           int
+	ThrottleFor, Limit time.Duration
+	Workers            int
+}
+
+// DefaultOptions returns the defaults of the flags.
+func DefaultOptions() Options {
+	o := Options{
+		Setup: harness.Setup{Real: harness.DefaultStack()}, Load: backlog.DefaultLoad(),
+		Days: 30, Near: 0.1, Others: 1000, ParamsBytes: 100, Lists: true, Bulk: true, Pages: 100, PageSize: 100, Idle: 5 * time.Second,
+		Rate: 200, Alone: 30 * time.Second, Warmup: 10 * time.Second, Throttle: 2000, ThrottleFor: 20 * time.Second,
+		Limit: time.Hour, Workers: 64,
+	}
+	o.Real.Postgres["wal_compression"] = "lz4"
+	return o
+}
+
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About {
+	return harness.About{
+		Name: "operate", Picture: true, Question: "What do lists and bulk operations cost on a large store, and are they exact?",
+		Long: "operate stores a tenth of the tasks and measures lists, stores the rest and measures them again, side by side: by tenant,\n" +
+			"kind, state, tag and due range, from the begin and from the middle on; what would be a full scan must be refused. Then it\n" +
+			"counts, pauses, resumes, reschedules and cancels by bulk operations, each on a tenth of all tasks, one at a limited rate,\n" +
+			"two aborted, beside a tenant with a steady load. After each operation everything is read back: the tasks must be what was\n" +
+			"asked for, in the reported number, and nothing else may have changed.\n\n" +
+			"No task is due before the expected end of the run (--quiet). All data is dropped at the end, also after Ctrl-C, unless\n" +
+			"--keep is given.",
+		Example: "  loadtest operate --tasks 10e6 --json operate.json --svg operate.svg\n" +
+			"  loadtest operate --tasks 100e6 --bulk=false --pages 500\n" +
+			"  loadtest operate --tasks 1e6 --lists=false --throttle 500 --set chores.share=0.5",
+	}
+}
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	o.Load.Declare(f)
+	f.Require(o.Tasks >= 10_000, "--tasks %d is below 10000", o.Tasks)
+	f.Require(o.Databases == task.Databases, "--databases %d: this load needs all %d", o.Databases, task.Databases)
+	harness.Num(f, &o.Days, "days", harness.Between(1, 3650), "tasks are due within so many days")
+	harness.Num(f, &o.Near, "near", harness.Between(0, 0.9), "share of tasks that are due within the horizon, and lie in rows")
+	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task is due before this (default: the expected length of the run, and more)")
+	f.DurationVar(&o.Horizon, "horizon", o.Horizon, "far.horizon of the installation (default: twice --quiet)")
+	harness.Num(f, &o.ParamsBytes, "params-bytes", harness.Between(0, 10_000), "size of the params of a task")
+	f.Switch(&o.Lists, "lists", "measure lists")
+	harness.Num(f, &o.Pages, "pages", harness.Between(1, 100_000), "measured pages of each list")
+	harness.Num(f, &o.PageSize, "page-size", harness.Between(1, task.MaxPageSize), "tasks of a page")
+	f.Switch(&o.Bulk, "bulk", "measure bulk operations")
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(10_000.0), "tasks per second of the steady tenant")
+	harness.Num(f, &o.Alone, "alone", harness.UpTo(24*time.Hour), "how long the steady tenant is measured alone")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "its load before that")
+	harness.Num(f, &o.Throttle, "throttle", harness.Between(task.Databases, task.MaxBulkRate), "max_rate of the throttled operation, tasks per second")
+	harness.Num(f, &o.ThrottleFor, "throttle-for", harness.UpTo(24*time.Hour), "how long it runs before it is aborted")
+	harness.Num(f, &o.Limit, "limit", harness.UpTo(24*time.Hour), "the longest time of one operation")
+	f.Workers(&o.Workers)
+	f.Seed()
+	f.DataDir()
+	f.Stack()
+	f.Require(o.Others >= 0 && o.Others <= 100_000, "%d other tenants: want 0 to 100000", o.Others)
+	f.Require(o.Lists || o.Bulk, "--lists and --bulk are both off")
+	f.Require(o.horizon() >= o.quiet()+2*nearMargin, "--horizon %v leaves no room for tasks that are due after --quiet %v", o.horizon(), o.quiet())
+	days := time.Duration(o.Days) * 24 * time.Hour
+	f.Require(o.horizon()+o.quiet()+time.Hour <= days,
+		"packed tasks are due after the horizon of %v and the expected length of the run, %v, but all tasks are due within %v (--days); see --quiet", o.horizon(), o.quiet(), days)
+}
+
+// Measure implements [harness.Experiment].
+func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
+	if o.On != nil {
+		return o.measureOn(ctx)
+	}
+	if err := backlog.CheckDisk(o.DataDir, o.diskTasks(), o.ParamsBytes); err != nil {
+		return nil, err
+	}
+	o.SetHorizon(o.horizon())
+	err = o.WithStack(ctx, func(s *stack.Stack) (err error) {
+		report, err = run(ctx, s, o)
+		return err
+	})
+	return report, err
+}
+
+// measureOn measures on a stack that goes on afterwards: the tenants with all their
+// tasks are deleted in the end, so only those that exist may have tasks. The stack has a
+// far.horizon of its own; rows that are due beyond twice that are demoted meanwhile.
+func (o *Options) measureOn(ctx context.Context) (*Report, error) {
+	if o.Others > 0 {
+		return nil, fmt.Errorf("%d other tenants would stay in the stack", o.Others)
+	}
+	report, err := run(ctx, o.On, o)
+	var gone errgroup.Group
+	for _, name := range []string{largeTenant, mediumTenant, smallTenant, steadyTenant} {
+		gone.Go(func() error { return o.On.DropTenant(ctx, name) })
+	}
+	return report, errors.Join(err, gone.Wait())
+}
+
+// The expected length of a run, on the slow side.
+const (
+	storesPerS = 200_000 // tasks
+	readsPerS  = 500_000 // tasks, while they are read back
+	readBacks  = 8
+	bulkPerS   = 1000 // tasks
+	bulkSteps  = 5
+	margin     = 20 * time.Minute
+)
+
+// quiet returns how long no task may be due.
+func (o *Options) quiet() time.Duration {
+	if o.Quiet > 0 {
+		return o.Quiet
+	}
+	n := time.Duration(o.Tasks) * time.Second
+	d := n/storesPerS + margin
+	if o.Bulk {
+		d += n*readBacks/readsPerS + n/10*bulkSteps/bulkPerS + o.Alone + o.Warmup + o.ThrottleFor
+	}
+	return d
+}
+
+// horizon returns that of the installation.
+func (o *Options) horizon() time.Duration {
+	if o.Horizon > 0 {
+		return o.Horizon
+	}
+	return max(2*o.quiet(), 10*time.Minute).Truncate(time.Second)
+}
+
+// maxScan returns the number of tasks that a list may look at.
+func (o *Options) maxScan() int64 {
+	if n, err := strconv.ParseInt(o.Real.Settings["taskd.max_list_scan"], 10, 64); err == nil {
+		return n
+	}
+	return 1_000_000
+}
+
+// rowTasks is the number of packed tasks that take as much on disk as a row.
+const rowTasks = 12
+
+// diskTasks returns the number of packed tasks that would take as much on disk: some
+// tasks are rows from the begin, and others become rows by operations.
+func (o *Options) diskTasks() int64 {
+	rows := o.Near
+	if o.Bulk {
+		rows += 4.0 / 10
+	}
+	return int64(float64(o.Tasks) * (1 + rows*rowTasks))
+}
