@@ -94,20 +94,20 @@ func (c *caller) finish(o outcome, now time.Time) {
 	switch {
 	case o.err != nil:
 		c.counts.FailedCalls++
-		c.log.Warn("assign: worker call failed", "call", name, "items", formatIDs(all), "took", took, "err", o.err)
+		c.log.Warn("assign: worker call failed", "op", name, "items", formatIDs(all), "took_ms", took.Milliseconds(), "err", o.err)
 		if f := c.events.CallFailed; f != nil {
 			f(name, all, o.err)
 		}
 	case o.acquire && len(ids) > 0:
 		c.counts.Acquired += int64(len(ids))
 		c.counts.TakenOver += int64(len(takenOver))
-		c.log.Info("assign: acquired", "items", formatIDs(ids), "taken_over", formatIDs(takenOver), "took", took)
+		c.log.Info("assign: acquired", "items", formatIDs(ids), "taken_over", formatIDs(takenOver), "took_ms", took.Milliseconds())
 		if f := c.events.Acquired; f != nil {
 			f(ids, takenOver, took)
 		}
 	case len(ids) > 0:
 		c.counts.Released += int64(len(ids))
-		c.log.Info("assign: released", "items", formatIDs(ids), "took", took)
+		c.log.Info("assign: released", "items", formatIDs(ids), "took_ms", took.Milliseconds())
 		if f := c.events.Released; f != nil {
 			f(ids, took)
 		}

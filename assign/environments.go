@@ -33,7 +33,7 @@ func (t *tree) sweep(ctx context.Context, staleAfter time.Duration, log *slog.Lo
 		gone, err := t.of(name).sweepOne(ctx, staleAfter)
 		switch {
 		case errors.Is(err, zk.ErrNoAuth):
-			log.Debug("assign: environment belongs to another user", "other", name)
+			log.Debug("assign: environment belongs to another user", "environment", name)
 		case err != nil:
 			return cleared, err // ZooKeeper may be unavailable; do not delay other steps
 		case gone:

@@ -94,7 +94,7 @@ func (c *Chores) Release(ctx context.Context, d int) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := c.store.Release(last, d, []task.Ownership{l.own}); err != nil {
-		c.cfg.Log.Warn("the name of the chores' owner stays", "database", d, "err", err) // the next owner writes its own
+		c.cfg.Log.Warn("the owner of the chores could not be cleared; the next owner replaces it", "database", d, "err", err) // the next owner writes its own
 	}
 	return nil
 }

@@ -257,7 +257,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 		ch.failures++
 		ch.at = time.Now().Add(pause)
 		if l.ctx.Err() == nil {
-			l.c.cfg.Log.Warn("a chore failed; trying again", "database", l.d, "step", ch.name, "err", err)
+			l.c.cfg.Log.Warn("chore failed; trying again", "database", l.d, "chore", ch.name, "err", err)
 		}
 	case found == more:
 		ch.failures = 0 // and due since it was: its patience counts on

@@ -209,7 +209,7 @@ func LogRuns(log *slog.Logger) Middleware {
 					level, message = slog.LevelWarn, "attempt failed"
 				}
 				attrs := []slog.Attr{slog.String("kind", run.Kind), slog.Int64("task_id", run.TaskID), slog.String("run_id", run.RunID()),
-					slog.Int("attempt", run.Attempt), slog.String("outcome", o.Status.String()), slog.Duration("took", time.Since(began))}
+					slog.Int("attempt", run.Attempt), slog.String("outcome", o.Status.String()), slog.Int64("took_ms", time.Since(began).Milliseconds())}
 				if o.Err != nil {
 					attrs = append(attrs, slog.Any("err", o.Err))
 				}

@@ -220,7 +220,7 @@ func TestHeartbeatsAreTheChoiceOfAKind(t *testing.T) {
 func TestLogRunsTellsHowHandlersEnd(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey || a.Key == "took" {
+		if a.Key == slog.TimeKey || a.Key == "took_ms" {
 			return slog.Attr{}
 		}
 		return a

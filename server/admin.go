@@ -35,7 +35,7 @@ func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTe
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "tenant created", "tenant", created.Name, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "tenant created", "tenant", created.Name, "caller", identityOf(ctx).TokenID)
 	return tenantReply(created), nil
 }
 
@@ -48,7 +48,7 @@ func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTe
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "tenant updated", "tenant", updated.Name, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "tenant updated", "tenant", updated.Name, "caller", identityOf(ctx).TokenID)
 	return tenantReply(updated), nil
 }
 
@@ -176,7 +176,7 @@ func (s *adminService) DeleteTenant(ctx context.Context, r *perceptorv1.DeleteTe
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "tenant is being deleted", "tenant", r.Name, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "tenant deletion started", "tenant", r.Name, "caller", identityOf(ctx).TokenID)
 	sum, finished, _ := o.Sum()
 	return &perceptorv1.DeleteTenantResponse{Removed: sum.Done, FinishedDatabases: int32(finished), CreateTime: timestamp(o.CreatedAt)}, nil
 }
@@ -190,7 +190,7 @@ func (s *adminService) CreateToken(ctx context.Context, r *perceptorv1.CreateTok
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "token created", "created", created.ID, "tenant", created.Tenant, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "token created", "token", created.ID, "tenant", created.Tenant, "caller", identityOf(ctx).TokenID)
 	return &perceptorv1.CreateTokenResponse{Token: tokenReply(created), Secret: secret}, nil
 }
 
@@ -253,7 +253,7 @@ func (s *adminService) RevokeToken(ctx context.Context, r *perceptorv1.RevokeTok
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "token revoked", "revoked", t.ID, "tenant", t.Tenant, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "token revoked", "token", t.ID, "tenant", t.Tenant, "caller", identityOf(ctx).TokenID)
 	return tokenReply(t), nil
 }
 

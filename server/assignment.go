@@ -33,6 +33,6 @@ func (s *assignmentService) UpdateStrategy(ctx context.Context, r *perceptorv1.U
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "strategy updated", "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "strategy updated", "caller", identityOf(ctx).TokenID)
 	return updated, nil
 }

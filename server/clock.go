@@ -68,7 +68,7 @@ func (s *clockService) SetClock(ctx context.Context, r *perceptorv1.SetClockRequ
 	}
 	answer, err := s.clock.Set(ctx, r)
 	if err == nil {
-		s.log.InfoContext(ctx, "clock set", "token", identityOf(ctx).TokenID)
+		s.log.InfoContext(ctx, "clock set", "caller", identityOf(ctx).TokenID)
 	}
 	return answer, err
 }

@@ -138,7 +138,7 @@ func (g *gate) admit(ctx context.Context, scope Scope) (*Identity, error) {
 }
 
 func (g *gate) panicked(ctx context.Context, c *call, p any) error {
-	g.log.LogAttrs(ctx, slog.LevelError, "a method panicked", append(c.attrs(),
+	g.log.LogAttrs(ctx, slog.LevelError, "method panicked", append(c.attrs(),
 		slog.Any("err", p), slog.String("stack", string(debug.Stack())))...)
 	return errInternal
 }
@@ -160,7 +160,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 		}
 	}
 	if g.log.Enabled(ctx, level) {
-		attrs := append(c.attrs(), slog.String("code", code.String()), slog.Duration("took", took))
+		attrs := append(c.attrs(), slog.String("code", code.String()), slog.Int64("took_ms", took.Milliseconds()))
 		if hidden {
 			attrs = append(attrs, slog.Any("err", err))
 		}
@@ -172,7 +172,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 func (c *call) attrs() []slog.Attr {
 	attrs := []slog.Attr{slog.String("method", c.method)}
 	if c.who != nil {
-		attrs = append(attrs, slog.String("tenant", c.who.Tenant.Name), slog.String("token", c.who.TokenID))
+		attrs = append(attrs, slog.String("tenant", c.who.Tenant.Name), slog.String("caller", c.who.TokenID))
 	}
 	return attrs
 }

@@ -114,7 +114,7 @@ func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) er
 	if now := time.Now(); now.Sub(a.countedAt) >= countedFor {
 		counts, err := q.store.Counts(ctx, t.ID)
 		if err != nil {
-			q.log.WarnContext(ctx, "the backlog of a tenant cannot be read; its last known one counts", "tenant", t.Name, "err", err)
+			q.log.WarnContext(ctx, "backlog of the tenant cannot be read; its last known value applies", "tenant", t.Name, "err", err)
 		} else {
 			a.living = 0
 			for _, c := range counts {
@@ -140,7 +140,7 @@ func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error
 	if a.adds < n {
 		got, err := q.store.TakeAdds(ctx, t.ID, max(n, int(limit)/addSlices), a.adds)
 		if err != nil {
-			q.log.WarnContext(ctx, "the add rate of a tenant cannot be read; its tasks are let in", "tenant", t.Name, "err", err)
+			q.log.WarnContext(ctx, "add rate of the tenant cannot be read; its tasks are accepted", "tenant", t.Name, "err", err)
 			return nil
 		}
 		a.adds = got.Granted

@@ -105,7 +105,7 @@ func (s *adminService) setPaused(ctx context.Context, name string, paused bool) 
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "tenant paused or resumed", "tenant", t.Name, "paused", paused, "token", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "tenant paused or resumed", "tenant", t.Name, "paused", paused, "caller", identityOf(ctx).TokenID)
 	return tenantReply(t), nil
 }
 

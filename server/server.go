@@ -239,6 +239,6 @@ func (s *Server) drain() {
 		return nil
 	})
 	if err := stopping.Wait(); err != nil {
-		s.config.Log.Warn("close HTTP connections", "err", err)
+		s.config.Log.Warn("HTTP connections cannot be closed", "err", err)
 	}
 }

@@ -47,7 +47,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	}
 	p := app.Process{
 		Reach: d.Reach, Run: d.Run, StopWithin: c.Dispatcher.Grace + stopMargin,
-		Ready: func() { log.Info("dispatching", "version", cli.Version(), "name", d.Name()) },
+		Ready: func() { log.Info("dispatching", "version", cli.Version(), "member", d.Name()) },
 	}
 	if ops != nil {
 		p.Ops = telemetry.NewOps(ops, registry, d.Checks(), c.Ops.Pprof, log)

@@ -43,7 +43,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	p := app.Process{
 		Reach: api.Reach, Run: api.Run, StopWithin: c.Taskd.DrainDelay + c.Taskd.Grace + stopMargin,
 		Ready: func() {
-			log.Info("serving", "version", cli.Version(), "grpc", address(listeners.grpc), "http", address(listeners.http), "ops", address(listeners.ops))
+			log.Info("serving", "version", cli.Version(), "grpc_addr", address(listeners.grpc), "http_addr", address(listeners.http), "ops_addr", address(listeners.ops))
 		},
 	}
 	if listeners.ops != nil {

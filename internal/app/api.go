@@ -155,7 +155,7 @@ func (a *API) Reach(ctx context.Context) error {
 	ping, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if err := a.publisher.Ping(ping); err != nil && ctx.Err() == nil {
-		a.o.Log.Warn("starting although Kafka does not answer: no tenant can be created", "brokers", c.Kafka.Brokers, "err", err)
+		a.o.Log.Warn("starting without Kafka, which does not answer; no tenant can be created", "brokers", c.Kafka.Brokers, "err", err)
 	}
 	return ctx.Err()
 }

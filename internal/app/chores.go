@@ -46,19 +46,19 @@ func (d *Dispatcher) choreEvents() chores.Events {
 		Moved: func(db int, chore string, cut *task.Compaction) {
 			m.Moved(db, chore, cut)
 			if cut.Late > lateWarning {
-				log.Warn("tasks have come late to the near tier", "database", db, "late", cut.Late, "tasks", cut.Near)
+				log.Warn("tasks were promoted late", "database", db, "late_ms", cut.Late.Milliseconds(), "tasks", cut.Near)
 			}
 		},
 		Bulk: func(db int, step *task.BulkStep) {
 			m.Bulk(step)
 			if step.Ended {
-				log.Info("a bulk operation has ended in a database", "database", db, "action", step.Action)
+				log.Info("bulk operation ended in the database", "database", db, "action", step.Action)
 			}
 		},
 		Dead: m.Dead,
 		DeadFailed: func(tenant int32, runs int, err error) {
 			m.DeadFailed(d.names.label(tenant), runs)
-			log.Warn("dead letters of a tenant were not published; trying again", "tenant", d.names.label(tenant), "runs", runs, "err", err)
+			log.Warn("dead letters were not published; trying again", "tenant", d.names.label(tenant), "runs", runs, "err", err)
 		},
 		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
 		Stats: func(db int, far task.FarStats, oldest time.Duration) {
@@ -66,7 +66,7 @@ func (d *Dispatcher) choreEvents() chores.Events {
 			server, _, _ := strings.Cut(d.cluster.Address(db), "/")
 			m.Snapshot(server, oldest)
 			if oldest > snapshotWarning {
-				log.Warn("an old snapshot keeps vacuum from its work: look for long transactions", "server", server, "age", oldest)
+				log.Warn("old snapshot keeps vacuum from removing rows; look for long transactions", "server", server, "age_s", oldest.Seconds())
 			}
 		},
 	}

@@ -346,7 +346,7 @@ func (d *Dispatcher) checkTopics(ctx context.Context) error {
 			}
 			continue
 		case err != nil && ctx.Err() == nil:
-			d.o.Log.Warn("the settings of topics could not be checked", "err", err)
+			d.o.Log.Warn("settings of topics cannot be read", "err", err)
 		}
 		if err != nil || len(page) < topicsPage {
 			<-ctx.Done()
@@ -364,9 +364,9 @@ func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error
 	findings, err := d.topics.Check(ctx, topics)
 	for _, f := range findings {
 		if f.Fatal {
-			d.o.Log.Error("a topic may lose runs", "err", f.String())
+			d.o.Log.Error("topic may lose runs", "err", f.String())
 		} else {
-			d.o.Log.Warn("a topic should be looked at", "err", f.String())
+			d.o.Log.Warn("topic has unusual settings", "err", f.String())
 		}
 	}
 	return err

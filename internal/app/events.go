@@ -34,7 +34,7 @@ func (d *Dispatcher) events() dispatch.Events {
 		StoreFailed: func(db int, step string, err error) {
 			m.StoreFailed(step)
 			d.work.storeFailed.Add(1)
-			log.Warn("a step of the store failed; trying again", "database", db, "step", step, "err", err)
+			log.Warn("step in the database failed; trying again", "database", db, "step", step, "err", err)
 		},
 		Acquired: func(db int, shards []task.Shard, republished int) {
 			m.ShardsChanged("acquired", len(shards))
@@ -58,7 +58,7 @@ func (d *Dispatcher) events() dispatch.Events {
 		},
 		Backlogged: func(tenant int32, begins bool) {
 			if begins {
-				log.Info("tenant is backlogged: its tasks are claimed by weighted fair sharing", "tenant", d.names.label(tenant))
+				log.Info("tenant is backlogged; its tasks are claimed by weighted fair sharing", "tenant", d.names.label(tenant))
 			} else {
 				log.Info("tenant is no longer backlogged", "tenant", d.names.label(tenant))
 			}
@@ -67,16 +67,16 @@ func (d *Dispatcher) events() dispatch.Events {
 		PublishFailed: func(tenant int32, records int, err error) {
 			m.PublishFailed(d.names.label(tenant), records)
 			d.work.publishFailed.Add(int64(records))
-			log.Debug("records were not acknowledged", "tenant", d.names.label(tenant), "records", records, "err", err)
+			log.Debug("records were not acknowledged; sending them again", "tenant", d.names.label(tenant), "records", records, "err", err)
 		},
 		BreakerOpened: func(tenant int32, err error) {
-			log.Warn("topic fails: its runs are deferred", "tenant", d.names.label(tenant), "err", err)
+			log.Warn("topic fails; its runs are deferred", "tenant", d.names.label(tenant), "err", err)
 		},
 		BreakerClosed: func(tenant int32) { log.Info("topic recovered", "tenant", d.names.label(tenant)) },
 		GaveUp: func(_ int, pubs []task.Publication, err error) {
 			for i := range pubs {
 				m.Died(d.names.label(pubs[i].Tenant))
-				log.Error("a run can never be published", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
+				log.Error("run is unpublishable and becomes dead", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
 			}
 		},
 	}

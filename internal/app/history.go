@@ -48,7 +48,7 @@ func (l *levels) run(ctx context.Context) error {
 	for {
 		err := l.refresh(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
-			l.log.Warn("the history settings of tenants cannot be read; the last known ones hold", "err", err)
+			l.log.Warn("history levels of tenants cannot be read; the last known ones apply", "err", err)
 		}
 		failing = err != nil
 		select {

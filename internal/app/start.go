@@ -41,7 +41,7 @@ func reach(ctx context.Context, log *slog.Logger, name string, patience time.Dur
 			return fmt.Errorf("%s: %s (tried %d times within %s)", name, oneLine(err), tries, patience)
 		}
 		if tries == 3 {
-			log.Warn("a server does not answer; trying again", "part", name, "err", oneLine(err))
+			log.Warn("server does not answer; trying again", "part", name, "err", oneLine(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -71,7 +71,7 @@ func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster
 	if len(away) == task.Databases || strings.Contains(err.Error(), migrateHint) || strings.Contains(err.Error(), clockHint) {
 		return err
 	}
-	log.Warn("starting although some databases do not answer", "databases", away, "err", err)
+	log.Warn("starting without some databases, which do not answer", "databases", away, "err", err)
 	return nil
 }
 

@@ -54,7 +54,7 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c.looked = now
 		if state := c.modified(); state != c.state {
 			if err := c.read(); err != nil {
-				c.log.Warn("the new certificate cannot be used; the old one stays", "err", err)
+				c.log.Warn("new certificate cannot be used; the old one stays", "err", err)
 			}
 			c.state = state
 		}

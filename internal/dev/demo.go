@@ -157,7 +157,7 @@ func (d *demo) addOne(ctx context.Context, t client.Task) {
 	id, err := d.client.AddTask(ctx, t)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.in.o.Log.Warn("the demo could not add a task", "err", err)
+			d.in.o.Log.Warn("demo cannot add a task", "err", err)
 		}
 		return
 	}
@@ -191,7 +191,7 @@ func (d *demo) finish(ctx context.Context) {
 	for _, id := range d.check.unfinished() {
 		cancelling.Go(func() {
 			if _, err := d.client.CancelTask(ctx, id); err != nil {
-				d.in.o.Log.Warn("the demo could not cancel a task", "task_id", id, "err", err)
+				d.in.o.Log.Warn("demo cannot cancel a task", "task_id", id, "err", err)
 			}
 		})
 	}

@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	o.Log.Debug("servers started", "took", time.Since(began))
+	o.Log.Debug("servers started", "took_ms", time.Since(began).Milliseconds())
 	defer func() { err = errors.Join(err, servers.stop(o.Log, dir.ephemeral)) }()
 	in := &installation{o: &o, dir: dir, open: open, servers: servers, began: began}
 	return in.run(ctx, progress)
@@ -127,12 +127,12 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 	if err := in.migrate(ctx, progress); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	in.o.Log.Debug("databases up to date", "took", time.Since(in.began))
+	in.o.Log.Debug("databases up to date", "took_ms", time.Since(in.began).Milliseconds())
 	defer in.closeClock()
 	if err := in.join(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	in.o.Log.Debug("nodes put together", "took", time.Since(in.began))
+	in.o.Log.Debug("processes prepared", "took_ms", time.Since(in.began).Milliseconds())
 	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
 	return app.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
 }

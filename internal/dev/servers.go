@@ -113,7 +113,7 @@ func (s *servers) stop(log *slog.Logger, ephemeral bool) error {
 	defer cancel()
 	err := s.postgres.Stop(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		log.Info("PostgreSQL was stopped in a hurry; it recovers at its next start", "err", err)
+		log.Info("PostgreSQL was killed; it recovers at its next start", "err", err)
 		return nil
 	}
 	return err

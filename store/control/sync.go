@@ -27,9 +27,9 @@ func (s *Store) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failing:
-			s.log.WarnContext(ctx, "tenants and tokens are not the same in all databases; trying again", "err", err)
+			s.log.WarnContext(ctx, "tenants and tokens differ between databases; trying again", "err", err)
 		case err == nil && failing:
-			s.log.InfoContext(ctx, "tenants and tokens are the same in all databases again")
+			s.log.InfoContext(ctx, "tenants and tokens agree in all databases again")
 		}
 		failing = err != nil
 		select {

@@ -70,7 +70,7 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (Token, string, error)
 	put := func(ctx context.Context, _ int, tx pgx.Tx) error { return putTokens(ctx, tx, []storedToken{row}) }
 	if err := s.copyOut(ctx, "the token was not created", put); err != nil {
 		if _, err := s.RevokeToken(context.WithoutCancel(ctx), id); err != nil {
-			s.log.Warn("revoke a token whose creation failed", "token", id, "err", err)
+			s.log.Warn("token whose creation failed cannot be revoked", "token", id, "err", err)
 		}
 		return Token{}, "", task.Errorf(task.ReasonDatabaseUnavailable,
 			"the token was not created: not all databases answer; try again").CausedBy(errors.Unwrap(err))

@@ -140,7 +140,7 @@ func (s *Store) told(ctx context.Context, tenant int32, id int64) (*task.BulkOpe
 		return nil, noBulk(id)
 	}
 	if err := s.spreadBulk(ctx, rows[0]); err != nil {
-		s.cfg.Log.Warn("a bulk operation is not known everywhere yet; that is completed later", "id", id, "err", err)
+		s.cfg.Log.Warn("bulk operation is not stored in all databases yet; it is completed later", "operation", id, "err", err)
 	}
 	return s.GetBulk(ctx, tenant, id)
 }

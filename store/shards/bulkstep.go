@@ -61,7 +61,7 @@ var errBusy = errors.New("somebody else has it")
 // the ownership of the chores. small steps hold fewer locks for a shorter time.
 func (s *Store) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
 	if err := s.spreadOpen(ctx, d); err != nil {
-		s.cfg.Log.Warn("a bulk operation is not known everywhere yet", "database", d, "err", err)
+		s.cfg.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
 	}
 	rows, err := readBulk(ctx, s.cluster.Pool(d), "BulkNext", int32(0))
 	if err != nil {

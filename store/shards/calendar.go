@@ -47,7 +47,7 @@ func (s *Store) setCalendar(r *task.Row) {
 func (s *Store) complain(r *task.Row, err error) {
 	last := s.complained.Load()
 	if now := time.Now().UnixNano(); now-last > int64(complainEvery) && s.complained.CompareAndSwap(last, now) {
-		s.cfg.Log.Error("the schedule of a task cannot be read; it is put off and not fired", "tenant", r.Tenant, "task_id", int64(r.ID), "err", err)
+		s.cfg.Log.Error("schedule of the task cannot be read; the task is deferred", "tenant", r.Tenant, "task_id", int64(r.ID), "err", err)
 	}
 }
 

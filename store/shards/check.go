@@ -33,7 +33,7 @@ func (s *Store) doChecks(ctx context.Context, d int, in []check) []task.Reply {
 		err = whyGone(ctx, s.cluster.Pool(d), in, replies)
 	}
 	if err != nil {
-		s.cfg.Log.Warn("runs not checked; listeners will ask again", "database", d, "entries", len(in), "err", err)
+		s.cfg.Log.Warn("runs were not checked; listeners ask again", "database", d, "entries", len(in), "err", err)
 		replies = make([]task.Reply, len(in))
 		for i := range replies {
 			replies[i].Code = task.Retry

@@ -415,7 +415,7 @@ func (c *cutting) setAside(ctx context.Context, bad damage) error {
 	if err != nil || c.out.Lost {
 		return err
 	}
-	c.s.cfg.Log.Error("a pack is damaged and was set aside", "database", c.d, "pack", bad.id, "tasks", bad.n, "err", reason)
+	c.s.cfg.Log.Error("damaged pack quarantined", "database", c.d, "pack", bad.id, "tasks", bad.n, "err", reason)
 	c.out.Damaged = append(c.out.Damaged, task.DamagedPack{Pack: bad.id, Tasks: bad.n, Reason: reason})
 	return nil
 }

@@ -266,7 +266,7 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 	for pause := 5 * time.Millisecond; len(pending) > 0; pause *= 2 {
 		var err error
 		if pending, err = s.applyOnce(ctx, d, entries, pending, replies); err != nil && !lockConflict(err) {
-			s.cfg.Log.Warn("results not taken; listeners will send them again", "database", d, "entries", len(pending), "err", err)
+			s.cfg.Log.Warn("results were not applied; listeners send them again", "database", d, "entries", len(pending), "err", err)
 			break
 		}
 		if len(pending) == 0 || time.Now().Add(pause).After(deadline) || !sleep(ctx, pause) {
@@ -303,7 +303,7 @@ func (s *Store) decideBoth(ctx context.Context, d, n int, plain []int, at func(i
 		if err := bySQL(replies); err != nil {
 			clear(replies) // nothing of it was committed, as far as we know
 			if !lockConflict(err) {
-				s.cfg.Log.Warn("not taken at once", "database", d, "entries", len(plain), "err", err)
+				s.cfg.Log.Warn("results were not applied as one group; applying them one by one", "database", d, "entries", len(plain), "err", err)
 			}
 		}
 	}
