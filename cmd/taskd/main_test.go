@@ -87,7 +87,7 @@ func TestWrongUseIsNamed(t *testing.T) {
 		code int
 		want string
 	}{
-		{"unknown key", []string{"--config", write("key.yaml", "taskd: {grcp_addr: x}")}, 2, "there is no key taskd.grcp_addr; the nearest is taskd.grpc_addr"},
+		{"unknown key", []string{"--config", write("key.yaml", "taskd: {grcp_addr: x}")}, 2, "unknown key taskd.grcp_addr; did you mean taskd.grpc_addr?"},
 		{"missing file", []string{"--config", "/no/such.yaml"}, 2, "/no/such.yaml does not exist"},
 		{"nothing configured", nil, 2, "postgres.servers: is missing"},
 		{"bad value", append(addresses, "--taskd.min-interval=1ms"), 2, "taskd.min_interval: 1ms is below 10ms"},

@@ -125,7 +125,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 		Owner:      task.Owner{Name: d.name, HintAddr: hint},
 		ClaimAhead: c.Dispatcher.ClaimAhead,
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
-		PeekEvery: c.Dispatcher.LookEvery, MaxSleep: c.Dispatcher.MaxSleep,
+		PeekEvery: c.Dispatcher.PeekEvery, MaxSleep: c.Dispatcher.MaxSleep,
 		SweepEvery: max(5*time.Second, c.Dispatcher.MaxTick),
 		// A commit may come this much after the instant it was computed with.
 		Grace:   c.Postgres.StatementTimeout + time.Second,

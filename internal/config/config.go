@@ -1,52 +1,52 @@
 // Package config is the one configuration of all programs: a YAML file, then
-// environment variables, then flags, each over the one before. The struct
-// [Config] is the list of keys; its tags are their defaults and their
-// documentation, from which docs/configuration.md is written.
+// environment variables, then flags; a later source overrides an earlier one. The
+// struct [Config] is the list of keys. Its tags hold their defaults and their
+// documentation, from which docs/configuration.md is generated.
 //
-// Nothing is passed over in silence: an unknown key, a value of the wrong type
-// and a value that breaks a rule are refused, all at once, each with its key, its
-// value and where it came from. Values of secret keys are never shown.
+// An unknown key, a value of the wrong type and a value that breaks a rule are
+// errors. All of them are reported at once, each with its key, its value and its
+// origin. Values of secret keys are never shown.
 //
 // A key such as taskd.grpc_addr is the environment variable
-// PERCEPTOR_TASKD_GRPC_ADDR and the flag --taskd.grpc-addr. Lists of texts are
-// separated by commas there.
+// PERCEPTOR_TASKD_GRPC_ADDR and the flag --taskd.grpc-addr. There, commas separate
+// the elements of lists.
 package config
 
 import "time"
 
 // Config holds the effective value of every key.
 type Config struct {
-	StartTimeout time.Duration `key:"start_timeout" default:"30s" doc:"How long a program tries to reach its servers at start before it ends with an error."`
-	Log          Log           `key:"log" doc:"What the programs write to standard error."`
-	Ops          Ops           `key:"ops" doc:"The HTTP side for operators: /healthz, /readyz, /metrics."`
+	StartTimeout time.Duration `key:"start_timeout" default:"30s" doc:"How long a program tries to reach its servers at start. After that it ends with an error."`
+	Log          Log           `key:"log" doc:"The log, written to standard error."`
+	Ops          Ops           `key:"ops" doc:"The HTTP server for operators: /healthz, /readyz, /metrics."`
 	Postgres     Postgres      `key:"postgres" doc:"The servers of the 16 logical databases."`
-	Tasks        Tasks         `key:"tasks" doc:"What holds for tasks of all tenants. taskd and dispatchers should agree."`
-	Far          Far           `key:"far" doc:"Tasks that wait long. taskd and dispatchers should agree."`
-	Kafka        Kafka         `key:"kafka" doc:"Where runs are published."`
-	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"Where dispatchers agree on who owns which shard."`
+	Tasks        Tasks         `key:"tasks" doc:"Rules for the tasks of all tenants. Give taskd and dispatchers the same values."`
+	Far          Far           `key:"far" doc:"The far tier: tasks that are due beyond a horizon. Give taskd and dispatchers the same values."`
+	Kafka        Kafka         `key:"kafka" doc:"The cluster to which runs are published."`
+	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
-	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. Ticks and bounds rarely need another value."`
-	Chores       Chores        `key:"chores" doc:"What dispatchers do beside firing: tasks are moved between the tiers, what has expired is purged, counters are folded."`
+	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. The defaults of ticks and limits suit nearly every installation."`
+	Chores       Chores        `key:"chores" doc:"The periodic maintenance that dispatchers do: moving tasks between tiers, purging expired rows, folding counters."`
 }
 
-// Log says what is logged and how.
+// Log configures the log.
 type Log struct {
 	Level  string `key:"level" default:"info" doc:"The lowest level that is logged: debug, info, warn or error."`
 	Format string `key:"format" default:"json" doc:"json or text."`
 }
 
-// Ops is about the HTTP side for operators.
+// Ops configures the HTTP server for operators.
 type Ops struct {
-	Pprof bool `key:"pprof" default:"false" doc:"Also serve profiles under /debug/pprof/. They show the inside of the process: keep the address private."`
+	Pprof bool `key:"pprof" default:"false" doc:"Also serve profiles under /debug/pprof/. Profiles show the memory of the process, so keep the address private."`
 }
 
-// Postgres says where the databases are.
+// Postgres configures the databases.
 type Postgres struct {
-	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) and databases (numbers from 0 to 15). Where no server names databases they are spread evenly, in order. In the environment and in flags: a YAML list, or one dsn alone."`
+	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) and databases (numbers from 0 to 15). If no server names databases, they are distributed evenly, in order. In the environment and in flags: a YAML list, or a single dsn."`
 	MaxConnections    int           `key:"max_connections" default:"4" doc:"The most connections of one process to one logical database; 1 to 100."`
-	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Ends a statement that takes longer."`
-	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Ends a wait for a row."`
-	IdleInTransaction time.Duration `key:"idle_in_transaction_timeout" default:"2s" doc:"Ends a session that stops in the middle of a transaction."`
+	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer."`
+	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock."`
+	IdleInTransaction time.Duration `key:"idle_in_transaction_timeout" default:"2s" doc:"Ends a session that is idle in a transaction for longer."`
 }
 
 // Server is one PostgreSQL server.
@@ -55,15 +55,15 @@ type Server struct {
 	Databases []int
 }
 
-// Tasks is about what holds for all tasks.
+// Tasks holds rules for all tasks.
 type Tasks struct {
-	CatchUpPace   time.Duration `key:"catch_up_pace" default:"100ms" doc:"FIRE_ALL: how far apart missed instants of a task fire at least; 1ms to 1h."`
-	DeadRetention time.Duration `key:"dead_retention" default:"720h" doc:"How long dead runs are kept, however short the retention of their task; 1h to 87600h."`
+	CatchUpInterval time.Duration `key:"catch_up_interval" default:"100ms" doc:"The catch-up interval: the least time between two missed instants of a task that FIRE_ALL fires; 1ms to 1h."`
+	DeadRetention   time.Duration `key:"dead_retention" default:"720h" doc:"How long dead runs are kept, even when the retention of their task is shorter; 1h to 87600h."`
 }
 
-// Far is about the far tier.
+// Far configures the far tier.
 type Far struct {
-	Horizon string `key:"horizon" default:"10m" doc:"Tasks due later than this from now are kept packed, many in one row; a duration of at least 1m, or off: every task is a row of its own. Packs that exist are read, and emptied in time, in either case."`
+	Horizon string `key:"horizon" default:"10m" doc:"Tasks due later than this are kept in packs, many tasks to one row: a duration of at least 1m. off keeps every task in a row of its own; existing packs are still read and emptied in time."`
 }
 
 // HorizonOff is what [Far.Within] returns for off.
@@ -78,90 +78,90 @@ func (f *Far) Within() time.Duration {
 	return d
 }
 
-// Kafka says where and how runs are published.
+// Kafka configures where and how runs are published.
 type Kafka struct {
-	Brokers           []string      `key:"brokers" doc:"Addresses, host:port, of which one must answer."`
-	AdvertisedBrokers []string      `key:"advertised_brokers" doc:"Addresses as listeners shall use them. Default: those of brokers."`
-	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Precedes the tenant's name in the names of its topic and its consumer group."`
-	Partitions        int           `key:"partitions" default:"8" doc:"Partitions of a new topic: how many listeners can share a tenant's runs. Few cost the brokers least."`
-	ReplicationFactor int           `key:"replication_factor" default:"0" doc:"Replicas of a new topic. 0: as the brokers are set up. With 3 or more, min.insync.replicas is 2."`
-	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. At least the longest give_up_after of tasks, since a run in flight may have no other home."`
+	Brokers           []string      `key:"brokers" doc:"Addresses, host:port. One that answers is enough."`
+	AdvertisedBrokers []string      `key:"advertised_brokers" doc:"Addresses that listeners use. Default: those of brokers."`
+	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's name follows."`
+	Partitions        int           `key:"partitions" default:"8" doc:"Partitions of a new topic. At most this many listeners share a tenant's runs. Fewer partitions cost the brokers less."`
+	ReplicationFactor int           `key:"replication_factor" default:"0" doc:"Replicas of a new topic. 0: the default of the brokers. With 3 or more, min.insync.replicas is set to 2."`
+	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. Choose at least the longest give_up_after of your tasks, since Kafka may have the only copy of a run in flight."`
 	Compression       string        `key:"compression" default:"none" doc:"none, lz4, zstd, snappy or gzip."`
 	Timeout           time.Duration `key:"timeout" default:"10s" doc:"How long a broker may wait for its replicas."`
-	TLS               KafkaTLS      `key:"tls" doc:"Encrypted connections to the brokers."`
-	Username          string        `key:"username" doc:"Login by SASL PLAIN. Default: none."`
-	Password          string        `key:"password" secret:"true" doc:"Goes with username."`
+	TLS               KafkaTLS      `key:"tls" doc:"TLS for connections to the brokers."`
+	Username          string        `key:"username" doc:"User name for SASL PLAIN. Default: no login."`
+	Password          string        `key:"password" secret:"true" doc:"Password of username."`
 }
 
-// KafkaTLS says how connections to the brokers are encrypted.
+// KafkaTLS configures TLS to the brokers.
 type KafkaTLS struct {
-	Enabled  bool   `key:"enabled" default:"false" doc:"Whether they are."`
-	CAFile   string `key:"ca_file" doc:"Certificates that the brokers' are signed by. Default: the system's."`
-	CertFile string `key:"cert_file" doc:"This program's certificate, if the brokers ask for one."`
-	KeyFile  string `key:"key_file" doc:"Its key."`
+	Enabled  bool   `key:"enabled" default:"false" doc:"Whether connections are encrypted."`
+	CAFile   string `key:"ca_file" doc:"File of the certificates that sign the brokers' certificates. Default: the system's."`
+	CertFile string `key:"cert_file" doc:"File of this program's certificate, for brokers that require one."`
+	KeyFile  string `key:"key_file" doc:"File of its private key."`
 }
 
-// ZooKeeper says where dispatchers meet.
+// ZooKeeper configures the ensemble of the assignment.
 type ZooKeeper struct {
 	Servers        []string      `key:"servers" doc:"Addresses, host:port."`
-	Root           string        `key:"root" default:"/perceptor" doc:"The path under which everything lives."`
+	Root           string        `key:"root" default:"/perceptor" doc:"The path under which all nodes are created."`
 	Environment    string        `key:"environment" default:"BASE" doc:"Separates clusters that share a root."`
-	SessionTimeout time.Duration `key:"session_timeout" default:"10s" doc:"After this long without contact a dispatcher counts as dead. At least 1s; the server may set another."`
-	TakeoverAfter  time.Duration `key:"takeover_after" default:"5s" doc:"How long a live but stuck owner is waited for before its shards are taken over."`
-	User           string        `key:"user" doc:"Digest credentials. Default: none."`
-	Password       string        `key:"password" secret:"true" doc:"Goes with user."`
+	SessionTimeout time.Duration `key:"session_timeout" default:"10s" doc:"A dispatcher without contact for this long is considered dead. At least 1s; the ZooKeeper server may impose another value."`
+	TakeoverAfter  time.Duration `key:"takeover_after" default:"5s" doc:"How long to wait for a live but stuck owner before its shards are taken over."`
+	User           string        `key:"user" doc:"User for digest authentication. Default: none."`
+	Password       string        `key:"password" secret:"true" doc:"Password of user."`
 }
 
-// Taskd is about the API.
+// Taskd configures the API.
 type Taskd struct {
-	GRPCAddr        string        `key:"grpc_addr" default:":7070" doc:"Address of the gRPC side."`
-	HTTPAddr        string        `key:"http_addr" default:":7071" doc:"Address of the HTTP/JSON side. Empty: there is none."`
-	OpsAddr         string        `key:"ops_addr" default:":7072" doc:"Address of the side for operators. Empty: there is none."`
-	Grace           time.Duration `key:"grace" default:"10s" doc:"How long calls under way are waited for at a stop."`
-	DrainDelay      time.Duration `key:"drain_delay" default:"0s" doc:"How long taskd goes on serving at a stop, reported as not ready, so that load balancers notice."`
-	MinInterval     time.Duration `key:"min_interval" default:"1s" doc:"The shortest interval of a task; at least 10ms."`
-	MinAckTimeout   time.Duration `key:"min_ack_timeout" default:"1s" doc:"The shortest ack_timeout of a task; at least 10ms."`
-	MaxCalls        int           `key:"max_calls" default:"4096" doc:"How many calls may be under way; more are told to try again."`
+	GRPCAddr        string        `key:"grpc_addr" default:":7070" doc:"Listen address of the gRPC API."`
+	HTTPAddr        string        `key:"http_addr" default:":7071" doc:"Listen address of the HTTP/JSON API. Empty: no HTTP API."`
+	OpsAddr         string        `key:"ops_addr" default:":7072" doc:"Listen address of the server for operators. Empty: none."`
+	Grace           time.Duration `key:"grace" default:"10s" doc:"How long a stop waits for calls in progress."`
+	DrainDelay      time.Duration `key:"drain_delay" default:"0s" doc:"How long taskd continues to serve after a stop signal while /readyz answers not ready, so that load balancers notice."`
+	MinInterval     time.Duration `key:"min_interval" default:"1s" doc:"The shortest interval that a task may have; at least 10ms."`
+	MinAckTimeout   time.Duration `key:"min_ack_timeout" default:"1s" doc:"The shortest ack_timeout that a task may have; at least 10ms."`
+	MaxCalls        int           `key:"max_calls" default:"4096" doc:"The most calls in progress. Further calls get SERVER_BUSY."`
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
-	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"How many of a tenant's tasks a listing by kind, type or tags may have to look at, ten times as many with a range of due times; one of more is refused."`
-	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Ends a call that takes longer."`
-	TLS             ServerTLS     `key:"tls" doc:"Encrypted connections to the API, both sides. The certificate is read again when its files change."`
+	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"The most tasks that a listing by kind, type or tags may read; ten times as many with a range of due times. A listing that would read more gets LIST_TOO_LARGE."`
+	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`
+	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. The certificate is read again when its files change."`
 }
 
-// ServerTLS says how the API proves itself and whom it lets in.
+// ServerTLS configures TLS of the API.
 type ServerTLS struct {
-	CertFile     string `key:"cert_file" doc:"The certificate, with its chain. Default: no TLS."`
-	KeyFile      string `key:"key_file" doc:"Its key."`
-	ClientCAFile string `key:"client_ca_file" doc:"If set, callers must show a certificate signed by one of these, besides their token."`
+	CertFile     string `key:"cert_file" doc:"File of the certificate with its chain. Default: no TLS."`
+	KeyFile      string `key:"key_file" doc:"File of its private key."`
+	ClientCAFile string `key:"client_ca_file" doc:"If set, callers must present a certificate signed by one of these, in addition to their token."`
 }
 
-// Dispatcher is about the process that fires what is due.
+// Dispatcher configures the process that claims and publishes due tasks.
 type Dispatcher struct {
-	Name             string        `key:"name" doc:"What people see as the owner of shards. Default: the host's name and the process id."`
-	OpsAddr          string        `key:"ops_addr" default:":7073" doc:"Address of the side for operators. Empty: there is none."`
-	HintAddr         string        `key:"hint_addr" default:":7074" doc:"UDP address for hints from taskd about what has just become due. Empty: none, runs due at once are up to look_every late."`
-	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name, with the port of hint_addr."`
-	Grace            time.Duration `key:"grace" default:"10s" doc:"How long the hand-over of shards may take at a stop."`
-	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The knob between lateness and CPU: how much of the time claims may take, added up over the databases. 2 claims twice as often while it is that what limits them; see the operations page."`
-	ClaimAhead       time.Duration `key:"claim_ahead" default:"500ms" doc:"How far ahead of the clock runs are claimed, up to 2s. They are held in memory until they are due, and a database is claimed from when half of this has passed: large transactions, and still on time. A crash makes what was held late by the take-over, and a cancel within this time may be followed by the call. 0s: only what is due is claimed."`
-	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The shortest distance of two claims of a database that were not full."`
-	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The longest, while something is due."`
-	LookEvery        time.Duration `key:"look_every" default:"250ms" doc:"How often a database that has fired lately is looked at when nothing is known to be due."`
-	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"The same for an idle one."`
+	Name             string        `key:"name" doc:"Name of this dispatcher as the owner of shards. Default: the host's name and the process id."`
+	OpsAddr          string        `key:"ops_addr" default:":7073" doc:"Listen address of the server for operators. Empty: none."`
+	HintAddr         string        `key:"hint_addr" default:":7074" doc:"UDP listen address for hints from taskd about tasks that are due soon. Empty: no hints; a task that is due when it is added may then be late by peek_every."`
+	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name and the port of hint_addr."`
+	Grace            time.Duration `key:"grace" default:"10s" doc:"How long a stop may take to hand over shards."`
+	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The share of time that claims may take, summed over the databases: the trade-off between lateness and CPU. 2 claims twice as often where this is the limit; see the operations page."`
+	ClaimAhead       time.Duration `key:"claim_ahead" default:"500ms" doc:"How long before they are due runs are claimed, up to 2s. Claimed runs wait in the delay queue, and a database is claimed from again after half of this time, so transactions are large and runs still on time. After a crash, runs in the delay queue are late by the take-over; a run may still arrive within this time after its task was cancelled. 0s: claim only what is due."`
+	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The least time between two claims from a database, unless the first one was full."`
+	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The most time between two claims from a database that has due tasks."`
+	PeekEvery        time.Duration `key:"peek_every" default:"250ms" doc:"How often to peek at a database that fired recently and has nothing known to be due."`
+	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"How often to peek at an idle database."`
 	MaxRows          int           `key:"max_rows" default:"5000" doc:"The most rows of one claim."`
-	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from at once."`
-	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records that are held or wait for Kafka's acknowledgement; then claims stop."`
-	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same in bytes."`
-	PublishTimeout   time.Duration `key:"publish_timeout" default:"15s" doc:"Ends a call to Kafka; its records are tried again."`
-	BreakerAfter     int           `key:"breaker_after" default:"5" doc:"How many calls in a row must fail for a tenant before its runs are put off."`
+	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from concurrently."`
+	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records in memory, in the delay queue or not yet acknowledged by Kafka. At this limit claims stop."`
+	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same limit in bytes."`
+	PublishTimeout   time.Duration `key:"publish_timeout" default:"15s" doc:"Cancels a request to Kafka. Its records are sent again."`
+	BreakerAfter     int           `key:"breaker_after" default:"5" doc:"How many requests in a row must fail for a tenant's topic before its circuit breaker opens and its runs are deferred."`
 }
 
-// Chores is about what dispatchers do beside firing.
+// Chores configures the maintenance of the databases.
 type Chores struct {
-	Share       float64       `key:"share" default:"0.25" doc:"How much of the time of one core the chores of a process may take, above 0 and at most 1. What must be done before something is due takes more if it has to."`
-	Concurrency int           `key:"concurrency" default:"2" doc:"How many of them are done at once; 1 to 16."`
-	RecutEvery  time.Duration `key:"recut_every" default:"5m" doc:"How often far tasks that have been added are sorted into packs; at least 1s, and never less often than twice a horizon."`
-	DemoteEvery time.Duration `key:"demote_every" default:"1m" doc:"How often rows that are not due for long are packed; at least 1s."`
-	PurgeEvery  time.Duration `key:"purge_every" default:"10s" doc:"How often what has expired is removed and counters are folded; at least 100ms."`
-	HistoryDays int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
+	Share        float64       `key:"share" default:"0.25" doc:"The share of one core that the chores of a process may take, above 0 and at most 1. Work that must be done before tasks become due may take more."`
+	Concurrency  int           `key:"concurrency" default:"2" doc:"How many chores run concurrently; 1 to 16."`
+	CompactEvery time.Duration `key:"compact_every" default:"5m" doc:"How often packs of level 0 are compacted; at least 1s. Compaction runs at least twice in a horizon."`
+	DemoteEvery  time.Duration `key:"demote_every" default:"1m" doc:"How often idle rows that are due beyond the horizon are demoted into packs; at least 1s."`
+	PurgeEvery   time.Duration `key:"purge_every" default:"10s" doc:"How often expired rows are removed and counters are folded; at least 100ms."`
+	HistoryDays  int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
 }

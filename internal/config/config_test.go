@@ -93,12 +93,12 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		name, file, env, want string
 	}{
-		{"unknown key", "taskd: {grcp_addr: x}", "", "there is no key taskd.grcp_addr; the nearest is taskd.grpc_addr"},
-		{"unknown section", "postgre: {max_connections: 1}", "", "there is no key postgre.max_connections; the nearest is postgres.max_connections"},
-		{"unknown top key", "start_timout: 1s", "", "there is no key start_timout; the nearest is start_timeout"},
-		{"empty unknown section", "kafak: {}", "", "there is no key kafak"},
-		{"unknown server key", "postgres: {servers: [{dns: x}]}", "", "there is no key postgres.servers[0].dns; the nearest is postgres.servers[0].dsn"},
-		{"unknown variable", "", "PERCEPTOR_TASKD_GRCP_ADDR=x", "environment variable PERCEPTOR_TASKD_GRCP_ADDR stands for no key; the nearest is PERCEPTOR_TASKD_GRPC_ADDR"},
+		{"unknown key", "taskd: {grcp_addr: x}", "", "unknown key taskd.grcp_addr; did you mean taskd.grpc_addr?"},
+		{"unknown section", "postgre: {max_connections: 1}", "", "unknown key postgre.max_connections; did you mean postgres.max_connections?"},
+		{"unknown top key", "start_timout: 1s", "", "unknown key start_timout; did you mean start_timeout?"},
+		{"empty unknown section", "kafak: {}", "", "unknown key kafak"},
+		{"unknown server key", "postgres: {servers: [{dns: x}]}", "", "unknown key postgres.servers[0].dns; did you mean postgres.servers[0].dsn?"},
+		{"unknown variable", "", "PERCEPTOR_TASKD_GRCP_ADDR=x", "unknown environment variable PERCEPTOR_TASKD_GRCP_ADDR; did you mean PERCEPTOR_TASKD_GRPC_ADDR?"},
 		{"duration without unit", "taskd: {grace: 10}", "", `taskd.grace: "10" is not a duration, such as 1s or 250ms`},
 		{"duration that is none", "", "PERCEPTOR_TASKD_GRACE=soon", `taskd.grace: "soon" is not a duration`},
 		{"number that is none", "kafka: {partitions: many}", "", `kafka.partitions: "many" is not a whole number`},
@@ -107,7 +107,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		{"list that is none", "kafka: {brokers: a:1}", "", `is not a list of texts`},
 		{"text that is none", "log: {level: 3}", "", `log.level: "3" is not a text`},
 		{"secret of the wrong type", "kafka: {password: 12345}", "", "kafka.password: the value is not a text"},
-		{"section that is a value", "taskd: 3", "", "there is no key taskd"},
+		{"section that is a value", "taskd: 3", "", "unknown key taskd"},
 		{"databases that are none", "postgres: {servers: [{databases: [x]}]}", "", "postgres.servers[0].databases: x is not a number"},
 		{"not YAML", "a: [", "", "perceptor.yaml"},
 	} {
@@ -158,7 +158,7 @@ func TestBrokenRulesAreNamedWithKeyAndValue(t *testing.T) {
 start_timeout: -1s
 log: {level: loud, format: xml}
 postgres: {servers: [{databases: [16]}], max_connections: 0}
-tasks: {catch_up_pace: 0s, dead_retention: 30m}
+tasks: {catch_up_interval: 0s, dead_retention: 30m}
 kafka: {brokers: [nowhere], partitions: 0, compression: rar, username: me, tls: {ca_file: x}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
 taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
@@ -171,7 +171,7 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 	for _, want := range []string{
 		"start_timeout: -1s is below 0s", `log.level: "loud" is not one of debug, info, warn, error`, `log.format: "xml"`,
 		"postgres.servers[0].dsn: is missing", "postgres.servers[0].databases: 16 is not between 0 and 15",
-		"tasks.catch_up_pace: 0s is not between 1ms and 1h0m0s", "tasks.dead_retention: 30m0s is not between 1h0m0s and 87600h0m0s",
+		"tasks.catch_up_interval: 0s is not between 1ms and 1h0m0s", "tasks.dead_retention: 30m0s is not between 1h0m0s and 87600h0m0s",
 		"postgres.max_connections: 0 is not between 1 and 100", `kafka.brokers: "nowhere" is not host:port`,
 		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",

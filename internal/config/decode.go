@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decoder turns what sources say into typed values, and collects faults.
+// decoder converts the values of sources to typed values and collects faults.
 type decoder struct{ faults []error }
 
 func (d *decoder) fault(format string, args ...any) {
@@ -18,14 +18,14 @@ func (d *decoder) fault(format string, args ...any) {
 }
 
 func (d *decoder) unknown(name string) {
-	d.fault("there is no key %s; the nearest is %s", name, nearest(name, names(keys, func(k Key) string { return k.Name })))
+	d.fault("unknown key %s; did you mean %s?", name, nearest(name, names(keys, func(k Key) string { return k.Name })))
 }
 
 func (d *decoder) mistyped(k Key, v any, from string) {
 	d.fault("%s: %s is not %s (%s)", k.Name, k.shown(v), k.typeName(), from)
 }
 
-// shown is a value as messages show it.
+// shown returns a value for messages.
 func (k Key) shown(v any) string {
 	if k.Secret || k.Name == serversKey {
 		return "the value"
@@ -57,7 +57,7 @@ func (d *decoder) text(k Key, text, from string, into reflect.Value) {
 	}
 }
 
-// value decodes a value as YAML types it.
+// value decodes a value that YAML has typed.
 func (d *decoder) value(k Key, v any, from string, into reflect.Value) {
 	if k.Name == serversKey {
 		d.servers(k, v, from, into)
@@ -71,8 +71,7 @@ func (d *decoder) value(k Key, v any, from string, into reflect.Value) {
 	into.Set(reflect.ValueOf(decoded))
 }
 
-// decodeAs returns v as type t, if it can be taken for one without guessing. A
-// duration needs its unit.
+// decodeAs converts v to type t if that needs no guess. A duration needs its unit.
 func decodeAs(t reflect.Type, v any) (any, bool) {
 	if t == durationType {
 		text, ok := v.(string)
@@ -118,10 +117,10 @@ func decodeTexts(v any) (any, bool) {
 	return texts, true
 }
 
-// serversKey is the one key with a structured value.
+// serversKey is the only key with a structured value.
 const serversKey = "postgres.servers"
 
-// serversText decodes a YAML list, or one connection string alone.
+// serversText decodes a YAML list or a single connection string.
 func (d *decoder) serversText(k Key, text, from string, into reflect.Value) {
 	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
 		into.Set(reflect.ValueOf([]Server{{DSN: text}}))
@@ -176,6 +175,6 @@ func (d *decoder) serverField(at, name string, value any, from string, into *Ser
 			d.fault("%s%s: %v is not a list of numbers (%s)", at, name, value, from)
 		}
 	default:
-		d.fault("there is no key %s%s; the nearest is %s%s", at, name, at, nearest(name, []string{"dsn", "databases"}))
+		d.fault("unknown key %s%s; did you mean %s%s?", at, name, at, nearest(name, []string{"dsn", "databases"}))
 	}
 }

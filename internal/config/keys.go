@@ -15,11 +15,11 @@ const envPrefix = "PERCEPTOR_"
 type Key struct {
 	// Name is the path, such as "taskd.grpc_addr".
 	Name string
-	// Default is the default as one would write it; "" for none.
+	// Default is the default as text; "" means none.
 	Default string
-	// Doc says what the key is about.
+	// Doc is the key's documentation.
 	Doc string
-	// Secret: the value is never shown.
+	// Secret says that the value must not be shown.
 	Secret bool
 
 	index []int
@@ -37,7 +37,7 @@ func (k Key) Flag() string { return strings.ReplaceAll(k.Name, "_", "-") }
 // section is a struct of keys.
 type section struct{ name, doc string }
 
-// keys are all keys, in the order of the struct; sections are what they are in.
+// keys holds all keys and sections all their sections, in the order of the struct.
 var keys, sections = reflectKeys(reflect.TypeFor[Config](), "", nil)
 
 var keyByName = func() map[string]Key {
@@ -78,7 +78,7 @@ func (k Key) value(c *Config) reflect.Value { return reflect.ValueOf(c).Elem().F
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// typeName says what a value of the key must be, for messages.
+// typeName describes a valid value of the key, for messages.
 func (k Key) typeName() string {
 	if k.kind == durationType {
 		return "a duration, such as 1s or 250ms"
@@ -99,7 +99,7 @@ func (k Key) typeName() string {
 	return "a text"
 }
 
-// nearest returns the known name that is most like an unknown one.
+// nearest returns the known name with the smallest edit distance to name.
 func nearest(name string, known []string) string {
 	best, distance := "", 1<<30
 	for _, k := range known {
@@ -110,7 +110,7 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's.
+// editDistance returns the Levenshtein distance of a and b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -21,17 +21,17 @@ import (
 // no flag gives it.
 const FileVariable = "PERCEPTOR_CONFIG"
 
-// Sources are what a configuration is made from.
+// Sources are the inputs of a configuration.
 type Sources struct {
-	// File is the path of a YAML file; empty: there is none.
+	// File is the path of a YAML file; "" means none.
 	File string
-	// Environ are variables in the form NAME=VALUE; nil: those of the process.
+	// Environ holds variables in the form NAME=VALUE; nil means those of the process.
 	Environ []string
-	// Flags hold those of [Register]; only ones that were given count. May be nil.
+	// Flags holds the flags of [Register]. Only flags that were set count. It may be nil.
 	Flags *pflag.FlagSet
 }
 
-// Loaded is a configuration and where its values are from.
+// Loaded is a configuration with the origin of each value.
 type Loaded struct {
 	Config
 	origins map[string]string
@@ -51,8 +51,8 @@ func Register(flags *pflag.FlagSet, sections ...string) {
 	}
 }
 
-// Load makes a configuration. Its error names everything that is wrong with the
-// keys and the types of their values; [Config.Validate] judges the values.
+// Load reads a configuration. Its error names all unknown keys and all values of a
+// wrong type. [Config.Validate] checks the values themselves.
 func Load(src Sources) (*Loaded, error) {
 	l := &Loaded{origins: map[string]string{}}
 	d := &decoder{}
@@ -75,7 +75,7 @@ func Load(src Sources) (*Loaded, error) {
 	return l, nil
 }
 
-// apply writes the values of one layer over those before.
+// apply overrides earlier values with those of one layer.
 func (l *Loaded) apply(d *decoder, values *koanf.Koanf, origin func(Key) string) {
 	all := values.All()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -111,12 +111,12 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 	return k, func(Key) string { return "file " + src.File }, nil
 }
 
-// otherVariables are those of the programs and the SDK that are no keys.
+// otherVariables belong to the programs and the SDK, and are no keys.
 var otherVariables = map[string]bool{
 	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_MAVEN_BASE_URL": true,
 }
 
-// injected are variables that Kubernetes sets for a service called perceptor,
+// injected matches variables that Kubernetes sets for a service called perceptor,
 // and those of the tests.
 var injected = regexp.MustCompile(`^PERCEPTOR_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)$|^PERCEPTOR_.*TEST_`)
 
@@ -130,7 +130,7 @@ func envLayer(d *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {
 			return k.Name, fromText(value)
 		}
 		if !otherVariables[name] && !injected.MatchString(name) {
-			d.fault("environment variable %s stands for no key; the nearest is %s", name, nearest(name, names(keys, Key.Env)))
+			d.fault("unknown environment variable %s; did you mean %s?", name, nearest(name, names(keys, Key.Env)))
 		}
 		return "", nil
 	}}

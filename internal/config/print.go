@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// mask stands for a secret.
+// mask is printed in place of a secret.
 const mask = "***"
 
 // Print writes the configuration as YAML, with the origin of each value as a
@@ -35,7 +35,7 @@ func (l *Loaded) Print(w io.Writer) error {
 	return err
 }
 
-// yaml returns what follows the colon.
+// yaml returns the text after the colon.
 func (l *Loaded) yaml(k Key, indent string) string {
 	comment := "  # " + l.origins[k.Name]
 	v := k.value(&l.Config)
@@ -86,7 +86,7 @@ func MaskDSN(dsn string) string {
 		u.User = url.UserPassword(u.User.Username(), mask)
 	}
 	u.RawQuery = passwordWord.ReplaceAllString(u.RawQuery, "${1}"+mask)
-	// The mask is no letter that would have to be escaped for anybody but URLs.
+	// Only URLs need the mask escaped; people read this one.
 	return strings.ReplaceAll(u.String(), url.QueryEscape(mask), mask)
 }
 
@@ -99,25 +99,25 @@ func Reference(w io.Writer) error {
 		if s != top {
 			fmt.Fprintf(&b, "\n## %s\n\n%s\n", s.name, s.doc)
 		}
-		b.WriteString("\n| key | type | default | what |\n| --- | --- | --- | --- |\n")
+		b.WriteString("\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
 		for _, k := range keys {
 			if in, _, _ := cutLast(k.Name); in == s.name {
 				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.shortType(), code(k.Default), k.Doc)
 			}
 		}
 	}
-	_, err := io.WriteString(w, strings.Replace(b.String(), "\n| key | type | default | what |\n| --- | --- | --- | --- |\n\n##", "\n##", 1))
+	_, err := io.WriteString(w, strings.Replace(b.String(), "\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n\n##", "\n##", 1))
 	return err
 }
 
 const referenceHead = `# Configuration
 
-<!-- Written from internal/config by go generate ./internal/config: do not edit. -->
+<!-- Generated from internal/config by go generate ./internal/config. Do not edit. -->
 
 All programs read the same configuration: a YAML file (` + "`--config FILE` or `PERCEPTOR_CONFIG`" + `), then environment
-variables, then flags, each over the one before. The key ` + "`taskd.grpc_addr`" + ` is the variable
-` + "`PERCEPTOR_TASKD_GRPC_ADDR`" + ` and the flag ` + "`--taskd.grpc-addr`" + `. Lists are separated by commas there. Durations need a
-unit, such as ` + "`250ms`, `10s`, `72h`" + `. Unknown keys are refused.
+variables, then flags; a later source overrides an earlier one. The key ` + "`taskd.grpc_addr`" + ` is the variable
+` + "`PERCEPTOR_TASKD_GRPC_ADDR`" + ` and the flag ` + "`--taskd.grpc-addr`" + `. There, commas separate the elements of lists. Durations need a
+unit, such as ` + "`250ms`, `10s` or `72h`" + `. An unknown key is an error.
 
 ` + "`--print-config`" + ` prints the effective configuration with the origin of each value; secrets are masked.
 

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Need says which parts a program uses: what it does not use may be missing.
+// Need says which servers a program uses. The addresses of others may be missing.
 type Need int
 
-// The parts that a program may need.
+// The servers that a program may need.
 const (
 	NeedPostgres Need = 1 << iota
 	NeedKafka
 	NeedZooKeeper
 )
 
-// Validate returns all broken rules, each with key, value and rule.
+// Validate returns an error for every broken rule, with key, value and rule.
 func (c *Config) Validate(needs Need) error {
 	v := &validator{}
 	v.atLeast("start_timeout", c.StartTimeout, 0)
@@ -53,7 +53,7 @@ func (c *Postgres) validate(v *validator, needed bool) {
 }
 
 func (c *Tasks) validate(v *validator) {
-	v.within("tasks.catch_up_pace", c.CatchUpPace, time.Millisecond, time.Hour)
+	v.within("tasks.catch_up_interval", c.CatchUpInterval, time.Millisecond, time.Hour)
 	v.within("tasks.dead_retention", c.DeadRetention, time.Hour, 87_600*time.Hour)
 }
 
@@ -112,7 +112,7 @@ func (c *Taskd) validate(v *validator) {
 func (c *Chores) validate(v *validator) {
 	v.check(c.Share > 0 && c.Share <= 1, "chores.share: %v is not above 0 and at most 1", c.Share)
 	v.between("chores.concurrency", c.Concurrency, 1, 16)
-	v.atLeast("chores.recut_every", c.RecutEvery, time.Second)
+	v.atLeast("chores.compact_every", c.CompactEvery, time.Second)
 	v.atLeast("chores.demote_every", c.DemoteEvery, time.Second)
 	v.atLeast("chores.purge_every", c.PurgeEvery, 100*time.Millisecond)
 	v.check(c.HistoryDays >= 1, "chores.history_days: %d is below 1", c.HistoryDays)
@@ -129,8 +129,8 @@ func (c *Dispatcher) validate(v *validator) {
 	v.atLeast("dispatcher.grace", c.Grace, 0)
 	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
 	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)
-	v.atLeast("dispatcher.look_every", c.LookEvery, c.MinTick)
-	v.atLeast("dispatcher.max_sleep", c.MaxSleep, c.LookEvery)
+	v.atLeast("dispatcher.peek_every", c.PeekEvery, c.MinTick)
+	v.atLeast("dispatcher.max_sleep", c.MaxSleep, c.PeekEvery)
 	v.atLeast("dispatcher.publish_timeout", c.PublishTimeout, 100*time.Millisecond)
 	v.between("dispatcher.max_rows", c.MaxRows, 1, 100_000)
 	v.between("dispatcher.claim_concurrency", c.ClaimConcurrency, 1, 16)
