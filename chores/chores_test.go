@@ -218,7 +218,7 @@ func TestEveryChoreIsDoneAtItsDistance(t *testing.T) {
 		time.Sleep(time.Hour + time.Minute)
 		stop()
 		for name, want := range map[string]int{
-			"promote": 360, "recut": 12, "split": 180, "demote": 60, "merge": 12, "purge": 360, "fold": 360, "history": 1, "stats": 60, "purge locator": 12,
+			"promote": 360, "compact": 12, "split": 180, "demote": 60, "merge": 12, "purge": 360, "fold": 360, "history": 1, "stats": 60, "purge locator": 12,
 		} {
 			if n := f.count(name); n < want || n > want+want/20+8 {
 				t.Errorf("%s was done %d times within an hour, want %d", name, n, want)
@@ -237,7 +237,7 @@ func TestChoresThatFindNothingAreDoneRarely(t *testing.T) {
 		_, stop := start(t, f, Config{}, Events{}, 3)
 		defer stop()
 		time.Sleep(time.Hour)
-		for name, most := range map[string]int{"promote": 63, "split": 62, "purge": 63, "fold": 63, "recut": 13, "demote": 61} {
+		for name, most := range map[string]int{"promote": 63, "split": 62, "purge": 63, "fold": 63, "compact": 13, "demote": 61} {
 			if n := f.count(name); n > most || n < most*9/10 {
 				t.Errorf("%s was done %d times within an hour, want about %d", name, n, most)
 			}
@@ -301,7 +301,7 @@ func TestNothingStarvesBesideALongChore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.takes = 500 * time.Millisecond
-		f.work["recut"], f.work["split"] = 1<<30, 1<<30
+		f.work["compact"], f.work["split"] = 1<<30, 1<<30
 		_, stop := start(t, f, Config{}, Events{}, 0)
 		time.Sleep(20 * time.Minute)
 		stop()
@@ -437,7 +437,7 @@ func TestStepsAreSmallWhileTheDispatcherIsBusy(t *testing.T) {
 func TestARoundOfRecutsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.work["recut"] = 3
+		f.work["compact"] = 3
 		_, stop := start(t, f, Config{}, Events{}, 0)
 		time.Sleep(11 * time.Minute)
 		stop()
@@ -460,7 +460,7 @@ func TestRecutComesSoonerWhenMuchWaits(t *testing.T) {
 		_, stop := start(t, f, Config{}, Events{}, 0)
 		time.Sleep(10 * time.Minute)
 		stop()
-		if n := f.count("recut"); n < 9 {
+		if n := f.count("compact"); n < 9 {
 			t.Errorf("%d re-cuts within 10 min", n)
 		}
 	})
@@ -501,12 +501,12 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		c, stop := start(t, f, Config{Share: 0.001}, Events{}, 3)
 		defer stop()
 		time.Sleep(10 * time.Minute) // everything rests, and the budget is spent
-		promotions, recuts := f.count("promote"), f.count("recut")
+		promotions, recuts := f.count("promote"), f.count("compact")
 		c.Promote(3)
 		c.Promote(4) // not here
 		synctest.Wait()
-		if f.count("promote") != promotions+1 || f.count("recut") != recuts+1 {
-			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("recut")-recuts)
+		if f.count("promote") != promotions+1 || f.count("compact") != recuts+1 {
+			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("compact")-recuts)
 		}
 	})
 }

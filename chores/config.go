@@ -183,7 +183,7 @@ func (c *Config) recutEvery() time.Duration { return min(c.RecutEvery, c.ahead()
 type Events struct {
 	// Acquired, Released and Lost: the chores of a database.
 	Acquired, Released, Lost func(database int)
-	// Moved: a step "promote", "recut", "split", "merge" or "demote" has ended.
+	// Moved: a step "promote", "compact", "split", "merge" or "demote" has ended.
 	Moved func(database int, chore string, cut *task.Compaction)
 	// Bulk: a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
