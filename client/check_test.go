@@ -34,6 +34,7 @@ func (s *seenRuns) sorted() []string {
 }
 
 func TestRunsOfCancelledAndEditedTasksAreCheckedBeforeTheirHandlers(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	terms := func(kind string) *perceptorv1.RunTerms {
 		return &perceptorv1.RunTerms{Version: 2, Kind: kind, Params: &perceptorv1.Params{Entries: map[string]string{"n": "new"}}}
@@ -68,6 +69,7 @@ func TestRunsOfCancelledAndEditedTasksAreCheckedBeforeTheirHandlers(t *testing.T
 }
 
 func TestOnlyLateRunsAreCheckedUnlessAskedFor(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		policy CheckPolicy
 		want   int

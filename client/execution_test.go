@@ -13,6 +13,7 @@ import (
 )
 
 func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	long := strings.Repeat("é", 2000)
 	b.listen(ListenerConfig{}, map[string]Handler{
@@ -50,6 +51,7 @@ func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
 }
 
 func TestOverrunLeaseDoesNotLoseTheRun(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	first := make(chan struct{})
 	b.listen(ListenerConfig{}, map[string]Handler{"late": func(_ context.Context, r *Run) error {
@@ -119,6 +121,7 @@ func TestLeaseIsCountedFromBeforeTheCall(t *testing.T) {
 }
 
 func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	b.svc.lease = 1500 * time.Millisecond
 	release := make(chan struct{})
@@ -141,6 +144,7 @@ func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
 }
 
 func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	release := make(chan struct{})
 	b.listen(ListenerConfig{}, map[string]Handler{"long": func(context.Context, *Run) error {
@@ -158,6 +162,7 @@ func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
 }
 
 func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	b.svc.lease = 3 * time.Second
 	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
@@ -182,6 +187,7 @@ func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
 }
 
 func TestHeartbeatByHandKeepsTheLease(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	b.svc.lease = 2 * time.Second
 	done := make(chan error, 1)

@@ -113,6 +113,7 @@ func TestFailIsReportedForAHandlerThatIgnoresItsTimeLimit(t *testing.T) {
 }
 
 func TestEveryKindOfResultReachesTheService(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	sad := errors.New("sad")
 	var handlers = map[string]Handler{
@@ -158,6 +159,7 @@ func TestEveryKindOfResultReachesTheService(t *testing.T) {
 }
 
 func TestASnoozedRunIsHandledAgainWhenItComesAgain(t *testing.T) {
+	t.Parallel()
 	for _, typ := range task.Types {
 		t.Run(typ.String(), func(t *testing.T) {
 			b := setup(t, 1)
@@ -186,9 +188,11 @@ func TestASnoozedRunIsHandledAgainWhenItComesAgain(t *testing.T) {
 }
 
 func TestHeartbeatsAreTheChoiceOfAKind(t *testing.T) {
+	t.Parallel()
 	for _, on := range []bool{true, false} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
 			b := setup(t, 1)
+			b.svc.lease = 1500 * time.Millisecond // a heartbeat comes each third of it
 			release, began := make(chan struct{}), make(chan struct{}, 2)
 			l := b.listener(ListenerConfig{NoHeartbeats: on})
 			wait := func(context.Context, *Run) error { began <- struct{}{}; <-release; return nil }

@@ -58,6 +58,7 @@ func someOf(first, n int, kind string) []task.Publication {
 }
 
 func TestAKindHasNoMoreHandlersAtATimeThanItsLimit(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 4)
 	var limited, free gauge
 	l := b.listener(ListenerConfig{Workers: 16})
@@ -76,6 +77,7 @@ func TestAKindHasNoMoreHandlersAtATimeThanItsLimit(t *testing.T) {
 // occupied until the test releases them. More of its runs than fit into memory
 // arrive before those of the other kind, on the same partition.
 func TestAFullKindHoldsUpNeitherOthersNorItsPartition(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	full, free := gauge{hold: make(chan struct{})}, gauge{}
 	late := make(chan time.Duration, 1000)
@@ -113,6 +115,7 @@ func TestAFullKindHoldsUpNeitherOthersNorItsPartition(t *testing.T) {
 }
 
 func TestARunThatWasPutOffRunsWhenItComesAgain(t *testing.T) {
+	t.Parallel()
 	for _, typ := range task.Types {
 		t.Run(typ.String(), func(t *testing.T) {
 			b := setup(t, 1)
@@ -142,6 +145,7 @@ func TestARunThatWasPutOffRunsWhenItComesAgain(t *testing.T) {
 // TestSlotsComeBackHoweverARunEnds covers refused starts and handlers that
 // fail, panic or end their goroutine.
 func TestSlotsComeBackHoweverARunEnds(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 2)
 	b.svc.with(func() {
 		b.svc.code = func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode {

@@ -61,6 +61,7 @@ func manyRuns(n int, kind string) []task.Publication {
 }
 
 func TestEveryRunIsHandledOnceReportedAndCommitted(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 4)
 	var c counter
 	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
@@ -81,6 +82,7 @@ func TestEveryRunIsHandledOnceReportedAndCommitted(t *testing.T) {
 }
 
 func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	p := newRunOf(7, task.NonBlocking, "wish", map[string]string{"a": "1", "b": "2"})
 	p.Missed, p.Version = 3, 9
@@ -114,6 +116,7 @@ func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
 }
 
 func TestRebalanceLosesNothing(t *testing.T) {
+	t.Parallel()
 	t.Run("broker in memory", func(t *testing.T) { rebalance(t, setup(t, 6)) })
 	t.Run("real broker", func(t *testing.T) { rebalance(t, setupReal(t, testenv.Kafka(t), 6)) })
 }
@@ -146,6 +149,7 @@ func TestBrokerThatIsAwayForAWhileLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("restarts a real broker")
 	}
+	t.Parallel()
 	server := testenv.NewKafka(t)
 	b := setupReal(t, server, 3)
 	var c counter
@@ -162,6 +166,7 @@ func TestBrokerThatIsAwayForAWhileLosesNothing(t *testing.T) {
 }
 
 func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 2)
 	var c counter
 	var poison atomic.Int32
@@ -182,6 +187,7 @@ func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {
 }
 
 func TestDuplicatesInOneProcessAreHandledOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	var calls atomic.Int32
 	release := make(chan struct{})
@@ -204,6 +210,7 @@ func TestDuplicatesInOneProcessAreHandledOnce(t *testing.T) {
 }
 
 func TestFailedRunIsRetriedInTheSameProcess(t *testing.T) {
+	t.Parallel()
 	for _, typ := range task.Types {
 		t.Run(typ.String(), func(t *testing.T) {
 			b := setup(t, 1)
@@ -236,6 +243,7 @@ func TestFailedRunIsRetriedInTheSameProcess(t *testing.T) {
 }
 
 func TestKindWithoutAHandlerIsHandedBackBeforeItsOffsetIsDone(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	var open atomic.Bool
 	b.svc.before = func(_ context.Context, op string) error {
@@ -292,6 +300,7 @@ func TestSlowServiceHoldsTheTopicBack(t *testing.T) {
 }
 
 func TestSlowHandlerBoundsConcurrency(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 4)
 	var now, most atomic.Int32
 	b.listen(ListenerConfig{Workers: 5}, map[string]Handler{"slow": func(context.Context, *Run) error {
@@ -310,6 +319,7 @@ func TestSlowHandlerBoundsConcurrency(t *testing.T) {
 }
 
 func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	release := make(chan struct{})
 	var running atomic.Int32
@@ -344,6 +354,7 @@ func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
 }
 
 func TestRetryCodeIsSentAgainUntilItIsSettled(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	var tries atomic.Int32
 	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
@@ -363,6 +374,7 @@ func TestRetryCodeIsSentAgainUntilItIsSettled(t *testing.T) {
 }
 
 func TestHeldRunIsLeftToItsHolder(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	b.listen(ListenerConfig{}, map[string]Handler{"x": func(_ context.Context, r *Run) error {
 		if r.TaskID == int64(task.NewID(1, 1)) {
@@ -383,6 +395,7 @@ func TestHeldRunIsLeftToItsHolder(t *testing.T) {
 }
 
 func TestListenerSurvivesATopicThatIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	var c counter
 	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
@@ -400,6 +413,7 @@ func TestListenerSurvivesATopicThatIsMadeAgain(t *testing.T) {
 }
 
 func TestListenerWaitsForAServiceThatIsAway(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	var c counter
 	var open atomic.Bool
@@ -417,6 +431,7 @@ func TestListenerWaitsForAServiceThatIsAway(t *testing.T) {
 }
 
 func TestListenerWithABadTokenSaysSoAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	l, err := b.newClient(Config{Token: "wrong"}).NewListener(ListenerConfig{})
 	if err != nil {

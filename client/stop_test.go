@@ -15,6 +15,7 @@ import (
 )
 
 func TestStopFinishesWhatRunsAndCommitsIt(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 2)
 	release := make(chan struct{})
 	begun := make(chan struct{}, 10)
@@ -42,6 +43,7 @@ func TestStopFinishesWhatRunsAndCommitsIt(t *testing.T) {
 }
 
 func TestStopEndsHandlersAfterItsGrace(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	cause := make(chan error, 1)
 	begun := make(chan struct{})
@@ -63,6 +65,7 @@ func TestStopEndsHandlersAfterItsGrace(t *testing.T) {
 }
 
 func TestKilledListenersRunsAreTakenOver(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	child := exec.Command(os.Args[0], "-test.run=^$")
 	child.Env = append(os.Environ(), "TEST_LISTENER_CHILD="+b.address)

@@ -78,6 +78,7 @@ func TestATextThatIsNoUTF8SpoilsNoAddThatTravelsWithIt(t *testing.T) {
 }
 
 func TestAResultThatCannotBeSentFailsItsRunAlone(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	b.listen(ListenerConfig{}, map[string]Handler{"count": func(_ context.Context, r *Run) error {
 		if r.Params["n"] == "3" {

@@ -88,6 +88,7 @@ func traceContext(flags trace.TraceFlags) context.Context {
 const traceOfContext = "00-ab000000000000000000000000000001-cd00000000000002-01"
 
 func TestASampledTraceTravelsWithTheTask(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	for name, c := range map[string]struct {
 		ctx  context.Context
@@ -122,6 +123,7 @@ func TestASampledTraceTravelsWithTheTask(t *testing.T) {
 }
 
 func TestAHandlerHasASpanThatLinksToTheAdd(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	r := newRecorder()
 	b.client = b.newClient(Config{TracerProvider: r})
@@ -169,6 +171,7 @@ func traceParentOf(sc trace.SpanContext) string {
 }
 
 func TestAnAddHasASpanWhichIsTheOneThatIsLinkedTo(t *testing.T) {
+	t.Parallel()
 	b := setup(t, 1)
 	r := newRecorder()
 	c := b.newClient(Config{TracerProvider: r})
