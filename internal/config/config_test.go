@@ -129,7 +129,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	_, err := load(t, "a: 1\ntaskd: {grace: 1}", []string{"PERCEPTOR_B=1"})
-	for _, want := range []string{"no key a;", "taskd.grace", "PERCEPTOR_B"} {
+	for _, want := range []string{"unknown key a;", "taskd.grace", "PERCEPTOR_B"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
