@@ -6,9 +6,9 @@ import (
 )
 
 // Which records go into which call of the publisher, and when: the pipeline's part
-// that decides. Failing tenants have calls for themselves, one at a time for each;
-// those that have a backlog and are held apart share large calls; and all others, the
-// front, share calls that keep a short distance.
+// that decides. Failing tenants have calls for themselves, one at a time for each.
+// Backlogged tenants share large calls. All others, the foreground, share calls that
+// keep a short distance.
 
 // A traffic is common calls of one sort.
 type traffic struct {
@@ -21,7 +21,7 @@ type traffic struct {
 // A call is one call of the publisher.
 type call struct {
 	records []*record
-	// in is what a common call is part of; of is the failing lane that has a call
+	// in is what a common call is part of; of is the failing tenant's queue that has a call
 	// for itself.
 	in *traffic
 	of *topicQueue
@@ -29,19 +29,20 @@ type call struct {
 
 // pick returns the next call, or until when there is none; zero: until
 // something happens.
-func (c *pipeline) pick(now time.Time) (*call, time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (p *pipeline) pick(now time.Time) (*call, time.Time) {
+	backlogged := p.backlogged()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var wakes earliest
-	c.release(now)
-	wakes.add(c.delayed.next())
-	if c.failingCalls < c.d.cfg.PublishConcurrency {
-		if next := c.pickFailing(now, &wakes); next != nil {
-			c.failingCalls++
+	p.release(now)
+	wakes.add(p.delayed.next())
+	if p.failingCalls < p.cfg.PublishConcurrency {
+		if next := p.pickFailing(now, &wakes); next != nil {
+			p.failingCalls++
 			return next, time.Time{}
 		}
 	}
-	if next := c.pickCommon(now, &wakes); next != nil {
+	if next := p.pickCommon(now, backlogged, &wakes); next != nil {
 		next.in.calls++
 		next.in.sentAt = now
 		return next, time.Time{}
@@ -50,9 +51,9 @@ func (c *pipeline) pick(now time.Time) (*call, time.Time) {
 }
 
 // pickFailing picks the failing tenant whose turn it has been for longest.
-func (c *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
+func (p *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
 	var first *topicQueue
-	for _, l := range c.topics {
+	for _, l := range p.topics {
 		if !l.failing || l.inCall || len(l.queue) == 0 {
 			continue
 		}
@@ -67,52 +68,51 @@ func (c *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
 	if first == nil {
 		return nil
 	}
-	limit := c.d.cfg.CallRecords
+	limit := p.cfg.CallRecords
 	if first.open {
 		limit = probeRecords
 	}
 	first.inCall = true
-	return &call{records: first.take(limit, c.d.cfg.CallBytes, nil), of: first}
+	return &call{records: first.take(limit, p.cfg.CallBytes, nil), of: first}
 }
 
 // probeRecords is how much of a broken tenant is tried at once.
 const probeRecords = 16
 
-// backgroundCalls is how many calls there are at once for tenants that are held apart.
+// backgroundCalls is how many calls there are at once for backlogged tenants.
 const backgroundCalls = 1
 
-// pickCommon picks records of healthy tenants: of the front, or of those that are
-// held apart.
-func (c *pipeline) pickCommon(now time.Time, wakes *earliest) *call {
-	heavy := c.d.apart.heavies()
-	front, back := make([]*topicQueue, 0, len(c.topics)), []*topicQueue(nil)
-	for _, l := range c.topics { // in random order
+// pickCommon picks records of healthy tenants: of the foreground, or of those
+// that are backlogged.
+func (p *pipeline) pickCommon(now time.Time, backlogged []int32, wakes *earliest) *call {
+	foreground, background := make([]*topicQueue, 0, len(p.topics)), []*topicQueue(nil)
+	for _, l := range p.topics { // in random order
 		switch {
 		case l.failing || len(l.queue) == 0:
-		case slices.Contains(heavy, l.tenant):
-			back = append(back, l)
+		case slices.Contains(backlogged, l.tenant):
+			background = append(background, l)
 		default:
-			front = append(front, l)
+			foreground = append(foreground, l)
 		}
 	}
-	every, longest := c.d.cfg.PublishEvery, longestDistance
-	if len(heavy) > 0 {
+	every, longest := p.cfg.PublishEvery, longestDistance
+	if len(backlogged) > 0 {
 		longest = besideDistance
 	}
-	if c.foreground.calls < c.d.cfg.PublishConcurrency {
-		if next := c.pickOf(now, &c.foreground, front, c.foreground.distance(every, longest), wakes); next != nil {
+	if p.foreground.calls < p.cfg.PublishConcurrency {
+		if next := p.pickOf(now, &p.foreground, foreground, p.foreground.distance(every, longest), wakes); next != nil {
 			return next
 		}
 	}
-	if c.background.calls < backgroundCalls {
-		return c.pickOf(now, &c.background, back, longestDistance*every, wakes)
+	if p.background.calls < backgroundCalls {
+		return p.pickOf(now, &p.background, background, longestDistance*every, wakes)
 	}
 	return nil
 }
 
-// pickOf picks waiting records of the lanes, the same number of each while there are
+// pickOf picks waiting records of the queues, the same number of each while there are
 // too many. Small calls keep their distance.
-func (c *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distance time.Duration, wakes *earliest) *call {
+func (p *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distance time.Duration, wakes *earliest) *call {
 	waiting := 0
 	for _, l := range lanes {
 		waiting += len(l.queue)
@@ -120,13 +120,13 @@ func (c *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distan
 	if waiting == 0 {
 		return nil
 	}
-	limit := c.d.cfg.CallRecords
+	limit := p.cfg.CallRecords
 	if at := t.sentAt.Add(distance); waiting < limit/4 && now.Before(at) {
 		wakes.add(at)
 		return nil
 	}
 	records := make([]*record, 0, min(waiting, limit))
-	bytes := c.d.cfg.CallBytes
+	bytes := p.cfg.CallBytes
 	for share := max(limit/len(lanes), 1); len(lanes) > 0 && len(records) < limit && bytes > 0; {
 		rest := lanes[:0]
 		for _, l := range lanes {
@@ -155,5 +155,5 @@ func (t *traffic) distance(least time.Duration, longest int) time.Duration {
 }
 
 // longestDistance bounds the distance of calls, and besideDistance that of the
-// front's calls beside a backlog: it is the backlog then that makes calls take long.
+// foreground's calls beside a backlog: it is the backlog then that makes calls take long.
 const longestDistance, besideDistance = 8, 2

@@ -8,11 +8,19 @@ import (
 // capacity is what claims may still bring.
 type capacity struct {
 	records, bytes int
-	// blocked tenants are put off by blockedFor.
+	// blocked tenants are deferred by blockedFor.
 	blocked    []int32
 	blockedFor time.Duration
 	// gone: nothing at all is acknowledged.
 	gone bool
+}
+
+// blocks returns how long claims for the tenant have to wait; 0: not at all.
+func (c *capacity) blocks(tenant int32) time.Duration {
+	if c.gone || slices.Contains(c.blocked, tenant) {
+		return max(c.blockedFor, minBlock)
+	}
+	return 0
 }
 
 // Breaker bounds.
@@ -25,48 +33,48 @@ const (
 )
 
 // capacity tells a database what it may claim at now.
-func (c *pipeline) capacity(now time.Time) capacity {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.measure(now)
+func (p *pipeline) capacity(now time.Time) capacity {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.measure(now)
 	if r.records == 0 || r.bytes == 0 || r.gone {
-		c.stopped = true
+		p.stopped = true
 	}
 	return r
 }
 
-// reserve books up to n records of room for a claim, and returns how many and
-// the room that was there. The claim ends with a call of unreserve.
-func (c *pipeline) reserve(now time.Time, n int) (int, capacity) {
-	r := c.capacity(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// reserve books up to n records of capacity for a claim, and returns how many and
+// the capacity that was there. The claim ends with a call of unreserve.
+func (p *pipeline) reserve(now time.Time, n int) (int, capacity) {
+	r := p.capacity(now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	n = min(n, r.records)
-	c.reserved += n
+	p.reserved += n
 	return n, r
 }
 
-func (c *pipeline) unreserve(n int) {
-	c.mu.Lock()
-	c.reserved -= n
-	reopen := c.reopened(time.Now())
-	c.mu.Unlock()
+func (p *pipeline) unreserve(n int) {
+	p.mu.Lock()
+	p.reserved -= n
+	reopen := p.reopened(time.Now())
+	p.mu.Unlock()
 	if reopen {
-		c.d.wakeAll()
+		p.settler.capacityFreed()
 	}
 }
 
-// measure returns the room. c.mu is held. Near the bound there is none, so that
+// measure returns the capacity. p.mu is held. Near the bound there is none, so that
 // claims do not become tiny.
-func (c *pipeline) measure(now time.Time) capacity {
-	cfg := &c.d.cfg
-	r := capacity{records: cfg.MaxRecords - c.records - c.reserved, bytes: cfg.MaxBytes - c.bytes}
+func (p *pipeline) measure(now time.Time) capacity {
+	cfg := &p.cfg
+	r := capacity{records: cfg.MaxRecords - p.records - p.reserved, bytes: cfg.MaxBytes - p.bytes}
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
-	since, crowd := now, c.crowd()
-	for _, l := range c.topics {
-		if !c.broken(l, crowd) {
+	since, crowd := now, p.crowd()
+	for _, l := range p.topics {
+		if !p.broken(l, crowd) {
 			continue
 		}
 		r.blocked = append(r.blocked, l.tenant)
@@ -79,20 +87,20 @@ func (c *pipeline) measure(now time.Time) capacity {
 	}
 	slices.Sort(r.blocked)
 	r.blockedFor = min(max(now.Sub(since), minBlock), maxBlock)
-	r.gone = !c.failedAt.IsZero() && now.Sub(c.failedAt) > goneAfter
+	r.gone = !p.failedAt.IsZero() && now.Sub(p.failedAt) > goneAfter
 	return r
 }
 
-// backgroundPart is what part of the memory tenants that are held apart may have together.
+// backgroundPart is what part of the memory excluded tenants may have together.
 const backgroundPart = 8
 
 // backgroundCapacity returns how many more records there may be of these tenants.
-func (c *pipeline) backgroundCapacity(tenants []int32) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	records, bytes := max(c.d.cfg.MaxRecords/backgroundPart, 1), c.d.cfg.MaxBytes/backgroundPart
+func (p *pipeline) backgroundCapacity(tenants []int32) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	records, bytes := max(p.cfg.MaxRecords/backgroundPart, 1), p.cfg.MaxBytes/backgroundPart
 	for _, t := range tenants {
-		if l := c.topics[t]; l != nil {
+		if l := p.topics[t]; l != nil {
 			records -= l.records
 			bytes -= l.bytes
 		}
@@ -104,46 +112,46 @@ func (c *pipeline) backgroundCapacity(tenants []int32) int {
 }
 
 // crowd reports whether failing tenants together have taken half the memory.
-func (c *pipeline) crowd() bool {
+func (p *pipeline) crowd() bool {
 	records, bytes := 0, 0
-	for _, l := range c.topics {
+	for _, l := range p.topics {
 		if l.failing {
 			records += l.records
 			bytes += l.bytes
 		}
 	}
-	return records > c.d.cfg.MaxRecords/2 || bytes > c.d.cfg.MaxBytes/2
+	return records > p.cfg.MaxRecords/2 || bytes > p.cfg.MaxBytes/2
 }
 
-// broken reports whether rows of the lane's tenant are put off: its breaker is
+// broken reports whether rows of the queue's tenant are deferred: its breaker is
 // open, or it fails and takes more than its part of the memory. A topicQueue that has
 // nothing left to try with lets its tenant's rows come as the probe.
-func (c *pipeline) broken(l *topicQueue, crowd bool) bool {
+func (p *pipeline) broken(l *topicQueue, crowd bool) bool {
 	if !l.failing || l.records == 0 {
 		return false
 	}
-	return l.open || crowd || l.records > c.d.cfg.MaxRecords/8 || l.bytes > c.d.cfg.MaxBytes/8
+	return l.open || crowd || l.records > p.cfg.MaxRecords/8 || l.bytes > p.cfg.MaxBytes/8
 }
 
-// reopened reports whether there is room again after there was none. c.mu is held.
-func (c *pipeline) reopened(now time.Time) bool {
-	if !c.stopped {
+// reopened reports whether there is capacity again after there was none. p.mu is held.
+func (p *pipeline) reopened(now time.Time) bool {
+	if !p.stopped {
 		return false
 	}
-	if r := c.measure(now); r.records == 0 || r.bytes == 0 || r.gone {
+	if r := p.measure(now); r.records == 0 || r.bytes == 0 || r.gone {
 		return false
 	}
-	c.stopped = false
+	p.stopped = false
 	return true
 }
 
 // figures returns the pipeline's part of the figures.
-func (c *pipeline) figures(now time.Time) Figures {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.measure(now)
-	f := Figures{Records: c.records, Delayed: c.delayed.records, Bytes: c.bytes, Stopped: r.records == 0 || r.gone}
-	for _, l := range c.topics {
+func (p *pipeline) figures(now time.Time) Figures {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.measure(now)
+	f := Figures{Records: p.records, Delayed: p.delayed.records, Bytes: p.bytes, Stopped: r.records == 0 || r.gone}
+	for _, l := range p.topics {
 		if l.open {
 			f.Broken = append(f.Broken, l.tenant)
 		}

@@ -2,137 +2,118 @@ package dispatch
 
 import (
 	"context"
-	"slices"
 	"time"
 
+	"github.com/perceptor/perceptor/dispatch/fair"
 	"github.com/perceptor/perceptor/task"
 )
 
-// Runs of kinds with a cap are claimed by turns: whoever has the turn of a kind,
-// over all dispatchers, knows how many of its runs are open in all databases, and may
-// claim what is missing to the cap. A lane of its own in each database says when
-// something may be due; one loop takes the turns.
+// Runs of capped kinds are claimed under a cap lease: the dispatcher that has the lease of
+// a kind knows how many of its runs are open in all databases, and may claim what is
+// missing to the cap. A flow in each database says when something may be due; one loop
+// takes the leases.
 
 const (
-	// capBusy is how long to wait while others have the turn, capFull while all runs
+	// capBusy is how long to wait while others have the lease, capFull while all runs
 	// that the cap allows are open, and capFailed after an error.
 	capBusy   = 50 * time.Millisecond
 	capFull   = 200 * time.Millisecond
 	capFailed = time.Second
 )
 
-// capLoop is what the loop remembers.
+// A capLoop claims the capped kinds of all databases.
 type capLoop struct {
-	d *Dispatcher
-	// notBefore is when kinds may have a turn again.
+	*env
+	signal
+	databases []*background
+	// notBefore is when each kind may be claimed again.
 	notBefore map[task.TenantKind]time.Time
 	// first is the database to begin with.
 	first int
 }
 
-// runCaps takes turns until ctx ends.
-func (d *Dispatcher) runCaps(ctx context.Context) {
-	c := &capLoop{d: d, notBefore: map[task.TenantKind]time.Time{}}
-	for ctx.Err() == nil && d.killed() == nil {
-		kind, at := c.next()
-		if !at.IsZero() && time.Until(at) <= 0 {
-			c.notBefore[kind] = time.Now().Add(c.turn(ctx, kind))
-			continue
-		}
-		d.await(ctx, d.wakeCaps, at)
-	}
+func newCapLoop(e *env) *capLoop {
+	return &capLoop{env: e, signal: newSignal(), notBefore: map[task.TenantKind]time.Time{}}
 }
 
-// await waits for an instant, unless that is zero, for a wake, or for an end.
-func (d *Dispatcher) await(ctx context.Context, wake <-chan struct{}, at time.Time) {
-	var expired <-chan time.Time
-	if !at.IsZero() {
-		timer := time.NewTimer(time.Until(at))
-		defer timer.Stop()
-		expired = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-d.dead:
-	case <-wake:
-	case <-expired:
+// run takes leases until ctx ends.
+func (c *capLoop) run(ctx context.Context) {
+	waiter := c.newWaiter()
+	defer waiter.stop()
+	for ctx.Err() == nil && c.killed() == nil {
+		kind, at := c.next()
+		if !at.IsZero() && time.Until(at) <= 0 {
+			c.notBefore[kind] = time.Now().Add(c.claim(ctx, kind))
+			continue
+		}
+		waiter.wait(ctx, c.signal, at)
 	}
 }
 
 // next returns the kind that may have something due first, and when; zero: none.
 func (c *capLoop) next() (first task.TenantKind, at time.Time) {
-	for _, b := range c.d.dbs {
-		b.mu.Lock()
-		if len(b.lanes) > 0 && len(b.shards.claimable()) > 0 {
-			for k, l := range b.lanes {
-				if k.Kind == "" {
-					continue
-				}
-				due := l.nextAt
-				if wait := c.notBefore[k]; wait.After(due) {
-					due = wait
-				}
-				if at.IsZero() || due.Before(at) {
-					first, at = k, due
-				}
-			}
+	for _, b := range c.databases {
+		if claims, _ := b.tracker.status(); !claims {
+			continue
 		}
-		b.mu.Unlock()
+		b.flows.nextCapped(func(k task.TenantKind, due time.Time) {
+			if wait := c.notBefore[k]; wait.After(due) {
+				due = wait
+			}
+			if at.IsZero() || due.Before(at) {
+				first, at = k, due
+			}
+		})
 	}
 	return first, at
 }
 
-// turn takes a turn of the kind and returns how long the next one has to wait.
-func (c *capLoop) turn(ctx context.Context, kind task.TenantKind) time.Duration {
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.d.cfg.StoreTimeout)
+// claim takes the lease of the kind, claims, and returns how long the next one has to wait.
+func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration {
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.StoreTimeout)
 	defer cancel()
-	epoch, open, err := c.d.store.AcquireCapLease(work, kind)
+	epoch, open, err := c.store.AcquireCapLease(work, kind)
 	if epoch == 0 && err == nil {
 		return capBusy
 	}
 	defer func() {
-		if err := c.d.store.ReleaseCapLease(work, kind, epoch); err != nil {
-			c.d.events.StoreFailed(-1, "end a turn", err) // it ends by itself
+		if err := c.store.ReleaseCapLease(work, kind, epoch); err != nil {
+			c.events.StoreFailed(-1, "release cap lease", err) // it ends by itself
 		}
 	}()
 	if err != nil {
-		c.d.events.StoreFailed(-1, "count a kind", err)
+		c.events.StoreFailed(-1, "acquire cap lease", err)
 		return capFailed
 	}
 	c.first++
-	for i := range c.d.dbs {
-		most, taken := c.d.dbs[(c.first+i)%len(c.d.dbs)].takeCapped(ctx, kind, epoch, open)
-		if open += taken; most > 0 && open >= most {
+	for i := range c.databases {
+		limit, claimed := c.databases[(c.first+i)%len(c.databases)].claimCapped(ctx, kind, epoch, open)
+		if open += claimed; limit > 0 && open >= limit {
 			return capFull
 		}
 	}
 	return 0
 }
 
-// takeCapped claims runs of a kind of which so many are open everywhere. It returns
-// the cap, 0 when it is not known here, and how many it has claimed.
-func (b *database) takeCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (most, taken int) {
+// claimCapped claims runs of a kind of which so many are open everywhere. It returns the
+// cap, 0 when it is not known here, and how many it has claimed.
+func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int) {
 	now := time.Now()
-	capacity := b.d.pipeline.capacity(now)
-	b.mu.Lock()
-	b.leaveOut(now)
-	rates := b.settings.Rates
-	most = int(rates[kind.Tenant].KindCaps[kind.Kind])
-	l := b.lanes[kind]
-	due := l != nil && !now.Before(l.nextAt) && open < most && len(b.shards.claimable()) > 0
-	if due && (capacity.gone || slices.Contains(capacity.blocked, kind.Tenant)) {
-		l.nextAt, due = now.Add(max(capacity.blockedFor, minBlock)), false
+	capacity := b.pipeline.capacity(now)
+	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
+	g, by := b.flows.cappedFlow(now, kind)
+	limit = int(by.Rates[kind.Tenant].KindCaps[kind.Kind])
+	if claims, _ := b.tracker.status(); g == nil || open >= limit || !claims {
+		return limit, 0
 	}
-	if due {
-		l.epoch = epoch
+	if wait := capacity.blocks(kind.Tenant); wait > 0 {
+		b.flows.deferUntil([]*fair.Grant{g}, now.Add(wait))
+		return limit, 0
 	}
-	b.mu.Unlock()
-	if !due {
-		return most, 0
-	}
-	paid := b.pay(ctx, []*apartLane{l}, rates, min(most-open, b.d.cfg.MaxRows/8), false)
+	g.Lease = epoch
+	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(limit-open, b.cfg.MaxRows/8), false)
 	if len(paid) == 0 {
-		return most, 0
+		return limit, 0
 	}
-	return most, b.claimLanes(ctx, paid, rates)
+	return limit, b.claimFlows(ctx, paid, by)
 }

@@ -3,8 +3,6 @@ package dispatch
 import (
 	"slices"
 	"time"
-
-	"github.com/perceptor/perceptor/task"
 )
 
 // A delayQueue keeps the records that were claimed ahead until they are due, all
@@ -79,48 +77,4 @@ func (s *delayQueue) remove(match func(*record) bool) []*record {
 	s.slices = slices.DeleteFunc(s.slices, func(t timeSlice) bool { return len(t.records) == 0 })
 	s.records -= len(gone)
 	return gone
-}
-
-// A reading tells what a database's clock shows at least: it had shown clock by
-// our instant at, when the answer arrived, and goes on from there. The last
-// answer has shown it at shown.
-type reading struct {
-	clock, shown task.Instant
-	at           time.Time
-}
-
-// slow is by what part the database's clock may go slower than ours: twice of
-// what clocks are adjusted by.
-const slow = 1000
-
-func read(clock task.Instant, at time.Time) reading {
-	return reading{clock: clock, shown: clock, at: at}
-}
-
-// least returns what the clock shows at t, at least.
-func (r reading) least(t time.Time) task.Instant {
-	d := t.Sub(r.at)
-	return r.clock.Add(d - d/slow)
-}
-
-// next returns what is known after an answer to a question that was sent at
-// start. An answer that took long tells less than an earlier one that was quick:
-// so what a claim takes does not make its records late. A clock that shows less
-// than it must have was put back, and nothing from before counts.
-func (r reading) next(start time.Time, answer reading) reading {
-	if r.at.IsZero() || answer.clock < r.least(start) || answer.clock >= r.least(answer.at) {
-		return answer
-	}
-	r.shown = answer.clock
-	return r
-}
-
-// due returns the instant before which the clock may not have come to i; zero:
-// it has.
-func (r reading) due(i task.Instant) time.Time {
-	if i <= r.shown {
-		return time.Time{}
-	}
-	d := i.Sub(r.clock)
-	return r.at.Add(d + d/(slow-1))
 }

@@ -476,18 +476,18 @@ func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
 }
 
 func TestWhatTheSetClockHasShownIsNotHeldAnyLonger(t *testing.T) {
-	b, other := &database{number: 1}, &database{number: 2}
-	c := &pipeline{woken: make(chan struct{}, 1), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: delayQueue{slice: 10 * time.Millisecond, zero: begun}}
+	const b, other = 1, 2
+	c := &pipeline{signal: newSignal(), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: delayQueue{slice: 10 * time.Millisecond, zero: begun}}
 	for _, r := range []*record{
-		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
-		{part: &part{db: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(101)}},
-		{part: &part{db: other}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
+		{part: &part{database: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
+		{part: &part{database: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(101)}},
+		{part: &part{database: other}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
 	} {
 		r.dueAt = at(3_600_000)
 		c.delayed.put(r)
 	}
 	c.comeDue(b, db(100))
-	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.db != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {
+	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.database != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {
 		t.Errorf("%d records are queued, %d held", len(queue), c.delayed.records)
 	}
 }

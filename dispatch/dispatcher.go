@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,22 +19,13 @@ var ErrStopped = errors.New("dispatcher is stopping")
 // A Dispatcher fires the due rows of the shards that it has been given by
 // Acquire. All methods may be called concurrently.
 type Dispatcher struct {
-	cfg      Config
-	store    Store
-	events   Events
-	pipeline *pipeline
-	apart    *apart
-	// wakeCaps wakes the loop for kinds with a cap.
-	wakeCaps chan struct{}
-	dbs      [task.Databases]*database
-	// places bounds transactions under way.
-	places chan struct{}
-
-	stopping atomic.Bool
-	// dead is closed when a failpoint has killed the dispatcher.
-	dead    chan struct{}
-	kill    sync.Once
-	killErr error
+	*env
+	pipeline  *pipeline
+	scheduler *scheduler
+	tokens    *tokenStore
+	activity  *activity
+	caps      *capLoop
+	dbs       [task.Databases]*database
 }
 
 // New returns a dispatcher without shards; it does nothing before Run.
@@ -43,12 +33,16 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dispatcher: %w", err)
 	}
-	d := &Dispatcher{cfg: cfg.withDefaults(), store: store, events: events.fill(), dead: make(chan struct{})}
-	d.places = make(chan struct{}, d.cfg.ClaimConcurrency)
-	d.apart, d.wakeCaps = newApart(store, &d.events), make(chan struct{}, 1)
-	d.pipeline = newPipeline(d, publisher)
+	e := newEnv(cfg, store, events)
+	d := &Dispatcher{
+		env: e, scheduler: newScheduler(e), tokens: newTokenStore(store), caps: newCapLoop(e),
+		activity: &activity{recent: max(e.cfg.MaxTick, e.cfg.ClaimAhead)},
+	}
+	d.pipeline = newPipeline(e, publisher, d.scheduler.backlogged, d)
+	places := make(chan struct{}, e.cfg.ClaimConcurrency)
 	for i := range d.dbs {
-		d.dbs[i] = newDatabase(d, i)
+		d.dbs[i] = newDatabase(d, i, places)
+		d.caps.databases = append(d.caps.databases, d.dbs[i].background)
 	}
 	return d, nil
 }
@@ -60,12 +54,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer stop()
 	var group sync.WaitGroup
 	for _, b := range d.dbs {
-		group.Go(func() { b.run(working) })
-		group.Go(func() { b.runApart(working, false) })
-		group.Go(func() { b.runApart(working, true) })
+		b.run(working, &group)
 	}
 	group.Go(func() { d.pipeline.run(working) })
-	group.Go(func() { d.runCaps(working) })
+	group.Go(func() { d.caps.run(working) })
 	select {
 	case <-ctx.Done():
 		d.drain(working)
@@ -82,7 +74,7 @@ func (d *Dispatcher) drain(ctx context.Context) {
 	d.stopping.Store(true)
 	var group sync.WaitGroup
 	for _, b := range d.dbs {
-		group.Go(func() { _ = b.release(ctx, b.owned()) })
+		group.Go(func() { b.release(ctx) })
 	}
 	group.Wait()
 }
@@ -93,9 +85,9 @@ func (d *Dispatcher) drain(ctx context.Context) {
 func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 	var done []task.Shard
 	for db, group := range byDatabase(shards) {
-		if err := d.dbs[db].acquire(ctx, group); err != nil {
+		if err := d.dbs[db].ownership.acquire(ctx, group); err != nil {
 			for _, b := range d.dbs {
-				b.forget(done)
+				b.ownership.forget(done)
 			}
 			return err
 		}
@@ -112,7 +104,7 @@ func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for db, shards := range byDatabase(shards) {
-		group.Go(func() error { return d.dbs[db].release(ctx, shards) })
+		group.Go(func() error { return d.dbs[db].ownership.release(ctx, shards) })
 	}
 	return group.Wait()
 }
@@ -124,30 +116,15 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	if database < 0 || database >= len(d.dbs) {
 		return
 	}
-	b := d.dbs[database]
-	b.mu.Lock()
-	b.plan.hint(time.Now(), due)
-	b.hintLanes(time.Now(), due)
-	b.mu.Unlock()
-	b.wake()
+	d.dbs[database].hint(due)
 }
 
 // ClockMoved says that the clock of the database has been set: what was known of
 // it by the old clock is looked up anew. Only a virtual clock is ever set by more
 // than peeks notice in time. It never blocks.
 func (d *Dispatcher) ClockMoved(database int) {
-	b := d.dbs[database]
-	d.apart.clockMoved()
-	now := time.Now()
-	b.mu.Lock()
-	b.plan.clockMoved(now)
-	b.clockSet = true
-	for _, l := range b.lanes {
-		l.nextAt = now
-	}
-	b.mu.Unlock()
-	b.wake()
-	b.wakeFlows()
+	d.tokens.clockMoved()
+	d.dbs[database].clockMoved()
 }
 
 // Figures tell how a dispatcher stands.
@@ -171,12 +148,11 @@ type Figures struct {
 // Figures returns the figures of this moment.
 func (d *Dispatcher) Figures() Figures {
 	f := d.pipeline.figures(time.Now())
-	f.Backlogged, f.BackgroundRate = d.apart.figures()
+	f.Backlogged, f.BackgroundRate = d.scheduler.figures()
 	for _, b := range d.dbs {
-		b.mu.Lock()
-		f.Shards += len(b.shards.shards)
-		f.Parts += len(b.shards.published)
-		b.mu.Unlock()
+		shards, parts := b.tracker.counts()
+		f.Shards += shards
+		f.Parts += parts
 	}
 	return f
 }
@@ -185,7 +161,7 @@ func (d *Dispatcher) Figures() Figures {
 func (d *Dispatcher) Owned() []task.Shard {
 	var shards []task.Shard
 	for _, b := range d.dbs {
-		shards = append(shards, b.owned()...)
+		shards = append(shards, b.tracker.owned()...)
 	}
 	return shards
 }
@@ -193,47 +169,42 @@ func (d *Dispatcher) Owned() []task.Shard {
 // wakeAll makes every database look again at what to do.
 func (d *Dispatcher) wakeAll() {
 	for _, b := range d.dbs {
-		b.wake()
+		b.planning.wake()
 	}
 }
 
-// busy counts the databases that have fired within the longest tick.
-func (d *Dispatcher) busy(now time.Time) int {
-	n, longest := 0, max(d.cfg.MaxTick, d.cfg.ClaimAhead)
-	for _, b := range d.dbs {
-		if now.UnixNano()-b.fired.Load() < int64(longest) {
-			n++
+// confirmed implements [settler].
+func (d *Dispatcher) confirmed(now time.Time, records []*record) {
+	var parts [task.Databases][]*part
+	for _, r := range records {
+		parts[r.part.database] = append(parts[r.part.database], r.part)
+	}
+	var offset [task.Databases]time.Duration
+	for i, b := range d.dbs {
+		if len(parts[i]) == 0 {
+			continue
+		}
+		offset[i] = b.planning.offset()
+		if b.tracker.confirmed(parts[i], now) {
+			b.planning.wake()
 		}
 	}
-	return n
+	late := make([]time.Duration, len(records))
+	for i, r := range records {
+		late[i] = now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time())
+		d.events.Published(&r.pub, late[i])
+		if r.background {
+			d.events.PublishedBackground(&r.pub, late[i])
+		}
+	}
+	d.scheduler.observePublished(now, records, late)
 }
 
-// at is where a test may stop or kill the dispatcher.
-func (d *Dispatcher) at(ctx context.Context, p Point, database int) error {
-	if err := d.killed(); err != nil {
-		return err
-	}
-	if d.cfg.Failpoint == nil {
-		return nil
-	}
-	if err := d.cfg.Failpoint(ctx, p, database); err != nil {
-		d.kill.Do(func() {
-			d.killErr = fmt.Errorf("killed at %s: %w", p, err)
-			close(d.dead)
-		})
-	}
-	return d.killed()
-}
+// unpublishable implements [settler].
+func (d *Dispatcher) unpublishable(u unpublishable) { d.dbs[u.part.database].giveUps.add(u) }
 
-// killed returns the error of the failpoint that killed the dispatcher, or nil.
-func (d *Dispatcher) killed() error {
-	select {
-	case <-d.dead:
-		return d.killErr
-	default:
-		return nil
-	}
-}
+// capacityFreed implements [settler].
+func (d *Dispatcher) capacityFreed() { d.wakeAll() }
 
 func byDatabase(shards []task.Shard) map[int][]task.Shard {
 	groups := make(map[int][]task.Shard)

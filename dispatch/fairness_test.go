@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/perceptor/perceptor/dispatch/fair"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -178,7 +179,7 @@ func exceeds(at []time.Time, r task.Rates) string {
 		return ""
 	}
 	slices.SortFunc(at, time.Time.Compare)
-	kept := keepTurns + 500*time.Millisecond
+	kept := fair.TokenLifetime + 500*time.Millisecond
 	for i := range at {
 		for j := i; j < len(at); j++ {
 			d := at[j].Sub(at[i])

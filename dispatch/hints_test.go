@@ -200,9 +200,9 @@ func TestHintWakesASleepingDatabase(t *testing.T) {
 
 // sleepsFor reports whether nothing is planned for at least d.
 func (b *database) sleepsFor(d time.Duration) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.planning.mu.Lock()
+	defer b.planning.mu.Unlock()
 	now := time.Now()
-	st := b.plan.next(now, situation{shards: true, records: 1, bytes: 1})
+	st := b.planning.planner.next(now, situation{shards: true, records: 1, bytes: 1})
 	return st.do == sleep && st.until.Sub(now) >= d
 }

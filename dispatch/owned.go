@@ -11,11 +11,11 @@ import (
 // A part is one shard of one outbox row, as far as one ownership goes: the
 // records of it that this process has to see acknowledged.
 type part struct {
-	db    *database
-	row   int64
-	shard task.Shard
+	database int
+	row      int64
+	shard    task.Shard
 	// pending counts records not yet acknowledged, and left those that the next
-	// owner is to publish, which keep the part in the outbox; guarded by db.mu.
+	// owner is to publish, which keep the part in the outbox; guarded by the tracker.
 	pending, left int
 	// dropped: the shard was lost or left; nothing is known of the part any more.
 	dropped atomic.Bool
@@ -100,11 +100,11 @@ func (l *ownedShards) current(o task.Ownership) *ownedShard {
 // records to publish, which are due by the clock. Shards that are not held any
 // more are left out. Those of listed that have no publication are complete at
 // once.
-func (l *ownedShards) enter(db *database, row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
+func (l *ownedShards) enter(row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
 	of := make(map[task.Shard]*part, len(owned))
 	for _, o := range owned {
 		if l.current(o) != nil {
-			of[o.Shard] = &part{db: db, row: row, shard: o.Shard}
+			of[o.Shard] = &part{database: o.Shard.Database(), row: row, shard: o.Shard}
 		}
 	}
 	records := make([]*record, 0, len(pubs))

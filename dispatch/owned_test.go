@@ -28,7 +28,7 @@ func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
 	l.own(own(0, 1))
 	l.own(own(1, 1))
 	owned := l.claimable()
-	records := l.enter(nil, 7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), reading{}, begun)
+	records := l.enter(7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), reading{}, begun)
 	if l.acknowledged(records[0].part, begun) || len(l.takePublished(9, everything)) != 0 {
 		t.Fatal("a part was complete with a record on its way")
 	}
@@ -51,7 +51,7 @@ func TestRecordsOfAFormerOwnershipAreNotEntered(t *testing.T) {
 	former := l.claimable()
 	l.drop(0)
 	l.own(own(0, 2))
-	if records := l.enter(nil, 7, former, nil, publications(id(0, 1)), reading{}, begun); len(records) != 0 {
+	if records := l.enter(7, former, nil, publications(id(0, 1)), reading{}, begun); len(records) != 0 {
 		t.Error("the outbox that was read with the new ownership holds them already")
 	}
 	if l.current(former[0]) != nil {
@@ -63,7 +63,7 @@ func TestDroppedShardTakesNothingOff(t *testing.T) {
 	var l ownedShards
 	l.own(own(0, 1))
 	l.own(own(1, 1))
-	records := l.enter(nil, 7, l.claimable(), nil, publications(id(0, 1), id(1, 2)), reading{}, begun)
+	records := l.enter(7, l.claimable(), nil, publications(id(0, 1), id(1, 2)), reading{}, begun)
 	l.acknowledged(records[0].part, begun)
 	l.drop(0)
 	l.drop(1)
@@ -85,7 +85,7 @@ func TestListedShardWithoutAnOpenRunIsCompleteAtOnce(t *testing.T) {
 	var l ownedShards
 	l.own(own(0, 1))
 	l.own(own(1, 1))
-	l.enter(nil, 7, l.claimable(), []task.Shard{0, 1}, publications(id(1, 1)), reading{}, begun)
+	l.enter(7, l.claimable(), []task.Shard{0, 1}, publications(id(1, 1)), reading{}, begun)
 	got := outboxParts(l.takePublished(9, everything))
 	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
 		t.Error(diff)
@@ -98,7 +98,7 @@ func TestTakeableRespectsItsLimitAndKeepsTheRest(t *testing.T) {
 		l.own(own(s, 1))
 	}
 	for row := range int64(3) {
-		l.enter(nil, row+1, l.claimable(), []task.Shard{0, 1, 2, 3}, nil, reading{}, begun)
+		l.enter(row+1, l.claimable(), []task.Shard{0, 1, 2, 3}, nil, reading{}, begun)
 	}
 	first := l.takePublished(5, func(s task.Shard) bool { return s != 3 })
 	rest := l.takePublished(99, everything)

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -10,12 +9,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
+// A settler is told what became of records. The pipeline calls it without its lock.
+type settler interface {
+	// confirmed: Kafka has confirmed the records.
+	confirmed(now time.Time, records []*record)
+	// unpublishable: the record can never be published.
+	unpublishable(u unpublishable)
+	// capacityFreed: there is capacity again after there was none.
+	capacityFreed()
+}
+
 // A pipeline carries the records of all databases to Kafka until each has been
-// acknowledged, given up or dropped.
+// confirmed, given up or dropped.
 type pipeline struct {
-	d         *Dispatcher
+	*env
+	signal
 	publisher Publisher
-	woken     chan struct{}
+	// backlogged returns the backlogged tenants in ascending order.
+	backlogged func() []int32
+	settler    settler
 
 	mu     sync.Mutex
 	topics map[int32]*topicQueue
@@ -26,22 +38,22 @@ type pipeline struct {
 	records, bytes int
 	// reserved is what claims under way may bring.
 	reserved int
-	// front are the common calls for the front, and back those for tenants that
-	// have a backlog and are held apart: large ones, in which nobody of the front
-	// has to wait. aside are calls under way for failing tenants.
+	// foreground are the calls that healthy tenants share, and background those that
+	// backlogged tenants share: large ones, in which nobody of the foreground has to wait.
+	// failingCalls are calls under way for failing tenants.
 	foreground, background traffic
 	failingCalls           int
 	// ackedAt is when the last record of anybody was acknowledged; failedAt when,
 	// after that, a call failed first.
 	ackedAt, failedAt time.Time
-	// stopped: some database was told that there is no room.
+	// stopped: some database was told that there is no capacity.
 	stopped bool
 }
 
-func newPipeline(d *Dispatcher, p Publisher) *pipeline {
+func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settler) *pipeline {
 	return &pipeline{
-		d: d, publisher: p, woken: make(chan struct{}, 1), topics: make(map[int32]*topicQueue),
-		delayed: delayQueue{slice: slicesOf * d.cfg.PublishEvery, zero: time.Now()},
+		env: e, signal: newSignal(), publisher: publisher, backlogged: backlogged, settler: s,
+		topics: make(map[int32]*topicQueue), delayed: delayQueue{slice: slicesOf * e.cfg.PublishEvery, zero: time.Now()},
 	}
 }
 
@@ -50,244 +62,213 @@ func newPipeline(d *Dispatcher, p Publisher) *pipeline {
 const slicesOf = 2
 
 // submit queues records for publishing, when they are due.
-func (c *pipeline) submit(records []*record) {
+func (p *pipeline) submit(records []*record) {
 	if len(records) == 0 {
 		return
 	}
 	now := time.Now()
-	c.mu.Lock()
+	p.mu.Lock()
 	for _, r := range records {
 		if r.part.dropped.Load() {
 			continue
 		}
-		l := c.topics[r.pub.Tenant]
+		l := p.topics[r.pub.Tenant]
 		if l == nil {
 			l = &topicQueue{tenant: r.pub.Tenant}
-			c.topics[r.pub.Tenant] = l
+			p.topics[r.pub.Tenant] = l
 		}
-		c.count(l, r, 1)
+		p.count(l, r, 1)
 		if r.dueAt.After(now) {
-			c.delayed.put(r)
+			p.delayed.put(r)
 			continue
 		}
 		l.queue = append(l.queue, r)
 	}
-	c.mu.Unlock()
-	c.wake()
+	p.mu.Unlock()
+	p.wake()
 }
 
-// release queues the records that have become due. c.mu is held.
-func (c *pipeline) release(now time.Time) {
-	for _, r := range c.delayed.take(now) {
-		l := c.topics[r.pub.Tenant]
+// release queues the records that have become due. p.mu is held.
+func (p *pipeline) release(now time.Time) {
+	for _, r := range p.delayed.take(now) {
+		l := p.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
 }
 
 // comeDue queues what the database's clock has shown to be due since it was set: a
 // claim that had read the clock just before then has taken it ahead, as it seemed.
-func (c *pipeline) comeDue(b *database, shown task.Instant) {
-	c.mu.Lock()
-	for _, r := range c.delayed.remove(func(r *record) bool { return r.part.db == b && r.pub.ScheduledAt <= shown }) {
-		l := c.topics[r.pub.Tenant]
+func (p *pipeline) comeDue(database int, shown task.Instant) {
+	p.mu.Lock()
+	for _, r := range p.delayed.remove(func(r *record) bool { return r.part.database == database && r.pub.ScheduledAt <= shown }) {
+		l := p.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
-	c.mu.Unlock()
-	c.wake()
+	p.mu.Unlock()
+	p.wake()
 }
 
 // withdrawDelayed forgets the records of the shards that are not due, and returns them.
-func (c *pipeline) withdrawDelayed(b *database, shards []task.Ownership) []*record {
-	c.mu.Lock()
-	c.release(time.Now())
-	gone := c.delayed.remove(func(r *record) bool {
-		return r.part.db == b && slices.ContainsFunc(shards, func(o task.Ownership) bool { return o.Shard == r.part.shard })
+func (p *pipeline) withdrawDelayed(database int, shards []task.Ownership) []*record {
+	p.mu.Lock()
+	p.release(time.Now())
+	gone := p.delayed.remove(func(r *record) bool {
+		return r.part.database == database && slices.ContainsFunc(shards, func(o task.Ownership) bool { return o.Shard == r.part.shard })
 	})
-	c.mu.Unlock()
-	c.wake()
-	c.discard(gone)
+	p.mu.Unlock()
+	p.wake()
+	p.discard(gone)
 	return gone
 }
 
-func (c *pipeline) count(l *topicQueue, r *record, n int) {
-	c.records += n
-	c.bytes += n * r.size
+func (p *pipeline) count(l *topicQueue, r *record, n int) {
+	p.records += n
+	p.bytes += n * r.size
 	l.records += n
 	l.bytes += n * r.size
 }
 
-func (c *pipeline) wake() {
-	select {
-	case c.woken <- struct{}{}:
-	default:
-	}
-}
-
 // run makes calls until ctx ends, and waits for those under way.
-func (c *pipeline) run(ctx context.Context) {
+func (p *pipeline) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for ctx.Err() == nil && c.d.killed() == nil {
-		next, wait := c.pick(time.Now())
+	waiter := p.newWaiter()
+	defer waiter.stop()
+	for ctx.Err() == nil && p.killed() == nil {
+		next, at := p.pick(time.Now())
 		if next != nil {
-			calls.Go(func() { c.send(ctx, next) })
+			calls.Go(func() { p.send(ctx, next) })
 			continue
 		}
-		var expired <-chan time.Time
-		if !wait.IsZero() {
-			timer.Reset(time.Until(wait))
-			expired = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-c.d.dead:
-		case <-c.woken:
-		case <-expired:
-		}
+		waiter.wait(ctx, p.signal, at)
 	}
 }
 
 // send makes one call and counts what became of each record.
-func (c *pipeline) send(ctx context.Context, next *call) {
+func (p *pipeline) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
-	defer c.finish(next, results, time.Now())
-	if c.d.at(ctx, BeforePublish, -1) != nil {
+	defer p.finish(next, results, time.Now())
+	if p.at(ctx, BeforePublish, -1) != nil {
 		return
 	}
 	pubs := make([]task.Publication, len(next.records))
 	for i, r := range next.records {
 		pubs[i] = r.pub
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.d.cfg.PublishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.PublishTimeout)
 	defer cancel()
-	c.publisher.Publish(ctx, pubs, func(index []int, err error) {
+	p.publisher.Publish(ctx, pubs, func(index []int, err error) {
 		done, never := results.settle(index, err)
-		if len(done) > 0 && c.d.at(ctx, AfterPublish, -1) == nil {
-			c.acknowledged(done)
+		if len(done) > 0 && p.at(ctx, AfterPublish, -1) == nil {
+			p.acknowledged(done)
 		}
-		for _, h := range never {
-			h.part.db.addUnpublishable(h)
+		for _, u := range never {
+			p.settler.unpublishable(u)
 		}
 	})
 }
 
 // acknowledged counts records that are on Kafka.
-func (c *pipeline) acknowledged(records []*record) {
+func (p *pipeline) acknowledged(records []*record) {
 	now := time.Now()
-	parts := make(map[*database][]*part)
-	for _, r := range records {
-		parts[r.part.db] = append(parts[r.part.db], r.part)
-	}
-	for b, ps := range parts {
-		b.settle(ps)
-	}
-	for _, r := range records {
-		db := now.Add(time.Duration(r.part.db.ahead.Load()))
-		late := db.Sub(r.pub.ScheduledAt.Time())
-		c.d.events.Published(&r.pub, late)
-		if r.background {
-			c.d.events.PublishedBackground(&r.pub, late)
-		}
-	}
-	c.d.apart.acknowledged(now, records)
-	c.mu.Lock()
-	c.ackedAt = now
-	c.failedAt = time.Time{}
-	c.mu.Unlock()
-	c.discard(records)
+	p.settler.confirmed(now, records)
+	p.mu.Lock()
+	p.ackedAt = now
+	p.failedAt = time.Time{}
+	p.mu.Unlock()
+	p.discard(records)
 }
 
 // discard forgets records that are settled or dropped, and lets claims go on
-// if they had stopped for want of room.
-func (c *pipeline) discard(records []*record) {
+// if they had stopped for want of capacity.
+func (p *pipeline) discard(records []*record) {
 	if len(records) == 0 {
 		return
 	}
-	c.mu.Lock()
+	p.mu.Lock()
 	for _, r := range records {
-		l := c.topics[r.pub.Tenant]
-		c.count(l, r, -1)
+		l := p.topics[r.pub.Tenant]
+		p.count(l, r, -1)
 		if l.records == 0 && !l.failing {
-			delete(c.topics, l.tenant)
+			delete(p.topics, l.tenant)
 		}
 	}
-	reopen := c.reopened(time.Now())
-	c.mu.Unlock()
+	reopen := p.reopened(time.Now())
+	p.mu.Unlock()
 	if reopen {
-		c.d.wakeAll()
+		p.settler.capacityFreed()
 	}
 }
 
-// finish takes back what was not acknowledged and judges each tenant.
-func (c *pipeline) finish(next *call, results *results, start time.Time) {
+// finish takes back what was not acknowledged and updates the breaker of each tenant.
+func (p *pipeline) finish(next *call, results *results, start time.Time) {
 	now := time.Now()
 	failed, gone := results.rest()
-	c.discard(gone)
-	c.mu.Lock()
+	p.discard(gone)
+	p.mu.Lock()
 	if next.of == nil {
 		next.in.calls--
 		next.in.took = (7*next.in.took + now.Sub(start)) / 8
 	} else {
-		c.failingCalls--
+		p.failingCalls--
 		next.of.inCall = false
 	}
-	var told []func()
+	var events []func()
 	for tenant, o := range results.byTenant(failed) {
-		told = append(told, c.judge(now, c.topics[tenant], o))
+		events = append(events, p.callEnded(now, p.topics[tenant], o))
 	}
-	reopen := c.reopened(now)
-	c.mu.Unlock()
-	for _, tell := range told {
-		tell()
+	reopen := p.reopened(now)
+	p.mu.Unlock()
+	for _, event := range events {
+		event()
 	}
 	if reopen {
-		c.d.wakeAll()
+		p.settler.capacityFreed()
 	}
-	c.wake()
+	p.wake()
 }
 
-// judge moves the lane on after a call and returns what to tell. c.mu is held.
-func (c *pipeline) judge(now time.Time, l *topicQueue, o outcome) func() {
+// callEnded updates a topic queue after a call and returns the events to report without
+// the lock. p.mu is held.
+func (p *pipeline) callEnded(now time.Time, l *topicQueue, o outcome) func() {
 	if l == nil { // healthy, and nothing is left of it
 		return func() {}
 	}
 	wasOpen := l.open
 	l.queue = append(l.queue, o.failed...)
 	if len(o.failed) > 0 {
-		l.failed(now, o.acked > 0, c.d.cfg.BreakerAfter, c.longestRetry())
-		if c.failedAt.IsZero() {
-			c.failedAt = now
+		l.failed(now, o.acked > 0, p.cfg.BreakerAfter, p.longestRetry())
+		if p.failedAt.IsZero() {
+			p.failedAt = now
 		}
 	} else if o.acked > 0 {
 		l.succeeded()
 	}
 	if wasOpen && o.acked > 0 {
-		c.retryNow(now)
+		p.retryNow(now)
 	}
 	open := l.open
 	if l.records == 0 && !l.failing {
-		delete(c.topics, l.tenant)
+		delete(p.topics, l.tenant)
 	}
 	return func() {
 		if len(o.failed) > 0 {
-			c.d.events.PublishFailed(l.tenant, len(o.failed), o.err)
+			p.events.PublishFailed(l.tenant, len(o.failed), o.err)
 		}
 		if open && !wasOpen {
-			c.d.events.BreakerOpened(l.tenant, o.err)
+			p.events.BreakerOpened(l.tenant, o.err)
 		}
 		if !open && wasOpen {
-			c.d.events.BreakerClosed(l.tenant)
+			p.events.BreakerClosed(l.tenant)
 		}
 	}
 }
 
 // longestRetry bounds the distance of two calls for a failing tenant: the more
-// of them there are, the rarer each one's. c.mu is held.
-func (c *pipeline) longestRetry() time.Duration {
+// of them there are, the rarer each one's. p.mu is held.
+func (p *pipeline) longestRetry() time.Duration {
 	longest := time.Second
-	for _, l := range c.topics {
+	for _, l := range p.topics {
 		if l.failing {
 			longest += firstRetry
 		}
@@ -296,9 +277,9 @@ func (c *pipeline) longestRetry() time.Duration {
 }
 
 // retryNow lets all failing tenants try again, since a broken topic has come
-// back, and where one does others may. c.mu is held.
-func (c *pipeline) retryNow(now time.Time) {
-	for _, l := range c.topics {
+// back, and where one does others may. p.mu is held.
+func (p *pipeline) retryNow(now time.Time) {
+	for _, l := range p.topics {
 		if l.failing && l.retryAt.After(now) {
 			l.retryAt = now
 		}
@@ -306,11 +287,11 @@ func (c *pipeline) retryNow(now time.Time) {
 }
 
 // purge forgets the queued records of dropped parts, and those not due.
-func (c *pipeline) purge() {
+func (p *pipeline) purge() {
 	dropped := func(r *record) bool { return r.part.dropped.Load() }
-	c.mu.Lock()
-	gone := c.delayed.remove(dropped)
-	for _, l := range c.topics {
+	p.mu.Lock()
+	gone := p.delayed.remove(dropped)
+	for _, l := range p.topics {
 		l.queue = slices.DeleteFunc(l.queue, func(r *record) bool {
 			if dropped(r) {
 				gone = append(gone, r)
@@ -319,8 +300,6 @@ func (c *pipeline) purge() {
 			return false
 		})
 	}
-	c.mu.Unlock()
-	c.discard(gone)
+	p.mu.Unlock()
+	p.discard(gone)
 }
-
-func isUnknown(err error) bool { return errors.Is(err, task.ErrOutcomeUnknown) }

@@ -287,3 +287,33 @@ func TestTenantThatHangsTakesNoCallsFromTheOthers(t *testing.T) {
 		m.stop()
 	})
 }
+
+// TestTheForegroundIsPublishedByCallsOfItsOwn: never together with backlogged tenants,
+// and without a wait for their calls.
+func TestTheForegroundIsPublishedByCallsOfItsOwn(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newPipeline(newEnv(Config{}, nil, Events{}), nil, func() []int32 { return []int32{2} }, nil)
+	queue := func(tenant int32, n int) {
+		l := &topicQueue{tenant: tenant}
+		for range n {
+			l.queue = append(l.queue, &record{pub: task.Publication{Tenant: tenant}, size: 1})
+		}
+		c.topics[tenant] = l
+	}
+	queue(1, 3)
+	queue(2, 8000)
+	queue(3, 2)
+	first, _ := c.pick(now)
+	if first == nil || first.in != &c.foreground || len(first.records) != 5 {
+		t.Fatalf("the first call has %+v; want the 5 records of the foreground", first)
+	}
+	second, _ := c.pick(now)
+	if second == nil || second.in != &c.background || len(second.records) != c.cfg.CallRecords {
+		t.Fatalf("the second call is not one of %d records of the backlog", c.cfg.CallRecords)
+	}
+	c.foreground.took = time.Second // because of the backlog
+	queue(1, 1)
+	if third, at := c.pick(now); third != nil || at.Sub(now) != besideDistance*c.cfg.PublishEvery {
+		t.Errorf("the next call for the foreground comes after %v; want %v", at.Sub(now), besideDistance*c.cfg.PublishEvery)
+	}
+}

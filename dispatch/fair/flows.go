@@ -230,18 +230,15 @@ func (f *Flows) Defer(grants []*Grant, at time.Time) {
 	}
 }
 
-// DeferFlow is [Flows.Defer] for one flow.
-func (f *Flows) DeferFlow(l *Flow, at time.Time) { l.nextAt = at }
-
 // WaitForTokens: there are no tokens for the flow before at.
 func (f *Flows) WaitForTokens(l *Flow, at time.Time) { l.backlog, l.nextAt = true, at }
 
 // Request returns what a claim takes by the grants, and the kinds that the flows without
-// a kind leave out because they are paused or capped.
-func (f *Flows) Request(now time.Time, grants []*Grant) (flows []task.Flow, excluded []task.TenantKind) {
+// a kind leave out because these rates pause or cap them.
+func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rates) (flows []task.Flow, excluded []task.TenantKind) {
 	for _, g := range grants {
 		flows = append(flows, g.Flow.request(now, g.Rows, &f.cfg))
-		r := f.settings.Rates[g.Key.Tenant]
+		r := rates[g.Key.Tenant]
 		for _, k := range r.PausedKinds {
 			excluded = append(excluded, task.TenantKind{Tenant: g.Key.Tenant, Kind: k})
 		}

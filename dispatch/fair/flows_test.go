@@ -25,8 +25,8 @@ func TestExcludedTenantsFollowSettingsAndBacklogs(t *testing.T) {
 	if got := f.Excluded(); !slices.Equal(got, []int32{1, 3, 4}) {
 		t.Errorf("excluded by settings: %v", got)
 	}
-	if f.Len() != 3 { // none of tenant 3; of tenant 4 one of its own and one of kind a
-		t.Errorf("%d flows; want 3", f.Len())
+	if len(f.flows) != 3 { // none of tenant 3; of tenant 4 one of its own and one of kind a
+		t.Errorf("%d flows; want 3", len(f.flows))
 	}
 	f.Update(begun, 0, []int32{2})
 	f.Update(begun, 0, []int32{2})
@@ -80,8 +80,8 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	if !f.Hint(at(5), task.At(at(5))) || !f.Next(false).Equal(begun.Add(flowTick)) {
 		t.Errorf("after a hint claimed next at %s", f.Next(false))
 	}
-	parts, _ := f.Request(at(20), grants) // the first request sweeps
-	parts, _ = f.Request(at(20), grants)
+	parts, _ := f.Request(at(20), grants, nil) // the first request sweeps
+	parts, _ = f.Request(at(20), grants, nil)
 	if low := task.At(begun).Add(-flowGrace); parts[0].Low != low || parts[0].WaitingSince != task.Never {
 		t.Errorf("the request is %+v; want bound %d and rows that do not wait", parts[0], low)
 	}
@@ -103,7 +103,7 @@ func TestRowsThatBecameDueBeforeTheFlowWaitSinceTheForegroundHasServedAll(t *tes
 	f := testFlows()
 	f.Served(700)
 	f.Update(begun, 900, []int32{1})
-	parts, _ := f.Request(begun, f.Select(begun, true, unblocked))
+	parts, _ := f.Request(begun, f.Select(begun, true, unblocked), nil)
 	if parts[0].WaitingSince != 700 {
 		t.Errorf("waiting since %d; want 700", parts[0].WaitingSince)
 	}

@@ -141,25 +141,25 @@ var mutations = []mutation{
 	{
 		name: "take-over-without-outbox",
 		in:   "dispatch",
-		old:  "if batches, err = b.d.store.Unpublished(",
-		new:  "if MUTATED { return owned, nil, nil }\nif batches, err = b.d.store.Unpublished(",
+		old:  "if batches, err = o.store.Unpublished(",
+		new:  "if MUTATED { return owned, nil, nil }\nif batches, err = o.store.Unpublished(",
 		pkg:  "./dispatch", tests: "TestRunOfADispatcherThatDied|TestNothingCommitted",
 	},
 	{
 		name: "outbox-before-bump",
 		in:   "dispatch",
-		old:  "if owned, err = b.d.store.Acquire(",
+		old:  "if owned, err = o.store.Acquire(",
 		new: `if MUTATED {
 			for _, s := range shards {
 				owned = append(owned, task.Ownership{Shard: s})
 			}
-			if batches, err = b.d.store.Unpublished(ctx, b.number, owned); err != nil {
+			if batches, err = o.store.Unpublished(ctx, o.number, owned); err != nil {
 				return nil, nil, err
 			}
-			owned, err = b.d.store.Acquire(ctx, b.number, shards, b.d.cfg.Owner)
+			owned, err = o.store.Acquire(ctx, o.number, shards, o.cfg.Owner)
 			return owned, batches, err
 		}
-		if owned, err = b.d.store.Acquire(`,
+		if owned, err = o.store.Acquire(`,
 		pkg: "./dispatch", tests: "TestCommitOfUnknownOutcome|TestNothingCommitted",
 	},
 	{

@@ -1,0 +1,220 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/task"
+)
+
+// A background makes the flow claims of one database. Two loops do that: one claims what
+// has become due of excluded tenants that keep up, and the other their backlogs. The
+// dispatcher's loop for capped kinds is the third.
+type background struct {
+	*claimer
+	transactions
+	clock    *databaseClock
+	pipeline *pipeline
+	tokens   *tokenStore
+	activity *activity
+	// wakeAll wakes the foreground's loops of all databases.
+	wakeAll func()
+}
+
+// fullWait is how long flows wait when their part of the memory is full.
+const fullWait = 20 * time.Millisecond
+
+// run claims what is due of flows that have a backlog here, or of the others.
+func (b *background) run(ctx context.Context, backlog bool) {
+	waiter, woken := b.newWaiter(), b.flows.keepingUp
+	defer waiter.stop()
+	if backlog {
+		woken = b.flows.backlogs
+	}
+	for ctx.Err() == nil && b.killed() == nil {
+		at := b.next(backlog)
+		if wait := time.Until(at); !at.IsZero() && wait <= 0 {
+			b.claimDue(ctx, backlog)
+			continue
+		}
+		waiter.wait(ctx, woken, at)
+	}
+}
+
+// next returns when the first of these flows is to be claimed; zero: there is none.
+func (b *background) next(backlog bool) time.Time {
+	if claims, _ := b.tracker.status(); claims {
+		return b.flows.next(backlog)
+	}
+	tenants := b.flows.resetBacklogs()
+	if backlog {
+		for _, t := range tenants {
+			b.scheduler.observeFlow(b.number, fair.Service{Tenant: t})
+		}
+	}
+	return time.Time{}
+}
+
+// claimDue makes one claim for flows.
+func (b *background) claimDue(ctx context.Context, backlog bool) {
+	granted := b.cfg.MaxRows / 8
+	if backlog {
+		select {
+		case b.scheduler.turn <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		defer func() { <-b.scheduler.turn }()
+		if granted = b.scheduler.takeRows(ctx); granted == 0 {
+			return
+		}
+	}
+	// Each claim gets all that it asks for, or databases would not get the same: so it
+	// is no more than half of the capacity.
+	rows := max(min(granted, b.cfg.MaxRecords/(2*backgroundPart)), 1)
+	grants, by := b.choose(time.Now(), backlog)
+	defer b.flows.release(grants)
+	claimed := 0
+	if paid := b.pay(ctx, grants, by.Rates, rows, backlog); len(paid) > 0 {
+		claimed = b.claimFlows(ctx, paid, by)
+	}
+	if backlog {
+		b.scheduler.returnRows(granted - claimed)
+	}
+}
+
+// choose returns grants for the flows to claim from now, and the settings they go by.
+func (b *background) choose(now time.Time, backlog bool) ([]*fair.Grant, task.Settings) {
+	capacity := b.pipeline.capacity(now)
+	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
+	return b.flows.choose(now, backlog, capacity.blocks)
+}
+
+// pay says how many rows each flow may take, and takes the tokens for them. It returns the
+// grants of flows that may take any.
+func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[int32]task.Rates, rows int, backlog bool) []*fair.Grant {
+	tenants := make([]int32, 0, len(grants))
+	for _, g := range grants {
+		tenants = append(tenants, g.Key.Tenant)
+	}
+	if len(grants) == 0 || b.pipeline.backgroundCapacity(tenants) < rows {
+		b.wait(grants)
+		return nil
+	}
+	fair.Quotas(rows, grants, rates)
+	if backlog {
+		b.scheduler.balance(grants, rates)
+	}
+	return slices.DeleteFunc(slices.Clone(grants), func(g *fair.Grant) bool {
+		rate := rates[g.Key.Tenant].DispatchRate
+		return rate > 0 && !b.takeTokens(ctx, g, rate)
+	})
+}
+
+// takeTokens takes tokens for the rows of a grant; false: there are none.
+func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) bool {
+	tokens, again, err := b.tokens.take(ctx, g.Key.Tenant, rate, g.Rows)
+	if err != nil && ctx.Err() == nil {
+		b.events.StoreFailed(b.number, "take tokens", err)
+	}
+	if tokens == 0 {
+		b.flows.awaitTokens(g, again)
+		return false
+	}
+	g.Rows, g.Tokens = tokens, tokens
+	return true
+}
+
+// wait defers flows for which there is no capacity.
+func (b *background) wait(grants []*fair.Grant) { b.flows.deferUntil(grants, time.Now().Add(fullWait)) }
+
+// claimFlows claims by the grants and returns how many rows that has moved. Tokens that
+// it does not use are given back.
+func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by task.Settings) int {
+	claimed := make([]int, len(grants))
+	rows := b.tryClaim(ctx, grants, by, claimed)
+	for i, g := range grants {
+		if g.Tokens > 0 {
+			b.tokens.giveBack(g.Key.Tenant, g.Tokens-claimed[i])
+			b.events.TokensTaken(g.Key.Tenant, claimed[i])
+		}
+	}
+	return rows
+}
+
+// tryClaim makes the claim, and stores how many rows it has taken by each grant.
+func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task.Settings, claimed []int) int {
+	if !b.begin(ctx) {
+		return 0
+	}
+	defer b.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.StoreTimeout)
+	defer cancel()
+	if !b.knowsSettings(ctx) || by.Version == 0 {
+		b.wait(grants)
+		return 0
+	}
+	rows := 0
+	for _, g := range grants {
+		rows += g.Rows
+	}
+	reserved, _ := b.pipeline.reserve(time.Now(), rows)
+	defer b.pipeline.unreserve(reserved)
+	if reserved < rows {
+		b.wait(grants)
+		return 0
+	}
+	req := b.request(grants, by)
+	if len(req.Owned) == 0 {
+		return 0
+	}
+	start := time.Now()
+	c := b.claim(ctx, req, nil)
+	if c == nil {
+		b.wait(grants)
+		return 0
+	}
+	copy(claimed, c.FlowRows)
+	b.committed(start, req, grants, c)
+	return c.Rows
+}
+
+// request builds the claim. It goes by the settings by which the flows were chosen: if the
+// database has newer ones, such as a pause, the claim takes nothing.
+func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimRequest {
+	req := task.ClaimRequest{
+		Database: b.number, Owned: b.tracker.claimable(), Form: task.CappedForm, Ahead: b.cfg.ClaimAhead, Settings: by.Version,
+	}
+	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by)
+	for _, g := range grants {
+		req.CapLease = g.Lease
+	}
+	return req
+}
+
+// committed takes the outcome of a claim over, as the foreground's does.
+func (b *background) committed(start time.Time, req task.ClaimRequest, grants []*fair.Grant, c *task.Claim) {
+	now := time.Now()
+	records := b.tracker.committed(nil, req.Owned, c, b.clock.answered(start, now, c.Now), now)
+	for _, r := range records {
+		r.background = true
+	}
+	if len(c.Publications) > 0 && c.Next != 0 && c.Next != task.Never {
+		b.flows.hint(b.planning.claimTime(c.Next), c.Next)
+	}
+	ended := false
+	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows) {
+		ended = b.scheduler.observeFlow(b.number, s) || ended
+	}
+	if c.Rows > 0 {
+		b.activity.fired(b.number, now)
+	}
+	b.pipeline.submit(records)
+	b.events.Claimed(b.number, task.CappedForm, c, now.Sub(start))
+	if ended {
+		b.wakeAll()
+	}
+	b.flows.wake()
+}

@@ -1,0 +1,87 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// A claimer makes the claims of one database, of the foreground and of flows, and knows
+// what to do when one fails. The caller has the turn of a transaction.
+type claimer struct {
+	*env
+	number    int
+	tracker   *tracker
+	ownership *ownership
+	planning  *planning
+	flows     *tenantFlows
+	scheduler *scheduler
+}
+
+// claim makes the claim and returns what it has taken; nil: nothing that anybody may go on
+// with. parts are those that the request acknowledges.
+func (c *claimer) claim(ctx context.Context, req task.ClaimRequest, parts []*part) *task.Claim {
+	claim, err := c.store.Claim(ctx, req)
+	switch {
+	case c.killed() != nil:
+	case errors.Is(err, task.ErrOutcomeUnknown):
+		c.events.StoreFailed(c.number, "claim", err)
+		c.ownership.drop(req.Owned, err)
+	case err != nil:
+		c.failed("claim", err, parts)
+	case len(claim.Lost) > 0:
+		c.lost(req.Owned, claim.Lost, parts)
+	case claim.Settings != 0:
+		c.tracker.putBack(parts)
+		c.readSettings(ctx)
+	case c.at(ctx, AfterCommit, c.number) == nil:
+		return &claim
+	}
+	return nil
+}
+
+// failed puts parts back after an error with a known outcome: nothing happened.
+func (c *claimer) failed(step string, err error, parts []*part) {
+	c.tracker.putBack(parts)
+	c.planning.failed()
+	c.events.StoreFailed(c.number, step, err)
+}
+
+// lost drops the shards that have another owner now; parts of the others wait for the next
+// transaction.
+func (c *claimer) lost(owned []task.Ownership, lost []task.Shard, parts []*part) {
+	gone := owned[:0:0]
+	for _, o := range owned {
+		if slices.Contains(lost, o.Shard) {
+			gone = append(gone, o)
+		}
+	}
+	dropped := c.ownership.drop(gone, nil)
+	c.tracker.putBack(parts)
+	if dropped {
+		c.planning.succeeded() // it may go on with the others at once
+	} else {
+		c.planning.failed()
+	}
+}
+
+// knowsSettings reads the settings of tenants unless that has been done.
+func (c *claimer) knowsSettings(ctx context.Context) bool {
+	return c.flows.excluded().settings.Version != 0 || c.readSettings(ctx)
+}
+
+// readSettings reads what the database says of tenants.
+func (c *claimer) readSettings(ctx context.Context) bool {
+	s, err := c.store.Settings(ctx, c.number)
+	if err != nil {
+		c.failed("settings", err, nil)
+		return false
+	}
+	now := time.Now()
+	c.flows.setSettings(now, c.planning.clock(now), s, c.scheduler.backlogged())
+	c.planning.wake()
+	return true
+}

@@ -1,0 +1,210 @@
+package dispatch
+
+import (
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/task"
+)
+
+// A tenantFlows guards the settings of tenants in one database, the tenants that its
+// foreground claims exclude, and their flows, and wakes the loops that claim those. Its
+// methods may be called concurrently.
+type tenantFlows struct {
+	// keepingUp wakes the loop for tenants without a backlog here, backlogs the one for
+	// those with one. capped wakes the dispatcher's loop for capped kinds.
+	keepingUp, backlogs, capped signal
+
+	mu    sync.Mutex
+	flows *fair.Flows
+}
+
+func newTenantFlows(cfg Config, capped signal) *tenantFlows {
+	return &tenantFlows{
+		keepingUp: newSignal(), backlogs: newSignal(), capped: capped,
+		flows: fair.NewFlows(fair.Config{
+			ClaimAhead: cfg.ClaimAhead, MaxTick: cfg.MaxTick, MaxSleep: cfg.MaxSleep, SweepEvery: cfg.SweepEvery,
+		}),
+	}
+}
+
+// wake wakes all loops that claim flows.
+func (f *tenantFlows) wake() {
+	f.keepingUp.wake()
+	f.backlogs.wake()
+	f.capped.wake()
+}
+
+// An exclusion says which tenants a claim excludes, and by which settings.
+type exclusion struct {
+	tenants  []int32
+	settings task.Settings
+	// changes and readmitted are as in [fair.Flows.Changes].
+	changes, readmitted int
+}
+
+// update makes the flows follow settings and backlogs, and returns who is excluded. clock
+// is the database's.
+func (f *tenantFlows) update(now time.Time, clock task.Instant, backlogged []int32) exclusion {
+	f.mu.Lock()
+	added := f.flows.Update(now, clock, backlogged)
+	x := f.exclusion()
+	f.mu.Unlock()
+	if added {
+		f.wake()
+	}
+	return x
+}
+
+// exclusion returns who is excluded. f.mu is held.
+func (f *tenantFlows) exclusion() exclusion {
+	x := exclusion{tenants: f.flows.Excluded(), settings: f.flows.Settings()}
+	x.changes, x.readmitted = f.flows.Changes()
+	return x
+}
+
+// excluded returns who is excluded.
+func (f *tenantFlows) excluded() exclusion {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.exclusion()
+}
+
+// setSettings takes over settings that were read.
+func (f *tenantFlows) setSettings(now time.Time, clock task.Instant, s task.Settings, backlogged []int32) {
+	f.mu.Lock()
+	f.flows.SetSettings(now, clock, s, backlogged)
+	f.mu.Unlock()
+	f.wake()
+}
+
+// acquired: there are new shards.
+func (f *tenantFlows) acquired(now time.Time) {
+	f.mu.Lock()
+	f.flows.Acquired(now)
+	f.mu.Unlock()
+	f.wake()
+}
+
+// clockMoved: the database's clock was set.
+func (f *tenantFlows) clockMoved(now time.Time) {
+	f.mu.Lock()
+	f.flows.ClockMoved(now)
+	f.mu.Unlock()
+	f.wake()
+}
+
+// hint: something is due at the instant due, which a claim at the local time at would find.
+func (f *tenantFlows) hint(at time.Time, due task.Instant) {
+	f.mu.Lock()
+	sooner := f.flows.Hint(at, due)
+	f.mu.Unlock()
+	if sooner {
+		f.wake()
+	}
+}
+
+// served: a foreground claim has left nothing due.
+func (f *tenantFlows) served(clock task.Instant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flows.Served(clock)
+}
+
+// peeked learns from a peek, and reports whether the database has other settings.
+func (f *tenantFlows) peeked(k *task.Peek) (stale bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k.Settings != 0 && k.Settings != f.flows.Settings().Version {
+		return true
+	}
+	if len(k.Soon) == 0 || k.Soon[0].Due > k.Now {
+		f.flows.Served(k.Now)
+	}
+	return false
+}
+
+// next returns when the first flow with a backlog here, or without one, is to be claimed;
+// zero: there is none.
+func (f *tenantFlows) next(backlog bool) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows.Next(backlog)
+}
+
+// resetBacklogs says that no shard is owned, and returns the tenants of the flows.
+func (f *tenantFlows) resetBacklogs() []int32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows.ResetBacklogs()
+}
+
+// choose returns grants for the flows to claim from now, and the settings that they go by.
+// It is followed by release.
+func (f *tenantFlows) choose(now time.Time, backlog bool, blocked func(int32) time.Duration) ([]*fair.Grant, task.Settings) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows.Select(now, backlog, blocked), f.flows.Settings()
+}
+
+// release gives back what choose has returned. A flow may have come to have a backlog
+// meanwhile, and then the other loop claims it.
+func (f *tenantFlows) release(grants []*fair.Grant) {
+	f.mu.Lock()
+	f.flows.Release(grants)
+	f.mu.Unlock()
+	if len(grants) > 0 {
+		f.wake()
+	}
+}
+
+// deferUntil lets no claim take rows of the flows before at.
+func (f *tenantFlows) deferUntil(grants []*fair.Grant, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flows.Defer(grants, at)
+}
+
+// awaitTokens: there are no tokens for the flow before at.
+func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
+	f.mu.Lock()
+	f.flows.WaitForTokens(g.Flow, at)
+	f.mu.Unlock()
+	f.wake()
+}
+
+// request returns what a claim takes by the grants, and which kinds it excludes.
+func (f *tenantFlows) request(now time.Time, grants []*fair.Grant, by task.Settings) ([]task.Flow, []task.TenantKind) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows.Request(now, grants, by.Rates)
+}
+
+// claimed: a claim has committed that took so many rows by each grant.
+func (f *tenantFlows) claimed(now time.Time, clock task.Instant, grants []*fair.Grant, rows []int) []fair.Service {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows.Claimed(now, clock, grants, rows)
+}
+
+// nextCapped calls yield with each capped kind and when it is to be claimed.
+func (f *tenantFlows) nextCapped(yield func(task.TenantKind, time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, at := range f.flows.Capped() {
+		yield(k, at)
+	}
+}
+
+// cappedFlow returns a grant for the flow of a capped kind, nil if it is not to be claimed
+// yet, and the settings that it goes by.
+func (f *tenantFlows) cappedFlow(now time.Time, kind task.TenantKind) (*fair.Grant, task.Settings) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.flows.CappedFlow(now, kind)
+	if l == nil {
+		return nil, f.flows.Settings()
+	}
+	return l.Grant(), f.flows.Settings()
+}

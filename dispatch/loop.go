@@ -1,0 +1,73 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+)
+
+// A loop takes one step after the other for one database: foreground claims, peeks, and
+// what has to be done about the outbox.
+type loop struct {
+	*env
+	transactions
+	tracker      *tracker
+	planning     *planning
+	flows        *tenantFlows
+	scheduler    *scheduler
+	pipeline     *pipeline
+	activity     *activity
+	foreground   *foreground
+	acknowledger *acknowledger
+	giveUps      *giveUps
+}
+
+// run takes steps until ctx ends.
+func (l *loop) run(ctx context.Context) {
+	waiter := l.newWaiter()
+	defer waiter.stop()
+	for ctx.Err() == nil && l.killed() == nil {
+		st := l.next()
+		if st.do != sleep {
+			l.do(ctx, st)
+			continue
+		}
+		waiter.wait(ctx, l.planning.signal, st.until)
+	}
+}
+
+// next returns the step to take now.
+func (l *loop) next() step {
+	now := time.Now()
+	capacity := l.pipeline.capacity(now)
+	claims, publishedAt := l.tracker.status()
+	excluded := l.flows.update(now, l.planning.clock(now), l.scheduler.backlogged())
+	return l.planning.next(now, situation{
+		shards:      claims,
+		records:     capacity.records,
+		bytes:       capacity.bytes,
+		gone:        capacity.gone,
+		publishedAt: publishedAt,
+		giveUpAt:    l.giveUps.dueAt(),
+		busy:        l.activity.busy(now),
+	}, excluded)
+}
+
+// do takes the step, which has to wait for its turn first.
+func (l *loop) do(ctx context.Context, st step) {
+	if !l.begin(ctx) {
+		return
+	}
+	defer l.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.StoreTimeout)
+	defer cancel()
+	switch st.do {
+	case claim:
+		l.foreground.claimStep(ctx, st)
+	case peek:
+		l.foreground.peek(ctx)
+	case acknowledge:
+		l.acknowledger.acknowledge(ctx)
+	case giveUp:
+		l.giveUps.giveUp(ctx)
+	}
+}

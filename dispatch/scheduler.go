@@ -1,0 +1,100 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/task"
+)
+
+// A scheduler guards the fair-sharing scheduler of all databases, and tells of tenants
+// that become backlogged or are no longer. Its methods may be called concurrently.
+type scheduler struct {
+	*env
+	// turn holds one token: backlogs are claimed by one claim at a time, and databases
+	// wait for it in the order in which they come.
+	turn chan struct{}
+
+	mu   sync.Mutex
+	fair *fair.Scheduler
+}
+
+func newScheduler(e *env) *scheduler {
+	return &scheduler{env: e, turn: make(chan struct{}, 1), fair: fair.NewScheduler()}
+}
+
+// backlogged returns the backlogged tenants in ascending order, read-only.
+func (s *scheduler) backlogged() []int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fair.Backlogged()
+}
+
+// observeClaim passes a foreground claim on, and reports whether a tenant is backlogged
+// from now on.
+func (s *scheduler) observeClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) bool {
+	s.mu.Lock()
+	began := s.fair.ObserveClaim(now, c, rates)
+	s.mu.Unlock()
+	for _, t := range began {
+		s.events.Backlogged(t, true)
+	}
+	return len(began) > 0
+}
+
+// observeFlow passes on what a flow claim has taken in a database, and reports whether
+// the tenant is no longer backlogged.
+func (s *scheduler) observeFlow(database int, of fair.Service) bool {
+	s.mu.Lock()
+	ended := s.fair.ObserveFlow(of.Tenant, database, of.Rows, of.More)
+	s.mu.Unlock()
+	if ended {
+		s.events.Backlogged(of.Tenant, false)
+	}
+	return ended
+}
+
+// observePublished passes on confirmed records and how late each was.
+func (s *scheduler) observePublished(now time.Time, records []*record, late []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, r := range records {
+		s.fair.ObservePublished(now, &r.pub, r.background, late[i])
+	}
+}
+
+// takeRows waits until rows of backlogs may be claimed, and returns how many; 0: ctx has
+// ended. The caller has the turn.
+func (s *scheduler) takeRows(ctx context.Context) int {
+	for {
+		s.mu.Lock()
+		n, wait := s.fair.TakeRows(time.Now())
+		s.mu.Unlock()
+		if n > 0 {
+			return n
+		}
+		if !pause(ctx, wait) {
+			return 0
+		}
+	}
+}
+
+func (s *scheduler) returnRows(rows int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fair.ReturnRows(rows)
+}
+
+func (s *scheduler) balance(grants []*fair.Grant, rates map[int32]task.Rates) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fair.Balance(grants, rates)
+}
+
+func (s *scheduler) figures() (backlogged []int32, perSecond float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fair.Backlogged(), s.fair.PerSecond()
+}

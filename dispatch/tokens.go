@@ -1,0 +1,96 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/dispatch/fair"
+)
+
+// A tokenStore takes tokens of tenants with a dispatch rate, for all databases. Its
+// methods may be called concurrently.
+type tokenStore struct {
+	store Store
+
+	mu     sync.Mutex
+	caches map[int32]*tokenCache
+}
+
+// A tokenCache has the tokens of one tenant.
+type tokenCache struct {
+	// lock holds one token: it guards tokens, also while the store is asked for more.
+	lock   chan struct{}
+	tokens fair.TokenCache
+}
+
+func newTokenStore(store Store) *tokenStore {
+	return &tokenStore{store: store, caches: map[int32]*tokenCache{}}
+}
+
+func (s *tokenStore) cache(tenant int32) *tokenCache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.caches[tenant]
+	if c == nil {
+		c = &tokenCache{lock: make(chan struct{}, 1)}
+		s.caches[tenant] = c
+	}
+	return c
+}
+
+// take returns up to want tokens of a tenant with that rate, or when to ask again.
+func (s *tokenStore) take(ctx context.Context, tenant int32, rate int32, want int) (tokens int, again time.Time, err error) {
+	c := s.cache(tenant)
+	select {
+	case c.lock <- struct{}{}:
+	case <-ctx.Done():
+		return 0, time.Time{}, ctx.Err()
+	}
+	defer func() { <-c.lock }()
+	now := time.Now()
+	tokens, again, ask := c.tokens.Take(now, want)
+	if !ask {
+		return tokens, again, nil
+	}
+	granted, err := s.store.TakeTokens(ctx, tenant, fair.TokenRequest(rate, want), c.tokens.Unused())
+	if err != nil {
+		return 0, now.Add(fair.MostTokenWait), err
+	}
+	c.tokens.Grant(now, granted)
+	tokens, again, _ = c.tokens.Take(now, want)
+	return tokens, again, nil
+}
+
+// giveBack returns tokens that were not used.
+func (s *tokenStore) giveBack(tenant int32, tokens int) {
+	if tokens <= 0 {
+		return
+	}
+	c := s.cache(tenant)
+	c.lock <- struct{}{}
+	c.tokens.Return(tokens)
+	<-c.lock
+}
+
+// clockMoved: a database's clock was set, so buckets may have tokens by now.
+func (s *tokenStore) clockMoved() {
+	for _, c := range s.all() {
+		select {
+		case c.lock <- struct{}{}:
+			c.tokens.ClockMoved()
+			<-c.lock
+		default: // the store is being asked
+		}
+	}
+}
+
+func (s *tokenStore) all() []*tokenCache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*tokenCache, 0, len(s.caches))
+	for _, c := range s.caches {
+		all = append(all, c)
+	}
+	return all
+}
