@@ -125,9 +125,8 @@ func (s *fakeService) ReportResults(ctx context.Context, q *perceptorv1.ReportRe
 		s.results = append(s.results, e)
 		s.mu.Unlock()
 		a.Replies = append(a.Replies, s.each("report", e.GetAttempt(), func(r *refRun) task.Code {
-			return r.report(e.GetAttempt().GetAttempt(), q.GetHolder(), result{
-				failed: e.GetOutcome() == perceptorv1.RunResult_FAIL, snoozed: e.GetOutcome() == perceptorv1.RunResult_SNOOZE,
-				permanent: e.GetPermanent(), stop: e.GetStop(),
+			return r.report(e.GetAttempt().GetAttempt(), q.GetHolder(), task.Result{
+				Outcome: task.Outcome(e.GetOutcome()), Permanent: e.GetPermanent(), Stop: e.GetStop(),
 			})
 		}))
 	}

@@ -124,7 +124,7 @@ const (
 )
 
 // perform performs the i-th pending action of a process.
-func (w *world) perform(p *proc, i int, f fate, res result) {
+func (w *world) perform(p *proc, i int, f fate, res task.Result) {
 	a := p.todo[i]
 	call := func(judge func() task.Code, answer func(task.Code) []action) {
 		if f == busy {
@@ -186,7 +186,7 @@ func (w *world) step() {
 		if len(p.todo) > 0 {
 			i := rapid.IntRange(0, len(p.todo)-1).Draw(w.t, "which")
 			f := rapid.SampledFrom([]fate{answered, answered, answered, lost, busy}).Draw(w.t, "fate")
-			w.perform(p, i, f, rapid.SampledFrom([]result{{}, {}, {}, {failed: true}, {failed: true}, {snoozed: true, after: 1}, {failed: true, permanent: true}}).Draw(w.t, "result"))
+			w.perform(p, i, f, rapid.SampledFrom(results).Draw(w.t, "result"))
 		}
 	case "beat":
 		w.beat(p)
@@ -227,7 +227,7 @@ func (w *world) quiet() {
 		again = w.fetch()
 		for _, p := range w.procs {
 			for len(p.todo) > 0 {
-				w.perform(p, 0, answered, result{})
+				w.perform(p, 0, answered, task.Result{Outcome: task.Success})
 				again = true
 			}
 		}
@@ -278,4 +278,10 @@ func (w *world) atRest() {
 
 func describe(t *table) string {
 	return fmt.Sprintf("%d active, %d pending, %d begun", len(t.active), t.pending, t.begun)
+}
+
+// results are what handlers end with, the more frequent ones more often.
+var results = []task.Result{
+	{Outcome: task.Success}, {Outcome: task.Success}, {Outcome: task.Success}, {Outcome: task.Fail}, {Outcome: task.Fail},
+	{Outcome: task.Snooze, After: 1}, {Outcome: task.Fail, Permanent: true},
 }

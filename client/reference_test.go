@@ -38,25 +38,25 @@ func (r *refRun) start(attempt int32, holder uint64) task.Code {
 // mayReport: a result of a BLOCKING run counts only from the holder of the
 // current attempt. FAIL and SNOOZE count only for the current attempt, SUCCESS
 // for any. Any listener may snooze a run without a holder.
-func (r *refRun) mayReport(attempt int32, holder uint64, res result) bool {
+func (r *refRun) mayReport(attempt int32, holder uint64, res task.Result) bool {
 	current := attempt == r.attempt && r.out
 	if r.typ == task.Blocking {
-		return current && (r.holder == holder || res.snoozed && r.holder == 0)
+		return current && (r.holder == holder || res.Outcome == task.Snooze && r.holder == 0)
 	}
-	return current || !res.failed && !res.snoozed
+	return current || res.Outcome == task.Success
 }
 
-func (r *refRun) report(attempt int32, holder uint64, res result) task.Code {
+func (r *refRun) report(attempt int32, holder uint64, res task.Result) task.Code {
 	switch {
 	case r.final != 0:
 		return task.Already
 	case !r.mayReport(attempt, holder, res):
 		return task.Superseded
-	case res.snoozed:
+	case res.Outcome == task.Snooze:
 		r.row, r.out, r.holder = true, false, 0
-	case !res.failed || res.stop:
-		r.final, r.stopped = task.Accepted, res.stop
-	case res.permanent:
+	case res.Outcome == task.Success || res.Stop:
+		r.final, r.stopped = task.Accepted, res.Stop
+	case res.Permanent:
 		r.final, r.fails = task.Superseded, append(r.fails, attempt)
 	default:
 		r.row, r.out, r.holder = true, false, 0

@@ -2,7 +2,6 @@ package client
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/perceptor/perceptor/task"
@@ -89,30 +88,16 @@ func (e *StopError) Unwrap() error { return e.Err }
 func Stop(err error) error { return &StopError{Err: err} }
 
 // Status is the kind of result of a handler.
-type Status int
+type Status = task.Outcome
 
 const (
 	// Success means that the run is done.
-	Success Status = 1
+	Success = task.Success
 	// Failure means that the attempt failed.
-	Failure Status = 2
+	Failure = task.Fail
 	// Snoozed means that the run is delivered again later.
-	Snoozed Status = 3
+	Snoozed = task.Snooze
 )
-
-// String returns the name of the status in the API: "SUCCESS", "FAIL" or
-// "SNOOZE".
-func (s Status) String() string {
-	switch s {
-	case Success:
-		return "SUCCESS"
-	case Failure:
-		return "FAIL"
-	case Snoozed:
-		return "SNOOZE"
-	}
-	return fmt.Sprintf("Status(%d)", int(s))
-}
 
 // Outcome is the result of an attempt as a listener reports it.
 type Outcome struct {

@@ -70,11 +70,9 @@ func newRun(p *task.Publication, params map[string]string, beat func(context.Con
 		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Version: int(p.Version),
 		beat: beat,
 	}
-	if p.Extra != nil {
-		r.TraceParent = p.Extra.TraceParent
-		if p.Extra.ReplayOf.Task != 0 {
-			r.ReplayOf = p.Extra.ReplayOf.String()
-		}
+	r.TraceParent = p.TraceParent
+	if p.ReplayOf.Task != 0 {
+		r.ReplayOf = p.ReplayOf.String()
 	}
 	return r
 }
@@ -172,16 +170,16 @@ func (r *Run) outcome(err error) Outcome {
 }
 
 // result converts the outcome for the delivery table.
-func (o *Outcome) result() result {
-	res := result{stop: o.Stop, permanent: o.Permanent, snoozed: o.Status == Snoozed, after: o.After, next: task.Never}
+func (o *Outcome) result() task.Result {
+	res := task.Result{Outcome: o.Status, Stop: o.Stop, Permanent: o.Permanent, After: o.After, Next: task.Never}
 	if o.Status == Failure {
-		res.failed, res.errmsg = true, trim(o.Err.Error())
+		res.Error = trim(o.Err.Error())
 	}
 	if !o.Next.IsZero() {
-		res.next = task.At(o.Next)
+		res.Next = task.At(o.Next)
 	}
 	if len(o.SetParams)+len(o.DeletedParams) > 0 {
-		res.patch = &task.ParamsPatch{Set: o.SetParams, Remove: o.DeletedParams}
+		res.Patch = &task.ParamsPatch{Set: o.SetParams, Remove: o.DeletedParams}
 	}
 	return res
 }

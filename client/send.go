@@ -170,7 +170,7 @@ func replyOf(r *perceptorv1.RunReply) task.Reply {
 	reply := task.Reply{Code: task.Code(r.GetCode()), Lease: r.GetLease().AsDuration(), Field: r.GetField(), Message: r.GetMessage()}
 	if t := r.GetTerms(); t != nil {
 		if params, err := proto.Marshal(t.GetParams()); err == nil {
-			reply.Terms = &task.Terms{Version: t.GetVersion(), Kind: t.GetKind(), Params: params}
+			reply.Terms = &task.RunTerms{Version: t.GetVersion(), Kind: t.GetKind(), Params: params}
 		}
 	}
 	return reply
@@ -192,21 +192,17 @@ func resultsOf(acts []action) []*perceptorv1.RunResult {
 	list := make([]*perceptorv1.RunResult, len(acts))
 	for i, a := range acts {
 		r := a.res
-		p := &perceptorv1.RunResult{Attempt: attemptOf(a.rec), Outcome: perceptorv1.RunResult_SUCCESS, Stop: r.stop}
-		switch {
-		case r.snoozed:
-			p.Outcome = perceptorv1.RunResult_SNOOZE
-		case r.failed:
-			p.Outcome, p.Error, p.Permanent = perceptorv1.RunResult_FAIL, r.errmsg, r.permanent
+		p := &perceptorv1.RunResult{
+			Attempt: attemptOf(a.rec), Outcome: perceptorv1.RunResult_Outcome(r.Outcome), Error: r.Error, Stop: r.Stop, Permanent: r.Permanent,
 		}
-		if r.after > 0 {
-			p.RedeliverAfter = durationpb.New(r.after)
+		if r.After > 0 {
+			p.RedeliverAfter = durationpb.New(r.After)
 		}
-		if r.next != task.Never {
-			p.NextExecuteTime = timestamppb.New(r.next.Time())
+		if r.Next != task.Never {
+			p.NextExecuteTime = timestamppb.New(r.Next.Time())
 		}
-		if r.patch != nil {
-			p.ParamsPatch = &perceptorv1.ParamsPatch{Set: r.patch.Set, Remove: r.patch.Remove}
+		if r.Patch != nil {
+			p.ParamsPatch = &perceptorv1.ParamsPatch{Set: r.Patch.Set, Remove: r.Patch.Remove}
 		}
 		list[i] = p
 	}
@@ -214,13 +210,13 @@ func resultsOf(acts []action) []*perceptorv1.RunResult {
 }
 
 // resultSize estimates the size of a result in a request, in bytes.
-func resultSize(r result) int {
-	n := 64 + len(r.errmsg)
-	if r.patch != nil {
-		for k, v := range r.patch.Set {
+func resultSize(r task.Result) int {
+	n := 64 + len(r.Error)
+	if r.Patch != nil {
+		for k, v := range r.Patch.Set {
 			n += len(k) + len(v) + 12
 		}
-		for _, k := range r.patch.Remove {
+		for _, k := range r.Patch.Remove {
 			n += len(k) + 4
 		}
 	}

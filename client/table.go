@@ -87,7 +87,7 @@ type entry struct {
 	// tries counts consecutive RETRY answers.
 	tries int
 	// result is the result to report.
-	result result
+	result task.Result
 	// refused is set when the result was INVALID and was replaced by a FAIL
 	// that says so.
 	refused bool
@@ -115,25 +115,10 @@ type arrival struct {
 func (a *arrival) asks() bool { return a.check || a.pub.Type == task.Blocking }
 
 // renew replaces the terms of a pending record by newer ones of its task.
-func (t *table) renew(a *arrival, terms *task.Terms, handled bool) {
+func (t *table) renew(a *arrival, terms *task.RunTerms, handled bool) {
 	t.bytes += len(terms.Params) - len(a.pub.Params)
 	a.pub.Version, a.pub.Kind, a.pub.Params, a.handled = terms.Version, terms.Kind, terms.Params, handled
 }
-
-// result is the result of a handler.
-type result struct {
-	failed    bool
-	snoozed   bool
-	permanent bool
-	stop      bool
-	errmsg    string
-	after     time.Duration // distance to the next delivery, of a snooze or a retry; 0: by the retry policy
-	next      task.Instant  // start of the next run; Never: by the schedule
-	patch     *task.ParamsPatch
-}
-
-// ends reports whether the run is over once the result is accepted.
-func (r *result) ends() bool { return r.stop || r.permanent || !r.failed && !r.snoozed }
 
 // verb is what an action asks the engine to do.
 type verb uint8
@@ -157,10 +142,10 @@ func (v verb) String() string {
 // action is one output of the table.
 type action struct {
 	verb  verb
-	entry *entry   // nil for doCommit and doSkip
-	rec   *arrival // the record that the action concerns
-	tries int      // number of RETRY answers so far
-	res   result   // the result, for doReport
+	entry *entry      // nil for doCommit and doSkip
+	rec   *arrival    // the record that the action concerns
+	tries int         // number of RETRY answers so far
+	res   task.Result // the result, for doReport
 }
 
 // arrive adds a record to the table.
@@ -246,7 +231,7 @@ func (t *table) putOff(out []action, e *entry, after time.Duration) []action {
 	if !ok {
 		return out
 	}
-	e.phase, e.result = reporting, result{snoozed: true, after: after, next: task.Never}
+	e.phase, e.result = reporting, task.Result{Outcome: task.Snooze, After: after, Next: task.Never}
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 
@@ -366,7 +351,7 @@ func (t *table) leaseExpired(out []action, e *entry, attempt int32) []action {
 
 // handlerEnded records the result of the handler. Only the first result of an
 // attempt counts.
-func (t *table) handlerEnded(out []action, e *entry, attempt int32, r result) []action {
+func (t *table) handlerEnded(out []action, e *entry, attempt int32, r task.Result) []action {
 	if e.phase != running || e.rec.pub.Attempt != attempt {
 		return out
 	}
@@ -382,7 +367,7 @@ func (t *table) reportAnswered(out []action, e *entry, code task.Code, refusal s
 	}
 	switch code {
 	case task.Accepted:
-		return t.settleAttempt(out, e, e.result.ends())
+		return t.settleAttempt(out, e, e.result.Ends())
 	case task.Retry:
 		e.tries++
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, tries: e.tries, res: e.result})
@@ -391,7 +376,7 @@ func (t *table) reportAnswered(out []action, e *entry, code task.Code, refusal s
 			return t.settleAttempt(out, e, false)
 		}
 		e.refused = true
-		e.result = result{failed: true, errmsg: "the result was refused: " + refusal, next: task.Never}
+		e.result = task.Result{Outcome: task.Fail, Error: "the result was refused: " + refusal, Next: task.Never}
 		return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 	case task.Superseded, task.Held:
 		return t.settleAttempt(out, e, false)

@@ -45,15 +45,15 @@ func (s *script) beat(attempt int32) {
 }
 
 func (s *script) succeed(attempt int32) {
-	s.note("success", s.table.handlerEnded(nil, s.last, attempt, result{}))
+	s.note("success", s.table.handlerEnded(nil, s.last, attempt, task.Result{Outcome: task.Success}))
 }
 
 func (s *script) fail(attempt int32) {
-	s.note("fail", s.table.handlerEnded(nil, s.last, attempt, result{failed: true}))
+	s.note("fail", s.table.handlerEnded(nil, s.last, attempt, task.Result{Outcome: task.Fail}))
 }
 
 func (s *script) stopWithFail(attempt int32) {
-	s.note("fail and stop", s.table.handlerEnded(nil, s.last, attempt, result{failed: true, stop: true}))
+	s.note("fail and stop", s.table.handlerEnded(nil, s.last, attempt, task.Result{Outcome: task.Fail, Stop: true}))
 }
 
 func (s *script) reported(code task.Code) {
@@ -75,7 +75,7 @@ func (s *script) note(input string, acts []action) {
 		case a.verb == doCommit:
 			text = fmt.Sprintf("commit @%d", a.rec.at.offset)
 			a.rec.at.tracker.done(a.rec.at.offset)
-		case a.verb == doReport && a.res.failed:
+		case a.verb == doReport && a.res.Outcome == task.Fail:
 			text = fmt.Sprintf("report FAIL of %d", a.rec.pub.Attempt)
 		case a.verb == doReport:
 			text = fmt.Sprintf("report SUCCESS of %d", a.rec.pub.Attempt)
@@ -269,7 +269,7 @@ func TestRefusedResultBecomesAFailure(t *testing.T) {
 	s.begin()
 	s.succeed(1)
 	s.reported(task.Invalid)
-	if msg := s.last.result.errmsg; !strings.Contains(msg, "why") {
+	if msg := s.last.result.Error; !strings.Contains(msg, "why") {
 		t.Errorf("the failure says %q", msg)
 	}
 	s.reported(task.Accepted)
@@ -359,7 +359,7 @@ func TestMemoryIsBoundedAndForgetsTheOldest(t *testing.T) {
 		}
 		e := acts[0].entry
 		tab.begin(nil, e)
-		tab.handlerEnded(nil, e, attempt, result{failed: true})
+		tab.handlerEnded(nil, e, attempt, task.Result{Outcome: task.Fail})
 		tab.reportAnswered(nil, e, task.Accepted, "")
 	}
 	for n := range int64(1000) {

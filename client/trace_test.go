@@ -137,7 +137,7 @@ func TestAHandlerHasASpanThatLinksToTheAdd(t *testing.T) {
 		"ugly": func(ctx context.Context, _ *Run) error { inner <- trace.SpanContextFromContext(ctx); panic("no") },
 	})
 	good, bad, ugly := newRunOf(1, task.OneShot, "good", nil), newRunOf(2, task.OneShot, "bad", nil), newRunOf(3, task.OneShot, "ugly", nil)
-	good.Extra = &task.Extra{TraceParent: traceOfContext}
+	good.TraceParent = traceOfContext
 	b.publish(good, bad, ugly)
 	for _, s := range r.await(3) {
 		links := s.config.Links()

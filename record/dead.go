@@ -22,7 +22,7 @@ const (
 func EncodeDead(d *task.DeadLetter, tenant string) (key, value []byte, headers []Header) {
 	key, value, headers = Encode(task.Publication{
 		Tenant: d.Tenant, Task: d.RunID.Task, Seq: d.RunID.Seq, Attempt: max(1, d.Attempt), Type: d.Type, Kind: d.Kind,
-		ScheduledAt: d.ScheduledAt, AckTimeout: d.AckTimeout, Params: d.Params, Extra: d.Extra,
+		ScheduledAt: d.ScheduledAt, AckTimeout: d.Terms.AckTimeout, Params: d.Params, Origin: d.Origin,
 	}, tenant)
 	for i := range headers {
 		if headers[i].Key == HeaderType {

@@ -16,7 +16,7 @@ func TestTheRecordOfADeadRunSaysWhichRunItWasAndWhyItDied(t *testing.T) {
 			RunID: task.RunID{Task: 1024, Seq: 3}, Attempt: 5, Kind: "mail", ScheduledAt: 1_700_000_000_123, DiedAt: 1_700_000_001_000,
 			Reason: task.OutOfAttempts, Error: "no such street",
 		},
-		Type: task.Blocking, AckTimeout: time.Minute, Params: []byte{},
+		Type: task.Blocking, Terms: task.Terms{AckTimeout: time.Minute}, Params: []byte{},
 	}
 	key, value, headers := EncodeDead(d, "shop")
 	if string(key) != "1024" {
@@ -24,7 +24,7 @@ func TestTheRecordOfADeadRunSaysWhichRunItWasAndWhyItDied(t *testing.T) {
 	}
 	p, err := Decode(value)
 	want := task.Publication{Task: 1024, Seq: 3, Attempt: 5, Type: task.Blocking, Kind: "mail", ScheduledAt: d.ScheduledAt, AckTimeout: time.Minute}
-	if diff := cmp.Diff(want, p, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(task.Extra{})); err != nil || diff != "" {
+	if diff := cmp.Diff(want, p, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		t.Errorf("%v, (-want +got):\n%s", err, diff)
 	}
 	got := map[string]string{}

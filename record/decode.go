@@ -13,9 +13,8 @@ import (
 )
 
 // Decode reads the value of a record. It returns what [Encode] was given, but
-// for the tenant's number, which is not in a record, and what else is in Extra but
-// the trace context. Params of the result are a
-// part of value, checked but not decoded: see [Params].
+// for the tenant's number, the misfire policy and the key, which are not in a record.
+// Params of the result are a part of value, checked but not decoded: see [Params].
 //
 // The error names the field, its value and the rule it breaks.
 func Decode(value []byte) (task.Publication, error) {
@@ -136,11 +135,11 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		if msg := task.TraceParentFault(string(body)); msg != "" {
 			return errors.New(msg)
 		}
-		extraOf(p).TraceParent = string(body)
+		p.TraceParent = string(body)
 		return nil
 	case fieldReplayOf:
 		id, err := task.ParseRunID(string(body))
-		extraOf(p).ReplayOf = id
+		p.ReplayOf = id
 		return err
 	case fieldParams:
 		p.Params = body
@@ -165,12 +164,6 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 }
 
 // extraOf returns the extra of p, which nobody shares yet.
-func extraOf(p *task.Publication) *task.Extra {
-	if p.Extra == nil {
-		p.Extra = &task.Extra{}
-	}
-	return p.Extra
-}
 
 func instant(ms int64) (task.Instant, error) {
 	if ms < 0 || task.Instant(ms) >= task.LastInstant {

@@ -96,11 +96,9 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	b = appendVarint(b, fieldVersion, int64(p.Version))
 	b = appendMillis(b, fieldAckTimeout, p.AckTimeout.Milliseconds())
 	b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
-	if p.Extra != nil {
-		b = appendBytes(b, fieldTrace, p.Extra.TraceParent)
-		if p.Extra.ReplayOf.Task != 0 {
-			b = appendBytes(b, fieldReplayOf, p.Extra.ReplayOf.String())
-		}
+	b = appendBytes(b, fieldTrace, p.TraceParent)
+	if p.ReplayOf.Task != 0 {
+		b = appendBytes(b, fieldReplayOf, p.ReplayOf.String())
 	}
 	return appendBytes(b, fieldParams, p.Params)
 }
@@ -164,8 +162,8 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 		{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
 		{HeaderScheduledAt, buf[timeEnd:]},
 	}
-	if p.Extra != nil && p.Extra.TraceParent != "" {
-		headers = append(headers, Header{HeaderTraceParent, []byte(p.Extra.TraceParent)})
+	if p.TraceParent != "" {
+		headers = append(headers, Header{HeaderTraceParent, []byte(p.TraceParent)})
 	}
 	return headers
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -41,10 +40,7 @@ func generated(t testing.TB, p task.Publication) []byte {
 	m := &perceptorv1.RunRecord{
 		TaskId: int64(p.Task), Seq: p.Seq, Attempt: p.Attempt, Type: perceptorv1.Task_Type(p.Type), Kind: p.Kind,
 		ScheduledTime: timestamppb.New(p.ScheduledAt.Time()), MissedCount: p.Missed, Version: p.Version,
-		AckTimeout: durationpb.New(p.AckTimeout), ClaimTime: timestamppb.New(p.ClaimedAt.Time()),
-	}
-	if p.Extra != nil {
-		m.TraceParent = p.Extra.TraceParent
+		AckTimeout: durationpb.New(p.AckTimeout), ClaimTime: timestamppb.New(p.ClaimedAt.Time()), TraceParent: p.TraceParent,
 	}
 	if len(p.Params) > 0 {
 		m.Params = &perceptorv1.Params{}
@@ -61,9 +57,9 @@ func generated(t testing.TB, p task.Publication) []byte {
 
 func drawPublication(r *rapid.T, t *testing.T) task.Publication {
 	text := rapid.StringMatching(`[a-zà-ÿ 0-9]{1,20}`)
-	var extra *task.Extra
+	var origin task.Origin
 	if rapid.Bool().Draw(r, "traced") {
-		extra = &task.Extra{TraceParent: rapid.StringMatching(`00-[0-9a-f]{31}1-[0-9a-f]{15}1-01`).Draw(r, "trace_parent")}
+		origin.TraceParent = rapid.StringMatching(`00-[0-9a-f]{31}1-[0-9a-f]{15}1-01`).Draw(r, "trace_parent")
 	}
 	return task.Publication{
 		Task:        task.NewID(rapid.Int64Range(1, 1<<50).Draw(r, "number"), task.Shard(rapid.IntRange(0, 511).Draw(r, "shard"))),
@@ -77,7 +73,7 @@ func drawPublication(r *rapid.T, t *testing.T) task.Publication {
 		Version:     rapid.Int32Range(0, 1<<31-1).Draw(r, "version"),
 		AckTimeout:  time.Duration(rapid.Int64Range(1, task.MaxAckTimeout.Milliseconds()).Draw(r, "ack")) * time.Millisecond,
 		Params:      paramsWire(t, rapid.MapOfN(text, rapid.String(), 0, 20).Draw(r, "params")),
-		Extra:       extra,
+		Origin:      origin,
 	}
 }
 
@@ -102,7 +98,7 @@ func TestDecodeReturnsWhatWasEncoded(t *testing.T) {
 		if len(want.Params) == 0 {
 			want.Params = nil
 		}
-		if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(task.Extra{})); d != "" {
+		if d := cmp.Diff(want, got); d != "" {
 			r.Fatal(d)
 		}
 	})

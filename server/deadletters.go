@@ -147,17 +147,11 @@ func deadRunOf(d *task.DeadLetter) (*perceptorv1.DeadRun, error) {
 	if err := proto.Unmarshal(d.Params, &params); err != nil {
 		return nil, fmt.Errorf("decode params of dead run %s: %w", d.RunID, err)
 	}
-	out := &perceptorv1.DeadRun{
+	return &perceptorv1.DeadRun{
 		RunId: d.RunID.String(), TaskId: int64(d.RunID.Task), Seq: d.RunID.Seq, Kind: d.Kind, Type: perceptorv1.Task_Type(d.Type),
 		ScheduledTime: timestamp(d.ScheduledAt), DiedTime: timestamp(d.DiedAt), Attempt: d.Attempt,
-		Reason: perceptorv1.DeadRun_Reason(d.Reason), Error: d.Error, Params: params.Entries, RetryPolicy: retryPolicyOf(d.Retry),
-		AckTimeout: durationpb.New(d.AckTimeout), GiveUpAfter: durationpb.New(d.GiveUpAfter), Retention: durationpb.New(d.Retention),
-	}
-	if e := d.Extra; e != nil {
-		out.Tags = e.Tags
-		if e.ReplayOf.Task != 0 {
-			out.ReplayOf = e.ReplayOf.String()
-		}
-	}
-	return out, nil
+		Reason: perceptorv1.DeadRun_Reason(d.Reason), Error: d.Error, Params: params.Entries, RetryPolicy: retryPolicyOf(d.Terms.Retry),
+		AckTimeout: durationpb.New(d.Terms.AckTimeout), GiveUpAfter: durationpb.New(d.Terms.GiveUpAfter), Retention: durationpb.New(d.Terms.Retention),
+		Tags: d.Terms.Tags, ReplayOf: replayOf(d.Origin.ReplayOf),
+	}, nil
 }

@@ -62,7 +62,7 @@ type Runs interface {
 	HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
 	// Report takes results. paramsBytes is the tenant's limit for the params
 	// that a patch leads to; breaking it is answered with [task.Invalid].
-	Report(ctx context.Context, tenant int32, paramsBytes int, rs []task.Result) ([]task.Reply, error)
+	Report(ctx context.Context, tenant int32, paramsBytes int, rs []task.Report) ([]task.Reply, error)
 }
 
 // Admin stores tenants and tokens. All methods may be called concurrently.

@@ -100,7 +100,7 @@ func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, e
 	}
 	reply := task.AddResult{}
 	for _, s := range r.Specs {
-		if faults := s.Settle(fakeNow); len(faults) > 0 {
+		if faults := s.ResolveBegin(fakeNow); len(faults) > 0 {
 			reply.Items = append(reply.Items, task.AddItem{Faults: faults})
 			continue
 		}
@@ -275,7 +275,7 @@ type fakeRuns struct {
 	tenant   int32
 	holder   task.Holder
 	attempts []task.Attempt
-	results  []task.Result
+	results  []task.Report
 	err      error
 	short    bool
 }
@@ -318,7 +318,7 @@ func (f *fakeRuns) HandBack(_ context.Context, tenant int32, h task.Holder, as [
 	return f.step(tenant, h, as)
 }
 
-func (f *fakeRuns) Report(_ context.Context, tenant int32, _ int, rs []task.Result) ([]task.Reply, error) {
+func (f *fakeRuns) Report(_ context.Context, tenant int32, _ int, rs []task.Report) ([]task.Reply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tenant, f.results = tenant, append(f.results, rs...)
@@ -438,7 +438,7 @@ func (f *fakeDead) Dead(_ context.Context, tenant int32, id task.RunID) (*task.D
 	}
 	return &task.DeadLetter{
 		DeadRun: task.DeadRun{Tenant: tenant, RunID: id, Attempt: 5, Kind: "mail", ScheduledAt: fakeNow, DiedAt: fakeNow, Reason: task.OutOfAttempts, Error: "no"},
-		Type:    task.Blocking, Extra: task.Extra{Tags: []string{"a"}}.Seal(),
+		Type:    task.Blocking, Terms: task.Terms{Tags: []string{"a"}},
 	}, nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -31,9 +30,8 @@ func keyFault(key string) *task.Fault {
 
 // newKeyedAdd returns the request of a task with a key.
 func newKeyedAdd(tenant *Tenant, place int, t *perceptorv1.Task, spec task.Spec, upsert bool) *keyedAdd {
-	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(asked(t))
 	h := sha256.New()
-	h.Write(wire)
+	h.Write(bodyOf(t))
 	h.Write(spec.ParamsWire)
 	k := &keyedAdd{place: place, request: task.AddRequest{
 		Tenant: tenant.ID, Key: t.IdempotencyKey, Upsert: upsert, KeepBegin: t.BeginTime == nil, Specs: []task.Spec{spec},

@@ -116,7 +116,7 @@ func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 		quotas: quotasOf(&fakeQuotas{known: map[string]task.AddResult{"seen": first}}, slog.New(slog.DiscardHandler), events),
 	}
 	tenant := &Tenant{ID: 1, Name: "a", Rates: task.Rates{AddRate: 1}}
-	specs := []task.Spec{{Kind: "k"}}
+	specs := []task.Spec{{Terms: task.Terms{Kind: "k"}}}
 	got, err := s.addWithin(t.Context(), tenant, 0, task.AddRequest{Tenant: 1, RequestID: "seen", Specs: specs})
 	if err != nil || !got.Replayed || got.Items[0].ID != 1234 {
 		t.Errorf("got %+v, %v", got, err)

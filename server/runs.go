@@ -74,10 +74,10 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 		return nil, invalid(faults)
 	}
 	tenant := tenantOf(ctx)
-	read := func(e *perceptorv1.RunResult) (task.Result, *task.Fault) {
-		return resultOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
+	read := func(e *perceptorv1.RunResult) (task.Report, *task.Fault) {
+		return reportOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
 	}
-	replies, err := eachEntry(r.Results, read, func(good []task.Result) ([]task.Reply, error) {
+	replies, err := eachEntry(r.Results, read, func(good []task.Report) ([]task.Reply, error) {
 		return s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
 	})
 	s.count(tenant.Name, "report", replies)
@@ -169,7 +169,7 @@ func replyOf(r task.Reply) *perceptorv1.RunReply {
 
 // termsOf returns nil for none, and for params that cannot be read: then the
 // listener goes on with those that it has.
-func termsOf(t *task.Terms) *perceptorv1.RunTerms {
+func termsOf(t *task.RunTerms) *perceptorv1.RunTerms {
 	if t == nil {
 		return nil
 	}
@@ -199,74 +199,32 @@ func attemptOf(a *perceptorv1.Attempt) (task.Attempt, *task.Fault) {
 	}, nil
 }
 
-// resultOf returns the result that an entry states, or its first fault.
-func resultOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (task.Result, *task.Fault) {
+// reportOf returns the report that an entry states, or its first fault.
+func reportOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (task.Report, *task.Fault) {
 	attempt, fault := attemptOf(e.GetAttempt())
 	if fault != nil {
 		fault.Field = "attempt." + fault.Field
-		return task.Result{}, fault
+		return task.Report{}, fault
 	}
 	r := &reader{}
 	result := task.Result{
-		Attempt: attempt,
-		Holder:  holder,
-		Outcome: task.Outcome(e.Outcome),
-		Error:   errorText(e.Error),
-		Next:    r.instant("next_execute_time", e.NextExecuteTime),
-		Stop:    e.Stop,
-		Patch:   r.patch(e.ParamsPatch, paramsBytes),
+		Outcome:   task.Outcome(e.Outcome),
+		Error:     errorText(e.Error),
+		Next:      r.time("next_execute_time", e.NextExecuteTime),
+		Stop:      e.Stop,
+		Permanent: e.Permanent,
+		After:     r.given("redeliver_after", e.RedeliverAfter),
 	}
-	r.kindOfResult(&result, e)
-	if len(r.faults) > 0 {
-		return task.Result{}, &r.faults[0]
+	if p := e.ParamsPatch; p != nil && len(p.Set)+len(p.Remove) > 0 {
+		result.Patch = &task.ParamsPatch{Set: p.Set, Remove: p.Remove}
 	}
-	return result, nil
-}
-
-// kindOfResult reads what only results of some outcomes may have.
-func (r *reader) kindOfResult(result *task.Result, e *perceptorv1.RunResult) {
-	result.Permanent = e.Permanent
-	if e.RedeliverAfter != nil {
-		result.After = r.duration("redeliver_after", e.RedeliverAfter, task.MinAfter, task.MaxAfter)
+	if faults := append(r.faults, result.Validate(paramsBytes)...); len(faults) > 0 {
+		return task.Report{}, &faults[0]
 	}
-	switch result.Outcome {
-	case task.Success:
-		if e.RedeliverAfter != nil {
-			r.fault("redeliver_after", "%s: a run that succeeded is not delivered again", e.RedeliverAfter.AsDuration())
-		}
-	case task.Fail:
+	if result.Outcome != task.Success {
 		result.Next = task.Never
-	case task.Snooze:
-		result.Next = task.Never
-		if e.RedeliverAfter == nil {
-			r.fault("redeliver_after", "is missing: SNOOZE needs one")
-		}
-		if e.Stop {
-			r.fault("stop", "is true: a task is not ended by SNOOZE")
-		}
-	default:
-		r.fault("outcome", "%d is none of SUCCESS, FAIL and SNOOZE", int32(e.Outcome))
 	}
-	if e.Permanent && result.Outcome != task.Fail {
-		r.fault("permanent", "is true: only FAIL can be permanent, not %s", e.Outcome)
-	}
-}
-
-// patch checks a change of params as far as that goes without the stored ones.
-func (r *reader) patch(p *perceptorv1.ParamsPatch, paramsBytes int) *task.ParamsPatch {
-	if p == nil || len(p.Set) == 0 && len(p.Remove) == 0 {
-		return nil
-	}
-	if n := len(p.Set); n > task.MaxParams {
-		r.fault("params_patch.set", "has %d entries; at most %d are allowed", n, task.MaxParams)
-	}
-	if n := len(p.Remove); n > task.MaxParams {
-		r.fault("params_patch.remove", "has %d entries; at most %d are allowed", n, task.MaxParams)
-	}
-	if f, bad := task.ParamsFault(p.Set, paramsBytes); bad {
-		r.fault("params_patch.set"+strings.TrimPrefix(f.Field, "params"), "%s", f.Message)
-	}
-	return &task.ParamsPatch{Set: p.Set, Remove: p.Remove}
+	return task.Report{Attempt: attempt, Holder: holder, Result: result}, nil
 }
 
 // errorText makes what a handler said storable: at most [task.MaxErrorBytes],

@@ -152,12 +152,11 @@ func TestResultsReachTheStoreAsTheyWereSaid(t *testing.T) {
 	if a := b.overHTTP("acme-secret", report, request, &reply); a.http != http.StatusOK {
 		t.Fatal(a.message)
 	}
-	want := []task.Result{
-		{Attempt: task.Attempt{RunID: task.RunID{Task: 1000, Seq: 2}, Attempt: 3}, Holder: 9, Outcome: task.Success,
-			Next: fakeNow.Add(time.Hour), Stop: true, Patch: &task.ParamsPatch{Set: map[string]string{"a": "b"}, Remove: []string{"c"}}},
-		{Attempt: task.Attempt{RunID: task.RunID{Task: 1001, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Fail, Error: "no thing", Next: task.Never},
-		{Attempt: task.Attempt{RunID: task.RunID{Task: 1002, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Snooze, After: 24 * time.Hour, Next: task.Never},
-		{Attempt: task.Attempt{RunID: task.RunID{Task: 1003, Seq: 1}, Attempt: 1}, Holder: 9, Outcome: task.Fail, After: time.Millisecond, Permanent: true, Next: task.Never},
+	want := []task.Report{
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1000, Seq: 2}, Attempt: 3}, Holder: 9, Result: task.Result{Outcome: task.Success, Next: fakeNow.Add(time.Hour), Stop: true, Patch: &task.ParamsPatch{Set: map[string]string{"a": "b"}, Remove: []string{"c"}}}},
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1001, Seq: 1}, Attempt: 1}, Holder: 9, Result: task.Result{Outcome: task.Fail, Error: "no thing", Next: task.Never}},
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1002, Seq: 1}, Attempt: 1}, Holder: 9, Result: task.Result{Outcome: task.Snooze, After: 24 * time.Hour, Next: task.Never}},
+		{Attempt: task.Attempt{RunID: task.RunID{Task: 1003, Seq: 1}, Attempt: 1}, Holder: 9, Result: task.Result{Outcome: task.Fail, After: time.Millisecond, Permanent: true, Next: task.Never}},
 	}
 	if diff := cmp.Diff(want, b.runs.results); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

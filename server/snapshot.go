@@ -19,38 +19,22 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 		return nil, fmt.Errorf("decode params of task %d: %w", s.ID, err)
 	}
 	t := &perceptorv1.Task{
-		Id:            int64(s.ID),
-		Kind:          s.Kind,
-		Type:          perceptorv1.Task_Type(s.Type),
-		BeginTime:     timestamp(s.Begin),
-		EndTime:       timestamp(s.End),
-		MaxCount:      s.MaxCount,
-		Params:        params.Entries,
-		RetryPolicy:   retryPolicyOf(s.Retry),
-		AckTimeout:    durationpb.New(s.AckTimeout),
-		GiveUpAfter:   durationpb.New(s.GiveUpAfter),
-		StopOnFailure: s.StopOnFailure,
-		MisfirePolicy: perceptorv1.Task_FIRE_ONCE,
-		Retention:     durationpb.New(s.Retention),
-		State:         perceptorv1.Task_State(s.State),
-		Paused:        s.Paused,
-		RunCount:      s.Seq,
-		MissedCount:   s.Missed,
-		OpenRunCount:  s.OpenCount(),
-		Version:       s.Version,
-		CreateTime:    timestamp(s.CreatedAt),
-		FinishTime:    timestamp(s.FinishedAt),
+		Id:             int64(s.ID),
+		Type:           perceptorv1.Task_Type(s.Type),
+		Params:         params.Entries,
+		IdempotencyKey: s.Key,
+		ReplayOf:       replayOf(s.ReplayOf),
+		TraceParent:    s.TraceParent,
+		State:          perceptorv1.Task_State(s.State),
+		Paused:         s.Paused,
+		RunCount:       s.Seq,
+		MissedCount:    s.Missed,
+		OpenRunCount:   s.OpenCount(),
+		Version:        s.Version,
+		CreateTime:     timestamp(s.CreatedAt),
+		FinishTime:     timestamp(s.FinishedAt),
 	}
-	if e := s.Extra; e != nil {
-		t.Tags, t.IdempotencyKey, t.TraceParent = e.Tags, e.Key, e.TraceParent
-		timingOf(t, e)
-		if e.ReplayOf.Task != 0 {
-			t.ReplayOf = e.ReplayOf.String()
-		}
-	}
-	if s.Interval > 0 {
-		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(s.Interval)}
-	}
+	setTerms(t, &s.Terms)
 	if !s.State.Final() {
 		t.ScheduledTime, t.DueTime = timestamp(s.ScheduledAt), timestamp(s.DueAt)
 		if s.Type != task.NonBlocking {
@@ -60,14 +44,12 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 	return t, nil
 }
 
-func retryPolicyOf(p task.RetryPolicy) *perceptorv1.RetryPolicy {
-	return &perceptorv1.RetryPolicy{
-		MaxAttempts:    p.MaxAttempts,
-		InitialBackoff: durationpb.New(p.InitialBackoff),
-		Multiplier:     p.Multiplier,
-		MaxBackoff:     durationpb.New(p.MaxBackoff),
-		Jitter:         proto.Float64(p.Jitter),
+// replayOf returns "" for none.
+func replayOf(id task.RunID) string {
+	if id.Task == 0 {
+		return ""
 	}
+	return id.String()
 }
 
 // timestamp returns nil for [task.Never].

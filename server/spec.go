@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/binary"
-	"math"
 	"slices"
 	"time"
 
@@ -23,25 +22,12 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	limits.ParamsBytes = tenant.ParamsBytes
 	r := &reader{}
 	s := task.Spec{
-		Kind:          t.Kind,
-		Type:          task.Type(t.Type),
-		Begin:         r.instant("begin_time", t.BeginTime),
-		End:           r.instant("end_time", t.EndTime),
-		MaxCount:      t.MaxCount,
-		Params:        t.Params,
-		Retry:         r.retryPolicy(t.RetryPolicy),
-		AckTimeout:    r.positive("ack_timeout", t.AckTimeout, limits.MinAckTimeout, task.MaxAckTimeout),
-		GiveUpAfter:   r.positive("give_up_after", t.GiveUpAfter, limits.MinAckTimeout, task.MaxGiveUpAfter),
-		StopOnFailure: t.StopOnFailure,
-		Retention:     tenant.Retention,
-	}
-	if t.Retention != nil {
-		s.Retention = r.duration("retention", t.Retention, 0, task.MaxRetention)
+		Terms: r.terms(t, tenant, limits), Type: task.Type(t.Type), Params: t.Params,
+		Origin: task.Origin{Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)},
 	}
 	if f := keyFault(t.IdempotencyKey); f != nil {
 		r.unlessFaulty(*f)
 	}
-	s.Extra = r.extra(t, &s, limits).Seal()
 	for _, f := range s.Validate(limits) {
 		r.unlessFaulty(f)
 	}
@@ -95,8 +81,8 @@ func (r *reader) unlessFaulty(f task.Fault) {
 	r.faults = append(r.faults, f)
 }
 
-// instant returns [task.Never] for none and for a malformed one.
-func (r *reader) instant(field string, t *timestamppb.Timestamp) task.Instant {
+// time returns [task.Never] for none and for a malformed one.
+func (r *reader) time(field string, t *timestamppb.Timestamp) task.Instant {
 	if t == nil {
 		return task.Never
 	}
@@ -104,36 +90,54 @@ func (r *reader) instant(field string, t *timestamppb.Timestamp) task.Instant {
 		r.fault(field, "%d s and %d ns since 1970 is not an instant of the years 1 to 9999", t.Seconds, t.Nanos)
 		return task.Never
 	}
-	i := task.At(t.AsTime())
-	if i < 0 || i >= task.LastInstant {
-		r.fault(field, "%s is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z", i)
+	return task.At(t.AsTime())
+}
+
+// instant is time for instants that no rule of package task judges.
+func (r *reader) instant(field string, t *timestamppb.Timestamp) task.Instant {
+	i := r.time(field, t)
+	if i != task.Never {
+		if message := task.InstantFault(i); message != "" {
+			r.fault(field, "%s", message)
+		}
 	}
 	return i
 }
 
-// duration returns d if it is between the limits and of whole milliseconds, else
-// low.
-func (r *reader) duration(field string, d *durationpb.Duration, low, high time.Duration) time.Duration {
+// millis returns 0 for none and for a duration that is malformed or not of whole
+// milliseconds.
+func (r *reader) millis(field string, d *durationpb.Duration) time.Duration {
 	v := d.AsDuration()
 	switch {
+	case d == nil:
 	case d.CheckValid() != nil:
 		r.fault(field, "%d s and %d ns is not a duration", d.Seconds, d.Nanos)
-	case v < low || v > high:
-		r.fault(field, "%s is not between %s and %s", v, low, high)
 	case v%time.Millisecond != 0:
 		r.fault(field, "%s is not a whole number of milliseconds", v)
 	default:
 		return v
 	}
-	return low
+	return 0
 }
 
-// positive returns 0, which stands for the default, only for none.
-func (r *reader) positive(field string, d *durationpb.Duration, low, high time.Duration) time.Duration {
-	if d == nil {
-		return 0
+// given is millis for a field whose 0 stands for the default, which a caller asks
+// for by leaving it out.
+func (r *reader) given(field string, d *durationpb.Duration) time.Duration {
+	if d != nil && d.Seconds == 0 && d.Nanos == 0 {
+		return task.ZeroDuration
 	}
-	return r.duration(field, d, low, high)
+	return r.millis(field, d)
+}
+
+// duration is millis for durations that no rule of package task judges. It returns
+// low for one that is out of range.
+func (r *reader) duration(field string, d *durationpb.Duration, low, high time.Duration) time.Duration {
+	v := r.millis(field, d)
+	if v < low || v > high {
+		r.unlessFaulty(faultf(field, "%s is not between %s and %s", v, low, high))
+		return low
+	}
+	return v
 }
 
 // traceParent returns a trace context that is worth to be kept, or "".
@@ -149,38 +153,4 @@ func (r *reader) traceParent(s string) string {
 		return ""
 	}
 	return s
-}
-
-func (r *reader) retryPolicy(p *perceptorv1.RetryPolicy) task.RetryPolicy {
-	if p == nil {
-		return task.RetryPolicy{Jitter: -1}
-	}
-	policy := task.RetryPolicy{
-		MaxAttempts: p.MaxAttempts,
-		Multiplier:  r.hundredths("retry_policy.multiplier", p.Multiplier),
-		MaxBackoff:  r.positive("retry_policy.max_backoff", p.MaxBackoff, 0, task.MaxBackoff),
-		Jitter:      -1,
-	}
-	if d := p.InitialBackoff; d != nil {
-		// A spec takes 0 for the default; the nearest to none at all is 1 ms.
-		policy.InitialBackoff = max(r.duration("retry_policy.initial_backoff", d, 0, task.MaxBackoff), time.Millisecond)
-	}
-	if p.MaxBackoff != nil {
-		policy.MaxBackoff = max(policy.MaxBackoff, time.Millisecond)
-	}
-	if p.Jitter != nil {
-		policy.Jitter = r.hundredths("retry_policy.jitter", *p.Jitter)
-		if policy.Jitter < 0 {
-			r.fault("retry_policy.jitter", "%v is not between 0 and 1", *p.Jitter)
-		}
-	}
-	return policy
-}
-
-// hundredths checks that x has at most two decimals.
-func (r *reader) hundredths(field string, x float64) float64 {
-	if math.Abs(x) < 1e9 && math.Round(x*100)/100 != x {
-		r.fault(field, "%v has more than two decimals", x)
-	}
-	return x
 }

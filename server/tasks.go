@@ -139,7 +139,7 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 			continue
 		}
 		b.specs, b.places = append(b.specs, spec), append(b.places, i)
-		wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(asked(t))
+		wire := bodyOf(t)
 		// With the places of the good ones hashed too, a changed limit cannot
 		// make a replay answer for other tasks than it was stored with.
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(i)))
@@ -152,15 +152,18 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 	return b
 }
 
-// asked returns the part of a task that a caller decides, but for the params.
-func asked(t *perceptorv1.Task) *perceptorv1.Task {
-	return &perceptorv1.Task{
-		Kind: t.Kind, Type: t.Type, BeginTime: t.BeginTime, EndTime: t.EndTime,
-		Schedule: t.Schedule, MaxCount: t.MaxCount, RetryPolicy: t.RetryPolicy,
-		AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure,
-		MisfirePolicy: t.MisfirePolicy, MisfireGrace: t.MisfireGrace, MisfireLimit: t.MisfireLimit,
-		Spread: t.Spread, Retention: t.Retention, Tags: t.Tags,
+// bodyOf returns the bytes of what a caller decides about a task, but for the params.
+// Of t it clears what only the service sets.
+func bodyOf(t *perceptorv1.Task) []byte {
+	m := t.ProtoReflect()
+	for _, f := range outputOnly {
+		m.Clear(f)
 	}
+	params, key, parent := t.Params, t.IdempotencyKey, t.TraceParent
+	t.Params, t.IdempotencyKey, t.TraceParent = nil, "", ""
+	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(t)
+	t.Params, t.IdempotencyKey, t.TraceParent = params, key, parent
+	return wire
 }
 
 // add stores the good tasks of a batch and writes down what became of them.

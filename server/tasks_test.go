@@ -80,8 +80,7 @@ func TestFieldsLeftOutTakeTheirDefaults(t *testing.T) {
 				t.Fatal(a.message)
 			}
 			want := task.Spec{
-				Kind: "k", Begin: task.Never, End: task.Never, AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, Retention: acme.Retention,
-				Retry: task.RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.1},
+				Terms: task.Terms{Kind: "k", Begin: task.Never, End: task.Never, AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, Retention: acme.Retention, Retry: task.RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.1}},
 			}
 			c.want(&want)
 			got := b.tasks.adds[len(b.tasks.adds)-1].Specs[0]
@@ -260,7 +259,7 @@ func TestCancelPauseAndResumeReturnTheTask(t *testing.T) {
 
 func TestARunningTaskShowsItsRun(t *testing.T) {
 	s := &task.Snapshot{FinishedAt: task.Never, Row: task.Row{
-		ID: 1024, Type: task.Blocking, State: task.Running, Attempt: 3, Seq: 5, End: task.Never, DueAt: task.Never, ScheduledAt: fakeNow, Interval: time.Second,
+		ID: 1024, Type: task.Blocking, State: task.Running, Attempt: 3, Seq: 5, Terms: task.Terms{End: task.Never, Interval: time.Second}, DueAt: task.Never, ScheduledAt: fakeNow,
 	}}
 	got := must(taskOf(s))(t)
 	if got.Attempt != 3 || got.OpenRunCount != 1 || got.RunCount != 5 || got.DueTime != nil || got.EndTime != nil || got.ScheduledTime == nil {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,20 +17,8 @@ import (
 // expressions are the cron expressions that requests had lately.
 var expressions = schedule.NewCalendars(1000)
 
-// extra returns what a request says that few do, and sets the interval of its
-// spec. It reports what [task.Spec.Validate] cannot know.
-func (r *reader) extra(t *perceptorv1.Task, s *task.Spec, limits task.Limits) task.Extra {
-	e := task.Extra{Tags: task.SortTags(t.Tags), Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)}
-	r.schedule(t, s, &e, limits)
-	r.misfire(t, &e)
-	if t.Spread != nil {
-		e.Spread = r.duration("spread", t.Spread, 0, task.MaxSpread)
-	}
-	return e
-}
-
 // schedule reads the interval or the expression.
-func (r *reader) schedule(t *perceptorv1.Task, s *task.Spec, e *task.Extra, limits task.Limits) {
+func (r *reader) schedule(t *perceptorv1.Task, limits task.Limits) (time.Duration, *task.Cron) {
 	recurring := t.Type == perceptorv1.Task_NON_BLOCKING || t.Type == perceptorv1.Task_BLOCKING
 	var interval *durationpb.Duration
 	switch given := t.Schedule.(type) {
@@ -39,26 +28,17 @@ func (r *reader) schedule(t *perceptorv1.Task, s *task.Spec, e *task.Extra, limi
 		if given.Cron == nil {
 			break
 		}
-		if schedule.IsEvery(given.Cron.Expression) {
-			if interval = r.every(given.Cron); interval == nil {
-				e.Cron = &task.Cron{Dialect: task.NamedCron} // of a refused task; it lacks no interval
-				return
-			}
-			break
+		if !schedule.IsEvery(given.Cron.Expression) {
+			return 0, r.cron(given.Cron, limits)
 		}
-		e.Cron = r.cron(given.Cron, limits)
-		return
+		if interval = r.every(given.Cron); interval == nil {
+			return 0, &task.Cron{Dialect: task.NamedCron} // of a refused task; it lacks no interval
+		}
 	}
-	switch {
-	case interval == nil && recurring:
+	if interval == nil && recurring {
 		r.fault("interval", "is missing: a %s task needs one, or a cron expression", t.Type)
-	case interval == nil:
-	case t.Type == perceptorv1.Task_ONE_SHOT:
-		r.fault("interval", "%s: a ONE_SHOT task has no interval", interval.AsDuration())
-	default:
-		// Its limits are the spec's to check.
-		s.Interval = r.duration("interval", interval, math.MinInt64, math.MaxInt64)
 	}
+	return r.given("interval", interval), nil
 }
 
 // every reads "@every 90m".
@@ -121,42 +101,6 @@ func shortestDistance(c task.Calendar) time.Duration {
 	return shortest
 }
 
-func (r *reader) misfire(t *perceptorv1.Task, e *task.Extra) {
-	e.Misfire = max(task.Misfire(t.MisfirePolicy), task.FireOnce)
-	if t.MisfirePolicy < 0 {
-		e.Misfire = task.Misfire(-1) // refused by the spec
-	}
-	switch {
-	case t.MisfireGrace != nil:
-		e.Grace = r.duration("misfire_grace", t.MisfireGrace, 0, task.MaxGrace)
-	case e.Misfire == task.Skip:
-		e.Grace = task.DefaultGrace
-	}
-	e.CatchUp = t.MisfireLimit
-	if e.Misfire == task.FireAll && e.CatchUp == 0 {
-		e.CatchUp = task.DefaultCatchUp
-	}
-}
-
-// timingOf puts what an extra says about instants into a task.
-func timingOf(t *perceptorv1.Task, e *task.Extra) {
-	if e.Cron != nil {
-		t.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{
-			Dialect: perceptorv1.Cron_Dialect(e.Cron.Dialect), Expression: e.Cron.Expression, TimeZone: e.Cron.Zone,
-		}}
-	}
-	if e.Misfire != 0 {
-		t.MisfirePolicy = perceptorv1.Task_MisfirePolicy(e.Misfire)
-	}
-	if e.Misfire == task.Skip {
-		t.MisfireGrace = durationpb.New(e.Grace)
-	}
-	t.MisfireLimit = e.CatchUp
-	if e.Spread > 0 {
-		t.Spread = durationpb.New(e.Spread)
-	}
-}
-
 // maxPreview bounds what one call computes; defaultPreview is what it does unasked.
 const (
 	maxPreview     = 1000
@@ -170,26 +114,22 @@ func (s *taskService) PreviewSchedule(ctx context.Context, r *perceptorv1.Previe
 	}
 	answer := &perceptorv1.PreviewScheduleResponse{ZoneData: schedule.ZoneDataVersion()}
 	id := task.ID(max(r.TaskId, 0))
-	if e := spec.Extra; e != nil {
-		if id == 0 {
-			plain := *e
-			plain.Spread = 0
-			spec.Extra = plain.Seal()
+	if id == 0 {
+		spec.Spread = 0
+	}
+	if spec.Cron != nil {
+		calendar, err := expressions.Of(*spec.Cron, max(id, 1), spec.Spread)
+		if err != nil {
+			return nil, invalid(under("task", []task.Fault{schedule.FaultOf(err)}))
 		}
-		if e.Cron != nil {
-			calendar, err := expressions.Of(*e.Cron, max(id, 1), e.Spread*time.Duration(min(id, 1)))
-			if err != nil {
-				return nil, invalid(under("task", []task.Fault{schedule.FaultOf(err)}))
-			}
-			spec.Calendar = calendar
-			answer.Expression = calendar.(schedule.Calendar).String()
-		}
+		spec.Calendar = calendar
+		answer.Expression = calendar.(schedule.Calendar).String()
 	}
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if faults := append(spec.Settle(now), spec.NeverFires(id, now)...); len(faults) > 0 {
+	if faults := append(spec.ResolveBegin(now), spec.NeverFires(id, now)...); len(faults) > 0 {
 		return nil, invalid(under("task", faults))
 	}
 	n := int(r.Count)
@@ -207,7 +147,8 @@ func (s *taskService) previewed(ctx context.Context, r *perceptorv1.PreviewSched
 	if r.Task == nil {
 		return task.Spec{}, 0, []task.Fault{faultf("task", "is missing")}
 	}
-	t := asked(r.Task)
+	t := proto.Clone(r.Task).(*perceptorv1.Task)
+	t.IdempotencyKey, t.TraceParent = "", ""
 	if t.Kind == "" {
 		t.Kind = "preview"
 	}

@@ -18,17 +18,47 @@ import (
 // another version meanwhile.
 const updateTries = 8
 
-// editable are the fields of a task that UpdateTask may change. Of those that are
-// true single fields may be named, too.
-var editable = map[string]bool{
-	"kind": false, "begin_time": false, "end_time": false, "interval": false, "cron": true, "max_count": false,
-	"params": false, "retry_policy": true, "ack_timeout": false, "give_up_after": false, "stop_on_failure": false,
-	"misfire_policy": false, "misfire_grace": false, "misfire_limit": false, "spread": false, "retention": false, "tags": false,
-}
+// taskFields are the fields of a task in the API.
+var taskFields = (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields()
+
+// outputOnly are the fields that the service alone sets. A whole task that is sent
+// back has them; they are passed over.
+var outputOnly = func() (list []protoreflect.FieldDescriptor) {
+	for i := range taskFields.Len() {
+		f := taskFields.Get(i)
+		behaviors, _ := proto.GetExtension(f.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
+		if slices.Contains(behaviors, annotations.FieldBehavior_OUTPUT_ONLY) {
+			list = append(list, f)
+		}
+	}
+	return list
+}()
 
 // fixed are the fields that a caller chooses once. Who sends back a whole task sends
 // them, too: that is no fault while they are as they were.
 var fixed = []string{"type", "idempotency_key"}
+
+// ignored reports whether an update passes a field over: the service alone sets it, or
+// the add has.
+func ignored(path string) bool {
+	return path == "trace_parent" || slices.ContainsFunc(outputOnly, func(f protoreflect.FieldDescriptor) bool { return string(f.Name()) == path })
+}
+
+// editable reports whether UpdateTask may change a field: all that are neither
+// ignored nor fixed.
+func editable(path string) bool {
+	outer, inner, deep := strings.Cut(path, ".")
+	f := taskFields.ByName(protoreflect.Name(outer))
+	switch {
+	case f == nil || ignored(outer) || slices.Contains(fixed, outer):
+		return false
+	case !deep:
+		return true
+	}
+	// Of a policy and an expression single fields may be named, too.
+	m := f.Message()
+	return m != nil && !f.IsMap() && m.ParentFile() == taskFields.Get(0).ParentFile() && m.Fields().ByName(protoreflect.Name(inner)) != nil
+}
 
 // UpdateTask reads the task, puts the named fields into what it has read, and
 // judges the whole by the rules of AddTask. The store then takes it if the task
@@ -90,23 +120,23 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 		})
 	case len(paths) == 1 && paths[0] == "*":
 		paths = nil
-		for field := range editable {
-			paths = append(paths, field)
+		for i := range taskFields.Len() {
+			if field := string(taskFields.Get(i).Name()); editable(field) {
+				paths = append(paths, field)
+			}
 		}
 	}
 	for _, path := range paths {
 		path = plainPath(path)
-		field, _, deep := strings.Cut(path, ".")
-		single, known := editable[field]
 		switch {
-		case path == "" || ofService(path) || path == "trace_parent":
+		case path == "" || ignored(path):
 		case slices.Contains(fixed, path):
 			m.fixed = append(m.fixed, path)
-		case !known || (deep && !(single && knownPath(path))):
+		case !editable(path):
 			faults = append(faults, faultf("update_mask", "%q cannot be changed, or is no field of a task", path))
 		default:
 			m.paths = append(m.paths, path)
-			m.params = m.params || field == "params"
+			m.params = m.params || path == "params"
 		}
 	}
 	if len(m.paths)+len(m.fixed) == 0 && len(faults) == 0 {
@@ -134,24 +164,6 @@ func plainPath(path string) string {
 		names[i], m = string(f.Name()), f.Message()
 	}
 	return strings.Join(names, ".")
-}
-
-// ofService reports whether a field is one that the service alone sets. A whole task
-// that is sent back has them; they are passed over.
-func ofService(path string) bool {
-	f := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(path))
-	if f == nil {
-		return false
-	}
-	behaviors, _ := proto.GetExtension(f.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
-	return slices.Contains(behaviors, annotations.FieldBehavior_OUTPUT_ONLY)
-}
-
-// knownPath reports whether a path of two names leads to a field of a task.
-func knownPath(path string) bool {
-	outer, inner, _ := strings.Cut(path, ".")
-	f := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(outer))
-	return f != nil && f.Message() != nil && f.Message().Fields().ByName(protoreflect.Name(inner)) != nil
 }
 
 // editOf returns what the store has to do to a task that was read.

@@ -10,7 +10,7 @@ func (k *Machine) Check(a Attempt) Code {
 
 // Newer returns the terms of the open run seq if they are newer than a version; nil:
 // they are not, or version is 0.
-func (k *Machine) Newer(seq int64, version int32) *Terms {
+func (k *Machine) Newer(seq int64, version int32) *RunTerms {
 	r := k.Task
 	if run := k.run(seq); run != nil {
 		r = run
@@ -18,5 +18,5 @@ func (k *Machine) Newer(seq int64, version int32) *Terms {
 	if version == 0 || r.Version <= version {
 		return nil
 	}
-	return &Terms{Version: r.Version, Kind: r.Kind, Params: r.Params}
+	return &RunTerms{Version: r.Version, Kind: r.Kind, Params: r.Params}
 }

@@ -8,27 +8,22 @@ import (
 // DeadLetter is a dead run that is kept, with all that is needed to do it again.
 type DeadLetter struct {
 	DeadRun
-	Type        Type // of its task
-	Params      []byte
-	Extra       *Extra
-	Retry       RetryPolicy
-	AckTimeout  time.Duration
-	GiveUpAfter time.Duration
-	Retention   time.Duration
+	Type   Type // of its task
+	Params []byte
+	// Terms are those of its task, but for the schedule, which no other run needs.
+	Terms  Terms
+	Origin Origin
 }
 
 // Again returns the row of a ONE_SHOT task that does the run again, due now: of
 // the same kind, params, tags and terms of delivery.
 func (d *DeadLetter) Again(id ID, now Instant) *Row {
-	e := Extra{ReplayOf: d.RunID}
-	if d.Extra != nil && !d.Extra.Damaged {
-		e.Tags, e.TraceParent = d.Extra.Tags, d.Extra.TraceParent
+	t := Terms{
+		Kind: d.Kind, Begin: now, End: Never, MaxCount: 1, Retry: d.Terms.Retry, AckTimeout: d.Terms.AckTimeout,
+		GiveUpAfter: d.Terms.GiveUpAfter, Retention: d.Terms.Retention, Tags: d.Terms.Tags,
 	}
-	s := &Spec{
-		Kind: d.Kind, Type: OneShot, Begin: now, End: Never, MaxCount: 1, ParamsWire: d.Params, Retry: d.Retry,
-		AckTimeout: d.AckTimeout, GiveUpAfter: d.GiveUpAfter, Retention: d.Retention, Extra: e.Seal(),
-	}
-	return NewRow(d.Tenant, id, s, now)
+	o := Origin{ReplayOf: d.RunID, TraceParent: d.Origin.TraceParent}
+	return NewRow(d.Tenant, id, &Spec{Terms: t, Type: OneShot, ParamsWire: d.Params, Origin: o}, now)
 }
 
 // DeadFilter selects dead runs; the zero value selects all.
@@ -51,7 +46,7 @@ func (f *DeadFilter) Matches(d *DeadLetter) bool {
 		f.Task != 0 && d.RunID.Task != f.Task, d.DiedAt < f.DiedFrom, f.DiedUntil > 0 && d.DiedAt >= f.DiedUntil:
 		return false
 	}
-	return (&Filter{Tags: f.Tags}).hasTags(d.Extra)
+	return (&Filter{Tags: f.Tags}).hasTags(d.Terms.Tags)
 }
 
 // DeadQuery selects a page of a tenant's dead runs, newest first.

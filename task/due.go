@@ -134,7 +134,7 @@ func (r *Row) publication(seq int64, at Instant, attempt int32, missed int64, no
 	return &Publication{
 		Tenant: r.Tenant, Task: r.ID, Seq: seq, Attempt: attempt, Type: r.Type, Kind: r.Kind,
 		ScheduledAt: at, ClaimedAt: now, Missed: missed, Version: r.Version,
-		AckTimeout: r.AckTimeout, Params: r.Params, Extra: r.Extra,
+		AckTimeout: r.AckTimeout, Params: r.Params, Origin: r.Origin, Misfire: r.misfire(),
 	}
 }
 

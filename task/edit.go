@@ -2,6 +2,7 @@ package task
 
 import (
 	"bytes"
+	"reflect"
 	"time"
 )
 
@@ -43,7 +44,7 @@ func (k *Machine) Edit(e *Edit, now Instant) error {
 	if err != nil {
 		return err
 	}
-	if same(t, n) {
+	if sameTerms(t, n) {
 		// The version before is that of a caller who repeats what has been done.
 		if e.If != 0 && e.If != t.Version && e.If != t.Version-1 {
 			return errVersion(t, e.If)
@@ -67,7 +68,7 @@ func (k *Machine) Edit(e *Edit, now Instant) error {
 	}
 	t.touch()
 	for _, r := range k.Runs {
-		r.takeTerms(t)
+		r.Terms, r.Calendar, r.Version = t.Terms, t.Calendar, t.Version
 		if e.Params {
 			r.Params = t.Params
 		}
@@ -86,19 +87,16 @@ func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 	switch {
 	case s.Type != r.Type:
 		return nil, faulty("type", "%s: the task is %s, and stays it", s.Type, r.Type)
-	case r.Extra != nil && r.Extra.Damaged:
+	case r.Damaged != "":
 		return nil, Errorf(ReasonTaskDamaged, "what is stored about task %s is damaged", r.ID)
 	}
 	n := *r
-	n.Kind, n.End, n.Interval, n.MaxCount = s.Kind, s.End, s.Interval, s.MaxCount
-	n.Retry, n.AckTimeout, n.GiveUpAfter = s.Retry, s.AckTimeout, s.GiveUpAfter
-	n.StopOnFailure, n.Retention, n.Calendar = s.StopOnFailure, s.Retention, s.Calendar
-	n.Extra = r.Extra.with(s.Extra)
-	if !e.KeepBegin {
-		n.Begin = s.Begin
-		if n.Begin == Never {
-			n.Begin = now
-		}
+	n.Terms, n.Calendar = s.Terms, s.Calendar
+	switch {
+	case e.KeepBegin:
+		n.Begin = r.Begin
+	case n.Begin == Never:
+		n.Begin = now
 	}
 	if e.Params {
 		n.Params = s.ParamsWire
@@ -112,52 +110,15 @@ func faulty(field, format string, args ...any) error {
 	return &Error{Code: InvalidArgument, Faults: v.list}
 }
 
-// with returns terms with what of e no caller can change.
-func (e *Extra) with(terms *Extra) *Extra {
-	var n Extra
-	if terms != nil {
-		n = *terms
-	}
-	n.Key, n.ReplayOf, n.TraceParent = "", RunID{}, ""
-	if e != nil {
-		n.Key, n.ReplayOf, n.TraceParent = e.Key, e.ReplayOf, e.TraceParent
-	}
-	return n.Seal()
-}
-
-// takeTerms gives a run row the terms of its task, but for the params.
-func (r *Row) takeTerms(t *Row) {
-	r.Kind, r.Begin, r.End, r.Interval, r.MaxCount = t.Kind, t.Begin, t.End, t.Interval, t.MaxCount
-	r.Retry, r.AckTimeout, r.GiveUpAfter = t.Retry, t.AckTimeout, t.GiveUpAfter
-	r.StopOnFailure, r.Retention, r.Extra, r.Calendar = t.StopOnFailure, t.Retention, t.Extra, t.Calendar
-	r.Version = t.Version
-}
-
-// same reports whether two rows of a task have the same terms.
-func same(a, b *Row) bool {
-	return a.Kind == b.Kind && a.Begin == b.Begin && a.End == b.End && a.MaxCount == b.MaxCount && !a.otherSchedule(b) &&
-		a.Retry == b.Retry && a.AckTimeout == b.AckTimeout && a.GiveUpAfter == b.GiveUpAfter &&
-		a.StopOnFailure == b.StopOnFailure && a.Retention == b.Retention && a.Extra.Equal(b.Extra) && bytes.Equal(a.Params, b.Params)
-}
-
-// otherSchedule reports whether the instants of two rows of a task follow
-// different rules.
-func (r *Row) otherSchedule(o *Row) bool {
-	var a, b Extra
-	if r.Extra != nil {
-		a = *r.Extra
-	}
-	if o.Extra != nil {
-		b = *o.Extra
-	}
-	sameCron := a.Cron == b.Cron || (a.Cron != nil && b.Cron != nil && *a.Cron == *b.Cron)
-	return r.Interval != o.Interval || a.Spread != b.Spread || !sameCron
+// sameTerms reports whether two rows of a task say the same.
+func sameTerms(a, b *Row) bool {
+	return reflect.DeepEqual(&a.Terms, &b.Terms) && bytes.Equal(a.Params, b.Params)
 }
 
 // reschedule moves the next instant of n, the task's row with its new terms.
 func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	t := k.Task
-	other, begin := t.otherSchedule(n), t.Begin != n.Begin
+	other, begin := !t.sameSchedule(&n.Terms), t.Begin != n.Begin
 	if !other && !begin && t.End == n.End && t.MaxCount == n.MaxCount {
 		return nil
 	}
@@ -188,7 +149,7 @@ func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 func (k *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	s := *e.Spec
 	s.Begin = n.Begin
-	if f := s.Settle(now); len(f) > 0 && (moved || k.Task.End != n.End) {
+	if f := s.ResolveBegin(now); len(f) > 0 && (moved || k.Task.End != n.End) {
 		return &Error{Code: InvalidArgument, Faults: f}
 	}
 	if moved {
@@ -225,8 +186,8 @@ func (r *Row) neverAgain() error {
 	if r.MaxCount > 0 && r.Seq >= r.MaxCount {
 		return faulty("max_count", "%d: so many runs were claimed already, and the task would never fire again; to end it, cancel it", r.MaxCount)
 	}
-	if r.ScheduledAt == Never && r.Extra != nil && r.Extra.Cron != nil {
-		return faulty("cron.expression", "%q has no further instant: the task would never fire again; to end it, cancel it", r.Extra.Cron.Expression)
+	if r.ScheduledAt == Never && r.Cron != nil {
+		return faulty("cron.expression", "%q has no further instant: the task would never fire again; to end it, cancel it", r.Cron.Expression)
 	}
 	return faulty("end_time", "%s is not after the next instant %s: the task would never fire again; to end it, cancel it", r.End, r.ScheduledAt)
 }
@@ -275,9 +236,5 @@ func (k *Machine) releaseFrom(n *Row, other bool, now Instant) {
 // Spec returns the terms of the row's task. Its params are those of ParamsWire
 // alone.
 func (r *Row) Spec() Spec {
-	return Spec{
-		Kind: r.Kind, Type: r.Type, Begin: r.Begin, End: r.End, Interval: r.Interval, MaxCount: r.MaxCount,
-		ParamsWire: r.Params, Retry: r.Retry, AckTimeout: r.AckTimeout, GiveUpAfter: r.GiveUpAfter,
-		StopOnFailure: r.StopOnFailure, Retention: r.Retention, Extra: r.Extra, Calendar: r.Calendar,
-	}
+	return Spec{Terms: r.Terms, Type: r.Type, ParamsWire: r.Params, Origin: r.Origin, Calendar: r.Calendar}
 }

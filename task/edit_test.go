@@ -22,7 +22,7 @@ func every(ms int64) func(*Spec) {
 func byMatches(c Calendar) func(*Spec) {
 	return func(s *Spec) {
 		s.Interval, s.Calendar = 0, c
-		s.Extra = Extra{Cron: &Cron{Dialect: StandardCron, Expression: "edited", Zone: "UTC"}}.Seal()
+		s.Cron = &Cron{Dialect: StandardCron, Expression: "edited", Zone: "UTC"}
 	}
 }
 
@@ -33,7 +33,7 @@ func succeed(t *testing.T, k *Machine, now Instant) {
 	if k.Task.Type == Blocking {
 		k.Start(a, 7, now)
 	}
-	if r := k.Report(Result{Attempt: a, Holder: 7, Outcome: Success, Next: Never}, now, 0, nil); r.Code != Accepted {
+	if r := k.Report(Report{Attempt: a, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, now, 0, nil); r.Code != Accepted {
 		t.Fatal(r)
 	}
 }
@@ -45,7 +45,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		typ      Type
-		extra    Extra
+		terms    Terms
 		maxCount int64
 		before   func(k *Machine)
 		now      Instant
@@ -57,12 +57,12 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		{name: "before the first run, to an earlier begin", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Begin = 8000 }, next: 8000, due: 8000, then: 9000},
 		{name: "before the first run, to a begin that has passed", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Begin = 4600 }, next: 4600, due: 5000, then: 5600},
 		{name: "before the first run, to another interval", typ: NonBlocking, now: 5000, change: every(400), next: 10_000, due: 10_000, then: 10_400},
-		{name: "before the first run, to a spread", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Extra = Extra{Spread: 300 * time.Millisecond}.Seal() },
+		{name: "before the first run, to a spread", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Spread = 300 * time.Millisecond },
 			next: 10_000 + spread, due: 10_000 + spread, then: 11_000 + spread},
 		{name: "a ONE_SHOT to another begin", typ: OneShot, now: 5000, change: func(s *Spec) { s.Begin = 8000 }, next: 8000, due: 8000},
 		{name: "a new interval", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300, change: every(400), next: 10_700, due: 10_700, then: 11_100},
 		{name: "a new interval with a spread", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300,
-			change: func(s *Spec) { every(400)(s); s.Extra = Extra{Spread: 300 * time.Millisecond}.Seal() },
+			change: func(s *Spec) { every(400)(s); s.Spread = 300 * time.Millisecond },
 			next:   10_700 + spread, due: 10_700 + spread, then: 11_100 + spread},
 		{name: "a new interval of BLOCKING", typ: Blocking, before: func(k *Machine) { k.Due(0, 10_000); succeed(t, k, 10_100) }, now: 10_300, change: every(400), next: 10_700, due: 10_700},
 		{name: "a new expression", typ: NonBlocking, before: func(k *Machine) { k.Due(0, 10_000) }, now: 10_300, change: byMatches(everyMs(500)), next: 10_500, due: 10_500, then: 11_000},
@@ -75,7 +75,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		{name: "more runs when instants have passed since", typ: NonBlocking, maxCount: 1, before: func(k *Machine) { k.Due(0, 10_000) }, now: 12_500,
 			change: func(s *Spec) { s.MaxCount = 3 }, next: 13_000, due: 13_000, then: 14_000},
 	} {
-		k := timedMachine(c.typ, false, c.extra, func(s *Spec) { s.MaxCount = c.maxCount })
+		k := timedMachine(c.typ, false, c.terms, func(s *Spec) { s.MaxCount = c.maxCount })
 		if c.before != nil {
 			c.before(k)
 		}
@@ -97,7 +97,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 }
 
 func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
-	k := timedMachine(Blocking, false, Extra{})
+	k := timedMachine(Blocking, false, Terms{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { s.Interval, s.AckTimeout, s.Kind = 5*time.Second, 2*time.Minute, "other" }); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 		t.Errorf("after its result the next instant is %d, want 77000", k.Task.ScheduledAt)
 	}
 
-	k = timedMachine(NonBlocking, false, Extra{})
+	k = timedMachine(NonBlocking, false, Terms{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { every(400)(s); s.ParamsWire = []byte("new") }); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 		{"the same of BLOCKING", Blocking, func(k *Machine) { k.Due(0, 10_000); succeed(t, k, 10_100) }, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
 		{"the same before the first run", Blocking, nil, byMatches(firstOnly(9000)), "cron.expression", InvalidArgument},
 	} {
-		k := timedMachine(c.typ, false, Extra{})
+		k := timedMachine(c.typ, false, Terms{})
 		if c.before != nil {
 			c.before(k)
 		}
@@ -165,18 +165,18 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 
 // timing: T13.12
 func TestWhatIsOpenIsTheLastRunOfAnEditThatLeavesNoOther(t *testing.T) {
-	k := timedMachine(NonBlocking, false, Extra{})
+	k := timedMachine(NonBlocking, false, Terms{})
 	k.Due(0, 10_000)
 	if err := edited(k, 0, 10_300, func(s *Spec) { s.MaxCount = 1 }); err != nil || k.Task.State != Running || k.Task.DueAt != 70_300 {
 		t.Fatalf("%v, %+v", err, k.Task)
 	}
-	if r := k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Outcome: Success, Next: Never}, 11_000, 0, nil); r.Code != Accepted || k.Task.State != Completed {
+	if r := k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 11_000, 0, nil); r.Code != Accepted || k.Task.State != Completed {
 		t.Errorf("%v, %s", r, k.Task.State)
 	}
 }
 
 func TestVersionsAreComparedAndSet(t *testing.T) {
-	k := timedMachine(NonBlocking, false, Extra{})
+	k := timedMachine(NonBlocking, false, Terms{})
 	k.Due(0, 10_000)
 	if k.Task.Version != 1 {
 		t.Fatalf("a claim makes version %d", k.Task.Version)

@@ -12,25 +12,25 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		typ   Type
-		extra Extra
+		terms Terms
 		want  []Instant
 	}{
-		{"FIRE_ONCE", NonBlocking, Extra{}, []Instant{10_000, 15_000, 16_000}},
-		{"FIRE_ALL", NonBlocking, Extra{Misfire: FireAll, CatchUp: 1000}, seconds(10, 12)},
-		{"FIRE_ALL of two", NonBlocking, Extra{Misfire: FireAll, CatchUp: 2}, seconds(13, 15)},
-		{"SKIP", NonBlocking, Extra{Misfire: Skip}, seconds(15, 17)},
-		{"SKIP with a grace", NonBlocking, Extra{Misfire: Skip, Grace: 2 * time.Second}, seconds(13, 15)},
-		{"BLOCKING", Blocking, Extra{}, []Instant{10_000, 15_500, 16_500}},
-		{"BLOCKING with SKIP", Blocking, Extra{Misfire: Skip}, seconds(15, 17)},
-		{"ONE_SHOT", OneShot, Extra{}, []Instant{10_000}},
-		{"ONE_SHOT with SKIP", OneShot, Extra{Misfire: Skip}, nil},
+		{"FIRE_ONCE", NonBlocking, Terms{}, []Instant{10_000, 15_000, 16_000}},
+		{"FIRE_ALL", NonBlocking, Terms{Misfire: FireAll, CatchUp: 1000}, seconds(10, 12)},
+		{"FIRE_ALL of two", NonBlocking, Terms{Misfire: FireAll, CatchUp: 2}, seconds(13, 15)},
+		{"SKIP", NonBlocking, Terms{Misfire: Skip}, seconds(15, 17)},
+		{"SKIP with a grace", NonBlocking, Terms{Misfire: Skip, Grace: 2 * time.Second}, seconds(13, 15)},
+		{"BLOCKING", Blocking, Terms{}, []Instant{10_000, 15_500, 16_500}},
+		{"BLOCKING with SKIP", Blocking, Terms{Misfire: Skip}, seconds(15, 17)},
+		{"ONE_SHOT", OneShot, Terms{}, []Instant{10_000}},
+		{"ONE_SHOT with SKIP", OneShot, Terms{Misfire: Skip}, nil},
 	} {
 		for _, byCron := range []bool{false, true} {
 			want := c.want
 			if byCron && c.name == "BLOCKING" {
 				want = []Instant{10_000, 15_000, 16_000}
 			}
-			k := timedMachine(c.typ, byCron, c.extra)
+			k := timedMachine(c.typ, byCron, c.terms)
 			if got := k.Task.NextInstants(now, 3); !slices.Equal(got, want) {
 				t.Errorf("%s, by cron %t: %d, want %d", c.name, byCron, got, want)
 			}
@@ -39,7 +39,7 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 					t.Errorf("%s, by cron %t: what fires is %d, want %d", c.name, byCron, got, want)
 				}
 			}
-			if k := timedMachine(c.typ, byCron, c.extra, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
+			if k := timedMachine(c.typ, byCron, c.terms, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
 				if got := k.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
 					t.Errorf("%s with an end, by cron %t: %d", c.name, byCron, got)
 				}
@@ -59,23 +59,23 @@ func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
 	}{
 		{"delivered", func(*Machine) {}, 11_000, WhyWaitingForResult, "awaits its result"},
 		{"failed", func(k *Machine) {
-			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Hour}, 11_000, 0, nil)
+			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Hour}}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is"},
 		{"snoozed", func(k *Machine) {
-			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
+			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is"},
 		{"failed and snoozed", func(k *Machine) {
-			k.Report(Result{Attempt: attempt(1), Outcome: Fail, Next: Never, After: time.Second}, 11_000, 0, nil)
+			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Second}}, 11_000, 0, nil)
 			k.Due(0, 12_000)
-			k.Report(Result{Attempt: attempt(2), Outcome: Snooze, Next: Never, After: time.Minute}, 13_000, 0, nil)
+			k.Report(Report{Attempt: attempt(2), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 13_000, 0, nil)
 		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is"},
 		{"snoozed and delivered", func(k *Machine) {
-			k.Report(Result{Attempt: attempt(1), Outcome: Snooze, Next: Never, After: time.Minute}, 11_000, 0, nil)
+			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
 			k.Due(0, 71_000)
 		}, 72_000, WhyWaitingForResult, "awaits its result"},
 		{"silent", func(k *Machine) { k.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
 	} {
-		k := timedMachine(OneShot, false, Extra{}, func(s *Spec) {
+		k := timedMachine(OneShot, false, Terms{}, func(s *Spec) {
 			s.Retry = RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: time.Hour, Multiplier: 2}
 		})
 		k.Due(0, 10_000)

@@ -45,18 +45,12 @@ func (f *Filter) Matches(r *Row) bool {
 	case r.CreatedAt < f.AddedFrom, f.AddedUntil > 0 && r.CreatedAt >= f.AddedUntil:
 		return false
 	}
-	return f.hasTags(r.Extra)
+	return f.hasTags(r.Tags)
 }
 
-func (f *Filter) hasTags(e *Extra) bool {
-	if len(f.Tags) == 0 {
-		return true
-	}
-	if e == nil {
-		return false
-	}
+func (f *Filter) hasTags(tags []string) bool {
 	for _, t := range f.Tags {
-		if _, ok := slices.BinarySearch(e.Tags, t); !ok {
+		if _, ok := slices.BinarySearch(tags, t); !ok {
 			return false
 		}
 	}

@@ -20,14 +20,14 @@ const (
 	MaxEntriesPerCall = 5000
 	MaxRequestIDBytes = 64
 	MaxPageSize       = 1000
-	// MaxExtraBytes bounds all that an Extra holds.
-	MaxExtraBytes = 4096
-	MaxTags       = 16
-	MaxTagBytes   = 64
-	MaxCatchUp    = 100_000
-	MaxKeyBytes   = 128 // of an idempotency_key
-	MaxSpread     = 24 * time.Hour
-	MaxGrace      = 30 * 24 * time.Hour
+	// MaxSealedBytes bounds what [Seal] returns.
+	MaxSealedBytes = 4096
+	MaxTags        = 16
+	MaxTagBytes    = 64
+	MaxCatchUp     = 100_000
+	MaxKeyBytes    = 128 // of an idempotency_key
+	MaxSpread      = 24 * time.Hour
+	MaxGrace       = 30 * 24 * time.Hour
 	// UnreadableDelay is how long a task is put off whose stored terms, such as
 	// its cron expression, cannot be read by this program.
 	UnreadableDelay = time.Hour

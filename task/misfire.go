@@ -49,22 +49,13 @@ func (c *MissedCounts) Add(tenant int32, policy Misfire, n int64) {
 	(*c)[MissedBy{tenant, policy}] += n
 }
 
-// PolicyOf returns the policy that governs a task of the type; e may be nil.
-func (e *Extra) PolicyOf(t Type) Misfire {
-	if e == nil || e.Misfire == 0 || (e.Misfire == FireAll && t != NonBlocking) {
-		return FireOnce
-	}
-	return e.Misfire
-}
-
 // misfire returns the policy that governs the row.
-func (r *Row) misfire() Misfire { return r.Extra.PolicyOf(r.Type) }
+func (r *Row) misfire() Misfire { return r.MisfirePolicy(r.Type) }
 
 // unreadable reports whether this program does not know the task's terms, so that
 // it must not compute its instants.
 func (r *Row) unreadable() bool {
-	e := r.Extra
-	return e != nil && (e.Damaged || (e.Cron != nil && r.Calendar == nil))
+	return r.Damaged != "" || (r.Cron != nil && r.Calendar == nil)
 }
 
 // following returns the first instant of the schedule that is later than at,
@@ -112,7 +103,7 @@ func (r *Row) passOver(now Instant) (n int64) {
 	at := r.ScheduledAt
 	switch r.misfire() {
 	case Skip:
-		if oldest := now.Add(-r.Extra.Grace); at < oldest {
+		if oldest := now.Add(-r.Grace); at < oldest {
 			n = 1 + r.passed(at, oldest-1)
 			r.ScheduledAt = r.following(at, oldest-1)
 		}
@@ -126,8 +117,8 @@ func (r *Row) passOver(now Instant) (n int64) {
 }
 
 func (r *Row) catchUp() int32 {
-	if r.Extra.CatchUp > 0 {
-		return r.Extra.CatchUp
+	if r.CatchUp > 0 {
+		return r.CatchUp
 	}
 	return DefaultCatchUp
 }
@@ -141,7 +132,7 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 		case FireOnce:
 			x = now - 1
 		case Skip:
-			x = now.Add(-r.Extra.Grace) - 1
+			x = now.Add(-r.Grace) - 1
 		}
 	}
 	return r.following(at, x), r.passed(at, x)

@@ -29,16 +29,16 @@ func (f firstOnly) Count(after, until Instant) int64 {
 }
 
 // timedMachine returns a task whose instants are each second from 10 s on.
-func timedMachine(typ Type, byCron bool, e Extra, change ...func(*Spec)) *Machine {
-	s := Spec{Kind: "k", Type: typ, Begin: 10_000, End: Never, Interval: time.Second, AckTimeout: time.Minute, GiveUpAfter: time.Hour}
+func timedMachine(typ Type, byCron bool, terms Terms, change ...func(*Spec)) *Machine {
+	s := Spec{Terms: terms, Type: typ}
+	s.Kind, s.Begin, s.End, s.Interval, s.AckTimeout, s.GiveUpAfter = "k", 10_000, Never, time.Second, time.Minute, time.Hour
 	if byCron {
 		s.Interval = 0
-		e.Cron = &Cron{Dialect: StandardCron, Expression: "* * * * * *", Zone: "UTC"}
+		s.Cron = &Cron{Dialect: StandardCron, Expression: "* * * * * *", Zone: "UTC"}
 		s.Calendar = everyMs(1000)
 	} else if typ == OneShot {
 		s.Interval = 0
 	}
-	s.Extra = e.Seal()
 	for _, f := range change {
 		f(&s)
 	}
@@ -72,29 +72,29 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
 		for _, c := range []struct {
 			name   string
-			extra  Extra
+			terms  Terms
 			change func(*Spec)
 			want   []Instant // of an outage until 20.0 s, and until 22 s
 			missed int64
 		}{
-			{"FIRE_ONCE", Extra{}, nil, []Instant{10_000, 20_000, 21_000, 22_000}, 9},
-			{"FIRE_ALL", Extra{Misfire: FireAll, CatchUp: 1000}, nil, seconds(10, 22), 0},
-			{"FIRE_ALL, the newest 3", Extra{Misfire: FireAll, CatchUp: 3}, nil, seconds(18, 22), 8},
-			{"SKIP without grace", Extra{Misfire: Skip}, nil, seconds(20, 22), 10},
-			{"SKIP, 2 s", Extra{Misfire: Skip, Grace: 2 * time.Second}, nil, seconds(18, 22), 8},
-			{"FIRE_ONCE to an end", Extra{}, func(s *Spec) { s.End = 15_000 }, []Instant{10_000}, 4},
-			{"FIRE_ALL to an end", Extra{Misfire: FireAll, CatchUp: 3}, func(s *Spec) { s.End = 15_000 }, seconds(12, 14), 2},
-			{"SKIP to an end", Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 }, nil, 5},
-			{"FIRE_ONCE, one run", Extra{}, func(s *Spec) { s.MaxCount = 1 }, []Instant{10_000}, 0},
-			{"FIRE_ALL, two runs", Extra{Misfire: FireAll, CatchUp: 4}, func(s *Spec) { s.MaxCount = 2 }, seconds(17, 18), 7},
-			{"SKIP, two runs", Extra{Misfire: Skip}, func(s *Spec) { s.MaxCount = 2 }, seconds(20, 21), 10},
+			{"FIRE_ONCE", Terms{}, nil, []Instant{10_000, 20_000, 21_000, 22_000}, 9},
+			{"FIRE_ALL", Terms{Misfire: FireAll, CatchUp: 1000}, nil, seconds(10, 22), 0},
+			{"FIRE_ALL, the newest 3", Terms{Misfire: FireAll, CatchUp: 3}, nil, seconds(18, 22), 8},
+			{"SKIP without grace", Terms{Misfire: Skip}, nil, seconds(20, 22), 10},
+			{"SKIP, 2 s", Terms{Misfire: Skip, Grace: 2 * time.Second}, nil, seconds(18, 22), 8},
+			{"FIRE_ONCE to an end", Terms{}, func(s *Spec) { s.End = 15_000 }, []Instant{10_000}, 4},
+			{"FIRE_ALL to an end", Terms{Misfire: FireAll, CatchUp: 3}, func(s *Spec) { s.End = 15_000 }, seconds(12, 14), 2},
+			{"SKIP to an end", Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 }, nil, 5},
+			{"FIRE_ONCE, one run", Terms{}, func(s *Spec) { s.MaxCount = 1 }, []Instant{10_000}, 0},
+			{"FIRE_ALL, two runs", Terms{Misfire: FireAll, CatchUp: 4}, func(s *Spec) { s.MaxCount = 2 }, seconds(17, 18), 7},
+			{"SKIP, two runs", Terms{Misfire: Skip}, func(s *Spec) { s.MaxCount = 2 }, seconds(20, 21), 10},
 		} {
 			t.Run(fmt.Sprint(c.name, " by cron ", byCron), func(t *testing.T) {
 				change := c.change
 				if change == nil {
 					change = func(*Spec) {}
 				}
-				k := timedMachine(NonBlocking, byCron, c.extra, change)
+				k := timedMachine(NonBlocking, byCron, c.terms, change)
 				if got := claims(k, 20_000, 22_000); !slices.Equal(got, c.want) || k.Task.Missed != c.missed {
 					t.Errorf("fired %d, missed %d; want %d and %d", got, k.Task.Missed, c.want, c.missed)
 				}
@@ -104,7 +104,7 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 }
 
 func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
-	k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
 	k.Pace = 250 * time.Millisecond
 	for i, now := range []Instant{20_000, 20_250, 20_500} {
 		if p := k.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || k.Task.DueAt != now+250 {
@@ -130,7 +130,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 			}
 		}},
 	} {
-		k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+		k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
 		k.Pace = pace
 		k.Due(0, 20_000)
 		c.step(k, 20_100)
@@ -138,7 +138,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 			t.Errorf("%s: the instant %d is due at %d, want 11000 at 20350", c.name, k.Task.ScheduledAt, k.Task.DueAt)
 		}
 	}
-	k := timedMachine(NonBlocking, false, Extra{Misfire: FireAll, CatchUp: 1000})
+	k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
 	k.Due(0, 10_000)
 	k.Pause()
 	if k.Resume(10_500); k.Task.DueAt != 11_000 {
@@ -148,7 +148,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 
 func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedMachine(Blocking, byCron, Extra{Misfire: Skip, Grace: 300 * time.Millisecond})
+		k := timedMachine(Blocking, byCron, Terms{Misfire: Skip, Grace: 300 * time.Millisecond})
 		if p := k.Due(0, 20_500); p != nil || k.Task.ScheduledAt != 21_000 || k.Task.DueAt != 21_000 || k.Task.Missed != 11 || k.Task.State != Scheduled {
 			t.Errorf("by cron %t: %+v, %+v", byCron, p, k.Task)
 		}
@@ -162,7 +162,7 @@ func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 }
 
 func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
-	for _, e := range []Extra{{}, {Misfire: FireAll, CatchUp: 1}} {
+	for _, e := range []Terms{{}, {Misfire: FireAll, CatchUp: 1}} {
 		k := timedMachine(Blocking, true, e)
 		if p := k.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || k.Task.Missed != 0 {
 			t.Errorf("%s: %+v", e.Misfire, p)
@@ -171,23 +171,23 @@ func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 }
 
 func TestAOneShotThatIsSkippedIsCompletedWithoutARun(t *testing.T) {
-	k := timedMachine(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	k := timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
 	if p := k.Due(0, 11_001); p != nil || k.Task.State != Completed || k.Task.Seq != 0 || k.Task.Missed != 1 || k.Task.Change != Removed {
 		t.Errorf("%+v, %+v", p, k.Task)
 	}
-	k = timedMachine(OneShot, false, Extra{Misfire: Skip, Grace: time.Second})
+	k = timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
 	if p := k.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
 		t.Errorf("late by the grace: %+v", p)
 	}
 }
 
 func TestATaskOfWhichAllIsSkippedWaitsForItsOpenRuns(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
+	k := timedMachine(NonBlocking, true, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
 	k.Due(0, 10_000)
 	if p := k.Due(0, 30_000); p != nil || k.Task.State != Running || k.Task.Missed != 4 || k.Task.DueAt != 90_000 {
 		t.Fatalf("%+v, %+v", p, k.Task)
 	}
-	reply := k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Outcome: Success, Next: Never}, 31_000, 0, nil)
+	reply := k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 31_000, 0, nil)
 	if reply.Code != Accepted || k.Task.State != Completed || k.Task.Seq != 1 {
 		t.Errorf("%+v, %+v", reply, k.Task)
 	}
@@ -197,18 +197,18 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		typ            Type
-		extra          Extra
+		terms          Terms
 		scheduled, due Instant
 		missed         int64
 		state          State
 	}{
-		{"FIRE_ONCE", NonBlocking, Extra{}, 10_000, 20_500, 0, Scheduled},
-		{"FIRE_ALL", NonBlocking, Extra{Misfire: FireAll}, 10_000, 20_500, 0, Scheduled},
-		{"SKIP, next", NonBlocking, Extra{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
-		{"SKIP, one is within the grace", Blocking, Extra{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
-		{"SKIP, none is left", OneShot, Extra{Misfire: Skip}, Never, Never, 1, Completed},
+		{"FIRE_ONCE", NonBlocking, Terms{}, 10_000, 20_500, 0, Scheduled},
+		{"FIRE_ALL", NonBlocking, Terms{Misfire: FireAll}, 10_000, 20_500, 0, Scheduled},
+		{"SKIP, next", NonBlocking, Terms{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
+		{"SKIP, one is within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
+		{"SKIP, none is left", OneShot, Terms{Misfire: Skip}, Never, Never, 1, Completed},
 	} {
-		k := timedMachine(c.typ, false, c.extra)
+		k := timedMachine(c.typ, false, c.terms)
 		k.Pause()
 		k.Resume(20_500)
 		if r := k.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
@@ -218,7 +218,7 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 }
 
 func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Extra{})
+	k := timedMachine(NonBlocking, true, Terms{})
 	k.Due(0, 10_000)
 	k.Due(0, 11_000)
 	k.Due(0, 12_000)
@@ -228,17 +228,17 @@ func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
 }
 
 func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
-	k := timedMachine(Blocking, true, Extra{})
+	k := timedMachine(Blocking, true, Terms{})
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
-	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
+	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
 	if r := k.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
 		t.Errorf("%+v", r)
 	}
-	k = timedMachine(Blocking, true, Extra{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
+	k = timedMachine(Blocking, true, Terms{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
-	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_000, 0, nil)
+	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
 	if r := k.Task; r.State != Completed {
 		t.Errorf("without another match: %+v", r)
 	}
@@ -246,7 +246,7 @@ func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
 
 // timing: T4.8
 func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Extra{})
+	k := timedMachine(NonBlocking, true, Terms{})
 	calendar := k.Task.Calendar
 	k.Task.Calendar = nil
 	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 || k.Task.ScheduledAt != 10_000 || k.Task.Seq != 0 {
@@ -257,11 +257,11 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 		t.Errorf("when it can be read: %+v", p)
 	}
 
-	k = timedMachine(Blocking, true, Extra{})
+	k = timedMachine(Blocking, true, Terms{})
 	k.Due(0, 10_000)
 	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	k.Task.Calendar = nil
-	k.Report(Result{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Outcome: Success, Next: Never}, 15_500, 0, nil)
+	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_500, 0, nil)
 	if r := k.Task; r.State != Scheduled || r.ScheduledAt != Never || r.DueAt != 15_500+3_600_000 {
 		t.Fatalf("%+v", r)
 	}
@@ -275,31 +275,31 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 		t.Errorf("when it can be read: %+v", p)
 	}
 
-	damaged := &Extra{Damaged: true}
-	k = timedMachine(Blocking, false, Extra{}, func(s *Spec) { s.Extra = damaged })
+	k = timedMachine(Blocking, false, Terms{Damaged: "x"})
 	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 {
 		t.Errorf("damaged: %+v, %+v", p, k.Task)
 	}
 }
 
 func TestATaskThatCouldNeverFireIsFound(t *testing.T) {
-	cron := Extra{Cron: &Cron{Dialect: StandardCron, Expression: "x", Zone: "UTC"}}
+	cron := Terms{Cron: &Cron{Dialect: StandardCron, Expression: "x", Zone: "UTC"}}
 	for _, c := range []struct {
 		name, field string
 		typ         Type
-		extra       Extra
+		terms       Terms
 		change      func(*Spec)
 	}{
 		{"no match", "cron.expression", NonBlocking, cron, func(s *Spec) { s.Calendar = firstOnly(9_000) }},
 		{"no match before the end", "cron.expression", OneShot, cron, func(s *Spec) { s.Calendar, s.End = firstOnly(20_000), 20_000 }},
-		{"a spread to the end", "spread", NonBlocking, Extra{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_899 }},
-		{"a spread before the end", "", NonBlocking, Extra{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_900 }},
-		{"too old", "begin_time", OneShot, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 8_000 }},
-		{"not too old", "", OneShot, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 9_000 }},
-		{"old, but not all", "", Blocking, Extra{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 1_000 }},
+		{"a spread to the end", "spread", NonBlocking, Terms{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_899 }},
+		{"a spread before the end", "", NonBlocking, Terms{Spread: 900 * time.Millisecond}, func(s *Spec) { s.End = 10_900 }},
+		{"too old", "begin_time", OneShot, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 8_000 }},
+		{"not too old", "", OneShot, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 9_000 }},
+		{"old, but not all", "", Blocking, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.Begin = 1_000 }},
 	} {
-		s := Spec{Kind: "k", Type: c.typ, Begin: 10_000, End: Never, Interval: time.Second, Extra: c.extra.Seal()}
-		if c.typ == OneShot || c.extra.Cron != nil {
+		s := Spec{Terms: c.terms, Type: c.typ}
+		s.Kind, s.Begin, s.End, s.Interval = "k", 10_000, Never, time.Second
+		if c.typ == OneShot || c.terms.Cron != nil {
 			s.Interval = 0
 		}
 		c.change(&s)
@@ -316,7 +316,7 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	if later == 0 {
 		t.Fatal("task 513 is not moved; choose another one")
 	}
-	k := timedMachine(NonBlocking, false, Extra{Spread: 500 * time.Millisecond})
+	k := timedMachine(NonBlocking, false, Terms{Spread: 500 * time.Millisecond})
 	if got, want := claims(k, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
 		t.Errorf("fired %d, want %d", got, want)
 	}
@@ -343,7 +343,7 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 
 func TestUpcomingIsWhatFires(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedMachine(NonBlocking, byCron, Extra{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
+		k := timedMachine(NonBlocking, byCron, Terms{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
 		for _, c := range []struct {
 			after Instant
 			n     int
@@ -356,7 +356,7 @@ func TestUpcomingIsWhatFires(t *testing.T) {
 			}
 		}
 	}
-	k := timedMachine(OneShot, true, Extra{})
+	k := timedMachine(OneShot, true, Terms{})
 	if got := k.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
 		t.Errorf("ONE_SHOT: %d", got)
 	}

@@ -12,7 +12,7 @@ type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 // both count only from the holder of the current attempt. Snooze counts like
 // FAIL, and of a BLOCKING run also from anybody while nobody has the lease: a
 // listener that is too busy to start it puts it off.
-func (k *Machine) Report(res Result, now Instant, u float64, merge Merge) Reply {
+func (k *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply {
 	r, code := k.open(res.Attempt)
 	if code != Accepted {
 		return Reply{Code: code}
@@ -76,7 +76,7 @@ func (k *Machine) current(r *Row, seq int64) (attempt int32, out bool) {
 }
 
 // closes reports whether an accepted result is the final one of its run.
-func (k *Machine) closes(r *Row, res Result) bool {
+func (k *Machine) closes(r *Row, res Report) bool {
 	if res.Outcome == Success || res.Stop || res.Permanent {
 		return true
 	}
@@ -87,7 +87,7 @@ func (k *Machine) closes(r *Row, res Result) bool {
 	return failures+1 >= r.Retry.MaxAttempts
 }
 
-func (k *Machine) accept(r *Row, res Result, now Instant, u float64) {
+func (k *Machine) accept(r *Row, res Report, now Instant, u float64) {
 	k.Task.touch()
 	if r.Type == NonBlocking && r.Run == 0 {
 		if res.Outcome == Success || res.Stop {
@@ -126,7 +126,7 @@ func (k *Machine) accept(r *Row, res Result, now Instant, u float64) {
 // instant is the last. A snooze after it gives the run up, like silence. So
 // give_up_after bounds how long a run may go on without a final result, and one
 // that is snoozed again and again ends.
-func (k *Machine) snooze(r *Row, res Result, now Instant) {
+func (k *Machine) snooze(r *Row, res Report, now Instant) {
 	k.Task.touch()
 	if r.Type == NonBlocking && r.Run == 0 {
 		r = k.spawn(res.Seq, now, now)
@@ -143,7 +143,7 @@ func (k *Machine) snooze(r *Row, res Result, now Instant) {
 }
 
 // closed goes on after a run has been closed by SUCCESS or stop.
-func (k *Machine) closed(res Result, now Instant) {
+func (k *Machine) closed(res Report, now Instant) {
 	t := k.Task
 	switch {
 	case res.Stop || t.Type == OneShot:

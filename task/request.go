@@ -16,8 +16,7 @@ type AddRequest struct {
 	// KeepBegin: an upsert leaves begin_time as it is.
 	KeepBegin bool
 	// Specs have passed [Spec.Validate]. Begin is [Never] where the store has to
-	// fill in now, and a Retention below 0 has been replaced by the tenant's.
-	// [Spec.Settle] is the store's to call.
+	// fill in now. [Spec.ResolveBegin] is the store's to call.
 	Specs []Spec
 }
 

@@ -12,7 +12,7 @@ func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Mach
 	t.Helper()
 	s := valid(typ)
 	s.Begin = now
-	s.Retry = RetryPolicy{MaxAttempts: 3, Jitter: -1}
+	s.Retry = RetryPolicy{MaxAttempts: 3, Jitter: UnsetJitter}
 	s.AckTimeout, s.GiveUpAfter = time.Minute, time.Hour
 	for _, f := range change {
 		f(&s)
@@ -20,7 +20,7 @@ func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Mach
 	if faults := s.Validate(limits()); len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	s.Settle(now)
+	s.ResolveBegin(now)
 	k := &Machine{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
 	if p := k.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
 		t.Fatalf("the claim gave %+v", p)
@@ -51,15 +51,15 @@ func ofRun1(k *Machine) (*Row, int64) {
 	return k.Task, 0
 }
 
-func snoozed(k *Machine, n int32, d time.Duration) Result {
-	return Result{Attempt: first(k, n), Holder: 7, Outcome: Snooze, After: d, Next: Never}
+func snoozed(k *Machine, n int32, d time.Duration) Report {
+	return Report{Attempt: first(k, n), Holder: 7, Result: Result{Outcome: Snooze, After: d, Next: Never}}
 }
 
-func failed(k *Machine, n int32) Result {
-	return Result{Attempt: first(k, n), Holder: 7, Outcome: Fail, Error: "no", Next: Never}
+func failed(k *Machine, n int32) Report {
+	return Report{Attempt: first(k, n), Holder: 7, Result: Result{Outcome: Fail, Error: "no", Next: Never}}
 }
 
-func says(t *testing.T, k *Machine, res Result, now Instant, want Code) {
+func says(t *testing.T, k *Machine, res Report, now Instant, want Code) {
 	t.Helper()
 	if r := k.Report(res, now, 0, nil); r.Code != want {
 		t.Fatalf("%+v: got %+v, want %s", res, r, want)

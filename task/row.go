@@ -24,13 +24,8 @@ type Row struct {
 	// Anchor is the scheduled instant of run Seq, and so a point of the grid;
 	// the first instant before the first run.
 	Anchor Instant
-	Begin  Instant
-	End    Instant
-	// Interval is 0 for ONE_SHOT, and where Extra.Cron says when.
-	Interval time.Duration
 	// Seq is the number of runs claimed so far.
-	Seq      int64
-	MaxCount int64
+	Seq int64
 	// OpenRuns: bit i says that run Seq - i awaits its result. NON_BLOCKING only.
 	OpenRuns uint64
 	// OpenRows is the number of run rows of this task. NON_BLOCKING only.
@@ -50,18 +45,12 @@ type Row struct {
 	Missed  int64
 	Version int32
 
-	Retry         RetryPolicy
-	AckTimeout    time.Duration
-	GiveUpAfter   time.Duration
-	StopOnFailure bool
-	Retention     time.Duration
-	Kind          string
-	Params        []byte
-	CreatedAt     Instant
-	// Extra is what few tasks have; nil: nothing of it.
-	Extra *Extra
-	// Calendar are the instants of Extra.Cron; nil: it has none, or nobody has
-	// needed them yet.
+	Terms
+	Params    []byte
+	CreatedAt Instant
+	Origin
+	// Calendar are the instants of Cron; nil: it has none, or nobody has needed
+	// them yet.
 	Calendar Calendar
 
 	// Change is what a step did to the row, for the store to carry out.
@@ -86,16 +75,13 @@ func (r *Row) touch() {
 }
 
 // NewRow returns the row of a task that has just been added. s has been
-// validated and settled, and NeverFires has found nothing.
+// validated, its Begin is resolved, and NeverFires has found nothing.
 func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
-	first := s.first(id)
+	first := s.firstInstant(id)
 	return &Row{
 		Tenant: tenant, ID: id, Type: s.Type, State: Scheduled,
-		DueAt: max(first, now), ScheduledAt: first, Anchor: first,
-		Begin: s.Begin, End: s.End, Interval: s.Interval, MaxCount: s.MaxCount,
-		Version: 1, Retry: s.Retry, AckTimeout: s.AckTimeout, GiveUpAfter: s.GiveUpAfter,
-		StopOnFailure: s.StopOnFailure, Retention: s.Retention,
-		Kind: s.Kind, Params: s.ParamsWire, CreatedAt: now, Extra: s.Extra, Calendar: s.Calendar, Change: Added,
+		DueAt: max(first, now), ScheduledAt: first, Anchor: first, Version: 1,
+		Terms: s.Terms, Params: s.ParamsWire, CreatedAt: now, Origin: s.Origin, Calendar: s.Calendar, Change: Added,
 	}
 }
 

@@ -36,44 +36,6 @@ func (c Code) String() string {
 // Holder is the random identity of a listener process. 0 is nobody.
 type Holder uint64
 
-// Outcome is how a handler ended.
-type Outcome int16
-
-// How handlers end.
-const (
-	Success Outcome = 1
-	Fail    Outcome = 2
-	Snooze  Outcome = 3 // neither: the run is to be delivered again later
-)
-
-// Result is the result of one attempt.
-type Result struct {
-	Attempt
-	Holder  Holder
-	Outcome Outcome
-	// Error says why the attempt failed; at most [MaxErrorBytes] are kept.
-	Error string
-	// Next is when the next run shall be scheduled; Never: by the interval.
-	// Counts with Success only.
-	Next Instant
-	// Stop ends the task as COMPLETED with this result. Not with Snooze.
-	Stop bool
-	// Permanent makes the run dead at once, whatever attempts are left. Counts
-	// with Fail only.
-	Permanent bool
-	// After is the distance to the next delivery: of Snooze, which needs one, and
-	// of Fail instead of the backoff; 0: by the retry policy.
-	After time.Duration
-	// Patch changes the params of later runs; nil: no change.
-	Patch *ParamsPatch
-}
-
-// ParamsPatch is a change of params: first Remove, then Set.
-type ParamsPatch struct {
-	Set    map[string]string
-	Remove []string
-}
-
 // Reply answers one entry of a batch that a listener sent.
 type Reply struct {
 	Code Code
@@ -83,7 +45,7 @@ type Reply struct {
 	Field, Message string
 	// Terms are for Accepted starts and checks of a task that was edited since the
 	// version which the listener has; nil: it was not.
-	Terms *Terms
+	Terms *RunTerms
 }
 
 // Seen is an attempt as a listener has it.
@@ -93,8 +55,8 @@ type Seen struct {
 	Version int32
 }
 
-// Terms are what a handler sees of its task.
-type Terms struct {
+// RunTerms are what a handler sees of its task.
+type RunTerms struct {
 	Version int32
 	Kind    string
 	Params  []byte // wire bytes of perceptor.v1.Params
@@ -117,8 +79,9 @@ type Publication struct {
 	AckTimeout time.Duration
 	// Params are the wire bytes of perceptor.v1.Params, untouched since AddTask.
 	Params []byte
-	// Extra is what few tasks have; nil: nothing of it.
-	Extra *Extra
+	Origin
+	// Misfire is the policy that governs the task; 0: not known, as in a record.
+	Misfire Misfire
 }
 
 // RunID returns the identity of the run.

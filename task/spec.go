@@ -11,44 +11,33 @@ import (
 // Spec is what a caller asks for with AddTask. Fill it, then call [Spec.Validate]
 // once; after that every field has its effective value.
 type Spec struct {
-	Kind string
+	// Terms are as the request has them: a zero field takes its default. See
+	// [ZeroDuration] and [UnsetJitter] for what that cannot say.
+	Terms
 	Type Type
-	// Begin is Never until the store sets it to now, when the caller gave none.
-	Begin Instant
-	// End is Never when the task goes on for ever.
-	End Instant
-	// Interval is 0 for ONE_SHOT, and where Extra.Cron says when.
-	Interval time.Duration
-	// MaxCount is 0 when there is no limit; 1 for ONE_SHOT.
-	MaxCount int64
 	// Params are for validation; ParamsWire is what is stored.
 	Params map[string]string
 	// ParamsWire are the wire bytes of perceptor.v1.Params.
-	ParamsWire    []byte
-	Retry         RetryPolicy
-	AckTimeout    time.Duration
-	GiveUpAfter   time.Duration
-	StopOnFailure bool
-	// Retention is how long the finished task is kept; below 0: the tenant's default.
-	Retention time.Duration
-	// Extra is what few tasks have; nil: nothing of it.
-	Extra *Extra
-	// Calendar are the instants of Extra.Cron.
+	ParamsWire []byte
+	Origin
+	// Calendar are the instants of Cron.
 	Calendar Calendar
 }
 
-// RetryPolicy says what happens when a handler fails. Zero fields take their
-// defaults; a Jitter below 0 does.
-type RetryPolicy struct {
-	MaxAttempts    int32
-	InitialBackoff time.Duration
-	Multiplier     float64
-	MaxBackoff     time.Duration
-	Jitter         float64
-}
+// Values that tell in a spec what a request has set from what it has left out. No
+// request can have them: its durations are whole milliseconds, and its jitter has
+// two decimals.
+const (
+	// ZeroDuration is a duration that was set to 0, where 0 stands for the default.
+	ZeroDuration time.Duration = -1
+	// UnsetRetention stands for the tenant's retention, because 0 means none.
+	UnsetRetention time.Duration = -1
+	// UnsetJitter stands for [DefaultJitter], because 0 means none.
+	UnsetJitter = -math.SmallestNonzeroFloat64
+)
 
 // Validate sets defaults and returns every broken rule, with field paths
-// relative to the task. Whether end_time has passed is judged by [Spec.Settle].
+// relative to the task. Whether end_time has passed is judged by [Spec.ResolveBegin].
 func (s *Spec) Validate(l Limits) []Fault {
 	v := &faults{}
 	v.kind(s.Kind)
@@ -57,13 +46,15 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkBounds(v)
 	s.checkDelivery(v, l)
 	v.params(s.Params, l.ParamsBytes)
-	v.extra(s.Extra, s.Interval)
+	s.checkMisfire(v)
+	s.checkSpread(v)
+	s.checkTags(v)
 	return v.list
 }
 
-// Settle fills Begin with now where the caller gave none, and returns the fault
+// ResolveBegin fills Begin with now where the caller gave none, and returns the fault
 // of a task whose end has passed or that could never fire.
-func (s *Spec) Settle(now Instant) []Fault {
+func (s *Spec) ResolveBegin(now Instant) []Fault {
 	v := &faults{}
 	if s.Begin == Never {
 		s.Begin = now
@@ -77,14 +68,11 @@ func (s *Spec) Settle(now Instant) []Fault {
 	return v.list
 }
 
-// first returns when the first run of the task is scheduled; Never: no instant
-// of its calendar is left.
-func (s *Spec) first(id ID) Instant {
-	if s.Extra == nil {
-		return s.Begin
-	}
-	later := Instant(SpreadOf(id, s.Extra.Spread).Milliseconds())
-	if s.Extra.Cron == nil {
+// firstInstant returns when the first run of the task is scheduled; Never: no
+// instant of its calendar is left.
+func (s *Spec) firstInstant(id ID) Instant {
+	later := Instant(SpreadOf(id, s.Spread).Milliseconds())
+	if s.Cron == nil {
 		return s.Begin + later
 	}
 	if s.Calendar != nil {
@@ -95,28 +83,28 @@ func (s *Spec) first(id ID) Instant {
 	return Never
 }
 
-// NeverFires returns the fault of a settled spec that could never fire: none of
-// its instants lies between its bounds, wherever the spread puts it, or all are
-// too old for its misfire policy. Calendar is that of the id.
+// NeverFires returns the fault of a spec that could never fire: none of its
+// instants lies between its bounds, wherever the spread puts it, or all are too old
+// for its misfire policy. Begin is resolved, and Calendar is that of the id.
 func (s *Spec) NeverFires(id ID, now Instant) []Fault {
-	if s.Extra == nil {
+	if s.Cron == nil && s.Spread == 0 && s.Misfire != Skip {
 		return nil
 	}
 	v := &faults{}
-	at := s.first(id)
+	at := s.firstInstant(id)
 	begin := at
 	if at != Never {
-		begin -= Instant(SpreadOf(id, s.Extra.Spread).Milliseconds())
+		begin -= Instant(SpreadOf(id, s.Spread).Milliseconds())
 	}
-	switch latest := begin.Add(max(s.Extra.Spread-time.Millisecond, 0)); {
-	case begin == Never || begin >= s.End:
-		v.add("cron.expression", "%q has no instant from %s until %s: the task would never fire", s.Extra.Cron.Expression, s.Begin, s.End)
+	switch latest := begin.Add(max(s.Spread-time.Millisecond, 0)); {
+	case s.Cron != nil && (begin == Never || begin >= s.End):
+		v.add("cron.expression", "%q has no instant from %s until %s: the task would never fire", s.Cron.Expression, s.Begin, s.End)
 	case latest >= s.End:
-		v.add("spread", "%s may move the first instant, %s, to the end_time or behind it: the task might never fire", s.Extra.Spread, begin)
+		v.add("spread", "%s may move the first instant, %s, to the end_time or behind it: the task might never fire", s.Spread, begin)
 	default:
 		r := NewRow(0, id, s, now)
 		if r.misfire() == Skip && r.passOver(now) > 0 && r.exhausted(r.ScheduledAt) {
-			v.add("begin_time", "the instants from %s on are late by more than misfire_grace %s: the task would never fire", at, s.Extra.Grace)
+			v.add("begin_time", "the instants from %s on are late by more than misfire_grace %s: the task would never fire", at, s.Grace)
 		}
 	}
 	return v.list
@@ -127,7 +115,7 @@ func (s *Spec) setDefaults() {
 		s.MaxCount = 1
 	}
 	setZero(&s.AckTimeout, DefaultAckTimeout)
-	setZero(&s.GiveUpAfter, max(DefaultGiveUpAfter, s.AckTimeout))
+	setZero(&s.GiveUpAfter, max(DefaultGiveUpAfter, min(s.AckTimeout, MaxAckTimeout)))
 	r := &s.Retry
 	setZero(&r.MaxAttempts, DefaultMaxAttempts)
 	setZero(&r.Multiplier, DefaultMultiplier)
@@ -137,10 +125,17 @@ func (s *Spec) setDefaults() {
 			r.InitialBackoff = min(r.InitialBackoff, r.MaxBackoff)
 		}
 	}
-	setZero(&r.MaxBackoff, max(DefaultMaxBackoff, r.InitialBackoff))
-	if r.Jitter < 0 {
+	setZero(&r.MaxBackoff, max(DefaultMaxBackoff, min(r.InitialBackoff, MaxBackoff)))
+	if r.Jitter == UnsetJitter {
 		r.Jitter = DefaultJitter
 	}
+	if s.Misfire == FireOnce {
+		s.Misfire = 0
+	}
+	if s.Misfire == FireAll {
+		setZero(&s.CatchUp, DefaultCatchUp)
+	}
+	s.Tags = SortTags(s.Tags)
 }
 
 func setZero[T comparable](field *T, value T) {
@@ -154,14 +149,14 @@ func (s *Spec) checkSchedule(v *faults, l Limits) {
 	switch s.Type {
 	case OneShot:
 		if s.Interval != 0 {
-			v.add("interval", "%s: a ONE_SHOT task has no interval", s.Interval)
+			v.add("interval", "%s: a ONE_SHOT task has no interval", shownDuration(s.Interval))
 		}
 		if s.MaxCount != 1 {
 			v.add("max_count", "%d: a ONE_SHOT task has one run", s.MaxCount)
 		}
 	case NonBlocking, Blocking:
 		switch {
-		case s.Extra == nil || s.Extra.Cron == nil:
+		case s.Cron == nil:
 			v.between("interval", s.Interval, l.MinInterval, MaxInterval)
 		case s.Interval != 0:
 			v.add("interval", "%s: a task has an interval or a cron expression, not both", s.Interval)
@@ -187,20 +182,62 @@ func (s *Spec) checkBounds(v *faults) {
 	}
 }
 
+// checkDelivery judges a field that depends on another one as if that had been in
+// its own range, so that each mistake is one fault.
 func (s *Spec) checkDelivery(v *faults, l Limits) {
 	v.between("ack_timeout", s.AckTimeout, l.MinAckTimeout, MaxAckTimeout)
-	v.between("give_up_after", s.GiveUpAfter, s.AckTimeout, MaxGiveUpAfter)
-	if s.Retention >= 0 {
-		v.between("retention", s.Retention, 0, MaxRetention)
-	}
+	v.between("give_up_after", s.GiveUpAfter, min(max(s.AckTimeout, l.MinAckTimeout), MaxAckTimeout), MaxGiveUpAfter)
+	v.between("retention", s.Retention, 0, MaxRetention)
 	r := s.Retry
 	if r.MaxAttempts < 1 || r.MaxAttempts > MaxAttempts {
 		v.add("retry_policy.max_attempts", "%d is not between 1 and %d", r.MaxAttempts, MaxAttempts)
 	}
 	v.between("retry_policy.initial_backoff", r.InitialBackoff, 0, MaxBackoff)
-	v.between("retry_policy.max_backoff", r.MaxBackoff, r.InitialBackoff, MaxBackoff)
+	v.between("retry_policy.max_backoff", r.MaxBackoff, min(max(r.InitialBackoff, 0), MaxBackoff), MaxBackoff)
 	v.number("retry_policy.multiplier", r.Multiplier, 1, 10)
 	v.number("retry_policy.jitter", r.Jitter, 0, 1)
+}
+
+func (s *Spec) checkMisfire(v *faults) {
+	if s.Misfire < 0 || s.Misfire > Skip {
+		v.add("misfire_policy", "%d is not one of FIRE_ONCE, FIRE_ALL, SKIP", int16(s.Misfire))
+		return
+	}
+	switch {
+	case s.Misfire == Skip:
+		v.between("misfire_grace", s.Grace, 0, MaxGrace)
+	case s.Grace != 0:
+		v.add("misfire_grace", "%s: only SKIP has a grace, not %s", s.Grace, s.Misfire)
+	}
+	switch {
+	case s.Misfire == FireAll && (s.CatchUp < 1 || s.CatchUp > MaxCatchUp):
+		v.add("misfire_limit", "%d is not between 1 and %d", s.CatchUp, MaxCatchUp)
+	case s.Misfire != FireAll && s.CatchUp != 0:
+		v.add("misfire_limit", "%d: only FIRE_ALL has a limit, not %s", s.CatchUp, s.Misfire)
+	}
+}
+
+func (s *Spec) checkSpread(v *faults) {
+	switch {
+	case s.Spread < 0 || s.Spread > MaxSpread:
+		v.between("spread", s.Spread, 0, MaxSpread)
+	case s.Spread > 0 && s.Interval > 0 && s.Spread >= s.Interval:
+		v.add("spread", "%s is not less than the interval %s", s.Spread, s.Interval)
+	}
+}
+
+func (s *Spec) checkTags(v *faults) {
+	if len(s.Tags) > MaxTags {
+		v.add("tags", "has %d entries; at most %d are allowed", len(s.Tags), MaxTags)
+	}
+	for i, t := range s.Tags {
+		if msg := NameFault(t, MaxTagBytes); msg != "" {
+			v.add(fmt.Sprintf("tags[%d]", i), "%s", msg)
+		}
+	}
+	if n := len(Seal(&s.Terms, &s.Origin)); n > MaxSealedBytes {
+		v.add("tags", "all terms together have %d bytes; at most %d are allowed", n, MaxSealedBytes)
+	}
 }
 
 // faults collects broken rules.
@@ -212,8 +249,16 @@ func (v *faults) add(field, format string, args ...any) {
 
 func (v *faults) between(field string, d, low, high time.Duration) {
 	if d < low || d > high {
-		v.add(field, "%s is not between %s and %s", d, low, high)
+		v.add(field, "%s is not between %s and %s", shownDuration(d), low, high)
 	}
+}
+
+// shownDuration returns d as a request has it.
+func shownDuration(d time.Duration) time.Duration {
+	if d == ZeroDuration {
+		return 0
+	}
+	return d
 }
 
 func (v *faults) number(field string, x, low, high float64) {
@@ -223,9 +268,17 @@ func (v *faults) number(field string, x, low, high float64) {
 }
 
 func (v *faults) instant(field string, i Instant) {
-	if i < 0 || i >= LastInstant {
-		v.add(field, "%s is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z", i)
+	if message := InstantFault(i); message != "" {
+		v.add(field, "%s", message)
 	}
+}
+
+// InstantFault says what is wrong with an instant of a request; "" if nothing is.
+func InstantFault(i Instant) string {
+	if i < 0 || i >= LastInstant {
+		return i.String() + " is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z"
+	}
+	return ""
 }
 
 func (v *faults) kind(kind string) {

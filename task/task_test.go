@@ -14,7 +14,7 @@ import (
 func limits() Limits { return DefaultLimits() }
 
 func valid(typ Type) Spec {
-	s := Spec{Kind: "check", Type: typ, Begin: Never, End: Never, Retry: RetryPolicy{Jitter: -1}, Retention: -1}
+	s := Spec{Terms: Terms{Kind: "check", Begin: Never, End: Never, Retry: RetryPolicy{Jitter: UnsetJitter}}, Type: typ}
 	if typ != OneShot {
 		s.Interval = time.Hour
 	}
@@ -63,7 +63,7 @@ func TestBrokenRulesAreNamedByField(t *testing.T) {
 }
 
 func TestAllFaultsComeAtOnce(t *testing.T) {
-	s := Spec{Type: Blocking, Interval: -1, MaxCount: -1, Begin: Never, End: Never}
+	s := Spec{Type: Blocking, Terms: Terms{Interval: -1, MaxCount: -1, Begin: Never, End: Never}}
 	if faults := s.Validate(limits()); len(faults) != 3 {
 		t.Fatalf("faults = %v", faults)
 	}
@@ -71,17 +71,17 @@ func TestAllFaultsComeAtOnce(t *testing.T) {
 
 func TestTaskThatCouldNeverFireIsRefused(t *testing.T) {
 	for name, s := range map[string]Spec{
-		"the end has passed":   {Begin: 10, End: 99},
-		"the end is now":       {Begin: 10, End: 100},
-		"begins at its end":    {Begin: Never, End: 100},
-		"begins after the end": {Begin: 200, End: 150},
+		"the end has passed":   {Terms: Terms{Begin: 10, End: 99}},
+		"the end is now":       {Terms: Terms{Begin: 10, End: 100}},
+		"begins at its end":    {Terms: Terms{Begin: Never, End: 100}},
+		"begins after the end": {Terms: Terms{Begin: 200, End: 150}},
 	} {
-		if faults := s.Settle(100); len(faults) != 1 || faults[0].Field != "end_time" {
+		if faults := s.ResolveBegin(100); len(faults) != 1 || faults[0].Field != "end_time" {
 			t.Errorf("%s: %v", name, faults)
 		}
 	}
-	s := Spec{Begin: Never, End: 101}
-	if faults := s.Settle(100); len(faults) != 0 || s.Begin != 100 {
+	s := Spec{Terms: Terms{Begin: Never, End: 101}}
+	if faults := s.ResolveBegin(100); len(faults) != 0 || s.Begin != 100 {
 		t.Errorf("begin = %s, %v", s.Begin, faults)
 	}
 }

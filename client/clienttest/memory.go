@@ -86,8 +86,8 @@ func (m *memory) living(r request) bool {
 
 func (m *memory) add(tenant int32, s task.Spec) task.AddItem {
 	now, id := task.At(m.now()), task.NewID(int64(len(m.tasks)+1), 0)
-	faults := s.Settle(now)
-	if len(faults) == 0 && s.Extra != nil {
+	faults := s.ResolveBegin(now)
+	if len(faults) == 0 {
 		if err := m.setCalendar(&s, id); err != nil {
 			return task.AddItem{Faults: err.Faults}
 		}
@@ -101,10 +101,10 @@ func (m *memory) add(tenant int32, s task.Spec) task.AddItem {
 }
 
 func (m *memory) setCalendar(s *task.Spec, id task.ID) *task.Error {
-	if s.Extra == nil || s.Extra.Cron == nil {
+	if s.Cron == nil {
 		return nil
 	}
-	calendar, err := m.calendars.Of(*s.Extra.Cron, id, s.Extra.Spread)
+	calendar, err := m.calendars.Of(*s.Cron, id, s.Spread)
 	if err != nil {
 		return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
 	}

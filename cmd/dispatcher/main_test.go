@@ -152,8 +152,7 @@ func missTwo(t *testing.T, cluster *store.Cluster) {
 	}
 	now := task.At(time.Now())
 	spec := task.Spec{
-		Kind: "k", Type: task.NonBlocking, Begin: now.Add(-time.Hour), End: task.Never, Interval: 50 * time.Minute, ParamsWire: []byte{},
-		Extra: task.Extra{Misfire: task.Skip, Grace: time.Minute}.Seal(),
+		Terms: task.Terms{Kind: "k", Begin: now.Add(-time.Hour), End: task.Never, Interval: 50 * time.Minute, Misfire: task.Skip, Grace: time.Minute}, Type: task.NonBlocking, ParamsWire: []byte{},
 	}
 	if faults := spec.Validate(task.DefaultLimits()); len(faults) > 0 {
 		t.Fatal(faults)

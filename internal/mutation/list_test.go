@@ -103,7 +103,7 @@ var mutations = []mutation{
 		in:   "client",
 		old:  "if e.rec.asks() {\n\t\te.phase = starting",
 		new: `if e.before > 0 && MUTATED {
-			e.phase, e.result = reporting, result{failed: true, next: task.Never}
+			e.phase, e.result = reporting, task.Result{Outcome: task.Fail, Next: task.Never}
 			return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 		}
 		if e.rec.asks() {

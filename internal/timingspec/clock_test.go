@@ -25,7 +25,7 @@ func instants(t *testing.T, expression, begin, end string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := task.Spec{Type: task.NonBlocking, Begin: task.At(from), End: task.At(to), Extra: task.Extra{Cron: &cron}.Seal(), Calendar: calendar}
+	spec := task.Spec{Type: task.NonBlocking, Terms: task.Terms{Begin: task.At(from), End: task.At(to), Cron: &cron}, Calendar: calendar}
 	var list []string
 	for _, at := range task.NewRow(1, 1, &spec, task.At(from)).Upcoming(-1, 10) {
 		list = append(list, at.Time().Format(time.RFC3339))

@@ -135,7 +135,7 @@ func (f *firing) oneShot(r *task.Row, number int64, pad string, due task.Instant
 	if err != nil {
 		return err
 	}
-	spec := task.Spec{Kind: f.load.Plan.Kind, Type: task.OneShot, Begin: due, End: task.Never, ParamsWire: params}
+	spec := task.Spec{Terms: task.Terms{Kind: f.load.Plan.Kind, Begin: due, End: task.Never}, Type: task.OneShot, ParamsWire: params}
 	if faults := spec.Validate(task.DefaultLimits()); len(faults) > 0 {
 		return fmt.Errorf("a task to fire: %s %s", faults[0].Field, faults[0].Message)
 	}

@@ -165,14 +165,16 @@ func (g *generator) make(r *task.Row, now task.Instant) {
 	kind := int(random >> 14 % kindsPerTenant)
 	due := g.From + task.Instant(g.rng.Uint64N(uint64(g.To-g.From)))
 	*r = task.Row{
-		Tenant: tenant, Type: task.OneShot, State: task.Scheduled, DueAt: due, ScheduledAt: due, Anchor: due, Begin: due,
-		End: task.Never, MaxCount: 1, Version: 1,
-		Retry: task.RetryPolicy{
-			MaxAttempts: task.DefaultMaxAttempts, InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
-			MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+		Tenant: tenant, Type: task.OneShot, State: task.Scheduled, DueAt: due, ScheduledAt: due, Anchor: due, Version: 1,
+		Terms: task.Terms{
+			Kind: g.kinds[tenant][kind], Begin: due, End: task.Never, MaxCount: 1,
+			Retry: task.RetryPolicy{
+				MaxAttempts: task.DefaultMaxAttempts, InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
+				MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+			},
+			AckTimeout: time.Duration(1+kind/4) * time.Minute, GiveUpAfter: task.DefaultGiveUpAfter, Retention: task.DefaultRetention,
 		},
-		AckTimeout: time.Duration(1+kind/4) * time.Minute, GiveUpAfter: task.DefaultGiveUpAfter,
-		Retention: task.DefaultRetention, Kind: g.kinds[tenant][kind], Params: g.draw(random >> 20), CreatedAt: now,
+		Params: g.draw(random >> 20), CreatedAt: now,
 	}
 	share := random >> 40 % 100
 	if share >= 85 {

@@ -239,7 +239,7 @@ func (e *engine) spec(n int, due time.Time) (task.Spec, error) {
 	if err != nil {
 		return task.Spec{}, err
 	}
-	s := task.Spec{Kind: engineKind, Type: task.OneShot, Begin: task.At(due), End: task.Never, Params: params, ParamsWire: wire}
+	s := task.Spec{Terms: task.Terms{Kind: engineKind, Begin: task.At(due), End: task.Never}, Type: task.OneShot, Params: params, ParamsWire: wire}
 	if faults := s.Validate(task.DefaultLimits()); len(faults) > 0 {
 		return task.Spec{}, fmt.Errorf("spec: %v", faults)
 	}
@@ -251,7 +251,7 @@ func (e *engine) spec(n int, due time.Time) (task.Spec, error) {
 // the results on their way.
 func (e *engine) Publish(ctx context.Context, pubs []task.Publication, settle func([]int, error)) {
 	index := make([]int, len(pubs))
-	results := make([]task.Result, len(pubs))
+	results := make([]task.Report, len(pubs))
 	late := make([]float64, 0, len(pubs))
 	now := time.Now()
 	for i := range pubs {
@@ -271,7 +271,7 @@ func (e *engine) Publish(ctx context.Context, pubs []task.Publication, settle fu
 }
 
 // handle is the handler: it reads its params and does nothing.
-func (e *engine) handle(p *task.Publication) task.Result {
+func (e *engine) handle(p *task.Publication) task.Report {
 	n := -1
 	if params, err := record.Params(p.Params); err == nil && params["pad"] == e.pad {
 		if v, err := strconv.Atoi(params["n"]); err == nil {
@@ -279,12 +279,12 @@ func (e *engine) handle(p *task.Publication) task.Result {
 		}
 	}
 	e.tally.ran(n)
-	return task.Result{
-		Attempt: task.Attempt{RunID: p.RunID(), Attempt: p.Attempt}, Outcome: task.Success, Next: task.Never, Holder: 1,
+	return task.Report{
+		Attempt: task.Attempt{RunID: p.RunID(), Attempt: p.Attempt}, Holder: 1, Result: task.Result{Outcome: task.Success, Next: task.Never},
 	}
 }
 
-func (e *engine) report(ctx context.Context, results []task.Result) {
+func (e *engine) report(ctx context.Context, results []task.Report) {
 	replies, err := e.store.Report(ctx, engineTenant, task.DefaultMaxParamsBytes, results)
 	for _, r := range replies {
 		if r.Code != task.Accepted && err == nil {

@@ -101,10 +101,10 @@ func hashOf(r *task.Row, at task.Instant) uint64 {
 	w = binary.LittleEndian.AppendUint64(w, uint64(r.Interval))
 	w = binary.LittleEndian.AppendUint32(w, uint32(r.Tenant))
 	w = append(w, byte(r.Type), byte(len(r.Kind)))
-	h.Write(w)              //nolint:errcheck // never fails
-	h.WriteString(r.Kind)   //nolint:errcheck // never fails
-	h.Write(r.Params)       //nolint:errcheck // never fails
-	h.Write(r.Extra.Wire()) //nolint:errcheck // never fails
+	h.Write(w)                              //nolint:errcheck // never fails
+	h.WriteString(r.Kind)                   //nolint:errcheck // never fails
+	h.Write(r.Params)                       //nolint:errcheck // never fails
+	h.Write(task.Seal(&r.Terms, &r.Origin)) //nolint:errcheck // never fails
 	return h.Sum64()
 }
 

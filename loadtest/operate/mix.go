@@ -76,7 +76,7 @@ type maker struct {
 	mix
 	backlog.Maker
 	round uint64 // of loading: no two make the same
-	extra [4]*task.Extra
+	tags  [4][]string
 }
 
 // otherTenants is the number of the first of the others.
@@ -86,10 +86,9 @@ func (m mix) maker(round int) (backlog.Maker, error) {
 	under, err := backlog.NewMaker(backlog.Mix{
 		Tenant: m.large, From: m.far.from, To: m.far.to, ParamsBytes: m.paramsBytes, Seed: m.seed + uint64(round),
 	})
-	tags := func(t ...string) *task.Extra { return task.Extra{Tags: task.SortTags(t)}.Seal() }
 	return &maker{
 		mix: m, Maker: under, round: uint64(round),
-		extra: [4]*task.Extra{nil, tags(rareTag), tags(commonTag), tags(rareTag, commonTag)},
+		tags: [4][]string{nil, {rareTag}, {commonTag}, task.SortTags([]string{rareTag, commonTag})},
 	}, err
 }
 
@@ -114,7 +113,7 @@ func (m *maker) shape(r *task.Row, rng *rand.Rand) {
 	if bits>>32%10 == 0 {
 		tags |= 2
 	}
-	r.Extra, r.Retention = m.extra[tags], 24*time.Hour
+	r.Tags, r.Retention = m.tags[tags], 24*time.Hour
 	if rng.Float64() < m.nearShare {
 		due := m.near.from + task.Instant(rng.Int64N(int64(m.near.to-m.near.from)))
 		r.DueAt, r.ScheduledAt, r.Anchor, r.Begin = due, due, due, due
@@ -146,7 +145,7 @@ type wanted struct {
 func (w *wanted) count(r *task.Row) {
 	switch {
 	case r.Tenant != w.tenant, w.kind != "" && r.Kind != w.kind, w.due != span{} && !w.due.holds(r.DueAt):
-	case w.tag != "" && (r.Extra == nil || !slices.Contains(r.Extra.Tags, w.tag)):
+	case w.tag != "" && !slices.Contains(r.Tags, w.tag):
 	default:
 		w.n.Add(1)
 	}

@@ -52,10 +52,10 @@ func TestTasksOfTheMixHaveTheirShares(t *testing.T) {
 		case m.medium:
 			counts["medium"]++
 		}
-		if r.Extra != nil && slices.Contains(r.Extra.Tags, rareTag) {
+		if slices.Contains(r.Tags, rareTag) {
 			counts["rare"]++
 		}
-		if r.Extra != nil && slices.Contains(r.Extra.Tags, commonTag) {
+		if slices.Contains(r.Tags, commonTag) {
 			counts["common"]++
 		}
 		if r.DueAt != r.ScheduledAt || r.Begin != r.DueAt || r.Retention == 0 {
@@ -95,7 +95,7 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
 		t.Fatalf("nothing has changed, and it says %v", faults)
 	}
-	rows = append(rows, task.Row{Tenant: 2, Kind: kindNames[kindPlain], State: task.Running}) // of an earlier tenant
+	rows = append(rows, task.Row{Tenant: 2, Terms: task.Terms{Kind: kindNames[kindPlain]}, State: task.Running}) // of an earlier tenant
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
 		t.Fatalf("somebody else's task counts: %v", faults)
 	}
@@ -109,7 +109,7 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 		"moved":     func(r *task.Row) { r.ScheduledAt++; r.DueAt++ },
 		"running":   func(r *task.Row) { r.State = task.Running },
 		"params":    func(r *task.Row) { r.Params = append(slices.Clone(r.Params), 1) },
-		"tags":      func(r *task.Row) { r.Extra = task.Extra{Tags: []string{"other"}}.Seal() },
+		"tags":      func(r *task.Row) { r.Tags = []string{"other"} },
 		"interval":  func(r *task.Row) { r.Interval++ },
 		"gone":      func(r *task.Row) { r.Tenant = 9 },
 	} {

@@ -1,7 +1,6 @@
 package pack
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -129,9 +128,9 @@ const (
 	policyColumn
 	baseColumns
 
-	// In the section of extras, if there is one.
-	extraColumn = baseColumns // 0: none; else one more than its number
-	columns     = baseColumns + 1
+	// In the section of sealed terms, if there is one.
+	sealedColumn = baseColumns // 0: none; else one more than its number
+	columns      = baseColumns + 1
 )
 
 var forms = [columns]byte{tenantColumn: deltas, numberColumn: deltas, createdColumn: deltas}
@@ -142,7 +141,7 @@ type table struct {
 	n        int
 	kinds    dictionary[string]
 	policies dictionary[policy]
-	extras   dictionary[string]
+	sealed   dictionary[string]
 }
 
 func (t *table) column(c int) []int64 { return t.cells[c*t.n : (c+1)*t.n] }
@@ -169,15 +168,16 @@ func (t *table) set(i int, r *task.Row) {
 	at(versionColumn, int64(r.Version))
 	at(kindColumn, t.kinds.number(r.Kind))
 	at(policyColumn, t.policies.number(policyOf(r)))
-	at(extraColumn, t.extraOf(r))
+	at(sealedColumn, t.sealedOf(r))
 }
 
-// extraOf returns 0 for none, else one more than the number of the row's extra.
-func (t *table) extraOf(r *task.Row) int64 {
-	if r.Extra == nil {
+// sealedOf returns 0 for none, else one more than the number of the row's sealed terms.
+func (t *table) sealedOf(r *task.Row) int64 {
+	blob := task.Seal(&r.Terms, &r.Origin)
+	if blob == nil {
 		return 0
 	}
-	return t.extras.number(string(r.Extra.Wire())) + 1
+	return t.sealed.number(string(blob)) + 1
 }
 
 // appendKeys writes the content of the keys blob.
@@ -212,23 +212,23 @@ func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 	for c := range baseColumns {
 		dst = appendColumn(dst, forms[c], t.column(c))
 	}
-	return t.appendExtras(dst), nil
+	return t.appendSealed(dst), nil
 }
 
-// extrasSection is the number of the only section that may follow the columns.
-const extrasSection = 1
+// sealedSection is the number of the only section that may follow the columns.
+const sealedSection = 1
 
-// appendExtras writes how many sections follow, and the one of the extras.
-func (t *table) appendExtras(dst []byte) []byte {
-	if len(t.extras.list) == 0 {
+// appendSealed writes how many sections follow, and the one of the sealed terms.
+func (t *table) appendSealed(dst []byte) []byte {
+	if len(t.sealed.list) == 0 {
 		return binary.AppendUvarint(dst, 0)
 	}
-	dst = binary.AppendUvarint(binary.AppendUvarint(dst, 1), extrasSection)
-	dst = binary.AppendUvarint(dst, uint64(len(t.extras.list)))
-	for _, e := range t.extras.list {
+	dst = binary.AppendUvarint(binary.AppendUvarint(dst, 1), sealedSection)
+	dst = binary.AppendUvarint(dst, uint64(len(t.sealed.list)))
+	for _, e := range t.sealed.list {
 		dst = append(binary.AppendUvarint(dst, uint64(len(e))), e...)
 	}
-	return appendColumn(dst, offsets, t.column(extraColumn))
+	return appendColumn(dst, offsets, t.column(sealedColumn))
 }
 
 // fits returns why a row cannot be in a pack.
@@ -269,11 +269,11 @@ func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
 			cols[c] = r.column(n)
 		}
 	}
-	extras := readExtras(r, n, &cols)
+	sealed := readSealed(r, n, &cols)
 	if err := r.done(); err != nil {
 		return nil, err
 	}
-	return buildRows(n, &cols, kinds, policies, extras)
+	return buildRows(n, &cols, kinds, policies, sealed)
 }
 
 func readKinds(r *reader) []string {
@@ -284,25 +284,31 @@ func readKinds(r *reader) []string {
 	return kinds
 }
 
-// readExtras reads the sections behind the columns. It returns the dictionary of
-// extras behind none at index 0, or nil when no task has one.
-func readExtras(r *reader, n int, cols *[columns]column) []*task.Extra {
+// unsealed is what [task.Unseal] returns.
+type unsealed struct {
+	terms  task.Terms
+	origin task.Origin
+}
+
+// readSealed reads the sections behind the columns. It returns the dictionary of
+// blobs behind none at index 0, or nil when no task has one.
+func readSealed(r *reader, n int, cols *[columns]column) []unsealed {
 	sections := r.uvarint()
 	if sections == 0 || r.err != nil {
 		return nil
 	}
-	if section := r.uvarint(); sections > 1 || section != extrasSection {
-		r.fail("has %d further sections, the first of number %d; this program knows number %d alone", sections, section, extrasSection)
+	if section := r.uvarint(); sections > 1 || section != sealedSection {
+		r.fail("has %d further sections, the first of number %d; this program knows number %d alone", sections, section, sealedSection)
 		return nil
 	}
-	extras := make([]*task.Extra, 1+r.count("extras", MaxTasks))
-	for i := range extras[1:] {
-		extras[1+i] = task.DecodeExtra(bytes.Clone(r.bytes(r.count("bytes in an extra", task.MaxExtraBytes))))
+	list := make([]unsealed, 1+r.count("sealed terms", MaxTasks))
+	for i := 1; i < len(list); i++ {
+		list[i].terms, list[i].origin = task.Unseal(r.bytes(r.count("bytes in sealed terms", task.MaxSealedBytes)))
 	}
 	if r.err == nil {
-		cols[extraColumn] = r.indexes(n, "extra", len(extras))
+		cols[sealedColumn] = r.indexes(n, "sealed terms", len(list))
 	}
-	return extras
+	return list
 }
 
 func readPolicies(r *reader) []policy {
@@ -322,12 +328,16 @@ func readPolicies(r *reader) []policy {
 
 // buildRows puts the columns together. The rows lie in one piece of memory,
 // which lives as long as any of them is used.
-func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, extras []*task.Extra) ([]*task.Row, error) {
+func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, sealed []unsealed) ([]*task.Row, error) {
 	slab := make([]task.Row, n)
 	rows := make([]*task.Row, n)
 	for i := range slab {
 		r := &slab[i]
 		rows[i] = r
+		if sealed != nil {
+			s := &sealed[cols[sealedColumn].at(i)]
+			r.Terms, r.Origin = s.terms, s.origin
+		}
 		r.Tenant = int32(cols[tenantColumn].at(i))
 		r.ID = task.ID(cols[numberColumn].at(i)*task.Shards + cols[shardColumn].at(i))
 		r.State = task.Scheduled
@@ -347,9 +357,6 @@ func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, 
 		r.Version = int32(cols[versionColumn].at(i))
 		r.Kind = kinds[cols[kindColumn].at(i)]
 		policies[cols[policyColumn].at(i)].fill(r)
-		if extras != nil {
-			r.Extra = extras[cols[extraColumn].at(i)]
-		}
 		if err := fits(r); err != nil {
 			return nil, damaged("holds what cannot be: %v", err)
 		}

@@ -114,7 +114,7 @@ func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.table.kinds, s.table.policies, s.table.extras = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}
+	s.table.kinds, s.table.policies, s.table.sealed = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}
 	p := span(rows)
 	var err error
 	if s.content, err = appendKeys(s.content[:0], rows, &s.table); err != nil {

@@ -37,25 +37,25 @@ func drawRow(t *rapid.T, i int) *task.Row {
 		ID:     task.ID(rapid.Int64Range(task.Shards, 1<<62).Draw(t, "id")),
 		Type:   rapid.SampledFrom(task.Types).Draw(t, "type"), State: task.Scheduled,
 		DueAt: instant("due"), ScheduledAt: instant("scheduled"), Anchor: instant("anchor"),
-		Begin: instant("begin"), End: instant("end"), Interval: span("interval"),
-		Seq: count("seq"), MaxCount: count("max_count"), FirstClaimAt: instant("first_claim"),
-		Missed: count("missed"), Version: rapid.Int32Min(0).Draw(t, "version"),
-		Retry: task.RetryPolicy{
-			MaxAttempts: rapid.Int32Range(0, 1000).Draw(t, "attempts"), InitialBackoff: span("initial"),
-			Multiplier: hundredths("multiplier"), MaxBackoff: span("max"), Jitter: hundredths("jitter"),
+		Terms: task.Terms{
+			Begin: instant("begin"), End: instant("end"), Interval: span("interval"), MaxCount: count("max_count"),
+			Retry: task.RetryPolicy{
+				MaxAttempts: rapid.Int32Range(0, 1000).Draw(t, "attempts"), InitialBackoff: span("initial"),
+				Multiplier: hundredths("multiplier"), MaxBackoff: span("max"), Jitter: hundredths("jitter"),
+			},
+			AckTimeout: span("ack"), GiveUpAfter: span("give_up"), StopOnFailure: rapid.Bool().Draw(t, "stop"),
+			Retention: span("retention"), Kind: rapid.StringN(0, 20, task.MaxKindBytes).Draw(t, "kind"),
 		},
-		AckTimeout: span("ack"), GiveUpAfter: span("give_up"), StopOnFailure: rapid.Bool().Draw(t, "stop"),
-		Retention: span("retention"), Kind: rapid.StringN(0, 20, task.MaxKindBytes).Draw(t, "kind"),
+		Seq: count("seq"), FirstClaimAt: instant("first_claim"),
+		Missed: count("missed"), Version: rapid.Int32Min(0).Draw(t, "version"),
 		Params: append([]byte{}, rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "params")...), CreatedAt: instant("created"),
 	}
 	if rapid.Bool().Draw(t, "never ends") {
 		r.End = task.Never
 	}
 	if rapid.IntRange(0, 3).Draw(t, "extra") == 0 {
-		r.Extra = task.Extra{
-			Spread: span("spread"), Key: rapid.StringN(0, 9, 40).Draw(t, "key"),
-			Tags: task.SortTags(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "red"}), 0, 3).Draw(t, "tags")),
-		}.Seal()
+		r.Spread, r.Key = span("spread"), rapid.StringN(0, 9, 40).Draw(t, "key")
+		r.Tags = task.SortTags(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "red"}), 0, 3).Draw(t, "tags"))
 	}
 	return r
 }
@@ -362,12 +362,15 @@ func golden() []*task.Row {
 	for i := range int64(60) {
 		r := &task.Row{
 			Tenant: int32(i % 7), ID: task.NewID(1000+i*i, task.Shard(i%32)), Type: task.Types[i%3], State: task.Scheduled,
-			DueAt: task.Instant(1.8e12) + task.Instant(i*i*1000), End: task.Never, Version: int32(1 + i%4),
-			Retry: task.RetryPolicy{
-				MaxAttempts: int32(5 + i%2), InitialBackoff: time.Second, Multiplier: 1.5, MaxBackoff: time.Hour, Jitter: 0.1,
+			DueAt: task.Instant(1.8e12) + task.Instant(i*i*1000),
+			Terms: task.Terms{
+				Kind: fmt.Sprintf("kind-%d", i%4), End: task.Never,
+				Retry: task.RetryPolicy{
+					MaxAttempts: int32(5 + i%2), InitialBackoff: time.Second, Multiplier: 1.5, MaxBackoff: time.Hour, Jitter: 0.1,
+				},
+				AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, StopOnFailure: i%5 == 0, Retention: time.Duration(i%3) * time.Hour,
 			},
-			AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, StopOnFailure: i%5 == 0, Retention: time.Duration(i%3) * time.Hour,
-			Kind: fmt.Sprintf("kind-%d", i%4), Params: fmt.Appendf(nil, "params of task %d", i), CreatedAt: task.Instant(1.79e12 + i),
+			Version: int32(1 + i%4), Params: fmt.Appendf(nil, "params of task %d", i), CreatedAt: task.Instant(1.79e12 + i),
 		}
 		r.ScheduledAt = r.DueAt - task.Instant(i%2*500)
 		r.Begin, r.Anchor = r.ScheduledAt, r.ScheduledAt
@@ -397,12 +400,16 @@ func typical(n int, seed uint64) []*task.Row {
 		number := rng.Int64N(2_000_000)
 		r := &task.Row{
 			Tenant: tenant, ID: task.NewID(5_000_000+number, task.Shard(number/62_500)), Type: task.OneShot, State: task.Scheduled,
-			DueAt: hour + task.Instant(rng.Int64N(3_600_000)), End: task.Never, MaxCount: 1, Version: 1,
-			Retry: task.RetryPolicy{
-				MaxAttempts: 5, InitialBackoff: time.Second, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.1,
+			DueAt: hour + task.Instant(rng.Int64N(3_600_000)),
+			Terms: task.Terms{
+				End: task.Never, MaxCount: 1,
+				Retry: task.RetryPolicy{
+					MaxAttempts: 5, InitialBackoff: time.Second, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.1,
+				},
+				AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, Retention: time.Hour,
+				Kind: fmt.Sprintf("t%d-kind-%d", tenant, rng.IntN(8)),
 			},
-			AckTimeout: time.Minute, GiveUpAfter: 24 * time.Hour, Retention: time.Hour,
-			Kind: fmt.Sprintf("t%d-kind-%d", tenant, rng.IntN(8)), Params: typicalParams(rng), CreatedAt: created,
+			Version: 1, Params: typicalParams(rng), CreatedAt: created,
 		}
 		switch p := rng.IntN(100); {
 		case p < 10:

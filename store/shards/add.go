@@ -256,13 +256,13 @@ func (n *newRows) add(r *task.Row) {
 		return
 	}
 	n.due = min(n.due, r.DueAt)
-	if r.Extra != nil && n.extras == nil {
+	if blob := task.Seal(&r.Terms, &r.Origin); blob != nil && n.extras == nil {
 		if n.extra == nil {
 			n.extra = &newRows{extras: [][]byte{}, farFrom: n.farFrom}
 		}
 		n.extra.scheduleds = append(n.extra.scheduleds, int64(r.ScheduledAt))
-		n.extra.modeled = append(n.extra.modeled, r.Extra.Modeled())
-		n.extra.extras = append(n.extra.extras, r.Extra.Wire())
+		n.extra.modeled = append(n.extra.modeled, r.Modeled())
+		n.extra.extras = append(n.extra.extras, blob)
 		n.extra.add(r)
 		return
 	}

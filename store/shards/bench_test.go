@@ -35,7 +35,7 @@ func BenchmarkCycle(b *testing.B) {
 				c := t.claim(task.RangeForm)
 				claim += time.Since(at)
 				at = time.Now()
-				results := make([]task.Result, len(c.Publications))
+				results := make([]task.Report, len(c.Publications))
 				for i, p := range c.Publications {
 					results[i] = success(p.Task, p.Seq, p.Attempt, 1)
 				}

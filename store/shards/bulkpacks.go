@@ -268,7 +268,7 @@ func doneArgs(rows []*task.Row, now task.Instant) []any {
 	var states []int16
 	for _, r := range rows {
 		n.add(r)
-		n.extras = append(n.extras, r.Extra.Wire())
+		n.extras = append(n.extras, task.Seal(&r.Terms, &r.Origin))
 		seqs, missed, versions, states = append(seqs, r.Seq), append(missed, r.Missed), append(versions, r.Version), append(states, int16(r.State))
 	}
 	return append(n.args(), n.extras, seqs, missed, versions, states, int64(now))

@@ -26,17 +26,14 @@ const complainEvery = 10 * time.Second
 
 // setCalendar gives the row of a task its calendar, if it has an expression.
 func (s *Store) setCalendar(r *task.Row) {
-	if r.Extra == nil {
-		return
-	}
-	if r.Extra.Damaged {
+	if r.Damaged != "" {
 		s.complain(r, errors.New("the stored terms of the task cannot be read"))
 		return
 	}
-	if r.Extra.Cron == nil {
+	if r.Cron == nil {
 		return
 	}
-	calendar, err := s.calendars.Of(*r.Extra.Cron, r.ID, r.Extra.Spread)
+	calendar, err := s.calendars.Of(*r.Cron, r.ID, r.Spread)
 	if err != nil {
 		s.complain(r, err)
 		return
@@ -51,13 +48,13 @@ func (s *Store) complain(r *task.Row, err error) {
 	}
 }
 
-// place settles the spec of a new task that has got its id, and returns the task's
+// place completes the spec of a new task that has got its id, and returns the task's
 // row, or the faults of one that could never fire. With a spread, or an H in its
 // expression, the first instant depends on the id.
 func (s *Store) place(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault) {
-	faults := spec.Settle(now)
-	if spec.Extra != nil && len(faults) == 0 {
-		faults = s.settleExtra(spec, id, now)
+	faults := spec.ResolveBegin(now)
+	if len(faults) == 0 {
+		faults = s.resolveCalendar(spec, id, now)
 	}
 	if len(faults) > 0 {
 		return nil, faults
@@ -65,11 +62,11 @@ func (s *Store) place(tenant int32, id task.ID, spec *task.Spec, now task.Instan
 	return task.NewRow(tenant, id, spec, now), nil
 }
 
-// settleExtra gives a settled spec the calendar of its id, and returns the faults
+// resolveCalendar gives a spec the calendar of its id, and returns the faults
 // of a task that could never fire.
-func (s *Store) settleExtra(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
-	if cron := spec.Extra.Cron; cron != nil {
-		calendar, err := s.calendars.Of(*cron, id, spec.Extra.Spread)
+func (s *Store) resolveCalendar(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
+	if cron := spec.Cron; cron != nil {
+		calendar, err := s.calendars.Of(*cron, id, spec.Spread)
 		if err != nil {
 			return []task.Fault{schedule.FaultOf(err)}
 		}
@@ -81,10 +78,10 @@ func (s *Store) settleExtra(spec *task.Spec, id task.ID, now task.Instant) []tas
 // setEditCalendar gives the spec of an edit, which stays as it is, the calendar of
 // the task's id. The error is of the caller's making.
 func (s *Store) setEditCalendar(e *task.Edit, id task.ID) *task.Error {
-	if e.Spec.Extra == nil || e.Spec.Extra.Cron == nil {
+	if e.Spec.Cron == nil {
 		return nil
 	}
-	calendar, err := s.calendars.Of(*e.Spec.Extra.Cron, id, e.Spec.Extra.Spread)
+	calendar, err := s.calendars.Of(*e.Spec.Cron, id, e.Spec.Spread)
 	if err != nil {
 		return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
 	}

@@ -12,7 +12,7 @@ import (
 func byCron(expression, zone string) func(*task.Spec) {
 	return func(s *task.Spec) {
 		s.Interval = 0
-		s.Extra = task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: expression, Zone: zone}}.Seal()
+		s.Cron = &task.Cron{Dialect: task.StandardCron, Expression: expression, Zone: zone}
 	}
 }
 
@@ -21,19 +21,19 @@ func TestAStoredExpressionThatCannotBeReadPutsItsTaskOffAndHoldsUpNoOther(t *tes
 	b := setup(t, nearOnly)
 	odd := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
 	plain := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
-	unknown := task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "Mars/Olympus"}}.Seal()
-	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, unknown.Wire(), int64(odd))
+	unknown := &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "Mars/Olympus"}
+	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: unknown}, &task.Origin{}), int64(odd))
 	b.advance(time.Second)
 	c := b.claim(task.CappedForm)
 	if len(c.Publications) != 1 || c.Publications[0].Task != plain {
 		t.Errorf("claimed %+v", c.Publications)
 	}
 	r := b.rows()[keyOf(b.tenant, odd, 0)]
-	if r.DueAt != b.now.Add(time.Hour) || r.Seq != 0 || r.State != task.Scheduled || !r.Extra.Equal(unknown) {
+	if r.DueAt != b.now.Add(time.Hour) || r.Seq != 0 || r.State != task.Scheduled || *r.Cron != *unknown {
 		t.Errorf("the task that cannot be read: %+v", r)
 	}
-	known := task.Extra{Cron: &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "UTC"}}.Seal()
-	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, known.Wire(), int64(odd))
+	known := &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "UTC"}
+	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: known}, &task.Origin{}), int64(odd))
 	b.advance(time.Hour)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 2 {
 		t.Errorf("when it can be read: %+v", c.Publications)
@@ -48,7 +48,7 @@ func TestAnEditTakesTheCalendarOfTheTasksID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calendar, err := b.calendars.Of(*spec.Extra.Cron, id, 0)
+	calendar, err := b.calendars.Of(*spec.Cron, id, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func BenchmarkFire(bench *testing.B) {
 				b.advance(time.Second)
 				pubs := b.claim(task.RangeForm).Publications
 				fired += len(pubs)
-				var results []task.Result
+				var results []task.Report
 				for _, p := range pubs {
 					results = append(results, success(p.Task, p.Seq, p.Attempt, 0))
 				}

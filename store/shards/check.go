@@ -102,7 +102,7 @@ func readChecks(ctx context.Context, q querier, in []check) ([]task.Reply, error
 		}
 		r := task.Reply{Code: k.Check(c.Attempt)}
 		if r.Code == task.Accepted && version > 0 {
-			r.Terms = &task.Terms{Version: version, Kind: kind, Params: params}
+			r.Terms = &task.RunTerms{Version: version, Kind: kind, Params: params}
 		}
 		replies[at-1] = r
 		return nil

@@ -175,7 +175,8 @@ type claimed struct {
 	ackTimeout int32
 	kind       string
 	params     []byte
-	extra      *task.Extra
+	origin     task.Origin
+	misfire    task.Misfire
 }
 
 // scan reads what one claim statement returned.
@@ -223,7 +224,7 @@ func (r *claimed) publication() task.Publication {
 	p := task.Publication{
 		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
 		ScheduledAt: task.Instant(r.scheduled), Version: r.version,
-		AckTimeout: millis(r.ackTimeout), Params: r.params, Extra: r.extra,
+		AckTimeout: millis(r.ackTimeout), Params: r.params, Origin: r.origin, Misfire: r.misfire,
 	}
 	switch {
 	case r.run != 0:

@@ -77,10 +77,8 @@ func (d *claimReader) decode(values [][]byte, r *claimed) error {
 		d.kind = string(kind)
 	}
 	r.kind, r.params = d.kind, bytes.Clone(d.next())
-	r.extra = nil
-	if extra := d.next(); extra != nil {
-		r.extra = task.DecodeExtra(bytes.Clone(extra))
-	}
+	terms, origin := task.Unseal(d.next())
+	r.origin, r.misfire = origin, terms.MisfirePolicy(task.Type(r.typ))
 	return d.err
 }
 

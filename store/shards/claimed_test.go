@@ -18,14 +18,17 @@ import (
 // differs. $1 rows
 const claimedSample = `SELECT 1700000000000 + n, -n::int4, n * 512, n % 2, -n, (1 + n % 3)::int2, n, 7::int4, 2::int2, 1::int8, 2::int8,
 	CASE WHEN n % 2 = 0 THEN n END, CASE WHEN n % 3 = 0 THEN n * 3 END, 4::int4, 30000::int4, 'kind ' || n / 100,
-	CASE WHEN n % 5 > 0 THEN convert_to(repeat('x', (n % 5 * 30)::int4 - 30), 'UTF8') END, CASE WHEN n % 7 = 0 THEN '\x01080161'::bytea END
+	CASE WHEN n % 5 > 0 THEN convert_to(repeat('x', (n % 5 * 30)::int4 - 30), 'UTF8') END, CASE WHEN n % 7 = 0 THEN '\x010c0161'::bytea END
 	FROM generate_series(1::int8, $1::int8) n`
 
 // scanned reads a row as pgx does.
 func scanned(rows pgx.Rows, r *claimed) error {
-	r.params, r.extra = nil, nil
+	r.params = nil
 	var extra []byte
-	defer func() { r.extra = task.DecodeExtra(extra) }()
+	defer func() {
+		terms, origin := task.Unseal(extra)
+		r.origin, r.misfire = origin, terms.MisfirePolicy(task.Type(r.typ))
+	}()
 	return rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
 		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params, &extra)
 }

@@ -49,7 +49,7 @@ func copyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 func copyInto(ctx context.Context, tx pgx.Tx, table string, rows []*task.Row) error {
 	size := 19 + 2
 	for _, r := range rows {
-		size += 300 + len(r.Kind) + len(r.Params) + len(r.Extra.Wire())
+		size += 300 + len(r.Kind) + len(r.Params)
 	}
 	buf := make([]byte, 0, size)
 	buf = append(buf, "PGCOPY\n\xff\r\n\x00"...)
@@ -87,8 +87,8 @@ func copyRow(b []byte, r *task.Row) []byte {
 	b = append(b, r.Kind...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Params)))
 	b = append(b, r.Params...)
-	b = append(b, 0, 0, 0, 1, bit(r.Extra.Modeled()))
-	wire := r.Extra.Wire()
+	b = append(b, 0, 0, 0, 1, bit(r.Modeled()))
+	wire := task.Seal(&r.Terms, &r.Origin)
 	if wire == nil {
 		return append(b, 0xff, 0xff, 0xff, 0xff)
 	}

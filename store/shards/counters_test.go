@@ -150,10 +150,10 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 		},
 		"claim": func() error { b.advance(2 * time.Minute); return claim() },
 		"report": func() error {
-			return b.reportPlain(context.Background(), b.d, []reported{{tenant: b.tenant, Result: success(ids[0], 1, 1, 7)}}, []int{0}, make([]task.Reply, 1))
+			return b.reportPlain(context.Background(), b.d, []reported{{tenant: b.tenant, Report: success(ids[0], 1, 1, 7)}}, []int{0}, make([]task.Reply, 1))
 		},
 		"apply": func() error {
-			e := (&reported{tenant: b.tenant, Result: failure(ids[2], 1, 1, 7)}).entry()
+			e := (&reported{tenant: b.tenant, Report: failure(ids[2], 1, 1, 7)}).entry()
 			_, err := b.applyOnce(context.Background(), b.d, []entry{e}, []int{0}, make([]task.Reply, 1))
 			return err
 		},
@@ -247,7 +247,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 						if p.Type == task.Blocking {
 							s.doStarts(context.Background(), b.d, holds(b.tenant, 1, []task.Attempt{r.Attempt}, (*task.Machine).Start))
 						}
-						in = append(in, reported{tenant: b.tenant, paramsBytes: 100, Result: r})
+						in = append(in, reported{tenant: b.tenant, paramsBytes: 100, Report: r})
 					}
 					s.doReports(context.Background(), b.d, in)
 				case op < 9 && len(ids) > 0:

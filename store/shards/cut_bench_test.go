@@ -112,7 +112,7 @@ func (c *cutBench) claimsBeside(own task.Ownership, hour pack.Bucket) {
 			at := time.Now()
 			cl := c.claim(task.CappedForm)
 			took = append(took, time.Since(at))
-			results := make([]task.Result, len(cl.Publications))
+			results := make([]task.Report, len(cl.Publications))
 			for i, p := range cl.Publications {
 				results[i] = success(p.Task, p.Seq, p.Attempt, 1)
 			}

@@ -618,7 +618,7 @@ func TestCutKeepsTheMultisetOfTasks(t *testing.T) {
 				due := now + task.Instant(r.Int64N(span*3)) - task.Instant(span/3)
 				rows = append(rows, &task.Row{
 					Tenant: r.Int32N(3) + 1, ID: task.NewID(int64(len(all)+len(rows)+2), task.Shard(r.IntN(32))), Type: task.OneShot, State: task.Scheduled,
-					DueAt: due, ScheduledAt: due, Anchor: due, Begin: due, End: task.Never, Version: 1, Kind: "k", Params: make([]byte, r.IntN(50)),
+					DueAt: due, ScheduledAt: due, Anchor: due, Terms: task.Terms{Begin: due, End: task.Never, Kind: "k"}, Version: 1, Params: make([]byte, r.IntN(50)),
 				})
 			}
 			all = append(all, rows...)

@@ -38,9 +38,10 @@ func (s *deadScan) targets() []any {
 }
 
 func (s *deadScan) letter() *task.DeadLetter {
-	s.Type, s.Extra = task.Type(s.dType), task.DecodeExtra(s.extra)
-	s.GiveUpAfter, s.Retention, s.AckTimeout = millis(s.giveUp), millis(s.retention), millis(s.ack)
-	s.Retry = task.RetryPolicy{
+	s.Type = task.Type(s.dType)
+	s.Terms, s.Origin = task.Unseal(s.extra)
+	s.Terms.Kind, s.Terms.GiveUpAfter, s.Terms.Retention, s.Terms.AckTimeout = s.Kind, millis(s.giveUp), millis(s.retention), millis(s.ack)
+	s.Terms.Retry = task.RetryPolicy{
 		MaxAttempts: int32(s.maxAttempts), InitialBackoff: millis(s.initial), MaxBackoff: millis(s.most),
 		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
 	}

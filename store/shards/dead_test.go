@@ -28,7 +28,7 @@ func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
 	b := setup(t)
 	id := b.die(kind("mail"), tagged("red", "blue"), func(s *task.Spec) { s.ParamsWire = []byte{10, 0}; s.AckTimeout = 7 * time.Second; s.Retention = 0 })
 	dead, err := b.Dead(t.Context(), b.tenant, id)
-	if err != nil || dead.Kind != "mail" || dead.AckTimeout != 7*time.Second || !cmp.Equal(dead.Extra.Tags, []string{"blue", "red"}) {
+	if err != nil || dead.Kind != "mail" || dead.Terms.AckTimeout != 7*time.Second || !cmp.Equal(dead.Terms.Tags, []string{"blue", "red"}) {
 		t.Fatalf("%+v, %v", dead, err)
 	}
 	b.advance(time.Hour)
@@ -51,14 +51,17 @@ func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
 		t.Fatalf("claimed %+v", c)
 	}
 	p := c.Publications[0]
-	if p.Task != first.ID || p.Kind != "mail" || string(p.Params) != string([]byte{10, 0}) || p.Extra == nil || p.Extra.ReplayOf != id ||
-		p.AckTimeout != 7*time.Second || !cmp.Equal(p.Extra.Tags, []string{"blue", "red"}) {
+	if p.Task != first.ID || p.Kind != "mail" || string(p.Params) != string([]byte{10, 0}) || p.ReplayOf != id ||
+		p.AckTimeout != 7*time.Second {
 		t.Errorf("published %+v", p)
+	}
+	if r := b.rows()[keyOf(b.tenant, first.ID, 0)]; !cmp.Equal(r.Tags, []string{"blue", "red"}) {
+		t.Errorf("the tags of the replay are %v", r.Tags)
 	}
 	if got := b.report(failure(first.ID, 1, 1, 7)); got[0] != task.Accepted {
 		t.Fatal(got)
 	}
-	if dead, err := b.Dead(t.Context(), b.tenant, task.RunID{Task: first.ID, Seq: 1}); err != nil || dead.Extra.ReplayOf != id {
+	if dead, err := b.Dead(t.Context(), b.tenant, task.RunID{Task: first.ID, Seq: 1}); err != nil || dead.Origin.ReplayOf != id {
 		t.Errorf("the replay died as %+v, %v", dead, err)
 	}
 }

@@ -124,8 +124,7 @@ func (e *engine) share(typ task.Type) float64 {
 }
 
 func (e *engine) spec(typ task.Type, begin time.Time) task.Spec {
-	s := task.Spec{Kind: "k", Type: typ, Begin: task.At(begin), End: task.Never, ParamsWire: make([]byte, 120), Retry: task.RetryPolicy{Jitter: 0},
-		AckTimeout: 30 * time.Second}
+	s := task.Spec{Terms: task.Terms{Kind: "k", Begin: task.At(begin), End: task.Never, Retry: task.RetryPolicy{Jitter: 0}, AckTimeout: 30 * time.Second}, Type: typ, ParamsWire: make([]byte, 120)}
 	if typ != task.OneShot {
 		s.Interval = e.interval
 	}
@@ -232,13 +231,13 @@ func (e *engine) claims(ctx context.Context, d int) {
 
 // listener starts BLOCKING runs, and reports all runs, in groups.
 func (e *engine) listener(ctx context.Context) {
-	var results []task.Result
+	var results []task.Report
 	var starts []task.Attempt
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	slots := make(chan struct{}, 8)
 	flushResults, flushStarts := time.NewTicker(*engineHold), time.NewTicker(10*time.Millisecond)
-	reported := make(chan []task.Result, 100)
+	reported := make(chan []task.Report, 100)
 	call := func(f func()) {
 		slots <- struct{}{}
 		calls.Go(func() { defer func() { <-slots }(); f() })
@@ -263,7 +262,7 @@ func (e *engine) listener(ctx context.Context) {
 				starts = starts[len(as):]
 				call(func() {
 					replies, err := e.taskd.Start(ctx, 1, 1, seen(as))
-					var rs []task.Result
+					var rs []task.Report
 					for i, r := range replies {
 						if r.Code != task.Accepted {
 							e.b.Error("start", as[i], r.Code, err)

@@ -103,7 +103,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"snoozed": {func(b *bundle) task.ID {
 			id := b.add(b.spec(task.OneShot))[0]
 			b.claim(task.RangeForm)
-			b.report(task.Result{Attempt: attempt(id, 1, 1), Holder: 7, Outcome: task.Snooze, After: time.Minute, Next: task.Never})
+			b.report(task.Report{Attempt: attempt(id, 1, 1), Holder: 7, Result: task.Result{Outcome: task.Snooze, After: time.Minute, Next: task.Never}})
 			return id
 		}, []task.Why{task.WhyRetrying}},
 		"handed back": {func(b *bundle) task.ID {
@@ -114,7 +114,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		}, []task.Why{task.WhyRetrying}},
 		"catches up": {func(b *bundle) task.ID {
 			id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) {
-				s.Interval, s.Begin, s.Extra = time.Minute, b.now, (&task.Extra{Misfire: task.FireAll, CatchUp: 1000}).Seal()
+				s.Interval, s.Begin, s.Misfire, s.CatchUp = time.Minute, b.now, task.FireAll, 1000
 			}))[0]
 			b.advance(10 * time.Minute)
 			b.claim(task.RangeForm)

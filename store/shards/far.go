@@ -189,7 +189,7 @@ func recallArgs(p packName, r *task.Row) []any {
 		r.Version, int16(r.Type), r.StopOnFailure, r.Kind, notNil(r.Params), r.GiveUpAfter.Milliseconds(),
 		max(0, r.Retention.Milliseconds()), int64(r.CreatedAt), int32(r.AckTimeout.Milliseconds()),
 		int32(r.Retry.InitialBackoff.Milliseconds()), int32(r.Retry.MaxBackoff.Milliseconds()),
-		int16(r.Retry.MaxAttempts), hundredths(r.Retry.Multiplier), hundredths(r.Retry.Jitter), r.Extra.Modeled(), r.Extra.Wire(),
+		int16(r.Retry.MaxAttempts), hundredths(r.Retry.Multiplier), hundredths(r.Retry.Jitter), r.Modeled(), task.Seal(&r.Terms, &r.Origin),
 	}
 }
 

@@ -343,7 +343,7 @@ func (f *farRace) published(p *task.Publication, began int64) {
 func (f *farRace) reportAll(pubs []task.Publication) {
 	for tries := 0; len(pubs) > 0; tries++ {
 		var starts []task.Attempt
-		results := make([]task.Result, len(pubs))
+		results := make([]task.Report, len(pubs))
 		for i, p := range pubs {
 			results[i] = success(p.Task, p.Seq, p.Attempt, 7)
 			if p.Type == task.Blocking {

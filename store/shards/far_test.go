@@ -231,7 +231,7 @@ func answersOf(t *testing.T, p place) []any {
 		see("late start", b.start(7, late), nil)
 		see("late heartbeat", b.heartbeat(7, late), nil)
 		see("late hand-back", b.handBack(7, late), nil)
-		see("late success of another tenant", codes(b.doReports(ctx, b.d, []reported{{tenant: b.tenant + 1, Result: success(id, 1, 1, 7)}})), nil)
+		see("late success of another tenant", codes(b.doReports(ctx, b.d, []reported{{tenant: b.tenant + 1, Report: success(id, 1, 1, 7)}})), nil)
 		if p != inNear && len(b.packs()) == 0 {
 			t.Fatal("a call that changes nothing has recalled the task")
 		}
@@ -245,7 +245,7 @@ func answersOf(t *testing.T, p place) []any {
 			t.Fatal("an update that changes nothing has recalled the task")
 		}
 		terms.Kind, terms.Interval, terms.MaxCount = "edited", 2*time.Hour, 9
-		terms.Extra = task.Extra{Tags: []string{"new"}}.Seal()
+		terms.Tags = []string{"new"}
 		got, err = update(task.Edit{Spec: &terms, If: 7})
 		see("update of another version", got, err)
 		got, err = update(task.Edit{Spec: &terms, If: 1})

@@ -68,7 +68,7 @@ func (l *ledger) machine(k *task.Machine) {
 		l.dead(&k.Dead[i])
 	}
 	for _, s := range k.Skipped {
-		l.missed.Add(k.Task.Tenant, k.Task.Extra.PolicyOf(k.Task.Type), s.N)
+		l.missed.Add(k.Task.Tenant, k.Task.MisfirePolicy(k.Task.Type), s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
 		l.note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N))
 	}
@@ -77,7 +77,7 @@ func (l *ledger) machine(k *task.Machine) {
 // publication notes that a delivery was claimed, and what was skipped for it.
 func (l *ledger) publication(p *task.Publication) {
 	if p.Missed > 0 {
-		l.missed.Add(p.Tenant, p.Extra.PolicyOf(p.Type), p.Missed)
+		l.missed.Add(p.Tenant, p.Misfire, p.Missed)
 	}
 	l.events.publication(p)
 }

@@ -100,7 +100,7 @@ func TestHistoryTellsOfSnoozesAndOfPermanentFailures(t *testing.T) {
 		if typ == task.Blocking {
 			b.start(7, attempt(id, 1, 1))
 		}
-		b.report(task.Result{Attempt: attempt(id, 1, 1), Holder: 7, Outcome: task.Snooze, After: 90 * time.Second, Next: task.Never})
+		b.report(task.Report{Attempt: attempt(id, 1, 1), Holder: 7, Result: task.Result{Outcome: task.Snooze, After: 90 * time.Second, Next: task.Never}})
 		b.advance(90 * time.Second)
 		b.claim(task.RangeForm)
 		if typ == task.Blocking {

@@ -172,7 +172,7 @@ func (a *adding) replayKey(id task.ID, hash []byte) error {
 // somebody was faster.
 func (a *adding) replaceKey(ctx context.Context, tx pgx.Tx, now task.Instant) (fresh bool, err error) {
 	spec := a.req.Specs[0]
-	if len(spec.Settle(now)) > 0 {
+	if len(spec.ResolveBegin(now)) > 0 {
 		return true, nil // to be refused; the key row is not the new task's, and stays
 	}
 	tag, err := tx.Exec(ctx, sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],

@@ -23,7 +23,7 @@ func (b *bundle) keyedRequest(body byte, change ...func(*task.Spec)) task.AddReq
 			r.Key = key
 		}
 	}
-	r.Specs[0].Extra = task.Extra{Key: r.Key}.Seal()
+	r.Specs[0].Key = r.Key
 	r.Hash[0] = body
 	return r
 }
@@ -146,7 +146,7 @@ func TestUpsertReplacesTheTermsWhereverTheTaskIs(t *testing.T) {
 				t.Fatalf("the same upsert again: %+v", got)
 			}
 			row, err := b.Get(t.Context(), b.tenant, id)
-			if err != nil || row.Kind != "other" || row.Version != 2 || row.Begin != req.Specs[0].Begin || row.Extra.Key != req.Key {
+			if err != nil || row.Kind != "other" || row.Version != 2 || row.Begin != req.Specs[0].Begin || row.Key != req.Key {
 				t.Fatalf("the task is %+v, %v", row, err)
 			}
 			up.Upsert = false

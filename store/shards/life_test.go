@@ -111,7 +111,7 @@ func TestMissedInstantsAreToldWhoeverFindsThem(t *testing.T) {
 			t.Errorf("%s: told of %v, want %d", step, told, n)
 		}
 	}
-	skip := func(s *task.Spec) { s.Extra = task.Extra{Misfire: task.Skip}.Seal() }
+	skip := func(s *task.Spec) { s.Misfire = task.Skip }
 	own := b.chores()
 	paused := b.add(b.spec(task.NonBlocking, skip), b.spec(task.NonBlocking, skip))
 	for _, id := range paused {

@@ -12,7 +12,7 @@ import (
 )
 
 func tagged(tags ...string) func(*task.Spec) {
-	return func(s *task.Spec) { s.Extra = task.Extra{Tags: task.SortTags(tags)}.Seal() }
+	return func(s *task.Spec) { s.Tags = task.SortTags(tags) }
 }
 
 func kept(s *task.Spec) { s.Retention = time.Hour }

@@ -133,12 +133,12 @@ func (s *Store) number(ctx context.Context, d int, l *load) (now task.Instant, e
 	return now, nil
 }
 
-// placeAll sets the first instants of the rows that have an extra, as of tasks that
-// are added.
+// placeAll sets the first instants of the rows whose terms are not those of most
+// tasks, as of tasks that are added.
 func (s *Store) placeAll(l *load, now task.Instant) error {
 	for i := range l.rows {
 		r := &l.rows[i]
-		if r.Extra == nil {
+		if task.Seal(&r.Terms, &r.Origin) == nil {
 			continue
 		}
 		spec := r.Spec()

@@ -25,7 +25,7 @@ func (b *bundle) chunk(n int, within time.Duration) []task.Row {
 			s.Kind = fmt.Sprintf("kind-%d", rng.IntN(5))
 			s.ParamsWire = fmt.Appendf(nil, "params %d", i)
 			if i%4 == 0 {
-				s.Extra = task.Extra{Tags: []string{fmt.Sprint("tag-", i%3)}}.Seal()
+				s.Tags = []string{fmt.Sprint("tag-", i%3)}
 			}
 		})
 		rows[i] = *task.NewRow(b.tenant+int32(rng.IntN(20)), 0, &spec, b.now)
@@ -213,14 +213,13 @@ func TestLoadedTasksBeginWhereAddedOnesWould(t *testing.T) {
 	b := setup(t)
 	const n = 400
 	terms := []func(*task.Spec){
-		func(s *task.Spec) { s.Interval = 2 * time.Hour; s.Extra = task.Extra{Spread: time.Hour}.Seal() },
+		func(s *task.Spec) { s.Interval = 2 * time.Hour; s.Spread = time.Hour },
 		byCron("H H * * *", "Europe/Berlin"),
 		func(s *task.Spec) {
 			byCron("0 0 * * *", "UTC")(s)
-			s.Extra.Spread = 6 * time.Hour
-			s.Extra = s.Extra.Seal()
+			s.Spread = 6 * time.Hour
 		},
-		func(s *task.Spec) { s.Extra = task.Extra{Tags: []string{"red"}}.Seal() },
+		func(s *task.Spec) { s.Tags = []string{"red"} },
 		func(*task.Spec) {},
 	}
 	specs, rows := make([]task.Spec, n), make([]task.Row, n)
@@ -257,14 +256,14 @@ func TestLoadRefusesWhatAnAddWould(t *testing.T) {
 	for field, change := range map[string]func(*task.Spec){
 		"cron.expression": byCron("0 0 H(30-31) 2 *", "UTC"),
 		"spread": func(s *task.Spec) {
-			s.Extra, s.End = task.Extra{Spread: 50 * time.Second}.Seal(), b.now.Add(30*time.Second)
+			s.Spread, s.End = 50*time.Second, b.now.Add(30*time.Second)
 		},
 		"begin_time": func(s *task.Spec) {
 			s.Type, s.Interval, s.MaxCount = task.OneShot, 0, 1
-			s.Extra, s.Begin = task.Extra{Misfire: task.Skip, Grace: time.Second}.Seal(), b.now.Add(-time.Hour)
+			s.Misfire, s.Grace, s.Begin = task.Skip, time.Second, b.now.Add(-time.Hour)
 		},
 		"end_time": func(s *task.Spec) {
-			s.Extra, s.Begin, s.End = task.Extra{Tags: []string{"red"}}.Seal(), b.now.Add(-time.Hour), b.now
+			s.Tags, s.Begin, s.End = []string{"red"}, b.now.Add(-time.Hour), b.now
 		},
 	} {
 		rows := b.chunk(3, time.Hour)

@@ -122,7 +122,7 @@ func TestOtherTenantsTaskAnswersLikeAnUnknownOne(t *testing.T) {
 		}
 	}
 	b.claim(task.RangeForm)
-	r := []reported{{tenant: stranger, Result: success(id, 1, 1, 7)}}
+	r := []reported{{tenant: stranger, Report: success(id, 1, 1, 7)}}
 	if got := b.doReports(context.Background(), b.d, r); got[0].Code != task.Unknown {
 		t.Errorf("report for another tenant's run: %v", got)
 	}

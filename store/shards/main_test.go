@@ -246,7 +246,7 @@ const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, 
 // spec returns a valid spec of a type, beginning now.
 func (b *bundle) spec(typ task.Type, change ...func(*task.Spec)) task.Spec {
 	b.t.Helper()
-	s := task.Spec{Kind: "k", Type: typ, Begin: task.Never, End: task.Never, ParamsWire: []byte{}, Retry: task.RetryPolicy{Jitter: 0}}
+	s := task.Spec{Terms: task.Terms{Kind: "k", Begin: task.Never, End: task.Never, Retry: task.RetryPolicy{Jitter: 0}}, Type: typ, ParamsWire: []byte{}}
 	if typ != task.OneShot {
 		s.Interval = time.Minute
 	}
@@ -263,20 +263,20 @@ func attempt(id task.ID, seq int64, n int32) task.Attempt {
 	return task.Attempt{RunID: task.RunID{Task: id, Seq: seq}, Attempt: n}
 }
 
-func success(id task.ID, seq int64, n int32, h task.Holder) task.Result {
-	return task.Result{Attempt: attempt(id, seq, n), Holder: h, Outcome: task.Success, Next: task.Never}
+func success(id task.ID, seq int64, n int32, h task.Holder) task.Report {
+	return task.Report{Attempt: attempt(id, seq, n), Holder: h, Result: task.Result{Outcome: task.Success, Next: task.Never}}
 }
 
-func failure(id task.ID, seq int64, n int32, h task.Holder) task.Result {
-	return task.Result{Attempt: attempt(id, seq, n), Holder: h, Outcome: task.Fail, Next: task.Never, Error: hex.EncodeToString([]byte("no"))}
+func failure(id task.ID, seq int64, n int32, h task.Holder) task.Report {
+	return task.Report{Attempt: attempt(id, seq, n), Holder: h, Result: task.Result{Outcome: task.Fail, Next: task.Never, Error: hex.EncodeToString([]byte("no"))}}
 }
 
 // report takes results in one group.
-func (b *bundle) report(rs ...task.Result) []task.Code {
+func (b *bundle) report(rs ...task.Report) []task.Code {
 	b.t.Helper()
 	in := make([]reported, len(rs))
 	for i, r := range rs {
-		in[i] = reported{tenant: b.tenant, paramsBytes: 1 << 14, Result: r}
+		in[i] = reported{tenant: b.tenant, paramsBytes: 1 << 14, Report: r}
 	}
 	return codes(b.doReports(context.Background(), b.d, in))
 }

@@ -35,7 +35,9 @@ func (m *missedSum) take() task.MissedCounts {
 	return sum
 }
 
-func misfire(e task.Extra) func(*task.Spec) { return func(s *task.Spec) { s.Extra = e.Seal() } }
+func misfire(t task.Terms) func(*task.Spec) {
+	return func(s *task.Spec) { s.Misfire, s.CatchUp, s.Grace = t.Misfire, t.CatchUp, t.Grace }
+}
 
 // timing: T7.11
 func TestMissedInstantsAreToldByPolicy(t *testing.T) {
@@ -64,17 +66,17 @@ func TestMissedInstantsAreToldByPolicy(t *testing.T) {
 		policy task.Misfire
 		want   int64
 	}{
-		{"FIRE_ONCE", task.NonBlocking, misfire(task.Extra{}), none, claim, task.FireOnce, 5},
+		{"FIRE_ONCE", task.NonBlocking, misfire(task.Terms{}), none, claim, task.FireOnce, 5},
 		{"FIRE_ONCE by cron", task.NonBlocking, everyMinute, none, claim, task.FireOnce, 5},
-		{"FIRE_ALL with a limit", task.NonBlocking, misfire(task.Extra{Misfire: task.FireAll, CatchUp: 2}), none, claim, task.FireAll, 4},
-		{"FIRE_ALL without misses", task.NonBlocking, misfire(task.Extra{Misfire: task.FireAll, CatchUp: 100}), none, claim, task.FireAll, 0},
-		{"FIRE_ALL of a BLOCKING task", task.Blocking, misfire(task.Extra{Misfire: task.FireAll, CatchUp: 2}), none, claim, task.FireAll, 0},
-		{"SKIP, none fires", task.NonBlocking, misfire(task.Extra{Misfire: task.Skip, Grace: time.Second}), none, claim, task.Skip, 6},
-		{"SKIP, one fires", task.NonBlocking, misfire(task.Extra{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 5},
-		{"SKIP of a ONE_SHOT task", task.OneShot, misfire(task.Extra{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 1},
-		{"a resume", task.Blocking, misfire(task.Extra{Misfire: task.Skip, Grace: time.Minute}), pause, resume, task.Skip, 5},
-		{"a resume that ends the task", task.OneShot, misfire(task.Extra{Misfire: task.Skip}), pause, resume, task.Skip, 1},
-		{"a resume in bulk", task.NonBlocking, misfire(task.Extra{Misfire: task.Skip, Grace: time.Second}), pause, inBulk, task.Skip, 6},
+		{"FIRE_ALL with a limit", task.NonBlocking, misfire(task.Terms{Misfire: task.FireAll, CatchUp: 2}), none, claim, task.FireAll, 4},
+		{"FIRE_ALL without misses", task.NonBlocking, misfire(task.Terms{Misfire: task.FireAll, CatchUp: 100}), none, claim, task.FireAll, 0},
+		{"FIRE_ALL of a BLOCKING task", task.Blocking, misfire(task.Terms{Misfire: task.FireAll, CatchUp: 2}), none, claim, task.FireAll, 0},
+		{"SKIP, none fires", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Second}), none, claim, task.Skip, 6},
+		{"SKIP, one fires", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 5},
+		{"SKIP of a ONE_SHOT task", task.OneShot, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 1},
+		{"a resume", task.Blocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), pause, resume, task.Skip, 5},
+		{"a resume that ends the task", task.OneShot, misfire(task.Terms{Misfire: task.Skip}), pause, resume, task.Skip, 1},
+		{"a resume in bulk", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Second}), pause, inBulk, task.Skip, 6},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var m missedSum

@@ -159,7 +159,7 @@ func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication 
 // needsMachine is the rule of the fragment needs_model.
 func needsMachine(r *task.Row, now task.Instant) bool {
 	if r.State == task.Scheduled {
-		return r.Extra.Modeled() || r.Type == task.NonBlocking && r.OpenRuns != 0 &&
+		return r.Modeled() || r.Type == task.NonBlocking && r.OpenRuns != 0 &&
 			(r.OpenRuns>>63 == 1 || r.ScheduledAt-r.Anchor != task.Instant(r.Interval.Milliseconds()))
 	}
 	return (r.Type == task.NonBlocking && r.Run == 0) || (r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter)
@@ -244,10 +244,10 @@ func (h *history) addTask() {
 	if !ok {
 		return
 	}
-	spec.Settle(h.now)
-	if spec.Extra != nil && spec.Extra.Cron != nil {
+	spec.ResolveBegin(h.now)
+	if spec.Cron != nil {
 		var err error
-		if spec.Calendar, err = h.calendars.Of(*spec.Extra.Cron, id, spec.Extra.Spread); err != nil {
+		if spec.Calendar, err = h.calendars.Of(*spec.Cron, id, spec.Spread); err != nil {
 			h.rt.Fatal(err)
 		}
 	}
@@ -260,22 +260,21 @@ func (h *history) addTask() {
 
 // drawTiming draws when the task's instants are, and what happens to missed ones.
 func (h *history) drawTiming(s *task.Spec) {
-	e := task.Extra{Tags: rapid.SampledFrom([][]string{nil, nil, {"a"}, {"a", "b"}}).Draw(h.rt, "tags")}
+	s.Tags = rapid.SampledFrom([][]string{nil, nil, {"a"}, {"a", "b"}}).Draw(h.rt, "tags")
 	if s.Type != task.OneShot {
 		s.Interval = time.Duration(rapid.IntRange(1, 7).Draw(h.rt, "interval")) * time.Second
 	}
 	if rapid.IntRange(0, 2).Draw(h.rt, "by cron") == 0 {
 		s.Interval = 0
-		e.Cron = &task.Cron{Dialect: task.StandardCron, Zone: "UTC", Expression: rapid.SampledFrom([]string{"* * * * * *", "*/5 * * * * *", "0/7,3 * * * * *", "* * * * *", "H H * * * *", "17 3 * * *", "0 0 1 1 *"}).Draw(h.rt, "expression")}
+		s.Cron = &task.Cron{Dialect: task.StandardCron, Zone: "UTC", Expression: rapid.SampledFrom([]string{"* * * * * *", "*/5 * * * * *", "0/7,3 * * * * *", "* * * * *", "H H * * * *", "17 3 * * *", "0 0 1 1 *"}).Draw(h.rt, "expression")}
 	}
-	e.Spread = rapid.SampledFrom([]time.Duration{0, 0, 900 * time.Millisecond}).Draw(h.rt, "spread")
-	switch e.Misfire = rapid.SampledFrom([]task.Misfire{task.FireOnce, task.FireAll, task.Skip}).Draw(h.rt, "misfire"); e.Misfire {
+	s.Spread = rapid.SampledFrom([]time.Duration{0, 0, 900 * time.Millisecond}).Draw(h.rt, "spread")
+	switch s.Misfire = rapid.SampledFrom([]task.Misfire{0, task.FireAll, task.Skip}).Draw(h.rt, "misfire"); s.Misfire {
 	case task.FireAll:
-		e.CatchUp = int32(rapid.SampledFrom([]int{1, 3, 1000}).Draw(h.rt, "catch up"))
+		s.CatchUp = int32(rapid.SampledFrom([]int{1, 3, 1000}).Draw(h.rt, "catch up"))
 	case task.Skip:
-		e.Grace = rapid.SampledFrom([]time.Duration{0, 800 * time.Millisecond, 5 * time.Second, time.Hour}).Draw(h.rt, "grace")
+		s.Grace = rapid.SampledFrom([]time.Duration{0, 800 * time.Millisecond, 5 * time.Second, time.Hour}).Draw(h.rt, "grace")
 	}
-	s.Extra = e.Seal()
 }
 
 // addOrRefuse adds a task that the store may refuse because it would never fire.
@@ -337,8 +336,8 @@ func (h *history) drawAttempt() task.Attempt {
 	return a
 }
 
-func (h *history) drawResult() task.Result {
-	r := task.Result{Attempt: h.drawAttempt(), Holder: h.drawHolder(), Outcome: task.Success, Next: task.Never}
+func (h *history) drawResult() task.Report {
+	r := task.Report{Attempt: h.drawAttempt(), Holder: h.drawHolder(), Result: task.Result{Outcome: task.Success, Next: task.Never}}
 	switch rapid.IntRange(0, 11).Draw(h.rt, "result") {
 	case 0, 1, 2:
 		r.Outcome, r.Error = task.Fail, "no"
@@ -361,12 +360,12 @@ func (h *history) drawHolder() task.Holder {
 	return task.Holder(rapid.IntRange(1, 2).Draw(h.rt, "holder"))
 }
 
-func (h *history) reportBoth() { h.reportThese([]task.Result{h.drawResult()}) }
+func (h *history) reportBoth() { h.reportThese([]task.Report{h.drawResult()}) }
 
 // reportMany reports several results in one group, none twice for one task: the
 // order in which a group takes the results of one task is not defined.
 func (h *history) reportMany() {
-	var rs []task.Result
+	var rs []task.Report
 	seen := map[task.ID]bool{}
 	for range 4 {
 		if r := h.drawResult(); !seen[r.Task] {
@@ -377,7 +376,7 @@ func (h *history) reportMany() {
 	h.reportThese(rs)
 }
 
-func (h *history) reportThese(rs []task.Result) {
+func (h *history) reportThese(rs []task.Report) {
 	got := h.report(rs...)
 	for i, r := range rs {
 		want := h.m.say(r.Attempt, h.now, func(k *task.Machine) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
@@ -468,7 +467,7 @@ func (h *history) updateBoth(k *task.Machine) {
 			s.Retry.MaxAttempts = int32(rapid.IntRange(1, 4).Draw(h.rt, "new max attempts"))
 			s.Retention = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(h.rt, "new retention")
 		case 7:
-			s.Extra = task.Extra{Tags: rapid.SampledFrom([][]string{nil, {"edited"}}).Draw(h.rt, "new tags")}.Seal()
+			s.Tags = rapid.SampledFrom([][]string{nil, {"edited"}}).Draw(h.rt, "new tags")
 		}
 	}
 	if len(s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: 1 << 14})) > 0 {

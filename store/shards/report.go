@@ -14,7 +14,7 @@ import (
 type reported struct {
 	tenant      int32
 	paramsBytes int
-	task.Result
+	task.Report
 }
 
 // plain reports whether SQL may decide the result.
@@ -29,16 +29,16 @@ func (r *reported) entry() entry {
 		event, detail = task.EventSnoozed, r.After.String()
 	}
 	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: detail, apply: func(k *task.Machine, now task.Instant) task.Reply {
-		return k.Report(r.Result, now, jitter(), mergeParams(r.paramsBytes))
+		return k.Report(r.Report, now, jitter(), mergeParams(r.paramsBytes))
 	}}
 }
 
 // Report takes results of one tenant and answers each, in order. paramsBytes is
 // the tenant's limit for the params that a patch leads to.
-func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, results []task.Result) ([]task.Reply, error) {
+func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, results []task.Report) ([]task.Reply, error) {
 	in := make([]reported, len(results))
 	for i, r := range results {
-		in[i] = reported{tenant: tenant, paramsBytes: paramsBytes, Result: r}
+		in[i] = reported{tenant: tenant, paramsBytes: paramsBytes, Report: r}
 		if len(r.Error) > task.MaxErrorBytes {
 			in[i].Error = cut(r.Error, task.MaxErrorBytes)
 		}

@@ -35,7 +35,7 @@ func TestResultsOfManyTasksAreTakenInOneGroup(t *testing.T) {
 				}
 				b.advance(time.Minute)
 			}
-			var results []task.Result
+			var results []task.Report
 			for _, id := range ids {
 				results = append(results, success(id, c.attempts, 1, 7))
 			}

@@ -133,16 +133,17 @@ func (s *rowScan) row() *task.Row {
 	r := &task.Row{
 		Tenant: s.tenant, ID: task.ID(s.id), Run: s.run, Type: task.Type(s.typ), State: task.State(s.state),
 		Paused: s.paused, Out: s.out, DueAt: instantOr(s.due, task.Never), ScheduledAt: task.Instant(s.scheduled),
-		Anchor: task.Instant(s.anchor), Begin: task.Instant(s.begin), End: instantOr(s.end, task.Never),
-		Seq: s.seq, OpenRuns: uint64(s.openRuns), OpenRows: s.openRows, Attempt: s.attempt,
+		Anchor: task.Instant(s.anchor), Seq: s.seq, OpenRuns: uint64(s.openRuns), OpenRows: s.openRows, Attempt: s.attempt,
 		FirstClaimAt: instantOr(s.firstClaim, 0), Missed: s.missed, Version: s.version,
-		Retry: task.RetryPolicy{
-			MaxAttempts: int32(s.maxAttempts), InitialBackoff: millis(s.initialBackoff), MaxBackoff: millis(s.maxBackoff),
-			Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
-		},
-		AckTimeout: millis(s.ackTimeout), GiveUpAfter: millis(s.giveUp), StopOnFailure: s.stopOnFailure,
-		Retention: millis(s.retention), Kind: s.kind, Params: s.params, CreatedAt: task.Instant(s.created), Extra: task.DecodeExtra(s.extra),
+		Params: s.params, CreatedAt: task.Instant(s.created),
 	}
+	r.Terms, r.Origin = task.Unseal(s.extra)
+	r.Kind, r.Begin, r.End = s.kind, task.Instant(s.begin), instantOr(s.end, task.Never)
+	r.Retry = task.RetryPolicy{
+		MaxAttempts: int32(s.maxAttempts), InitialBackoff: millis(s.initialBackoff), MaxBackoff: millis(s.maxBackoff),
+		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
+	}
+	r.AckTimeout, r.GiveUpAfter, r.StopOnFailure, r.Retention = millis(s.ackTimeout), millis(s.giveUp), s.stopOnFailure, millis(s.retention)
 	r.Failures, r.Snoozes = s.failures&maxFailures, s.failures>>failureBits
 	if s.interval != nil {
 		r.Interval = millis(*s.interval)

@@ -42,7 +42,7 @@ func TestOneServersDeathStallsNobodyElse(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			spec := task.Spec{Kind: "k", Type: task.OneShot, Begin: task.Never, End: task.Never}
+			spec := task.Spec{Terms: task.Terms{Kind: "k", Begin: task.Never, End: task.Never}, Type: task.OneShot}
 			if faults := spec.Validate(task.DefaultLimits()); len(faults) > 0 {
 				t.Fatal(faults)
 			}

@@ -183,7 +183,7 @@ func queueDead(b *pgx.Batch, k *task.Machine) {
 			params = r.Params
 		}
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), k.Task.Extra.Wire(),
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), task.Seal(&k.Task.Terms, &k.Task.Origin),
 			k.Task.GiveUpAfter.Milliseconds(), max(0, k.Task.Retention.Milliseconds()), int32(k.Task.AckTimeout.Milliseconds()),
 			int32(k.Task.Retry.InitialBackoff.Milliseconds()), int32(k.Task.Retry.MaxBackoff.Milliseconds()),
 			int16(k.Task.Retry.MaxAttempts), hundredths(k.Task.Retry.Multiplier), hundredths(k.Task.Retry.Jitter))
@@ -222,7 +222,7 @@ func queueEdit(b *pgx.Batch, k *task.Machine) {
 		orNull(t.Interval.Milliseconds()), orNull(t.MaxCount), int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(),
 		max(0, t.Retention.Milliseconds()), int32(t.Retry.InitialBackoff.Milliseconds()), int32(t.Retry.MaxBackoff.Milliseconds()),
 		int16(t.Retry.MaxAttempts), hundredths(t.Retry.Multiplier), hundredths(t.Retry.Jitter), t.StopOnFailure,
-		t.Extra.Modeled(), t.Extra.Wire(), t.Version, params)
+		t.Modeled(), task.Seal(&t.Terms, &t.Origin), t.Version, params)
 }
 
 // entry is something that a listener said about an attempt, on its way through

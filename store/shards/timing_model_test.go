@@ -169,7 +169,6 @@ func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
 	n := &naive{pace: task.DefaultCatchUpPace.Milliseconds(), end: 1 << 62}
 	n.typ = rapid.SampledFrom(task.Types).Draw(rt, "type")
 	spec := b.spec(n.typ, func(s *task.Spec) {
-		e := task.Extra{}
 		s.Begin = b.now.Add(time.Duration(rapid.IntRange(-40_000, 40_000).Draw(rt, "begin")) * time.Millisecond)
 		s.AckTimeout, s.GiveUpAfter, s.Retention = 24*time.Hour, 30*24*time.Hour, 90*24*time.Hour
 		if rapid.Bool().Draw(rt, "bounded") {
@@ -183,20 +182,19 @@ func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
 		if rapid.Bool().Draw(rt, "by cron") {
 			s.Interval = 0
 			expr := rapid.SampledFrom(slices.Sorted(mapKeys(naiveCrons))).Draw(rt, "expression")
-			e.Cron = &task.Cron{Dialect: task.StandardCron, Expression: expr, Zone: "UTC"}
+			s.Cron = &task.Cron{Dialect: task.StandardCron, Expression: expr, Zone: "UTC"}
 		}
 		n.interval, n.max = s.Interval.Milliseconds(), s.MaxCount
-		e.Spread = rapid.SampledFrom([]time.Duration{0, 0, 800 * time.Millisecond}).Draw(rt, "spread")
-		switch e.Misfire = rapid.SampledFrom([]task.Misfire{task.FireOnce, task.FireAll, task.Skip}).Draw(rt, "misfire"); e.Misfire {
+		s.Spread = rapid.SampledFrom([]time.Duration{0, 0, 800 * time.Millisecond}).Draw(rt, "spread")
+		switch s.Misfire = rapid.SampledFrom([]task.Misfire{0, task.FireAll, task.Skip}).Draw(rt, "misfire"); s.Misfire {
 		case task.FireAll:
 			n.limit = rapid.SampledFrom([]int{1, 2, 7, 1000}).Draw(rt, "limit")
-			e.CatchUp = int32(n.limit)
+			s.CatchUp = int32(n.limit)
 		case task.Skip:
 			n.grace = int64(rapid.SampledFrom([]int{0, 500, 3000, 60_000}).Draw(rt, "grace"))
-			e.Grace = time.Duration(n.grace) * time.Millisecond
+			s.Grace = time.Duration(n.grace) * time.Millisecond
 		}
-		n.policy = e.Misfire
-		s.Extra = e.Seal()
+		n.policy = max(s.Misfire, task.FireOnce)
 	})
 	return spec, n
 }
@@ -214,8 +212,8 @@ func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
 // begin sets the instants of a task whose spread makes them so much later.
 func (n *naive) begin(s *task.Spec, later, now int64) {
 	n.next = int64(s.Begin) + later
-	if s.Extra.Cron != nil {
-		n.matches = eachSecond(int64(s.Begin), later, naiveCrons[s.Extra.Cron.Expression])
+	if s.Cron != nil {
+		n.matches = eachSecond(int64(s.Begin), later, naiveCrons[s.Cron.Expression])
 		n.next = n.matches[0]
 	}
 	n.due = max(n.next, now)
@@ -238,20 +236,17 @@ func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
 		told.take()
 		b.setClock(1_767_225_600_000 + task.Instant(rapid.IntRange(0, 86_400_000).Draw(rt, "start")))
 		spec, n := drawNaive(rt, b)
-		if spec.Extra == nil {
-			spec.Extra = &task.Extra{}
-		}
 		item := b.tryAdd(spec)[0]
 		if len(item.Faults) > 0 {
 			n.begin(&spec, 0, int64(b.now))
 			early := n.impossible(int64(b.now))
-			n.begin(&spec, max(0, spec.Extra.Spread.Milliseconds()-1), int64(b.now))
+			n.begin(&spec, max(0, spec.Spread.Milliseconds()-1), int64(b.now))
 			if !early && !n.impossible(int64(b.now)) {
 				rt.Fatalf("refused: %v", item.Faults)
 			}
 			return
 		}
-		n.begin(&spec, task.SpreadOf(item.ID, spec.Extra.Spread).Milliseconds(), int64(b.now))
+		n.begin(&spec, task.SpreadOf(item.ID, spec.Spread).Milliseconds(), int64(b.now))
 		if n.impossible(int64(b.now)) {
 			rt.Fatal("taken, though it never fires")
 		}
