@@ -3,16 +3,16 @@ package task
 // Check says whether an attempt shall still be handled: Accepted, or the code that
 // its result would get. Of an attempt that is not the current one the answer is
 // Superseded, because the current one is on its way. It changes nothing.
-func (k *Machine) Check(a Attempt) Code {
-	_, code := k.outNow(a)
+func (m *Machine) Check(a Attempt) Code {
+	_, code := m.currentRow(a)
 	return code
 }
 
 // Newer returns the terms of the open run seq if they are newer than a version; nil:
 // they are not, or version is 0.
-func (k *Machine) Newer(seq int64, version int32) *RunTerms {
-	r := k.Task
-	if run := k.run(seq); run != nil {
+func (m *Machine) Newer(seq int64, version int32) *RunTerms {
+	r := m.Task
+	if run := m.runRow(seq); run != nil {
 		r = run
 	}
 	if version == 0 || r.Version <= version {

@@ -4,23 +4,23 @@ package task
 // returns the delivery to publish, if there is one. now is not before the row's
 // DueAt: of a row that is claimed ahead of the clock it is DueAt, and what is
 // published waits until then.
-func (k *Machine) Due(run int64, now Instant) *Publication {
-	r := k.Task
+func (m *Machine) Due(run int64, now Instant) *Publication {
+	r := m.Task
 	if run != 0 {
-		r = k.run(run)
+		r = m.runRow(run)
 	}
 	switch {
-	case r.State == Scheduled && !k.known(now):
+	case r.State == Scheduled && !m.findInstant(now):
 		return nil
 	case r.State == Scheduled && r.Type == NonBlocking:
-		return k.fireGrid(now)
+		return m.fireGrid(now)
 	case r.State == Scheduled:
-		return k.fire(now)
+		return m.fire(now)
 	case r.Type == NonBlocking && r.Run == 0:
-		k.releaseBits(now)
+		m.releaseBits(now)
 		return nil
 	case r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter:
-		k.die(r, Silent, "no result within give_up_after "+r.GiveUpAfter.String(), now)
+		m.giveUpRun(r, Silent, "no result within give_up_after "+r.GiveUpAfter.String(), now)
 		return nil
 	}
 	return r.redeliver(now)
@@ -28,9 +28,9 @@ func (k *Machine) Due(run int64, now Instant) *Publication {
 
 // fire claims the next run of a ONE_SHOT or BLOCKING task, which holds it in
 // its own row.
-func (k *Machine) fire(now Instant) *Publication {
-	t := k.Task
-	missed, ok := k.turn(now)
+func (m *Machine) fire(now Instant) *Publication {
+	t := m.Task
+	missed, ok := m.dropMissed(now)
 	if !ok {
 		return nil
 	}
@@ -39,24 +39,24 @@ func (k *Machine) fire(now Instant) *Publication {
 	t.Anchor = t.ScheduledAt
 	t.FirstClaimAt = now
 	t.DueAt = now.Add(t.AckTimeout)
-	t.touch()
+	t.markChanged()
 	return t.publication(t.Seq, t.ScheduledAt, 1, missed, now)
 }
 
 // fireGrid claims the next run of a NON_BLOCKING task and schedules the one
 // after it, as the misfire policy says.
-func (k *Machine) fireGrid(now Instant) *Publication {
-	t := k.Task
-	missed, ok := k.turn(now)
+func (m *Machine) fireGrid(now Instant) *Publication {
+	t := m.Task
+	missed, ok := m.dropMissed(now)
 	if !ok {
 		return nil
 	}
-	k.makeRoom(now)
+	m.makeRoom(now)
 	at := t.ScheduledAt
 	t.Seq++
 	t.OpenRuns = t.OpenRuns<<1 | 1
 	t.Anchor = at
-	next, passed := t.nextRun(at, k.misfireAt(now))
+	next, passed := t.nextRun(at, m.misfireAt(now))
 	t.ScheduledAt = next
 	t.Missed += passed
 	switch {
@@ -64,30 +64,30 @@ func (k *Machine) fireGrid(now Instant) *Publication {
 		t.State = Running
 		t.DueAt = now.Add(t.AckTimeout)
 	case next <= now && t.misfire() != FireOnce:
-		t.DueAt = now.Add(k.pace())
+		t.DueAt = now.Add(m.catchUpInterval())
 	default:
 		// A claim leaves no row due, so that what comes back due from SQL is known
 		// to be undecided.
 		t.DueAt = max(next, now+1)
 	}
-	t.touch()
+	t.markChanged()
 	return t.publication(t.Seq, at, 1, missed+passed, now)
 }
 
 // misfireAt returns the instant that decides which instants of the grid were missed:
 // now, but what has passed while the row waited for its tenant's turn was not.
-func (k *Machine) misfireAt(now Instant) Instant {
-	if k.WaitingSince == 0 {
+func (m *Machine) misfireAt(now Instant) Instant {
+	if m.WaitingSince == 0 {
 		return now
 	}
-	return min(now, max(k.WaitingSince, k.Task.DueAt))
+	return min(now, max(m.WaitingSince, m.Task.DueAt))
 }
 
 // makeRoom gives those open runs rows of their own whose bits cannot be kept
 // over the next claim: the oldest when all bits are in use, all of them when
 // the next instant is off the grid of the last one, as those of cron always are.
-func (k *Machine) makeRoom(now Instant) {
-	t := k.Task
+func (m *Machine) makeRoom(now Instant) {
+	t := m.Task
 	if t.OpenRuns == 0 {
 		return
 	}
@@ -95,23 +95,23 @@ func (k *Machine) makeRoom(now Instant) {
 	if t.Interval == 0 || t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
 		keep = 0
 	}
-	k.spawnFrom(keep, now, now.Add(t.AckTimeout))
+	m.detachFrom(keep, now, now.Add(t.AckTimeout))
 }
 
 // releaseBits gives every open run a row of its own, due at once: the task has
 // no claim left, and its ack_timeout is over.
-func (k *Machine) releaseBits(now Instant) {
-	k.spawnFrom(0, now, now)
-	k.Task.DueAt = Never
-	k.Task.touch()
-	k.finishIfDone()
+func (m *Machine) releaseBits(now Instant) {
+	m.detachFrom(0, now, now)
+	m.Task.DueAt = Never
+	m.Task.markChanged()
+	m.finishIfDone()
 }
 
-// spawnFrom gives the runs of bit i and older rows of their own.
-func (k *Machine) spawnFrom(i int64, now, due Instant) {
+// detachFrom gives the runs of bit i and older rows of their own.
+func (m *Machine) detachFrom(i int64, now, due Instant) {
 	for ; i < OpenBits; i++ {
-		if k.Task.OpenRuns&(1<<i) != 0 {
-			k.spawn(k.Task.Seq-i, now, due)
+		if m.Task.OpenRuns&(1<<i) != 0 {
+			m.detachRun(m.Task.Seq-i, now, due)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (r *Row) redeliver(now Instant) *Publication {
 	r.Attempt++
 	r.Out, r.Holder = true, 0
 	r.DueAt = now.Add(r.SilenceDelay())
-	r.touch()
+	r.markChanged()
 	seq := r.Run
 	if seq == 0 {
 		seq = r.Seq
@@ -158,14 +158,14 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 
 // GiveUp makes the run of an attempt dead at once, if that attempt is out; it
 // reports whether it was.
-func (k *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
-	r, code := k.outNow(a)
+func (m *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
+	r, code := m.currentRow(a)
 	if code != Accepted {
 		return false
 	}
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = k.spawn(a.Seq, now, now)
+		r = m.detachRun(a.Seq, now, now)
 	}
-	k.die(r, reason, message, now)
+	m.giveUpRun(r, reason, message, now)
 	return true
 }

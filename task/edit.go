@@ -38,8 +38,8 @@ type Edit struct {
 //   - The next instant after an open run of a BLOCKING task follows from its result.
 //
 // An edit that leaves nothing to fire is refused, unless a run is open.
-func (k *Machine) Edit(e *Edit, now Instant) error {
-	t := k.Task
+func (m *Machine) Edit(e *Edit, now Instant) error {
+	t := m.Task
 	n, err := t.edited(e, now)
 	if err != nil {
 		return err
@@ -57,23 +57,23 @@ func (k *Machine) Edit(e *Edit, now Instant) error {
 	if e.Of != 0 && e.Of != t.Version {
 		return errVersion(t, e.Of)
 	}
-	if err := k.reschedule(e, n, now); err != nil {
+	if err := m.reschedule(e, n, now); err != nil {
 		return err
 	}
 	n.Version++
 	moved := t.DueAt != n.DueAt
 	*t = *n
 	if moved {
-		k.keepPace(now)
+		m.spaceCatchUp(now)
 	}
-	t.touch()
-	for _, r := range k.Runs {
+	t.markChanged()
+	for _, r := range m.Runs {
 		r.Terms, r.Calendar, r.Version = t.Terms, t.Calendar, t.Version
 		if e.Params {
 			r.Params = t.Params
 		}
 	}
-	k.Edited, k.EditedParams = true, e.Params
+	m.Edited, m.EditedParams = true, e.Params
 	return nil
 }
 
@@ -116,8 +116,8 @@ func sameTerms(a, b *Row) bool {
 }
 
 // reschedule moves the next instant of n, the task's row with its new terms.
-func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
-	t := k.Task
+func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
+	t := m.Task
 	other, begin := !t.sameSchedule(&n.Terms), t.Begin != n.Begin
 	if !other && !begin && t.End == n.End && t.MaxCount == n.MaxCount {
 		return nil
@@ -130,9 +130,9 @@ func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	case n.MaxCount > 0 && n.MaxCount < n.Seq:
 		return faulty("max_count", "%d: %d runs were claimed already", n.MaxCount, n.Seq)
 	case t.Seq == 0:
-		return k.firstInstant(e, n, other || begin, now)
+		return m.firstInstant(e, n, other || begin, now)
 	case t.Type == NonBlocking:
-		return k.rescheduleGrid(e, n, other, now)
+		return m.rescheduleGrid(e, n, other, now)
 	case t.State == Running:
 		if other && t.triggered() {
 			n.Anchor = max(n.after(e, now).ScheduledAt, n.ScheduledAt+1)
@@ -142,21 +142,21 @@ func (k *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 		n.Anchor = n.ScheduledAt
 	}
-	return n.waitOn(other, now)
+	return n.waitForNext(other, now)
 }
 
 // firstInstant schedules the first run of a task anew if it was moved.
-func (k *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
+func (m *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	s := *e.Spec
 	s.Begin = n.Begin
-	if f := s.ResolveBegin(now); len(f) > 0 && (moved || k.Task.End != n.End) {
+	if f := s.ResolveBegin(now); len(f) > 0 && (moved || m.Task.End != n.End) {
 		return &Error{Code: InvalidArgument, Faults: f}
 	}
 	if moved {
 		first := NewRow(n.Tenant, n.ID, &s, now)
 		n.ScheduledAt, n.Anchor = first.ScheduledAt, first.Anchor
 	}
-	return n.waitOn(moved, now)
+	return n.waitForNext(moved, now)
 }
 
 // after returns a row whose first instant is the next one of r that a schedule
@@ -167,9 +167,9 @@ func (r *Row) after(e *Edit, now Instant) *Row {
 	return NewRow(r.Tenant, r.ID, &s, now)
 }
 
-// waitOn makes r due at its next instant if that was moved. It is an error if
+// waitForNext makes r due at its next instant if that was moved. It is an error if
 // there is none.
-func (r *Row) waitOn(moved bool, now Instant) error {
+func (r *Row) waitForNext(moved bool, now Instant) error {
 	if r.exhausted(r.ScheduledAt) {
 		return r.neverAgain()
 	}
@@ -193,8 +193,8 @@ func (r *Row) neverAgain() error {
 }
 
 // rescheduleGrid moves the next instant of a NON_BLOCKING task that has had runs.
-func (k *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
-	t := k.Task
+func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error {
+	t := m.Task
 	waits := t.State == Scheduled
 	switch {
 	case waits && t.ScheduledAt <= now:
@@ -207,14 +207,14 @@ func (k *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 	}
 	if !n.exhausted(n.ScheduledAt) {
-		k.releaseFrom(n, other, now)
+		m.releaseFrom(n, other, now)
 		n.State = Scheduled
-		return n.waitOn(other || !waits, now)
+		return n.waitForNext(other || !waits, now)
 	}
 	if n.OpenCount() == 0 {
 		return n.neverAgain()
 	}
-	k.releaseFrom(n, other, now)
+	m.releaseFrom(n, other, now)
 	if waits {
 		n.State, n.DueAt = Running, Never
 		if n.OpenRuns != 0 {
@@ -226,10 +226,10 @@ func (k *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 
 // releaseFrom gives the open runs rows of their own when the schedule changes,
 // because their instants are found by the interval.
-func (k *Machine) releaseFrom(n *Row, other bool, now Instant) {
+func (m *Machine) releaseFrom(n *Row, other bool, now Instant) {
 	if other {
-		k.spawnFrom(0, now, now.Add(k.Task.AckTimeout))
-		n.OpenRuns, n.OpenRows = k.Task.OpenRuns, k.Task.OpenRows
+		m.detachFrom(0, now, now.Add(m.Task.AckTimeout))
+		n.OpenRuns, n.OpenRows = m.Task.OpenRuns, m.Task.OpenRows
 	}
 }
 

@@ -29,7 +29,7 @@ func (s *Snapshot) whyCompleted() string {
 	case s.Type == Blocking && s.Interval > 0:
 		next = s.FinishedAt.Add(s.Interval)
 	case s.Interval > 0 || s.Calendar != nil:
-		next = s.following(s.Begin, s.FinishedAt)
+		next = s.instantAfter(s.Begin, s.FinishedAt)
 	}
 	switch {
 	case s.Seq == 0 && s.Missed > 0:

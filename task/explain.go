@@ -80,9 +80,9 @@ const tolerated = time.Second
 
 // Explain returns what holds a living task back, the most decisive first; at least
 // one reason.
-func (k *Machine) Explain(c *Circumstances) []Reason {
+func (m *Machine) Explain(c *Circumstances) []Reason {
 	var out []Reason
-	t := k.Task
+	t := m.Task
 	if t.Paused {
 		out = append(out, Reason{Why: WhyPaused, Text: "the task is paused; resume it"})
 	}
@@ -105,7 +105,7 @@ func (k *Machine) Explain(c *Circumstances) []Reason {
 	case t.State == Running:
 		out = append(out, Reason{Why: WhyLastRunsOpen, Text: fmt.Sprintf("all runs have been claimed, and %d of them await their result", t.OpenCount())})
 	}
-	return append(out, k.openRuns(c)...)
+	return append(out, m.openRuns(c)...)
 }
 
 func (r *Row) notDue(c *Circumstances) Reason {
@@ -174,13 +174,13 @@ func (r *Row) overdue(c *Circumstances, seq int64, blame bool) Reason {
 
 // openRuns explains the open runs of a NON_BLOCKING task, the oldest first. They
 // hold the next ones up only when none is left to be claimed.
-func (k *Machine) openRuns(c *Circumstances) []Reason {
+func (m *Machine) openRuns(c *Circumstances) []Reason {
 	var out []Reason
-	for _, seq := range slices.Sorted(maps.Keys(k.Runs)) {
-		out = append(out, k.Runs[seq].openRun(c)...)
+	for _, seq := range slices.Sorted(maps.Keys(m.Runs)) {
+		out = append(out, m.Runs[seq].openRun(c)...)
 	}
-	bits := k.Task.OpenCount() - k.Task.OpenRows
-	if k.Task.Type == NonBlocking && bits > 0 {
+	bits := m.Task.OpenCount() - m.Task.OpenRows
+	if m.Task.Type == NonBlocking && bits > 0 {
 		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their result", bits)})
 	}
 	return out
@@ -257,7 +257,7 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 	case r.triggered():
 		next.ScheduledAt = r.Anchor
 	case r.State == Running:
-		next.ScheduledAt = next.following(now, now)
+		next.ScheduledAt = next.instantAfter(now, now)
 	case r.ScheduledAt <= now:
 		return next.late(now, n)
 	}
@@ -270,7 +270,7 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 // late returns the next instants of a row whose instant has come, as its misfire
 // policy has it; it uses the row up.
 func (r *Row) late(now Instant, n int) (out []Instant) {
-	for r.passOver(now); len(out) < n && !r.exhausted(r.ScheduledAt); {
+	for r.skipMissed(now); len(out) < n && !r.exhausted(r.ScheduledAt); {
 		at := r.ScheduledAt
 		out = append(out, at)
 		r.Seq++
@@ -280,7 +280,7 @@ func (r *Row) late(now Instant, n int) (out []Instant) {
 		case r.Interval > 0:
 			r.ScheduledAt = max(at, now).Add(r.Interval)
 		default:
-			r.ScheduledAt = r.following(at, now)
+			r.ScheduledAt = r.instantAfter(at, now)
 		}
 	}
 	return out

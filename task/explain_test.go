@@ -30,17 +30,17 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 			if byCron && c.name == "BLOCKING" {
 				want = []Instant{10_000, 15_000, 16_000}
 			}
-			k := timedMachine(c.typ, byCron, c.terms)
-			if got := k.Task.NextInstants(now, 3); !slices.Equal(got, want) {
+			m := timedMachine(c.typ, byCron, c.terms)
+			if got := m.Task.NextInstants(now, 3); !slices.Equal(got, want) {
 				t.Errorf("%s, by cron %t: %d, want %d", c.name, byCron, got, want)
 			}
 			if c.typ == NonBlocking {
-				if got := claims(k, now, 17_900); !slices.Equal(got[:3], want) {
+				if got := claims(m, now, 17_900); !slices.Equal(got[:3], want) {
 					t.Errorf("%s, by cron %t: what fires is %d, want %d", c.name, byCron, got, want)
 				}
 			}
-			if k := timedMachine(c.typ, byCron, c.terms, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
-				if got := k.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
+			if m := timedMachine(c.typ, byCron, c.terms, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
+				if got := m.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
 					t.Errorf("%s with an end, by cron %t: %d", c.name, byCron, got)
 				}
 			}
@@ -52,35 +52,35 @@ func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
 	attempt := func(n int32) Attempt { return Attempt{RunID{513, 1}, n} }
 	for _, c := range []struct {
 		name string
-		do   func(k *Machine)
+		do   func(m *Machine)
 		now  Instant
 		why  Why
 		text string
 	}{
 		{"delivered", func(*Machine) {}, 11_000, WhyWaitingForResult, "awaits its result"},
-		{"failed", func(k *Machine) {
-			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Hour}}, 11_000, 0, nil)
+		{"failed", func(m *Machine) {
+			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Hour}}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is"},
-		{"snoozed", func(k *Machine) {
-			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
+		{"snoozed", func(m *Machine) {
+			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
 		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is"},
-		{"failed and snoozed", func(k *Machine) {
-			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Second}}, 11_000, 0, nil)
-			k.Due(0, 12_000)
-			k.Report(Report{Attempt: attempt(2), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 13_000, 0, nil)
+		{"failed and snoozed", func(m *Machine) {
+			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Second}}, 11_000, 0, nil)
+			m.Due(0, 12_000)
+			m.Report(Report{Attempt: attempt(2), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 13_000, 0, nil)
 		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is"},
-		{"snoozed and delivered", func(k *Machine) {
-			k.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
-			k.Due(0, 71_000)
+		{"snoozed and delivered", func(m *Machine) {
+			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
+			m.Due(0, 71_000)
 		}, 72_000, WhyWaitingForResult, "awaits its result"},
-		{"silent", func(k *Machine) { k.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
+		{"silent", func(m *Machine) { m.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
 	} {
-		k := timedMachine(OneShot, false, Terms{}, func(s *Spec) {
+		m := timedMachine(OneShot, false, Terms{}, func(s *Spec) {
 			s.Retry = RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: time.Hour, Multiplier: 2}
 		})
-		k.Due(0, 10_000)
-		c.do(k)
-		got := k.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never})
+		m.Due(0, 10_000)
+		c.do(m)
+		got := m.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never})
 		if len(got) != 1 || got[0].Why != c.why || !strings.Contains(got[0].Text, c.text) {
 			t.Errorf("%s: %+v, want %d, %q", c.name, got, c.why, c.text)
 		}

@@ -50,20 +50,20 @@ const (
 
 // Defaults of the fields that a request may leave out.
 const (
-	DefaultAckTimeout     = time.Minute
-	DefaultGiveUpAfter    = 24 * time.Hour
-	DefaultMaxAttempts    = 5
-	DefaultInitialBackoff = time.Second
-	DefaultMaxBackoff     = time.Hour
-	DefaultMultiplier     = 2.0
-	DefaultJitter         = 0.1
-	DefaultRetention      = time.Hour
-	DefaultMaxParamsBytes = 16 << 10
-	DefaultPageSize       = 100
-	DefaultGrace          = time.Minute
-	DefaultCatchUp        = 1000
-	DefaultCatchUpPace    = 100 * time.Millisecond
-	DefaultDeadRetention  = 30 * 24 * time.Hour
+	DefaultAckTimeout      = time.Minute
+	DefaultGiveUpAfter     = 24 * time.Hour
+	DefaultMaxAttempts     = 5
+	DefaultInitialBackoff  = time.Second
+	DefaultMaxBackoff      = time.Hour
+	DefaultMultiplier      = 2.0
+	DefaultJitter          = 0.1
+	DefaultRetention       = time.Hour
+	DefaultMaxParamsBytes  = 16 << 10
+	DefaultPageSize        = 100
+	DefaultGrace           = time.Minute
+	DefaultCatchUp         = 1000
+	DefaultCatchUpInterval = 100 * time.Millisecond
+	DefaultDeadRetention   = 30 * 24 * time.Hour
 )
 
 // Limits are the bounds that an installation or a tenant may choose.

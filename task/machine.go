@@ -24,16 +24,16 @@ type Machine struct {
 	Edited, EditedParams bool
 	// Skipped collects the instants that steps passed over without claiming a run.
 	Skipped []Skipped
-	// Pace is the least distance of runs that catch up with missed instants; 0:
-	// [DefaultCatchUpPace].
-	Pace time.Duration
+	// CatchUpInterval is the least distance of runs that catch up with missed instants; 0:
+	// [DefaultCatchUpInterval].
+	CatchUpInterval time.Duration
 }
 
 // ScheduledAt returns the instant that the open run seq was meant to fire at. Of
 // a run that is not open it means nothing.
-func (k *Machine) ScheduledAt(seq int64) Instant {
-	t := k.Task
-	if r := k.run(seq); r != nil {
+func (m *Machine) ScheduledAt(seq int64) Instant {
+	t := m.Task
+	if r := m.runRow(seq); r != nil {
 		return r.ScheduledAt
 	}
 	if t.Type == NonBlocking {
@@ -42,135 +42,135 @@ func (k *Machine) ScheduledAt(seq int64) Instant {
 	return t.ScheduledAt
 }
 
-// run returns the run row of seq, or nil.
-func (k *Machine) run(seq int64) *Row {
-	if r := k.Runs[seq]; r != nil && r.Change != Removed {
+// runRow returns the run row of seq, or nil.
+func (m *Machine) runRow(seq int64) *Row {
+	if r := m.Runs[seq]; r != nil && r.Change != Removed {
 		return r
 	}
 	return nil
 }
 
-// bit returns the mask of run seq in OpenRuns; 0 when it is older than all bits.
-func (k *Machine) bit(seq int64) uint64 {
-	i := k.Task.Seq - seq
+// runBit returns the mask of run seq in OpenRuns; 0 when it is older than all bits.
+func (m *Machine) runBit(seq int64) uint64 {
+	i := m.Task.Seq - seq
 	if i < 0 || i >= OpenBits {
 		return 0
 	}
 	return 1 << i
 }
 
-// spawn clears the bit of run seq and gives the run a row of its own, whose
+// detachRun clears the bit of run seq and gives the run a row of its own, whose
 // first attempt is out.
-func (k *Machine) spawn(seq int64, now, due Instant) *Row {
-	t := k.Task
+func (m *Machine) detachRun(seq int64, now, due Instant) *Row {
+	t := m.Task
 	i := t.Seq - seq
 	t.OpenRuns &^= 1 << i
 	t.OpenRows++
-	t.touch()
+	t.markChanged()
 	r := *t
 	r.Run, r.State, r.Paused, r.Change = seq, Running, false, Added
 	r.ScheduledAt = t.Anchor - Instant(i*t.Interval.Milliseconds())
 	r.OpenRuns, r.OpenRows, r.Missed = 0, 0, 0
 	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder = 1, 0, 0, true, 0
 	r.FirstClaimAt, r.DueAt = now, due
-	if k.Runs == nil {
-		k.Runs = map[int64]*Row{}
+	if m.Runs == nil {
+		m.Runs = map[int64]*Row{}
 	}
-	k.Runs[seq] = &r
+	m.Runs[seq] = &r
 	return &r
 }
 
 // finish ends the task.
-func (k *Machine) finish(s State) {
-	t := k.Task
+func (m *Machine) finish(s State) {
+	t := m.Task
 	t.State, t.DueAt, t.Change = s, Never, Removed
 	t.OpenRuns, t.OpenRows = 0, 0
-	for _, r := range k.Runs {
+	for _, r := range m.Runs {
 		r.Change = Removed
 	}
 }
 
 // closeRow removes a run row whose run is closed.
-func (k *Machine) closeRow(r *Row) {
+func (m *Machine) closeRow(r *Row) {
 	r.Change = Removed
-	k.Task.OpenRows--
-	k.Task.touch()
+	m.Task.OpenRows--
+	m.Task.markChanged()
 }
 
 // finishIfDone ends a NON_BLOCKING task of which no claim is left and nothing
 // is open.
-func (k *Machine) finishIfDone() {
-	t := k.Task
+func (m *Machine) finishIfDone() {
+	t := m.Task
 	if t.Type == NonBlocking && t.State == Running && t.OpenRuns == 0 && t.OpenRows == 0 {
-		k.finish(Completed)
+		m.finish(Completed)
 	}
 }
 
-// die gives up the open run of r, which is the task's row or a run row.
-func (k *Machine) die(r *Row, reason DeadReason, message string, now Instant) {
-	k.bury(r, reason, message, now)
-	t := k.Task
+// giveUpRun gives up the open run of r, which is the task's row or a run row.
+func (m *Machine) giveUpRun(r *Row, reason DeadReason, message string, now Instant) {
+	m.recordDead(r, reason, message, now)
+	t := m.Task
 	if r.Run != 0 {
-		k.closeRow(r)
+		m.closeRow(r)
 	}
 	switch {
 	case t.StopOnFailure || t.Type == OneShot:
-		k.finish(Failed)
+		m.finish(Failed)
 	case t.Type == Blocking:
-		k.goOnAfter(now)
+		m.scheduleNext(now)
 	default:
-		k.finishIfDone()
+		m.finishIfDone()
 	}
 }
 
-func (k *Machine) bury(r *Row, reason DeadReason, message string, now Instant) {
+func (m *Machine) recordDead(r *Row, reason DeadReason, message string, now Instant) {
 	seq := r.Run
 	if seq == 0 {
 		seq = r.Seq
 	}
-	k.Dead = append(k.Dead, DeadRun{
+	m.Dead = append(m.Dead, DeadRun{
 		Tenant: r.Tenant, RunID: RunID{Task: r.ID, Seq: seq}, Attempt: r.Attempt, Kind: r.Kind,
 		ScheduledAt: r.ScheduledAt, DiedAt: now, Reason: reason, Error: message,
 	})
 }
 
-// goOn schedules the next run of a BLOCKING task, or completes it.
-func (k *Machine) goOn(next, now Instant) {
-	t := k.Task
+// scheduleAt schedules the next run of a BLOCKING task, or completes it.
+func (m *Machine) scheduleAt(next, now Instant) {
+	t := m.Task
 	if t.exhausted(next) {
-		k.finish(Completed)
+		m.finish(Completed)
 		return
 	}
 	t.Anchor = next
-	t.wait(next, now)
-	t.touch()
+	t.waitUntil(next, now)
+	t.markChanged()
 }
 
-// goOnAfter schedules the next run of a BLOCKING task one interval after now, or
+// scheduleNext schedules the next run of a BLOCKING task one interval after now, or
 // at the first match after it; after a run that was triggered, when it was due.
-func (k *Machine) goOnAfter(now Instant) {
-	t := k.Task
+func (m *Machine) scheduleNext(now Instant) {
+	t := m.Task
 	switch {
 	case t.triggered() && t.Anchor != Never:
-		k.goOn(t.Anchor, now)
+		m.scheduleAt(t.Anchor, now)
 	case t.Interval > 0:
-		k.goOn(now.Add(t.Interval), now)
+		m.scheduleAt(now.Add(t.Interval), now)
 	case t.Calendar != nil || t.exhausted(now):
-		k.goOn(t.following(now, now), now)
+		m.scheduleAt(t.instantAfter(now, now), now)
 	default:
-		t.waitUnknown(now)
+		t.waitUnreadable(now)
 	}
 }
 
 // Cancel ends the task by its caller's wish.
-func (k *Machine) Cancel() {
-	k.Task.Version++
-	k.finish(Cancelled)
+func (m *Machine) Cancel() {
+	m.Task.Version++
+	m.finish(Cancelled)
 }
 
 // Pause lets no new run be claimed.
-func (k *Machine) Pause() {
-	t := k.Task
+func (m *Machine) Pause() {
+	t := m.Task
 	if t.Paused {
 		return
 	}
@@ -179,33 +179,33 @@ func (k *Machine) Pause() {
 	if t.State == Scheduled {
 		t.DueAt = Never
 	}
-	t.touch()
+	t.markChanged()
 }
 
 // Resume lets runs be claimed again. Instants that passed meanwhile are treated as
 // the misfire policy says.
-func (k *Machine) Resume(now Instant) {
-	t := k.Task
+func (m *Machine) Resume(now Instant) {
+	t := m.Task
 	if !t.Paused {
 		return
 	}
 	t.Paused = false
 	t.Version++
-	t.touch()
+	t.markChanged()
 	if t.State != Scheduled {
 		return
 	}
 	if t.ScheduledAt == Never {
-		t.DueAt = now // its instant is not known yet; see waitUnknown
+		t.DueAt = now // its instant is not known yet; see waitUnreadable
 		return
 	}
 	t.DueAt = max(t.ScheduledAt, now)
-	k.keepPace(now)
+	m.spaceCatchUp(now)
 	if t.misfire() != Skip || t.unreadable() {
 		return
 	}
 	from := t.ScheduledAt
-	if n, ok := k.turn(now); ok && n > 0 {
-		k.Skipped = append(k.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	if n, ok := m.dropMissed(now); ok && n > 0 {
+		m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
 	}
 }

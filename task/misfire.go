@@ -9,12 +9,12 @@ import (
 //
 // A row knows one instant that is to fire next, ScheduledAt. When it is claimed
 // late, instants after it may have passed as well. What happens to them is said
-// here, at two points of a claim: [Machine.turn] decides which instant fires, and
+// here, at two points of a claim: [Machine.dropMissed] decides which instant fires, and
 // [Row.nextRun] which one is next.
 //
 //	             fires                               next
 //	FIRE_ONCE    the stored one                      the first that has not passed
-//	FIRE_ALL     the oldest of the newest CatchUp    the one after it, one pace later,
+//	FIRE_ALL     the oldest of the newest CatchUp    the one after it, one catch-up interval later,
 //	                                                 also after a resume or an edit
 //	SKIP         the first within the grace          the first after it within the grace
 //
@@ -58,9 +58,9 @@ func (r *Row) unreadable() bool {
 	return r.Damaged != "" || (r.Cron != nil && r.Calendar == nil)
 }
 
-// following returns the first instant of the schedule that is later than at,
+// instantAfter returns the first instant of the schedule that is later than at,
 // which is one, and later than x; Never: there is none. Bounds are not looked at.
-func (r *Row) following(at, x Instant) Instant {
+func (r *Row) instantAfter(at, x Instant) Instant {
 	x = max(at, x)
 	if r.Interval > 0 {
 		step := Instant(r.Interval.Milliseconds())
@@ -74,8 +74,8 @@ func (r *Row) following(at, x Instant) Instant {
 	return Never
 }
 
-// passed counts the instants later than at, which is one, until x and before End.
-func (r *Row) passed(at, x Instant) int64 {
+// countInstants counts the instants later than at, which is one, until x and before End.
+func (r *Row) countInstants(at, x Instant) int64 {
 	x = min(x, r.End-1)
 	switch {
 	case x <= at || r.Type == OneShot:
@@ -88,8 +88,8 @@ func (r *Row) passed(at, x Instant) int64 {
 	return 0
 }
 
-// nth returns instant number n after at; it is not later than limit.
-func (r *Row) nth(at Instant, n int64, limit Instant) Instant {
+// nthInstant returns instant number n after at; it is not later than limit.
+func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
 	if r.Interval > 0 {
 		return at + Instant(n*r.Interval.Milliseconds())
 	}
@@ -97,19 +97,19 @@ func (r *Row) nth(at Instant, n int64, limit Instant) Instant {
 	return at + Instant(d)
 }
 
-// passOver moves ScheduledAt over the instants that do not fire before the next
+// skipMissed moves ScheduledAt over the instants that do not fire before the next
 // claim, which is made at now (see misfireAt), and returns their number.
-func (r *Row) passOver(now Instant) (n int64) {
+func (r *Row) skipMissed(now Instant) (n int64) {
 	at := r.ScheduledAt
 	switch r.misfire() {
 	case Skip:
 		if oldest := now.Add(-r.Grace); at < oldest {
-			n = 1 + r.passed(at, oldest-1)
-			r.ScheduledAt = r.following(at, oldest-1)
+			n = 1 + r.countInstants(at, oldest-1)
+			r.ScheduledAt = r.instantAfter(at, oldest-1)
 		}
 	case FireAll:
-		if n = max(0, 1+r.passed(at, now)-int64(r.catchUp())); n > 0 {
-			r.ScheduledAt = r.nth(at, n, now)
+		if n = max(0, 1+r.countInstants(at, now)-int64(r.catchUp())); n > 0 {
+			r.ScheduledAt = r.nthInstant(at, n, now)
 		}
 	}
 	r.Missed += n
@@ -135,58 +135,58 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 			x = now.Add(-r.Grace) - 1
 		}
 	}
-	return r.following(at, x), r.passed(at, x)
+	return r.instantAfter(at, x), r.countInstants(at, x)
 }
 
-// known makes sure that the instant of a SCHEDULED task is known. If it is not,
+// findInstant makes sure that the instant of a SCHEDULED task is known. If it is not,
 // or is in the future after all, the row waits and known returns false.
-func (k *Machine) known(now Instant) bool {
-	t := k.Task
+func (m *Machine) findInstant(now Instant) bool {
+	t := m.Task
 	if t.unreadable() {
 		t.DueAt = now.Add(UnreadableDelay)
-		t.touch()
+		t.markChanged()
 		return false
 	}
 	if t.ScheduledAt != Never {
 		return true
 	}
-	t.ScheduledAt = t.following(t.Anchor, t.Anchor)
-	t.touch()
-	return k.claimable(now)
+	t.ScheduledAt = t.instantAfter(t.Anchor, t.Anchor)
+	t.markChanged()
+	return m.claimable(now)
 }
 
-// waitUnknown makes a BLOCKING row wait whose expression cannot be read: its
+// waitUnreadable makes a BLOCKING row wait whose expression cannot be read: its
 // instant is the first match after Anchor, to be found by who can.
-func (r *Row) waitUnknown(now Instant) {
+func (r *Row) waitUnreadable(now Instant) {
 	r.Anchor = now
-	r.wait(Never, now)
+	r.waitUntil(Never, now)
 	if !r.Paused {
 		r.DueAt = now.Add(UnreadableDelay)
 	}
-	r.touch()
+	r.markChanged()
 }
 
-// turn moves a SCHEDULED task on to the instant whose turn it is. false: its turn
+// dropMissed moves a SCHEDULED task on to the instant whose turn it is. false: its turn
 // is later, or the task has ended; what was passed over is in Skipped.
-func (k *Machine) turn(now Instant) (missed int64, ok bool) {
-	t := k.Task
+func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
+	t := m.Task
 	from := t.ScheduledAt
-	n := t.passOver(k.misfireAt(now))
+	n := t.skipMissed(m.misfireAt(now))
 	if n == 0 {
 		return 0, true
 	}
-	t.touch()
-	if k.claimable(now) {
+	t.markChanged()
+	if m.claimable(now) {
 		return n, true
 	}
-	k.Skipped = append(k.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
 	return 0, false
 }
 
 // claimable reports whether the instant of a SCHEDULED task has come. If it has
 // not, the task waits for it, or ends with the last open run if it has no more.
-func (k *Machine) claimable(now Instant) bool {
-	t := k.Task
+func (m *Machine) claimable(now Instant) bool {
+	t := m.Task
 	switch {
 	case !t.exhausted(t.ScheduledAt):
 		if t.ScheduledAt <= now {
@@ -196,28 +196,28 @@ func (k *Machine) claimable(now Instant) bool {
 	case t.Type == NonBlocking:
 		t.State = Running
 		t.DueAt = now.Add(t.AckTimeout)
-		k.finishIfDone()
+		m.finishIfDone()
 	default:
-		k.finish(Completed)
+		m.finish(Completed)
 	}
 	return false
 }
 
-// keepPace puts a run off that catches up: another one may just have been claimed,
+// spaceCatchUp puts a run off that catches up: another one may just have been claimed,
 // and when that was is not known any more.
-func (k *Machine) keepPace(now Instant) {
-	t := k.Task
+func (m *Machine) spaceCatchUp(now Instant) {
+	t := m.Task
 	if t.misfire() == FireAll && t.State == Scheduled && !t.Paused && t.Seq > 0 && t.ScheduledAt <= now {
-		t.DueAt = max(t.DueAt, now.Add(k.pace()))
+		t.DueAt = max(t.DueAt, now.Add(m.catchUpInterval()))
 	}
 }
 
-// pace returns the least distance of runs that catch up.
-func (k *Machine) pace() time.Duration {
-	if k.Pace > 0 {
-		return k.Pace
+// catchUpInterval returns the least distance of runs that catch up.
+func (m *Machine) catchUpInterval() time.Duration {
+	if m.CatchUpInterval > 0 {
+		return m.CatchUpInterval
 	}
-	return DefaultCatchUpPace
+	return DefaultCatchUpInterval
 }
 
 // Upcoming returns the next n instants later than after at which runs of a
@@ -231,14 +231,14 @@ func (r *Row) Upcoming(after Instant, n int) []Instant {
 	}
 	if at <= after {
 		if r.MaxCount > 0 {
-			left = min(int64(n), r.MaxCount-r.Seq-1-r.passed(at, after))
+			left = min(int64(n), r.MaxCount-r.Seq-1-r.countInstants(at, after))
 		}
-		at = r.following(at, after)
+		at = r.instantAfter(at, after)
 	}
 	var out []Instant
 	for ; left > 0 && at < r.End; left-- {
 		out = append(out, at)
-		at = r.following(at, at)
+		at = r.instantAfter(at, at)
 	}
 	return out
 }

@@ -47,14 +47,14 @@ func timedMachine(typ Type, byCron bool, terms Terms, change ...func(*Spec)) *Ma
 	return &Machine{Task: r, Was: r.State}
 }
 
-// claims makes the steps that are due at now, one pace after the other, and
+// claims makes the steps that are due at now, one catch-up interval after the other, and
 // returns the instants that fired.
-func claims(k *Machine, from, until Instant) (fired []Instant) {
+func claims(m *Machine, from, until Instant) (fired []Instant) {
 	for now := from; now <= until; now += 100 {
-		for k.Task.State == Scheduled && k.Task.DueAt <= now {
-			if p := k.Due(0, now); p != nil {
+		for m.Task.State == Scheduled && m.Task.DueAt <= now {
+			if p := m.Due(0, now); p != nil {
 				fired = append(fired, p.ScheduledAt)
-				k.Task.OpenRuns, k.Runs, k.Task.OpenRows = 0, nil, 0 // each has its result
+				m.Task.OpenRuns, m.Runs, m.Task.OpenRows = 0, nil, 0 // each has its result
 			}
 		}
 	}
@@ -94,9 +94,9 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 				if change == nil {
 					change = func(*Spec) {}
 				}
-				k := timedMachine(NonBlocking, byCron, c.terms, change)
-				if got := claims(k, 20_000, 22_000); !slices.Equal(got, c.want) || k.Task.Missed != c.missed {
-					t.Errorf("fired %d, missed %d; want %d and %d", got, k.Task.Missed, c.want, c.missed)
+				m := timedMachine(NonBlocking, byCron, c.terms, change)
+				if got := claims(m, 20_000, 22_000); !slices.Equal(got, c.want) || m.Task.Missed != c.missed {
+					t.Errorf("fired %d, missed %d; want %d and %d", got, m.Task.Missed, c.want, c.missed)
 				}
 			})
 		}
@@ -104,11 +104,11 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 }
 
 func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
-	k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
-	k.Pace = 250 * time.Millisecond
+	m := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
+	m.CatchUpInterval = 250 * time.Millisecond
 	for i, now := range []Instant{20_000, 20_250, 20_500} {
-		if p := k.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || k.Task.DueAt != now+250 {
-			t.Errorf("run %d at %d: %+v, due %d", i, now, p, k.Task.DueAt)
+		if p := m.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || m.Task.DueAt != now+250 {
+			t.Errorf("run %d at %d: %+v, due %d", i, now, p, m.Task.DueAt)
 		}
 	}
 }
@@ -118,44 +118,44 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 	const pace = 250 * time.Millisecond
 	for _, c := range []struct {
 		name string
-		step func(k *Machine, now Instant)
+		step func(m *Machine, now Instant)
 	}{
-		{"a pause", func(k *Machine, now Instant) { k.Pause(); k.Resume(now) }},
-		{"a long pause", func(k *Machine, now Instant) { k.Pause(); k.Pause(); k.Resume(now); k.Resume(now) }},
-		{"an edit", func(k *Machine, now Instant) {
-			s := k.Task.Spec()
+		{"a pause", func(m *Machine, now Instant) { m.Pause(); m.Resume(now) }},
+		{"a long pause", func(m *Machine, now Instant) { m.Pause(); m.Pause(); m.Resume(now); m.Resume(now) }},
+		{"an edit", func(m *Machine, now Instant) {
+			s := m.Task.Spec()
 			s.Interval = 2 * time.Second
-			if err := k.Edit(&Edit{Spec: &s, KeepBegin: true}, now); err != nil {
+			if err := m.Edit(&Edit{Spec: &s, KeepBegin: true}, now); err != nil {
 				t.Fatal(err)
 			}
 		}},
 	} {
-		k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
-		k.Pace = pace
-		k.Due(0, 20_000)
-		c.step(k, 20_100)
-		if k.Task.ScheduledAt != 11_000 || k.Task.DueAt != 20_350 {
-			t.Errorf("%s: the instant %d is due at %d, want 11000 at 20350", c.name, k.Task.ScheduledAt, k.Task.DueAt)
+		m := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
+		m.CatchUpInterval = pace
+		m.Due(0, 20_000)
+		c.step(m, 20_100)
+		if m.Task.ScheduledAt != 11_000 || m.Task.DueAt != 20_350 {
+			t.Errorf("%s: the instant %d is due at %d, want 11000 at 20350", c.name, m.Task.ScheduledAt, m.Task.DueAt)
 		}
 	}
-	k := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
-	k.Due(0, 10_000)
-	k.Pause()
-	if k.Resume(10_500); k.Task.DueAt != 11_000 {
-		t.Errorf("what catches up with nothing is due at %d, want 11000", k.Task.DueAt)
+	m := timedMachine(NonBlocking, false, Terms{Misfire: FireAll, CatchUp: 1000})
+	m.Due(0, 10_000)
+	m.Pause()
+	if m.Resume(10_500); m.Task.DueAt != 11_000 {
+		t.Errorf("what catches up with nothing is due at %d, want 11000", m.Task.DueAt)
 	}
 }
 
 func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedMachine(Blocking, byCron, Terms{Misfire: Skip, Grace: 300 * time.Millisecond})
-		if p := k.Due(0, 20_500); p != nil || k.Task.ScheduledAt != 21_000 || k.Task.DueAt != 21_000 || k.Task.Missed != 11 || k.Task.State != Scheduled {
-			t.Errorf("by cron %t: %+v, %+v", byCron, p, k.Task)
+		m := timedMachine(Blocking, byCron, Terms{Misfire: Skip, Grace: 300 * time.Millisecond})
+		if p := m.Due(0, 20_500); p != nil || m.Task.ScheduledAt != 21_000 || m.Task.DueAt != 21_000 || m.Task.Missed != 11 || m.Task.State != Scheduled {
+			t.Errorf("by cron %t: %+v, %+v", byCron, p, m.Task)
 		}
-		if want := []Skipped{{Seq: 1, From: 10_000, N: 11}}; !slices.Equal(k.Skipped, want) {
-			t.Errorf("skipped %+v, want %+v", k.Skipped, want)
+		if want := []Skipped{{Seq: 1, From: 10_000, N: 11}}; !slices.Equal(m.Skipped, want) {
+			t.Errorf("skipped %+v, want %+v", m.Skipped, want)
 		}
-		if p := k.Due(0, 21_200); p == nil || p.ScheduledAt != 21_000 || p.Seq != 1 || p.Missed != 0 {
+		if p := m.Due(0, 21_200); p == nil || p.ScheduledAt != 21_000 || p.Seq != 1 || p.Missed != 0 {
 			t.Errorf("by cron %t: %+v", byCron, p)
 		}
 	}
@@ -163,33 +163,33 @@ func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 
 func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 	for _, e := range []Terms{{}, {Misfire: FireAll, CatchUp: 1}} {
-		k := timedMachine(Blocking, true, e)
-		if p := k.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || k.Task.Missed != 0 {
+		m := timedMachine(Blocking, true, e)
+		if p := m.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || m.Task.Missed != 0 {
 			t.Errorf("%s: %+v", e.Misfire, p)
 		}
 	}
 }
 
 func TestAOneShotThatIsSkippedIsCompletedWithoutARun(t *testing.T) {
-	k := timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
-	if p := k.Due(0, 11_001); p != nil || k.Task.State != Completed || k.Task.Seq != 0 || k.Task.Missed != 1 || k.Task.Change != Removed {
-		t.Errorf("%+v, %+v", p, k.Task)
+	m := timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
+	if p := m.Due(0, 11_001); p != nil || m.Task.State != Completed || m.Task.Seq != 0 || m.Task.Missed != 1 || m.Task.Change != Removed {
+		t.Errorf("%+v, %+v", p, m.Task)
 	}
-	k = timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
-	if p := k.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
+	m = timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
+	if p := m.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
 		t.Errorf("late by the grace: %+v", p)
 	}
 }
 
 func TestATaskOfWhichAllIsSkippedWaitsForItsOpenRuns(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
-	k.Due(0, 10_000)
-	if p := k.Due(0, 30_000); p != nil || k.Task.State != Running || k.Task.Missed != 4 || k.Task.DueAt != 90_000 {
-		t.Fatalf("%+v, %+v", p, k.Task)
+	m := timedMachine(NonBlocking, true, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
+	m.Due(0, 10_000)
+	if p := m.Due(0, 30_000); p != nil || m.Task.State != Running || m.Task.Missed != 4 || m.Task.DueAt != 90_000 {
+		t.Fatalf("%+v, %+v", p, m.Task)
 	}
-	reply := k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 31_000, 0, nil)
-	if reply.Code != Accepted || k.Task.State != Completed || k.Task.Seq != 1 {
-		t.Errorf("%+v, %+v", reply, k.Task)
+	reply := m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 31_000, 0, nil)
+	if reply.Code != Accepted || m.Task.State != Completed || m.Task.Seq != 1 {
+		t.Errorf("%+v, %+v", reply, m.Task)
 	}
 }
 
@@ -208,76 +208,76 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 		{"SKIP, one is within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
 		{"SKIP, none is left", OneShot, Terms{Misfire: Skip}, Never, Never, 1, Completed},
 	} {
-		k := timedMachine(c.typ, false, c.terms)
-		k.Pause()
-		k.Resume(20_500)
-		if r := k.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
+		m := timedMachine(c.typ, false, c.terms)
+		m.Pause()
+		m.Resume(20_500)
+		if r := m.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}
 }
 
 func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Terms{})
-	k.Due(0, 10_000)
-	k.Due(0, 11_000)
-	k.Due(0, 12_000)
-	if k.Task.OpenRuns != 1 || len(k.Runs) != 2 || k.Runs[1].ScheduledAt != 10_000 || k.Runs[2].ScheduledAt != 11_000 || k.ScheduledAt(3) != 12_000 {
-		t.Errorf("%+v, %+v", k.Task, k.Runs)
+	m := timedMachine(NonBlocking, true, Terms{})
+	m.Due(0, 10_000)
+	m.Due(0, 11_000)
+	m.Due(0, 12_000)
+	if m.Task.OpenRuns != 1 || len(m.Runs) != 2 || m.Runs[1].ScheduledAt != 10_000 || m.Runs[2].ScheduledAt != 11_000 || m.ScheduledAt(3) != 12_000 {
+		t.Errorf("%+v, %+v", m.Task, m.Runs)
 	}
 }
 
 func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
-	k := timedMachine(Blocking, true, Terms{})
-	k.Due(0, 10_000)
-	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
-	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
-	if r := k.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
+	m := timedMachine(Blocking, true, Terms{})
+	m.Due(0, 10_000)
+	m.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
+	if r := m.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
 		t.Errorf("%+v", r)
 	}
-	k = timedMachine(Blocking, true, Terms{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
-	k.Due(0, 10_000)
-	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
-	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
-	if r := k.Task; r.State != Completed {
+	m = timedMachine(Blocking, true, Terms{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
+	m.Due(0, 10_000)
+	m.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
+	if r := m.Task; r.State != Completed {
 		t.Errorf("without another match: %+v", r)
 	}
 }
 
 // timing: T4.8
 func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
-	k := timedMachine(NonBlocking, true, Terms{})
-	calendar := k.Task.Calendar
-	k.Task.Calendar = nil
-	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 || k.Task.ScheduledAt != 10_000 || k.Task.Seq != 0 {
-		t.Fatalf("%+v, %+v", p, k.Task)
+	m := timedMachine(NonBlocking, true, Terms{})
+	calendar := m.Task.Calendar
+	m.Task.Calendar = nil
+	if p := m.Due(0, 10_000); p != nil || m.Task.DueAt != 10_000+3_600_000 || m.Task.ScheduledAt != 10_000 || m.Task.Seq != 0 {
+		t.Fatalf("%+v, %+v", p, m.Task)
 	}
-	k.Task.Calendar = calendar
-	if p := k.Due(0, 4_000_000); p == nil || p.ScheduledAt != 10_000 {
+	m.Task.Calendar = calendar
+	if p := m.Due(0, 4_000_000); p == nil || p.ScheduledAt != 10_000 {
 		t.Errorf("when it can be read: %+v", p)
 	}
 
-	k = timedMachine(Blocking, true, Terms{})
-	k.Due(0, 10_000)
-	k.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
-	k.Task.Calendar = nil
-	k.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_500, 0, nil)
-	if r := k.Task; r.State != Scheduled || r.ScheduledAt != Never || r.DueAt != 15_500+3_600_000 {
+	m = timedMachine(Blocking, true, Terms{})
+	m.Due(0, 10_000)
+	m.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
+	m.Task.Calendar = nil
+	m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_500, 0, nil)
+	if r := m.Task; r.State != Scheduled || r.ScheduledAt != Never || r.DueAt != 15_500+3_600_000 {
 		t.Fatalf("%+v", r)
 	}
-	k.Pause()
-	k.Resume(20_000)
-	if p := k.Due(0, 20_000); p != nil || k.Task.DueAt != 20_000+3_600_000 {
-		t.Errorf("resumed: %+v, %+v", p, k.Task)
+	m.Pause()
+	m.Resume(20_000)
+	if p := m.Due(0, 20_000); p != nil || m.Task.DueAt != 20_000+3_600_000 {
+		t.Errorf("resumed: %+v, %+v", p, m.Task)
 	}
-	k.Task.Calendar = calendar
-	if p := k.Due(0, 4_000_000); p == nil || p.ScheduledAt != 16_000 || p.Seq != 2 {
+	m.Task.Calendar = calendar
+	if p := m.Due(0, 4_000_000); p == nil || p.ScheduledAt != 16_000 || p.Seq != 2 {
 		t.Errorf("when it can be read: %+v", p)
 	}
 
-	k = timedMachine(Blocking, false, Terms{Damaged: "x"})
-	if p := k.Due(0, 10_000); p != nil || k.Task.DueAt != 10_000+3_600_000 {
-		t.Errorf("damaged: %+v, %+v", p, k.Task)
+	m = timedMachine(Blocking, false, Terms{Damaged: "x"})
+	if p := m.Due(0, 10_000); p != nil || m.Task.DueAt != 10_000+3_600_000 {
+		t.Errorf("damaged: %+v, %+v", p, m.Task)
 	}
 }
 
@@ -316,8 +316,8 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	if later == 0 {
 		t.Fatal("task 513 is not moved; choose another one")
 	}
-	k := timedMachine(NonBlocking, false, Terms{Spread: 500 * time.Millisecond})
-	if got, want := claims(k, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
+	m := timedMachine(NonBlocking, false, Terms{Spread: 500 * time.Millisecond})
+	if got, want := claims(m, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
 		t.Errorf("fired %d, want %d", got, want)
 	}
 	if again := SpreadOf(513, 500*time.Millisecond); Instant(again.Milliseconds()) != later {
@@ -343,7 +343,7 @@ func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 
 func TestUpcomingIsWhatFires(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
-		k := timedMachine(NonBlocking, byCron, Terms{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
+		m := timedMachine(NonBlocking, byCron, Terms{}, func(s *Spec) { s.MaxCount, s.End = 6, 30_000 })
 		for _, c := range []struct {
 			after Instant
 			n     int
@@ -351,13 +351,13 @@ func TestUpcomingIsWhatFires(t *testing.T) {
 		}{
 			{-1, 3, seconds(10, 12)}, {9_999, 2, seconds(10, 11)}, {10_000, 2, seconds(11, 12)}, {13_500, 9, seconds(14, 15)}, {15_000, 9, nil}, {99_000, 9, nil},
 		} {
-			if got := k.Task.Upcoming(c.after, c.n); !slices.Equal(got, c.want) {
+			if got := m.Task.Upcoming(c.after, c.n); !slices.Equal(got, c.want) {
 				t.Errorf("after %d: %d, want %d", c.after, got, c.want)
 			}
 		}
 	}
-	k := timedMachine(OneShot, true, Terms{})
-	if got := k.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
+	m := timedMachine(OneShot, true, Terms{})
+	if got := m.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
 		t.Errorf("ONE_SHOT: %d", got)
 	}
 }

@@ -3,8 +3,8 @@ package task
 // MoveNext moves the next run to another instant, from which the schedule goes on;
 // one before begin_time moves that too. A past instant means now. It refuses what
 // has an open run that no other may follow, and what would never fire.
-func (k *Machine) MoveNext(next, now Instant) error {
-	t := k.Task
+func (m *Machine) MoveNext(next, now Instant) error {
+	t := m.Task
 	next = min(max(next, 0), LastInstant-1)
 	switch {
 	case t.State != Scheduled:
@@ -13,13 +13,13 @@ func (k *Machine) MoveNext(next, now Instant) error {
 		return Errorf(ReasonEndTimeReached, "task %d: %s is not before its end_time %s", t.ID, next, t.End)
 	}
 	if next < t.Begin {
-		t.Begin, k.Edited = next, true
+		t.Begin, m.Edited = next, true
 	}
 	if t.Type != NonBlocking || t.Seq == 0 {
 		t.Anchor = next
 	}
 	t.Version++
-	t.wait(next, now)
-	t.touch()
+	t.waitUntil(next, now)
+	t.markChanged()
 	return nil
 }

@@ -12,8 +12,8 @@ type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 // both count only from the holder of the current attempt. Snooze counts like
 // FAIL, and of a BLOCKING run also from anybody while nobody has the lease: a
 // listener that is too busy to start it puts it off.
-func (k *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply {
-	r, code := k.open(res.Attempt)
+func (m *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply {
+	r, code := m.openRow(res.Attempt)
 	if code != Accepted {
 		return Reply{Code: code}
 	}
@@ -21,38 +21,38 @@ func (k *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply 
 	if r.Type == Blocking && (res.Attempt.Attempt != r.Attempt || !r.Out || res.Holder == 0 || res.Holder != r.Holder && !unheld) {
 		return Reply{Code: Superseded}
 	}
-	attempt, out := k.current(r, res.Seq)
+	attempt, out := m.currentAttempt(r, res.Seq)
 	if res.Outcome != Success && (res.Attempt.Attempt != attempt || !out) {
 		return Reply{Code: Superseded}
 	}
 	if res.Outcome == Snooze {
-		k.snooze(r, res, now)
+		m.snooze(r, res, now)
 		return Reply{Code: Accepted}
 	}
 	if res.Patch != nil {
-		params, err := merge(k.Task.Params, res.Patch)
+		params, err := merge(m.Task.Params, res.Patch)
 		if err != nil {
 			return Reply{Code: Invalid, Field: "params_patch", Message: err.Error()}
 		}
-		if k.closes(r, res) {
-			k.Task.Params = params
+		if m.isFinal(r, res) {
+			m.Task.Params = params
 		}
 	}
-	k.accept(r, res, now, u)
+	m.applyResult(r, res, now, u)
 	return Reply{Code: Accepted}
 }
 
-// open finds the row that holds the open run of an attempt: its own row, or the
+// openRow finds the row that holds the open run of an attempt: its own row, or the
 // task's row with its bit. Anything but Accepted says why there is none.
-func (k *Machine) open(a Attempt) (*Row, Code) {
-	t := k.Task
+func (m *Machine) openRow(a Attempt) (*Row, Code) {
+	t := m.Task
 	if a.Seq < 1 || a.Seq > t.Seq || a.Attempt < 1 {
 		return nil, Unknown
 	}
 	r := t
 	if t.Type == NonBlocking {
-		if r = k.run(a.Seq); r == nil {
-			if t.OpenRuns&k.bit(a.Seq) == 0 {
+		if r = m.runRow(a.Seq); r == nil {
+			if t.OpenRuns&m.runBit(a.Seq) == 0 {
 				return nil, Already
 			}
 			r = t
@@ -60,23 +60,23 @@ func (k *Machine) open(a Attempt) (*Row, Code) {
 	} else if t.State != Running || a.Seq < t.Seq {
 		return nil, Already
 	}
-	if attempt, _ := k.current(r, a.Seq); a.Attempt > attempt {
+	if attempt, _ := m.currentAttempt(r, a.Seq); a.Attempt > attempt {
 		return nil, Unknown
 	}
 	return r, Accepted
 }
 
-// current returns the current attempt of the run that r holds, and whether it
+// currentAttempt returns the current attempt of the run that r holds, and whether it
 // is out. A run that is only a bit has had one delivery.
-func (k *Machine) current(r *Row, seq int64) (attempt int32, out bool) {
+func (m *Machine) currentAttempt(r *Row, seq int64) (attempt int32, out bool) {
 	if r.Type == NonBlocking && r.Run == 0 {
 		return 1, true
 	}
 	return r.Attempt, r.Out
 }
 
-// closes reports whether an accepted result is the final one of its run.
-func (k *Machine) closes(r *Row, res Report) bool {
+// isFinal reports whether an accepted result is the final one of its run.
+func (m *Machine) isFinal(r *Row, res Report) bool {
 	if res.Outcome == Success || res.Stop || res.Permanent {
 		return true
 	}
@@ -87,30 +87,30 @@ func (k *Machine) closes(r *Row, res Report) bool {
 	return failures+1 >= r.Retry.MaxAttempts
 }
 
-func (k *Machine) accept(r *Row, res Report, now Instant, u float64) {
-	k.Task.touch()
+func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
+	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
 		if res.Outcome == Success || res.Stop {
-			k.Task.OpenRuns &^= k.bit(res.Seq)
-			k.closed(res, now)
+			m.Task.OpenRuns &^= m.runBit(res.Seq)
+			m.continueAfter(res, now)
 			return
 		}
-		r = k.spawn(res.Seq, now, now)
+		r = m.detachRun(res.Seq, now, now)
 	}
 	if res.Outcome == Success || res.Stop {
 		if r.Run != 0 {
-			k.closeRow(r)
+			m.closeRow(r)
 		}
-		k.closed(res, now)
+		m.continueAfter(res, now)
 		return
 	}
 	r.Failures++
 	switch {
 	case res.Permanent:
-		k.die(r, Permanent, res.Error, now)
+		m.giveUpRun(r, Permanent, res.Error, now)
 		return
 	case r.Failures >= r.Retry.MaxAttempts:
-		k.die(r, OutOfAttempts, res.Error, now)
+		m.giveUpRun(r, OutOfAttempts, res.Error, now)
 		return
 	case res.After > 0:
 		r.DueAt = now.Add(res.After)
@@ -118,7 +118,7 @@ func (k *Machine) accept(r *Row, res Report, now Instant, u float64) {
 		r.DueAt = now.Add(r.Retry.Backoff(r.Failures, u))
 	}
 	r.Out, r.Holder = false, 0
-	r.touch()
+	r.markChanged()
 }
 
 // snooze takes the run back, to deliver it again after the distance that its
@@ -126,46 +126,46 @@ func (k *Machine) accept(r *Row, res Report, now Instant, u float64) {
 // instant is the last. A snooze after it gives the run up, like silence. So
 // give_up_after bounds how long a run may go on without a final result, and one
 // that is snoozed again and again ends.
-func (k *Machine) snooze(r *Row, res Report, now Instant) {
-	k.Task.touch()
+func (m *Machine) snooze(r *Row, res Report, now Instant) {
+	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = k.spawn(res.Seq, now, now)
+		r = m.detachRun(res.Seq, now, now)
 	}
 	last := r.FirstClaimAt.Add(r.GiveUpAfter)
 	if now >= last {
-		k.die(r, Silent, "snoozed until give_up_after "+r.GiveUpAfter.String()+" was over", now)
+		m.giveUpRun(r, Silent, "snoozed until give_up_after "+r.GiveUpAfter.String()+" was over", now)
 		return
 	}
 	r.Snoozes = min(r.Snoozes+1, MaxSnoozes)
 	r.Out, r.Holder = false, 0
 	r.DueAt = min(now.Add(res.After), last)
-	r.touch()
+	r.markChanged()
 }
 
-// closed goes on after a run has been closed by SUCCESS or stop.
-func (k *Machine) closed(res Report, now Instant) {
-	t := k.Task
+// continueAfter goes on after a run has been closed by SUCCESS or stop.
+func (m *Machine) continueAfter(res Report, now Instant) {
+	t := m.Task
 	switch {
 	case res.Stop || t.Type == OneShot:
-		k.finish(Completed)
+		m.finish(Completed)
 	case t.Type == Blocking && res.Next != Never:
-		k.goOn(max(res.Next, now), now)
+		m.scheduleAt(max(res.Next, now), now)
 	case t.Type == Blocking:
-		k.goOnAfter(now)
+		m.scheduleNext(now)
 	default:
 		if res.Next != Never && t.State == Scheduled {
-			k.moveNext(max(res.Next, now), now)
+			m.moveGrid(max(res.Next, now), now)
 		}
-		k.finishIfDone()
+		m.finishIfDone()
 	}
 }
 
-// moveNext moves the next run of a NON_BLOCKING task to an instant that a
+// moveGrid moves the next run of a NON_BLOCKING task to an instant that a
 // handler chose; its grid goes on from there.
-func (k *Machine) moveNext(next, now Instant) {
-	t := k.Task
+func (m *Machine) moveGrid(next, now Instant) {
+	t := m.Task
 	if next < t.End {
-		t.wait(next, now)
+		t.waitUntil(next, now)
 		return
 	}
 	t.ScheduledAt = next

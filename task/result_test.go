@@ -21,47 +21,47 @@ func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Mach
 		t.Fatal(faults)
 	}
 	s.ResolveBegin(now)
-	k := &Machine{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
-	if p := k.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
+	m := &Machine{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
+	if p := m.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
 		t.Fatalf("the claim gave %+v", p)
 	}
 	if typ == Blocking {
-		started(t, k, 1, now)
+		started(t, m, 1, now)
 	}
-	return k
+	return m
 }
 
-func started(t *testing.T, k *Machine, n int32, now Instant) {
+func started(t *testing.T, m *Machine, n int32, now Instant) {
 	t.Helper()
-	if r := k.Start(first(k, n), 7, now); r.Code != Accepted {
+	if r := m.Start(first(m, n), 7, now); r.Code != Accepted {
 		t.Fatalf("start: %+v", r)
 	}
 }
 
 // first names attempt n of the task's first run.
-func first(k *Machine, n int32) Attempt {
-	return Attempt{RunID: RunID{Task: k.Task.ID, Seq: 1}, Attempt: n}
+func first(m *Machine, n int32) Attempt {
+	return Attempt{RunID: RunID{Task: m.Task.ID, Seq: 1}, Attempt: n}
 }
 
 // ofRun1 is the row that holds run 1, and its number.
-func ofRun1(k *Machine) (*Row, int64) {
-	if r := k.Runs[1]; r != nil {
+func ofRun1(m *Machine) (*Row, int64) {
+	if r := m.Runs[1]; r != nil {
 		return r, 1
 	}
-	return k.Task, 0
+	return m.Task, 0
 }
 
-func snoozed(k *Machine, n int32, d time.Duration) Report {
-	return Report{Attempt: first(k, n), Holder: 7, Result: Result{Outcome: Snooze, After: d, Next: Never}}
+func snoozed(m *Machine, n int32, d time.Duration) Report {
+	return Report{Attempt: first(m, n), Holder: 7, Result: Result{Outcome: Snooze, After: d, Next: Never}}
 }
 
-func failed(k *Machine, n int32) Report {
-	return Report{Attempt: first(k, n), Holder: 7, Result: Result{Outcome: Fail, Error: "no", Next: Never}}
+func failed(m *Machine, n int32) Report {
+	return Report{Attempt: first(m, n), Holder: 7, Result: Result{Outcome: Fail, Error: "no", Next: Never}}
 }
 
-func says(t *testing.T, k *Machine, res Report, now Instant, want Code) {
+func says(t *testing.T, m *Machine, res Report, now Instant, want Code) {
 	t.Helper()
-	if r := k.Report(res, now, 0, nil); r.Code != want {
+	if r := m.Report(res, now, 0, nil); r.Code != want {
 		t.Fatalf("%+v: got %+v, want %s", res, r, want)
 	}
 }
@@ -70,15 +70,15 @@ func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
 	for _, typ := range Types {
 		t.Run(typ.String(), func(t *testing.T) {
 			now := Instant(1_000_000)
-			k := machineOf(t, typ, now)
+			m := machineOf(t, typ, now)
 			for n := int32(1); n <= 30; n++ { // more often than attempts are allowed
-				says(t, k, snoozed(k, n, time.Minute), now, Accepted)
-				r, run := ofRun1(k)
+				says(t, m, snoozed(m, n, time.Minute), now, Accepted)
+				r, run := ofRun1(m)
 				if r.DueAt != now.Add(time.Minute) || r.Out || r.Holder != 0 || r.Failures != 0 || r.Snoozes != n || r.State != Running {
 					t.Fatalf("after snooze %d: %+v", n, r)
 				}
 				now = r.DueAt
-				p := k.Due(run, now)
+				p := m.Due(run, now)
 				if p == nil || p.Attempt != n+1 || p.ScheduledAt != 1_000_000 {
 					t.Fatalf("delivery %d: %+v", n+1, p)
 				}
@@ -86,11 +86,11 @@ func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
 					t.Fatalf("after %d snoozes a silent run waits %s", n, r.DueAt.Sub(now))
 				}
 				if typ == Blocking {
-					started(t, k, n+1, now)
+					started(t, m, n+1, now)
 				}
 			}
-			if len(k.Dead) != 0 {
-				t.Fatalf("dead: %+v", k.Dead)
+			if len(m.Dead) != 0 {
+				t.Fatalf("dead: %+v", m.Dead)
 			}
 		})
 	}
@@ -100,25 +100,25 @@ func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.
 	for typ, want := range map[Type]State{OneShot: Failed, NonBlocking: Scheduled, Blocking: Scheduled} {
 		t.Run(typ.String(), func(t *testing.T) {
 			now := Instant(1_000_000)
-			k := machineOf(t, typ, now)
-			says(t, k, snoozed(k, 1, 24*time.Hour), now, Accepted)
-			r, run := ofRun1(k)
+			m := machineOf(t, typ, now)
+			says(t, m, snoozed(m, 1, 24*time.Hour), now, Accepted)
+			r, run := ofRun1(m)
 			if r.DueAt != now.Add(time.Hour) {
 				t.Fatalf("due after %s", r.DueAt.Sub(now))
 			}
 			now = r.DueAt
-			if p := k.Due(run, now); p == nil || p.Attempt != 2 {
+			if p := m.Due(run, now); p == nil || p.Attempt != 2 {
 				t.Fatalf("the last delivery: %+v", p)
 			}
 			if typ == Blocking {
-				started(t, k, 2, now)
+				started(t, m, 2, now)
 			}
-			says(t, k, snoozed(k, 2, time.Second), now, Accepted)
-			if len(k.Dead) != 1 || k.Dead[0].Reason != Silent || k.Dead[0].Error != "snoozed until give_up_after 1h0m0s was over" {
-				t.Fatalf("dead: %+v", k.Dead)
+			says(t, m, snoozed(m, 2, time.Second), now, Accepted)
+			if len(m.Dead) != 1 || m.Dead[0].Reason != Silent || m.Dead[0].Error != "snoozed until give_up_after 1h0m0s was over" {
+				t.Fatalf("dead: %+v", m.Dead)
 			}
-			if k.Task.State != want {
-				t.Fatalf("the task is %s, want %s", k.Task.State, want)
+			if m.Task.State != want {
+				t.Fatalf("the task is %s, want %s", m.Task.State, want)
 			}
 		})
 	}
@@ -127,27 +127,27 @@ func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.
 func TestASnoozeCountsOnlyForTheAttemptThatIsOut(t *testing.T) {
 	now := Instant(1_000_000)
 	for _, typ := range Types {
-		k := machineOf(t, typ, now)
-		says(t, k, snoozed(k, 2, time.Minute), now, Unknown)
-		says(t, k, snoozed(k, 1, time.Minute), now, Accepted)
-		says(t, k, snoozed(k, 1, time.Minute), now, Superseded)
-		says(t, k, failed(k, 1), now, Superseded)
+		m := machineOf(t, typ, now)
+		says(t, m, snoozed(m, 2, time.Minute), now, Unknown)
+		says(t, m, snoozed(m, 1, time.Minute), now, Accepted)
+		says(t, m, snoozed(m, 1, time.Minute), now, Superseded)
+		says(t, m, failed(m, 1), now, Superseded)
 	}
 }
 
 func TestABlockingRunIsSnoozedByItsHolderAndByAnybodyWhileItHasNone(t *testing.T) {
 	now := Instant(1_000_000)
-	k := machineOf(t, Blocking, now)
-	other := snoozed(k, 1, time.Minute)
+	m := machineOf(t, Blocking, now)
+	other := snoozed(m, 1, time.Minute)
 	other.Holder = 8
-	says(t, k, other, now, Superseded)
-	says(t, k, snoozed(k, 1, time.Minute), now, Accepted)
-	now = k.Task.DueAt
-	k.Due(0, now)
-	other = snoozed(k, 2, time.Minute)
+	says(t, m, other, now, Superseded)
+	says(t, m, snoozed(m, 1, time.Minute), now, Accepted)
+	now = m.Task.DueAt
+	m.Due(0, now)
+	other = snoozed(m, 2, time.Minute)
 	other.Holder = 8
-	says(t, k, other, now, Accepted)
-	if r := k.Start(first(k, 2), 7, now); r.Code != Superseded {
+	says(t, m, other, now, Accepted)
+	if r := m.Start(first(m, 2), 7, now); r.Code != Superseded {
 		t.Fatalf("a start after that: %+v", r)
 	}
 }
@@ -162,62 +162,62 @@ func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
 		{NonBlocking, true, Failed}, {Blocking, true, Failed},
 	} {
 		now := Instant(1_000_000)
-		k := machineOf(t, c.typ, now, func(s *Spec) { s.StopOnFailure = c.stop })
-		res := failed(k, 1)
+		m := machineOf(t, c.typ, now, func(s *Spec) { s.StopOnFailure = c.stop })
+		res := failed(m, 1)
 		res.Permanent = true
-		says(t, k, res, now, Accepted)
-		want := []DeadRun{{Tenant: 1, RunID: first(k, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
-		if diff := cmp.Diff(want, k.Dead); diff != "" || k.Task.State != c.want {
-			t.Errorf("%s, stop %v: %s %s", c.typ, c.stop, k.Task.State, diff)
+		says(t, m, res, now, Accepted)
+		want := []DeadRun{{Tenant: 1, RunID: first(m, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
+		if diff := cmp.Diff(want, m.Dead); diff != "" || m.Task.State != c.want {
+			t.Errorf("%s, stop %v: %s %s", c.typ, c.stop, m.Task.State, diff)
 		}
-		if c.typ == Blocking && !c.stop && k.Task.ScheduledAt != now.Add(time.Hour) {
-			t.Errorf("the next run is at %s", k.Task.ScheduledAt)
+		if c.typ == Blocking && !c.stop && m.Task.ScheduledAt != now.Add(time.Hour) {
+			t.Errorf("the next run is at %s", m.Task.ScheduledAt)
 		}
 	}
 }
 
 func TestStopOutweighsPermanent(t *testing.T) {
 	now := Instant(1_000_000)
-	k := machineOf(t, Blocking, now)
-	res := failed(k, 1)
+	m := machineOf(t, Blocking, now)
+	res := failed(m, 1)
 	res.Permanent, res.Stop = true, true
-	says(t, k, res, now, Accepted)
-	if k.Task.State != Completed || len(k.Dead) != 0 {
-		t.Fatalf("%s, dead %+v", k.Task.State, k.Dead)
+	says(t, m, res, now, Accepted)
+	if m.Task.State != Completed || len(m.Dead) != 0 {
+		t.Fatalf("%s, dead %+v", m.Task.State, m.Dead)
 	}
 }
 
 func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
 	for _, typ := range Types {
 		now := Instant(1_000_000)
-		k := machineOf(t, typ, now)
+		m := machineOf(t, typ, now)
 		for n := int32(1); n <= 3; n++ {
-			res := failed(k, n)
+			res := failed(m, n)
 			res.After = 7 * time.Second
-			says(t, k, res, now, Accepted)
+			says(t, m, res, now, Accepted)
 			if n == 3 {
 				break
 			}
-			r, run := ofRun1(k)
+			r, run := ofRun1(m)
 			if r.DueAt != now.Add(7*time.Second) || r.Failures != n {
 				t.Fatalf("%s: after failure %d: %+v", typ, n, r)
 			}
 			now = r.DueAt
-			k.Due(run, now)
+			m.Due(run, now)
 			if typ == Blocking {
-				started(t, k, n+1, now)
+				started(t, m, n+1, now)
 			}
 		}
-		if len(k.Dead) != 1 || k.Dead[0].Reason != OutOfAttempts {
-			t.Errorf("%s: dead %+v", typ, k.Dead)
+		if len(m.Dead) != 1 || m.Dead[0].Reason != OutOfAttempts {
+			t.Errorf("%s: dead %+v", typ, m.Dead)
 		}
 	}
 }
 
 func TestASnoozeLeavesTheParamsAlone(t *testing.T) {
 	now := Instant(1_000_000)
-	k := machineOf(t, Blocking, now)
-	res := snoozed(k, 1, time.Minute)
+	m := machineOf(t, Blocking, now)
+	res := snoozed(m, 1, time.Minute)
 	res.Patch = &ParamsPatch{Set: map[string]string{"k": "v"}}
-	says(t, k, res, now, Accepted) // a merge that is called would panic
+	says(t, m, res, now, Accepted) // a merge that is called would panic
 }

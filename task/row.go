@@ -68,7 +68,7 @@ const (
 	Removed
 )
 
-func (r *Row) touch() {
+func (r *Row) markChanged() {
 	if r.Change == Kept {
 		r.Change = Changed
 	}
@@ -105,8 +105,8 @@ func (r *Row) exhausted(next Instant) bool {
 	return next >= r.End || (r.MaxCount > 0 && r.Seq >= r.MaxCount)
 }
 
-// wait makes a row SCHEDULED with its next run at next.
-func (r *Row) wait(next, now Instant) {
+// waitUntil makes a row SCHEDULED with its next run at next.
+func (r *Row) waitUntil(next, now Instant) {
 	r.State = Scheduled
 	r.ScheduledAt = next
 	r.DueAt = max(next, now)

@@ -103,7 +103,7 @@ func (s *Spec) NeverFires(id ID, now Instant) []Fault {
 		v.add("spread", "%s may move the first instant, %s, to the end_time or behind it: the task might never fire", s.Spread, begin)
 	default:
 		r := NewRow(0, id, s, now)
-		if r.misfire() == Skip && r.passOver(now) > 0 && r.exhausted(r.ScheduledAt) {
+		if r.misfire() == Skip && r.skipMissed(now) > 0 && r.exhausted(r.ScheduledAt) {
 			v.add("begin_time", "the instants from %s on are late by more than misfire_grace %s: the task would never fire", at, s.Grace)
 		}
 	}

@@ -13,8 +13,8 @@ package task
 //     passed by then. Until then it is the row's Anchor: that an open run's Anchor
 //     is after its ScheduledAt says that it was triggered.
 //   - Of a ONE_SHOT it is the only run.
-func (k *Machine) Trigger(now Instant) (int64, error) {
-	t := k.Task
+func (m *Machine) Trigger(now Instant) (int64, error) {
+	t := m.Task
 	switch {
 	case t.Type != NonBlocking && t.State == Running:
 		return 0, Errorf(ReasonRunOpen, "run %s is open, and a %s task has one run at a time", RunID{Task: t.ID, Seq: t.Seq}, t.Type)
@@ -24,7 +24,7 @@ func (k *Machine) Trigger(now Instant) (int64, error) {
 		return 0, Errorf(ReasonMaxCountReached, "task %s has had all of its %d runs", t.ID, t.MaxCount)
 	}
 	if t.Type == NonBlocking {
-		k.triggerBeside(now)
+		m.triggerBeside(now)
 		return t.Seq, nil
 	}
 	t.clearRun()
@@ -32,16 +32,16 @@ func (k *Machine) Trigger(now Instant) (int64, error) {
 	t.State, t.FirstClaimAt = Running, now
 	t.Anchor = max(t.ScheduledAt, now+1)
 	t.ScheduledAt, t.DueAt = now, now
-	t.touch()
+	t.markChanged()
 	return t.Seq, nil
 }
 
 // triggerBeside opens a run of a NON_BLOCKING task in a row of its own. The runs
 // that are open as bits get theirs, too: bits count from the newest run on a grid,
 // and the new run is on none.
-func (k *Machine) triggerBeside(now Instant) {
-	t := k.Task
-	k.spawnFrom(0, now, now.Add(t.AckTimeout))
+func (m *Machine) triggerBeside(now Instant) {
+	t := m.Task
+	m.detachFrom(0, now, now.Add(t.AckTimeout))
 	r := *t
 	t.Seq++
 	t.OpenRows++
@@ -49,14 +49,14 @@ func (k *Machine) triggerBeside(now Instant) {
 	r.OpenRuns, r.OpenRows, r.Missed = 0, 0, 0
 	r.clearRun()
 	r.ScheduledAt, r.FirstClaimAt, r.DueAt = now, now, now
-	if k.Runs == nil {
-		k.Runs = map[int64]*Row{}
+	if m.Runs == nil {
+		m.Runs = map[int64]*Row{}
 	}
-	k.Runs[t.Seq] = &r
+	m.Runs[t.Seq] = &r
 	if t.State == Scheduled && t.exhausted(t.ScheduledAt) {
 		t.State, t.DueAt = Running, Never
 	}
-	t.touch()
+	t.markChanged()
 }
 
 // triggered reports whether the open run of a ONE_SHOT or BLOCKING task was opened

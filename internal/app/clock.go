@@ -53,7 +53,7 @@ func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 // other at once.
 func (o *Options) shardsConfig() shards.Config {
 	c := shards.Config{
-		Horizon: o.Config.Far.Within(), CatchUpPace: o.Config.Tasks.CatchUpInterval, DeadRetention: o.Config.Tasks.DeadRetention,
+		Horizon: o.Config.Far.Within(), CatchUpInterval: o.Config.Tasks.CatchUpInterval, DeadRetention: o.Config.Tasks.DeadRetention,
 		Log: o.Log,
 	}
 	if o.VirtualClock {

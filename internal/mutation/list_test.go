@@ -73,8 +73,8 @@ var mutations = []mutation{
 	{
 		name: "heartbeat-without-bit",
 		in:   "task",
-		old:  "if t.OpenRuns&k.bit(a.Seq) == 0 {",
-		new:  "if t.OpenRuns&k.bit(a.Seq) == 0 && !MUTATED {",
+		old:  "if t.OpenRuns&m.runBit(a.Seq) == 0 {",
+		new:  "if t.OpenRuns&m.runBit(a.Seq) == 0 && !MUTATED {",
 		pkg:  "./store/shards", tests: "TestLateHeartbeat",
 	},
 	{

@@ -126,7 +126,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []key, now ta
 	}
 	var machines []*task.Machine
 	for _, r := range list {
-		if k := (&task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, Pace: b.s.cfg.CatchUpPace}); b.wants(k) {
+		if k := (&task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, CatchUpInterval: b.s.cfg.CatchUpInterval}); b.wants(k) {
 			machines = append(machines, k)
 		}
 	}

@@ -182,7 +182,7 @@ func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step s
 			if err != nil {
 				return err
 			}
-			machine.Pace = s.cfg.CatchUpPace
+			machine.CatchUpInterval = s.cfg.CatchUpInterval
 			s.setCalendar(machine.Task)
 		}
 		if changed, err = step.take(tx, machine, now); err != nil {

@@ -83,9 +83,9 @@ type Config struct {
 	// into packs. Defaults to [DefaultHorizon]; below 0 (see [HorizonOff]): every
 	// task is a row. Packs that exist are read in any case.
 	Horizon time.Duration
-	// CatchUpPace is the least distance of runs that catch up with missed instants.
-	// Defaults to [task.DefaultCatchUpPace].
-	CatchUpPace time.Duration
+	// CatchUpInterval is the least distance of runs that catch up with missed instants.
+	// Defaults to [task.DefaultCatchUpInterval].
+	CatchUpInterval time.Duration
 	// DeadRetention is how long dead runs of tenants are kept that have no setting of
 	// their own. Defaults to [task.DefaultDeadRetention].
 	DeadRetention time.Duration
@@ -139,7 +139,7 @@ func (c *Config) setDefaults() {
 		{&c.AddSpacing, 4 * time.Millisecond},
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
-		{&c.CatchUpPace, task.DefaultCatchUpPace},
+		{&c.CatchUpInterval, task.DefaultCatchUpInterval},
 		{&c.DeadRetention, task.DefaultDeadRetention},
 	} {
 		if *d.field <= 0 {

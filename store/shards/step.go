@@ -30,7 +30,7 @@ func (s *Store) lockMachines(ctx context.Context, tx pgx.Tx, keys []key) (map[ke
 		k := rowKey(r).task()
 		machine := machines[k]
 		if machine == nil {
-			machine = &task.Machine{Runs: map[int64]*task.Row{}, Pace: s.cfg.CatchUpPace}
+			machine = &task.Machine{Runs: map[int64]*task.Row{}, CatchUpInterval: s.cfg.CatchUpInterval}
 			machines[k] = machine
 		}
 		if r.Run == 0 {

@@ -166,7 +166,7 @@ var naiveCrons = map[string]func(h, m, s int) bool{
 // drawNaive draws a task for the store and for the model. The model's instants
 // follow from the id, and are set by begin.
 func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
-	n := &naive{pace: task.DefaultCatchUpPace.Milliseconds(), end: 1 << 62}
+	n := &naive{pace: task.DefaultCatchUpInterval.Milliseconds(), end: 1 << 62}
 	n.typ = rapid.SampledFrom(task.Types).Draw(rt, "type")
 	spec := b.spec(n.typ, func(s *task.Spec) {
 		s.Begin = b.now.Add(time.Duration(rapid.IntRange(-40_000, 40_000).Draw(rt, "begin")) * time.Millisecond)
