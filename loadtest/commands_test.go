@@ -32,6 +32,7 @@ var loads = []struct {
 }
 
 func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
+	t.Parallel()
 	s := realStack(t)
 	for _, c := range loads {
 		o := c.load()

@@ -34,11 +34,13 @@ const (
 	e2eLimit   = 3 * time.Minute // of one scenario
 )
 
-// common is the stack that the tests share: they run one after another.
+// common is the stack that the tests share. Tests that disturb it, or create tenants,
+// run one after another; the others run side by side after them.
 var common struct {
-	once  sync.Once
-	stack *stack.Stack
-	err   error
+	sync.Mutex
+	started bool
+	stack   *stack.Stack
+	err     error
 }
 
 // realStack returns two dispatchers and a taskd beside real servers, all of which
@@ -50,13 +52,17 @@ func realStack(t *testing.T) *stack.Stack {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	common.once.Do(func() {
+	common.Lock()
+	defer common.Unlock()
+	if !common.started {
+		common.started = true
 		o := harness.DefaultStack()
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
 		o.Postgres["fsync"] = "off" // processes are killed, and not the machine
 		o.Postgres["shared_buffers"] = "256MB"
+		o.Settings = map[string]string{"chores.share": "1"} // bulk operations are not held back
 		common.stack, common.err = stack.Real(ctx, o)
-	})
+	}
 	if common.err != nil {
 		t.Fatal(common.err)
 	}
@@ -78,12 +84,12 @@ var runs = []struct {
 	{name: "nothing happens"},
 	{
 		name:     "a dispatcher is killed",
-		disturb:  []scenario.Disturbance{{Action: scenario.Kill, Part: "dispatcher-1", After: 2 * time.Second}},
+		disturb:  []scenario.Disturbance{{Action: scenario.Kill, Part: "dispatcher-1", After: time.Second}},
 		takeover: 2*e2eSession + 2*time.Second,
 	},
 	{
 		name:     "a dispatcher stops in order",
-		disturb:  []scenario.Disturbance{{Action: scenario.Stop, Part: "dispatcher-1", After: 2 * time.Second}},
+		disturb:  []scenario.Disturbance{{Action: scenario.Stop, Part: "dispatcher-1", After: time.Second}},
 		takeover: e2eSession,
 	},
 	{
@@ -91,9 +97,9 @@ var runs = []struct {
 		disturb:  []scenario.Disturbance{{Action: scenario.Pause, Part: "dispatcher-2", After: time.Second, For: 3 * e2eSession}},
 		takeover: 2*e2eSession + 2*time.Second,
 	},
-	{name: "Kafka restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "kafka", After: 2 * time.Second}}},
-	{name: "PostgreSQL crashes", disturb: []scenario.Disturbance{{Action: scenario.Crash, Part: "postgres", After: 2 * time.Second}}},
-	{name: "ZooKeeper restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "zookeeper", After: 2 * time.Second}}},
+	{name: "Kafka restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "kafka", After: time.Second}}},
+	{name: "PostgreSQL crashes", disturb: []scenario.Disturbance{{Action: scenario.Crash, Part: "postgres", After: time.Second}}},
+	{name: "ZooKeeper restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "zookeeper", After: time.Second}}},
 }
 
 func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
@@ -135,13 +141,13 @@ func underKills(t *testing.T, s *stack.Stack) {
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()
 	o := e2eOptions(t, s, []scenario.Disturbance{
-		{Action: scenario.Crash, Part: "dispatcher-1", After: 3 * time.Second},
-		{Action: scenario.Crash, Part: "taskd-1", After: 6 * time.Second},
-		{Action: scenario.Kill, Part: "dispatcher-2", After: 9 * time.Second},
+		{Action: scenario.Crash, Part: "dispatcher-1", After: 2 * time.Second},
+		{Action: scenario.Crash, Part: "taskd-1", After: 4 * time.Second},
+		{Action: scenario.Kill, Part: "dispatcher-2", After: 6 * time.Second},
 		// Whatever it had begun is silent.
-		{Action: scenario.Crash, Part: "listener-2", After: 4 * time.Second},
+		{Action: scenario.Crash, Part: "listener-2", After: 3 * time.Second},
 	})
-	o.Contract, o.Rate, o.For = true, 100, 15*time.Second
+	o.Contract, o.Rate, o.For = true, 100, 12*time.Second
 	o.Listeners, o.Work, o.Drain = 2, 100*time.Millisecond, 90*time.Second
 	report, err := harness.Run(ctx, o)
 	if err != nil {
@@ -160,10 +166,11 @@ func TestTheContractIsKeptByTheDevStack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts taskd dev; make test runs it")
 	}
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	o := e2eOptions(t, nil, nil)
-	o.Stack, o.For = "dev", 4*time.Second
+	o.Stack = "dev"
 	report, err := harness.Run(ctx, o)
 	if err != nil {
 		t.Error(err)
@@ -180,7 +187,7 @@ func e2eOptions(t *testing.T, s *stack.Stack, disturb []scenario.Disturbance) *s
 		t.Fatal(err)
 	}
 	o := scenario.Run()
-	o.Rate, o.For, o.Warmup, o.Drain = 200, 7*time.Second, 2*time.Second, 40*time.Second
+	o.Rate, o.For, o.Warmup, o.Drain = 150, 4*time.Second, time.Second, 40*time.Second
 	o.Interval, o.AckTimeout, o.Retain = time.Second, 5*time.Second, 1
 	o.Work, o.Fail, o.Seed = 5*time.Millisecond, 0.02, uint64(time.Now().UnixNano())
 	o.Real.Dispatchers, o.Real.Session, o.Disturbances = 2, e2eSession, disturb

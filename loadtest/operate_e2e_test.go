@@ -12,15 +12,16 @@ import (
 )
 
 func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
+	t.Parallel()
 	s := realStack(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := operate.DefaultOptions()
-	o.Tasks, o.Chunk, o.Days, o.Others = 20_000, 1000, 1, 0
+	o.Tasks, o.Chunk, o.Days, o.Others = 10_000, 1000, 1, 0
 	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // more than the stack's: rows are demoted meanwhile
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
 	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute

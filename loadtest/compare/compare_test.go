@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/compare/phase"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
@@ -104,9 +105,9 @@ func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
 					break
 				}
 			}
-			var got Result
+			var got phase.Result
 			if err == nil {
-				got, err = out.done(Work{Phase: Cycle, Jobs: 10})
+				got, err = out.done(phase.Work{Phase: phase.Cycle, Jobs: 10})
 			}
 			if test.want != "" {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -114,8 +115,8 @@ func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
 				}
 				return
 			}
-			want := Result{
-				Version: "1.2", EnqueueS: 1, WholeS: 2, CPUS: 0.5, Runs: 10, Violations: 1, LatenessMs: Quantiles{P50: 1, P99: 2, Max: 3},
+			want := phase.Result{
+				Version: "1.2", EnqueueS: 1, WholeS: 2, CPUS: 0.5, Runs: 10, Violations: 1, LatenessMs: phase.Quantiles{P50: 1, P99: 2, Max: 3},
 			}
 			if err != nil || got != want || calls != "be" {
 				t.Errorf("%+v, %v after calls %q, want %+v", got, err, calls, want)
@@ -133,17 +134,17 @@ func TestAnErrorOfTheMeterEndsTheOutput(t *testing.T) {
 }
 
 func TestWorkSurvivesTheCommandLine(t *testing.T) {
-	for _, w := range []Work{
-		{Phase: Cycle, Jobs: 3, ParamsBytes: 100, Spread: 5 * time.Second},
-		{Phase: Drain, Jobs: 3, ParamsBytes: 100, Spread: time.Millisecond, Waiting: 7},
-		{Phase: Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
+	for _, w := range []phase.Work{
+		{Phase: phase.Cycle, Jobs: 3, ParamsBytes: 100, Spread: 5 * time.Second},
+		{Phase: phase.Drain, Jobs: 3, ParamsBytes: 100, Spread: time.Millisecond, Waiting: 7},
+		{Phase: phase.Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
 	} {
-		if got, err := ParseWork(w.Args()); err != nil || got != w {
+		if got, err := phase.Parse(w.Args()); err != nil || got != w {
 			t.Errorf("%+v, %v, want %+v", got, err, w)
 		}
 	}
-	for _, w := range []Work{{Phase: "other", Jobs: 1}, {Phase: Cycle}, {Phase: Lateness, Jobs: 1}} {
-		if got, err := ParseWork(w.Args()); err == nil {
+	for _, w := range []phase.Work{{Phase: "other", Jobs: 1}, {Phase: phase.Cycle}, {Phase: phase.Lateness, Jobs: 1}} {
+		if got, err := phase.Parse(w.Args()); err == nil {
 			t.Errorf("%+v is accepted", got)
 		}
 	}
@@ -164,23 +165,23 @@ func TestOptionsNameAllFaults(t *testing.T) {
 }
 
 func TestATallyFindsJobsThatRanNotOrTwice(t *testing.T) {
-	y := newTally(4)
+	y := phase.NewTally(4)
 	for _, n := range []int{0, 1, 1, 3, -1} {
-		y.ran(n)
+		y.Ran(n)
 	}
-	if got := y.violations(); got != 2 {
+	if got := y.Violations(); got != 2 {
 		t.Errorf("%d violations, want 2: job 1 ran twice, job 2 never", got)
 	}
-	y.completed(3)
+	y.Completed(3)
 	select {
-	case <-y.all:
+	case <-y.All:
 		t.Error("three of four are all")
 	default:
 	}
-	y.completed(2)
-	<-y.all
-	y.lateBy([]float64{3, 1, 2})
-	if got, want := y.quantiles(), (Quantiles{P50: 2, P99: 3, Max: 3}); got != want {
+	y.Completed(2)
+	<-y.All
+	y.LateBy(3, 1, 2)
+	if got, want := y.Quantiles(), (phase.Quantiles{P50: 2, P99: 3, Max: 3}); got != want {
 		t.Errorf("quantiles %+v, want %+v", got, want)
 	}
 }
@@ -189,7 +190,7 @@ func TestDueInstantsFillTheSpreadEvenly(t *testing.T) {
 	const jobs = 1000
 	var dues []time.Duration
 	for n := range jobs {
-		dues = append(dues, dueOf(n, jobs, time.Second))
+		dues = append(dues, phase.DueOf(n, jobs, time.Second))
 	}
 	if slices.IsSorted(dues) {
 		t.Error("they are due in the order of their adds")
@@ -243,7 +244,7 @@ func TestEveryPeerHasItsSourcesAndLocks(t *testing.T) {
 		peer  peer
 		files []string
 	}{
-		{river, []string{"main.go", "go.mod", "go.sum"}},
+		{river, []string{"main.go", "phase/phase.go", "go.mod", "go.sum"}},
 		{graphileWorker, []string{"peer.mjs", "phase.mjs", "package.json", "package-lock.json"}},
 		{pgBoss, []string{"peer.mjs", "phase.mjs", "package.json", "package-lock.json"}},
 		{dbScheduler, []string{"pom.xml", "checksums.txt", "src/main/java/Peer.java"}},
@@ -278,11 +279,11 @@ func TestAMissingToolIsNamed(t *testing.T) {
 
 func TestARowHasWhatWasMeasured(t *testing.T) {
 	row := &Row{Name: "x"}
-	m := measured{Result: Result{Version: "1", EnqueueS: 2, WholeS: 4, CPUS: 1}, postgres: 3 * time.Second, wal: 4000}
-	row.add(Work{Phase: Cycle, Jobs: 1000}, m)
-	row.add(Work{Phase: Drain, Jobs: 1000}, m)
+	m := measured{Result: phase.Result{Version: "1", EnqueueS: 2, WholeS: 4, CPUS: 1}, postgres: 3 * time.Second, wal: 4000}
+	row.add(phase.Work{Phase: phase.Cycle, Jobs: 1000}, m)
+	row.add(phase.Work{Phase: phase.Drain, Jobs: 1000}, m)
 	m.WholeS, m.Violations, m.CPUS = 8, 2, 5
-	row.add(Work{Phase: Drain, Jobs: 1000, Waiting: 1}, m)
+	row.add(phase.Work{Phase: phase.Drain, Jobs: 1000, Waiting: 1}, m)
 	want := &Row{
 		Name: "x", Version: "1", CyclesPerS: 250, CPUUsPerCycle: map[string]float64{"client": 1000, "postgres": 3000, "total": 4000},
 		WALBytesPerCycle: 4, TasksPerS: 500, DrainPerS: 250, DrainCPUUs: 4000, DrainWaitingPerS: 125, RatioToEmpty: 0.5, RatioOfCPU: 2,

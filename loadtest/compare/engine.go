@@ -4,20 +4,18 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/dispatch"
-	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/compare/phase"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/store"
@@ -35,18 +33,13 @@ const (
 	addCalls = 16
 	// reportCalls bounds the reports under way.
 	reportCalls = 64
-
-	// aMonth is when waiting jobs are due.
-	aMonth = 30 * 24 * time.Hour
-	// pace is the distance of adds at a rate.
-	pace = 10 * time.Millisecond
 )
 
 // Engine is the program of Perceptor's own engine: the store and the dispatcher
-// in one process, with a callback where Kafka would be. It obeys args, which are
-// those of [Work.Args], on the empty database dsn, and writes events to out.
+// in one process, with a callback in the place of Kafka. It does the work of args, which are
+// those of [phase.Work.Args], on the empty database dsn, and writes events to out.
 func Engine(ctx context.Context, dsn string, args []string, out io.Writer) error {
-	w, err := ParseWork(args)
+	w, err := phase.Parse(args)
 	if err != nil {
 		return err
 	}
@@ -58,30 +51,27 @@ func Engine(ctx context.Context, dsn string, args []string, out io.Writer) error
 	if err := cluster.Migrate(ctx, nil); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	e, err := newEngine(w, cluster, out)
+	e, err := newEngine(w, cluster)
 	if err != nil {
 		return err
 	}
-	return e.run(ctx)
+	return e.run(ctx, out)
 }
 
-// engine is one phase.
+// engine implements [phase.Program].
 type engine struct {
-	work       Work
+	work       phase.Work
 	store      *shards.Store
 	dispatcher *dispatch.Dispatcher
-	tally      *tally
-	out        *json.Encoder
+	tally      *phase.Tally
 	pad        string
-	begun      time.Time
-	begunCPU   time.Duration
 	reports    chan struct{} // holds one token for each report under way
 	failed     chan error    // the first report that failed
 }
 
-func newEngine(w Work, cluster *store.Cluster, out io.Writer) (*engine, error) {
+func newEngine(w phase.Work, cluster *store.Cluster) (*engine, error) {
 	e := &engine{
-		work: w, tally: newTally(w.Jobs), out: json.NewEncoder(out),
+		work: w, tally: phase.NewTally(w.Jobs),
 		pad:     strings.Repeat("x", max(0, w.ParamsBytes-len(`{"n":"","pad":""}`)-len(strconv.Itoa(w.Jobs)))),
 		reports: make(chan struct{}, reportCalls), failed: make(chan error, 1),
 	}
@@ -98,7 +88,7 @@ func newEngine(w Work, cluster *store.Cluster, out io.Writer) (*engine, error) {
 
 // run does the phase while the store's and the dispatcher's own loops run. The
 // dispatcher lets go of its shards before the store stops.
-func (e *engine) run(ctx context.Context) error {
+func (e *engine) run(ctx context.Context, out io.Writer) error {
 	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopStore()
 	dispatching, stopDispatcher := context.WithCancel(ctx)
@@ -109,50 +99,18 @@ func (e *engine) run(ctx context.Context) error {
 		defer stopStore()
 		return e.dispatcher.Run(dispatching)
 	})
-	err := e.phase(ctx)
+	r := phase.Runner{Work: e.work, Program: e, Tally: e.tally, Batch: addTasks, Adders: addCalls, Out: out}
+	err := r.Run(ctx)
 	stopDispatcher()
 	return errors.Join(err, loops.Wait())
 }
 
-func (e *engine) phase(ctx context.Context) error {
-	if err := e.addWaiting(ctx); err != nil {
-		return err
-	}
-	var took time.Duration
-	var err error
-	switch e.work.Phase {
-	case Cycle:
-		if err = e.startWorkers(ctx); err == nil {
-			e.begin()
-			took, err = e.addAll(ctx)
-		}
-	case Drain:
-		if took, err = e.addAll(ctx); err == nil {
-			err = harness.SleepUntil(ctx, time.Now().Add(e.work.Spread))
-		}
-		if err == nil {
-			e.begin()
-			err = e.startWorkers(ctx)
-		}
-	case Lateness:
-		if err = e.startWorkers(ctx); err == nil {
-			e.begin()
-			took, err = e.addPaced(ctx)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return e.finish(ctx, took)
-}
+// Added implements [phase.Program].
+func (e *engine) Added(context.Context) error { return nil }
 
-func (e *engine) begin() {
-	_ = e.out.Encode(line{Event: beginEvent}) // nobody to tell; the result would be missing, too
-	e.begun, e.begunCPU = time.Now(), cpuTime()
-}
-
-// startWorkers makes the dispatcher the owner of all shards: then it claims.
-func (e *engine) startWorkers(ctx context.Context) error {
+// Start implements [phase.Program]: the dispatcher becomes the owner of all shards and
+// claims.
+func (e *engine) Start(ctx context.Context) error {
 	all := make([]task.Shard, task.Shards)
 	for s := range all {
 		all[s] = task.Shard(s)
@@ -160,58 +118,8 @@ func (e *engine) startWorkers(ctx context.Context) error {
 	return e.dispatcher.Acquire(ctx, all)
 }
 
-// addAll adds the jobs of the phase and tells how long that took.
-func (e *engine) addAll(ctx context.Context) (time.Duration, error) {
-	begin := time.Now()
-	err := e.addMany(ctx, e.work.Jobs, func(n int) time.Time {
-		return begin.Add(dueOf(n, e.work.Jobs, e.work.Spread))
-	})
-	return time.Since(begin), err
-}
-
-// addWaiting adds what only lies there; their numbers are beyond those of jobs.
-func (e *engine) addWaiting(ctx context.Context) error {
-	due := time.Now().Add(aMonth)
-	return e.addMany(ctx, e.work.Waiting, func(n int) time.Time {
-		return due.Add(dueOf(n, e.work.Waiting, aMonth))
-	})
-}
-
-// addMany adds n jobs in full requests, several at a time.
-func (e *engine) addMany(ctx context.Context, jobs int, due func(n int) time.Time) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(addCalls)
-	for from := 0; from < jobs && ctx.Err() == nil; from += addTasks {
-		g.Go(func() error { return e.add(ctx, from, min(jobs, from+addTasks), due) })
-	}
-	return g.Wait()
-}
-
-// addPaced adds jobs at the phase's rate, each due a while later.
-func (e *engine) addPaced(ctx context.Context) (time.Duration, error) {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(addCalls)
-	begin := time.Now()
-	due := func(n int) time.Time {
-		return begin.Add(e.work.Ahead + time.Duration(n)*time.Second/time.Duration(e.work.Rate))
-	}
-	tick := time.NewTicker(pace)
-	defer tick.Stop()
-	for from := 0; from < e.work.Jobs && ctx.Err() == nil; {
-		<-tick.C
-		to := min(e.work.Jobs, int(time.Since(begin).Seconds()*float64(e.work.Rate)))
-		for from < to {
-			first, last := from, min(to, from+addTasks)
-			g.Go(func() error { return e.add(ctx, first, last, due) })
-			from = last
-		}
-	}
-	err := g.Wait()
-	return time.Since(begin), err
-}
-
-// add stores the jobs [from, to) in one request, as taskd would.
-func (e *engine) add(ctx context.Context, from, to int, due func(n int) time.Time) error {
+// Add implements [phase.Program] by one request, as taskd would.
+func (e *engine) Add(ctx context.Context, from, to int, due func(n int) time.Time) error {
 	req := task.AddRequest{Tenant: engineTenant, RequestID: rand.Text(), Specs: make([]task.Spec, to-from)}
 	req.Hash = sha256.Sum256([]byte(req.RequestID))
 	for i := range req.Specs {
@@ -259,8 +167,8 @@ func (e *engine) Publish(ctx context.Context, pubs []task.Publication, settle fu
 		results[i] = e.handle(&pubs[i])
 		late = append(late, float64(now.Sub(pubs[i].ScheduledAt.Time()).Microseconds())/1000)
 	}
-	if e.work.Phase == Lateness {
-		e.tally.lateBy(late)
+	if e.work.Phase == phase.Lateness {
+		e.tally.LateBy(late...)
 	}
 	settle(index, nil)
 	e.reports <- struct{}{}
@@ -278,7 +186,7 @@ func (e *engine) handle(p *task.Publication) task.Report {
 			n = v
 		}
 	}
-	e.tally.ran(n)
+	e.tally.Ran(n)
 	return task.Report{
 		Attempt: task.Attempt{RunID: p.RunID(), Attempt: p.Attempt}, Holder: 1, Result: task.Result{Outcome: task.Success, Next: task.Never},
 	}
@@ -298,42 +206,24 @@ func (e *engine) report(ctx context.Context, results []task.Report) {
 		}
 		return
 	}
-	e.tally.completed(len(results))
+	e.tally.Completed(len(results))
 }
 
-// finish waits for the last completion, tells the result, and checks that the
-// database agrees.
-func (e *engine) finish(ctx context.Context, added time.Duration) error {
+// AwaitAll implements [phase.Program].
+func (e *engine) AwaitAll(ctx context.Context) error {
 	select {
-	case <-e.tally.all:
+	case <-e.tally.All:
+		return nil
 	case err := <-e.failed:
 		return fmt.Errorf("report: %w", err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	whole, used := time.Since(e.begun), cpuTime()-e.begunCPU
-	if e.work.Phase == Drain {
-		whole = time.Since(e.tally.begin())
-	}
-	if err := e.out.Encode(line{Event: endEvent}); err != nil {
-		return err
-	}
-	left, err := e.store.Census(ctx, engineTenant)
-	if err != nil {
-		return fmt.Errorf("count what is left: %w", err)
-	}
-	violations := e.tally.violations()
-	if n := left.Scheduled + left.Running + left.RunRows + left.Dead - int64(e.work.Waiting); n != 0 {
-		violations = max(violations, n)
-	}
-	return e.out.Encode(line{Event: resultEvent, Result: Result{
-		EnqueueS: added.Seconds(), WholeS: whole.Seconds(), CPUS: used.Seconds(),
-		Runs: e.tally.total.Load(), Violations: violations, LatenessMs: e.tally.quantiles(),
-	}})
 }
 
-// cpuTime returns the processor time of this process; 0: not known.
-func cpuTime() time.Duration {
-	used, _ := harness.ProcessorTime(syscall.RUSAGE_SELF)
-	return used
+// Wrong implements [phase.Program].
+func (e *engine) Wrong(ctx context.Context) (int64, error) {
+	left, err := e.store.Census(ctx, engineTenant)
+	n := left.Scheduled + left.Running + left.RunRows + left.Dead - int64(e.work.Waiting)
+	return max(n, -n), err
 }

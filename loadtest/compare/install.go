@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -16,9 +17,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/loadtest/compare/phase"
 )
 
 const (
@@ -32,8 +35,8 @@ const (
 // peer is another scheduler: a directory here with its program, which is
 // installed in the user's cache.
 type peer struct {
-	// dir is the directory beside this file; with are files of other directories
-	// that it needs beside its own.
+	// dir is the directory beside this file; with are files of other directories that
+	// it needs: a package in Go with its directory, others beside its own.
 	dir  string
 	with []string
 	// build installs what the program needs in a copy of dir.
@@ -44,7 +47,7 @@ type peer struct {
 
 var (
 	river = peer{
-		dir: "river",
+		dir: "river", with: []string{"phase/phase.go"},
 		build: func(ctx context.Context, dir string) error {
 			return execute(ctx, dir, []string{"GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false"}, "go", "build", "-o", "program", ".")
 		},
@@ -199,7 +202,11 @@ func (p peer) sources(ctx context.Context) (map[string][]byte, error) {
 	})
 	for _, path := range p.with {
 		if err == nil {
-			files[filepath.Base(path)], err = fs.ReadFile(here, path)
+			name := filepath.Base(path)
+			if filepath.Ext(path) == ".go" {
+				name = path
+			}
+			files[name], err = fs.ReadFile(here, path)
 		}
 	}
 	if err != nil {
@@ -273,4 +280,108 @@ func verify(dir, list string) error {
 		}
 	}
 	return nil
+}
+
+// contestant is who takes part.
+type contestant struct {
+	name string
+	// prepare installs what is missing and returns the program; nil: it is the
+	// full stack, which is none.
+	prepare func(ctx context.Context, r *runner) (program, error)
+}
+
+// Names are those of all contestants, in the order in which they work.
+func Names() []string {
+	var names []string
+	for _, c := range contestants() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func contestants() []contestant {
+	return []contestant{
+		{"river", installed(river)},
+		{"graphile-worker", installed(graphileWorker)},
+		{"pg-boss", installed(pgBoss)},
+		{"db-scheduler", installed(dbScheduler)},
+		{"engine", func(_ context.Context, r *runner) (program, error) { return program{r.EngineCommand}, nil }},
+		{"full-stack", nil},
+	}
+}
+
+func installed(p peer) func(context.Context, *runner) (program, error) {
+	return func(ctx context.Context, r *runner) (program, error) {
+		command, err := p.install(ctx, r.Real.Progress)
+		return program{command}, err
+	}
+}
+
+// program is what does a contestant's work: a command line, to which the flags
+// of the work are added.
+type program struct{ command []string }
+
+const (
+	lineLimit = 64 << 10
+	lastWords = 2 << 10
+)
+
+// run starts the program and reads what it writes until it ends. Its standard
+// error goes to a file.
+func (p program) run(ctx context.Context, logPath, dsn string, w phase.Work, out *output) error {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer log.Close()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.command[0], err)
+	}
+	defer reader.Close()
+	cmd := exec.Command(p.command[0], append(p.command[1:len(p.command):len(p.command)], w.Args()...)...)
+	cmd.Env = append(os.Environ(), DSNVariable+"="+dsn)
+	cmd.Stdout, cmd.Stderr = writer, log
+	process, err := subprocess.Start(cmd, syscall.SIGKILL)
+	writer.Close()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.command[0], err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = process.Kill() })() // it has ended if it cannot be killed
+	err = read(reader, out)
+	if err != nil {
+		err = errors.Join(err, process.Kill())
+	}
+	<-process.Done()
+	if ctx.Err() != nil {
+		return fmt.Errorf("it did not end in time: %w%s", ctx.Err(), words(logPath))
+	}
+	if err != nil {
+		return fmt.Errorf("%w%s", err, words(logPath))
+	}
+	if exit := process.Exit(); exit != "exit status 0" {
+		return fmt.Errorf("it ended with %s%s", exit, words(logPath))
+	}
+	return nil
+}
+
+func read(from *os.File, out *output) error {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, lineLimit)
+	for lines.Scan() {
+		if err := out.line(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// words are the last ones of a log, for an error.
+func words(path string) string {
+	text, err := os.ReadFile(path)
+	text = bytes.TrimSpace(text)
+	if err != nil || len(text) == 0 {
+		return ""
+	}
+	return ": " + string(text[max(0, len(text)-lastWords):])
 }

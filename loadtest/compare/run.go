@@ -1,3 +1,48 @@
+// Package compare drives other schedulers that keep their jobs in PostgreSQL,
+// and Perceptor's own engine, with the same work on the same server, one after
+// the other.
+//
+// # The work
+//
+// A job is stored with the instant at which it is due, becomes due, is handed to
+// a handler that does nothing, and is completed. Its params are 100 bytes of JSON
+// (or what stands for it) that hold its number. Every one of them must reach the
+// handler exactly once. There are three phases, each in a database of its own
+// that is dropped afterwards:
+//
+//   - cycle: the workers run while jobs are added, due evenly over the spread that
+//     begins with the first one. Measured from the first add to the last
+//     completion in the database.
+//   - drain: all jobs are added first, and are due before the workers start; once
+//     with nothing else in the table and once beside many jobs due in a month.
+//     Measured from the first call of the handler, so that nobody's way of
+//     starting counts.
+//   - lateness: a fixed number of jobs each second, each due ten seconds after it
+//     was added: longer than River's scheduler pauses. Lateness is from due to the call of the handler.
+//
+// # Programs
+//
+// Each contestant but the last is a program: peers in a directory here with what they need
+// pinned, in a module of their own; the engine is a command of the program that
+// compares ([Engine]). All take the same flags ([phase.Work.Args]), find the database
+// in DATABASE_URL, and write to standard output one JSON object a line ([phase.Line]):
+// {"event":"begin"} and {"event":"end"} around what is measured, and a result.
+// Between the two the runner reads the processor time of all of PostgreSQL's
+// processes; that of its own process the program reports itself, so that neither
+// start nor preparation counts.
+//
+// The last contestant is the full stack, which has what the others have not: an
+// API, Kafka, several processes and a check of every task from outside. It does
+// the first phase as a burst of the same number of tasks, added and due at a rate
+// that nothing here can follow, and the phase of lateness.
+//
+// # Fair play
+//
+// One server with one set of settings, fsync and synchronous_commit on; a
+// CHECKPOINT before each phase. Each contestant adds in the largest batches and
+// works with the settings that its own documentation advises for throughput; the
+// reasons are in the programs. Tables are analyzed after a bulk insert, which one
+// of them needs.
 package compare
 
 import (
@@ -12,6 +57,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/tempdir"
+	"github.com/perceptor/perceptor/loadtest/compare/phase"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
@@ -59,10 +105,10 @@ func (o *Options) About() harness.About {
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {
-	harness.Num(f, &o.Jobs, "jobs", harness.Between(1, maxJobs), "jobs that are added, fired and completed")
+	harness.Num(f, &o.Jobs, "jobs", harness.Between(1, phase.MaxJobs), "jobs that are added, fired and completed")
 	harness.Num(f, &o.Spread, "spread", harness.UpTo(time.Hour), "the jobs are due evenly over this; jobs / spread bounds cycles/s")
 	harness.Num(f, &o.ParamsBytes, "params-bytes", harness.Between(minParams, maxParams), "size of the params of a job")
-	harness.Num(f, &o.Waiting, "waiting", harness.Between(0, maxJobs), "jobs that wait in the table while others run; 0: not measured")
+	harness.Num(f, &o.Waiting, "waiting", harness.Between(0, phase.MaxJobs), "jobs that wait in the table while others run; 0: not measured")
 	harness.Num(f, &o.LatenessRate, "lateness-rate", harness.Between(0, 1_000_000), "jobs per second for the measurement of lateness; 0: not measured")
 	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long that goes on")
 	f.Require(o.LatenessRate == 0 || o.LatenessFor > 0, "--lateness-for %v is not above 0", o.LatenessFor)
@@ -152,46 +198,33 @@ func (r *runner) contest(ctx context.Context, c contestant) *Row {
 }
 
 // phases are what every contestant does.
-func (r *runner) phases() []Work {
-	w := Work{Phase: Cycle, Jobs: r.Jobs, ParamsBytes: r.ParamsBytes, Spread: r.Spread}
-	all := []Work{w}
-	w.Phase = Drain
+func (r *runner) phases() []phase.Work {
+	w := phase.Work{Phase: phase.Cycle, Jobs: r.Jobs, ParamsBytes: r.ParamsBytes, Spread: r.Spread}
+	all := []phase.Work{w}
+	w.Phase = phase.Drain
 	all = append(all, w)
 	if r.Waiting > 0 {
 		w.Waiting = r.Waiting
 		all = append(all, w)
 	}
 	if r.LatenessRate > 0 {
-		all = append(all, Work{
-			Phase: Lateness, Jobs: int(float64(r.LatenessRate) * r.LatenessFor.Seconds()),
+		all = append(all, phase.Work{
+			Phase: phase.Lateness, Jobs: int(float64(r.LatenessRate) * r.LatenessFor.Seconds()),
 			ParamsBytes: r.ParamsBytes, Rate: r.LatenessRate, Ahead: r.LatenessAhead,
 		})
 	}
 	return all
 }
 
-// String says for people what the phase is.
-func (w Work) String() string {
-	switch {
-	case w.Phase == Lateness:
-		return fmt.Sprintf("%d jobs at %d/s", w.Jobs, w.Rate)
-	case w.Phase == Cycle:
-		return fmt.Sprintf("%d jobs, added and run at the same time", w.Jobs)
-	case w.Waiting > 0:
-		return fmt.Sprintf("%d jobs added, then run, beside %d that wait", w.Jobs, w.Waiting)
-	}
-	return fmt.Sprintf("%d jobs added, then run", w.Jobs)
-}
-
 // measured is what came of one phase.
 type measured struct {
-	Result
+	phase.Result
 	postgres time.Duration // processor time between begin and end
 	wal      int64         // bytes
 }
 
 // measure runs one phase in a database of its own.
-func (r *runner) measure(ctx context.Context, p program, name string, w Work) (m measured, err error) {
+func (r *runner) measure(ctx context.Context, p program, name string, w phase.Work) (m measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	dsn, drop, err := r.database(ctx)
@@ -216,7 +249,7 @@ func (r *runner) measure(ctx context.Context, p program, name string, w Work) (m
 			_, _ = stretch.End(ctx)
 		}
 	}()
-	if err := p.run(ctx, r.logs+"/"+name+"-"+string(w.Phase)+".log", dsn, w, out); err != nil {
+	if err := p.run(ctx, r.logs+"/"+name+"-"+w.Phase+".log", dsn, w, out); err != nil {
 		return m, err
 	}
 	m.Result, err = out.done(w)

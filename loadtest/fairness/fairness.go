@@ -9,8 +9,11 @@ package fairness
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
@@ -77,4 +80,127 @@ func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
 		return err
 	})
 	return report, err
+}
+
+// Report is what a run found.
+type Report struct {
+	harness.Header
+	Rate    float64 `json:"rate"`
+	Backlog int     `json:"backlog"`
+
+	// Lateness of the steady tenant, from the scheduled instant to the handler.
+	AloneMs  harness.Quantiles `json:"lateness_ms_alone"`
+	BesideMs harness.Quantiles `json:"lateness_ms_beside"`
+	P99Alone float64           `json:"p99_ms_alone"`
+	// P99Beside covers the time from the instant at which the backlog was due until it
+	// was gone, which took DrainS.
+	P99Beside float64 `json:"p99_ms_beside"`
+	Ratio     float64 `json:"p99_ratio"`
+	DrainS    float64 `json:"drain_s"`
+	DrainPerS float64 `json:"drain_per_s"`
+	// P99BySecond is the steady tenant's lateness, by second since the backlog was due.
+	P99BySecond []float64 `json:"p99_ms_by_second"`
+
+	// Shares are the calls of tenants of equal weight when half of all was done.
+	Shares []int64 `json:"shares,omitempty"`
+	Jain   float64 `json:"jain_index,omitempty"`
+
+	Limit *LimitReport `json:"limit,omitempty"`
+
+	harness.Findings
+
+	late chart.Line // of the steady tenant
+}
+
+// LimitReport is about a dispatch rate.
+type LimitReport struct {
+	Rate        int     `json:"rate"`
+	Measured    float64 `json:"measured"`
+	RaisedTo    int     `json:"raised_to"`
+	ActsAfterMs int64   `json:"acts_after_ms"`
+}
+
+func (r *runner) report(header harness.Header) (*Report, error) {
+	rep := &Report{
+		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: harness.Round(1000*jain(r.shares)) / 1000,
+		Findings: harness.Findings{Violations: map[check.Kind]int64{}},
+	}
+	if r.Limit > 0 {
+		rep.Limit = &r.limit
+	}
+	alone, err := r.steady.Check(r.alone.from, r.alone.to, nil)
+	if err != nil {
+		return nil, err
+	}
+	rep.AloneMs, rep.P99Alone = harness.QuantilesOf(alone.Figures.Lateness), p99(alone)
+	for _, l := range r.loads {
+		res, err := l.Check(r.beside.from, r.beside.to, nil)
+		if err != nil {
+			return nil, err
+		}
+		for k, n := range res.Violations {
+			rep.Violations[k] += n
+		}
+		rep.Examples = append(rep.Examples, res.Examples...)
+		if l == r.steady {
+			rep.BesideMs, rep.P99Beside = harness.QuantilesOf(res.Figures.Lateness), p99(res)
+			rep.late = harness.LateLine("steady tenant", &res.Figures, check.At(r.beside.from))
+		}
+	}
+	for i, x := range rep.late.X {
+		if x >= 0 {
+			rep.P99BySecond = append(rep.P99BySecond, rep.late.Y[i])
+		}
+	}
+	if rep.P99Alone > 0 {
+		rep.Ratio = harness.Round(rep.P99Beside / rep.P99Alone)
+	}
+	rep.DrainS = harness.Round(r.beside.to.Sub(r.beside.from).Seconds())
+	rep.DrainPerS = harness.Round(float64(r.Backlog) / rep.DrainS)
+	return rep, nil
+}
+
+func p99(res check.Result) float64 {
+	return harness.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
+}
+
+// jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
+// all, 0 without shares.
+func jain(shares []int64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, x := range shares {
+		sum += float64(x)
+		squares += float64(x) * float64(x)
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / float64(len(shares)) / squares
+}
+
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	t.Line("\na tenant of %.0f runs per second, beside one with %d tasks due at one instant (seed %d)", rep.Rate, rep.Backlog, rep.Seed)
+	t.Row("lateness ms, alone", "%s", rep.AloneMs)
+	t.Row("lateness ms, beside", "%s", rep.BesideMs)
+	t.Row("p99, beside to alone", "%.2f", rep.Ratio)
+	t.Row("the backlog took", "%.0f s, %.0f per second", rep.DrainS, rep.DrainPerS)
+	if len(rep.Shares) > 0 {
+		t.Row("shares of equals", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
+	}
+	if l := rep.Limit; l != nil {
+		t.Row(fmt.Sprintf("rate of %d", l.Rate), "%.1f per second; raised to %d it acts after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
+	}
+	t.Findings(&rep.Findings)
+}
+
+// Chart implements [harness.Report]: the steady tenant's lateness over time.
+func (rep *Report) Chart() *chart.Chart {
+	return &chart.Chart{
+		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside one with %d overdue", rep.Rate, rep.Backlog),
+		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.P99Alone),
+		XLabel:   "seconds since the backlog was due",
+		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{rep.late}}},
+		Spans:    []chart.Span{{Name: "backlog", From: 0, To: rep.DrainS}},
+	}
 }

@@ -2,12 +2,18 @@ package scenario
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/task"
 )
 
 // Report is what a run found. Rates, lateness and processor time are those of
@@ -218,4 +224,167 @@ func series(f check.Figures) []SecondReport {
 		})
 	}
 	return out
+}
+
+// Table implements [harness.Report].
+func (rep *Report) Table(t *harness.Table) {
+	unit := "cycle"
+	if rep.TasksPerS != nil {
+		unit = "add"
+	}
+	t.Line("\n%s: %s on the %s stack, %.0f %ss/s asked for, %.0f s measured (seed %d)",
+		rep.Command, rep.Type, rep.Stack, rep.Rate, unit, rep.WindowS, rep.Seed)
+	if rep.TasksPerS == nil {
+		rep.writeRates(t)
+	} else {
+		rep.writeAdds(t)
+	}
+	t.Row("add ms", "%s", rep.AddMs)
+	t.WriteString(rep.CPU.Table(unit, time.Duration(rep.WindowS*float64(time.Second))))
+	if rep.WALBytesPerFire != nil {
+		t.Row("WAL", "%.0f bytes per fire", *rep.WALBytesPerFire)
+	}
+	if rep.RatioToFloor != nil {
+		t.Row("floor", "%.0f cycles/s by bare SQL on the same server: ratio %.2f", *rep.FloorCyclesPerS, *rep.RatioToFloor)
+		t.Row("", "%s", rep.Floor.Summary())
+	}
+	for _, d := range rep.Disturbances {
+		t.Row(d.What, "%s", d.summary())
+	}
+	if rep.Soak != nil {
+		rep.writeSoak(t)
+	}
+	t.Findings(&rep.Findings)
+	if !rep.Complete {
+		t.Line("  The run was not completed: nothing was counted as lost.")
+	}
+}
+
+func (rep *Report) writeRates(t *harness.Table) {
+	t.Row("cycles/s", "%.0f", rep.CyclesPerS)
+	rep.writeAdds(t)
+	t.Row("fires/s", "%.0f   (%d instants missed)", rep.FiresPerS, rep.Missed)
+	t.Row("callbacks/s", "%.0f   (%d of %d were repeats)", rep.CallbacksPerS, rep.Callbacks-rep.Runs, rep.Callbacks)
+	t.Row("results/s", "%.0f", rep.ResultsPerS)
+	t.Row("lateness ms", "%s", rep.LatenessMs)
+	for _, typ := range task.Types {
+		name := strings.ToLower(typ.String())
+		if q, ok := rep.LatenessByType[name]; ok && len(rep.LatenessByType) > 1 {
+			t.Row("  "+name, "%s", q)
+		}
+	}
+}
+
+func (rep *Report) writeAdds(t *harness.Table) {
+	t.Row("adds/s", "%.0f   (%d not answered, %d refused, up to %.0f ms behind the clock)", rep.AddsPerS, rep.AddsUnanswered, rep.AddsRefused, rep.AddsBehindMs)
+}
+
+func (d DisturbanceReport) summary() string {
+	s := fmt.Sprintf("%s, took %.0f ms", d.Part, d.TookMs)
+	if d.TakeoverMs != nil {
+		s += fmt.Sprintf(", %d shards taken over after %.0f ms", d.Shards, *d.TakeoverMs)
+	}
+	if d.CaughtUpMs != nil {
+		s += fmt.Sprintf(", caught up after %.0f ms", *d.CaughtUpMs)
+	}
+	return s
+}
+
+// Chart draws throughput and lateness over time, and what was sampled.
+func (rep *Report) Chart() *chart.Chart {
+	c := &chart.Chart{
+		Title:  fmt.Sprintf("%s: %s, %.0f/s asked for", rep.Command, rep.Type, rep.Rate),
+		XLabel: "seconds since the begin of the measured window",
+		Subtitle: fmt.Sprintf("%d cores, PostgreSQL %s, Kafka %s, commit %s, %s, seed %d",
+			rep.Machine.Cores, rep.Versions["postgres"], rep.Versions["kafka"], rep.Commit, rep.Begin.Format("2006-01-02 15:04 UTC"), rep.Seed),
+		Panels: []chart.Panel{rep.throughput()},
+		Spans:  []chart.Span{{Name: "measured", From: 0, To: rep.WindowS}},
+	}
+	if rep.TasksPerS == nil {
+		c.Panels = append(c.Panels, rep.latenessPanel())
+	}
+	if len(rep.Fifths) > 0 {
+		c.Panels = append(c.Panels, rep.processor())
+	}
+	if sizes := rep.sizesPanel(); len(sizes.Lines) > 0 {
+		c.Panels = append(c.Panels, sizes)
+	}
+	return c
+}
+
+func (rep *Report) throughput() chart.Panel {
+	adds, cycles := chart.Line{Name: "adds"}, chart.Line{Name: "cycles", Filled: true}
+	for _, s := range rep.busy() {
+		x := float64(s.S)
+		adds.Add(x, float64(s.Adds))
+		cycles.Add(x, float64(s.Cycles))
+	}
+	p := chart.Panel{Title: "throughput, per second", Lines: []chart.Line{cycles, adds}}
+	if rep.TasksPerS != nil {
+		adds.Filled = true
+		p.Lines = []chart.Line{adds}
+	}
+	p.Limits = []chart.Limit{{Name: "asked for", Y: rep.Rate}}
+	return p
+}
+
+// busy returns the series from the first second on in which something happened.
+func (rep *Report) busy() []SecondReport {
+	for i, s := range rep.Series {
+		if s.Adds > 0 || s.Callbacks > 0 {
+			return rep.Series[i:]
+		}
+	}
+	return nil
+}
+
+func (rep *Report) latenessPanel() chart.Panel {
+	lines := []chart.Line{{Name: "p50"}, {Name: "p99"}, {Name: "max"}}
+	for _, s := range rep.busy() {
+		for i, y := range []float64{s.P50Ms, s.P99Ms, s.LatestMs} {
+			if y == 0 {
+				y = math.NaN()
+			}
+			lines[i].Add(float64(s.S), y)
+		}
+	}
+	return chart.Panel{Title: "lateness of the runs due in each second, ms", Log: true, Lines: lines}
+}
+
+// processor draws the cost of a cycle by fifths of the window, as steps.
+func (rep *Report) processor() chart.Panel {
+	p := chart.Panel{Title: "processor time by fifths of the window, µs per cycle"}
+	names := slices.Collect(maps.Keys(rep.UsPerCycle))
+	slices.SortFunc(names, func(a, b string) int { return int(math.Copysign(1, rep.UsPerCycle[b]-rep.UsPerCycle[a])) })
+	for _, name := range names[:min(6, len(names))] {
+		l := chart.Line{Name: name}
+		for _, f := range rep.Fifths {
+			l.Add(f.FromS, f.UsPerCycle[name])
+			l.Add(f.ToS, f.UsPerCycle[name])
+		}
+		p.Lines = append(p.Lines, l)
+	}
+	return p
+}
+
+func (rep *Report) sizesPanel() chart.Panel {
+	lines := map[string]*chart.Line{}
+	for _, s := range rep.Samples {
+		for kind, size := range s.Sizes {
+			for part, bytes := range map[string]int64{"heap": size.Heap, "indexes": size.Indexes} {
+				name := kind + " " + part
+				if lines[name] == nil {
+					lines[name] = &chart.Line{Name: name, Dashed: part != "heap"}
+				}
+				lines[name].Add(s.S, mib(float64(bytes)))
+			}
+		}
+	}
+	p := chart.Panel{Title: "tables on disk, MiB"}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if l := lines[name]; slices.Max(l.Y) >= 4 {
+			p.Lines = append(p.Lines, *l)
+		}
+	}
+	return p
 }

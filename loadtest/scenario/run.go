@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -269,4 +270,110 @@ func (r *runner) check() (*Report, error) {
 		c.Balance(r.before, r.after)
 	}
 	return r.report(c.Result()), nil
+}
+
+// calmDelivery is what a run needs to reach its handler while nothing is disturbed.
+const calmDelivery = 10 * time.Second
+
+// runContract changes tasks until the load ends.
+func (r *runner) runContract(ctx context.Context) error {
+	callers := make([]*client.Client, 2)
+	for i := range callers {
+		var err error
+		if callers[i], err = client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token}); err != nil {
+			return err
+		}
+		defer callers[i].Close()
+	}
+	each := min(max(int(r.Rate/20), 4), 200)
+	err := workload.NewContract(r.plan, each, r.adder, callers, r.history).Run(ctx, r.begin, r.to)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// changeWindow is how long after its acknowledgement a change may take to reach a
+// listener, under the stack's own setting if it has one. A run that was asked about
+// may wait for a worker as long as a handler takes.
+func (r *runner) changeWindow() time.Duration {
+	ahead := check.ClaimAhead
+	if d, err := time.ParseDuration(r.Real.Settings["dispatcher.claim_ahead"]); err == nil {
+		ahead = d
+	}
+	return max(check.LateAfter+ahead+2*r.Work, r.Window)
+}
+
+// redelivery is how long after the death of a listener what it had begun may take to
+// be called again: until its deadline, which a heartbeat may just have moved, and by
+// then another listener has its partitions.
+func (r *runner) redelivery() time.Duration { return r.AckTimeout + groupLimit + r.delivery() }
+
+// delivery is how long a run may take from its claim to its handler: all that was
+// disturbed, as long as it took, and a take-over.
+func (r *runner) delivery() time.Duration {
+	d := calmDelivery
+	for _, dist := range r.disturbed {
+		d += r.Real.Session + dist.took
+		if kindOf(dist.part) == listenerKind {
+			d += groupLimit
+		}
+	}
+	return max(d, r.Delivery)
+}
+
+// count asks how many tasks the tenant has, all types together.
+func (r *runner) count(ctx context.Context) (sum task.Counts, err error) {
+	a, err := r.stack.Counts(ctx)
+	for _, c := range a.GetCounts() {
+		p := c.GetPurgedByState()
+		sum = sum.Plus(task.Counts{
+			Added: c.GetAdded(), Scheduled: c.GetScheduled(), Running: c.GetRunning(),
+			Completed: c.GetCompleted(), Cancelled: c.GetCancelled(), Failed: c.GetFailed(),
+			PurgedCompleted: p.GetCompleted(), PurgedCancelled: p.GetCancelled(), PurgedFailed: p.GetFailed(),
+		})
+	}
+	return sum, err
+}
+
+// totals are what has happened up to some moment.
+type totals struct {
+	at                         time.Time
+	added, callbacks, accepted int64
+	latestMs                   float64
+}
+
+func (r *runner) totals() totals {
+	t := totals{at: time.Now(), added: r.adder.Added()}
+	for _, l := range r.crew.all() {
+		p := l.Progress()
+		t.callbacks += p.Callbacks
+		t.accepted += p.Accepted
+		t.latestMs = max(t.latestMs, p.LatestMs)
+	}
+	return t
+}
+
+// progress returns a function that says what happened since its last call.
+func (r *runner) progress() func() {
+	before := r.totals()
+	return func() {
+		now := r.totals()
+		per := func(a, b int64) float64 { return float64(b-a) / now.at.Sub(before.at).Seconds() }
+		r.Say("%-8s %7.0f adds/s %7.0f callbacks/s %7.0f results/s  latest %.0f ms  unanswered adds %d",
+			r.phase(now.at), per(before.added, now.added), per(before.callbacks, now.callbacks), per(before.accepted, now.accepted),
+			now.latestMs, r.adder.Unanswered())
+		before = now
+	}
+}
+
+// phase names where the run is, with the seconds of the measured window.
+func (r *runner) phase(now time.Time) string {
+	switch {
+	case now.Before(r.from):
+		return "warm-up"
+	case now.Before(r.to):
+		return fmt.Sprintf("%.0fs", now.Sub(r.from).Seconds())
+	}
+	return "drain"
 }

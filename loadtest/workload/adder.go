@@ -201,3 +201,70 @@ func answerOf(err error) check.Answer {
 	}
 	return check.NotKnown
 }
+
+const (
+	fillBatch = 1000
+	fillCalls = 4
+)
+
+// Fill adds tasks 1 to n of the plan as fast as they are accepted and records the
+// answers. make returns each of them; its params, kind and ack_timeout are those of
+// the plan. Fill returns the first error.
+func (a *Adder) Fill(ctx context.Context, n int64, make func(number int64) (client.Task, check.Add)) error {
+	calls, group := errgroup.WithContext(ctx)
+	calls.SetLimit(fillCalls)
+	for first := int64(1); first <= n && group.Err() == nil; first += fillBatch {
+		batch := []item{}
+		for number := first; number < min(first+fillBatch, n+1); number++ {
+			t, add := make(number)
+			t.Kind, t.AckTimeout, add.Number = a.plan.Kind, a.plan.AckTimeout, number
+			t.Params = map[string]string{numberParam: strconv.FormatInt(number, 10), padParam: a.pad}
+			batch = append(batch, item{t, add})
+		}
+		calls.Go(func() error { return a.send(group, batch) })
+	}
+	if err := calls.Wait(); err != nil {
+		return fmt.Errorf("add %d tasks: %w", n, err)
+	}
+	return ctx.Err()
+}
+
+const listPage = 1000
+
+// AnyLiving reports whether a task of the plan has not ended.
+func AnyLiving(ctx context.Context, c *client.Client, kind string) (bool, error) {
+	for _, err := range c.ListTasks(ctx, client.Filter{Kind: kind, PageSize: listPage}) {
+		return err == nil, err
+	}
+	return false, nil
+}
+
+// RecordFinals asks the API for every task of the plan that it still knows, and
+// returns how many it listed. The living ones come first, so that a task that
+// ends meanwhile is seen as ended.
+func RecordFinals(ctx context.Context, c *client.Client, p Plan, h *history.Writer) (int, error) {
+	pad, n := p.Pad(), 0
+	for _, state := range []client.State{0, client.Completed, client.Failed, client.Cancelled} {
+		for t, err := range c.ListTasks(ctx, client.Filter{Kind: p.Kind, State: state, PageSize: listPage}) {
+			if err != nil {
+				return n, fmt.Errorf("list the tasks at the end: %w", err)
+			}
+			n++
+			h.Final(finalOf(t, pad))
+		}
+	}
+	return n, nil
+}
+
+func finalOf(t *client.TaskInfo, pad string) check.Final {
+	f := check.Final{
+		ID: task.ID(t.ID), Number: numberOf(t.Params, pad), Type: task.Type(t.Type), State: task.State(t.State),
+		Begin: task.At(t.Begin), End: task.Never, Interval: t.Interval, MaxCount: t.MaxCount,
+		Runs: t.RunCount, Missed: t.MissedCount, Open: int32(t.OpenRuns),
+		Version: int32(t.Version), Mark: markOf(t.Params),
+	}
+	if !t.End.IsZero() {
+		f.End = task.At(t.End)
+	}
+	return f
+}

@@ -1,0 +1,397 @@
+// Package phase does one phase of the work of package compare: it times, counts and
+// reports, and the program of a contestant adds jobs and runs them. The programs in Go
+// share it; the one of River, a module of its own, is built with a copy. It needs the
+// standard library only.
+package phase
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// The phases; see package compare.
+const (
+	Cycle    = "cycle"
+	Drain    = "drain"
+	Lateness = "lateness"
+)
+
+const (
+	// MaxJobs bounds the memory in which a program counts the runs of each job.
+	MaxJobs = 100_000_000
+
+	aMonth     = 30 * 24 * time.Hour // waiting jobs are due after it
+	pacedEvery = 10 * time.Millisecond
+)
+
+// Work is what a contestant is asked to do in one phase.
+type Work struct {
+	Phase string
+	// Jobs are added and run, each with ParamsBytes of params.
+	Jobs, ParamsBytes int
+	// Spread is the time over which the jobs of cycle and drain are due.
+	Spread time.Duration
+	// Waiting is the number of further jobs in the table, due in a month.
+	Waiting int
+	// Rate is in jobs per second, of lateness; each job is due Ahead after its add.
+	Rate  int
+	Ahead time.Duration
+}
+
+// Args returns the flags of a contestant's program.
+func (w Work) Args() []string {
+	return []string{
+		"--phase=" + w.Phase,
+		fmt.Sprintf("--jobs=%d", w.Jobs),
+		fmt.Sprintf("--params-bytes=%d", w.ParamsBytes),
+		fmt.Sprintf("--spread-ms=%d", w.Spread.Milliseconds()),
+		fmt.Sprintf("--waiting=%d", w.Waiting),
+		fmt.Sprintf("--rate=%d", w.Rate),
+		fmt.Sprintf("--ahead-ms=%d", w.Ahead.Milliseconds()),
+	}
+}
+
+// Parse reads flags as [Work.Args] writes them.
+func Parse(args []string) (w Work, err error) {
+	var spread, ahead int64
+	f := flag.NewFlagSet("work", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&w.Phase, "phase", "", "")
+	f.IntVar(&w.Jobs, "jobs", 0, "")
+	f.IntVar(&w.ParamsBytes, "params-bytes", 0, "")
+	f.Int64Var(&spread, "spread-ms", 0, "")
+	f.IntVar(&w.Waiting, "waiting", 0, "")
+	f.IntVar(&w.Rate, "rate", 0, "")
+	f.Int64Var(&ahead, "ahead-ms", 0, "")
+	err = f.Parse(args)
+	w.Spread, w.Ahead = time.Duration(spread)*time.Millisecond, time.Duration(ahead)*time.Millisecond
+	switch {
+	case err != nil:
+	case w.Phase != Cycle && w.Phase != Drain && w.Phase != Lateness:
+		err = fmt.Errorf("phase %q is not one of cycle, drain, lateness", w.Phase)
+	case w.Jobs < 1 || w.Jobs > MaxJobs:
+		err = fmt.Errorf("jobs %d is not between 1 and %d", w.Jobs, MaxJobs)
+	case w.Phase == Lateness && w.Rate < 1:
+		err = fmt.Errorf("rate %d is not positive", w.Rate)
+	}
+	return w, err
+}
+
+// String describes the phase for people.
+func (w Work) String() string {
+	switch {
+	case w.Phase == Lateness:
+		return fmt.Sprintf("%d jobs at %d/s", w.Jobs, w.Rate)
+	case w.Phase == Cycle:
+		return fmt.Sprintf("%d jobs, added and run at the same time", w.Jobs)
+	case w.Waiting > 0:
+		return fmt.Sprintf("%d jobs added, then run, beside %d that wait", w.Jobs, w.Waiting)
+	}
+	return fmt.Sprintf("%d jobs added, then run", w.Jobs)
+}
+
+// Result is what a program reports about its phase.
+type Result struct {
+	// Version of the contestant.
+	Version string `json:"version"`
+	// EnqueueS is the time of the adds, WholeS that of everything that is measured.
+	EnqueueS float64 `json:"enqueue_s"`
+	WholeS   float64 `json:"whole_s"`
+	// CPUS is the processor time of the program between begin and end.
+	CPUS float64 `json:"cpu_s"`
+	// Runs counts calls of the handler, Violations the jobs that were not run exactly
+	// once.
+	Runs       int64 `json:"runs"`
+	Violations int64 `json:"violations"`
+	// LatenessMs is from due to the call.
+	LatenessMs Quantiles `json:"lateness_ms"`
+}
+
+// Quantiles of a distribution, in milliseconds.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// The events of a [Line].
+const (
+	BeginEvent  = "begin"
+	EndEvent    = "end"
+	ResultEvent = "result"
+)
+
+// Line is one line of a program's output.
+type Line struct {
+	Event string `json:"event"`
+	Result
+}
+
+// Program is a contestant.
+type Program interface {
+	// Add stores the jobs [from, to) in one batch. It may be called concurrently.
+	Add(ctx context.Context, from, to int, due func(n int) time.Time) error
+	// Added is called after many jobs were added.
+	Added(ctx context.Context) error
+	// Start begins to run jobs.
+	Start(ctx context.Context) error
+	// AwaitAll returns when every job has run and the database has its completion.
+	AwaitAll(ctx context.Context) error
+	// Wrong returns the number of jobs without exactly one completion in the database.
+	Wrong(ctx context.Context) (int64, error)
+}
+
+// Runner does a phase with a program.
+type Runner struct {
+	Work
+	Program
+	*Tally
+	// Batch is the number of jobs of an add, Adders the number of concurrent adds.
+	Batch, Adders int
+	// Version of the contestant.
+	Version string
+	// Out receives the lines.
+	Out io.Writer
+
+	begun    time.Time
+	begunCPU time.Duration
+}
+
+// Run does the phase.
+func (r *Runner) Run(ctx context.Context) error {
+	if err := r.addWaiting(ctx); err != nil {
+		return err
+	}
+	took, err := r.work(ctx)
+	if err != nil {
+		return err
+	}
+	return r.finish(ctx, took)
+}
+
+// addWaiting adds the jobs that only wait.
+func (r *Runner) addWaiting(ctx context.Context) error {
+	due := time.Now().Add(aMonth)
+	err := r.addMany(ctx, r.Waiting, func(n int) time.Time { return due.Add(DueOf(n, r.Waiting, aMonth)) })
+	if err == nil {
+		err = r.Added(ctx)
+	}
+	return err
+}
+
+// work does the phase and returns the time of the adds.
+func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
+	if r.Phase == Drain {
+		if took, err = r.addAll(ctx); err == nil {
+			err = r.Added(ctx)
+		}
+		if err != nil {
+			return 0, err
+		}
+		select {
+		case <-time.After(r.Spread):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+		r.begin()
+		return took, r.Start(ctx)
+	}
+	if err := r.Start(ctx); err != nil {
+		return 0, err
+	}
+	r.begin()
+	if r.Phase == Lateness {
+		return r.addPaced(ctx)
+	}
+	return r.addAll(ctx)
+}
+
+func (r *Runner) begin() {
+	_ = r.emit(Line{Event: BeginEvent}) // the result would fail, too
+	r.begun, r.begunCPU = time.Now(), cpuTime()
+}
+
+func (r *Runner) emit(l any) error { return json.NewEncoder(r.Out).Encode(l) }
+
+func (r *Runner) addAll(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	err := r.addMany(ctx, r.Jobs, func(n int) time.Time { return begin.Add(DueOf(n, r.Jobs, r.Spread)) })
+	return time.Since(begin), err
+}
+
+// addMany adds n jobs in full batches.
+func (r *Runner) addMany(ctx context.Context, n int, due func(n int) time.Time) error {
+	b := r.newBatches(ctx)
+	for from := 0; from < n; from += r.Batch {
+		b.add(from, min(n, from+r.Batch), due)
+	}
+	return b.wait()
+}
+
+// addPaced adds jobs at the rate, each due a while later.
+func (r *Runner) addPaced(ctx context.Context) (time.Duration, error) {
+	b, begin := r.newBatches(ctx), time.Now()
+	due := func(n int) time.Time {
+		return begin.Add(r.Ahead + time.Duration(n)*time.Second/time.Duration(r.Rate))
+	}
+	tick := time.NewTicker(pacedEvery)
+	defer tick.Stop()
+	for from := 0; from < r.Jobs && b.ctx.Err() == nil; {
+		<-tick.C
+		to := min(r.Jobs, int(time.Since(begin).Seconds()*float64(r.Rate)))
+		for from < to {
+			last := min(to, from+r.Batch)
+			b.add(from, last, due)
+			from = last
+		}
+	}
+	err := b.wait()
+	return time.Since(begin), err
+}
+
+// batches are adds, some of them at a time. The first error ends them.
+type batches struct {
+	r      *Runner
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	places chan struct{}
+	all    sync.WaitGroup
+}
+
+func (r *Runner) newBatches(ctx context.Context) *batches {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return &batches{r: r, ctx: ctx, cancel: cancel, places: make(chan struct{}, r.Adders)}
+}
+
+func (b *batches) add(from, to int, due func(n int) time.Time) {
+	if b.ctx.Err() != nil {
+		return
+	}
+	b.places <- struct{}{}
+	b.all.Go(func() {
+		defer func() { <-b.places }()
+		if err := b.r.Add(b.ctx, from, to, due); err != nil {
+			b.cancel(err)
+		}
+	})
+}
+
+func (b *batches) wait() error {
+	b.all.Wait()
+	err := context.Cause(b.ctx)
+	b.cancel(nil)
+	return err
+}
+
+// finish waits for the last completion, writes the result, and checks that the
+// database agrees.
+func (r *Runner) finish(ctx context.Context, added time.Duration) error {
+	if err := r.AwaitAll(ctx); err != nil {
+		return err
+	}
+	whole, used := time.Since(r.begun), cpuTime()-r.begunCPU
+	if r.Phase == Drain {
+		whole = time.Since(time.Unix(0, r.first.Load()))
+	}
+	if err := r.emit(Line{Event: EndEvent}); err != nil {
+		return err
+	}
+	wrong, err := r.Wrong(ctx)
+	if err != nil {
+		return fmt.Errorf("count the completions: %w", err)
+	}
+	return r.emit(Line{Event: ResultEvent, Result: Result{
+		Version: r.Version, EnqueueS: added.Seconds(), WholeS: whole.Seconds(), CPUS: used.Seconds(),
+		Runs: r.total.Load(), Violations: max(r.Violations(), wrong), LatenessMs: r.Quantiles(),
+	}})
+}
+
+// Tally counts the runs of each job of a phase. It may be used concurrently.
+type Tally struct {
+	// All is closed when as many completions were reported as there are jobs.
+	All chan struct{}
+
+	runs      []atomic.Uint32
+	total     atomic.Int64
+	first     atomic.Int64 // when the first run was, in Unix ns
+	completed atomic.Int64
+
+	mu   sync.Mutex
+	late []float64 // ms
+}
+
+// NewTally returns a tally of so many jobs.
+func NewTally(jobs int) *Tally {
+	return &Tally{runs: make([]atomic.Uint32, jobs), All: make(chan struct{})}
+}
+
+// Ran counts a run of job n.
+func (t *Tally) Ran(n int) {
+	if t.total.Add(1) == 1 {
+		t.first.Store(time.Now().UnixNano())
+	}
+	if n >= 0 && n < len(t.runs) {
+		t.runs[n].Add(1)
+	}
+}
+
+// Completed counts n completions.
+func (t *Tally) Completed(n int) {
+	after := t.completed.Add(int64(n))
+	if after >= int64(len(t.runs)) && after-int64(n) < int64(len(t.runs)) {
+		close(t.All)
+	}
+}
+
+// LateBy records the lateness of runs.
+func (t *Tally) LateBy(ms ...float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.late = append(t.late, ms...)
+}
+
+// Violations returns the number of jobs that did not run exactly once.
+func (t *Tally) Violations() (n int64) {
+	for i := range t.runs {
+		if t.runs[i].Load() != 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// Quantiles returns those of the lateness.
+func (t *Tally) Quantiles() Quantiles {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.late) == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(t.late)
+	at := func(q float64) float64 { return t.late[min(len(t.late)-1, int(q*float64(len(t.late))))] }
+	return Quantiles{P50: at(0.5), P99: at(0.99), Max: t.late[len(t.late)-1]}
+}
+
+// DueOf returns when job n of a phase is due, after the begin of the phase: evenly over
+// the spread, in an order that is independent of that of the adds.
+func DueOf(n, jobs int, spread time.Duration) time.Duration {
+	const stride = 7919 // a prime; any that does not divide the number of jobs
+	return time.Duration(float64(spread) * float64(n*stride%jobs) / float64(jobs))
+}
+
+// cpuTime returns the processor time of this process; 0: not known.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
