@@ -22,29 +22,29 @@ type Store interface {
 	// longer open are left out, but their part lists the shards all the same.
 	Unpublished(ctx context.Context, database int, owned []task.Ownership) ([]task.OutboxBatch, error)
 
-	// Claim is one transaction: assert ownership, take off, claim, outbox row,
-	// commit. An error that matches [task.ErrOutcomeUnknown] means that the
+	// Claim is one transaction: assert ownership, acknowledge published
+	// outbox parts, claim, write the outbox row, commit. An error that matches [task.ErrOutcomeUnknown] means that the
 	// commit may have happened, or may yet.
 	Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error)
 
 	// AcknowledgeOutbox removes published parts in a transaction of its own. If any shard
-	// is lost nothing was taken off. To repeat it is harmless.
+	// is lost nothing was removed. Repeating it does no harm.
 	AcknowledgeOutbox(ctx context.Context, database int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error)
 
 	// Peek counts what is due soon, and finds what is due first.
 	Peek(ctx context.Context, database int, req task.PeekRequest) (task.Peek, error)
 
-	// Settings returns what the database knows of tenants whose claims are not plain.
-	// A claim says by which version it is made.
+	// Settings returns what the database knows of tenants with limits or weights.
+	// A claim names the version by which it is made.
 	Settings(ctx context.Context, database int) (task.Settings, error)
 
-	// TakeTokens takes up to want turns of a tenant with a dispatch rate, over all
-	// databases and dispatchers, after it has given back unused ones.
+	// TakeTokens takes up to want tokens of a tenant with a dispatch rate from the bucket
+	// that all databases and dispatchers share, after it has given back unused ones.
 	TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 
-	// AcquireCapLease takes the turn of a kind with a cap and counts its open runs in all
-	// databases; epoch is 0 while another dispatcher has it. Claims of an older turn
-	// fail from then on. After an error the turn may be taken: ReleaseCapLease ends it.
+	// AcquireCapLease takes the lease of a capped kind and counts its open runs in all
+	// databases; epoch is 0 while another dispatcher has it. Claims of an older lease fail
+	// from then on. After an error the lease may be taken: ReleaseCapLease ends it.
 	AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
 	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error
 
@@ -85,7 +85,7 @@ type Config struct {
 	// as often, between MinTick and MaxTick.
 	ClaimShare float64
 	// ClaimAhead is how far beyond the database's clock claims go: what becomes due
-	// within it is claimed and held in memory until it is due. A database is
+	// within it is claimed and delayed in memory until it is due. A database is
 	// claimed from again when half of that has passed. 0 to 2 s; 0 by default:
 	// only what is due is claimed.
 	ClaimAhead time.Duration
@@ -108,15 +108,15 @@ type Config struct {
 	// StoreTimeout bounds each transaction; 10 s.
 	StoreTimeout time.Duration
 
-	// MaxRecords and MaxBytes bound what waits for its acknowledgement, or is held
+	// MaxRecords and MaxBytes bound what waits for its confirmation, or is delayed
 	// until it is due, over all databases; 50,000 and 64 MiB. One batch may go
 	// beyond.
 	MaxRecords, MaxBytes int
 	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
 	CallRecords, CallBytes int
 	// PublishEvery is the distance of two calls while they are small; 5 ms. It
-	// grows up to eight times when calls take long, and to twice for the front while
-	// a tenant is held apart for its backlog. After a pause the first one goes at once.
+	// grows up to eight times when calls take long, and to twice for the
+	// foreground while a tenant is backlogged. After a pause the first one goes at once.
 	PublishEvery time.Duration
 	// PublishConcurrency bounds the calls for healthy tenants, and again those
 	// for failing ones; 4.
@@ -124,11 +124,11 @@ type Config struct {
 	// PublishTimeout bounds one call; 15 s.
 	PublishTimeout time.Duration
 	// BreakerAfter is how many calls in a row must fail for a tenant before its
-	// rows are put off; 5.
+	// rows are deferred; 5.
 	BreakerAfter int
 
-	// AcknowledgeAfter is how long a published part waits for a claim to take it
-	// off before that gets a transaction of its own; 1 s at most, 500 ms.
+	// AcknowledgeAfter is how long a published part waits for a claim to acknowledge
+	// it before that gets a transaction of its own; 1 s at most, 500 ms.
 	AcknowledgeAfter time.Duration
 	// ReleaseTimeout bounds the wait for acknowledgements on a hand-over; 3 s.
 	ReleaseTimeout time.Duration

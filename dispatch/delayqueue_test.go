@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-func TestShelfHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
+func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 	const slice = 10 * time.Millisecond
 	rapid.Check(t, func(rt *rapid.T) {
 		s := delayQueue{slice: slice, zero: begun}
@@ -41,7 +41,7 @@ func TestShelfHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 	})
 }
 
-func TestShelfRemovesWhatMatches(t *testing.T) {
+func TestDelayQueueRemovesWhatMatches(t *testing.T) {
 	s := delayQueue{slice: 10 * time.Millisecond, zero: begun}
 	gone := &part{}
 	for i := range 20 {
@@ -280,7 +280,7 @@ func TestWhatIsNotClaimedAheadComesWhenItIsDue(t *testing.T) {
 	}
 }
 
-func TestHeldRecordsCountAgainstTheBound(t *testing.T) {
+func TestDelayedRecordsCountAgainstTheBound(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		const bound = 400
 		for n := range int64(2000) {
@@ -314,7 +314,7 @@ func (s *fakeStore) listed() []task.Shard {
 	return slices.Compact(shards)
 }
 
-func TestCleanHandOverLeavesHeldRecordsToTheNextOwnerWithoutAWait(t *testing.T) {
+func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.T) {
 	for name, next := range map[string]time.Duration{"who claims ahead, too": time.Second, "who does not": 0} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
@@ -382,7 +382,7 @@ func TestHalfPublishedPartStaysInTheOutboxAtAHandOver(t *testing.T) {
 	})
 }
 
-func TestHopelessRecordDoesNotTakeOffWhatIsLeftToTheNextOwner(t *testing.T) {
+func TestUnpublishableRecordDoesNotAcknowledgeWhatIsLeftToTheNextOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
 			if p.Seq == 1 && p.Task == id(0, 1) {
@@ -408,7 +408,7 @@ func TestHopelessRecordDoesNotTakeOffWhatIsLeftToTheNextOwner(t *testing.T) {
 	})
 }
 
-func TestHeldRecordsOfALostShardAreTheNewOwners(t *testing.T) {
+func TestDelayedRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a := w.start("a", ahead(maxAhead))
 		w.store.add(id(0, 1), 1, time.Second, 0)
@@ -434,7 +434,7 @@ func TestHeldRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 	})
 }
 
-func TestDeathWithHeldRecordsPublishesThemByTheNextOwnerOnTime(t *testing.T) {
+func TestDeathWithDelayedRecordsPublishesThemByTheNextOwnerOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.Failpoint = maxAhead, killAt(AfterCommit, 1) })
 		w.store.skew = -time.Minute
@@ -453,7 +453,7 @@ func TestDeathWithHeldRecordsPublishesThemByTheNextOwnerOnTime(t *testing.T) {
 	})
 }
 
-func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
+func TestWithoutClaimAheadNothingIsDelayedNorClaimedEarly(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		m := w.start("a", nil)
 		for n := range int64(200) {
@@ -475,7 +475,7 @@ func TestWithoutClaimAheadNothingIsHeldNorClaimedEarly(t *testing.T) {
 	})
 }
 
-func TestWhatTheSetClockHasShownIsNotHeldAnyLonger(t *testing.T) {
+func TestWhatTheSetClockHasShownIsNotDelayedAnyLonger(t *testing.T) {
 	const b, other = 1, 2
 	c := &pipeline{signal: newSignal(), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: delayQueue{slice: 10 * time.Millisecond, zero: begun}}
 	for _, r := range []*record{

@@ -97,10 +97,10 @@ func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 }
 
 // Release ends the ownership of the shards: no claim begins any more, the one
-// under way ends, what is claimed is published and taken off. What has not been
+// under way ends, what is claimed is published and its outbox parts are acknowledged. What has not been
 // acknowledged within [Config.ReleaseTimeout], or when ctx ends, is left in the
-// outbox for the next owner, and so is what was claimed ahead and is not due. Nothing is done for the shards when it returns,
-// except that a call of the publisher may still be under way after a time-out.
+// outbox for the next owner, and so is what was claimed ahead and is not due. When it
+// returns nothing more is done for the shards, except that a call of the publisher may still be under way after a time-out.
 func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for db, shards := range byDatabase(shards) {
@@ -129,15 +129,12 @@ func (d *Dispatcher) ClockMoved(database int) {
 
 // Figures tell how a dispatcher stands.
 type Figures struct {
-	// Shards are owned, Records and Bytes wait for their acknowledgement, of which
-	// Held records are not due, Parts of the outbox are published and wait to be
-	// taken off.
+	// Shards are owned. Records and Bytes wait for Kafka's confirmation; Delayed records of
+	// them are not due. Parts of the outbox are published and wait to be acknowledged.
 	Shards, Records, Delayed, Bytes, Parts int
-	// Backlogged are the tenants that are held apart because they have more to do than
-	// their share, in ascending order.
+	// Backlogged are the tenants with more due tasks than their share, in ascending order.
 	Backlogged []int32
-	// BackgroundRate is how many rows a second are taken of tenants with a backlog that are
-	// held apart.
+	// BackgroundRate is how many rows per second may be claimed of backlogged tenants.
 	BackgroundRate float64
 	// Broken are the tenants whose breaker is open, in ascending order.
 	Broken []int32

@@ -11,8 +11,9 @@ import (
 type Events struct {
 	// Claimed: a claim has committed. c must not be changed.
 	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
-	// StoreFailed: a step of the store ("claim", "peek", "acknowledge outbox", "give up",
-	// "release") failed; it will be tried again, except after an unknown outcome.
+	// StoreFailed: a step of the store ("claim", "peek", "settings", "take tokens",
+	// "acknowledge outbox", "give up", "release", "acquire cap lease", "release cap lease")
+	// failed; it will be tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
 	// Acquired: shards were acquired; republished records stood in the outbox.
 	Acquired func(database int, shards []task.Shard, republished int)
@@ -24,19 +25,18 @@ type Events struct {
 	// Published: p has been acknowledged, late after its scheduled_at by the
 	// database's clock. p must not be changed.
 	Published func(p *task.Publication, late time.Duration)
-	// PublishedBackground is called after Published for records of tenants that were held
-	// apart: their lateness is of their own making, or of their rate's.
+	// PublishedBackground is called after Published for records that a flow claim has
+	// taken: their tenant's backlog or limit may be what made them late.
 	PublishedBackground func(p *task.Publication, late time.Duration)
-	// Backlogged: the tenant has more to do than its share and is held apart, or no
-	// more.
+	// Backlogged: the tenant has more due tasks than its share, or no longer has.
 	Backlogged func(tenant int32, begins bool)
 	// TokensTaken: runs of a tenant with a dispatch rate were claimed.
-	TokensTaken func(tenant int32, turns int)
+	TokensTaken func(tenant int32, tokens int)
 	// PublishFailed: records of the tenant were not acknowledged; they are tried
 	// again.
 	PublishFailed func(tenant int32, records int, err error)
-	// BreakerOpened and BreakerClosed: rows of the tenant are put off, and no
-	// more.
+	// BreakerOpened and BreakerClosed: claims defer rows of the tenant,
+	// and no longer do.
 	BreakerOpened func(tenant int32, err error)
 	BreakerClosed func(tenant int32)
 	// GaveUp: runs were made dead because they can never be published.

@@ -20,11 +20,11 @@ type seen struct {
 	mu    sync.Mutex
 	at    map[int32][]time.Time
 	late  map[int32]time.Duration
-	apart map[int32]int
+	flows map[int32]int
 }
 
 func newSeen() *seen {
-	return &seen{at: map[int32][]time.Time{}, late: map[int32]time.Duration{}, apart: map[int32]int{}}
+	return &seen{at: map[int32][]time.Time{}, late: map[int32]time.Duration{}, flows: map[int32]int{}}
 }
 
 func (s *seen) events(e *Events) {
@@ -37,7 +37,7 @@ func (s *seen) events(e *Events) {
 	e.PublishedBackground = func(p *task.Publication, _ time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.apart[p.Tenant]++
+		s.flows[p.Tenant]++
 	}
 }
 
@@ -86,6 +86,34 @@ func TestNothingOfAPausedTenantIsClaimedUntilItGoesOn(t *testing.T) {
 	}
 }
 
+// TestAFlowChosenBeforeAPauseTakesNothingAfterIt: the pause comes while the claim waits for
+// its tokens, and the foreground has read the new settings by then.
+func TestAFlowChosenBeforeAPauseTakesNothingAfterIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		asked, answer := make(chan struct{}, 1), make(chan struct{})
+		w.store.beforeTokens = func() {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			<-answer
+		}
+		w.store.setRates(1, task.Rates{DispatchRate: 100})
+		w.store.add(id(0, 1), 1, 0, 0)
+		m := w.start("a", nil)
+		m.acquire(0)
+		<-asked
+		w.store.setRates(1, task.Rates{DispatchRate: 100, Paused: true})
+		time.Sleep(3 * time.Second)
+		close(answer)
+		time.Sleep(3 * time.Second)
+		if n := w.store.claimedOf(1); n != 0 {
+			t.Errorf("%d runs were claimed after the pause", n)
+		}
+		m.stop()
+	})
+}
+
 func TestRedeliveriesOfAPausedTenantGoOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.store.setRates(1, task.Rates{Paused: true})
@@ -100,7 +128,7 @@ func TestRedeliveriesOfAPausedTenantGoOn(t *testing.T) {
 
 // TestNoTenantExceedsItsRateAndNothingIsLost: for random tenants, rates, backlogs
 // and dispatchers, over any time a tenant gets no more than its rate, its burst and
-// what turns may be kept for; and in the end all is claimed.
+// what tokens may be kept for; and in the end all is claimed.
 func TestNoTenantExceedsItsRateAndNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawRates(rt)
@@ -213,10 +241,10 @@ func TestARaisedRateActsAtOnce(t *testing.T) {
 	})
 }
 
-// TestWhatIsDueBeforeARateIsKnownWaitsForTurns: a dispatcher learns of a rate later than it
+// TestWhatIsDueBeforeARateIsKnownWaitsForTokens: a dispatcher learns of a rate later than it
 // is set, by a peek or by a claim that takes nothing. What became due in between has
 // not been missed, also where a virtual clock has come far.
-func TestWhatIsDueBeforeARateIsKnownWaitsForTurns(t *testing.T) {
+func TestWhatIsDueBeforeARateIsKnownWaitsForTokens(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.store.add(id(0, 1), 1, time.Hour, 0)
 		due := task.At(time.Now().Add(time.Hour))
@@ -278,17 +306,17 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 			m.acquire(i * 64)
 		}
 		within(t, 40*time.Second, "all is published", func() bool { return w.kafka.total() == backlog+steady })
-		within(t, 5*time.Second, "nobody is held apart any more", func() bool { return len(m.Figures().Backlogged) == 0 })
+		within(t, 5*time.Second, "nobody is backlogged any more", func() bool { return len(m.Figures().Backlogged) == 0 })
 		m.stop()
 		w.checkSettled()
 		if held[1] != 102 || held[2] != 0 {
-			t.Errorf("held apart (times, and hundreds for ends): %v", held)
+			t.Errorf("backlogged (times, and hundreds for ends): %v", held)
 		}
 		if s.late[2] > 2*time.Second {
 			t.Errorf("the tenant beside the backlog was %v late", s.late[2])
 		}
-		if s.apart[1] < backlog/2 || s.apart[2] > 0 && !rates.NeedsFlow() {
-			t.Errorf("published apart: %v", s.apart)
+		if s.flows[1] < backlog/2 || s.flows[2] > 0 && !rates.NeedsFlow() {
+			t.Errorf("published by flow claims: %v", s.flows)
 		}
 	})
 }
@@ -311,7 +339,7 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 		for i := range task.Shard(8) {
 			m.acquire(i * 64)
 		}
-		// What they got before they were held apart counts, too.
+		// What they got before they were excluded counts, too.
 		const most = 20_000
 		within(t, 60*time.Second, "the heaviest has got most of it", func() bool { return s.count(3) >= most })
 		for _, other := range []int32{1, 2} {

@@ -23,6 +23,8 @@ type fakeStore struct {
 	// delay, if set, says how long each claim takes before and after its clock
 	// is read.
 	delay func() (before, after time.Duration)
+	// beforeTokens, if set, is called when tokens are requested.
+	beforeTokens func()
 	// refuseAcknowledge makes AcknowledgeOutbox and Release fail.
 	refuseAcknowledge atomic.Bool
 	// unreadable makes so many readings of the outbox fail.
@@ -30,10 +32,12 @@ type fakeStore struct {
 
 	dbs [task.Databases]chan struct{} // each database's lock
 
-	mu      sync.Mutex
-	skew    time.Duration
-	epochs  map[task.Shard]task.Ownership
-	rows    map[task.ID]*fakeRow
+	mu     sync.Mutex
+	skew   time.Duration
+	epochs map[task.Shard]task.Ownership
+	rows   map[task.ID]*fakeRow
+	// open are the rows of each database that may be due again.
+	open    [task.Databases]map[task.ID]*fakeRow
 	outbox  map[int64]*fakeOutbox
 	nextRow int64
 	nonce   int64
@@ -42,12 +46,12 @@ type fakeStore struct {
 	dead    map[task.RunID]string
 	claims  []task.ClaimRequest // committed ones
 	peeks   int
-	// version and rates are the settings of tenants, spent the turns that were taken
+	// version and rates are the settings of tenants, spent the tokens that were taken
 	// of the current second, which began at spentAt.
 	version int64
 	rates   map[int32]task.Rates
-	turns   map[int32]*fakeTurns
-	// capTaken: somebody has the turn of the only kind with a cap, of that number.
+	tokens  map[int32]*fakeTokens
+	// capTaken: somebody has the lease of the only capped kind, of that epoch.
 	capTaken bool
 	capEpoch int64
 }
@@ -78,8 +82,8 @@ func (s *fakeStore) ReleaseCapLease(context.Context, task.TenantKind, int64) err
 	return nil
 }
 
-// fakeTurns is the bucket of a tenant: when all that was given out is paid for.
-type fakeTurns struct{ paid time.Time }
+// fakeTokens is the bucket of a tenant: when all that was given out is paid for.
+type fakeTokens struct{ paid time.Time }
 
 // setRates changes the settings of a tenant.
 func (s *fakeStore) setRates(tenant int32, r task.Rates) {
@@ -97,16 +101,19 @@ func (s *fakeStore) Settings(context.Context, int) (task.Settings, error) {
 }
 
 func (s *fakeStore) TakeTokens(_ context.Context, tenant int32, want, unused int) (task.Tokens, error) {
+	if s.beforeTokens != nil {
+		s.beforeTokens()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rates[tenant]
 	if r.DispatchRate == 0 {
 		return task.Tokens{Granted: want}, nil
 	}
-	t := s.turns[tenant]
+	t := s.tokens[tenant]
 	if t == nil {
-		t = &fakeTurns{}
-		s.turns[tenant] = t
+		t = &fakeTokens{}
+		s.tokens[tenant] = t
 	}
 	now, step := time.Now(), time.Second/time.Duration(r.DispatchRate)
 	burst := time.Duration(r.Burst()) * step
@@ -154,10 +161,11 @@ func newFakeStore() *fakeStore {
 	s := &fakeStore{
 		epochs: map[task.Shard]task.Ownership{}, rows: map[task.ID]*fakeRow{}, outbox: map[int64]*fakeOutbox{},
 		claimed: map[task.RunID]bool{}, closed: map[task.RunID]bool{}, dead: map[task.RunID]string{},
-		version: 1, rates: map[int32]task.Rates{}, turns: map[int32]*fakeTurns{},
+		version: 1, rates: map[int32]task.Rates{}, tokens: map[int32]*fakeTokens{},
 	}
 	for i := range s.dbs {
 		s.dbs[i] = make(chan struct{}, 1)
+		s.open[i] = map[task.ID]*fakeRow{}
 	}
 	return s
 }
@@ -169,7 +177,13 @@ func (s *fakeStore) add(id task.ID, tenant int32, in, every time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	due := s.now().Add(in)
-	s.rows[id] = &fakeRow{tenant: tenant, due: due, every: every, begun: due}
+	s.insert(id, &fakeRow{tenant: tenant, due: due, every: every, begun: due})
+}
+
+// insert stores a row. s.mu is held.
+func (s *fakeStore) insert(id task.ID, r *fakeRow) {
+	s.rows[id] = r
+	s.open[id.Shard().Database()][id] = r
 }
 
 func (s *fakeStore) lock(ctx context.Context, db int) (func(), error) {
@@ -309,14 +323,14 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		shards[o.Shard] = true
 	}
 	out := &fakeOutbox{}
-	for _, id := range s.dueIDs(shards, req.Low, c.Now, req.Ahead) {
+	for _, id := range s.dueIDs(req.Database, shards, req.Low, c.Now, req.Ahead) {
 		r := s.rows[id]
-		switch lane := s.laneOf(&req, r); {
+		switch flow := s.flowOf(&req, r); {
 		case len(req.Flows) > 0:
-			if lane < 0 || c.FlowRows[lane] == req.Flows[lane].Rows {
+			if flow < 0 || c.FlowRows[flow] == req.Flows[flow].Rows {
 				continue
 			}
-			c.FlowRows[lane]++
+			c.FlowRows[flow]++
 		case !r.waits && slices.Contains(req.ExcludedTenants, r.tenant):
 			continue
 		case req.Form == task.CappedForm && c.Rows == req.MaxRows:
@@ -337,6 +351,8 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		r.due = task.Never
 		if r.every > 0 {
 			r.due = max(p.ScheduledAt.Add(r.every), now)
+		} else {
+			delete(s.open[req.Database], id)
 		}
 		c.Next = min(c.Next, r.due)
 		s.claimed[p.RunID()] = true
@@ -353,8 +369,8 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	return c
 }
 
-// laneOf returns the lane of a claim that may take the row, or -1.
-func (s *fakeStore) laneOf(req *task.ClaimRequest, r *fakeRow) int {
+// flowOf returns the flow of a claim that may take the row, or -1.
+func (s *fakeStore) flowOf(req *task.ClaimRequest, r *fakeRow) int {
 	return slices.IndexFunc(req.Flows, func(l task.Flow) bool {
 		return l.Tenant == r.tenant && !r.waits && r.due > l.Low &&
 			(l.Kind == "k" || l.Kind == "" && !slices.Contains(req.ExcludedKinds, task.TenantKind{Tenant: r.tenant, Kind: "k"}))
@@ -362,9 +378,9 @@ func (s *fakeStore) laneOf(req *task.ClaimRequest, r *fakeRow) int {
 }
 
 // dueIDs returns the tasks that may be claimed, oldest first.
-func (s *fakeStore) dueIDs(shards map[task.Shard]bool, low, now task.Instant, ahead time.Duration) []task.ID {
+func (s *fakeStore) dueIDs(db int, shards map[task.Shard]bool, low, now task.Instant, ahead time.Duration) []task.ID {
 	var ids []task.ID
-	for id, r := range s.rows {
+	for id, r := range s.open[db] {
 		until := now.Add(ahead)
 		if r.waits {
 			until = now
@@ -413,12 +429,12 @@ func (s *fakeStore) AcknowledgeOutbox(ctx context.Context, db int, owned []task.
 	return nil, nil
 }
 
-func (s *fakeStore) Peek(_ context.Context, _ int, req task.PeekRequest) (task.Peek, error) {
+func (s *fakeStore) Peek(_ context.Context, db int, req task.PeekRequest) (task.Peek, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peeks++
 	k := task.Peek{Now: s.now(), Settings: s.version}
-	for id, r := range s.rows {
+	for id, r := range s.open[db] {
 		if !slices.Contains(req.Shards, id.Shard()) || r.due <= req.Low || r.due == task.Never {
 			continue
 		}

@@ -116,8 +116,8 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 	return max(p.low, c.Now.Add(-p.grace()), 0)
 }
 
-// excludingGrace is how far the bound stays behind the clock while tenants are held
-// apart, of whom there may be many rows, which are to be passed over soon. What is
+// excludingGrace is how far the bound stays behind the clock while tenants are
+// excluded: they may have many rows, and claims should soon begin behind those. What is
 // written below it is found by its hint, or by a sweep.
 const excludingGrace = 100 * time.Millisecond
 
@@ -128,7 +128,7 @@ func (p *planner) grace() time.Duration {
 	return p.cfg.Grace
 }
 
-// setExcluding: claims leave tenants out, or none. If fewer than before, rows of the
+// setExcluding: claims exclude some tenants, or none. If fewer than before, rows of the
 // others may be anywhere below the bound.
 func (p *planner) setExcluding(now time.Time, some, fewer bool) {
 	p.excluding = some
@@ -163,7 +163,7 @@ const clockBehind = 50 * time.Millisecond
 const (
 	asleep     = time.Minute
 	idleSweeps = 6
-	// excludingSweeps is the factor while tenants are held apart.
+	// excludingSweeps is the factor while tenants are excluded.
 	excludingSweeps = 3
 )
 
@@ -174,7 +174,7 @@ func (p *planner) swept(now time.Time, sweep bool) {
 		every *= idleSweeps
 	}
 	if p.excluding {
-		every *= excludingSweeps // each goes over all rows of those that are held apart
+		every *= excludingSweeps // each goes over all rows of excluded tenants
 	}
 	if next := now.Add(every); sweep || next.Before(p.sweepAt) {
 		p.sweepAt = next

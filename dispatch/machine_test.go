@@ -190,7 +190,7 @@ func (m *machine) step(s historyStep) {
 		for _, sh := range s.shards {
 			m.nextID++
 			m.store.mu.Lock()
-			m.store.rows[id(sh, m.nextID)] = &fakeRow{tenant: int32(s.member), due: m.store.now(), every: 200 * time.Millisecond, begun: m.store.now()}
+			m.store.insert(id(sh, m.nextID), &fakeRow{tenant: int32(s.member), due: m.store.now(), every: 200 * time.Millisecond, begun: m.store.now()})
 			m.store.mu.Unlock()
 		}
 	case "take", "steal":

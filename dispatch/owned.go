@@ -28,7 +28,7 @@ type record struct {
 	size int
 	// dueAt is when it may be published; zero: at once.
 	dueAt time.Time
-	// back: its tenant was held apart when it was claimed.
+	// background: a flow claim has taken it.
 	background bool
 }
 
@@ -44,7 +44,7 @@ type ownedShard struct {
 	task.Ownership
 	// leaving: nothing is claimed from it any more.
 	leaving bool
-	// parts are those not yet taken off.
+	// parts are those not yet acknowledged.
 	parts map[*part]struct{}
 }
 
@@ -52,7 +52,7 @@ type ownedShard struct {
 // outbox they have. It is not safe for concurrent use.
 type ownedShards struct {
 	shards map[task.Shard]*ownedShard
-	// published are complete parts to take off; publishedAt is when the oldest
+	// published are complete parts to acknowledge; publishedAt is when the oldest
 	// of them was complete.
 	published   []*part
 	publishedAt time.Time
@@ -63,7 +63,7 @@ func (l *ownedShards) claimable() []task.Ownership {
 	return l.ownerships(func(h *ownedShard) bool { return !h.leaving })
 }
 
-// all returns the ownerships, those that are about to be let go included, in
+// all returns the ownerships, those that are about to be released included, in
 // ascending order.
 func (l *ownedShards) all() []task.Ownership {
 	return l.ownerships(func(*ownedShard) bool { return true })
@@ -176,7 +176,7 @@ func (l *ownedShards) takePublished(limit int, want func(task.Shard) bool) []*pa
 	return taken
 }
 
-// putBack returns parts that could not be taken off.
+// putBack returns parts that could not be acknowledged.
 func (l *ownedShards) putBack(parts []*part, now time.Time) {
 	for _, p := range parts {
 		if !p.dropped.Load() {

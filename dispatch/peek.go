@@ -11,7 +11,7 @@ import (
 // A peek asks a database what is due when ([Store.Peek]): the first rows one by
 // one, to know when to claim and from which shards, and how many there are within
 // a window, to know whether a claim needs no cap. This is the planner's part that
-// decides when to look, and what a peek is good for.
+// decides when to peek, and what a peek is good for.
 
 // window is how far ahead a peek counts: claims in it may take the range form.
 // It is shorter where much is fired, so that the count is below the most rows of
@@ -44,7 +44,7 @@ func (p *planner) countFrom(now time.Time) task.Instant {
 	return p.low
 }
 
-// fewRows is below what makes it cheaper to claim at every tick than to look
+// fewRows is below what makes it cheaper to claim at every tick than to peek
 // what is due when.
 const fewRows = task.MaxSoon / 4
 

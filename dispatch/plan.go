@@ -41,7 +41,7 @@ type planner struct {
 	rangeRows  int
 	recountAt  time.Time
 
-	// excluding: there are tenants that claims leave out.
+	// excluding: there are tenants that claims exclude.
 	excluding bool
 
 	// A range claim met a lock; until cappedUntil claims take the other form.
@@ -96,7 +96,7 @@ type situation struct {
 	records, bytes int
 	// gone: Kafka seems to be away; only probes are claimed.
 	gone bool
-	// publishedAt is when the oldest part to take off was complete; zero: none.
+	// publishedAt is when the oldest part to acknowledge was complete; zero: none.
 	publishedAt time.Time
 	// giveUpAt is when to give up records that can never be published; zero:
 	// there are none.
@@ -174,7 +174,7 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 }
 
 // aheadOf adds when a claim ahead is to begin, for what is known. Rows that a
-// look has found this side of the edge wait for a result or a retry, which is
+// peek has found this side of the edge wait for a result or a retry, which is
 // not claimed ahead; or they are new, and their hint was lost.
 func (p *planner) aheadOf(due *earliest) {
 	half := p.cfg.ClaimAhead / 2

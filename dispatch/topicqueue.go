@@ -11,7 +11,7 @@ type topicQueue struct {
 	records, bytes int
 
 	// failing: the last call was not a full success, so the tenant is published
-	// apart, one call at a time, not before retryAt.
+	// alone, one call at a time, not before retryAt.
 	failing bool
 	inCall  bool
 	retryAt time.Time
