@@ -19,7 +19,7 @@ const (
 	maxDescriptionBytes = 200
 )
 
-// adminService is the API's AdminService.
+// adminService implements the API's AdminService.
 type adminService struct {
 	perceptorv1.UnimplementedAdminServiceServer
 	store Admin
@@ -61,7 +61,7 @@ func tenantChange(r *perceptorv1.UpdateTenantRequest) (c TenantChange, faults []
 	t, wrong := tenantSettings(r.Tenant)
 	faults = slices.Concat(check.faults, under("tenant", wrong))
 	if len(r.UpdateMask.GetPaths()) == 0 {
-		return c, append(faults, faultf("update_mask", "is missing: nothing would be changed"))
+		return c, append(faults, faultf("update_mask", "is missing, so the call would change nothing"))
 	}
 	for i, path := range r.UpdateMask.GetPaths() {
 		switch path {
@@ -92,7 +92,7 @@ func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	return tenant, under("tenant", append(r.faults, faults...))
 }
 
-// tenantSettings reads what an operator may set, with defaults.
+// tenantSettings reads the settings of a tenant, with defaults.
 func tenantSettings(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	r := &reader{}
 	tenant := Tenant{ParamsBytes: int(t.MaxParamsBytes), Retention: task.DefaultRetention, History: task.HistoryLevel(t.History)}
@@ -114,7 +114,7 @@ func tenantSettings(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	return tenant, r.faults
 }
 
-// tenantName checks a tenant's name.
+// tenantName checks the name of a tenant.
 func (r *reader) tenantName(field, name string) {
 	if name == "" {
 		r.fault(field, "is missing")

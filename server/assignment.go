@@ -8,15 +8,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// assignmentService is the API's AssignmentService.
+// assignmentService implements the API's AssignmentService.
 type assignmentService struct {
 	perceptorv1.UnimplementedAssignmentServiceServer
-	store Assignment // nil: there is none
+	store Assignment // nil: this installation has none
 	log   *slog.Logger
 }
 
-// errNoAssignment answers where no coordinator is configured.
-var errNoAssignment = task.Errorf(task.ReasonNoAssignment, "this installation shares nothing between dispatchers, or this taskd has no zookeeper.servers")
+// errNoAssignment is the answer if no coordinator is configured.
+var errNoAssignment = task.Errorf(task.ReasonNoAssignment, "this installation distributes nothing over dispatchers, or this taskd has no zookeeper.servers")
 
 func (s *assignmentService) GetAssignment(ctx context.Context, _ *perceptorv1.GetAssignmentRequest) (*perceptorv1.Assignment, error) {
 	if s.store == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// fakeAssignment remembers what it was asked.
+// fakeAssignment records its calls.
 type fakeAssignment struct {
 	asked *perceptorv1.UpdateStrategyRequest
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// scopes says which scope each method needs. A method that is not in it cannot
-// be registered.
+// scopes has the scope that each method needs. A method without one cannot be
+// registered.
 var scopes = map[string]Scope{
 	perceptorv1.TaskService_AddTask_FullMethodName:             TenantScope,
 	perceptorv1.TaskService_AddTasks_FullMethodName:            TenantScope,
@@ -72,8 +72,8 @@ var scopes = map[string]Scope{
 
 const (
 	maxSecretBytes = 256
-	// How long answers of the Authenticator are remembered, counted from before
-	// it was asked.
+	// How long answers of the Authenticator are cached, counted from before it
+	// was asked.
 	rememberKnown   = 5 * time.Second
 	rememberUnknown = time.Second
 	maxRemembered   = 10_000
@@ -82,7 +82,7 @@ const (
 
 type identityKey struct{}
 
-// identityOf returns the identity that the gate has put into the context.
+// identityOf returns the identity that the gate has stored in the context.
 func identityOf(ctx context.Context) *Identity {
 	return ctx.Value(identityKey{}).(*Identity)
 }
@@ -90,8 +90,8 @@ func identityOf(ctx context.Context) *Identity {
 // tenantOf returns the calling tenant.
 func tenantOf(ctx context.Context) *Tenant { return &identityOf(ctx).Tenant }
 
-// secretFrom returns the bearer secret of a call; "" when there is none that
-// could be good.
+// secretFrom returns the bearer secret of a call, or "" if there is none of the
+// right form.
 func secretFrom(headers []string) string {
 	if len(headers) != 1 {
 		return ""
@@ -108,8 +108,8 @@ func secretFrom(headers []string) string {
 	return secret
 }
 
-// bearers asks an Authenticator and remembers its answers. Secrets are kept as
-// hashes only.
+// bearers caches the answers of an Authenticator. It stores secrets as hashes
+// only.
 type bearers struct {
 	source  Authenticator
 	flights singleflight.Group
@@ -121,8 +121,8 @@ func newBearers(source Authenticator) *bearers {
 	return &bearers{source: source}
 }
 
-// identify returns the identity behind the authorization headers of a call, or
-// the status to answer with.
+// identify returns the identity for the authorization headers of a call, or the
+// status to answer with.
 func (b *bearers) identify(ctx context.Context, headers []string) (*Identity, error) {
 	secret := secretFrom(headers)
 	if secret == "" {
@@ -139,7 +139,8 @@ func (b *bearers) identify(ctx context.Context, headers []string) (*Identity, er
 	return b.ask(ctx, key, secret)
 }
 
-// ask asks the source once for all callers that wait for the same secret.
+// ask asks the Authenticator once for all concurrent calls with the same
+// secret.
 func (b *bearers) ask(ctx context.Context, key [32]byte, secret string) (*Identity, error) {
 	answer := b.flights.DoChan(string(key[:]), func() (any, error) {
 		asked := time.Now()
@@ -173,13 +174,14 @@ func authorization(ctx context.Context) []string {
 	return md.Get("authorization")
 }
 
-// remembered is a bounded map whose entries end. The zero value is empty.
+// remembered is a bounded map with entries that expire. The zero value is
+// empty.
 type remembered struct {
 	mu      sync.Mutex
-	entries map[[32]byte]memory
+	entries map[[32]byte]cachedIdentity
 }
 
-type memory struct {
+type cachedIdentity struct {
 	identity *Identity
 	until    time.Time
 }
@@ -195,15 +197,15 @@ func (r *remembered) put(key [32]byte, id *Identity, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.entries == nil {
-		r.entries = map[[32]byte]memory{}
+		r.entries = map[[32]byte]cachedIdentity{}
 	}
 	if _, known := r.entries[key]; !known && len(r.entries) >= maxRemembered {
 		r.makeRoom(time.Now())
 	}
-	r.entries[key] = memory{id, until}
+	r.entries[key] = cachedIdentity{id, until}
 }
 
-// makeRoom removes ended entries out of a few looked at, and at least one.
+// makeRoom removes the expired ones of a few entries, and at least one entry.
 func (r *remembered) makeRoom(now time.Time) {
 	looked := 0
 	for k, m := range r.entries {

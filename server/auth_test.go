@@ -20,7 +20,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// methods returns every method that the server has registered, but health's.
+// methods returns all methods that the server has registered, except that of
+// health.
 func (b *bundle) methods() []string {
 	var all []string
 	for service, info := range b.server.grpc.GetServiceInfo() {
@@ -190,7 +191,7 @@ func TestAFailingSourceIsNotRememberedAndAsksToTryAgain(t *testing.T) {
 	}
 }
 
-// slowAuth answers once it is told to.
+// slowAuth answers after it is released.
 type slowAuth struct {
 	asked  chan struct{}
 	answer chan struct{}
@@ -297,7 +298,7 @@ func TestHTTPHeadersCannotSmuggleAnAuthorization(t *testing.T) {
 	}
 }
 
-func TestCallsOverTheBoundAreToldToTryAgain(t *testing.T) {
+func TestCallsOverTheBoundAreRefusedWithARetry(t *testing.T) {
 	b := setup(t, func(c *Config) { c.MaxCalls = 1 })
 	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
 	first := make(chan answer, 1)

@@ -19,14 +19,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// badTask is a task whose only faults are in the stated fields.
+// badTask is a task with faults in the listed fields only.
 type badTask struct {
 	name   string
 	change func(*perceptorv1.Task)
 	fields []string
-	// says is what the first field's description must contain.
+	// says is part of the description of the first field.
 	says string
-	// json is the same in JSON, where the protobuf library would not write it.
+	// json is the same task in JSON, where the protobuf library cannot write
+	// it.
 	json string
 }
 
@@ -40,7 +41,7 @@ func every(d time.Duration) *perceptorv1.Task_Interval {
 	return &perceptorv1.Task_Interval{Interval: durationpb.New(d)}
 }
 
-// recurring is a task without fault.
+// recurring returns a valid recurring task.
 func recurring() *perceptorv1.Task {
 	return &perceptorv1.Task{
 		Kind: "check", Type: perceptorv1.Task_NON_BLOCKING, Schedule: every(time.Hour),
@@ -232,7 +233,7 @@ func TestABadTaskInABatchFailsNoOther(t *testing.T) {
 	}
 }
 
-// badCalls are requests that are refused as a whole.
+// badCalls are requests that are refused completely.
 var badCalls = []struct {
 	name    string
 	secret  string
@@ -312,7 +313,7 @@ func TestABadCallIsRefusedWithItsFieldsOverBothSides(t *testing.T) {
 	}
 }
 
-// withoutNil fills lists of nil messages, which have no JSON form.
+// withoutNil replaces nil messages in lists, which have no JSON form.
 func withoutNil(m proto.Message) proto.Message {
 	if r, ok := m.(*perceptorv1.HeartbeatRunsRequest); ok {
 		for i := range r.Attempts {

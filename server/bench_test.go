@@ -10,7 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// idleTasks stores nothing, so that the cost of the API itself shows.
+// idleTasks stores nothing, so that the benchmark measures the API alone.
 type idleTasks struct{ Tasks }
 
 func (idleTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, error) {
@@ -42,7 +42,7 @@ func BenchmarkAddOf500Tasks(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/task")
 }
 
-// BenchmarkReportOf500Results goes over gRPC, in memory.
+// BenchmarkReportOf500Results uses gRPC over memory.
 func BenchmarkReportOf500Results(b *testing.B) {
 	s := setup(b)
 	request := &perceptorv1.ReportResultsRequest{Holder: 1}

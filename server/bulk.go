@@ -14,22 +14,23 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Bulk keeps operations on many tasks. All methods may be called concurrently.
-// What is unknown to the tenant is a [task.NotFound] error.
+// Bulk stores operations on many tasks. All methods may be called concurrently.
+// They return [task.NotFound] if the tenant has no operation with the given id.
 type Bulk interface {
-	// CreateBulk stores an operation, with a requestID once. [task.AlreadyExists]: it
-	// was used with another hash.
+	// CreateBulk stores an operation, only once for a requestID.
+	// [task.AlreadyExists]: the requestID was used with another hash.
 	CreateBulk(ctx context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, requestID string, hash []byte) (*task.BulkOperation, error)
 	GetBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
-	// ListBulk returns those created before one, newest first.
+	// ListBulk returns operations created before the given one, newest first.
 	ListBulk(ctx context.Context, tenant int32, created task.Instant, id int64, limit int) ([]*task.BulkOperation, error)
-	// AbortBulk, PauseBulk and ResumeBulk leave what has ended as it is.
+	// AbortBulk, PauseBulk and ResumeBulk have no effect on operations that
+	// have ended.
 	AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 	PauseBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 	ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 }
 
-// bulkService is the API's BulkService.
+// bulkService implements the API's BulkService.
 type bulkService struct {
 	perceptorv1.UnimplementedBulkServiceServer
 	store Bulk
@@ -61,7 +62,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 	return bulkReply(o, true), err
 }
 
-// bulkTerms reads what an operation is to do.
+// bulkTerms reads the terms of an operation.
 func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	action := task.BulkAction(o.Action)
 	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 {
@@ -74,13 +75,13 @@ func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	inner := &reader{}
 	if action.OfDead() {
 		if o.Filter != nil {
-			r.fault("filter", "%s is about dead runs: give dead_filter", action)
+			r.fault("filter", "%s acts on dead runs; use dead_filter", action)
 		}
 		terms.Dead = inner.deadFilter(o.DeadFilter)
 		r.faults = append(r.faults, under("dead_filter", inner.faults)...)
 	} else {
 		if o.DeadFilter != nil {
-			r.fault("dead_filter", "%s is about tasks: give filter", action)
+			r.fault("dead_filter", "%s acts on tasks; use filter", action)
 		}
 		terms.Filter = inner.filter(o.Filter)
 		terms.Filter.AddedFrom, terms.Filter.AddedUntil = inner.between("added_from", o.Filter.GetAddedFrom(), "added_until", o.Filter.GetAddedUntil())
@@ -91,22 +92,22 @@ func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	return terms
 }
 
-// bulkState checks that the tasks that a filter selects can be meant.
+// bulkState checks that the filter can select tasks that the action applies to.
 func (r *reader) bulkState(action task.BulkAction, f task.Filter) {
 	finished := action == task.BulkPurgeFinished
 	switch {
 	case f.State != 0 && f.State.Final() != finished:
-		r.fault("filter.state", "%s: the action is about %s tasks", f.State, map[bool]string{true: "finished", false: "living"}[finished])
+		r.fault("filter.state", "%s: the action applies to %s tasks", f.State, map[bool]string{true: "finished", false: "living"}[finished])
 	case finished && f.HasDue():
-		r.fault("filter.due_from", "a task that has ended is not due any more")
+		r.fault("filter.due_from", "finished tasks have no due time")
 	case action == task.BulkResume && f.HasDue():
-		r.fault("filter.due_from", "a paused task has no due time, so none would be resumed; added_from and added_until may say which")
+		r.fault("filter.due_from", "paused tasks have no due time; use added_from and added_until")
 	case action == task.BulkReschedule && f.State == task.Running:
 		r.fault("filter.state", "RUNNING: only the next run of a SCHEDULED task can be moved")
 	}
 }
 
-// bulkMove reads where RESCHEDULE moves runs.
+// bulkMove reads the target of RESCHEDULE.
 func (r *reader) bulkMove(o *perceptorv1.BulkOperation, action task.BulkAction, terms *task.BulkTerms) {
 	moves := action == task.BulkReschedule
 	switch {
@@ -155,7 +156,7 @@ func (s *bulkService) ListBulkOperations(ctx context.Context, r *perceptorv1.Lis
 	created, id := task.Never, int64(0)
 	if text != "" {
 		if _, err := fmt.Sscanf(text, "%d.%d", &created, &id); err != nil || text != bulkCursor(created, id) {
-			badToken = &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+			badToken = &task.Fault{Field: "page_token", Message: "was not issued by this service"}
 		}
 	}
 	if faults := present(badSize, badToken); len(faults) > 0 {
@@ -178,7 +179,7 @@ func (s *bulkService) ListBulkOperations(ctx context.Context, r *perceptorv1.Lis
 
 func bulkCursor(created task.Instant, id int64) string { return fmt.Sprintf("%d.%d", created, id) }
 
-// bulkReply returns an operation in the words of the API; nil for none.
+// bulkReply converts an operation to its form in the API; nil for nil.
 func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 	if o == nil {
 		return nil
@@ -224,7 +225,7 @@ func deadFilterReply(f *task.DeadFilter) *perceptorv1.DeadRunFilter {
 }
 
 // bound returns nil for 0, which stands for no bound.
-func bound(i task.Instant) *timestamppb.Timestamp {
+func bound(i task.Instant) *timestamppb.Timestamp { // bound converts an instant; 0 means no bound and becomes nil.
 	if i == 0 {
 		return nil
 	}

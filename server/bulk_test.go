@@ -84,7 +84,7 @@ func TestATaskIsPurgedByItsTenantOnly(t *testing.T) {
 	}
 }
 
-func TestADeletionOfATenantTellsItsProgress(t *testing.T) {
+func TestADeletionOfATenantReportsItsProgress(t *testing.T) {
 	b := setup(t)
 	var got perceptorv1.DeleteTenantResponse
 	method := perceptorv1.AdminService_DeleteTenant_FullMethodName

@@ -8,25 +8,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Clock is the virtual clock of an installation that has one. Its methods may be
-// called concurrently. [task.InvalidArgument]: the clock does not go there;
-// [task.FailedPrecondition]: something does not settle.
+// Clock is the virtual clock of an installation. Its methods may be called
+// concurrently. [task.InvalidArgument]: the target is out of range.
+// [task.FailedPrecondition]: a run got no result in time.
 type Clock interface {
 	Clock(ctx context.Context) (*perceptorv1.Clock, error)
-	// Advance and Set get a request that says where to.
+	// Advance and Set move the clock to the target that the request names.
 	Advance(ctx context.Context, r *perceptorv1.AdvanceClockRequest) (*perceptorv1.AdvanceClockResponse, error)
 	Set(ctx context.Context, r *perceptorv1.SetClockRequest) (*perceptorv1.AdvanceClockResponse, error)
 }
 
-// clockService is the API's ClockService.
+// clockService implements the API's ClockService.
 type clockService struct {
 	perceptorv1.UnimplementedClockServiceServer
-	clock Clock // nil: the real one
+	clock Clock // nil: the installation uses the real clock
 	log   *slog.Logger
 }
 
-// errRealClock answers where nobody can move the clock.
-var errRealClock = task.Errorf(task.ReasonNoVirtualClock, "this installation runs by the real clock; only taskd dev --virtual-clock has one that can be moved")
+// errRealClock is the answer if the clock cannot be moved.
+var errRealClock = task.Errorf(task.ReasonNoVirtualClock, "this installation uses the real clock; only taskd dev --virtual-clock has a clock that can be moved")
 
 func (s *clockService) GetClock(ctx context.Context, _ *perceptorv1.GetClockRequest) (*perceptorv1.Clock, error) {
 	if s.clock == nil {
@@ -39,7 +39,7 @@ func (s *clockService) AdvanceClock(ctx context.Context, r *perceptorv1.AdvanceC
 	var faults []task.Fault
 	switch to := r.GetTo().(type) {
 	case nil:
-		faults = append(faults, faultf("time", "neither duration nor time is given: how far?"))
+		faults = append(faults, faultf("time", "either duration or time is required"))
 	case *perceptorv1.AdvanceClockRequest_Duration:
 		if err := to.Duration.CheckValid(); err != nil {
 			faults = append(faults, faultf("duration", "%s", withoutPrefix(err.Error())))
@@ -73,7 +73,7 @@ func (s *clockService) SetClock(ctx context.Context, r *perceptorv1.SetClockRequ
 	return answer, err
 }
 
-// checked returns what is wrong with a request to move the clock.
+// checked returns the faults of a request to move the clock.
 func (s *clockService) checked(faults []task.Fault, w *perceptorv1.ClockWait) error {
 	if s.clock == nil {
 		return errRealClock
@@ -84,7 +84,7 @@ func (s *clockService) checked(faults []task.Fault, w *perceptorv1.ClockWait) er
 		}
 	}
 	if w.GetNoWait() && (w.GetLeaveOpen() || w.GetSettle() != nil) {
-		faults = append(faults, faultf("wait.no_wait", "results are not waited for, so settle and leave_open say nothing"))
+		faults = append(faults, faultf("wait.no_wait", "excludes settle and leave_open, which concern the wait for results"))
 	}
 	if len(faults) > 0 {
 		return &task.Error{Code: task.InvalidArgument, Message: "the clock cannot be moved", Faults: faults}

@@ -14,7 +14,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// fakeClock goes wherever it is asked to.
+// fakeClock accepts every target.
 type fakeClock struct{ now time.Time }
 
 func (f *fakeClock) Clock(context.Context) (*perceptorv1.Clock, error) {
@@ -65,7 +65,7 @@ func TestMovesOfTheClockThatSayNothingAreRefused(t *testing.T) {
 	b := setupWith(t, func(d *Deps) { d.Clock = &fakeClock{} })
 	second := &perceptorv1.AdvanceClockRequest_Duration{Duration: durationpb.New(time.Second)}
 	for want, r := range map[string]*perceptorv1.AdvanceClockRequest{
-		"time: neither duration nor time is given": {},
+		"time: either duration or time is required": {},
 		"duration: ":     {To: &perceptorv1.AdvanceClockRequest_Duration{Duration: &durationpb.Duration{Seconds: 1, Nanos: -1}}},
 		"time: ":         {To: &perceptorv1.AdvanceClockRequest_Time{Time: &timestamppb.Timestamp{Nanos: -1}}},
 		"wait.settle: ":  {To: second, Wait: &perceptorv1.ClockWait{Settle: &durationpb.Duration{Nanos: 2e9}}},

@@ -13,18 +13,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// DeadLetters keeps runs that were given up. All methods may be called
-// concurrently. What is unknown to the tenant is a [task.NotFound] error.
+// DeadLetters stores runs that were given up. All methods may be called
+// concurrently. They return [task.NotFound] if the tenant has no such run.
 type DeadLetters interface {
 	// ListDead returns the page of dead runs after a cursor, newest first.
 	ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error)
 	Dead(ctx context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error)
-	// ReplayDead does a dead run again, once however often it is asked to.
+	// ReplayDead adds a task that repeats a dead run. Repeated calls add one
+	// task.
 	ReplayDead(ctx context.Context, tenant int32, id task.RunID) (task.Replayed, error)
 	PurgeDead(ctx context.Context, tenant int32, id task.RunID) error
 }
 
-// deadLetterService is the API's DeadLetterService.
+// deadLetterService implements the API's DeadLetterService.
 type deadLetterService struct {
 	perceptorv1.UnimplementedDeadLetterServiceServer
 	store DeadLetters
@@ -42,7 +43,7 @@ func (s *deadLetterService) ListDeadRuns(ctx context.Context, r *perceptorv1.Lis
 	if text != "" {
 		c := task.DeadCursor{}
 		if _, err := fmt.Sscanf(text, "%d.%d.%d", &c.DiedAt, &c.Task, &c.Seq); err != nil || text != deadCursor(&c) {
-			check.fault("page_token", "is not one that this service gave out")
+			check.fault("page_token", "was not issued by this service")
 		}
 		q.After = &c
 	}
@@ -67,7 +68,7 @@ func (s *deadLetterService) ListDeadRuns(ctx context.Context, r *perceptorv1.Lis
 
 func deadCursor(c *task.DeadCursor) string { return fmt.Sprintf("%d.%d.%d", c.DiedAt, c.Task, c.Seq) }
 
-// deadFields are what messages that select dead runs have in common.
+// deadFields are the fields that all filters of dead runs have.
 type deadFields interface {
 	GetKind() string
 	GetType() perceptorv1.Task_Type
@@ -78,7 +79,7 @@ type deadFields interface {
 	GetDiedUntil() *timestamppb.Timestamp
 }
 
-// deadFilter reads what selects dead runs.
+// deadFilter reads a filter of dead runs.
 func (r *reader) deadFilter(f deadFields) task.DeadFilter {
 	if f.GetKind() != "" {
 		if message := task.NameFault(f.GetKind(), task.MaxKindBytes); message != "" {
@@ -141,7 +142,7 @@ func runID(text string) (task.RunID, error) {
 	return id, nil
 }
 
-// deadRunOf returns a dead run in the words of the API.
+// deadRunOf converts a dead run to its form in the API.
 func deadRunOf(d *task.DeadLetter) (*perceptorv1.DeadRun, error) {
 	var params perceptorv1.Params
 	if err := proto.Unmarshal(d.Params, &params); err != nil {

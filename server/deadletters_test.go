@@ -18,7 +18,7 @@ const (
 	replayDead = perceptorv1.DeadLetterService_ReplayDeadRun_FullMethodName
 )
 
-func TestDeadRunsAreToldToTheirTenantOnly(t *testing.T) {
+func TestDeadRunsAreVisibleToTheirTenantOnly(t *testing.T) {
 	b := setup(t)
 	var got perceptorv1.DeadRun
 	if a := b.overHTTP("acme-secret", getDead, &perceptorv1.GetDeadRunRequest{RunId: "512-1"}, &got); a.http != http.StatusOK {

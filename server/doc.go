@@ -1,30 +1,35 @@
-// Package server answers the API: the gRPC services of proto/perceptor/v1 and
+// Package server implements the API: the gRPC services of proto/perceptor/v1, and
 // the same calls over HTTP and JSON.
 //
-// # The way of a call
+// # How a call is processed
 //
-// Every method, whether it comes over gRPC or HTTP, passes the [gate]: it
-// bounds how many calls are under way, establishes who calls (the only place
-// where a tenant or a scope comes from), only then decodes the request, and
-// turns whatever the method returns, or panics with, into a status that tells
-// the caller what to do and nothing about the inside. The HTTP side translates
-// JSON and then goes through the same gate in process, without a socket.
+// Every method passes the [gate], whether the call arrives over gRPC or HTTP. The
+// gate
 //
-// A method checks every field of its request before it asks a store, and says
-// all that is wrong at once. Batches are answered entry by entry: one bad entry
-// fails no other. What only the database's clock can judge, the store does.
+//  1. bounds the number of concurrent calls,
+//  2. authenticates the caller, which is the only source of tenant and scope,
+//  3. decodes the request,
+//  4. converts the error or panic of the method to a status that tells the caller
+//     what to do and reveals nothing about the implementation.
 //
-// # Who calls
+// The HTTP side translates JSON and then calls the same gate in process, without a
+// socket.
 //
-// A caller proves itself with "authorization: Bearer SECRET". Answers of the
-// [Authenticator] are remembered for at most five seconds, so a revoked token
-// works no longer than that. Stores get the tenant's number with each call and
-// look up nothing without it: an id of another tenant is an unknown id.
+// A method validates all fields of its request before it calls a store, and reports
+// all faults at once. Entries of a batch are answered separately: one bad entry does
+// not fail the others. The store validates what depends on the database's clock.
 //
-// # What it needs
+// # Authentication
 //
-// The package knows no database and no broker. It declares the interfaces it
-// needs ([Tasks], [Runs], [Admin], [Authenticator]) in words of package task.
-// An error that carries a [task.Error] decides the status; any other error is
-// INTERNAL and only logged.
+// A caller sends "authorization: Bearer SECRET". Answers of the [Authenticator] are
+// cached for at most five seconds, so a revoked token stops working within that
+// time. Stores get the tenant's number with each call and use it in every lookup: an
+// id of another tenant is an unknown id.
+//
+// # Dependencies
+//
+// The package knows no database and no broker. It declares the interfaces that it
+// needs ([Tasks], [Runs], [Admin], [Authenticator]) in terms of package task. An
+// error that carries a [task.Error] determines the status; any other error becomes
+// INTERNAL and is only logged.
 package server

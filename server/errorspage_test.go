@@ -43,8 +43,8 @@ func TestTheErrorsPageListsEveryReasonWithItsCodeAndRetry(t *testing.T) {
 	}
 }
 
-// canRetry reports whether an answer asks to be tried again. DEADLINE_EXCEEDED has
-// no delay: the caller has waited long enough.
+// canRetry reports whether a caller should retry after an answer.
+// DEADLINE_EXCEEDED has no delay, because the caller has already waited.
 func canRetry(s *status.Status) bool {
 	for _, d := range s.Details() {
 		if _, ok := d.(*errdetails.RetryInfo); ok {

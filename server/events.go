@@ -38,7 +38,7 @@ func (s *taskService) ListRunEvents(ctx context.Context, r *perceptorv1.ListRunE
 	faults := present(badSize, badToken, idFault("task_id", r.TaskId))
 	after, ok := historyCursor(cursor)
 	if !ok {
-		faults = append(faults, faultf("page_token", "is not one that this service gave out"))
+		faults = append(faults, faultf("page_token", "was not issued by this service"))
 	}
 	if len(faults) > 0 {
 		return nil, invalid(faults)
@@ -58,7 +58,7 @@ func (s *taskService) ListRunEvents(ctx context.Context, r *perceptorv1.ListRunE
 	return reply, nil
 }
 
-// historyCursor reads a cursor; "" is the place before the newest event.
+// historyCursor parses a cursor; "" is the position before the newest event.
 func historyCursor(text string) (task.HistoryCursor, bool) {
 	if text == "" {
 		return task.NewestEvent, true

@@ -23,7 +23,7 @@ const (
 	updateTenant = perceptorv1.AdminService_UpdateTenant_FullMethodName
 )
 
-// Counts answers with numbers that tell the tenant and each other apart.
+// Counts returns numbers that differ for each tenant and field.
 func (f *fakeTasks) Counts(_ context.Context, tenant int32) ([]task.TypeCounts, error) {
 	n := int64(tenant) * 100
 	return []task.TypeCounts{{Tenant: tenant, Type: task.Blocking, Counts: task.Counts{
@@ -46,7 +46,7 @@ func (f *fakeTasks) History(_ context.Context, tenant int32, id task.ID, after t
 	return list[:min(limit, len(list))], f.err
 }
 
-// UpdateTenant changes a tenant that was created.
+// UpdateTenant changes a tenant that was created before.
 func (f *fakeAdmin) UpdateTenant(_ context.Context, name string, c TenantChange) (Tenant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

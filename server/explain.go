@@ -10,10 +10,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// maxNext is how many next instants one call answers.
+// maxNext is the maximum number of next instants of one call.
 const maxNext = 100
 
-// ExplainTask says why a task does not fire.
+// ExplainTask returns the reasons why a task does not fire.
 func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTaskRequest) (*perceptorv1.ExplainTaskResponse, error) {
 	faults := present(idFault("id", r.Id))
 	if r.NextCount < 0 || r.NextCount > maxNext {
@@ -52,7 +52,7 @@ func reasonOf(r *task.Reason, now task.Instant) *perceptorv1.Reason {
 	return p
 }
 
-// known is timestamp for instants of which 0 says that they are not known.
+// known converts an instant; 0 means unknown and becomes nil.
 func known(i task.Instant) *timestamppb.Timestamp {
 	if i == 0 {
 		return nil

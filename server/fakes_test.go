@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The identities that the fake authenticator knows, by secret.
+// The identities of the fake authenticator, by secret.
 var (
 	acme  = Tenant{ID: 1, Name: "acme", ParamsBytes: 1000, Retention: 2 * time.Hour, Topic: "perceptor.acme"}
 	rival = Tenant{ID: 2, Name: "rival", ParamsBytes: 1000, Retention: time.Hour, Topic: "perceptor.rival"}
@@ -23,7 +23,7 @@ var (
 	}
 )
 
-// fakeAuth answers from identities and counts how often it is asked.
+// fakeAuth returns identities and counts its calls.
 type fakeAuth struct {
 	mu      sync.Mutex
 	asked   map[string]int
@@ -66,7 +66,7 @@ func (f *fakeAuth) count(secret string) int {
 // fakeNow is the fake database's clock: 2026-11-21T10:00:00Z.
 const fakeNow task.Instant = 1795255200000
 
-// fakeTasks keeps tasks in memory, by the rules that the interface states.
+// fakeTasks stores tasks in memory and follows the contract of Tasks.
 type fakeTasks struct {
 	mu       sync.Mutex
 	tasks    map[task.ID]*task.Snapshot
@@ -76,9 +76,9 @@ type fakeTasks struct {
 	lists    []task.ListQuery
 	err      error
 	panics   bool
-	hold     chan struct{} // when not nil, Get waits for it or for its context
-	holding  chan struct{} // when not nil, Get says that it waits
-	// meanwhile, when not nil, is done to a task before each update of it.
+	hold     chan struct{} // if not nil, Get waits for it or for its context
+	holding  chan struct{} // if not nil, Get signals that it waits
+	// meanwhile, if not nil, changes a task before each update of it.
 	meanwhile func(*task.Snapshot)
 }
 
@@ -257,8 +257,8 @@ func (f *fakeTasks) List(_ context.Context, q task.ListQuery) (task.ListPage, er
 	return page, nil
 }
 
-// ListCost finds one task in a range of less than a day, all in one of less than a
-// month, and twenty times as many in others.
+// ListCost returns one task for a range of less than a day, all tasks for less
+// than a month, and twenty times as many for other ranges.
 func (f *fakeTasks) ListCost(_ context.Context, q *task.ListQuery, living int64) (int64, error) {
 	if q.DueUntil > 0 && q.DueUntil.Sub(q.DueFrom) < 24*time.Hour {
 		return 1, f.err
@@ -269,7 +269,7 @@ func (f *fakeTasks) ListCost(_ context.Context, q *task.ListQuery, living int64)
 	return 20 * living, f.err
 }
 
-// fakeRuns accepts everything and remembers it.
+// fakeRuns accepts and records everything.
 type fakeRuns struct {
 	mu       sync.Mutex
 	tenant   int32
@@ -335,7 +335,7 @@ func (f *fakeRuns) Report(_ context.Context, tenant int32, _ int, rs []task.Repo
 	return replies, nil
 }
 
-// fakeAdmin keeps tenants and tokens in memory.
+// fakeAdmin stores tenants and tokens in memory.
 type fakeAdmin struct {
 	mu      sync.Mutex
 	tenants map[string]Tenant
@@ -422,7 +422,7 @@ func (f *fakeAdmin) RevokeToken(_ context.Context, id string) (Token, error) {
 	return t, nil
 }
 
-// fakeDead has one dead run of each tenant: run 1 of task 512 * tenant.
+// fakeDead has one dead run for each tenant: run 1 of task 512 * tenant.
 type fakeDead struct{ queries []task.DeadQuery }
 
 func (f *fakeDead) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
@@ -452,7 +452,7 @@ func (f *fakeDead) PurgeDead(ctx context.Context, tenant int32, id task.RunID) e
 	return err
 }
 
-// PurgeTask knows one finished task of each tenant: 512 * tenant.
+// PurgeTask has one finished task for each tenant: 512 * tenant.
 func (f *fakeTasks) PurgeTask(_ context.Context, tenant int32, id task.ID) error {
 	if id != task.NewID(int64(tenant), 0) {
 		return task.Errorf(task.ReasonTaskNotFound, "there is no task %d", id)
@@ -469,7 +469,7 @@ type fakeBulk struct {
 
 func (f *fakeBulk) CreateBulk(_ context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, _ string, _ []byte) (*task.BulkOperation, error) {
 	f.action, f.terms = action, terms
-	return f.GetBulk(nil, tenant, 7) //nolint:staticcheck // it asks nobody
+	return f.GetBulk(nil, tenant, 7) //nolint:staticcheck // the context is not used
 }
 
 func (f *fakeBulk) GetBulk(_ context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
@@ -503,7 +503,7 @@ func (f *fakeBulk) ResumeBulk(ctx context.Context, tenant int32, id int64) (*tas
 	return f.GetBulk(ctx, tenant, id)
 }
 
-// DeleteTenant is under way for the tenant acme.
+// DeleteTenant is in progress for the tenant acme.
 func (f *fakeAdmin) DeleteTenant(_ context.Context, name string) (*task.BulkOperation, error) {
 	if name != "acme" {
 		return nil, task.Errorf(task.ReasonTenantNotFound, "no such tenant")

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// gate is the way into every method; see the package comment.
+// gate is the entry to every method; see the package comment.
 type gate struct {
 	bearers *bearers
 	log     *slog.Logger
@@ -35,11 +35,11 @@ type method struct {
 	handler grpc.MethodHandler
 }
 
-// register puts a service behind the gate and offers it on r. It fails for
-// streams and for methods without a scope.
+// register registers a service behind the gate. It fails for streams and for
+// methods without a scope.
 func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service any) error {
 	if len(desc.Streams) > 0 {
-		return fmt.Errorf("register %s: the gate knows no streams", desc.ServiceName)
+		return fmt.Errorf("register %s: the gate does not support streams", desc.ServiceName)
 	}
 	guarded := *desc
 	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
@@ -47,7 +47,7 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 		full := "/" + desc.ServiceName + "/" + m.MethodName
 		scope, ok := scopes[full]
 		if !ok {
-			return fmt.Errorf("register %s: no scope is stated for it", full)
+			return fmt.Errorf("register %s: it has no scope", full)
 		}
 		handler := g.guard(full, scope, m.Handler)
 		guarded.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: handler}
@@ -57,7 +57,8 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 	return nil
 }
 
-// guard wraps a generated handler: who calls comes first, decoding second.
+// guard wraps a generated handler: it authenticates the caller before it
+// decodes the request.
 func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.MethodHandler {
 	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
 		c := &call{method: full, began: time.Now()}
@@ -91,15 +92,15 @@ func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.Met
 	}
 }
 
-// received is a request on its way through decoding. grpc answers a request that
-// cannot be decoded by itself, as INTERNAL; so decoding never fails and the gate
-// looks at err.
+// received is a request that is being decoded. grpc itself would answer a
+// request that cannot be decoded with INTERNAL. So decoding never fails, and
+// the gate checks err.
 type received struct {
 	message any
 	err     error
 }
 
-// codec is the protobuf codec, which also takes [received].
+// codec is the protobuf codec with support for [received].
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
@@ -118,14 +119,14 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// call is what the gate remembers of a call for its end.
+// call is what the gate needs at the end of a call.
 type call struct {
 	method string
 	began  time.Time
 	who    *Identity // nil until admitted
 }
 
-// admit establishes who calls and whether they may.
+// admit authenticates the caller and checks its scope.
 func (g *gate) admit(ctx context.Context, scope Scope) (*Identity, error) {
 	id, err := g.bearers.identify(ctx, authorization(ctx))
 	if err != nil {
@@ -143,8 +144,9 @@ func (g *gate) panicked(ctx context.Context, c *call, p any) error {
 	return errInternal
 }
 
-// finish turns the error of a call into its answer, and tells logs and metrics.
-// Errors that say what is wrong with a request are not logged: they may quote it.
+// finish converts the error of a call to its status, and updates logs and
+// metrics. Errors about the content of a request are not logged, because they
+// may quote it.
 func (g *gate) finish(ctx context.Context, c *call, err error) error {
 	hidden, answer := statusOf(err)
 	if err != nil && ctx.Err() == context.Canceled {
@@ -177,8 +179,8 @@ func (c *call) attrs() []slog.Attr {
 	return attrs
 }
 
-// Invoke makes the gate a client connection, for the HTTP side: the call goes
-// to the same handlers with the same encoding rules, without a socket.
+// Invoke implements a client connection for the HTTP side. The call goes to the
+// same handlers with the same encoding rules, without a socket.
 func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...grpc.CallOption) error {
 	m, ok := g.methods[full]
 	if !ok {
@@ -201,7 +203,7 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 	return nil
 }
 
-// NewStream is not supported: there are no streams.
+// NewStream is not supported.
 func (g *gate) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Error(codes.Unimplemented, "there are no streams")
+	return nil, status.Error(codes.Unimplemented, "streams are not supported")
 }

@@ -29,7 +29,7 @@ import (
 )
 
 func init() {
-	// The library keeps its query parser in a global, so it is set once.
+	// The query parser is a global of the library, so it is set once.
 	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
 }
 
@@ -65,8 +65,8 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 	return secure(routes), nil
 }
 
-// early refuses calls without a good token before their body is read. Who calls
-// is established by the gate, later.
+// early refuses calls without a valid token before their body is read. The gate
+// authenticates the caller again.
 func (g *gate) early(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := g.bearers.identify(r.Context(), r.Header.Values("Authorization")); err != nil {
@@ -76,16 +76,16 @@ func (g *gate) early(next http.Handler) http.Handler {
 		}
 		if r.Method == http.MethodPost && r.URL.RawQuery != "" && !queryAllowed[r.URL.Path] {
 			writeError(w, reasoned(task.ReasonMalformedRequest,
-				"this call takes no query parameters; its fields belong into the body"))
+				"this call takes no query parameters; its fields belong in the body"))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// queryAllowed are the paths of POST calls whose body is one field of the
-// request, so that the others come as query parameters. Elsewhere the library
-// would pass over them.
+// queryAllowed has the paths of POST calls whose body is one field of the
+// request. The other fields are query parameters. For other calls the library
+// would ignore query parameters.
 var queryAllowed = func() map[string]bool {
 	paths := map[string]bool{}
 	for full := range scopes {
@@ -118,7 +118,7 @@ func tooLarge(limit string) error {
 	return reasoned(task.ReasonRequestTooLarge, "the body has more than "+limit+" bytes")
 }
 
-// secure sets the headers that keep browsers from doing anything clever.
+// secure sets headers that restrict what browsers do with the answer.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -132,12 +132,12 @@ func secure(next http.Handler) http.Handler {
 
 func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	// A client that went away is nobody's error.
+	// The client may have gone; that is not an error.
 	_, _ = w.Write(openapi.JSON)
 }
 
-// passedOn names the HTTP headers that calls see, besides authorization, which
-// the library always passes on.
+// passedOn names the HTTP headers that are passed to calls, in addition to
+// authorization, which the library always passes.
 func passedOn(header string) (string, bool) {
 	switch header {
 	case "Traceparent", "Tracestate":
@@ -146,8 +146,8 @@ func passedOn(header string) (string, bool) {
 	return "", false
 }
 
-// writeError answers with the HTTP status that belongs to a gRPC status. Errors
-// of the library itself come as bare texts.
+// writeError writes the HTTP status that corresponds to a gRPC status. Errors
+// of the library itself are plain texts.
 func writeError(w http.ResponseWriter, err error) {
 	s := status.Convert(err)
 	if len(s.Proto().GetDetails()) == 0 && s.Code() == codes.InvalidArgument {
@@ -160,14 +160,14 @@ func writeError(w http.ResponseWriter, err error) {
 	writeStatus(w, runtime.HTTPStatusFromCode(status.Code(err)), err)
 }
 
-// bodyCut begins the error of a body that [limitBody] cut off.
+// bodyCut is the beginning of the error for a body that [limitBody] truncated.
 const bodyCut = "body over the limit of "
 
-// badField is how the library words a path parameter and a query parameter that
-// it cannot parse, and [locate] a part of the body.
+// badField matches the library's errors for a path or query parameter that it
+// cannot parse, and those of [locate] for a part of the body.
 var badField = regexp.MustCompile(`^(?:type mismatch, parameter: ([a-z_.]+), error|parsing field "([a-z_.]+)"|at ([^ ]+)): (.*)$`)
 
-// undecoded is the answer to what could not be decoded.
+// undecoded returns the status for a request that cannot be decoded.
 func undecoded(message string) error {
 	m := badField.FindStringSubmatch(message)
 	if m == nil {
@@ -204,11 +204,11 @@ func writeStatus(w http.ResponseWriter, code int, err error) {
 		body = []byte(`{"code":13,"message":"internal error"}`)
 	}
 	w.WriteHeader(code)
-	// A client that went away is nobody's error.
+	// The client may have gone; that is not an error.
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// strictQuery refuses query parameters that are no fields of the request.
+// strictQuery refuses query parameters that are not fields of the request.
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 // Parse fills msg from values.
@@ -223,7 +223,7 @@ func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilit
 		case field == nil || field.Message() != nil && !isText(field.Message()) || field.IsMap():
 			return fmt.Errorf("unknown query parameter %.100q", key)
 		case filter.HasCommonPrefix([]string{string(field.Name())}):
-			return fmt.Errorf("query parameter %q belongs into the body or the path", key)
+			return fmt.Errorf("query parameter %q belongs in the body or the path", key)
 		case len(given) > 1 && !field.IsList():
 			return fmt.Errorf("query parameter %q is given %d times", key, len(given))
 		case !utf8.ValidString(strings.Join(given, "")):
@@ -233,7 +233,7 @@ func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilit
 	return q.DefaultQueryParser.Parse(msg, values, filter)
 }
 
-// isText tells the messages that JSON writes as one text.
+// isText reports whether JSON writes a message as a string.
 func isText(m protoreflect.MessageDescriptor) bool {
 	switch m.FullName() {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask":

@@ -34,7 +34,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundle is a server on fakes, reachable over gRPC in memory and over HTTP.
+// bundle is a server with fake dependencies, reachable over gRPC in memory and
+// over HTTP.
 type bundle struct {
 	t      testing.TB
 	server *Server
@@ -56,7 +57,7 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 	return setupWith(t, func(*Deps) {}, change...)
 }
 
-// setupWith also changes what the server depends on.
+// setupWith also changes the dependencies.
 func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle {
 	t.Helper()
 	b := &bundle{
@@ -103,7 +104,7 @@ func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle 
 	return b
 }
 
-// must returns a function that gives back v or ends the test.
+// must returns a function that returns v or ends the test.
 func must[V any](v V, err error) func(testing.TB) V {
 	return func(t testing.TB) V {
 		t.Helper()
@@ -114,7 +115,7 @@ func must[V any](v V, err error) func(testing.TB) V {
 	}
 }
 
-// answer is what a caller gets, over either side.
+// answer is the result of a call over either side.
 type answer struct {
 	code    codes.Code
 	http    int // 0 over gRPC
@@ -140,7 +141,7 @@ func answerOf(s *status.Status) answer {
 	return a
 }
 
-// overGRPC calls a method and unpacks its answer into reply.
+// overGRPC calls a method and decodes its answer into reply.
 func (b *bundle) overGRPC(secret, method string, request, reply proto.Message) answer {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -158,7 +159,7 @@ func (b *bundle) overHTTP(secret, method string, request, reply proto.Message) a
 	return b.fetch(secret, verb, path, body, reply)
 }
 
-// fetch makes an HTTP request and unpacks its answer.
+// fetch makes an HTTP request and decodes its answer.
 func (b *bundle) fetch(secret, verb, path, body string, reply proto.Message) answer {
 	b.t.Helper()
 	return b.do(secret, must(http.NewRequest(verb, "http://memory"+path, strings.NewReader(body)))(b.t), reply)
@@ -255,7 +256,7 @@ func httpRule(t testing.TB, method string) *annotations.HttpRule {
 	return rule
 }
 
-// logBuffer collects what is logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -273,14 +274,14 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// rawCodec sends bytes as they are.
+// rawCodec sends bytes unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
 func (rawCodec) Unmarshal([]byte, any) error   { return nil }
 func (rawCodec) Name() string                  { return "proto" }
 
-// rawGRPC calls a method with bytes that need not be a message.
+// rawGRPC calls a method with bytes that need not be a valid message.
 func (b *bundle) rawGRPC(secret, method string, wire []byte) answer {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -291,7 +292,7 @@ func (b *bundle) rawGRPC(secret, method string, wire []byte) answer {
 	return answerOf(status.Convert(b.conn.Invoke(ctx, method, wire, nil, grpc.ForceCodec(rawCodec{}))))
 }
 
-// chunked makes a POST request that does not say how long it is.
+// chunked makes a POST request without a length.
 func (b *bundle) chunked(secret, path, body string) answer {
 	b.t.Helper()
 	r := must(http.NewRequest(http.MethodPost, "http://memory"+path, io.MultiReader(strings.NewReader(body))))(b.t)
@@ -308,8 +309,8 @@ func replyFor(t testing.TB, method string) proto.Message {
 	return must(protoregistry.GlobalTypes.FindMessageByName(d.Output().FullName()))(t).New().Interface()
 }
 
-// requestFor returns a request of a method whose texts are "x", so that all of
-// its HTTP path is there.
+// requestFor returns a request of a method whose strings are "x", so that its
+// HTTP path is complete.
 func requestFor(t testing.TB, method string) proto.Message {
 	t.Helper()
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))

@@ -11,8 +11,8 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// health is the standard health service. Its watches end with the server, so
-// that they do not hold up a graceful stop.
+// health implements the standard health service. Its watches end with the
+// server, so that they do not delay a graceful stop.
 type health struct {
 	*grpchealth.Server
 	closed context.Context
@@ -26,7 +26,7 @@ func newHealth() *health {
 	return h
 }
 
-// set tells whether the server takes calls.
+// set sets whether the server accepts calls.
 func (h *health) set(serving bool) {
 	state := grpc_health_v1.HealthCheckResponse_NOT_SERVING
 	if serving {

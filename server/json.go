@@ -14,13 +14,13 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 )
 
-// strictJSON refuses what lenient decoders pass over: unknown fields, and
-// anything after the one value of a body. Its errors say where in the body.
+// strictJSON refuses what lenient decoders ignore: unknown fields, and data
+// after the value of a body. Its errors name the position in the body.
 type strictJSON struct{ *runtime.JSONPb }
 
 func newStrictJSON() strictJSON { return strictJSON{new(runtime.JSONPb)} }
 
-// NewDecoder returns a decoder of one whole body.
+// NewDecoder returns a decoder of one complete body.
 func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
 		body, err := io.ReadAll(r)
@@ -31,7 +31,7 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 		case err != nil:
 			return fmt.Errorf("read body: %w", err)
 		case len(bytes.TrimSpace(body)) == 0:
-			return io.EOF // the library takes it for an empty message
+			return io.EOF // the library treats it as an empty message
 		}
 		return j.decode(body, v)
 	})
@@ -44,8 +44,8 @@ func (j strictJSON) decode(body []byte, v any) error {
 	}
 	err := j.Unmarshal(body, v)
 	if err != nil && strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
-		// The body is whole: what ends too soon is a pair of escapes. The library's
-		// error wraps none.
+		// The body is complete, so the error is about a pair of escapes. The
+		// library's error wraps no other.
 		return errors.New(`a text has an escape from \ud800 to \udfff that is half of a pair`)
 	}
 	if err != nil {
@@ -54,10 +54,11 @@ func (j strictJSON) decode(body []byte, v any) error {
 	return nil
 }
 
-// position is how the protobuf library says where in a text an error is.
+// position matches the position in errors of the protobuf library.
 var position = regexp.MustCompile(`^(?:syntax error )?\(line (\d+):(\d+)\): (.*)$`)
 
-// locate words an error of the protobuf library as "at PATH: what is wrong".
+// locate converts an error of the protobuf library to the form "at PATH:
+// fault".
 func locate(body []byte, err error) error {
 	m := position.FindStringSubmatch(withoutPrefix(err.Error()))
 	if m == nil {
@@ -82,7 +83,7 @@ func offsetOf(body []byte, line, column int) int64 {
 }
 
 // pathAt returns the path of the key or value at an offset of a JSON text, such
-// as "tasks[3].endTime"; "body" for the whole.
+// as "tasks[3].endTime", or "body" for the whole text.
 func pathAt(body []byte, offset int64) string {
 	d := json.NewDecoder(bytes.NewReader(body))
 	var steps []step
@@ -106,7 +107,7 @@ func pathAt(body []byte, offset int64) string {
 	}
 }
 
-// step is the place within one object or list.
+// step is a position within one object or list.
 type step struct {
 	list  bool
 	index int    // within a list
@@ -114,7 +115,7 @@ type step struct {
 	value bool   // the next token is key's value
 }
 
-// advance moves the place to a token that begins or ends a child.
+// advance moves the position to a token that begins or ends a child.
 func (s *step) advance(token json.Token) {
 	end := token == json.Delim('}') || token == json.Delim(']')
 	switch {

@@ -11,11 +11,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// keyedAtOnce is how many tasks with an idempotency_key of one call are on their
-// way to the store at the same time.
+// keyedAtOnce is the maximum number of tasks with an idempotency_key that one
+// call stores concurrently.
 const keyedAtOnce = 128
 
-// keyedAdd is a task with an idempotency_key: each is stored by itself.
+// keyedAdd is a task with an idempotency_key. Each one is stored separately.
 type keyedAdd struct {
 	place   int
 	request task.AddRequest
@@ -23,7 +23,7 @@ type keyedAdd struct {
 	err     error
 }
 
-// keyFault returns what is wrong with an idempotency_key; nil: nothing.
+// keyFault returns the fault of an idempotency_key, or nil.
 func keyFault(key string) *task.Fault {
 	return printableFault("idempotency_key", key, task.MaxKeyBytes)
 }
@@ -40,7 +40,7 @@ func newKeyedAdd(tenant *Tenant, place int, t *perceptorv1.Task, spec task.Spec,
 	return k
 }
 
-// addKeyed stores the tasks with keys. What became of each is in its result.
+// addKeyed stores the tasks with keys. Each result has the outcome.
 func (s *taskService) addKeyed(ctx context.Context, list []*keyedAdd) {
 	var group errgroup.Group
 	group.SetLimit(keyedAtOnce)
@@ -53,11 +53,11 @@ func (s *taskService) addKeyed(ctx context.Context, list []*keyedAdd) {
 			return nil
 		})
 	}
-	_ = group.Wait() // none returns an error
+	_ = group.Wait() // no function returns an error
 }
 
-// tryAgain returns the error of a task with a key that may be stored when the call
-// is repeated; nil: there is none.
+// tryAgain returns the error of a task with a key that a repeated call may
+// store, or nil.
 func (b *batch) tryAgain() error {
 	for _, k := range b.keyed {
 		if code := task.CodeOf(k.err); k.err != nil && (code == task.Unavailable || code == task.ResourceExhausted) {

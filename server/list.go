@@ -37,12 +37,12 @@ func (s *taskService) ListTasks(ctx context.Context, r *perceptorv1.ListTasksReq
 	return reply, nil
 }
 
-// dueScans is how many times as many tasks a listing may look at that names a range
-// of due times, or RUNNING: it has been narrowed as well as can be.
+// dueScans multiplies MaxScan for listings with a range of due times or with
+// RUNNING, because callers cannot narrow them further.
 const dueScans = 10
 
-// mayScan refuses a filter that finds what it wants only by looking at very many
-// tasks. Pages that return what they look at are always allowed.
+// mayScan refuses a filter that would read very many tasks to find few.
+// Listings that return all tasks that they read are always allowed.
 func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 	if !q.Narrow() && q.State != task.Running {
 		return nil
@@ -59,12 +59,12 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 	switch {
 	case q.State.Final() && finished > s.maxScan:
 		return task.Errorf(task.ReasonListTooLarge,
-			"the filter would look at all %d finished tasks, and at most %d may be: list them without kind, type and tags", finished, s.maxScan)
+			"the filter would read all %d finished tasks; the maximum is %d: list them without kind, type and tags", finished, s.maxScan)
 	case q.State.Final() || living <= s.maxScan:
 		return nil
 	case q.DueUntil == 0 && q.State != task.Running:
 		return task.Errorf(task.ReasonListTooLarge,
-			"the filter would look at all %d living tasks, and at most %d may be: give due_from and due_until, or list without kind, type and tags",
+			"the filter would read all %d unfinished tasks; the maximum is %d: add due_from and due_until, or list without kind, type and tags",
 			living, s.maxScan)
 	}
 	n, err := s.store.ListCost(ctx, q, living)
@@ -74,10 +74,10 @@ func (s *taskService) mayScan(ctx context.Context, q *task.ListQuery) error {
 		return err
 	case q.DueUntil == 0:
 		return task.Errorf(task.ReasonListTooLarge,
-			"the filter would look at about %d tasks that are due soon or RUNNING, and at most %d may be: give due_from and due_until", n, most)
+			"the filter would read about %d tasks that are due soon or RUNNING; the maximum is %d: add due_from and due_until", n, most)
 	}
 	return task.Errorf(task.ReasonListTooLarge,
-		"the filter would look at about %d tasks that are due between due_from %s and due_until %s, and at most %d may be: choose a shorter range, or list without kind, type and tags",
+		"the filter would read about %d tasks that are due between due_from %s and due_until %s; the maximum is %d: choose a shorter range, or list without kind, type and tags",
 		n, q.DueFrom, q.DueUntil, most)
 }
 
@@ -94,13 +94,13 @@ func listQuery(r *perceptorv1.ListTasksRequest, tenant int32) (q task.ListQuery,
 	if cursor != "" {
 		var err error
 		if after, err = task.ParseListCursor(cursor); err != nil {
-			check.fault("page_token", "is not one that this service gave out")
+			check.fault("page_token", "was not issued by this service")
 		}
 	}
 	return task.ListQuery{Tenant: tenant, After: after, Limit: limit, Filter: f}, hash, check.faults
 }
 
-// filterFields are what messages that select tasks have in common.
+// filterFields are the fields that all filters of tasks have.
 type filterFields interface {
 	GetKind() string
 	GetType() perceptorv1.Task_Type
@@ -110,7 +110,7 @@ type filterFields interface {
 	GetDueUntil() *timestamppb.Timestamp
 }
 
-// filter reads what selects tasks.
+// filter reads a filter of tasks.
 func (r *reader) filter(q filterFields) task.Filter {
 	if q.GetKind() != "" {
 		if message := task.NameFault(q.GetKind(), task.MaxKindBytes); message != "" {
@@ -126,12 +126,12 @@ func (r *reader) filter(q filterFields) task.Filter {
 	f := task.Filter{Kind: q.GetKind(), Type: task.Type(q.GetType()), State: task.State(q.GetState()), Tags: r.tags(q.GetTags())}
 	f.DueFrom, f.DueUntil = r.between("due_from", q.GetDueFrom(), "due_until", q.GetDueUntil())
 	if f.HasDue() && f.State.Final() {
-		r.fault("due_from", "a task that has ended is not due any more: leave state or due_from and due_until out")
+		r.fault("due_from", "finished tasks have no due time: omit state, or due_from and due_until")
 	}
 	return f
 }
 
-// between reads a range of instants; 0: no bound.
+// between reads a range of instants; 0 means no bound.
 func (r *reader) between(fromField string, from *timestamppb.Timestamp, untilField string, until *timestamppb.Timestamp) (a, z task.Instant) {
 	if from != nil {
 		a = r.instant(fromField, from)

@@ -9,17 +9,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A page token is a cursor behind a hash of what the page was asked with, so
-// that it cannot be used to go on with another question. It proves nothing: a
-// cursor is checked like every other input.
+// A page token is a cursor behind a hash of the request's filters, so that it
+// cannot be used with other filters. The hash is not a signature: a cursor is
+// validated like every other input.
 const (
 	tokenVersion   = 1
 	tokenHashBytes = 8
 	maxTokenBytes  = 200
 )
 
-// pageHash hashes the parts of a question: the call, the tenant, the filters.
-// The page size is none of them: it may change from page to page.
+// pageHash hashes the call, the tenant and the filters. The page size is not
+// included, because it may change from page to page.
 func pageHash(parts ...string) []byte {
 	h := sha256.New()
 	for _, p := range parts {
@@ -31,7 +31,7 @@ func pageHash(parts ...string) []byte {
 	return h.Sum(nil)[:tokenHashBytes]
 }
 
-// pageToken returns the token of the page after cursor; "" for no cursor.
+// pageToken returns the token of the page after cursor; "" if there is none.
 func pageToken(hash []byte, cursor string) string {
 	if cursor == "" {
 		return ""
@@ -47,14 +47,14 @@ func cursorOf(hash []byte, token string) (string, *task.Fault) {
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token[:min(len(token), maxTokenBytes)])
 	if err != nil || len(token) > maxTokenBytes || len(raw) <= 1+tokenHashBytes || raw[0] != tokenVersion {
-		return "", &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+		return "", &task.Fault{Field: "page_token", Message: "was not issued by this service"}
 	}
 	if !bytes.Equal(raw[1:1+tokenHashBytes], hash) {
 		return "", &task.Fault{Field: "page_token", Message: "belongs to a call with other fields or of another tenant"}
 	}
 	cursor := string(raw[1+tokenHashBytes:])
 	if task.NameFault(cursor, maxTokenBytes) != "" {
-		return "", &task.Fault{Field: "page_token", Message: "is not one that this service gave out"}
+		return "", &task.Fault{Field: "page_token", Message: "was not issued by this service"}
 	}
 	return cursor, nil
 }

@@ -14,31 +14,33 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Quotas is what the quotas of tenants need of the store. All methods may be called
-// concurrently.
+// Quotas are the methods of the store that quotas need. All methods may be
+// called concurrently.
 type Quotas interface {
-	// TakeAdds takes up to want of the tasks that a tenant with an add rate may add,
-	// over all processes, after it has given back unused ones.
+	// TakeAdds takes up to want tokens of the tenant's add rate, which all
+	// processes share, after it has returned unused ones.
 	TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
-	// Replay answers a request that had been stored before, if it had.
+	// Replay returns the answer of a request that was stored before, if there
+	// is one.
 	Replay(ctx context.Context, r task.AddRequest) (result task.AddResult, known bool, err error)
 }
 
 const (
-	// countedFor is how long the number of living tasks is remembered; what is added
-	// here meanwhile is added to it.
+	// countedFor is how long the number of unfinished tasks is cached. Tasks
+	// added by this process meanwhile are counted.
 	countedFor = 5 * time.Second
-	// addSlices is the part of a second's adds that is taken at once.
+	// addSlices is the number of parts into which the adds of one second are
+	// divided; one part is taken at a time.
 	addSlices = 4
-	// maxAllowances bounds the tenants that are remembered.
+	// maxAllowances bounds the number of cached tenants.
 	maxAllowances = 10_000
-	// A quota that cannot be read is not held against anybody.
+	// If a quota cannot be read within this time, it is not enforced.
 	quotaTimeout = 2 * time.Second
 )
 
-// quotas holds tenants to the adds and living tasks that they may have.
+// quotas enforces the add rate and the number of unfinished tasks of tenants.
 type quotas struct {
 	store  Quotas
 	log    *slog.Logger
@@ -48,17 +50,18 @@ type quotas struct {
 	tenants map[int32]*allowance
 }
 
-// allowance is what is known of a tenant. lock holds one token.
+// allowance is the cached state of a tenant's quotas. lock has one token.
 type allowance struct {
 	lock chan struct{}
-	// adds have been taken and not used.
+	// adds were taken from the store and are not used yet.
 	adds int
-	// living tasks there were at countedAt, with those added here since.
+	// living is the number of unfinished tasks at countedAt, plus those added
+	// by this process since.
 	living    int64
 	countedAt time.Time
 }
 
-// quotasOf returns nil when there is no store.
+// quotasOf returns nil if there is no store.
 func quotasOf(store Quotas, log *slog.Logger, events *Events) *quotas {
 	if store == nil {
 		return nil
@@ -66,8 +69,8 @@ func quotasOf(store Quotas, log *slog.Logger, events *Events) *quotas {
 	return &quotas{store: store, log: log, events: events, tenants: map[int32]*allowance{}}
 }
 
-// admit lets n more tasks of the tenant in, or says which quota is used up. All of
-// them or none.
+// admit admits all n tasks of the tenant or none, and names the quota that is
+// used up.
 func (q *quotas) admit(ctx context.Context, t *Tenant, n int) error {
 	if q == nil || t.Rates.AddRate == 0 && t.Rates.MaxBacklog == 0 {
 		return nil
@@ -105,7 +108,7 @@ func (q *quotas) of(tenant int32) *allowance {
 	return a
 }
 
-// backlog refuses tasks beyond those that may live.
+// backlog refuses tasks beyond the maximum number of unfinished tasks.
 func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) error {
 	limit := t.Rates.MaxBacklog
 	if limit == 0 {
@@ -128,10 +131,10 @@ func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) er
 	}
 	q.events.overQuota(t.Name, "max_backlog", n)
 	return quotaError(task.ReasonQuotaMaxBacklog, t.Name, "max_backlog", countedFor,
-		fmt.Sprintf("%d tasks live and %d are to be added; %d may live", a.living, n, limit))
+		fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", a.living, n, limit))
 }
 
-// rate refuses tasks beyond those that may be added a second.
+// rate refuses tasks beyond the add rate.
 func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error {
 	limit := t.Rates.AddRate
 	if limit == 0 {
@@ -148,13 +151,13 @@ func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error
 	if a.adds < n {
 		wait := time.Duration(math.Ceil(float64(n-a.adds)/float64(limit)*1000)) * time.Millisecond
 		q.events.overQuota(t.Name, "add_rate", n)
-		return quotaError(task.ReasonQuotaAddRate, t.Name, "add_rate", wait, fmt.Sprintf("%d tasks may be added a second", limit))
+		return quotaError(task.ReasonQuotaAddRate, t.Name, "add_rate", wait, fmt.Sprintf("at most %d tasks can be added per second", limit))
 	}
 	a.adds -= n
 	return nil
 }
 
-// quotaError names the quota, its limit, and when to try again.
+// quotaError names the quota, its limit, and when to retry.
 func quotaError(reason task.ErrorReason, tenant, quota string, wait time.Duration, text string) error {
 	return detailed(&errdetails.ErrorInfo{Reason: string(reason), Domain: domain, Metadata: map[string]string{"quota": quota}},
 		fmt.Sprintf("%s: %s; try again in %v", quota, text, wait),
@@ -162,8 +165,8 @@ func quotaError(reason task.ErrorReason, tenant, quota string, wait time.Duratio
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 }
 
-// replayed answers a request that is over a quota and had been stored before: it
-// adds nothing, and must get its first answer.
+// replayed handles a request that exceeds a quota. If it was stored before it
+// adds nothing, and gets its first answer.
 func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (task.AddResult, error) {
 	done, known, err := q.store.Replay(ctx, r)
 	if err != nil || known {
@@ -172,8 +175,8 @@ func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (t
 	return task.AddResult{}, over
 }
 
-// replayedKeys does the same for tasks with keys; over is returned if one of them is
-// not known.
+// replayedKeys does the same for tasks with keys. It returns over if one of
+// them is unknown.
 func (q *quotas) replayedKeys(ctx context.Context, list []*keyedAdd, over error) error {
 	for _, k := range list {
 		done, known, err := q.store.Replay(ctx, k.request)

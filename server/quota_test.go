@@ -16,7 +16,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// fakeQuotas has so many adds to give and so many living tasks.
+// fakeQuotas has fixed numbers of available adds and unfinished tasks.
 type fakeQuotas struct {
 	adds   int
 	living int64
@@ -106,7 +106,8 @@ func TestQuotasThatCannotBeReadRefuseNothing(t *testing.T) {
 	}
 }
 
-// TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota: it adds nothing.
+// TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota: a repeated request adds
+// nothing.
 func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
 	over := map[string]int{}
@@ -128,8 +129,8 @@ func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 	}
 }
 
-// TestAKnownKeyIsAnsweredOverAnyQuota: a service may declare its tasks at each
-// start, however full its tenant is.
+// TestAKnownKeyIsAnsweredOverAnyQuota: a service may add its tasks at each
+// start, even if a quota of its tenant is used up.
 func TestAKnownKeyIsAnsweredOverAnyQuota(t *testing.T) {
 	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
 	s := &taskService{

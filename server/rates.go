@@ -8,10 +8,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// rateFields are the fields of a tenant that its rates are made of.
+// rateFields are the fields of a tenant that belong to its rates.
 var rateFields = []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps"}
 
-// rates reads how much a tenant may use.
+// rates reads the rates of a tenant.
 func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 	within := func(field string, value, limit int64) {
 		if value < 0 || value > limit {
@@ -62,8 +62,8 @@ func (r *reader) kindCaps(caps map[string]int32) {
 	}
 }
 
-// changeRates notes the new value of a field; it reports whether it is one of
-// rates.
+// changeRates stores the new value of a field. It reports whether the field
+// belongs to the rates.
 func changeRates(c *task.RatesChange, field string, to *task.Rates) bool {
 	switch field {
 	case "dispatch_rate":

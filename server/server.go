@@ -20,41 +20,42 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Config says how a [Server] serves. Zero fields take their defaults.
+// Config configures a [Server]. Zero fields take their defaults.
 type Config struct {
 	// GRPC is the listener of the gRPC side. Required. Run closes it.
 	GRPC net.Listener
-	// HTTP is the listener of the HTTP side; nil: there is none. Run closes it.
+	// HTTP is the listener of the HTTP side. Optional. Run closes it.
 	HTTP net.Listener
-	// TLS is used on both listeners; nil: none.
+	// TLS is used on both listeners. Default (nil): no TLS.
 	TLS *tls.Config
-	// Limits are the installation's; ParamsBytes is the tenant's matter.
-	// Default: [task.DefaultLimits].
+	// Limits are the limits of the installation, without ParamsBytes, which
+	// each tenant has. Default: [task.DefaultLimits].
 	Limits task.Limits
-	// MaxRequestBytes is the largest request, in either encoding. Default: 8 MiB.
+	// MaxRequestBytes is the maximum size of a request in either encoding, in
+	// bytes. Default: 8 MiB.
 	MaxRequestBytes int
-	// MaxCalls is how many calls may be under way; more are told to try again.
-	// Default: 4096.
+	// MaxCalls is the maximum number of concurrent calls. Further calls are
+	// refused and should be retried. Default: 4096.
 	MaxCalls int
-	// MaxStreams is how many calls one gRPC connection may have under way.
-	// Default: 1000.
+	// MaxStreams is the maximum number of concurrent calls of one gRPC
+	// connection. Default: 1000.
 	MaxStreams uint32
-	// MaxScan is how many tasks a filtered listing may have to look at. Default:
-	// 1,000,000.
+	// MaxScan is the maximum number of tasks that a filtered listing may read.
+	// Default: 1,000,000.
 	MaxScan int64
-	// CallTimeout ends a call that takes longer. Default: 30 s.
+	// CallTimeout bounds each call. Default: 30 s.
 	CallTimeout time.Duration
-	// Grace is how long Run waits for calls under way when it is told to stop.
-	// Default: 10 s.
+	// Grace is how long Run waits for running calls when it stops. Default: 10
+	// s.
 	Grace time.Duration
-	// DrainDelay is how long Run goes on serving, reported as not ready, before
-	// it stops, so that load balancers notice. Default: none.
+	// DrainDelay is how long Run continues to serve after it has reported that
+	// it is not ready, so that load balancers notice. Default: none.
 	DrainDelay time.Duration
-	// Log takes what happens. Default: [slog.Default].
+	// Log gets the server's messages. Default: [slog.Default].
 	Log *slog.Logger
-	// Events are told what happens.
+	// Events are callbacks for metrics.
 	Events Events
-	// Options are added to the gRPC server's, for tracing.
+	// Options are additional options of the gRPC server, such as tracing.
 	Options []grpc.ServerOption
 }
 
@@ -79,7 +80,7 @@ func setZero[T comparable](field *T, value T) {
 	}
 }
 
-// Validate returns all that is wrong with the configuration.
+// Validate returns all faults of the configuration.
 func (c *Config) Validate() error {
 	var faults []error
 	if c.GRPC == nil {
@@ -96,7 +97,7 @@ func (c *Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Server serves the API. Make it with [New], then call Run once.
+// Server serves the API. Create it with [New], then call Run once.
 type Server struct {
 	config Config
 	grpc   *grpc.Server
@@ -104,15 +105,15 @@ type Server struct {
 	health *health
 }
 
-// New returns a server that does not serve yet. It fails when the configuration
-// or a dependency is missing or wrong.
+// New returns a server that does not serve yet. It fails if the configuration
+// is invalid or a dependency is missing.
 func New(c Config, d Deps) (*Server, error) {
 	c.setDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Bulk == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
-		return nil, errors.New("server: all of Deps but Assignment and Clock are required")
+		return nil, errors.New("server: all fields of Deps but Quotas, Assignment and Clock are required")
 	}
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
 	g := &gate{
@@ -160,7 +161,7 @@ func grpcOptions(c *Config) []grpc.ServerOption {
 	return append(options, c.Options...)
 }
 
-// refuseUnknown answers calls of methods that do not exist.
+// refuseUnknown answers calls of unknown methods.
 func refuseUnknown(_ any, s grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(s)
 	return unknownMethod(name)
@@ -178,13 +179,12 @@ func newHTTP(c *Config, handler http.Handler) *http.Server {
 	}
 }
 
-// Ready returns nil while the server takes calls, for a readiness probe.
+// Ready returns nil while the server accepts calls. It serves readiness probes.
 func (s *Server) Ready() error { return s.health.ready() }
 
 // Run serves until ctx is cancelled or a listener fails. When ctx is cancelled
-// it first reports that it is not ready, then takes no new calls, waits for
-// those under way for at most the grace period, cuts the rest off, and returns
-// nil.
+// it reports that it is not ready, then stops accepting calls, waits for
+// running calls for at most the grace period, aborts the rest, and returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -211,7 +211,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return serving.Wait()
 }
 
-// withHTTP returns a configuration that agrees on HTTP versions.
+// withHTTP returns a copy of c that negotiates HTTP versions.
 func withHTTP(c *tls.Config) *tls.Config {
 	c = c.Clone()
 	c.NextProtos = []string{"http/1.1"}

@@ -161,7 +161,7 @@ func TestJSONNamesEnumsAndLeavesDefaultsOut(t *testing.T) {
 	}
 }
 
-// waitFor waits until a condition holds that nothing announces.
+// waitFor polls a condition that has no signal.
 func waitFor(t *testing.T, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -13,20 +13,21 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// maxAddBytes is the largest AddTasks request, in its binary encoding.
+// maxAddBytes is the maximum size of an AddTasks request in its binary
+// encoding.
 const maxAddBytes = 4 << 20
 
-// taskService is the API's TaskService.
+// taskService implements the API's TaskService.
 type taskService struct {
 	perceptorv1.UnimplementedTaskServiceServer
 	store Tasks
-	// quotas may be nil: there are none.
+	// quotas may be nil: no quota is enforced.
 	quotas *quotas
-	// tenants takes what a tenant may change of its own settings.
+	// tenants changes the settings that a tenant may change itself.
 	tenants Admin
 	limits  task.Limits
 	events  *Events
-	// maxScan is how many tasks a filtered listing may have to look at.
+	// maxScan is the maximum number of tasks that a filtered listing may read.
 	maxScan int64
 }
 
@@ -88,7 +89,7 @@ func batchFaults(r *perceptorv1.AddTasksRequest) []task.Fault {
 		faults = append(faults, faultf("tasks", "has %d entries; 1 to %d are allowed", n, task.MaxTasksPerAdd))
 	} else if mayBeLarge(r) {
 		if size := proto.Size(r); size > maxAddBytes {
-			faults = append(faults, faultf("tasks", "have %d bytes together; at most %d are allowed", size, maxAddBytes))
+			faults = append(faults, faultf("tasks", "have %d bytes in total; at most %d are allowed", size, maxAddBytes))
 		}
 	}
 	if f := requestIDFault(r.RequestId); f != nil {
@@ -97,10 +98,10 @@ func batchFaults(r *perceptorv1.AddTasksRequest) []task.Fault {
 	return faults
 }
 
-// mayBeLarge reports whether a request could have more than maxAddBytes, by its
-// strings alone: to measure it takes as long as to encode it.
+// mayBeLarge reports whether a request could exceed maxAddBytes, judging by its
+// strings alone, because measuring takes as long as encoding.
 func mayBeLarge(r *perceptorv1.AddTasksRequest) bool {
-	const rest = 1 << 10 // of a task, beside its strings
+	const rest = 1 << 10 // bytes of a task besides its strings
 	bytes := 0
 	for _, t := range r.Tasks {
 		bytes += rest + len(t.GetKind())
@@ -111,25 +112,26 @@ func mayBeLarge(r *perceptorv1.AddTasksRequest) bool {
 	return bytes > maxAddBytes
 }
 
-// batch is an add on its way: what was asked, and what became of each task.
+// batch is an add that is being processed: the request, and the outcome of each
+// task.
 type batch struct {
-	specs   []task.Spec    // the good ones
-	places  []int          // where specs[i] stands in the request
-	ids     []task.ID      // by place; 0: refused
-	refused [][]task.Fault // by place
+	specs   []task.Spec    // tasks without faults
+	places  []int          // index of specs[i] in the request
+	ids     []task.ID      // by index; 0: refused
+	refused [][]task.Fault // by index
 	hash    [32]byte       // of the tasks without a key
-	keyed   []*keyedAdd    // good ones that have a key, and are not among specs
-	failed  map[int]error  // by place; why a task with a key was not stored
+	keyed   []*keyedAdd    // valid tasks with a key; they are not in specs
+	failed  map[int]error  // by index; why a task with a key was not stored
 }
 
-// read turns the tasks of a request into a batch with their specs or faults.
+// read converts the tasks of a request to a batch of specs and faults.
 func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert bool) *batch {
 	b := &batch{ids: make([]task.ID, len(tasks)), refused: make([][]task.Fault, len(tasks))}
 	h := sha256.New()
 	for i, t := range tasks {
 		spec, faults := specOf(t, tenant, s.limits)
 		if upsert && t.GetIdempotencyKey() == "" {
-			faults = append(faults, faultf("idempotency_key", "is missing: upsert is for tasks that have one"))
+			faults = append(faults, faultf("idempotency_key", "is missing; upsert requires it"))
 		}
 		if b.refused[i] = faults; len(faults) > 0 {
 			continue
@@ -140,8 +142,8 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 		}
 		b.specs, b.places = append(b.specs, spec), append(b.places, i)
 		wire := bodyOf(t)
-		// With the places of the good ones hashed too, a changed limit cannot
-		// make a replay answer for other tasks than it was stored with.
+		// The indexes of the valid tasks are hashed, too, so that after a
+		// change of limits a replay cannot return ids of other tasks.
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(i)))
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(wire))))
 		h.Write(wire)
@@ -152,8 +154,8 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 	return b
 }
 
-// bodyOf returns the bytes of what a caller decides about a task, but for the params.
-// Of t it clears what only the service sets.
+// bodyOf encodes the fields of a task that a caller determines, without the
+// params. It clears the fields of t that only the service sets.
 func bodyOf(t *perceptorv1.Task) []byte {
 	m := t.ProtoReflect()
 	for _, f := range outputOnly {
@@ -166,7 +168,7 @@ func bodyOf(t *perceptorv1.Task) []byte {
 	return wire
 }
 
-// add stores the good tasks of a batch and writes down what became of them.
+// add stores the valid tasks of a batch and records the outcome of each.
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
 	if len(b.specs) > 0 {
@@ -177,7 +179,7 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 			return false, err
 		}
 		if len(done.Items) != len(b.specs) {
-			return false, fmt.Errorf("add: the store answered %d of %d tasks", len(done.Items), len(b.specs))
+			return false, fmt.Errorf("add: the store returned %d results for %d tasks", len(done.Items), len(b.specs))
 		}
 		for i, item := range done.Items {
 			b.ids[b.places[i]], b.refused[b.places[i]] = item.ID, item.Faults
@@ -189,17 +191,18 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 			return false, err
 		}
 		if err := b.tryAgain(); err != nil && (requestID != "" || len(b.specs) == 0) {
-			return false, err // the call may be repeated as it is
+			return false, err // the caller may repeat the call
 		}
-		replayed = b.takeKeyed() && (replayed || len(b.specs) == 0)
+		replayed = b.applyKeyed() && (replayed || len(b.specs) == 0)
 	}
 	s.count(tenant.Name, b, replayed && len(b.keyed) == 0)
 	return replayed, nil
 }
 
-// addKeyedWithin adds the tasks with keys, if they are within the tenant's quotas or
-// were let in with the others of the call. Beyond them it answers for those that are
-// known; one that is not makes it refuse the call.
+// addKeyedWithin adds the tasks with keys if they are within the tenant's
+// quotas, or were admitted with the other tasks of the call. If a quota is
+// exceeded, it answers for known tasks; one unknown task makes it refuse the
+// call.
 func (s *taskService) addKeyedWithin(ctx context.Context, tenant *Tenant, b *batch) error {
 	if len(b.specs) == 0 {
 		if over := s.quotas.admit(ctx, tenant, len(b.keyed)); over != nil {
@@ -210,9 +213,9 @@ func (s *taskService) addKeyedWithin(ctx context.Context, tenant *Tenant, b *bat
 	return nil
 }
 
-// takeKeyed notes what became of the tasks with keys. It reports whether all had
-// been there before.
-func (b *batch) takeKeyed() (replayed bool) {
+// applyKeyed records the outcome of the tasks with keys. It reports whether all
+// of them had been stored before.
+func (b *batch) applyKeyed() (replayed bool) {
 	replayed = true
 	for _, k := range b.keyed {
 		if k.err != nil {
@@ -229,8 +232,9 @@ func (b *batch) takeKeyed() (replayed bool) {
 	return replayed
 }
 
-// addWithin stores a request that is within the tenant's quotas, or had been stored
-// before. So many more tasks of the call have a key and are stored after it.
+// addWithin stores a request that is within the tenant's quotas or was stored
+// before. more is the number of tasks with a key that the call stores
+// afterwards.
 func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, more int, r task.AddRequest) (task.AddResult, error) {
 	if over := s.quotas.admit(ctx, tenant, len(r.Specs)+more); over != nil {
 		return s.quotas.replayed(ctx, r, over)
@@ -240,7 +244,7 @@ func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, more int, r
 
 func (s *taskService) count(tenant string, b *batch, replayed bool) {
 	added := map[task.Type]int{}
-	kept := 0 // nothing was stored, and nothing refused
+	kept := 0 // neither stored nor refused
 	for _, k := range b.keyed {
 		switch {
 		case k.err != nil && task.CodeOf(k.err) != task.AlreadyExists, k.result.Replayed, k.result.Updated:
@@ -264,7 +268,7 @@ func (s *taskService) count(tenant string, b *batch, replayed bool) {
 	s.events.refused(tenant, refused)
 }
 
-// result answers for the task at a place of the request.
+// result returns the answer for the task at an index of the request.
 func (b *batch) result(place int) *perceptorv1.AddTasksResponse_Result {
 	err := b.failed[place]
 	if err != nil {
@@ -287,8 +291,8 @@ func requestIDFault(id string) *task.Fault {
 	return printableFault("request_id", id, task.MaxRequestIDBytes)
 }
 
-// printableFault returns what is wrong with a name that a caller has drawn: it has
-// at most limit printable ASCII characters. nil: nothing.
+// printableFault returns the fault of a name that a caller chose: it must have
+// at most limit printable ASCII characters. nil: no fault.
 func printableFault(field, name string, limit int) *task.Fault {
 	if len(name) > limit {
 		f := faultf(field, "has %d bytes; at most %d are allowed", len(name), limit)
@@ -296,7 +300,7 @@ func printableFault(field, name string, limit int) *task.Fault {
 	}
 	for i := range len(name) {
 		if name[i] < ' ' || name[i] > '~' {
-			f := faultf(field, "%q has other than printable ASCII characters", name)
+			f := faultf(field, "%q has characters other than printable ASCII", name)
 			return &f
 		}
 	}
@@ -319,8 +323,8 @@ func (s *taskService) ResumeTask(ctx context.Context, r *perceptorv1.ResumeTaskR
 	return one(ctx, r.Id, s.store.Resume)
 }
 
-// one does a step on one task of the caller. Whatever the reason that there is
-// no such task, the answer is the same.
+// one applies a step to one task of the caller. The answer for a missing task
+// is the same for all reasons.
 func one(ctx context.Context, id int64, step func(context.Context, int32, task.ID) (*task.Snapshot, error)) (*perceptorv1.Task, error) {
 	if faults := present(idFault("id", id)); len(faults) > 0 {
 		return nil, invalid(faults)
@@ -335,7 +339,7 @@ func one(ctx context.Context, id int64, step func(context.Context, int32, task.I
 	return taskOf(snapshot)
 }
 
-// noTask is the error of a step on one task.
+// noTask returns the error of a step on one task.
 func noTask(err error) error {
 	if err != nil && task.CodeOf(err) == task.NotFound {
 		return errNoTask
@@ -350,7 +354,7 @@ func (s *taskService) PurgeTask(ctx context.Context, r *perceptorv1.PurgeTaskReq
 	return &perceptorv1.PurgeTaskResponse{}, noTask(s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id)))
 }
 
-// idFault returns what is wrong with an id. nil: nothing.
+// idFault returns the fault of an id, or nil.
 func idFault(field string, id int64) *task.Fault {
 	if id > 0 {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// full is a task with every field that a caller may set.
+// full returns a task with every field that a caller may set.
 func full() *perceptorv1.Task {
 	return &perceptorv1.Task{
 		Kind: "quality-check", Type: perceptorv1.Task_BLOCKING,
@@ -84,7 +84,7 @@ func TestFieldsLeftOutTakeTheirDefaults(t *testing.T) {
 			}
 			c.want(&want)
 			got := b.tasks.adds[len(b.tasks.adds)-1].Specs[0]
-			got.Begin, got.ParamsWire = task.Never, nil // the fake has settled it
+			got.Begin, got.ParamsWire = task.Never, nil // the fake has completed it
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -299,7 +299,7 @@ func TestPagesFollowEachOtherAndStayWithTheirQuestion(t *testing.T) {
 			break
 		}
 		token = page.NextPageToken
-		request.PageSize = int32(10 + pages) // a new size is allowed
+		request.PageSize = int32(10 + pages) // the size may change
 	}
 	if len(seen) != 25 {
 		t.Errorf("%d tasks seen, want 25", len(seen))
@@ -324,7 +324,7 @@ func TestACursorThatIsNoPositionIsRefused(t *testing.T) {
 	_, hash, _ := listQuery(&perceptorv1.ListTasksRequest{}, 1)
 	for _, cursor := range []string{"abc", "-1", "1024", "0.2.0.9223372036854775808.0", "16.0.0.0.0", "0.2.0.1.0\x00", "\xff"} {
 		request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, cursor)}
-		expectFaults(t, b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}), "", []string{"page_token"}, "not one that")
+		expectFaults(t, b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}), "", []string{"page_token"}, "was not issued")
 	}
 	request := &perceptorv1.ListTasksRequest{PageToken: pageToken(hash, "0.2.0.1024.0")}
 	if a := b.overGRPC("acme-secret", listTasks, request, &perceptorv1.ListTasksResponse{}); a.code != codes.OK {
@@ -341,9 +341,9 @@ func TestAFilterThatWouldLookAtTooManyTasksIsRefusedWithAHint(t *testing.T) {
 		r      *perceptorv1.ListTasksRequest
 		hint   string
 	}{
-		"a tag among 103":                 {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}}, "give due_from and due_until"},
-		"a kind among 103":                {"acme-secret", &perceptorv1.ListTasksRequest{Kind: "k"}, "all 103 living tasks"},
-		"a tag among 103 with half a due": {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon}, "give due_from and due_until"},
+		"a tag among 103":                 {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}}, "add due_from and due_until"},
+		"a kind among 103":                {"acme-secret", &perceptorv1.ListTasksRequest{Kind: "k"}, "all 103 unfinished tasks"},
+		"a tag among 103 with half a due": {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon}, "add due_from and due_until"},
 		"a tag among those due":           {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon, DueUntil: later}, ""},
 		"a tag among very many due":       {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueUntil: muchLater}, "choose a shorter range"},
 		"a tag among many due":            {"acme-secret", &perceptorv1.ListTasksRequest{Tags: []string{"a"}, DueFrom: soon, DueUntil: days}, ""},

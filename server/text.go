@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// badText returns the path of the first text in an encoded message that is not
-// valid UTF-8; "" when there is none or the message is damaged otherwise. The
-// protobuf library says only that there is one.
+// badText returns the path of the first string in an encoded message that is
+// not valid UTF-8, or "" if there is none or the message is damaged otherwise.
+// The error of the protobuf library has no path.
 func badText(m protoreflect.MessageDescriptor, wire []byte) string {
 	for len(wire) > 0 {
 		number, kind, n := protowire.ConsumeTag(wire)

@@ -14,7 +14,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// expressions are the cron expressions that requests had lately.
+// expressions caches cron expressions of recent requests.
 var expressions = schedule.NewCalendars(1000)
 
 // schedule reads the interval or the expression.
@@ -32,7 +32,7 @@ func (r *reader) schedule(t *perceptorv1.Task, limits task.Limits) (time.Duratio
 			return 0, r.cron(given.Cron, limits)
 		}
 		if interval = r.every(given.Cron); interval == nil {
-			return 0, &task.Cron{Dialect: task.NamedCron} // of a refused task; it lacks no interval
+			return 0, &task.Cron{Dialect: task.NamedCron} // a placeholder, so that a missing interval is not reported, too
 		}
 	}
 	if interval == nil && recurring {
@@ -41,10 +41,10 @@ func (r *reader) schedule(t *perceptorv1.Task, limits task.Limits) (time.Duratio
 	return r.given("interval", interval), nil
 }
 
-// every reads "@every 90m".
+// every parses "@every 90m".
 func (r *reader) every(c *perceptorv1.Cron) *durationpb.Duration {
 	if c.Dialect != perceptorv1.Cron_DIALECT_UNSPECIFIED && c.Dialect != perceptorv1.Cron_NAMED {
-		r.fault("cron.dialect", "%s: @every is of the dialect NAMED", c.Dialect)
+		r.fault("cron.dialect", "%s: @every belongs to the dialect NAMED", c.Dialect)
 		return nil
 	}
 	d, err := schedule.ParseEvery(c.Expression)
@@ -59,8 +59,8 @@ func (r *reader) every(c *perceptorv1.Cron) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// cron reads an expression. What H is drawn to does not matter for whether it can
-// be read; the store says so of the task that it becomes.
+// cron parses an expression. The value of H does not matter for whether it is
+// valid; the store checks that for the task.
 func (r *reader) cron(c *perceptorv1.Cron, limits task.Limits) *task.Cron {
 	out := &task.Cron{Dialect: task.Dialect(c.Dialect), Expression: c.Expression, Zone: c.TimeZone}
 	if c.Dialect == perceptorv1.Cron_DIALECT_UNSPECIFIED {
@@ -79,13 +79,13 @@ func (r *reader) cron(c *perceptorv1.Cron, limits task.Limits) *task.Cron {
 		return out
 	}
 	if d := shortestDistance(calendar); d < limits.MinInterval {
-		r.fault("cron.expression", "%q has instants that are %s apart; at least %s is allowed", c.Expression, d, limits.MinInterval)
+		r.fault("cron.expression", "%q has instants that are %s apart; the minimum is %s", c.Expression, d, limits.MinInterval)
 	}
 	return out
 }
 
-// shortestDistance looks at the first instants of a calendar: enough for those of
-// a minute to be among them.
+// shortestDistance checks the first instants of a calendar, enough to cover
+// those within a minute.
 func shortestDistance(c task.Calendar) time.Duration {
 	shortest := time.Duration(math.MaxInt64)
 	at, ok := c.Next(0)
@@ -101,7 +101,7 @@ func shortestDistance(c task.Calendar) time.Duration {
 	return shortest
 }
 
-// maxPreview bounds what one call computes; defaultPreview is what it does unasked.
+// maxPreview bounds the instants of one call; defaultPreview is the default.
 const (
 	maxPreview     = 1000
 	defaultPreview = 10

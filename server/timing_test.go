@@ -20,7 +20,7 @@ func cronSchedule(expression, zone string, d perceptorv1.Cron_Dialect) *percepto
 	return &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: expression, TimeZone: zone, Dialect: d}}
 }
 
-// timed returns a task with nothing but its timing.
+// timed returns a task that has only timing fields.
 func timed(typ perceptorv1.Task_Type, change func(*perceptorv1.Task)) *perceptorv1.Task {
 	t := &perceptorv1.Task{Kind: "k", Type: typ, BeginTime: after(time.Hour)}
 	change(t)

@@ -83,7 +83,7 @@ func TestAnUpdateChangesTheNamedFieldsAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestAnUpdateIsJudgedByTheRulesOfAddTask(t *testing.T) {
+func TestAnUpdateIsValidatedByTheRulesOfAddTask(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  *perceptorv1.Task
 		mask []string
@@ -284,7 +284,7 @@ func TestTasksWithKeysAreStoredOneByOneAndAnsweredInOrder(t *testing.T) {
 func TestUpsertWithoutAKeyIsRefused(t *testing.T) {
 	b := setup(t)
 	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: proto.Clone(full()).(*perceptorv1.Task), Upsert: true}, &perceptorv1.AddTaskResponse{})
-	if a.code != codes.InvalidArgument || !strings.Contains(a.message, "task.idempotency_key: is missing: upsert") {
+	if a.code != codes.InvalidArgument || !strings.Contains(a.message, "task.idempotency_key: is missing; upsert") {
 		t.Fatalf("%s: %s", a.code, a.message)
 	}
 	keyed := full()
