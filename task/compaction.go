@@ -66,6 +66,14 @@ type Compaction struct {
 	Damaged []DamagedPack
 }
 
+// Add adds what another part of the same compaction has moved.
+func (c *Compaction) Add(m *Compaction) {
+	c.Lost, c.More = c.Lost || m.Lost, c.More || m.More
+	c.Near, c.Packed, c.Void = c.Near+m.Near, c.Packed+m.Packed, c.Void+m.Void
+	c.Read, c.Written, c.Bytes = c.Read+m.Read, c.Written+m.Written, c.Bytes+m.Bytes
+	c.Late = max(c.Late, m.Late)
+}
+
 // DamagedPack is a pack that could not be moved and was set aside.
 type DamagedPack struct {
 	// Pack is the id of the pack, or minus the first number of an arrival.

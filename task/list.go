@@ -52,6 +52,18 @@ type ListCursor struct {
 	Due Instant
 }
 
+// NextStage returns the beginning of the stage after that of c.
+func (c ListCursor) NextStage() ListCursor {
+	next := ListCursor{Database: c.Database, Stage: c.Stage + 1}
+	switch c.Stage {
+	case ListPacks, ListRows:
+		next.Pack = c.Pack
+	case ListYounger:
+		next = ListCursor{Database: c.Database + 1}
+	}
+	return next
+}
+
 // String returns the cursor as text for [ParseListCursor].
 func (c ListCursor) String() string {
 	return fmt.Sprintf("%d.%d.%d.%d.%d", c.Database, c.Stage, c.Pack, c.Task, c.Due)

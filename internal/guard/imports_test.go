@@ -30,9 +30,20 @@ var imports = []rule{
 	{"store", []string{"migrations", "task"}},
 	{"store/clock", []string{"store", "store/statement", "task"}},
 	{"store/control", []string{"store", "store/statement", "task"}},
-	{"store/shards/...", []string{
-		"proto/perceptor/v1", "schedule", "store", "store/pack", "store/shards/...", "store/statement", "task",
+	{"store/shards/sql", []string{"store/statement"}},
+	{"store/shards/kernel", []string{"store", "store/shards/sql", "task"}},
+	{"store/shards/counters", []string{"store/shards/kernel", "store/shards/sql", "task"}},
+	{"store/shards/history", []string{"store/shards/kernel", "store/shards/sql", "task"}},
+	{"store/shards/transition", []string{
+		"schedule", "store/shards/counters", "store/shards/history", "store/shards/kernel", "store/shards/sql", "task",
 	}},
+	{"store/shards/dead", []string{"store/shards/counters", "store/shards/kernel", "store/shards/sql", "task"}},
+	{"store/shards/far", []string{"store/pack", "store/shards/counters", "store/shards/kernel", "store/shards/sql", "task"}},
+	{"store/shards/bulk", []string{
+		"store/pack", "store/shards/counters", "store/shards/dead", "store/shards/far", "store/shards/kernel",
+		"store/shards/sql", "store/shards/transition", "task",
+	}},
+	{"store/shards", []string{"proto/perceptor/v1", "store", "store/pack", "store/shards/...", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
 
 	// The middle: parts that do not know each other.

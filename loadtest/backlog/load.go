@@ -17,6 +17,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -143,7 +144,7 @@ func (ld *loader) loadPieces(ctx context.Context, queue <-chan piece) error {
 
 // storeChunk stores a chunk. It tries again when the chunk certainly was not stored: a
 // busy server must not cost an hour's work.
-func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (stored shards.Loaded, err error) {
+func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (stored far.Loaded, err error) {
 	for try := range 3 {
 		if try > 0 {
 			harness.Say(ld.bar.to, "trying again: %v", err)
@@ -159,7 +160,7 @@ func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (store
 }
 
 // count adds a stored chunk to the totals.
-func (ld *loader) count(rows []task.Row, stored shards.Loaded, took time.Duration) {
+func (ld *loader) count(rows []task.Row, stored far.Loaded, took time.Duration) {
 	ld.stored(rows)
 	ld.mu.Lock()
 	defer ld.mu.Unlock()

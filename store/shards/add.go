@@ -10,6 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -40,14 +44,14 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	}
 	a := &adding{req: req, shard: task.ShardOf(place), key: req.RequestID}
 	if err := s.addOne(ctx, a); err != nil {
-		return task.AddResult{}, unavailable(err)
+		return task.AddResult{}, kernel.Unavailable(err)
 	}
 	return a.result, nil
 }
 
 // addOne stores a request in a group with others.
 func (s *Store) addOne(ctx context.Context, a *adding) error {
-	errs, err := s.dbs[a.shard.Database()].adds.call(ctx, []*adding{a})
+	errs, err := s.dbs[a.shard.Database()].adds.Call(ctx, []*adding{a})
 	if err != nil {
 		return err
 	}
@@ -63,7 +67,7 @@ func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 	if err == nil {
 		return errs
 	}
-	alone := len(group) > 1 && (dataError(err) || lockConflict(err)) && !errors.Is(err, task.ErrOutcomeUnknown)
+	alone := len(group) > 1 && (kernel.DataError(err) || kernel.LockConflict(err)) && !errors.Is(err, task.ErrOutcomeUnknown)
 	for i, a := range group {
 		errs[i] = err
 		if alone {
@@ -80,18 +84,21 @@ func compareAdding(a, b *adding) int {
 }
 
 func (db *database) storeAdds(ctx context.Context, group []*adding) error {
-	if err := db.drawGroup(ctx, group); err != nil {
+	err := db.store.db.DrawGroup(ctx, db.d, len(group),
+		func(i int) int { return len(group[i].req.Specs) },
+		func(i int, first int64) { group[i].first = task.NewID(first, group[i].shard) })
+	if err != nil {
 		return err
 	}
 	var known []*adding
 	due := task.Never
-	err := db.store.inTx(ctx, db.d, "add", func(tx pgx.Tx) error {
+	err = db.store.db.InTx(ctx, db.d, "add", func(tx pgx.Tx) error {
 		now, fresh, err := db.insertKeys(ctx, tx, group)
 		if err != nil {
 			return err
 		}
 		known = known[:0]
-		rows, moved := &newRows{due: task.Never, farFrom: db.store.cfg.farFrom(now)}, tally{}
+		rows, moved := &newTasks{farFrom: db.store.FarFrom(now), near: kernel.NewInserts()}, counters.Tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
 			if a.keyed != nil && a.keyed.replaces != 0 {
@@ -112,21 +119,20 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 				b.Queue(sql.Get("KeyRefuse"), int16(a.shard), a.req.Tenant, a.key, refused)
 			}
 		}
-		due = rows.due
-		rows.queue(b)
-		if err := rows.far.queue(b); err != nil {
+		due = rows.near.Due
+		if err := rows.queue(b); err != nil {
 			return err
 		}
-		moved.queue(b)
+		moved.Queue(b)
 		if b.Len() == 0 {
 			return nil
 		}
-		return sendLast(ctx, tx, b)
+		return kernel.SendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return err
 	}
-	db.store.due(db.d, due)
+	db.store.db.TellDue(db.d, due)
 	for _, a := range known {
 		if err := db.replay(ctx, a); err != nil {
 			return err
@@ -183,11 +189,11 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 // settle gives each spec its id or its faults, and collects the rows to insert.
 // It returns the indexes of the refused ones. It may be called again after a
 // transaction that failed.
-func (db *database) settle(a *adding, now task.Instant, rows *newRows, moved *tally) (refused []int32) {
+func (db *database) settle(a *adding, now task.Instant, rows *newTasks, moved *counters.Tally) (refused []int32) {
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
 		spec, id := a.req.Specs[i], a.idOf(i) // a copy: Begin may be filled in
-		row, faults := db.store.place(a.req.Tenant, id, &spec, now)
+		row, faults := db.store.machines.Place(a.req.Tenant, id, &spec, now)
 		if row == nil {
 			a.result.Items[i].Faults = faults
 			refused = append(refused, int32(i))
@@ -195,7 +201,7 @@ func (db *database) settle(a *adding, now task.Instant, rows *newRows, moved *ta
 		}
 		a.result.Items[i].ID = id
 		rows.add(row)
-		moved.move(a.req.Tenant, spec.Type, cellNone, cell(task.Scheduled), 1)
+		moved.Move(a.req.Tenant, spec.Type, counters.None, counters.Cell(task.Scheduled), 1)
 	}
 	return refused
 }
@@ -208,7 +214,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 	var n int32
 	var refused []int32
 	var hash []byte
-	err := db.store.cluster.Pool(db.d).QueryRow(ctx, sql.Get("KeyRead"), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
+	err := db.store.db.Pool(db.d).QueryRow(ctx, sql.Get("KeyRead"), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
 	if err != nil {
 		return err
 	}
@@ -229,87 +235,22 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 	return nil
 }
 
-// newRows collects tasks: near ones column by column, the others as rows.
-type newRows struct {
-	farFrom                                   task.Instant // what is due later goes to far
-	far                                       arrivals
-	due                                       task.Instant
-	tenants                                   []int32
-	ids, dues, begins                         []int64
-	ends, intervals, maxCounts                []*int64
-	giveUps, retentions, created              []int64
-	ackTimeouts, initialBackoffs, maxBackoffs []int32
-	maxAttempts, multipliers, jitters, types  []int16
-	stopOnFailure                             []bool
-	kinds                                     []string
-	params                                    [][]byte
-	// Of tasks with an extra, which are inserted by a statement of their own.
-	extra      *newRows
-	scheduleds []int64
-	modeled    []bool
-	extras     [][]byte
+// newTasks collects the tasks of a group: near ones as rows, the others for packs.
+type newTasks struct {
+	farFrom task.Instant // what is due later is far
+	near    *kernel.Inserts
+	far     far.Level0
 }
 
-func (n *newRows) add(r *task.Row) {
+func (n *newTasks) add(r *task.Row) {
 	if r.DueAt > n.farFrom {
-		n.far.rows = append(n.far.rows, r)
+		n.far.Add(r)
 		return
 	}
-	n.due = min(n.due, r.DueAt)
-	if blob := task.Seal(&r.Terms, &r.Origin); blob != nil && n.extras == nil {
-		if n.extra == nil {
-			n.extra = &newRows{extras: [][]byte{}, farFrom: n.farFrom}
-		}
-		n.extra.scheduleds = append(n.extra.scheduleds, int64(r.ScheduledAt))
-		n.extra.modeled = append(n.extra.modeled, r.Modeled())
-		n.extra.extras = append(n.extra.extras, blob)
-		n.extra.add(r)
-		return
-	}
-	n.tenants = append(n.tenants, r.Tenant)
-	n.ids = append(n.ids, int64(r.ID))
-	n.dues = append(n.dues, int64(r.DueAt))
-	n.begins = append(n.begins, int64(r.Begin))
-	n.ends = append(n.ends, nullable(r.End))
-	n.intervals = append(n.intervals, orNull(r.Interval.Milliseconds()))
-	n.maxCounts = append(n.maxCounts, orNull(r.MaxCount))
-	n.giveUps = append(n.giveUps, r.GiveUpAfter.Milliseconds())
-	n.retentions = append(n.retentions, max(0, r.Retention.Milliseconds()))
-	n.created = append(n.created, int64(r.CreatedAt))
-	n.ackTimeouts = append(n.ackTimeouts, int32(r.AckTimeout.Milliseconds()))
-	n.initialBackoffs = append(n.initialBackoffs, int32(r.Retry.InitialBackoff.Milliseconds()))
-	n.maxBackoffs = append(n.maxBackoffs, int32(r.Retry.MaxBackoff.Milliseconds()))
-	n.maxAttempts = append(n.maxAttempts, int16(r.Retry.MaxAttempts))
-	n.multipliers = append(n.multipliers, hundredths(r.Retry.Multiplier))
-	n.jitters = append(n.jitters, hundredths(r.Retry.Jitter))
-	n.types = append(n.types, int16(r.Type))
-	n.stopOnFailure = append(n.stopOnFailure, r.StopOnFailure)
-	n.kinds = append(n.kinds, r.Kind)
-	n.params = append(n.params, notNil(r.Params))
+	n.near.Add(r)
 }
 
-// notNil keeps empty params from becoming NULL.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
-// queue adds the statements that insert the near rows.
-func (n *newRows) queue(b *pgx.Batch) {
-	if len(n.ids) > 0 {
-		b.Queue(sql.Get("TaskInsert"), n.args()...)
-	}
-	if e := n.extra; e != nil {
-		b.Queue(sql.Get("TaskInsertExtra"), append(e.args(), e.scheduleds, e.modeled, e.extras)...)
-	}
-}
-
-func (n *newRows) args() []any {
-	return []any{
-		n.tenants, n.ids, n.dues, n.begins, n.ends, n.intervals, n.maxCounts, n.giveUps, n.retentions, n.created,
-		n.ackTimeouts, n.initialBackoffs, n.maxBackoffs, n.maxAttempts, n.multipliers, n.jitters, n.types,
-		n.stopOnFailure, n.kinds, n.params,
-	}
+func (n *newTasks) queue(b *pgx.Batch) error {
+	n.near.Queue(b)
+	return n.far.Queue(b)
 }

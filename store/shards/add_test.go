@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -52,7 +53,7 @@ func TestAddWhoseAnswerWasLostIsStoredOnce(t *testing.T) {
 	lost := true
 	b := setup(t, func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if point == "add:"+AfterCommit && lost {
+			if point == "add:"+kernel.AfterCommit && lost {
 				lost = false
 				return errors.New("connection lost")
 			}
@@ -74,7 +75,7 @@ func TestAddWhoseAnswerWasLostIsStoredOnce(t *testing.T) {
 
 func TestConcurrentAddsOfOneRequestStoreItOnce(t *testing.T) {
 	b := setup(t).running()
-	other := New(b.cluster, Config{})
+	other := New(b.db.Cluster, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := async(func() error { return other.Run(ctx) })
 	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot), b.spec(task.OneShot)}}

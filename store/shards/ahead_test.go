@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -34,7 +35,7 @@ func TestRowClaimedAheadIsLeftAsIfClaimedWhenDue(t *testing.T) {
 				if len(c.Publications) != 1 || c.Missed != 0 {
 					t.Fatalf("%s %s ahead: claim = %+v", typ, ahead, c)
 				}
-				row := b.rows()[keyOf(b.tenant, id, 0)]
+				row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 				if c.Next != row.DueAt {
 					t.Errorf("%s %s ahead: next at %s, but the row is due at %s", typ, ahead, c.Next, row.DueAt)
 				}
@@ -82,7 +83,7 @@ func TestDeadlinesAndRetriesAreTakenOnlyWhenTheyHaveCome(t *testing.T) {
 		if c := b.claimAhead(form, window); c.Rows != 0 {
 			t.Fatalf("%s: claimed before it was due: %+v", form, c)
 		}
-		if diff := cmp.Diff(before, b.rows(), cmp.AllowUnexported(key{})); diff != "" {
+		if diff := cmp.Diff(before, b.rows(), cmp.AllowUnexported(kernel.Key{})); diff != "" {
 			t.Fatalf("%s: %s", form, diff)
 		}
 		b.advance(window)
@@ -183,7 +184,7 @@ func TestMachineDecidesAheadOfTheClock(t *testing.T) {
 			t.Fatalf("%s: claim = %+v", form, c)
 		}
 		rows := b.rows()
-		row, run := rows[keyOf(b.tenant, id, 0)], rows[keyOf(b.tenant, id, 1)]
+		row, run := rows[kernel.KeyOf(b.tenant, id, 0)], rows[kernel.KeyOf(b.tenant, id, 1)]
 		if row.DueAt != due.Add(time.Minute) || row.ScheduledAt != row.DueAt || row.Anchor != due || row.Seq != 65 {
 			t.Fatalf("%s: row = %+v", form, row)
 		}
@@ -206,7 +207,7 @@ func TestBlockedTenantIsNeverPutOffToEarlier(t *testing.T) {
 		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 			t.Fatalf("claim = %+v, %v", c, err)
 		}
-		row := b.rows()[keyOf(b.tenant, id, 0)]
+		row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 		if want := max(due, b.now.Add(blockedFor)); row.DueAt != want || row.ScheduledAt != due || row.Seq != 0 {
 			t.Fatalf("put off by %s: row = %+v, want it due at %s", blockedFor, row, want)
 		}

@@ -11,17 +11,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/bulk"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
 // bulk stores an operation in the bundle's database alone, as if it had been
 // spread there.
-func (b *bundle) bulk(action task.BulkAction, terms task.BulkTerms) *bulkRow {
+func (b *bundle) bulk(action task.BulkAction, terms task.BulkTerms) *bulk.Row {
 	b.t.Helper()
 	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread) VALUES ($1, $2, $3, $4, '', now_ms(), 1)`,
 		b.tenant, b.adds+1000, int16(action), termsOf(b.t, terms))
 	b.adds++
-	return &bulkRow{tenant: b.tenant, id: int64(b.adds + 999)}
+	return &bulk.Row{Tenant: b.tenant, ID: int64(b.adds + 999)}
 }
 
 func termsOf(t testing.TB, terms task.BulkTerms) []byte {
@@ -34,17 +36,17 @@ func termsOf(t testing.TB, terms task.BulkTerms) []byte {
 }
 
 // part returns how an operation stands in the bundle's database.
-func (b *bundle) part(op *bulkRow) task.BulkPart {
+func (b *bundle) part(op *bulk.Row) task.BulkPart {
 	b.t.Helper()
-	rows, err := readBulk(b.t.Context(), b.cluster.Pool(b.d), "BulkRead", op.tenant, []int64{op.id})
+	rows, err := bulk.Read(b.t.Context(), b.db.Pool(b.d), "BulkRead", op.Tenant, []int64{op.ID})
 	if err != nil || len(rows) != 1 {
 		b.t.Fatal(len(rows), err)
 	}
-	return rows[0].part(b.d)
+	return rows[0].Part(b.d)
 }
 
 // finishBulk takes steps until there is nothing to do, and calls between after each.
-func (b *bundle) finishBulk(own task.Ownership, op *bulkRow, between func()) task.BulkSum {
+func (b *bundle) finishBulk(own task.Ownership, op *bulk.Row, between func()) task.BulkSum {
 	b.t.Helper()
 	for range 1000 {
 		step, err := b.Bulk(b.t.Context(), b.d, own, true)
@@ -120,7 +122,7 @@ func TestABulkOperationChangesEachWantedTaskOnceInBothTiers(t *testing.T) {
 func TestAStepTakesManyPacksThatHoldLittleAndPassesByThoseThatHoldNothing(t *testing.T) {
 	b := setup(t, nearOnly)
 	own := b.chores()
-	for i := range bulkPacks + 2 {
+	for i := range bulk.MaxPacks + 2 {
 		ids := b.add(b.spec(task.OneShot, b.inHours(1+i%12), tagged("red"), kept), b.spec(task.OneShot, b.inHours(1+i%12)))
 		b.put(inPack, pack.Hour, ids...)
 		b.put(inPack, pack.Hour, b.add(b.spec(task.OneShot, b.inHours(1+i%12)))...)
@@ -134,8 +136,8 @@ func TestAStepTakesManyPacksThatHoldLittleAndPassesByThoseThatHoldNothing(t *tes
 		}
 		steps = append(steps, step.Done)
 	}
-	if sum := b.part(op).BulkSum; steps[0] != bulkPacks || sum.Done != bulkPacks+2 || len(steps) > 5 {
-		t.Errorf("steps that did %v, in all %+v; want %d first and %d in all", steps, sum, bulkPacks, bulkPacks+2)
+	if sum := b.part(op).BulkSum; steps[0] != bulk.MaxPacks || sum.Done != bulk.MaxPacks+2 || len(steps) > 5 {
+		t.Errorf("steps that did %v, in all %+v; want %d first and %d in all", steps, sum, bulk.MaxPacks, bulk.MaxPacks+2)
 	}
 }
 
@@ -174,7 +176,7 @@ func TestARateIsMadeUpForWhereLooksComeLateAndNeverForLong(t *testing.T) {
 // commit is taken again by a new owner, and nothing is done twice or left out.
 func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
 	for _, action := range []task.BulkAction{task.BulkCancel, task.BulkPause, task.BulkReplay} {
-		for _, point := range []string{BeforeCommit, AfterCommit} {
+		for _, point := range []string{kernel.BeforeCommit, kernel.AfterCommit} {
 			t.Run(fmt.Sprint(action, " ", point), func(t *testing.T) {
 				crash := false
 				b := setup(t, nearOnly, func(c *Config) {
@@ -221,7 +223,7 @@ func TestTheErrorOfAStepIsNotedAlsoWhenItsTimeIsOver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b := setup(t, nearOnly, func(c *Config) {
 		c.Failpoint = func(p string, _ int) error {
-			if p != "bulk:"+BeforeCommit {
+			if p != "bulk:"+kernel.BeforeCommit {
 				return nil
 			}
 			cancel()
@@ -330,7 +332,7 @@ func TestTasksThatAreCutMeanwhileAreCancelledOnce(t *testing.T) {
 		var moved []task.ID // split
 		for k := range b.rows() {
 			if before[k] == nil {
-				moved = append(moved, k.id)
+				moved = append(moved, k.ID)
 			}
 		}
 		b.put(inPack, pack.Hour, moved...)
@@ -372,7 +374,7 @@ func TestARowThatSomebodyHasIsWaitedForAndNotLeftOut(t *testing.T) {
 	own := b.chores()
 	id := b.add(b.spec(task.OneShot, b.inHours(1)))[0]
 	op := b.bulk(task.BulkPause, task.BulkTerms{})
-	tx, err := b.cluster.Pool(b.d).Begin(t.Context())
+	tx, err := b.db.Pool(b.d).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

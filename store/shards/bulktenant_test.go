@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/bulk"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -30,7 +31,7 @@ func (b *bundle) leftovers(tenant int32) map[string]int64 {
 	out := map[string]int64{}
 	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_trouble"} {
 		var n int64
-		if err := b.cluster.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
+		if err := b.db.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
 			b.t.Fatal(err)
 		}
 		if n > 0 {
@@ -71,7 +72,7 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 	}
 	for d := range task.Databases {
 		if d != b.d {
-			if _, err := b.cluster.Pool(d).Exec(t.Context(), `UPDATE bulk_operation SET state = 3, finished_at = 1 WHERE tenant_id = $1`, mine); err != nil {
+			if _, err := b.db.Pool(d).Exec(t.Context(), `UPDATE bulk_operation SET state = 3, finished_at = 1 WHERE tenant_id = $1`, mine); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -100,19 +101,19 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 	}
 	// A call that was under way meanwhile begins nothing.
 	for d := range task.Databases {
-		if _, err := b.cluster.Pool(d).Exec(t.Context(), `INSERT INTO tenant_gone VALUES ($1, 1)`, mine); err != nil {
+		if _, err := b.db.Pool(d).Exec(t.Context(), `INSERT INTO tenant_gone VALUES ($1, 1)`, mine); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := b.DeleteTenant(t.Context(), mine); task.CodeOf(err) != task.NotFound {
 		t.Errorf("asked after the end: %v", err)
 	}
-	if err := b.spreadBulk(t.Context(), &bulkRow{tenant: mine, id: 1, action: task.BulkDeleteTenant, terms: []byte("{}"), wanted: 1, version: 1}); err != nil {
+	if err := b.SpreadBulk(t.Context(), &bulk.Row{Tenant: mine, ID: 1, Action: task.BulkDeleteTenant, Terms: []byte("{}"), Wanted: 1, Version: 1}); err != nil {
 		t.Error(err)
 	}
 	for d := range task.Databases {
 		var n int
-		if err := b.cluster.Pool(d).QueryRow(t.Context(), `SELECT count(*) FROM bulk_operation WHERE tenant_id = $1 AND state = 1`, mine).Scan(&n); err != nil || n != 0 {
+		if err := b.db.Pool(d).QueryRow(t.Context(), `SELECT count(*) FROM bulk_operation WHERE tenant_id = $1 AND state = 1`, mine).Scan(&n); err != nil || n != 0 {
 			t.Errorf("database %d has %d operations of it, %v", d, n, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -28,7 +29,7 @@ func TestAStoredExpressionThatCannotBeReadPutsItsTaskOffAndHoldsUpNoOther(t *tes
 	if len(c.Publications) != 1 || c.Publications[0].Task != plain {
 		t.Errorf("claimed %+v", c.Publications)
 	}
-	r := b.rows()[keyOf(b.tenant, odd, 0)]
+	r := b.rows()[kernel.KeyOf(b.tenant, odd, 0)]
 	if r.DueAt != b.now.Add(time.Hour) || r.Seq != 0 || r.State != task.Scheduled || *r.Cron != *unknown {
 		t.Errorf("the task that cannot be read: %+v", r)
 	}
@@ -48,7 +49,7 @@ func TestAnEditTakesTheCalendarOfTheTasksID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calendar, err := b.calendars.Of(*spec.Cron, id, 0)
+	calendar, err := b.machines.CalendarOf(*spec.Cron, id, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

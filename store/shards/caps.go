@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -33,7 +35,7 @@ const capTurn = 5 * time.Second
 // AcquireCapLease takes the turn of a kind with a cap and counts its open runs in all
 // databases. epoch is 0 if somebody else has the turn.
 func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
-	err = s.cluster.Pool(home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capTurn.Milliseconds()).Scan(&epoch)
+	err = s.db.Pool(kernel.Home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capTurn.Milliseconds()).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, 0, nil
 	}
@@ -41,7 +43,7 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch 
 		return 0, 0, fmt.Errorf("take the turn of a kind: %w", err)
 	}
 	var sum atomic.Int64
-	err = s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+	err = s.db.Each(ctx, func(ctx context.Context, d int) error {
 		n, err := s.countCapped(ctx, d, of, epoch)
 		sum.Add(int64(n))
 		return err
@@ -52,7 +54,7 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch 
 var errTurnOver = errors.New("the turn of a kind is over")
 
 func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoch int64) (n int, err error) {
-	err = s.inTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
+	err = s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
 		var fence int64
 		if err := tx.QueryRow(ctx, sql.Get("CapFence"), of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -70,7 +72,7 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoc
 
 // ReleaseCapLease lets others have the turn.
 func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
-	_, err := s.cluster.Pool(home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
+	_, err := s.db.Pool(kernel.Home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
 	return err
 }
 

@@ -6,12 +6,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
 // Update gives a task the terms of an edit, and returns it.
 func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
-	if err := s.setEditCalendar(&e, id); err != nil {
+	if err := s.machines.SetEditCalendar(&e, id); err != nil {
 		return nil, err
 	}
 	return s.withMachine(ctx, tenant, id, "update", func(k *task.Machine, now task.Instant) error { return k.Edit(&e, now) }, errEnded)
@@ -26,7 +28,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 	}
 	key := ""
 	if requestID != "" {
-		key = triggerPrefix + id.String() + ":" + requestID
+		key = kernel.TriggerPrefix + id.String() + ":" + requestID
 	}
 	step := stepOn{
 		name: "trigger",
@@ -49,7 +51,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 	_, err = s.onMachine(ctx, tenant, id, step)
 	if err != nil && key != "" && !replayed {
 		// The task may have ended after the first call.
-		if first, known, readErr := readTrigger(ctx, s.cluster.Pool(id.Shard().Database()), tenant, id, key); readErr == nil && known {
+		if first, known, readErr := readTrigger(ctx, s.db.Pool(id.Shard().Database()), tenant, id, key); readErr == nil && known {
 			return first, true, nil
 		}
 	}
@@ -57,7 +59,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 }
 
 // readTrigger returns the run that a trigger with this key has opened.
-func readTrigger(ctx context.Context, q querier, tenant int32, id task.ID, key string) (seq int64, known bool, err error) {
+func readTrigger(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, key string) (seq int64, known bool, err error) {
 	rows, err := q.Query(ctx, sql.Get("KeyRead"), int16(id.Shard()), tenant, key)
 	if err != nil {
 		return 0, false, err

@@ -5,6 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -21,19 +23,19 @@ func (s *Store) Check(ctx context.Context, tenant int32, as []task.Seen) ([]task
 	for i, a := range as {
 		in[i] = check{tenant: tenant, Seen: a}
 	}
-	return spread(ctx, in, func(c *check) task.ID { return c.Task }, func(d int) *batcher[check, task.Reply] { return s.dbs[d].checks })
+	return spread(ctx, in, func(c *check) task.ID { return c.Task }, func(d int) *kernel.Batcher[check, task.Reply] { return s.dbs[d].checks })
 }
 
 // doChecks answers a group of one database.
 func (s *Store) doChecks(ctx context.Context, d int, in []check) []task.Reply {
-	ctx, cancel := context.WithTimeout(ctx, s.cluster.StatementTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.db.StatementTimeout())
 	defer cancel()
-	replies, err := readChecks(ctx, s.cluster.Pool(d), in)
+	replies, err := readChecks(ctx, s.db.Pool(d), in)
 	if err == nil {
-		err = whyGone(ctx, s.cluster.Pool(d), in, replies)
+		err = whyGone(ctx, s.db.Pool(d), in, replies)
 	}
 	if err != nil {
-		s.cfg.Log.Warn("runs were not checked; listeners ask again", "database", d, "entries", len(in), "err", err)
+		s.db.Log.Warn("runs were not checked; listeners ask again", "database", d, "entries", len(in), "err", err)
 		replies = make([]task.Reply, len(in))
 		for i := range replies {
 			replies[i].Code = task.Retry
@@ -44,11 +46,11 @@ func (s *Store) doChecks(ctx context.Context, d int, in []check) []task.Reply {
 
 // whyGone answers about attempts whose task has no row in the near tier. A task
 // with an open run has one, so the run is closed.
-func whyGone(ctx context.Context, q querier, in []check, replies []task.Reply) error {
-	var gone []key
+func whyGone(ctx context.Context, q kernel.Querier, in []check, replies []task.Reply) error {
+	var gone []kernel.Key
 	for i, r := range replies {
 		if r.Code == 0 {
-			gone = append(gone, keyOf(in[i].tenant, in[i].Task, 0))
+			gone = append(gone, kernel.KeyOf(in[i].tenant, in[i].Task, 0))
 		}
 	}
 	if len(gone) == 0 {
@@ -61,7 +63,7 @@ func whyGone(ctx context.Context, q querier, in []check, replies []task.Reply) e
 	for i := range replies {
 		if replies[i].Code == 0 {
 			replies[i].Code = task.Unknown
-			if done[keyOf(in[i].tenant, in[i].Task, 0)] {
+			if done[kernel.KeyOf(in[i].tenant, in[i].Task, 0)] {
 				replies[i].Code = task.Finished
 			}
 		}
@@ -71,7 +73,7 @@ func whyGone(ctx context.Context, q querier, in []check, replies []task.Reply) e
 
 // readChecks looks attempts up, all in one snapshot. Those whose task has no row
 // get no code.
-func readChecks(ctx context.Context, q querier, in []check) ([]task.Reply, error) {
+func readChecks(ctx context.Context, q kernel.Querier, in []check) ([]task.Reply, error) {
 	n := len(in)
 	shards, tenants, versions := make([]int16, n), make([]int32, n), make([]int32, n)
 	ids, seqs := make([]int64, n), make([]int64, n)

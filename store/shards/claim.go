@@ -7,6 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -18,7 +22,7 @@ import (
 // the capped form, which passes over locked rows.
 func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	claim, err := s.claim(ctx, req)
-	if err != nil && req.Form == task.RangeForm && lockConflict(err) {
+	if err != nil && req.Form == task.RangeForm && kernel.LockConflict(err) {
 		req.Form = task.CappedForm
 		claim, err = s.claim(ctx, req)
 	}
@@ -31,13 +35,13 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	for _, t := range req.Blocked {
 		c.tenants[t] = true
 	}
-	err := s.inTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
-		c.Claim, c.undecided, c.ledger = task.Claim{Next: task.Never}, nil, s.newLedger()
+	err := s.db.InTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
+		c.Claim, c.undecided, c.ledger = task.Claim{Next: task.Never}, nil, s.machines.NewLedger()
 		if err := c.take(ctx, tx); err != nil {
 			return err
 		}
 		if len(c.Lost) > 0 || c.Settings != 0 || (c.Rows == 0 && len(req.Acknowledged) == 0) {
-			return errNothing
+			return kernel.ErrNothing
 		}
 		b := &pgx.Batch{}
 		if err := c.decide(ctx, tx, b); err != nil {
@@ -47,7 +51,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		if b.Len() == 0 {
 			return nil
 		}
-		return sendLast(ctx, tx, b)
+		return kernel.SendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return task.Claim{}, err
@@ -55,7 +59,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	if c.Settings != 0 {
 		return task.Claim{Now: c.Now, Settings: c.Settings}, nil
 	}
-	s.missed(c.ledger.missed)
+	s.machines.TellMissed(c.ledger.Missed)
 	return c.Claim, nil
 }
 
@@ -65,14 +69,14 @@ type claiming struct {
 	store     *Store
 	req       task.ClaimRequest
 	tenants   map[int32]bool // blocked
-	undecided []key          // rows that need the state machine
-	ledger    *ledger
+	undecided []kernel.Key   // rows that need the state machine
+	ledger    *transition.Ledger
 }
 
 // take sends everything up to the claim in one round trip.
 func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
-	shards, epochs, nonces := ownedArgs(c.req.Owned)
+	shards, epochs, nonces := kernel.OwnedArgs(c.req.Owned)
 	if c.req.Settings != 0 {
 		b.Queue(sql.Get("AssertClaim"), shards, epochs, nonces, int32(settingsLock), int32(c.req.Database))
 	} else {
@@ -90,7 +94,7 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	if c.Lost, err = lostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
+	if c.Lost, err = kernel.LostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
 		return err
 	}
 	var settings int64
@@ -198,14 +202,14 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 		case c.tenants[r.tenant]:
 			c.Deferred++
 		case r.due <= r.now:
-			c.undecided = append(c.undecided, keyOf(r.tenant, task.ID(r.id), r.run))
+			c.undecided = append(c.undecided, kernel.KeyOf(r.tenant, task.ID(r.id), r.run))
 		default:
 			c.Next = min(c.Next, task.Instant(r.due))
 			p := r.publication()
 			c.Missed += p.Missed
 			c.Publications = append(c.Publications, p)
 			if r.becameRunning() {
-				c.ledger.move(r.tenant, p.Type, cell(task.Scheduled), cell(task.Running), 1)
+				c.ledger.Move(r.tenant, p.Type, counters.Cell(task.Scheduled), counters.Cell(task.Running), 1)
 			}
 		}
 	}
@@ -224,7 +228,7 @@ func (r *claimed) publication() task.Publication {
 	p := task.Publication{
 		Tenant: r.tenant, Task: task.ID(r.id), Seq: r.seq, Attempt: r.attempt, Type: task.Type(r.typ), Kind: r.kind,
 		ScheduledAt: task.Instant(r.scheduled), Version: r.version,
-		AckTimeout: millis(r.ackTimeout), Params: r.params, Origin: r.origin, Misfire: r.misfire,
+		AckTimeout: kernel.Millis(r.ackTimeout), Params: r.params, Origin: r.origin, Misfire: r.misfire,
 	}
 	switch {
 	case r.run != 0:
@@ -253,36 +257,36 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 		return nil
 	}
 	// A task comes before its runs: its own run fires, though a dead one ends the task.
-	slices.SortFunc(c.undecided, compareKeys)
+	slices.SortFunc(c.undecided, kernel.CompareKeys)
 	keys := slices.Clone(c.undecided)
 	for _, k := range c.undecided {
-		keys = append(keys, k.task())
+		keys = append(keys, k.Task())
 	}
-	machines, err := c.store.lockMachines(ctx, tx, keys)
+	machines, err := c.store.machines.Lock(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
-	var touched kinList
+	var touched transition.Touched
 	for _, k := range c.undecided {
-		machine := machines[k.task()]
-		if !living(machine) || (k.run != 0 && machine.Runs[k.run] == nil) {
+		machine := machines[k.Task()]
+		if !transition.Living(machine) || (k.Run != 0 && machine.Runs[k.Run] == nil) {
 			continue
 		}
-		touched.add(machine)
-		machine.WaitingSince = c.held(k.tenant, machine.Task.Kind)
-		if p := machine.Due(k.run, c.dueInstant(machine, k.run)); p != nil {
+		touched.Add(machine)
+		machine.WaitingSince = c.held(k.Tenant, machine.Task.Kind)
+		if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
 			p.ClaimedAt = claimedAt(p, c.Now)
 			c.Publications = append(c.Publications, *p)
 			c.Missed += p.Missed
 		}
 	}
-	c.Dead = touched.dead()
-	for _, k := range touched.machines {
+	c.Dead = touched.Dead()
+	for _, k := range touched.Machines {
 		for _, skipped := range k.Skipped {
 			c.Missed += skipped.N
 		}
 	}
-	c.Next = min(c.Next, queueClaimed(b, touched.machines, c.Now, c.ledger))
+	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.ledger))
 	return nil
 }
 
@@ -303,9 +307,9 @@ func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 // note puts the publications into the outbox, and writes the ledger.
 func (c *claiming) note(b *pgx.Batch) {
 	for i := range c.Publications {
-		c.ledger.publication(&c.Publications[i])
+		c.ledger.Publication(&c.Publications[i])
 	}
-	c.ledger.queue(b, c.Now)
+	c.ledger.Queue(b, c.Now)
 	c.noteCapped(b)
 	if c.Deferred > 0 {
 		queueTrouble(b, c.req.Blocked)
@@ -332,7 +336,7 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	if len(req.ExcludedTenants) > 0 {
 		name, args, found = "PeekApart", append(args, req.ExcludedTenants, peekWalk), append(found, &known, &apart)
 	}
-	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(name), args...).Scan(found...); err != nil {
+	if err := s.db.Pool(d).QueryRow(ctx, sql.Get(name), args...).Scan(found...); err != nil {
 		return task.Peek{}, err
 	}
 	if known != nil {
@@ -352,30 +356,30 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 // outbox, in one transaction that asserts the ownership. If shards were lost it
 // does nothing: their new owner will find the same.
 func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
-	_, err := s.inOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
-		now, err := clock(ctx, tx)
+	_, err := s.db.InOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
+		now, err := kernel.Clock(ctx, tx)
 		if err != nil {
 			return err
 		}
-		var keys []key
+		var keys []kernel.Key
 		for i := range pubs {
-			keys = append(keys, keyOf(pubs[i].Tenant, pubs[i].Task, 0), keyOf(pubs[i].Tenant, pubs[i].Task, pubs[i].Seq))
+			keys = append(keys, kernel.KeyOf(pubs[i].Tenant, pubs[i].Task, 0), kernel.KeyOf(pubs[i].Tenant, pubs[i].Task, pubs[i].Seq))
 		}
-		machines, err := s.lockMachines(ctx, tx, keys)
+		machines, err := s.machines.Lock(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
-		var touched kinList
+		var touched transition.Touched
 		for i := range pubs {
-			machine := machines[keyOf(pubs[i].Tenant, pubs[i].Task, 0)]
-			if !living(machine) {
+			machine := machines[kernel.KeyOf(pubs[i].Tenant, pubs[i].Task, 0)]
+			if !transition.Living(machine) {
 				continue
 			}
 			if machine.GiveUp(task.Attempt{RunID: pubs[i].RunID(), Attempt: pubs[i].Attempt}, reason, message, now) {
-				touched.add(machine)
+				touched.Add(machine)
 			}
 		}
-		if _, err := writeMachines(ctx, tx, touched.machines, now, s.newLedger()); err != nil {
+		if _, err := transition.Write(ctx, tx, touched.Machines, now, s.machines.NewLedger()); err != nil {
 			return err
 		}
 		return takeOff(ctx, tx, parts)

@@ -36,7 +36,7 @@ func scanned(rows pgx.Rows, r *claimed) error {
 // sample reads all rows of claimedSample.
 func (b *bundle) sample(n int, reader func(pgx.Rows) func(*claimed) error, each func(*claimed)) {
 	b.t.Helper()
-	rows, err := b.cluster.Pool(b.d).Query(context.Background(), claimedSample, n)
+	rows, err := b.db.Pool(b.d).Query(context.Background(), claimedSample, n)
 	if err != nil {
 		b.t.Fatal(err)
 	}

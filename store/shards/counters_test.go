@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -165,7 +167,7 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 	} {
 		t.Run(step, func(t *testing.T) {
 			counts, events := b.counts(), b.events(ids...)
-			at = step + ":" + BeforeCommit
+			at = step + ":" + kernel.BeforeCommit
 			err := do()
 			at = ""
 			if !errors.Is(err, crash) {
@@ -205,7 +207,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 	}
 	var g errgroup.Group
 	for range 3 {
-		s := New(b.cluster, b.cfg)
+		s := New(b.db.Cluster, b.cfg)
 		g.Go(func() error {
 			for range 120 {
 				known.Lock()
@@ -263,7 +265,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.recounted()
-	calm := &bundle{Store: New(b.cluster, Config{}), t: t, d: b.d, tenant: b.tenant}
+	calm := &bundle{Store: New(b.db.Cluster, Config{}), t: t, d: b.d, tenant: b.tenant}
 	calm.folded()
 	b.recounted()
 	if c := b.counts(); c.Added != c.Scheduled+c.Running+c.Finished() || c.Added == 0 || c.Finished() == 0 {
@@ -277,7 +279,7 @@ func TestRecountTellsAndRepairsWhatDiffers(t *testing.T) {
 	b.folded()
 	b.exec(`UPDATE counter SET scheduled = scheduled + 5, added = added + 5 WHERE tenant_id = $1 AND type = 1`, b.tenant)
 	b.exec(`DELETE FROM task WHERE tenant_id = $1 AND type = 3`, b.tenant)
-	want := []Difference{
+	want := []counters.Difference{
 		{Database: b.d, Tenant: b.tenant, Type: task.OneShot, Of: "SCHEDULED", Counted: 2, Counter: 7},
 		{Database: b.d, Tenant: b.tenant, Type: task.Blocking, Of: "SCHEDULED", Counted: 0, Counter: 1},
 	}
@@ -317,7 +319,7 @@ func TestFoldsAtTheSameTimeCountEveryDeltaOnce(t *testing.T) {
 
 func TestFoldIsBounded(t *testing.T) {
 	b := setup(t)
-	b.exec(`INSERT INTO counter_delta SELECT ARRAY[$1::int4], ARRAY[101::int2], ARRAY[1::int8] FROM generate_series(1, $2)`, b.tenant, foldAtOnce+1)
+	b.exec(`INSERT INTO counter_delta SELECT ARRAY[$1::int4], ARRAY[101::int2], ARRAY[1::int8] FROM generate_series(1, $2)`, b.tenant, counters.FoldAtOnce+1)
 	_, more, err := b.FoldCounters(t.Context(), b.d)
 	if err != nil || !more {
 		t.Fatalf("more = %v, %v", more, err)
@@ -325,7 +327,7 @@ func TestFoldIsBounded(t *testing.T) {
 	if _, more, err = b.FoldCounters(t.Context(), b.d); err != nil || more {
 		t.Fatalf("more = %v, %v", more, err)
 	}
-	if c := b.counts(); c.Scheduled != foldAtOnce+1 {
+	if c := b.counts(); c.Scheduled != counters.FoldAtOnce+1 {
 		t.Fatalf("counts = %+v", c)
 	}
 }

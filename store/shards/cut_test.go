@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -29,20 +31,20 @@ func (b *bundle) chores() task.Ownership {
 // cut cuts until nothing more is to be cut at once, and adds up what was moved.
 func (b *bundle) cut(own task.Ownership, kind task.CompactionKind) task.Compaction {
 	b.t.Helper()
-	sum := cutting{}
+	var sum task.Compaction
 	for range 1000 {
 		c, err := b.Compact(context.Background(), task.CompactionRequest{Database: b.d, Own: own, Kind: kind})
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		sum.add(&c)
-		sum.out.Damaged = append(sum.out.Damaged, c.Damaged...)
+		sum.Add(&c)
+		sum.Damaged = append(sum.Damaged, c.Damaged...)
 		if c.Lost || !c.More {
-			return sum.out
+			return sum
 		}
 	}
-	b.t.Fatalf("%s never ends: %+v", kind, sum.out)
-	return sum.out
+	b.t.Fatalf("%s never ends: %+v", kind, sum)
+	return sum
 }
 
 // addMany stores n ONE_SHOT tasks, due where due says, and returns their ids in
@@ -64,12 +66,12 @@ func (b *bundle) addMany(n int, due func(i int) task.Instant) []task.ID {
 
 // everywhere returns all rows of the bundle's tenant, wherever they are, and
 // fails if one is in two places, or in a pack that its locator does not lead to.
-func (b *bundle) everywhere() map[key]*task.Row {
+func (b *bundle) everywhere() map[kernel.Key]*task.Row {
 	b.t.Helper()
 	out := b.rows()
 	for k, r := range b.farRows() {
 		if out[k] != nil {
-			b.t.Fatalf("task %d is in two places", k.id)
+			b.t.Fatalf("task %d is in two places", k.ID)
 		}
 		out[k] = r
 	}
@@ -89,7 +91,7 @@ func (b *bundle) findable(ids []task.ID) {
 // bucketsOf returns how many tasks the packs of each bucket hold.
 func (b *bundle) bucketsOf() map[pack.Bucket]int {
 	b.t.Helper()
-	rows, err := b.cluster.Pool(b.d).Query(context.Background(), `SELECT level, bucket_at, n FROM far_pack`)
+	rows, err := b.db.Pool(b.d).Query(context.Background(), `SELECT level, bucket_at, n FROM far_pack`)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -109,7 +111,7 @@ func (b *bundle) bucketsOf() map[pack.Bucket]int {
 
 func (b *bundle) count(query string, args ...any) (n int) {
 	b.t.Helper()
-	if err := b.cluster.Pool(b.d).QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+	if err := b.db.Pool(b.d).QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
 		b.t.Fatal(err)
 	}
 	return n
@@ -147,7 +149,7 @@ func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
 		for {
 			c := b.claim(task.RangeForm)
 			for _, p := range c.Publications {
-				if p.ScheduledAt != before[keyOf(b.tenant, p.Task, 0)].ScheduledAt || p.ScheduledAt > b.now || fired[p.Task] {
+				if p.ScheduledAt != before[kernel.KeyOf(b.tenant, p.Task, 0)].ScheduledAt || p.ScheduledAt > b.now || fired[p.Task] {
 					t.Fatalf("task %d fires at %s, scheduled at %s, fired %v", p.Task, b.now, p.ScheduledAt, fired[p.Task])
 				}
 				fired[p.Task] = true
@@ -248,7 +250,7 @@ func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
 	if cut := b.cut(own, task.CompactPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
 		t.Fatalf("cut = %+v", cut)
 	}
-	if r := b.rows()[keyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
+	if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
 		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
 	}
 }
@@ -257,13 +259,13 @@ func TestMergeKeepsEveryTask(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
 	hour := pack.BucketOf(b.now.Add(30*time.Hour), pack.Hour)
-	for range crowdedPacks {
+	for range far.CrowdedPacks {
 		b.addMany(50, func(int) task.Instant { return hour.At.Add(time.Minute) })
 		b.cut(own, task.CompactLevel0)
 	}
 	before := b.everywhere()
 	cut := b.cut(own, task.CompactMerge)
-	if cut.Read != crowdedPacks || cut.Written != 1 || cut.Packed != crowdedPacks*50 {
+	if cut.Read != far.CrowdedPacks || cut.Written != 1 || cut.Packed != far.CrowdedPacks*50 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
@@ -278,12 +280,11 @@ func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
 	bucket := pack.Bucket{Level: pack.Day, At: pack.BucketOf(b.now, pack.Day).At.Add(20 * 24 * time.Hour)}
-	c := cutting{s: b.Store, d: b.d, req: task.CompactionRequest{Kind: task.CompactMerge, Own: own}, out: task.Compaction{Read: 20, Written: 20}}
 	for range 20 {
 		b.addMany(1, func(int) task.Instant { return bucket.At.Add(time.Hour) })
 		b.cut(own, task.CompactLevel0)
 	}
-	c.noteMerge([]candidate{{bucket: bucket}})
+	b.PassOver(b.d, bucket)
 	if cut := b.cut(own, task.CompactMerge); cut.Read != 0 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -331,7 +332,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 		b.cut(own, task.CompactLevel0)
 	}
 	// A task that is in the near tier already: its copy cannot be inserted.
-	r := b.farRows()[keyOf(b.tenant, ids[33], 0)]
+	r := b.farRows()[kernel.KeyOf(b.tenant, ids[33], 0)]
 	b.exec(`INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms, created_at, ack_timeout_ms,
 		initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
 		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 1, 100, 0, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
@@ -373,9 +374,9 @@ func TestStaleMoverSetsNothingAside(t *testing.T) {
 	own := b.chores()
 	b.addMany(10, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
 	b.exec(`UPDATE far_arrival SET keys = '\x00'`)
-	c := &cutting{s: b.Store, d: b.d, req: task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0}}
 	b.chores()
-	if err := c.setAside(t.Context(), damage{candidate{id: int64(b.packs()[0])}, "no"}); err != nil || !c.out.Lost {
+	damaged := task.DamagedPack{Pack: int64(b.packs()[0]), Reason: "no"}
+	if _, lost, err := b.SetAside(t.Context(), b.d, own, damaged); err != nil || !lost {
 		t.Fatal(err)
 	}
 	if n := b.count(`SELECT count(*) FROM far_arrival WHERE damaged IS NOT NULL`); n != 0 {
@@ -403,14 +404,14 @@ func TestCrashBeforeAnyCommitChangesNothing(t *testing.T) {
 	step := func(name string, f func() error) {
 		t.Helper()
 		before := state()
-		failing = name + ":" + BeforeCommit
+		failing = name + ":" + kernel.BeforeCommit
 		if err := f(); !errors.Is(err, crash) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if after := state(); after != before {
 			t.Fatalf("%s: %s became %s", name, before, after)
 		}
-		failing = name + ":" + AfterCommit
+		failing = name + ":" + kernel.AfterCommit
 		if err := f(); !errors.Is(err, task.ErrOutcomeUnknown) {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -485,20 +486,20 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	cancelled := make(chan error, 1)
-	b.cfg.Failpoint = func(point string, _ int) error {
-		if point == "cut:"+BeforeCommit { // the pack is locked and its tasks are copied
+	b.db.SetFailpoint(func(point string, _ int) error {
+		if point == "cut:"+kernel.BeforeCommit { // the pack is locked and its tasks are copied
 			go func() { _, err := b.Cancel(context.Background(), b.tenant, ids[4]); cancelled <- err }()
 			b.waitForLock()
 		}
 		return nil
-	}
+	})
 	if cut := b.cut(own, task.CompactPromote); cut.Near != 10 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if err := <-cancelled; err != nil {
 		t.Fatal(err)
 	}
-	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[4], 0)] != nil {
+	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[4], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
 	}
 }
@@ -510,18 +511,18 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 	ids := b.addMany(10, func(int) task.Instant { return at })
 	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
-	b.cfg.Failpoint = func(point string, _ int) error {
-		if point == "cut:"+BeforeLock {
+	b.db.SetFailpoint(func(point string, _ int) error {
+		if point == "cut:"+far.BeforeLock {
 			if _, err := b.Cancel(context.Background(), b.tenant, ids[4]); err != nil {
 				t.Error(err)
 			}
 		}
 		return nil
-	}
+	})
 	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
-	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[4], 0)] != nil {
+	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[4], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
 	}
 }
@@ -544,22 +545,22 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	ids := b.addMany(10, func(int) task.Instant { return at })
 	b.cut(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
-	b.cfg.Failpoint = func(point string, _ int) error {
-		if point != "cancel:"+BeforeCommit {
+	b.db.SetFailpoint(func(point string, _ int) error {
+		if point != "cancel:"+kernel.BeforeCommit {
 			return nil
 		}
 		if cut := b.cut(own, task.CompactPromote); cut.Read != 0 {
 			t.Errorf("a pack that is held was cut: %+v", cut)
 		}
 		return nil
-	}
+	})
 	if _, err := b.Cancel(t.Context(), b.tenant, ids[0]); err != nil {
 		t.Fatal(err)
 	}
 	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
-	if rows := b.everywhere(); len(rows) != 9 || rows[keyOf(b.tenant, ids[0], 0)] != nil {
+	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[0], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
 	}
 }
@@ -570,12 +571,12 @@ func TestAddDuringARecutComesWithTheNext(t *testing.T) {
 	at := b.now.Add(30 * time.Hour)
 	b.addMany(100, func(int) task.Instant { return at })
 	late := 0
-	b.cfg.Failpoint = func(point string, _ int) error {
-		if point == "cut:"+BeforeCommit && late == 0 {
+	b.db.SetFailpoint(func(point string, _ int) error {
+		if point == "cut:"+kernel.BeforeCommit && late == 0 {
 			late = len(b.addMany(3, func(int) task.Instant { return at }))
 		}
 		return nil
-	}
+	})
 	if cut := b.cut(own, task.CompactLevel0); cut.Packed != 100 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -598,68 +599,4 @@ func TestOneCutIsBounded(t *testing.T) {
 	if c, err = b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, Before: b.now}); err != nil || c.Read != 0 {
 		t.Fatalf("what was added later is cut, too: %+v, %v", c, err)
 	}
-}
-
-// TestCutKeepsTheMultisetOfTasks: whatever the rows, what comes out is what went in.
-func TestCutKeepsTheMultisetOfTasks(t *testing.T) {
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 7))
-		const now = task.Instant(1_700_000_000_000)
-		var all []*task.Row
-		route := newRouting(now.Add(10 * time.Minute))
-		for range 1 + r.IntN(5) {
-			span := []int64{1, 60, 3600, 86400, 86400 * 100}[r.IntN(5)] * 1000
-			from := source{level: pack.Level(r.IntN(5)), whole: r.IntN(4) == 0}
-			if r.IntN(5) == 0 {
-				from = source{keep: pack.Bucket{Level: pack.Day, At: 0}}
-			}
-			var rows []*task.Row
-			for range r.IntN(400) {
-				due := now + task.Instant(r.Int64N(span*3)) - task.Instant(span/3)
-				rows = append(rows, &task.Row{
-					Tenant: r.Int32N(3) + 1, ID: task.NewID(int64(len(all)+len(rows)+2), task.Shard(r.IntN(32))), Type: task.OneShot, State: task.Scheduled,
-					DueAt: due, ScheduledAt: due, Anchor: due, Terms: task.Terms{Begin: due, End: task.Never, Kind: "k"}, Version: 1, Params: make([]byte, r.IntN(50)),
-				})
-			}
-			all = append(all, rows...)
-			route.add(rows, from)
-		}
-		route.settle()
-		packs, err := route.packs()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := slices.Clone(route.near)
-		for _, p := range packs {
-			rows, err := pack.Decode(p.Keys, p.Params)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, row := range rows {
-				if p.At != 0 && pack.BucketOf(row.DueAt, p.Level) != p.Bucket {
-					t.Fatalf("seed %d: due %s in %v", seed, row.DueAt, p.Bucket)
-				}
-				if p.At != 0 && p.Level == pack.Hour && p.At < route.border-hourWidth {
-					t.Fatalf("seed %d: bucket %v has passed", seed, p.Bucket)
-				}
-			}
-			out = append(out, rows...)
-		}
-		byID := func(a, b *task.Row) int { return int(a.ID - b.ID) }
-		slices.SortFunc(all, byID)
-		slices.SortFunc(out, byID)
-		if diff := cmp.Diff(ids(all), ids(out)); diff != "" {
-			t.Fatalf("seed %d: %s", seed, diff)
-		}
-	}
-}
-
-const hourWidth = task.Instant(3600_000)
-
-func ids(rows []*task.Row) []string {
-	out := make([]string, len(rows))
-	for i, r := range rows {
-		out[i] = fmt.Sprint(r.Tenant, r.ID, r.DueAt, len(r.Params))
-	}
-	return out
 }

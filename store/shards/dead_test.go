@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -55,7 +56,7 @@ func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
 		p.AckTimeout != 7*time.Second {
 		t.Errorf("published %+v", p)
 	}
-	if r := b.rows()[keyOf(b.tenant, first.ID, 0)]; !cmp.Equal(r.Tags, []string{"blue", "red"}) {
+	if r := b.rows()[kernel.KeyOf(b.tenant, first.ID, 0)]; !cmp.Equal(r.Tags, []string{"blue", "red"}) {
 		t.Errorf("the tags of the replay are %v", r.Tags)
 	}
 	if got := b.report(failure(first.ID, 1, 1, 7)); got[0] != task.Accepted {

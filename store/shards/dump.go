@@ -3,12 +3,12 @@ package shards
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -21,11 +21,11 @@ import (
 // long; ctx is its only time limit.
 func (s *Store) Dump(ctx context.Context, d int, visit func([]*task.Row) error) error {
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, s.cluster.Pool(d), opts, func(tx pgx.Tx) error {
-		if err := prepareRecount(ctx, tx, false); err != nil {
+	err := pgx.BeginTxFunc(ctx, s.db.Pool(d), opts, func(tx pgx.Tx) error {
+		if err := kernel.ReadAll(ctx, tx); err != nil {
 			return err
 		}
-		if err := dumpPacks(ctx, tx, visit); err != nil {
+		if err := far.Dump(ctx, tx, visit); err != nil {
 			return err
 		}
 		return dumpRows(ctx, tx, visit)
@@ -34,32 +34,6 @@ func (s *Store) Dump(ctx context.Context, d int, visit func([]*task.Row) error) 
 		return fmt.Errorf("dump database %d: %w", d, err)
 	}
 	return nil
-}
-
-func dumpPacks(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
-	rows, err := tx.Query(ctx, sql.Get("DumpPacks"), int32(0))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var p packKeys
-		var params pgtype.DriverBytes // as they lie in the connection's memory: decoding copies
-		if err := rows.Scan(&p.pack, &p.damaged, (*pgtype.DriverBytes)(&p.keys), &params, &p.void); err != nil {
-			return err
-		}
-		tasks, err := pack.Decode(p.keys, params)
-		if err != nil {
-			return fmt.Errorf("pack %d: %w", p.pack, err)
-		}
-		if len(p.void) > 0 {
-			tasks = slices.DeleteFunc(tasks, func(r *task.Row) bool { return slices.Contains(p.void, int64(r.ID)) })
-		}
-		if err := visit(tasks); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 func dumpRows(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
@@ -71,11 +45,11 @@ func dumpRows(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) err
 	defer rows.Close()
 	var tasks []*task.Row
 	for rows.Next() {
-		var s rowScan
-		if err := rows.Scan(s.targets()...); err != nil {
+		var s kernel.RowScan
+		if err := rows.Scan(s.Targets()...); err != nil {
 			return err
 		}
-		if tasks = append(tasks, s.row()); len(tasks) == batch {
+		if tasks = append(tasks, s.Row()); len(tasks) == batch {
 			if err := visit(tasks); err != nil {
 				return err
 			}

@@ -8,6 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/dead"
+	"github.com/perceptor/perceptor/store/shards/history"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -32,15 +36,15 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 		return unknown, nil
 	}
 	e := &explained{}
-	err := s.inSnapshot(ctx, id.Shard().Database(), func(tx pgx.Tx) error { return s.readExplained(ctx, tx, tenant, id, e) })
+	err := s.db.InSnapshot(ctx, id.Shard().Database(), func(tx pgx.Tx) error { return s.readExplained(ctx, tx, tenant, id, e) })
 	switch {
 	case err != nil && task.CodeOf(err) == task.NotFound:
 		unknown.Now = e.c.Now
 		return unknown, nil
 	case err != nil:
-		return task.Explanation{}, unavailable(err)
+		return task.Explanation{}, kernel.Unavailable(err)
 	}
-	s.setCalendar(&e.t.Row)
+	s.machines.SetCalendar(&e.t.Row)
 	out := task.Explanation{Task: e.t, Now: e.c.Now}
 	if e.t.State.Final() {
 		out.Reasons = []task.Reason{e.t.WhyEnded(e.dead)}
@@ -48,7 +52,7 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 	}
 	if e.t.State == task.Scheduled && e.t.DueAt <= e.c.Now {
 		if err := s.explainTurns(ctx, e.k.Task, e.c); err != nil {
-			return task.Explanation{}, unavailable(err)
+			return task.Explanation{}, kernel.Unavailable(err)
 		}
 	}
 	out.Reasons, out.Next = e.k.Explain(e.c), e.k.Task.NextInstants(e.c.Now, n)
@@ -71,7 +75,7 @@ func (s *Store) readExplained(ctx context.Context, tx pgx.Tx, tenant int32, id t
 	if e.c, err = circumstances(ctx, tx, tenant, id); err != nil {
 		return err
 	}
-	if err := s.failpoint("explain", BetweenReads, id.Shard().Database()); err != nil {
+	if err := s.db.Failpoint("explain", kernel.BetweenReads, id.Shard().Database()); err != nil {
 		return err
 	}
 	if e.t, err = getIn(ctx, tx, tenant, id); err != nil {
@@ -96,7 +100,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 	if err != nil {
 		return nil, err
 	}
-	c.OldestDue, c.Broken, c.Far = instantOr(oldest, task.Never), instantOr(broken, 0), !near
+	c.OldestDue, c.Broken, c.Far = kernel.InstantOr(oldest, task.Never), kernel.InstantOr(broken, 0), !near
 	if rates != nil {
 		c.Rates = *rates
 	}
@@ -104,7 +108,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 }
 
 // explainRuns adds the oldest run rows of a task, and what its history knows of them.
-func explainRuns(ctx context.Context, q querier, k *task.Machine, c *task.Circumstances) error {
+func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task.Circumstances) error {
 	t := k.Task
 	if t.OpenCount() == 0 {
 		return nil
@@ -114,7 +118,7 @@ func explainRuns(ctx context.Context, q querier, k *task.Machine, c *task.Circum
 		if err != nil {
 			return err
 		}
-		list, err := collectRows(rows)
+		list, err := kernel.CollectRows(rows)
 		if err != nil {
 			return err
 		}
@@ -123,7 +127,7 @@ func explainRuns(ctx context.Context, q querier, k *task.Machine, c *task.Circum
 			k.Runs[r.Run] = r
 		}
 	}
-	events, err := readHistory(ctx, q, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
+	events, err := history.Read(ctx, q, t.Tenant, t.ID, task.NewestEvent, explainedEvents)
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func explainRuns(ctx context.Context, q querier, k *task.Machine, c *task.Circum
 // for a place of its kind.
 func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumstances) error {
 	if c.Rates.DispatchRate > 0 {
-		err := s.cluster.Pool(home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTurns.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
+		err := s.db.Pool(kernel.Home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTurns.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -151,9 +155,9 @@ func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumsta
 		return nil
 	}
 	var sum atomic.Int64
-	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
+	err := s.db.Each(ctx, func(ctx context.Context, d int) error {
 		var n int64
-		err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("CapOpen"), t.Tenant, t.Kind).Scan(&n)
+		err := s.db.Pool(d).QueryRow(ctx, sql.Get("CapOpen"), t.Tenant, t.Kind).Scan(&n)
 		sum.Add(n)
 		return err
 	})
@@ -162,7 +166,7 @@ func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumsta
 }
 
 // lastDead returns the last run of a FAILED task that was given up, or nil.
-func lastDead(ctx context.Context, q querier, t *task.Snapshot) (*task.DeadRun, error) {
+func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.DeadRun, error) {
 	if t.State != task.Failed {
 		return nil, nil
 	}
@@ -170,7 +174,7 @@ func lastDead(ctx context.Context, q querier, t *task.Snapshot) (*task.DeadRun, 
 	if err != nil {
 		return nil, err
 	}
-	list, err := collectDead(rows)
+	list, err := dead.Collect(rows)
 	var last *task.DeadRun
 	for _, d := range list {
 		if d.RunID.Task == t.ID {

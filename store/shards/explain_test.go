@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -277,7 +278,7 @@ func TestExplainSeesOneInstantWhateverHappensMeanwhile(t *testing.T) {
 			meanwhile := errors.New("nothing has happened meanwhile")
 			b = setup(t, func(c *Config) {
 				c.Failpoint = func(point string, _ int) error {
-					if point == "explain:"+BetweenReads {
+					if point == "explain:"+kernel.BetweenReads {
 						meanwhile = change(b, id)
 					}
 					return nil

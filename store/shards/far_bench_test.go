@@ -101,7 +101,7 @@ func ownTime() time.Duration {
 // backendCPU adds up what the sessions of this test's database have used. It
 // needs the server to be on this machine.
 func (b *bundle) backendCPU() (sum time.Duration) {
-	rows, err := b.cluster.Pool(b.d).Query(b.t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
+	rows, err := b.db.Pool(b.d).Query(b.t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
 	if err != nil {
 		b.t.Fatal(err)
 	}

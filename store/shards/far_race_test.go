@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -82,7 +83,7 @@ func (f *farRace) pick() *racer {
 // tests of their own.
 func (f *farRace) failpoint(point string, _ int) error {
 	switch point {
-	case "add:" + BeforeCommit, "add:" + AfterCommit, "claim:" + BeforeCommit, "claim:" + AfterCommit:
+	case "add:" + kernel.BeforeCommit, "add:" + kernel.AfterCommit, "claim:" + kernel.BeforeCommit, "claim:" + kernel.AfterCommit:
 		return nil
 	}
 	if !f.quiet.Load() && f.random(20) == 0 {
@@ -93,14 +94,14 @@ func (f *farRace) failpoint(point string, _ int) error {
 
 func (f *farRace) now() task.Instant {
 	var now int64
-	if err := f.cluster.Pool(f.d).QueryRow(context.Background(), `SELECT now FROM test_clock`).Scan(&now); err != nil {
+	if err := f.db.Pool(f.d).QueryRow(context.Background(), `SELECT now FROM test_clock`).Scan(&now); err != nil {
 		f.fail("clock: %v", err)
 	}
 	return task.Instant(now)
 }
 
 func (f *farRace) clock() {
-	_, err := f.cluster.Pool(f.d).Exec(context.Background(), `UPDATE test_clock SET now = now + $1`, 1000+f.random(90_000))
+	_, err := f.db.Pool(f.d).Exec(context.Background(), `UPDATE test_clock SET now = now + $1`, 1000+f.random(90_000))
 	if err != nil {
 		f.fail("clock: %v", err)
 	}
@@ -143,7 +144,7 @@ func (f *farRace) adder() {
 	}
 	a := &adding{req: task.AddRequest{Tenant: f.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(f.tenant, key)}
 	if err := f.dbs[f.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
-		if !lockConflict(err) {
+		if !kernel.LockConflict(err) {
 			f.fail("add: %v", err)
 		}
 		return
@@ -266,7 +267,7 @@ func (f *farRace) mover(s *Store) {
 	}
 	for range 1 + f.random(40) {
 		lost, err := f.moverStep(s, owned[0])
-		if err != nil && !allowed(err) && !lockConflict(err) {
+		if err != nil && !allowed(err) && !kernel.LockConflict(err) {
 			f.fail("mover: %v", err)
 		}
 		if lost && f.random(3) > 0 {
@@ -298,7 +299,7 @@ func (f *farRace) claimer() int {
 	began := f.order.Add(1)
 	c, err := f.Claim(context.Background(), task.ClaimRequest{Database: f.d, Owned: f.owned, Form: form, MaxRows: 2000})
 	if err != nil {
-		if !lockConflict(err) {
+		if !kernel.LockConflict(err) {
 			f.fail("claim: %v", err)
 		}
 		return 0
@@ -386,7 +387,7 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	defer cancel()
 	var g errgroup.Group
 	for _, actor := range []func(){
-		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, f.editor, f.editor, f.trigger, func() { f.mover(f.Store) }, func() { f.mover(New(f.cluster, f.cfg)) }, // as in two processes
+		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, f.editor, f.editor, f.trigger, func() { f.mover(f.Store) }, func() { f.mover(New(f.db.Cluster, f.cfg)) }, // as in two processes
 		func() { f.claimer() },
 	} {
 		g.Go(func() error {

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -40,7 +42,7 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 	all := b.rows()
 	var rows []*task.Row
 	for _, id := range ids {
-		r := all[keyOf(b.tenant, id, 0)]
+		r := all[kernel.KeyOf(b.tenant, id, 0)]
 		if r == nil {
 			b.t.Fatalf("task %d is not in the near tier", id)
 		}
@@ -53,7 +55,7 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 	}
 	if p == inArrival && !b.inRange(packed.MinID, packed.MaxID) {
 		b.exec(`INSERT INTO far_arrival (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES ($1, $2, $3, now_ms(), $4, $5, $6, $7)`,
-			numberOf(packed.MinID), numberOf(packed.MaxID), packed.N, packed.MinTenant, packed.MaxTenant, packed.Keys, packed.Params)
+			kernel.NumberOf(packed.MinID), kernel.NumberOf(packed.MaxID), packed.N, packed.MinTenant, packed.MaxTenant, packed.Keys, packed.Params)
 		return
 	}
 	b.exec(`INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, keys, params) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
@@ -68,8 +70,8 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 // to last; then there may be no second one.
 func (b *bundle) inRange(first, last task.ID) (yes bool) {
 	b.t.Helper()
-	err := b.cluster.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_arrival a WHERE a.first <= $2 AND a.last >= $1)`,
-		numberOf(first), numberOf(last)).Scan(&yes)
+	err := b.db.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_arrival a WHERE a.first <= $2 AND a.last >= $1)`,
+		kernel.NumberOf(first), kernel.NumberOf(last)).Scan(&yes)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func (b *bundle) inRange(first, last task.ID) (yes bool) {
 // locate enters a row's minute into the locator.
 func (b *bundle) locate(r *task.Row) {
 	b.t.Helper()
-	number, minute := numberOf(r.ID), pack.MinuteOf(r.DueAt)
+	number, minute := kernel.NumberOf(r.ID), pack.MinuteOf(r.DueAt)
 	b.exec(`INSERT INTO far_locator (page, latest, minutes) VALUES ($1, $2, overlay(decode(repeat('00', 1024), 'hex') PLACING int4send($2) FROM $3))
 		ON CONFLICT (page) DO UPDATE SET latest = greatest(far_locator.latest, excluded.latest),
 			minutes = overlay(far_locator.minutes PLACING int4send($2) FROM $3)`,
@@ -87,15 +89,15 @@ func (b *bundle) locate(r *task.Row) {
 }
 
 // packs returns the names of all packs.
-func (b *bundle) packs() []packName {
+func (b *bundle) packs() []far.PackName {
 	b.t.Helper()
-	rows, err := b.cluster.Pool(b.d).Query(b.t.Context(), `SELECT -first FROM far_arrival UNION ALL SELECT id FROM far_pack ORDER BY 1`)
+	rows, err := b.db.Pool(b.d).Query(b.t.Context(), `SELECT -first FROM far_arrival UNION ALL SELECT id FROM far_pack ORDER BY 1`)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	var out []packName
+	var out []far.PackName
 	for rows.Next() {
-		var p packName
+		var p far.PackName
 		if err := rows.Scan(&p); err != nil {
 			b.t.Fatal(err)
 		}
@@ -106,34 +108,34 @@ func (b *bundle) packs() []packName {
 
 // unpack moves what counts in a pack into the near tier, as a cut does. It
 // returns an error when somebody holds the pack for too long.
-func (b *bundle) unpack(p packName) error {
+func (b *bundle) unpack(p far.PackName) error {
 	ctx := context.Background()
-	tx, err := b.cluster.Pool(b.d).Begin(ctx)
+	tx, err := b.db.Pool(b.d).Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
 	table, column, name := "far_pack", "id", int64(p)
-	if p.arrival() {
+	if p.Level0() {
 		table, column, name = "far_arrival", "first", -name
 	}
 	var params []byte
 	if err := tx.QueryRow(ctx, `SELECT params FROM `+table+` WHERE `+column+` = $1 FOR UPDATE`, name).Scan(&params); err != nil {
 		return err
 	}
-	packs, err := readPacks(ctx, tx, []int64{int64(p)})
+	packs, err := far.ReadPacks(ctx, tx, []int64{int64(p)})
 	if err != nil {
 		return err
 	}
-	rows, err := pack.Decode(packs[0].keys, params)
+	rows, err := pack.Decode(packs[0].Keys, params)
 	if err != nil {
 		return err
 	}
 	for _, r := range rows {
-		if slices.Contains(packs[0].void, int64(r.ID)) {
+		if slices.Contains(packs[0].Void, int64(r.ID)) {
 			continue
 		}
-		if _, err := tx.Exec(ctx, sql.Get("Recall"), recallArgs(p, r)...); err != nil {
+		if _, err := far.RecallRow(ctx, tx, p, r); err != nil {
 			return err
 		}
 	}
@@ -146,27 +148,27 @@ func (b *bundle) unpack(p packName) error {
 }
 
 // farRows returns the packed rows of the bundle's tenant that count.
-func (b *bundle) farRows() map[key]*task.Row {
+func (b *bundle) farRows() map[kernel.Key]*task.Row {
 	b.t.Helper()
-	out := map[key]*task.Row{}
+	out := map[kernel.Key]*task.Row{}
 	for _, p := range b.packs() {
-		packs, err := readPacks(b.t.Context(), b.cluster.Pool(b.d), []int64{int64(p)})
+		packs, err := far.ReadPacks(b.t.Context(), b.db.Pool(b.d), []int64{int64(p)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
 		for _, k := range packs {
-			all, rows, err := k.living()
+			all, rows, err := k.Living()
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			if gone, err := readParams(b.t.Context(), b.cluster.Pool(b.d), p, all, nil, false); gone || err != nil {
+			if gone, err := far.ReadParams(b.t.Context(), b.db.Pool(b.d), p, all, nil, false); gone || err != nil {
 				b.t.Fatal(gone, err)
 			}
 			for _, r := range rows {
-				if _, twice := out[rowKey(r)]; twice {
+				if _, twice := out[kernel.RowKey(r)]; twice {
 					b.t.Fatalf("task %d is packed twice", r.ID)
 				}
-				out[rowKey(r)] = r
+				out[kernel.RowKey(r)] = r
 			}
 		}
 	}
@@ -178,7 +180,7 @@ func (b *bundle) inHours(n int) func(*task.Spec) {
 	return func(s *task.Spec) { s.Begin = b.now.Add(time.Duration(n) * time.Hour) }
 }
 
-func nearOnly(c *Config) { c.Horizon = HorizonOff }
+func nearOnly(c *Config) { c.Horizon = far.HorizonOff }
 
 // answersOf makes one task in a place and returns what all calls answer about it.
 func answersOf(t *testing.T, p place) []any {
@@ -211,7 +213,7 @@ func answersOf(t *testing.T, p place) []any {
 	}
 	move := func() {
 		for _, id := range one {
-			if r := b.rows()[keyOf(b.tenant, id, 0)]; r != nil && r.State == task.Scheduled && !r.Paused {
+			if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r != nil && r.State == task.Scheduled && !r.Paused {
 				b.put(p, pack.Hour, id)
 			}
 		}
@@ -352,7 +354,7 @@ func TestARepeatedRequestForFarTasksStoresNothing(t *testing.T) {
 
 func TestRangesOfArrivalsNeverOverlap(t *testing.T) {
 	b := setup(t)
-	other := New(b.cluster, Config{}) // another process
+	other := New(b.db.Cluster, Config{}) // another process
 	var wg sync.WaitGroup
 	for g := range 4 {
 		db := b.dbs[b.d]
@@ -372,7 +374,7 @@ func TestRangesOfArrivalsNeverOverlap(t *testing.T) {
 	}
 	wg.Wait()
 	var overlaps, packed, packs int
-	err := b.cluster.Pool(b.d).QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE before >= first), sum(n), count(*)
+	err := b.db.Pool(b.d).QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE before >= first), sum(n), count(*)
 		FROM (SELECT *, lag(last) OVER (ORDER BY first) AS before FROM far_arrival) a`).Scan(&overlaps, &packed, &packs)
 	if err != nil || overlaps != 0 || packed != 4*6*40*2 {
 		t.Fatalf("%d of %d packs overlap, with %d tasks, %v", overlaps, packs, packed, err)
@@ -435,7 +437,7 @@ func TestNoCancelIsLostWhilePacksAreCut(t *testing.T) {
 	wg.Wait()
 	rows := b.rows()
 	for _, id := range ids {
-		if rows[keyOf(b.tenant, id, 0)] != nil {
+		if rows[kernel.KeyOf(b.tenant, id, 0)] != nil {
 			t.Errorf("task %d was cancelled and lives", id)
 		}
 	}
@@ -448,7 +450,7 @@ func TestARecallWaitsForTheCutThatHasThePack(t *testing.T) {
 	b := setup(t, nearOnly)
 	id := b.add(b.spec(task.OneShot, b.inHours(5)))[0]
 	b.put(inPack, pack.Hour, id)
-	tx, err := b.cluster.Pool(b.d).Begin(t.Context())
+	tx, err := b.db.Pool(b.d).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +461,7 @@ func TestARecallWaitsForTheCutThatHasThePack(t *testing.T) {
 	go func() { _, err := b.Cancel(context.Background(), b.tenant, id); done <- err }()
 	for waits := false; !waits; {
 		const waiting = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%far_pack%FOR SHARE')`
-		if err := b.cluster.Pool(b.d).QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
+		if err := b.db.Pool(b.d).QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -486,7 +488,7 @@ func TestARecalledTaskThatIsLateIsDueNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := b.rows()[keyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != b.now.Add(-time.Hour) {
+	if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != b.now.Add(-time.Hour) {
 		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
 	}
 }
@@ -591,7 +593,7 @@ func TestAListingMissesNoTaskThatIsCutMeanwhile(t *testing.T) {
 			var moved []task.ID // split
 			for k := range b.rows() {
 				if before[k] == nil {
-					moved = append(moved, k.id)
+					moved = append(moved, k.ID)
 				}
 			}
 			b.put(inPack, pack.Hour, moved...)
@@ -601,7 +603,7 @@ func TestAListingMissesNoTaskThatIsCutMeanwhile(t *testing.T) {
 		}
 		var near []task.ID
 		for k := range b.rows() {
-			near = append(near, k.id)
+			near = append(near, k.ID)
 		}
 		b.put(inPack, pack.Day, near...)
 	}
@@ -614,14 +616,14 @@ func TestCountsOfPackedTasksLeaveOutWhatIsVoid(t *testing.T) {
 	}
 	for k, r := range b.farRows() {
 		if r.Type == task.Blocking {
-			if _, err := b.Cancel(t.Context(), b.tenant, k.id); err != nil {
+			if _, err := b.Cancel(t.Context(), b.tenant, k.ID); err != nil {
 				t.Fatal(err)
 			}
 			break
 		}
 	}
 	got, err := b.FarCount(t.Context(), b.d)
-	want := map[FarKey]int64{{b.tenant, task.OneShot}: 2, {b.tenant, task.Blocking}: 3}
+	want := map[far.FarKey]int64{{Tenant: b.tenant, Type: task.OneShot}: 2, {Tenant: b.tenant, Type: task.Blocking}: 3}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Fatal(diff, err)
 	}
@@ -665,7 +667,7 @@ func TestADamagedPackIsToldAndStopsNobodyElse(t *testing.T) {
 					t.Errorf("cancel of a neighbour: %v", err)
 				}
 				found, err := b.FarDamaged(t.Context())
-				found = slices.DeleteFunc(found, func(p DamagedPack) bool { return p.Database != b.d })
+				found = slices.DeleteFunc(found, func(p far.DamagedPack) bool { return p.Database != b.d })
 				if err != nil || (what == "mark") != (len(found) == 1) {
 					t.Errorf("damaged: %+v, %v", found, err)
 				}

@@ -200,7 +200,7 @@ func (b *bundle) days() (partitions []string, rowsIn []string) {
 		`SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'run_event'::regclass AND $1 = 0 ORDER BY 1`: &partitions,
 		`SELECT DISTINCT tableoid::regclass::text FROM run_event WHERE $1 = 0 ORDER BY 1`:                                &rowsIn,
 	} {
-		rows, err := b.cluster.Pool(b.d).Query(context.Background(), text, 0)
+		rows, err := b.db.Pool(b.d).Query(context.Background(), text, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}

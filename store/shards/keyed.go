@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -22,16 +24,6 @@ import (
 // after the add. When its time is up the purge looks whether the task is still
 // there, and gives the row more time: a day, or until the next instant if that is
 // later, but never more than a week.
-
-// taskKeyPrefix is what the keys of tasks begin with, and no request_id does. The
-// statements know it, too.
-const taskKeyPrefix = "\x01"
-
-// triggerPrefix is the same for the request_ids of triggers.
-const triggerPrefix = "\x02"
-
-// replayPrefix is the same for replays of dead runs.
-const replayPrefix = "\x03"
 
 // upsertTries bounds how often an upsert begins again because the task under its
 // key has ended, or another one has come, while it looked.
@@ -63,7 +55,7 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 		k := a.keyed
 		switch {
 		case err != nil:
-			return task.AddResult{}, unavailable(err)
+			return task.AddResult{}, kernel.Unavailable(err)
 		case k.known == 0:
 			return a.result, nil
 		case !req.Upsert:
@@ -85,7 +77,7 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.AddResult{}, false, nil
 	case err != nil:
-		return task.AddResult{}, false, unavailable(err)
+		return task.AddResult{}, false, kernel.Unavailable(err)
 	case !req.Upsert:
 		result, err = a.again()
 		return result, err == nil, err
@@ -114,7 +106,7 @@ func newKeyed(req task.AddRequest, least time.Duration) *adding {
 		k.begin = s.Begin
 	}
 	return &adding{
-		req: req, key: taskKeyPrefix + req.Key, keyed: k,
+		req: req, key: kernel.TaskKeyPrefix + req.Key, keyed: k,
 		shard: task.ShardOf(strconv.Itoa(int(req.Tenant)) + ":" + req.Key),
 	}
 }
@@ -128,7 +120,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	id := a.keyed.known
 	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
 	edit := task.Edit{Spec: &a.req.Specs[0], KeepBegin: a.req.KeepBegin, Params: true}
-	if err := s.setEditCalendar(&edit, id); err != nil {
+	if err := s.machines.SetEditCalendar(&edit, id); err != nil {
 		out.Items[0] = task.AddItem{Faults: err.Faults}
 		return out, nil
 	}
@@ -224,7 +216,7 @@ const maxKeyRenewal = 7 * 24 * time.Hour
 // purgeTaskKeys removes keys of tasks whose time is up and whose task can no
 // longer be read, and gives the others more time.
 func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err error) {
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("KeysOfTasks"), keysAtOnce)
+	rows, err := s.db.Pool(d).Query(ctx, sql.Get("KeysOfTasks"), keysAtOnce)
 	if err != nil {
 		return 0, false, err
 	}
@@ -252,7 +244,7 @@ func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err
 		default:
 			n++
 		}
-		if _, err := s.cluster.Pool(d).Exec(ctx, sql.Get(name), args...); err != nil {
+		if _, err := s.db.Pool(d).Exec(ctx, sql.Get(name), args...); err != nil {
 			return n, false, fmt.Errorf("keys of tasks: %w", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -49,14 +50,14 @@ func TestAKeyStoresOneTaskWhateverIsLostAndWhoeverAsks(t *testing.T) {
 	var lost atomic.Int32
 	lose := func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if point == "add:"+AfterCommit && lost.Add(1)%3 == 1 {
+			if point == "add:"+kernel.AfterCommit && lost.Add(1)%3 == 1 {
 				return errors.New("connection lost")
 			}
 			return nil
 		}
 	}
 	b := setup(t, lose).running()
-	other := New(b.cluster, Config{})
+	other := New(b.db.Cluster, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := async(func() error { return other.Run(ctx) })
 	req := b.keyedRequest(1)
@@ -190,7 +191,7 @@ func TestUpsertOfAFinishedTaskAddsOneNewTask(t *testing.T) {
 		}
 	}
 	rows := b.rows()
-	row := rows[keyOf(b.tenant, fresh, 0)]
+	row := rows[kernel.KeyOf(b.tenant, fresh, 0)]
 	if fresh == old || len(rows) != 1 || row == nil {
 		t.Fatalf("task %s after %s: %v", fresh, old, rows)
 	}
@@ -296,7 +297,7 @@ func TestATriggeredRunOfABlockingTaskKeepsThePlannedInstant(t *testing.T) {
 			if got := b.report(success(id, 1, 1, 7)); got[0] != task.Accepted {
 				t.Fatal(got)
 			}
-			row := b.rows()[keyOf(b.tenant, id, 0)]
+			row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 			if row.ScheduledAt != added.Add(tc.next) || row.DueAt != max(row.ScheduledAt, b.now) || row.State != task.Scheduled {
 				t.Fatalf("the next run is at %s, due %s", row.ScheduledAt, row.DueAt)
 			}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -37,17 +39,17 @@ func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []tas
 	for i, a := range as {
 		in[i] = held{tenant: tenant, holder: h, Attempt: a.Attempt, version: a.Version, step: (*task.Machine).Start}
 	}
-	return spread(ctx, in, (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].starts })
+	return spread(ctx, in, (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].starts })
 }
 
 // Heartbeat moves the deadlines of attempts that are being worked on.
 func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 // HandBack takes back runs that their listener cannot handle.
 func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, handBacks(tenant, h, as), (*held).id, func(d int) *batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, handBacks(tenant, h, as), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 func (e *held) id() task.ID { return e.Task }
@@ -79,7 +81,7 @@ func (s *Store) doBeats(ctx context.Context, d int, in []held) []task.Reply {
 
 // doStarts takes a group of starts of one database.
 func (s *Store) doStarts(ctx context.Context, d int, in []held) []task.Reply {
-	first := firstOfTask(len(in), func(i int) key { return keyOf(in[i].tenant, in[i].Task, 0) })
+	first := firstOfTask(len(in), func(i int) kernel.Key { return kernel.KeyOf(in[i].tenant, in[i].Task, 0) })
 	return s.decideBoth(ctx, d, len(in), first, func(i int) entry { return in[i].entry() },
 		func(replies []task.Reply) error { return s.startPlain(ctx, d, in, first, replies) })
 }
@@ -95,7 +97,7 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 	}
 	var newer []task.Seen
 	var at []int
-	err := s.inTx(ctx, d, "start", func(tx pgx.Tx) error {
+	err := s.db.InTx(ctx, d, "start", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders).Query(func(rows pgx.Rows) error {
 			var n, left int64
@@ -110,7 +112,7 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 			})
 			return err
 		})
-		return sendLast(ctx, tx, b)
+		return kernel.SendLast(ctx, tx, b)
 	})
 	if err != nil || len(newer) == 0 {
 		return err
@@ -125,7 +127,7 @@ func (s *Store) addTerms(ctx context.Context, d int, in []held, newer []task.See
 	for i, a := range newer {
 		list[i] = check{tenant: in[at[i]].tenant, Seen: a}
 	}
-	found, err := readChecks(ctx, s.cluster.Pool(d), list)
+	found, err := readChecks(ctx, s.db.Pool(d), list)
 	if err != nil {
 		return err // the leases are ours: they are answered when they are asked for again
 	}

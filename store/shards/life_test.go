@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -84,7 +85,7 @@ func TestNonBlockingKeepsItsGridAndCountsMissedInstants(t *testing.T) {
 	if len(c.Publications) != 1 || c.Publications[0].ScheduledAt != begin.Add(time.Minute) || c.Publications[0].Missed != 2 || c.Missed != 2 {
 		t.Fatalf("claim = %+v", c)
 	}
-	row := b.rows()[keyOf(b.tenant, id, 0)]
+	row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 	if row.DueAt != begin.Add(4*time.Minute) || row.Missed != 2 {
 		t.Fatalf("next run at %s, missed %d", row.DueAt, row.Missed)
 	}

@@ -8,6 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -62,7 +65,7 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 			return l.page, nil
 		}
 		if err := l.step(ctx); err != nil {
-			return task.ListPage{}, unavailable(err)
+			return task.ListPage{}, kernel.Unavailable(err)
 		}
 	}
 	return l.page, nil
@@ -74,11 +77,11 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (int64, error) {
 	var packed, meet [task.Databases]int64
 	var now [task.Databases]task.Instant
-	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
-		return s.cluster.Pool(d).QueryRow(ctx, sql.Get("FarDue"), q.Tenant, 0, 0, int64(q.DueFrom), int64(q.DueEnd())).Scan(&now[d], &packed[d], &meet[d])
+	err := s.db.Each(ctx, func(ctx context.Context, d int) error {
+		return s.db.Pool(d).QueryRow(ctx, sql.Get("FarDue"), q.Tenant, 0, 0, int64(q.DueFrom), int64(q.DueEnd())).Scan(&now[d], &packed[d], &meet[d])
 	})
 	if err != nil {
-		return 0, unavailable(err)
+		return 0, kernel.Unavailable(err)
 	}
 	near, n := living, int64(0)
 	for d := range packed {
@@ -87,7 +90,7 @@ func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (
 			n += meet[d]
 		}
 	}
-	horizon, at := s.horizon(), now[home(q.Tenant)]
+	horizon, at := s.Horizon(), now[kernel.Home(q.Tenant)]
 	covered := min(q.DueEnd(), at.Add(horizon)).Sub(max(q.DueFrom, at))
 	if !q.HasDue() {
 		covered = horizon
@@ -132,16 +135,7 @@ func (l *listing) step(ctx context.Context) error {
 }
 
 // next goes to the beginning of the next stage.
-func (l *listing) next() {
-	at := task.ListCursor{Database: l.at.Database, Stage: l.at.Stage + 1}
-	switch l.at.Stage {
-	case task.ListPacks, task.ListRows:
-		at.Pack = l.at.Pack
-	case task.ListYounger:
-		at = task.ListCursor{Database: l.at.Database + 1}
-	}
-	l.at = at
-}
+func (l *listing) next() { l.at = l.at.NextStage() }
 
 // name returns the name of the pack at a position.
 func (l *listing) name(at int64) int64 {
@@ -154,7 +148,7 @@ func (l *listing) name(at int64) int64 {
 // near reads rows of the near tier, or finished tasks.
 func (l *listing) near(ctx context.Context) (end bool, err error) {
 	q, at, budget := &l.q, &l.at, l.rows
-	pool := l.store.cluster.Pool(at.Database)
+	pool := l.store.db.Pool(at.Database)
 	var rows pgx.Rows
 	if q.State.Final() {
 		rows, err = pool.Query(ctx, sql.Get("DoneList"), q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
@@ -178,7 +172,7 @@ func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 	if q.State.Final() {
 		return true, nil // what has ended is not due any more
 	}
-	pool := l.store.cluster.Pool(at.Database)
+	pool := l.store.db.Pool(at.Database)
 	l.windows--
 	shard, from, after := int16(at.Task.Shard()), q.DueFrom, at.Task
 	if at.Task == 0 || at.Due == task.Never {
@@ -215,20 +209,20 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 	defer rows.Close()
 	looked, at := 0, &l.at
 	for l.left() > 0 && rows.Next() {
-		var scan rowScan
+		var scan kernel.RowScan
 		var finished *int64
 		var wanted bool
-		if err := rows.Scan(scan.targets(&finished, &wanted)...); err != nil {
+		if err := rows.Scan(scan.Targets(&finished, &wanted)...); err != nil {
 			return false, err
 		}
-		looked, at.Task = looked+1, task.ID(scan.id)
+		looked, at.Task = looked+1, scan.ID()
 		if l.q.HasDue() {
-			at.Due = instantOr(scan.due, 0)
+			at.Due = scan.DueOr(0)
 		}
 		if !wanted {
 			continue
 		}
-		if s := snapshot(&scan, finished); l.q.Matches(&s.Row) {
+		if s := scan.Snapshot(finished); l.q.Matches(&s.Row) {
 			l.page.Tasks = append(l.page.Tasks, s)
 		}
 	}
@@ -239,27 +233,27 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 // window looks for packs after the position that may hold tasks of the tenant,
 // and goes through them.
 func (l *listing) window(ctx context.Context) (end bool, err error) {
-	pool := l.store.cluster.Pool(l.at.Database)
-	w, err := packsAfter(ctx, pool, l.at.Stage == task.ListLevel0, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
+	pool := l.store.db.Pool(l.at.Database)
+	w, err := far.PacksAfter(ctx, pool, l.at.Stage == task.ListLevel0, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
 	if err != nil {
 		return false, err
 	}
 	l.windows--
-	names := w.names
+	names := w.Names
 	for len(names) > 0 {
-		n := min(len(names), packsAtOnce, l.packs)
+		n := min(len(names), far.PacksAtOnce, l.packs)
 		if err := l.decode(ctx, names[:n]); err != nil || l.spent() {
 			return false, err
 		}
 		names = names[n:]
 	}
-	l.at.Pack = w.last
-	return w.end, nil
+	l.at.Pack = w.Last
+	return w.End, nil
 }
 
 // decode goes through packs, given by their names, until the page is full.
 func (l *listing) decode(ctx context.Context, names []int64) error {
-	packs, err := readPacks(ctx, l.store.cluster.Pool(l.at.Database), names)
+	packs, err := far.ReadPacks(ctx, l.store.db.Pool(l.at.Database), names)
 	if err != nil {
 		return err
 	}
@@ -282,16 +276,16 @@ func (l *listing) decode(ctx context.Context, names []int64) error {
 // take puts the wanted tasks of one pack into the page, and moves the position
 // on. Tasks of a pack that is gone or damaged are left out: the first are still
 // to come, the others are told by FarDamaged.
-func (l *listing) take(ctx context.Context, p *packKeys) error {
+func (l *listing) take(ctx context.Context, p *far.PackKeys) error {
 	after := task.ID(0)
-	if at := l.name(int64(p.pack)); at == l.at.Pack {
+	if at := l.name(int64(p.Pack)); at == l.at.Pack {
 		after = l.at.Task
 	} else {
 		l.at.Pack = at
 	}
 	l.at.Task = 0
-	all, rows, err := p.living()
-	if err != nil || p.damaged != nil {
+	all, rows, err := p.Living()
+	if err != nil || p.Damaged != nil {
 		return nil //nolint:nilerr // see above
 	}
 	wanted := map[task.ID]bool{}
@@ -310,7 +304,7 @@ func (l *listing) take(ctx context.Context, p *packKeys) error {
 		return nil
 	}
 	want := func(i int) bool { return wanted[all[i].ID] }
-	gone, err := readParams(ctx, l.store.cluster.Pool(l.at.Database), p.pack, all, want, false)
+	gone, err := far.ReadParams(ctx, l.store.db.Pool(l.at.Database), p.Pack, all, want, false)
 	if gone || errors.Is(err, pack.ErrDamaged) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -96,10 +97,10 @@ func TestAListingByDueInstantsMeetsItsTasksHoweverManyPacksTheRangeHas(t *testin
 			SELECT bucket_at, level, n, 9999, 9999, min_id, max_id, keys, params
 			  FROM (SELECT * FROM far_pack ORDER BY id LIMIT 1) p, generate_series(1, %d)`, n))
 	}
-	copies(duePacks / 2)
+	copies(far.DuePacks / 2)
 	second := b.add(b.spec(task.OneShot, b.inHours(3)))
 	b.put(inPack, pack.Hour, second...)
-	for _, more := range []int{0, duePacks / 2, windowPacks} {
+	for _, more := range []int{0, far.DuePacks / 2, far.WindowPacks} {
 		copies(more)
 		f := task.Filter{DueFrom: b.now.Add(2 * time.Hour), DueUntil: b.now.Add(4 * time.Hour)}
 		seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 1, Filter: f}, func() {})
@@ -127,7 +128,7 @@ func TestADueRangeCostsWhatLiesInIt(t *testing.T) {
 		"an hour":                     {due(2*time.Hour, 2*time.Hour+time.Second), 8, 2},
 		"behind all":                  {due(48*time.Hour, 50*time.Hour), 108, 0},
 		"with the near tier":          {due(0, 48*time.Hour), 108, 108},
-		"half of the near tier":       {due(0, b.horizon()/2), 108, 50},
+		"half of the near tier":       {due(0, b.Horizon()/2), 108, 50},
 		"what has been due long":      {due(-2*time.Hour, -time.Hour), 108, 0},
 		"RUNNING, which is near":      {task.Filter{State: task.Running}, 108, 100},
 		"RUNNING, and due much later": {task.Filter{State: task.Running, DueFrom: b.now.Add(time.Hour)}, 108, 0},

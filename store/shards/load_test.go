@@ -11,6 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -62,7 +66,7 @@ func TestWhatIsLoadedIsThereOnceAndAsItWasGiven(t *testing.T) {
 		{"a few over a year", 3000, 365 * 24 * time.Hour, 10 * time.Minute},
 		{"full hours", 30000, 26 * time.Hour, 10 * time.Minute},
 		{"minutes and the near tier", 9000, time.Hour, 10 * time.Minute},
-		{"near only", 3000, 24 * time.Hour, HorizonOff},
+		{"near only", 3000, 24 * time.Hour, far.HorizonOff},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := setup(t, func(c *Config) { c.Horizon = tc.horizon })
@@ -97,7 +101,7 @@ func (b *bundle) checkPlaces(want map[task.ID]*task.Row) {
 	b.t.Helper()
 	var astray int
 	query := `SELECT count(*) FROM far_pack p WHERE p.bucket_at % (ARRAY[60000, 3600000, 86400000, 2592000000])[p.level] <> 0`
-	if err := b.cluster.Pool(b.d).QueryRow(context.Background(), query).Scan(&astray); err != nil || astray > 0 {
+	if err := b.db.Pool(b.d).QueryRow(context.Background(), query).Scan(&astray); err != nil || astray > 0 {
 		b.t.Errorf("%d packs are in no bucket (%v)", astray, err)
 	}
 	i := 0
@@ -107,7 +111,7 @@ func (b *bundle) checkPlaces(want map[task.ID]*task.Row) {
 		}
 		near := b.cfg.Horizon < 0 || r.DueAt < b.now.Add(b.cfg.Horizon)
 		copies := b.copies(r.Tenant, id)
-		f, err := findFar(copies, r.Tenant, id)
+		f, err := far.Find(copies, r.Tenant, id)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -120,17 +124,17 @@ func (b *bundle) checkPlaces(want map[task.ID]*task.Row) {
 	}
 }
 
-func (b *bundle) copies(tenant int32, id task.ID) []farCopy {
+func (b *bundle) copies(tenant int32, id task.ID) []far.Copy {
 	b.t.Helper()
-	rows, err := b.cluster.Pool(b.d).Query(context.Background(), sql.Get("FarCopies"), tenant, int64(id))
+	rows, err := b.db.Pool(b.d).Query(context.Background(), sql.Get("FarCopies"), tenant, int64(id))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	defer rows.Close()
-	var out []farCopy
+	var out []far.Copy
 	for rows.Next() {
-		var c farCopy
-		if err := rows.Scan(&c.pack, &c.damaged, &c.keys); err != nil {
+		var c far.Copy
+		if err := rows.Scan(&c.Pack, &c.Damaged, &c.Keys); err != nil {
 			b.t.Fatal(err)
 		}
 		out = append(out, c)
@@ -140,7 +144,7 @@ func (b *bundle) copies(tenant int32, id task.ID) []farCopy {
 
 func (b *bundle) rowsOf(id task.ID) (n int) {
 	b.t.Helper()
-	if err := b.cluster.Pool(b.d).QueryRow(context.Background(), `SELECT count(*) FROM task WHERE id = $1`, int64(id)).Scan(&n); err != nil {
+	if err := b.db.Pool(b.d).QueryRow(context.Background(), `SELECT count(*) FROM task WHERE id = $1`, int64(id)).Scan(&n); err != nil {
 		b.t.Fatal(err)
 	}
 	return n
@@ -159,7 +163,7 @@ func TestLoadedTasksAreCounted(t *testing.T) {
 	if _, err := b.Load(context.Background(), b.d, rows); err != nil {
 		t.Fatal(err)
 	}
-	counts, err := readCounts(context.Background(), b.cluster.Pool(b.d), 0)
+	counts, err := counters.Read(context.Background(), b.db.Pool(b.d), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +186,7 @@ func TestALoadThatFailsLeavesNothing(t *testing.T) {
 	stop := errors.New("stop")
 	b := setup(t, func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if point == "load:"+BeforeCommit {
+			if point == "load:"+kernel.BeforeCommit {
 				return stop
 			}
 			return nil
@@ -233,7 +237,7 @@ func TestLoadedTasksBeginWhereAddedOnesWould(t *testing.T) {
 	stored, firsts := b.dump(), map[task.Instant]bool{}
 	for i := range rows {
 		id := rows[i].ID
-		want, faults := b.place(b.tenant, id, &specs[i], b.now)
+		want, faults := b.machines.Place(b.tenant, id, &specs[i], b.now)
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}

@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
 // lockRow locks a task's row by hand until the test ends.
 func (b *bundle) lockRow(id task.ID) (unlock func()) {
 	b.t.Helper()
-	tx, err := b.cluster.Pool(b.d).Begin(context.Background())
+	tx, err := b.db.Pool(b.d).Begin(context.Background())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestBlockedTenantIsPutOffAndNotClaimed(t *testing.T) {
 	if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 		t.Fatalf("claim = %+v, %v", c, err)
 	}
-	row := b.rows()[keyOf(b.tenant, id, 0)]
+	row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 	if row.DueAt != b.now.Add(3*time.Second) || row.ScheduledAt != b.now || row.Seq != 0 {
 		t.Fatalf("row = %+v", row)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -133,7 +134,7 @@ func (b *bundle) exec(sql string, args ...any) {
 	if len(args) == 0 {
 		mode = append(mode, pgx.QueryExecModeSimpleProtocol)
 	}
-	if _, err := b.cluster.Pool(b.d).Exec(context.Background(), sql, append(mode, args...)...); err != nil {
+	if _, err := b.db.Pool(b.d).Exec(context.Background(), sql, append(mode, args...)...); err != nil {
 		b.t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -220,20 +221,20 @@ func (b *bundle) claimAhead(form task.ClaimForm, ahead time.Duration) task.Claim
 }
 
 // rows returns all rows of the bundle's tenant.
-func (b *bundle) rows() map[key]*task.Row {
+func (b *bundle) rows() map[kernel.Key]*task.Row {
 	b.t.Helper()
 	text := `SELECT ` + rowColumns + ` FROM task t WHERE t.tenant_id = $1`
-	rows, err := b.cluster.Pool(b.d).Query(context.Background(), text, b.tenant)
+	rows, err := b.db.Pool(b.d).Query(context.Background(), text, b.tenant)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	list, err := collectRows(rows)
+	list, err := kernel.CollectRows(rows)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	out := map[key]*task.Row{}
+	out := map[kernel.Key]*task.Row{}
 	for _, r := range list {
-		out[rowKey(r)] = r
+		out[kernel.RowKey(r)] = r
 	}
 	return out
 }

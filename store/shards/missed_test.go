@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -109,7 +110,7 @@ func TestMissesOfAClaimThatIsRolledBackAreToldOnce(t *testing.T) {
 	fail := true
 	b := setup(t, nearOnly, m.collect, func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if fail && point == "claim:"+BeforeCommit {
+			if fail && point == "claim:"+kernel.BeforeCommit {
 				return errors.New("stop")
 			}
 			return nil

@@ -6,6 +6,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -13,7 +15,7 @@ import (
 // and come out again. The model knows nothing of it.
 
 // pack moves some tasks that wait for nothing but their instant into one pack.
-func (h *history) pack() {
+func (h *sideBySide) pack() {
 	p := rapid.SampledFrom(everyPlace[1:]).Draw(h.rt, "place")
 	level := rapid.SampledFrom([]pack.Level{pack.Minute, pack.Hour, pack.Day, pack.Month}).Draw(h.rt, "level")
 	near := h.rows()
@@ -21,7 +23,7 @@ func (h *history) pack() {
 	var bucket pack.Bucket
 	for _, id := range h.ids {
 		k := h.m.machines[id]
-		if k == nil || near[keyOf(h.tenant, id, 0)] == nil || !packable(k.Task, h.now) || !rapid.Bool().Draw(h.rt, "packed") {
+		if k == nil || near[kernel.KeyOf(h.tenant, id, 0)] == nil || !packable(k.Task, h.now) || !rapid.Bool().Draw(h.rt, "packed") {
 			continue
 		}
 		if of := pack.BucketOf(k.Task.DueAt, level); len(ids) == 0 || of == bucket {
@@ -39,7 +41,7 @@ func packable(r *task.Row, now task.Instant) bool {
 }
 
 // unpackOne moves the tasks of one pack into the near tier.
-func (h *history) unpackOne() {
+func (h *sideBySide) unpackOne() {
 	packs := h.packs()
 	if len(packs) == 0 {
 		return
@@ -50,13 +52,13 @@ func (h *history) unpackOne() {
 }
 
 // promote moves what is due until an instant into the near tier.
-func (h *history) promote(until task.Instant) {
+func (h *sideBySide) promote(until task.Instant) {
 	for _, p := range h.packs() {
-		packs, err := readPacks(h.t.Context(), h.cluster.Pool(h.d), []int64{int64(p)})
+		packs, err := far.ReadPacks(h.t.Context(), h.db.Pool(h.d), []int64{int64(p)})
 		if err != nil {
 			h.rt.Fatal(err)
 		}
-		_, rows, err := packs[0].living()
+		_, rows, err := packs[0].Living()
 		if err != nil {
 			h.rt.Fatal(err)
 		}
@@ -69,7 +71,7 @@ func (h *history) promote(until task.Instant) {
 }
 
 // listAll makes sure that a listing meets each living task once.
-func (h *history) listAll() {
+func (h *sideBySide) listAll() {
 	seen := h.bundle.listAll(task.ListQuery{Tenant: h.tenant, Limit: 2}, func() {})
 	for id := range h.m.machines {
 		if seen[id] != 1 {

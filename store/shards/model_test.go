@@ -12,6 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -90,12 +93,12 @@ func (m *model) purge(now task.Instant) {
 }
 
 // rows returns the living rows of the model, as they would be stored.
-func (m *model) rows() map[key]*task.Row {
-	out := map[key]*task.Row{}
+func (m *model) rows() map[kernel.Key]*task.Row {
+	out := map[kernel.Key]*task.Row{}
 	for _, k := range m.machines {
-		out[rowKey(k.Task)] = k.Task
+		out[kernel.RowKey(k.Task)] = k.Task
 		for _, r := range k.Runs {
-			out[rowKey(r)] = r
+			out[kernel.RowKey(r)] = r
 		}
 	}
 	return out
@@ -126,7 +129,7 @@ func (m *model) settle(id task.ID, now task.Instant) {
 // claim does what is due, and ahead of the clock what is scheduled. Rows that SQL
 // decides come first, as in a claim.
 func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication {
-	var plain, undecided []key
+	var plain, undecided []kernel.Key
 	for k, r := range m.rows() {
 		switch {
 		case r.DueAt > now && (r.State != task.Scheduled || r.ScheduledAt <= now || r.DueAt > now.Add(ahead)):
@@ -137,14 +140,14 @@ func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication 
 		}
 	}
 	var out []task.Publication
-	for _, keys := range [][]key{plain, undecided} {
-		slices.SortFunc(keys, compareKeys)
+	for _, keys := range [][]kernel.Key{plain, undecided} {
+		slices.SortFunc(keys, kernel.CompareKeys)
 		for _, k := range keys {
-			machine := m.machines[k.id]
-			if machine == nil || machine.Task.Change == task.Removed || (k.run != 0 && machine.Runs[k.run].Change == task.Removed) {
+			machine := m.machines[k.ID]
+			if machine == nil || machine.Task.Change == task.Removed || (k.Run != 0 && machine.Runs[k.Run].Change == task.Removed) {
 				continue
 			}
-			if p := machine.Due(k.run, max(now, m.rows()[k].DueAt)); p != nil {
+			if p := machine.Due(k.Run, max(now, m.rows()[k].DueAt)); p != nil {
 				p.ClaimedAt = max(now, p.ScheduledAt)
 				out = append(out, *p)
 			}
@@ -179,8 +182,8 @@ func (m *model) say(a task.Attempt, now task.Instant, f func(*task.Machine) task
 	return r
 }
 
-// history is one random history of the store and the model.
-type history struct {
+// sideBySide is one random history of the store and the model.
+type sideBySide struct {
 	*bundle
 	rt    *rapid.T
 	m     *model
@@ -194,7 +197,7 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b.empty()
 		b.setClock(1_000_000_000_000)
-		h := &history{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{}, m: newModel(b.tenant)}
+		h := &sideBySide{bundle: b, rt: rt, fired: map[task.RunID]task.Instant{}, m: newModel(b.tenant)}
 		for range rapid.IntRange(1, 3).Draw(rt, "tasks") {
 			h.addTask()
 		}
@@ -222,7 +225,7 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 	})
 }
 
-func (h *history) addTask() {
+func (h *sideBySide) addTask() {
 	typ := rapid.SampledFrom(task.Types).Draw(h.rt, "type")
 	spec := h.spec(typ, func(s *task.Spec) {
 		s.Begin = h.now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(h.rt, "begin")) * time.Second)
@@ -247,7 +250,7 @@ func (h *history) addTask() {
 	spec.ResolveBegin(h.now)
 	if spec.Cron != nil {
 		var err error
-		if spec.Calendar, err = h.calendars.Of(*spec.Cron, id, spec.Spread); err != nil {
+		if spec.Calendar, err = h.machines.CalendarOf(*spec.Cron, id, spec.Spread); err != nil {
 			h.rt.Fatal(err)
 		}
 	}
@@ -259,7 +262,7 @@ func (h *history) addTask() {
 }
 
 // drawTiming draws when the task's instants are, and what happens to missed ones.
-func (h *history) drawTiming(s *task.Spec) {
+func (h *sideBySide) drawTiming(s *task.Spec) {
 	s.Tags = rapid.SampledFrom([][]string{nil, nil, {"a"}, {"a", "b"}}).Draw(h.rt, "tags")
 	if s.Type != task.OneShot {
 		s.Interval = time.Duration(rapid.IntRange(1, 7).Draw(h.rt, "interval")) * time.Second
@@ -278,18 +281,18 @@ func (h *history) drawTiming(s *task.Spec) {
 }
 
 // addOrRefuse adds a task that the store may refuse because it would never fire.
-func (h *history) addOrRefuse(spec task.Spec) (task.ID, bool) {
+func (h *sideBySide) addOrRefuse(spec task.Spec) (task.ID, bool) {
 	item := h.tryAdd(spec)[0]
 	return item.ID, len(item.Faults) == 0
 }
 
-func (h *history) advanceClock() {
+func (h *sideBySide) advanceClock() {
 	ms := rapid.SampledFrom([]int{1, 500, 1000, 1500, 3000, 7000, 30_000, 4_000_000}).Draw(h.rt, "ms")
 	h.promote(h.now.Add(time.Duration(ms) * time.Millisecond))
 	h.advance(time.Duration(ms) * time.Millisecond)
 }
 
-func (h *history) claimBoth() {
+func (h *sideBySide) claimBoth() {
 	form := rapid.SampledFrom([]task.ClaimForm{task.RangeForm, task.CappedForm}).Draw(h.rt, "form")
 	ahead := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, 700 * time.Millisecond, 4 * time.Second, 20 * time.Second}).Draw(h.rt, "ahead")
 	h.promote(h.now.Add(ahead))
@@ -307,7 +310,7 @@ func (h *history) claimBoth() {
 }
 
 // checkPublication asserts what holds for every delivery.
-func (h *history) checkPublication(p task.Publication, ahead time.Duration) {
+func (h *sideBySide) checkPublication(p task.Publication, ahead time.Duration) {
 	at, again := h.fired[p.RunID()]
 	// A run that was claimed ahead may be handed back at once, here where nobody
 	// holds its record until it is due.
@@ -321,7 +324,7 @@ func (h *history) checkPublication(p task.Publication, ahead time.Duration) {
 }
 
 // drawAttempt names a delivery that was made, or one near it.
-func (h *history) drawAttempt() task.Attempt {
+func (h *sideBySide) drawAttempt() task.Attempt {
 	a := attempt(rapid.SampledFrom(h.ids).Draw(h.rt, "task"), 1, 1)
 	if len(h.seen) > 0 && rapid.IntRange(0, 9).Draw(h.rt, "guess") > 0 {
 		recent := h.seen[max(0, len(h.seen)-12):]
@@ -336,7 +339,7 @@ func (h *history) drawAttempt() task.Attempt {
 	return a
 }
 
-func (h *history) drawResult() task.Report {
+func (h *sideBySide) drawResult() task.Report {
 	r := task.Report{Attempt: h.drawAttempt(), Holder: h.drawHolder(), Result: task.Result{Outcome: task.Success, Next: task.Never}}
 	switch rapid.IntRange(0, 11).Draw(h.rt, "result") {
 	case 0, 1, 2:
@@ -356,15 +359,15 @@ func (h *history) drawResult() task.Report {
 	return r
 }
 
-func (h *history) drawHolder() task.Holder {
+func (h *sideBySide) drawHolder() task.Holder {
 	return task.Holder(rapid.IntRange(1, 2).Draw(h.rt, "holder"))
 }
 
-func (h *history) reportBoth() { h.reportThese([]task.Report{h.drawResult()}) }
+func (h *sideBySide) reportBoth() { h.reportThese([]task.Report{h.drawResult()}) }
 
 // reportMany reports several results in one group, none twice for one task: the
 // order in which a group takes the results of one task is not defined.
-func (h *history) reportMany() {
+func (h *sideBySide) reportMany() {
 	var rs []task.Report
 	seen := map[task.ID]bool{}
 	for range 4 {
@@ -376,7 +379,7 @@ func (h *history) reportMany() {
 	h.reportThese(rs)
 }
 
-func (h *history) reportThese(rs []task.Report) {
+func (h *sideBySide) reportThese(rs []task.Report) {
 	got := h.report(rs...)
 	for i, r := range rs {
 		want := h.m.say(r.Attempt, h.now, func(k *task.Machine) task.Reply { return k.Report(r, h.now, 0, mergeParams(1<<14)) })
@@ -386,7 +389,7 @@ func (h *history) reportThese(rs []task.Report) {
 	}
 }
 
-func (h *history) startBoth() {
+func (h *sideBySide) startBoth() {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := h.start(holder, a)[0]
 	want := h.m.say(a, h.now, func(k *task.Machine) task.Reply { return k.Start(a, holder, h.now) })
@@ -395,7 +398,7 @@ func (h *history) startBoth() {
 	}
 }
 
-func (h *history) beatBoth(name string, step func(*task.Machine, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
+func (h *sideBySide) beatBoth(name string, step func(*task.Machine, task.Attempt, task.Holder, task.Instant) task.Reply, do func(task.Holder, ...task.Attempt) []task.Reply) {
 	a, holder := h.drawAttempt(), h.drawHolder()
 	got := do(holder, a)[0]
 	want := h.m.say(a, h.now, func(k *task.Machine) task.Reply { return step(k, a, holder, h.now) })
@@ -404,7 +407,7 @@ func (h *history) beatBoth(name string, step func(*task.Machine, task.Attempt, t
 	}
 }
 
-func (h *history) editBoth() {
+func (h *sideBySide) editBoth() {
 	id := rapid.SampledFrom(h.ids).Draw(h.rt, "task")
 	k := h.m.machines[id]
 	if k == nil {
@@ -435,7 +438,7 @@ func (h *history) editBoth() {
 }
 
 // updateBoth gives a task random terms.
-func (h *history) updateBoth(k *task.Machine) {
+func (h *sideBySide) updateBoth(k *task.Machine) {
 	s := k.Task.Spec()
 	e := task.Edit{Spec: &s, Params: rapid.Bool().Draw(h.rt, "edit params")}
 	if e.Params {
@@ -481,7 +484,7 @@ func (h *history) updateBoth(k *task.Machine) {
 }
 
 // triggerBoth opens a run now.
-func (h *history) triggerBoth(k *task.Machine) {
+func (h *sideBySide) triggerBoth(k *task.Machine) {
 	id := k.Task.ID
 	got, _, err := h.Trigger(context.Background(), h.tenant, id, "")
 	want, wantErr := k.Trigger(h.now)
@@ -492,7 +495,7 @@ func (h *history) triggerBoth(k *task.Machine) {
 	h.m.settle(id, h.now)
 }
 
-func (h *history) sameAnswer(op string, got, want error) {
+func (h *sideBySide) sameAnswer(op string, got, want error) {
 	if (got == nil) != (want == nil) || (got != nil && task.CodeOf(got) != task.CodeOf(want)) {
 		h.rt.Fatalf("%s at %s: got %v, want %v", op, h.now, got, want)
 	}
@@ -506,23 +509,23 @@ func mergedParams(rt *rapid.T, set map[string]string) []byte {
 	return wire
 }
 
-func (h *history) purgeBoth() {
+func (h *sideBySide) purgeBoth() {
 	var n int
-	if err := h.cluster.Pool(h.d).QueryRow(context.Background(), sql.Get("DonePurge"), 100).Scan(&n); err != nil {
+	if err := h.db.Pool(h.d).QueryRow(context.Background(), sql.Get("DonePurge"), 100).Scan(&n); err != nil {
 		h.rt.Fatal(err)
 	}
 	h.m.purge(h.now)
 }
 
-func (h *history) fold() {
+func (h *sideBySide) fold() {
 	if _, _, err := h.FoldCounters(context.Background(), h.d); err != nil {
 		h.rt.Fatal(err)
 	}
 }
 
 // compare holds the stored rows against those of the model.
-func (h *history) compare() {
-	if diff := cmp.Diff(h.m.rows(), h.everywhere(), cmp.AllowUnexported(key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change", "Calendar")); diff != "" {
+func (h *sideBySide) compare() {
+	if diff := cmp.Diff(h.m.rows(), h.everywhere(), cmp.AllowUnexported(kernel.Key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change", "Calendar")); diff != "" {
 		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
 	}
 	for id, k := range h.m.machines {
@@ -536,14 +539,14 @@ func (h *history) compare() {
 			h.rt.Fatalf("finished task %s: got %+v, %v; want %s", id, got, err, d.state)
 		}
 	}
-	got, err := readCounts(context.Background(), h.cluster.Pool(h.d), h.tenant)
+	got, err := counters.Read(context.Background(), h.db.Pool(h.d), h.tenant)
 	if diff := cmp.Diff(h.m.census(), got); err != nil || diff != "" {
 		h.rt.Fatalf("counters at %s: want -, got +; %v\n%s", h.now, err, diff)
 	}
 }
 
 // recount holds the counters against the stored rows.
-func (h *history) recount() {
+func (h *sideBySide) recount() {
 	if found, err := h.Recount(context.Background(), h.d, 0, false); err != nil || len(found) > 0 {
 		h.rt.Fatalf("the counters are not what there is: %+v, %v", found, err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -104,7 +106,7 @@ func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
 // AcknowledgeOutbox removes published parts of the outbox in a transaction of its own. If
 // shards were lost it removes nothing and names them.
 func (s *Store) AcknowledgeOutbox(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
-	return s.inOwnedTx(ctx, d, "take off", owned, func(tx pgx.Tx) error { return takeOff(ctx, tx, parts) })
+	return s.db.InOwnedTx(ctx, d, "take off", owned, func(tx pgx.Tx) error { return takeOff(ctx, tx, parts) })
 }
 
 // takeOff takes parts off as the last thing that a step does.
@@ -113,7 +115,7 @@ func takeOff(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
 	if queueTakeOff(b, parts) == 0 {
 		return nil
 	}
-	return sendLast(ctx, tx, b)
+	return kernel.SendLast(ctx, tx, b)
 }
 
 // Unpublished returns what the outbox still holds for owned shards. It must be
@@ -121,8 +123,8 @@ func takeOff(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
 // older owner has ended. Entries whose run is no longer open are left out; the
 // part of their row names the shards all the same.
 func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
-	shards, _, _ := ownedArgs(owned)
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("OutboxRead"), shards)
+	shards, _, _ := kernel.OwnedArgs(owned)
+	rows, err := s.db.Pool(d).Query(ctx, sql.Get("OutboxRead"), shards)
 	if err != nil {
 		return nil, fmt.Errorf("read outbox: %w", err)
 	}
@@ -167,18 +169,18 @@ func intersect(a, b []int16) []task.Shard {
 func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]task.Publication, error) {
 	var out []task.Publication
 	for chunk := range slices.Chunk(entries, 2000) {
-		var keys []key
+		var keys []kernel.Key
 		for _, e := range chunk {
-			keys = append(keys, keyOf(e.tenant, e.id, 0), keyOf(e.tenant, e.id, e.seq))
+			keys = append(keys, kernel.KeyOf(e.tenant, e.id, 0), kernel.KeyOf(e.tenant, e.id, e.seq))
 		}
-		rows, err := readRows(ctx, s.cluster.Pool(d), keys)
+		rows, err := readRows(ctx, s.db.Pool(d), keys)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range chunk {
-			row := rows[keyOf(e.tenant, e.id, e.seq)]
+			row := rows[kernel.KeyOf(e.tenant, e.id, e.seq)]
 			if row == nil {
-				row = rows[keyOf(e.tenant, e.id, 0)]
+				row = rows[kernel.KeyOf(e.tenant, e.id, 0)]
 			}
 			if row == nil {
 				continue
@@ -192,32 +194,25 @@ func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]
 }
 
 // readRows returns the rows of keys that exist, without locking them.
-func readRows(ctx context.Context, q querier, keys []key) (map[key]*task.Row, error) {
-	rows, err := q.Query(ctx, sql.Get("KinRead"), keyArgs(uniqueKeys(keys))...)
+func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[kernel.Key]*task.Row, error) {
+	rows, err := q.Query(ctx, sql.Get("KinRead"), kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}
-	list, err := collectRows(rows)
+	list, err := kernel.CollectRows(rows)
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[key]*task.Row, len(list))
+	out := make(map[kernel.Key]*task.Row, len(list))
 	for _, r := range list {
-		out[rowKey(r)] = r
+		out[kernel.RowKey(r)] = r
 	}
 	return out, nil
-}
-
-// uniqueKeys sorts keys into the order in which rows are locked, and removes
-// repeated ones.
-func uniqueKeys(keys []key) []key {
-	slices.SortFunc(keys, compareKeys)
-	return slices.Compact(keys)
 }
 
 // OutboxStats says how many rows the outbox of database d has, and the age of
 // the oldest.
 func (s *Store) OutboxStats(ctx context.Context, d int) (rows int, oldest task.Instant, now task.Instant, err error) {
-	err = s.cluster.Pool(d).QueryRow(ctx, sql.Get("OutboxStats"), 0).Scan(&rows, &oldest, &now)
+	err = s.db.Pool(d).QueryRow(ctx, sql.Get("OutboxStats"), 0).Scan(&rows, &oldest, &now)
 	return rows, oldest, now, err
 }

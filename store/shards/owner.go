@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -27,7 +29,7 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 	}
 	items := items(shards)
 	var owned []task.Ownership
-	err = s.inTx(ctx, d, "acquire", func(tx pgx.Tx) error {
+	err = s.db.InTx(ctx, d, "acquire", func(tx pgx.Tx) error {
 		owned = owned[:0]
 		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", bumpLockTimeout.Milliseconds())); err != nil {
 			return err
@@ -73,66 +75,10 @@ func items(shards []task.Shard) []int16 {
 	return out
 }
 
-// ownedArgs spreads ownerships over the arrays that statements take.
-func ownedArgs(owned []task.Ownership) (shards []int16, epochs, nonces []int64) {
-	for _, o := range owned {
-		shards = append(shards, int16(o.Shard))
-		epochs = append(epochs, o.Epoch)
-		nonces = append(nonces, o.Nonce)
-	}
-	return shards, epochs, nonces
-}
-
-// lostOf returns the shards whose ownership the rows of AssertOwned do not
-// confirm.
-func lostOf(rows pgx.Rows, owned []task.Ownership) ([]task.Shard, error) {
-	current, err := pgx.CollectRows(rows, pgx.RowTo[int16])
-	if err != nil || len(current) == len(owned) {
-		return nil, err
-	}
-	var lost []task.Shard
-	for _, o := range owned {
-		if !slices.Contains(current, int16(o.Shard)) {
-			lost = append(lost, o.Shard)
-		}
-	}
-	return lost, nil
-}
-
-// assertOwned returns the shards that are no longer owned; until the
-// transaction ends nobody can take the others over.
-func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task.Shard, error) {
-	shards, epochs, nonces := ownedArgs(owned)
-	var lost []task.Shard
-	b := &pgx.Batch{} // BEGIN goes with it
-	b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces).Query(func(rows pgx.Rows) (err error) {
-		lost, err = lostOf(rows, owned)
-		return err
-	})
-	err := tx.SendBatch(ctx, b).Close()
-	return lost, err
-}
-
-// inOwnedTx is inTx for a step that only the owner may take: f runs when all of
-// owned is still owned, and nobody can take it over meanwhile. Else nothing
-// happens, and what was lost is returned.
-func (s *Store) inOwnedTx(ctx context.Context, d int, step string, owned []task.Ownership, f func(pgx.Tx) error) (lost []task.Shard, err error) {
-	err = s.inTx(ctx, d, step, func(tx pgx.Tx) (err error) {
-		if lost, err = assertOwned(ctx, tx, owned); err != nil {
-			return err
-		}
-		if len(lost) > 0 {
-			return errNothing
-		}
-		return f(tx)
-	})
-	return lost, err
-}
-
 // Release forgets name and address of an owner that let go. The epoch stays.
 func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) error {
-	shards, epochs, nonces := ownedArgs(owned)
-	if _, err := s.cluster.Pool(d).Exec(ctx, sql.Get("OwnerRelease"), shards, epochs, nonces); err != nil {
+	shards, epochs, nonces := kernel.OwnedArgs(owned)
+	if _, err := s.db.Pool(d).Exec(ctx, sql.Get("OwnerRelease"), shards, epochs, nonces); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
 	return nil
@@ -149,7 +95,7 @@ type ItemOwner struct {
 
 // Owners lists who owns the items of database d.
 func (s *Store) Owners(ctx context.Context, d int) ([]ItemOwner, error) {
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("OwnerList"), 0)
+	rows, err := s.db.Pool(d).Query(ctx, sql.Get("OwnerList"), 0)
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -192,7 +193,7 @@ var dueRange = regexp.MustCompile(`Index Cond: \(\(due_at [<>]=? [^)]*\) AND \(d
 // explain returns the generic plan of a statement.
 func (b *bundle) explain(name, args string) string {
 	b.t.Helper()
-	conn, err := b.cluster.Pool(b.d).Acquire(context.Background())
+	conn, err := b.db.Pool(b.d).Acquire(context.Background())
 	if err != nil {
 		b.t.Fatal(err)
 	}

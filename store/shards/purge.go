@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -25,14 +27,14 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 			args = append(args, s.cfg.DeadRetention.Milliseconds())
 		}
 		var gone int
-		if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get(step), args...).Scan(&gone); err != nil {
+		if err := s.db.Pool(d).QueryRow(ctx, sql.Get(step), args...).Scan(&gone); err != nil {
 			return n, false, fmt.Errorf("purge: %w", err)
 		}
 		n += gone
 		more = more || gone >= purgeAtOnce
 	}
 	var gone int
-	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("BulkPurge"), task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
+	if err := s.db.Pool(d).QueryRow(ctx, sql.Get("BulkPurge"), task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
 	return n + gone, more, nil
@@ -43,8 +45,29 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 // users show only to those who may read all statistics.
 func (s *Store) OldestSnapshot(ctx context.Context, d int) (time.Duration, error) {
 	var ms int64
-	if err := s.cluster.Pool(d).QueryRow(ctx, sql.Get("OldestSnapshot"), 0).Scan(&ms); err != nil {
+	if err := s.db.Pool(d).QueryRow(ctx, sql.Get("OldestSnapshot"), 0).Scan(&ms); err != nil {
 		return 0, fmt.Errorf("look for old snapshots: %w", err)
 	}
-	return millis(ms), nil
+	return kernel.Millis(ms), nil
+}
+
+// PurgeTask forgets a finished task before its retention is over. One that lives is
+// [task.FailedPrecondition].
+func (s *Store) PurgeTask(ctx context.Context, tenant int32, id task.ID) error {
+	if !id.Valid() {
+		return notFound(id)
+	}
+	var n int
+	err := s.db.Pool(id.Shard().Database()).QueryRow(ctx, sql.Get("DoneTake"), []int32{tenant}, []int64{int64(id)}).Scan(&n)
+	if err != nil {
+		return kernel.Unavailable(err)
+	}
+	if n > 0 {
+		return nil
+	}
+	t, err := s.Get(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	return task.Errorf(task.ReasonTaskNotFinished, "task %d is %s: only finished tasks are purged; cancel it first", id, t.State)
 }

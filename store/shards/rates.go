@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -22,7 +24,7 @@ var apartSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds"
 // plain.
 func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	settings := task.Settings{Rates: map[int32]task.Rates{}}
-	rows, err := s.cluster.Pool(d).Query(ctx, sql.Get("SettingsRead"), apartSettings)
+	rows, err := s.db.Pool(d).Query(ctx, sql.Get("SettingsRead"), apartSettings)
 	if err != nil {
 		return task.Settings{}, fmt.Errorf("read settings: %w", err)
 	}
@@ -53,9 +55,6 @@ var (
 	addTurns = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
 )
 
-// home returns the database that gives out a tenant's turns.
-func home(tenant int32) int { return int(tenant) % task.Databases }
-
 // TakeTokens takes up to want of the runs that a tenant with a dispatch rate may
 // claim, after it has given back unused ones. Without a rate it gives all.
 func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
@@ -68,7 +67,7 @@ func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (t
 }
 
 func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Tokens, error) {
-	pool := s.cluster.Pool(home(tenant))
+	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
 		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
@@ -138,7 +137,7 @@ func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.Ad
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.AddResult{}, false, nil
 	case err != nil:
-		return task.AddResult{}, false, unavailable(err)
+		return task.AddResult{}, false, kernel.Unavailable(err)
 	}
 	return a.result, true, nil
 }

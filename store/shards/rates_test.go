@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -119,7 +120,7 @@ func TestWaitingForATurnIsNoMisfire(t *testing.T) {
 		lane := b.lane("", 1)
 		lane.WaitingSince = test.held(start)
 		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}})
-		row := b.rows()[keyOf(b.tenant, id, 0)]
+		row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 		next := start.Add(time.Duration(test.missed+1) * time.Minute)
 		if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
 			t.Errorf("%s: %d missed (the row says %d), next at %s due at %s, want %d and %s",
@@ -150,7 +151,7 @@ func TestChangeOfSettingsWaitsForTheClaimUnderWay(t *testing.T) {
 	claiming, release := make(chan struct{}), make(chan struct{})
 	b := setup(t, func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if point == "claim:"+BeforeCommit {
+			if point == "claim:"+kernel.BeforeCommit {
 				close(claiming)
 				<-release
 			}
@@ -170,7 +171,7 @@ func TestChangeOfSettingsWaitsForTheClaimUnderWay(t *testing.T) {
 	})
 	<-claiming
 	change := func(wait string) error {
-		return pgx.BeginFunc(t.Context(), b.cluster.Pool(b.d), func(tx pgx.Tx) error {
+		return pgx.BeginFunc(t.Context(), b.db.Pool(b.d), func(tx pgx.Tx) error {
 			if _, err := tx.Exec(t.Context(), `SELECT set_config('lock_timeout', $1, true)`, wait); err != nil {
 				return err
 			}
@@ -178,7 +179,7 @@ func TestChangeOfSettingsWaitsForTheClaimUnderWay(t *testing.T) {
 			return err
 		})
 	}
-	if err := change("50ms"); err == nil || !strings.Contains(err.Error(), lockNotAvailable) {
+	if err := change("50ms"); err == nil || !strings.Contains(err.Error(), kernel.LockNotAvailable) {
 		t.Errorf("a change during a claim: %v, want a lock that is not available", err)
 	}
 	close(release)
@@ -390,7 +391,7 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for d := range task.Databases { // the turn ends, for want of a sign of life
-		if _, err := b.cluster.Pool(d).Exec(t.Context(), `UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = $1`, b.tenant); err != nil {
+		if _, err := b.db.Pool(d).Exec(t.Context(), `UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = $1`, b.tenant); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -20,15 +25,15 @@ func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapsh
 	if !id.Valid() {
 		return nil, notFound(id)
 	}
-	t, err := getIn(ctx, s.cluster.Pool(id.Shard().Database()), tenant, id)
+	t, err := getIn(ctx, s.db.Pool(id.Shard().Database()), tenant, id)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, kernel.Unavailable(err)
 	}
 	return t, nil
 }
 
 // getIn is Get through q; in a snapshot a task does not move.
-func getIn(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snapshot, error) {
+func getIn(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (*task.Snapshot, error) {
 	for range readAgain {
 		out, f, err := readTask(ctx, q, tenant, id)
 		switch {
@@ -39,12 +44,12 @@ func getIn(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snap
 		case f == nil:
 			return nil, notFound(id)
 		}
-		gone, err := f.fill(ctx, q, false)
+		gone, err := f.Fill(ctx, q, false)
 		if err != nil {
 			return nil, err
 		}
 		if !gone {
-			return &task.Snapshot{Row: *f.row(), FinishedAt: task.Never}, nil
+			return &task.Snapshot{Row: *f.Row(), FinishedAt: task.Never}, nil
 		}
 	}
 	return nil, task.Errorf(task.ReasonTaskBusy, "task %d is on the move; try again", id)
@@ -56,34 +61,30 @@ const readAgain = 8
 
 // readTask finds a task in one snapshot: the task as its callers may see it, or
 // where it is packed, or neither.
-func readTask(ctx context.Context, q querier, tenant int32, id task.ID) (*task.Snapshot, *farTask, error) {
+func readTask(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (*task.Snapshot, *far.Task, error) {
 	rows, err := q.Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
 	if err != nil {
 		return nil, nil, err
 	}
 	defer rows.Close()
-	var copies []farCopy
+	var copies []far.Copy
 	for rows.Next() {
-		var scan rowScan
+		var scan kernel.RowScan
 		var finished *int64
-		var c farCopy
-		if err := rows.Scan(scan.targets(&finished, &c.pack, &c.damaged, &c.keys)...); err != nil {
+		var c far.Copy
+		if err := rows.Scan(scan.Targets(&finished, &c.Pack, &c.Damaged, &c.Keys)...); err != nil {
 			return nil, nil, err
 		}
-		if c.pack == 0 {
-			return snapshot(&scan, finished), nil, nil
+		if c.Pack == 0 {
+			return scan.Snapshot(finished), nil, nil
 		}
 		copies = append(copies, c)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, nil, err
 	}
-	f, err := findFar(copies, tenant, id)
+	f, err := far.Find(copies, tenant, id)
 	return nil, f, err
-}
-
-func snapshot(scan *rowScan, finished *int64) *task.Snapshot {
-	return &task.Snapshot{Row: *scan.row(), FinishedAt: instantOr(finished, task.Never)}
 }
 
 // change is a step that a caller makes a task take. It may refuse with an error.
@@ -135,8 +136,8 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 	deadline := time.Now().Add(busyFor)
 	for {
 		done, changed, err := s.tryMachine(ctx, tenant, id, step)
-		if err != nil && !lockConflict(err) {
-			return nil, unavailable(err)
+		if err != nil && !kernel.LockConflict(err) {
+			return nil, kernel.Unavailable(err)
 		}
 		if changed {
 			return done, nil
@@ -151,7 +152,7 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 			}
 			return now, nil
 		}
-		if time.Now().After(deadline) || !sleep(ctx, 20*time.Millisecond) {
+		if time.Now().After(deadline) || !kernel.Sleep(ctx, 20*time.Millisecond) {
 			return nil, task.Errorf(task.ReasonTaskBusy, "task %d is busy; try again", id)
 		}
 	}
@@ -162,28 +163,16 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
-	var l *ledger
-	err = s.inTx(ctx, d, step.name, func(tx pgx.Tx) error {
-		l = s.newLedger()
-		now, err := clock(ctx, tx)
+	var l *transition.Ledger
+	err = s.db.InTx(ctx, d, step.name, func(tx pgx.Tx) error {
+		l = s.machines.NewLedger()
+		now, err := kernel.Clock(ctx, tx)
 		if err != nil {
 			return err
 		}
-		k := keyOf(tenant, id, 0)
-		machines, err := s.lockMachines(ctx, tx, []key{k})
+		machine, err := s.lockOrRecall(ctx, tx, tenant, id, now)
 		if err != nil {
 			return err
-		}
-		machine := machines[k]
-		if machine == nil {
-			if machine, err = recallMachine(ctx, tx, tenant, id, now); machine == nil && err == nil {
-				err = errNothing
-			}
-			if err != nil {
-				return err
-			}
-			machine.CatchUpInterval = s.cfg.CatchUpInterval
-			s.setCalendar(machine.Task)
 		}
 		if changed, err = step.take(tx, machine, now); err != nil {
 			return err
@@ -193,21 +182,43 @@ func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step s
 			out.FinishedAt = now
 		}
 		var b *pgx.Batch
-		b, due = kinBatch([]*task.Machine{machine}, now, l)
+		b, due = transition.Batch([]*task.Machine{machine}, now, l)
 		if step.also != nil {
 			step.also(b)
 		}
 		if b.Len() == 0 {
-			return errNothing
+			return kernel.ErrNothing
 		}
-		return sendLast(ctx, tx, b)
+		return kernel.SendLast(ctx, tx, b)
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	s.due(d, due)
-	s.missed(l.missed)
+	s.db.TellDue(d, due)
+	s.machines.TellMissed(l.Missed)
 	return out, changed, nil
+}
+
+// lockOrRecall locks the row of a task, or moves the task out of its pack. The error is
+// [kernel.ErrNothing] where neither can be done now.
+func (s *Store) lockOrRecall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Machine, error) {
+	k := kernel.KeyOf(tenant, id, 0)
+	machines, err := s.machines.Lock(ctx, tx, []kernel.Key{k})
+	if err != nil {
+		return nil, err
+	}
+	if machine := machines[k]; machine != nil {
+		return machine, nil
+	}
+	row, err := far.Recall(ctx, tx, tenant, id, now)
+	if err != nil {
+		return nil, err
+	}
+	if row == nil {
+		return nil, kernel.ErrNothing
+	}
+	s.machines.SetCalendar(row)
+	return s.machines.New(row), nil
 }
 
 // take makes the step on a locked row. It reports whether the task is as the step
@@ -240,12 +251,12 @@ func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 	var sum Census
 	for d := range task.Databases {
 		var c Census
-		err := s.inSnapshot(ctx, d, func(tx pgx.Tx) error {
+		err := s.db.InSnapshot(ctx, d, func(tx pgx.Tx) error {
 			err := tx.QueryRow(ctx, sql.Get("Census"), tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
 			if err != nil {
 				return err
 			}
-			return countPacks(ctx, s, tx, d, tenant, func(_ cellKey, n int64) { c.Scheduled += n })
+			return far.Each(ctx, tx, tenant, 0, task.Never, false, func(*task.Row) { c.Scheduled++ })
 		})
 		if err != nil {
 			return Census{}, fmt.Errorf("count rows of database %d: %w", d, err)
@@ -257,4 +268,11 @@ func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 		sum.Dead += c.Dead
 	}
 	return sum, nil
+}
+
+// countPacked adds what packs hold of a tenant (0: of all). All of it is SCHEDULED.
+func countPacked(ctx context.Context, tx pgx.Tx, tenant int32, add func(counters.Key, int64)) error {
+	return far.Each(ctx, tx, tenant, 0, task.Never, false, func(r *task.Row) {
+		add(counters.Key{Tenant: r.Tenant, Type: r.Type, Cell: counters.Cell(r.State)}, 1)
+	})
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/history"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -40,24 +43,16 @@ func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, resul
 	for i, r := range results {
 		in[i] = reported{tenant: tenant, paramsBytes: paramsBytes, Report: r}
 		if len(r.Error) > task.MaxErrorBytes {
-			in[i].Error = cut(r.Error, task.MaxErrorBytes)
+			in[i].Error = kernel.Truncate(r.Error, task.MaxErrorBytes)
 		}
 	}
-	return spread(ctx, in, func(r *reported) task.ID { return r.Task }, func(d int) *batcher[reported, task.Reply] { return s.dbs[d].reports })
-}
-
-// cut shortens s to at most n bytes at a rune's border.
-func cut(s string, n int) string {
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n]
+	return spread(ctx, in, func(r *reported) task.ID { return r.Task }, func(d int) *kernel.Batcher[reported, task.Reply] { return s.dbs[d].reports })
 }
 
 // spread sends entries to the batchers of their databases and puts the answers
 // back into the order of the entries. Entries of a database that did not answer
 // are answered with Retry; only if none did it is an error.
-func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *batcher[E, task.Reply]) ([]task.Reply, error) {
+func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *kernel.Batcher[E, task.Reply]) ([]task.Reply, error) {
 	var parts [task.Databases][]int
 	for i := range in {
 		d := id(&in[i]).Shard().Database()
@@ -81,7 +76,7 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 			entries[j] = in[i]
 		}
 		go func() {
-			r, err := to(d).call(ctx, entries)
+			r, err := to(d).Call(ctx, entries)
 			answers <- answer{d, r, err}
 		}()
 	}
@@ -108,7 +103,7 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 // doReports takes a group of results of one database. SQL decides a plain one
 // if it is the first of its task.
 func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Reply {
-	plain := slices.DeleteFunc(firstOfTask(len(in), func(i int) key { return keyOf(in[i].tenant, in[i].Task, 0) }),
+	plain := slices.DeleteFunc(firstOfTask(len(in), func(i int) kernel.Key { return kernel.KeyOf(in[i].tenant, in[i].Task, 0) }),
 		func(i int) bool { return !in[i].plain() })
 	return s.decideBoth(ctx, d, len(in), plain, func(i int) entry { return in[i].entry() },
 		func(replies []task.Reply) error { return s.reportPlain(ctx, d, in, plain, replies) })
@@ -124,12 +119,12 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 		return nil
 	}
 	end, goOn := "ReportEnd", "ReportGoOn"
-	noted := s.atLevel(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant })
+	noted := history.Levels(s.cfg.History).At(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant })
 	if len(noted) > 0 {
 		end, goOn = "ReportEndNoted", "ReportGoOnNoted"
 	}
 	due := task.Never
-	err := s.inTx(ctx, d, "report", func(tx pgx.Tx) error {
+	err := s.db.InTx(ctx, d, "report", func(tx pgx.Tx) error {
 		r := reporting{tx: tx, in: in, noted: noted, replies: replies, due: task.Never}
 		firsts, laters := divide(plain, func(i int) bool { return in[i].Seq == 1 })
 		if err := r.try(ctx, end, firsts, goOn, laters); err != nil {
@@ -142,7 +137,7 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 		return nil
 	})
 	if err == nil {
-		s.due(d, due)
+		s.db.TellDue(d, due)
 	}
 	return err
 }
@@ -192,7 +187,7 @@ func (r *reporting) queue(b *pgx.Batch, statement string, list []int) {
 		var at *int64
 		_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {
 			r.replies[list[n-1]] = task.Reply{Code: task.Accepted}
-			r.due = min(r.due, instantOr(at, task.Never))
+			r.due = min(r.due, kernel.InstantOr(at, task.Never))
 			return nil
 		})
 		return err
@@ -212,7 +207,7 @@ func reportArgs(in []reported, plain []int) []any {
 		r := &in[i]
 		shards[j], tenants[j], ids[j] = int16(r.Task.Shard()), r.tenant, int64(r.Task)
 		seqs[j], attempts[j], holders[j] = r.Seq, r.Attempt.Attempt, int64(r.Holder)
-		nexts[j], stops[j] = nullable(r.Next), r.Stop
+		nexts[j], stops[j] = kernel.Nullable(r.Next), r.Stop
 	}
 	return []any{shards, tenants, ids, seqs, attempts, holders, nexts, stops}
 }

@@ -38,32 +38,23 @@ package shards
 
 import (
 	"context"
-	"embed"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/perceptor/perceptor/schedule"
 	"github.com/perceptor/perceptor/store"
-	"github.com/perceptor/perceptor/store/statement"
+	"github.com/perceptor/perceptor/store/shards/bulk"
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/dead"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/history"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
-
-//go:embed sql/*.sql
-var sqlFiles embed.FS
-
-var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
-
-// tableOf returns the name of a shard's table.
-func tableOf(shard task.Shard) string { return fmt.Sprintf("task_%03d", shard) }
 
 // Config tunes a [Store]. The zero value takes all defaults.
 type Config struct {
@@ -80,7 +71,7 @@ type Config struct {
 	// are. It must not block.
 	History func(tenant int32) task.HistoryLevel
 	// Horizon is how far ahead tasks are kept as rows; what is due later goes
-	// into packs. Defaults to [DefaultHorizon]; below 0 (see [HorizonOff]): every
+	// into packs. Defaults to [far.DefaultHorizon]; below 0 (see [far.HorizonOff]): every
 	// task is a row. Packs that exist are read in any case.
 	Horizon time.Duration
 	// CatchUpInterval is the least distance of runs that catch up with missed instants.
@@ -107,23 +98,35 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Store keeps tasks. It is safe for concurrent use.
+// Store keeps tasks. It is safe for concurrent use. The parts that have no need of
+// the near tier are packages, and the store has their methods.
 type Store struct {
-	cluster   *store.Cluster
-	cfg       Config
-	dbs       [task.Databases]*database
-	paces     paces
-	calendars *schedule.Calendars
-	// complained is when a line was logged about a task that cannot be read, in
-	// nanoseconds.
-	complained atomic.Int64
+	*far.Tier
+	*dead.Letters
+	*bulk.Operations
+	*counters.Counters
+	*history.Events
+
+	db       *kernel.Databases
+	machines *transition.Machines
+	cfg      Config
+	dbs      [task.Databases]*database
+	paces    paces
 }
 
 // New returns a store over the databases of cluster. Calls that write through a
 // group need [Store.Run] to be running.
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
-	s := &Store{cluster: cluster, cfg: cfg, paces: newPaces(&cfg), calendars: schedule.NewCalendars(calendarsKept)}
+	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Failpoint: cfg.Failpoint, Log: cfg.Log})
+	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Levels: cfg.History, Missed: cfg.Missed})
+	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
+	s := &Store{
+		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
+		Operations: bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant}),
+		Events:     history.New(db),
+		db:         db, machines: machines, cfg: cfg, paces: newPaces(&cfg),
+	}
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d)
 	}
@@ -147,13 +150,10 @@ func (c *Config) setDefaults() {
 		}
 	}
 	if c.Horizon == 0 {
-		c.Horizon = DefaultHorizon
+		c.Horizon = far.DefaultHorizon
 	}
 	if c.QueueLength <= 0 {
 		c.QueueLength = 1024
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
@@ -167,28 +167,6 @@ func (s *Store) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Names of the failpoints.
-const (
-	BetweenReads = "between_reads"
-	BeforeCommit = "before_commit"
-	AfterCommit  = "after_commit"
-)
-
-func (s *Store) failpoint(step, point string, d int) error {
-	if s.cfg.Failpoint == nil {
-		return nil
-	}
-	return s.cfg.Failpoint(step+":"+point, d)
-}
-
-// clock reads the database's clock within a transaction.
-func clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
-	b := &pgx.Batch{}
-	b.Queue(sql.Get("Now"), int32(0)).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
-	err = tx.SendBatch(ctx, b).Close()
-	return now, err
-}
-
 // clockTries is how many databases are asked for the time if some do not answer.
 const clockTries = 3
 
@@ -198,54 +176,12 @@ func (s *Store) Now(ctx context.Context) (now task.Instant, err error) {
 	for i := range clockTries {
 		// Neighbours are often on one server.
 		d := (first + i*task.Databases/clockTries) % task.Databases
-		if err = s.cluster.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err == nil {
+		if err = s.db.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err == nil {
 			return now, nil
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return 0, unavailable(err)
-}
-
-// querier is a pool or a transaction. A step that is in a transaction reads
-// through it: a second connection might never come free.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// SQLSTATEs that steps react to.
-const (
-	lockNotAvailable = "55P03"
-	deadlockDetected = "40P01"
-)
-
-// lockConflict reports whether err came from waiting too long for somebody
-// else's lock.
-func lockConflict(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == lockNotAvailable || pg.Code == deadlockDetected)
-}
-
-// dataError reports whether err was caused by the values of some row, so that
-// the others may still succeed without it.
-func dataError(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
-}
-
-// unavailable wraps an error of the database as one that callers may retry.
-func unavailable(err error) error {
-	var known *task.Error
-	if errors.As(err, &known) {
-		return err
-	}
-	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
-}
-
-// due passes on the earliest due instant that a step has written.
-func (s *Store) due(d int, at task.Instant) {
-	if s.cfg.Due != nil && at != task.Never {
-		s.cfg.Due(d, at)
-	}
+	return 0, kernel.Unavailable(err)
 }

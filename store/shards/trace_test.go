@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -60,7 +61,7 @@ func quiet(t *testing.T, what string, done <-chan error) {
 }
 
 func TestTakeOverWaitsForTheClaimOfTheOldOwnerAndFindsItsOutbox(t *testing.T) {
-	g := newGate("claim:" + BeforeCommit)
+	g := newGate("claim:" + kernel.BeforeCommit)
 	b := setup(t, withGate(g))
 	id := b.add(b.spec(task.OneShot))[0]
 	claimed := async(func() error {
@@ -124,7 +125,7 @@ func TestCommitOfUnknownOutcomeIsReportedAsSuch(t *testing.T) {
 	lostAnswer := errors.New("connection lost")
 	b := setup(t, func(c *Config) {
 		c.Failpoint = func(point string, _ int) error {
-			if point == "claim:"+AfterCommit {
+			if point == "claim:"+kernel.AfterCommit {
 				return lostAnswer
 			}
 			return nil
@@ -193,7 +194,7 @@ func TestUnpublishedEntryOfAClosedRunIsNotPublished(t *testing.T) {
 }
 
 func TestCancelWaitsForAClaimUnderWay(t *testing.T) {
-	g := newGate("claim:" + BeforeCommit)
+	g := newGate("claim:" + kernel.BeforeCommit)
 	b := setup(t, withGate(g))
 	id := b.add(b.spec(task.Blocking))[0]
 	claimed := async(func() error {
@@ -252,7 +253,7 @@ func TestRunWhoseBitIsPushedOutGetsARow(t *testing.T) {
 		b.claim(task.RangeForm)
 		b.advance(time.Minute)
 	}
-	run := b.rows()[keyOf(b.tenant, id, 1)]
+	run := b.rows()[kernel.KeyOf(b.tenant, id, 1)]
 	if run == nil || run.ScheduledAt != begin || run.State != task.Running || run.Attempt != 1 {
 		t.Fatalf("run 1 has the row %+v", run)
 	}
@@ -327,7 +328,7 @@ func TestResultOfAnOldRunDoesNotCountForTheNext(t *testing.T) {
 	if got := b.report(success(id, 1, 1, 7)); got[0] != task.Already {
 		t.Fatalf("result of run 1 while run 2 is open: %v", got)
 	}
-	if row := b.rows()[keyOf(b.tenant, id, 0)]; row.State != task.Running || row.Holder != 7 {
+	if row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; row.State != task.Running || row.Holder != 7 {
 		t.Fatalf("run 2 was closed: %+v", row)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -191,7 +193,7 @@ func TestRefusedLastStatementLeavesNothingAndIsKnown(t *testing.T) {
 	b.exec(`ALTER TABLE outbox ADD CONSTRAINT refused CHECK (false) NOT VALID`)
 	_, err := b.Claim(t.Context(), claimAll(b))
 	b.exec(`ALTER TABLE outbox DROP CONSTRAINT refused`)
-	if !dataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
+	if !kernel.DataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
 		t.Errorf("claim: %v", err)
 	}
 	if got, err := b.Get(t.Context(), b.tenant, id); err != nil || got.State != task.Scheduled {
@@ -201,13 +203,13 @@ func TestRefusedLastStatementLeavesNothingAndIsKnown(t *testing.T) {
 
 func TestNothingCanBeSentAfterTheLastStatements(t *testing.T) {
 	b := setup(t)
-	err := b.inTx(t.Context(), b.d, "test", func(tx pgx.Tx) error {
+	err := b.db.InTx(t.Context(), b.d, "test", func(tx pgx.Tx) error {
 		last := &pgx.Batch{}
 		last.Queue(sql.Get("Now"), int32(0))
-		if err := sendLast(t.Context(), tx, last); err != nil {
+		if err := kernel.SendLast(t.Context(), tx, last); err != nil {
 			return err
 		}
-		_, err := clock(t.Context(), tx)
+		_, err := kernel.Clock(t.Context(), tx)
 		return err
 	})
 	if !errors.Is(err, pgx.ErrTxClosed) {

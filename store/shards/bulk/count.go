@@ -1,0 +1,106 @@
+package bulk
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/dead"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Dry runs of bulk operations: how many there are.
+
+// count counts what the operation would change, in one snapshot.
+func (b *bulkStep) count(ctx context.Context) (n int64, err error) {
+	err = b.s.db.InSnapshot(ctx, b.d, func(tx pgx.Tx) error {
+		switch a := b.row.Action; {
+		case a.OfDead():
+			return b.countDead(ctx, tx, &n)
+		case a == task.BulkPurgeFinished:
+			return b.countFinished(ctx, tx, &n)
+		case !a.OfTasks():
+			return fmt.Errorf("%s cannot be counted", a)
+		}
+		if err := b.countRows(ctx, tx, &n); err != nil {
+			return err
+		}
+		f := b.terms.Filter
+		return far.Each(ctx, tx, b.row.Tenant, f.DueFrom, f.DueEnd(), true, func(r *task.Row) {
+			if b.wants(&task.Machine{Task: r}) {
+				n++
+			}
+		})
+	})
+	return n, err
+}
+
+func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
+	shard, id := int16(b.d*task.ShardsPerDatabase), int64(0)
+	f := &b.terms.Filter
+	for looked := bulkLook; looked == bulkLook; {
+		looked = 0
+		rows, err := tx.Query(ctx, sql.Get("TaskList"), b.row.Tenant, shard, id, f.Kind, int16(f.Type), int16(f.State), bulkLook)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var scan kernel.RowScan
+			var finished *int64
+			var wanted bool
+			if err := rows.Scan(scan.Targets(&finished, &wanted)...); err != nil {
+				return err
+			}
+			looked, id, shard = looked+1, int64(scan.ID()), int16(scan.ID().Shard())
+			if wanted && b.wants(&task.Machine{Task: scan.Row()}) {
+				*n++
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bulkStep) countDead(ctx context.Context, tx pgx.Tx, n *int64) error {
+	at := task.RunID{}
+	for looked := bulkLook; looked == bulkLook; {
+		rows, err := tx.Query(ctx, sql.Get("DeadWalk"), b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
+		if err != nil {
+			return err
+		}
+		list, err := dead.Collect(rows)
+		if err != nil {
+			return err
+		}
+		looked = len(list)
+		for _, r := range list {
+			if at = r.RunID; b.wantsDead(r) {
+				*n++
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bulkStep) countFinished(ctx context.Context, tx pgx.Tx, n *int64) error {
+	id := int64(0)
+	for looked := bulkLook; looked == bulkLook; {
+		list, err := readDone(ctx, tx, b.row.Tenant, id, bulkLook)
+		if err != nil {
+			return err
+		}
+		looked = len(list)
+		for _, t := range list {
+			if id = int64(t.ID); b.wantsFinished(t) {
+				*n++
+			}
+		}
+	}
+	return nil
+}

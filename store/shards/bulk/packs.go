@@ -1,0 +1,261 @@
+package bulk
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Bulk operations on what lies in packs: the wanted tasks are taken out and lie near from then on, or end.
+
+// nextPacks returns the packs to go on with, which hold what is wanted, and the
+// position that they lead to. None: there is none before next, which lies in the
+// same stage where it has looked at enough of them.
+//
+// A pack that holds nothing wanted never will: tasks only leave it. So it is passed
+// by without being locked. Where many hold little they are taken together: a step
+// costs as much as some hundred tasks.
+func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []far.PackName, next task.ListCursor, err error) {
+	arrivals := at.Stage == task.ListLevel0
+	if at.Task != 0 { // in the middle of it
+		name := far.PackName(at.Pack)
+		if arrivals {
+			name = -name
+		}
+		return []far.PackName{name}, at, nil
+	}
+	f, pool := &b.terms.Filter, b.s.db.Pool(b.d)
+	for looked, wanted := 0, 0; ; {
+		w, err := far.PacksAfter(ctx, pool, arrivals, b.row.Tenant, at.Pack, f.DueFrom, f.DueEnd())
+		if err != nil {
+			return nil, at, err
+		}
+		for chunk := range slices.Chunk(w.Names, far.PacksAtOnce) {
+			packs, err := far.ReadPacks(ctx, pool, chunk)
+			if err != nil {
+				return nil, at, err
+			}
+			slices.SortFunc(packs, func(x, y far.PackKeys) int { return cmp.Compare(x.Pack.Position(), y.Pack.Position()) })
+			for i := range packs {
+				p := &packs[i]
+				at.Pack = p.Pack.Position()
+				n := b.wantedIn(p)
+				if looked++; n > 0 {
+					names, wanted = append(names, p.Pack), wanted+n
+				}
+				if wanted >= b.packLimit() || len(names) == MaxPacks || looked == bulkPacksLook {
+					return names, at, nil
+				}
+			}
+		}
+		if at.Pack = w.Last; !w.End {
+			continue
+		}
+		if len(names) > 0 {
+			return names, at, nil
+		}
+		return nil, at.NextStage(), nil
+	}
+}
+
+// wantedIn counts the tasks of a pack that are to be changed. Those of a damaged one
+// are passed over: a cut will set it aside.
+func (b *bulkStep) wantedIn(p *far.PackKeys) (n int) {
+	_, rows, err := p.Living()
+	if err != nil || p.Damaged != nil {
+		return 0
+	}
+	for _, r := range rows {
+		if b.wants(&task.Machine{Task: r}) {
+			n++
+		}
+	}
+	return n
+}
+
+// leaving are tasks of one pack that are changed; whole: nothing else is in it.
+type leaving struct {
+	name     far.PackName
+	machines []*task.Machine
+	whole    bool
+}
+
+// packs changes tasks of some packs, and goes on at a position.
+func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, at task.ListCursor, now task.Instant) error {
+	locked, err := far.Lock(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	if len(locked) < len(names) {
+		if err := b.others(ctx, tx, names, locked); err != nil {
+			return err
+		}
+	}
+	void, err := far.ReadTombstones(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	begin := at.Task
+	at.Task = 0
+	var list []leaving
+	for i := range locked {
+		l, last, err := b.takeOut(ctx, tx, &locked[i], void, begin)
+		if err != nil {
+			return err
+		}
+		if last != 0 {
+			at.Task = last
+		}
+		list = append(list, l)
+	}
+	b.setNext(at)
+	return b.changePacked(ctx, tx, list, now)
+}
+
+// takeOut returns the wanted tasks of a locked pack after a task. If there are more
+// than one step may change it stops at last.
+func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void map[far.Tombstone]bool, begin task.ID) (l leaving, last task.ID, err error) {
+	l.name = p.Name()
+	all, err := pack.Decode(p.Keys, p.Params)
+	if err != nil {
+		return l, 0, nil //nolint:nilerr // a cut will set it aside
+	}
+	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[far.Tombstone{Pack: p.Name(), Task: r.ID}] })
+	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })
+	for _, r := range all {
+		k := &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
+		if r.ID <= begin || !b.wants(k) {
+			continue
+		}
+		if b.terms.MaxRate > 0 && len(l.machines) == b.limit {
+			last = l.machines[len(l.machines)-1].Task.ID
+			break
+		}
+		l.machines = append(l.machines, k)
+	}
+	l.whole = len(l.machines) == len(all)
+	l.machines, err = b.unseen(ctx, tx, l.machines)
+	l.whole = l.whole && len(l.machines) == len(all)
+	return l, last, err
+}
+
+// packLimit is how many wanted tasks are enough for a step. With a rate it is one
+// pack: that may have to be left in the middle.
+func (b *bulkStep) packLimit() int {
+	if b.terms.MaxRate > 0 {
+		return 1
+	}
+	return b.limit
+}
+
+// others are packs that were not to be locked. Those that are gone, or damaged, are
+// passed. One that somebody takes a task out of is waited for.
+func (b *bulkStep) others(ctx context.Context, tx pgx.Tx, names []far.PackName, locked []far.Locked) error {
+	var missing []int64
+	for _, name := range names {
+		if !slices.ContainsFunc(locked, func(p far.Locked) bool { return p.Name() == name }) {
+			missing = append(missing, int64(name))
+		}
+	}
+	there, err := far.ReadPacks(ctx, tx, missing)
+	if err != nil {
+		return err
+	}
+	for i := range there {
+		if there[i].Damaged == nil {
+			return errBusy
+		}
+	}
+	return nil
+}
+
+// changePacked makes tasks of locked packs take the step.
+func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, now task.Instant) error {
+	var near, ended []*task.Row
+	l := b.s.machines.NewLedger()
+	for i := range list {
+		p := &list[i]
+		changed := p.machines[:0]
+		for _, k := range p.machines {
+			k.Task.DueAt = max(k.Task.DueAt, now)
+			if !b.apply(k, now) {
+				p.whole = false
+				continue
+			}
+			changed = append(changed, k)
+			l.Machine(k)
+			switch t := k.Task; {
+			case !t.State.Final():
+				near = append(near, t)
+			case t.Retention.Milliseconds() > 0:
+				ended = append(ended, t)
+			}
+		}
+		if len(changed) == 0 {
+			continue
+		}
+		if err := far.Leave(ctx, tx, p.name, changed, p.whole); err != nil {
+			return err
+		}
+	}
+	if err := b.toNear(ctx, tx, near); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	if len(ended) > 0 {
+		batch.Queue(sql.Get("DoneInsert"), doneArgs(ended, now)...)
+	}
+	l.Queue(batch, now)
+	b.missed = l.Missed
+	if batch.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// toNear writes tasks that were packed as rows.
+func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	kernel.SortNear(rows)
+	var paused []kernel.Key
+	for _, r := range rows {
+		if r.Paused {
+			paused = append(paused, kernel.RowKey(r))
+			r.DueAt = r.ScheduledAt // of the copy, for a moment
+		}
+		b.due = min(b.due, r.DueAt)
+	}
+	if err := kernel.CopyNear(ctx, tx, rows); err != nil {
+		return err
+	}
+	if len(paused) == 0 {
+		return nil
+	}
+	slices.SortFunc(paused, kernel.CompareKeys)
+	_, err := tx.Exec(ctx, sql.Get("BulkPauseRows"), kernel.KeyArgs(paused)[:3]...)
+	return err
+}
+
+// doneArgs spreads ended tasks over the arrays that DoneInsert takes.
+func doneArgs(rows []*task.Row, now task.Instant) []any {
+	n := &kernel.Inserts{Due: task.Never, Extras: [][]byte{}}
+	var seqs, missed []int64
+	var versions []int32
+	var states []int16
+	for _, r := range rows {
+		n.Add(r)
+		n.Extras = append(n.Extras, task.Seal(&r.Terms, &r.Origin))
+		seqs, missed, versions, states = append(seqs, r.Seq), append(missed, r.Missed), append(versions, r.Version), append(states, int16(r.State))
+	}
+	return append(n.Args(), n.Extras, seqs, missed, versions, states, int64(now))
+}

@@ -1,0 +1,304 @@
+package bulk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/dead"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// bulkTasks bounds the rows that one step changes; of packs it takes as many as
+	// have so many wanted tasks.
+	bulkTasks = 500
+	// MaxPacks bounds the packs that one step changes, bulkPacksLook those that it
+	// looks at.
+	MaxPacks      = 16
+	bulkPacksLook = 64
+	// bulkLook bounds the rows that one step looks at.
+	bulkLook = 2000
+	// bulkRetry is the pause after a step that failed, and after one that found its
+	// rows locked.
+	bulkRetry = 5 * time.Second
+	bulkBusy  = 100 * time.Millisecond
+	// bulkSlack is the longest distance of two looks at the operations: with a rate, one
+	// look may do what that allows for as long.
+	bulkSlack = 2 * time.Second
+	// bulkTimeout ends a step; countTimeout one of a dry run, which is one snapshot.
+	bulkTimeout  = 15 * time.Second
+	countTimeout = 3 * time.Minute
+	// bulkNote is how long the error of a step may take to be noted.
+	bulkNote = 2 * time.Second
+)
+
+// bulkStep is one step of one operation under way.
+type bulkStep struct {
+	s     *Operations
+	d     int
+	own   task.Ownership
+	row   *Row
+	terms task.BulkTerms
+	limit int
+	// What the step did.
+	next   string // the position to go on from
+	atRows bool
+	end    bool // the part is over
+	sum    task.BulkSum
+	due    task.Instant
+	missed task.MissedCounts
+	wait   time.Duration // before the next step, beside what the rate asks for
+}
+
+// errBusy: somebody else has a row or a pack; the step is taken again soon.
+var errBusy = errors.New("somebody else has it")
+
+// Bulk takes the next step of the open operations of database d, of which own is
+// the ownership of the chores. small steps hold fewer locks for a shorter time.
+func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
+	if err := ops.spreadOpen(ctx, d); err != nil {
+		ops.db.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
+	}
+	rows, err := Read(ctx, ops.db.Pool(d), "BulkNext", int32(0))
+	if err != nil {
+		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)
+	}
+	if len(rows) == 0 {
+		return task.BulkStep{}, nil
+	}
+	step := &bulkStep{s: ops, d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
+	if small {
+		step.limit = bulkTasks / 5
+	}
+	out, err := step.take(ctx)
+	if err == nil || out.Lost {
+		return out, nil
+	}
+	pause := bulkRetry
+	if errors.Is(err, errBusy) || kernel.LockConflict(err) {
+		pause, out.More, err = bulkBusy, true, nil
+	}
+	text := ""
+	if err != nil {
+		if text = err.Error(); len(text) > far.MaxReason {
+			text = kernel.Truncate(text, far.MaxReason)
+		}
+	}
+	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
+	defer cancel()
+	if _, failed := ops.db.Pool(d).Exec(noting, sql.Get("BulkError"), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
+		return out, errors.Join(err, failed)
+	}
+	return out, err
+}
+
+// spreadOpen tells the other databases of operations that they may not know. Only
+// rows at home are ever behind.
+func (ops *Operations) spreadOpen(ctx context.Context, d int) error {
+	rows, err := Read(ctx, ops.db.Pool(d), "BulkUnspread", 10)
+	for _, r := range rows {
+		if err == nil && kernel.Home(r.Tenant) == d {
+			err = ops.SpreadBulk(ctx, r)
+		}
+	}
+	return err
+}
+
+func (b *bulkStep) take(ctx context.Context) (task.BulkStep, error) {
+	out := task.BulkStep{Action: b.row.Action}
+	if err := json.Unmarshal(b.row.Terms, &b.terms); err != nil {
+		return out, fmt.Errorf("read the terms of operation %d: %w", b.row.ID, err)
+	}
+	if rate := int(b.terms.MaxRate); rate > 0 {
+		b.limit = min(b.limit, max(1, rate/task.Databases))
+	}
+	timeout := bulkTimeout
+	if b.terms.DryRun {
+		timeout = countTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	lost, err := b.do(ctx)
+	out.BulkSum, out.Ended, out.Lost = b.sum, b.end, lost
+	if err == nil && !lost {
+		out.More = true
+		b.s.db.TellDue(b.d, b.due)
+		b.s.machines.TellMissed(b.missed)
+	}
+	return out, err
+}
+
+// do finds out what comes next and does it.
+func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
+	switch a := b.row.Action; {
+	case b.terms.DryRun:
+		if b.sum.Matched, err = b.count(ctx); err != nil {
+			return false, err
+		}
+		b.end = true
+		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
+	case a.OfTasks():
+		return b.tasks(ctx)
+	case a.OfDead():
+		return b.dead(ctx)
+	case a == task.BulkPurgeFinished:
+		return b.finished(ctx)
+	case a == task.BulkDeleteTenant:
+		return b.tenant(ctx)
+	}
+	return false, fmt.Errorf("the action %s is not known to this program", b.row.Action)
+}
+
+// tx is the transaction of a step: f makes the changes, and leaves in b what they
+// come to.
+func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) error) (lost bool, err error) {
+	gone, err := b.s.db.InOwnedTx(ctx, b.d, "bulk", []task.Ownership{b.own}, func(tx pgx.Tx) error {
+		var now task.Instant
+		switch err := tx.QueryRow(ctx, sql.Get("BulkHold"), b.row.Tenant, b.row.ID, b.row.position).Scan(&now); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return kernel.ErrNothing // paused, aborted, or moved by an owner before us
+		case err != nil:
+			return err
+		}
+		if err := f(tx, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql.Get("BulkMove"), b.row.Tenant, b.row.ID, b.next, b.sum.Matched, b.sum.Done, b.sum.Failed,
+			b.pause().Milliseconds(), b.atRows, b.end, b.slack().Milliseconds())
+		return err
+	})
+	return len(gone) > 0, err
+}
+
+// pause keeps to the rate: what one database may do is its part of it.
+func (b *bulkStep) pause() time.Duration {
+	if b.terms.MaxRate == 0 {
+		return b.wait
+	}
+	return time.Duration(b.sum.Done) * time.Second * task.Databases / time.Duration(b.terms.MaxRate)
+}
+
+// slack is how much of a pause may be made up for.
+func (b *bulkStep) slack() time.Duration {
+	if b.terms.MaxRate == 0 {
+		return 0
+	}
+	return bulkSlack
+}
+
+// dead takes some dead runs away, and does them again if they are to be replayed.
+func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
+	var at task.RunID
+	if b.row.position != "" {
+		if at, err = task.ParseRunID(b.row.position); err != nil {
+			return false, err
+		}
+	}
+	list, err := b.s.dead.Look(ctx, b.d, "DeadWalk", b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
+	if err != nil {
+		return false, err
+	}
+	var wanted []task.RunID
+	b.end = len(list) < bulkLook
+	for _, r := range list {
+		if len(wanted) == b.limit {
+			b.end = false
+			break
+		}
+		at = r.RunID
+		if b.wantsDead(r) {
+			wanted = append(wanted, r.RunID)
+		}
+	}
+	b.next = at.String()
+	var number int64
+	if b.row.Action == task.BulkReplay && len(wanted) > 0 {
+		if number, err = b.s.db.Draw(ctx, b.d, len(wanted)); err != nil {
+			return false, err
+		}
+	}
+	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
+		taken, err := dead.Take(ctx, tx, b.row.Tenant, wanted)
+		if err != nil || len(taken) == 0 {
+			return err
+		}
+		b.sum = task.BulkSum{Matched: int64(len(taken)), Done: int64(len(taken))}
+		if b.row.Action == task.BulkPurgeDead {
+			return dead.Forget(ctx, tx, taken)
+		}
+		_, b.due, err = b.s.dead.Replay(ctx, tx, taken, number)
+		return err
+	})
+}
+
+func (b *bulkStep) wantsDead(r *task.DeadLetter) bool {
+	return b.terms.Dead.Matches(r) && r.DiedAt <= b.row.created
+}
+
+// finished forgets some finished tasks.
+func (b *bulkStep) finished(ctx context.Context) (lost bool, err error) {
+	var at int64
+	if b.row.position != "" {
+		if _, err := fmt.Sscan(b.row.position, &at); err != nil {
+			return false, fmt.Errorf("position %q: %w", b.row.position, err)
+		}
+	}
+	list, err := readDone(ctx, b.s.db.Pool(b.d), b.row.Tenant, at, bulkLook)
+	if err != nil {
+		return false, err
+	}
+	var tenants []int32
+	var ids []int64
+	b.end = len(list) < bulkLook
+	for _, t := range list {
+		if len(ids) == b.limit {
+			b.end = false
+			break
+		}
+		at = int64(t.ID)
+		if b.wantsFinished(t) {
+			tenants, ids = append(tenants, t.Tenant), append(ids, at)
+		}
+	}
+	b.next = fmt.Sprint(at)
+	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
+		var n int64
+		if err := tx.QueryRow(ctx, sql.Get("DoneTake"), tenants, ids).Scan(&n); err != nil {
+			return err
+		}
+		b.sum = task.BulkSum{Matched: n, Done: n}
+		return nil
+	})
+}
+
+func (b *bulkStep) wantsFinished(t *task.Snapshot) bool {
+	f := b.terms.Filter
+	if f.State == 0 {
+		f.State = t.State
+	}
+	return f.Matches(&t.Row) && t.FinishedAt <= b.row.created
+}
+
+// readDone returns finished tasks of a tenant after an id.
+func readDone(ctx context.Context, q kernel.Querier, tenant int32, after int64, limit int) ([]*task.Snapshot, error) {
+	rows, err := q.Query(ctx, sql.Get("DoneWalk"), tenant, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*task.Snapshot, error) {
+		var scan kernel.RowScan
+		var finished *int64
+		if err := row.Scan(scan.Targets(&finished)...); err != nil {
+			return nil, err
+		}
+		return scan.Snapshot(finished), nil
+	})
+}

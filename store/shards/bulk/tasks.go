@@ -1,0 +1,201 @@
+package bulk
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
+	"github.com/perceptor/perceptor/task"
+)
+
+// tasks changes some living tasks: those of some packs, or some rows.
+func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
+	at := task.ListCursor{Database: b.d}
+	if b.row.position != "" {
+		c, err := task.ParseListCursor(b.row.position)
+		if err != nil {
+			return false, err
+		}
+		at = *c
+	}
+	packed := b.row.Action != task.BulkResume && (b.terms.Filter.State == 0 || b.terms.Filter.State == task.Scheduled)
+	for at.Stage != task.ListRows {
+		if !packed {
+			at = at.NextStage()
+		}
+		if at.Database != b.d {
+			b.end = true
+			return b.to(ctx, at, nil)
+		}
+		if !packed {
+			continue
+		}
+		names, next, err := b.nextPacks(ctx, at)
+		if err != nil {
+			return false, err
+		}
+		if len(names) > 0 {
+			return b.to(ctx, next, func(tx pgx.Tx, now task.Instant) error { return b.packs(ctx, tx, names, next, now) })
+		}
+		if next.Stage == at.Stage { // it has looked at enough of them
+			return b.to(ctx, next, nil)
+		}
+		at = next
+		if at.Database != b.d {
+			b.end = true
+			return b.to(ctx, at, nil)
+		}
+	}
+	return b.rows(ctx, at)
+}
+
+// to takes the step that leads to a position.
+func (b *bulkStep) to(ctx context.Context, at task.ListCursor, f func(pgx.Tx, task.Instant) error) (lost bool, err error) {
+	b.setNext(at)
+	return b.tx(ctx, func(tx pgx.Tx, now task.Instant) error {
+		if f == nil {
+			return nil
+		}
+		return f(tx, now)
+	})
+}
+
+func (b *bulkStep) setNext(at task.ListCursor) {
+	if b.end {
+		at = task.ListCursor{Database: b.d}
+	}
+	b.next, b.atRows = at.String(), at.Stage == task.ListRows
+}
+
+// rows changes some tasks of the near tier.
+func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err error) {
+	shard := int16(b.d * task.ShardsPerDatabase)
+	if at.Task != 0 {
+		shard = int16(at.Task.Shard())
+	}
+	f := &b.terms.Filter
+	found, err := b.s.db.Pool(b.d).Query(ctx, sql.Get("TaskList"), b.row.Tenant, shard, int64(at.Task), f.Kind, int16(f.Type), int16(f.State), bulkLook)
+	if err != nil {
+		return false, err
+	}
+	defer found.Close()
+	var keys []kernel.Key
+	looked := 0
+	for len(keys) < b.limit && found.Next() {
+		var scan kernel.RowScan
+		var finished *int64
+		var wanted bool
+		if err := found.Scan(scan.Targets(&finished, &wanted)...); err != nil {
+			return false, err
+		}
+		r := scan.Row()
+		at.Task, looked = r.ID, looked+1
+		if wanted && b.wants(&task.Machine{Task: r}) {
+			keys = append(keys, kernel.RowKey(r))
+		}
+	}
+	if found.Close(); found.Err() != nil {
+		return false, found.Err()
+	}
+	if looked < bulkLook && len(keys) < b.limit {
+		at = at.NextStage()
+	}
+	return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
+}
+
+// changeRows locks rows and makes them take the step, if they are still wanted.
+func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key, now task.Instant) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, sql.Get("BulkLock"), kernel.KeyArgs(keys)[:3]...)
+	if err != nil {
+		return err
+	}
+	list, err := kernel.CollectRows(rows)
+	if err != nil {
+		return err
+	}
+	var machines []*task.Machine
+	for _, r := range list {
+		if k := b.s.machines.New(r); b.wants(k) {
+			machines = append(machines, k)
+		}
+	}
+	if machines, err = b.unseen(ctx, tx, machines); err != nil {
+		return err
+	}
+	machines = slices.DeleteFunc(machines, func(k *task.Machine) bool { return !b.apply(k, now) })
+	l := b.s.machines.NewLedger()
+	due, err := transition.Write(ctx, tx, machines, now, l)
+	b.due, b.missed = min(b.due, due), l.Missed
+	return err
+}
+
+// unseen leaves out what the operation has changed before, where that does not
+// show: a task that is moved twice has been moved too far.
+func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
+	if b.row.Action != task.BulkReschedule || len(machines) == 0 {
+		return machines, nil
+	}
+	ids := make([]int64, len(machines))
+	for i, k := range machines {
+		ids[i] = int64(k.Task.ID)
+	}
+	rows, err := tx.Query(ctx, sql.Get("BulkSeen"), b.row.Tenant, b.row.ID, ids)
+	if err != nil {
+		return nil, err
+	}
+	fresh := map[task.ID]bool{}
+	var id task.ID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { fresh[id] = true; return nil }); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(machines, func(k *task.Machine) bool { return !fresh[k.Task.ID] }), nil
+}
+
+// wants reports whether a task is to be changed: it fits the filter, was there when
+// the operation was created, and is not as the action would leave it.
+func (b *bulkStep) wants(k *task.Machine) bool {
+	t := k.Task
+	if t.Tenant != b.row.Tenant || t.CreatedAt > b.row.created || !b.terms.Filter.Matches(t) {
+		return false
+	}
+	switch b.row.Action {
+	case task.BulkPause:
+		return !t.Paused
+	case task.BulkResume:
+		return t.Paused
+	case task.BulkReschedule:
+		return t.State == task.Scheduled
+	}
+	return true
+}
+
+// apply makes a task take the step, and counts it. False: it was refused.
+func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
+	b.sum.Matched++
+	switch b.row.Action {
+	case task.BulkPause:
+		k.Pause()
+	case task.BulkResume:
+		k.Resume(now)
+	case task.BulkCancel:
+		k.Cancel()
+	case task.BulkReschedule:
+		next := b.terms.NextAt
+		if next == 0 {
+			next = k.Task.ScheduledAt.Add(b.terms.Shift)
+		}
+		if k.MoveNext(next, now) != nil {
+			b.sum.Failed++
+			return false
+		}
+	}
+	b.sum.Done++
+	return true
+}

@@ -1,0 +1,240 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Deleting a tenant
+//
+// The deletion is a bulk operation, too. When it is created the tenant's tokens are
+// refused and it is paused; calls that had been let in before end within
+// tenantGrace. Then each database removes what the tenant has there, in phases, all
+// of them twice: what moved while it was looked for is met the second time. It ends
+// with the counters. The home database waits for the others, has the rest removed
+// ([Config.DropTenant]), and forgets the operation.
+//
+// Events in the history are not looked for: no index finds those of a tenant. They
+// go with their days.
+
+// tenantGrace is how long after the creation of the operation something of the
+// tenant may still be written: an answer of the authentication is remembered for
+// 5 s, and a call lasts up to 30 s.
+const tenantGrace = 40 * time.Second
+
+// The phases.
+var tenantPhases = []string{"packs", "TenantRows", "TenantDone", "TenantDead", "TenantKeys", "TenantSeen"}
+
+// tenantWait is the pause before the home database looks again for the others.
+const tenantWait = time.Second
+
+// tenant takes a step of the deletion. The position is "phase.cursor"; phases are
+// counted through both rounds.
+func (b *bulkStep) tenant(ctx context.Context) (lost bool, err error) {
+	phase, cursor := 0, ""
+	if p := b.row.position; p != "" {
+		if _, err := fmt.Sscanf(p, "%d", &phase); err != nil {
+			return false, fmt.Errorf("position %q: %w", p, err)
+		}
+		cursor = p[len(fmt.Sprint(phase))+1:]
+	}
+	switch {
+	case b.row.position == "":
+		b.next, b.wait = "0.", tenantGrace
+		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
+	case phase >= 2*len(tenantPhases):
+		return b.lastOfTenant(ctx)
+	case tenantPhases[phase%len(tenantPhases)] == "packs":
+		return b.packsOfTenant(ctx, phase, cursor)
+	}
+	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
+		var n int64
+		statement := sql.Get(tenantPhases[phase%len(tenantPhases)])
+		if err := tx.QueryRow(ctx, statement, b.row.Tenant, bulkLook, shardsIn(b.d)).Scan(&n); err != nil {
+			return err
+		}
+		b.sum, b.next = task.BulkSum{Matched: n, Done: n}, b.row.position
+		if n < bulkLook {
+			b.next = fmt.Sprintf("%d.", phase+1)
+		}
+		return nil
+	})
+}
+
+// shardsIn returns the shards of a database.
+func shardsIn(d int) []int16 {
+	all := make([]int16, task.ShardsPerDatabase)
+	for i := range all {
+		all[i] = int16(d*task.ShardsPerDatabase + i)
+	}
+	return all
+}
+
+// packsOfTenant takes the tenant's tasks out of one pack.
+func (b *bulkStep) packsOfTenant(ctx context.Context, phase int, cursor string) (lost bool, err error) {
+	at := task.ListCursor{Database: b.d}
+	if cursor != "" {
+		c, err := task.ParseListCursor(cursor)
+		if err != nil {
+			return false, err
+		}
+		at = *c
+	}
+	var name far.PackName
+	for name == 0 && at.Stage < task.ListRows {
+		if name, at, err = b.nextPack(ctx, at); err != nil {
+			return false, err
+		}
+	}
+	if name == 0 {
+		b.next = fmt.Sprintf("%d.", phase+1)
+		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
+	}
+	at.Pack = name.Position()
+	b.next = fmt.Sprintf("%d.%s", phase, at)
+	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error { return b.emptyPack(ctx, tx, name) })
+}
+
+// nextPack returns the first pack after a position that may hold the tenant's tasks;
+// 0: there is none before next.
+func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (far.PackName, task.ListCursor, error) {
+	for {
+		w, err := far.PacksAfter(ctx, b.s.db.Pool(b.d), at.Stage == task.ListLevel0, b.row.Tenant, at.Pack, 0, task.Never)
+		switch {
+		case err != nil:
+			return 0, at, err
+		case len(w.Names) > 0:
+			return far.PackName(w.Names[0]), at, nil
+		case w.End:
+			return 0, at.NextStage(), nil
+		}
+		at.Pack = w.Last
+	}
+}
+
+func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name far.PackName) error {
+	locked, err := far.Lock(ctx, tx, []far.PackName{name})
+	if err != nil {
+		return err
+	}
+	if len(locked) == 0 {
+		there, err := far.ReadPacks(ctx, tx, []int64{int64(name)})
+		if err == nil && len(there) > 0 && there[0].Damaged == nil {
+			err = errBusy
+		}
+		return err
+	}
+	void, err := far.ReadTombstones(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	all, err := pack.DecodeKeys(locked[0].Keys)
+	if err != nil {
+		return nil //nolint:nilerr // a cut will set it aside
+	}
+	var mine []*task.Machine
+	others := false
+	for _, r := range all {
+		switch {
+		case r.Tenant != b.row.Tenant:
+			others = true
+		case !void[far.Tombstone{Pack: name, Task: r.ID}]:
+			mine = append(mine, &task.Machine{Task: r})
+		}
+	}
+	b.sum = task.BulkSum{Matched: int64(len(mine)), Done: int64(len(mine))}
+	if len(mine) == 0 && others {
+		return nil
+	}
+	return far.Leave(ctx, tx, name, mine, !others)
+}
+
+// lastOfTenant removes the counters, and at home what is left anywhere.
+func (b *bulkStep) lastOfTenant(ctx context.Context) (lost bool, err error) {
+	for more := true; more; {
+		if _, more, err = b.s.counters.FoldCounters(ctx, b.d); err != nil {
+			return false, err
+		}
+	}
+	if kernel.Home(b.row.Tenant) != b.d {
+		b.next, b.end = b.row.position, true
+		return b.tx(ctx, b.dropCounters(ctx))
+	}
+	ready, err := b.othersEnded(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !ready {
+		b.next, b.wait = b.row.position, tenantWait
+		return b.tx(ctx, b.dropCounters(ctx))
+	}
+	if b.s.cfg.DropTenant == nil {
+		return false, errors.New("this process cannot remove a tenant's topics and tokens")
+	}
+	if err := b.s.cfg.DropTenant(ctx, b.row.Tenant); err != nil {
+		return false, err
+	}
+	err = b.s.db.Each(ctx, func(ctx context.Context, d int) error {
+		if d == b.d {
+			return nil
+		}
+		_, err := b.s.db.Pool(d).Exec(ctx, sql.Get("BulkDrop"), b.row.Tenant, b.row.ID)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("forget the deletion of tenant %d: %w", b.row.Tenant, err)
+	}
+	b.next, b.end = b.row.position, true
+	return b.tx(ctx, func(tx pgx.Tx, now task.Instant) error {
+		if err := b.dropCounters(ctx)(tx, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql.Get("BulkDrop"), b.row.Tenant, b.row.ID)
+		return err
+	})
+}
+
+func (b *bulkStep) dropCounters(ctx context.Context) func(pgx.Tx, task.Instant) error {
+	return func(tx pgx.Tx, _ task.Instant) error {
+		if _, err := tx.Exec(ctx, sql.Get("TenantBulk"), b.row.Tenant, b.row.ID); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql.Get("TenantCounters"), b.row.Tenant)
+		return err
+	}
+}
+
+// othersEnded reports whether nothing of the tenant is left in any other database.
+// One that has forgotten the operation has ended it.
+func (b *bulkStep) othersEnded(ctx context.Context) (bool, error) {
+	var known bool
+	row := b.s.db.Pool(b.d).QueryRow(ctx, sql.Get("BulkKnown"), b.row.Tenant, b.row.ID)
+	if err := row.Scan(&known); err != nil || !known {
+		return false, err
+	}
+	var open [task.Databases]bool
+	err := b.s.db.Each(ctx, func(ctx context.Context, d int) error {
+		rows, err := Read(ctx, b.s.db.Pool(d), "BulkRead", b.row.Tenant, []int64{b.row.ID})
+		open[d] = d != b.d && len(rows) == 1 && rows[0].state == task.BulkRunning
+		return err
+	})
+	return !slices.Contains(open[:], true), err
+}
+
+// DeleteTenant creates the operation that removes all that a tenant has, or returns
+// it as it stands. Its tokens must be refused, and it paused, before. When the
+// operation is over it is forgotten: [task.NotFound].
+func (ops *Operations) DeleteTenant(ctx context.Context, tenant int32) (*task.BulkOperation, error) {
+	return ops.CreateBulk(ctx, tenant, task.BulkDeleteTenant, task.BulkTerms{}, "\x01delete", []byte{1})
+}

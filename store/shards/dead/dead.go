@@ -1,0 +1,351 @@
+// Package dead keeps the runs that were given up.
+//
+// A dead run is a row of dead_run, with all that its task said about it, so that it
+// can be done again when the task has long been purged. A replay takes the row away
+// and adds a ONE_SHOT task in the same shard, in one transaction: so it happens once.
+// A key, by the run's id, remembers which task that was for as long as request_ids
+// are remembered; who repeats a replay is told.
+package dead
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Letters are the dead runs of all databases. They are safe for concurrent use.
+type Letters struct {
+	db          *kernel.Databases
+	keyLifetime time.Duration
+}
+
+// New returns the dead runs of db. For keyLifetime it is remembered which task a
+// replay has added.
+func New(db *kernel.Databases, keyLifetime time.Duration) *Letters {
+	return &Letters{db: db, keyLifetime: keyLifetime}
+}
+
+// scan has the columns of the fragment dead_columns, and params.
+type scan struct {
+	task.DeadLetter
+	extra                                  []byte
+	giveUp, retention                      int64
+	ack, initial, most                     int32
+	maxAttempts, multiplier, jitter, dType int16
+}
+
+func (s *scan) targets() []any {
+	return []any{
+		&s.Tenant, &s.RunID.Task, &s.RunID.Seq, &s.ScheduledAt, &s.DiedAt, &s.Attempt, &s.Reason, &s.dType, &s.Kind, &s.Error, &s.extra,
+		&s.giveUp, &s.retention, &s.ack, &s.initial, &s.most, &s.maxAttempts, &s.multiplier, &s.jitter, &s.Params,
+	}
+}
+
+func (s *scan) letter() *task.DeadLetter {
+	s.Type = task.Type(s.dType)
+	s.Terms, s.Origin = task.Unseal(s.extra)
+	s.Terms.Kind, s.Terms.GiveUpAfter, s.Terms.Retention, s.Terms.AckTimeout = s.Kind, kernel.Millis(s.giveUp), kernel.Millis(s.retention), kernel.Millis(s.ack)
+	s.Terms.Retry = task.RetryPolicy{
+		MaxAttempts: int32(s.maxAttempts), InitialBackoff: kernel.Millis(s.initial), MaxBackoff: kernel.Millis(s.most),
+		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
+	}
+	return &s.DeadLetter
+}
+
+func Collect(rows pgx.Rows) ([]*task.DeadLetter, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*task.DeadLetter, error) {
+		s := &scan{}
+		if err := row.Scan(s.targets()...); err != nil {
+			return nil, err
+		}
+		return s.letter(), nil
+	})
+}
+
+func notFound(id task.RunID) error {
+	return task.Errorf(task.ReasonDeadRunNotFound, "there is no dead run %s", id)
+}
+
+// Dead returns a dead run that is kept.
+func (l *Letters) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error) {
+	if !id.Task.Valid() {
+		return nil, notFound(id)
+	}
+	rows, err := l.db.Pool(id.Task.Shard().Database()).Query(ctx, sql.Get("DeadRead"), tenant, int64(id.Task), id.Seq)
+	if err != nil {
+		return nil, kernel.Unavailable(err)
+	}
+	list, err := Collect(rows)
+	if err != nil {
+		return nil, kernel.Unavailable(err)
+	}
+	if len(list) == 0 {
+		return nil, notFound(id)
+	}
+	return list[0], nil
+}
+
+// deadLook is how many rows of each database a page looks at.
+const deadLook = 1000
+
+// newestDead is before every dead run.
+var newestDead = task.DeadCursor{DiedAt: task.Never}
+
+// ListDead returns a page of a tenant's dead runs, newest first over all
+// databases; those of one task by their seq. A page has a bounded cost.
+func (l *Letters) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
+	var page task.DeadPage
+	var err error
+	if q.Task != 0 {
+		page, err = l.listDeadOf(ctx, &q)
+	} else {
+		page, err = l.listDead(ctx, &q)
+	}
+	if err != nil {
+		return task.DeadPage{}, kernel.Unavailable(err)
+	}
+	return page, nil
+}
+
+// listDead asks all databases. Each looks at so many rows; the page ends where the
+// first of them has stopped to look.
+func (l *Letters) listDead(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
+	after := newestDead
+	if q.DiedUntil > 0 {
+		after.DiedAt = q.DiedUntil
+	}
+	if q.After != nil && q.After.Compare(after) < 0 {
+		after = *q.After
+	}
+	var mu sync.Mutex
+	reached := task.DeadCursor{DiedAt: -1}
+	err = l.db.Each(ctx, func(ctx context.Context, d int) error {
+		list, err := l.Look(ctx, d, "DeadList", q.Tenant, int64(after.DiedAt), int64(after.Task), after.Seq, int64(q.DiedFrom),
+			q.Kind, int16(q.Type), int16(q.Reason), deadLook)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(list) == deadLook {
+			if last := list[deadLook-1].Cursor(); last.Compare(reached) > 0 {
+				reached = last
+			}
+		}
+		page.Runs = append(page.Runs, slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })...)
+		return nil
+	})
+	if err != nil {
+		return page, err
+	}
+	slices.SortFunc(page.Runs, func(a, b *task.DeadLetter) int { return b.Cursor().Compare(a.Cursor()) })
+	page.Runs = slices.DeleteFunc(page.Runs, func(r *task.DeadLetter) bool { return r.Cursor().Compare(reached) < 0 })
+	if reached.DiedAt >= 0 {
+		page.Next = &reached
+	}
+	shorten(&page, q.Limit)
+	return page, nil
+}
+
+// listDeadOf asks the database of one task.
+func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
+	if !q.Task.Valid() {
+		return page, nil
+	}
+	before := int64(math.MaxInt64)
+	if q.After != nil {
+		before = q.After.Seq
+	}
+	list, err := l.Look(ctx, q.Task.Shard().Database(), "DeadOfTask", q.Tenant, int64(q.Task), before, deadLook)
+	if err != nil {
+		return page, err
+	}
+	if len(list) == deadLook {
+		c := list[deadLook-1].Cursor()
+		page.Next = &c
+	}
+	page.Runs = slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })
+	shorten(&page, q.Limit)
+	return page, nil
+}
+
+func (l *Letters) Look(ctx context.Context, d int, statement string, args ...any) ([]*task.DeadLetter, error) {
+	rows, err := l.db.Pool(d).Query(ctx, sql.Get(statement), args...)
+	if err != nil {
+		return nil, err
+	}
+	return Collect(rows)
+}
+
+// shorten cuts a page to its limit.
+func shorten(page *task.DeadPage, limit int) {
+	if len(page.Runs) > limit {
+		c := page.Runs[limit-1].Cursor()
+		page.Runs, page.Next = page.Runs[:limit], &c
+	}
+}
+
+// PurgeDead forgets a dead run.
+func (l *Letters) PurgeDead(ctx context.Context, tenant int32, id task.RunID) error {
+	if !id.Task.Valid() {
+		return notFound(id)
+	}
+	gone := 0
+	err := l.db.InTx(ctx, id.Task.Shard().Database(), "purge dead", func(tx pgx.Tx) error {
+		taken, err := Take(ctx, tx, tenant, []task.RunID{id})
+		if gone = len(taken); gone == 0 || err != nil {
+			return cmp.Or(err, kernel.ErrNothing)
+		}
+		return Forget(ctx, tx, taken)
+	})
+	switch {
+	case err != nil:
+		return kernel.Unavailable(err)
+	case gone == 0:
+		return notFound(id)
+	}
+	return nil
+}
+
+// Take removes dead runs of a tenant, and returns those that were there.
+func Take(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*task.DeadLetter, error) {
+	tenants, tasks, seqs := make([]int32, len(ids)), make([]int64, len(ids)), make([]int64, len(ids))
+	for i, id := range ids {
+		tenants[i], tasks[i], seqs[i] = tenant, int64(id.Task), id.Seq
+	}
+	rows, err := tx.Query(ctx, sql.Get("DeadTake"), tenants, tasks, seqs)
+	if err != nil {
+		return nil, err
+	}
+	return Collect(rows)
+}
+
+// Forget counts dead runs out that have been taken.
+func Forget(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error {
+	var moved counters.Tally
+	for _, d := range taken {
+		moved.Move(d.Tenant, d.Type, counters.Dead, counters.None, 1)
+	}
+	b := &pgx.Batch{}
+	moved.Queue(b)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// replayKey remembers a replay.
+func replayKey(id task.RunID) string { return kernel.ReplayPrefix + id.String() }
+
+// ReplayDead adds a ONE_SHOT task that does a dead run again, due now, and forgets
+// the dead run. Who repeats it within the lifetime of keys is answered with the
+// same task.
+func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (task.Replayed, error) {
+	if !id.Task.Valid() {
+		return task.Replayed{}, notFound(id)
+	}
+	d := id.Task.Shard().Database()
+	number, err := l.db.Draw(ctx, d, 1)
+	if err != nil {
+		return task.Replayed{}, kernel.Unavailable(err)
+	}
+	var made []*task.Row
+	due := task.Never
+	err = l.db.InTx(ctx, d, "replay", func(tx pgx.Tx) (err error) {
+		taken, err := Take(ctx, tx, tenant, []task.RunID{id})
+		if len(taken) == 0 || err != nil {
+			return cmp.Or(err, kernel.ErrNothing)
+		}
+		made, due, err = l.Replay(ctx, tx, taken, number)
+		return err
+	})
+	if err != nil {
+		return task.Replayed{}, kernel.Unavailable(err)
+	}
+	if len(made) > 0 {
+		l.db.TellDue(d, due)
+		return task.Replayed{ID: made[0].ID}, nil
+	}
+	var first int64
+	var n int32
+	var refused []int32
+	var hash []byte
+	row := l.db.Pool(d).QueryRow(ctx, sql.Get("KeyRead"), int16(id.Task.Shard()), tenant, replayKey(id))
+	switch err := row.Scan(&first, &n, &refused, &hash); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return task.Replayed{}, notFound(id)
+	case err != nil:
+		return task.Replayed{}, kernel.Unavailable(err)
+	}
+	return task.Replayed{ID: task.ID(first), Before: true}, nil
+}
+
+// Replay adds the tasks that do dead runs again, which have been taken, with
+// their keys. Their ids have the numbers from number on.
+func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter, number int64) (made []*task.Row, due task.Instant, err error) {
+	now, err := kernel.Clock(ctx, tx)
+	if err != nil {
+		return nil, 0, err
+	}
+	rows, moved := kernel.NewInserts(), counters.Tally{}
+	n := len(taken)
+	shards, tenants, keys, firsts := make([]int16, n), make([]int32, n), make([]string, n), make([]int64, n)
+	counts, hashes := make([]int32, n), make([][]byte, n)
+	for i, d := range taken {
+		shard := d.RunID.Task.Shard()
+		r := d.Again(task.NewID(number+int64(i), shard), now)
+		rows.Add(r)
+		made = append(made, r)
+		shards[i], tenants[i], keys[i], firsts[i], counts[i] = int16(shard), d.Tenant, replayKey(d.RunID), int64(r.ID), 1
+		hashes[i] = make([]byte, 16)
+		moved.Move(d.Tenant, d.Type, counters.Dead, counters.None, 1)
+		moved.Move(d.Tenant, r.Type, counters.None, counters.Cell(task.Scheduled), 1)
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, l.keyLifetime.Milliseconds())
+	rows.Queue(b)
+	moved.Queue(b)
+	return made, rows.Due, tx.SendBatch(ctx, b).Close()
+}
+
+// DeadTenants returns up to limit tenants after one, in the order of their numbers,
+// of whom database d has dead runs that are not known to be on their dead-letter
+// topic.
+func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error) {
+	rows, err := l.db.Pool(d).Query(ctx, sql.Get("DeadTenants"), after, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w task.DeadWaiting, err error) {
+		var ms int64
+		err = row.Scan(&w.Tenant, &ms)
+		w.Age = max(0, kernel.Millis(ms))
+		return w, err
+	})
+}
+
+// UnpublishedDead returns dead runs of database d that are not known to be on their
+// dead-letter topic: of each of the tenants the oldest ones.
+func (l *Letters) UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error) {
+	return l.Look(ctx, d, "DeadUnpublished", tenants, each)
+}
+
+// DeadPublished notes that dead runs of database d are on their topic. Some of them
+// may have been replayed or purged meanwhile.
+func (l *Letters) DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error {
+	var tenants []int32
+	var ids, seqs []int64
+	for _, r := range runs {
+		tenants, ids, seqs = append(tenants, r.Tenant), append(ids, int64(r.RunID.Task)), append(seqs, r.RunID.Seq)
+	}
+	_, err := l.db.Pool(d).Exec(ctx, sql.Get("DeadPublished"), tenants, ids, seqs)
+	return err
+}

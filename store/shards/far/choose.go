@@ -1,0 +1,168 @@
+package far
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// choose picks the packs of a cut, oldest due first. It takes no locks.
+func (c *compacting) choose(ctx context.Context) ([]candidate, error) {
+	var all []candidate
+	var err error
+	switch c.req.Kind {
+	case task.CompactLevel0:
+		all, err = c.arrivals(ctx)
+	case task.CompactPromote:
+		all, err = c.promotable(ctx)
+	case task.CompactSplit:
+		all, err = c.splittable(ctx)
+	case task.CompactMerge:
+		all, err = c.crowded(ctx)
+	}
+	c.border = c.out.Now.Add(c.t.Horizon())
+	return c.bounded(all), err
+}
+
+// bounded cuts a list off where it gets too much for one transaction.
+func (c *compacting) bounded(all []candidate) []candidate {
+	tasks, size := 0, int64(0)
+	for i, k := range all {
+		tasks, size = tasks+k.n, size+k.size
+		if i > 0 && (tasks > c.req.MaxTasks || size > cutBytes) || i == cutPacks {
+			c.out.More = true
+			return all[:i]
+		}
+	}
+	return all
+}
+
+func (c *compacting) arrivals(ctx context.Context) ([]candidate, error) {
+	before := c.req.Before
+	if before == 0 {
+		before = task.Never
+	}
+	return c.query(ctx, "CutArrivals", int64(before), cutPacks+1)
+}
+
+// promotable are the packs of buckets that begin within the horizon, of all levels.
+func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
+	var all []candidate
+	for level := pack.Minute; level <= pack.Month; level++ {
+		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds(), cutPacks+1)
+		if err != nil {
+			return nil, err
+		}
+		tasks := tasksByBucket(list)
+		for i := range list {
+			k := &list[i]
+			k.from = source{level: level, whole: level == pack.Hour && tasks[k.bucket] <= wholeHour}
+		}
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, compareCandidates)
+	return all, nil
+}
+
+// splittable are the packs of coarse buckets that come near, but for hours that
+// hold little: they are promoted whole.
+func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
+	var all []candidate
+	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
+		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds()+lead, cutPacks+1)
+		if err != nil {
+			return nil, err
+		}
+		tasks := tasksByBucket(list)
+		for _, k := range list {
+			if level == pack.Hour && tasks[k.bucket] <= wholeHour {
+				continue
+			}
+			k.from = source{level: level}
+			all = append(all, k)
+		}
+	}
+	slices.SortFunc(all, compareCandidates)
+	return all, nil
+}
+
+func tasksByBucket(list []candidate) map[pack.Bucket]int {
+	tasks := map[pack.Bucket]int{}
+	for _, k := range list {
+		tasks[k.bucket] += k.n
+	}
+	return tasks
+}
+
+// crowded are the small packs of the bucket that has most of them.
+func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
+	const most = 16
+	rows, err := c.t.db.Pool(c.d).Query(ctx, sql.Get("CutCrowded"), CrowdedPacks, smallTasks, smallBytes, most)
+	if err != nil {
+		return nil, err
+	}
+	var found []pack.Bucket
+	var level int16
+	var at int64
+	_, err = pgx.ForEachRow(rows, []any{&level, &at}, func() error {
+		found = append(found, pack.Bucket{Level: pack.Level(level), At: task.Instant(at)})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, func(b pack.Bucket) bool { return time.Now().Before(c.t.movers[c.d].unmerged[b]) })
+	if len(found) == 0 {
+		return nil, nil
+	}
+	c.out.More = len(found) > 1
+	list, err := c.query(ctx, "CutSmall", int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, cutPacks+1)
+	for i := range list {
+		list[i].from = source{keep: found[0]}
+	}
+	return list, err
+}
+
+// noteMerge remembers a bucket whose packs did not get much fewer: they are as large
+// as packs of such params can be.
+func (c *compacting) noteMerge(chosen []candidate) {
+	if c.req.Kind == task.CompactMerge && c.out.Written > c.out.Read/2 {
+		c.t.PassOver(c.d, chosen[0].bucket)
+	}
+}
+
+// PassOver lets merges in database d pass over a bucket for an hour. No compaction
+// may be under way but the caller's own.
+func (t *Tier) PassOver(d int, b pack.Bucket) {
+	m := &t.movers[d]
+	if len(m.unmerged) > 1000 || m.unmerged == nil {
+		m.unmerged = map[pack.Bucket]time.Time{}
+	}
+	m.unmerged[b] = time.Now().Add(time.Hour)
+}
+
+// query reads candidates, and the clock.
+func (c *compacting) query(ctx context.Context, statement string, args ...any) ([]candidate, error) {
+	rows, err := c.t.db.Pool(c.d).Query(ctx, sql.Get(statement), args...)
+	if err != nil {
+		return nil, err
+	}
+	var out []candidate
+	var k candidate
+	var level int16
+	var at, now int64
+	var n int32
+	_, err = pgx.ForEachRow(rows, []any{&k.id, &level, &at, &n, &k.size, &now}, func() error {
+		k.bucket, k.n = pack.Bucket{Level: pack.Level(level), At: task.Instant(at)}, int(n)
+		c.out.Now = task.Instant(now)
+		out = append(out, k)
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,336 @@
+package far
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Cut
+//
+// Cut is the one operation that moves tasks out of packs. It chooses packs without
+// locks, then in one transaction asserts the ownership of the database's chores,
+// locks them, reads in a later statement which of their tasks are void, and sends
+// the others on: into the near tier, or into packs of finer buckets. Nobody but the
+// owner of the chores takes packs away, so what was chosen is still there when it
+// is locked, unless the ownership has moved, and then the transaction does nothing.
+//
+// A pack out of which a caller takes a task just now is passed over. A pack that
+// cannot be decoded, or that PostgreSQL refuses to take even alone, is set aside
+// by a transaction of its own.
+
+// BeforeLock is the failpoint of a cut that has chosen packs and not locked them.
+const BeforeLock = "before_lock"
+
+// Bounds of one cut.
+const (
+	cutTasks = 65536
+	cutPacks = 4096
+	// cutBytes bounds packed blobs, and cutRaw params that have been unpacked.
+	cutBytes = 32 << 20
+	cutRaw   = 128 << 20
+	// CrowdedPacks are so many packs of a bucket, of fewer than smallTasks and
+	// smallBytes each, that they are merged.
+	CrowdedPacks = 16
+	smallTasks   = packTasks / 4
+	smallBytes   = 1 << 20
+)
+
+// compacting is one cut under way.
+type compacting struct {
+	t      *Tier
+	req    task.CompactionRequest
+	d      int
+	border task.Instant // now + horizon
+	out    task.Compaction
+}
+
+// candidate is a pack that may be cut. Arrivals have the id -first.
+type candidate struct {
+	id     int64
+	bucket pack.Bucket // level 0: an arrival
+	n      int
+	size   int64
+	from   source
+}
+
+// mover keeps the steps of the mover in one database apart: two of them could
+// both change a page of the locator. Those of different processes are kept apart
+// by the epoch.
+type mover struct {
+	mu sync.Mutex
+	// unmerged are buckets that merging did not help, until when.
+	unmerged map[pack.Bucket]time.Time
+}
+
+func (m *mover) moving() (done func()) {
+	m.mu.Lock()
+	return m.mu.Unlock
+}
+
+// Cut takes some packs of one database, of the kind that is asked for, and moves
+// their tasks on. It takes a bounded number; More says that there is more. After
+// an error some chunks may have been moved; all of it may be asked for again.
+func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error) {
+	defer t.movers[req.Database].moving()()
+	c := &compacting{t: t, req: req, d: req.Database}
+	if c.req.MaxTasks <= 0 || c.req.MaxTasks > cutTasks {
+		c.req.MaxTasks = cutTasks
+	}
+	chosen, err := c.choose(ctx)
+	if err != nil {
+		return task.Compaction{}, fmt.Errorf("choose packs to %s: %w", req.Kind, err)
+	}
+	if len(chosen) == 0 {
+		return c.out, nil
+	}
+	err = c.take(ctx, chosen)
+	c.noteMerge(chosen)
+	return c.out, err
+}
+
+// take moves chosen packs in one transaction. When their data makes it fail, it is
+// done again in halves, until the pack that does it is alone.
+func (c *compacting) take(ctx context.Context, chosen []candidate) error {
+	err := c.move(ctx, chosen)
+	if err == nil || !kernel.DataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
+		return err
+	}
+	if len(chosen) == 1 {
+		return c.setAside(ctx, damage{chosen[0], "cannot be moved: " + err.Error()})
+	}
+	half := len(chosen) / 2
+	return errors.Join(c.take(ctx, chosen[:half]), c.take(ctx, chosen[half:]))
+}
+
+// damage is a pack with the reason why it cannot be moved.
+type damage struct {
+	candidate
+	reason string
+}
+
+// moved is what one transaction of a cut did.
+type moved struct {
+	task.Compaction
+	due     task.Instant
+	damaged []damage
+}
+
+// move is the transaction.
+func (c *compacting) move(ctx context.Context, chosen []candidate) error {
+	if c.out.Lost {
+		return nil
+	}
+	m := moved{due: task.Never}
+	lost, err := c.t.db.InOwnedTx(ctx, c.d, "cut", []task.Ownership{c.req.Own}, func(tx pgx.Tx) (err error) {
+		m, err = c.moveIn(ctx, tx, chosen)
+		if err == nil && m.Read == 0 {
+			return kernel.ErrNothing
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	m.Lost = len(lost) > 0
+	c.out.Add(&m.Compaction)
+	c.t.db.TellDue(c.d, m.due)
+	for _, bad := range m.damaged {
+		if err := c.setAside(ctx, bad); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *compacting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) (moved, error) {
+	m := moved{due: task.Never}
+	if err := c.t.db.Failpoint("cut", BeforeLock, c.d); err != nil {
+		return m, err
+	}
+	locked, err := lockPacks(ctx, tx, chosen)
+	if err != nil || len(locked) == 0 {
+		return m, err
+	}
+	void, err := ReadTombstones(ctx, tx, locked)
+	if err != nil {
+		return m, err
+	}
+	route := newRouting(c.border)
+	taken := c.decode(locked, void, route, &m)
+	if len(taken) == 0 {
+		return m, nil
+	}
+	route.settle()
+	if err := c.writeNear(ctx, tx, route.near, &m); err != nil {
+		return m, err
+	}
+	if c.req.Kind == task.CompactLevel0 { // all others have their entries, which stay
+		if err := locate(ctx, tx, route.far); err != nil {
+			return m, err
+		}
+	}
+	if err := writePacks(ctx, tx, route, &m.Compaction); err != nil {
+		return m, err
+	}
+	return m, dropPacks(ctx, tx, taken)
+}
+
+// decode routes the rows of packs, and returns the packs whose rows it has taken.
+// It stops, after one at least, when they get too large.
+func (c *compacting) decode(locked []Locked, void map[Tombstone]bool, route *routing, m *moved) (taken []int64) {
+	raw := 0
+	for i := range locked {
+		p := &locked[i]
+		if raw > cutRaw {
+			m.More = true
+			break
+		}
+		rows, err := c.rowsOf(p)
+		if err != nil {
+			m.damaged = append(m.damaged, damage{p.candidate, err.Error()})
+			continue
+		}
+		valid := rows[:0]
+		for _, r := range rows {
+			raw += len(r.Params)
+			if void[Tombstone{p.Name(), r.ID}] {
+				m.Void++
+				continue
+			}
+			valid = append(valid, r)
+		}
+		route.add(valid, p.from)
+		taken = append(taken, p.id)
+		m.Read++
+		m.Bytes += int64(len(p.Keys) + len(p.Params))
+	}
+	return taken
+}
+
+// rowsOf decodes a pack, and refuses rows that could not be there.
+func (c *compacting) rowsOf(p *Locked) ([]*task.Row, error) {
+	rows, err := pack.Decode(p.Keys, p.Params)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) != p.n {
+		return nil, fmt.Errorf("%w: it has %d tasks, its row says %d", pack.ErrDamaged, len(rows), p.n)
+	}
+	for _, r := range rows {
+		if !r.ID.Valid() || r.ID.Shard().Database() != c.d || r.State != task.Scheduled {
+			return nil, fmt.Errorf("%w: task %d, %s, cannot be in it", pack.ErrDamaged, r.ID, r.State)
+		}
+	}
+	return rows, nil
+}
+
+// writeNear puts rows into the near tier. What is late is due now.
+func (c *compacting) writeNear(ctx context.Context, tx pgx.Tx, rows []*task.Row, m *moved) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	now, err := kernel.Clock(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.DueAt < now {
+			m.Late = max(m.Late, now.Sub(r.DueAt))
+			r.DueAt = now
+		}
+		m.due = min(m.due, r.DueAt)
+	}
+	m.Near = len(rows)
+	kernel.SortNear(rows)
+	return kernel.CopyNear(ctx, tx, rows)
+}
+
+// writePacks writes what a routing sends into packs.
+func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Compaction) error {
+	packs, err := route.packs()
+	if err != nil {
+		return err
+	}
+	for len(packs) > 0 {
+		n, size := 0, 0
+		for n < len(packs) && size < cutBytes {
+			size += len(packs[n].Keys) + len(packs[n].Params)
+			n++
+		}
+		if err := insertPacks(ctx, tx, packs[:n]); err != nil {
+			return err
+		}
+		for _, p := range packs[:n] {
+			out.Packed += p.N
+		}
+		out.Written += n
+		packs = packs[n:]
+	}
+	return nil
+}
+
+func insertPacks(ctx context.Context, tx pgx.Tx, packs []bucketPack) error {
+	n := len(packs)
+	levels, buckets, sizes := make([]int16, n), make([]int64, n), make([]int32, n)
+	minTenants, maxTenants := make([]int32, n), make([]int32, n)
+	minIDs, maxIDs := make([]int64, n), make([]int64, n)
+	keys, params := make([][]byte, n), make([][]byte, n)
+	for i, p := range packs {
+		levels[i], buckets[i], sizes[i] = int16(p.Level), int64(p.At), int32(p.N)
+		minTenants[i], maxTenants[i] = p.MinTenant, p.MaxTenant
+		minIDs[i], maxIDs[i] = int64(p.MinID), int64(p.MaxID)
+		keys[i], params[i] = kernel.NotNil(p.Keys), kernel.NotNil(p.Params)
+	}
+	_, err := tx.Exec(ctx, sql.Get("PackInsert"), levels, buckets, sizes, minTenants, maxTenants, minIDs, maxIDs, keys, params)
+	return err
+}
+
+// MaxReason bounds what is stored of why a pack is damaged, in bytes.
+const MaxReason = 500
+
+// setAside marks a pack as damaged.
+func (c *compacting) setAside(ctx context.Context, bad damage) error {
+	found, lost, err := c.t.SetAside(ctx, c.d, c.req.Own, task.DamagedPack{Pack: bad.id, Tasks: bad.n, Reason: bad.reason})
+	c.out.Lost = lost
+	if err == nil && !lost {
+		c.out.Damaged = append(c.out.Damaged, found)
+	}
+	return err
+}
+
+// SetAside marks a pack of database d as damaged, in a transaction of its own that
+// asserts own, the ownership of the database's chores: it is kept and no longer read.
+// It returns what was noted.
+func (t *Tier) SetAside(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
+	statement, id := "PackDamaged", p.Pack
+	if id < 0 {
+		statement, id = "ArrivalDamaged", -id
+	}
+	if len(p.Reason) > MaxReason {
+		p.Reason = kernel.Truncate(p.Reason, MaxReason)
+	}
+	shards, err := t.db.InOwnedTx(ctx, d, "set aside", []task.Ownership{own}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql.Get(statement), id, p.Reason)
+		return err
+	})
+	if lost = len(shards) > 0; err != nil || lost {
+		return p, lost, err
+	}
+	t.db.Log.Error("damaged pack quarantined", "database", d, "pack", p.Pack, "tasks", p.Tasks, "err", p.Reason)
+	return p, false, nil
+}
+
+func compareCandidates(a, b candidate) int {
+	return cmp.Or(cmp.Compare(a.bucket.At, b.bucket.At), cmp.Compare(a.bucket.Level, b.bucket.Level), cmp.Compare(max(a.id, -a.id), max(b.id, -b.id)))
+}

@@ -1,0 +1,139 @@
+package far
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// FarKey is what [Tier.FarCount] counts by.
+type FarKey struct {
+	Tenant int32
+	Type   task.Type
+}
+
+// FarCount counts the packed tasks of database d, exactly and in one snapshot.
+// It decodes the keys of every pack, some at a time, and the snapshot keeps
+// vacuum from its work for as long: for checks and quiet hours. A pack that
+// cannot be read is an error.
+func (t *Tier) FarCount(ctx context.Context, d int) (map[FarKey]int64, error) {
+	out := map[FarKey]int64{}
+	err := t.db.InSnapshot(ctx, d, func(tx pgx.Tx) error {
+		return Each(ctx, tx, 0, 0, task.Never, false, func(r *task.Row) { out[FarKey{r.Tenant, r.Type}]++ })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count packed tasks of database %d: %w", d, err)
+	}
+	return out, nil
+}
+
+// Each visits the packed tasks of a tenant (0: of all), without their params,
+// that are in buckets in which something may be due in [from, until). A pack that
+// cannot be read, or was set aside, is passed over if passDamaged says so; else one
+// that cannot be read is an error.
+func Each(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, passDamaged bool, visit func(*task.Row)) error {
+	for _, arrivals := range []bool{true, false} {
+		for at, more := int64(0), true; more; {
+			w, err := PacksAfter(ctx, tx, arrivals, tenant, at, from, until)
+			if err != nil {
+				return err
+			}
+			at, more = w.Last, !w.End
+			for chunk := range slices.Chunk(w.Names, PacksAtOnce) {
+				if err := visitSome(ctx, tx, chunk, tenant, passDamaged, visit); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, passDamaged bool, visit func(*task.Row)) error {
+	packs, err := ReadPacks(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	for i := range packs {
+		_, rows, err := packs[i].Living()
+		if passDamaged && (err != nil || packs[i].Damaged != nil) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("the tasks of pack %d cannot be counted: %w", packs[i].Pack, err)
+		}
+		for _, r := range rows {
+			if tenant == 0 || r.Tenant == tenant {
+				visit(r)
+			}
+		}
+	}
+	return nil
+}
+
+// DamagedPack is a pack that was set aside because it cannot be read or moved.
+type DamagedPack struct {
+	Database int
+	// Pack is its id in far_pack, or minus its first number in far_arrival.
+	Pack int64
+	// Tasks is how many it holds, some of which may be void.
+	Tasks  int
+	Reason string
+}
+
+// maxDamaged is how many damaged packs of a database are listed.
+const maxDamaged = 1000
+
+// FarDamaged lists the damaged packs of all databases, at most 1,000 of each. The
+// sum of their Tasks is the figure to watch: it should be 0.
+func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
+	var out []DamagedPack
+	for d := range task.Databases {
+		rows, err := t.db.Pool(d).Query(ctx, sql.Get("FarDamaged"), maxDamaged)
+		if err != nil {
+			return nil, fmt.Errorf("list damaged packs of database %d: %w", d, err)
+		}
+		some, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (DamagedPack, error) {
+			p := DamagedPack{Database: d}
+			return p, row.Scan(&p.Pack, &p.Tasks, &p.Reason)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list damaged packs of database %d: %w", d, err)
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+func Dump(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
+	rows, err := tx.Query(ctx, sql.Get("DumpPacks"), int32(0))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var p PackKeys
+		var params pgtype.DriverBytes // as they lie in the connection's memory: decoding copies
+		if err := rows.Scan(&p.Pack, &p.Damaged, (*pgtype.DriverBytes)(&p.Keys), &params, &p.Void); err != nil {
+			return err
+		}
+		tasks, err := pack.Decode(p.Keys, params)
+		if err != nil {
+			return fmt.Errorf("pack %d: %w", p.Pack, err)
+		}
+		if len(p.Void) > 0 {
+			tasks = slices.DeleteFunc(tasks, func(r *task.Row) bool { return slices.Contains(p.Void, int64(r.ID)) })
+		}
+		if err := visit(tasks); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

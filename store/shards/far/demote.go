@@ -1,0 +1,81 @@
+package far
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// demoteRows bounds one demotion: each of its rows may change a page of the
+// locator of its own.
+const demoteRows = 4000
+
+// Demote moves up to limit rows of one database from the near tier into packs, in
+// one transaction that asserts own, the ownership of the database's chores: rows
+// that wait for nothing but an instant beyond two horizons. Locked ones are passed
+// over. limit 0 takes the store's own bound, which no value exceeds.
+func (t *Tier) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error) {
+	if t.cfg.Horizon <= 0 {
+		return task.Compaction{}, nil // no task is packed any more
+	}
+	defer t.movers[d].moving()()
+	if limit <= 0 || limit > demoteRows {
+		limit = demoteRows
+	}
+	var out task.Compaction
+	lost, err := t.db.InOwnedTx(ctx, d, "demote", []task.Ownership{own}, func(tx pgx.Tx) (err error) {
+		out, err = t.demoteIn(ctx, tx, limit)
+		if err == nil && out.Packed == 0 {
+			return kernel.ErrNothing
+		}
+		return err
+	})
+	if err != nil {
+		return task.Compaction{}, err
+	}
+	out.Lost = len(lost) > 0
+	return out, nil
+}
+
+func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Compaction, err error) {
+	if out.Now, err = kernel.Clock(ctx, tx); err != nil {
+		return out, err
+	}
+	var held bool // by a bulk operation that goes through the rows
+	if err := tx.QueryRow(ctx, sql.Get("BulkAtRows"), int32(0)).Scan(&held); held || err != nil {
+		return out, err
+	}
+	rows, err := tx.Query(ctx, sql.Get("Demote"), t.demoteBeyond().Milliseconds(), limit)
+	if err != nil {
+		return out, err
+	}
+	list, err := kernel.CollectRows(rows)
+	if err != nil || len(list) == 0 {
+		return out, err
+	}
+	out.More = len(list) == limit
+	route := newRouting(out.Now.Add(t.Horizon()))
+	route.add(list, source{})
+	route.settle()
+	if len(route.near) > 0 {
+		return out, fmt.Errorf("%d of %d rows are not far", len(route.near), len(list))
+	}
+	if err := locate(ctx, tx, route.far); err != nil {
+		return out, err
+	}
+	return out, writePacks(ctx, tx, route, &out)
+}
+
+// demoteBeyond is how far ahead a row must be due to be demoted: two horizons,
+// and farther than any row of an hour that was promoted whole, or it would go
+// back and forth.
+func (t *Tier) demoteBeyond() time.Duration {
+	h := t.Horizon()
+	return max(2*h, h+time.Hour+time.Minute)
+}

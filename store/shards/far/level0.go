@@ -1,0 +1,64 @@
+package far
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Level0 collects the far tasks of a group of adds. What such a group stores beyond the horizon goes into packs of
+// far_arrival, whatever its due times, in the group's transaction.
+//
+// A packed arrival is found by its number alone, so the ranges of numbers of two
+// packs must never overlap, whoever wrote them. Therefore a group draws its
+// numbers in one go: they are a few runs of consecutive numbers, each out of one
+// block of the sequence, which nobody else has; and a pack holds tasks of one
+// run. A group is drawn for before it is known which of its tasks are far, new
+// or refused: the numbers in between are not used by anybody else.
+type Level0 struct{ rows []*task.Row }
+
+// Add adds a task.
+func (f *Level0) Add(r *task.Row) { f.rows = append(f.rows, r) }
+
+// Queue adds the insert of the packs to a batch.
+func (f *Level0) Queue(b *pgx.Batch) error {
+	if len(f.rows) == 0 {
+		return nil
+	}
+	slices.SortFunc(f.rows, func(x, y *task.Row) int { return cmp.Compare(x.ID, y.ID) })
+	var firsts, lasts []int64
+	var counts, minTenants, maxTenants []int32
+	var keys, params [][]byte
+	for rest := f.rows; len(rest) > 0; {
+		n := pieceOf(rest)
+		p, err := pack.Encode(rest[:n], true)
+		if err != nil {
+			return fmt.Errorf("pack arrivals: %w", err)
+		}
+		firsts, lasts = append(firsts, kernel.NumberOf(rest[0].ID)), append(lasts, kernel.NumberOf(rest[n-1].ID))
+		counts = append(counts, int32(p.N))
+		minTenants, maxTenants = append(minTenants, p.MinTenant), append(maxTenants, p.MaxTenant)
+		keys, params = append(keys, p.Keys), append(params, p.Params)
+		rest = rest[n:]
+	}
+	b.Queue(sql.Get("ArrivalInsert"), firsts, lasts, counts, minTenants, maxTenants, keys, params)
+	return nil
+}
+
+// pieceOf returns how many of the leading rows go into one pack: those of one
+// block.
+func pieceOf(rows []*task.Row) int {
+	block := kernel.BlockOf(kernel.NumberOf(rows[0].ID))
+	n := 1
+	for n < len(rows) && kernel.BlockOf(kernel.NumberOf(rows[n].ID)) == block {
+		n++
+	}
+	return pack.Fit(rows[:n], kernel.NumberBlock)
+}

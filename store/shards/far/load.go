@@ -1,0 +1,317 @@
+package far
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/counters"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Bulk load
+//
+// An import knows a million tasks at once. So it needs no arrivals that are cut
+// later: it sorts them itself, writes the packs of far_pack that a cut would have
+// made, and their pages of the locator, in one transaction a chunk. A crash leaves
+// whole chunks.
+//
+// Numbers are drawn in whole blocks that no other writer has. So nobody else has
+// entries in their pages, and the pages are copied in without being read first.
+// A block lies in one shard, and neighbouring blocks mostly do, as if they had
+// been added together.
+//
+// Everything is packed before the transaction begins: it holds the connection
+// only for as long as PostgreSQL takes to write some twenty bytes a task.
+
+// Bounds of one chunk of a bulk load.
+const (
+	// MaxLoad is the most tasks that [Tier.Load] takes at once.
+	MaxLoad = 2 << 20
+	// hourTasks is how many tasks an hour must have in one chunk to get packs of
+	// its own where days would do: they need not be cut again, and an hour has few
+	// packs to search for an id.
+	hourTasks = 512
+)
+
+// Loaded says what [Tier.Load] has stored.
+type Loaded struct {
+	// Near and Packed count tasks by where they are; Packs the rows of far_pack.
+	Near, Packed, Packs int
+	// Bytes is the size of the packs.
+	Bytes int64
+}
+
+// Load stores new tasks in database d, in one transaction, and sets their ids and,
+// where that depends on the id, their first instants: after an error either nothing
+// was stored or, if it matches [task.ErrOutcomeUnknown], all may have been. rows are
+// those of [task.NewRow] without ids, 1 to [MaxLoad]; they are kept apart by no
+// request_id. A task with an extra that an add would refuse because it could
+// never fire is an error of the code [task.InvalidArgument], with the faults. What is
+// due beyond the horizon goes into packs, the rest into the near tier.
+//
+// It may be called concurrently, also while the database is in use. A chunk of a
+// million takes a second or two, which the cluster's statement timeout must allow.
+func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error) {
+	if len(rows) < 1 || len(rows) > MaxLoad {
+		return Loaded{}, fmt.Errorf("load: %d tasks; 1 to %d are allowed", len(rows), MaxLoad)
+	}
+	l := &load{rows: rows}
+	now, err := t.number(ctx, d, l)
+	if err == nil {
+		err = t.placeAll(l, now)
+	}
+	if err != nil {
+		return Loaded{}, fmt.Errorf("load: %w", err)
+	}
+	if err := l.sort(t.FarFrom(now)); err != nil {
+		return Loaded{}, err
+	}
+	if err := l.encode(ctx); err != nil {
+		return Loaded{}, fmt.Errorf("load: %w", err)
+	}
+	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error { return l.write(ctx, tx) }); err != nil {
+		return Loaded{}, err
+	}
+	t.db.TellDue(d, l.due)
+	return l.result(), nil
+}
+
+// load is a chunk under way.
+type load struct {
+	rows  []task.Row
+	near  []*task.Row
+	due   task.Instant // the earliest of near
+	parts []part
+	packs []bucketPack
+	moves counters.Tally
+}
+
+// part is what goes into the packs of one bucket: the places of rows, each below
+// its tenant, so that their order is that of tenants and ids.
+type part struct {
+	bucket pack.Bucket
+	places []uint64
+}
+
+const placeBits = 22 // MaxLoad < 1 << placeBits
+
+func placeOfRow(tenant int32, i int) uint64 {
+	return uint64(uint32(tenant)^1<<31)<<placeBits | uint64(i)
+}
+
+// number gives the rows their ids and returns the database's clock.
+func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, err error) {
+	if err := t.db.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+		return 0, err
+	}
+	blocks := (len(l.rows) + kernel.NumberBlock - 1) / kernel.NumberBlock
+	firsts, err := t.db.DrawBlocks(ctx, d, blocks)
+	if err != nil {
+		return 0, err
+	}
+	start := rand.IntN(task.ShardsPerDatabase)
+	for b, first := range firsts {
+		shard := task.Shard(d*task.ShardsPerDatabase + (start+b*task.ShardsPerDatabase/blocks)%task.ShardsPerDatabase)
+		block := l.rows[b*kernel.NumberBlock : min(len(l.rows), (b+1)*kernel.NumberBlock)]
+		for i := range block {
+			block[i].ID = task.NewID(first+int64(i), shard)
+		}
+	}
+	return now, nil
+}
+
+// placeAll sets the first instants of the rows whose terms are not those of most
+// tasks, as of tasks that are added.
+func (t *Tier) placeAll(l *load, now task.Instant) error {
+	for i := range l.rows {
+		r := &l.rows[i]
+		if task.Seal(&r.Terms, &r.Origin) == nil {
+			continue
+		}
+		spec := r.Spec()
+		placed, faults := t.cfg.Place(r.Tenant, r.ID, &spec, now)
+		if placed == nil {
+			return &task.Error{Code: task.InvalidArgument, Faults: faults, Message: fmt.Sprintf("task %d of the chunk", i)}
+		}
+		// Each id may have a calendar of its own: a million of them are too many to keep.
+		r.DueAt, r.ScheduledAt, r.Anchor, r.Calendar = placed.DueAt, placed.ScheduledAt, placed.Anchor, nil
+	}
+	return nil
+}
+
+// sort decides where each row goes. Nearer rows take the way of the mover; most
+// rows are further away, and are sorted by numbers instead of pointers.
+func (l *load) sort(border task.Instant) error {
+	l.due = task.Never
+	route := newRouting(border)
+	hours := map[task.Instant]*part{}
+	var one [1]*task.Row
+	for i := range l.rows {
+		r := &l.rows[i]
+		if r.State != task.Scheduled || r.Paused || r.Run != 0 || r.DueAt == task.Never {
+			return fmt.Errorf("load: task %d of the chunk is not a new one", i)
+		}
+		l.moves.Move(r.Tenant, r.Type, counters.None, counters.Cell(task.Scheduled), 1)
+		if border == task.Never || r.DueAt-border < minuteReach {
+			one[0] = r
+			route.add(one[:], source{})
+			continue
+		}
+		b := pack.BucketOf(r.DueAt, pack.Hour)
+		p := hours[b.At]
+		if p == nil {
+			p = &part{bucket: b}
+			hours[b.At] = p
+		}
+		p.places = append(p.places, placeOfRow(r.Tenant, i))
+	}
+	route.settle()
+	l.near = route.near
+	for _, r := range l.near {
+		l.due = min(l.due, r.DueAt)
+	}
+	var err error
+	if l.packs, err = route.packs(); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	l.coarsen(border, hours)
+	return nil
+}
+
+// coarsen keeps hours that are near or hold much, and puts the others together
+// into buckets as coarse as their distance calls for.
+func (l *load) coarsen(border task.Instant, hours map[task.Instant]*part) {
+	levels := newRouting(border)
+	coarse := map[pack.Bucket]*part{}
+	for at, p := range hours {
+		level := levels.levelOf(at)
+		if level <= pack.Hour || len(p.places) >= hourTasks {
+			l.parts = append(l.parts, *p)
+			continue
+		}
+		b := pack.BucketOf(at, level)
+		if coarse[b] == nil {
+			coarse[b] = &part{bucket: b}
+		}
+		coarse[b].places = append(coarse[b].places, p.places...)
+	}
+	for _, p := range coarse {
+		l.parts = append(l.parts, *p)
+	}
+	slices.SortFunc(l.parts, func(a, b part) int {
+		return cmp.Or(cmp.Compare(a.bucket.At, b.bucket.At), cmp.Compare(a.bucket.Level, b.bucket.Level))
+	})
+}
+
+// encode makes the packs, on all processors.
+func (l *load) encode(ctx context.Context) error {
+	made := make([][]bucketPack, len(l.parts))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, p := range l.parts {
+		g.Go(func() (err error) {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			made[i], err = l.encodePart(p)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, packs := range made {
+		l.packs = append(l.packs, packs...)
+	}
+	return nil
+}
+
+// encodePart makes the packs of one bucket, as even as can be.
+func (l *load) encodePart(p part) ([]bucketPack, error) {
+	slices.Sort(p.places)
+	even := (len(p.places) + packTasks - 1) / packTasks
+	even = (len(p.places) + even - 1) / even
+	rows := make([]*task.Row, len(p.places))
+	for i, place := range p.places {
+		rows[i] = &l.rows[place&(1<<placeBits-1)]
+	}
+	var out []bucketPack
+	for len(rows) > 0 {
+		n := fit(rows[:min(even, len(rows))])
+		made, err := pack.Encode(rows[:n], false)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, bucketPack{p.bucket, made})
+		rows = rows[n:]
+	}
+	return out, nil
+}
+
+// write is the transaction.
+func (l *load) write(ctx context.Context, tx pgx.Tx) error {
+	if err := l.copyPacks(ctx, tx); err != nil {
+		return fmt.Errorf("write packs: %w", err)
+	}
+	if err := l.copyPages(ctx, tx); err != nil {
+		return fmt.Errorf("write the locator: %w", err)
+	}
+	kernel.SortNear(l.near)
+	if err := kernel.CopyNear(ctx, tx, l.near); err != nil {
+		return fmt.Errorf("write the near tier: %w", err)
+	}
+	b := &pgx.Batch{}
+	l.moves.Queue(b)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+func (l *load) copyPacks(ctx context.Context, tx pgx.Tx) error {
+	names := []string{"bucket_at", "level", "n", "min_tenant", "max_tenant", "min_id", "max_id", "keys", "params"}
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"far_pack"}, names, pgx.CopyFromSlice(len(l.packs), func(i int) ([]any, error) {
+		p := &l.packs[i]
+		return []any{int64(p.At), int16(p.Level), int32(p.N), p.MinTenant, p.MaxTenant, int64(p.MinID), int64(p.MaxID), p.Keys, p.Params}, nil
+	}))
+	return err
+}
+
+// copyPages writes the locator's pages of all blocks. Rows of the near tier have
+// an entry too: it leads to nothing, and costs nothing.
+func (l *load) copyPages(ctx context.Context, tx pgx.Tx) error {
+	if len(l.packs) == 0 {
+		return nil
+	}
+	pages := (len(l.rows) + pageNumbers - 1) / pageNumbers
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"far_locator"}, []string{"page", "latest", "minutes"}, pgx.CopyFromSlice(pages, func(i int) ([]any, error) {
+		rows := l.rows[i*pageNumbers : min(len(l.rows), (i+1)*pageNumbers)]
+		page, _ := pageOf(rows[0].ID)
+		minutes := make([]byte, pageBytes)
+		latest := int32(0)
+		for i := range rows {
+			m := pack.MinuteOf(rows[i].DueAt)
+			latest = max(latest, m)
+			binary.BigEndian.PutUint32(minutes[4*i:], uint32(m))
+		}
+		return []any{page, latest, minutes}, nil
+	}))
+	return err
+}
+
+func (l *load) result() Loaded {
+	out := Loaded{Near: len(l.near), Packs: len(l.packs)}
+	for _, p := range l.packs {
+		out.Packed += p.N
+		out.Bytes += int64(len(p.Keys) + len(p.Params))
+	}
+	return out
+}

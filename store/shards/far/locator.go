@@ -1,0 +1,137 @@
+package far
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// The locator keeps, for each task that went into far_pack, the minute in which
+// it is due: 256 numbers a page. Only the owner of a database's chores writes it,
+// one transaction at a time, so a page may be read, changed here and written back.
+// Numbers come in blocks of 1024, so whoever loads whole blocks writes whole pages.
+
+const (
+	pageNumbers = 256
+	pageBytes   = pageNumbers * 4
+)
+
+// pageOf returns where the entry of a task is: the page, and the byte in it.
+func pageOf(id task.ID) (page int64, offset int) {
+	number := int64(id) / task.Shards
+	return number / pageNumbers, int(number%pageNumbers) * 4
+}
+
+// locatorPage is a page that is being changed.
+type locatorPage struct {
+	page    int64
+	set     int // how many entries were written, each number once
+	minutes []byte
+}
+
+// locate notes in the locator when tasks are due. Pages of which every entry is
+// written are not read.
+func locate(ctx context.Context, tx pgx.Tx, rows map[pack.Bucket][]*task.Row) error {
+	pages := map[int64]*locatorPage{}
+	for _, list := range rows {
+		for _, r := range list {
+			page, offset := pageOf(r.ID)
+			p := pages[page]
+			if p == nil {
+				p = &locatorPage{page: page, minutes: make([]byte, pageBytes)}
+				pages[page] = p
+			}
+			p.set++
+			binary.BigEndian.PutUint32(p.minutes[offset:], uint32(pack.MinuteOf(r.DueAt)))
+		}
+	}
+	if len(pages) == 0 {
+		return nil
+	}
+	if err := mergePages(ctx, tx, pages); err != nil {
+		return err
+	}
+	return writePages(ctx, tx, pages)
+}
+
+// mergePages takes over, from what is stored, the entries that are not written.
+func mergePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) error {
+	var partial []int64
+	for _, p := range pages {
+		if p.set < pageNumbers {
+			partial = append(partial, p.page)
+		}
+	}
+	if len(partial) == 0 {
+		return nil
+	}
+	slices.Sort(partial)
+	rows, err := tx.Query(ctx, sql.Get("LocatorRead"), partial)
+	if err != nil {
+		return err
+	}
+	var page int64
+	var stored []byte
+	_, err = pgx.ForEachRow(rows, []any{&page, &stored}, func() error {
+		if len(stored) != pageBytes {
+			return fmt.Errorf("page %d of the locator has %d bytes", page, len(stored))
+		}
+		mine := pages[page].minutes
+		for i := 0; i < pageBytes; i += 4 {
+			if binary.BigEndian.Uint32(mine[i:]) == 0 {
+				copy(mine[i:i+4], stored[i:])
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+func writePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) error {
+	sorted := make([]*locatorPage, 0, len(pages))
+	for _, p := range pages {
+		sorted = append(sorted, p)
+	}
+	slices.SortFunc(sorted, func(a, b *locatorPage) int { return cmp.Compare(a.page, b.page) })
+	for chunk := range slices.Chunk(sorted, 4096) {
+		numbers, latest, minutes := make([]int64, len(chunk)), make([]int32, len(chunk)), make([][]byte, len(chunk))
+		for i, p := range chunk {
+			numbers[i], latest[i], minutes[i] = p.page, p.latest(), p.minutes
+		}
+		if _, err := tx.Exec(ctx, sql.Get("LocatorWrite"), numbers, latest, minutes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *locatorPage) latest() (latest int32) {
+	for i := 0; i < pageBytes; i += 4 {
+		latest = max(latest, int32(binary.BigEndian.Uint32(p.minutes[i:])))
+	}
+	return latest
+}
+
+// keepDamaged is how long the locator leads to packs that were set aside.
+const keepDamaged = 90 * 24 * time.Hour
+
+// PurgeLocator removes pages that lead to no pack any more, at most limit. It
+// changes nothing when own is no longer the ownership of the database's chores.
+func (t *Tier) PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (purged int, err error) {
+	defer t.movers[d].moving()()
+	_, err = t.db.InOwnedTx(ctx, d, "purge locator", []task.Ownership{own}, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql.Get("LocatorPurge"), limit, keepDamaged.Milliseconds())
+		purged = int(tag.RowsAffected())
+		return err
+	})
+	return purged, err
+}

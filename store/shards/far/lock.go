@@ -1,0 +1,132 @@
+package far
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Locked is a candidate with what is in it.
+type Locked struct {
+	candidate
+	Keys, Params []byte
+}
+
+// Name returns the name of the pack.
+func (p *Locked) Name() PackName { return PackName(p.id) }
+
+// Lock locks those of the named packs that are there and that nobody else has
+// locked, and reads them.
+func Lock(ctx context.Context, tx pgx.Tx, names []PackName) ([]Locked, error) {
+	chosen := make([]candidate, len(names))
+	for i, name := range names {
+		chosen[i] = candidate{id: int64(name)}
+	}
+	return lockPacks(ctx, tx, chosen)
+}
+
+// lockPacks locks those candidates that are still there and that nobody else has
+// locked, and reads them.
+func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, error) {
+	byID := make(map[int64]candidate, len(chosen))
+	ids := make([]int64, len(chosen))
+	for i, k := range chosen {
+		ids[i], byID[k.id] = k.id, k
+	}
+	arrivals, packs := splitIDs(ids)
+	var out []Locked
+	for _, q := range []struct {
+		statement string
+		ids       []int64
+	}{{"CutLockArrivals", arrivals}, {"CutLockPacks", packs}} {
+		if len(q.ids) == 0 {
+			continue
+		}
+		rows, err := tx.Query(ctx, sql.Get(q.statement), q.ids)
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			var p Locked
+			var id int64
+			var n int32
+			if err := rows.Scan(&id, &n, &p.Keys, &p.Params); err != nil {
+				return nil, err
+			}
+			p.candidate = byID[id]
+			p.n = int(n)
+			out = append(out, p)
+		}
+		if err := rows.Err(); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b Locked) int { return compareCandidates(a.candidate, b.candidate) })
+	return out, nil
+}
+
+// splitIDs tells the arrivals, by their first numbers, from packs.
+func splitIDs(ids []int64) (arrivals, packs []int64) {
+	for _, id := range ids {
+		if id < 0 {
+			arrivals = append(arrivals, -id)
+		} else {
+			packs = append(packs, id)
+		}
+	}
+	return arrivals, packs
+}
+
+// Tombstone says that the copy of a task in a pack is void.
+type Tombstone struct {
+	Pack PackName
+	Task task.ID
+}
+
+// ReadTombstones returns the tombstones of locked packs.
+func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombstone]bool, error) {
+	ids := make([]int64, len(locked))
+	for i := range locked {
+		ids[i] = locked[i].id
+	}
+	rows, err := tx.Query(ctx, sql.Get("CutOverrides"), ids)
+	if err != nil {
+		return nil, err
+	}
+	void := map[Tombstone]bool{}
+	var o Tombstone
+	_, err = pgx.ForEachRow(rows, []any{&o.Pack, &o.Task}, func() error { void[o] = true; return nil })
+	return void, err
+}
+
+// dropPacks removes packs with their overrides.
+func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
+	arrivals, packs := splitIDs(taken)
+	b := &pgx.Batch{}
+	b.Queue(sql.Get("CutDropOverrides"), taken)
+	if len(arrivals) > 0 {
+		b.Queue(sql.Get("CutDropArrivals"), arrivals)
+	}
+	if len(packs) > 0 {
+		b.Queue(sql.Get("CutDropPacks"), packs)
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// Leave takes tasks out of a locked pack: it voids their copies, or drops the pack if
+// nothing else is in it (whole).
+func Leave(ctx context.Context, tx pgx.Tx, name PackName, machines []*task.Machine, whole bool) error {
+	if whole {
+		return dropPacks(ctx, tx, []int64{int64(name)})
+	}
+	ids := make([]int64, len(machines))
+	for i, k := range machines {
+		ids[i] = int64(k.Task.ID)
+	}
+	_, err := tx.Exec(ctx, sql.Get("BulkVoid"), int64(name), ids)
+	return err
+}

@@ -1,0 +1,143 @@
+package far
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Packs of both tables have one name space: a pack of far_pack is named by its
+// id, an arrival by minus its first number.
+type PackName int64
+
+func (p PackName) Level0() bool { return p < 0 }
+
+// Position is where a listing meets it.
+func (p PackName) Position() int64 { return max(int64(p), -int64(p)) }
+
+// Copy is a pack that may hold a task.
+type Copy struct {
+	Pack    PackName
+	Damaged *string
+	Keys    []byte
+}
+
+// Task is a packed task: one of the rows of a pack, all without params.
+type Task struct {
+	pack PackName
+	rows []*task.Row
+	at   int
+}
+
+func (f *Task) Row() *task.Row { return f.rows[f.at] }
+
+// Fill sets the params of the task. See readParams.
+func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool, err error) {
+	gone, err = ReadParams(ctx, q, f.pack, f.rows, func(i int) bool { return i == f.at }, hold)
+	if errors.Is(err, pack.ErrDamaged) {
+		err = damaged(f.pack, f.Row().ID, err)
+	}
+	return gone, err
+}
+
+// damaged is the answer about a task whose pack cannot be read or was set aside.
+func damaged(p PackName, id task.ID, cause error) error {
+	return task.Errorf(task.ReasonTaskDamaged, "what is stored about task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
+}
+
+// Find returns the task out of the packs that may hold it; nil: none does.
+// Where one of them cannot be read and no other has the task, it is an error.
+func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
+	var unreadable error
+	for _, c := range copies {
+		rows, err := pack.DecodeKeys(c.Keys)
+		if err != nil {
+			unreadable = damaged(c.Pack, id, err)
+			continue
+		}
+		at := slices.IndexFunc(rows, func(r *task.Row) bool { return r.ID == id && r.Tenant == tenant })
+		switch {
+		case at < 0:
+		case c.Damaged != nil:
+			return nil, damaged(c.Pack, id, errors.New(*c.Damaged))
+		default:
+			return &Task{pack: c.Pack, rows: rows, at: at}, nil
+		}
+	}
+	return nil, unreadable
+}
+
+// ReadParams fetches and sets the params of the wanted rows, out of all rows of a
+// pack in its order; gone: the pack has been cut since. hold keeps the pack until
+// the transaction ends.
+func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
+	name, arg := "PackParams", int64(p)
+	switch {
+	case p.Level0() && hold:
+		name, arg = "ArrivalHold", -arg
+	case p.Level0():
+		name, arg = "ArrivalParams", -arg
+	case hold:
+		name = "PackHold"
+	}
+	rows, err := q.Query(ctx, sql.Get(name), arg)
+	if err != nil {
+		return false, err
+	}
+	params, err := pgx.CollectOneRow(rows, pgx.RowTo[[]byte])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, pack.FillParams(all, params, want)
+}
+
+// PacksAtOnce bounds how many packs one statement returns.
+const PacksAtOnce = 8
+
+// PackKeys is a pack without its params.
+type PackKeys struct {
+	Copy
+	Void []int64 // tasks whose copy here does not count
+}
+
+// ReadPacks returns those of the named packs that exist, in the order of their
+// names.
+func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
+	rows, err := q.Query(ctx, sql.Get("FarKeys"), names)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p PackKeys, err error) {
+		return p, row.Scan(&p.Pack, &p.Damaged, &p.Keys, &p.Void)
+	})
+}
+
+// Living returns all rows in the order of the pack, and those that count in the
+// order of their ids.
+func (p *PackKeys) Living() (all, living []*task.Row, err error) {
+	all, err = pack.DecodeKeys(p.Keys)
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Sort(p.Void)
+	living = make([]*task.Row, 0, len(all))
+	for _, r := range all {
+		if _, void := slices.BinarySearch(p.Void, int64(r.ID)); !void {
+			living = append(living, r)
+		}
+	}
+	slices.SortFunc(living, func(a, b *task.Row) int { return cmp.Compare(a.ID, b.ID) })
+	return all, living, nil
+}

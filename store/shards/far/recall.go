@@ -1,0 +1,113 @@
+package far
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Recall moves a packed task into the near tier within tx, and returns it as
+// if its row had been locked there; nil if no pack holds the task, or it is on
+// the move.
+//
+// FOR SHARE keeps the pack from being cut until tx ends; recalls of other tasks
+// in it go on. Of two recalls of one task the second waits for the first one's
+// override and then does nothing.
+func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Row, error) {
+	rows, err := tx.Query(ctx, sql.Get("FarCopies"), tenant, int64(id))
+	if err != nil {
+		return nil, err
+	}
+	copies, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Copy, err error) {
+		return c, row.Scan(&c.Pack, &c.Damaged, &c.Keys)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f, err := Find(copies, tenant, id)
+	if f == nil || err != nil {
+		return nil, err
+	}
+	if gone, err := f.Fill(ctx, tx, true); gone || err != nil {
+		return nil, err
+	}
+	r := f.Row()
+	r.DueAt = max(r.DueAt, now)
+	if done, err := RecallRow(ctx, tx, f.pack, r); !done || err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// RecallRow writes the row of a packed task into the near tier, and says that its copy
+// in the pack is void. It reports false when somebody else has done so.
+func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bool, err error) {
+	tag, err := tx.Exec(ctx, sql.Get("Recall"),
+		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), int64(r.Begin),
+		kernel.Nullable(r.End), kernel.OrNull(r.Interval.Milliseconds()), r.Seq, kernel.OrNull(r.MaxCount), r.Missed,
+		r.Version, int16(r.Type), r.StopOnFailure, r.Kind, kernel.NotNil(r.Params), r.GiveUpAfter.Milliseconds(),
+		max(0, r.Retention.Milliseconds()), int64(r.CreatedAt), int32(r.AckTimeout.Milliseconds()),
+		int32(r.Retry.InitialBackoff.Milliseconds()), int32(r.Retry.MaxBackoff.Milliseconds()),
+		int16(r.Retry.MaxAttempts), kernel.Hundredths(r.Retry.Multiplier), kernel.Hundredths(r.Retry.Jitter), r.Modeled(), task.Seal(&r.Terms, &r.Origin))
+	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// Machines looks for tasks that the near tier does not have. It returns those
+// that are packed, without their params and not locked, and the tasks that have
+// moved meanwhile and must be looked for again.
+func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool, err error) {
+	machines, moved = map[kernel.Key]*task.Machine{}, map[kernel.Key]bool{}
+	keys = kernel.UniqueKeys(keys)
+	args := kernel.KeyArgs(keys)
+	rows, err := q.Query(ctx, sql.Get("FarWhere"), args[:3]...)
+	if err != nil {
+		return nil, nil, err
+	}
+	wanted := map[PackName][]kernel.Key{}
+	var n int64
+	var p PackName
+	if _, err := pgx.ForEachRow(rows, []any{&n, &p}, func() error {
+		k := keys[n-1]
+		moved[k] = true // until it is found
+		if p != 0 {
+			wanted[p] = append(wanted[p], k)
+		}
+		return nil
+	}); err != nil || len(wanted) == 0 {
+		return machines, moved, err
+	}
+	return machines, moved, readKinsOf(ctx, q, wanted, machines, moved)
+}
+
+// readKinsOf decodes packs and puts those of the wanted tasks that they hold
+// into machines. What stays in moved was in a pack that is gone.
+func readKinsOf(ctx context.Context, q kernel.Querier, wanted map[PackName][]kernel.Key, machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool) error {
+	names := make([]int64, 0, len(wanted))
+	for p := range wanted {
+		names = append(names, int64(p))
+	}
+	slices.Sort(names)
+	for chunk := range slices.Chunk(names, PacksAtOnce) {
+		packs, err := ReadPacks(ctx, q, chunk)
+		if err != nil {
+			return err
+		}
+		for _, p := range packs {
+			_, rows, _ := p.Living() // runs of what is damaged are unknown
+			for _, k := range wanted[p.Pack] {
+				delete(moved, k)
+				at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k kernel.Key) int { return cmp.Compare(r.ID, k.ID) })
+				if ok && rows[at].Tenant == k.Tenant {
+					machines[k] = &task.Machine{Task: rows[at], Was: rows[at].State, Runs: map[int64]*task.Row{}}
+				}
+			}
+		}
+	}
+	return nil
+}

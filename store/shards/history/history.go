@@ -1,0 +1,111 @@
+// Package history writes down what happens to runs.
+//
+// An event is a row of run_event, written in the transaction in which it happens,
+// as far as the tenant's level asks for it. The table is only appended to. Its
+// partitions are days: they are made ahead by [Events.MaintainHistory], and dropped
+// whole when they are old. What comes on a day that nobody made goes to the default
+// partition.
+//
+//	record.go   levels, and the events of one transaction
+//	history.go  reading, and the partitions
+package history
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Events are the events of all databases. They are safe for concurrent use.
+type Events struct{ db *kernel.Databases }
+
+// New returns the events of db.
+func New(db *kernel.Databases) *Events { return &Events{db} }
+
+// History returns up to limit events of a tenant's task that come after a
+// cursor, newest first. It outlives the task; of an unknown task it is empty.
+func (e *Events) History(ctx context.Context, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
+	if !id.Valid() {
+		return nil, nil
+	}
+	list, err := Read(ctx, e.db.Pool(id.Shard().Database()), tenant, id, after, limit)
+	if err != nil {
+		return nil, kernel.Unavailable(fmt.Errorf("read history: %w", err))
+	}
+	return list, nil
+}
+
+// Read is [Events.History] through q, in the order of a cursor.
+func Read(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
+	rows, err := q.Query(ctx, sql.Get("EventRead"), tenant, int64(id),
+		int64(after.At), after.Seq, after.Attempt, int16(after.Event), limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (task.RunEvent, error) {
+		e := task.RunEvent{Tenant: tenant, RunID: task.RunID{Task: id}}
+		var scheduled *int64
+		err := row.Scan(&e.At, &e.Seq, &e.Attempt, &e.Event, &scheduled, &e.Detail)
+		e.ScheduledAt = kernel.InstantOr(scheduled, task.Never)
+		return e, err
+	})
+}
+
+const (
+	// daysAhead is how many days of history have their partition made ahead.
+	daysAhead = 7
+	// historyLock bounds the wait for the table: who waits for it behind us waits
+	// as long.
+	historyLock = 50 * time.Millisecond
+	// purgeEvents is how many rows one statement removes from the default partition.
+	purgeEvents = 5000
+)
+
+// MaintainHistory makes the partitions of the coming days in database d and
+// drops those that ended keepDays days ago or earlier (at least 1; default 7).
+// While others use the table it leaves some of that to the next call. Once an
+// hour is often enough.
+func (e *Events) MaintainHistory(ctx context.Context, d, keepDays int) error {
+	if keepDays <= 0 {
+		keepDays = DefaultHistoryDays
+	}
+	err := e.historyStep(ctx, d, "make history partitions", func(tx pgx.Tx) error {
+		var made int
+		return tx.QueryRow(ctx, sql.Get("EventDays"), daysAhead).Scan(&made)
+	})
+	for dropped := true; dropped && err == nil; {
+		dropped = false
+		err = e.historyStep(ctx, d, "drop a history partition", func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, sql.Get("EventDrop"), keepDays).Scan(&dropped)
+		})
+	}
+	for n := int64(purgeEvents); n == purgeEvents && err == nil; {
+		err = e.historyStep(ctx, d, "purge history", func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, sql.Get("EventPurge"), keepDays, purgeEvents)
+			n = tag.RowsAffected()
+			return err
+		})
+	}
+	if kernel.LockConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// DefaultHistoryDays is how long history is kept.
+const DefaultHistoryDays = 7
+
+func (e *Events) historyStep(ctx context.Context, d int, step string, f func(tx pgx.Tx) error) error {
+	return e.db.InTx(ctx, d, step, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", historyLock.Milliseconds())); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}

@@ -1,0 +1,38 @@
+package kernel
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// SQLSTATEs that steps react to.
+const (
+	LockNotAvailable = "55P03"
+	deadlockDetected = "40P01"
+)
+
+// LockConflict reports whether err came from waiting too long for somebody
+// else's lock.
+func LockConflict(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == LockNotAvailable || pg.Code == deadlockDetected)
+}
+
+// DataError reports whether err was caused by the values of some row, so that
+// the others may still succeed without it.
+func DataError(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
+}
+
+// Unavailable wraps an error of the database as one that callers may retry.
+func Unavailable(err error) error {
+	var known *task.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
+}

@@ -1,0 +1,88 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// NumberBlock is how many numbers of ids are drawn from a database's sequence at
+// once: the sequence's increment.
+const NumberBlock = 1024
+
+// NumberOf returns the number of an id.
+func NumberOf(id task.ID) int64 { return int64(id) / task.Shards }
+
+// BlockOf returns the block of the sequence that a number is from.
+func BlockOf(number int64) int64 { return number / NumberBlock }
+
+// numbers hands out the numbers of ids from blocks of the database's sequence.
+// What is left of a block when the process ends is never used.
+type numbers struct {
+	mu        sync.Mutex
+	next, end int64
+}
+
+// Draw draws n consecutive numbers of database d, n <= [NumberBlock], and returns
+// the first. A transaction draws before it begins: it must not wait for a second
+// connection.
+func (db *Databases) Draw(ctx context.Context, d, n int) (int64, error) {
+	b := &db.numbers[d]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return db.drawLocked(ctx, d, n)
+}
+
+// DrawGroup draws consecutive numbers for each of n members of a group, sizes of
+// them, and hands the first number of each to set. What a group draws from one
+// block is consecutive.
+func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) int, set func(i int, first int64)) error {
+	b := &db.numbers[d]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range n {
+		first, err := db.drawLocked(ctx, d, size(i))
+		if err != nil {
+			return err
+		}
+		set(i, first)
+	}
+	return nil
+}
+
+// drawLocked returns n consecutive numbers. The caller has locked the numbers.
+func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
+	b := &db.numbers[d]
+	if b.next+int64(n) > b.end {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		var first int64
+		if err := db.Pool(d).QueryRow(ctx, sql.Get("NumberBlock"), int32(0)).Scan(&first); err != nil {
+			return 0, fmt.Errorf("draw numbers: %w", err)
+		}
+		b.next, b.end = first, first+NumberBlock
+	}
+	n0 := b.next
+	b.next += int64(n)
+	return n0, nil
+}
+
+// DrawBlocks returns the first numbers of n blocks of database d that nobody else
+// has.
+func (db *Databases) DrawBlocks(ctx context.Context, d, n int) ([]int64, error) {
+	list, err := db.Pool(d).Query(ctx, sql.Get("NumberBlocks"), int32(n))
+	if err != nil {
+		return nil, fmt.Errorf("draw numbers: %w", err)
+	}
+	firsts, err := pgx.CollectRows(list, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("draw numbers: %w", err)
+	}
+	return firsts, nil
+}

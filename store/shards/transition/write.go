@@ -1,0 +1,164 @@
+package transition
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// Write carries out what steps did to rows, with what that means for the
+// ledger, in one round trip. It returns the earliest due instant that was written.
+func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
+	b, due := Batch(machines, now, l)
+	if b.Len() == 0 {
+		return due, nil
+	}
+	return due, tx.SendBatch(ctx, b).Close()
+}
+
+// WriteLast is writeMachines as the last thing that a step does.
+func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
+	b, due := Batch(machines, now, l)
+	if b.Len() == 0 {
+		return due, nil
+	}
+	return due, kernel.SendLast(ctx, tx, b)
+}
+
+func Batch(machines []*task.Machine, now task.Instant, l *Ledger) (*pgx.Batch, task.Instant) {
+	b := &pgx.Batch{}
+	due := queueMachines(b, machines, now, l)
+	l.Queue(b, now)
+	return b, due
+}
+
+// queueMachines adds what steps did to rows to a batch, and to the ledger.
+func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
+	return queueRows(b, machines, now, l, func(r *task.Row) { queueRow(b, r) })
+}
+
+// QueueClaimed is queueMachines for the steps of a claim: all rows that they changed
+// are written by one statement.
+func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
+	var u rowUpdates
+	due := queueRows(b, machines, now, l, func(r *task.Row) {
+		if r.Change == task.Changed {
+			u.add(r)
+		} else {
+			queueRow(b, r)
+		}
+	})
+	u.queue(b)
+	return due
+}
+
+// queueRows gives each row that was changed, but for those of ended tasks, to
+// write, and returns the earliest due instant of them.
+func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger, write func(r *task.Row)) task.Instant {
+	due := task.Never
+	for _, k := range machines {
+		l.Machine(k)
+		queueDead(b, k)
+		if k.Task.Change == task.Removed {
+			queueFinish(b, k.Task, now)
+			continue
+		}
+		for _, r := range k.Runs {
+			if r.Change == task.Kept {
+				continue
+			}
+			write(r)
+			if r.Change != task.Removed {
+				due = min(due, r.DueAt)
+			}
+		}
+		if k.Task.Change != task.Kept {
+			write(k.Task)
+			due = min(due, k.Task.DueAt)
+		}
+		if k.Edited {
+			queueEdit(b, k)
+		}
+	}
+	return due
+}
+
+// rowUpdates are rows column by column, for RowsUpdate.
+type rowUpdates struct {
+	keys                                  []kernel.Key
+	dues, firstClaims, holders            []*int64
+	scheduleds, anchors, seqs, bits, miss []int64
+	openRows, attempts, failures          []int32
+	states                                []int16
+	outs                                  []bool
+}
+
+func (u *rowUpdates) add(r *task.Row) {
+	u.keys = append(u.keys, kernel.RowKey(r))
+	u.dues, u.firstClaims, u.holders = append(u.dues, kernel.Nullable(r.DueAt)), append(u.firstClaims, kernel.OrNull(int64(r.FirstClaimAt))), append(u.holders, kernel.OrNull(int64(r.Holder)))
+	u.scheduleds, u.anchors, u.seqs = append(u.scheduleds, int64(r.ScheduledAt)), append(u.anchors, int64(r.Anchor)), append(u.seqs, r.Seq)
+	u.bits, u.miss = append(u.bits, int64(r.OpenRuns)), append(u.miss, r.Missed)
+	u.openRows, u.attempts, u.failures = append(u.openRows, r.OpenRows), append(u.attempts, r.Attempt), append(u.failures, kernel.Failures(r))
+	u.states, u.outs = append(u.states, int16(r.State)), append(u.outs, r.Out)
+}
+
+func (u *rowUpdates) queue(b *pgx.Batch) {
+	if len(u.keys) == 0 {
+		return
+	}
+	b.Queue(sql.Get("RowsUpdate"), append(kernel.KeyArgs(u.keys), u.dues, u.scheduleds, u.anchors, u.seqs, u.bits, u.openRows,
+		u.attempts, u.failures, u.firstClaims, u.holders, u.miss, u.states, u.outs)...)
+}
+
+func queueDead(b *pgx.Batch, k *task.Machine) {
+	for _, dead := range k.Dead {
+		params := k.Task.Params
+		if r := k.Runs[dead.RunID.Seq]; r != nil {
+			params = r.Params
+		}
+		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), task.Seal(&k.Task.Terms, &k.Task.Origin),
+			k.Task.GiveUpAfter.Milliseconds(), max(0, k.Task.Retention.Milliseconds()), int32(k.Task.AckTimeout.Milliseconds()),
+			int32(k.Task.Retry.InitialBackoff.Milliseconds()), int32(k.Task.Retry.MaxBackoff.Milliseconds()),
+			int16(k.Task.Retry.MaxAttempts), kernel.Hundredths(k.Task.Retry.Multiplier), kernel.Hundredths(k.Task.Retry.Jitter))
+	}
+}
+
+func queueFinish(b *pgx.Batch, t *task.Row, now task.Instant) {
+	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version,
+		kernel.NotNil(t.Params), int64(now))
+}
+
+func queueRow(b *pgx.Batch, r *task.Row) {
+	shard, id := int16(r.ID.Shard()), int64(r.ID)
+	switch r.Change {
+	case task.Added:
+		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, kernel.Failures(r),
+			kernel.OrNull(int64(r.FirstClaimAt)), r.Version, r.Out, kernel.NotNil(r.Params))
+	case task.Changed:
+		b.Queue(sql.Get("RowUpdate"), shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
+			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, kernel.Failures(r), kernel.OrNull(int64(r.FirstClaimAt)), kernel.OrNull(int64(r.Holder)),
+			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, kernel.NotNil(r.Params))
+	case task.Removed:
+		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)
+	}
+}
+
+// queueEdit writes the terms of a task into its row and all its run rows, those
+// included that the same batch has made before.
+func queueEdit(b *pgx.Batch, k *task.Machine) {
+	t := k.Task
+	var params []byte // NULL: as they are
+	if k.EditedParams {
+		params = kernel.NotNil(t.Params)
+	}
+	b.Queue(sql.Get("RowEdit"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), t.Kind, int64(t.Begin), kernel.Nullable(t.End),
+		kernel.OrNull(t.Interval.Milliseconds()), kernel.OrNull(t.MaxCount), int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(),
+		max(0, t.Retention.Milliseconds()), int32(t.Retry.InitialBackoff.Milliseconds()), int32(t.Retry.MaxBackoff.Milliseconds()),
+		int16(t.Retry.MaxAttempts), kernel.Hundredths(t.Retry.Multiplier), kernel.Hundredths(t.Retry.Jitter), t.StopOnFailure,
+		t.Modeled(), task.Seal(&t.Terms, &t.Origin), t.Version, params)
+}
