@@ -1,6 +1,6 @@
-// Command dispatcher owns shards and fires what is due in them: it claims due
-// runs in Postgres and publishes them on Kafka. Dispatchers share the shards
-// among each other over ZooKeeper: run two or more.
+// Command dispatcher owns shards, claims their due tasks in Postgres and publishes
+// the runs to Kafka. Dispatchers share the shards through ZooKeeper: run two or
+// more.
 package main
 
 import (
@@ -18,10 +18,12 @@ func main() { os.Exit(cli.Main(newCommand())) }
 func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dispatcher",
-		Short: "Fire what is due",
-		Long: "Own a share of the 512 shards and fire what is due in them, until SIGTERM or SIGINT; then hand the\n" +
-			"shards over and end. Every key of the configuration is a flag, too: see docs/configuration.md.",
-		Args: cobra.NoArgs,
+		Short: "Claim due tasks and publish their runs to Kafka",
+		Long: "Own a share of the 512 shards, claim their due tasks and publish the runs to Kafka. On SIGTERM or SIGINT,\n" +
+			"hand the shards over and exit. Run two or more dispatchers.\n\n" +
+			"Every key of the configuration is also a flag; docs/configuration.md describes them.",
+		Example: "  dispatcher --config /etc/perceptor.yaml\n  dispatcher --config /etc/perceptor.yaml --print-config",
+		Args:    cobra.NoArgs,
 	}
 	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka|config.NeedZooKeeper, serve)
 	root.AddCommand(cli.VersionCommand("tzdata-" + schedule.ZoneDataVersion()))

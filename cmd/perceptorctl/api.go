@@ -83,7 +83,7 @@ func (c *ctl) secret() (string, error) {
 }
 
 const (
-	tokenHint = "give it with --token-file, --token or PERCEPTOR_TOKEN; the first admin token is made by: perceptorctl token create --admin --direct"
+	tokenHint = "set --token-file, --token or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
 	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant"
 )
 
@@ -119,7 +119,7 @@ func (c *ctl) explain(err error) error {
 	switch st.Code() {
 	case codes.InvalidArgument, codes.OutOfRange:
 		e.Code = cli.Usage
-		e.Hint = "the API refused the values; docs of each field are in proto/perceptor/v1"
+		e.Hint = "proto/perceptor/v1 documents each field"
 	case codes.NotFound:
 		e.Code = cli.NotFound
 	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
@@ -127,9 +127,9 @@ func (c *ctl) explain(err error) error {
 	case codes.ResourceExhausted: // and the message says of what
 		e.Code = cli.Unavailable
 	case codes.DeadlineExceeded:
-		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("there was no answer from %s within %s (--timeout): is taskd running there?", c.address, c.timeout)
+		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("%s did not answer within %s (--timeout); is taskd running there?", c.address, c.timeout)
 	case codes.Unavailable:
-		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("is taskd running at %s? --address or PERCEPTOR_ADDRESS say where it is", c.address)
+		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("is taskd running at %s? set --address or PERCEPTOR_ADDRESS", c.address)
 	case codes.Unauthenticated:
 		e.Hint = tokenHint
 	case codes.PermissionDenied:

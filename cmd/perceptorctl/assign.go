@@ -20,35 +20,35 @@ import (
 )
 
 func (c *ctl) assignCommand() *cobra.Command {
-	cmd := group("assign", "Assignment: members, items, rebalances, strategy, drain, pin, pause, limit",
+	cmd := group("assign", "Show and change which dispatcher owns which shards",
 		c.assignMembers(), c.assignItems(), c.assignRebalances(), c.assignEnvironments(), c.assignStrategy(),
-		c.assignEdit("drain WHO...", "Let members have nothing; they hand over and stay", 1, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("drain WHO...", "Drain members: they hand over their items and stay connected", 1, func(s *assign.Strategy, args []string) error {
 			s.Drain(args...)
 			return nil
 		}),
-		c.assignEdit("undrain WHO...", "End drain", 1, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("undrain WHO...", "Let drained members own items again", 1, func(s *assign.Strategy, args []string) error {
 			s.Undrain(args...)
 			return nil
 		}),
-		c.assignEdit("pin WHO ITEMS", "Let only these members have items", 2, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("pin WHO ITEMS", "Let only these members own some items", 2, func(s *assign.Strategy, args []string) error {
 			return withItems(args[1:], func(ids []int) { s.Pin(args[0], ids...) })
 		}),
-		c.assignEdit("unpin ITEMS", "End pin", 1, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("unpin ITEMS", "Let all members own pinned items again", 1, func(s *assign.Strategy, args []string) error {
 			return withItems(args, func(ids []int) { s.Unpin(ids...) })
 		}),
-		c.assignEdit("pause [ITEMS]", "Take items from their owners and give them to nobody; without ITEMS: all", 0, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("pause [ITEMS]", "Pause items: nobody owns them and their tasks do not fire; without ITEMS, pause all", 0, func(s *assign.Strategy, args []string) error {
 			s.Paused = s.Paused || len(args) == 0
 			return withItems(args, func(ids []int) { s.PauseItems(ids...) })
 		}),
-		c.assignEdit("resume [ITEMS]", "End pause; without ITEMS that of all", 0, func(s *assign.Strategy, args []string) error {
+		c.assignEdit("resume [ITEMS]", "Resume paused items; without ITEMS, end the pause of all", 0, func(s *assign.Strategy, args []string) error {
 			s.Paused = s.Paused && len(args) > 0
 			return withItems(args, func(ids []int) { s.ResumeItems(ids...) })
 		}),
 		c.assignLimit(), c.assignReset(),
 	)
-	cmd.Long = "See and change which dispatcher owns which shards, straight in ZooKeeper.\n\n" +
-		"WHO names members by name, id, host or address (with or without port); names outlast a restart, ids do not.\n" +
-		"ITEMS are shards, and 512 plus a database's number for its chores: 0-31,512."
+	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in ZooKeeper directly and need no API.\n\n" +
+		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
+		"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
 	return cmd
 }
 
@@ -82,7 +82,7 @@ func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *co
 	return cmd
 }
 
-// assignError gives errors their exit codes.
+// assignError returns err with its exit code.
 func assignError(err error) error {
 	var known *cli.Error
 	switch {
@@ -91,7 +91,7 @@ func assignError(err error) error {
 	case errors.Is(err, assign.ErrNotFound):
 		return &cli.Error{Code: cli.NotFound, Err: err, Hint: "has a dispatcher ever run with this zookeeper.root and zookeeper.environment?"}
 	case errors.Is(err, assign.ErrStrategy):
-		return &cli.Error{Code: cli.Usage, Err: err, Hint: "if what is stored cannot be read, perceptorctl assign reset replaces it"}
+		return &cli.Error{Code: cli.Usage, Err: err, Hint: "if the stored strategy cannot be read, run perceptorctl assign reset to replace it"}
 	case errors.Is(err, assign.ErrContended):
 		return &cli.Error{Code: cli.Conflict, Err: err}
 	case errors.Is(err, assign.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded), errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed):
@@ -101,7 +101,7 @@ func assignError(err error) error {
 }
 
 func (c *ctl) assignMembers() *cobra.Command {
-	cmd := &cobra.Command{Use: "members", Short: "Show who takes part, with their figures", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "members", Short: "Show the members and their figures", Args: cobra.NoArgs}
 	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
 		o, err := a.Overview(ctx)
 		if err != nil {
@@ -119,7 +119,7 @@ func (c *ctl) assignMembers() *cobra.Command {
 	})
 }
 
-// memberLine is what is shown of a member.
+// memberLine is one member in the output.
 type memberLine struct {
 	Name      string           `json:"name"`
 	ID        string           `json:"id"`
@@ -179,7 +179,7 @@ func figuresCell(figures map[string]int64) string {
 	return strings.Join(parts, " ")
 }
 
-// faultsOf is what stored data could not be read.
+// faultsOf returns an error for stored data that cannot be read.
 func faultsOf(o assign.Overview) error {
 	if len(o.Faults) == 0 {
 		return nil
@@ -188,7 +188,7 @@ func faultsOf(o assign.Overview) error {
 }
 
 func (c *ctl) assignRebalances() *cobra.Command {
-	cmd := &cobra.Command{Use: "rebalances", Short: "Show the last plans: when, by whom, how many items moved", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "rebalances", Short: "Show the last plans: time, leader, number of moved items", Args: cobra.NoArgs}
 	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
 		o, err := a.Overview(ctx)
 		if err != nil {
@@ -206,7 +206,7 @@ func (c *ctl) assignRebalances() *cobra.Command {
 	})
 }
 
-// nameOf is a member's name, its id where it has gone.
+// nameOf returns a member's name, or its id if the member has gone.
 func nameOf(o assign.Overview, id string) string {
 	for _, m := range o.Members {
 		if m.ID == id && m.Info.Name != "" {
@@ -235,7 +235,7 @@ func (c *ctl) assignEnvironments() *cobra.Command {
 }
 
 func (c *ctl) assignStrategy() *cobra.Command {
-	cmd := &cobra.Command{Use: "strategy", Short: "Show who may own what, as it is stored", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "strategy", Short: "Show the stored strategy", Args: cobra.NoArgs}
 	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
 		o, err := a.Overview(ctx)
 		if err != nil {
@@ -272,7 +272,7 @@ func (c *ctl) assignLimit() *cobra.Command {
 	var hosts []string
 	var perHost, members, maxItems int
 	cmd := &cobra.Command{
-		Use: "limit", Short: "Set which members take part, how many, and how many items each has", Args: cobra.NoArgs,
+		Use: "limit", Short: "Limit which members take part, how many, and how many items each owns", Args: cobra.NoArgs,
 		Example: "  perceptorctl assign limit --hosts node1,node2 --per-host 1\n  perceptorctl assign limit --hosts '*' --members 0",
 	}
 	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
@@ -294,15 +294,15 @@ func (c *ctl) assignLimit() *cobra.Command {
 		})
 	})
 	f := cmd.Flags()
-	f.StringSliceVar(&hosts, "hosts", nil, "who may take part: names, hosts or addresses; *: all")
-	f.IntVar(&perHost, "per-host", 0, "how many members of one host; 0: no limit")
-	f.IntVar(&members, "members", 0, "how many members in all; 0: no limit")
-	f.IntVar(&maxItems, "max-items", 0, "how many items of one member; 0: no limit")
+	f.StringSliceVar(&hosts, "hosts", nil, "members that may take part: names, hosts or addresses; * for all")
+	f.IntVar(&perHost, "per-host", 0, "most members on one host; 0 for no limit")
+	f.IntVar(&members, "members", 0, "most members in total; 0 for no limit")
+	f.IntVar(&maxItems, "max-items", 0, "most items of one member; 0 for no limit")
 	return cmd
 }
 
 func (c *ctl) assignReset() *cobra.Command {
-	cmd := &cobra.Command{Use: "reset", Short: "Restrict nothing any more, whatever is stored", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "reset", Short: "Remove all limits, pins, drains and pauses", Args: cobra.NoArgs}
 	return c.assignment(cmd, func(ctx context.Context, _ *cobra.Command, _ *config.Config, a *assign.Admin) error {
 		return a.Reset(ctx)
 	})

@@ -18,9 +18,9 @@ func (c *ctl) assignItems() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "items", Short: "Show the current and the requested owner of each item, and its epoch", Args: cobra.NoArgs,
-		Long: "Show the current and the requested owner of each item, by ZooKeeper's account, and its epoch, by Postgres's. An item\n" +
-			"has no current owner for as long as it is handed over, and two while one of them takes over from the other.\n" +
-			"Epochs are left out where Postgres is not configured or does not answer.",
+		Long: "Show the current and the requested owner of each item, as ZooKeeper has them, and its epoch, as Postgres has it.\n" +
+			"An item has no current owner while it is handed over, and two while one takes over from the other.\n" +
+			"Epochs are missing if Postgres is not configured or does not answer.",
 	}
 	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
 		o, err := a.Overview(ctx)
@@ -38,11 +38,11 @@ func (c *ctl) assignItems() *cobra.Command {
 		}
 		return errors.Join(itemTable(lines, all).write(cmd.OutOrStdout()), err)
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "a line for each item, instead of one for neighbours with the same owner")
+	cmd.Flags().BoolVar(&all, "all", false, "print one line for each item instead of one for each range with the same owner")
 	return cmd
 }
 
-// itemLine is what is shown of an item.
+// itemLine is one item in the output.
 type itemLine struct {
 	Item      int      `json:"item"`
 	Chores    bool     `json:"chores,omitempty"`
@@ -80,7 +80,7 @@ func addEpochs(lines []itemLine, owners []shard) {
 	}
 }
 
-// alike: may a and its neighbour b stand in one line?
+// alike reports whether a and its neighbour b share a line.
 func (a itemLine) alike(b itemLine) bool {
 	return slices.Equal(a.Current, b.Current) && a.Requested == b.Requested && a.Without == b.Without && a.PinnedTo == b.PinnedTo && a.Chores == b.Chores
 }

@@ -14,20 +14,20 @@ import (
 
 func (c *ctl) bulkCommand() *cobra.Command {
 	api := perceptorv1.NewBulkServiceClient
-	return group("bulk", "Operations on many tasks: create, get, list, watch, pause, resume, abort",
+	return group("bulk", "Change many tasks or dead runs with one operation",
 		c.bulkCreate(),
 		c.oneBulk("get", "Show an operation and its parts", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
 			return api(conn).GetBulkOperation(ctx, &perceptorv1.GetBulkOperationRequest{Id: id})
 		}),
 		c.bulkList(),
 		c.bulkWatch(),
-		c.oneBulk("pause", "Let an operation wait", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
+		c.oneBulk("pause", "Pause an operation", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
 			return api(conn).PauseBulkOperation(ctx, &perceptorv1.PauseBulkOperationRequest{Id: id})
 		}),
-		c.oneBulk("resume", "Let a paused operation go on", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
+		c.oneBulk("resume", "Resume a paused operation", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
 			return api(conn).ResumeBulkOperation(ctx, &perceptorv1.ResumeBulkOperationRequest{Id: id})
 		}),
-		c.oneBulk("abort", "End an operation where it stands", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
+		c.oneBulk("abort", "Abort an operation; what it has changed stays changed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.BulkOperation, error) {
 			return api(conn).AbortBulkOperation(ctx, &perceptorv1.AbortBulkOperationRequest{Id: id})
 		}),
 	)

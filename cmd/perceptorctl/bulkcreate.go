@@ -40,10 +40,10 @@ const bulkActions = "pause, resume, cancel, reschedule, replay, purge-dead, purg
 func (c *ctl) bulkCreate() *cobra.Command {
 	b := &bulkFlags{}
 	cmd := &cobra.Command{
-		Use: "create ACTION", Short: "Do something to many tasks or dead runs", Args: cobra.ExactArgs(1),
-		Long: "Do something to many tasks or dead runs. ACTION is one of " + bulkActions + ".\n" +
-			"Try it with --dry-run --watch first: that only counts. Without any filter it would be done to all of the\n" +
-			"tenant's, and needs --all.",
+		Use: "create ACTION", Short: "Create an operation on many tasks or dead runs", Args: cobra.ExactArgs(1),
+		Long: "Create an operation on many tasks or dead runs. ACTION is one of\n" + bulkActions + ".\n\n" +
+			"Run it with --dry-run --watch first, which only counts. Without a filter the operation changes all tasks or\n" +
+			"dead runs of the tenant and needs --all.",
 		Example: "  perceptorctl bulk create cancel --kind mail --tag campaign-7 --dry-run --watch\n" +
 			"  perceptorctl bulk create cancel --kind mail --tag campaign-7 --max-rate 2000 --watch\n" +
 			"  perceptorctl bulk create reschedule --kind report --due-until +1h --shift 30m\n" +
@@ -69,25 +69,25 @@ func (c *ctl) bulkCreate() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&b.kind, "kind", "", "only those of this kind")
-	f.StringVar(&b.typ, "type", "", "only those of this type: one-shot, non-blocking or blocking")
+	f.StringVar(&b.kind, "kind", "", "only tasks or dead runs of this kind")
+	f.StringVar(&b.typ, "type", "", "only tasks or dead runs of this type: one-shot, non-blocking or blocking")
 	f.StringVar(&b.state, "state", "", "only tasks in this state")
-	f.StringArrayVar(&b.tags, "tag", nil, "only those with this tag; several: with all of them")
-	f.StringVar(&b.dueFrom, "due-from", "", "only tasks due at this instant or later: 2026-01-31T12:00:00Z, or +90s from now")
+	f.StringArrayVar(&b.tags, "tag", nil, "only tasks or dead runs with this tag; repeat it to require several tags")
+	f.StringVar(&b.dueFrom, "due-from", "", "only tasks due at this instant or later, such as 2026-01-31T12:00:00Z or +90s from now")
 	f.StringVar(&b.dueUntil, "due-until", "", "only tasks due before this instant")
 	f.StringVar(&b.addedFrom, "added-from", "", "only tasks added at this instant or later")
 	f.StringVar(&b.addedUntil, "added-until", "", "only tasks added before this instant")
-	f.StringVar(&b.reason, "reason", "", "only dead runs given up for this reason")
+	f.StringVar(&b.reason, "reason", "", "only dead runs with this reason")
 	f.Int64Var(&b.task, "task", 0, "only dead runs of this task")
-	f.StringVar(&b.diedFrom, "died-from", "", "only dead runs given up at this instant or later")
-	f.StringVar(&b.diedUntil, "died-until", "", "only dead runs given up before this instant")
-	f.DurationVar(&b.shift, "shift", 0, "reschedule: by how much the next run moves; may be negative")
-	f.StringVar(&b.next, "next", "", "reschedule: the instant to which the next run moves")
-	f.Int32Var(&b.rate, "max-rate", 0, "how many a second are changed at most (default: as many as the chores may)")
-	f.BoolVar(&b.dry, "dry-run", false, "only count")
-	f.BoolVar(&b.all, "all", false, "do it to all of the tenant's, without any filter")
-	f.BoolVar(&b.watch, "watch", false, "show the progress until it ends, as bulk watch does")
-	f.StringVar(&b.requestID, "request-id", "", "makes the command safe to repeat")
+	f.StringVar(&b.diedFrom, "died-from", "", "only runs that died at this instant or later")
+	f.StringVar(&b.diedUntil, "died-until", "", "only runs that died before this instant")
+	f.DurationVar(&b.shift, "shift", 0, "reschedule: how far to move the next run; may be negative")
+	f.StringVar(&b.next, "next", "", "reschedule: the instant of the next run")
+	f.Int32Var(&b.rate, "max-rate", 0, "most changes per second (default: as many as the chores can do)")
+	f.BoolVar(&b.dry, "dry-run", false, "only count, change nothing")
+	f.BoolVar(&b.all, "all", false, "select all of the tenant's, without a filter")
+	f.BoolVar(&b.watch, "watch", false, "show the progress until the operation ends, as bulk watch does")
+	f.StringVar(&b.requestID, "request-id", "", "id that makes the command safe to repeat")
 	return cmd
 }
 
@@ -127,15 +127,15 @@ func (b *bulkFlags) check(cmd *cobra.Command, action string, dead bool) error {
 	}
 	for _, f := range others {
 		if cmd.Flags().Changed(f) {
-			return cli.Usagef("--%s: %s is about %s, which are selected by --%s", f, action, about, strings.Join(slices.Concat(commonFilters, filters), ", --"))
+			return cli.Usagef("--%s: %s applies to %s, which are selected by --%s", f, action, about, strings.Join(slices.Concat(commonFilters, filters), ", --"))
 		}
 	}
 	narrow := slices.ContainsFunc(slices.Concat(commonFilters, filters), cmd.Flags().Changed)
 	switch {
 	case narrow && b.all:
-		return cli.Usagef("--all and a filter are both given; which of them is meant?")
+		return cli.Usagef("--all and a filter exclude each other")
 	case !narrow && !b.all && !b.dry:
-		return cli.Usagef("without a filter this would be done to all %s of the tenant: give a filter, --all, or --dry-run to count them", about)
+		return cli.Usagef("without a filter this changes all %s of the tenant; set a filter, --all, or --dry-run to count them", about)
 	}
 	return nil
 }

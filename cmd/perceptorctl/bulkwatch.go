@@ -26,8 +26,8 @@ const (
 func (c *ctl) bulkWatch() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Show the progress of an operation until it ends", Args: cobra.ExactArgs(1),
-		Long: "Show the progress of an operation until it ends, a line whenever it has changed. Interrupting it\n" +
-			"does nothing to the operation. With --output json the lines go to standard error.",
+		Long: "Show the progress of an operation until it ends, one line for each change. Ctrl-C ends the command and\n" +
+			"not the operation. With --output json the lines go to standard error.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {

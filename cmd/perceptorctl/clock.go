@@ -17,15 +17,15 @@ import (
 )
 
 func (c *ctl) clockCommand() *cobra.Command {
-	cmd := group("clock", "The virtual clock of taskd dev --virtual-clock: show, advance, set", c.clockShow(), c.clockAdvance(), c.clockSet())
-	cmd.Long = "See and move the virtual clock of taskd dev --virtual-clock, so that a test need not wait for what it tests.\n" +
-		"An admin token is needed; taskd dev shows one. docs/virtual-clock.md has the rules and an example."
+	cmd := group("clock", "Show and move the virtual clock of taskd dev --virtual-clock", c.clockShow(), c.clockAdvance(), c.clockSet())
+	cmd.Long = "Show and move the virtual clock of taskd dev --virtual-clock, so that tests do not have to wait.\n" +
+		"The commands need an admin token; taskd dev prints one. docs/virtual-clock.md has the rules and an example."
 	return cmd
 }
 
 func (c *ctl) clockShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show", Short: "Show what the clock shows, and when something is due next", Args: cobra.NoArgs,
+		Use: "show", Short: "Show the time of the clock and the next instant at which something is due", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				clock, err := perceptorv1.NewClockServiceClient(conn).GetClock(ctx, &perceptorv1.GetClockRequest{})
@@ -50,9 +50,9 @@ type clockWait struct {
 
 func (w *clockWait) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&w.settle, "settle", 10*time.Second, "how long to wait at one instant for the results of its runs")
-	f.BoolVar(&w.leaveOpen, "leave-open", false, "go on without the results of runs that are still open after --settle; else that is an error")
-	f.BoolVar(&w.noWait, "no-wait", false, "wait for no results, only until what is due is on Kafka")
+	f.DurationVar(&w.settle, "settle", 10*time.Second, "how long to wait at each instant for the results of its runs")
+	f.BoolVar(&w.leaveOpen, "leave-open", false, "continue without the results of runs that are open after --settle; otherwise that is an error")
+	f.BoolVar(&w.noWait, "no-wait", false, "wait only until due runs are published, not for their results")
 	f.SortFlags = false
 }
 
@@ -74,10 +74,10 @@ func (w *clockWait) limit() time.Duration { return 6*w.settle + callMargin }
 func (c *ctl) clockAdvance() *cobra.Command {
 	w := &clockWait{}
 	cmd := &cobra.Command{
-		Use: "advance DURATION", Short: "Move the clock on; what is due on the way fires, each run at its instant", Args: cobra.ExactArgs(1),
-		Long: "Move the clock on, from one instant at which something is due to the next. At each, every run fires and its\n" +
-			"result is waited for before the clock goes on; retries and ack timeouts are instants like any other.\n" +
-			"DURATION is such as 90s, 36h, 3d or 1d12h; a day has 24 hours.",
+		Use: "advance DURATION", Short: "Advance the clock; each run that becomes due fires at its instant", Args: cobra.ExactArgs(1),
+		Long: "Advance the clock from each instant at which something is due to the next. At each instant all due runs fire,\n" +
+			"and the clock waits for their results. Retries and ack timeouts are instants like any other.\n\n" +
+			"DURATION is a duration such as 90s, 36h, 3d or 1d12h; a day has 24 hours.",
 		Example: "  perceptorctl clock advance 3d\n" +
 			"  perceptorctl clock advance 10m --settle 1s --leave-open",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,9 +101,9 @@ func (c *ctl) clockAdvance() *cobra.Command {
 func (c *ctl) clockSet() *cobra.Command {
 	w := &clockWait{}
 	cmd := &cobra.Command{
-		Use: "set INSTANT", Short: "Set the clock to a later instant at once, as after an outage", Args: cobra.ExactArgs(1),
-		Long: "Set the clock to a later instant at once. What became due in between is late, as if the installation had been\n" +
-			"away for so long: the misfire rules say what fires. The clock never goes back.",
+		Use: "set INSTANT", Short: "Set the clock to a later instant, as after an outage", Args: cobra.ExactArgs(1),
+		Long: "Set the clock to a later instant. Runs that became due in between are late, as if the installation had been\n" +
+			"down: the misfire policies decide which of them fire. The clock never goes back.",
 		Example: "  perceptorctl clock set 2026-03-01T00:00:00Z",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := time.Parse(time.RFC3339, args[0])
@@ -188,7 +188,7 @@ func distance(text string) (time.Duration, error) {
 	if before, after, ok := strings.Cut(text, "d"); ok {
 		n, err := strconv.Atoi(before)
 		if err != nil || n < 0 || n > maxDays {
-			return 0, cli.Usagef("DURATION %q: the days are not a number from 0 to %d", text, maxDays)
+			return 0, cli.Usagef("DURATION: %q: the days are not a number from 0 to %d", text, maxDays)
 		}
 		rest, days = after, n
 	}
@@ -198,7 +198,7 @@ func distance(text string) (time.Duration, error) {
 	}
 	more, err := time.ParseDuration(rest)
 	if err != nil || more < 0 {
-		return 0, cli.Usagef("DURATION %q is not such as 90s, 36h, 3d or 1d12h", text)
+		return 0, cli.Usagef("DURATION: %q is not a duration such as 90s, 36h, 3d or 1d12h", text)
 	}
 	return d + more, nil
 }

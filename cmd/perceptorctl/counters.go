@@ -44,8 +44,8 @@ type counts struct {
 func (c *ctl) countersShow() *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
-		Use: "counters", Short: "Show how many tasks there are by tenant, type and state", Args: cobra.NoArgs,
-		Long: "Show how many tasks there are by tenant, type and state. The numbers are exact and kept, not counted; added =\n" +
+		Use: "counters", Short: "Show the number of tasks by tenant, type and state", Args: cobra.NoArgs,
+		Long: "Show the number of tasks by tenant, type and state. The numbers are exact; they are read, not counted. added =\n" +
 			"scheduled + running + completed + cancelled + failed + purged. The databases are read at once, but not at one instant.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
@@ -70,7 +70,7 @@ func (c *ctl) countersShow() *cobra.Command {
 		}
 		return countsTable(list).write(cmd.OutOrStdout())
 	}, "postgres")
-	cmd.Flags().StringVar(&tenant, "tenant", "", "only those of this tenant")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only tasks of this tenant")
 	return cmd
 }
 
@@ -151,9 +151,9 @@ func (c *ctl) countersRecount() *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use: "recount", Short: "Count all tasks and compare them with the counters", Args: cobra.NoArgs,
-		Long: "Count all tasks and compare them with the counters. Every difference is shown, and makes the command end with 1;\n" +
-			"with --repair the counters are corrected. Everything is read, one database after another, each in one snapshot, which\n" +
-			"keeps vacuum from its work for as long: for quiet hours. --timeout holds only when it is given.",
+		Long: "Count all tasks and compare the numbers with the counters. The command prints each difference and then exits\n" +
+			"with 1; with --repair it corrects the counters. It reads every database in one snapshot, one after the other,\n" +
+			"which keeps vacuum from removing rows meanwhile: choose a quiet hour. There is no time limit unless --timeout is set.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
@@ -172,7 +172,7 @@ func (c *ctl) countersRecount() *cobra.Command {
 			err = shown
 		}
 		if err == nil && len(found) > 0 && !repair {
-			return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d counters differ from what there is", len(found)), Hint: "--repair corrects them"}
+			return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d counters differ from the number of tasks", len(found)), Hint: "--repair corrects them"}
 		}
 		return err
 	}, "postgres")
@@ -211,7 +211,7 @@ func (c *ctl) showDifferences(cmd *cobra.Command, found []difference) error {
 
 func (c *ctl) taskCount() *cobra.Command {
 	return &cobra.Command{
-		Use: "count", Short: "Show how many tasks there are by type and state", Args: cobra.NoArgs,
+		Use: "count", Short: "Show the number of tasks by type and state", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				r, err := perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})

@@ -14,7 +14,7 @@ import (
 )
 
 func (c *ctl) deadCommand() *cobra.Command {
-	return group("dead", "Runs that were given up: list, show, replay, purge", c.deadList(), c.deadShow(), c.deadReplay(), c.deadPurge())
+	return group("dead", "List, show, replay and purge dead runs", c.deadList(), c.deadShow(), c.deadReplay(), c.deadPurge())
 }
 
 // deadFlags are the flags that select dead runs.
@@ -25,13 +25,13 @@ type deadFlags struct {
 
 func (d *deadFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&d.f.Kind, "kind", "", "only those of this kind")
-	f.StringVar(&d.typ, "type", "", "only those of tasks of this type: one-shot, non-blocking or blocking")
-	f.StringVar(&d.reason, "reason", "", "only those given up for this reason: out-of-attempts, silent, unpublishable or permanent")
-	f.Int64Var(&d.f.TaskId, "task", 0, "only those of this task")
-	f.StringArrayVar(&d.f.Tags, "tag", nil, "only those of tasks with this tag; several: with all of them")
-	f.StringVar(&d.from, "died-from", "", "only those given up at this instant or later: 2026-01-31T12:00:00Z")
-	f.StringVar(&d.until, "died-until", "", "only those given up before this instant")
+	f.StringVar(&d.f.Kind, "kind", "", "only runs of this kind")
+	f.StringVar(&d.typ, "type", "", "only runs of tasks of this type: one-shot, non-blocking or blocking")
+	f.StringVar(&d.reason, "reason", "", "only runs with this reason: out-of-attempts, silent, unpublishable or permanent")
+	f.Int64Var(&d.f.TaskId, "task", 0, "only runs of this task")
+	f.StringArrayVar(&d.f.Tags, "tag", nil, "only runs of tasks with this tag; repeat it to require several tags")
+	f.StringVar(&d.from, "died-from", "", "only runs that died at this instant or later, such as 2026-01-31T12:00:00Z")
+	f.StringVar(&d.until, "died-until", "", "only runs that died before this instant")
 }
 
 func (d *deadFlags) read() (*perceptorv1.DeadRunFilter, error) {
@@ -127,9 +127,9 @@ func deadDetails(x *perceptorv1.DeadRun) *table {
 
 func (c *ctl) deadReplay() *cobra.Command {
 	return &cobra.Command{
-		Use: "replay RUN", Short: "Do a dead run again, as a task of its own that is due now", Args: cobra.ExactArgs(1),
-		Long: "Do a dead run again, as a task of its own that is due now. Who repeats it gets the same task.\n" +
-			"For many at once: perceptorctl bulk create replay.",
+		Use: "replay RUN", Short: "Replay a dead run as a new task that is due now", Args: cobra.ExactArgs(1),
+		Long: "Replay a dead run as a new task that is due now. Repeating the command returns the same task.\n" +
+			"To replay many runs, use perceptorctl bulk create replay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				a, err := perceptorv1.NewDeadLetterServiceClient(conn).ReplayDeadRun(ctx, &perceptorv1.ReplayDeadRunRequest{RunId: args[0]})
@@ -148,14 +148,14 @@ func (c *ctl) deadReplay() *cobra.Command {
 
 func (c *ctl) deadPurge() *cobra.Command {
 	return &cobra.Command{
-		Use: "purge RUN", Short: "Forget a dead run", Args: cobra.ExactArgs(1),
-		Long: "Forget a dead run. For many at once: perceptorctl bulk create purge-dead.",
+		Use: "purge RUN", Short: "Remove a dead run", Args: cobra.ExactArgs(1),
+		Long: "Remove a dead run. To remove many, use perceptorctl bulk create purge-dead.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				if _, err := perceptorv1.NewDeadLetterServiceClient(conn).PurgeDeadRun(ctx, &perceptorv1.PurgeDeadRunRequest{RunId: args[0]}); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "dead run %s is forgotten\n", args[0])
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "dead run %s removed\n", args[0])
 				return err
 			})
 		},

@@ -18,9 +18,9 @@ import (
 
 func (c *ctl) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Look at every part and say what is wrong", Args: cobra.NoArgs,
-		Long: "Look at every part of an installation, with the programs' configuration, and say what is wrong. Nothing is\n" +
-			"changed. Parts that are not configured are left out; the API is one when its address is given.",
+		Use: "doctor", Short: "Check every part of the installation", Args: cobra.NoArgs,
+		Long: "Check every part of the installation with the configuration of the programs, and print what is wrong.\n" +
+			"Nothing is changed. Parts that are not configured are skipped; the API is checked if its address is set.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
@@ -53,7 +53,7 @@ func (c *ctl) showFindings(cmd *cobra.Command, findings []app.Finding) error {
 	if c.output == "json" {
 		return writeJSON(cmd.OutOrStdout(), findings)
 	}
-	t := &table{head: []string{"STATE", "PART", "WHAT"}}
+	t := &table{head: []string{"STATE", "PART", "DETAIL"}}
 	for _, f := range findings {
 		t.add(strings.ToUpper(string(f.State)), f.Part, f.What)
 	}

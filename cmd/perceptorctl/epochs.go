@@ -17,17 +17,17 @@ import (
 )
 
 func (c *ctl) epochsCommand() *cobra.Command {
-	return group("epochs", "Epochs of ownership: bump", c.epochsBump())
+	return group("epochs", "Raise the epochs of restored databases", c.epochsBump())
 }
 
 func (c *ctl) epochsBump() *cobra.Command {
 	var databases []int
 	var all bool
 	cmd := &cobra.Command{
-		Use: "bump", Short: "End every ownership in databases that were restored or failed over", Args: cobra.NoArgs,
-		Long: "End every ownership in databases that were restored or failed over, so that no dispatcher goes on by what it\n" +
-			"remembers from before. Each item's epoch is raised; running dispatchers notice with their next transaction, read\n" +
-			"the outbox anew and go on. Harmless at any other time: it costs each dispatcher one acquisition.",
+		Use: "bump", Short: "Raise the epochs of databases that were restored or failed over", Args: cobra.NoArgs,
+		Long: "Raise the epoch of every item in databases that were restored or failed over, so that no dispatcher relies on\n" +
+			"what it remembers from before. Running dispatchers notice with their next transaction, read the outbox again\n" +
+			"and continue. The command does no harm at other times: each dispatcher acquires its items once more.",
 		Example: "  perceptorctl epochs bump --database 3\n  perceptorctl epochs bump --all",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
@@ -50,14 +50,14 @@ func (c *ctl) epochsBump() *cobra.Command {
 		}
 		return errors.Join(t.write(cmd.OutOrStdout()), err)
 	}, "postgres")
-	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("0 to %d; may be repeated", task.Databases-1))
+	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("number of a database, 0 to %d; may be repeated", task.Databases-1))
 	cmd.Flags().BoolVar(&all, "all", false, "all databases")
 	return cmd
 }
 
 func chosenDatabases(databases []int, all bool) ([]int, error) {
 	if all == (len(databases) > 0) {
-		return nil, cli.Usagef("give either --database or --all")
+		return nil, cli.Usagef("set either --database or --all")
 	}
 	for _, d := range databases {
 		if d < 0 || d >= task.Databases {

@@ -10,18 +10,18 @@ import (
 )
 
 func (c *ctl) kindCommand() *cobra.Command {
-	return group("kind", "Kinds of tasks: pause, resume", c.kindPause(true), c.kindPause(false))
+	return group("kind", "Pause and resume all tasks of a kind", c.kindPause(true), c.kindPause(false))
 }
 
 // kindPause makes "pause" and "resume".
 func (c *ctl) kindPause(pause bool) *cobra.Command {
-	use, short := "pause KIND", "Claim no new run of a kind until it is resumed, also of tasks that are added later"
+	use, short := "pause KIND", "Pause a kind: claim no new run of its tasks, including tasks that are added later"
 	if !pause {
-		use, short = "resume KIND", "Let a paused kind go on; instants missed meanwhile follow the misfire policy"
+		use, short = "resume KIND", "Resume a paused kind; missed instants follow the misfire policy of their task"
 	}
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
-		Long: short + ".\nIt takes a token of the tenant, and lists the kinds of the tenant that are paused then.",
+		Long: short + ".\nThe command needs a token of the tenant and prints the kinds that are paused afterwards.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				api := perceptorv1.NewTaskServiceClient(conn)

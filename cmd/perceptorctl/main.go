@@ -32,18 +32,19 @@ func newCommand() *cobra.Command {
 	c := &ctl{}
 	root := &cobra.Command{
 		Use:   "perceptorctl",
-		Short: "Operate Perceptor",
-		Long: "Operate Perceptor. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 conflict with what\n" +
-			"exists, 5 unavailable. Errors go to standard error, with a hint where there is one.",
+		Short: "Operate a Perceptor installation",
+		Long: "Operate a Perceptor installation: its tenants, tokens, tasks, databases and dispatchers.\n\n" +
+			"Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 conflict, 5 unavailable.\n" +
+			"Results go to standard output, errors and hints to standard error.",
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
-	f.StringVar(&c.token, "token", "", "token to call the API with; also PERCEPTOR_TOKEN")
-	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
-	f.BoolVar(&c.tls, "tls", false, "encrypt the connection to the API")
-	f.StringVar(&c.caFile, "tls-ca-file", "", "certificates that the API's is signed by; implies --tls. Default: the system's")
-	f.StringVarP(&c.output, "output", "o", "table", "table or json")
-	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long a call may take")
+	f.StringVar(&c.token, "token", "", "token for the API; also PERCEPTOR_TOKEN")
+	f.StringVar(&c.tokenFile, "token-file", "", "file with the token")
+	f.BoolVar(&c.tls, "tls", false, "use TLS for the API")
+	f.StringVar(&c.caFile, "tls-ca-file", "", "file of the certificates that sign the API's certificate; implies --tls (default: the system's)")
+	f.StringVarP(&c.output, "output", "o", "table", "output format: table or json")
+	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand())
 	return root

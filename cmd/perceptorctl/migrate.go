@@ -18,13 +18,14 @@ import (
 )
 
 func (c *ctl) migrateCommand() *cobra.Command {
-	return group("migrate", "The schema of the databases: up, status", c.migrateUp(), c.migrateStatus())
+	return group("migrate", "Create and upgrade the schema of the databases", c.migrateUp(), c.migrateStatus())
 }
 
 func (c *ctl) migrateUp() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "up", Short: "Bring every database up to date", Args: cobra.NoArgs,
-		Long: "Bring every database up to date. Safe to run twice, and from several places at once. It has no time limit.",
+		Use: "up", Short: "Upgrade the schema of every database", Args: cobra.NoArgs,
+		Long: "Create or upgrade the schema of every database. It is safe to repeat the command and to run it concurrently.\n" +
+			"There is no time limit.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		cluster, err := app.OpenCluster(cmd.Context(), conf, "perceptorctl")
@@ -36,7 +37,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 			fmt.Fprintf(cmd.OutOrStdout(), "database %2d: %d versions applied, now at %d\n", d, applied, migrations.Latest())
 		})
 		if err != nil {
-			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run it again when the server answers"}
+			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run the command again when the server answers"}
 		}
 		return nil
 	}, "postgres")

@@ -17,8 +17,8 @@ const maxPage = 1000
 
 func (p *pages) flags(cmd *cobra.Command) {
 	p.cmd = cmd
-	cmd.Flags().IntVar(&p.limit, "limit", 100, "how many to list at most")
-	cmd.Flags().StringVar(&p.token, "page-token", "", "go on after a page: nextPageToken of the JSON output")
+	cmd.Flags().IntVar(&p.limit, "limit", 100, "most lines to list")
+	cmd.Flags().StringVar(&p.token, "page-token", "", "continue after a page: nextPageToken of its JSON output")
 }
 
 // gather asks for pages until there are enough rows, and says when there may be more.
@@ -37,7 +37,7 @@ func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows
 		token = next
 	}
 	if next != "" {
-		fmt.Fprintf(p.cmd.ErrOrStderr(), "there may be more: give a larger --limit than %d, or --page-token %s\n", p.limit, next)
+		fmt.Fprintf(p.cmd.ErrOrStderr(), "there may be more: set a --limit above %d, or --page-token %s\n", p.limit, next)
 	}
 	return all, next, nil
 }

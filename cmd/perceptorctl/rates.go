@@ -24,12 +24,12 @@ type rateSettings struct {
 
 func (s *rateSettings) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Int32Var(&s.dispatch, "dispatch-rate", 0, "runs claimed a second at most; 0: no limit")
-	f.Int32Var(&s.burst, "dispatch-burst", 0, "runs claimed at once after a pause (default: as many as in a second)")
-	f.Int32Var(&s.weight, "weight", 1, "share against that of others under overload, 1 to 1000")
-	f.Int32Var(&s.add, "add-rate", 0, "tasks added a second at most; 0: no limit")
-	f.Int64Var(&s.backlog, "max-backlog", 0, "living tasks at most; 0: no limit")
-	f.StringVar(&s.caps, "kind-caps", "", "runs in flight at most, by kind, such as mail=10,report=2; replaces all; \"\": none")
+	f.Int32Var(&s.dispatch, "dispatch-rate", 0, "most runs per second; 0 for no limit")
+	f.Int32Var(&s.burst, "dispatch-burst", 0, "most runs at once after a pause (default: those of one second)")
+	f.Int32Var(&s.weight, "weight", 1, "share relative to other backlogged tenants, 1 to 1000")
+	f.Int32Var(&s.add, "add-rate", 0, "most tasks added per second; 0 for no limit")
+	f.Int64Var(&s.backlog, "max-backlog", 0, "most living tasks; 0 for no limit")
+	f.StringVar(&s.caps, "kind-caps", "", "most open runs of each kind, such as mail=10,report=2; replaces all caps; \"\" for none")
 }
 
 // read puts the flags that were given into a tenant and names their fields.
@@ -66,11 +66,11 @@ func kindCaps(text string) (map[string]int32, error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		i := strings.LastIndexByte(pair, '=')
 		if i < 0 {
-			return nil, cli.Usagef("--kind-caps: %q is not such as mail=10", pair)
+			return nil, cli.Usagef("--kind-caps: %q is not KIND=NUMBER", pair)
 		}
 		n, err := strconv.ParseInt(pair[i+1:], 10, 32)
 		if err != nil {
-			return nil, cli.Usagef("--kind-caps: %q is not the number of runs of the kind %q", pair[i+1:], pair[:i])
+			return nil, cli.Usagef("--kind-caps: %q is not a number of runs of the kind %q", pair[i+1:], pair[:i])
 		}
 		caps[pair[:i]] = int32(n)
 	}
@@ -79,9 +79,9 @@ func kindCaps(text string) (map[string]int32, error) {
 
 // tenantPause makes "pause" and "resume".
 func (c *ctl) tenantPause(pause bool) *cobra.Command {
-	use, short := "pause NAME", "Claim no new run of a tenant until it is resumed"
+	use, short := "pause NAME", "Pause a tenant: claim no new run of its tasks"
 	if !pause {
-		use, short = "resume NAME", "Let a paused tenant go on"
+		use, short = "resume NAME", "Resume a paused tenant"
 	}
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),

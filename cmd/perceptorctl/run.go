@@ -12,7 +12,7 @@ import (
 )
 
 func (c *ctl) runCommand() *cobra.Command {
-	cmd := group("run", "Runs: history", c.runHistory())
+	cmd := group("run", "Show the history of runs", c.runHistory())
 	cmd.Aliases = []string{"runs"}
 	return cmd
 }
@@ -20,8 +20,8 @@ func (c *ctl) runCommand() *cobra.Command {
 func (c *ctl) runHistory() *cobra.Command {
 	p := &pages{}
 	cmd := &cobra.Command{
-		Use: "history TASK", Short: "List what happened to the runs of a task, newest first", Args: cobra.ExactArgs(1),
-		Long: "List what happened to the runs of a task, newest first. What is written down is a setting of the tenant:\n" +
+		Use: "history TASK", Short: "List the events of a task's runs, newest first", Args: cobra.ExactArgs(1),
+		Long: "List the events of a task's runs, newest first. The tenant's history level decides which events are recorded:\n" +
 			"perceptorctl tenant update NAME --history all|failures|none.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)

@@ -17,7 +17,7 @@ import (
 const maxInstants = 100_000
 
 func (c *ctl) scheduleCommand() *cobra.Command {
-	return group("schedule", "Show when schedules fire", c.scheduleNext())
+	return group("schedule", "Show when cron expressions fire", c.scheduleNext())
 }
 
 // nextFlags are the flags of schedule next.
@@ -30,9 +30,9 @@ func (c *ctl) scheduleNext() *cobra.Command {
 	var n nextFlags
 	cmd := &cobra.Command{
 		Use: "next [flags] -- EXPRESSION", Short: "Show the next instants of a cron expression", Args: oneExpression,
-		Long: "Show the next instants of a cron expression, one a line: in UTC, then by the zone's clock. No server is needed.\n" +
-			"Fewer lines than asked for mean that there are no more instants. docs/schedule.md describes the dialects and\n" +
-			"what happens when clocks are set forward or back. Time zones: IANA " + schedule.ZoneDataVersion() + ", part of this program.",
+		Long: "Show the next instants of a cron expression, one in each line: in UTC, then in local time of the zone. The\n" +
+			"command needs no server. Fewer lines than --count mean that there are no more instants. docs/schedule.md\n" +
+			"describes the dialects and what happens when clocks are set forward or back. Time zones: IANA " + schedule.ZoneDataVersion() + ", part of this program.",
 		Example: "  perceptorctl schedule next --tz Europe/London -- '30 1 * * MON-FRI'\n" +
 			"  perceptorctl schedule next --dialect quartz --tz Asia/Shanghai --after 2026-01-31T12:00:00Z --count 3 -- '0 0 12 LW * ?'\n" +
 			"  perceptorctl schedule next --hash-key invoices -- 'H H(0-5) * * *'\n" +
@@ -47,16 +47,16 @@ func (c *ctl) scheduleNext() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&n.dialect, "dialect", "", "standard (5 fields, or 6 with seconds in front), quartz, or named (@daily, @every 90m and others) (default standard, or named for @)")
 	f.StringVar(&n.zone, "tz", "UTC", "time zone by its IANA name")
-	f.StringVar(&n.after, "after", "", "instants after this one: such as 2026-01-31T12:00:00Z, or +90s (default now)")
-	f.IntVar(&n.count, "count", 10, "how many instants, at most")
-	f.StringVar(&n.hashKey, "hash-key", "", "what H is computed from")
+	f.StringVar(&n.after, "after", "", "show instants after this one, such as 2026-01-31T12:00:00Z or +90s (default now)")
+	f.IntVar(&n.count, "count", 10, "most instants to show")
+	f.StringVar(&n.hashKey, "hash-key", "", "text from which H is computed")
 	f.SortFlags = false
 	return cmd
 }
 
 func oneExpression(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return cli.Usagef("%d arguments are given in place of one expression; quote it, for the shell replaces each *", len(args))
+		return cli.Usagef("%d arguments instead of one expression; quote it, because the shell expands each *", len(args))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func (c *ctl) shardCommand() *cobra.Command {
-	return group("shard", "Shards: list", c.shardList())
+	return group("shard", "Show the owners of shards", c.shardList())
 }
 
 // shard is who owns one, or the chores of a database.
@@ -35,7 +35,7 @@ type shard struct {
 
 func (c *ctl) shardList() *cobra.Command {
 	var all bool
-	cmd := &cobra.Command{Use: "list", Short: "Show who owns which shards, and the chores of which databases", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List the owners of shards and chores", Args: cobra.NoArgs}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
@@ -53,7 +53,7 @@ func (c *ctl) shardList() *cobra.Command {
 		}
 		return err
 	}, "postgres")
-	cmd.Flags().BoolVar(&all, "all", false, "a line for each shard, instead of one for neighbours with the same owner")
+	cmd.Flags().BoolVar(&all, "all", false, "print one line for each shard instead of one for each range with the same owner")
 	return cmd
 }
 

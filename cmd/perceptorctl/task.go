@@ -15,7 +15,7 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Tasks: add, preview, get, list, count, update, trigger, explain, cancel, pause, resume, purge",
+	return group("task", "Add, show, change and cancel tasks",
 		c.taskAdd(),
 		c.taskPreview(),
 		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
@@ -26,13 +26,13 @@ func (c *ctl) taskCommand() *cobra.Command {
 		c.taskUpdate(),
 		c.taskTrigger(),
 		c.taskExplain(),
-		c.oneTask("cancel", "End a task; no new run is claimed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+		c.oneTask("cancel", "Cancel a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
 		}),
-		c.oneTask("pause", "Claim no new runs of a task until it is resumed", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+		c.oneTask("pause", "Pause a task: claim no new run of it", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).PauseTask(ctx, &perceptorv1.PauseTaskRequest{Id: id})
 		}),
-		c.oneTask("resume", "Claim runs of a paused task again", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
+		c.oneTask("resume", "Resume a paused task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
 			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: id})
 		}),
 		c.taskPurge(),
@@ -41,7 +41,7 @@ func (c *ctl) taskCommand() *cobra.Command {
 
 func (c *ctl) taskPurge() *cobra.Command {
 	return &cobra.Command{
-		Use: "purge ID", Short: "Forget a finished task before its retention is over", Args: cobra.ExactArgs(1),
+		Use: "purge ID", Short: "Remove a finished task before its retention ends", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {
@@ -80,7 +80,7 @@ func (c *ctl) taskList() *cobra.Command {
 	r := &perceptorv1.ListTasksRequest{}
 	var typ, state, from, until string
 	cmd := &cobra.Command{
-		Use: "list", Short: "List tasks; without --state those that have not ended", Args: cobra.NoArgs,
+		Use: "list", Short: "List tasks; without --state, those that have not finished", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if r.Type, err = taskType(typ); err != nil {
 				return err
@@ -113,8 +113,8 @@ func (c *ctl) taskList() *cobra.Command {
 	f.StringVar(&r.Kind, "kind", "", "only tasks of this kind")
 	f.StringVar(&typ, "type", "", "only tasks of this type: one-shot, non-blocking or blocking")
 	f.StringVar(&state, "state", "", "only tasks in this state: scheduled, running, completed, cancelled or failed")
-	f.StringArrayVar(&r.Tags, "tag", nil, "only tasks with this tag; several: with all of them")
-	f.StringVar(&from, "due-from", "", "only tasks due at this instant or later: 2026-01-31T12:00:00Z, or +90s from now")
+	f.StringArrayVar(&r.Tags, "tag", nil, "only tasks with this tag; repeat it to require several tags")
+	f.StringVar(&from, "due-from", "", "only tasks due at this instant or later, such as 2026-01-31T12:00:00Z or +90s from now")
 	f.StringVar(&until, "due-until", "", "only tasks due before this instant")
 	return cmd
 }

@@ -67,9 +67,9 @@ func (c *ctl) taskAdd() *cobra.Command {
 	}
 	a.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&a.requestID, "request-id", "", "makes the call safe to repeat: the same id adds once (default random)")
-	f.StringVar(&a.task.IdempotencyKey, "key", "", "names the task: adding it again under the same key adds nothing")
-	f.BoolVar(&a.upsert, "upsert", false, "replace the terms of the task that has the key already")
+	f.StringVar(&a.requestID, "request-id", "", "id that makes the command safe to repeat (default random)")
+	f.StringVar(&a.task.IdempotencyKey, "key", "", "idempotency key of the task: adding it again with the same key adds nothing")
+	f.BoolVar(&a.upsert, "upsert", false, "replace the terms of the task that already has the key")
 	return cmd
 }
 
@@ -78,23 +78,23 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.StringVar(&a.task.Kind, "kind", "", "name of the handler")
 	f.StringVar(&a.typ, "type", "", "one-shot, non-blocking or blocking")
-	f.StringVar(&a.begin, "begin", "", "first instant of a run: such as 2026-01-31T12:00:00Z, or +10s (default now)")
-	f.StringVar(&a.end, "end", "", "no run is scheduled at or after it (default none)")
-	f.DurationVar(&a.interval, "interval", 0, "distance of the runs")
+	f.StringVar(&a.begin, "begin", "", "instant of the first run, such as 2026-01-31T12:00:00Z or +10s (default now)")
+	f.StringVar(&a.end, "end", "", "end of the schedule: no run fires at or after this instant (default none)")
+	f.DurationVar(&a.interval, "interval", 0, "time between two runs")
 	a.timing.flags(f)
-	f.Int64Var(&a.task.MaxCount, "max-count", 0, "number of runs after which the task is completed (default no limit)")
+	f.Int64Var(&a.task.MaxCount, "max-count", 0, "most runs of the task (default no limit)")
 	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
-	f.DurationVar(&a.ackTimeout, "ack-timeout", 0, "how long a run may stay silent (default 1m)")
-	f.DurationVar(&a.giveUpAfter, "give-up-after", 0, "how long after its first claim a silent run is given up (default 24h)")
-	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run is given up (default 5)")
-	f.DurationVar(&a.initialBackoff, "initial-backoff", 0, "distance to the attempt after the first failure (default 1s)")
-	f.DurationVar(&a.maxBack, "max-backoff", 0, "the longest such distance (default 1h)")
-	f.Float64Var(&a.multiplier, "multiplier", 0, "factor between two such distances: 1 to 10 (default 2)")
-	f.Float64Var(&a.jitter, "jitter", 0, "random share that is added to a distance: 0 to 1 (default 0.1)")
-	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run is given up")
-	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default the tenant's)")
-	f.StringVar(&a.file, "file", "", "a task in JSON instead of the other flags; -: standard input")
-	f.StringArrayVar(&a.tags, "tag", nil, "what to find the task by; may be repeated")
+	f.DurationVar(&a.ackTimeout, "ack-timeout", 0, "how long to wait for a result before a run is delivered again (default 1m)")
+	f.DurationVar(&a.giveUpAfter, "give-up-after", 0, "how long after its first claim a run without a result becomes dead (default 24h)")
+	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run becomes dead (default 5)")
+	f.DurationVar(&a.initialBackoff, "initial-backoff", 0, "wait before the attempt after the first failure (default 1s)")
+	f.DurationVar(&a.maxBack, "max-backoff", 0, "longest wait between two attempts (default 1h)")
+	f.Float64Var(&a.multiplier, "multiplier", 0, "factor by which each wait exceeds the one before, 1 to 10 (default 2)")
+	f.Float64Var(&a.jitter, "jitter", 0, "random share added to each wait, 0 to 1 (default 0.1)")
+	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run becomes dead")
+	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default: the tenant's)")
+	f.StringVar(&a.file, "file", "", "file with a task in JSON, instead of the other flags; - for standard input")
+	f.StringArrayVar(&a.tags, "tag", nil, "tag to find the task by; may be repeated")
 }
 
 // read returns the task that was asked for.
@@ -104,7 +104,7 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 	}
 	if a.file != "" {
 		if given := givenTerms(cmd.Flags()); len(given) > 0 {
-			return nil, cli.Usagef("--file takes the place of --%s", strings.Join(given, ", --"))
+			return nil, cli.Usagef("--file replaces --%s", strings.Join(given, ", --"))
 		}
 		return readTask(cmd.InOrStdin(), a.file)
 	}

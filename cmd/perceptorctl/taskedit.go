@@ -31,7 +31,7 @@ func (c *ctl) taskUpdate() *cobra.Command {
 	var fields []string
 	var version int32
 	cmd := &cobra.Command{
-		Use: "update ID", Short: "Change the terms of a task: those whose flags are given", Args: cobra.ExactArgs(1),
+		Use: "update ID", Short: "Change the terms of a task", Args: cobra.ExactArgs(1),
 		Example: "  perceptorctl task update 3587 --interval 2h --max-count 0\n" +
 			"  perceptorctl task update 3587 --cron '30 6 * * MON-FRI' --version 4\n" +
 			"  perceptorctl task update 3587 --tz Europe/London\n" +
@@ -54,7 +54,7 @@ func (c *ctl) taskUpdate() *cobra.Command {
 					}
 				}
 				if len(r.UpdateMask.Paths) == 0 {
-					return cli.Usagef("nothing to change: give a flag, or --fields with --file")
+					return cli.Usagef("nothing to change; set a flag, or --fields with --file")
 				}
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -67,8 +67,8 @@ func (c *ctl) taskUpdate() *cobra.Command {
 		},
 	}
 	a.flags(cmd)
-	cmd.Flags().StringSliceVar(&fields, "fields", nil, "fields to change, such as interval,retry_policy.max_attempts; one that is not set takes its default")
-	cmd.Flags().Int32Var(&version, "version", 0, "the version that the task must have; 0: any")
+	cmd.Flags().StringSliceVar(&fields, "fields", nil, "fields to change, such as interval,retry_policy.max_attempts; a field without a value gets its default")
+	cmd.Flags().Int32Var(&version, "version", 0, "version that the task must have; 0 for any")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func taskID(arg string) (int64, error) {
 func (c *ctl) taskTrigger() *cobra.Command {
 	r := &perceptorv1.TriggerTaskRequest{}
 	cmd := &cobra.Command{
-		Use: "trigger ID", Short: "Run a task now, beside its schedule", Args: cobra.ExactArgs(1),
+		Use: "trigger ID", Short: "Run a task now, in addition to its schedule", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if r.Id, err = taskID(args[0]); err != nil {
 				return err
@@ -102,6 +102,6 @@ func (c *ctl) taskTrigger() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&r.RequestId, "request-id", "", "makes the call safe to repeat")
+	cmd.Flags().StringVar(&r.RequestId, "request-id", "", "id that makes the command safe to repeat")
 	return cmd
 }

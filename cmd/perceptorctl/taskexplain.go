@@ -13,7 +13,7 @@ import (
 func (c *ctl) taskExplain() *cobra.Command {
 	r := &perceptorv1.ExplainTaskRequest{}
 	cmd := &cobra.Command{
-		Use: "explain ID", Short: "Say why a task does not fire, and when it will", Args: cobra.ExactArgs(1),
+		Use: "explain ID", Short: "Explain why a task does not fire and when it will", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if r.Id, err = taskID(args[0]); err != nil {
 				return err
@@ -27,7 +27,7 @@ func (c *ctl) taskExplain() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int32Var(&r.NextCount, "next", 3, "how many of the next instants to show; 0 to 100")
+	cmd.Flags().Int32Var(&r.NextCount, "next", 3, "number of next instants to show, 0 to 100")
 	return cmd
 }
 

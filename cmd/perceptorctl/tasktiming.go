@@ -22,24 +22,24 @@ type timingFlags struct {
 }
 
 func (t *timingFlags) flags(f *pflag.FlagSet) {
-	f.StringVar(&t.cron, "cron", "", "cron expression in place of --interval: '30 6 * * MON-FRI', @daily, '@every 90m'")
-	f.StringVar(&t.zone, "tz", "", "time zone of --cron by its IANA name (default UTC)")
-	f.StringVar(&t.dialect, "dialect", "", "language of --cron: standard, quartz or named (default standard, or named for @)")
-	f.StringVar(&t.misfire, "misfire", "", "what happens to missed instants: fire-once, fire-all or skip (default fire-once)")
+	f.StringVar(&t.cron, "cron", "", "cron expression instead of --interval: '30 6 * * MON-FRI', @daily, '@every 90m'")
+	f.StringVar(&t.zone, "tz", "", "IANA time zone of --cron (default UTC)")
+	f.StringVar(&t.dialect, "dialect", "", "dialect of --cron: standard, quartz or named (default standard, or named for @)")
+	f.StringVar(&t.misfire, "misfire", "", "misfire policy: fire-once, fire-all or skip (default fire-once)")
 	f.DurationVar(&t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
-	f.Int32Var(&t.limit, "misfire-limit", 0, "how many missed instants fire with --misfire fire-all (default 1000)")
-	f.DurationVar(&t.spread, "spread", 0, "window over which the instants of many tasks are spread (default none)")
+	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")
+	f.DurationVar(&t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
 }
 
 // read puts the flags that were given into a task. An update may be of the time zone
 // or the dialect alone.
 func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool) error {
 	if t.cron == "" && (t.zone != "" || t.dialect != "") && !update {
-		return cli.Usagef("--tz and --dialect say something about --cron, which is missing")
+		return cli.Usagef("--tz and --dialect need --cron, which is missing")
 	}
 	if t.cron != "" || t.zone != "" || t.dialect != "" {
 		if out.Schedule != nil {
-			return cli.Usagef("--interval and --cron (with --tz and --dialect) are two ways to say the same; give one")
+			return cli.Usagef("--interval and --cron (with --tz and --dialect) exclude each other")
 		}
 		dialect, ok := perceptorv1.Cron_Dialect_value[enumWord(t.dialect)]
 		if t.dialect != "" && (!ok || dialect == 0) {
@@ -97,8 +97,8 @@ func (c *ctl) taskPreview() *cobra.Command {
 		},
 	}
 	a.flags(cmd)
-	cmd.Flags().StringVar(&after, "after", "", "instants after this one (default all from --begin on)")
-	cmd.Flags().Int32Var(&r.Count, "count", 10, "how many instants, at most")
-	cmd.Flags().Int64Var(&r.TaskId, "task-id", 0, "id by which H is drawn and --spread computed (default none)")
+	cmd.Flags().StringVar(&after, "after", "", "show instants after this one (default: from --begin)")
+	cmd.Flags().Int32Var(&r.Count, "count", 10, "most instants to show")
+	cmd.Flags().Int64Var(&r.TaskId, "task-id", 0, "task id from which H and --spread are computed (default none)")
 	return cmd
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Tenants: create, update, pause, resume, get, list, delete", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantDelete())
+	return group("tenant", "Create, show, change, pause and delete tenants", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantDelete())
 }
 
 // tenantSettings are the flags of what can be set.
@@ -27,9 +27,9 @@ type tenantSettings struct {
 }
 
 func (s *tenantSettings) flags(cmd *cobra.Command) {
-	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "largest params of a task, in bytes (default 16384)")
-	cmd.Flags().DurationVar(&s.retention, "default-retention", 0, "how long finished tasks are kept when they do not say themselves (default 1h)")
-	cmd.Flags().StringVar(&s.history, "history", "", "what of the history of runs is written down: all, failures or none (default failures)")
+	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "most bytes of the params of a task (default 16384)")
+	cmd.Flags().DurationVar(&s.retention, "default-retention", 0, "retention of finished tasks that set none (default 1h)")
+	cmd.Flags().StringVar(&s.history, "history", "", "events of runs that are recorded: all, failures or none (default failures)")
 	s.rates.flags(cmd)
 }
 
@@ -55,7 +55,7 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 func (c *ctl) tenantUpdate() *cobra.Command {
 	s := &tenantSettings{}
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change settings of a tenant; they hold everywhere within 5 s", Args: cobra.ExactArgs(1),
+		Use: "update NAME", Short: "Change the settings of a tenant; they apply within 5 s", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := &perceptorv1.Tenant{}
 			fields, err := s.read(cmd, t)
@@ -63,7 +63,7 @@ func (c *ctl) tenantUpdate() *cobra.Command {
 				return err
 			}
 			if len(fields) == 0 {
-				return cli.Usagef("nothing is to be changed: give --history, --max-params-bytes, --default-retention or one of the rates (see --help)")
+				return cli.Usagef("nothing to change; set --history, --max-params-bytes, --default-retention or a rate")
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				updated, err := perceptorv1.NewAdminServiceClient(conn).UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{
@@ -120,12 +120,12 @@ func (c *ctl) tenantGet() *cobra.Command {
 func (c *ctl) tenantDelete() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "delete NAME --yes", Short: "Delete a tenant with all that it has: tasks, tokens and topics", Args: cobra.ExactArgs(1),
-		Long: "Delete a tenant with all that it has: tasks, keys, dead runs, tokens and topics. It goes on without\n" +
-			"this command. Run it again to see how far it has come: exit code 3 means that the tenant is gone.",
+		Use: "delete NAME --yes", Short: "Delete a tenant with its tasks, tokens and topics", Args: cobra.ExactArgs(1),
+		Long: "Delete a tenant with its tasks, keys, dead runs, tokens and topics. The deletion continues after the command\n" +
+			"has ended. Run the command again to see its progress; exit code 3 means that the tenant is gone.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
-				return cli.Usagef("this cannot be taken back: give --yes to delete the tenant %q", args[0])
+				return cli.Usagef("a deletion cannot be undone; set --yes to delete the tenant %q", args[0])
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				a, err := perceptorv1.NewAdminServiceClient(conn).DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: args[0]})
@@ -140,7 +140,7 @@ func (c *ctl) tenantDelete() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "yes, delete it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm the deletion")
 	return cmd
 }
 

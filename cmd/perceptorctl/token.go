@@ -17,7 +17,7 @@ import (
 )
 
 func (c *ctl) tokenCommand() *cobra.Command {
-	return group("token", "Tokens: create, list, revoke", c.tokenCreate(), c.tokenList(), c.tokenRevoke())
+	return group("token", "Create, list and revoke tokens", c.tokenCreate(), c.tokenList(), c.tokenRevoke())
 }
 
 func (c *ctl) tokenCreate() *cobra.Command {
@@ -25,9 +25,9 @@ func (c *ctl) tokenCreate() *cobra.Command {
 	var admin, direct bool
 	var expires string
 	cmd := &cobra.Command{
-		Use: "create", Short: "Create a token; its secret is shown once", Args: cobra.NoArgs,
-		Long: "Create a token; its secret is shown once. With --direct the token is written to Postgres itself, with the\n" +
-			"programs' configuration: for the first admin token, when there is none to call the API with.",
+		Use: "create", Short: "Create a token and print its secret once", Args: cobra.NoArgs,
+		Long: "Create a token and print its secret once. With --direct the command writes to Postgres, using the configuration\n" +
+			"of the programs, and needs no API: use it for the first admin token.",
 	}
 	create := func(cmd *cobra.Command, conf *config.Config) (err error) {
 		if t.ExpireTime, err = instant("expires", expires); err != nil {
@@ -51,7 +51,7 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		case admin && t.Tenant != "":
 			return cli.Usagef("--admin and --tenant are both given")
 		case !admin && t.Tenant == "":
-			return cli.Usagef("--tenant NAME or --admin is needed")
+			return cli.Usagef("set --tenant NAME or --admin")
 		case admin:
 			t.Scope = perceptorv1.Token_ADMIN
 		}
@@ -61,11 +61,11 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		return load(cmd, args)
 	}
 	f := cmd.Flags()
-	f.StringVar(&t.Tenant, "tenant", "", "the tenant whose tasks and runs the token is for")
-	f.BoolVar(&admin, "admin", false, "a token for tenants and tokens")
-	f.BoolVar(&direct, "direct", false, "write to Postgres itself instead of calling the API")
-	f.StringVar(&t.Description, "description", "", "what it is used for")
-	f.StringVar(&expires, "expires", "", "when it ends: an instant such as 2026-01-31T12:00:00Z, or +720h (default never)")
+	f.StringVar(&t.Tenant, "tenant", "", "tenant whose tasks and runs the token gives access to")
+	f.BoolVar(&admin, "admin", false, "create an admin token, for tenants and tokens")
+	f.BoolVar(&direct, "direct", false, "write to Postgres instead of calling the API")
+	f.StringVar(&t.Description, "description", "", "purpose of the token")
+	f.StringVar(&expires, "expires", "", "expiry of the token: an instant such as 2026-01-31T12:00:00Z, or +720h (default never)")
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 
 func needPostgres(conf *config.Config) error {
 	if err := conf.Validate(config.NeedPostgres); err != nil {
-		return &cli.Error{Code: cli.Usage, Err: err, Hint: "give --config FILE, PERCEPTOR_CONFIG or --postgres.servers DSN"}
+		return &cli.Error{Code: cli.Usage, Err: err, Hint: "set --config FILE, PERCEPTOR_CONFIG or --postgres.servers DSN"}
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (c *ctl) showSecret(cmd *cobra.Command, r *perceptorv1.CreateTokenResponse)
 	if c.output == "json" {
 		return c.show(cmd, r, nil)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "token %s is created; this is its secret, shown once:\n", r.Token.Id)
+	fmt.Fprintf(cmd.ErrOrStderr(), "token %s created; this is its secret, which is not shown again:\n", r.Token.Id)
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), r.Secret)
 	return err
 }
@@ -121,7 +121,7 @@ func (c *ctl) tokenList() *cobra.Command {
 	p := &pages{}
 	var tenant string
 	cmd := &cobra.Command{
-		Use: "list", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
+		Use: "list", Short: "List tokens without their secrets", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 				api, all := perceptorv1.NewAdminServiceClient(conn), &perceptorv1.ListTokensResponse{}
@@ -137,13 +137,13 @@ func (c *ctl) tokenList() *cobra.Command {
 		},
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&tenant, "tenant", "", "only those of this tenant")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only tokens of this tenant")
 	return cmd
 }
 
 func (c *ctl) tokenRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a token; calls with it are refused at most 5 s later", Args: cobra.ExactArgs(1),
+		Use: "revoke ID", Short: "Revoke a token; calls with it are refused within 5 s", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				t, err := perceptorv1.NewAdminServiceClient(conn).RevokeToken(ctx, &perceptorv1.RevokeTokenRequest{Id: args[0]})

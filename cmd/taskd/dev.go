@@ -19,12 +19,13 @@ func newDevCommand() *cobra.Command {
 	var clock clockFlag
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a whole installation in one process tree: not for production",
-		Long: "Run PostgreSQL, a Kafka broker, the API and a dispatcher in one process tree, with a tenant and a\n" +
-			"token ready. Data is kept unless --ephemeral is given. Not for production: there is one copy of everything.\n\n" +
-			"With --virtual-clock nothing happens by itself: perceptorctl clock advance 3d moves the time on and fires what\n" +
-			"is due on the way, each at its instant. docs/virtual-clock.md shows how tests use it.",
-		Args: cobra.NoArgs,
+		Short: "Run a whole installation for development, in one process tree",
+		Long: "Run PostgreSQL, a Kafka broker, the API and a dispatcher in one process tree, with a tenant and its\n" +
+			"tokens. The data is kept unless --ephemeral is set. Not for production: nothing is replicated.\n\n" +
+			"With --virtual-clock the clock stands still until perceptorctl clock advance 3d moves it, and each run that becomes\n" +
+			"due fires at its instant. docs/virtual-clock.md shows how tests use it.",
+		Example: "  taskd dev --demo\n  taskd dev --ephemeral --virtual-clock",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.For < 0 {
 				return cli.Usagef("--for: %s is negative", o.For)
@@ -36,7 +37,7 @@ func newDevCommand() *cobra.Command {
 				return err
 			}
 			if o.VirtualClock != dev.RealClock && o.Demo {
-				return cli.Usagef("--demo goes by the real clock: leave --virtual-clock away")
+				return cli.Usagef("--demo needs the real clock; remove --virtual-clock")
 			}
 			o.Out = cmd.OutOrStdout()
 			return dev.Run(cmd.Context(), o)
@@ -45,18 +46,18 @@ func newDevCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.Demo, "demo", false, "add tasks of all three types and print a line for each callback")
-	f.DurationVar(&o.For, "for", 0*time.Second, "end by itself after this long, such as 30s")
-	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing")
-	f.StringVar(&o.DataDir, "data-dir", dev.DefaultDataDir(), "where data is kept")
-	f.Var(&clock, "virtual-clock", "live by a clock that perceptorctl clock moves, for tests: frozen (it stands still in between) or running")
+	f.DurationVar(&o.For, "for", 0*time.Second, "stop after this time, such as 30s (default: run until Ctrl-C)")
+	f.BoolVar(&o.Ephemeral, "ephemeral", false, "remove the data when the program stops")
+	f.StringVar(&o.DataDir, "data-dir", dev.DefaultDataDir(), "directory for the data")
+	f.Var(&clock, "virtual-clock", "use a clock that perceptorctl clock moves, for tests: frozen (it stops between moves) or running")
 	f.Lookup("virtual-clock").NoOptDefVal = string(dev.FrozenClock)
-	f.StringVar(&start, "clock-start", "", "what the virtual clock of new data shows, such as 2026-01-31T12:00:00Z (default now)")
-	f.IntVar(&o.Ports.GRPC, "grpc-port", dev.DefaultPorts.GRPC, "port of the gRPC API on 127.0.0.1; 0: any that is free")
+	f.StringVar(&start, "clock-start", "", "initial time of the virtual clock of new data, such as 2026-01-31T12:00:00Z (default now)")
+	f.IntVar(&o.Ports.GRPC, "grpc-port", dev.DefaultPorts.GRPC, "port of the gRPC API on 127.0.0.1; 0 for any free port")
 	f.IntVar(&o.Ports.HTTP, "http-port", dev.DefaultPorts.HTTP, "port of the HTTP API")
-	f.IntVar(&o.Ports.Ops, "ops-port", dev.DefaultPorts.Ops, "port of health, metrics and profiles")
+	f.IntVar(&o.Ports.Ops, "ops-port", dev.DefaultPorts.Ops, "port of the server for health, metrics and profiles")
 	f.IntVar(&o.Ports.Kafka, "kafka-port", dev.DefaultPorts.Kafka, "port of the Kafka broker")
 	f.IntVar(&o.Ports.Postgres, "postgres-port", dev.DefaultPorts.Postgres, "port of PostgreSQL")
-	f.StringVar(&level, "log-level", "warn", "what is logged: debug, info, warn or error")
+	f.StringVar(&level, "log-level", "warn", "lowest level that is logged: debug, info, warn or error")
 	return cmd
 }
 
@@ -82,7 +83,7 @@ func (c *clockFlag) mode(start string) (dev.ClockMode, time.Time, error) {
 		return dev.ClockMode(*c), time.Time{}, nil
 	}
 	if *c == "" {
-		return "", time.Time{}, cli.Usagef("--clock-start: only a virtual clock has one; give --virtual-clock, too")
+		return "", time.Time{}, cli.Usagef("--clock-start needs --virtual-clock")
 	}
 	at, err := time.Parse(time.RFC3339, start)
 	if err != nil {

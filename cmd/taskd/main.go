@@ -19,9 +19,11 @@ func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskd",
 		Short: "Serve the API of Perceptor",
-		Long: "Serve the API of Perceptor until SIGTERM or SIGINT; then finish what is under way and end.\n" +
-			"Every key of the configuration is a flag, too: see docs/configuration.md.",
-		Args: cobra.NoArgs,
+		Long: "Serve the gRPC and HTTP API of Perceptor. On SIGTERM or SIGINT, finish the calls in progress and exit.\n" +
+			"Run as many as you like behind a load balancer.\n\n" +
+			"Every key of the configuration is also a flag; docs/configuration.md describes them.",
+		Example: "  taskd --config /etc/perceptor.yaml\n  taskd --config /etc/perceptor.yaml --print-config\n  taskd dev --demo",
+		Args:    cobra.NoArgs,
 	}
 	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka, serve)
 	root.AddCommand(newDevCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))

@@ -23,30 +23,30 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options are what a process adds to its configuration.
+// Options are the options of a process besides its configuration.
 type Options struct {
 	Config *config.Config
 	Log    *slog.Logger
-	// Metrics takes the metrics of the node.
+	// Metrics registers the metrics of the process.
 	Metrics prometheus.Registerer
-	// VirtualClock: the databases have one. The node does not plan ahead of it, and
-	// saves no work at the price of waiting.
+	// VirtualClock says that the databases have a virtual clock. The process then
+	// claims nothing ahead of it and delays nothing to save work.
 	VirtualClock bool
 }
 
-// APIOptions are those of an [API].
+// APIOptions are the options of an [API].
 type APIOptions struct {
 	Options
 	// GRPC and HTTP are the listeners; HTTP may be nil. The API closes them.
 	GRPC, HTTP net.Listener
 	// Clock moves the virtual clock, if there is one. Close it after Run.
 	Clock *VirtualClock
-	// Hint, if set, is told what has become due; else the owners of shards are,
-	// by UDP.
+	// Hint, if set, is called with the earliest due instant of what was written. If
+	// nil, the owners of shards are told by UDP.
 	Hint func(database int, due task.Instant)
 }
 
-// API serves tasks, runs, tenants and tokens. Make it with [NewAPI], then call
+// API serves tasks, runs, tenants and tokens. Create it with [NewAPI], then call
 // Run once.
 type API struct {
 	o         APIOptions
@@ -55,13 +55,13 @@ type API struct {
 	control   *control.Store
 	levels    *levels
 	topics    *delivery.Topics
-	publisher *delivery.Publisher // only asked whether Kafka answers
+	publisher *delivery.Publisher // only for Ping
 	missed    *missedMeter
 	hinter    *dispatch.Hinter
 	server    *server.Server
 }
 
-// NewAPI puts an API together. It connects to nothing yet.
+// NewAPI returns an API. It opens no connection.
 func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 	a := &API{o: o}
 	if err := a.join(ctx); err != nil {
@@ -97,7 +97,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	}
 	a.levels = newLevels(a.control, a.o.Log)
 	conf := a.o.shardsConfig()
-	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.take
+	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.record
 	conf.Died = func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
@@ -127,7 +127,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	return err
 }
 
-// delivery says where listeners find a tenant's runs.
+// delivery returns where listeners find a tenant's runs.
 func (a *API) delivery(t server.Tenant) server.Delivery {
 	brokers := a.o.Config.Kafka.AdvertisedBrokers
 	if len(brokers) == 0 {
@@ -146,7 +146,7 @@ func apiEvents(m *telemetry.API) server.Events {
 	}
 }
 
-// Reach waits until the API can do its work. Its error is one line for people.
+// Reach waits until the API can serve. Its error is one line for people.
 func (a *API) Reach(ctx context.Context) error {
 	c := a.o.Config
 	if err := reachPostgres(ctx, a.o.Log, a.cluster, c.StartTimeout, true); err != nil {
@@ -160,7 +160,7 @@ func (a *API) Reach(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Checks are the parts of the API's readiness.
+// Checks returns the readiness checks of the API.
 func (a *API) Checks() []telemetry.Check {
 	return []telemetry.Check{
 		{Name: "api", Probe: func(context.Context) error { return a.server.Ready() }},
@@ -169,8 +169,8 @@ func (a *API) Checks() []telemetry.Check {
 	}
 }
 
-// Run serves until ctx is cancelled, then finishes what is under way within the
-// grace period and returns nil.
+// Run serves until ctx is cancelled. Then it finishes the calls in progress within
+// the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
 	behind := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
@@ -192,22 +192,22 @@ func (a *API) close() {
 	}
 }
 
-// Control is the store of tenants and tokens.
+// Control returns the store of tenants and tokens.
 func (a *API) Control() *control.Store { return a.control }
 
-// EnsureTopic makes the topic of a tenant unless it is there.
+// EnsureTopic creates the topic of a tenant if it does not exist.
 func (a *API) EnsureTopic(ctx context.Context, tenant string) error {
 	_, err := a.topics.Ensure(ctx, tenant)
 	return err
 }
 
-// owners is who owns which shard, over all databases that answer.
+// owners reads the owners of shards from all databases that answer.
 type owners struct {
 	of func(ctx context.Context, database int) ([]shards.ItemOwner, error)
 }
 
-// Owners implements [dispatch.Owners]. The databases are asked at once, so that
-// one that is away costs the hints for the others nothing.
+// Owners implements [dispatch.Owners]. It reads the databases concurrently, so one
+// that does not answer does not delay the others.
 func (o owners) Owners(ctx context.Context) (map[task.Shard]task.Owner, error) {
 	var asking sync.WaitGroup
 	lists, errs := make([][]shards.ItemOwner, task.Databases), make([]error, task.Databases)

@@ -17,13 +17,13 @@ import (
 // coordinatorTimeout bounds each request of the API to ZooKeeper.
 const coordinatorTimeout = 5 * time.Second
 
-// assignment shows the API how dispatchers share items.
+// assignment implements [server.Assignment] over ZooKeeper.
 type assignment struct {
 	admin  *assign.Admin
 	owners owners
 }
 
-// newAssignment answers nil where no ZooKeeper is configured.
+// newAssignment returns nil if no ZooKeeper is configured.
 func (a *API) newAssignment() (server.Assignment, error) {
 	if len(a.o.Config.ZooKeeper.Servers) == 0 {
 		return nil, nil
@@ -65,7 +65,7 @@ func (a *assignment) Assignment(ctx context.Context) (*perceptorv1.Assignment, e
 	return reply, nil
 }
 
-// nameOr is the name of a member, its id if it has none or has gone.
+// nameOr returns the name of a member, or its id if it has no name or has gone.
 func nameOr(names map[string]string, id string) string {
 	if name := names[id]; name != "" {
 		return name
@@ -73,13 +73,13 @@ func nameOr(names map[string]string, id string) string {
 	return id
 }
 
-// epochs are those of all databases that answer.
+// epochs returns the epochs of all items whose database answers.
 func (a *assignment) epochs(ctx context.Context) map[int]int64 {
 	epochs := map[int]int64{}
 	for d := range task.Databases {
 		list, err := a.owners.of(ctx, d)
 		if err != nil {
-			continue // what is wrong with a database is told elsewhere
+			continue // /readyz reports the database
 		}
 		for _, i := range list {
 			epochs[i.Item] = i.Epoch
@@ -136,7 +136,7 @@ func (a *assignment) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateSt
 	return strategyReply(&s), nil
 }
 
-// strategyChange reads a request. What it answers may be called more than once.
+// strategyChange reads a request. The returned change may be called more than once.
 func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.Strategy), faults []task.Fault) {
 	read := func(field, text string) []int {
 		ids, err := assign.ParseItems(text)
@@ -176,7 +176,7 @@ func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.S
 	}, faults
 }
 
-// assignmentError tells callers what they can act on.
+// assignmentError maps err to an error that callers can act on.
 func assignmentError(err error) error {
 	switch {
 	case errors.Is(err, assign.ErrStrategy):

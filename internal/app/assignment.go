@@ -10,8 +10,8 @@ import (
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
 
-// NewAssignment makes what looks at and changes the assignment of the dispatchers.
-// It connects to nothing yet; timeout bounds each of its requests.
+// NewAssignment returns what reads and changes the assignment of the dispatchers. It
+// opens no connection. timeout bounds each of its requests.
 func NewAssignment(c *config.Config, timeout time.Duration) (*assign.Admin, error) {
 	a, err := assign.NewAdmin(assign.AdminConfig{
 		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
@@ -23,7 +23,7 @@ func NewAssignment(c *config.Config, timeout time.Duration) (*assign.Admin, erro
 	return a, nil
 }
 
-// work counts what a dispatcher has done since its start.
+// work counts the work of a dispatcher since its start.
 type work struct {
 	rows, claims, claimMicros  atomic.Int64
 	publishFailed, storeFailed atomic.Int64
@@ -35,8 +35,8 @@ func (w *work) claimed(rows int, took time.Duration) {
 	w.claimMicros.Add(took.Microseconds())
 }
 
-// workFigures are what other members and operators see of this dispatcher. The
-// time per claim is a mean since the start.
+// workFigures returns the figures that other members and operators see of this
+// dispatcher. claim_us is the mean time of a claim since the start.
 func (d *Dispatcher) workFigures() map[string]int64 {
 	f, claims := d.dispatch.Figures(), d.work.claims.Load()
 	return map[string]int64{
@@ -46,7 +46,7 @@ func (d *Dispatcher) workFigures() map[string]int64 {
 	}
 }
 
-// assignFigures are asked at each scrape, also before the dispatcher is complete.
+// assignFigures is called at each scrape, also before the dispatcher is complete.
 func (d *Dispatcher) assignFigures() telemetry.Assignment {
 	if d.assigner == nil {
 		return telemetry.Assignment{}

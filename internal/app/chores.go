@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// newChores makes what the process does beside firing.
+// newChores creates the chores.
 func (d *Dispatcher) newChores() (err error) {
 	c := d.o.Config
 	d.choreMetrics = telemetry.NewChores(d.o.Metrics, func() int {
@@ -34,7 +34,7 @@ func (d *Dispatcher) newChores() (err error) {
 	return err
 }
 
-// busyRecords are so many records under way that chores take small steps.
+// busyRecords is the number of records in memory above which chores take small steps.
 const busyRecords = 2000
 
 func (d *Dispatcher) choreEvents() chores.Events {
@@ -72,14 +72,13 @@ func (d *Dispatcher) choreEvents() chores.Events {
 	}
 }
 
-// What a person should hear about.
+// Limits above which the log warns.
 const (
 	lateWarning     = 5 * time.Second
 	snapshotWarning = 10 * time.Minute
 )
 
-// items are the shards and the chores of the databases, those of one database
-// together.
+// items returns all shards and all chores, in one group for each database.
 func items() []assign.Item {
 	var all []assign.Item
 	for i := range task.Shards {
@@ -91,8 +90,8 @@ func items() []assign.Item {
 	return all
 }
 
-// worker takes items of one database at a time: shards for the dispatcher, and
-// the chores.
+// worker acquires and releases the items of one database: shards through the
+// dispatcher, and the chores.
 type worker struct {
 	dispatch *dispatch.Dispatcher
 	chores   *chores.Chores
@@ -133,7 +132,7 @@ func (w worker) release(ctx context.Context, shards []task.Shard, dbs []int) err
 	return err
 }
 
-// split tells shards from the databases whose chores are meant.
+// split separates items into shards and databases whose chores are meant.
 func split(items []assign.Item) (shards []task.Shard, dbs []int) {
 	for _, it := range items {
 		if it.ID >= task.Shards {

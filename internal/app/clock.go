@@ -18,8 +18,8 @@ type VirtualClock struct {
 	cluster *store.Cluster
 }
 
-// NewVirtualClock makes what moves the clock. parts are all dispatchers; they run
-// in this process. It connects to nothing yet.
+// NewVirtualClock returns what moves the clock. parts are all dispatchers; they run
+// in this process. It opens no connection.
 func NewVirtualClock(ctx context.Context, c *config.Config, parts ...virtualclock.Part) (*VirtualClock, error) {
 	cluster, err := OpenCluster(ctx, c, "perceptor-clock")
 	if err != nil {
@@ -34,23 +34,23 @@ func NewVirtualClock(ctx context.Context, c *config.Config, parts ...virtualcloc
 // Close closes its connections.
 func (v *VirtualClock) Close() { v.cluster.Close() }
 
-// By a virtual clock nothing is claimed ahead, since it may stand still; and
-// whoever moves it waits for each step, of which there is one at a time.
+// With a virtual clock nothing is claimed ahead, since the clock may stand still.
+// Whoever moves it waits for each step, so steps are short.
 const (
-	clockTick    = time.Millisecond
-	clockTakeOff = 50 * time.Millisecond
+	clockTick        = time.Millisecond
+	clockAcknowledge = 50 * time.Millisecond
 )
 
-// byClock adapts a dispatcher to its clock.
+// byClock adapts the configuration of a dispatcher to its clock.
 func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 	if o.VirtualClock {
-		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter = 0, clockTick, clockTakeOff
+		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter = 0, clockTick, clockAcknowledge
 	}
 	return c
 }
 
-// shardsConfig is that of a node's store. By a virtual clock groups follow each
-// other at once.
+// shardsConfig returns the configuration of the process's store. With a virtual
+// clock, group commits follow each other without a delay.
 func (o *Options) shardsConfig() shards.Config {
 	c := shards.Config{
 		Horizon: o.Config.Far.Within(), CatchUpInterval: o.Config.Tasks.CatchUpInterval, DeadRetention: o.Config.Tasks.DeadRetention,

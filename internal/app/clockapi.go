@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// clockWork bounds the work of one call: then the caller learns how far it got.
+	// clockWork bounds the work of one call; the answer says how far the clock got.
 	clockWork = 5 * time.Second
 	// clockCall bounds a call: its work, and the longest wait at one instant.
 	clockCall = 7 * time.Minute
 )
 
-// callTimeout is that of an API with or without a virtual clock.
+// callTimeout returns the call timeout of an API with or without a virtual clock.
 func (v *VirtualClock) callTimeout(configured time.Duration) time.Duration {
 	if v == nil {
 		return configured
@@ -27,7 +27,7 @@ func (v *VirtualClock) callTimeout(configured time.Duration) time.Duration {
 	return max(configured, clockCall)
 }
 
-// server is the clock as the API knows it.
+// server returns the clock for the API; nil means that there is none.
 func (v *VirtualClock) server() server.Clock {
 	if v == nil {
 		return nil
@@ -35,7 +35,7 @@ func (v *VirtualClock) server() server.Clock {
 	return clockAPI{v}
 }
 
-// clockAPI shows the API the virtual clock.
+// clockAPI implements [server.Clock].
 type clockAPI struct{ v *VirtualClock }
 
 // Clock implements [server.Clock].

@@ -22,20 +22,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// DispatcherOptions are those of a [Dispatcher].
+// DispatcherOptions are the options of a [Dispatcher].
 type DispatcherOptions struct {
 	Options
-	// Hints is the UDP address that was opened for hints; nil: there is none.
-	// The dispatcher closes it.
+	// Hints is the UDP listener for hints; nil means none. The dispatcher closes it.
 	Hints *dispatch.Hints
-	// Local: all shards are this process's, and nobody is asked.
+	// Local says that this process owns all shards and needs no ZooKeeper.
 	Local bool
-	// Version is published for people to read.
+	// Version is shown to people.
 	Version string
 }
 
-// Dispatcher owns shards and fires what is due in them. Make it with
-// [NewDispatcher], then call Run once.
+// Dispatcher owns shards, claims their due tasks and publishes the runs. Create it
+// with [NewDispatcher], then call Run once.
 type Dispatcher struct {
 	o         DispatcherOptions
 	name      string
@@ -58,7 +57,7 @@ type Dispatcher struct {
 	choreMetrics *telemetry.Chores
 }
 
-// NewDispatcher puts a dispatcher together. It connects to nothing yet.
+// NewDispatcher returns a dispatcher. It opens no connection.
 func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error) {
 	d := &Dispatcher{o: o, name: o.Config.Dispatcher.Name}
 	if d.name == "" {
@@ -99,7 +98,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	d.missed = newMissedMeter(d.names, d.metrics.Missed)
 	store := d.o.shardsConfig()
-	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.take
+	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.record
 	store.DropTenant = dropTenant(d.control, d.topics)
 	d.shards = shards.New(d.cluster, store)
 	conf, err := d.dispatchConfig()
@@ -127,7 +126,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
 		PeekEvery: c.Dispatcher.PeekEvery, MaxSleep: c.Dispatcher.MaxSleep,
 		SweepEvery: max(5*time.Second, c.Dispatcher.MaxTick),
-		// A commit may come this much after the instant it was computed with.
+		// A commit may come this much later than the instant that it was computed with.
 		Grace:   c.Postgres.StatementTimeout + time.Second,
 		MaxRows: c.Dispatcher.MaxRows, ClaimConcurrency: c.Dispatcher.ClaimConcurrency,
 		StoreTimeout: 2 * c.Postgres.StatementTimeout,
@@ -137,7 +136,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 	}), nil
 }
 
-// hintAddress is where taskd reaches the hints.
+// hintAddress returns the address at which taskd reaches the hints.
 func (d *Dispatcher) hintAddress() (string, error) {
 	c := d.o.Config.Dispatcher
 	if d.o.Hints == nil || c.HintAdvertise != "" {
@@ -183,34 +182,33 @@ func itemIDs(shards []task.Shard) []int {
 	return ids
 }
 
-// Name is what people see as the owner of shards.
+// Name returns the name of the dispatcher as an owner of shards.
 func (d *Dispatcher) Name() string { return d.name }
 
-// Hint says that something in the database is due at the given instant.
+// Hint wakes the dispatcher for something in the database that is due at the instant.
 func (d *Dispatcher) Hint(database int, due task.Instant) {
 	if d.dispatch != nil {
 		d.dispatch.Hint(database, due)
 	}
 }
 
-// ClockMoved says that the virtual clock of the database has been set.
+// ClockMoved must be called after the virtual clock of the database was set.
 func (d *Dispatcher) ClockMoved(database int) { d.dispatch.ClockMoved(database) }
 
-// Promote makes the chores of the database look at once for what has to move into
-// the near tier, if they are done here.
+// Promote starts a promotion in the database at once, if this process owns its
+// chores.
 func (d *Dispatcher) Promote(database int) { d.chores.Promote(database) }
 
-// Fired returns how many deliveries Kafka has acknowledged.
+// Fired returns the number of deliveries that Kafka has acknowledged.
 func (d *Dispatcher) Fired() int64 { return d.fired.Load() }
 
-// Owned returns how many shards are owned.
+// Owned returns the number of owned shards.
 func (d *Dispatcher) Owned() int { return d.dispatch.Figures().Shards }
 
-// OwnedChores returns of how many databases the chores are owned.
+// OwnedChores returns the number of databases whose chores are owned.
 func (d *Dispatcher) OwnedChores() int { return len(d.chores.Owned()) }
 
-// Reach waits until the dispatcher can do its work. Its error is one line for
-// people.
+// Reach waits until the dispatcher can work. Its error is one line for people.
 func (d *Dispatcher) Reach(ctx context.Context) error {
 	c := d.o.Config
 	if err := reachPostgres(ctx, d.o.Log, d.cluster, c.StartTimeout, true); err != nil {
@@ -232,7 +230,7 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	})
 }
 
-// Checks are the parts of the dispatcher's readiness.
+// Checks returns the readiness checks of the dispatcher.
 func (d *Dispatcher) Checks() []telemetry.Check {
 	return []telemetry.Check{
 		postgresCheck(d.cluster),
@@ -241,25 +239,25 @@ func (d *Dispatcher) Checks() []telemetry.Check {
 	}
 }
 
-// assigned says whether this process takes part. Without a coordinator it goes
-// on with what it has.
+// assigned returns nil if this process is a registered member. Without ZooKeeper it
+// is degraded as long as it owns shards, since it continues to publish their runs.
 func (d *Dispatcher) assigned() error {
 	s, owned := d.assigner.Snapshot(), d.Owned()
 	switch {
 	case s.Connected && s.Registered:
 		return nil
 	case owned > 0:
-		return telemetry.Degraded(fmt.Errorf("no contact with ZooKeeper; going on with %d shards", owned))
+		return telemetry.Degraded(fmt.Errorf("no contact with ZooKeeper; continuing with %d shards", owned))
 	}
 	return errors.New("no contact with ZooKeeper, and no shard is owned")
 }
 
-// Run takes part until ctx is cancelled, then hands all shards over within the
-// grace period and returns nil.
+// Run works until ctx is cancelled. Then it hands all shards over within the grace
+// period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
 	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
-	if !d.o.Local { // who is alone has one replica of everything, and knows it
+	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		behind = append(behind, d.checkTopics)
 	}
 	if d.o.Hints != nil {
@@ -289,7 +287,7 @@ const (
 	topicsTries = 5
 )
 
-// watchOutbox measures the outboxes of the databases where shards are owned.
+// watchOutbox measures the outbox of each database with owned shards.
 func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 	tick := time.NewTicker(outboxEvery)
 	defer tick.Stop()
@@ -320,7 +318,7 @@ func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	defer cancel()
 	rows, oldest, now, err := d.shards.OutboxStats(ctx, db)
 	if err != nil {
-		return // what is wrong with the database is told elsewhere
+		return // /readyz reports the database
 	}
 	age := time.Duration(0)
 	if rows > 0 {
@@ -329,8 +327,7 @@ func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	d.metrics.Outbox(db, rows, age)
 }
 
-// checkTopics looks once at the topics of all tenants and logs what a person
-// should know.
+// checkTopics checks the topics of all tenants once and logs its findings.
 func (d *Dispatcher) checkTopics(ctx context.Context) error {
 	for after, tries := "", 0; ; {
 		page, err := d.control.Tenants(ctx, after, topicsPage)

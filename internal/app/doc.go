@@ -1,18 +1,28 @@
-// Package app joins the parts into the processes of an installation: [API] is
-// what taskd runs, [Dispatcher] what dispatcher runs; `taskd dev` runs both in
-// one process. The parts know nothing of each other: what one needs of another
-// is put together here, out of the configuration.
+// Package app assembles the processes of an installation from their parts: [API] is
+// taskd, [Dispatcher] is dispatcher. taskd dev runs both in one process. The parts
+// do not know each other. This package connects them as the configuration says.
 //
 // # Start
 //
-// A process tries to reach its servers for start_timeout and then ends with one
-// line that names the part, the address and the reason. taskd is content with
-// one database that answers, since the others stall nobody but themselves, and
-// does without Kafka, which only the creation of a tenant needs.
+// A process tries to reach its servers for start_timeout. Then it ends with one line
+// that names the part, the address and the reason. taskd starts when one database
+// answers, since a missing database only affects its own tasks. It starts without
+// Kafka, which only the creation of a tenant needs.
 //
 // # Stop
 //
-// What callers see stops first: the API takes no more calls, a dispatcher hands
-// its shards over. Only then do the parts behind stop, so that what has been
-// taken is finished. All of it ends within the grace period.
+// The part that callers see stops first: the API refuses new calls, a dispatcher
+// hands its shards over. Then the parts behind it stop, so that accepted work is
+// finished. All of this ends within the grace period.
+//
+// # Files
+//
+//   - api.go, dispatcher.go, chores.go: the processes, and how their parts are joined.
+//   - start.go, run.go: reaching servers, the order of start and stop.
+//   - parts.go, tls.go: connections and certificates that both processes need.
+//   - events.go, missed.go: events of the parts become metrics and log records.
+//   - tenants.go, history.go: tenants, tokens and their history levels for the parts.
+//   - assignment.go, assignapi.go: the assignment as the API and perceptorctl show it.
+//   - clock.go, clockapi.go: the virtual clock of taskd dev.
+//   - examine.go: the checks of perceptorctl doctor.
 package app

@@ -8,7 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// figures are asked at each scrape, also before the dispatcher is complete.
+// figures is called at each scrape, also before the dispatcher is complete.
 func (d *Dispatcher) figures() telemetry.Figures {
 	if d.dispatch == nil {
 		return telemetry.Figures{}
@@ -20,7 +20,7 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	}
 }
 
-// events feed metrics and the log.
+// events returns the events that feed metrics and the log.
 func (d *Dispatcher) events() dispatch.Events {
 	m, log := d.metrics, d.o.Log
 	return dispatch.Events{

@@ -25,14 +25,14 @@ const (
 	Failed  State = "failed"
 )
 
-// Finding is what [Examine] says of one part.
+// Finding is the result of one check of [Examine].
 type Finding struct {
 	State State  `json:"state"`
 	Part  string `json:"part"`
 	What  string `json:"what"`
 }
 
-// Examine looks at every configured part of an installation and changes nothing.
+// Examine checks every configured part of an installation. It changes nothing.
 func Examine(ctx context.Context, c *config.Config) []Finding {
 	e := &examination{config: c}
 	cluster, err := OpenCluster(ctx, c, "perceptor-doctor")
@@ -44,12 +44,12 @@ func Examine(ctx context.Context, c *config.Config) []Finding {
 	if len(c.Kafka.Brokers) > 0 {
 		e.kafka(ctx, control.New(cluster, nil))
 	} else {
-		e.say(Warning, "kafka", "not looked at: kafka.brokers is not configured")
+		e.add(Warning, "kafka", "not checked: kafka.brokers is not configured")
 	}
 	if len(c.ZooKeeper.Servers) > 0 {
 		e.zookeeper(ctx)
 	} else {
-		e.say(Warning, "zookeeper", "not looked at: zookeeper.servers is not configured")
+		e.add(Warning, "zookeeper", "not checked: zookeeper.servers is not configured")
 	}
 	return e.findings
 }
@@ -59,36 +59,36 @@ type examination struct {
 	findings []Finding
 }
 
-func (e *examination) say(state State, part, format string, args ...any) {
+func (e *examination) add(state State, part, format string, args ...any) {
 	e.findings = append(e.findings, Finding{state, part, fmt.Sprintf(format, args...)})
 }
 
 func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	away, err := awayDatabases(ctx, cluster)
 	if len(away) > 0 {
-		e.say(Failed, "postgres", "%d of %d databases do not answer %v: %s", len(away), task.Databases, away, oneLine(err))
+		e.add(Failed, "postgres", "%d of %d databases do not answer %v: %s", len(away), task.Databases, away, oneLine(err))
 		return
 	}
-	e.say(OK, "postgres", "all %d databases answer", task.Databases)
+	e.add(OK, "postgres", "all %d databases answer", task.Databases)
 	if err := checkDatabases(ctx, cluster); err != nil {
-		e.say(Failed, "schema", "%s", oneLine(err))
+		e.add(Failed, "schema", "%s", oneLine(err))
 		return
 	}
-	e.say(OK, "schema", "every database is up to date")
+	e.add(OK, "schema", "every database is up to date")
 	if err := checkClock(ctx, cluster); err != nil {
-		e.say(Failed, "clock", "%s", oneLine(err))
+		e.add(Failed, "clock", "%s", oneLine(err))
 	}
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)
 	e.far(ctx, cluster)
 }
 
-// owners finds shards that nobody fires.
+// owners finds shards without an owner.
 func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 	s := shards.New(cluster, shards.Config{})
 	all, err := owners{s.Owners}.Owners(ctx)
 	if err != nil {
-		e.say(Failed, "shards", "%s", oneLine(err))
+		e.add(Failed, "shards", "%s", oneLine(err))
 		return
 	}
 	names := map[string]bool{}
@@ -96,13 +96,13 @@ func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 		names[o.Name] = true
 	}
 	if free := task.Shards - len(all); free > 0 {
-		e.say(Failed, "shards", "%d of %d have no owner: nothing is fired there; is a dispatcher running?", free, task.Shards)
+		e.add(Failed, "shards", "%d of %d have no owner, so their tasks do not fire; is a dispatcher running?", free, task.Shards)
 		return
 	}
-	e.say(OK, "shards", "all %d have an owner, out of %d dispatchers", task.Shards, len(names))
+	e.add(OK, "shards", "all %d have an owner; dispatchers: %d", task.Shards, len(names))
 }
 
-// oldOutbox is an age that only a dispatcher in trouble leaves.
+// oldOutbox is an age, in ms, that the outbox reaches only if publication fails.
 const oldOutbox = 60_000
 
 func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
@@ -112,7 +112,7 @@ func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 	for d := range task.Databases {
 		n, oldest, now, err := s.OutboxStats(ctx, d)
 		if err != nil {
-			e.say(Failed, "outbox", "database %d: %s", d, oneLine(err))
+			e.add(Failed, "outbox", "database %d: %s", d, oneLine(err))
 			return
 		}
 		rows += n
@@ -121,20 +121,20 @@ func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 		}
 	}
 	if len(old) > 0 {
-		e.say(Warning, "outbox", "runs wait for Kafka for long: %s", strings.Join(old, ", "))
+		e.add(Warning, "outbox", "old claims are not published: %s", strings.Join(old, ", "))
 		return
 	}
-	e.say(OK, "outbox", "%d rows wait for Kafka's acknowledgement", rows)
+	e.add(OK, "outbox", "%d rows wait for Kafka's acknowledgement", rows)
 }
 
-// far looks at what the chores must not leave undone.
+// far checks that the chores keep up.
 func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	s := shards.New(cluster, shards.Config{})
 	var sum task.FarStats
 	for d := range task.Databases {
 		f, err := s.FarStats(ctx, d)
 		if err != nil {
-			e.say(Failed, "far tier", "database %d: %s", d, oneLine(err))
+			e.add(Failed, "far tier", "database %d: %s", d, oneLine(err))
 			return
 		}
 		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Arrivals, sum.Damaged+f.Damaged
@@ -143,16 +143,16 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	}
 	switch {
 	case sum.Damaged > 0:
-		e.say(Failed, "far tier", "%d packs are damaged and were set aside: their tasks do not fire", sum.Damaged)
+		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire", sum.Damaged)
 	case sum.Behind > lateBucket:
-		e.say(Failed, "far tier", "tasks that were due %s ago are still packed: does a dispatcher own the chores?", sum.Behind)
+		e.add(Failed, "far tier", "tasks that were due %s ago are still packed; does a dispatcher own the chores?", sum.Behind)
 	default:
-		e.say(OK, "far tier", "%d tasks wait in %d packs", sum.PackedTasks, sum.Packs)
+		e.add(OK, "far tier", "%d tasks wait in %d packs", sum.PackedTasks, sum.Packs)
 	}
 }
 
-// lateBucket is how long a bucket may have begun before somebody should look: a
-// promotion is due long before that.
+// lateBucket is how long ago a bucket may have begun. A promotion is due long before
+// that.
 const lateBucket = time.Minute
 
 func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
@@ -161,7 +161,7 @@ func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
 		err = e.topics(ctx, conf, tenants)
 	}
 	if err != nil {
-		e.say(Failed, "kafka", "at %v: %s", e.config.Kafka.Brokers, oneLine(err))
+		e.add(Failed, "kafka", "at %v: %s", e.config.Kafka.Brokers, oneLine(err))
 	}
 }
 
@@ -176,7 +176,7 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	if err := publisher.Ping(ping); err != nil {
 		return err
 	}
-	e.say(OK, "kafka", "a broker answers")
+	e.add(OK, "kafka", "a broker answers")
 	topics, err := newTopics(e.config, conf)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	defer topics.Close()
 	page, err := tenants.Tenants(ctx, "", topicsPage)
 	if err != nil {
-		return errors.New("the tenants cannot be read, so their topics were not looked at")
+		return errors.New("the tenants cannot be read, so their topics were not checked")
 	}
 	names := make([]string, len(page))
 	for i, t := range page {
@@ -196,10 +196,10 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 		if f.Fatal {
 			state = Failed
 		}
-		e.say(state, "topics", "%s", f)
+		e.add(state, "topics", "%s", f)
 	}
 	if err == nil && len(findings) == 0 {
-		e.say(OK, "topics", "%d looked at", len(names))
+		e.add(OK, "topics", "%d checked", len(names))
 	}
 	return err
 }
@@ -208,8 +208,8 @@ func (e *examination) zookeeper(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if err := reachAny(ctx, e.config.ZooKeeper.Servers); err != nil {
-		e.say(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
+		e.add(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
 		return
 	}
-	e.say(OK, "zookeeper", "a server answers")
+	e.add(OK, "zookeeper", "a server answers")
 }

@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// levelsEvery is how often the levels are read: a change holds within 5 s.
+	// levelsEvery is how often the levels are read, so that a change applies within 5 s.
 	levelsEvery = 4 * time.Second
 	levelsWait  = time.Second
 )
 
-// levels knows what of which tenant's history is written down. It asks nobody
-// when it is asked: the few tenants that differ from the default are read again
-// and again.
+// levels caches the history level of each tenant. It reads the few tenants that
+// differ from the default periodically, so that of needs no call.
 type levels struct {
 	read  func(context.Context) (map[int32]task.HistoryLevel, error)
 	log   *slog.Logger
@@ -40,7 +39,7 @@ func (l *levels) of(tenant int32) task.HistoryLevel {
 }
 
 // run reads the levels until ctx ends. While no database answers, the last known
-// ones hold.
+// levels apply.
 func (l *levels) run(ctx context.Context) error {
 	tick := time.NewTicker(levelsEvery)
 	defer tick.Stop()

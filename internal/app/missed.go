@@ -10,18 +10,18 @@ import (
 // missedQueue bounds how many counts wait for the names of their tenants.
 const missedQueue = 256
 
-// missedMeter counts missed instants under the names of their tenants. Many are
-// missed when nothing has been published since the start, so that no name is known
-// yet: a name is looked up beside the claims, which do not wait for it.
+// missedMeter counts missed instants by the names of their tenants. After a start
+// many instants may be missed before any name is known. Names are looked up in the
+// background, so that claims do not wait for them.
 type missedMeter struct {
-	// known asks nobody, topic does.
+	// known makes no call; topic does.
 	known func(tenant int32) (name string, ok bool)
 	topic func(ctx context.Context, tenant int32) (name, topic string, err error)
 	count func(tenant, policy string, n int64)
 	queue chan missedOf
 }
 
-// missedOf are missed instants of a tenant whose name is not known.
+// missedOf counts missed instants of a tenant whose name is not known yet.
 type missedOf struct {
 	by task.MissedBy
 	n  int64
@@ -31,9 +31,9 @@ func newMissedMeter(n *names, count func(tenant, policy string, n int64)) *misse
 	return &missedMeter{known: n.name, topic: n.TenantTopic, count: count, queue: make(chan missedOf, missedQueue)}
 }
 
-// take counts at once if the names are known, else soon; and under the numbers of
-// the tenants while more waits than the queue holds.
-func (m *missedMeter) take(counts task.MissedCounts) {
+// record counts at once if the name is known, and later otherwise. If the queue is
+// full it counts by the number of the tenant.
+func (m *missedMeter) record(counts task.MissedCounts) {
 	for by, n := range counts {
 		if name, ok := m.known(by.Tenant); ok {
 			m.count(name, by.Policy.String(), n)
@@ -47,7 +47,7 @@ func (m *missedMeter) take(counts task.MissedCounts) {
 	}
 }
 
-// run counts until ctx ends, and then what waits.
+// run counts until ctx ends, and then empties the queue.
 func (m *missedMeter) run(ctx context.Context) error {
 	for {
 		select {
@@ -70,7 +70,7 @@ func (m *missedMeter) add(ctx context.Context, missed missedOf) {
 	m.count(m.name(ctx, missed.by.Tenant), missed.by.Policy.String(), missed.n)
 }
 
-// name is that of the tenant, or its number if it cannot be found out.
+// name returns the tenant's name, or its number if the name cannot be read.
 func (m *missedMeter) name(ctx context.Context, tenant int32) string {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()

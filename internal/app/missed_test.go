@@ -23,10 +23,10 @@ func TestMissedInstantsAreCountedUnderTheNamesOfTenantsAsFarAsTheyAreKnown(t *te
 		count: func(tenant, policy string, n int64) { got[tenant+" "+policy] += n },
 		queue: make(chan missedOf, 2),
 	}
-	m.take(task.MissedCounts{{Tenant: 1, Policy: task.FireOnce}: 5})
-	m.take(task.MissedCounts{{Tenant: 9, Policy: task.FireAll}: 3})
-	m.take(task.MissedCounts{{Tenant: 1, Policy: task.Skip}: 7}) // the queue is full
-	m.take(task.MissedCounts{{Tenant: 2, Policy: task.Skip}: 4})
+	m.record(task.MissedCounts{{Tenant: 1, Policy: task.FireOnce}: 5})
+	m.record(task.MissedCounts{{Tenant: 9, Policy: task.FireAll}: 3})
+	m.record(task.MissedCounts{{Tenant: 1, Policy: task.Skip}: 7}) // the queue is full
+	m.record(task.MissedCounts{{Tenant: 2, Policy: task.Skip}: 4})
 	if want := map[string]int64{"1 SKIP": 7, "tenant-2 SKIP": 4}; !maps.Equal(got, want) {
 		t.Errorf("before anything was looked up: %v, want %v", got, want)
 	}

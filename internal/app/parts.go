@@ -22,8 +22,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// OpenCluster prepares the pools of the logical databases; it connects to
-// nothing yet.
+// OpenCluster returns the pools of the logical databases. It opens no connection.
 func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
 	servers := make([]store.Server, len(c.Postgres.Servers))
 	for i, s := range c.Postgres.Servers {
@@ -40,7 +39,7 @@ func OpenCluster(ctx context.Context, c *config.Config, application string) (*st
 	return cluster, nil
 }
 
-// kafkaConfig returns what the packages that talk to Kafka need.
+// kafkaConfig returns the configuration of Kafka clients.
 func kafkaConfig(c *config.Config, clientID string) (delivery.Config, error) {
 	conf := delivery.Config{
 		Brokers: c.Kafka.Brokers, ClientID: clientID,
@@ -94,7 +93,7 @@ func certPool(key, file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// newTopics returns the maker of topics.
+// newTopics returns what creates and checks topics.
 func newTopics(c *config.Config, conf delivery.Config) (*delivery.Topics, error) {
 	return delivery.NewTopics(conf, delivery.TopicConfig{
 		Prefix: c.Kafka.TopicPrefix, Partitions: c.Kafka.Partitions, Replication: c.Kafka.ReplicationFactor,
@@ -103,10 +102,11 @@ func newTopics(c *config.Config, conf delivery.Config) (*delivery.Topics, error)
 	})
 }
 
-// pingTimeout bounds the question to one database.
+// pingTimeout bounds a call that asks whether a server answers.
 const pingTimeout = 2 * time.Second
 
-// awayDatabases asks every database and returns those that do not answer.
+// awayDatabases pings every database and returns those that do not answer, with the
+// first error.
 func awayDatabases(ctx context.Context, cluster *store.Cluster) (away []int, first error) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -142,8 +142,7 @@ func postgresCheck(cluster *store.Cluster) telemetry.Check {
 	}}
 }
 
-// oneLine returns the text of an error without line breaks, and without lines
-// that say the same again.
+// oneLine returns the text of an error without line breaks and repeated lines.
 func oneLine(err error) string {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {

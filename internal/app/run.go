@@ -13,11 +13,11 @@ import (
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
 
-// Part is something that runs until its context ends.
+// Part runs until its context ends.
 type Part func(ctx context.Context) error
 
-// RunBefore runs front until ctx ends or front returns, and the parts behind it for as long. When
-// one of those ends early, front is stopped too.
+// RunBefore runs front until ctx ends or front returns, and stops the parts behind
+// after front has returned. If one of them ends early, front is stopped as well.
 func RunBefore(ctx context.Context, front Part, behind ...Part) error {
 	frontCtx, stopFront := context.WithCancel(ctx)
 	defer stopFront()
@@ -35,41 +35,41 @@ func RunBefore(ctx context.Context, front Part, behind ...Part) error {
 	return errors.Join(err, group.Wait())
 }
 
-// Process is what [Serve] needs to know of a node.
+// Process is a process as [Serve] runs it.
 type Process struct {
-	// Reach waits for the servers that the node needs.
+	// Reach waits for the servers that the process needs.
 	Reach func(ctx context.Context) error
-	// Run is the node until ctx ends.
+	// Run works until ctx ends.
 	Run func(ctx context.Context) error
-	// Ops is the side for operators; nil: there is none. It serves from before
-	// Reach until after Run.
+	// Ops is the server for operators; nil means none. It serves from before Reach
+	// until after Run.
 	Ops *telemetry.Ops
 	// StopWithin bounds the stop.
 	StopWithin time.Duration
-	// Ready is called when the servers have been reached.
+	// Ready is called after Reach.
 	Ready func()
 }
 
-// collectAt is how much the heap grows between two collections, in percent of
-// what lives. Little lives in a node and nearly all that it allocates dies young:
-// at Go's default of 100 the collector would run many times a second.
+// collectAt is the growth of the heap between two collections, in percent of the
+// live heap. The live heap is small and nearly all allocations die young: at Go's
+// default of 100 the collector would run many times a second.
 const collectAt = 400
 
-// tuneCollector sets the collector's pace unless GOGC does.
+// tuneCollector sets the collector's target unless GOGC does.
 func tuneCollector() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
 }
 
-// Serve runs a node until ctx is cancelled. A stop that takes longer than its
-// bound is an error: what is left is the next process's.
+// Serve runs a process until ctx is cancelled. A stop that takes longer than
+// StopWithin is an error; the next process finishes what is left.
 func Serve(ctx context.Context, p Process) error {
 	tuneCollector()
 	front := func(ctx context.Context) error {
 		if err := p.Reach(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil // told to stop before it had begun
+				return nil // stopped before it began
 			}
 			return err
 		}

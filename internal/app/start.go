@@ -20,8 +20,8 @@ const (
 	dialWait   = 3 * time.Second
 )
 
-// reach tries until it succeeds, for at most the given time, and then returns
-// the last error as one line that names the part.
+// reach calls try until it succeeds or patience is over. Its error is the last one,
+// as one line that names the part.
 func reach(ctx context.Context, log *slog.Logger, name string, patience time.Duration, try func(context.Context) error) error {
 	deadline := time.Now().Add(patience)
 	wait := firstRetry
@@ -52,11 +52,11 @@ func reach(ctx context.Context, log *slog.Logger, name string, patience time.Dur
 	}
 }
 
-// finalError is one that waiting does not help.
+// finalError is an error that no retry can cure.
 type finalError struct{ error }
 
-// reachPostgres waits until all databases answer and have this program's schema.
-// In the end it is content with some, if allowed: then it says so in the log.
+// reachPostgres waits until all databases answer and have this program's schema. If
+// someDo is true, it logs a warning and returns nil when only some answer in time.
 func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster, patience time.Duration, someDo bool) error {
 	err := reach(ctx, log, "postgres", patience, func(ctx context.Context) error {
 		if err := checkDatabases(ctx, cluster); err != nil {
@@ -82,7 +82,7 @@ const (
 
 // checkDatabases returns nil, or the first of the databases' errors.
 func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
-	// Quick to find out that nobody answers, before sixteen sessions are opened.
+	// A ping fails faster than sixteen schema checks.
 	if away, err := awayDatabases(ctx, cluster); len(away) > 0 {
 		return fmt.Errorf("%w (%d of %d databases do not answer)", err, len(away), task.Databases)
 	}
@@ -100,12 +100,12 @@ func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
 	return errors.New(first)
 }
 
-// checkClock refuses databases with a virtual clock: nothing would fire when it is
-// due.
+// checkClock returns an error for databases with a virtual clock, in which nothing
+// would fire in real time.
 func checkClock(ctx context.Context, cluster *store.Cluster) error {
 	virtual, err := clock.Installed(ctx, cluster)
 	if virtual {
-		return finalError{errors.New("the databases have a virtual clock: only " + clockHint + " works with them; give this program others")}
+		return finalError{errors.New("the databases have a virtual clock and work only with " + clockHint + "; configure other databases")}
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func reachAny(ctx context.Context, addresses []string) error {
 	return last
 }
 
-// Listen opens a TCP address, and says in its error which key names it.
+// Listen opens a TCP address. Its error names the key of the address.
 func Listen(ctx context.Context, key, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -134,7 +134,7 @@ func Listen(ctx context.Context, key, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// cause drops what the message around it says already.
+// cause removes the text that the message around it repeats.
 func cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

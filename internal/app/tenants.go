@@ -12,8 +12,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// tenants is the store of tenants and tokens in the words of the server, with
-// the topics that belong to tenants.
+// tenants adapts the store of tenants and tokens to the server, and creates and
+// removes the topics of tenants.
 type tenants struct {
 	store  *control.Store
 	topics *delivery.Topics
@@ -25,8 +25,8 @@ var (
 	_ server.Authenticator = (*tenants)(nil)
 )
 
-// CreateTenant makes the topic first: a topic that nobody owns does no harm, a
-// tenant without a topic would.
+// CreateTenant creates the topic first: a topic without a tenant does no harm, a
+// tenant without a topic does.
 func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
 	switch _, err := t.store.Tenant(ctx, want.Name); {
 	case err == nil:
@@ -49,8 +49,8 @@ func (t *tenants) UpdateTenant(ctx context.Context, name string, c server.Tenant
 	return t.tenant(updated), err
 }
 
-// DeleteTenant has the tenant's tokens refused and pauses it, before it creates the
-// operation that removes the rest.
+// DeleteTenant pauses the tenant and makes its tokens invalid. Then it creates the
+// operation that removes its data.
 func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error) {
 	yes := true
 	gone, err := t.store.UpdateTenant(ctx, name, control.TenantChange{Rates: task.RatesChange{Paused: &yes, Deleting: &yes}})
@@ -60,7 +60,8 @@ func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOper
 	return t.shards.DeleteTenant(ctx, gone.ID)
 }
 
-// dropTenant removes what package shards does not keep of a deleted tenant.
+// dropTenant returns a function that removes the topics, tokens and the row of a
+// deleted tenant.
 func dropTenant(store *control.Store, topics *delivery.Topics) func(context.Context, int32) error {
 	return func(ctx context.Context, id int32) error {
 		t, err := store.TenantByID(ctx, id)
@@ -138,10 +139,10 @@ func token(c control.Token) server.Token {
 	}
 }
 
-// maxNames bounds how many tenants' names are remembered.
+// maxNames bounds the cached names of tenants.
 const maxNames = 100_000
 
-// names knows the names of tenants, which never change, and so their topics.
+// names caches the names of tenants, which never change, and so their topics.
 type names struct {
 	store  *control.Store
 	prefix string
@@ -175,7 +176,8 @@ func (n *names) TenantTopic(ctx context.Context, tenant int32) (name, topic stri
 	return found.Name, n.prefix + found.Name, nil
 }
 
-// label is the name if it is known, for metrics: it asks nobody.
+// label returns the name of the tenant for metrics, or its number if the name is not
+// cached. It makes no call.
 func (n *names) label(tenant int32) string {
 	if name, ok := n.name(tenant); ok {
 		return name
@@ -183,7 +185,7 @@ func (n *names) label(tenant int32) string {
 	return strconv.Itoa(int(tenant))
 }
 
-// name returns the name if it is known.
+// name returns the name if it is cached.
 func (n *names) name(tenant int32) (name string, ok bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -11,22 +11,22 @@ import (
 	"github.com/perceptor/perceptor/internal/config"
 )
 
-// lookEvery is how old the knowledge of the files' state may get.
-const lookEvery = time.Second
+// statEvery is how often the files are checked for changes.
+const statEvery = time.Second
 
-// certificate is that of the API. It is read again when its files have changed;
-// what cannot be read leaves the last good one in use.
+// certificate is the certificate of the API. It is read again when its files change.
+// If they cannot be read, the last good one stays in use.
 type certificate struct {
 	files config.ServerTLS
 	log   *slog.Logger
 
-	mu     sync.Mutex
-	good   *tls.Certificate
-	state  [2]time.Time
-	looked time.Time
+	mu      sync.Mutex
+	good    *tls.Certificate
+	state   [2]time.Time
+	checked time.Time
 }
 
-// serverTLS returns the configuration of the API's listeners; nil for none.
+// serverTLS returns the configuration of the API's listeners; nil means no TLS.
 func serverTLS(files config.ServerTLS, log *slog.Logger) (*tls.Config, error) {
 	if files.CertFile == "" {
 		return nil, nil
@@ -46,12 +46,12 @@ func serverTLS(files config.ServerTLS, log *slog.Logger) (*tls.Config, error) {
 	return conf, nil
 }
 
-// current is asked for every new connection.
+// current is called for each new connection.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.looked) >= lookEvery {
-		c.looked = now
+	if now := time.Now(); now.Sub(c.checked) >= statEvery {
+		c.checked = now
 		if state := c.modified(); state != c.state {
 			if err := c.read(); err != nil {
 				c.log.Warn("new certificate cannot be used; the old one stays", "err", err)

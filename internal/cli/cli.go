@@ -1,9 +1,9 @@
-// Package cli is what all programs do alike at the command line: signals, exit
-// codes, how errors are shown, and the flags of the configuration.
+// Package cli holds what the command lines of all programs share: signals, exit
+// codes, the format of errors, and the flags of the configuration.
 //
-// Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 conflict with
-// what exists, 5 unavailable. Results go to standard output; errors go to
-// standard error as "PROGRAM: ERROR", with a hint where there is one.
+// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 conflict, 5
+// unavailable. Results go to standard output. Errors go to standard error as
+// "PROGRAM: ERROR", followed by a hint if there is one.
 package cli
 
 import (
@@ -28,11 +28,11 @@ const (
 	Unavailable = 5
 )
 
-// Error is an error with the exit code it ends the program with.
+// Error is an error with the exit code of the program.
 type Error struct {
 	Code int
 	Err  error
-	// Hint says what to do about it; may be empty.
+	// Hint says how to correct it; it may be empty.
 	Hint string
 }
 
@@ -81,10 +81,10 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	return known.Code
 }
 
-// indented makes the lines of an error hang together.
+// indented indents all lines of an error but the first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
 
-// Version is the version of the program: that of its module or its commit.
+// Version returns the version of the program's module, or its commit.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -102,8 +102,8 @@ func Version() string {
 	return version
 }
 
-// VersionCommand prints the version of the program and of what it carries along, such
-// as "tzdata-2025c".
+// VersionCommand returns a command that prints the version of the program and of
+// parts, such as "tzdata-2025c".
 func VersionCommand(parts ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
@@ -116,7 +116,7 @@ func VersionCommand(parts ...string) *cobra.Command {
 	}
 }
 
-// Getenv is [os.Getenv] with a default.
+// Getenv returns the variable, or otherwise if it is empty.
 func Getenv(name, otherwise string) string {
 	if v := os.Getenv(name); v != "" {
 		return v

@@ -12,12 +12,12 @@ import (
 // errPrinted ends a command that has printed its configuration.
 var errPrinted = errors.New("printed")
 
-// ConfigFlags adds the flags of the configuration, or those of some sections, to
-// a command that runs f with what was loaded and found valid.
+// ConfigFlags adds the flags of the configuration, or of some sections, to cmd. The
+// command then loads and validates the configuration and calls f with it.
 func ConfigFlags(cmd *cobra.Command, needs config.Need, f func(cmd *cobra.Command, c *config.Config) error, sections ...string) {
 	flags := cmd.Flags()
 	file := flags.String("config", "", "configuration file (YAML); also "+config.FileVariable)
-	show := flags.Bool("print-config", false, "print the effective configuration, with the origin of each value, and end")
+	show := flags.Bool("print-config", false, "print the effective configuration with the origin of each value and exit")
 	config.Register(flags, sections...)
 	flags.SortFlags = false
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +38,7 @@ func loadConfig(cmd *cobra.Command, file string, needs config.Need, show bool) (
 	}
 	loaded, err := config.Load(config.Sources{File: file, Flags: cmd.Flags()})
 	if err != nil {
-		return nil, &Error{Code: Usage, Err: err, Hint: "docs/configuration.md lists all keys; --print-config shows where values come from"}
+		return nil, &Error{Code: Usage, Err: err, Hint: "docs/configuration.md lists all keys; --print-config shows the origin of each value"}
 	}
 	if show {
 		if err := loaded.Print(cmd.OutOrStdout()); err != nil {
@@ -46,7 +46,7 @@ func loadConfig(cmd *cobra.Command, file string, needs config.Need, show bool) (
 		}
 	}
 	if err := loaded.Validate(needs); err != nil {
-		return nil, &Error{Code: Usage, Err: err, Hint: "give values in a file (--config), as PERCEPTOR_ variables or as flags; --print-config shows where values come from"}
+		return nil, &Error{Code: Usage, Err: err, Hint: "set values in a file (--config), in PERCEPTOR_ variables or by flags; --print-config shows the origin of each value"}
 	}
 	if show {
 		return nil, errPrinted

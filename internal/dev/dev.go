@@ -171,7 +171,7 @@ func (in *installation) migrate(ctx context.Context, progress func(string)) erro
 	return in.setClock(ctx, cluster)
 }
 
-// join puts the nodes together, and makes the tenant and its tokens.
+// join assembles the processes and creates the tenant and its tokens.
 func (in *installation) join(ctx context.Context) (err error) {
 	options := app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock}
 	in.dispatcher, err = app.NewDispatcher(ctx, app.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})

@@ -1,7 +1,7 @@
 // Package dev runs a whole installation in one process tree, for `taskd dev`:
 // an embedded PostgreSQL, an in-process Kafka broker that persists, the API, and
 // a dispatcher that owns all shards. The API and the dispatcher are those of
-// production ([node.API], [node.Dispatcher]); only the parts around them are
+// production ([app.API], [app.Dispatcher]); only the parts around them are
 // small. It is not for production: there is one copy of everything.
 //
 // The data directory holds all of it:

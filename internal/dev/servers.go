@@ -39,7 +39,7 @@ func postgresSettings(ephemeral bool) map[string]string {
 // has them: one call syncs what would else be thousands of files.
 var preferredSettings = map[string]string{"recovery_init_sync_method": "syncfs"}
 
-// servers are what the nodes stand on.
+// servers holds the servers that the API and the dispatcher use.
 type servers struct {
 	postgres *pgserver.Server
 	kafka    *kfake.Cluster

@@ -1,11 +1,10 @@
-// Package telemetry is what people see of a program: its log, its metrics, and
-// the HTTP side for operators.
+// Package telemetry holds the log, the metrics and the HTTP server for operators.
 //
-//   - /healthz says that the process is alive, and nothing else: who restarts on
-//     it must not restart for a database that is away.
-//   - /readyz says whether the program can do its work now: 200 if it can, 503 if
-//     not. The body lists every part that is not well. A part may be degraded: one
-//     of 16 databases is away, and the rest goes on; that is listed, and still 200.
-//   - /metrics is for Prometheus. All names begin with perceptor_.
-//   - /debug/pprof/ only if the configuration says so.
+//   - /healthz answers while the process is alive. It depends on nothing else, so
+//     that a supervisor does not restart a process because a database is down.
+//   - /readyz answers 200 if the program can do its work and 503 if not. Its body
+//     lists every part that does not work. A part may be degraded: if one of 16
+//     databases is down, the program serves the others and answers 200.
+//   - /metrics serves metrics for Prometheus. docs/metrics.md lists them.
+//   - /debug/pprof/ serves profiles if the configuration says so.
 package telemetry

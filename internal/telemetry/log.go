@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// NewLog returns a logger that writes to w. Level is debug, info, warn or error;
+// NewLog returns a logger that writes to w. level is debug, info, warn or error;
 // format is json or text.
 func NewLog(w io.Writer, level, format string) (*slog.Logger, error) {
 	var lowest slog.Level

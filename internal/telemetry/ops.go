@@ -18,15 +18,15 @@ import (
 
 const (
 	checkTimeout = 2 * time.Second
-	// remember is how long an answer of /readyz is given again: whoever asks
-	// often costs no more than that.
+	// remember is how long an answer of /readyz is reused, so that frequent calls cost
+	// little.
 	remember = 500 * time.Millisecond
 	opsGrace = time.Second
 )
 
-// Check is one part of a program's readiness. Probe returns nil when the part is
-// well, [Degraded] when the program can do without, and any other error when it
-// cannot. It must return when its context ends.
+// Check is one check of a program's readiness. Probe returns nil if the part works,
+// a [Degraded] error if the program can work without it, and any other error if it
+// cannot. Probe must return when its context ends.
 type Check struct {
 	Name  string
 	Probe func(ctx context.Context) error
@@ -36,7 +36,8 @@ type degraded struct{ error }
 
 func (d degraded) Unwrap() error { return d.error }
 
-// Degraded marks an error of a part that the program can do without; nil for nil.
+// Degraded marks an error of a part without which the program can work. It returns
+// nil for nil.
 func Degraded(err error) error {
 	if err == nil {
 		return nil
@@ -44,7 +45,7 @@ func Degraded(err error) error {
 	return degraded{err}
 }
 
-// Ops is the HTTP side for operators.
+// Ops is the HTTP server for operators.
 type Ops struct {
 	listener net.Listener
 	http     *http.Server
@@ -81,7 +82,7 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, profile
 	return o
 }
 
-// Run serves until ctx is cancelled, and returns nil then.
+// Run serves until ctx is cancelled. Then it returns nil.
 func (o *Ops) Run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- o.http.Serve(o.listener) }()
@@ -93,7 +94,7 @@ func (o *Ops) Run(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), opsGrace)
 	defer cancel()
 	if o.http.Shutdown(grace) != nil {
-		// Somebody is still reading: a stop does not wait for that.
+		// A caller is still reading. A stop does not wait for it.
 		_ = o.http.Close()
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
@@ -102,7 +103,7 @@ func (o *Ops) Run(ctx context.Context) error {
 	return nil
 }
 
-// Stopping makes /readyz say from now on that the program is stopping.
+// Stopping makes /readyz answer that the program is stopping.
 func (o *Ops) Stopping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,9 +129,9 @@ func (o *Ops) ready(ctx context.Context) (int, string) {
 	return o.code, o.answer
 }
 
-// Probe asks all checks at once and returns the HTTP status and the body of
-// /readyz: first "ready", "degraded" or "not ready", then a line for each part
-// that is not well.
+// Probe runs all checks concurrently and returns the HTTP status and the body of
+// /readyz: "ready", "degraded" or "not ready", then a line for each part that does
+// not work.
 func Probe(ctx context.Context, checks []Check) (code int, body string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -163,5 +164,5 @@ func reply(w http.ResponseWriter, code int, body string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(body)) // who went away needs no answer
+	_, _ = w.Write([]byte(body)) // the caller may have gone
 }

@@ -210,7 +210,7 @@ func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.looked = time.Time{}
+		c.checked = time.Time{}
 	}
 	writeCertificate(t, dir, "new")
 	later()
