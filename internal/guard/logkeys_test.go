@@ -69,10 +69,15 @@ func logged(call *ast.CallExpr) (level, message string, keys []ast.Expr, ok bool
 	if nameOf(f.X) == "slog" && slogAttrs.MatchString(f.Sel.Name) && len(call.Args) == 2 {
 		return "", "", call.Args[:1], true
 	}
-	if !loggers.MatchString(nameOf(f.X)) || !logLevels.MatchString(f.Sel.Name) {
+	if !loggers.MatchString(nameOf(f.X)) {
 		return "", "", nil, false
 	}
 	args := call.Args
+	if f.Sel.Name == "With" {
+		args = append([]ast.Expr{nil}, args...) // no message
+	} else if !logLevels.MatchString(f.Sel.Name) {
+		return "", "", nil, false
+	}
 	if strings.HasSuffix(f.Sel.Name, "Context") {
 		args = args[1:]
 	}
