@@ -1,0 +1,129 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// fakeKafka is a publisher that remembers.
+type fakeKafka struct {
+	// answer, if set, says what becomes of a record. It may block.
+	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
+	wait   time.Duration
+	// delay, if set, is how a call of so many records takes its time.
+	delay func(ctx context.Context, records int)
+	// clock is the database's; early are runs that came before their instant, and
+	// late is the most that any came after it.
+	clock func() task.Instant
+	early []task.RunID
+	late  time.Duration
+
+	mu     sync.Mutex
+	stored map[task.RunID]int
+	calls  int
+	active int
+	peak   int
+}
+
+func newFakeKafka() *fakeKafka {
+	return &fakeKafka{
+		stored: map[task.RunID]int{}, wait: 2 * time.Millisecond,
+		clock: func() task.Instant { return task.At(time.Now()) },
+	}
+}
+
+func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle func([]int, error)) {
+	k.mu.Lock()
+	k.calls++
+	k.active++
+	k.peak = max(k.peak, k.active)
+	now := k.clock()
+	for i := range pubs {
+		k.late = max(k.late, now.Sub(pubs[i].ScheduledAt))
+		if now < pubs[i].ScheduledAt {
+			k.early = append(k.early, pubs[i].RunID())
+		}
+	}
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		k.active--
+		k.mu.Unlock()
+	}()
+	pause(ctx, k.wait)
+	if k.delay != nil {
+		k.delay(ctx, len(pubs))
+	}
+	if k.answer == nil {
+		k.store(pubs)
+		settle(indexes(len(pubs)), ctx.Err())
+		return
+	}
+	var records sync.WaitGroup
+	for i := range pubs {
+		records.Go(func() {
+			stored, err := k.answer(ctx, &pubs[i])
+			if stored {
+				k.store(pubs[i : i+1])
+			}
+			settle([]int{i}, err)
+		})
+	}
+	records.Wait()
+}
+
+func (k *fakeKafka) store(pubs []task.Publication) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range pubs {
+		k.stored[pubs[i].RunID()]++
+	}
+}
+
+func indexes(n int) []int {
+	index := make([]int, n)
+	for i := range index {
+		index[i] = i
+	}
+	return index
+}
+
+func (k *fakeKafka) callCount() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.calls
+}
+
+func (k *fakeKafka) earlyRuns() []task.RunID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.early)
+}
+
+func (k *fakeKafka) latest() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.late
+}
+
+func (k *fakeKafka) mostCalls() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.peak
+}
+
+func (k *fakeKafka) times(r task.RunID) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stored[r]
+}
+
+func (k *fakeKafka) total() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.stored)
+}
