@@ -42,7 +42,7 @@ func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
 			dir := t.TempDir()
 			table, picture := filepath.Join(dir, "report.json"), filepath.Join(dir, "report.svg")
 			o.On, o.Progress, o.FloorFor = s, testLog{t}, 500*time.Millisecond
-			cmd := harness.Command(o)
+			cmd := harness.Command(o, guide)
 			cmd.SetArgs(append(strings.Fields(c.flags), "--json", table, "--svg", picture))
 			cmd.SetOut(testLog{t})
 			if err := cmd.ExecuteContext(ctx); err != nil && !(o.Soak && errors.Is(err, scenario.ErrNotFlat)) {
@@ -92,6 +92,18 @@ func hasFigures(t *testing.T, text []byte, positive []string) {
 	for _, part := range []string{"postgres-backends", "taskd-1", "kafka", "loadtest", "total"} {
 		if v, isNumber := cpu[part].(float64); !ok || !isNumber || v < 0 {
 			t.Errorf("cpu_us_per_cycle of %s is %v", part, cpu[part])
+		}
+	}
+}
+
+func TestTheGuideHasTheQuestionOfEveryExperiment(t *testing.T) {
+	for _, cmd := range experiments() {
+		row := "| [" + cmd.Name() + "](#" + cmd.Name() + ") | " + cmd.Short + " |"
+		if cmd.Short == "" || !strings.HasSuffix(cmd.Short, "?") || !strings.Contains(guide, row) {
+			t.Errorf("the guide has no row %q", row)
+		}
+		if !strings.Contains(cmd.Example, "loadtest "+cmd.Name()+" ") || len(cmd.Long) < len(cmd.Short)+50 {
+			t.Errorf("%s is not explained: %q", cmd.Name(), cmd.Long)
 		}
 	}
 }

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	_ "embed" // the guide
 	"fmt"
 	"os"
 	"os/signal"
@@ -42,22 +43,27 @@ func main() {
 	}
 }
 
+// guide explains the experiments.
+//
+//go:embed README.md
+var guide string
+
 // experiments are the subcommands, in the order of the help.
 func experiments() []*cobra.Command {
 	return []*cobra.Command{
-		harness.Command(scenario.Run()),
-		harness.Command(scenario.Cycle()),
-		harness.Command(scenario.Fire()),
-		harness.Command(scenario.Add()),
-		harness.Command(scenario.Soak()),
-		harness.Command(new(floor.DefaultOptions())),
-		harness.Command(new(compare.DefaultOptions())),
-		harness.Command(new(backlog.DefaultImport())),
-		harness.Command(new(backlog.DefaultOptions())),
-		harness.Command(new(operate.DefaultOptions())),
-		harness.Command(new(midnight.DefaultOptions())),
-		harness.Command(new(assign.DefaultExperiment())),
-		harness.Command(new(fairness.DefaultOptions())),
+		harness.Command(scenario.Run(), guide),
+		harness.Command(scenario.Cycle(), guide),
+		harness.Command(scenario.Fire(), guide),
+		harness.Command(scenario.Add(), guide),
+		harness.Command(scenario.Soak(), guide),
+		harness.Command(new(floor.DefaultOptions()), guide),
+		harness.Command(new(compare.DefaultOptions()), guide),
+		harness.Command(new(backlog.DefaultImport()), guide),
+		harness.Command(new(backlog.DefaultOptions()), guide),
+		harness.Command(new(operate.DefaultOptions()), guide),
+		harness.Command(new(midnight.DefaultOptions()), guide),
+		harness.Command(new(assign.DefaultExperiment()), guide),
+		harness.Command(new(fairness.DefaultOptions()), guide),
 	}
 }
 

@@ -5,22 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/task"
 )
 
 // The demo's tasks, one kind for each type.
 const (
-	oneShot     = "ONE_SHOT"
-	nonBlocking = "NON_BLOCKING"
-
 	kindOneShot     = "welcome-mail"
 	kindNonBlocking = "feedback-watch"
 	kindBlocking    = "quality-check"
 )
+
+// numberParam is the param with a task's number.
+const numberParam = "order"
 
 const (
 	addEvery    = time.Second
@@ -41,8 +45,9 @@ const (
 type demo struct {
 	in     *installation
 	client *client.Client
-	check  *checker
+	seen   *observer
 	until  time.Time // no task is begun that would not end by then; zero: no end
+	end    time.Time // everything that was due before must be done; zero: nothing
 
 	print                    sync.Mutex
 	adds, callbacks, results atomic.Int64
@@ -55,7 +60,7 @@ func (in *installation) demo(ctx context.Context) error {
 		return err
 	}
 	defer c.Close() //nolint:errcheck // nothing depends on it
-	d := &demo{in: in, client: c, check: newChecker()}
+	d := &demo{in: in, client: c, seen: newObserver()}
 	if in.o.For > 0 {
 		d.until = time.Now().Add(in.o.For)
 	}
@@ -78,12 +83,15 @@ func (in *installation) demo(ctx context.Context) error {
 func (d *demo) listener() (*client.Listener, error) {
 	l, err := d.client.NewListener(client.ListenerConfig{
 		StopGrace: hurry, Logger: d.in.o.Log,
-		Events: client.Events{Reported: func(r client.Delivery, code string) {
-			if code == "ACCEPTED" {
-				d.results.Add(1)
-				d.check.resulted(r.TaskID, r.Seq, time.Now())
-			}
-		}},
+		Events: client.Events{
+			Started: func(r client.Delivery, code string) { d.replied(check.Start, r, code) },
+			Reported: func(r client.Delivery, code string) {
+				if code == task.Accepted.String() {
+					d.results.Add(1)
+				}
+				d.replied(check.Report, r, code)
+			},
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -98,9 +106,13 @@ func (d *demo) listener() (*client.Listener, error) {
 func (d *demo) handler(work time.Duration) client.Handler {
 	return func(ctx context.Context, r *client.Run) error {
 		now := time.Now()
-		seen := call{task: r.TaskID, seq: r.Seq, blocking: r.Type == client.Blocking, scheduled: r.ScheduledAt, missed: r.Missed}
-		d.check.started(seen, now)
-		defer func() { d.check.ended(seen, time.Now()) }()
+		number, _ := strconv.ParseInt(r.Params[numberParam], 10, 64) // 0: a task of another caller
+		seen := check.Execution{
+			Number: number, ID: task.ID(r.TaskID), Seq: r.Seq, Attempt: int32(r.Attempt), ScheduledAt: task.At(r.ScheduledAt),
+			Missed: r.Missed, Start: check.At(now), Version: int32(r.Version),
+		}
+		d.seen.started(seen.ID, now)
+		defer func() { d.seen.ended(seen, time.Now()) }()
 		d.callbacks.Add(1)
 		d.say("%-12s  %-14s  run_id=%-12s  attempt=%d  late=%s", r.Type, r.Kind, r.RunID(), r.Attempt, now.Sub(r.ScheduledAt).Round(time.Millisecond))
 		if work == 0 {
@@ -113,6 +125,16 @@ func (d *demo) handler(work time.Duration) client.Handler {
 			return ctx.Err()
 		}
 	}
+}
+
+// replied records the answer to a call of the listener.
+func (d *demo) replied(call check.Call, r client.Delivery, code string) {
+	i := slices.IndexFunc(task.Codes, func(c task.Code) bool { return c.String() == code })
+	if i < 0 || task.Codes[i] == task.Retry { // no answer yet
+		return
+	}
+	reply := check.Reply{ID: task.ID(r.TaskID), Seq: r.Seq, Attempt: int32(r.Attempt), Call: call, Code: task.Codes[i]}
+	d.seen.replied(reply, time.Now())
 }
 
 func (d *demo) say(format string, args ...any) {
@@ -153,7 +175,8 @@ func (d *demo) addOne(ctx context.Context, t client.Task) {
 	t.Begin = time.Now().Add(100*time.Millisecond + rand.N(400*time.Millisecond)).Truncate(time.Millisecond)
 	t.End = t.Begin.Add(time.Minute)
 	t.AckTimeout = 5 * time.Second
-	t.Params = map[string]string{"order": fmt.Sprint(d.adds.Load() + 1)}
+	number, sent := d.adds.Load()+1, time.Now()
+	t.Params = map[string]string{numberParam: fmt.Sprint(number)}
 	id, err := d.client.AddTask(ctx, t)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -162,8 +185,9 @@ func (d *demo) addOne(ctx context.Context, t client.Task) {
 		return
 	}
 	d.adds.Add(1)
-	d.check.added(id, spec{
-		typ: t.Type.String(), begin: t.Begin, end: t.End, interval: t.Interval, count: max(t.MaxCount, 1),
+	d.seen.added(check.Add{
+		Number: number, ID: task.ID(id), Type: task.Type(t.Type), Begin: task.At(t.Begin), End: task.At(t.End),
+		Interval: t.Interval, MaxCount: int64(max(t.MaxCount, 1)), Sent: check.At(sent),
 	}, time.Now())
 }
 
@@ -175,20 +199,17 @@ func (d *demo) finish(ctx context.Context) {
 	if interrupted {
 		wait = hurry
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := end.Add(wait); time.Now().Before(deadline); <-tick.C {
-		if uncalled, underWay := d.check.open(end); uncalled == 0 && underWay == 0 {
-			break
-		}
+	for deadline := end.Add(wait); time.Now().Before(deadline) && d.seen.pending(end); <-tick.C {
 	}
 	if !interrupted {
-		d.check.close(end)
+		d.end = end
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer cancel()
 	var cancelling sync.WaitGroup
-	for _, id := range d.check.unfinished() {
+	for _, id := range d.seen.unfinished() {
 		cancelling.Go(func() {
 			if _, err := d.client.CancelTask(ctx, id); err != nil {
 				d.in.o.Log.Warn("demo cannot cancel a task", "task_id", id, "err", err)
@@ -200,7 +221,7 @@ func (d *demo) finish(ctx context.Context) {
 
 // summary prints the last line, and returns an error if the contract was broken.
 func (d *demo) summary() error {
-	total, examples := d.check.verdict()
+	total, examples := d.seen.verdict(d.end)
 	for _, e := range examples {
 		d.say("violation: %s", e)
 	}

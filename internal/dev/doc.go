@@ -14,6 +14,6 @@
 //	admin-token  a token that creates tenants
 //
 // The demo ([Options].Demo) adds tasks of all three types through the SDK,
-// listens to their runs, and holds what it sees against the contract: see
-// checker.go.
+// listens to their runs, and lets package loadtest/check compare what it sees with the
+// contract: see observer.go.
 package dev

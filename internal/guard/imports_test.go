@@ -79,7 +79,7 @@ var imports = []rule{
 		"internal/config", "internal/telemetry", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
-		"client", "store", "store/clock", "store/control", "task",
+		"client", "loadtest/check", "store", "store/clock", "store/control", "task",
 		"internal/app", "internal/config", "internal/pgserver", "internal/subprocess", "internal/telemetry", "internal/tempdir",
 	}},
 	{"internal/virtualtest", []string{

@@ -1,7 +1,7 @@
-// Package assign puts load on the sharing of items, disturbs it, checks it from
-// outside and measures it: members are processes of their own, which share items
-// over an ensemble of ZooKeepers, each through a proxy, and work for them in
-// Postgres with epochs as dispatchers do.
+// Package assign puts load on the sharing of items, disturbs it, checks it from outside
+// and measures it: members are processes of their own, which share items over an ensemble
+// of ZooKeepers, each through a proxy, and work for them in Postgres with epochs as
+// dispatchers do. The README of loadtest has the rules that the checker checks.
 //
 //	this process: proxies, disturbances, checker, measurements
 //	   |                                     |
@@ -9,20 +9,6 @@
 //	   v                                     v
 //	member ── proxy ── ZooKeeper x 3      Postgres: item_owner (epoch, nonce)
 //	   └───────────────────────────────────>        item_work (epoch of the last work)
-//
-// # What the checker holds against the members
-//
-//   - One effective owner: work is never done by an epoch that has been raised,
-//     or is older than one that has worked for the item. Every transaction of a
-//     member asserts epochs and then, a moment later, works; it notes in the row
-//     itself if somebody newer was there before.
-//   - Epochs only grow, and so do the generations of plans.
-//   - No item is idle for longer than a stated bound, and once disturbances end
-//     every item has one owner within another bound, by ZooKeeper's account and
-//     by Postgres's, loads differing by at most one.
-//   - One more member moves at most ceil(items / members) items.
-//
-// The disturbances come from a seed; see [Storm].
 package assign
 
 import (
@@ -87,15 +73,7 @@ func DefaultExperiment() Experiment {
 }
 
 // About implements [harness.Experiment].
-func (e *Experiment) About() harness.About {
-	return harness.About{
-		Name: "assign", Question: "How long is an item without an owner when members die, stop or start, and does a storm break a rule?",
-		Long: "assign starts members as processes over an ensemble of ZooKeepers, each working for its items in Postgres by epochs.\n" +
-			"It kills and stops some and measures how long their items are without an owner, starts many at once and measures how\n" +
-			"long they take to settle, takes all of ZooKeeper away, and then disturbs everything at random while a checker watches.",
-		Example: "  loadtest assign --json assign.json\n  loadtest assign --storm 10m --members 12 --seed 7\n  loadtest assign --outage 5m --storm 0",
-	}
-}
+func (e *Experiment) About() harness.About { return harness.About{Name: "assign"} }
 
 // Declare implements [harness.Experiment].
 func (e *Experiment) Declare(f *harness.Flags) {

@@ -1,27 +1,6 @@
 // Package backlog fills an installation with up to a billion waiting tasks, measures
-// what that costs, works on top of it, and verifies that no task was lost.
-//
-// # What is loaded
-//
-// Tasks are generated here and written by the bulk path of package store/shards, which
-// imports use, too. They are due at random over some weeks and belong to a thousand
-// tenants whose sizes follow Zipf's law, with eight kinds each; 85 of 100 are ONE_SHOT,
-// 10 NON_BLOCKING, 5 BLOCKING. Params compress about as well as those of payment
-// reminders: fixed texts, and some seventy random bits. Only the largest tenant
-// exists; the others are numbers.
-//
-// # How tasks are counted
-//
-// Each task has a hash of its id, scheduled instant, kind and params. The sum of the
-// hashes does not depend on any order. It is computed when tasks are generated, and
-// again at the end from every pack and every row of the databases. Cancelled tasks are
-// subtracted in between.
-//
-// No task of the backlog is due before the run ends (--quiet), so none of them fires.
-// The tasks that fire are one-shots that are loaded last, by the same path, due within
-// a window that begins soon after. They are promoted, claimed, published, called and
-// reported like all others, and each is checked against the contract by package check.
-// The same load is fired from an empty store first, for comparison.
+// what that costs, works on top of it, and verifies by count and checksum that no task
+// was lost. The README of loadtest says what is loaded and how it is counted.
 package backlog
 
 import (
@@ -68,20 +47,7 @@ func DefaultOptions() Options {
 }
 
 // About implements [harness.Experiment].
-func (o *Options) About() harness.About {
-	return harness.About{
-		Name: "backlog", Picture: true, Question: "Do up to a billion waiting tasks slow down firing, look-ups and changes, and is none lost?",
-		Long: "backlog loads tasks that are due at random over some weeks, fires others on top of them, from packs to the results\n" +
-			"of their calls, looks up, pauses, resumes and cancels some by the API, and reads everything back: count and\n" +
-			"checksum. The same firing from an empty store comes first, for comparison.\n\n" +
-			"No task of the backlog is due before the expected end of the run (--quiet). The tasks that fire are loaded last,\n" +
-			"due a horizon and a minute later. The programs are down while the backlog is loaded. All data is dropped\n" +
-			"at the end, also after Ctrl-C, unless --keep is given.",
-		Example: "  loadtest backlog --tasks 20e6 --rate 2000 --for 1m\n" +
-			"  loadtest backlog --tasks 1e9 --rate 5000 --for 5m --data-dir /data --json backlog.json --svg backlog.svg\n" +
-			"  loadtest backlog --tasks 100e6 --fire=false --empty=false",
-	}
-}
+func (o *Options) About() harness.About { return harness.About{Name: "backlog", Picture: true} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {

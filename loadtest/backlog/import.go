@@ -30,14 +30,7 @@ func DefaultImport() ImportOptions {
 }
 
 // About implements [harness.Experiment].
-func (o *ImportOptions) About() harness.About {
-	return harness.About{
-		Name: "import", Question: "How fast is the bulk path, and what does a waiting task take on disk, in the log and of the processors?",
-		Long: "import generates tasks and writes them through the bulk path into an empty server. Generating them is part of the\n" +
-			"time. Then everything is read back.",
-		Example: "  loadtest import --tasks 10e6\n  loadtest import --tasks 50e6 --loaders 1 --json import.json",
-	}
-}
+func (o *ImportOptions) About() harness.About { return harness.About{Name: "import"} }
 
 // Declare implements [harness.Experiment].
 func (o *ImportOptions) Declare(f *harness.Flags) {

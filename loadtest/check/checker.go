@@ -80,6 +80,9 @@ const (
 type Config struct {
 	// Epsilon is how far the observers' clocks may differ. Default 5 ms.
 	Epsilon time.Duration
+	// OneClock says that handlers and the database read one clock: no handler may begin
+	// before its instant at all.
+	OneClock bool
 	// Quiet is the instant at which everything due before had to be done. 0:
 	// there was no such instant, and nothing is called lost for not having
 	// happened yet.

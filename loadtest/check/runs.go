@@ -10,6 +10,10 @@ import (
 
 // executions checks what each call of a handler shows by itself.
 func (k *checking) executions() {
+	early := k.cfg.Epsilon
+	if k.cfg.OneClock {
+		early = 0
+	}
 	for i := range k.runs {
 		r := &k.runs[i]
 		for _, e := range r.executions {
@@ -19,7 +23,7 @@ func (k *checking) executions() {
 			if e.ScheduledAt != r.at {
 				k.violate(Mismatch, r.seq, "scheduled at %v in one delivery and at %v in another", r.at, e.ScheduledAt)
 			}
-			if e.Start < Of(e.ScheduledAt).Add(-k.cfg.Epsilon) {
+			if e.Start < Of(e.ScheduledAt).Add(-early) {
 				k.violate(Early, r.seq, "began at %v, %v before its scheduled instant %v", e.Start.Time(), Of(e.ScheduledAt).Sub(e.Start), e.ScheduledAt)
 			}
 			if e.Attempt < 1 || e.Seq < 1 {

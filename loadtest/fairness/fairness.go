@@ -42,15 +42,7 @@ func DefaultOptions() Options {
 }
 
 // About implements [harness.Experiment].
-func (o *Options) About() harness.About {
-	return harness.About{
-		Name: "fairness", Picture: true, Question: "How late is a tenant beside another with a million overdue tasks? Are shares and rates kept?",
-		Long: "A tenant with a steady load runs alone, and then beside a tenant with a million tasks that are due at one instant.\n" +
-			"Then tenants of equal weight work off a backlog each. Then a tenant has a dispatch rate, which is raised. Every task\n" +
-			"of every tenant is checked against the contract.",
-		Example: "  loadtest fairness --json fairness.json\n  loadtest fairness --backlog 100000 --sharers 0 --limit 0",
-	}
-}
+func (o *Options) About() harness.About { return harness.About{Name: "fairness", Picture: true} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {

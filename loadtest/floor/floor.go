@@ -1,34 +1,6 @@
-// Package floor moves the rows of full cycles by bare SQL, to say what the best
-// possible engine could do on a server: the limit beside which the figures of the
-// real one are to be read.
-//
-// # What it does
-//
-// It makes the product's own tables in a database of its own on the same server
-// (the product's migrations, so columns, partitions, indexes and checks are the
-// same) and moves tasks through them as the product does: added with a delay,
-// claimed when due, reported, purged. There is no API, no coordination, no broker,
-// no outbox, no request key, no counter and no history, and nobody decides
-// anything: whatever a task needs besides these rows is what the real engine costs
-// above the floor.
-//
-// # Why it is a limit
-//
-//   - A tick does, for each of the 16 databases, one transaction that is one
-//     round trip: purge, report, add and claim, pipelined, with one commit.
-//   - Rows that are added together and due together go to one shard, in the order
-//     in which they will be due: heap pages and index leaves are touched as few
-//     times as possible. This is placement with perfect knowledge.
-//   - Plans and sessions are the product's, which were chosen by measuring; more
-//     connections than cores keep the server busy.
-//   - The clock is virtual: at full speed a tick follows the one before at once,
-//     with the same rows per statement as ticks of 250 ms have at the rate.
-//
-// Two forms of a cycle: with four statements a report marks the row and a later range delete
-// purges it; the short form, with three, deletes the row in the report, which is
-// all that a task without retention needs. Recurring tasks have a form of their
-// own: a claim moves the row to its next instant, a report clears its bit, and
-// nothing is added within the measured time.
+// Package floor moves the rows of full cycles by bare SQL, to say what the best possible
+// engine could do on a server: the limit to compare the real one with. The README of
+// loadtest says why it is a limit.
 package floor
 
 import (
@@ -78,14 +50,7 @@ func DefaultOptions() Options {
 }
 
 // About implements [harness.Experiment].
-func (o *Options) About() harness.About {
-	return harness.About{
-		Name: "floor", Question: "How fast does bare SQL move the same rows, which no engine can exceed?",
-		Long: "floor moves tasks through the product's own tables by plain set-based statements, without API, coordination and broker:\n" +
-			"add, claim, report, purge; at full speed, with the rows per statement that ticks have at the rate, and paced.",
-		Example: "  loadtest floor --rate 20000 --tick 250ms\n  loadtest floor --rate 5000 --tick 50ms --for 30s --json floor.json",
-	}
-}
+func (o *Options) About() harness.About { return harness.About{Name: "floor"} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {

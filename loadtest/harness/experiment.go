@@ -47,9 +47,9 @@ type Completer interface {
 	Complete(given func(flag string) bool)
 }
 
-// About describes an experiment in the help.
+// About names an experiment. Its help is the section of that name in the README.
 type About struct {
-	Name, Question, Long, Example string
+	Name string
 	// Without names declared options that are no flags of this experiment.
 	Without []string
 	// Picture says that the reports have a chart.
@@ -83,12 +83,24 @@ func Verdict(faults []string) error {
 	return fmt.Errorf("%w: %s", ErrBroken, strings.Join(faults, "; "))
 }
 
-// Command returns the subcommand that runs an experiment and writes its report. It
-// returns an error when the verdict is one.
-func Command[R Report](e Experiment[R]) *cobra.Command {
+// Section returns the section of a guide that explains an experiment: its question,
+// which is the first line in bold, the text, and the examples in its last code block.
+func Section(guide, name string) (question, text, examples string) {
+	_, section, _ := strings.Cut(guide, "\n## "+name+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	text, examples, _ = strings.Cut(section, "```sh\n")
+	examples, _, _ = strings.Cut(examples, "\n```")
+	question, text, _ = strings.Cut(strings.TrimSpace(text), "\n")
+	return strings.Trim(question, "*"), strings.TrimSpace(text), "  " + strings.ReplaceAll(examples, "\n", "\n  ")
+}
+
+// Command returns the subcommand that runs an experiment and writes its report, with the
+// help that a guide has. It returns an error when the verdict is one.
+func Command[R Report](e Experiment[R], guide string) *cobra.Command {
 	about, out, all := e.About(), Output{}, newFlags(e.Common())
+	question, text, examples := Section(guide, about.Name)
 	cmd := &cobra.Command{
-		Use: about.Name, Short: about.Question, Long: about.Question + "\n\n" + about.Long, Example: about.Example, Args: cobra.NoArgs,
+		Use: about.Name, Short: question, Long: question + "\n\n" + text, Example: examples, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c, ok := e.(Completer); ok {
 				c.Complete(cmd.Flags().Changed)

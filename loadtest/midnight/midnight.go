@@ -1,26 +1,6 @@
 // Package midnight makes very many tasks due at one instant, with or without a window
-// that they are spread over, and judges how an installation copes.
-//
-// The tasks are added by the API before their instant, further ahead than the
-// horizon. They wait in packs and are promoted, claimed, published, called and
-// reported like all others. Further one-shots, due second by second during and after
-// the burst, stand for all other users.
-//
-// # The verdict
-//
-//   - With a window: the calls by equal parts of it. Each part is so long that 10,000
-//     calls are expected in it: chance alone moves it by 1 %, and by 5 % less than once
-//     in a million parts. The largest deviation from the mean may be 5 %.
-//   - The largest claim of each dispatcher since its start, perceptor_claim_rows_max,
-//     must not exceed dispatcher.max_rows.
-//   - Memory: the most that each program had resident, as the kernel counts it, must not
-//     exceed what it had before the instant by more than [Room]. That bound does not
-//     depend on the number of due tasks.
-//   - Without a window: lateness falls steadily. Rows are claimed by age, so a task that
-//     is due s seconds after the burst waits for the rest of it. The median lateness of
-//     the other tasks, second by second, must fall from its peak on, rise by no more than
-//     a tenth of the peak (at least 1 s) in between, and end below that.
-//   - Every task is checked against the contract by package check.
+// that they are spread over, and judges how an installation copes. The README of
+// loadtest has the rules of the verdict.
 package midnight
 
 import (
@@ -63,17 +43,7 @@ func DefaultOptions() Options {
 }
 
 // About implements [harness.Experiment].
-func (o *Options) About() harness.About {
-	return harness.About{
-		Name: "midnight", Picture: true, Question: "What happens when very many tasks are due at one instant, with or without a window?",
-		Long: "midnight adds tasks that are all due at one instant, from further ahead than the horizon, and others that are due second\n" +
-			"by second, and watches them fire. With --spread the calls must be flat over the window: by equal parts at most 5 % from\n" +
-			"the mean. With --spread 0 the lateness of the others must fall steadily. In both cases no claim may move more rows than\n" +
-			"dispatcher.max_rows, no program may need more memory than its bound, and no rule of the contract may be broken.",
-		Example: "  loadtest midnight --tasks 1e6 --spread 10m --json midnight.json --svg midnight.svg\n" +
-			"  loadtest midnight --tasks 1e6 --spread 0 --json burst.json\n  loadtest midnight --tasks 50e3 --spread 30s --cron",
-	}
-}
+func (o *Options) About() harness.About { return harness.About{Name: "midnight", Picture: true} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {

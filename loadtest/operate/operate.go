@@ -1,29 +1,6 @@
 // Package operate measures what operators do to a large store: lists and bulk
-// operations, over rows of the near tier and packed tasks alike.
-//
-// # What is stored
-//
-// Tasks are stored by the bulk path. A large tenant has half of them, in five kinds; a
-// medium and a small tenant have the same kinds; a thousand others have the rest. A
-// tenth is due within the horizon and so lies in rows; the rest is spread over days in
-// packs. No task is due before the expected end of the run.
-//
-// # Lists
-//
-// First a tenth of the tasks is stored and every list is measured, then the rest, and
-// every list again: a page whose cost depends on the number of tasks shows as a ratio
-// above 1. A list that ends is begun again until enough pages were read. Processor time
-// is that of a stretch of pages, less what the idle programs use. Some lists are read
-// to their end, and must meet each stored task.
-//
-// # Bulk operations
-//
-// Each operation works on a kind of the large tenant, a tenth of all tasks, beside a
-// steady tenant whose tasks are added, called and checked all the time. After each one
-// everything is read back. The tasks are counted and summed up by kind: id, instant,
-// params, tags, how many are paused, and whether the state and the due instant fit. The
-// kind must have become what was asked for, in the number that the dry run and the
-// operation reported, and everything else must be as it was.
+// operations, over rows of the near tier and packed tasks alike. After each operation it
+// reads everything back and compares. The README of loadtest says what is stored.
 package operate
 
 import (
@@ -80,21 +57,7 @@ func DefaultOptions() Options {
 }
 
 // About implements [harness.Experiment].
-func (o *Options) About() harness.About {
-	return harness.About{
-		Name: "operate", Picture: true, Question: "What do lists and bulk operations cost on a large store, and are they exact?",
-		Long: "operate stores a tenth of the tasks and measures lists, stores the rest and measures them again, side by side: by tenant,\n" +
-			"kind, state, tag and due range, from the begin and from the middle on; what would be a full scan must be refused. Then it\n" +
-			"counts, pauses, resumes, reschedules and cancels by bulk operations, each on a tenth of all tasks, one at a limited rate,\n" +
-			"two aborted, beside a tenant with a steady load. After each operation everything is read back: the tasks must be what was\n" +
-			"asked for, in the reported number, and nothing else may have changed.\n\n" +
-			"No task is due before the expected end of the run (--quiet). All data is dropped at the end, also after Ctrl-C, unless\n" +
-			"--keep is given.",
-		Example: "  loadtest operate --tasks 10e6 --json operate.json --svg operate.svg\n" +
-			"  loadtest operate --tasks 100e6 --bulk=false --pages 500\n" +
-			"  loadtest operate --tasks 1e6 --lists=false --throttle 500 --set chores.share=0.5",
-	}
-}
+func (o *Options) About() harness.About { return harness.About{Name: "operate", Picture: true} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {

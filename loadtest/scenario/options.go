@@ -136,9 +136,7 @@ func Soak() *Options {
 
 // About implements [harness.Experiment].
 func (o *Options) About() harness.About {
-	about := abouts[o.Command]
-	about.Name, about.Picture = o.Command, true
-	return about
+	return harness.About{Name: o.Command, Picture: true, Without: without[o.Command]}
 }
 
 // Flags that several experiments do not have.
@@ -149,52 +147,13 @@ var (
 	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
 )
 
-var abouts = map[string]harness.About{
-	"run": {
-		Question: "Is the contract kept while parts are killed, stopped, frozen and restarted?",
-		Long: "run puts full cycles of all types on a stack, disturbs it, and checks every task.\n\n" +
-			"With --contract there are others beside them: by calendars in several zones, with misfire policies, begun long ago,\n" +
-			"spread over a window; edited, rescheduled, paused, triggered and cancelled while they run; added and replaced under\n" +
-			"keys by two callers at once; with handlers that fail, snooze and give up, and dead runs that are replayed. Their\n" +
-			"number grows with --rate. At the end the tenant's counts must add up. A killed listener is silent: the runs that it\n" +
-			"had begun must be called again.",
-		Example: "  loadtest run --stack real --type mix --rate 1000 --for 30s --kill dispatcher@10s --json out.json\n" +
-			"  loadtest run --contract --rate 200 --for 1m --taskds 2 --dispatchers 2 --kill dispatcher-1@10s --kill taskd-1@25s\n" +
-			"  loadtest run --contract --rate 200 --for 1m --listeners 2 --ack-timeout 5s --work 100ms --crash listener-2@20s",
-		Without: []string{"floor", "keyed", "sample-every", "check"},
-	},
-	"cycle": {
-		Question: "How many ONE_SHOT tasks per second go all the way round, and how late?",
-		Long: "cycle adds ONE_SHOT tasks at a rate; each is called when it is due and its result is reported: one cycle.\n" +
-			"Every task is checked against the contract afterwards. Before the load, bare SQL moves the same rows on\n" +
-			"the same server (--floor), as the limit to compare with.",
-		Example: "  loadtest cycle --rate 20000 --for 5m --json cycle.json --svg cycle.svg\n" +
-			"  loadtest cycle --rate 5000 --delay 1s..10s --set dispatcher.max_tick=50ms\n" +
-			"  loadtest cycle --rate 2000 --keyed --floor=false",
-		Without: slices.Concat(contractFlags, recurringFlags),
-	},
-	"fire": {
-		Question: "How many runs of recurring tasks fire per second?",
-		Long: "fire adds as many NON_BLOCKING tasks as make the rate at their interval, and then only fires them: no task is\n" +
-			"added within the window.",
-		Example: "  loadtest fire --rate 20000 --interval 5s --for 2m\n  loadtest fire --rate 5000 --floor --json fire.json",
-		Without: slices.Concat(contractFlags, oneShotFlags, []string{"type", "sample-every"}),
-	},
-	"add": {
-		Question: "How many tasks per second can be added, and how long does a call take?",
-		Long: "add sends tasks that are due after the end of the run, at a rate, however slow the answers are, and then reads\n" +
-			"each of them by the API. Tasks that are due beyond the horizon (10 minutes) go to the far tier.",
-		Example: "  loadtest add --rate 5000\n  loadtest add --rate 50000 --adds-per-call 500 --delay 1h..720h\n" +
-			"  loadtest add --rate 5000 --delay 5m..9m --for 30s",
-		Without: slices.Concat(contractFlags, recurringFlags, calledFlags),
-	},
-	"soak": {
-		Question: "Does throughput decay, and do tables grow, over a long time?",
-		Long: "soak is a long cycle that samples the server: throughput and processor time by fifths of the run, sizes of all\n" +
-			"kinds of tables and their trend, the oldest snapshot.\n\nIts verdict: " + Rule + "\n\nIt exits with 1 when the verdict is not flat.",
-		Example: "  loadtest soak --rate 10000 --for 30m --json soak.json --svg soak.svg",
-		Without: contractFlags,
-	},
+// without has the declared options that are no flags of an experiment.
+var without = map[string][]string{
+	"run":   {"floor", "keyed", "sample-every", "check"},
+	"cycle": slices.Concat(contractFlags, recurringFlags),
+	"fire":  slices.Concat(contractFlags, oneShotFlags, []string{"type", "sample-every"}),
+	"add":   slices.Concat(contractFlags, recurringFlags, calledFlags),
+	"soak":  contractFlags,
 }
 
 // Declare implements [harness.Experiment].

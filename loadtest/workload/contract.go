@@ -178,6 +178,9 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			c.history.Op(op)
 			return true
 		case errors.Is(err, errEnded):
+			if perhaps {
+				c.history.Op(op)
+			}
 			return false
 		case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, client.ErrOtherVersion):
 			// The task has ended meanwhile, or somebody else was first.

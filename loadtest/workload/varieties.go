@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"strconv"
@@ -276,6 +277,9 @@ func liveUpserted(ctx context.Context, c *Contract, random *rand.Rand, it *item)
 func (c *Contract) upsert(ctx context.Context, caller *client.Client, it *item, t client.Task, mark int64) {
 	c.change(ctx, check.Op{ID: it.add.ID, Change: check.Edit, Mark: mark}, func(ctx context.Context, op *check.Op) error {
 		id, err := caller.AddTask(ctx, t, client.WithUpsert())
+		if errors.Is(err, client.ErrInvalidArgument) && time.Now().After(t.End) {
+			return errEnded // an outage lasted beyond the end of the task
+		}
 		if err != nil {
 			return err
 		}
