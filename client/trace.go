@@ -41,12 +41,17 @@ func spanContext(parent string) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true})
 }
 
-// traced wraps a handler with a span that is linked to the add of the task.
+// traced wraps a handler with a span that is linked to the add of the task. Names and
+// attributes of spans follow the semantic conventions of OpenTelemetry for messaging;
+// the kind is the destination.
 func traced(tracer trace.Tracer, next Handler) Handler {
 	return func(ctx context.Context, run *Run) (err error) {
 		opts := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 			attribute.String("messaging.system", "perceptor"),
 			attribute.String("messaging.operation.type", "process"),
+			attribute.String("messaging.operation.name", "process"),
+			attribute.String("messaging.destination.name", run.Kind),
+			attribute.String("messaging.message.id", run.RunID()),
 			attribute.String("perceptor.kind", run.Kind),
 			attribute.String("perceptor.type", run.Type.String()),
 			attribute.Int64("perceptor.task_id", run.TaskID),
@@ -84,6 +89,7 @@ func (c *Client) adding(ctx context.Context, op string, n int) (context.Context,
 	return c.tracer.Start(ctx, op, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("messaging.system", "perceptor"),
 		attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.operation.name", op),
 		attribute.Int("messaging.batch.message_count", n),
 	))
 }

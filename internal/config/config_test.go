@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -267,5 +268,33 @@ func TestReferencePageIsCurrent(t *testing.T) {
 	}
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("%s is not current: run go generate ./internal/config", page)
+	}
+}
+
+func TestDocumentsNameKeysThatExist(t *testing.T) {
+	top := map[string]bool{}
+	for _, s := range sections {
+		first, _, _ := strings.Cut(s.name, ".")
+		top[first] = true
+	}
+	named := regexp.MustCompile("`(--)?([a-z]+\\.[a-z_.-]+)")
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			name := strings.ReplaceAll(strings.TrimRight(m[2], "."), "-", "_")
+			if first, _, _ := strings.Cut(name, "."); !top[first] {
+				continue
+			}
+			if _, ok := keyByName[name]; !ok && !slices.ContainsFunc(sections, func(s section) bool { return s.name == name }) {
+				t.Errorf("%s names the key %s, which does not exist", filepath.Base(page), m[2])
+			}
+		}
 	}
 }

@@ -43,13 +43,26 @@ func Register(flags *pflag.FlagSet, sections ...string) {
 		if top, _, _ := strings.Cut(k.Name, "."); len(sections) > 0 && !slices.Contains(sections, top) {
 			continue
 		}
-		usage := strings.ReplaceAll(k.Doc, "`", "")
+		usage := strings.TrimSuffix(strings.ReplaceAll(k.Doc, "`", ""), ".")
 		if k.Default != "" {
-			usage += " Default: " + k.Default + "."
+			usage += " (default " + k.Default + ")"
 		}
-		flags.String(k.Flag(), "", usage)
+		flags.Var(&flagText{kind: k.flagType()}, k.Flag(), usage)
 	}
 }
+
+// flagText is the value of a flag before it is decoded. It implements [pflag.Value].
+type flagText struct{ text, kind string }
+
+func (f *flagText) String() string { return f.text }
+
+func (f *flagText) Set(text string) error {
+	f.text = text
+	return nil
+}
+
+// Type returns the word for the value in the help.
+func (f *flagText) Type() string { return f.kind }
 
 // Load reads a configuration. Its error names all unknown keys and all values of a
 // wrong type. [Config.Validate] checks the values themselves.

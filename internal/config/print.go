@@ -148,6 +148,14 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
+// flagType returns the word for the key's value in the help of its flag.
+func (k Key) flagType() string {
+	if t, _, _ := strings.Cut(k.shortType(), ","); t != "bool" {
+		return t
+	}
+	return "true|false"
+}
+
 func (k Key) shortType() string {
 	if k.kind == durationType {
 		return "duration"
