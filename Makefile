@@ -26,28 +26,35 @@ build: ## build the commands into bin/
 
 .PHONY: test
 test: $(TESTENV) ## run every test, race detector on, beside real servers
-	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-pairs test-alone
+	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone
 
 .PHONY: test-long
 test-long: ## run every test for as long as it is worth: soaks and storms too, some hours
 	PERCEPTOR_TEST_LONG=1 $(MAKE) --no-print-directory test TIMEOUT=1h
 
-# Most packages wait more than they compute: two at a time. Those that ALONE matches time what they kill.
+# Most packages wait more than they compute: four at a time, those first that take longest. Those that
+# ALONE matches time what they kill. Everything is compiled before the first test, which might measure time.
 # go vet is part of check, so that no run of the tests repeats it.
 ALONE := /(dispatch|loadtest)$$
+FIRST := /(store/shards|internal/mutation|internal/dev|internal/timingspec|assign|internal/virtualtest)$$
 GOTEST = go test -vet=off -timeout $(TIMEOUT)
 
-.PHONY: test-pairs
-test-pairs:
-	go list $(PACKAGES) | { grep -vE '$(ALONE)' || true; } | sort -r | xargs -r $(GOTEST) $(RACE) -p 2
+.PHONY: compile-tests
+compile-tests:
+	@go list -export -test -deps $(RACE) $(PACKAGES) >/dev/null 2>&1 || true # go test reports what does not compile
+
+.PHONY: test-together
+test-together: compile-tests
+	{ go list $(PACKAGES) | grep -E '$(FIRST)' || true; go list $(PACKAGES) | grep -vE '$(FIRST)|$(ALONE)' || true; } | \
+	  xargs -r $(GOTEST) $(RACE) -p 4
 
 .PHONY: test-alone
-test-alone:
+test-alone: compile-tests
 	go list $(PACKAGES) | { grep -E '$(ALONE)' || true; } | xargs -r $(GOTEST) $(RACE) -p 1
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run the tests that are quick
-	$(SERVERS) $(GOTEST) -short $(PACKAGES)
+	$(SERVERS) $(GOTEST) -short -p 4 $(PACKAGES)
 
 .PHONY: check
 check: fmt-check vet lint verify test-short ## what to run before each commit

@@ -246,6 +246,7 @@ func TestAnAdminNeedsTheRightUserAndAnEnvironmentThatExists(t *testing.T) {
 }
 
 func TestAnAdminGoesToAnotherServerWhenOneHangs(t *testing.T) {
+	t.Parallel()
 	ensemble := testenv.NewZooKeeperEnsemble(t, 3)
 	c := newCluster(t, ensemble.Servers[0].Addr(), plainItems(2), nil)
 	c.join("a")

@@ -22,7 +22,11 @@ func TestNoItemHasTwoOwnersInAStorm(t *testing.T) {
 	for _, fenced := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
 			t.Parallel()
-			newStorm(t, fenced).rage(40)
+			steps := 40
+			if testenv.Long() {
+				steps = 400
+			}
+			newStorm(t, fenced).rage(steps)
 		})
 	}
 }

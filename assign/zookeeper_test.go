@@ -107,6 +107,7 @@ func TestACleanStopHandsOverWithoutWaitingForTheSession(t *testing.T) {
 }
 
 func TestAKilledMembersItemsAreTakenOverWhenItsSessionEnds(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(4), func(cfg *Config) { cfg.SessionTimeout = 2 * time.Second })
 	a := c.join("a")
 	c.awaitShares(map[string]int{"a": 132})
@@ -158,6 +159,7 @@ func TestAnUnfencedMemberWaitsForAStuckOwner(t *testing.T) {
 }
 
 func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 1500 * time.Millisecond })
 	c.observer.forced = true // a goes on with its items until its fence stops it
 	a := c.join("a")
@@ -184,6 +186,7 @@ func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 }
 
 func TestAFencedMemberGoesOnThroughAnOutageOfZooKeeper(t *testing.T) {
+	t.Parallel()
 	server := testenv.NewZooKeeper(t)
 	c := newCluster(t, server.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = time.Second })
 	a, b := c.join("a"), c.join("b")
@@ -210,6 +213,7 @@ func TestAFencedMemberGoesOnThroughAnOutageOfZooKeeper(t *testing.T) {
 }
 
 func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
+	t.Parallel()
 	const session = 6 * time.Second // a third of it may pass on a busy machine
 	server := testenv.NewZooKeeper(t)
 	c := newCluster(t, server.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout, cfg.Fenced = session, false })
@@ -244,6 +248,7 @@ func TestAnUnfencedMemberReleasesAtItsDeadlineAndComesBack(t *testing.T) {
 }
 
 func TestARestartWithEmptyDataIsSurvived(t *testing.T) {
+	t.Parallel()
 	first := testenv.NewZooKeeper(t)
 	c := newCluster(t, first.Addr(), plainItems(6), func(cfg *Config) { cfg.SessionTimeout = 2 * time.Second })
 	c.observer.forced = true
@@ -569,6 +574,7 @@ func TestEnvironmentsAreIsolated(t *testing.T) {
 }
 
 func TestAMemberWaitsForAZooKeeperThatIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
 	server := testenv.NewZooKeeper(t)
 	c := newCluster(t, server.Addr(), plainItems(2), nil)
 	if err := server.Kill(); err != nil {
@@ -586,6 +592,7 @@ func TestAMemberWaitsForAZooKeeperThatIsAwayAtTheStart(t *testing.T) {
 }
 
 func TestAMemberStopsWhileZooKeeperIsAway(t *testing.T) {
+	t.Parallel()
 	server := testenv.NewZooKeeper(t)
 	c := newCluster(t, server.Addr(), plainItems(2), nil)
 	a := c.join("a")
@@ -624,6 +631,7 @@ func TestNodesAreMadeForTheDigestUserAlone(t *testing.T) {
 }
 
 func TestWatchesDoNotPileUp(t *testing.T) {
+	t.Parallel()
 	server := testenv.NewZooKeeper(t)
 	c := newCluster(t, server.Addr(), plainItems(20), func(cfg *Config) { cfg.Reconcile = 20 * time.Millisecond })
 	a := c.join("a")

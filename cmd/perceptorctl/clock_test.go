@@ -9,6 +9,9 @@ import (
 )
 
 func TestAnInstallationWithAVirtualClockFollowsTheCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
 	at := installation(t, func(o *dev.Options) {
 		o.VirtualClock, o.ClockStart = dev.FrozenClock, time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	})

@@ -48,6 +48,9 @@ func TestMain(m *testing.M) {
 //
 // $NAME stands for a value set before; single quotes hold a word together.
 func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
 	runScripts(t, installation(t), "testdata/*.txt")
 }
 

@@ -184,6 +184,10 @@ func freeAddress(t *testing.T) string {
 
 // TestReadinessTellsTheTruth runs taskd on real servers and takes them away.
 func TestReadinessTellsTheTruth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("stops servers of its own; make test runs it")
+	}
+	t.Parallel()
 	postgres, kafka := testenv.NewPostgres(t), testenv.NewKafka(t)
 	args := func(ops, http string) []string {
 		return []string{
@@ -296,6 +300,10 @@ func postmaster(t *testing.T, dir string) int {
 }
 
 func TestCtrlCStopsDevAndLeavesNothingBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	t.Parallel()
 	b, dir := devProcess(t)
 	pid := postmaster(t, dir)
 	if err := b.Process.Signal(syscall.SIGINT); err != nil {
@@ -313,6 +321,10 @@ func TestCtrlCStopsDevAndLeavesNothingBehind(t *testing.T) {
 }
 
 func TestPostgresDoesNotOutliveAKilledDev(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	t.Parallel()
 	b, dir := devProcess(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {

@@ -95,6 +95,9 @@ func placeForData(t *testing.T) string {
 }
 
 func TestDemoCallsBackTasksOfAllTypesWithoutAViolation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
 	out := &output{}
 	o := options(t, out)
 	o.Ephemeral, o.Demo, o.For = true, true, 6*time.Second
@@ -127,6 +130,10 @@ func TestDemoCallsBackTasksOfAllTypesWithoutAViolation(t *testing.T) {
 }
 
 func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	t.Parallel()
 	out := &output{}
 	o := options(t, out)
 	o.DataDir = placeForData(t)
@@ -171,6 +178,10 @@ func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
 }
 
 func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	t.Parallel()
 	o := options(t, &output{})
 	start := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	o.DataDir, o.VirtualClock, o.ClockStart = placeForData(t), FrozenClock, start

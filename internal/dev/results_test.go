@@ -67,6 +67,10 @@ func ended(t *testing.T, c *client.Client, id int64) *client.TaskInfo {
 const pause = 300 * time.Millisecond
 
 func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	t.Parallel()
 	o := options(t, &output{})
 	o.Ephemeral = true
 	at, _ := running(t, o)

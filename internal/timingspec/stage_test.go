@@ -69,6 +69,9 @@ func (l *callLog) all() []virtualtest.Ran {
 }
 
 func TestTheContractOfTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
 	s := virtualtest.Start(t, virtualtest.Options{})
 	tenant := s.Tenant(t)
 	logs, handlers := map[string]*callLog{}, map[string]client.Handler{}

@@ -17,6 +17,9 @@ import (
 // TestTheContractHoldsInVirtualTime runs on one stack, one case after the other:
 // each begins where the clock of the last one ended.
 func TestTheContractHoldsInVirtualTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
 	s := Start(t, Options{})
 	for _, c := range []struct {
 		name string
