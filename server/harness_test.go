@@ -126,7 +126,20 @@ type answer struct {
 	body    []byte
 }
 
-func answerOf(s *status.Status) answer {
+// answerOf unpacks an answer. Every error must have a reason of the list, and the code
+// of that reason, unless the caller has ended the call or the gRPC library answers.
+func (b *bundle) answerOf(s *status.Status) answer {
+	b.t.Helper()
+	a := unpacked(s)
+	code, ok := task.ErrorReasons()[task.ErrorReason(a.reason)]
+	library := strings.HasPrefix(a.message, "grpc: ") || strings.HasPrefix(a.message, "closing transport")
+	if a.code != codes.OK && a.code != codes.Canceled && !library && (!ok || grpcCodes[code] != a.code) {
+		b.t.Errorf("%s %q has the reason %q", a.code, a.message, a.reason)
+	}
+	return a
+}
+
+func unpacked(s *status.Status) answer {
 	a := answer{code: s.Code(), message: s.Message(), faults: map[string]string{}}
 	for _, d := range s.Details() {
 		switch d := d.(type) {
@@ -149,7 +162,7 @@ func (b *bundle) overGRPC(secret, method string, request, reply proto.Message) a
 	if secret != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
 	}
-	return answerOf(status.Convert(b.conn.Invoke(ctx, method, request, reply)))
+	return b.answerOf(status.Convert(b.conn.Invoke(ctx, method, request, reply)))
 }
 
 // overHTTP calls the same method by its HTTP rule.
@@ -188,7 +201,7 @@ func (b *bundle) do(secret string, r *http.Request, reply proto.Message) answer 
 	if err := protojson.Unmarshal(raw, &s); err != nil {
 		b.t.Fatalf("%s %s: %v in %s", r.Method, r.URL, err, raw)
 	}
-	a := answerOf(status.FromProto(&s))
+	a := b.answerOf(status.FromProto(&s))
 	a.http, a.header, a.body = response.StatusCode, response.Header, raw
 	return a
 }
@@ -289,7 +302,7 @@ func (b *bundle) rawGRPC(secret, method string, wire []byte) answer {
 	if secret != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
 	}
-	return answerOf(status.Convert(b.conn.Invoke(ctx, method, wire, nil, grpc.ForceCodec(rawCodec{}))))
+	return b.answerOf(status.Convert(b.conn.Invoke(ctx, method, wire, nil, grpc.ForceCodec(rawCodec{}))))
 }
 
 // chunked makes a POST request without a length.
@@ -299,7 +312,7 @@ func (b *bundle) chunked(secret, path, body string) answer {
 	return b.do(secret, r, nil)
 }
 
-func fromProto(s *rpcstatus.Status) answer { return answerOf(status.FromProto(s)) }
+func fromProto(s *rpcstatus.Status) answer { return unpacked(status.FromProto(s)) }
 
 // replyFor returns an empty reply of a method.
 func replyFor(t testing.TB, method string) proto.Message {

@@ -173,11 +173,11 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	behind := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
+	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
 	if a.hinter != nil {
-		behind = append(behind, a.hinter.Run)
+		others = append(others, a.hinter.Run)
 	}
-	return RunBefore(ctx, a.server.Run, behind...)
+	return RunBefore(ctx, a.server.Run, others...)
 }
 
 func (a *API) close() {

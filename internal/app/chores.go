@@ -43,10 +43,10 @@ func (d *Dispatcher) choreEvents() chores.Events {
 		Acquired: func(db int) { log.Debug("chores acquired", "database", db) },
 		Released: func(db int) { m.Forget(db); log.Debug("chores released", "database", db) },
 		Lost:     func(db int) { m.Forget(db); log.Warn("chores lost", "database", db) },
-		Moved: func(db int, chore string, cut *task.Compaction) {
-			m.Moved(db, chore, cut)
-			if cut.Late > lateWarning {
-				log.Warn("tasks were promoted late", "database", db, "late_ms", cut.Late.Milliseconds(), "tasks", cut.Near)
+		Moved: func(db int, chore string, c *task.Compaction) {
+			m.Moved(db, chore, c)
+			if c.Late > lateWarning {
+				log.Warn("tasks were promoted late", "database", db, "late_ms", c.Late.Milliseconds(), "tasks", c.Near)
 			}
 		},
 		Bulk: func(db int, step *task.BulkStep) {

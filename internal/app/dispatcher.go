@@ -256,14 +256,14 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	behind := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
-		behind = append(behind, d.checkTopics)
+		others = append(others, d.checkTopics)
 	}
 	if d.o.Hints != nil {
-		behind = append(behind, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d.dispatch.Hint) })
+		others = append(others, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d.dispatch.Hint) })
 	}
-	return RunBefore(ctx, d.assigner.Run, behind...)
+	return RunBefore(ctx, d.assigner.Run, others...)
 }
 
 func (d *Dispatcher) close() {

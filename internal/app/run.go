@@ -16,22 +16,22 @@ import (
 // Part runs until its context ends.
 type Part func(ctx context.Context) error
 
-// RunBefore runs front until ctx ends or front returns, and stops the parts behind
-// after front has returned. If one of them ends early, front is stopped as well.
-func RunBefore(ctx context.Context, front Part, behind ...Part) error {
-	frontCtx, stopFront := context.WithCancel(ctx)
-	defer stopFront()
-	behindCtx, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBehind()
+// RunBefore runs first until ctx ends or first returns, and stops the others after
+// that. If one of the others ends early, first is stopped as well.
+func RunBefore(ctx context.Context, first Part, others ...Part) error {
+	firstCtx, stopFirst := context.WithCancel(ctx)
+	defer stopFirst()
+	othersCtx, stopOthers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopOthers()
 	var group errgroup.Group
-	for _, p := range behind {
+	for _, p := range others {
 		group.Go(func() error {
-			defer stopFront()
-			return p(behindCtx)
+			defer stopFirst()
+			return p(othersCtx)
 		})
 	}
-	err := front(frontCtx)
-	stopBehind()
+	err := first(firstCtx)
+	stopOthers()
 	return errors.Join(err, group.Wait())
 }
 
@@ -66,7 +66,7 @@ func tuneCollector() {
 // StopWithin is an error; the next process finishes what is left.
 func Serve(ctx context.Context, p Process) error {
 	tuneCollector()
-	front := func(ctx context.Context) error {
+	serve := func(ctx context.Context) error {
 		if err := p.Reach(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil // stopped before it began
@@ -77,11 +77,11 @@ func Serve(ctx context.Context, p Process) error {
 		return p.within(ctx)
 	}
 	if p.Ops == nil {
-		return front(ctx)
+		return serve(ctx)
 	}
 	stop := context.AfterFunc(ctx, p.Ops.Stopping)
 	defer stop()
-	return RunBefore(ctx, front, p.Ops.Run)
+	return RunBefore(ctx, serve, p.Ops.Run)
 }
 
 func (p Process) within(ctx context.Context) error {
