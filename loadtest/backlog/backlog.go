@@ -85,12 +85,11 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	o.SetHorizon(o.Horizon)
-	r := &runner{Options: o}
-	err := o.WithStack(ctx, func(s *stack.Stack) error {
-		r.stack = s
-		return r.run(ctx)
+	return harness.WithStack(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		r := &runner{Options: o, stack: s}
+		err := r.run(ctx)
+		return r.report, err
 	})
-	return r.report, err
 }
 
 // The expected length of a run, on the slow side.

@@ -43,15 +43,11 @@ func (o *ImportOptions) Declare(f *harness.Flags) {
 }
 
 // Measure implements [harness.Experiment].
-func (o *ImportOptions) Measure(ctx context.Context) (report *ImportReport, err error) {
+func (o *ImportOptions) Measure(ctx context.Context) (*ImportReport, error) {
 	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {
 		return nil, err
 	}
-	err = o.WithPostgres(ctx, func(s *stack.Stack) (err error) {
-		report, err = o.importInto(ctx, s)
-		return err
-	})
-	return report, err
+	return harness.WithPostgres(ctx, &o.Setup, o.importInto)
 }
 
 // LoadReport is what loading took. A cycle of the processor time is a task.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -68,11 +69,35 @@ type loaded struct {
 	largestChunk time.Duration
 }
 
+const reportEvery = 10 * time.Second
+
+// progress says how far something is, until it is stopped.
+type progress struct {
+	atomic.Int64
+	stop func()
+}
+
+// newProgress returns the progress towards a total.
+func newProgress(ctx context.Context, to io.Writer, what string, total int64) *progress {
+	p, begin := &progress{}, time.Now()
+	say := func() {
+		n := p.Load()
+		harness.Say(to, "%s %d of %d (%.1f %%), %.0f tasks/s", what, n, total, 100*float64(n)/float64(max(1, total)), float64(n)/max(time.Since(begin).Seconds(), 1e-3))
+	}
+	stop := harness.Repeat(ctx, reportEvery, say)
+	p.stop = func() {
+		stop()
+		say()
+	}
+	return p
+}
+
 // loader loads pieces.
 type loader struct {
 	store *Store
 	l     Load
-	bar   *bar
+	say   io.Writer // of progress
+	done  *progress
 	// maker returns the maker of one loader. stored receives each stored chunk; it is
 	// called concurrently.
 	maker  func() (Maker, error)
@@ -104,7 +129,7 @@ func (s *Store) load(ctx context.Context, l Load, mix Mix, progress io.Writer) (
 
 func (ld *loader) run(ctx context.Context, progress io.Writer) (loaded, error) {
 	l := &ld.l
-	ld.bar = newBar(progress, "loaded", l.Tasks)
+	ld.say, ld.done = progress, newProgress(ctx, progress, "loaded", l.Tasks)
 	pieces := l.pieces()
 	queue := make(chan piece, len(pieces))
 	for _, p := range pieces {
@@ -117,7 +142,7 @@ func (ld *loader) run(ctx context.Context, progress io.Writer) (loaded, error) {
 		g.Go(func() error { return ld.loadPieces(ctx, queue) })
 	}
 	err := g.Wait()
-	ld.bar.done()
+	ld.done.stop()
 	ld.out.took, ld.out.databases = time.Since(begin), l.Databases
 	return ld.out, err
 }
@@ -147,7 +172,7 @@ func (ld *loader) loadPieces(ctx context.Context, queue <-chan piece) error {
 func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (stored far.Loaded, err error) {
 	for try := range 3 {
 		if try > 0 {
-			harness.Say(ld.bar.to, "trying again: %v", err)
+			harness.Say(ld.say, "trying again: %v", err)
 			if err := harness.Sleep(ctx, time.Second); err != nil {
 				return stored, err
 			}
@@ -169,7 +194,7 @@ func (ld *loader) count(rows []task.Row, stored far.Loaded, took time.Duration) 
 	o.packs += int64(stored.Packs)
 	o.payload += stored.Bytes
 	o.largestChunk = max(o.largestChunk, took)
-	ld.bar.add(int64(len(rows)))
+	ld.done.Add(int64(len(rows)))
 }
 
 // picker remembers random tasks of the largest tenant.
@@ -220,7 +245,7 @@ func (s *Store) readBack(ctx context.Context, databases, readers int, expected i
 	var mu sync.Mutex
 	var total Sum
 	begin := time.Now()
-	err := s.read(ctx, databases, readers, newBar(progress, "read back", expected), func(rows []*task.Row) {
+	err := s.read(ctx, databases, readers, expected, func(rows []*task.Row) {
 		var sum Sum
 		for _, r := range rows {
 			sum.Add(r)
@@ -228,20 +253,21 @@ func (s *Store) readBack(ctx context.Context, databases, readers int, expected i
 		mu.Lock()
 		defer mu.Unlock()
 		total = total.Plus(sum)
-	})
+	}, progress)
 	return total, time.Since(begin), err
 }
 
-// read calls visit, concurrently, with all rows of the first databases. It ends the bar.
-func (s *Store) read(ctx context.Context, databases, readers int, b *bar, visit func([]*task.Row)) error {
-	defer b.done()
+// read calls visit, concurrently, with all rows of the first databases.
+func (s *Store) read(ctx context.Context, databases, readers int, expected int64, visit func([]*task.Row), to io.Writer) error {
+	done := newProgress(ctx, to, "read back", expected)
+	defer done.stop()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
 	for d := range databases {
 		g.Go(func() error {
 			return s.shards.Dump(ctx, d, func(rows []*task.Row) error {
 				visit(rows)
-				b.add(int64(len(rows)))
+				done.Add(int64(len(rows)))
 				return nil
 			})
 		})
@@ -327,7 +353,7 @@ func (s *Store) Fill(ctx context.Context, l Load, maker func() (Maker, error), s
 // Read calls visit, concurrently, with every living task of all databases, as of one
 // instant in each.
 func (s *Store) Read(ctx context.Context, readers int, expected int64, visit func([]*task.Row), progress io.Writer) error {
-	return s.read(ctx, task.Databases, readers, newBar(progress, "read back", expected), visit)
+	return s.read(ctx, task.Databases, readers, expected, visit, progress)
 }
 
 // Finished counts the retained finished tasks of a tenant and kind in a state.

@@ -191,21 +191,22 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 		d := harness.DefaultStack()
 		o.Real.Taskds, o.Real.Dispatchers, o.Real.Session, o.Real.Kafka = d.Taskds, d.Dispatchers, d.Session, d.Kafka
 	}
-	return o.WithStack(ctx, func(s *stack.Stack) error {
+	_, err := harness.WithStack(ctx, &o, func(ctx context.Context, s *stack.Stack) (*Row, error) {
 		if err := r.stackCycle(ctx, s, row); err != nil || r.LatenessRate == 0 {
-			return err
+			return row, err
 		}
 		r.Say("full-stack: %d/s", r.LatenessRate)
 		load := r.load(s, "compare-lateness", float64(r.LatenessRate), r.LatenessFor)
 		load.Warmup = stackWarmup
 		report, err := harness.Run(ctx, load)
 		if err != nil {
-			return err
+			return row, err
 		}
 		row.Violations += report.Broken()
 		row.LatenessMs = &phase.Quantiles{P50: report.LatenessMs.P50, P99: report.LatenessMs.P99, Max: report.LatenessMs.Max}
-		return nil
+		return row, nil
 	})
+	return err
 }
 
 // stackCycle adds the jobs at a rate that the stack cannot follow.

@@ -74,7 +74,7 @@ func (o *Options) Declare(f *harness.Flags) {
 // Measure implements [harness.Experiment]: it lets the contestants work, one after the
 // other. A contestant that fails, or cannot be installed, has a row that says why; the
 // error is about the run as a whole.
-func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	if o.EngineCommand == nil {
 		o.EngineCommand = []string{o.ListenerCommand[0], EngineName}
 	}
@@ -82,10 +82,8 @@ func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = o.WithPostgres(ctx, func(s *stack.Stack) (err error) {
-		r := &runner{Options: o, server: s, meter: harness.NewMeter(s, nil), logs: logs.Path}
-		report, err = r.run(ctx)
-		return err
+	report, err := harness.WithPostgres(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		return (&runner{Options: o, server: s, meter: harness.NewMeter(s, nil), logs: logs.Path}).run(ctx)
 	})
 	return report, errors.Join(err, logs.Close(ctx))
 }

@@ -66,12 +66,10 @@ func (o *Options) Declare(f *harness.Flags) {
 }
 
 // Measure implements [harness.Experiment].
-func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
-	err = o.WithStack(ctx, func(s *stack.Stack) (err error) {
-		report, err = (&runner{Options: o, stack: s}).run(ctx)
-		return err
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
+	return harness.WithStack(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		return (&runner{Options: o, stack: s}).run(ctx)
 	})
-	return report, err
 }
 
 // Report is what a run found.

@@ -69,12 +69,8 @@ func (o *Options) Declare(f *harness.Flags) {
 }
 
 // Measure implements [harness.Experiment].
-func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
-	err = o.WithPostgres(ctx, func(s *stack.Stack) (err error) {
-		report, err = Measure(ctx, s, *o)
-		return err
-	})
-	return report, err
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
+	return harness.WithPostgres(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) { return Measure(ctx, s, *o) })
 }
 
 // rowsPerTick is how many rows one statement adds to one database, on average.

@@ -10,12 +10,15 @@
 package history
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
+	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -112,4 +115,195 @@ func (p *part) flush() {
 		p.err = fmt.Errorf("write history: %w", err)
 	}
 	p.buf = p.buf[:0]
+}
+
+// epoch is what absolute times are counted from, in microseconds: 2026.
+const epoch check.Micros = 1_767_225_600_000_000
+
+// errTorn says that a record ends in the middle.
+var errTorn = errors.New("torn record")
+
+// put appends an integer, short when it is near 0.
+func put[T ~int64 | ~int32 | ~int16 | ~int](b []byte, v T) []byte {
+	return binary.AppendVarint(b, int64(v))
+}
+
+// putInstant appends an instant; Never is short.
+func putInstant(b []byte, i task.Instant) []byte {
+	if i == task.Never {
+		return put(b, int64(0))
+	}
+	v := int64(i) - int64(epoch)/1000
+	if v >= 0 {
+		v++ // 0 is taken
+	}
+	return put(b, v)
+}
+
+// record begins a record in the buffer of the part, which is locked.
+func (p *part) record(fields ...byte) []byte {
+	b := p.buf
+	return append(b, fields...)
+}
+
+// Add records what became of an add.
+func (w *Writer) Add(a check.Add) {
+	p := w.of(a.ID)
+	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained)|flag(a.Terms != nil)<<1|flag(a.Key)<<2|flag(a.Now)<<3)
+	b = putInstant(putInstant(put(put(b, a.Number), a.ID), a.Begin), a.End)
+	b = put(put(put(b, a.Interval), a.MaxCount), a.Sent-epoch)
+	b = put(put(b, a.Answered-a.Sent), a.MaxAttempts)
+	if t := a.Terms; t != nil {
+		b = putText(putText(b, t.Cron), t.Zone)
+		b = put(put(put(put(b, int64(t.Misfire)), t.Grace), t.Limit), t.Spread)
+	}
+	p.put(b)
+}
+
+// putText appends a text with its length before it.
+func putText(b []byte, text string) []byte { return append(put(b, len(text)), text...) }
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// Execution records a call of a handler.
+func (w *Writer) Execution(e check.Execution) {
+	p := w.of(e.ID)
+	b := p.record(tagExecution, byte(e.Outcome), flag(e.Permanent)|flag(e.Unfinished)<<1)
+	b = putInstant(put(put(put(b, e.Number), e.ID), e.Seq), e.ScheduledAt)
+	b = put(put(put(b, e.Missed), e.Start-1000*check.Micros(e.ScheduledAt)), e.End-e.Start)
+	b = put(put(b, e.Attempt), int64(e.Listener))
+	p.put(put(put(put(b, e.After), e.Version), e.Mark))
+}
+
+// Reply records an answer to a start or a report.
+func (w *Writer) Reply(r check.Reply) {
+	p := w.of(r.ID)
+	b := p.record(tagReply, byte(r.Call), byte(r.Code))
+	b = put(put(put(b, r.ID), r.Seq), r.Answered-epoch)
+	p.put(put(put(b, r.Attempt), int64(r.Listener)))
+}
+
+// Final records what the API says about a task at the end.
+func (w *Writer) Final(f check.Final) {
+	p := w.of(f.ID)
+	b := p.record(tagFinal, byte(f.Type), byte(f.State))
+	b = putInstant(putInstant(put(put(b, f.ID), f.Number), f.Begin), f.End)
+	b = put(put(put(put(b, f.Interval), f.MaxCount), f.Runs), f.Missed)
+	p.put(put(put(put(b, f.Open), f.Version), f.Mark))
+}
+
+// Op records a change that a caller asked for.
+func (w *Writer) Op(o check.Op) {
+	p := w.of(o.ID)
+	b := p.record(tagOp, byte(o.Change), flag(o.Known))
+	b = put(put(put(b, o.ID), o.Sent-epoch), o.Answered-o.Sent)
+	b = put(put(put(b, o.Version), o.Mark), o.Interval)
+	p.put(put(put(b, o.Seq), o.Request))
+}
+
+// reader takes fields off records. After an error it returns zeros.
+type reader struct {
+	left []byte
+	err  error
+}
+
+func (r *reader) int() int64 {
+	v, n := binary.Varint(r.left)
+	if n <= 0 {
+		r.left, r.err = nil, errTorn
+		return 0
+	}
+	r.left = r.left[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if len(r.left) == 0 {
+		r.err = errTorn
+		return 0
+	}
+	v := r.left[0]
+	r.left = r.left[1:]
+	return v
+}
+
+func (r *reader) text() string {
+	n := r.int()
+	if n < 0 || n > int64(len(r.left)) {
+		r.left, r.err = nil, errTorn
+		return ""
+	}
+	text := string(r.left[:n])
+	r.left = r.left[n:]
+	return text
+}
+
+func (r *reader) instant() task.Instant {
+	v := r.int()
+	if v == 0 {
+		return task.Never
+	}
+	if v > 0 {
+		v--
+	}
+	return task.Instant(v + int64(epoch)/1000)
+}
+
+func (r *reader) micros() check.Micros { return check.Micros(r.int()) }
+
+func (r *reader) add() (a check.Add) {
+	a.Answer, a.Type = check.Answer(r.byte()), task.Type(r.byte())
+	flags := r.byte()
+	a.Retained, a.Key, a.Now = flags&1 != 0, flags&4 != 0, flags&8 != 0
+	a.Number, a.ID, a.Begin, a.End = r.int(), task.ID(r.int()), r.instant(), r.instant()
+	a.Interval, a.MaxCount, a.Sent = time.Duration(r.int()), r.int(), r.micros()+epoch
+	a.Answered, a.MaxAttempts = a.Sent+r.micros(), int32(r.int())
+	if flags&2 != 0 {
+		a.Terms = &check.Terms{
+			Cron: r.text(), Zone: r.text(), Misfire: task.Misfire(r.int()), Grace: time.Duration(r.int()),
+			Limit: int32(r.int()), Spread: time.Duration(r.int()),
+		}
+	}
+	return a
+}
+
+func (r *reader) execution() (e check.Execution) {
+	e.Outcome = task.Outcome(r.byte())
+	flags := r.byte()
+	e.Permanent, e.Unfinished = flags&1 != 0, flags&2 != 0
+	e.Number, e.ID, e.Seq, e.ScheduledAt = r.int(), task.ID(r.int()), r.int(), r.instant()
+	e.Missed, e.Start = r.int(), r.micros()+1000*check.Micros(e.ScheduledAt)
+	e.End = e.Start + r.micros()
+	e.Attempt, e.Listener = int32(r.int()), uint16(r.int())
+	e.After, e.Version, e.Mark = time.Duration(r.int()), int32(r.int()), r.int()
+	return e
+}
+
+func (r *reader) reply() (p check.Reply) {
+	p.Call, p.Code = check.Call(r.byte()), task.Code(r.byte())
+	p.ID, p.Seq, p.Answered = task.ID(r.int()), r.int(), r.micros()+epoch
+	p.Attempt, p.Listener = int32(r.int()), uint16(r.int())
+	return p
+}
+
+func (r *reader) final() (f check.Final) {
+	f.Type, f.State = task.Type(r.byte()), task.State(r.byte())
+	f.ID, f.Number, f.Begin, f.End = task.ID(r.int()), r.int(), r.instant(), r.instant()
+	f.Interval, f.MaxCount, f.Runs, f.Missed = time.Duration(r.int()), r.int(), r.int(), r.int()
+	f.Open, f.Version, f.Mark = int32(r.int()), int32(r.int()), r.int()
+	return f
+}
+
+func (r *reader) op() (o check.Op) {
+	o.Change, o.Known = check.Change(r.byte()), r.byte() != 0
+	o.ID, o.Sent = task.ID(r.int()), r.micros()+epoch
+	o.Answered = o.Sent + r.micros()
+	o.Version, o.Mark, o.Interval = int32(r.int()), r.int(), time.Duration(r.int())
+	o.Seq, o.Request = r.int(), r.int()
+	return o
 }

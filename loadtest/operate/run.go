@@ -53,7 +53,7 @@ type runner struct {
 	report    *Report
 }
 
-func run(ctx context.Context, s *stack.Stack, o *Options) (_ *Report, err error) {
+func (o *Options) run(ctx context.Context, s *stack.Stack) (_ *Report, err error) {
 	r := &runner{Options: o, stack: s, meter: harness.NewMeter(s, nil)}
 	r.report = &Report{
 		Header: harness.NewHeader("operate", o.Seed, s.Versions), Tasks: o.Tasks, Days: o.Days, NearShare: o.Near,

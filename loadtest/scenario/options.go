@@ -11,7 +11,6 @@ package scenario
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -291,24 +290,15 @@ func (o *Options) floorOptions() *floor.Options {
 
 // Measure implements [harness.Experiment]: it runs the load on a stack of its own, or on
 // that of the setup.
-func (o *Options) Measure(ctx context.Context) (report *Report, err error) {
-	r := &runner{Options: o, stack: o.On}
-	if r.stack != nil {
-		return r.run(ctx)
-	}
-	if r.stack, err = r.startStack(ctx); err != nil {
-		return nil, err
-	}
-	report, err = r.run(ctx)
-	return report, errors.Join(err, harness.CloseStack(ctx, r.stack))
-}
-
-func (o *Options) startStack(ctx context.Context) (*stack.Stack, error) {
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
+	start := stack.Real
 	switch o.Stack {
 	case "external":
-		return stack.External(o.External)
+		start = func(context.Context, stack.RealOptions) (*stack.Stack, error) { return stack.External(o.External) }
 	case "dev":
-		return stack.Dev(ctx, o.Real)
+		start = stack.Dev
 	}
-	return stack.Real(ctx, o.Real)
+	return harness.With(ctx, &o.Setup, start, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		return (&runner{Options: o, stack: s}).run(ctx)
+	})
 }
