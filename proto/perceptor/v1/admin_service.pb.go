@@ -25,17 +25,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What of the history of runs is written down.
+// Which events of runs are recorded.
 type Tenant_History int32
 
 const (
 	// FAILURES.
 	Tenant_HISTORY_UNSPECIFIED Tenant_History = 0
-	// What went other than planned: all events but CLAIMED and SUCCEEDED.
+	// All events except CLAIMED and SUCCEEDED.
 	Tenant_FAILURES Tenant_History = 1
-	// All events. Costs a row for each.
+	// All events. Costs one row per event.
 	Tenant_ALL Tenant_History = 2
-	// Nothing.
+	// No events.
 	Tenant_NONE Tenant_History = 3
 )
 
@@ -82,7 +82,7 @@ func (Tenant_History) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// What a token may be used for.
+// The set of calls that a token allows.
 type Token_Scope int32
 
 const (
@@ -140,42 +140,42 @@ type Tenant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 63 characters: lower-case letters, digits, and hyphens inside.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The largest size of a task's params: all keys and values together, in
+	// The maximum size of a task's params: all keys and values together, in
 	// bytes. 1 to 262,144. Default: 16,384.
 	MaxParamsBytes int32 `protobuf:"varint,2,opt,name=max_params_bytes,json=maxParamsBytes,proto3" json:"max_params_bytes,omitempty"`
-	// How long finished tasks can be looked up when they do not say themselves.
-	// 0 to 90 days. Default: 1 h.
+	// How long finished tasks can be looked up if they have no retention of their
+	// own. 0 to 90 days. Default: 1 h.
 	DefaultRetention *durationpb.Duration `protobuf:"bytes,3,opt,name=default_retention,json=defaultRetention,proto3" json:"default_retention,omitempty"`
 	// The Kafka topic of the tenant's runs.
 	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
 	// When the tenant was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// What of the history of runs is written down. Default: FAILURES.
+	// Which events of runs are recorded. Default: FAILURES.
 	History Tenant_History `protobuf:"varint,6,opt,name=history,proto3,enum=perceptor.v1.Tenant_History" json:"history,omitempty"`
-	// How many runs are claimed a second at most, over all dispatchers. What is
-	// beyond waits for its turn, and that is no misfire. Redeliveries do not count.
-	// 0 to 1,000,000. Default: 0, no limit.
-	DispatchRate int32 `protobuf:"varint,7,opt,name=dispatch_rate,json=dispatchRate,proto3" json:"dispatch_rate,omitempty"`
-	// How many runs may be claimed at once when few were before. 0 to 10,000,000.
-	// Default: as many as dispatch_rate allows in a second.
-	DispatchBurst int32 `protobuf:"varint,8,opt,name=dispatch_burst,json=dispatchBurst,proto3" json:"dispatch_burst,omitempty"`
-	// The tenant's share against that of others when there is more to do than can
-	// be done. 1 to 1,000. Default: 1.
-	Weight int32 `protobuf:"varint,9,opt,name=weight,proto3" json:"weight,omitempty"`
-	// How many tasks may be added a second; more answer RESOURCE_EXHAUSTED. 0 to
+	// The maximum number of runs claimed per second, over all dispatchers.
+	// Further runs wait; that is not a misfire. Redeliveries do not count. 0 to
 	// 1,000,000. Default: 0, no limit.
+	DispatchRate int32 `protobuf:"varint,7,opt,name=dispatch_rate,json=dispatchRate,proto3" json:"dispatch_rate,omitempty"`
+	// The maximum number of runs claimed at once after a quiet time. 0 to
+	// 10,000,000. Default: as many as dispatch_rate allows in one second.
+	DispatchBurst int32 `protobuf:"varint,8,opt,name=dispatch_burst,json=dispatchBurst,proto3" json:"dispatch_burst,omitempty"`
+	// The tenant's share relative to other backlogged tenants. 1 to 1,000.
+	// Default: 1.
+	Weight int32 `protobuf:"varint,9,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The maximum number of tasks added per second; further adds answer
+	// RESOURCE_EXHAUSTED. 0 to 1,000,000. Default: 0, no limit.
 	AddRate int32 `protobuf:"varint,10,opt,name=add_rate,json=addRate,proto3" json:"add_rate,omitempty"`
-	// How many living tasks there may be; more answer RESOURCE_EXHAUSTED. It is
-	// looked at every few seconds, so it may be passed by what is added meanwhile.
-	// 0 to 1,000,000,000. Default: 0, no limit.
+	// The maximum number of unfinished tasks; further adds answer
+	// RESOURCE_EXHAUSTED. The number is checked every few seconds, so adds in
+	// between may exceed it. 0 to 1,000,000,000. Default: 0, no limit.
 	MaxBacklog int64 `protobuf:"varint,11,opt,name=max_backlog,json=maxBacklog,proto3" json:"max_backlog,omitempty"`
-	// No new run of the tenant is claimed. Instants missed meanwhile follow the
-	// misfire policy.
+	// While true no run of the tenant is claimed. Instants missed meanwhile
+	// follow the misfire policy.
 	Paused bool `protobuf:"varint,12,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Kinds of which no new run is claimed. At most 100.
+	// Kinds whose runs are not claimed. At most 100.
 	PausedKinds []string `protobuf:"bytes,13,rep,name=paused_kinds,json=pausedKinds,proto3" json:"paused_kinds,omitempty"`
-	// How many runs of a kind may be in flight, over all dispatchers. At most 100
-	// kinds; 1 to 100,000 each.
+	// The maximum number of open runs of a kind, over all dispatchers. At most
+	// 100 kinds; 1 to 100,000 each.
 	KindCaps      map[string]int32 `protobuf:"bytes,14,rep,name=kind_caps,json=kindCaps,proto3" json:"kind_caps,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -312,19 +312,19 @@ func (x *Tenant) GetKindCaps() map[string]int32 {
 // A credential. Only a hash of its secret is stored.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Public name of the token; the secret begins with it.
+	// Public name of the token. The secret begins with it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What it may be used for.
+	// The set of calls that it allows.
 	Scope Token_Scope `protobuf:"varint,2,opt,name=scope,proto3,enum=perceptor.v1.Token_Scope" json:"scope,omitempty"`
 	// The tenant, for the scope TENANT; empty for ADMIN.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// What it is used for, in people's words. At most 200 bytes.
+	// A description for people. At most 200 bytes.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
-	// When it ends by itself. Must be in the future. Default: never.
+	// When it expires. Must be in the future. Default: never.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it was revoked. Unset while it is good.
+	// When it was revoked. Unset: it is valid.
 	RevokeTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -506,11 +506,12 @@ type UpdateTenantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tenant's name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The new values of what update_mask names; one that is not set stands for its
-	// default. Other fields, and the name, are ignored.
+	// The new values of the fields in update_mask. A field that is not set takes
+	// its default. Other fields, and the name, are ignored.
 	Tenant *Tenant `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// What to change: max_params_bytes, default_retention, history, dispatch_rate,
-	// dispatch_burst, weight, add_rate, max_backlog, paused, paused_kinds, kind_caps.
+	// The fields to change: max_params_bytes, default_retention, history,
+	// dispatch_rate, dispatch_burst, weight, add_rate, max_backlog, paused,
+	// paused_kinds, kind_caps.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -708,11 +709,11 @@ func (x *DeleteTenantRequest) GetName() string {
 // Response of DeleteTenant.
 type DeleteTenantResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many rows and packed tasks were removed so far.
+	// The number of rows and packed tasks removed so far.
 	Removed int64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
-	// From how many of the 16 databases all was removed.
+	// The number of the 16 databases from which everything was removed.
 	FinishedDatabases int32 `protobuf:"varint,2,opt,name=finished_databases,json=finishedDatabases,proto3" json:"finished_databases,omitempty"`
-	// When the deletion began.
+	// When the deletion started.
 	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -772,9 +773,9 @@ func (x *DeleteTenantResponse) GetCreateTime() *timestamppb.Timestamp {
 // Request of ListTenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before. Default: the first page.
+	// next_page_token of the previous page. Default: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -829,7 +830,7 @@ type ListTenantsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tenants of this page.
 	Tenants []*Tenant `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -928,9 +929,9 @@ func (x *CreateTokenRequest) GetToken() *Token {
 // Response of CreateToken.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token as it is stored.
+	// The token as stored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// What callers send after "Bearer ". It cannot be shown again.
+	// The secret that callers send after "Bearer ". It cannot be read again.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -985,9 +986,9 @@ type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only tokens of this tenant. Default: all.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before. Default: the first page.
+	// next_page_token of the previous page. Default: the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1049,7 +1050,7 @@ type ListTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens of this page.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

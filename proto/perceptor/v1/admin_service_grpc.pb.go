@@ -43,25 +43,25 @@ type AdminServiceClient interface {
 	GetTenant(ctx context.Context, in *GetTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
 	// Lists tenants by name.
 	ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error)
-	// Changes settings of a tenant. They hold everywhere at most 5 s later.
+	// Changes settings of a tenant. They take effect everywhere within 5 s.
 	UpdateTenant(ctx context.Context, in *UpdateTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
-	// Pauses a tenant. After the answer no new run of it is claimed; runs already
-	// claimed may still arrive.
+	// Pauses a tenant. After the answer no run of it is claimed. Runs that are
+	// already claimed may still arrive.
 	PauseTenant(ctx context.Context, in *PauseTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
-	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
+	// Resumes a paused tenant. Instants missed meanwhile follow the misfire
 	// policy.
 	ResumeTenant(ctx context.Context, in *ResumeTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
-	// Deletes a tenant with all that it has: tasks, keys, dead runs, counters,
-	// tokens and topics. Its tokens are refused and it is paused at once; the rest is
-	// removed within minutes, whatever happens to any process. Calling it again
-	// returns the progress, and NOT_FOUND when the tenant is gone. It cannot be taken
-	// back, and its number is never used again.
+	// Deletes a tenant with all its data: tasks, keys, dead runs, counters,
+	// tokens and topics. The tenant is paused and its tokens are refused at once.
+	// The data is removed within minutes, even if processes restart. Calling it
+	// again returns the progress, and NOT_FOUND when the tenant is gone. A
+	// deletion cannot be undone, and the tenant's number is never used again.
 	DeleteTenant(ctx context.Context, in *DeleteTenantRequest, opts ...grpc.CallOption) (*DeleteTenantResponse, error)
-	// Creates a token. Its secret is in the answer and nowhere else.
+	// Creates a token. The secret is in the answer and cannot be read again.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// Revokes a token. Calls with it are refused at most 5 s later.
+	// Revokes a token. Calls with it are refused within 5 s.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*Token, error)
 }
 
@@ -185,25 +185,25 @@ type AdminServiceServer interface {
 	GetTenant(context.Context, *GetTenantRequest) (*Tenant, error)
 	// Lists tenants by name.
 	ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error)
-	// Changes settings of a tenant. They hold everywhere at most 5 s later.
+	// Changes settings of a tenant. They take effect everywhere within 5 s.
 	UpdateTenant(context.Context, *UpdateTenantRequest) (*Tenant, error)
-	// Pauses a tenant. After the answer no new run of it is claimed; runs already
-	// claimed may still arrive.
+	// Pauses a tenant. After the answer no run of it is claimed. Runs that are
+	// already claimed may still arrive.
 	PauseTenant(context.Context, *PauseTenantRequest) (*Tenant, error)
-	// Lets a paused tenant go on. Instants missed meanwhile follow the misfire
+	// Resumes a paused tenant. Instants missed meanwhile follow the misfire
 	// policy.
 	ResumeTenant(context.Context, *ResumeTenantRequest) (*Tenant, error)
-	// Deletes a tenant with all that it has: tasks, keys, dead runs, counters,
-	// tokens and topics. Its tokens are refused and it is paused at once; the rest is
-	// removed within minutes, whatever happens to any process. Calling it again
-	// returns the progress, and NOT_FOUND when the tenant is gone. It cannot be taken
-	// back, and its number is never used again.
+	// Deletes a tenant with all its data: tasks, keys, dead runs, counters,
+	// tokens and topics. The tenant is paused and its tokens are refused at once.
+	// The data is removed within minutes, even if processes restart. Calling it
+	// again returns the progress, and NOT_FOUND when the tenant is gone. A
+	// deletion cannot be undone, and the tenant's number is never used again.
 	DeleteTenant(context.Context, *DeleteTenantRequest) (*DeleteTenantResponse, error)
-	// Creates a token. Its secret is in the answer and nowhere else.
+	// Creates a token. The secret is in the answer and cannot be read again.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// Revokes a token. Calls with it are refused at most 5 s later.
+	// Revokes a token. Calls with it are refused within 5 s.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*Token, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -60,24 +60,24 @@ func (*GetAssignmentRequest) Descriptor() ([]byte, []int) {
 	return file_perceptor_v1_assignment_service_proto_rawDescGZIP(), []int{0}
 }
 
-// How items are shared, at one moment.
+// The assignment of items at one moment.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the member that plans; empty when there is none.
+	// Id of the leader. Empty: there is none.
 	Leader string `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Number of the plan.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// When the plan was written, by its writer's clock.
+	// When the plan was written, by the clock of its writer.
 	PlanTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=plan_time,json=planTime,proto3" json:"plan_time,omitempty"`
-	// Who takes part, by sequence number.
+	// The members, by sequence number.
 	Members []*AssignmentMember `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// Shards (0 to 511) and the chores of databases (512 and up), by number.
 	Items []*AssignmentItem `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
-	// The last plans, the newest last.
+	// The last plans, the newest one last.
 	Rebalances []*Rebalance `protobuf:"bytes,6,rep,name=rebalances,proto3" json:"rebalances,omitempty"`
-	// Who may own what.
+	// The restrictions on members and items.
 	Strategy *Strategy `protobuf:"bytes,7,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// What is stored and cannot be read. A person must look.
+	// Stored data that cannot be read and needs an operator.
 	Faults        []string `protobuf:"bytes,8,rep,name=faults,proto3" json:"faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -169,7 +169,7 @@ func (x *Assignment) GetFaults() []string {
 	return nil
 }
 
-// A dispatcher, by its own account.
+// A dispatcher, as it has published itself.
 type AssignmentMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Random for each start.
@@ -182,21 +182,21 @@ type AssignmentMember struct {
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// Its version.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// ZooKeeper's number: the lowest one leads.
+	// ZooKeeper's sequence number. The member with the lowest one is the leader.
 	Sequence int64 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// When it started.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// When it has told of itself last, by its own clock.
+	// When it last published its state, by its own clock.
 	HeartbeatTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=heartbeat_time,json=heartbeatTime,proto3" json:"heartbeat_time,omitempty"`
-	// It is about to leave.
+	// It is leaving.
 	Leaving bool `protobuf:"varint,9,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// The strategy does not let it have items.
 	Barred bool `protobuf:"varint,10,opt,name=barred,proto3" json:"barred,omitempty"`
-	// How many items it should have.
+	// The number of items that the plan assigns to it.
 	RequestedCount int32 `protobuf:"varint,11,opt,name=requested_count,json=requestedCount,proto3" json:"requested_count,omitempty"`
-	// The items that it holds, as ranges: 0-31,512.
+	// The items that it has, as ranges: 0-31,512.
 	Held string `protobuf:"bytes,12,opt,name=held,proto3" json:"held,omitempty"`
-	// What it has done, by name.
+	// Figures about its work, by name.
 	Figures       map[string]int64 `protobuf:"bytes,13,rep,name=figures,proto3" json:"figures,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -326,16 +326,16 @@ func (x *AssignmentMember) GetFigures() map[string]int64 {
 // An item and its owners.
 type AssignmentItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of a shard, or 512 and that of a database for its chores.
+	// The number of a shard, or 512 plus the number of a database for its chores.
 	Item int32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
-	// Names of those who hold it: none while it is handed over, two while one
-	// takes over from the other.
+	// Names of the current owners: none during a hand-over, two during a
+	// take-over.
 	Current []string `protobuf:"bytes,2,rep,name=current,proto3" json:"current,omitempty"`
-	// The name of who should hold it.
+	// The name of the requested owner.
 	Requested string `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
-	// Why nobody should: paused, pinned, surplus or nobody.
+	// Why it has no requested owner: paused, pinned, surplus or nobody.
 	WithoutOwner string `protobuf:"bytes,4,opt,name=without_owner,json=withoutOwner,proto3" json:"without_owner,omitempty"`
-	// Postgres's number of the ownership; 0 when it cannot be read.
+	// The epoch in Postgres. 0: it cannot be read.
 	Epoch         int64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -406,20 +406,20 @@ func (x *AssignmentItem) GetEpoch() int64 {
 	return 0
 }
 
-// One plan that was written.
+// A plan that was written.
 type Rebalance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The plan's number.
 	Generation int64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Id of the leader that wrote it.
 	Writer string `protobuf:"bytes,2,opt,name=writer,proto3" json:"writer,omitempty"`
-	// When, by the writer's clock.
+	// When it was written, by the clock of its writer.
 	WriteTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=write_time,json=writeTime,proto3" json:"write_time,omitempty"`
-	// How many members have items by it.
+	// The number of members that have items.
 	Members int32 `protobuf:"varint,4,opt,name=members,proto3" json:"members,omitempty"`
-	// How many items it took from members that were there.
+	// The number of items that were moved away from connected members.
 	Moved int32 `protobuf:"varint,5,opt,name=moved,proto3" json:"moved,omitempty"`
-	// How many items it leaves without an owner.
+	// The number of items without an owner.
 	WithoutOwner  int32 `protobuf:"varint,6,opt,name=without_owner,json=withoutOwner,proto3" json:"without_owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -497,24 +497,25 @@ func (x *Rebalance) GetWithoutOwner() int32 {
 	return 0
 }
 
-// Who may own what. Members are named by name, id, host or address.
+// Restrictions on members and items. Members are named by name, id, host or
+// address.
 type Strategy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nobody owns anything.
+	// While true no item has an owner.
 	Paused bool `protobuf:"varint,1,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Who may take part; empty: all.
+	// The members that may have items. Empty: all.
 	Hosts []string `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	// How many members of one host may have items; 0: no limit.
+	// The maximum number of members of one host that have items; 0: no limit.
 	PerHost int32 `protobuf:"varint,3,opt,name=per_host,json=perHost,proto3" json:"per_host,omitempty"`
-	// How many members may have items; 0: no limit.
+	// The maximum number of members that have items; 0: no limit.
 	Members int32 `protobuf:"varint,4,opt,name=members,proto3" json:"members,omitempty"`
-	// How many items a member may have; 0: no limit.
+	// The maximum number of items of one member; 0: no limit.
 	MaxItems int32 `protobuf:"varint,5,opt,name=max_items,json=maxItems,proto3" json:"max_items,omitempty"`
-	// Who has nothing and stays.
+	// Drained members: they have no items and stay connected.
 	Drained []string `protobuf:"bytes,6,rep,name=drained,proto3" json:"drained,omitempty"`
-	// Who alone may have which items, as ranges.
+	// Items as ranges, by the member or host that alone may have them.
 	Pins map[string]string `protobuf:"bytes,7,rep,name=pins,proto3" json:"pins,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Items that have no owner, as ranges.
+	// Paused items, as ranges. They have no owner.
 	PausedItems   string `protobuf:"bytes,8,opt,name=paused_items,json=pausedItems,proto3" json:"paused_items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -606,32 +607,32 @@ func (x *Strategy) GetPausedItems() string {
 	return ""
 }
 
-// Request of UpdateStrategy. What is not set stays as it is.
+// Request of UpdateStrategy. Fields that are not set remain unchanged.
 type UpdateStrategyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Forget the stored strategy first, even one that cannot be read.
+	// Reset the stored strategy first, even if it cannot be read.
 	Reset_ bool `protobuf:"varint,1,opt,name=reset,proto3" json:"reset,omitempty"`
-	// Members that shall hand over and stay.
+	// Members to drain: they hand over their items and stay connected.
 	Drain []string `protobuf:"bytes,2,rep,name=drain,proto3" json:"drain,omitempty"`
-	// Members that may have items again.
+	// Members to undrain.
 	Undrain []string `protobuf:"bytes,3,rep,name=undrain,proto3" json:"undrain,omitempty"`
-	// Items, as ranges, by the member or host that alone may have them.
+	// Items to pin, as ranges, by the member or host that alone may have them.
 	Pin map[string]string `protobuf:"bytes,4,rep,name=pin,proto3" json:"pin,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Items that are not pinned any more, as ranges.
+	// Items to unpin, as ranges.
 	Unpin string `protobuf:"bytes,5,opt,name=unpin,proto3" json:"unpin,omitempty"`
-	// Items that nobody shall own, as ranges.
+	// Items to pause, as ranges.
 	PauseItems string `protobuf:"bytes,6,opt,name=pause_items,json=pauseItems,proto3" json:"pause_items,omitempty"`
-	// Items that are not paused any more, as ranges.
+	// Items to resume, as ranges.
 	ResumeItems string `protobuf:"bytes,7,opt,name=resume_items,json=resumeItems,proto3" json:"resume_items,omitempty"`
-	// Whether nobody shall own anything.
+	// Whether all items are paused.
 	Paused *bool `protobuf:"varint,8,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
-	// Who may take part, instead of what is stored; "*": all.
+	// The members that may have items, replacing the stored list; "*": all.
 	Hosts []string `protobuf:"bytes,9,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	// How many members of one host may have items; 0: no limit.
+	// The maximum number of members of one host that have items; 0: no limit.
 	PerHost *int32 `protobuf:"varint,10,opt,name=per_host,json=perHost,proto3,oneof" json:"per_host,omitempty"`
-	// How many members may have items; 0: no limit.
+	// The maximum number of members that have items; 0: no limit.
 	Members *int32 `protobuf:"varint,11,opt,name=members,proto3,oneof" json:"members,omitempty"`
-	// How many items a member may have; 0: no limit.
+	// The maximum number of items of one member; 0: no limit.
 	MaxItems      *int32 `protobuf:"varint,12,opt,name=max_items,json=maxItems,proto3,oneof" json:"max_items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

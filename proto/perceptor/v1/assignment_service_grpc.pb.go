@@ -27,14 +27,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Which dispatcher owns which shard, and which should. Every call needs a token
-// of the ADMIN scope, and a taskd that has zookeeper.servers configured.
+// The current and the requested owners of shards. Every call needs a token of
+// the ADMIN scope, and a taskd with zookeeper.servers configured.
 type AssignmentServiceClient interface {
 	// Returns members, items, the last rebalances and the strategy.
 	GetAssignment(ctx context.Context, in *GetAssignmentRequest, opts ...grpc.CallOption) (*Assignment, error)
-	// Changes the strategy: drains members, pins and pauses items, sets limits. All
-	// of a request happens at once, or nothing; only reset goes before the rest.
-	// Repeating one does no harm.
+	// Changes the strategy: drains members, pins and pauses items, sets limits. A
+	// request is applied completely or not at all; reset is applied first.
+	// Repeating a request has no further effect.
 	UpdateStrategy(ctx context.Context, in *UpdateStrategyRequest, opts ...grpc.CallOption) (*Strategy, error)
 }
 
@@ -70,14 +70,14 @@ func (c *assignmentServiceClient) UpdateStrategy(ctx context.Context, in *Update
 // All implementations must embed UnimplementedAssignmentServiceServer
 // for forward compatibility.
 //
-// Which dispatcher owns which shard, and which should. Every call needs a token
-// of the ADMIN scope, and a taskd that has zookeeper.servers configured.
+// The current and the requested owners of shards. Every call needs a token of
+// the ADMIN scope, and a taskd with zookeeper.servers configured.
 type AssignmentServiceServer interface {
 	// Returns members, items, the last rebalances and the strategy.
 	GetAssignment(context.Context, *GetAssignmentRequest) (*Assignment, error)
-	// Changes the strategy: drains members, pins and pauses items, sets limits. All
-	// of a request happens at once, or nothing; only reset goes before the rest.
-	// Repeating one does no harm.
+	// Changes the strategy: drains members, pins and pauses items, sets limits. A
+	// request is applied completely or not at all; reset is applied first.
+	// Repeating a request has no further effect.
 	UpdateStrategy(context.Context, *UpdateStrategyRequest) (*Strategy, error)
 	mustEmbedUnimplementedAssignmentServiceServer()
 }

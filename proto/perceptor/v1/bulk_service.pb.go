@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What is done.
+// The action.
 type BulkOperation_Action int32
 
 const (
@@ -97,19 +97,19 @@ func (BulkOperation_Action) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_bulk_service_proto_rawDescGZIP(), []int{1, 0}
 }
 
-// How an operation stands.
+// The state of an operation.
 type BulkOperation_State int32
 
 const (
 	// Never returned.
 	BulkOperation_STATE_UNSPECIFIED BulkOperation_State = 0
-	// It goes on, in one database at least.
+	// It is running in at least one database.
 	BulkOperation_RUNNING BulkOperation_State = 1
 	// It waits for ResumeBulkOperation.
 	BulkOperation_PAUSED BulkOperation_State = 2
-	// It is done everywhere.
+	// It has ended in all databases.
 	BulkOperation_DONE BulkOperation_State = 3
-	// It was ended by AbortBulkOperation.
+	// It was stopped by AbortBulkOperation.
 	BulkOperation_ABORTED BulkOperation_State = 4
 )
 
@@ -158,25 +158,26 @@ func (BulkOperation_State) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_bulk_service_proto_rawDescGZIP(), []int{1, 1}
 }
 
-// Which tasks are meant: those that fit all that is set.
+// Selects tasks. All conditions that are set must hold.
 type TaskFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this kind. Default: all.
+	// The kind. Default: all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Of this type. Default: all.
+	// The type. Default: all.
 	Type Task_Type `protobuf:"varint,2,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// In this state. Default: all living ones, for PURGE_FINISHED all finished ones.
+	// The state. Default: all unfinished states; for PURGE_FINISHED all final
+	// states.
 	State Task_State `protobuf:"varint,3,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
-	// That have all of these tags. At most 16.
+	// Tags that the task must have. At most 16.
 	Tags []string `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Whose due_time is at this instant or later. Paused tasks have none. Default: no
-	// bound.
+	// The earliest due_time. Paused tasks have no due_time. Default: no bound.
 	DueFrom *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
-	// Whose due_time is before this instant. Default: no bound.
+	// The exclusive latest due_time. Default: no bound.
 	DueUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=due_until,json=dueUntil,proto3" json:"due_until,omitempty"`
-	// Added at this instant or later. Default: no bound.
+	// The earliest time when the task was added. Default: no bound.
 	AddedFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=added_from,json=addedFrom,proto3" json:"added_from,omitempty"`
-	// Added before this instant. Default: when the operation was created.
+	// The exclusive latest time when the task was added. Default: when the
+	// operation was created.
 	AddedUntil    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=added_until,json=addedUntil,proto3" json:"added_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -271,39 +272,40 @@ func (x *TaskFilter) GetAddedUntil() *timestamppb.Timestamp {
 // An operation on many tasks or dead runs.
 type BulkOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the operation.
+	// The id of the operation.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What is done.
+	// The action.
 	Action BulkOperation_Action `protobuf:"varint,2,opt,name=action,proto3,enum=perceptor.v1.BulkOperation_Action" json:"action,omitempty"`
-	// Which tasks are meant, for all actions but REPLAY and PURGE_DEAD. Default: all.
+	// The tasks, for all actions but REPLAY and PURGE_DEAD. Default: all.
 	Filter *TaskFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Which dead runs are meant, for REPLAY and PURGE_DEAD. Default: all.
+	// The dead runs, for REPLAY and PURGE_DEAD. Default: all.
 	DeadFilter *DeadRunFilter `protobuf:"bytes,4,opt,name=dead_filter,json=deadFilter,proto3" json:"dead_filter,omitempty"`
-	// Only count what would be done. Exact as of one instant in each database.
+	// Count the matching tasks or runs and change nothing. The count is exact for
+	// one instant in each database.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// How many tasks a second are changed at most, over all databases. 0 to
-	// 1,000,000. Default: 0, as many as the share of the chores allows.
+	// The maximum number of changes per second, over all databases. 0 to
+	// 1,000,000. Default: 0, limited by the share of the chores only.
 	MaxRate int32 `protobuf:"varint,6,opt,name=max_rate,json=maxRate,proto3" json:"max_rate,omitempty"`
-	// For RESCHEDULE: the distance by which the next run moves; may be negative.
+	// For RESCHEDULE: the duration by which the next run moves; may be negative.
 	Shift *durationpb.Duration `protobuf:"bytes,7,opt,name=shift,proto3" json:"shift,omitempty"`
-	// For RESCHEDULE, instead of shift: the instant the next run moves to.
+	// For RESCHEDULE, instead of shift: the new instant of the next run.
 	NextTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
-	// How it stands.
+	// The state.
 	State BulkOperation_State `protobuf:"varint,10,opt,name=state,proto3,enum=perceptor.v1.BulkOperation_State" json:"state,omitempty"`
-	// How many were found so far that are to be changed: those that fit the filter
-	// and are not as the action would leave them already.
+	// The number of tasks or runs selected so far: they match the filter and the
+	// action would change them.
 	Matched int64 `protobuf:"varint,11,opt,name=matched,proto3" json:"matched,omitempty"`
-	// How many of them were changed. 0 of a dry run.
+	// The number of changed tasks or runs. 0 for a dry run.
 	Done int64 `protobuf:"varint,12,opt,name=done,proto3" json:"done,omitempty"`
-	// How many of them could not be changed.
+	// The number of tasks or runs that could not be changed.
 	Failed int64 `protobuf:"varint,13,opt,name=failed,proto3" json:"failed,omitempty"`
-	// In how many of the 16 databases it has ended.
+	// The number of the 16 databases in which it has ended.
 	FinishedParts int32 `protobuf:"varint,14,opt,name=finished_parts,json=finishedParts,proto3" json:"finished_parts,omitempty"`
-	// How it stands in each database.
+	// The progress in each database.
 	Parts []*BulkOperation_Part `protobuf:"bytes,15,rep,name=parts,proto3" json:"parts,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it ended everywhere.
+	// When it ended in all databases.
 	FinishTime    *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,10 +456,10 @@ func (x *BulkOperation) GetFinishTime() *timestamppb.Timestamp {
 // Request of CreateBulkOperation.
 type CreateBulkOperationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do. Output-only fields are ignored.
+	// The operation to create. Output-only fields are ignored.
 	Operation *BulkOperation `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
-	// Makes the call safe to retry: a second call with the same request_id returns
-	// the same operation; with another body it answers ALREADY_EXISTS. 1 to 64
+	// Makes the call safe to retry: repeating it with the same request_id returns
+	// the same operation. With another body it answers ALREADY_EXISTS. 1 to 64
 	// printable ASCII characters. Default: none.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -557,9 +559,9 @@ func (x *GetBulkOperationRequest) GetId() int64 {
 // Request of ListBulkOperations.
 type ListBulkOperationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before. Default: the first page.
+	// next_page_token of the previous page. Default: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -614,7 +616,7 @@ type ListBulkOperationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The operations of this page.
 	Operations []*BulkOperation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -802,7 +804,7 @@ func (x *ResumeBulkOperationRequest) GetId() int64 {
 	return 0
 }
 
-// How it stands in one database.
+// The progress in one database.
 type BulkOperation_Part struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The database, 0 to 15.
@@ -815,11 +817,11 @@ type BulkOperation_Part struct {
 	Done int64 `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
 	// See BulkOperation.failed.
 	Failed int64 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
-	// When it began there.
+	// When it started there.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// When it ended there.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
-	// The last error that made it try again. Empty: none.
+	// The last error, after which a step was retried. Empty: none.
 	Error         string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -31,24 +31,24 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Operations on many tasks or dead runs of the calling tenant. They are stored,
-// and done in small steps by the owners of the databases' chores, whatever
-// happens to any process. docs/bulk.md says what they promise. Every call needs a
-// token of the tenant.
+// Operations on many tasks or dead runs of the calling tenant. They are stored
+// and executed in small steps by the owners of the databases' chores, so they
+// survive the end of any process. docs/bulk.md has their guarantees. Every call
+// needs a token of the tenant.
 type BulkServiceClient interface {
-	// Stores an operation. It begins within seconds.
+	// Stores an operation. It starts within seconds.
 	CreateBulkOperation(ctx context.Context, in *CreateBulkOperationRequest, opts ...grpc.CallOption) (*BulkOperation, error)
 	// Returns an operation with its progress.
 	GetBulkOperation(ctx context.Context, in *GetBulkOperationRequest, opts ...grpc.CallOption) (*BulkOperation, error)
 	// Lists the operations of the last 30 days, newest first, without their
 	// progress per database.
 	ListBulkOperations(ctx context.Context, in *ListBulkOperationsRequest, opts ...grpc.CallOption) (*ListBulkOperationsResponse, error)
-	// Ends an operation where it stands; what it has done stays done. A finished one
-	// stays as it is.
+	// Stops an operation. Changes already made remain. Aborting a finished
+	// operation has no effect.
 	AbortBulkOperation(ctx context.Context, in *AbortBulkOperationRequest, opts ...grpc.CallOption) (*BulkOperation, error)
-	// Lets an operation wait until ResumeBulkOperation.
+	// Suspends an operation until ResumeBulkOperation.
 	PauseBulkOperation(ctx context.Context, in *PauseBulkOperationRequest, opts ...grpc.CallOption) (*BulkOperation, error)
-	// Lets an operation go on that was paused.
+	// Continues a paused operation.
 	ResumeBulkOperation(ctx context.Context, in *ResumeBulkOperationRequest, opts ...grpc.CallOption) (*BulkOperation, error)
 }
 
@@ -124,24 +124,24 @@ func (c *bulkServiceClient) ResumeBulkOperation(ctx context.Context, in *ResumeB
 // All implementations must embed UnimplementedBulkServiceServer
 // for forward compatibility.
 //
-// Operations on many tasks or dead runs of the calling tenant. They are stored,
-// and done in small steps by the owners of the databases' chores, whatever
-// happens to any process. docs/bulk.md says what they promise. Every call needs a
-// token of the tenant.
+// Operations on many tasks or dead runs of the calling tenant. They are stored
+// and executed in small steps by the owners of the databases' chores, so they
+// survive the end of any process. docs/bulk.md has their guarantees. Every call
+// needs a token of the tenant.
 type BulkServiceServer interface {
-	// Stores an operation. It begins within seconds.
+	// Stores an operation. It starts within seconds.
 	CreateBulkOperation(context.Context, *CreateBulkOperationRequest) (*BulkOperation, error)
 	// Returns an operation with its progress.
 	GetBulkOperation(context.Context, *GetBulkOperationRequest) (*BulkOperation, error)
 	// Lists the operations of the last 30 days, newest first, without their
 	// progress per database.
 	ListBulkOperations(context.Context, *ListBulkOperationsRequest) (*ListBulkOperationsResponse, error)
-	// Ends an operation where it stands; what it has done stays done. A finished one
-	// stays as it is.
+	// Stops an operation. Changes already made remain. Aborting a finished
+	// operation has no effect.
 	AbortBulkOperation(context.Context, *AbortBulkOperationRequest) (*BulkOperation, error)
-	// Lets an operation wait until ResumeBulkOperation.
+	// Suspends an operation until ResumeBulkOperation.
 	PauseBulkOperation(context.Context, *PauseBulkOperationRequest) (*BulkOperation, error)
-	// Lets an operation go on that was paused.
+	// Continues a paused operation.
 	ResumeBulkOperation(context.Context, *ResumeBulkOperationRequest) (*BulkOperation, error)
 	mustEmbedUnimplementedBulkServiceServer()
 }

@@ -64,11 +64,11 @@ func (*GetClockRequest) Descriptor() ([]byte, []int) {
 // A virtual clock.
 type Clock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it shows.
+	// The time of the clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	// It stands still until it is moved. Else it goes as the real one does.
+	// The clock stands still until it is moved. False: it runs like the real one.
 	Frozen bool `protobuf:"varint,2,opt,name=frozen,proto3" json:"frozen,omitempty"`
-	// When something is due next, or a little before that; not set: nothing is.
+	// When something is due next, or shortly before that. Unset: nothing is due.
 	NextTime      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -125,15 +125,16 @@ func (x *Clock) GetNextTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// How a move deals with runs that nobody answers.
+// How a move treats runs without a result.
 type ClockWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long one instant may take without progress. Up to 60 s; default 10 s.
+	// How long one instant may take without progress. Up to 60 s. Default: 10 s.
 	Settle *durationpb.Duration `protobuf:"bytes,1,opt,name=settle,proto3" json:"settle,omitempty"`
-	// What is open then is left open, and the clock goes on: its ack deadline is an
-	// instant like any other. Else the call fails and names the runs.
+	// Continue after that time without the results of open runs; their ack
+	// deadlines are instants like any other. Default: false, the call fails and
+	// names the runs.
 	LeaveOpen bool `protobuf:"varint,2,opt,name=leave_open,json=leaveOpen,proto3" json:"leave_open,omitempty"`
-	// Results are not waited for at all, only that what is due is published.
+	// Wait until due runs are published, but not for their results.
 	NoWait        bool `protobuf:"varint,3,opt,name=no_wait,json=noWait,proto3" json:"no_wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -193,14 +194,14 @@ func (x *ClockWait) GetNoWait() bool {
 // Request of AdvanceClock.
 type AdvanceClockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far. Required.
+	// The target. Required.
 	//
 	// Types that are valid to be assigned to To:
 	//
 	//	*AdvanceClockRequest_Duration
 	//	*AdvanceClockRequest_Time
 	To isAdvanceClockRequest_To `protobuf_oneof:"to"`
-	// How runs are waited for.
+	// How to wait for results.
 	Wait          *ClockWait `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,12 +274,12 @@ type isAdvanceClockRequest_To interface {
 }
 
 type AdvanceClockRequest_Duration struct {
-	// By this much.
+	// The duration by which the clock moves.
 	Duration *durationpb.Duration `protobuf:"bytes,1,opt,name=duration,proto3,oneof"`
 }
 
 type AdvanceClockRequest_Time struct {
-	// To this instant.
+	// The instant to which the clock moves.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3,oneof"`
 }
 
@@ -291,7 +292,7 @@ type SetClockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instant to set. Required.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	// How runs are waited for.
+	// How to wait for results.
 	Wait          *ClockWait `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -341,22 +342,22 @@ func (x *SetClockRequest) GetWait() *ClockWait {
 	return nil
 }
 
-// What a move of the clock has done.
+// The result of a move of the clock.
 type AdvanceClockResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the clock shows now.
+	// The time of the clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	// What was asked for, as an instant.
+	// The requested target as an instant.
 	TargetTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=target_time,json=targetTime,proto3" json:"target_time,omitempty"`
-	// The clock shows the target. Else call again with target_time.
+	// The clock shows the target. If false, call again with target_time.
 	Reached bool `protobuf:"varint,3,opt,name=reached,proto3" json:"reached,omitempty"`
-	// How many instants there were at which something was due.
+	// The number of instants at which something was due.
 	InstantCount int64 `protobuf:"varint,4,opt,name=instant_count,json=instantCount,proto3" json:"instant_count,omitempty"`
-	// The first 1,000 of them.
+	// The first 1,000 of those instants.
 	Instants []*timestamppb.Timestamp `protobuf:"bytes,5,rep,name=instants,proto3" json:"instants,omitempty"`
-	// How many deliveries there were.
+	// The number of deliveries.
 	DeliveryCount int64 `protobuf:"varint,6,opt,name=delivery_count,json=deliveryCount,proto3" json:"delivery_count,omitempty"`
-	// Runs that were left open, up to 1,000.
+	// Runs without a result, up to 1,000.
 	OpenRuns      []*UnansweredRun `protobuf:"bytes,7,rep,name=open_runs,json=openRuns,proto3" json:"open_runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -441,7 +442,7 @@ func (x *AdvanceClockResponse) GetOpenRuns() []*UnansweredRun {
 	return nil
 }
 
-// A delivered run that awaits its result.
+// A delivered run without a result.
 type UnansweredRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identity of the run, "TASK-SEQ".
@@ -450,7 +451,8 @@ type UnansweredRun struct {
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Name of the handler.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Number of the delivery; 0: not known, a NON_BLOCKING run without a row of its own.
+	// Number of the delivery. 0: unknown, for a NON_BLOCKING run without a row of
+	// its own.
 	Attempt       int32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,19 +28,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The virtual clock of `taskd dev --virtual-clock`, for tests: a month passes in
-// a second. Every call needs a token of the ADMIN scope. An installation that runs
-// by the real clock answers FAILED_PRECONDITION.
+// The virtual clock of `taskd dev --virtual-clock`, for tests: a month passes
+// in a second. Every call needs a token of the ADMIN scope. An installation
+// that uses the real clock answers FAILED_PRECONDITION.
 type ClockServiceClient interface {
-	// Returns what the clock shows.
+	// Returns the time of the clock.
 	GetClock(ctx context.Context, in *GetClockRequest, opts ...grpc.CallOption) (*Clock, error)
-	// Moves the clock on, from one instant at which something is due to the next.
-	// At each it waits until every run has fired and its result is stored. So runs
-	// fire in order, each at its own instant. A call works for a few seconds; until
-	// `reached` is true, call again with the same `time`.
+	// Moves the clock forward, stopping at each instant at which something is
+	// due. At each instant it waits until every run has fired and its result is
+	// stored, so runs fire in order, each at its own instant. A call works for a
+	// few seconds. While `reached` is false, call again with the same `time`.
 	AdvanceClock(ctx context.Context, in *AdvanceClockRequest, opts ...grpc.CallOption) (*AdvanceClockResponse, error)
-	// Sets the clock to a later instant at once, and waits there. What became due in
-	// between is late, as after an outage, and the misfire rules say what fires.
+	// Moves the clock to a later instant in one step and waits there. Runs that
+	// became due in between are late, as after an outage, and follow their
+	// misfire policy.
 	SetClock(ctx context.Context, in *SetClockRequest, opts ...grpc.CallOption) (*AdvanceClockResponse, error)
 }
 
@@ -86,19 +87,20 @@ func (c *clockServiceClient) SetClock(ctx context.Context, in *SetClockRequest, 
 // All implementations must embed UnimplementedClockServiceServer
 // for forward compatibility.
 //
-// The virtual clock of `taskd dev --virtual-clock`, for tests: a month passes in
-// a second. Every call needs a token of the ADMIN scope. An installation that runs
-// by the real clock answers FAILED_PRECONDITION.
+// The virtual clock of `taskd dev --virtual-clock`, for tests: a month passes
+// in a second. Every call needs a token of the ADMIN scope. An installation
+// that uses the real clock answers FAILED_PRECONDITION.
 type ClockServiceServer interface {
-	// Returns what the clock shows.
+	// Returns the time of the clock.
 	GetClock(context.Context, *GetClockRequest) (*Clock, error)
-	// Moves the clock on, from one instant at which something is due to the next.
-	// At each it waits until every run has fired and its result is stored. So runs
-	// fire in order, each at its own instant. A call works for a few seconds; until
-	// `reached` is true, call again with the same `time`.
+	// Moves the clock forward, stopping at each instant at which something is
+	// due. At each instant it waits until every run has fired and its result is
+	// stored, so runs fire in order, each at its own instant. A call works for a
+	// few seconds. While `reached` is false, call again with the same `time`.
 	AdvanceClock(context.Context, *AdvanceClockRequest) (*AdvanceClockResponse, error)
-	// Sets the clock to a later instant at once, and waits there. What became due in
-	// between is late, as after an outage, and the misfire rules say what fires.
+	// Moves the clock to a later instant in one step and waits there. Runs that
+	// became due in between are late, as after an outage, and follow their
+	// misfire policy.
 	SetClock(context.Context, *SetClockRequest) (*AdvanceClockResponse, error)
 	mustEmbedUnimplementedClockServiceServer()
 }

@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Why runs are given up.
+// Reasons for which runs are given up.
 type DeadRun_Reason int32
 
 const (
@@ -34,9 +34,9 @@ const (
 	DeadRun_OUT_OF_ATTEMPTS DeadRun_Reason = 1
 	// No result came within give_up_after, or only snoozes.
 	DeadRun_SILENT DeadRun_Reason = 2
-	// Its record can never be published.
+	// Kafka will never accept its record.
 	DeadRun_UNPUBLISHABLE DeadRun_Reason = 3
-	// Its handler said that no attempt can succeed.
+	// The handler reported a permanent failure.
 	DeadRun_PERMANENT DeadRun_Reason = 4
 )
 
@@ -88,7 +88,7 @@ func (DeadRun_Reason) EnumDescriptor() ([]byte, []int) {
 // A run that was given up.
 type DeadRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run's identity: the task's id, a hyphen, the seq.
+	// The id of the run: the task's id, a hyphen, the seq.
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// The task.
 	TaskId int64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -100,7 +100,7 @@ type DeadRun struct {
 	Type Task_Type `protobuf:"varint,5,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
 	// The task's tags.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
-	// The instant the run was meant to fire.
+	// The instant that the run was meant to fire at.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
 	// When it was given up.
 	DiedTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=died_time,json=diedTime,proto3" json:"died_time,omitempty"`
@@ -108,19 +108,19 @@ type DeadRun struct {
 	Attempt int32 `protobuf:"varint,9,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Why it was given up.
 	Reason DeadRun_Reason `protobuf:"varint,10,opt,name=reason,proto3,enum=perceptor.v1.DeadRun_Reason" json:"reason,omitempty"`
-	// The last error that was reported, if one was.
+	// The last error that was reported. Empty: none.
 	Error string `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
-	// What the handler was given.
+	// The params of the run.
 	Params map[string]string `protobuf:"bytes,12,rep,name=params,proto3" json:"params,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The task's retry policy, with which it will be replayed.
+	// The task's retry policy, which a replay uses.
 	RetryPolicy *RetryPolicy `protobuf:"bytes,13,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
-	// The same of its ack_timeout.
+	// The task's ack_timeout, which a replay uses.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,14,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// The same of its give_up_after.
+	// The task's give_up_after, which a replay uses.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,15,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
-	// The same of its retention.
+	// The task's retention, which a replay uses.
 	Retention *durationpb.Duration `protobuf:"bytes,16,opt,name=retention,proto3" json:"retention,omitempty"`
-	// The dead run that this one replayed, if it did.
+	// The dead run that this run replayed. Empty: none.
 	ReplayOf      string `protobuf:"bytes,17,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -275,22 +275,22 @@ func (x *DeadRun) GetReplayOf() string {
 	return ""
 }
 
-// Which dead runs are meant: those that fit all that is set.
+// Selects dead runs. All conditions that are set must hold.
 type DeadRunFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this kind. Default: all.
+	// The kind. Default: all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Of tasks of this type. Default: all.
+	// The type of the task. Default: all.
 	Type Task_Type `protobuf:"varint,2,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// Given up for this reason. Default: all.
+	// The reason. Default: all.
 	Reason DeadRun_Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=perceptor.v1.DeadRun_Reason" json:"reason,omitempty"`
-	// Of this task. Default: all.
+	// The task. Default: all.
 	TaskId int64 `protobuf:"varint,4,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Of tasks that have all of these tags. At most 16.
+	// Tags that the task must have. At most 16.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Given up at this instant or later. Default: no bound.
+	// The earliest time when the run was given up. Default: no bound.
 	DiedFrom *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=died_from,json=diedFrom,proto3" json:"died_from,omitempty"`
-	// Given up before this instant. Default: no bound.
+	// The exclusive latest time when the run was given up. Default: no bound.
 	DiedUntil     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=died_until,json=diedUntil,proto3" json:"died_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,24 +378,24 @@ func (x *DeadRunFilter) GetDiedUntil() *timestamppb.Timestamp {
 // Request of ListDeadRuns.
 type ListDeadRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before; all other fields must be as they were for
-	// it. Default: the first page.
+	// next_page_token of the previous page; all other fields must be unchanged.
+	// Default: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only those of this kind. Default: all.
+	// The kind. Default: all.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Only those of tasks of this type. Default: all.
+	// The type of the task. Default: all.
 	Type Task_Type `protobuf:"varint,4,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// Only those given up for this reason. Default: all.
+	// The reason. Default: all.
 	Reason DeadRun_Reason `protobuf:"varint,5,opt,name=reason,proto3,enum=perceptor.v1.DeadRun_Reason" json:"reason,omitempty"`
-	// Only those of this task. Default: all.
+	// The task. Default: all.
 	TaskId int64 `protobuf:"varint,6,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Only those of tasks that have all of these tags. At most 16.
+	// Tags that the task must have. At most 16.
 	Tags []string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Only those given up at this instant or later. Default: no bound.
+	// The earliest time when the run was given up. Default: no bound.
 	DiedFrom *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=died_from,json=diedFrom,proto3" json:"died_from,omitempty"`
-	// Only those given up before this instant. Default: no bound.
+	// The exclusive latest time when the run was given up. Default: no bound.
 	DiedUntil     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=died_until,json=diedUntil,proto3" json:"died_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -499,7 +499,7 @@ type ListDeadRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The dead runs of this page.
 	DeadRuns []*DeadRun `protobuf:"bytes,1,rep,name=dead_runs,json=deadRuns,proto3" json:"dead_runs,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -552,7 +552,7 @@ func (x *ListDeadRunsResponse) GetNextPageToken() string {
 // Request of GetDeadRun.
 type GetDeadRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run's identity, as "task id-seq".
+	// The id of the run, "TASK-SEQ".
 	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -598,7 +598,7 @@ func (x *GetDeadRunRequest) GetRunId() string {
 // Request of ReplayDeadRun.
 type ReplayDeadRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run's identity, as "task id-seq".
+	// The id of the run, "TASK-SEQ".
 	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -644,9 +644,9 @@ func (x *ReplayDeadRunRequest) GetRunId() string {
 // Response of ReplayDeadRun.
 type ReplayDeadRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task that does the run again.
+	// The task that repeats the run.
 	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// True when it had been replayed before and nothing was stored now.
+	// True when the run had been replayed before and this call stored nothing.
 	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -699,7 +699,7 @@ func (x *ReplayDeadRunResponse) GetReplayed() bool {
 // Request of PurgeDeadRun.
 type PurgeDeadRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run's identity, as "task id-seq".
+	// The id of the run, "TASK-SEQ".
 	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,19 +30,20 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Runs of the calling tenant that were given up. They are kept for
-// tasks.dead_retention of the configuration, longer than their task. Many at once are replayed and purged by
-// BulkService. Every call needs a token of the tenant.
+// tasks.dead_retention of the configuration, longer than their task.
+// BulkService replays and purges many at once. Every call needs a token of the
+// tenant.
 type DeadLetterServiceClient interface {
-	// Lists dead runs, newest first; those of one task by their seq. A page may be
-	// shorter than asked for, even empty, and still have a next one.
+	// Lists dead runs, newest first; those of one task by their seq. A page may
+	// be shorter than requested, even empty, and still have a next page.
 	ListDeadRuns(ctx context.Context, in *ListDeadRunsRequest, opts ...grpc.CallOption) (*ListDeadRunsResponse, error)
 	// Returns one dead run.
 	GetDeadRun(ctx context.Context, in *GetDeadRunRequest, opts ...grpc.CallOption) (*DeadRun, error)
-	// Adds a ONE_SHOT task that does the run again, due now: of the same kind,
-	// params, tags, retry policy and time limits, with replay_of. The dead run is
-	// forgotten. A repeated call within 24 h returns the same task.
+	// Adds a ONE_SHOT task that repeats the run, due now: with the same kind,
+	// params, tags, retry policy and time limits, and with replay_of. The dead
+	// run is deleted. Repeating the call within 24 h returns the same task.
 	ReplayDeadRun(ctx context.Context, in *ReplayDeadRunRequest, opts ...grpc.CallOption) (*ReplayDeadRunResponse, error)
-	// Forgets a dead run.
+	// Deletes a dead run.
 	PurgeDeadRun(ctx context.Context, in *PurgeDeadRunRequest, opts ...grpc.CallOption) (*PurgeDeadRunResponse, error)
 }
 
@@ -99,19 +100,20 @@ func (c *deadLetterServiceClient) PurgeDeadRun(ctx context.Context, in *PurgeDea
 // for forward compatibility.
 //
 // Runs of the calling tenant that were given up. They are kept for
-// tasks.dead_retention of the configuration, longer than their task. Many at once are replayed and purged by
-// BulkService. Every call needs a token of the tenant.
+// tasks.dead_retention of the configuration, longer than their task.
+// BulkService replays and purges many at once. Every call needs a token of the
+// tenant.
 type DeadLetterServiceServer interface {
-	// Lists dead runs, newest first; those of one task by their seq. A page may be
-	// shorter than asked for, even empty, and still have a next one.
+	// Lists dead runs, newest first; those of one task by their seq. A page may
+	// be shorter than requested, even empty, and still have a next page.
 	ListDeadRuns(context.Context, *ListDeadRunsRequest) (*ListDeadRunsResponse, error)
 	// Returns one dead run.
 	GetDeadRun(context.Context, *GetDeadRunRequest) (*DeadRun, error)
-	// Adds a ONE_SHOT task that does the run again, due now: of the same kind,
-	// params, tags, retry policy and time limits, with replay_of. The dead run is
-	// forgotten. A repeated call within 24 h returns the same task.
+	// Adds a ONE_SHOT task that repeats the run, due now: with the same kind,
+	// params, tags, retry policy and time limits, and with replay_of. The dead
+	// run is deleted. Repeating the call within 24 h returns the same task.
 	ReplayDeadRun(context.Context, *ReplayDeadRunRequest) (*ReplayDeadRunResponse, error)
-	// Forgets a dead run.
+	// Deletes a dead run.
 	PurgeDeadRun(context.Context, *PurgeDeadRunRequest) (*PurgeDeadRunResponse, error)
 	mustEmbedUnimplementedDeadLetterServiceServer()
 }

@@ -24,25 +24,28 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What became of an entry.
+// The outcome of an entry.
 type RunCode int32
 
 const (
 	// Never returned.
 	RunCode_RUN_CODE_UNSPECIFIED RunCode = 0
-	// The entry was taken: the result counts, the lease is yours, the run is back.
+	// The entry was accepted: the result is stored, the lease is granted, or the
+	// run is handed back.
 	RunCode_RUN_CODE_ACCEPTED RunCode = 1
 	// The run has its final result already. Nothing changed.
 	RunCode_RUN_CODE_ALREADY RunCode = 2
-	// This attempt is closed or not yours; the run goes on. Nothing changed.
+	// This attempt is closed or has another holder; the run continues. Nothing
+	// changed.
 	RunCode_RUN_CODE_SUPERSEDED RunCode = 3
 	// The task has ended. Nothing changed.
 	RunCode_RUN_CODE_FINISHED RunCode = 4
-	// No such run of this tenant. Nothing changed.
+	// The tenant has no such run. Nothing changed.
 	RunCode_RUN_CODE_UNKNOWN RunCode = 5
-	// Another holder has the lease. Nothing changed; the record is done.
+	// Another holder has the lease. Nothing changed; the record needs no further
+	// work.
 	RunCode_RUN_CODE_HELD RunCode = 6
-	// The row was busy for too long. Nothing changed; send the entry again.
+	// The row was locked for too long. Nothing changed; send the entry again.
 	RunCode_RUN_CODE_RETRY RunCode = 7
 	// The entry is malformed; field and message say why. Nothing changed.
 	RunCode_RUN_CODE_INVALID RunCode = 8
@@ -101,21 +104,20 @@ func (RunCode) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{0}
 }
 
-// How the handler ended.
+// Kinds of results.
 type RunResult_Outcome int32
 
 const (
 	// Not allowed.
 	RunResult_OUTCOME_UNSPECIFIED RunResult_Outcome = 0
-	// The run is done.
+	// The run has succeeded.
 	RunResult_SUCCESS RunResult_Outcome = 1
-	// The attempt failed; the retry policy says what follows.
+	// The attempt failed; the retry policy decides what follows.
 	RunResult_FAIL RunResult_Outcome = 2
-	// Neither: the run is to be delivered again after redeliver_after. No failure
-	// is counted, and the lease is let go. It is not delivered later than
-	// give_up_after says; that delivery is the last, and a snooze after it gives
-	// the run up. Of a BLOCKING run whose lease nobody has, any listener may say
-	// so.
+	// The run is delivered again after redeliver_after. No failure is counted,
+	// and the lease is released. The last delivery is at give_up_after; if that
+	// one is snoozed, the run is given up. If no listener has the lease of a
+	// BLOCKING run, any listener may snooze it.
 	RunResult_SNOOZE RunResult_Outcome = 3
 )
 
@@ -162,7 +164,7 @@ func (RunResult_Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{3, 0}
 }
 
-// Names one delivery of one run.
+// Identifies one delivery of one run.
 type Attempt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task's id.
@@ -171,8 +173,8 @@ type Attempt struct {
 	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// The number of the delivery within its run, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// For StartRuns and CheckRuns: the version that the record has, so that newer
-	// terms are answered. Default: 0, none are wanted.
+	// For StartRuns and CheckRuns: the version in the record. If the task has
+	// newer terms, the answer has them. Default: 0, the answer has no terms.
 	Version       int32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -239,17 +241,17 @@ func (x *Attempt) GetVersion() int32 {
 // The answer to one entry.
 type RunReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What became of the entry.
+	// The outcome of the entry.
 	Code RunCode `protobuf:"varint,1,opt,name=code,proto3,enum=perceptor.v1.RunCode" json:"code,omitempty"`
 	// For ACCEPTED of StartRuns and HeartbeatRuns: how long the lease lasts,
 	// counted from before the call was sent.
 	Lease *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	// For INVALID: the path of the offending field within the entry.
+	// For INVALID: the path of the faulty field within the entry.
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
-	// For INVALID: the value and the rule it breaks.
+	// For INVALID: the value and the rule that it breaks.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// For ACCEPTED of StartRuns and CheckRuns, if the task was edited since the version
-	// that the request names: the terms that the handler shall run with.
+	// For ACCEPTED of StartRuns and CheckRuns, if the task was edited since the
+	// version in the request: the terms to run with.
 	Terms         *RunTerms `protobuf:"bytes,5,opt,name=terms,proto3" json:"terms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -320,14 +322,14 @@ func (x *RunReply) GetTerms() *RunTerms {
 	return nil
 }
 
-// The terms of a task that a handler sees.
+// The terms of a task that a handler gets.
 type RunTerms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version of the task.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The name of the handler.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The task's parameters.
+	// The task's params.
 	Params        *Params `protobuf:"bytes,3,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -387,28 +389,28 @@ func (x *RunTerms) GetParams() *Params {
 // The result of one attempt.
 type RunResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which attempt this is the result of.
+	// The attempt that this is the result of.
 	Attempt *Attempt `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// How the handler ended.
+	// The kind of result.
 	Outcome RunResult_Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=perceptor.v1.RunResult_Outcome" json:"outcome,omitempty"`
-	// Why it failed. At most 1,024 bytes; more is cut off.
+	// The error. At most 1,024 bytes; longer texts are truncated.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// When the next run shall be scheduled instead of by the interval; with
-	// SUCCESS only. A past instant means now; at or after end_time the task is
+	// The start of the next run, instead of the one by the schedule; with SUCCESS
+	// only. A past instant means now. At or after end_time the task becomes
 	// COMPLETED. Ignored for ONE_SHOT. Not before 1970-01-01T00:00:00Z.
 	NextExecuteTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_execute_time,json=nextExecuteTime,proto3" json:"next_execute_time,omitempty"`
-	// End the task as COMPLETED with this result, whatever its bounds say; with
-	// FAIL it also means no retry. Not with SNOOZE.
+	// End the task as COMPLETED with this result, whatever its bounds are. With
+	// FAIL the run is not retried. Not allowed with SNOOZE.
 	Stop bool `protobuf:"varint,5,opt,name=stop,proto3" json:"stop,omitempty"`
-	// Changes to the parameters of later runs, with the final result of a run
-	// only. The limits of Task.params hold for the outcome.
+	// Changes to the params of later runs; only with the final result of a run.
+	// The limits of Task.params apply to the outcome.
 	ParamsPatch *ParamsPatch `protobuf:"bytes,6,opt,name=params_patch,json=paramsPatch,proto3" json:"params_patch,omitempty"`
 	// With FAIL only: no further attempt can succeed. The run is dead at once
-	// (reason PERMANENT), whatever attempts are left; what follows is the same as
-	// after the last attempt. With stop the task is COMPLETED instead.
+	// (reason PERMANENT), whatever attempts are left. Then the same follows as
+	// after the last attempt. With stop the task becomes COMPLETED instead.
 	Permanent bool `protobuf:"varint,7,opt,name=permanent,proto3" json:"permanent,omitempty"`
-	// How long after now the run is delivered again: required with SNOOZE; with
-	// FAIL instead of the backoff of the retry policy. 1 ms to 24 h. Not with
+	// The delay until the run is delivered again: required with SNOOZE; with FAIL
+	// it replaces the backoff of the retry policy. 1 ms to 24 h. Not allowed with
 	// SUCCESS.
 	RedeliverAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=redeliver_after,json=redeliverAfter,proto3" json:"redeliver_after,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -501,12 +503,12 @@ func (x *RunResult) GetRedeliverAfter() *durationpb.Duration {
 	return nil
 }
 
-// Changes to parameters: removals first, then settings.
+// Changes to params. Removals are applied before settings.
 type ParamsPatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Keys to set, with their values.
 	Set map[string]string `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Keys to remove; unknown ones are ignored.
+	// Keys to remove. Unknown keys are ignored.
 	Remove        []string `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -559,7 +561,7 @@ func (x *ParamsPatch) GetRemove() []string {
 // Request of StartRuns.
 type StartRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who asks: drawn at random, once per process; not a host name. Not 0.
+	// The holder of the leases: a random number, drawn once per process. Not 0.
 	Holder uint64 `protobuf:"fixed64,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The attempts to start.
 	Attempts      []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
@@ -763,7 +765,7 @@ type HeartbeatRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// See StartRunsRequest.holder.
 	Holder uint64 `protobuf:"fixed64,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The attempts that are still being worked on.
+	// The attempts that are still being executed.
 	Attempts      []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -864,7 +866,7 @@ type HandBackRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// See StartRunsRequest.holder.
 	Holder uint64 `protobuf:"fixed64,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The attempts to give back.
+	// The attempts to hand back.
 	Attempts      []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -963,7 +965,7 @@ func (x *HandBackRunsResponse) GetReplies() []*RunReply {
 // Request of CheckRuns.
 type CheckRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The attempts to ask about.
+	// The attempts to check.
 	Attempts      []*Attempt `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1009,7 +1011,8 @@ func (x *CheckRunsRequest) GetAttempts() []*Attempt {
 // Response of CheckRuns.
 type CheckRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One per attempt, in the order of the request. ACCEPTED: handle it.
+	// One per attempt, in the order of the request. ACCEPTED: the run should be
+	// handled.
 	Replies       []*RunReply `protobuf:"bytes,1,rep,name=replies,proto3" json:"replies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1098,9 +1101,10 @@ type Delivery struct {
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// The consumer group that the tenant's listeners share.
 	Group string `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
-	// Addresses of Kafka brokers, host:port, as listeners shall use them.
+	// Addresses of Kafka brokers for listeners, host:port.
 	Brokers []string `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
-	// The service's clock. Databases have their own; they are kept within 100 ms.
+	// The time of the service. Databases have their own clocks, which differ by
+	// at most 100 ms.
 	Now           *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1176,34 +1180,34 @@ type RunRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task's id.
 	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The number of the run within its task, from 1. Together with task_id it is
-	// the run_id, the key to recognise duplicates by.
+	// The number of the run within its task, from 1. task_id and seq form the
+	// run_id, which identifies duplicates.
 	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// The number of this delivery within its run, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The type of the task. Only BLOCKING runs have to be started.
+	// The type of the task. Only BLOCKING runs need StartRuns.
 	Type Task_Type `protobuf:"varint,4,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
 	// The name of the handler.
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The instant the run was meant to fire. The same in every delivery.
+	// The instant that the run was meant to fire at. The same in every delivery.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
-	// The number of scheduled instants that had passed when the run was claimed, and do
-	// not fire: later ones under FIRE_ONCE, earlier ones under FIRE_ALL and SKIP. Told
-	// with the first delivery only, and 0 when a dispatcher died before it was
-	// published; Task.missed_count has the sum.
+	// The number of scheduled instants that had passed when the run was claimed
+	// and that do not fire: later ones under FIRE_ONCE, earlier ones under
+	// FIRE_ALL and SKIP. Set in the first delivery only, and 0 if a dispatcher
+	// died before publishing it; Task.missed_count has the sum.
 	MissedCount int64 `protobuf:"varint,7,opt,name=missed_count,json=missedCount,proto3" json:"missed_count,omitempty"`
-	// The version of the task that the run was claimed from.
+	// The version of the task from which the run was claimed.
 	Version int32 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
 	// The task's ack_timeout.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// When the run counts as claimed, by the database's clock: when it was claimed,
-	// or when it was due if that was later.
+	// When the run was claimed, by the database's clock, or when it was due if
+	// that was later.
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
-	// Task.trace_parent: what the trace of the run is to link to.
+	// Task.trace_parent: the trace to which the trace of the run links.
 	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
-	// The dead run that this run replays, as "task id-seq". Empty: it replays none.
+	// The dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
-	// The task's parameters.
+	// The task's params.
 	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

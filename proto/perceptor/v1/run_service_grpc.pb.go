@@ -31,28 +31,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What listeners say about the runs that were delivered to them. The SDK calls
-// this service; write to it directly to consume records in another language.
-// Every call needs a token of the tenant.
+// The calls by which listeners report on delivered runs. The SDK uses this
+// service; call it directly to consume records in another language. Every call
+// needs a token of the tenant.
 //
-// All calls are batched: 1 to 5,000 entries, answered one by one in the order of
-// the request. All may be retried: a repeated entry answers ALREADY or the like
-// and changes nothing.
+// All calls are batched: 1 to 5,000 entries, answered one by one in the order
+// of the request. All calls may be retried: a repeated entry is answered with
+// ALREADY or a similar code and has no effect.
 type RunServiceClient interface {
-	// Asks for the lease of BLOCKING runs. Their handler starts only after STARTED.
+	// Requests the lease of BLOCKING runs. Their handler starts only after
+	// ACCEPTED.
 	StartRuns(ctx context.Context, in *StartRunsRequest, opts ...grpc.CallOption) (*StartRunsResponse, error)
 	// Reports the results of attempts.
 	ReportResults(ctx context.Context, in *ReportResultsRequest, opts ...grpc.CallOption) (*ReportResultsResponse, error)
-	// Says that long runs are still being worked on, and lengthens their lease.
+	// Reports that long runs are still being executed, and extends their lease.
 	HeartbeatRuns(ctx context.Context, in *HeartbeatRunsRequest, opts ...grpc.CallOption) (*HeartbeatRunsResponse, error)
-	// Gives runs back that this listener cannot handle; they are delivered again
-	// later and no failure is counted.
+	// Returns runs that this listener cannot handle. They are delivered again
+	// later, and no failure is counted.
 	HandBackRuns(ctx context.Context, in *HandBackRunsRequest, opts ...grpc.CallOption) (*HandBackRunsResponse, error)
-	// Asks whether runs shall still be handled: the task may have been cancelled or
-	// edited since they were claimed. It changes nothing. For BLOCKING runs StartRuns
-	// says the same.
+	// Asks whether runs should still be handled: the task may have been cancelled
+	// or edited since they were claimed. It changes nothing. For BLOCKING runs
+	// StartRuns gives the same answer.
 	CheckRuns(ctx context.Context, in *CheckRunsRequest, opts ...grpc.CallOption) (*CheckRunsResponse, error)
-	// Says where the tenant's runs are published.
+	// Returns where the tenant's runs are published.
 	GetDelivery(ctx context.Context, in *GetDeliveryRequest, opts ...grpc.CallOption) (*Delivery, error)
 }
 
@@ -128,28 +129,29 @@ func (c *runServiceClient) GetDelivery(ctx context.Context, in *GetDeliveryReque
 // All implementations must embed UnimplementedRunServiceServer
 // for forward compatibility.
 //
-// What listeners say about the runs that were delivered to them. The SDK calls
-// this service; write to it directly to consume records in another language.
-// Every call needs a token of the tenant.
+// The calls by which listeners report on delivered runs. The SDK uses this
+// service; call it directly to consume records in another language. Every call
+// needs a token of the tenant.
 //
-// All calls are batched: 1 to 5,000 entries, answered one by one in the order of
-// the request. All may be retried: a repeated entry answers ALREADY or the like
-// and changes nothing.
+// All calls are batched: 1 to 5,000 entries, answered one by one in the order
+// of the request. All calls may be retried: a repeated entry is answered with
+// ALREADY or a similar code and has no effect.
 type RunServiceServer interface {
-	// Asks for the lease of BLOCKING runs. Their handler starts only after STARTED.
+	// Requests the lease of BLOCKING runs. Their handler starts only after
+	// ACCEPTED.
 	StartRuns(context.Context, *StartRunsRequest) (*StartRunsResponse, error)
 	// Reports the results of attempts.
 	ReportResults(context.Context, *ReportResultsRequest) (*ReportResultsResponse, error)
-	// Says that long runs are still being worked on, and lengthens their lease.
+	// Reports that long runs are still being executed, and extends their lease.
 	HeartbeatRuns(context.Context, *HeartbeatRunsRequest) (*HeartbeatRunsResponse, error)
-	// Gives runs back that this listener cannot handle; they are delivered again
-	// later and no failure is counted.
+	// Returns runs that this listener cannot handle. They are delivered again
+	// later, and no failure is counted.
 	HandBackRuns(context.Context, *HandBackRunsRequest) (*HandBackRunsResponse, error)
-	// Asks whether runs shall still be handled: the task may have been cancelled or
-	// edited since they were claimed. It changes nothing. For BLOCKING runs StartRuns
-	// says the same.
+	// Asks whether runs should still be handled: the task may have been cancelled
+	// or edited since they were claimed. It changes nothing. For BLOCKING runs
+	// StartRuns gives the same answer.
 	CheckRuns(context.Context, *CheckRunsRequest) (*CheckRunsResponse, error)
-	// Says where the tenant's runs are published.
+	// Returns where the tenant's runs are published.
 	GetDelivery(context.Context, *GetDeliveryRequest) (*Delivery, error)
 	mustEmbedUnimplementedRunServiceServer()
 }

@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How the runs of a task follow each other.
+// When the next run of a task is scheduled.
 type Task_Type int32
 
 const (
@@ -32,8 +32,8 @@ const (
 	Task_TYPE_UNSPECIFIED Task_Type = 0
 	// One run, at begin_time. It has neither interval nor max_count.
 	Task_ONE_SHOT Task_Type = 1
-	// Run n is scheduled at begin_time + (n - 1) * interval, whatever the
-	// handlers do or how long they take. Runs may overlap.
+	// Run n is scheduled at begin_time + (n - 1) * interval, however long the
+	// handlers take. Runs may overlap.
 	Task_NON_BLOCKING Task_Type = 2
 	// The next run is scheduled one interval after the result of the last one
 	// was accepted. Runs never overlap.
@@ -83,23 +83,23 @@ func (Task_Type) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Where a task is in its life. SCHEDULED and RUNNING are living states; the
-// others are final.
+// The state of a task. SCHEDULED and RUNNING are unfinished, the others
+// final.
 type Task_State int32
 
 const (
 	// Never returned.
 	Task_STATE_UNSPECIFIED Task_State = 0
-	// Waiting for its next run.
+	// The task waits for its next run.
 	Task_SCHEDULED Task_State = 1
-	// A run is open and no further run may be claimed before it is closed; or,
-	// for NON_BLOCKING, the last run has been claimed and some are still open.
+	// A run is open, and no further run is claimed before it is closed. For
+	// NON_BLOCKING: the last run was claimed, and some runs are open.
 	Task_RUNNING Task_State = 2
-	// Ended as its bounds or its handler said.
+	// The task ended by its bounds or by its handler.
 	Task_COMPLETED Task_State = 3
-	// Ended by CancelTask.
+	// The task was ended by CancelTask.
 	Task_CANCELLED Task_State = 4
-	// Ended because a run was given up.
+	// The task ended because a run was given up.
 	Task_FAILED Task_State = 5
 )
 
@@ -156,11 +156,11 @@ type Task_MisfirePolicy int32
 const (
 	// The default: FIRE_ONCE.
 	Task_MISFIRE_POLICY_UNSPECIFIED Task_MisfirePolicy = 0
-	// The stored instant fires late, with the number of missed ones; then the
-	// first instant of the grid after now.
+	// The stored instant fires late, with the number of missed ones. Then the
+	// first instant of the grid after now fires.
 	Task_FIRE_ONCE Task_MisfirePolicy = 1
-	// Each missed instant fires, one after the other, up to misfire_limit; what is
-	// older is counted as missed.
+	// All missed instants fire in order, up to misfire_limit. Older ones are
+	// counted as missed.
 	Task_FIRE_ALL Task_MisfirePolicy = 2
 	// An instant that is late by more than misfire_grace does not fire and is
 	// counted as missed.
@@ -210,18 +210,18 @@ func (Task_MisfirePolicy) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 2}
 }
 
-// The language of an expression.
+// The dialect of an expression.
 type Cron_Dialect int32
 
 const (
 	// STANDARD, or NAMED when the expression begins with @.
 	Cron_DIALECT_UNSPECIFIED Cron_Dialect = 0
-	// Five fields, or six with seconds first; H draws a value by the task's id.
+	// Five fields, or six with seconds first. The task's id determines H.
 	Cron_STANDARD Cron_Dialect = 1
-	// Six or seven fields, as Quartz has them: seconds, ?, L, W, #, years.
+	// Six or seven fields, as in Quartz: seconds, ?, L, W, #, years.
 	Cron_QUARTZ Cron_Dialect = 2
-	// @yearly, @monthly, @weekly, @daily, @hourly, ...; "@every 90m" is read as the
-	// interval that it is, and returned as such.
+	// @yearly, @monthly, @weekly, @daily, @hourly, and so on. "@every 90m" is
+	// stored and returned as an interval.
 	Cron_NAMED Cron_Dialect = 3
 )
 
@@ -268,28 +268,27 @@ func (Cron_Dialect) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{1, 0}
 }
 
-// A task says when a handler of the tenant's service shall be called, how
-// often, and with which parameters.
+// A task says when and how often a handler of the tenant's service is called,
+// and with what params.
 //
-// Times are UTC instants with millisecond precision: finer digits are cut off.
-// They lie between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z.
+// Times are UTC instants with millisecond precision; finer digits are
+// truncated. They lie between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Positive. Unique over all tenants. The shard is id modulo 512.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The name of the handler that is called. 1 to 100 bytes of UTF-8, no
-	// control characters.
+	// The name of the handler. 1 to 100 bytes of UTF-8, no control characters.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// How the runs follow each other.
+	// When the next run is scheduled.
 	Type Task_Type `protobuf:"varint,3,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// The first instant a run may be scheduled at; the first run of an interval
-	// schedule is at it. Default: now, by the database's clock. A past instant is
-	// allowed and fires at once.
+	// The earliest instant of a run, which is the first run of an interval
+	// schedule. Default: now, by the database's clock. A past instant is allowed
+	// and fires at once.
 	BeginTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
-	// No run is scheduled at or after it. Must lie after begin_time and in the
-	// future. Default: none, the task goes on for ever.
+	// The exclusive latest instant of a run. Must be after begin_time and in the
+	// future. Default: none, the task never ends.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// When the runs after the first are scheduled. Required for NON_BLOCKING and
+	// The schedule of the runs after the first one. Required for NON_BLOCKING and
 	// BLOCKING, refused for ONE_SHOT.
 	//
 	// Types that are valid to be assigned to Schedule:
@@ -301,75 +300,79 @@ type Task struct {
 	// deliveries do not count. 0 to 10^12. Default: 0, no limit. ONE_SHOT allows
 	// 0 and 1.
 	MaxCount int64 `protobuf:"varint,8,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
-	// Passed to the handler with every run. At most 64 entries; a key has 1 to
-	// 100 bytes; all keys and values together at most the tenant's limit (default
-	// 16 KiB). UTF-8 without NUL.
+	// Params for the handler, passed with every run. At most 64 entries. A key
+	// has 1 to 100 bytes. All keys and values together have at most the tenant's
+	// limit (default 16 KiB). UTF-8 without NUL.
 	Params map[string]string `protobuf:"bytes,9,rep,name=params,proto3" json:"params,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// What happens when the handler fails.
 	RetryPolicy *RetryPolicy `protobuf:"bytes,10,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
-	// How long a delivered run may stay without a result, a start or a heartbeat
-	// before it is delivered again; for BLOCKING it is also the length of the
-	// handler's lease. 1 s to 24 h (an installation may allow less than 1 s).
-	// Default: 60 s. The distance doubles with every silent delivery, up to 1 h.
+	// How long a delivered run may be without a result, a start or a heartbeat
+	// before it is delivered again. For BLOCKING it is also the length of the
+	// lease. 1 s to 24 h (an installation may allow less than 1 s). Default: 60
+	// s. The delay doubles with every delivery without a result, up to 1 h.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// How long after its first claim a run without any result is given up.
-	// At least ack_timeout, at most 30 days. Default: 24 h.
+	// How long after its first claim a run without a result is given up. At least
+	// ack_timeout, at most 30 days. Default: 24 h.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,12,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
 	// End the task as FAILED when a run is given up or out of attempts. Default:
-	// false, the task goes on with its next run. A ONE_SHOT always ends FAILED.
+	// false, the task continues with its next run. A ONE_SHOT task always ends as
+	// FAILED.
 	StopOnFailure bool `protobuf:"varint,13,opt,name=stop_on_failure,json=stopOnFailure,proto3" json:"stop_on_failure,omitempty"`
 	// What happens to instants that passed without firing. Default: FIRE_ONCE.
 	MisfirePolicy Task_MisfirePolicy `protobuf:"varint,14,opt,name=misfire_policy,json=misfirePolicy,proto3,enum=perceptor.v1.Task_MisfirePolicy" json:"misfire_policy,omitempty"`
 	// How long the finished task can be looked up. 0 to 90 days. Default: the
-	// tenant's, which is 1 h unless set; give an explicit 0 s to keep nothing.
+	// tenant's, which is 1 h by default. An explicit 0 s deletes the task at
+	// once.
 	Retention *durationpb.Duration `protobuf:"bytes,15,opt,name=retention,proto3" json:"retention,omitempty"`
 	// For SKIP: how late an instant may fire. 0 to 30 days. Default: 1 min.
 	MisfireGrace *durationpb.Duration `protobuf:"bytes,16,opt,name=misfire_grace,json=misfireGrace,proto3" json:"misfire_grace,omitempty"`
-	// For FIRE_ALL: how many missed instants fire at most, the newest. 1 to 100,000.
-	// Default: 1,000.
+	// For FIRE_ALL: the maximum number of missed instants that fire; the newest
+	// fire. 1 to 100,000. Default: 1,000.
 	MisfireLimit int32 `protobuf:"varint,17,opt,name=misfire_limit,json=misfireLimit,proto3" json:"misfire_limit,omitempty"`
-	// The window over which the instants of many tasks are spread: each instant of
-	// this task is later by the same part of it, which follows from its id. 0 to 24 h,
-	// whole milliseconds, less than the interval. Default: 0, none.
+	// The window over which the instants of many tasks are distributed. All
+	// instants of this task are delayed by the same part of it, which depends on
+	// its id. 0 to 24 h, whole milliseconds, less than the interval. Default: 0,
+	// none.
 	Spread *durationpb.Duration `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`
-	// What to find the task by. At most 16, each of 1 to 64 bytes of UTF-8 without
-	// control characters. They are stored in order, each once.
+	// Labels to find the task by. At most 16, each of 1 to 64 bytes of UTF-8
+	// without control characters. They are stored sorted, without duplicates.
 	Tags []string `protobuf:"bytes,19,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Names the task among those of its tenant for as long as it is kept, and at
-	// least 24 h: adding it again with the same body returns the same id, with
-	// another one answers ALREADY_EXISTS. 1 to 128 printable ASCII characters.
+	// Identifies the task within its tenant as long as it is kept, and at least
+	// for 24 h. Adding the task again with the same body returns the same id;
+	// with another body it answers ALREADY_EXISTS. 1 to 128 printable ASCII
+	// characters.
 	IdempotencyKey string `protobuf:"bytes,31,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// The dead run that the task replays, as "task id-seq"; empty: it replays none.
+	// The dead run that the task replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,32,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
-	// The trace context of whoever adds the task, as W3C writes it in version 00. It
-	// is kept, and told with every run, if it is sampled. It is no part of the body
-	// that an idempotency_key or a request_id stands for.
+	// The trace context of the caller that adds the task, in W3C format, version
+	// 00. If it is sampled it is stored and included in every run. It is not part
+	// of the body that an idempotency_key or a request_id identifies.
 	TraceParent string `protobuf:"bytes,33,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
-	// Where the task is in its life.
+	// The state of the task.
 	State Task_State `protobuf:"varint,20,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
-	// While true no new run is claimed; an open run may still finish or be
-	// delivered again.
+	// While true no run is claimed. An open run may still finish or be delivered
+	// again.
 	Paused bool `protobuf:"varint,21,opt,name=paused,proto3" json:"paused,omitempty"`
-	// The number of runs claimed so far; also the seq of the newest run.
+	// The number of runs claimed so far, which is the seq of the newest run.
 	RunCount int64 `protobuf:"varint,22,opt,name=run_count,json=runCount,proto3" json:"run_count,omitempty"`
 	// The number of scheduled instants that passed without firing.
 	MissedCount int64 `protobuf:"varint,23,opt,name=missed_count,json=missedCount,proto3" json:"missed_count,omitempty"`
-	// The instant that the current run (RUNNING) or the next run (SCHEDULED) was
-	// scheduled at. Unset in a final state.
+	// The instant of the current run (RUNNING) or the next run (SCHEDULED). Unset
+	// in a final state.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
-	// When the task needs attention next: its next run, a retry, or the end of
-	// an ack_timeout. Unset when there is nothing to wait for.
+	// When the task needs attention next: its next run, a retry, or the end of an
+	// ack_timeout. Unset: never.
 	DueTime *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
-	// The number of deliveries of the current run, from 1; 0 when none is open or
-	// for NON_BLOCKING, whose runs are counted one by one.
+	// The number of deliveries of the current run, from 1. 0 if no run is open,
+	// and for NON_BLOCKING, whose runs are counted separately.
 	Attempt int32 `protobuf:"varint,26,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The number of runs that still await their result.
+	// The number of runs without a final result.
 	OpenRunCount int32 `protobuf:"varint,27,opt,name=open_run_count,json=openRunCount,proto3" json:"open_run_count,omitempty"`
-	// Grows by one with every change made by a caller (not by runs).
+	// Increases with every change by a caller (not by runs).
 	Version int32 `protobuf:"varint,28,opt,name=version,proto3" json:"version,omitempty"`
 	// When AddTask was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When the final state was reached. Unset in a living state.
+	// When the final state was reached. Unset before.
 	FinishTime    *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -652,14 +655,15 @@ type isTask_Schedule interface {
 }
 
 type Task_Interval struct {
-	// A fixed distance. Whole milliseconds, from the installation's minimum
+	// A fixed interval. Whole milliseconds, from the installation's minimum
 	// (default 1 s) to 3650 days.
 	Interval *durationpb.Duration `protobuf:"bytes,6,opt,name=interval,proto3,oneof"`
 }
 
 type Task_Cron struct {
-	// The instants that an expression matches. The first run is at the first match
-	// at or after begin_time; a ONE_SHOT fires at it and ends.
+	// The instants that a cron expression matches. The first run is at the
+	// first match at or after begin_time. A ONE_SHOT task fires at that match
+	// and ends.
 	Cron *Cron `protobuf:"bytes,7,opt,name=cron,proto3,oneof"`
 }
 
@@ -667,15 +671,16 @@ func (*Task_Interval) isTask_Schedule() {}
 
 func (*Task_Cron) isTask_Schedule() {}
 
-// When runs are scheduled, by an expression. docs/schedule.md has the languages and
+// A schedule given by a cron expression. docs/schedule.md has the dialects and
 // the rule for daylight-saving time.
 type Cron struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The expression. At most 256 bytes. One that never matches is refused.
+	// The expression. At most 256 bytes. An expression that never matches is
+	// refused.
 	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
 	// The IANA name of a time zone, such as Europe/Berlin. Default: UTC.
 	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
-	// The language of the expression.
+	// The dialect of the expression.
 	Dialect       Cron_Dialect `protobuf:"varint,3,opt,name=dialect,proto3,enum=perceptor.v1.Cron_Dialect" json:"dialect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -732,20 +737,19 @@ func (x *Cron) GetDialect() Cron_Dialect {
 	return Cron_DIALECT_UNSPECIFIED
 }
 
-// What happens when a handler fails. An attempt that fails is followed by
-// another after min(max_backoff, initial_backoff * multiplier^(failures - 1)),
-// lengthened by a random share of up to jitter.
+// When a failed run is retried: after min(max_backoff, initial_backoff *
+// multiplier^(failures - 1)), plus a random part of it of up to jitter.
 type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of failures after which a run is given up. 1 to 1000. Default: 5.
 	MaxAttempts int32 `protobuf:"varint,1,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// The distance before the first retry. 0 to 24 h. Default: 1 s.
+	// The delay before the first retry. 0 to 24 h. Default: 1 s.
 	InitialBackoff *durationpb.Duration `protobuf:"bytes,2,opt,name=initial_backoff,json=initialBackoff,proto3" json:"initial_backoff,omitempty"`
-	// The factor between two distances. 1 to 10, two decimals. Default: 2.
+	// The factor between two delays. 1 to 10, two decimals. Default: 2.
 	Multiplier float64 `protobuf:"fixed64,3,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
-	// The longest distance. At least initial_backoff, at most 24 h. Default: 1 h.
+	// The longest delay. At least initial_backoff, at most 24 h. Default: 1 h.
 	MaxBackoff *durationpb.Duration `protobuf:"bytes,4,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
-	// The random share that is added to a distance. 0 to 1, two decimals.
+	// The maximum random part that is added to a delay. 0 to 1, two decimals.
 	// Default: 0.1.
 	Jitter        *float64 `protobuf:"fixed64,5,opt,name=jitter,proto3,oneof" json:"jitter,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -817,8 +821,8 @@ func (x *RetryPolicy) GetJitter() float64 {
 	return 0
 }
 
-// The parameters of a task as they are stored and delivered. A message of its
-// own, so that the bytes which AddTask validated can be passed on untouched.
+// The params of a task as they are stored and delivered. This is a separate
+// message so that the bytes that AddTask validated can be passed on unchanged.
 type Params struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// See Task.params.

@@ -26,13 +26,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What it is.
+// Kinds of reasons.
 type Reason_Code int32
 
 const (
 	// Never returned.
 	Reason_CODE_UNSPECIFIED Reason_Code = 0
-	// There is no such task, or it has been forgotten.
+	// The task does not exist or was deleted.
 	Reason_UNKNOWN_TASK Reason_Code = 1
 	// The task has ended; time: when; text: why.
 	Reason_FINISHED Reason_Code = 2
@@ -42,28 +42,32 @@ const (
 	Reason_TENANT_PAUSED Reason_Code = 4
 	// Its kind is paused.
 	Reason_KIND_PAUSED Reason_Code = 5
-	// Its next run is not due before time.
+	// The next run is not due before time.
 	Reason_NOT_DUE Reason_Code = 6
-	// It is due beyond the horizon and waits in a pack; time: when it is due.
+	// The task is due beyond the horizon and is in a pack; time: when it is
+	// due.
 	Reason_FAR Reason_Code = 7
 	// A delivered run waits for its result; time: when it is delivered again.
 	Reason_WAITING_FOR_RESULT Reason_Code = 8
-	// A run has failed, was snoozed or handed back, and is delivered again at time.
+	// A run has failed, was snoozed or handed back; it is delivered again at
+	// time.
 	Reason_RETRYING Reason_Code = 9
-	// Nothing was heard of a run that was delivered more than once; since: from when
-	// on; time: when it is delivered again.
+	// A run was delivered more than once and has no result; since: the first
+	// delivery without a result; time: when it is delivered again.
 	Reason_SILENT Reason_Code = 10
-	// It is due, and its tenant uses up its dispatch rate; since: when it was due.
+	// A run is due and the tenant's dispatch rate is used up; since: when it
+	// was due.
 	Reason_OVER_RATE Reason_Code = 11
-	// Nobody owns its shard.
+	// No dispatcher owns the shard.
 	Reason_NO_OWNER Reason_Code = 12
-	// The run is due and has not been claimed; since: when it was due.
+	// A run is due and not claimed yet; since: when it was due.
 	Reason_OVERDUE Reason_Code = 13
-	// Kafka does not take records of the tenant's topic; since: when that began.
+	// Kafka does not accept records for the tenant's topic; since: when that
+	// began.
 	Reason_TOPIC_BROKEN Reason_Code = 14
-	// All its runs have been claimed, and some await their result.
+	// All runs were claimed, and some have no result yet.
 	Reason_LAST_RUNS_OPEN Reason_Code = 15
-	// It is due, and as many runs of its kind are open as may be at the same time.
+	// A run is due, and the concurrency cap of its kind is reached.
 	Reason_KIND_FULL Reason_Code = 16
 )
 
@@ -136,7 +140,7 @@ func (Reason_Code) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{14, 0}
 }
 
-// What happens to runs.
+// Kinds of events.
 type RunEvent_Type int32
 
 const (
@@ -144,7 +148,7 @@ const (
 	RunEvent_TYPE_UNSPECIFIED RunEvent_Type = 0
 	// The first delivery was claimed.
 	RunEvent_CLAIMED RunEvent_Type = 1
-	// A further delivery was claimed: a retry, or after silence.
+	// A further delivery was claimed, after a failure or without a result.
 	RunEvent_REDELIVERY RunEvent_Type = 2
 	// SUCCESS or stop was accepted.
 	RunEvent_SUCCEEDED RunEvent_Type = 3
@@ -152,12 +156,12 @@ const (
 	RunEvent_FAILED RunEvent_Type = 4
 	// The run was given up.
 	RunEvent_DEAD RunEvent_Type = 5
-	// Instants about the run's had passed when it was claimed, or was to be, and do
-	// not fire.
+	// Instants next to that of the run had passed when it was claimed, or was
+	// to be claimed, and do not fire.
 	RunEvent_SKIPPED RunEvent_Type = 6
-	// A listener gave the run back.
+	// A listener handed the run back.
 	RunEvent_HANDED_BACK RunEvent_Type = 7
-	// The handler, or a listener that was busy, put the run off.
+	// The handler, or a busy listener, snoozed the run.
 	RunEvent_SNOOZED RunEvent_Type = 8
 )
 
@@ -217,15 +221,14 @@ func (RunEvent_Type) EnumDescriptor() ([]byte, []int) {
 // Request of PreviewSchedule.
 type PreviewScheduleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task whose instants are wanted. Only its schedule and bounds count; kind
-	// may be left out.
+	// The task. Only its schedule and bounds count; kind may be empty.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The id by which H is drawn and spread computed. Default: none; H has some value,
-	// and nothing is spread.
+	// The id that determines H and spread. Default: none; H has an arbitrary
+	// value, and spread is ignored.
 	TaskId int64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The instants are later than this one. Default: all from begin_time on.
+	// Excludes instants up to this one. Default: all from begin_time on.
 	AfterTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=after_time,json=afterTime,proto3" json:"after_time,omitempty"`
-	// How many instants are wanted. 0 to 1,000. Default: 10.
+	// The maximum number of instants. 0 to 1,000. Default: 10.
 	Count         int32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -292,10 +295,10 @@ func (x *PreviewScheduleRequest) GetCount() int32 {
 // Response of PreviewSchedule.
 type PreviewScheduleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When runs would be scheduled, if each fired on time and, for BLOCKING, had its
-	// result at once. Fewer than asked for: there are no more.
+	// When runs would be scheduled if each run fired on time and, for BLOCKING,
+	// ended at once. Fewer than requested: the schedule has no more.
 	Instants []*timestamppb.Timestamp `protobuf:"bytes,1,rep,name=instants,proto3" json:"instants,omitempty"`
-	// The expression as it was read, with H replaced; empty without cron.
+	// The expression with each H replaced by its value. Empty without cron.
 	Expression string `protobuf:"bytes,2,opt,name=expression,proto3" json:"expression,omitempty"`
 	// The release of the time zone data, such as 2025c.
 	ZoneData      string `protobuf:"bytes,3,opt,name=zone_data,json=zoneData,proto3" json:"zone_data,omitempty"`
@@ -359,17 +362,17 @@ type AddTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task to store. Output-only fields are ignored.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Makes the call safe to retry: a second call with the same request_id
-	// within 24 h stores nothing and returns the first answer. 1 to 64 printable
-	// ASCII characters; a UUID is a good choice. The same request_id with another
-	// body answers ALREADY_EXISTS. Default: none, and a retry may store twice. A task
-	// with an idempotency_key needs none: the key does the same.
+	// Makes the call safe to retry: repeating it with the same request_id within
+	// 24 h stores nothing and returns the first answer. With another body it
+	// answers ALREADY_EXISTS. 1 to 64 printable ASCII characters, for example a
+	// UUID. Default: none, so a retry may store the task twice. A task with an
+	// idempotency_key needs none, because the key has the same effect.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// For a task with an idempotency_key that is known already, with whatever body:
-	// replace the terms of the unfinished task, or add a new one under the key when it
-	// has ended. A begin_time that is left out stays as it is. The type of an
-	// unfinished task cannot be replaced. Default: false, and another body answers
-	// ALREADY_EXISTS.
+	// For a task whose idempotency_key exists, with any body: replace the terms
+	// of the unfinished task, or add a new one under the key if that task has
+	// ended. An unset begin_time keeps its current value. The type of an
+	// unfinished task cannot be replaced. Default: false; another body then
+	// answers ALREADY_EXISTS.
 	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,10 +434,10 @@ type AddTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id of the stored task.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// True when the request_id or the idempotency_key had been seen before and nothing
-	// was stored now.
+	// True when the request_id or the idempotency_key was known and this call
+	// stored nothing.
 	Replayed bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
-	// True when upsert has changed a task that was there.
+	// True when upsert has changed an existing task.
 	Updated       bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -496,10 +499,12 @@ type AddTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tasks to store: 1 to 1,000, together at most 4 MiB.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// See AddTaskRequest.request_id; it covers all tasks of the batch that have no
-	// idempotency_key. Those that have one are stored one by one, each under its key.
+	// See AddTaskRequest.request_id. It covers all tasks of the batch without an
+	// idempotency_key. Tasks with a key are stored one by one, each under its
+	// key.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// See AddTaskRequest.upsert. A task without an idempotency_key is refused then.
+	// See AddTaskRequest.upsert. A task without an idempotency_key is then
+	// refused.
 	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -561,8 +566,8 @@ type AddTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One per task, in the order of the request.
 	Results []*AddTasksResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// True when nothing was stored now: what has no idempotency_key had been added
-	// under the request_id before, and all the others under their keys.
+	// True when this call stored nothing: the tasks without an idempotency_key
+	// were added before under the request_id, and all others under their keys.
 	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -661,24 +666,23 @@ func (x *GetTaskRequest) GetId() int64 {
 // Request of ListTasks.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before; all other fields must be as they were
-	// for it. Default: the first page.
+	// next_page_token of the previous page; all other fields must be unchanged.
+	// Default: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only tasks of this kind. Default: all.
+	// The kind. Default: all.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Only tasks of this type. Default: all.
+	// The type. Default: all.
 	Type Task_Type `protobuf:"varint,4,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// Only tasks in this state. Default: all living ones; a final state lists
-	// finished tasks that are still retained.
+	// The state. Default: all unfinished states. A final state lists finished
+	// tasks within their retention.
 	State Task_State `protobuf:"varint,5,opt,name=state,proto3,enum=perceptor.v1.Task_State" json:"state,omitempty"`
-	// Only tasks that have all of these tags. At most 16.
+	// Tags that the task must have. At most 16.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Only tasks whose due_time is at this instant or later. Paused tasks have none.
-	// Default: no bound.
+	// The earliest due_time. Paused tasks have no due_time. Default: no bound.
 	DueFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
-	// Only tasks whose due_time is before this instant. Default: no bound.
+	// The exclusive latest due_time. Default: no bound.
 	DueUntil      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due_until,json=dueUntil,proto3" json:"due_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -775,7 +779,7 @@ type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tasks of this page.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -828,18 +832,20 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 // Request of UpdateTask.
 type UpdateTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task's id, and the new values of the fields that update_mask names.
+	// The task's id, and the new values of the fields in update_mask.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Which fields to change: kind, begin_time, end_time, interval, cron, max_count,
-	// params, retry_policy, ack_timeout, give_up_after, stop_on_failure,
-	// misfire_policy, misfire_grace, misfire_limit, spread, retention, tags, or single
-	// fields of retry_policy and cron, such as retry_policy.max_attempts. A named field
-	// that is not set takes its default as in AddTask. "*": all of them. Default: the
-	// fields that are set; over HTTP, also single fields of cron and retry_policy.
-	// type and idempotency_key may be there as they are, and what only the service sets
-	// is passed over: a task that was read may be sent back whole.
+	// The fields to change: kind, begin_time, end_time, interval, cron,
+	// max_count, params, retry_policy, ack_timeout, give_up_after,
+	// stop_on_failure, misfire_policy, misfire_grace, misfire_limit, spread,
+	// retention, tags, or single fields of retry_policy and cron, such as
+	// retry_policy.max_attempts. A named field that is not set takes the default
+	// of AddTask. "*": all fields. Default: the fields that are set; over HTTP
+	// also single fields of cron and retry_policy. type and idempotency_key may
+	// have their current values, and output-only fields are ignored, so a task
+	// that was read can be sent back.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// The version that the task must have, else the answer is ABORTED. Default: 0, any.
+	// The version that the task must have; otherwise the answer is ABORTED.
+	// Default: 0, any.
 	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -901,9 +907,9 @@ type TriggerTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task to run.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Makes the call safe to retry: within 24 h a second call with the same
-	// request_id opens nothing and returns the first one's run. 1 to 64 printable
-	// ASCII characters. Default: none.
+	// Makes the call safe to retry: repeating it with the same request_id within
+	// 24 h opens nothing and returns the first run. 1 to 64 printable ASCII
+	// characters. Default: none.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -956,11 +962,11 @@ func (x *TriggerTaskRequest) GetRequestId() string {
 // Response of TriggerTask.
 type TriggerTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run, as "task id-seq".
+	// The id of the run, "TASK-SEQ".
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// The run's number within its task.
 	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	// True when the request_id had been seen before and nothing was opened now.
+	// True when the request_id was known and this call opened nothing.
 	Replayed      bool `protobuf:"varint,3,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1022,7 +1028,7 @@ type ExplainTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task to explain.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How many of the next instants to answer. 0 to 100. Default: 0, none.
+	// The maximum number of next instants to return. 0 to 100. Default: 0.
 	NextCount     int32 `protobuf:"varint,2,opt,name=next_count,json=nextCount,proto3" json:"next_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1075,15 +1081,16 @@ func (x *ExplainTaskRequest) GetNextCount() int32 {
 // Response of ExplainTask.
 type ExplainTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task; unset for UNKNOWN_TASK.
+	// The task. Unset for UNKNOWN_TASK.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Everything that holds the task back, the most decisive first; at least one.
+	// All reasons why the task does not fire, the most decisive first; at least
+	// one.
 	Reasons []*Reason `protobuf:"bytes,2,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	// The next instants that runs will be scheduled at, if nothing is changed and no
-	// handler chooses another instant: exact for ONE_SHOT and NON_BLOCKING; for
-	// BLOCKING as if its runs took no time.
+	// The next instants of runs if nothing changes and no handler chooses another
+	// instant. Exact for ONE_SHOT and NON_BLOCKING; for BLOCKING it assumes that
+	// runs take no time.
 	NextTimes []*timestamppb.Timestamp `protobuf:"bytes,3,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
-	// The database's clock.
+	// The time of the database's clock.
 	Now           *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1147,28 +1154,28 @@ func (x *ExplainTaskResponse) GetNow() *timestamppb.Timestamp {
 	return nil
 }
 
-// Why a task does not fire at this moment.
+// A reason why a task does not fire now.
 type Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is.
+	// The kind of reason.
 	Code Reason_Code `protobuf:"varint,1,opt,name=code,proto3,enum=perceptor.v1.Reason_Code" json:"code,omitempty"`
-	// The same for people, with the particulars.
+	// An explanation for people, with details.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// When it will be over by itself, as far as is known.
+	// When the reason ends without intervention. Unset: unknown.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// Since when it has been so, as far as is known.
+	// Since when the reason has applied. Unset: unknown.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
-	// The run that it is about; 0: none.
+	// The number of the run that it concerns; 0: none.
 	Seq int64 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`
-	// How often that run has been delivered.
+	// The number of deliveries of that run.
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// How many attempts of that run have failed.
+	// The number of failed attempts of that run.
 	Failures int32 `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
-	// The error of its last failure, if the history has it.
+	// The error of the run's last failure, if the history has it.
 	LastError string `protobuf:"bytes,8,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// When that run is given up if nothing is heard.
+	// When that run is given up if no result arrives.
 	GiveUpTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=give_up_time,json=giveUpTime,proto3" json:"give_up_time,omitempty"`
-	// For how long it has been so.
+	// How long the reason has applied.
 	Duration      *durationpb.Duration `protobuf:"bytes,10,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1507,7 +1514,7 @@ func (x *PauseKindResponse) GetPausedKinds() []string {
 // Request of ResumeKind.
 type ResumeKindRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The kind that is to go on.
+	// The kind to resume.
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1599,7 +1606,7 @@ func (x *ResumeKindResponse) GetPausedKinds() []string {
 // Request of PurgeTask.
 type PurgeTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to forget.
+	// The task to delete.
 	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1719,7 +1726,7 @@ func (*CountTasksRequest) Descriptor() ([]byte, []int) {
 // Response of CountTasks.
 type CountTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each type of which the tenant has ever had a task.
+	// One for each type of task that the tenant has ever had.
 	Counts        []*TaskCounts `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1768,25 +1775,25 @@ type TaskCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The type.
 	Type Task_Type `protobuf:"varint,1,opt,name=type,proto3,enum=perceptor.v1.Task_Type" json:"type,omitempty"`
-	// How many were ever stored.
+	// Tasks that were ever stored.
 	Added int64 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
-	// How many wait for their next run.
+	// Tasks that wait for their next run.
 	Scheduled int64 `protobuf:"varint,3,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
-	// How many have an open run that no other may follow before it is closed.
+	// Tasks in the state RUNNING.
 	Running int64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	// How many are COMPLETED and can still be looked up.
+	// COMPLETED tasks that can still be looked up.
 	Completed int64 `protobuf:"varint,5,opt,name=completed,proto3" json:"completed,omitempty"`
-	// How many are CANCELLED and can still be looked up.
+	// CANCELLED tasks that can still be looked up.
 	Cancelled int64 `protobuf:"varint,6,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
-	// How many are FAILED and can still be looked up.
+	// FAILED tasks that can still be looked up.
 	Failed int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	// How many have ended and can no longer be looked up.
+	// Finished tasks that can no longer be looked up.
 	Purged int64 `protobuf:"varint,8,opt,name=purged,proto3" json:"purged,omitempty"`
-	// How many of those were COMPLETED, CANCELLED and FAILED.
+	// The purged tasks by their final state.
 	PurgedByState *PurgedCounts `protobuf:"bytes,9,opt,name=purged_by_state,json=purgedByState,proto3" json:"purged_by_state,omitempty"`
-	// How many runs were given up and are kept.
+	// Dead runs that are kept.
 	DeadRuns int64 `protobuf:"varint,10,opt,name=dead_runs,json=deadRuns,proto3" json:"dead_runs,omitempty"`
-	// How many runs were ever given up.
+	// Runs that were ever given up.
 	DeadRunsEver  int64 `protobuf:"varint,11,opt,name=dead_runs_ever,json=deadRunsEver,proto3" json:"dead_runs_ever,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1902,11 +1909,11 @@ func (x *TaskCounts) GetDeadRunsEver() int64 {
 // Numbers of finished tasks that can no longer be looked up.
 type PurgedCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that were COMPLETED.
+	// Tasks that were COMPLETED.
 	Completed int64 `protobuf:"varint,1,opt,name=completed,proto3" json:"completed,omitempty"`
-	// Those that were CANCELLED.
+	// Tasks that were CANCELLED.
 	Cancelled int64 `protobuf:"varint,2,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
-	// Those that were FAILED.
+	// Tasks that were FAILED.
 	Failed        int64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1968,10 +1975,10 @@ type ListRunEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The longest page wanted. 0 to 1,000. Default: 100.
+	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before; all other fields must be as they were
-	// for it. Default: the first page.
+	// next_page_token of the previous page; all other fields must be unchanged.
+	// Default: the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2033,7 +2040,7 @@ type ListRunEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events of this page.
 	Events []*RunEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Give it as page_token for the next page. Empty on the last page.
+	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2083,22 +2090,22 @@ func (x *ListRunEventsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Something that happened to a run.
+// An event of a run.
 type RunEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// The kind of event.
 	Type RunEvent_Type `protobuf:"varint,1,opt,name=type,proto3,enum=perceptor.v1.RunEvent_Type" json:"type,omitempty"`
 	// The number of the run within its task.
 	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	// The delivery it happened to.
+	// The number of the delivery.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// When it happened.
 	EventTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
-	// The instant the run was meant to fire. Unset where the event of the claim
-	// alone tells it.
+	// The instant that the run was meant to fire at. Unset if the run's CLAIMED
+	// event has it.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
-	// More of it: the error of FAILED, reason and error of DEAD, the number of
-	// SKIPPED instants, the distance that SNOOZED asked for.
+	// Details: the error of FAILED, reason and error of DEAD, the number of
+	// SKIPPED instants, the delay of SNOOZED.
 	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2176,7 +2183,7 @@ func (x *RunEvent) GetDetail() string {
 	return ""
 }
 
-// What became of one task of the batch.
+// The outcome of one task of the batch.
 type AddTasksResponse_Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The outcome.

@@ -41,68 +41,69 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Tasks of the calling tenant. Every call needs the header
-// "authorization: Bearer TOKEN" with a token of that tenant; an id that belongs
-// to another tenant answers NOT_FOUND, exactly like an unknown one.
+// Tasks of the calling tenant. Every call needs the header "authorization:
+// Bearer TOKEN" with a token of that tenant. An id of another tenant is
+// answered with NOT_FOUND, exactly like an unknown id.
 type TaskServiceClient interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(ctx context.Context, in *AddTaskRequest, opts ...grpc.CallOption) (*AddTaskResponse, error)
-	// Stores up to 1,000 tasks. Each is accepted or refused by itself; results
-	// come in the order of the request.
+	// Stores up to 1,000 tasks. Each one is accepted or refused separately;
+	// results are in the order of the request.
 	AddTasks(ctx context.Context, in *AddTasksRequest, opts ...grpc.CallOption) (*AddTasksResponse, error)
-	// Returns one task. NOT_FOUND when it never existed, belongs to another
-	// tenant, or has been finished for longer than its retention.
+	// Returns one task. NOT_FOUND: the task never existed, belongs to another
+	// tenant, or finished longer ago than its retention.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
-	// be shorter than asked for, even empty, and still have a next one. A filter that
-	// would look at very many tasks (1,000,000 unless the installation says otherwise)
-	// answers FAILED_PRECONDITION: give due_from and due_until then, not too far apart.
+	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it
+	// may be shorter than requested, even empty, and still have a next page. A
+	// filter that would read very many tasks (1,000,000 by default) answers
+	// FAILED_PRECONDITION; add due_from and due_until that are close enough.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
-	// Changes the terms of an unfinished task. The open run of a task keeps its
-	// scheduled instant and its deadline; whatever is delivered or started after the
-	// answer has the new terms. docs/editing.md has the rules, field by field.
-	// ABORTED: the task has another version than the request's. INVALID_ARGUMENT: a
+	// Changes the terms of an unfinished task. An open run keeps its scheduled
+	// instant and its deadline. Runs that are delivered or started after the
+	// answer have the new terms. docs/editing.md has the rules for each field.
+	// ABORTED: the task does not have the requested version. INVALID_ARGUMENT: a
 	// rule of AddTask is broken, or the task could never fire again.
 	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
 	UpdateTask(ctx context.Context, in *UpdateTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Opens a run now, without disturbing the schedule. Allowed while the task is
-	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended, max_count
-	// or end_time is reached, or a run of a ONE_SHOT or BLOCKING task is open.
+	// Opens a run now, without changing the schedule. Allowed while the task is
+	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended,
+	// max_count or end_time is reached, or a run of a ONE_SHOT or BLOCKING task
+	// is open.
 	TriggerTask(ctx context.Context, in *TriggerTaskRequest, opts ...grpc.CallOption) (*TriggerTaskResponse, error)
-	// Says why a task does not fire at this moment, and when it will. It answers for
-	// every id, with UNKNOWN_TASK as the reason where GetTask says NOT_FOUND.
+	// Explains why a task does not fire now, and when it will. It answers for
+	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK.
 	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
-	// Ends a task. After the answer no new run is claimed; runs already claimed
-	// may still arrive, and their result answers FINISHED. Cancelling a finished
-	// task changes nothing and returns it.
+	// Ends a task. After the answer no run is claimed. Runs that are already
+	// claimed may still arrive, and their results are answered with FINISHED.
+	// Cancelling a finished task has no effect.
 	CancelTask(ctx context.Context, in *CancelTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Stops claiming new runs until ResumeTask. A paused task stays paused; a
-	// finished one answers FAILED_PRECONDITION.
+	// Stops claiming runs of a task until ResumeTask. Pausing a paused task has
+	// no effect. FAILED_PRECONDITION: the task is finished.
 	PauseTask(ctx context.Context, in *PauseTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Lets a paused task go on. Instants missed meanwhile follow the misfire
-	// policy. A task that is not paused stays as it is; a finished one answers
-	// FAILED_PRECONDITION.
+	// Resumes a paused task. Instants missed meanwhile follow the misfire policy.
+	// Resuming a task that is not paused has no effect. FAILED_PRECONDITION: the
+	// task is finished.
 	ResumeTask(ctx context.Context, in *ResumeTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Stops claiming new runs of a kind until ResumeKind, also of tasks that are
-	// added later. After the answer no new run of it is claimed; runs already claimed
-	// may still arrive. A kind that is paused stays as it is.
+	// Stops claiming runs of a kind until ResumeKind, including tasks that are
+	// added later. After the answer no run of it is claimed. Runs that are
+	// already claimed may still arrive. Pausing a paused kind has no effect.
 	PauseKind(ctx context.Context, in *PauseKindRequest, opts ...grpc.CallOption) (*PauseKindResponse, error)
-	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
+	// Resumes a paused kind. Instants missed meanwhile follow the misfire policy.
 	ResumeKind(ctx context.Context, in *ResumeKindRequest, opts ...grpc.CallOption) (*ResumeKindResponse, error)
-	// Forgets a finished task before its retention is over. A living one answers
-	// FAILED_PRECONDITION. Many at once: BulkService.
+	// Deletes a finished task before its retention has passed.
+	// FAILED_PRECONDITION: the task is not finished. BulkService deletes many at
+	// once.
 	PurgeTask(ctx context.Context, in *PurgeTaskRequest, opts ...grpc.CallOption) (*PurgeTaskResponse, error)
-	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
-	// and not counted, so the call costs the same however many tasks there are. The
-	// 16 databases are read at once, but not at one instant.
+	// Returns exact numbers of the tenant's tasks, by type and state. The numbers
+	// are maintained, not counted, so the cost does not depend on the number of
+	// tasks. The 16 databases are read concurrently, but not at the same instant.
 	CountTasks(ctx context.Context, in *CountTasksRequest, opts ...grpc.CallOption) (*CountTasksResponse, error)
-	// Returns the instants of a schedule, without storing anything: in every language
-	// of expressions, and with all that moves or bounds instants.
+	// Returns the instants of a schedule and stores nothing. It supports all
+	// dialects and all fields that change or bound instants.
 	PreviewSchedule(ctx context.Context, in *PreviewScheduleRequest, opts ...grpc.CallOption) (*PreviewScheduleResponse, error)
-	// Lists what happened to the runs of a task, newest first. Which events are
-	// written down is a setting of the tenant (Tenant.history), how long they are
-	// kept one of the installation. The history outlives its task; that of an
-	// unknown task is empty.
+	// Lists the events of a task's runs, newest first. Tenant.history selects the
+	// events that are recorded; the installation determines how long they are
+	// kept. The history outlives its task. For an unknown task it is empty.
 	ListRunEvents(ctx context.Context, in *ListRunEventsRequest, opts ...grpc.CallOption) (*ListRunEventsResponse, error)
 }
 
@@ -278,68 +279,69 @@ func (c *taskServiceClient) ListRunEvents(ctx context.Context, in *ListRunEvents
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
 //
-// Tasks of the calling tenant. Every call needs the header
-// "authorization: Bearer TOKEN" with a token of that tenant; an id that belongs
-// to another tenant answers NOT_FOUND, exactly like an unknown one.
+// Tasks of the calling tenant. Every call needs the header "authorization:
+// Bearer TOKEN" with a token of that tenant. An id of another tenant is
+// answered with NOT_FOUND, exactly like an unknown id.
 type TaskServiceServer interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(context.Context, *AddTaskRequest) (*AddTaskResponse, error)
-	// Stores up to 1,000 tasks. Each is accepted or refused by itself; results
-	// come in the order of the request.
+	// Stores up to 1,000 tasks. Each one is accepted or refused separately;
+	// results are in the order of the request.
 	AddTasks(context.Context, *AddTasksRequest) (*AddTasksResponse, error)
-	// Returns one task. NOT_FOUND when it never existed, belongs to another
-	// tenant, or has been finished for longer than its retention.
+	// Returns one task. NOT_FOUND: the task never existed, belongs to another
+	// tenant, or finished longer ago than its retention.
 	GetTask(context.Context, *GetTaskRequest) (*Task, error)
-	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it may
-	// be shorter than asked for, even empty, and still have a next one. A filter that
-	// would look at very many tasks (1,000,000 unless the installation says otherwise)
-	// answers FAILED_PRECONDITION: give due_from and due_until then, not too far apart.
+	// Lists the tenant's tasks in a fixed order. A page has a bounded cost, so it
+	// may be shorter than requested, even empty, and still have a next page. A
+	// filter that would read very many tasks (1,000,000 by default) answers
+	// FAILED_PRECONDITION; add due_from and due_until that are close enough.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
-	// Changes the terms of an unfinished task. The open run of a task keeps its
-	// scheduled instant and its deadline; whatever is delivered or started after the
-	// answer has the new terms. docs/editing.md has the rules, field by field.
-	// ABORTED: the task has another version than the request's. INVALID_ARGUMENT: a
+	// Changes the terms of an unfinished task. An open run keeps its scheduled
+	// instant and its deadline. Runs that are delivered or started after the
+	// answer have the new terms. docs/editing.md has the rules for each field.
+	// ABORTED: the task does not have the requested version. INVALID_ARGUMENT: a
 	// rule of AddTask is broken, or the task could never fire again.
 	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
 	UpdateTask(context.Context, *UpdateTaskRequest) (*Task, error)
-	// Opens a run now, without disturbing the schedule. Allowed while the task is
-	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended, max_count
-	// or end_time is reached, or a run of a ONE_SHOT or BLOCKING task is open.
+	// Opens a run now, without changing the schedule. Allowed while the task is
+	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended,
+	// max_count or end_time is reached, or a run of a ONE_SHOT or BLOCKING task
+	// is open.
 	TriggerTask(context.Context, *TriggerTaskRequest) (*TriggerTaskResponse, error)
-	// Says why a task does not fire at this moment, and when it will. It answers for
-	// every id, with UNKNOWN_TASK as the reason where GetTask says NOT_FOUND.
+	// Explains why a task does not fire now, and when it will. It answers for
+	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK.
 	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
-	// Ends a task. After the answer no new run is claimed; runs already claimed
-	// may still arrive, and their result answers FINISHED. Cancelling a finished
-	// task changes nothing and returns it.
+	// Ends a task. After the answer no run is claimed. Runs that are already
+	// claimed may still arrive, and their results are answered with FINISHED.
+	// Cancelling a finished task has no effect.
 	CancelTask(context.Context, *CancelTaskRequest) (*Task, error)
-	// Stops claiming new runs until ResumeTask. A paused task stays paused; a
-	// finished one answers FAILED_PRECONDITION.
+	// Stops claiming runs of a task until ResumeTask. Pausing a paused task has
+	// no effect. FAILED_PRECONDITION: the task is finished.
 	PauseTask(context.Context, *PauseTaskRequest) (*Task, error)
-	// Lets a paused task go on. Instants missed meanwhile follow the misfire
-	// policy. A task that is not paused stays as it is; a finished one answers
-	// FAILED_PRECONDITION.
+	// Resumes a paused task. Instants missed meanwhile follow the misfire policy.
+	// Resuming a task that is not paused has no effect. FAILED_PRECONDITION: the
+	// task is finished.
 	ResumeTask(context.Context, *ResumeTaskRequest) (*Task, error)
-	// Stops claiming new runs of a kind until ResumeKind, also of tasks that are
-	// added later. After the answer no new run of it is claimed; runs already claimed
-	// may still arrive. A kind that is paused stays as it is.
+	// Stops claiming runs of a kind until ResumeKind, including tasks that are
+	// added later. After the answer no run of it is claimed. Runs that are
+	// already claimed may still arrive. Pausing a paused kind has no effect.
 	PauseKind(context.Context, *PauseKindRequest) (*PauseKindResponse, error)
-	// Lets a paused kind go on. Instants missed meanwhile follow the misfire policy.
+	// Resumes a paused kind. Instants missed meanwhile follow the misfire policy.
 	ResumeKind(context.Context, *ResumeKindRequest) (*ResumeKindResponse, error)
-	// Forgets a finished task before its retention is over. A living one answers
-	// FAILED_PRECONDITION. Many at once: BulkService.
+	// Deletes a finished task before its retention has passed.
+	// FAILED_PRECONDITION: the task is not finished. BulkService deletes many at
+	// once.
 	PurgeTask(context.Context, *PurgeTaskRequest) (*PurgeTaskResponse, error)
-	// Returns exact numbers of the tenant's tasks, by type and state. They are kept
-	// and not counted, so the call costs the same however many tasks there are. The
-	// 16 databases are read at once, but not at one instant.
+	// Returns exact numbers of the tenant's tasks, by type and state. The numbers
+	// are maintained, not counted, so the cost does not depend on the number of
+	// tasks. The 16 databases are read concurrently, but not at the same instant.
 	CountTasks(context.Context, *CountTasksRequest) (*CountTasksResponse, error)
-	// Returns the instants of a schedule, without storing anything: in every language
-	// of expressions, and with all that moves or bounds instants.
+	// Returns the instants of a schedule and stores nothing. It supports all
+	// dialects and all fields that change or bound instants.
 	PreviewSchedule(context.Context, *PreviewScheduleRequest) (*PreviewScheduleResponse, error)
-	// Lists what happened to the runs of a task, newest first. Which events are
-	// written down is a setting of the tenant (Tenant.history), how long they are
-	// kept one of the installation. The history outlives its task; that of an
-	// unknown task is empty.
+	// Lists the events of a task's runs, newest first. Tenant.history selects the
+	// events that are recorded; the installation determines how long they are
+	// kept. The history outlives its task. For an unknown task it is empty.
 	ListRunEvents(context.Context, *ListRunEventsRequest) (*ListRunEventsResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
