@@ -15,38 +15,38 @@ import (
 // that a program does not know makes the whole unreadable, because it may change
 // what the rest means.
 //
-// [sealed.fields] lists the fields once, for writing and for reading.
+// [sealed.fields] lists the fields once, for writing and for reading, in the order
+// of their numbers, in which they are stored.
 
 const sealedFormat = 1
-
-// maxSealedField is the highest number of a field.
-const maxSealedField = 31
 
 // sealed writes or reads the fields of a blob.
 type sealed struct {
 	reading bool
-	blob    []byte        // what has been written
-	values  *sealedValues // what was read
-	known   uint32        // bit n: there is a field of number n
+	blob    []byte // what has been written
+	rest    []byte // what is still to be read
 	damaged bool
 }
 
-// sealedValues are values by the numbers of their fields; nil: the field is not there.
-type sealedValues [maxSealedField + 1][]byte
-
-// fields lists the fields of a blob: the number, where the value is, and the value
+// fields names the fields of a blob: the number, where the value is, and the value
 // that is not stored.
 func (s *sealed) fields(t *Terms, o *Origin) {
 	s.cron(&t.Cron)
-	sealedNumber(s, 4, &t.Misfire, 0)
+	t.Misfire = Misfire(s.number(4, int64(t.Misfire), 0, math.MaxInt16))
 	s.duration(5, &t.Grace, 0)
-	sealedNumber(s, 6, &t.CatchUp, 0)
+	t.CatchUp = int32(s.number(6, int64(t.CatchUp), 0, math.MaxInt32))
 	s.duration(7, &t.Spread, 0)
 	s.texts(8, &t.Tags)
 	s.text(9, &o.Key)
-	sealedNumber(s, 10, &o.ReplayOf.Task, 0)
-	sealedNumber(s, 11, &o.ReplayOf.Seq, 0)
+	o.ReplayOf.Task = ID(s.number(10, int64(o.ReplayOf.Task), 0, math.MaxInt64))
+	o.ReplayOf.Seq = s.number(11, o.ReplayOf.Seq, 0, math.MaxInt64)
 	s.text(12, &o.TraceParent)
+	t.Retry.MaxAttempts = int32(s.number(13, int64(t.Retry.MaxAttempts), DefaultMaxAttempts, math.MaxInt32))
+	s.duration(14, &t.Retry.InitialBackoff, DefaultInitialBackoff)
+	s.hundredths(15, &t.Retry.Multiplier, DefaultMultiplier)
+	s.duration(16, &t.Retry.MaxBackoff, DefaultMaxBackoff)
+	s.hundredths(17, &t.Retry.Jitter, DefaultJitter)
+	s.flag(18, &t.StopOnFailure)
 }
 
 func (s *sealed) cron(c **Cron) {
@@ -54,11 +54,11 @@ func (s *sealed) cron(c **Cron) {
 	if *c != nil {
 		v = **c
 	}
-	sealedNumber(s, 1, &v.Dialect, 0)
+	v.Dialect = Dialect(s.number(1, int64(v.Dialect), 0, math.MaxInt16))
 	s.text(2, &v.Expression)
 	s.text(3, &v.Zone)
 	if s.reading && v != (Cron{}) {
-		*c = &v
+		*c = &Cron{v.Dialect, v.Expression, v.Zone}
 	}
 }
 
@@ -68,48 +68,48 @@ func Seal(t *Terms, o *Origin) []byte {
 		return []byte(t.Damaged)
 	}
 	var s sealed
-	s.fields(t, o)
+	terms, origin := *t, *o // fields also sets what it writes
+	s.fields(&terms, &origin)
 	return s.blob
 }
 
+// usual are the terms of most tasks, as far as they are sealed.
+var usual = func() (t Terms) {
+	(&sealed{reading: true}).fields(&t, &Origin{})
+	return t
+}()
+
 // Unseal is the inverse of [Seal]. It takes any bytes, and keeps none: terms that
-// it cannot read are Damaged. What is not in a blob is zero.
+// it cannot read are Damaged, and else those of most tasks. Terms that are not
+// sealed are zero.
 func Unseal(blob []byte) (t Terms, o Origin) {
 	if len(blob) == 0 {
-		return t, o
+		return usual, o
 	}
-	s := sealed{reading: true, values: new(sealedValues)}
-	if s.split(blob); !s.damaged {
+	s := sealed{reading: true, rest: blob[1:], damaged: blob[0] != sealedFormat || len(blob) > MaxSealedBytes}
+	if !s.damaged {
 		s.fields(&t, &o)
 	}
-	for n, v := range s.values {
-		s.damaged = s.damaged || v != nil && s.known&(1<<n) == 0
-	}
-	if s.damaged {
-		return Terms{Damaged: string(blob)}, Origin{}
+	if s.damaged || len(s.rest) > 0 {
+		t, o = usual, Origin{}
+		t.Damaged = string(blob)
 	}
 	return t, o
 }
 
-// split finds the fields of a blob.
-func (s *sealed) split(blob []byte) {
-	s.damaged = blob[0] != sealedFormat || len(blob) > MaxSealedBytes
-	for rest := blob[1:]; len(rest) > 0 && !s.damaged; {
-		size, n := binary.Uvarint(rest[1:])
-		if n <= 0 || size > uint64(len(rest)-1-n) || rest[0] > maxSealedField || s.values[rest[0]] != nil {
-			s.damaged = true
-			return
-		}
-		s.values[rest[0]] = rest[1+n : 1+n+int(size)]
-		rest = rest[1+n+int(size):]
-	}
-}
-
-// value returns the stored value of a field.
+// value returns the stored value of a field, if that is the next one.
 func (s *sealed) value(field byte) (v []byte, ok bool) {
-	s.known |= 1 << field
-	v = s.values[field]
-	return v, v != nil
+	if len(s.rest) == 0 || s.rest[0] != field {
+		return nil, false
+	}
+	size, n := binary.Uvarint(s.rest[1:])
+	if n <= 0 || size > uint64(len(s.rest)-1-n) {
+		s.damaged, s.rest = true, nil
+		return nil, false
+	}
+	v = s.rest[1+n : 1+n+int(size)]
+	s.rest = s.rest[1+n+int(size):]
+	return v, true
 }
 
 func (s *sealed) write(field byte, value []byte) {
@@ -119,42 +119,56 @@ func (s *sealed) write(field byte, value []byte) {
 	s.blob = append(binary.AppendUvarint(append(s.blob, field), uint64(len(value))), value...)
 }
 
-// sealedNumber is a field of a number of at least 0.
-func sealedNumber[T ~int16 | ~int32 | ~int64](s *sealed, field byte, at *T, unstored T) {
+// number is a field of a number from 0 to limit. It returns what it has read, or v.
+func (s *sealed) number(field byte, v, unstored, limit int64) int64 {
 	if !s.reading {
-		if *at != unstored {
-			s.write(field, binary.AppendUvarint(nil, uint64(*at)))
+		if v != unstored {
+			s.write(field, binary.AppendUvarint(nil, uint64(v)))
 		}
-		return
+		return v
 	}
-	*at = unstored
 	value, ok := s.value(field)
 	if !ok {
-		return
+		return unstored
 	}
-	v, n := binary.Uvarint(value)
-	*at = T(v)
-	s.damaged = s.damaged || n != len(value) || n == 0 || v > math.MaxInt64 || uint64(*at) != v
+	u, n := binary.Uvarint(value)
+	if n <= 0 || n != len(value) || u > uint64(limit) {
+		s.damaged = true
+		return unstored
+	}
+	return int64(u)
 }
 
 // duration is a field of whole milliseconds.
 func (s *sealed) duration(field byte, at *time.Duration, unstored time.Duration) {
-	ms := at.Milliseconds()
-	sealedNumber(s, field, &ms, unstored.Milliseconds())
-	if s.reading {
-		*at = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	const limit = math.MaxInt64 / int64(time.Millisecond)
+	if s.reading || *at != unstored {
+		*at = time.Duration(s.number(field, at.Milliseconds(), unstored.Milliseconds(), limit)) * time.Millisecond
 	}
 }
 
-func (s *sealed) text(field byte, at *string) {
-	if !s.reading {
-		if *at != "" {
-			s.write(field, []byte(*at))
-		}
-		return
+// hundredths is a field of a number with two decimals.
+func (s *sealed) hundredths(field byte, at *float64, unstored float64) {
+	if s.reading || *at != unstored {
+		*at = float64(s.number(field, int64(math.Round(*at*100)), int64(math.Round(unstored*100)), math.MaxInt32)) / 100
 	}
-	if v, ok := s.value(field); ok {
+}
+
+// flag is a field that is false for most tasks.
+func (s *sealed) flag(field byte, at *bool) {
+	n := int64(0)
+	if *at {
+		n = 1
+	}
+	*at = s.number(field, n, 0, 1) == 1
+}
+
+func (s *sealed) text(field byte, at *string) {
+	if s.reading {
+		v, _ := s.value(field)
 		*at = string(v)
+	} else if *at != "" {
+		s.write(field, []byte(*at))
 	}
 }
 

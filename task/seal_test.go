@@ -18,6 +18,14 @@ func drawSealed(t *rapid.T) (task.Terms, task.Origin) {
 		CatchUp: rapid.Int32Range(0, task.MaxCatchUp).Draw(t, "catch up"),
 		Spread:  time.Duration(rapid.Int64Range(0, 86_400_000).Draw(t, "spread")) * time.Millisecond,
 		Tags:    task.SortTags(rapid.SliceOfN(rapid.StringN(1, 10, 40), 0, 5).Draw(t, "tags")),
+		Retry: task.RetryPolicy{
+			MaxAttempts:    rapid.SampledFrom([]int32{0, 1, task.DefaultMaxAttempts, task.MaxAttempts}).Draw(t, "attempts"),
+			InitialBackoff: rapid.SampledFrom([]time.Duration{0, time.Millisecond, task.DefaultInitialBackoff, time.Hour}).Draw(t, "initial"),
+			Multiplier:     float64(rapid.IntRange(100, 1000).Draw(t, "multiplier")) / 100,
+			MaxBackoff:     rapid.SampledFrom([]time.Duration{time.Millisecond, task.DefaultMaxBackoff, task.MaxBackoff}).Draw(t, "max"),
+			Jitter:         float64(rapid.IntRange(0, 100).Draw(t, "jitter")) / 100,
+		},
+		StopOnFailure: rapid.Bool().Draw(t, "stop"),
 	}
 	origin := task.Origin{Key: rapid.StringN(0, 20, 80).Draw(t, "key"), TraceParent: rapid.StringN(0, 20, 80).Draw(t, "trace")}
 	if rapid.Bool().Draw(t, "cron") {
@@ -43,7 +51,7 @@ func TestAnExtraIsReadAsItWasSealed(t *testing.T) {
 }
 
 func TestNothingIsStoredForATaskWithoutExtra(t *testing.T) {
-	spec := task.Spec{Terms: task.Terms{Misfire: task.FireOnce, Tags: []string{}}}
+	spec := task.Spec{Terms: task.Terms{Misfire: task.FireOnce, Tags: []string{}, Retry: task.RetryPolicy{Jitter: task.UnsetJitter}}}
 	spec.Validate(task.DefaultLimits())
 	if blob := task.Seal(&spec.Terms, &spec.Origin); blob != nil || spec.Modeled() {
 		t.Errorf("got %x of %+v", blob, spec)

@@ -31,24 +31,18 @@ CREATE TABLE task (
   retention_ms       int8 NOT NULL,
   created_at         int8 NOT NULL,
   ack_timeout_ms     int4 NOT NULL,
-  initial_backoff_ms int4 NOT NULL,
-  max_backoff_ms     int4 NOT NULL,
   attempt            int4 NOT NULL DEFAULT 0,
   failures           int4 NOT NULL DEFAULT 0,  -- of the open run: FAILs in the low 10 bits, above them snoozes
   open_rows          int4 NOT NULL DEFAULT 0,
   version            int4 NOT NULL DEFAULT 1,
-  max_attempts       int2 NOT NULL,
-  multiplier         int2 NOT NULL,   -- hundredths
-  jitter             int2 NOT NULL,   -- hundredths
   type               int2 NOT NULL,
   state              int2 NOT NULL,
   paused             bool NOT NULL DEFAULT false,
   out                bool NOT NULL DEFAULT false,  -- an attempt is delivered and awaits its result
-  stop_on_failure    bool NOT NULL DEFAULT false,
   kind               text NOT NULL,
   params             bytea NOT NULL,  -- wire bytes of perceptor.v1.Params
   modeled            bool NOT NULL DEFAULT false,  -- package task alone computes its instants
-  extra              bytea,           -- what few tasks have (task.Extra); NULL: nothing
+  terms              bytea,           -- the terms that no statement compares (task.Seal); NULL: those of most tasks
   -- A statement parses the constraints of every table that it touches anew, and a
   -- row is checked each time it moves: all that could be said of a row cost 10 % of
   -- a cycle. These guard where a row is found; what states go together is held by
@@ -117,18 +111,12 @@ CREATE TABLE task_done (
   retention_ms    int8 NOT NULL,
   created_at      int8 NOT NULL,
   ack_timeout_ms  int4 NOT NULL,
-  initial_backoff_ms int4 NOT NULL,
-  max_backoff_ms  int4 NOT NULL,
   version         int4 NOT NULL,
-  max_attempts    int2 NOT NULL,
-  multiplier      int2 NOT NULL,
-  jitter          int2 NOT NULL,
   type            int2 NOT NULL,
   state           int2 NOT NULL,
-  stop_on_failure bool NOT NULL,
   kind            text NOT NULL,
   params          bytea NOT NULL,
-  extra           bytea,
+  terms           bytea,
   CONSTRAINT task_done_pkey  PRIMARY KEY (tenant_id, id),
   CONSTRAINT task_done_final CHECK (state IN (3, 4, 5))
 );
@@ -145,18 +133,13 @@ CREATE TABLE dead_run (
   retention_ms       int8 NOT NULL,
   attempt      int4 NOT NULL,
   ack_timeout_ms     int4 NOT NULL,
-  initial_backoff_ms int4 NOT NULL,
-  max_backoff_ms     int4 NOT NULL,
-  max_attempts       int2 NOT NULL,
-  multiplier         int2 NOT NULL,
-  jitter             int2 NOT NULL,
   reason       int2 NOT NULL,
   type         int2 NOT NULL,         -- of the task
   published    bool NOT NULL DEFAULT false,  -- its record is on the dead-letter topic
   kind         text NOT NULL,
   error        text NOT NULL,
   params       bytea NOT NULL,
-  extra        bytea,
+  terms        bytea,
   CONSTRAINT dead_run_pkey   PRIMARY KEY (tenant_id, id, seq),
   CONSTRAINT dead_run_reason CHECK (reason IN (1, 2, 3, 4))
 );

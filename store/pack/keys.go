@@ -22,7 +22,7 @@ type policy struct {
 func policyOf(r *task.Row) policy {
 	return policy{
 		typ: r.Type, stop: r.StopOnFailure, interval: r.Interval, ack: r.AckTimeout, giveUp: r.GiveUpAfter,
-		retention: max(0, r.Retention), maxAttempts: r.Retry.MaxAttempts, initialBackoff: r.Retry.InitialBackoff,
+		retention: r.Retention, maxAttempts: r.Retry.MaxAttempts, initialBackoff: r.Retry.InitialBackoff,
 		maxBackoff: r.Retry.MaxBackoff, multiplier: r.Retry.Multiplier, jitter: r.Retry.Jitter,
 	}
 }
@@ -171,9 +171,14 @@ func (t *table) set(i int, r *task.Row) {
 	at(sealedColumn, t.sealedOf(r))
 }
 
+// plain are the terms of which nothing is sealed.
+var plain, _ = task.Unseal(nil)
+
 // sealedOf returns 0 for none, else one more than the number of the row's sealed terms.
 func (t *table) sealedOf(r *task.Row) int64 {
-	blob := task.Seal(&r.Terms, &r.Origin)
+	terms := r.Terms
+	terms.Retry, terms.StopOnFailure = plain.Retry, plain.StopOnFailure // the policy has them
+	blob := task.Seal(&terms, &r.Origin)
 	if blob == nil {
 		return 0
 	}
@@ -291,19 +296,21 @@ type unsealed struct {
 }
 
 // readSealed reads the sections behind the columns. It returns the dictionary of
-// blobs behind none at index 0, or nil when no task has one.
+// sealed terms: at index 0 those of most tasks.
 func readSealed(r *reader, n int, cols *[columns]column) []unsealed {
+	list := []unsealed{{terms: plain}}
 	sections := r.uvarint()
 	if sections == 0 || r.err != nil {
-		return nil
+		return list
 	}
 	if section := r.uvarint(); sections > 1 || section != sealedSection {
 		r.fail("has %d further sections, the first of number %d; this program knows number %d alone", sections, section, sealedSection)
-		return nil
+		return list
 	}
-	list := make([]unsealed, 1+r.count("sealed terms", MaxTasks))
-	for i := 1; i < len(list); i++ {
-		list[i].terms, list[i].origin = task.Unseal(r.bytes(r.count("bytes in sealed terms", task.MaxSealedBytes)))
+	for i := r.count("sealed terms", MaxTasks); i > 0 && r.err == nil; i-- {
+		var u unsealed
+		u.terms, u.origin = task.Unseal(r.bytes(r.count("bytes in sealed terms", task.MaxSealedBytes)))
+		list = append(list, u)
 	}
 	if r.err == nil {
 		cols[sealedColumn] = r.indexes(n, "sealed terms", len(list))
@@ -334,10 +341,8 @@ func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, 
 	for i := range slab {
 		r := &slab[i]
 		rows[i] = r
-		if sealed != nil {
-			s := &sealed[cols[sealedColumn].at(i)]
-			r.Terms, r.Origin = s.terms, s.origin
-		}
+		s := &sealed[cols[sealedColumn].at(i)]
+		r.Terms, r.Origin = s.terms, s.origin
 		r.Tenant = int32(cols[tenantColumn].at(i))
 		r.ID = task.ID(cols[numberColumn].at(i)*task.Shards + cols[shardColumn].at(i))
 		r.State = task.Scheduled

@@ -25,10 +25,10 @@
 //	uvarint  number of kinds; each: length (uvarint), bytes
 //	uvarint  number of policies; each: 11 uvarints (see policy.numbers)
 //	         the columns in the order of tenantColumn .. policyColumn
-//	uvarint  number of further sections: 0, or 1 when any task has an extra:
+//	uvarint  number of further sections: 0, or 1 when any task has sealed terms:
 //	uvarint  1, the section's number
-//	uvarint  number of extras; each: length (uvarint), bytes
-//	column   which extra each task has: 0 none, else its place, from 1
+//	uvarint  number of sealed terms (task.Seal); each: length (uvarint), bytes
+//	column   which of them each task has: 0 none, else its place, from 1
 //
 // and that of the params
 //

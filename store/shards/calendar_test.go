@@ -23,7 +23,7 @@ func TestAStoredExpressionThatCannotBeReadPutsItsTaskOffAndHoldsUpNoOther(t *tes
 	odd := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
 	plain := b.add(b.spec(task.NonBlocking, byCron("* * * * * *", "UTC")))[0]
 	unknown := &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "Mars/Olympus"}
-	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: unknown}, &task.Origin{}), int64(odd))
+	b.exec(`UPDATE task SET terms = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: unknown}, &task.Origin{}), int64(odd))
 	b.advance(time.Second)
 	c := b.claim(task.CappedForm)
 	if len(c.Publications) != 1 || c.Publications[0].Task != plain {
@@ -34,7 +34,7 @@ func TestAStoredExpressionThatCannotBeReadPutsItsTaskOffAndHoldsUpNoOther(t *tes
 		t.Errorf("the task that cannot be read: %+v", r)
 	}
 	known := &task.Cron{Dialect: task.StandardCron, Expression: "* * * * * *", Zone: "UTC"}
-	b.exec(`UPDATE task SET extra = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: known}, &task.Origin{}), int64(odd))
+	b.exec(`UPDATE task SET terms = $1 WHERE id = $2`, task.Seal(&task.Terms{Cron: known}, &task.Origin{}), int64(odd))
 	b.advance(time.Hour)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 2 {
 		t.Errorf("when it can be read: %+v", c.Publications)

@@ -334,8 +334,8 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 	// A task that is in the near tier already: its copy cannot be inserted.
 	r := b.farRows()[kernel.KeyOf(b.tenant, ids[33], 0)]
 	b.exec(`INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms, created_at, ack_timeout_ms,
-		initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
-		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 1, 100, 0, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
+		type, state, kind, params)
+		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
 	b.setClock(hour.At)
 	cut := b.cut(own, task.CompactPromote)
 	if cut.Near != 60 || len(cut.Damaged) != 1 {

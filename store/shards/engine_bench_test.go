@@ -132,7 +132,7 @@ func (e *engine) spec(typ task.Type, begin time.Time) task.Spec {
 	if faults := s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: 1 << 14}); len(faults) > 0 {
 		panic(fmt.Sprint(faults))
 	}
-	s.Retention = -1
+	s.Retention = 0
 	return s
 }
 

@@ -239,10 +239,9 @@ func (b *bundle) rows() map[kernel.Key]*task.Row {
 	return out
 }
 
-const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
-	t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
-	t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
-	t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at, t.extra`
+const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.seq, t.open_runs,
+	t.open_rows, t.attempt, t.failures, t.first_claim_at, t.holder, t.missed, t.version, t.params, t.created_at,
+	begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, retention_ms, kind, terms`
 
 // spec returns a valid spec of a type, beginning now.
 func (b *bundle) spec(typ task.Type, change ...func(*task.Spec)) task.Spec {

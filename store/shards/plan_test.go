@@ -62,8 +62,8 @@ var tableStates = []struct{ name, sql string }{
 	{"analyzed with those that are done", `VACUUM ANALYZE task_done`},
 	{"vacuumed", `VACUUM (TRUNCATE true) task`},
 	{"filled", `INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, give_up_after_ms, retention_ms,
-		created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
-		SELECT item, 9, 512 * n + item, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 100, 0, 1, 1, 'k', ''
+		created_at, ack_timeout_ms, type, state, kind, params)
+		SELECT item, 9, 512 * n + item, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 'k', ''
 		  FROM owner, generate_series(1, 1000) n WHERE item < 512`},
 	{"filled and analyzed", `ANALYZE task`},
 	{"emptied", `DELETE FROM task`},
@@ -84,7 +84,7 @@ func TestOneTaskIsEditedAndExplainedByItsKeyAlone(t *testing.T) {
 			args string
 			due  int
 		}{
-			"RowEdit": {fmt.Sprintf(`%d::int2, 9, %d, 'k', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1::int2, 100::int2, 0::int2, false, false, NULL, 2, NULL`,
+			"RowEdit": {fmt.Sprintf(`%d::int2, 9, %d, 1, 1, 1, 1, 1, 1, 1, 'k', NULL, false, 2, NULL`,
 				shard, task.NewID(1, shard)), 0},
 			"Circumstances": {fmt.Sprintf(`%d::int2, 9, %d, 60000`, shard, task.NewID(1, shard)), 1},
 		} {
@@ -107,8 +107,8 @@ func TestUnpublishedDeadRunsAreFoundByTheirIndex(t *testing.T) {
 	for _, state := range []struct{ name, sql string }{
 		{"new", ``},
 		{"filled", `INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type,
-			give_up_after_ms, retention_ms, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, published)
-			SELECT n % 7, n, 1, 1, n, 1, 1, 'k', '', '', 1, 1, 1, 1, 1, 1, 1, 1, 1, n % 3 > 0 FROM generate_series(1, 5000) n`},
+			give_up_after_ms, retention_ms, ack_timeout_ms, published)
+			SELECT n % 7, n, 1, 1, n, 1, 1, 'k', '', '', 1, 1, 1, 1, n % 3 > 0 FROM generate_series(1, 5000) n`},
 		{"analyzed", `ANALYZE dead_run`},
 		{"vacuumed", `VACUUM ANALYZE dead_run`},
 	} {

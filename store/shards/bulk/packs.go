@@ -248,14 +248,13 @@ func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) erro
 
 // doneArgs spreads ended tasks over the arrays that DoneInsert takes.
 func doneArgs(rows []*task.Row, now task.Instant) []any {
-	n := &kernel.Inserts{Due: task.Never, Extras: [][]byte{}}
+	n := kernel.NewInserts()
 	var seqs, missed []int64
 	var versions []int32
 	var states []int16
 	for _, r := range rows {
 		n.Add(r)
-		n.Extras = append(n.Extras, task.Seal(&r.Terms, &r.Origin))
 		seqs, missed, versions, states = append(seqs, r.Seq), append(missed, r.Missed), append(versions, r.Version), append(states, int16(r.State))
 	}
-	return append(n.Args(), n.Extras, seqs, missed, versions, states, int64(now))
+	return append(n.Args(), seqs, missed, versions, states, int64(now))
 }

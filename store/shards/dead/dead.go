@@ -39,27 +39,23 @@ func New(db *kernel.Databases, keyLifetime time.Duration) *Letters {
 // scan has the columns of the fragment dead_columns, and params.
 type scan struct {
 	task.DeadLetter
-	extra                                  []byte
-	giveUp, retention                      int64
-	ack, initial, most                     int32
-	maxAttempts, multiplier, jitter, dType int16
+	sealed            []byte
+	giveUp, retention int64
+	ack               int32
+	dType             int16
 }
 
 func (s *scan) targets() []any {
 	return []any{
-		&s.Tenant, &s.RunID.Task, &s.RunID.Seq, &s.ScheduledAt, &s.DiedAt, &s.Attempt, &s.Reason, &s.dType, &s.Kind, &s.Error, &s.extra,
-		&s.giveUp, &s.retention, &s.ack, &s.initial, &s.most, &s.maxAttempts, &s.multiplier, &s.jitter, &s.Params,
+		&s.Tenant, &s.RunID.Task, &s.RunID.Seq, &s.ScheduledAt, &s.DiedAt, &s.Attempt, &s.Reason, &s.dType, &s.Kind, &s.Error,
+		&s.ack, &s.giveUp, &s.retention, &s.sealed, &s.Params,
 	}
 }
 
 func (s *scan) letter() *task.DeadLetter {
 	s.Type = task.Type(s.dType)
-	s.Terms, s.Origin = task.Unseal(s.extra)
+	s.Terms, s.Origin = task.Unseal(s.sealed)
 	s.Terms.Kind, s.Terms.GiveUpAfter, s.Terms.Retention, s.Terms.AckTimeout = s.Kind, kernel.Millis(s.giveUp), kernel.Millis(s.retention), kernel.Millis(s.ack)
-	s.Terms.Retry = task.RetryPolicy{
-		MaxAttempts: int32(s.maxAttempts), InitialBackoff: kernel.Millis(s.initial), MaxBackoff: kernel.Millis(s.most),
-		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
-	}
 	return &s.DeadLetter
 }
 

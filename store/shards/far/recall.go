@@ -48,13 +48,11 @@ func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.I
 // RecallRow writes the row of a packed task into the near tier, and says that its copy
 // in the pack is void. It reports false when somebody else has done so.
 func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bool, err error) {
-	tag, err := tx.Exec(ctx, sql.Get("Recall"),
-		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), int64(r.Begin),
-		kernel.Nullable(r.End), kernel.OrNull(r.Interval.Milliseconds()), r.Seq, kernel.OrNull(r.MaxCount), r.Missed,
-		r.Version, int16(r.Type), r.StopOnFailure, r.Kind, kernel.NotNil(r.Params), r.GiveUpAfter.Milliseconds(),
-		max(0, r.Retention.Milliseconds()), int64(r.CreatedAt), int32(r.AckTimeout.Milliseconds()),
-		int32(r.Retry.InitialBackoff.Milliseconds()), int32(r.Retry.MaxBackoff.Milliseconds()),
-		int16(r.Retry.MaxAttempts), kernel.Hundredths(r.Retry.Multiplier), kernel.Hundredths(r.Retry.Jitter), r.Modeled(), task.Seal(&r.Terms, &r.Origin))
+	args := append([]any{
+		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), r.Seq, r.Missed,
+		r.Version, int16(r.Type), kernel.NotNil(r.Params), int64(r.CreatedAt), r.Modeled(),
+	}, kernel.TermArgs(r)...)
+	tag, err := tx.Exec(ctx, sql.Get("Recall"), args...)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 

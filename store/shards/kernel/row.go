@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -91,9 +90,6 @@ const (
 // Failures is how the column stores both.
 func Failures(r *task.Row) int32 { return r.Snoozes<<failureBits | r.Failures }
 
-// Hundredths is how multiplier and jitter are stored.
-func Hundredths(x float64) int16 { return int16(math.Round(x * 100)) }
-
 // RowScan has the columns of the fragment row_columns, in its order.
 type RowScan struct {
 	tenant                      int32
@@ -101,38 +97,24 @@ type RowScan struct {
 	typ, state                  int16
 	paused, out                 bool
 	due                         *int64
-	scheduled, anchor, begin    int64
-	end, interval               *int64
-	seq                         int64
-	maxCount                    *int64
+	scheduled, anchor, seq      int64
 	openRuns                    int64
 	openRows, attempt, failures int32
 	firstClaim, holder          *int64
 	missed                      int64
 	version                     int32
-	maxAttempts                 int16
-	initialBackoff              int32
-	multiplier                  int16
-	maxBackoff                  int32
-	jitter                      int16
-	ackTimeout                  int32
-	giveUp                      int64
-	stopOnFailure               bool
-	retention                   int64
-	kind                        string
 	params                      []byte
 	created                     int64
-	extra                       []byte
+	terms                       termScan
 }
 
 // Targets returns where to scan the columns to, followed by more.
 func (s *RowScan) Targets(more ...any) []any {
-	return append([]any{
-		&s.tenant, &s.id, &s.run, &s.typ, &s.state, &s.paused, &s.out, &s.due, &s.scheduled, &s.anchor, &s.begin,
-		&s.end, &s.interval, &s.seq, &s.maxCount, &s.openRuns, &s.openRows, &s.attempt, &s.failures, &s.firstClaim,
-		&s.holder, &s.missed, &s.version, &s.maxAttempts, &s.initialBackoff, &s.multiplier, &s.maxBackoff, &s.jitter,
-		&s.ackTimeout, &s.giveUp, &s.stopOnFailure, &s.retention, &s.kind, &s.params, &s.created, &s.extra,
-	}, more...)
+	targets := append([]any{
+		&s.tenant, &s.id, &s.run, &s.typ, &s.state, &s.paused, &s.out, &s.due, &s.scheduled, &s.anchor, &s.seq, &s.openRuns,
+		&s.openRows, &s.attempt, &s.failures, &s.firstClaim, &s.holder, &s.missed, &s.version, &s.params, &s.created,
+	}, s.terms.targets()...)
+	return append(targets, more...)
 }
 
 // ID returns the id of the task.
@@ -150,20 +132,8 @@ func (s *RowScan) Row() *task.Row {
 		FirstClaimAt: InstantOr(s.firstClaim, 0), Missed: s.missed, Version: s.version,
 		Params: s.params, CreatedAt: task.Instant(s.created),
 	}
-	r.Terms, r.Origin = task.Unseal(s.extra)
-	r.Kind, r.Begin, r.End = s.kind, task.Instant(s.begin), InstantOr(s.end, task.Never)
-	r.Retry = task.RetryPolicy{
-		MaxAttempts: int32(s.maxAttempts), InitialBackoff: Millis(s.initialBackoff), MaxBackoff: Millis(s.maxBackoff),
-		Multiplier: float64(s.multiplier) / 100, Jitter: float64(s.jitter) / 100,
-	}
-	r.AckTimeout, r.GiveUpAfter, r.StopOnFailure, r.Retention = Millis(s.ackTimeout), Millis(s.giveUp), s.stopOnFailure, Millis(s.retention)
+	r.Terms, r.Origin = s.terms.terms()
 	r.Failures, r.Snoozes = s.failures&maxFailures, s.failures>>failureBits
-	if s.interval != nil {
-		r.Interval = Millis(*s.interval)
-	}
-	if s.maxCount != nil {
-		r.MaxCount = *s.maxCount
-	}
 	if s.holder != nil {
 		r.Holder = task.Holder(*s.holder)
 	}

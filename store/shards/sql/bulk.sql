@@ -111,23 +111,14 @@ UPDATE task t SET paused = true, due_at = NULL
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
 -- name: DoneInsert(
---   tenants int4[], ids int8[], dues int8[], begins int8[], ends int8[], intervals_ms int8[], max_counts int8[],
---   give_up_afters_ms int8[], retentions_ms int8[], created_ats int8[], ack_timeouts_ms int4[],
---   initial_backoffs_ms int4[], max_backoffs_ms int4[], max_attempts int2[], multipliers int2[], jitters int2[],
---   types int2[], stops_on_failure bool[], kinds text[], params bytea[], extras bytea[], seqs int8[], missed int8[],
---   versions int4[], states int2[], now int8)
+--   tenants int4[], ids int8[], types int2[], params bytea[], created_ats int8[], begins int8[], ends int8[],
+--   intervals_ms int8[], max_counts int8[], ack_timeouts_ms int4[], give_up_afters_ms int8[], retentions_ms int8[],
+--   kinds text[], terms bytea[], seqs int8[], missed int8[], versions int4[], states int2[], now int8)
 -- Tasks that end in a pack.
 INSERT INTO task_done {{done_row}}
-SELECT u.tenant_id, u.id, @now, @now + u.retention_ms, u.begin_at, u.end_at, u.interval_ms, u.seq, u.max_count, u.missed,
-       u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
-       u.version, u.max_attempts, u.multiplier, u.jitter, u.type, u.state, u.stop_on_failure, u.kind, u.params, u.extra
-  FROM unnest(@tenants, @ids, @dues, @begins, @ends, @intervals_ms, @max_counts,
-              @give_up_afters_ms, @retentions_ms, @created_ats, @ack_timeouts_ms, @initial_backoffs_ms, @max_backoffs_ms,
-              @max_attempts, @multipliers, @jitters, @types, @stops_on_failure, @kinds, @params,
-              @extras, @seqs, @missed, @versions, @states)
-       AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
-             give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-             max_attempts, multiplier, jitter, type, stop_on_failure, kind, params, extra, seq, missed, version, state);
+SELECT u.tenant_id, u.id, @now, @now + u.retention_ms, u.seq, u.missed, u.version, u.type, u.state, u.params, u.created_at, {{term_columns}}
+  FROM unnest(@tenants, @ids, @types, @params, @created_ats, {{term_arrays}}, @seqs, @missed, @versions, @states)
+       AS u (tenant_id, id, type, params, created_at, {{term_columns}}, seq, missed, version, state);
 
 -- name: DoneWalk(tenant int4, after_id int8, max_rows int8)
 -- Finished tasks in the order of their ids.

@@ -84,7 +84,7 @@ RETURNING {{claim_returning}};
 
 -- fragment: claim_returning
 c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.scheduled_at, t.anchor,
-  t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.kind, t.params, t.extra
+  t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.kind, t.params, t.terms
 
 -- fragment: claim_set
 -- A row that needs the state machine of package task is left as it is, and so

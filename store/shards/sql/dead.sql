@@ -1,16 +1,16 @@
 -- Runs that were given up.
 
 -- fragment: dead_columns
-x.tenant_id, x.id, x.seq, x.scheduled_at, x.died_at, x.attempt, x.reason, x.type, x.kind, x.error, x.extra,
-  x.give_up_after_ms, x.retention_ms, x.ack_timeout_ms, x.initial_backoff_ms, x.max_backoff_ms, x.max_attempts, x.multiplier, x.jitter
+x.tenant_id, x.id, x.seq, x.scheduled_at, x.died_at, x.attempt, x.reason, x.type, x.kind, x.error,
+  x.ack_timeout_ms, x.give_up_after_ms, x.retention_ms, x.terms
 
 -- name: DeadInsert(
 --   tenant int4, id int8, seq int8, scheduled_at int8, attempt int4, reason int2, kind text, error text,
---   params bytea, now int8, type int2, extra bytea, give_up_after_ms int8, retention_ms int8, ack_timeout_ms int4,
---   initial_backoff_ms int4, max_backoff_ms int4, max_attempts int2, multiplier int2, jitter int2)
-INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type, extra,
-                      give_up_after_ms, retention_ms, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter)
-VALUES (@tenant, @id, @seq, @scheduled_at, @now, @attempt, @reason, @kind, @error, @params, @type, @extra, @give_up_after_ms, @retention_ms, @ack_timeout_ms, @initial_backoff_ms, @max_backoff_ms, @max_attempts, @multiplier, @jitter)
+--   params bytea, now int8, type int2, ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, terms bytea)
+INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type,
+                      ack_timeout_ms, give_up_after_ms, retention_ms, terms)
+VALUES (@tenant, @id, @seq, @scheduled_at, @now, @attempt, @reason, @kind, @error, @params, @type,
+        @ack_timeout_ms, @give_up_after_ms, @retention_ms, @terms)
     ON CONFLICT DO NOTHING;
 
 -- name: DeadRead(tenant int4, id int8, seq int8)

@@ -2,10 +2,8 @@
 
 -- fragment: done_columns
 -- The columns of row_columns, for a finished task.
-d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_at, d.begin_at, d.begin_at,
-  d.end_at, d.interval_ms, d.seq, d.max_count, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
-  NULL::int8, d.missed, d.version, d.max_attempts, d.initial_backoff_ms, d.multiplier, d.max_backoff_ms, d.jitter,
-  d.ack_timeout_ms, d.give_up_after_ms, d.stop_on_failure, d.retention_ms, d.kind, d.params, d.created_at, d.extra
+d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_at, d.begin_at, d.seq, 0::int8,
+  0::int4, 0::int4, 0::int4, NULL::int8, NULL::int8, d.missed, d.version, d.params, d.created_at, {{term_columns}}
 
 -- name: TaskRead(shard int2, tenant int4, id int8)
 -- A task by its id. One statement over all places of a task, so that a task that moves is
@@ -25,10 +23,9 @@ SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
 
 -- fragment: no_row
 -- As many columns as row_columns has, of the same types.
-0::int4, 0::int8, 0::int8, 0::int2, 0::int2, false, false, NULL::int8, 0::int8, 0::int8, 0::int8,
-  NULL::int8, NULL::int8, 0::int8, NULL::int8, 0::int8, 0::int4, 0::int4, 0::int4, NULL::int8,
-  NULL::int8, 0::int8, 0::int4, 0::int2, 0::int4, 0::int2, 0::int4, 0::int2,
-  0::int4, 0::int8, false, 0::int8, ''::text, NULL::bytea, 0::int8, NULL::bytea
+0::int4, 0::int8, 0::int8, 0::int2, 0::int2, false, false, NULL::int8, 0::int8, 0::int8, 0::int8, 0::int8,
+  0::int4, 0::int4, 0::int4, NULL::int8, NULL::int8, 0::int8, 0::int4, NULL::bytea, 0::int8,
+  0::int8, NULL::int8, NULL::int8, NULL::int8, 0::int4, 0::int8, 0::int8, ''::text, NULL::bytea
 
 -- name: TaskList(tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8)
 -- Living tasks of a tenant after a position. Returns every row that it looks at, wanted or

@@ -72,9 +72,7 @@ WITH gone AS (
   RETURNING t.*, u.n, u.seq AS run_seq, u.attempt AS run_attempt),
 kept AS (
   INSERT INTO task_done {{done_row}}
-  SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, g.seq, g.max_count, g.missed,
-         g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
-         g.version, g.max_attempts, g.multiplier, g.jitter, g.type, {{state.COMPLETED}}, g.stop_on_failure, g.kind, g.params, g.extra
+  SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.seq, g.missed, g.version, g.type, {{state.COMPLETED}}, g.params, g.created_at, {{term_columns}}
     FROM gone g WHERE g.retention_ms > 0),
 moved AS (
   SELECT g.tenant_id, g.type * 100 + g.state * 10 + CASE WHEN g.retention_ms > 0 THEN 3 ELSE 6 END AS move FROM gone g),

@@ -1,10 +1,20 @@
 -- Reading and writing whole rows.
 
 -- fragment: row_columns
-t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.begin_at,
-  t.end_at, t.interval_ms, t.seq, t.max_count, t.open_runs, t.open_rows, t.attempt, t.failures, t.first_claim_at,
-  t.holder, t.missed, t.version, t.max_attempts, t.initial_backoff_ms, t.multiplier, t.max_backoff_ms, t.jitter,
-  t.ack_timeout_ms, t.give_up_after_ms, t.stop_on_failure, t.retention_ms, t.kind, t.params, t.created_at, t.extra
+t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.seq, t.open_runs,
+  t.open_rows, t.attempt, t.failures, t.first_claim_at, t.holder, t.missed, t.version, t.params, t.created_at, {{term_columns}}
+
+-- fragment: term_columns
+-- The terms of a task: those that statements compare, and the others sealed in one.
+begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, retention_ms, kind, terms
+
+-- fragment: term_values
+-- A value for each of term_columns.
+@begin_at, @end_at, @interval_ms, @max_count, @ack_timeout_ms, @give_up_after_ms, @retention_ms, @kind, @terms
+
+-- fragment: term_arrays
+-- A list for each of term_columns.
+@begins, @ends, @intervals_ms, @max_counts, @ack_timeouts_ms, @give_up_afters_ms, @retentions_ms, @kinds, @terms
 
 -- fragment: list_first
 -- Makes the planner start from the list u and look each row up by its key. Left
@@ -89,43 +99,13 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: TaskInsert(
---   tenants int4[], ids int8[], dues int8[], begins int8[], ends int8[], intervals_ms int8[], max_counts int8[],
---   give_up_afters_ms int8[], retentions_ms int8[], created_ats int8[], ack_timeouts_ms int4[],
---   initial_backoffs_ms int4[], max_backoffs_ms int4[], max_attempts int2[], multipliers int2[], jitters int2[],
---   types int2[], stops_on_failure bool[], kinds text[], params bytea[])
-INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, max_count,
-                  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-                  max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params)
-SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.begin_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
-       u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
-       u.max_attempts, u.multiplier, u.jitter, u.type, {{state.SCHEDULED}}, u.stop_on_failure, u.kind, u.params
-  FROM unnest(@tenants, @ids, @dues, @begins, @ends, @intervals_ms, @max_counts,
-              @give_up_afters_ms, @retentions_ms, @created_ats, @ack_timeouts_ms, @initial_backoffs_ms, @max_backoffs_ms,
-              @max_attempts, @multipliers, @jitters, @types, @stops_on_failure, @kinds, @params)
-       AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
-             give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-             max_attempts, multiplier, jitter, type, stop_on_failure, kind, params);
-
--- name: TaskInsertExtra(
---   tenants int4[], ids int8[], dues int8[], begins int8[], ends int8[], intervals_ms int8[], max_counts int8[],
---   give_up_afters_ms int8[], retentions_ms int8[], created_ats int8[], ack_timeouts_ms int4[],
---   initial_backoffs_ms int4[], max_backoffs_ms int4[], max_attempts int2[], multipliers int2[], jitters int2[],
---   types int2[], stops_on_failure bool[], kinds text[], params bytea[], scheduled_ats int8[], modeled bool[],
---   extras bytea[])
--- TaskInsert for tasks with an extra, whose first run need not be at begin_time.
-INSERT INTO task (shard, tenant_id, id, run, due_at, begin_at, end_at, interval_ms, max_count,
-                  give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-                  max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, scheduled_at, anchor, modeled, extra)
-SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.begin_at, u.end_at, u.interval_ms, u.max_count,
-       u.give_up_after_ms, u.retention_ms, u.created_at, u.ack_timeout_ms, u.initial_backoff_ms, u.max_backoff_ms,
-       u.max_attempts, u.multiplier, u.jitter, u.type, {{state.SCHEDULED}}, u.stop_on_failure, u.kind, u.params, u.scheduled_at, u.scheduled_at, u.modeled, u.extra
-  FROM unnest(@tenants, @ids, @dues, @begins, @ends, @intervals_ms, @max_counts,
-              @give_up_afters_ms, @retentions_ms, @created_ats, @ack_timeouts_ms, @initial_backoffs_ms, @max_backoffs_ms,
-              @max_attempts, @multipliers, @jitters, @types, @stops_on_failure, @kinds, @params,
-              @scheduled_ats, @modeled, @extras)
-       AS u (tenant_id, id, due_at, begin_at, end_at, interval_ms, max_count,
-             give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
-             max_attempts, multiplier, jitter, type, stop_on_failure, kind, params, scheduled_at, modeled, extra);
+--   tenants int4[], ids int8[], types int2[], params bytea[], created_ats int8[], begins int8[], ends int8[],
+--   intervals_ms int8[], max_counts int8[], ack_timeouts_ms int4[], give_up_afters_ms int8[], retentions_ms int8[],
+--   kinds text[], terms bytea[], dues int8[], scheduled_ats int8[], modeled bool[])
+INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, type, state, params, created_at, modeled, {{term_columns}})
+SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.scheduled_at, u.scheduled_at, u.type, {{state.SCHEDULED}}, u.params, u.created_at, u.modeled, {{term_columns}}
+  FROM unnest(@tenants, @ids, @types, @params, @created_ats, {{term_arrays}}, @dues, @scheduled_ats, @modeled)
+       AS u (tenant_id, id, type, params, created_at, {{term_columns}}, due_at, scheduled_at, modeled);
 
 -- name: KinLock(shards int2[], tenants int4[], ids int8[], runs int8[])
 -- Rows of tasks (run = 0) and of the given runs, in the order of their keys. A row that
@@ -154,16 +134,14 @@ UPDATE task t SET
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
 -- name: RowEdit(
---   shard int2, tenant int4, id int8, kind text, begin_at int8, end_at int8, interval_ms int8, max_count int8,
---   ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, initial_backoff_ms int4, max_backoff_ms int4,
---   max_attempts int2, multiplier int2, jitter int2, stop_on_failure bool, modeled bool, extra bytea, version int4,
+--   shard int2, tenant int4, id int8, begin_at int8, end_at int8, interval_ms int8, max_count int8,
+--   ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, kind text, terms bytea, modeled bool, version int4,
 --   params bytea)
 -- The terms of a task, in its row and in all its run rows, so that later deliveries have
 -- them. Params NULL: as they are.
 UPDATE task t SET
-  kind = @kind, begin_at = @begin_at, end_at = @end_at, interval_ms = @interval_ms, max_count = @max_count, ack_timeout_ms = @ack_timeout_ms, give_up_after_ms = @give_up_after_ms,
-  retention_ms = @retention_ms, initial_backoff_ms = @initial_backoff_ms, max_backoff_ms = @max_backoff_ms, max_attempts = @max_attempts, multiplier = @multiplier, jitter = @jitter,
-  stop_on_failure = @stop_on_failure, modeled = @modeled, extra = @extra, version = @version, params = coalesce(@params, t.params)
+  ({{term_columns}}) = ROW({{term_values}}),
+  modeled = @modeled, version = @version, params = coalesce(@params, t.params)
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id;
 
 -- name: RowsUpdate(
@@ -185,12 +163,10 @@ UPDATE task t SET
 --   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, attempt int4, failures int4,
 --   first_claim_at int8, version int4, out bool, params bytea)
 -- A run row beside its task's row.
-INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, end_at, interval_ms, seq, max_count,
-                  attempt, failures, first_claim_at, version, state, out, params, type, kind, give_up_after_ms, retention_ms,
-                  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, stop_on_failure, modeled, extra)
-SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.begin_at, t.end_at, t.interval_ms, t.seq, t.max_count,
-       @attempt, @failures, @first_claim_at, @version, {{state.RUNNING}}, @out, @params, t.type, t.kind, t.give_up_after_ms, t.retention_ms,
-       t.created_at, t.ack_timeout_ms, t.initial_backoff_ms, t.max_backoff_ms, t.max_attempts, t.multiplier, t.jitter, t.stop_on_failure, t.modeled, t.extra
+INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, attempt, failures, first_claim_at, version, state, out,
+                  params, type, created_at, modeled, {{term_columns}})
+SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.seq, @attempt, @failures, @first_claim_at, @version, {{state.RUNNING}}, @out,
+       @params, t.type, t.created_at, t.modeled, {{term_columns}}
   FROM task t
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0;
 
@@ -199,9 +175,7 @@ SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.beg
 DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
 -- fragment: done_row
-(tenant_id, id, finished_at, expires_at, begin_at, end_at, interval_ms, seq, max_count, missed,
- give_up_after_ms, retention_ms, created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms,
- version, max_attempts, multiplier, jitter, type, state, stop_on_failure, kind, params, extra)
+(tenant_id, id, finished_at, expires_at, seq, missed, version, type, state, params, created_at, {{term_columns}})
 
 -- name: TaskFinish(
 --   shard int2, tenant int4, id int8, state int2, seq int8, missed int8, version int4, params bytea, now int8)
@@ -209,9 +183,7 @@ DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @
 WITH gone AS (
   DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id RETURNING t.*)
 INSERT INTO task_done {{done_row}}
-SELECT g.tenant_id, g.id, @now, @now + g.retention_ms, g.begin_at, g.end_at, g.interval_ms, @seq, g.max_count, @missed,
-       g.give_up_after_ms, g.retention_ms, g.created_at, g.ack_timeout_ms, g.initial_backoff_ms, g.max_backoff_ms,
-       @version, g.max_attempts, g.multiplier, g.jitter, g.type, @state, g.stop_on_failure, g.kind, @params, g.extra
+SELECT g.tenant_id, g.id, @now, @now + g.retention_ms, @seq, @missed, @version, g.type, @state, @params, g.created_at, {{term_columns}}
   FROM gone g
  WHERE g.run = 0 AND g.retention_ms > 0;
 

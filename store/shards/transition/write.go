@@ -120,11 +120,10 @@ func queueDead(b *pgx.Batch, k *task.Machine) {
 		if r := k.Runs[dead.RunID.Seq]; r != nil {
 			params = r.Params
 		}
+		t := k.Task
 		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
-			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(k.Task.Type), task.Seal(&k.Task.Terms, &k.Task.Origin),
-			k.Task.GiveUpAfter.Milliseconds(), max(0, k.Task.Retention.Milliseconds()), int32(k.Task.AckTimeout.Milliseconds()),
-			int32(k.Task.Retry.InitialBackoff.Milliseconds()), int32(k.Task.Retry.MaxBackoff.Milliseconds()),
-			int16(k.Task.Retry.MaxAttempts), kernel.Hundredths(k.Task.Retry.Multiplier), kernel.Hundredths(k.Task.Retry.Jitter))
+			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(t.Type),
+			int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(), t.Retention.Milliseconds(), task.Seal(&t.Terms, &t.Origin))
 	}
 }
 
@@ -156,9 +155,6 @@ func queueEdit(b *pgx.Batch, k *task.Machine) {
 	if k.EditedParams {
 		params = kernel.NotNil(t.Params)
 	}
-	b.Queue(sql.Get("RowEdit"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), t.Kind, int64(t.Begin), kernel.Nullable(t.End),
-		kernel.OrNull(t.Interval.Milliseconds()), kernel.OrNull(t.MaxCount), int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(),
-		max(0, t.Retention.Milliseconds()), int32(t.Retry.InitialBackoff.Milliseconds()), int32(t.Retry.MaxBackoff.Milliseconds()),
-		int16(t.Retry.MaxAttempts), kernel.Hundredths(t.Retry.Multiplier), kernel.Hundredths(t.Retry.Jitter), t.StopOnFailure,
-		t.Modeled(), task.Seal(&t.Terms, &t.Origin), t.Version, params)
+	args := append([]any{int16(t.ID.Shard()), t.Tenant, int64(t.ID)}, kernel.TermArgs(t)...)
+	b.Queue(sql.Get("RowEdit"), append(args, t.Modeled(), t.Version, params)...)
 }
