@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -152,66 +151,4 @@ func taskTable(tasks ...*perceptorv1.Task) *table {
 			timeCell(x.ScheduledTime), scheduleCell(x))
 	}
 	return t
-}
-
-// taskDetails lists the fields of one task below each other.
-func taskDetails(x *perceptorv1.Task) *table {
-	t := &table{head: []string{"FIELD", "VALUE"}}
-	t.add("id", strconv.FormatInt(x.Id, 10))
-	t.add("kind", x.Kind)
-	t.add("type", x.Type.String())
-	t.add("state", stateCell(x))
-	t.add("begin", timeCell(x.BeginTime))
-	t.add("end", timeCell(x.EndTime))
-	t.add("schedule", scheduleCell(x))
-	t.add("misfire", misfireCell(x))
-	t.add("spread", durationCell(x.Spread))
-	t.add("runs", runsCell(x))
-	t.add("version", strconv.Itoa(int(x.Version)))
-	t.add("missed", strconv.FormatInt(x.MissedCount, 10))
-	t.add("scheduled", timeCell(x.ScheduledTime))
-	t.add("due", timeCell(x.DueTime))
-	t.add("attempt", strconv.Itoa(int(x.Attempt)))
-	t.add("open runs", strconv.Itoa(int(x.OpenRunCount)))
-	t.add("retry", retryCell(x.RetryPolicy))
-	t.add("stop on failure", strconv.FormatBool(x.StopOnFailure))
-	t.add("ack timeout", durationCell(x.AckTimeout))
-	t.add("give up after", durationCell(x.GiveUpAfter))
-	t.add("retention", durationCell(x.Retention))
-	t.add("created", timeCell(x.CreateTime))
-	t.add("finished", timeCell(x.FinishTime))
-	t.add("key", textCell(x.IdempotencyKey))
-	t.add("tags", textCell(strings.Join(x.Tags, ", ")))
-	if x.ReplayOf != "" {
-		t.add("replay of", x.ReplayOf)
-	}
-	for _, k := range sortedKeys(x.Params) {
-		t.add("params."+k, x.Params[k])
-	}
-	return t
-}
-
-func misfireCell(x *perceptorv1.Task) string {
-	switch x.MisfirePolicy {
-	case perceptorv1.Task_SKIP:
-		return "SKIP, grace " + durationCell(x.MisfireGrace)
-	case perceptorv1.Task_FIRE_ALL:
-		return fmt.Sprintf("FIRE_ALL, at most %d", x.MisfireLimit)
-	}
-	return x.MisfirePolicy.String()
-}
-
-func retryCell(p *perceptorv1.RetryPolicy) string {
-	if p == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%d attempts, %s x %v up to %s, jitter %v", p.MaxAttempts, durationCell(p.InitialBackoff), p.Multiplier, durationCell(p.MaxBackoff), p.GetJitter())
-}
-
-func runsCell(x *perceptorv1.Task) string {
-	runs := strconv.FormatInt(x.RunCount, 10)
-	if x.MaxCount > 0 {
-		runs += " of " + strconv.FormatInt(x.MaxCount, 10)
-	}
-	return runs
 }

@@ -13,18 +13,6 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// flagFields says which fields of a task a flag of "task add" sets. Another
-// expression keeps the time zone, and is read in its own language.
-var flagFields = map[string]string{
-	"kind": "kind", "begin": "begin_time", "end": "end_time", "interval": "interval", "max-count": "max_count",
-	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
-	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
-	"multiplier": "retry_policy.multiplier", "jitter": "retry_policy.jitter",
-	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
-	"cron": "cron.expression,cron.dialect", "tz": "cron.time_zone", "dialect": "cron.dialect", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
-	"misfire-limit": "misfire_limit", "spread": "spread",
-}
-
 // taskUpdate changes the fields whose flags are given.
 func (c *ctl) taskUpdate() *cobra.Command {
 	a := addFlags{update: true}
