@@ -163,8 +163,6 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 	return err
 }
 
-// extraOf returns the extra of p, which nobody shares yet.
-
 func instant(ms int64) (task.Instant, error) {
 	if ms < 0 || task.Instant(ms) >= task.LastInstant {
 		return 0, fmt.Errorf("%d ms is not between 1970-01-01T00:00:00Z and %s", ms, task.LastInstant)

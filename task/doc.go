@@ -11,6 +11,16 @@
 // not decide itself it brings here, and what SQL does decide is compared with
 // this package by random histories. So this package is the definition.
 //
+// # Terms
+//
+// [Terms] is what a caller says about a task and may change later. A [Spec], a Row
+// and a [DeadLetter] contain the whole value: an edit assigns it, and two tasks have
+// the same terms if the values are deeply equal. Terms that no SQL statement compares
+// are stored together as one blob, see [Seal]. A new one is a field of Terms and a line in
+// the list of fields of the blob; its range belongs to [Spec.Validate]. Outside of
+// this package it needs its field in task.proto and one conversion for each program:
+// server/terms.go, client/types.go and cmd/perceptorctl/taskterms.go.
+//
 // # Life of a run
 //
 //	            claim                       result, stop, Cancel

@@ -53,7 +53,7 @@ func drawRow(t *rapid.T, i int) *task.Row {
 	if rapid.Bool().Draw(t, "never ends") {
 		r.End = task.Never
 	}
-	if rapid.IntRange(0, 3).Draw(t, "extra") == 0 {
+	if rapid.IntRange(0, 3).Draw(t, "sealed") == 0 {
 		r.Spread, r.Key = span("spread"), rapid.StringN(0, 9, 40).Draw(t, "key")
 		r.Tags = task.SortTags(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "red"}), 0, 3).Draw(t, "tags"))
 	}

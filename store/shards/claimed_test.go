@@ -24,13 +24,13 @@ const claimedSample = `SELECT 1700000000000 + n, -n::int4, n * 512, n % 2, -n, (
 // scanned reads a row as pgx does.
 func scanned(rows pgx.Rows, r *claimed) error {
 	r.params = nil
-	var extra []byte
+	var sealed []byte
 	defer func() {
-		terms, origin := task.Unseal(extra)
+		terms, origin := task.Unseal(sealed)
 		r.origin, r.misfire = origin, terms.MisfirePolicy(task.Type(r.typ))
 	}()
 	return rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
-		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params, &extra)
+		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params, &sealed)
 }
 
 // sample reads all rows of claimedSample.

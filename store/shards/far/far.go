@@ -73,7 +73,7 @@ type Config struct {
 	// Packs that exist are read in any case.
 	Horizon time.Duration
 	// Place returns the row of a new task, or the faults of one that could never
-	// fire. [Tier.Load] needs it for tasks that have an extra.
+	// fire. [Tier.Load] needs it for tasks with sealed terms.
 	Place func(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault)
 }
 

@@ -56,7 +56,7 @@ type Loaded struct {
 // where that depends on the id, their first instants: after an error either nothing
 // was stored or, if it matches [task.ErrOutcomeUnknown], all may have been. rows are
 // those of [task.NewRow] without ids, 1 to [MaxLoad]; they are kept apart by no
-// request_id. A task with an extra that an add would refuse because it could
+// request_id. A task with sealed terms that an add would refuse because it could
 // never fire is an error of the code [task.InvalidArgument], with the faults. What is
 // due beyond the horizon goes into packs, the rest into the near tier.
 //
