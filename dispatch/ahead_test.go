@@ -34,6 +34,7 @@ func ahead(w time.Duration) func(*Config, *Events) {
 }
 
 func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		ms := func(most int, name string) time.Duration {
 			return time.Duration(rapid.IntRange(0, most).Draw(rt, name)) * time.Millisecond

@@ -115,7 +115,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 
 // takeTokens takes tokens for the rows of a grant; false: there are none.
 func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) bool {
-	tokens, again, err := b.tokens.take(ctx, g.Key.Tenant, rate, g.Rows)
+	tokens, again, err := b.tokens.takeTokens(ctx, g.Key.Tenant, rate, g.Rows)
 	if err != nil && ctx.Err() == nil {
 		b.events.StoreFailed(b.number, "take tokens", err)
 	}

@@ -73,7 +73,7 @@ func (p *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
 		limit = probeRecords
 	}
 	first.inCall = true
-	return &call{records: first.take(limit, p.cfg.CallBytes, nil), of: first}
+	return &call{records: first.takeRecords(limit, p.cfg.CallBytes, nil), of: first}
 }
 
 // probeRecords is how much of a broken tenant is tried at once.
@@ -112,9 +112,9 @@ func (p *pipeline) pickCommon(now time.Time, backlogged []int32, wakes *earliest
 
 // pickOf picks waiting records of the queues, the same number of each while there are
 // too many. Small calls keep their distance.
-func (p *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distance time.Duration, wakes *earliest) *call {
+func (p *pipeline) pickOf(now time.Time, t *traffic, queues []*topicQueue, distance time.Duration, wakes *earliest) *call {
 	waiting := 0
-	for _, l := range lanes {
+	for _, l := range queues {
 		waiting += len(l.queue)
 	}
 	if waiting == 0 {
@@ -127,14 +127,14 @@ func (p *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distan
 	}
 	records := make([]*record, 0, min(waiting, limit))
 	bytes := p.cfg.CallBytes
-	for share := max(limit/len(lanes), 1); len(lanes) > 0 && len(records) < limit && bytes > 0; {
-		rest := lanes[:0]
-		for _, l := range lanes {
+	for share := max(limit/len(queues), 1); len(queues) > 0 && len(records) < limit && bytes > 0; {
+		rest := queues[:0]
+		for _, l := range queues {
 			if len(records) >= limit || bytes <= 0 {
 				break
 			}
 			n := len(records)
-			records = l.take(min(share, limit-n), bytes, records)
+			records = l.takeRecords(min(share, limit-n), bytes, records)
 			for _, r := range records[n:] {
 				bytes -= r.size
 			}
@@ -142,7 +142,7 @@ func (p *pipeline) pickOf(now time.Time, t *traffic, lanes []*topicQueue, distan
 				rest = append(rest, l)
 			}
 		}
-		lanes = rest
+		queues = rest
 	}
 	return &call{in: t, records: records}
 }

@@ -62,7 +62,7 @@ func (c *claimer) lost(owned []task.Ownership, lost []task.Shard, parts []*part)
 	dropped := c.ownership.drop(gone, nil)
 	c.tracker.putBack(parts)
 	if dropped {
-		c.planning.succeeded() // it may go on with the others at once
+		c.planning.lost()
 	} else {
 		c.planning.failed()
 	}

@@ -41,8 +41,8 @@ func (s *delayQueue) put(r *record) {
 	s.records++
 }
 
-// take removes and returns the records of the slices that have come.
-func (s *delayQueue) take(now time.Time) []*record {
+// takeDue removes and returns the records of the slices that have come.
+func (s *delayQueue) takeDue(now time.Time) []*record {
 	var due []*record
 	n := 0
 	for ; n < len(s.slices) && !now.Before(s.at(s.slices[n].number)); n++ {

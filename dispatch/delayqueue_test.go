@@ -19,10 +19,10 @@ func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 		}
 		out := 0
 		for next := s.next(); !next.IsZero(); next = s.next() {
-			if early := s.take(next.Add(-1)); len(early) > 0 {
+			if early := s.takeDue(next.Add(-1)); len(early) > 0 {
 				rt.Fatalf("%d records before %s", len(early), next)
 			}
-			for _, r := range s.take(next) {
+			for _, r := range s.takeDue(next) {
 				if out++; next.Before(r.dueAt) || next.Sub(r.dueAt) >= slice {
 					rt.Fatalf("due at %s, handed out at %s", r.dueAt, next)
 				}

@@ -130,6 +130,7 @@ func TestRedeliveriesOfAPausedTenantGoOn(t *testing.T) {
 // and dispatchers, over any time a tenant gets no more than its rate, its burst and
 // what tokens may be kept for; and in the end all is claimed.
 func TestNoTenantExceedsItsRateAndNothingIsLost(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawRates(rt)
 		var fault string
@@ -268,12 +269,14 @@ func TestWhatIsDueBeforeARateIsKnownWaitsForTokens(t *testing.T) {
 // TestABacklogOfOneTenantDoesNotMakeAnotherLate: the fake Kafka takes 5,000 records
 // a second.
 func TestABacklogOfOneTenantDoesNotMakeAnotherLate(t *testing.T) {
+	t.Parallel()
 	t.Run("without a rate", func(t *testing.T) { testBacklogBeside(t, task.Rates{}) })
 	t.Run("with a rate", func(t *testing.T) { testBacklogBeside(t, task.Rates{DispatchRate: 1000}) })
 }
 
 // testBacklogBeside has a tenant with these rates beside one with a backlog.
 func testBacklogBeside(t *testing.T, rates task.Rates) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, w *world) {
 		w.store.setRates(2, rates)
 		s, held := newSeen(), map[int32]int{}
@@ -322,6 +325,7 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 }
 
 func TestTenantsWithABacklogShareByWeight(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, w *world) {
 		s := newSeen()
 		busy := make(chan struct{}, 1)

@@ -53,8 +53,8 @@ func (g *giveUps) dueAt() time.Time {
 	return g.at
 }
 
-// take removes the records with the first one's error. The rest is due at once.
-func (g *giveUps) take() (group []unpublishable) {
+// takeAlike removes the records with the first one's error. The rest is due at once.
+func (g *giveUps) takeAlike() (group []unpublishable) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	rest := g.waiting[:0]
@@ -76,7 +76,7 @@ func (g *giveUps) take() (group []unpublishable) {
 // giveUp makes runs dead whose records can never be published. A part goes with it if
 // nothing else of it is pending. The caller has the turn of a transaction.
 func (g *giveUps) giveUp(ctx context.Context) {
-	group, gone, owned, parts := g.tracker.forGiveUp(g.take())
+	group, gone, owned, parts := g.tracker.forGiveUp(g.takeAlike())
 	g.pipeline.discard(recordsOf(gone))
 	if len(group) == 0 {
 		return

@@ -20,6 +20,7 @@ import (
 // forgets. In the end every claimed run must be on Kafka, or have been closed,
 // none before its instant, and the outbox must be empty.
 func TestNothingCommittedIsEverLost(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawHistory(rt)
 		var fault string

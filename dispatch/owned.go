@@ -63,6 +63,16 @@ func (l *ownedShards) claimable() []task.Ownership {
 	return l.ownerships(func(h *ownedShard) bool { return !h.leaving })
 }
 
+// claims reports whether there is a shard to claim from.
+func (l *ownedShards) claims() bool {
+	for _, s := range l.shards {
+		if !s.leaving {
+			return true
+		}
+	}
+	return false
+}
+
 // all returns the ownerships, those that are about to be released included, in
 // ascending order.
 func (l *ownedShards) all() []task.Ownership {
@@ -128,8 +138,8 @@ func (l *ownedShards) enter(row int64, owned []task.Ownership, listed []task.Sha
 	return records
 }
 
-// acknowledged counts one record of p; it reports whether p is complete now.
-func (l *ownedShards) acknowledged(p *part, now time.Time) bool {
+// confirmed counts one confirmed record of p; it reports whether p is complete now.
+func (l *ownedShards) confirmed(p *part, now time.Time) bool {
 	if p.dropped.Load() {
 		return false
 	}

@@ -29,10 +29,10 @@ func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
 	l.own(own(1, 1))
 	owned := l.claimable()
 	records := l.enter(7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), reading{}, begun)
-	if l.acknowledged(records[0].part, begun) || len(l.takePublished(9, everything)) != 0 {
+	if l.confirmed(records[0].part, begun) || len(l.takePublished(9, everything)) != 0 {
 		t.Fatal("a part was complete with a record on its way")
 	}
-	if !l.acknowledged(records[1].part, begun) {
+	if !l.confirmed(records[1].part, begun) {
 		t.Fatal("a part was not complete with its last record")
 	}
 	got := outboxParts(l.takePublished(9, everything))
@@ -64,11 +64,11 @@ func TestDroppedShardTakesNothingOff(t *testing.T) {
 	l.own(own(0, 1))
 	l.own(own(1, 1))
 	records := l.enter(7, l.claimable(), nil, publications(id(0, 1), id(1, 2)), reading{}, begun)
-	l.acknowledged(records[0].part, begun)
+	l.confirmed(records[0].part, begun)
 	l.drop(0)
 	l.drop(1)
 	l.own(own(1, 2))
-	if l.acknowledged(records[1].part, begun) {
+	if l.confirmed(records[1].part, begun) {
 		t.Error("a late acknowledgement of a former ownership counted")
 	}
 	if parts := l.takePublished(9, everything); len(parts) != 0 {
@@ -122,5 +122,23 @@ func TestBatchesOfOneRowAreJoined(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestRecordsOfADroppedShardAreNotGivenUp(t *testing.T) {
+	var tr tracker
+	tr.acquired([]task.Ownership{own(0, 1), own(1, 1)}, nil, reading{}, begun)
+	c := &task.Claim{Outbox: 7, Publications: publications(id(0, 1), id(1, 2), id(1, 3))}
+	var all []unpublishable
+	for _, r := range tr.committed(nil, tr.claimable(), c, reading{}, begun) {
+		all = append(all, unpublishable{record: r})
+	}
+	tr.drop([]task.Ownership{own(0, 1)})
+	group, gone, owned, parts := tr.forGiveUp(all[:2]) // of shard 1 only one of two
+	if len(group) != 1 || len(gone) != 1 || len(owned) != 1 || owned[0].Shard != 1 || len(parts) != 0 {
+		t.Errorf("give up %d records by %v with parts %v; want one by shard 1, and the part stays", len(group), owned, outboxParts(parts))
+	}
+	if _, _, _, parts = tr.forGiveUp(all[1:]); len(parts) != 1 {
+		t.Errorf("parts %v; want that of shard 1, which has no other record", outboxParts(parts))
 	}
 }

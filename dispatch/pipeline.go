@@ -90,7 +90,7 @@ func (p *pipeline) submit(records []*record) {
 
 // release queues the records that have become due. p.mu is held.
 func (p *pipeline) release(now time.Time) {
-	for _, r := range p.delayed.take(now) {
+	for _, r := range p.delayed.takeDue(now) {
 		l := p.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
@@ -158,7 +158,7 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.PublishTimeout)
 	defer cancel()
 	p.publisher.Publish(ctx, pubs, func(index []int, err error) {
-		done, never := results.settle(index, err)
+		done, never := results.settleRecords(index, err)
 		if len(done) > 0 && p.at(ctx, AfterPublish, -1) == nil {
 			p.acknowledged(done)
 		}

@@ -59,6 +59,7 @@ func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testi
 }
 
 func TestBrokenTopicMakesOnlyItsTenantWait(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		healthy time.Duration // when the healthy tenant begins
@@ -244,10 +245,10 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 
 func TestPublisherThatForgetsARecordIsAskedAgain(t *testing.T) {
 	r := newResults([]*record{{part: &part{}}, {part: &part{}}, {part: &part{}}})
-	if done, _ := r.settle([]int{1}, nil); len(done) != 1 {
+	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 1 {
 		t.Fatalf("%d settled", len(done))
 	}
-	if done, _ := r.settle([]int{1}, nil); len(done) != 0 {
+	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 0 {
 		t.Error("a record was settled twice")
 	}
 	failed, _ := r.rest()

@@ -115,6 +115,13 @@ func (p *planning) succeeded() {
 	p.planner.ok()
 }
 
+// lost: shards were lost; the next step may go on with the others at once.
+func (p *planning) lost() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.planner.lost()
+}
+
 // failed: a step has failed.
 func (p *planning) failed() {
 	p.mu.Lock()

@@ -28,9 +28,9 @@ func newResults(records []*record) *results {
 	return &results{records: records, state: make([]resultState, len(records)), err: make([]error, len(records))}
 }
 
-// settle notes the outcome of some records; it returns those that have been
+// settleRecords stores the outcome of some records; it returns those that have been
 // acknowledged by it, and those that can never be published.
-func (r *results) settle(index []int, err error) (done []*record, never []unpublishable) {
+func (r *results) settleRecords(index []int, err error) (done []*record, never []unpublishable) {
 	var u Unpublishable
 	final := errors.As(err, &u) && u.Unpublishable()
 	r.mu.Lock()

@@ -39,8 +39,8 @@ func (s *tokenStore) cache(tenant int32) *tokenCache {
 	return c
 }
 
-// take returns up to want tokens of a tenant with that rate, or when to ask again.
-func (s *tokenStore) take(ctx context.Context, tenant int32, rate int32, want int) (tokens int, again time.Time, err error) {
+// takeTokens returns up to want tokens of a tenant with that rate, or when to ask again.
+func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, want int) (tokens int, again time.Time, err error) {
 	c := s.cache(tenant)
 	select {
 	case c.lock <- struct{}{}:
@@ -49,7 +49,7 @@ func (s *tokenStore) take(ctx context.Context, tenant int32, rate int32, want in
 	}
 	defer func() { <-c.lock }()
 	now := time.Now()
-	tokens, again, ask := c.tokens.Take(now, want)
+	tokens, again, ask := c.tokens.TakeTokens(now, want)
 	if !ask {
 		return tokens, again, nil
 	}
@@ -58,7 +58,7 @@ func (s *tokenStore) take(ctx context.Context, tenant int32, rate int32, want in
 		return 0, now.Add(fair.MostTokenWait), err
 	}
 	c.tokens.Grant(now, granted)
-	tokens, again, _ = c.tokens.Take(now, want)
+	tokens, again, _ = c.tokens.TakeTokens(now, want)
 	return tokens, again, nil
 }
 
@@ -69,7 +69,7 @@ func (s *tokenStore) giveBack(tenant int32, tokens int) {
 	}
 	c := s.cache(tenant)
 	c.lock <- struct{}{}
-	c.tokens.Return(tokens)
+	c.tokens.ReturnTokens(tokens)
 	<-c.lock
 }
 

@@ -22,9 +22,9 @@ type topicQueue struct {
 	open     bool
 }
 
-// take moves up to limit records, and at least one, of up to so many bytes from
+// takeRecords moves up to limit records, and at least one, of up to so many bytes from
 // the queue to the end of to.
-func (l *topicQueue) take(limit, bytes int, to []*record) []*record {
+func (l *topicQueue) takeRecords(limit, bytes int, to []*record) []*record {
 	n := 0
 	for n < len(l.queue) && n < limit && (n == 0 || bytes >= l.queue[n].size) {
 		bytes -= l.queue[n].size

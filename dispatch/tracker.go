@@ -49,7 +49,7 @@ func (t *tracker) claimable() []task.Ownership {
 func (t *tracker) status() (claims bool, publishedAt time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.shards.claimable()) > 0, t.shards.publishedAt
+	return t.shards.claims(), t.shards.publishedAt
 }
 
 // counts returns the number of owned shards and of published parts.
@@ -132,7 +132,7 @@ func (t *tracker) confirmed(parts []*part, now time.Time) (first bool) {
 	defer t.mu.Unlock()
 	before := t.shards.publishedAt
 	for _, p := range parts {
-		t.shards.acknowledged(p, now)
+		t.shards.confirmed(p, now)
 	}
 	t.notify()
 	return before.IsZero() && !t.shards.publishedAt.IsZero()
@@ -266,7 +266,7 @@ func (t *tracker) gaveUp(group []unpublishable, parts []*part) {
 	t.shards.removed(parts)
 	for _, u := range group {
 		if !slices.Contains(parts, u.part) {
-			t.shards.acknowledged(u.part, now)
+			t.shards.confirmed(u.part, now)
 		}
 	}
 	t.notify()

@@ -42,7 +42,7 @@
 //  4. [Flows.Select] chooses the flows that have waited longest.
 //  5. [Quotas] divides the rows between them by weight. [Scheduler.Balance] moves rows from
 //     tenants with more service than the average to tenants with less. Tenants with a
-//     rate take tokens for their rows ([TokenCache.Take]).
+//     rate take tokens for their rows ([TokenCache.TakeTokens]).
 //  6. [Flows.Claimed] and [Scheduler.ObserveFlow] see what the claim has taken: it counts as
 //     service, moves the flow's bound and says when to claim from it next. A tenant that has
 //     nothing left in any database returns to the foreground.

@@ -121,8 +121,8 @@ func (f *Flows) Served(clock task.Instant) { f.servedAt = clock }
 // Acquired: there are new shards, so nothing below any bound is known.
 func (f *Flows) Acquired(now time.Time) {
 	f.servedAt = 0
-	for _, l := range f.flows {
-		l.low, l.nextAt = 0, now
+	for _, flow := range f.flows {
+		flow.low, flow.nextAt = 0, now
 	}
 }
 
@@ -130,16 +130,16 @@ func (f *Flows) Acquired(now time.Time) {
 func (f *Flows) ClockMoved(now time.Time) { f.claimAllAt(now) }
 
 func (f *Flows) claimAllAt(at time.Time) {
-	for _, l := range f.flows {
-		l.nextAt = at
+	for _, flow := range f.flows {
+		flow.nextAt = at
 	}
 }
 
 // Hint: something is due at the instant due, which a claim at the local time at would
 // find, maybe of an excluded tenant. It reports whether a flow is claimed sooner now.
 func (f *Flows) Hint(at time.Time, due task.Instant) (sooner bool) {
-	for _, l := range f.flows {
-		sooner = l.hint(at, due) || sooner
+	for _, flow := range f.flows {
+		sooner = flow.hint(at, due) || sooner
 	}
 	return sooner
 }
@@ -150,9 +150,9 @@ func (f *Flows) Len() int { return len(f.flows) }
 // Next returns when the first flow of tenants with a backlog here, or without one, is to
 // be claimed; zero: there is none. Capped kinds are not among them: see [Flows.Capped].
 func (f *Flows) Next(backlog bool) (first time.Time) {
-	for _, l := range f.flows {
-		if l.backlog == backlog && !l.capped() && !l.claiming && (first.IsZero() || l.nextAt.Before(first)) {
-			first = l.nextAt
+	for _, flow := range f.flows {
+		if flow.backlog == backlog && !flow.capped() && !flow.claiming && (first.IsZero() || flow.nextAt.Before(first)) {
+			first = flow.nextAt
 		}
 	}
 	return first
@@ -161,8 +161,8 @@ func (f *Flows) Next(backlog bool) (first time.Time) {
 // Capped returns the flows of capped kinds and when each is to be claimed.
 func (f *Flows) Capped() iter.Seq2[task.TenantKind, time.Time] {
 	return func(yield func(task.TenantKind, time.Time) bool) {
-		for k, l := range f.flows {
-			if l.capped() && !yield(k, l.nextAt) {
+		for k, flow := range f.flows {
+			if flow.capped() && !yield(k, flow.nextAt) {
 				return
 			}
 		}
@@ -171,8 +171,8 @@ func (f *Flows) Capped() iter.Seq2[task.TenantKind, time.Time] {
 
 // CappedFlow returns the flow of a capped kind if it is to be claimed by now, or nil.
 func (f *Flows) CappedFlow(now time.Time, kind task.TenantKind) *Flow {
-	if l := f.flows[kind]; l != nil && !now.Before(l.nextAt) {
-		return l
+	if flow := f.flows[kind]; flow != nil && !now.Before(flow.nextAt) {
+		return flow
 	}
 	return nil
 }
@@ -180,9 +180,9 @@ func (f *Flows) CappedFlow(now time.Time, kind task.TenantKind) *Flow {
 // ResetBacklogs says that no shard is owned, so no flow has a backlog here. It returns
 // the tenants of the flows without a kind.
 func (f *Flows) ResetBacklogs() (tenants []int32) {
-	for _, l := range f.flows {
-		if l.backlog = false; !l.capped() {
-			tenants = append(tenants, l.key.Tenant)
+	for _, flow := range f.flows {
+		if flow.backlog = false; !flow.capped() {
+			tenants = append(tenants, flow.key.Tenant)
 		}
 	}
 	return tenants
@@ -196,22 +196,22 @@ const maxFlows = 16
 // a time are deferred by that.
 func (f *Flows) Select(now time.Time, backlog bool, blocked func(tenant int32) time.Duration) []*Grant {
 	var chosen []*Flow
-	for _, l := range f.flows {
-		if l.capped() || l.backlog != backlog || l.claiming || now.Before(l.nextAt) {
+	for _, flow := range f.flows {
+		if flow.capped() || flow.backlog != backlog || flow.claiming || now.Before(flow.nextAt) {
 			continue
 		}
-		if wait := blocked(l.key.Tenant); wait > 0 {
-			l.nextAt = now.Add(wait)
+		if wait := blocked(flow.key.Tenant); wait > 0 {
+			flow.nextAt = now.Add(wait)
 			continue
 		}
-		chosen = append(chosen, l)
+		chosen = append(chosen, flow)
 	}
 	slices.SortFunc(chosen, func(x, y *Flow) int { return x.triedAt.Compare(y.triedAt) })
 	chosen = chosen[:min(len(chosen), maxFlows)]
 	grants := make([]*Grant, 0, len(chosen))
-	for _, l := range chosen {
-		l.claiming = true
-		grants = append(grants, l.Grant())
+	for _, flow := range chosen {
+		flow.claiming = true
+		grants = append(grants, flow.Grant())
 	}
 	return grants
 }
@@ -231,7 +231,7 @@ func (f *Flows) Defer(grants []*Grant, at time.Time) {
 }
 
 // WaitForTokens: there are no tokens for the flow before at.
-func (f *Flows) WaitForTokens(l *Flow, at time.Time) { l.backlog, l.nextAt = true, at }
+func (f *Flows) WaitForTokens(flow *Flow, at time.Time) { flow.backlog, flow.nextAt = true, at }
 
 // Request returns what a claim takes by the grants, and the kinds that the flows without
 // a kind leave out because these rates pause or cap them.

@@ -118,9 +118,9 @@ func (c *RateController) slice() int {
 	return min(max(int(c.perSecond*sliceTime.Seconds()), leastSlice), mostSlice)
 }
 
-// Take takes a slice of rows. If it returns 0, the caller waits before it asks
+// TakeRows takes a slice of rows. If it returns 0, the caller waits before it asks
 // again. Without a foreground there is no limit but a thousand rows at a time.
-func (c *RateController) Take(now time.Time, foreground bool) (rows int, wait time.Duration) {
+func (c *RateController) TakeRows(now time.Time, foreground bool) (rows int, wait time.Duration) {
 	c.endWindow(now)
 	if !foreground {
 		c.takenAt, c.filledAt, c.tokens = now, now, 0
@@ -141,5 +141,5 @@ func (c *RateController) Take(now time.Time, foreground bool) (rows int, wait ti
 	return n, 0
 }
 
-// Return gives back rows that were taken and not found.
-func (c *RateController) Return(rows int) { c.tokens += float64(rows) }
+// ReturnRows gives back rows that were taken and not found.
+func (c *RateController) ReturnRows(rows int) { c.tokens += float64(rows) }

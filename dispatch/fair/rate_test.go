@@ -13,7 +13,7 @@ func simulate(c *RateController, from time.Time, seconds int, late func(perSecon
 		now := from.Add(time.Duration(i) * 5 * time.Millisecond)
 		c.Published(now, late(c.perSecond))
 		for !now.Before(next) {
-			n, wait := c.Take(now, true)
+			n, wait := c.TakeRows(now, true)
 			if rows += n; n == 0 {
 				next = now.Add(wait)
 			}
@@ -63,11 +63,11 @@ func TestForegroundThatIsLateAnywayDoesNotHoldBackBacklogs(t *testing.T) {
 func TestBacklogsDoNotWaitWhereThereIsNobodyElse(t *testing.T) {
 	c, now := NewRateController(), time.Unix(0, 0)
 	for range 10 {
-		if n, wait := c.Take(now, false); n != mostSlice || wait != 0 {
+		if n, wait := c.TakeRows(now, false); n != mostSlice || wait != 0 {
 			t.Fatalf("%d rows and a wait of %v", n, wait)
 		}
 	}
-	if n, _ := c.Take(now, true); n != 0 {
+	if n, _ := c.TakeRows(now, true); n != 0 {
 		t.Errorf("%d more rows at once beside a foreground", n)
 	}
 }

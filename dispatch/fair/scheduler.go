@@ -184,11 +184,11 @@ func (s *Scheduler) ObservePublished(now time.Time, p *task.Publication, fromFlo
 // TakeRows takes the rows that the next flow claim may have, by the rate controller.
 // If it returns 0, the caller waits before it asks again.
 func (s *Scheduler) TakeRows(now time.Time) (rows int, wait time.Duration) {
-	return s.rate.Take(now, s.foregroundBeside(now, 0))
+	return s.rate.TakeRows(now, s.foregroundBeside(now, 0))
 }
 
 // ReturnRows gives back rows that were taken and not found.
-func (s *Scheduler) ReturnRows(rows int) { s.rate.Return(rows) }
+func (s *Scheduler) ReturnRows(rows int) { s.rate.ReturnRows(rows) }
 
 // Quotas divides rows between the flows of a claim by the weight of their tenants,
 // none less than one, and stores each part in its Rows. The parts may add up to a few

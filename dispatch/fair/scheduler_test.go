@@ -111,8 +111,8 @@ func TestABacklogEndsWhenNoDatabaseHasMore(t *testing.T) {
 	}
 }
 
-// TestBacklogsDoNotDelayTheirOwnRecords: only records of the foreground lower the rate.
-func TestBacklogsDoNotDelayTheirOwnRecords(t *testing.T) {
+// TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds: they do not lower the rate.
+func TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds(t *testing.T) {
 	s := NewScheduler()
 	s.begin(1, 0)
 	due, claimed := task.At(begun), task.At(begun.Add(time.Second))

@@ -31,10 +31,10 @@ const (
 	LeastTokenWait, MostTokenWait = 10 * time.Millisecond, time.Second
 )
 
-// Take takes up to want tokens. If ask is true there are none, and the caller asks
+// TakeTokens takes up to want tokens. If ask is true there are none, and the caller asks
 // the home database for [TokenRequest], passes the answer to [TokenCache.Grant] and
 // takes again. If tokens is 0 otherwise, there are none before again.
-func (c *TokenCache) Take(now time.Time, want int) (tokens int, again time.Time, ask bool) {
+func (c *TokenCache) TakeTokens(now time.Time, want int) (tokens int, again time.Time, ask bool) {
 	if c.tokens == 0 || !now.Before(c.expires) {
 		if now.Before(c.askAt) {
 			return 0, c.askAt, false
@@ -63,8 +63,8 @@ func (c *TokenCache) Grant(now time.Time, t task.Tokens) {
 	}
 }
 
-// Return gives back tokens that were taken and not used.
-func (c *TokenCache) Return(tokens int) { c.tokens += tokens }
+// ReturnTokens gives back tokens that were taken and not used.
+func (c *TokenCache) ReturnTokens(tokens int) { c.tokens += tokens }
 
 // ClockMoved: the home database's clock was set, so it may have tokens by now.
 func (c *TokenCache) ClockMoved() { c.askAt = time.Time{} }

@@ -9,18 +9,18 @@ import (
 
 func TestTokensExpireAndAreOfferedBack(t *testing.T) {
 	var c TokenCache
-	if _, _, ask := c.Take(begun, 5); !ask {
+	if _, _, ask := c.TakeTokens(begun, 5); !ask {
 		t.Fatal("an empty cache does not ask for tokens")
 	}
 	c.Grant(begun, task.Tokens{Granted: 8})
-	if n, _, _ := c.Take(begun, 5); n != 5 {
+	if n, _, _ := c.TakeTokens(begun, 5); n != 5 {
 		t.Errorf("%d tokens; want 5", n)
 	}
-	c.Return(2)
-	if n, _, _ := c.Take(begun.Add(TokenLifetime-1), 1); n != 1 {
+	c.ReturnTokens(2)
+	if n, _, _ := c.TakeTokens(begun.Add(TokenLifetime-1), 1); n != 1 {
 		t.Errorf("%d tokens before they expire; want 1", n)
 	}
-	if n, _, ask := c.Take(begun.Add(TokenLifetime), 9); n != 0 || !ask || c.Unused() != 4 {
+	if n, _, ask := c.TakeTokens(begun.Add(TokenLifetime), 9); n != 0 || !ask || c.Unused() != 4 {
 		t.Errorf("%d expired tokens, ask %t, %d to offer back; want 0, true, 4", n, ask, c.Unused())
 	}
 }
@@ -29,16 +29,16 @@ func TestACacheAsksAgainWhenTheBucketMayHaveTokens(t *testing.T) {
 	for wait, want := range map[int64]time.Duration{0: LeastTokenWait, 300: 300 * time.Millisecond, 90_000: MostTokenWait} {
 		var c TokenCache
 		c.Grant(begun, task.Tokens{Wait: wait})
-		n, again, ask := c.Take(begun, 1)
+		n, again, ask := c.TakeTokens(begun, 1)
 		if n != 0 || ask || again.Sub(begun) != want {
 			t.Errorf("told to wait %d ms: %d tokens, ask %t, again after %s; want %s", wait, n, ask, again.Sub(begun), want)
 		}
-		if _, _, ask := c.Take(begun.Add(want), 1); !ask {
+		if _, _, ask := c.TakeTokens(begun.Add(want), 1); !ask {
 			t.Errorf("it does not ask again after %s", want)
 		}
 		c.Grant(begun, task.Tokens{Wait: wait})
 		c.ClockMoved()
-		if _, _, ask := c.Take(begun, 1); !ask {
+		if _, _, ask := c.TakeTokens(begun, 1); !ask {
 			t.Error("it does not ask after the clock was set")
 		}
 	}
