@@ -23,8 +23,11 @@ func TestNoItemHasTwoOwnersInAStorm(t *testing.T) {
 		t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
 			t.Parallel()
 			steps := 40
-			if testenv.Long() {
+			switch {
+			case testenv.Long():
 				steps = 400
+			case testing.Short():
+				steps = 10
 			}
 			newStorm(t, fenced).rage(steps)
 		})

@@ -243,10 +243,19 @@ func TestInstantsAroundClockChangesAreThoseOfTheModel(t *testing.T) {
 	t.Logf("%d instants agree", instants)
 }
 
-// clockOf is the clock of a zone.
+// clockOf is the clock of a zone. It asks for the offset once between two changes:
+// the models ask second by second.
 func clockOf(zone *time.Location) func(time.Time) time.Time {
+	var begin, end time.Time // of the offset; zero: there is no bound
+	var offset int
+	known := false
 	return func(t time.Time) time.Time {
-		_, offset := t.In(zone).Zone()
+		if !known || t.Before(begin) || !end.IsZero() && !t.Before(end) {
+			local := t.In(zone)
+			begin, end = local.ZoneBounds()
+			_, offset = local.Zone()
+			known = true
+		}
 		return t.UTC().Add(time.Duration(offset) * time.Second)
 	}
 }
