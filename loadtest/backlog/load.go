@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
@@ -313,15 +312,7 @@ func (s *Store) Tenant(ctx context.Context, name string) (id int32, err error) {
 func (s *Store) checkpoint(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkpointLimit)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.dsn)
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
-	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	return nil
+	return harness.Exec(ctx, s.dsn, "CHECKPOINT")
 }
 
 // Analyze makes the server look at its tables and write everything, so that different

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/client"
-	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/internal/chart"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"

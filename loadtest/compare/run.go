@@ -8,12 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/compare/phase"
@@ -92,7 +89,6 @@ const (
 	minParams, maxParams = 32, 10_000
 	// phaseLimit is how long a contestant may take for one phase.
 	phaseLimit = 15 * time.Minute
-	dropLimit  = time.Minute
 )
 
 // runner is one comparison.
@@ -177,7 +173,10 @@ type measured struct {
 func (r *runner) measure(ctx context.Context, p program, name string, w phase.Work) (m measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
-	dsn, drop, err := r.database(ctx)
+	dsn, drop, err := harness.CreateDatabase(ctx, r.server.Postgres(), "compare")
+	if err == nil { // no dirty page of the last phase is left
+		err = harness.Exec(ctx, r.server.Postgres(), "CHECKPOINT")
+	}
 	if err != nil {
 		return m, err
 	}
@@ -213,37 +212,4 @@ func postgresTime(used map[string]time.Duration) (sum time.Duration) {
 		}
 	}
 	return sum
-}
-
-// database makes a database for one phase, and leaves no dirty page of the last
-// one behind.
-func (r *runner) database(ctx context.Context) (dsn string, drop func() error, err error) {
-	const name = "compare"
-	u, err := url.Parse(r.server.Postgres())
-	if err != nil {
-		return "", nil, errors.New("the server's connection string is no URL")
-	}
-	u.Path = "/" + name
-	for _, statement := range []string{"CREATE DATABASE " + name, "CHECKPOINT"} {
-		if err := r.exec(ctx, statement); err != nil {
-			return "", nil, err
-		}
-	}
-	return u.String(), func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropLimit)
-		defer cancel()
-		return r.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
-	}, nil
-}
-
-func (r *runner) exec(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, r.server.Postgres())
-	if err != nil {
-		return fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("%s: %w", statement, err)
-	}
-	return nil
 }

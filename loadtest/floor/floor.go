@@ -8,12 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"runtime"
 	"strconv"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
@@ -155,32 +152,7 @@ func (f form) String() string {
 
 // makeDatabase makes an empty database on the server.
 func makeDatabase(ctx context.Context, server string) (dsn string, drop func() error, err error) {
-	u, err := url.Parse(server)
-	if err != nil || u.Scheme == "" {
-		return "", nil, errors.New("floor: the server's connection string is no URL")
-	}
-	name := "perceptor_floor_" + strconv.FormatUint(rand.Uint64(), 36)
-	if err := administer(ctx, server, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
-		return "", nil, err
-	}
-	u.Path = "/" + name
-	return u.String(), func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return administer(ctx, server, "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
-	}, nil
-}
-
-func administer(ctx context.Context, server, statement string) error {
-	conn, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return fmt.Errorf("floor: connect to PostgreSQL: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("floor: %s: %w", statement, err)
-	}
-	return nil
+	return harness.CreateDatabase(ctx, server, "perceptor_floor_"+strconv.FormatUint(rand.Uint64(), 36))
 }
 
 // Report is what was found.

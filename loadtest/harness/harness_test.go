@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/chart"
 	"github.com/perceptor/perceptor/internal/testenv"
-	"github.com/perceptor/perceptor/loadtest/chart"
 )
 
 // counter is a process with a processor time to set.

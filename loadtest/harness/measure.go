@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -328,4 +329,33 @@ func (d *Database) Sizes(ctx context.Context) (map[string]Size, error) {
 		return nil, fmt.Errorf("read the sizes of tables: %w", err)
 	}
 	return sizes, nil
+}
+
+// Exec executes one statement on a server.
+func Exec(ctx context.Context, dsn, statement string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
+}
+
+// CreateDatabase creates an empty database on a server. drop removes it, also when ctx
+// has ended.
+func CreateDatabase(ctx context.Context, server, name string) (dsn string, drop func() error, err error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme == "" {
+		return "", nil, errors.New("the server's connection string is no URL")
+	}
+	u.Path = "/" + name
+	name = pgx.Identifier{name}.Sanitize()
+	return u.String(), func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return Exec(ctx, server, "DROP DATABASE "+name+" WITH (FORCE)")
+	}, Exec(ctx, server, "CREATE DATABASE "+name)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/internal/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/task"
@@ -157,11 +157,9 @@ func (b *burst) report() (*Report, error) {
 	}
 	medians := rep.series(t)
 	if b.Spread > 0 {
-		f := judgeParts(t.parts)
-		rep.Parts, rep.Flatness = t.parts, &f
+		rep.Parts, rep.Flatness = t.parts, new(judgeParts(t.parts))
 	} else {
-		f := judgeFall(medians[:min(len(medians), int(b.window()/time.Second))])
-		rep.Fall = &f
+		rep.Fall = new(judgeFall(medians[:min(len(medians), int(b.window()/time.Second))]))
 	}
 	return rep, nil
 }

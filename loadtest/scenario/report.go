@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/perceptor/perceptor/loadtest/chart"
+	"github.com/perceptor/perceptor/internal/chart"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/harness"
@@ -157,13 +157,11 @@ func (r *runner) report(res check.Result) *Report {
 		rep.TasksPerS = &rep.AddsPerS
 	}
 	if wal, ok := r.window.wal(); ok && f.Window.Fires > 0 {
-		perFire := harness.Round(float64(wal) / float64(f.Window.Fires))
-		rep.WALBytesPerFire = &perFire
+		rep.WALBytesPerFire = new(harness.Round(float64(wal) / float64(f.Window.Fires)))
 	}
 	rep.compareToFloor(r.floor)
 	if r.Soak {
-		verdict := Judge(rep.Fifths, rep.Samples)
-		rep.Soak = &verdict
+		rep.Soak = new(Judge(rep.Fifths, rep.Samples))
 	}
 	return rep
 }
@@ -173,15 +171,12 @@ func (rep *Report) compareToFloor(f *floor.Report) {
 	if f == nil {
 		return
 	}
-	ratio := harness.Round(rep.CyclesPerS / f.CyclesPerS)
-	rep.Floor, rep.FloorCyclesPerS, rep.RatioToFloor = f, &f.CyclesPerS, &ratio
+	rep.Floor, rep.FloorCyclesPerS, rep.RatioToFloor = f, &f.CyclesPerS, new(harness.Round(rep.CyclesPerS/f.CyclesPerS))
 	if total := rep.UsPerCycle["total"]; total > 0 {
-		cpu := harness.Round(f.Max.UsPerCycle["total"] / total)
-		rep.CPURatioToFloor = &cpu
+		rep.CPURatioToFloor = new(harness.Round(f.Max.UsPerCycle["total"] / total))
 	}
 	if f.Short != nil {
-		short := harness.Round(rep.CyclesPerS / f.Short.CyclesPerS)
-		rep.RatioToShortFloor = &short
+		rep.RatioToShortFloor = new(harness.Round(rep.CyclesPerS / f.Short.CyclesPerS))
 	}
 }
 
@@ -206,8 +201,7 @@ func (rep *Report) disturbance(d *disturbed, from time.Time, caughtUp check.Micr
 		}
 	}
 	if caughtUp != 0 {
-		ms := harness.Milliseconds(caughtUp.Sub(check.At(d.at)))
-		dr.CaughtUpMs = &ms
+		dr.CaughtUpMs = new(harness.Milliseconds(caughtUp.Sub(check.At(d.at))))
 	}
 	rep.Disturbances = append(rep.Disturbances, dr)
 }

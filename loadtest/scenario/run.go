@@ -130,45 +130,27 @@ func (r *runner) load(ctx context.Context) error {
 	}
 	r.loaded = true
 	background, cancel := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	defer all.Wait()
+	var working sync.WaitGroup
+	defer working.Wait()
 	defer cancel()
 	stop := harness.Repeat(background, r.ProgressEvery, r.progress())
 	defer stop()
-	watched := make(chan struct{})
 	r.window = window{meter: r.meter, dsn: r.stack.Postgres(), sizes: r.Soak}
-	all.Go(func() {
-		defer close(watched)
-		r.window.watch(background, r.from, r.to, r.SampleEvery)
-	})
-	adding := make(chan struct{})
-	all.Go(func() {
-		defer close(adding)
-		r.adder.Run(background, r.begin, r.to)
-	})
-	changing := make(chan struct{})
+	working.Go(func() { r.window.watch(background, r.from, r.to, r.SampleEvery) })
+	working.Go(func() { r.adder.Run(background, r.begin, r.to) })
 	var changed error
-	all.Go(func() {
-		defer close(changing)
-		if r.Contract {
-			changed = r.runContract(background)
-		}
-	})
+	if r.Contract {
+		working.Go(func() { changed = r.runContract(background) })
+	}
 	if err := r.disturbAll(background); err != nil {
 		return err
 	}
 	if err := harness.SleepUntil(ctx, r.to); err != nil {
 		return err
 	}
-	for _, done := range []chan struct{}{adding, watched, changing} {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if changed != nil {
-		return changed
+	working.Wait()
+	if err := errors.Join(ctx.Err(), changed); err != nil {
+		return err
 	}
 	if r.AddOnly {
 		r.quiet = time.Now()

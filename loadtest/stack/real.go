@@ -48,30 +48,49 @@ const (
 	zookeeperVersion = "3.9.4"
 )
 
-// Real starts a stack of real parts. When it fails, what had been started is
-// stopped again.
+// Real starts a stack of real parts. When it fails, what had been started is stopped
+// again.
 func Real(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := newScratch(o)
+	return launch(ctx, o, func(s *Stack, dir string) error {
+		s.Session = o.Session
+		return (&realStack{Stack: s, o: o, dir: dir}).start(ctx)
+	})
+}
+
+// PostgresOnly starts a stack whose one part is a PostgreSQL server without any table of
+// ours. It uses the options Postgres, Keep and Progress only.
+func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
+	return launch(ctx, o, func(s *Stack, dir string) error {
+		o.Progress("starting PostgreSQL")
+		server, err := startPostgres(ctx, dir, o)
+		if err != nil {
+			return err
+		}
+		s.add("postgres", server)
+		s.postgresDSN = server.DSN()
+		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
+		return err
+	})
+}
+
+// launch starts a stack in a directory that holds all its data. When start fails, it
+// stops what had been started.
+func launch(ctx context.Context, o RealOptions, start func(s *Stack, dir string) error) (*Stack, error) {
+	dir, err := tempdir.New("perceptor-load-", o.Keep)
 	if err != nil {
 		return nil, err
 	}
-	r := &realStack{Stack: &Stack{Session: o.Session, Versions: map[string]string{}}, o: o, dir: dir.Path}
-	r.onClose(dir.Close)
-	if err := r.start(ctx); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, errors.Join(err, r.Close(ctx))
-	}
-	return r.Stack, nil
-}
-
-// newScratch makes the directory that holds all data of a stack.
-func newScratch(o RealOptions) (*tempdir.Dir, error) {
-	dir, err := tempdir.New("perceptor-load-", o.Keep)
-	if err == nil && o.Keep {
+	if o.Keep {
 		o.Progress("data and logs will be kept in " + dir.Path)
 	}
-	return dir, err
+	s := &Stack{Versions: map[string]string{}}
+	s.onClose(dir.Close)
+	if err := start(s, dir.Path); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
 }
 
 type realStack struct {
@@ -165,30 +184,6 @@ func startPostgres(ctx context.Context, dir string, o RealOptions) (*testenv.Pos
 	return testenv.StartPostgres(ctx, filepath.Join(dir, "postgresql"), settings...)
 }
 
-// PostgresOnly starts a stack whose one part is a PostgreSQL server without any
-// table of ours. Of the options only Postgres, Keep and Progress count.
-func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := newScratch(o)
-	if err != nil {
-		return nil, err
-	}
-	s := &Stack{Versions: map[string]string{}}
-	s.onClose(dir.Close)
-	o.Progress("starting PostgreSQL")
-	server, err := startPostgres(ctx, dir.Path, o)
-	if err == nil {
-		s.add("postgres", server)
-		s.postgresDSN = server.DSN()
-		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
-	}
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, errors.Join(err, s.Close(ctx))
-	}
-	return s, nil
-}
-
 func postgresVersion(ctx context.Context, dsn string) (version string, err error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -209,29 +204,26 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 	}
 	var addresses []string
 	for i := range r.o.Taskds {
-		ports, err := freePorts(3)
+		a, err := freeAddresses(3)
 		if err != nil {
 			return err
 		}
-		addresses = append(addresses, ports[0])
-		err = r.startProgram(ctx, config, fmt.Sprintf("taskd-%d", i+1), ports[2], map[string]string{
-			"taskd.grpc_addr": ports[0], "taskd.http_addr": ports[1], "taskd.ops_addr": ports[2],
-		})
-		if err != nil {
+		addresses = append(addresses, a[0])
+		keys := map[string]string{"taskd.grpc_addr": a[0], "taskd.http_addr": a[1], "taskd.ops_addr": a[2]}
+		if err := r.startProgram(ctx, config, fmt.Sprintf("taskd-%d", i+1), a[2], keys); err != nil {
 			return err
 		}
 	}
 	r.Address = strings.Join(addresses, ",")
 	for _, name := range r.dispatcherNames() {
-		ports, err := freePorts(2)
+		a, err := freeAddresses(2)
 		if err != nil {
 			return err
 		}
-		err = r.startProgram(ctx, config, name, ports[0], map[string]string{
-			"dispatcher.name": name, "dispatcher.ops_addr": ports[0],
-			"dispatcher.hint_addr": ports[1], "dispatcher.hint_advertise": ports[1],
-		})
-		if err != nil {
+		keys := map[string]string{
+			"dispatcher.name": name, "dispatcher.ops_addr": a[0], "dispatcher.hint_addr": a[1], "dispatcher.hint_advertise": a[1],
+		}
+		if err := r.startProgram(ctx, config, name, a[0], keys); err != nil {
 			return err
 		}
 	}
@@ -246,7 +238,7 @@ func (r *realStack) dispatcherNames() []string {
 	return names
 }
 
-func freePorts(n int) ([]string, error) {
+func freeAddresses(n int) ([]string, error) {
 	addrs := make([]string, n)
 	for i := range addrs {
 		port, err := subprocess.FreePort()
@@ -265,10 +257,10 @@ func (r *realStack) writeConfig(path string) error {
 		"kafka":     map[string]any{"brokers": []string{r.kafka.Addr()}},
 		"zookeeper": map[string]any{"servers": []string{r.zookeeper.Addr()}, "session_timeout": r.o.Session.String()},
 	})
-	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
 	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return nil

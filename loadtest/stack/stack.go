@@ -160,21 +160,10 @@ func (s *Stack) add(name string, server Server) {
 
 const bannerWait = 30 * time.Second
 
-// Dev starts `taskd dev`: one process tree, which is the one part of the stack.
-// Of the options only Keep and Progress count.
+// Dev starts `taskd dev`: one process tree, which is the one part of the stack. It uses
+// the options Keep and Progress only.
 func Dev(ctx context.Context, o RealOptions) (*Stack, error) {
-	dir, err := newScratch(o)
-	if err != nil {
-		return nil, err
-	}
-	s := &Stack{Versions: map[string]string{}}
-	s.onClose(dir.Close)
-	if err := s.startDev(ctx, dir.Path, o); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, errors.Join(err, s.Close(ctx))
-	}
-	return s, nil
+	return launch(ctx, o, func(s *Stack, dir string) error { return s.startDev(ctx, dir, o) })
 }
 
 func (s *Stack) startDev(ctx context.Context, dir string, o RealOptions) error {

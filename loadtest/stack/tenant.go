@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,30 +23,34 @@ import (
 
 const (
 	tenantName = "load"
-	adminWait  = 30 * time.Second
-	countWait  = 30 * time.Second
+	callWait   = 30 * time.Second
 	goneEvery  = 200 * time.Millisecond
 )
 
-// Counts says how many tasks the tenant of the load has.
+// Counts returns how many tasks the tenant of the load has.
 func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksResponse, err error) {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.Token), countWait)
-	defer cancel()
 	for address := range strings.SplitSeq(s.Address, ",") { // one of them may have been killed
-		if counts, err = countAt(ctx, address); err == nil {
+		err = dial(ctx, address, s.Token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			counts, err = perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
+			return err
+		})
+		if err == nil {
 			return counts, nil
 		}
 	}
 	return nil, fmt.Errorf("count the tasks: %w", err)
 }
 
-func countAt(ctx context.Context, address string) (*perceptorv1.CountTasksResponse, error) {
+// dial calls f with a connection to an API and the context of a token's calls.
+func dial(ctx context.Context, address, token string, f func(context.Context, *grpc.ClientConn) error) error {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), callWait)
+	defer cancel()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("dial %s: %w", address, err)
 	}
 	defer conn.Close()
-	return perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
+	return f(ctx, conn)
 }
 
 // CreateTenant makes a tenant and returns the secret of a token for it.
@@ -110,15 +115,10 @@ func (s *Stack) asAdmin(ctx context.Context, f func(context.Context, perceptorv1
 	if s.admin == "" {
 		return errors.New("this stack was not started here, so its tenants cannot be changed")
 	}
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.admin), adminWait)
-	defer cancel()
 	first, _, _ := strings.Cut(s.Address, ",")
-	conn, err := grpc.NewClient(first, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return fmt.Errorf("dial %s: %w", first, err)
-	}
-	defer conn.Close()
-	return f(ctx, perceptorv1.NewAdminServiceClient(conn))
+	return dial(ctx, first, s.admin, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return f(ctx, perceptorv1.NewAdminServiceClient(conn))
+	})
 }
 
 // ExternalOptions say where an installation is that runs already.
@@ -201,14 +201,9 @@ func (o *Owners) AwaitAll(ctx context.Context, names []string) error {
 			}
 			seen[owner.Name] = true
 		}
-		missing := 0
-		for _, name := range names {
-			if !seen[name] {
-				missing++
-			}
-		}
-		state = fmt.Sprintf("%d of %d shards have an owner, %d of %d dispatchers have none", owned, len(all), missing, len(names))
-		return owned == task.Shards && missing == 0
+		missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return seen[name] })
+		state = fmt.Sprintf("%d of %d shards have an owner, %d of %d dispatchers have none", owned, len(all), len(missing), len(names))
+		return owned == task.Shards && len(missing) == 0
 	})
 	if err != nil && state != "" {
 		return fmt.Errorf("%s: %w", state, err)

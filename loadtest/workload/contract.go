@@ -12,6 +12,7 @@ import (
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/task"
 )
@@ -193,7 +194,7 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			return false
 		}
 		perhaps = true
-		if sleep(ctx, changePause) != nil {
+		if harness.Sleep(ctx, changePause) != nil {
 			break
 		}
 	}
@@ -207,12 +208,12 @@ func (c *Contract) until(ctx context.Context, random *rand.Rand, mean time.Durat
 	if time.Now().Add(wait).After(c.to.Add(-2 * time.Second)) {
 		return false
 	}
-	return sleep(ctx, wait) == nil
+	return harness.Sleep(ctx, wait) == nil
 }
 
 // started waits until the task has begun.
 func (c *Contract) started(ctx context.Context, it *item) bool {
-	return sleep(ctx, time.Until(it.add.Begin.Time())) == nil
+	return harness.Sleep(ctx, time.Until(it.add.Begin.Time())) == nil
 }
 
 // simple is a change that has no arguments.

@@ -20,6 +20,7 @@ import (
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
 	"github.com/perceptor/perceptor/task"
 )
@@ -146,7 +147,7 @@ func (l *listener) handle(ctx context.Context, run *client.Run) error {
 	chance := mix(uint64(e.Number), run.Seq)
 	var err error
 	if l.Work > 0 {
-		err = sleep(ctx, time.Duration(chance%uint64(2*l.Work)))
+		err = harness.Sleep(ctx, time.Duration(chance%uint64(2*l.Work)))
 	}
 	if script := run.Params[scriptParam]; err == nil && script != "" && run.ReplayOf == "" {
 		err = follow(script, run.Attempt, &e)
@@ -181,17 +182,6 @@ func follow(script string, attempt int, e *check.Execution) error {
 		return client.Snooze(snoozeFor)
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 func (l *listener) late(d time.Duration) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -114,14 +115,14 @@ func livePaused(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 		if !c.simple(ctx, it, check.Pause, c.clients[0].PauseTask) {
 			continue
 		}
-		sleep(ctx, time.Duration(random.Int64N(int64(4*time.Second)))) //nolint:errcheck // it must be resumed
+		harness.Sleep(ctx, time.Duration(random.Int64N(int64(4*time.Second)))) //nolint:errcheck // it must be resumed
 		c.simple(ctx, it, check.Resume, c.clients[1].ResumeTask)
 	}
 }
 
 func liveCancelled(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	lasts := c.to.Sub(c.from) - 3*time.Second
-	if lasts > 0 && sleep(ctx, time.Until(c.from.Add(time.Duration(random.Int64N(int64(lasts)))))) == nil {
+	if lasts > 0 && harness.Sleep(ctx, time.Until(c.from.Add(time.Duration(random.Int64N(int64(lasts)))))) == nil {
 		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
 	}
 }
@@ -129,7 +130,7 @@ func liveCancelled(ctx context.Context, c *Contract, random *rand.Rand, it *item
 // liveCancelledSoon cancels about the time when the task is due.
 func liveCancelledSoon(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	about := time.Duration(random.Int64N(int64(3*time.Second))) - 2*time.Second
-	if sleep(ctx, time.Until(it.add.Begin.Time().Add(about))) == nil {
+	if harness.Sleep(ctx, time.Until(it.add.Begin.Time().Add(about))) == nil {
 		c.simple(ctx, it, check.Cancel, c.clients[0].CancelTask)
 	}
 }
@@ -143,7 +144,7 @@ func liveScript(ctx context.Context, c *Contract, _ *rand.Rand, it *item) {
 	run := task.RunID{Task: it.add.ID, Seq: 1}.String()
 	dead := it.add.Begin.Time().Add(2 * time.Second)
 	for {
-		if sleep(ctx, time.Until(dead)) != nil || time.Now().After(c.to) {
+		if harness.Sleep(ctx, time.Until(dead)) != nil || time.Now().After(c.to) {
 			return
 		}
 		if _, err := c.clients[0].GetDeadRun(ctx, run); err == nil {
@@ -167,7 +168,7 @@ func (c *Contract) replay(ctx context.Context, caller *client.Client, it *item, 
 	}
 	add.Sent = check.At(time.Now())
 	id, err := caller.ReplayDeadRun(ctx, run)
-	for try := 0; err != nil && answerOf(err) == check.NotKnown && try < maxChangeTries && sleep(ctx, changePause) == nil; try++ {
+	for try := 0; err != nil && answerOf(err) == check.NotKnown && try < maxChangeTries && harness.Sleep(ctx, changePause) == nil; try++ {
 		id, err = caller.ReplayDeadRun(ctx, run)
 	}
 	add.Answered, add.Answer = check.At(time.Now()), answerOf(err)

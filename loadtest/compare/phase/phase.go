@@ -46,31 +46,32 @@ type Work struct {
 	Ahead time.Duration
 }
 
+// fields has the integers of the work by their flags.
+func (w *Work) fields(spreadMs, aheadMs *int) map[string]*int {
+	return map[string]*int{
+		"jobs": &w.Jobs, "params-bytes": &w.ParamsBytes, "spread-ms": spreadMs, "waiting": &w.Waiting, "rate": &w.Rate, "ahead-ms": aheadMs,
+	}
+}
+
 // Args returns the flags of a contestant's program.
 func (w Work) Args() []string {
-	return []string{
-		"--phase=" + w.Phase,
-		fmt.Sprintf("--jobs=%d", w.Jobs),
-		fmt.Sprintf("--params-bytes=%d", w.ParamsBytes),
-		fmt.Sprintf("--spread-ms=%d", w.Spread.Milliseconds()),
-		fmt.Sprintf("--waiting=%d", w.Waiting),
-		fmt.Sprintf("--rate=%d", w.Rate),
-		fmt.Sprintf("--ahead-ms=%d", w.Ahead.Milliseconds()),
+	spread, ahead := int(w.Spread.Milliseconds()), int(w.Ahead.Milliseconds())
+	args := []string{"--phase=" + w.Phase}
+	for name, v := range w.fields(&spread, &ahead) {
+		args = append(args, fmt.Sprintf("--%s=%d", name, *v))
 	}
+	return args
 }
 
 // Parse reads flags as [Work.Args] writes them.
 func Parse(args []string) (w Work, err error) {
-	var spread, ahead int64
+	var spread, ahead int
 	f := flag.NewFlagSet("work", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&w.Phase, "phase", "", "")
-	f.IntVar(&w.Jobs, "jobs", 0, "")
-	f.IntVar(&w.ParamsBytes, "params-bytes", 0, "")
-	f.Int64Var(&spread, "spread-ms", 0, "")
-	f.IntVar(&w.Waiting, "waiting", 0, "")
-	f.IntVar(&w.Rate, "rate", 0, "")
-	f.Int64Var(&ahead, "ahead-ms", 0, "")
+	for name, v := range w.fields(&spread, &ahead) {
+		f.IntVar(v, name, 0, "")
+	}
 	err = f.Parse(args)
 	w.Spread, w.Ahead = time.Duration(spread)*time.Millisecond, time.Duration(ahead)*time.Millisecond
 	switch {
