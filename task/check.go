@@ -1,14 +1,14 @@
 package task
 
-// Check says whether an attempt shall still be handled: Accepted, or the code that
-// its result would get. Of an attempt that is not the current one the answer is
-// Superseded, because the current one is on its way. It changes nothing.
+// Check says whether an attempt should still be executed: Accepted, or the code that
+// its result would get. For an attempt that is not the current one the code is
+// Superseded, because the current one was delivered too. Check changes nothing.
 func (m *Machine) Check(a Attempt) Code {
 	_, code := m.currentRow(a)
 	return code
 }
 
-// Newer returns the terms of the open run seq if they are newer than a version; nil:
+// Newer returns the terms of the open run seq if they are newer than version; nil:
 // they are not, or version is 0.
 func (m *Machine) Newer(seq int64, version int32) *RunTerms {
 	r := m.Task

@@ -25,11 +25,11 @@ type Owner struct {
 type ClaimForm int
 
 const (
-	// RangeForm takes every due row of the shards in one statement. Cheapest
-	// per row; only for when few rows are due.
+	// RangeForm claims every due row of the shards in one statement. It costs least
+	// per row, and suits only times when few rows are due.
 	RangeForm ClaimForm = iota + 1
-	// CappedForm takes at most MaxRows, oldest first in each shard, and passes
-	// over locked rows.
+	// CappedForm claims at most MaxRows rows, oldest first in each shard, and skips
+	// locked rows.
 	CappedForm
 )
 
@@ -47,45 +47,46 @@ type ClaimRequest struct {
 	// Owned are the shards to claim from, in ascending order.
 	Owned []Ownership
 	Form  ClaimForm
-	// Low is an exclusive lower bound of due_at: nothing at or below it is due,
-	// so the dead index entries there need no visit. 0: no bound.
+	// Low is an exclusive lower bound of due_at. No row at or below it is due, so the
+	// dead index entries there need not be visited. 0: no bound.
 	Low Instant
-	// Ahead is how far beyond the database's clock rows of state SCHEDULED are
-	// taken. They are moved as if claimed when they are due, and must not be
-	// published before. 0: what is due now.
+	// Ahead is how far beyond the database's clock SCHEDULED rows are claimed. They
+	// are moved as if claimed at their due instant, and must not be published before.
+	// 0: only due rows.
 	Ahead time.Duration
 	// MaxRows bounds CappedForm: how many rows one transaction may claim.
 	MaxRows int
-	// Blocked tenants are not claimed but put off by BlockedFor.
+	// Blocked tenants are not claimed; their due rows are deferred by BlockedFor.
 	Blocked    []int32
 	BlockedFor time.Duration
 	// Acknowledged are published parts of the outbox, removed in the same transaction.
 	Acknowledged []OutboxPart
-	// Settings is the version of the tenants' settings that the request is made by.
-	// If the database has another one nothing is done. 0: any.
+	// Settings is the version of the tenants' settings on which the request is based.
+	// If the database has another version, the claim does nothing. 0: any.
 	Settings int64
-	// ExcludedTenants are tenants of whom only open runs are taken: retries and redeliveries.
+	// ExcludedTenants are tenants of which only open runs are claimed: retries and
+	// redeliveries.
 	ExcludedTenants []int32
-	// Lanes, if there are any, make it a claim of tenants that are held apart: only
-	// what they say is taken, whatever Form, Low, MaxRows and Apart say.
+	// Flows, if not empty, replace the foreground: only the rows that they select are
+	// claimed, and Form, Low, MaxRows and ExcludedTenants have no effect.
 	Flows []Flow
-	// CapLease, if not 0, is the turn of a kind with a cap: of the only lane's. What is
-	// taken counts against the cap. If the turn is over nothing is taken.
+	// CapLease, if not 0, is the cap lease of the kind of the only flow. Claimed rows
+	// count against the cap. If the lease has ended, nothing is claimed.
 	CapLease int64
-	// ExcludedKinds are kinds of which lanes without a kind take nothing.
+	// ExcludedKinds are kinds of which flows without a kind claim nothing.
 	ExcludedKinds []TenantKind
 }
 
-// A Flow is a part of a claim: the oldest first runs of one tenant.
+// A Flow selects the oldest first runs of one tenant.
 type Flow struct {
-	// Kind: only of this one. Empty: of all but those that are left out.
+	// Kind restricts the flow to one kind. Empty: all kinds but the excluded ones.
 	TenantKind
-	// Rows is how many at most.
+	// Rows is the most rows to claim.
 	Rows int
 	// Low is as in ClaimRequest.
 	Low Instant
-	// WaitingSince is since when rows wait for the tenant's turns: what passed since then was
-	// not missed. [Never]: they do not.
+	// WaitingSince is the instant since which rows of the tenant wait for tokens.
+	// Instants that passed after it were not missed. [Never]: no row waits.
 	WaitingSince Instant
 }
 
@@ -95,71 +96,73 @@ type TenantKind struct {
 	Kind   string
 }
 
-// OutboxPart names the shards of an outbox row whose records have all been
+// OutboxPart names the shards of an outbox row whose records Kafka has all
 // acknowledged to this process.
 type OutboxPart struct {
 	Row    int64
 	Shards []Shard
 }
 
-// Claim is what a committed claim has taken. A claim that did not commit
-// because shards were lost has only Lost.
+// Claim is the result of a committed claim. A claim that did not commit because shards
+// were lost has only Lost.
 type Claim struct {
 	// Now is the database's clock in the claiming transaction.
 	Now Instant
-	// Form is how it was done: a range claim that meets a lock is done again in
+	// Form is the form that was used: a range claim that meets a lock is repeated in
 	// the capped form.
 	Form ClaimForm
-	// Lost are shards whose ownership is no longer the one in the request. If
-	// there are any, nothing was claimed and nothing taken off.
+	// Lost are shards whose ownership is not that of the request any more. If there
+	// are any, nothing was claimed and no outbox part was acknowledged.
 	Lost []Shard
-	// Outbox is the row that holds the publications until they are taken off;
-	// 0 when there are none.
+	// Outbox is the row that holds the publications until they are acknowledged; 0:
+	// there are none.
 	Outbox int64
-	// Publications are to be published when their ScheduledAt has come; only
-	// those of a claim ahead may have to wait for it.
+	// Publications may be published from their ScheduledAt on; only those of a claim
+	// ahead may have to wait.
 	Publications []Publication
-	// Rows is how many rows the claim has moved, with those it did not publish.
+	// Rows is the number of rows that the claim moved, including those that it did not
+	// publish.
 	Rows int
-	// Next is when the first of those that SQL has moved is due again; [Never] or
-	// 0 when there are none.
+	// Next is the first instant at which a row that SQL moved is due again; [Never] or
+	// 0: there is none.
 	Next Instant
-	// More is true when the cap was reached: claim again at once.
+	// More is true when the claim reached its limit: claim again at once.
 	More bool
-	// Deferred counts rows of blocked tenants that were put off.
+	// Deferred counts rows of blocked tenants that were deferred.
 	Deferred int
 	// Missed counts scheduled instants that passed without firing.
 	Missed int64
 	// Dead are the runs that were given up.
 	Dead []DeadRun
-	// Settings is the version that the database has, if it is another one than that of
-	// the request: then nothing was done. Else 0.
+	// Settings is the version in the database if it differs from that of the request;
+	// then nothing was done. Else 0.
 	Settings int64
-	// FlowRows is how many rows each lane has moved.
+	// FlowRows is the number of rows that each flow moved.
 	FlowRows []int
 }
 
-// OutboxBatch is what an outbox row still holds for some shards.
+// OutboxBatch is the unacknowledged content of an outbox row for some shards.
 type OutboxBatch struct {
 	Part         OutboxPart
 	Publications []Publication
 }
 
-// A PeekRequest asks what is coming up in some shards of a database.
+// A PeekRequest asks which rows of some shards of a database will be due, and when.
 type PeekRequest struct {
 	Shards []Shard
-	// Low is the bound after which rows count at all.
+	// Low is an exclusive lower bound of due_at.
 	Low Instant
-	// Rows after From, if that is later, are counted, until now + Window, up to Limit.
+	// Rows that are due after From (or Low, if that is later) and until now + Window
+	// are counted, up to Limit.
 	From   Instant
 	Window time.Duration
 	Limit  int
-	// ExcludedTenants are tenants whose first claims are not listed and not counted; then the
-	// look goes no further than some thousand rows.
+	// ExcludedTenants are tenants whose first runs are neither listed nor counted.
+	// With them the peek reads only some thousand rows.
 	ExcludedTenants []int32
 }
 
-// Peek tells what is coming up in some shards.
+// Peek says which rows of some shards will be due.
 type Peek struct {
 	// Now is the database's clock.
 	Now Instant
@@ -167,16 +170,17 @@ type Peek struct {
 	Rows int
 	// Soon are the rows that are due first, up to [MaxSoon], in the order of Due.
 	Soon []Upcoming
-	// Known is how far the look went, if that was not far enough for Soon; else 0.
+	// Known is the instant up to which the peek read, if it stopped before it had
+	// found all of Soon; else 0.
 	Known Instant
-	// ExcludedDue is when the first row of those that are held apart is due, as far as
-	// the look went; 0: it met none.
+	// ExcludedDue is the due instant of the first row of an excluded tenant, as far as
+	// the peek read; 0: it met none.
 	ExcludedDue Instant
 	// Settings is the version of the tenants' settings.
 	Settings int64
 }
 
-// MaxSoon bounds [Peek.Soon]. If there are fewer, nothing else waits.
+// MaxSoon bounds [Peek.Soon]. If Soon is shorter, no other row waits.
 const MaxSoon = 64
 
 // Upcoming is a row that is, or will be, due.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DeadLetter is a dead run that is kept, with all that is needed to do it again.
+// DeadLetter is a dead run that is kept, with everything that its replay needs.
 type DeadLetter struct {
 	DeadRun
 	Type   Type // of its task
@@ -15,8 +15,8 @@ type DeadLetter struct {
 	Origin Origin
 }
 
-// Again returns the row of a ONE_SHOT task that does the run again, due now: of
-// the same kind, params, tags and terms of delivery.
+// Again returns the row of a ONE_SHOT task that repeats the run, due now: with the
+// same kind, params, tags and terms of delivery.
 func (d *DeadLetter) Again(id ID, now Instant) *Row {
 	t := Terms{
 		Kind: d.Kind, Begin: now, End: Never, MaxCount: 1, Retry: d.Terms.Retry, AckTimeout: d.Terms.AckTimeout,
@@ -31,11 +31,11 @@ type DeadFilter struct {
 	Kind   string
 	Type   Type
 	Reason DeadReason
-	// Task is the task that they are of; 0: any.
+	// Task is the task of the runs; 0: any.
 	Task ID
-	// Tags must all be among the task's.
+	// Tags must all be tags of the task.
 	Tags []string
-	// They died in [DiedFrom, DiedUntil); DiedUntil 0: no end.
+	// The runs died in [DiedFrom, DiedUntil); DiedUntil 0: no end.
 	DiedFrom, DiedUntil Instant
 }
 
@@ -52,7 +52,7 @@ func (f *DeadFilter) Matches(d *DeadLetter) bool {
 // DeadQuery selects a page of a tenant's dead runs, newest first.
 type DeadQuery struct {
 	Tenant int32
-	// After is where the page begins; nil: the newest.
+	// After is the position after which the page begins; nil: the newest run.
 	After *DeadCursor
 	// Limit is the longest page wanted, at least 1.
 	Limit int
@@ -63,35 +63,36 @@ type DeadQuery struct {
 // topic.
 type DeadWaiting struct {
 	Tenant int32
-	// Age is how long ago the first of them died.
+	// Age is the time since the first of them died.
 	Age time.Duration
 }
 
-// DeadCursor is a place among dead runs: that of one that was looked at.
+// DeadCursor is a position among dead runs.
 type DeadCursor struct {
 	DiedAt Instant
 	RunID
 }
 
-// Cursor returns the place of a dead run.
+// Cursor returns the position of a dead run.
 func (d *DeadRun) Cursor() DeadCursor { return DeadCursor{d.DiedAt, d.RunID} }
 
-// Compare is below 0 when c is older than other, and so comes after it.
+// Compare returns a negative number if c is older than other, and so comes after it.
 func (c DeadCursor) Compare(other DeadCursor) int {
 	return cmp.Or(cmp.Compare(c.DiedAt, other.DiedAt), cmp.Compare(c.Task, other.Task), cmp.Compare(c.Seq, other.Seq))
 }
 
-// DeadPage is one page. It may be short, even empty, and still have a next one.
+// DeadPage is one page. It may be short, or empty, and still have a next page.
 type DeadPage struct {
 	Runs []*DeadLetter
-	// Next is where the next page begins; nil: there is none.
+	// Next is the position after which the next page begins; nil: this is the last
+	// page.
 	Next *DeadCursor
 }
 
-// Replayed is what became of a dead run that was to be done again.
+// Replayed is the result of a replay.
 type Replayed struct {
-	// ID is the task that does it.
+	// ID is the task that repeats the run.
 	ID ID
-	// Before: it had been replayed before, and nothing was stored now.
+	// Before: the run had been replayed before, and nothing was stored now.
 	Before bool
 }

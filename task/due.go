@@ -1,9 +1,9 @@
 package task
 
-// Due does what is due for the row of the given run (0: the task itself) and
-// returns the delivery to publish, if there is one. now is not before the row's
-// DueAt: of a row that is claimed ahead of the clock it is DueAt, and what is
-// published waits until then.
+// Due executes the step that is due for a row and returns the delivery to publish, or
+// nil. run 0 is the row of the task. now is not before the DueAt of the row: for a row
+// that is claimed ahead of the clock now is its DueAt, and the publication waits until
+// then.
 func (m *Machine) Due(run int64, now Instant) *Publication {
 	r := m.Task
 	if run != 0 {
@@ -26,8 +26,8 @@ func (m *Machine) Due(run int64, now Instant) *Publication {
 	return r.redeliver(now)
 }
 
-// fire claims the next run of a ONE_SHOT or BLOCKING task, which holds it in
-// its own row.
+// fire claims the next run of a ONE_SHOT or BLOCKING task, whose own row holds the
+// run.
 func (m *Machine) fire(now Instant) *Publication {
 	t := m.Task
 	missed, ok := m.dropMissed(now)
@@ -43,8 +43,8 @@ func (m *Machine) fire(now Instant) *Publication {
 	return t.publication(t.Seq, t.ScheduledAt, 1, missed, now)
 }
 
-// fireGrid claims the next run of a NON_BLOCKING task and schedules the one
-// after it, as the misfire policy says.
+// fireGrid claims the next run of a NON_BLOCKING task and schedules the following one
+// according to the misfire policy.
 func (m *Machine) fireGrid(now Instant) *Publication {
 	t := m.Task
 	missed, ok := m.dropMissed(now)
@@ -74,8 +74,8 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 	return t.publication(t.Seq, at, 1, missed+passed, now)
 }
 
-// misfireAt returns the instant that decides which instants of the grid were missed:
-// now, but what has passed while the row waited for its tenant's turn was not.
+// misfireAt returns the instant against which instants count as missed: now, but not
+// the time for which the row waited for tokens of its tenant.
 func (m *Machine) misfireAt(now Instant) Instant {
 	if m.WaitingSince == 0 {
 		return now
@@ -98,8 +98,8 @@ func (m *Machine) makeRoom(now Instant) {
 	m.detachFrom(keep, now, now.Add(t.AckTimeout))
 }
 
-// releaseBits gives every open run a row of its own, due at once: the task has
-// no claim left, and its ack_timeout is over.
+// releaseBits detaches every open run, due at once: the task has no further claim, and
+// its ack_timeout has passed.
 func (m *Machine) releaseBits(now Instant) {
 	m.detachFrom(0, now, now)
 	m.Task.DueAt = Never
@@ -107,7 +107,7 @@ func (m *Machine) releaseBits(now Instant) {
 	m.finishIfDone()
 }
 
-// detachFrom gives the runs of bit i and older rows of their own.
+// detachFrom detaches the open runs of bit i and of all older bits.
 func (m *Machine) detachFrom(i int64, now, due Instant) {
 	for ; i < OpenBits; i++ {
 		if m.Task.OpenRuns&(1<<i) != 0 {
@@ -116,8 +116,8 @@ func (m *Machine) detachFrom(i int64, now, due Instant) {
 	}
 }
 
-// redeliver delivers the open run of the row once more, after silence or when
-// a retry's backoff is over.
+// redeliver delivers the open run of the row again, after silence or at the end of a
+// backoff.
 func (r *Row) redeliver(now Instant) *Publication {
 	r.Attempt++
 	r.Out, r.Holder = true, 0
@@ -138,10 +138,9 @@ func (r *Row) publication(seq int64, at Instant, attempt int32, missed int64, no
 	}
 }
 
-// Publication returns the delivery that is out for the row's run seq, as its
-// claim published it, or nil when there is none: the run is closed, or another
-// attempt is out. It serves whoever takes over an outbox. ClaimedAt and Missed
-// are not known any more and stay 0.
+// Publication returns the delivery of run seq that is out, as its claim published it,
+// or nil: the run is closed, or another attempt is out. It is for the dispatcher that
+// takes over an outbox. ClaimedAt and Missed are not known any more and are 0.
 func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	if r.Type == NonBlocking && r.Run == 0 {
 		i := r.Seq - seq
@@ -156,7 +155,7 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	return r.publication(seq, r.ScheduledAt, attempt, 0, 0)
 }
 
-// GiveUp makes the run of an attempt dead at once, if that attempt is out; it
+// GiveUp makes the run of an attempt a dead run at once if that attempt is out. It
 // reports whether it was.
 func (m *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
 	r, code := m.currentRow(a)

@@ -1,7 +1,7 @@
 package task
 
-// Start gives the lease of a BLOCKING run to holder. The deadline is moved only
-// when less than half of the lease is left.
+// Start gives the lease of a BLOCKING run to h. It moves the deadline only when less
+// than half of the lease is left.
 func (m *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	if m.Task.Type != Blocking {
 		return Reply{Code: Invalid, Field: "task_id", Message: "a " + m.Task.Type.String() + " run is not started; only BLOCKING runs are"}
@@ -21,8 +21,8 @@ func (m *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
 
-// Heartbeat moves the deadline of an attempt that is being worked on. The first
-// one of a NON_BLOCKING run gives it a row of its own.
+// Heartbeat moves the deadline of an attempt that is being executed. The first
+// heartbeat of a NON_BLOCKING run detaches the run.
 func (m *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 	r, code := m.currentRow(a)
 	if code != Accepted {
@@ -40,9 +40,8 @@ func (m *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
 
-// HandBack takes a run back that its listener cannot handle. It is delivered
-// again after a delay that grows each time, as a new attempt; no failure is
-// counted.
+// HandBack takes back a run that its listener cannot handle. The run is delivered
+// again as a new attempt, after a delay that doubles each time. No failure is counted.
 func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	r, code := m.currentRow(a)
 	if code != Accepted {
@@ -60,7 +59,7 @@ func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	return Reply{Code: Accepted}
 }
 
-// currentRow finds the row of an attempt that must be the current one, and out.
+// currentRow returns the row of an attempt that is the current one and out.
 func (m *Machine) currentRow(a Attempt) (*Row, Code) {
 	r, code := m.openRow(a)
 	if code != Accepted {

@@ -10,27 +10,28 @@ import "time"
 // the store then removes all its run rows, also those not loaded here.
 type Machine struct {
 	Task *Row
-	// Was is the task's state before any step, for whoever counts; steps leave it.
+	// Was is the state of the task before any step, for counters. Steps do not change
+	// it.
 	Was State
-	// Runs are the run rows at hand, by seq; steps add to it.
+	// Runs are the run rows that were loaded, by seq. Steps add to it.
 	Runs map[int64]*Row
-	// Dead collects the runs that steps gave up.
+	// Dead collects the dead runs of the steps.
 	Dead []DeadRun
-	// WaitingSince, if set, is since when rows of the tenant wait for their turns: see
-	// [Lane]. Whoever makes a step of a lane's claim sets it.
+	// WaitingSince, if not 0, is the instant since which rows of the tenant wait for
+	// tokens: see [Flow]. The claim of a flow sets it.
 	WaitingSince Instant
-	// Edited: the terms of the task have changed, and so have those of all its run
-	// rows, also those not loaded here; with EditedParams their params, too.
+	// Edited: the terms of the task and of all its run rows have changed, including
+	// run rows that are not loaded; with EditedParams their params, too.
 	Edited, EditedParams bool
 	// Skipped collects the instants that steps passed over without claiming a run.
 	Skipped []Skipped
-	// CatchUpInterval is the least distance of runs that catch up with missed instants; 0:
+	// CatchUpInterval is the least distance of two runs that catch up; 0:
 	// [DefaultCatchUpInterval].
 	CatchUpInterval time.Duration
 }
 
-// ScheduledAt returns the instant that the open run seq was meant to fire at. Of
-// a run that is not open it means nothing.
+// ScheduledAt returns the scheduled instant of the open run seq. For a run that is not
+// open the result means nothing.
 func (m *Machine) ScheduledAt(seq int64) Instant {
 	t := m.Task
 	if r := m.runRow(seq); r != nil {
@@ -50,7 +51,7 @@ func (m *Machine) runRow(seq int64) *Row {
 	return nil
 }
 
-// runBit returns the mask of run seq in OpenRuns; 0 when it is older than all bits.
+// runBit returns the mask of run seq in OpenRuns; 0: the run is older than all bits.
 func (m *Machine) runBit(seq int64) uint64 {
 	i := m.Task.Seq - seq
 	if i < 0 || i >= OpenBits {
@@ -59,8 +60,8 @@ func (m *Machine) runBit(seq int64) uint64 {
 	return 1 << i
 }
 
-// detachRun clears the bit of run seq and gives the run a row of its own, whose
-// first attempt is out.
+// detachRun clears the bit of run seq and makes a run row for it, whose first attempt
+// is out.
 func (m *Machine) detachRun(seq int64, now, due Instant) *Row {
 	t := m.Task
 	i := t.Seq - seq
@@ -90,15 +91,14 @@ func (m *Machine) finish(s State) {
 	}
 }
 
-// closeRow removes a run row whose run is closed.
+// closeRow removes the run row of a closed run.
 func (m *Machine) closeRow(r *Row) {
 	r.Change = Removed
 	m.Task.OpenRows--
 	m.Task.markChanged()
 }
 
-// finishIfDone ends a NON_BLOCKING task of which no claim is left and nothing
-// is open.
+// finishIfDone ends a NON_BLOCKING task that has no further claim and no open run.
 func (m *Machine) finishIfDone() {
 	t := m.Task
 	if t.Type == NonBlocking && t.State == Running && t.OpenRuns == 0 && t.OpenRows == 0 {
@@ -106,7 +106,8 @@ func (m *Machine) finishIfDone() {
 	}
 }
 
-// giveUpRun gives up the open run of r, which is the task's row or a run row.
+// giveUpRun makes the open run of r a dead run; r is the row of the task or a run row.
+// A ONE_SHOT task, and one with StopOnFailure, ends as FAILED. Other tasks continue.
 func (m *Machine) giveUpRun(r *Row, reason DeadReason, message string, now Instant) {
 	m.recordDead(r, reason, message, now)
 	t := m.Task
@@ -123,6 +124,7 @@ func (m *Machine) giveUpRun(r *Row, reason DeadReason, message string, now Insta
 	}
 }
 
+// recordDead adds the open run of r to Dead.
 func (m *Machine) recordDead(r *Row, reason DeadReason, message string, now Instant) {
 	seq := r.Run
 	if seq == 0 {
@@ -134,7 +136,8 @@ func (m *Machine) recordDead(r *Row, reason DeadReason, message string, now Inst
 	})
 }
 
-// scheduleAt schedules the next run of a BLOCKING task, or completes it.
+// scheduleAt schedules the next run of a BLOCKING task at next, or completes the task
+// if it is exhausted.
 func (m *Machine) scheduleAt(next, now Instant) {
 	t := m.Task
 	if t.exhausted(next) {
@@ -146,8 +149,9 @@ func (m *Machine) scheduleAt(next, now Instant) {
 	t.markChanged()
 }
 
-// scheduleNext schedules the next run of a BLOCKING task one interval after now, or
-// at the first match after it; after a run that was triggered, when it was due.
+// scheduleNext schedules the next run of a BLOCKING task after a result at now: one
+// interval later, or at the first match after now. After a triggered run it is the
+// instant that was planned before the trigger.
 func (m *Machine) scheduleNext(now Instant) {
 	t := m.Task
 	switch {
@@ -162,13 +166,13 @@ func (m *Machine) scheduleNext(now Instant) {
 	}
 }
 
-// Cancel ends the task by its caller's wish.
+// Cancel ends the task on request of its caller.
 func (m *Machine) Cancel() {
 	m.Task.Version++
 	m.finish(Cancelled)
 }
 
-// Pause lets no new run be claimed.
+// Pause stops further runs from being claimed.
 func (m *Machine) Pause() {
 	t := m.Task
 	if t.Paused {
@@ -182,8 +186,8 @@ func (m *Machine) Pause() {
 	t.markChanged()
 }
 
-// Resume lets runs be claimed again. Instants that passed meanwhile are treated as
-// the misfire policy says.
+// Resume allows claims again. Instants that passed during the pause follow the misfire
+// policy.
 func (m *Machine) Resume(now Instant) {
 	t := m.Task
 	if !t.Paused {

@@ -22,11 +22,11 @@ import (
 // no instants but the stored one until its run has its result, so FIRE_ALL is
 // FIRE_ONCE for them.
 
-// Skipped tells of instants that were passed over without a run being claimed.
+// Skipped are instants that were passed over without a claim.
 type Skipped struct {
-	// Seq is the number that the run of the first of them would have had.
+	// Seq is the number that the run of the first instant would have had.
 	Seq int64
-	// From is the first of them.
+	// From is the first instant.
 	From Instant
 	N    int64
 }
@@ -35,7 +35,7 @@ type Skipped struct {
 // that let them pass. The zero value counts none.
 type MissedCounts map[MissedBy]int64
 
-// MissedBy names what [MissedCounts] tell apart.
+// MissedBy is the key of [MissedCounts].
 type MissedBy struct {
 	Tenant int32
 	Policy Misfire
@@ -52,14 +52,15 @@ func (c *MissedCounts) Add(tenant int32, policy Misfire, n int64) {
 // misfire returns the policy that governs the row.
 func (r *Row) misfire() Misfire { return r.MisfirePolicy(r.Type) }
 
-// unreadable reports whether this program does not know the task's terms, so that
-// it must not compute its instants.
+// unreadable reports whether this program cannot read the terms of the task. Then it
+// must not compute instants.
 func (r *Row) unreadable() bool {
 	return r.Damaged != "" || (r.Cron != nil && r.Calendar == nil)
 }
 
-// instantAfter returns the first instant of the schedule that is later than at,
-// which is one, and later than x; Never: there is none. Bounds are not looked at.
+// instantAfter returns the first instant of the schedule that is later than both at,
+// which is an instant of the schedule, and x; Never: there is none. It ignores End and
+// MaxCount.
 func (r *Row) instantAfter(at, x Instant) Instant {
 	x = max(at, x)
 	if r.Interval > 0 {
@@ -74,7 +75,8 @@ func (r *Row) instantAfter(at, x Instant) Instant {
 	return Never
 }
 
-// countInstants counts the instants later than at, which is one, until x and before End.
+// countInstants counts the instants that are later than at, which is one, not later
+// than x, and before End.
 func (r *Row) countInstants(at, x Instant) int64 {
 	x = min(x, r.End-1)
 	switch {
@@ -88,7 +90,7 @@ func (r *Row) countInstants(at, x Instant) int64 {
 	return 0
 }
 
-// nthInstant returns instant number n after at; it is not later than limit.
+// nthInstant returns instant number n after at. The instant is not later than limit.
 func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
 	if r.Interval > 0 {
 		return at + Instant(n*r.Interval.Milliseconds())
@@ -97,8 +99,8 @@ func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
 	return at + Instant(d)
 }
 
-// skipMissed moves ScheduledAt over the instants that do not fire before the next
-// claim, which is made at now (see misfireAt), and returns their number.
+// skipMissed moves ScheduledAt past the instants that will not fire, for a claim at
+// now (see misfireAt), and returns their number.
 func (r *Row) skipMissed(now Instant) (n int64) {
 	at := r.ScheduledAt
 	switch r.misfire() {
@@ -123,8 +125,8 @@ func (r *Row) catchUp() int32 {
 	return DefaultCatchUp
 }
 
-// nextRun returns the instant after at, which is claimed at now (see misfireAt), and
-// how many are passed over on the way to it.
+// nextRun returns the instant that follows at after a claim at now (see misfireAt),
+// and the number of instants that are missed between them.
 func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 	x := at
 	if r.MaxCount == 0 || r.Seq < r.MaxCount {
@@ -138,8 +140,9 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 	return r.instantAfter(at, x), r.countInstants(at, x)
 }
 
-// findInstant makes sure that the instant of a SCHEDULED task is known. If it is not,
-// or is in the future after all, the row waits and known returns false.
+// findInstant makes sure that the next instant of a SCHEDULED task is known. If it
+// cannot be computed, or lies in the future, the row waits and findInstant returns
+// false.
 func (m *Machine) findInstant(now Instant) bool {
 	t := m.Task
 	if t.unreadable() {
@@ -155,8 +158,9 @@ func (m *Machine) findInstant(now Instant) bool {
 	return m.claimable(now)
 }
 
-// waitUnreadable makes a BLOCKING row wait whose expression cannot be read: its
-// instant is the first match after Anchor, to be found by who can.
+// waitUnreadable makes a BLOCKING row wait whose expression cannot be read. The next
+// instant is the first match after Anchor; a program that can read the expression will
+// compute it.
 func (r *Row) waitUnreadable(now Instant) {
 	r.Anchor = now
 	r.waitUntil(Never, now)
@@ -166,8 +170,9 @@ func (r *Row) waitUnreadable(now Instant) {
 	r.markChanged()
 }
 
-// dropMissed moves a SCHEDULED task on to the instant whose turn it is. false: its turn
-// is later, or the task has ended; what was passed over is in Skipped.
+// dropMissed moves a SCHEDULED task past missed instants to the one that fires. It
+// returns false if that instant has not come, or if the task has ended; the missed
+// instants are in Skipped then.
 func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 	t := m.Task
 	from := t.ScheduledAt
@@ -183,8 +188,8 @@ func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 	return 0, false
 }
 
-// claimable reports whether the instant of a SCHEDULED task has come. If it has
-// not, the task waits for it, or ends with the last open run if it has no more.
+// claimable reports whether the instant of a SCHEDULED task has come. If not, the task
+// waits for it; without a further instant it ends with its last open run.
 func (m *Machine) claimable(now Instant) bool {
 	t := m.Task
 	switch {
@@ -203,8 +208,8 @@ func (m *Machine) claimable(now Instant) bool {
 	return false
 }
 
-// spaceCatchUp puts a run off that catches up: another one may just have been claimed,
-// and when that was is not known any more.
+// spaceCatchUp defers a task that is catching up by one catch-up interval, because its
+// last run may just have been claimed, at an instant that is not known any more.
 func (m *Machine) spaceCatchUp(now Instant) {
 	t := m.Task
 	if t.misfire() == FireAll && t.State == Scheduled && !t.Paused && t.Seq > 0 && t.ScheduledAt <= now {
@@ -212,7 +217,7 @@ func (m *Machine) spaceCatchUp(now Instant) {
 	}
 }
 
-// catchUpInterval returns the least distance of runs that catch up.
+// catchUpInterval returns the least distance of two runs that catch up.
 func (m *Machine) catchUpInterval() time.Duration {
 	if m.CatchUpInterval > 0 {
 		return m.CatchUpInterval

@@ -1,8 +1,9 @@
 package task
 
-// MoveNext moves the next run to another instant, from which the schedule goes on;
-// one before begin_time moves that too. A past instant means now. It refuses what
-// has an open run that no other may follow, and what would never fire.
+// MoveNext moves the next run to another instant, from which the schedule continues.
+// An instant before begin_time moves begin_time, too; a past instant means now.
+// MoveNext fails if a run is open after which no other may be claimed yet, and if the
+// task would never fire.
 func (m *Machine) MoveNext(next, now Instant) error {
 	t := m.Task
 	next = min(max(next, 0), LastInstant-1)

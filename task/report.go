@@ -4,14 +4,14 @@ package task
 // that names the rule the outcome breaks.
 type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 
-// Report takes the result of an attempt. u in [0, 1) is a random number for the
+// Report applies the result of an attempt. u in [0, 1) is a random number for the
 // jitter of a backoff.
 //
-// FAIL counts only for the current attempt while it is out. SUCCESS of ONE_SHOT
-// and NON_BLOCKING counts from any attempt while the run is open; of BLOCKING
-// both count only from the holder of the current attempt. Snooze counts like
-// FAIL, and of a BLOCKING run also from anybody while nobody has the lease: a
-// listener that is too busy to start it puts it off.
+// FAIL is accepted only for the current attempt while it is out. SUCCESS of ONE_SHOT
+// and NON_BLOCKING is accepted from any attempt while the run is open. For BLOCKING
+// both are accepted only from the holder of the current attempt. SNOOZE follows the
+// rules of FAIL, but any listener may snooze a BLOCKING run that has no holder: a
+// listener that is too busy to start the run postpones it.
 func (m *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply {
 	r, code := m.openRow(res.Attempt)
 	if code != Accepted {
@@ -42,8 +42,8 @@ func (m *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply 
 	return Reply{Code: Accepted}
 }
 
-// openRow finds the row that holds the open run of an attempt: its own row, or the
-// task's row with its bit. Anything but Accepted says why there is none.
+// openRow returns the row that holds the open run of an attempt: a run row, or the row
+// of the task. A code other than Accepted says why there is none.
 func (m *Machine) openRow(a Attempt) (*Row, Code) {
 	t := m.Task
 	if a.Seq < 1 || a.Seq > t.Seq || a.Attempt < 1 {
@@ -66,8 +66,8 @@ func (m *Machine) openRow(a Attempt) (*Row, Code) {
 	return r, Accepted
 }
 
-// currentAttempt returns the current attempt of the run that r holds, and whether it
-// is out. A run that is only a bit has had one delivery.
+// currentAttempt returns the current attempt of the run in r, and whether it is out. A
+// run that has only a bit was delivered once.
 func (m *Machine) currentAttempt(r *Row, seq int64) (attempt int32, out bool) {
 	if r.Type == NonBlocking && r.Run == 0 {
 		return 1, true
@@ -77,7 +77,7 @@ func (m *Machine) currentAttempt(r *Row, seq int64) (attempt int32, out bool) {
 
 // isFinal reports whether an accepted result is the final one of its run.
 func (m *Machine) isFinal(r *Row, res Report) bool {
-	if res.Outcome == Success || res.Stop || res.Permanent {
+	if res.Ends() {
 		return true
 	}
 	failures := int32(0)
@@ -87,6 +87,7 @@ func (m *Machine) isFinal(r *Row, res Report) bool {
 	return failures+1 >= r.Retry.MaxAttempts
 }
 
+// applyResult applies a SUCCESS or FAIL that was accepted.
 func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
@@ -121,11 +122,10 @@ func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 	r.markChanged()
 }
 
-// snooze takes the run back, to deliver it again after the distance that its
-// handler asked for, but not later than give_up_after: the delivery at that
-// instant is the last. A snooze after it gives the run up, like silence. So
-// give_up_after bounds how long a run may go on without a final result, and one
-// that is snoozed again and again ends.
+// snooze schedules another delivery of the run after the distance in the result, but
+// at the latest at give_up_after: that delivery is the last one, and a snooze after it
+// gives up the run as silence does. So give_up_after bounds the time of a run, even if
+// its handler snoozes it again and again.
 func (m *Machine) snooze(r *Row, res Report, now Instant) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
@@ -142,7 +142,8 @@ func (m *Machine) snooze(r *Row, res Report, now Instant) {
 	r.markChanged()
 }
 
-// continueAfter goes on after a run has been closed by SUCCESS or stop.
+// continueAfter schedules the next run, or ends the task, after SUCCESS or stop has
+// closed a run.
 func (m *Machine) continueAfter(res Report, now Instant) {
 	t := m.Task
 	switch {
@@ -160,8 +161,8 @@ func (m *Machine) continueAfter(res Report, now Instant) {
 	}
 }
 
-// moveGrid moves the next run of a NON_BLOCKING task to an instant that a
-// handler chose; its grid goes on from there.
+// moveGrid moves the next run of a NON_BLOCKING task to an instant that a handler
+// chose. The grid continues from there.
 func (m *Machine) moveGrid(next, now Instant) {
 	t := m.Task
 	if next < t.End {
