@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BulkAction is what a bulk operation does. The numbers are stored, and those of
+// BulkAction is the action of a bulk operation. The numbers are stored, and those of
 // the API.
 type BulkAction int16
 
@@ -59,23 +59,23 @@ const (
 	BulkKept = 30 * 24 * time.Hour
 )
 
-// BulkTerms say on what a bulk operation works, and how. They are stored as JSON.
+// BulkTerms say which tasks or dead runs a bulk operation selects, and how it changes
+// them. They are stored as JSON.
 type BulkTerms struct {
 	Filter Filter     // of tasks
 	Dead   DeadFilter // of dead runs
 	// DryRun only counts.
 	DryRun bool
-	// MaxRate is how many a second are changed at most, over all databases; 0: no
-	// limit.
+	// MaxRate is the most changes per second, over all databases; 0: no limit.
 	MaxRate int32
-	// Shift and NextAt say where BulkReschedule moves the next run: by a distance, or
-	// to an instant if that is not 0.
+	// BulkReschedule moves the next run by the distance Shift, or to the instant
+	// NextAt if that is not 0.
 	Shift  time.Duration
 	NextAt Instant
 }
 
-// BulkState is how a bulk operation stands. The numbers are stored, and those of
-// the API.
+// BulkState is the state of a bulk operation. The numbers are stored, and those of the
+// API.
 type BulkState int16
 
 // How operations stand.
@@ -86,18 +86,18 @@ const (
 	BulkAborted BulkState = 4
 )
 
-// BulkSum counts what an operation has met: those that it is to change, those that
-// it has changed, and those that it could not.
+// BulkSum counts tasks or dead runs of a bulk operation: those that it selected, those
+// that it changed, and those that it could not change.
 type BulkSum struct{ Matched, Done, Failed int64 }
 
-// BulkPart is how an operation stands in one database.
+// BulkPart is the state of a bulk operation in one database.
 type BulkPart struct {
 	Database int
 	State    BulkState
 	BulkSum
 	// StartedAt and FinishedAt are Never before.
 	StartedAt, FinishedAt Instant
-	// Error is what made the last step fail; it is tried again.
+	// Error is the error of the last step; the step is repeated.
 	Error string
 }
 
@@ -107,7 +107,7 @@ type BulkOperation struct {
 	ID     int64
 	Action BulkAction
 	Terms  BulkTerms
-	// State is that of the whole.
+	// State is the state of the whole operation.
 	State     BulkState
 	CreatedAt Instant
 	Parts     []BulkPart
@@ -129,11 +129,11 @@ func (o *BulkOperation) Sum() (sum BulkSum, finished int, finishedAt Instant) {
 	return sum, finished, finishedAt
 }
 
-// BulkStep is what one step of the operations of a database has done.
+// BulkStep is the result of one step of the bulk operations of a database.
 type BulkStep struct {
 	Action BulkAction // 0: there was nothing to do
 	BulkSum
-	// Ended: the operation is over in this database.
+	// Ended: the operation has ended in this database.
 	Ended bool
 	// More: there is more to do at once.
 	More bool

@@ -8,9 +8,9 @@ type CompactionKind int
 const (
 	// CompactPromote opens the buckets that begin within the horizon, oldest first.
 	CompactPromote CompactionKind = iota + 1
-	// CompactLevel0 takes what group commits have added.
+	// CompactLevel0 takes the packs of level 0, which group commits have added.
 	CompactLevel0
-	// CompactSplit takes buckets that are too coarse for how near they are.
+	// CompactSplit takes buckets that are too coarse for their distance from now.
 	CompactSplit
 	// CompactMerge takes buckets with many small packs.
 	CompactMerge
@@ -37,32 +37,32 @@ type CompactionRequest struct {
 	// Own is the ownership of the database's chores.
 	Own  Ownership
 	Kind CompactionKind
-	// Before bounds CompactLevel0: only what was added before it is taken. 0: all.
+	// Before bounds CompactLevel0: only packs that were added before it. 0: all.
 	Before Instant
-	// MaxTasks bounds how many tasks one transaction moves; a single pack may
-	// be more. 0: the store's own bound, which no value exceeds.
+	// MaxTasks bounds the number of tasks that one transaction moves; a single pack
+	// may have more. 0: the bound of the store, which no value exceeds.
 	MaxTasks int
 }
 
-// Compaction is what a compaction, or a demotion, has moved.
+// Compaction is the result of a compaction or a demotion.
 type Compaction struct {
-	// Lost: the ownership is no longer the one in the request. Nothing was
-	// changed.
+	// Lost: the ownership is not that of the request any more. Nothing was changed.
 	Lost bool
 	// Now is the database's clock when the packs were chosen; 0: there were none.
 	Now Instant
-	// Near and Packed count the tasks that went to the near tier and into packs.
+	// Near and Packed count the tasks that were written to the near tier and into
+	// packs.
 	Near, Packed int
-	// Void counts copies that were no longer valid.
+	// Void counts copies that a tombstone had made void.
 	Void int
-	// Read and Written count packs; Bytes is the size of the ones read.
+	// Read and Written count packs; Bytes is the size of the packs that were read.
 	Read, Written int
 	Bytes         int64
-	// Late is how late the most late of the promoted tasks was.
+	// Late is the largest lateness of the promoted tasks.
 	Late time.Duration
-	// More: there is more to take at once.
+	// More: there is more to compact at once.
 	More bool
-	// Damaged are packs that were set aside.
+	// Damaged are packs that were quarantined.
 	Damaged []DamagedPack
 }
 
@@ -74,11 +74,11 @@ func (c *Compaction) Add(m *Compaction) {
 	c.Late = max(c.Late, m.Late)
 }
 
-// DamagedPack is a pack that could not be moved and was set aside.
+// DamagedPack is a pack that could not be read and was quarantined.
 type DamagedPack struct {
-	// Pack is the id of the pack, or minus the first number of an arrival.
+	// Pack is the id of the pack; for level 0 it is minus the first number.
 	Pack int64
-	// Tasks is how many tasks it says to hold.
+	// Tasks is the number of tasks that the pack claims to hold.
 	Tasks  int
 	Reason string
 }

@@ -51,7 +51,7 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 	if !ok {
 		return nil
 	}
-	m.makeRoom(now)
+	m.detachOldRuns(now)
 	at := t.ScheduledAt
 	t.Seq++
 	t.OpenRuns = t.OpenRuns<<1 | 1
@@ -83,10 +83,10 @@ func (m *Machine) misfireAt(now Instant) Instant {
 	return min(now, max(m.WaitingSince, m.Task.DueAt))
 }
 
-// makeRoom gives those open runs rows of their own whose bits cannot be kept
-// over the next claim: the oldest when all bits are in use, all of them when
-// the next instant is off the grid of the last one, as those of cron always are.
-func (m *Machine) makeRoom(now Instant) {
+// detachOldRuns detaches the open runs whose bits the next claim cannot keep: the
+// oldest run if all bits are in use; all runs if the next instant is off the grid of
+// the last one, as every instant of a cron expression is.
+func (m *Machine) detachOldRuns(now Instant) {
 	t := m.Task
 	if t.OpenRuns == 0 {
 		return

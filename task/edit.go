@@ -8,36 +8,36 @@ import (
 
 // Edit is a change of the terms of an unfinished task.
 type Edit struct {
-	// If is the version that the caller wants to change; 0: any.
+	// If is the version that the task must have; 0: any.
 	If int32
-	// Of is the version that Spec was made from; 0: Spec was made from none.
+	// Of is the version from which Spec was made; 0: from none.
 	Of int32
-	// Spec has all terms of the task as they shall be. It has passed
-	// [Spec.Validate] and is not changed.
+	// Spec has all terms of the task after the edit. It has passed [Spec.Validate] and
+	// is not changed.
 	Spec *Spec
 	// KeepBegin leaves begin_time as it is.
 	KeepBegin bool
-	// Params replaces the params by those of Spec. Else they stay, for handlers
-	// change them without a new version.
+	// Params replaces the params by those of Spec. Without it they stay, because
+	// handlers change them without a new version.
 	Params bool
 }
 
 // Edit gives the task new terms, and a new version if that changes anything.
 //
-// The open run of a task keeps its scheduled instant and its deadline. Whatever
-// is delivered later has the new terms, also of runs that are open now. The
-// schedule goes on like this:
+// The open run of a task keeps its scheduled instant and its deadline. Every later
+// delivery has the new terms, also a delivery of a run that is open now. The schedule
+// continues like this:
 //
-//   - Before the first run, the first instant is that of a task added with the new
-//     terms.
-//   - Later, a new interval counts from the edit: the next instant is the edit's
-//     plus one interval, or begin_time if that is later. The next instant of a cron
-//     expression is its first match after the edit.
+//   - Before the first run, the first instant is that of a task that is added with the
+//     new terms.
+//   - Later, a new interval counts from the edit: the next instant is the edit plus one
+//     interval, or begin_time if that is later. The next instant of a cron expression is
+//     its first match after the edit.
 //   - An instant that has come and was not claimed yet fires, and the new schedule
-//     goes on from it.
+//     continues from it.
 //   - The next instant after an open run of a BLOCKING task follows from its result.
 //
-// An edit that leaves nothing to fire is refused, unless a run is open.
+// An edit after which the task would never fire again fails, unless a run is open.
 func (m *Machine) Edit(e *Edit, now Instant) error {
 	t := m.Task
 	n, err := t.edited(e, now)
@@ -81,7 +81,7 @@ func errVersion(t *Row, want int32) error {
 	return Errorf(ReasonVersionMismatch, "task %s has version %d, and not %d", t.ID, t.Version, want)
 }
 
-// edited returns the row with its new terms, and nothing else changed.
+// edited returns a copy of the row with the new terms and nothing else changed.
 func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 	s := e.Spec
 	switch {
@@ -115,7 +115,8 @@ func sameTerms(a, b *Row) bool {
 	return reflect.DeepEqual(&a.Terms, &b.Terms) && bytes.Equal(a.Params, b.Params)
 }
 
-// reschedule moves the next instant of n, the task's row with its new terms.
+// reschedule moves the next instant of n, which is the row of the task with its new
+// terms.
 func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	t := m.Task
 	other, begin := !t.sameSchedule(&n.Terms), t.Begin != n.Begin
@@ -145,7 +146,7 @@ func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	return n.waitForNext(other, now)
 }
 
-// firstInstant schedules the first run of a task anew if it was moved.
+// firstInstant schedules the first run of a task again if it was moved.
 func (m *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	s := *e.Spec
 	s.Begin = n.Begin
@@ -159,16 +160,16 @@ func (m *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	return n.waitForNext(moved, now)
 }
 
-// after returns a row whose first instant is the next one of r that a schedule
-// which begins now has.
+// after returns a row whose first instant is the next instant of r under a schedule
+// that begins now.
 func (r *Row) after(e *Edit, now Instant) *Row {
 	s := *e.Spec
 	s.Begin = max(r.Begin, now.Add(max(r.Interval, time.Millisecond)))
 	return NewRow(r.Tenant, r.ID, &s, now)
 }
 
-// waitForNext makes r due at its next instant if that was moved. It is an error if
-// there is none.
+// waitForNext makes r due at its next instant if that was moved. It returns an error
+// if there is none.
 func (r *Row) waitForNext(moved bool, now Instant) error {
 	if r.exhausted(r.ScheduledAt) {
 		return r.neverAgain()
@@ -224,8 +225,8 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 	return nil
 }
 
-// releaseFrom gives the open runs rows of their own when the schedule changes,
-// because their instants are found by the interval.
+// releaseFrom detaches the open runs if the schedule changes, because their instants
+// follow from the interval.
 func (m *Machine) releaseFrom(n *Row, other bool, now Instant) {
 	if other {
 		m.detachFrom(0, now, now.Add(m.Task.AckTimeout))
@@ -233,8 +234,7 @@ func (m *Machine) releaseFrom(n *Row, other bool, now Instant) {
 	}
 }
 
-// Spec returns the terms of the row's task. Its params are those of ParamsWire
-// alone.
+// Spec returns a spec with the terms of the task. It has no Params, only ParamsWire.
 func (r *Row) Spec() Spec {
 	return Spec{Terms: r.Terms, Type: r.Type, ParamsWire: r.Params, Origin: r.Origin, Calendar: r.Calendar}
 }

@@ -7,10 +7,10 @@ type Filter struct {
 	Kind  string // empty: every kind
 	Type  Type   // 0: every type
 	State State  // 0: every living state
-	// Tags must all be among the task's.
+	// Tags must all be tags of the task.
 	Tags []string
-	// The task's due instant lies in [DueFrom, DueUntil); DueUntil 0: no end. With
-	// either set, tasks that wait for nothing (paused ones) are left out.
+	// The task is due in [DueFrom, DueUntil); DueUntil 0: no end. With either bound,
+	// tasks without a due instant (paused ones) are not selected.
 	DueFrom, DueUntil Instant
 	// The task was added in [AddedFrom, AddedUntil); AddedUntil 0: no end.
 	AddedFrom, AddedUntil Instant
@@ -19,13 +19,13 @@ type Filter struct {
 // HasDue reports whether the filter bounds the due instant.
 func (f *Filter) HasDue() bool { return f.DueFrom > 0 || f.DueUntil > 0 }
 
-// Narrow reports whether the filter leaves out tasks that a listing has to look
-// at all the same: their kind, type, tags or the instant of their add.
+// Narrow reports whether the filter rejects tasks that a listing has to read
+// nevertheless: by kind, type, tags or the instant of their add.
 func (f *Filter) Narrow() bool {
 	return f.Kind != "" || f.Type != 0 || len(f.Tags) > 0 || f.AddedFrom > 0 || f.AddedUntil > 0
 }
 
-// DueEnd is DueUntil, or Never where there is no end.
+// DueEnd returns DueUntil, or Never if there is no end.
 func (f *Filter) DueEnd() Instant {
 	if f.DueUntil == 0 {
 		return Never
@@ -33,7 +33,7 @@ func (f *Filter) DueEnd() Instant {
 	return f.DueUntil
 }
 
-// Matches reports whether a task is selected. r is its own row, not one of a run.
+// Matches reports whether a task is selected. r is the row of the task, not a run row.
 func (f *Filter) Matches(r *Row) bool {
 	switch {
 	case f.State == 0 && r.State.Final(), f.State != 0 && r.State != f.State:

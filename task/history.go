@@ -2,8 +2,8 @@ package task
 
 import "fmt"
 
-// HistoryLevel says which events of a tenant's runs are written down. The
-// numbers are stored.
+// HistoryLevel says which events of the runs of a tenant are recorded. The numbers are
+// stored.
 type HistoryLevel int16
 
 // The levels.
@@ -29,7 +29,7 @@ func (l HistoryLevel) String() string {
 	return fmt.Sprintf("HistoryLevel(%d)", int16(l))
 }
 
-// Keeps reports whether an event is written down at this level.
+// Keeps reports whether an event is recorded at this level.
 func (l HistoryLevel) Keeps(e Event) bool {
 	switch l {
 	case HistoryAll:
@@ -72,16 +72,16 @@ type RunEvent struct {
 	Tenant int32
 	RunID
 	Attempt int32
-	// At is when it happened, by the database's clock.
+	// At is the instant of the event, by the database's clock.
 	At          Instant
 	ScheduledAt Instant
 	Event       Event
-	// Detail says more: the error of FAILED, reason and error of DEAD, the number
-	// of SKIPPED instants, the distance that SNOOZED asked for.
+	// Detail has the error of FAILED, the reason and error of DEAD, the number of
+	// SKIPPED instants, or the distance that SNOOZED asked for.
 	Detail string
 }
 
-// HistoryCursor is the place of an event in its task's history.
+// HistoryCursor is the position of an event in the history of its task.
 type HistoryCursor struct {
 	At      Instant
 	Seq     int64
@@ -92,7 +92,7 @@ type HistoryCursor struct {
 // NewestEvent is the cursor before the newest event.
 var NewestEvent = HistoryCursor{At: Never}
 
-// Cursor returns the event's place.
+// Cursor returns the position of the event.
 func (e *RunEvent) Cursor() HistoryCursor {
 	return HistoryCursor{At: e.At, Seq: e.Seq, Attempt: e.Attempt, Event: e.Event}
 }

@@ -7,9 +7,9 @@ import (
 
 // # When instants pass without firing
 //
-// A row knows one instant that is to fire next, ScheduledAt. When it is claimed
-// late, instants after it may have passed as well. What happens to them is said
-// here, at two points of a claim: [Machine.dropMissed] decides which instant fires, and
+// A row has one instant that fires next, ScheduledAt. When it is claimed late,
+// instants after it may have passed as well. Two steps of a claim decide about them:
+// [Machine.dropMissed] decides which instant fires, and
 // [Row.nextRun] which one is next.
 //
 //	             fires                               next

@@ -7,43 +7,43 @@ import (
 
 // Limits of [Rates].
 const (
-	MaxRate      = 1_000_000     // turns or adds a second
-	MaxBurst     = 10_000_000    // turns at once
-	MaxWeight    = 1000          // of a tenant's share
+	MaxRate      = 1_000_000     // tokens or adds per second
+	MaxBurst     = 10_000_000    // tokens at once
+	MaxWeight    = 1000          // of a tenant
 	MaxBacklog   = 1_000_000_000 // living tasks
 	MaxKindRules = 100           // paused kinds, and again kinds with a cap
-	MaxKindCap   = 100_000       // runs in flight
+	MaxKindCap   = 100_000       // open runs
 )
 
-// Rates says how much of the system a tenant may use. The zero value says
-// nothing: no limit, and a weight of 1.
+// Rates are the limits and the weight of a tenant. The zero value has no limit and a
+// weight of 1.
 type Rates struct {
-	// DispatchRate is how many runs are claimed a second, over all dispatchers;
+	// DispatchRate is the most runs per second that are claimed, over all dispatchers;
 	// 0: no limit. Redeliveries do not count.
 	DispatchRate int32 `json:"dispatch_rate,omitempty"`
-	// DispatchBurst is how many runs may be claimed at once after a pause; 0: as
-	// many as the rate allows in a second.
+	// DispatchBurst is the most runs that may be claimed at once after a pause; 0:
+	// those of one second.
 	DispatchBurst int32 `json:"dispatch_burst,omitempty"`
-	// Weight is the tenant's share under overload, against that of others; 0: 1.
+	// Weight is the share of the tenant relative to other backlogged tenants; 0: 1.
 	Weight int32 `json:"weight,omitempty"`
-	// AddRate is how many tasks may be added a second; 0: no limit.
+	// AddRate is the most tasks that may be added per second; 0: no limit.
 	AddRate int32 `json:"add_rate,omitempty"`
-	// MaxBacklog is how many living tasks there may be; 0: no limit.
+	// MaxBacklog is the most living tasks; 0: no limit.
 	MaxBacklog int64 `json:"max_backlog,omitempty"`
 	// Paused: no new run is claimed.
 	Paused bool `json:"paused,omitempty"`
 	// Deleting: the tenant is being deleted. Its tokens are refused; it is paused, too.
 	Deleting bool `json:"deleting,omitempty"`
-	// PausedKinds are those of which no new run is claimed, in ascending order.
+	// PausedKinds are the kinds of which no new run is claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
-	// KindCaps bound the runs in flight of kinds.
+	// KindCaps are the most runs of a kind that may be open at once.
 	KindCaps map[string]int32 `json:"kind_caps,omitempty"`
 }
 
-// Share is the weight, with its default.
+// Share returns the weight, or its default.
 func (r *Rates) Share() int { return max(int(r.Weight), 1) }
 
-// Burst is how many turns may be taken at once, with its default.
+// Burst returns the most tokens that may be granted at once, or the default.
 func (r *Rates) Burst() int32 {
 	if r.DispatchBurst > 0 {
 		return r.DispatchBurst
@@ -51,8 +51,8 @@ func (r *Rates) Burst() int32 {
 	return max(r.DispatchRate, 1)
 }
 
-// NeedsFlow reports whether the tenant's first claims need looking after: they are
-// limited, or some are not to be.
+// NeedsFlow reports whether the first runs of the tenant are claimed by flows: they
+// are limited, or some must not be claimed.
 func (r *Rates) NeedsFlow() bool {
 	return r.DispatchRate > 0 || r.Paused || len(r.PausedKinds) > 0 || len(r.KindCaps) > 0
 }
@@ -64,18 +64,19 @@ func (r *Rates) Clone() Rates {
 	return c
 }
 
-// RatesChange has the new values of some of the settings; nil: as it was.
+// RatesChange has new values for some settings; nil leaves a setting as it is.
 type RatesChange struct {
 	DispatchRate, DispatchBurst, Weight, AddRate *int32
 	MaxBacklog                                   *int64
 	Paused, Deleting                             *bool
 	PausedKinds                                  *[]string
 	KindCaps                                     *map[string]int32
-	// PauseKind and ResumeKind, if not empty, change PausedKinds by one.
+	// PauseKind and ResumeKind, if not empty, add a kind to PausedKinds and remove
+	// one.
 	PauseKind, ResumeKind string
 }
 
-// None reports whether nothing is changed.
+// None reports whether the change is empty.
 func (c *RatesChange) None() bool { return *c == RatesChange{} }
 
 // Apply changes r.
@@ -106,18 +107,19 @@ func set[T any](field, value *T) {
 	}
 }
 
-// Settings are what a database knows of the tenants whose claims are not plain.
+// Settings are the settings of the tenants that limit their claims, as one database
+// has them.
 type Settings struct {
-	// Version is raised by every change of a tenant.
+	// Version grows with every change of a tenant.
 	Version int64
-	// Rates are those of tenants that say something about claims.
+	// Rates has the tenants whose rates affect claims.
 	Rates map[int32]Rates
 }
 
-// Tokens are what a tenant may claim.
+// Tokens are the tokens that a tenant was granted.
 type Tokens struct {
-	// Granted is how many were given.
+	// Granted is the number of tokens.
 	Granted int
-	// Wait is how long it takes until there is another one.
+	// Wait is the time until the next token.
 	Wait int64 // ms
 }

@@ -12,11 +12,11 @@ type Row struct {
 	Type   Type
 	State  State
 	Paused bool
-	// Out is true while a delivered attempt awaits its result, false while a
-	// retry waits for its backoff to be over.
+	// Out is true while a delivered attempt awaits its result, and false while a retry
+	// waits for the end of its backoff.
 	Out bool
-	// DueAt is when the row needs attention next: its next run, the end of an
-	// ack_timeout, or a retry. Never: when somebody calls.
+	// DueAt is the instant at which the row needs attention next: its next run, the
+	// end of an ack_timeout, or a retry. Never: only after a call.
 	DueAt Instant
 	// ScheduledAt is the scheduled instant of the open run (BLOCKING and
 	// ONE_SHOT while RUNNING, and run rows), else of the next run.
@@ -36,10 +36,10 @@ type Row struct {
 	// its snoozes, at most [MaxSnoozes].
 	Failures int32
 	Snoozes  int32
-	// FirstClaimAt is when the open run was claimed first (or, for a run row,
-	// when the row was made).
+	// FirstClaimAt is the instant at which the open run was claimed first, or at which
+	// a run row was made.
 	FirstClaimAt Instant
-	// Holder has the lease of the open run; 0: nobody.
+	// Holder is the holder of the lease of the open run; 0: nobody.
 	Holder Holder
 	// Missed counts scheduled instants that passed without firing.
 	Missed  int64
@@ -53,7 +53,7 @@ type Row struct {
 	// them yet.
 	Calendar Calendar
 
-	// Change is what a step did to the row, for the store to carry out.
+	// Change is the effect of steps on the row, which the store writes.
 	Change Change
 }
 
@@ -105,7 +105,7 @@ func (r *Row) exhausted(next Instant) bool {
 	return next >= r.End || (r.MaxCount > 0 && r.Seq >= r.MaxCount)
 }
 
-// waitUntil makes a row SCHEDULED with its next run at next.
+// waitUntil makes the row SCHEDULED with its next run at next.
 func (r *Row) waitUntil(next, now Instant) {
 	r.State = Scheduled
 	r.ScheduledAt = next
@@ -126,7 +126,7 @@ func (r *Row) SilenceDelay() time.Duration {
 	return doubled(r.AckTimeout, r.silent())
 }
 
-// silent is how many deliveries before this one had neither FAIL nor snooze.
+// silent returns the number of earlier deliveries that had neither FAIL nor SNOOZE.
 func (r *Row) silent() int32 { return r.Attempt - 1 - r.Failures - r.Snoozes }
 
 // doubled returns d * 2^n, at most MaxSilence or d, whichever is longer.

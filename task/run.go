@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Code is what became of something a listener said about a run. The numbers are
+// Code is the answer to an entry that a listener sent about a run. The numbers are
 // those of the API.
 type Code int16
 
@@ -43,19 +43,19 @@ type Reply struct {
 	Lease time.Duration
 	// Field and Message say what is wrong, for Invalid.
 	Field, Message string
-	// Terms are for Accepted starts and checks of a task that was edited since the
-	// version which the listener has; nil: it was not.
+	// Terms are for Accepted starts and checks: the terms of a task that was edited
+	// since the version that the listener has; nil: it was not.
 	Terms *RunTerms
 }
 
 // Seen is an attempt as a listener has it.
 type Seen struct {
 	Attempt
-	// Version is that of the record; 0: no newer terms are wanted.
+	// Version is the version in the record; 0: no newer terms are wanted.
 	Version int32
 }
 
-// RunTerms are what a handler sees of its task.
+// RunTerms are the terms that a handler sees.
 type RunTerms struct {
 	Version int32
 	Kind    string

@@ -36,8 +36,8 @@ const (
 	UnsetJitter = -math.SmallestNonzeroFloat64
 )
 
-// Validate sets defaults and returns every broken rule, with field paths
-// relative to the task. Whether end_time has passed is judged by [Spec.ResolveBegin].
+// Validate sets defaults and returns every broken rule, with field paths relative to
+// the task. [Spec.ResolveBegin] checks whether end_time has passed.
 func (s *Spec) Validate(l Limits) []Fault {
 	v := &faults{}
 	v.kind(s.Kind)
@@ -52,8 +52,8 @@ func (s *Spec) Validate(l Limits) []Fault {
 	return v.list
 }
 
-// ResolveBegin fills Begin with now where the caller gave none, and returns the fault
-// of a task whose end has passed or that could never fire.
+// ResolveBegin sets Begin to now if the caller gave none. It returns the fault of a
+// task whose end has passed or that could never fire.
 func (s *Spec) ResolveBegin(now Instant) []Fault {
 	v := &faults{}
 	if s.Begin == Never {
@@ -68,8 +68,8 @@ func (s *Spec) ResolveBegin(now Instant) []Fault {
 	return v.list
 }
 
-// firstInstant returns when the first run of the task is scheduled; Never: no
-// instant of its calendar is left.
+// firstInstant returns the scheduled instant of the first run; Never: the calendar has
+// no instant left.
 func (s *Spec) firstInstant(id ID) Instant {
 	later := Instant(SpreadOf(id, s.Spread).Milliseconds())
 	if s.Cron == nil {
@@ -83,9 +83,9 @@ func (s *Spec) firstInstant(id ID) Instant {
 	return Never
 }
 
-// NeverFires returns the fault of a spec that could never fire: none of its
-// instants lies between its bounds, wherever the spread puts it, or all are too old
-// for its misfire policy. Begin is resolved, and Calendar is that of the id.
+// NeverFires returns the fault of a spec that could never fire: no instant lies
+// between its bounds, wherever the spread moves it, or all instants are too old for
+// the misfire policy. Begin is resolved, and Calendar is that of the id.
 func (s *Spec) NeverFires(id ID, now Instant) []Fault {
 	if s.Cron == nil && s.Spread == 0 && s.Misfire != Skip {
 		return nil
@@ -182,8 +182,8 @@ func (s *Spec) checkBounds(v *faults) {
 	}
 }
 
-// checkDelivery judges a field that depends on another one as if that had been in
-// its own range, so that each mistake is one fault.
+// checkDelivery checks a field that depends on another one as if the other were in its
+// own range. So one mistake is one fault.
 func (s *Spec) checkDelivery(v *faults, l Limits) {
 	v.between("ack_timeout", s.AckTimeout, l.MinAckTimeout, MaxAckTimeout)
 	v.between("give_up_after", s.GiveUpAfter, min(max(s.AckTimeout, l.MinAckTimeout), MaxAckTimeout), MaxGiveUpAfter)
@@ -253,7 +253,7 @@ func (v *faults) between(field string, d, low, high time.Duration) {
 	}
 }
 
-// shownDuration returns d as a request has it.
+// shownDuration returns d as the request has it.
 func shownDuration(d time.Duration) time.Duration {
 	if d == ZeroDuration {
 		return 0
@@ -273,7 +273,7 @@ func (v *faults) instant(field string, i Instant) {
 	}
 }
 
-// InstantFault says what is wrong with an instant of a request; "" if nothing is.
+// InstantFault says what is wrong with an instant of a request; "": nothing.
 func InstantFault(i Instant) string {
 	if i < 0 || i >= LastInstant {
 		return i.String() + " is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z"
@@ -287,8 +287,8 @@ func (v *faults) kind(kind string) {
 	}
 }
 
-// NameFault says what is wrong with a name of at most limit bytes that people
-// and logs will read; "" when nothing is.
+// NameFault says what is wrong with a name that people and logs will read and that has
+// at most limit bytes; "": nothing.
 func NameFault(name string, limit int) string {
 	switch {
 	case name == "":
@@ -315,8 +315,8 @@ func (v *faults) params(params map[string]string, limit int) {
 	}
 }
 
-// ParamsFault returns the first fault of params, if there is one: limit is the
-// number of bytes that all keys and values together may have.
+// ParamsFault returns the first fault of params, if there is one. limit is the most
+// bytes that all keys and values together may have.
 func ParamsFault(params map[string]string, limit int) (Fault, bool) {
 	total := 0
 	for k, val := range params {

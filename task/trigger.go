@@ -1,18 +1,17 @@
 package task
 
-// Trigger opens a run now, beside the schedule, and returns its number. The run
-// looks like one that waits for its retry: it is due at once, and its first
-// delivery is attempt 1.
+// Trigger opens a run now, beside the schedule, and returns its number. The run is
+// stored like a retry that is due: its first delivery is attempt 1.
 //
-// It counts as every other run. Its scheduled instant is now, also before
-// begin_time and while the task is paused; at and after end_time, and when
-// max_count is used up, it is refused.
+// The run counts as every other run. Its scheduled instant is now, also before
+// begin_time and while the task is paused. Trigger fails at and after end_time, and
+// when max_count is used up.
 //
-//   - The next instant of a NON_BLOCKING task stays as it is.
-//   - That of a BLOCKING task comes after the run's result, and at once if it has
-//     passed by then. Until then it is the row's Anchor: that an open run's Anchor
-//     is after its ScheduledAt says that it was triggered.
-//   - Of a ONE_SHOT it is the only run.
+//   - The next instant of a NON_BLOCKING task does not change.
+//   - The next instant of a BLOCKING task comes after the result of the run, and at once
+//     if it has passed by then. Until then the Anchor of the row has it: an open run whose
+//     Anchor is after its ScheduledAt was triggered.
+//   - For a ONE_SHOT task it is the only run.
 func (m *Machine) Trigger(now Instant) (int64, error) {
 	t := m.Task
 	switch {
@@ -36,9 +35,9 @@ func (m *Machine) Trigger(now Instant) (int64, error) {
 	return t.Seq, nil
 }
 
-// triggerBeside opens a run of a NON_BLOCKING task in a row of its own. The runs
-// that are open as bits get theirs, too: bits count from the newest run on a grid,
-// and the new run is on none.
+// triggerBeside makes a run row for the new run of a NON_BLOCKING task. It detaches
+// the runs that are open as bits, because bits count from the newest run on a grid and
+// the new run is on none.
 func (m *Machine) triggerBeside(now Instant) {
 	t := m.Task
 	m.detachFrom(0, now, now.Add(t.AckTimeout))
