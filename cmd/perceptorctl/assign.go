@@ -49,6 +49,7 @@ func (c *ctl) assignCommand() *cobra.Command {
 	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in ZooKeeper directly and need no API.\n\n" +
 		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
 		"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
+	cmd.Example = "  perceptorctl assign drain db-host-1\n  perceptorctl assign pin 10.0.0.7 0-31\n  perceptorctl assign pause 96-127,515"
 	return cmd
 }
 

@@ -151,8 +151,8 @@ func (c *ctl) countersRecount() *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use: "recount", Short: "Count all tasks and compare them with the counters", Args: cobra.NoArgs,
-		Long: "Count all tasks and compare the numbers with the counters. The command prints each difference and then exits\n" +
-			"with 1; with --repair it corrects the counters. It reads every database in one snapshot, one after the other,\n" +
+		Long: "Count all tasks and compare the numbers with the counters. The command prints each difference and exits with\n" +
+			"1 if there is one; with --repair it corrects the counters. It reads every database in one snapshot, one after the other,\n" +
 			"which keeps vacuum from removing rows meanwhile: choose a quiet hour. There is no time limit unless --timeout is set.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {

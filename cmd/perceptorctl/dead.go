@@ -55,6 +55,7 @@ func (c *ctl) deadList() *cobra.Command {
 	p, d := &pages{}, &deadFlags{}
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead runs, newest first", Args: cobra.NoArgs,
+		Example: "  perceptorctl dead list --kind mail --reason out-of-attempts",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := d.read()
 			if err != nil {

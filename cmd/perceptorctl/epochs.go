@@ -51,7 +51,7 @@ func (c *ctl) epochsBump() *cobra.Command {
 		return errors.Join(t.write(cmd.OutOrStdout()), err)
 	}, "postgres")
 	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("number of a database, 0 to %d; may be repeated", task.Databases-1))
-	cmd.Flags().BoolVar(&all, "all", false, "all databases")
+	cmd.Flags().BoolVar(&all, "all", false, "raise the epochs of all databases")
 	return cmd
 }
 

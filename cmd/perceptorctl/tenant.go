@@ -56,6 +56,7 @@ func (c *ctl) tenantUpdate() *cobra.Command {
 	s := &tenantSettings{}
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Change the settings of a tenant; they apply within 5 s", Args: cobra.ExactArgs(1),
+		Example: "  perceptorctl tenant update acme --history all\n  perceptorctl tenant update acme --weight 10 --max-backlog 0",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := &perceptorv1.Tenant{}
 			fields, err := s.read(cmd, t)
@@ -84,6 +85,7 @@ func (c *ctl) tenantCreate() *cobra.Command {
 	t, s := &perceptorv1.Tenant{}, &tenantSettings{}
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a tenant and its Kafka topic", Args: cobra.ExactArgs(1),
+		Example: "  perceptorctl tenant create acme --dispatch-rate 200 --kind-caps mail=10",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.Name = args[0]
 			if _, err := s.read(cmd, t); err != nil {

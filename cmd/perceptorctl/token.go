@@ -28,6 +28,7 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		Use: "create", Short: "Create a token and print its secret once", Args: cobra.NoArgs,
 		Long: "Create a token and print its secret once. With --direct the command writes to Postgres, using the configuration\n" +
 			"of the programs, and needs no API: use it for the first admin token.",
+		Example: "  perceptorctl token create --admin --direct\n  perceptorctl token create --tenant acme --expires +720h",
 	}
 	create := func(cmd *cobra.Command, conf *config.Config) (err error) {
 		if t.ExpireTime, err = instant("expires", expires); err != nil {
