@@ -13,15 +13,15 @@ import (
 // ErrStopped is returned by [Chores.Acquire] when Run has ended.
 var ErrStopped = errors.New("chores are stopping")
 
-// Chores does the chores of the databases that it has been given by Acquire. All
+// Chores executes the chores of the databases that Acquire was called for. All
 // methods may be called concurrently.
 type Chores struct {
 	cfg    Config
 	store  Store
 	events Events
-	pace   *pacer
-	places chan struct{} // bounds steps under way
-	// failing are the tenants whose dead letters wait for their topics.
+	budget *budget
+	slots  chan struct{} // bounds concurrent steps
+	// failing has the tenants whose dead-letter topics fail.
 	failing failing
 
 	mu      sync.Mutex
@@ -29,19 +29,19 @@ type Chores struct {
 	loops   [task.Databases]*loop
 }
 
-// New returns chores of no database.
+// New returns Chores without a database.
 func New(cfg Config, store Store, events Events) (*Chores, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure chores: %w", err)
 	}
 	cfg = cfg.withDefaults()
 	return &Chores{
-		cfg: cfg, store: store, events: events.fill(), pace: &pacer{share: cfg.Share},
-		places: make(chan struct{}, cfg.Concurrency),
+		cfg: cfg, store: store, events: events.fill(), budget: &budget{share: cfg.Share},
+		slots: make(chan struct{}, cfg.Concurrency),
 	}, nil
 }
 
-// Run waits until ctx ends, then lets go of all databases and returns nil.
+// Run waits until ctx ends, then releases all databases and returns nil.
 func (c *Chores) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.mu.Lock()
@@ -63,8 +63,8 @@ func (c *Chores) Run(ctx context.Context) error {
 	return nil
 }
 
-// Acquire makes this process the owner of a database's chores, and begins with
-// them. A database that it has already is taken anew.
+// Acquire makes this process the owner of a database's chores and starts them.
+// A database that this process already owns is acquired again.
 func (c *Chores) Acquire(ctx context.Context, d int) error {
 	c.end(ctx, d)
 	own, err := c.store.Acquire(ctx, d, []task.Shard{task.ChoresShard(d)}, c.cfg.Owner)
@@ -83,8 +83,8 @@ func (c *Chores) Acquire(ctx context.Context, d int) error {
 	return nil
 }
 
-// Release ends the chores of a database: when it returns, the step under way has
-// ended, and no other begins. When ctx ends the step is given up.
+// Release ends the chores of a database. When it returns the running step has
+// ended and no other begins. When ctx ends the step is aborted.
 func (c *Chores) Release(ctx context.Context, d int) error {
 	l := c.end(ctx, d)
 	if l == nil {
@@ -94,13 +94,14 @@ func (c *Chores) Release(ctx context.Context, d int) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := c.store.Release(last, d, []task.Ownership{l.own}); err != nil {
-		c.cfg.Log.Warn("the owner of the chores could not be cleared; the next owner replaces it", "database", d, "err", err) // the next owner writes its own
+		c.cfg.Log.Warn("cannot clear the owner of the chores; the next owner replaces it", "database", d, "err", err) // the next owner writes its own
 	}
 	return nil
 }
 
-// stepGrace is how long a step under way may go on when its database is to be
-// let go of: a step can be repeated, and the next owner waits.
+// stepGrace is how long a running step may continue when its database is
+// released. The next owner waits meanwhile, and an aborted step can be
+// repeated.
 const stepGrace = 500 * time.Millisecond
 
 // end stops the loop of a database and waits for it.
@@ -139,8 +140,8 @@ func (c *Chores) lost(l *loop) {
 	}
 }
 
-// Promote makes what moves tasks towards the near tier due at once in a database
-// whose chores are done here. It never blocks.
+// Promote makes the chores that move tasks towards the near tier due at once,
+// if this process owns the chores of the database. It never blocks.
 func (c *Chores) Promote(d int) {
 	c.mu.Lock()
 	l := c.loops[d]
@@ -149,12 +150,13 @@ func (c *Chores) Promote(d int) {
 		return
 	}
 	select {
-	case l.hurry <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Owned returns the databases whose chores are done here, in ascending order.
+// Owned returns the databases whose chores this process owns, in ascending
+// order.
 func (c *Chores) Owned() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,25 +169,26 @@ func (c *Chores) Owned() []int {
 	return out
 }
 
-// pacer shares a budget of time between the loops.
-type pacer struct {
+// budget limits the part of the time that the steps of all loops take.
+type budget struct {
 	share float64
 	mu    sync.Mutex
 	free  time.Time
 }
 
-// longestPause bounds what steps that need not wait can take from those that do.
+// longestPause bounds the pause that steps outside of the budget can cause for
+// the others.
 const longestPause = 20 * time.Second
 
-// freeAt is when the next step may begin.
-func (p *pacer) freeAt() time.Time {
+// freeAt returns when the next step may begin.
+func (p *budget) freeAt() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.free
 }
 
-// charge notes a step that has just ended.
-func (p *pacer) charge(took time.Duration) {
+// charge charges the duration of a step that has just ended.
+func (p *budget) charge(took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()

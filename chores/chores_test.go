@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a store whose steps take time and have work as a test says.
+// fake is a store whose steps take time and have the work that a test sets.
 type fake struct {
 	idle     bool // there is nothing to do
 	mu       sync.Mutex
@@ -26,15 +26,15 @@ type fake struct {
 	lostAll  bool
 	began    time.Time
 	steps    []step
-	work     map[string]int // steps that are left to do
+	work     map[string]int // remaining steps
 	takes    time.Duration
-	slow     map[string]time.Duration // what single steps take beside that
+	slow     map[string]time.Duration // additional duration of single steps
 	fail     map[string]error
 	requests []task.CompactionRequest
 	arrived  int64
 	released []int
 	dead     []*task.DeadLetter
-	now      int // steps under way
+	now      int // running steps
 	most     int
 }
 
@@ -48,7 +48,7 @@ func newFake() *fake {
 	return &fake{work: map[string]int{}, fail: map[string]error{}, began: time.Now()}
 }
 
-// do notes a step and says whether more of it is left.
+// do records a step and reports whether more remain.
 func (f *fake) do(ctx context.Context, d int, name string) (more bool, err error) {
 	f.mu.Lock()
 	f.steps = append(f.steps, step{name, d, time.Since(f.began)})
@@ -126,7 +126,7 @@ func (f *fake) FoldCounters(ctx context.Context, d int) (int, bool, error) {
 	return f.done(), more, err
 }
 
-// done is what every step has done.
+// done lists all executed steps.
 func (f *fake) done() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -313,16 +313,16 @@ func TestNothingStarvesBesideALongChore(t *testing.T) {
 	})
 }
 
-func TestRecutIsDoneWithinItsPatienceAlthoughTheBudgetIsSpent(t *testing.T) {
+func TestCompactionIsDoneWithinItsMaxWaitAlthoughTheBudgetIsSpent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.takes = 10 * time.Second
 		f.work["promote"] = 1 << 30
 		c, stop := start(t, f, Config{Horizon: 10 * time.Minute}, Events{}, 0)
 		l := c.loops[0]
-		l.recut.at = time.Now().Add(-20 * time.Minute)
-		c.pace.free = time.Now().Add(time.Hour)
-		if ch, _ := (&loop{c: c, list: []*chore{{name: "promote", at: time.Now().Add(time.Second)}, l.recut}}).next(time.Now()); ch != l.recut {
+		l.compaction.at = time.Now().Add(-20 * time.Minute)
+		c.budget.free = time.Now().Add(time.Hour)
+		if ch, _ := (&loop{c: c, list: []*chore{{name: "promote", at: time.Now().Add(time.Second)}, l.compaction}}).next(time.Now()); ch != l.compaction {
 			t.Errorf("next is %v", ch)
 		}
 		stop()
@@ -352,7 +352,7 @@ func TestLostChoresEndAndAreReported(t *testing.T) {
 func TestReleaseWaitsForTheStepUnderWayAndNothingIsDoneAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.takes = time.Hour // longer than anybody waits: it is given up
+		f.takes = time.Hour // longer than any wait, so it is aborted
 		c, stop := start(t, f, Config{StepTimeout: 2 * time.Hour}, Events{}, 0)
 		synctest.Wait()
 		began := time.Now()
@@ -434,7 +434,7 @@ func TestStepsAreSmallWhileTheDispatcherIsBusy(t *testing.T) {
 	})
 }
 
-func TestARoundOfRecutsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
+func TestARoundOfCompactionsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.work["compact"] = 3
@@ -453,7 +453,7 @@ func TestARoundOfRecutsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
 	})
 }
 
-func TestRecutComesSoonerWhenMuchWaits(t *testing.T) {
+func TestCompactionComesSoonerWhenMuchWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.arrived = 1 << 20
@@ -461,7 +461,7 @@ func TestRecutComesSoonerWhenMuchWaits(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if n := f.count("compact"); n < 9 {
-			t.Errorf("%d re-cuts within 10 min", n)
+			t.Errorf("%d compactions within 10 min", n)
 		}
 	})
 }
@@ -500,13 +500,13 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		f.idle = true
 		c, stop := start(t, f, Config{Share: 0.001}, Events{}, 3)
 		defer stop()
-		time.Sleep(10 * time.Minute) // everything rests, and the budget is spent
-		promotions, recuts := f.count("promote"), f.count("compact")
+		time.Sleep(10 * time.Minute) // all chores are idle, and the budget is used up
+		promotions, compactions := f.count("promote"), f.count("compact")
 		c.Promote(3)
-		c.Promote(4) // not here
+		c.Promote(4) // not owned here
 		synctest.Wait()
-		if f.count("promote") != promotions+1 || f.count("compact") != recuts+1 {
-			t.Errorf("%d promotions and %d re-cuts", f.count("promote")-promotions, f.count("compact")-recuts)
+		if f.count("promote") != promotions+1 || f.count("compact") != compactions+1 {
+			t.Errorf("%d promotions and %d compactions", f.count("promote")-promotions, f.count("compact")-compactions)
 		}
 	})
 }

@@ -10,74 +10,81 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Store is what chores are done on. Package store/shards implements it.
+// Store has the operations of chores. Package store/shards implements it.
 type Store interface {
 	// Acquire raises the epochs of items, here of one chores item.
 	Acquire(ctx context.Context, d int, items []task.Shard, owner task.Owner) ([]task.Ownership, error)
 	// Release forgets the owner's name.
 	Release(ctx context.Context, d int, owned []task.Ownership) error
-	// Cut and Demote move tasks, in one transaction that asserts the ownership.
+	// Compact and Demote move tasks, in one transaction that asserts the
+	// ownership.
 	Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error)
 	Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error)
-	// PurgeLocator removes pages that lead nowhere; it returns how many.
+	// PurgeLocator removes locator pages that no pack needs, and returns their
+	// number.
 	PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (int, error)
-	// Purge removes a bounded number of what has expired; it returns how many.
+	// Purge removes a bounded number of expired rows, and returns their number.
 	Purge(ctx context.Context, d int) (n int, more bool, err error)
-	// FoldCounters adds up a bounded number of changes; it returns how many.
+	// FoldCounters adds up a bounded number of changes, and returns their
+	// number.
 	FoldCounters(ctx context.Context, d int) (n int, more bool, err error)
-	// Bulk takes the next step of the open bulk operations, in one transaction that
-	// asserts the ownership; small: fewer tasks.
+	// Bulk executes the next step of the open bulk operations, in one
+	// transaction that asserts the ownership. A small step changes fewer tasks.
 	Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error)
-	// DeadTenants returns the next tenants after one, in the order of their numbers,
-	// that have dead runs which are not known to be published. UnpublishedDead returns
-	// such runs, the oldest of each of some tenants; DeadPublished notes that some are.
+	// DeadTenants returns tenants with unpublished dead runs, in the order of
+	// their numbers, beginning after the given one. UnpublishedDead returns
+	// such runs, the oldest of each given tenant. DeadPublished records that
+	// runs were published.
 	DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error)
 	UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error)
 	DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error
-	// MaintainHistory makes days ahead and drops old ones.
+	// MaintainHistory creates the partitions of coming days and drops old ones.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
-	// FarStats and OldestSnapshot are looked at for metrics.
+	// FarStats and OldestSnapshot are for metrics.
 	FarStats(ctx context.Context, d int) (task.FarStats, error)
 	OldestSnapshot(ctx context.Context, d int) (time.Duration, error)
 }
 
-// Config tunes [Chores]. The zero value of a field is its default.
+// Config configures [Chores]. Zero fields take their defaults.
 type Config struct {
-	// Owner says who owns the chores.
+	// Owner identifies this process as the owner.
 	Owner task.Owner
-	// Horizon is that of the far tier (default 10 min). Below 0 nothing is
-	// demoted; packs that exist are still emptied in time, at the default.
+	// Horizon is the horizon of the far tier (default 10 min). Below 0 nothing
+	// is demoted; existing packs are still promoted in time, with the default
+	// horizon.
 	Horizon time.Duration
-	// Share is how much of the time steps may take, all databases together
-	// (default 0.25).
+	// Share is the part of the time that steps may take, for all databases
+	// together (default 0.25).
 	Share float64
-	// Concurrency bounds steps at the same time (default 2).
+	// Concurrency is the maximum number of concurrent steps (default 2).
 	Concurrency int
-	// RecutEvery is the distance between two re-cuts (default 5 min); never more
-	// than half the horizon. They come sooner when RecutTasks wait (default 262144).
-	RecutEvery time.Duration
-	RecutTasks int64
+	// CompactEvery is the interval between compactions of level 0 (default 5
+	// min), at most half the horizon. A compaction runs earlier when
+	// CompactTasks tasks wait (default 262144).
+	CompactEvery time.Duration
+	CompactTasks int64
 	// DemoteEvery (default 1 min), MergeEvery (5 min), PurgeEvery (10 s),
-	// HistoryEvery (1 h) and StatsEvery (1 min) are distances between sweeps. Where
-	// a purge, or a fold of counters, finds nothing the distance grows to 1 min.
+	// HistoryEvery (1 h) and StatsEvery (1 min) are intervals between sweeps.
+	// If a purge or a fold of counters finds nothing, its interval grows up to
+	// 1 min.
 	DemoteEvery, MergeEvery, PurgeEvery, HistoryEvery, StatsEvery time.Duration
-	// HistoryDays is how long history is kept (default 7).
+	// HistoryDays is how many days history is kept (default 7).
 	HistoryDays int
-	// StepTimeout ends a step (default 15 s).
+	// StepTimeout bounds a step (default 15 s).
 	StepTimeout time.Duration
-	// Busy, when set, says that the dispatcher has much to do: steps are small
-	// then.
+	// Busy, if set, reports that the dispatcher is busy. Steps are small then.
 	Busy func() bool
-	// PublishDead, when set, publishes dead runs of one tenant, and returns the indexes
-	// of those that are acknowledged. It is called concurrently for several tenants.
+	// PublishDead, if set, publishes dead runs of one tenant and returns the
+	// indexes of those that were acknowledged. It is called concurrently for
+	// several tenants.
 	PublishDead func(ctx context.Context, runs []*task.DeadLetter) (done []int, err error)
-	// Lost, when set, is told that the chores of a database have another owner.
+	// Lost, if set, is called when the chores of a database have another owner.
 	// It must not block.
 	Lost func(database int)
 	Log  *slog.Logger
 }
 
-// smallStep is how many tasks a step moves while the dispatcher is busy.
+// smallStep is the number of tasks per step while the dispatcher is busy.
 const smallStep = 8192
 
 func (c Config) withDefaults() Config {
@@ -85,7 +92,7 @@ func (c Config) withDefaults() Config {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&c.Horizon, 10 * time.Minute}, {&c.RecutEvery, 5 * time.Minute}, {&c.DemoteEvery, time.Minute},
+		{&c.Horizon, 10 * time.Minute}, {&c.CompactEvery, 5 * time.Minute}, {&c.DemoteEvery, time.Minute},
 		{&c.MergeEvery, 5 * time.Minute}, {&c.PurgeEvery, 10 * time.Second}, {&c.HistoryEvery, time.Hour},
 		{&c.StatsEvery, time.Minute}, {&c.StepTimeout, 15 * time.Second},
 	} {
@@ -99,8 +106,8 @@ func (c Config) withDefaults() Config {
 	if c.Concurrency == 0 {
 		c.Concurrency = 2
 	}
-	if c.RecutTasks == 0 {
-		c.RecutTasks = 262144
+	if c.CompactTasks == 0 {
+		c.CompactTasks = 262144
 	}
 	if c.HistoryDays == 0 {
 		c.HistoryDays = 7
@@ -117,7 +124,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns all broken rules.
+// Validate returns all faults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
@@ -128,7 +135,7 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("Concurrency: %d: must be 1 to %d", c.Concurrency, task.Databases))
 	}
 	for name, d := range map[string]time.Duration{
-		"RecutEvery": c.RecutEvery, "DemoteEvery": c.DemoteEvery, "MergeEvery": c.MergeEvery, "PurgeEvery": c.PurgeEvery,
+		"CompactEvery": c.CompactEvery, "DemoteEvery": c.DemoteEvery, "MergeEvery": c.MergeEvery, "PurgeEvery": c.PurgeEvery,
 		"HistoryEvery": c.HistoryEvery, "StatsEvery": c.StatsEvery, "StepTimeout": c.StepTimeout,
 	} {
 		if d < 0 {
@@ -141,7 +148,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// ahead is the horizon of the packs that exist.
+// ahead returns the horizon of existing packs.
 func (c *Config) ahead() time.Duration {
 	if c.Horizon < 0 {
 		return 10 * time.Minute
@@ -149,53 +156,56 @@ func (c *Config) ahead() time.Duration {
 	return c.Horizon
 }
 
-// promoteEvery is the distance between two looks for what comes within the
-// horizon: a small part of it.
+// promoteEvery returns the interval between checks for tasks that come within
+// the horizon: a small part of the horizon.
 func (c *Config) promoteEvery() time.Duration {
 	return min(10*time.Second, max(c.ahead()/20, 10*time.Millisecond))
 }
 
-// bulkEvery is the distance between two looks for bulk operations, and bulkRest the
-// same while there are none: who creates one waits for it.
+// bulkEvery is the interval between checks for bulk operations, and bulkRest
+// the interval while there are none. A caller may be waiting for an operation
+// to start.
 const (
 	bulkEvery = time.Second
 	bulkRest  = 2 * time.Second
 )
 
-// bulkLimit ends a step of a bulk operation. Some seconds do for most, but a dry run
-// counts a database as of one instant, which takes some for ten million tasks. Nothing
-// is promoted there meanwhile: a part of the horizon may pass so.
+// bulkLimit bounds a step of a bulk operation. Most need some seconds, but a
+// dry run counts a database at one instant, which takes some seconds for ten
+// million tasks. No promotion runs meanwhile, so bulkLimit is a part of the
+// horizon.
 func (c *Config) bulkLimit() time.Duration { return max(c.StepTimeout, c.ahead()/4) }
 
-// longestRest bounds the distance between two looks that found nothing.
+// longestRest bounds the interval between checks that find nothing.
 const longestRest = time.Minute
 
-// promoteRest is the same for what comes within the horizon: a tenth of that at
-// most, so that nothing comes late.
+// promoteRest bounds the same interval for promotions: at most a tenth of the
+// horizon, so that no task is late.
 func (c *Config) promoteRest() time.Duration { return min(longestRest, c.ahead()/10) }
 
-// recutEvery is less than the horizon: what was added just beyond it must have
-// left its arrival when it is due.
-func (c *Config) recutEvery() time.Duration { return min(c.RecutEvery, c.ahead()/2) }
+// compactEvery is less than the horizon: tasks that were added just beyond the
+// horizon must have left level 0 before they are due.
+func (c *Config) compactEvery() time.Duration { return min(c.CompactEvery, c.ahead()/2) }
 
-// Events feed metrics, logs and tests. Each may be nil. They are called from the
-// loops and must not block.
+// Events are callbacks for metrics, logs and tests. Each may be nil. They are
+// called from the loops and must not block.
 type Events struct {
 	// Acquired, Released and Lost: the chores of a database.
 	Acquired, Released, Lost func(database int)
-	// Moved: a step "promote", "compact", "split", "merge" or "demote" has ended.
+	// Moved: a step "promote", "compact", "split", "merge" or "demote" has
+	// ended.
 	Moved func(database int, chore string, cut *task.Compaction)
 	// Bulk: a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
-	// Dead: some dead runs were published; the oldest of all that waited had done so
-	// for lag.
+	// Dead: dead runs were published. lag is how long the oldest unpublished
+	// one had waited.
 	Dead func(database, published int, lag time.Duration)
-	// DeadFailed: dead runs of a tenant were not published; they are tried again. It is
-	// called concurrently.
+	// DeadFailed: publishing dead runs of a tenant failed and will be retried.
+	// It is called concurrently.
 	DeadFailed func(tenant int32, runs int, err error)
-	// Stepped: any step has ended, with an error or without.
+	// Stepped: a step has ended, with or without an error.
 	Stepped func(database int, chore string, took time.Duration, err error)
-	// Stats: how things stand in a database.
+	// Stats: the state of a database.
 	Stats func(database int, far task.FarStats, oldestSnapshot time.Duration)
 }
 

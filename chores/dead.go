@@ -13,41 +13,43 @@ import (
 
 // # Dead letters
 //
-// A dead run waits in its database until it is known to be on the dead-letter topic
-// of its tenant. One of these topics may fail, which must not hold back the others.
-// So tenants are kept apart: a step visits some of those that wait, in the order of
-// their numbers, and the next one goes on from there. Each tenant's runs are published
-// by a call of their own, and what it has published is noted, whatever becomes of the
-// others. A tenant whose call fails is left out for a time that doubles with each
-// failure; the loops of a process share what they know of that. Few of those that
-// have failed are tried again in one step, after all others.
+// A dead run waits in its database until it is published to the dead-letter
+// topic of its tenant. A topic that fails must not delay other tenants. So a
+// step visits some of the waiting tenants in the order of their numbers, and
+// the next step continues from there. The runs of each tenant are published by
+// a separate call, and recorded as published independently of other tenants. A
+// tenant whose call fails is skipped for a time that doubles with each failure;
+// all loops of a process share this state. Each step retries few of the failing
+// tenants, after all others.
 
 const (
-	// deadTenants bounds how many tenants one step visits, deadLetters how many runs it
-	// publishes, and deadProbes how many tenants it tries again that have failed.
+	// deadTenants is the maximum number of tenants that one step visits,
+	// deadLetters that of the runs that it publishes, and deadProbes that of
+	// failing tenants that it retries.
 	deadTenants = 20
 	deadLetters = 200
 	deadProbes  = 4
-	// deadAtOnce is for how many tenants a step publishes at the same time.
+	// deadAtOnce is the number of tenants for which a step publishes
+	// concurrently.
 	deadAtOnce = 4
-	// deadEvery is the distance between two looks for dead runs, deadRest the same
-	// while there are none.
+	// deadEvery is the interval between checks for dead runs, deadRest the
+	// interval while there are none.
 	deadEvery = time.Second
 	deadRest  = 5 * time.Second
-	// maxFailing bounds how many tenants are remembered that have failed.
+	// maxFailing bounds the number of remembered failing tenants.
 	maxFailing = 10_000
 )
 
-// deadRound is the way of a loop through the tenants that wait.
+// deadRound is the position of a loop in the list of waiting tenants.
 type deadRound struct {
-	after int32 // the last one that was visited
-	// lag is the longest that a dead run of those visited has waited, before the same
-	// of the last whole round.
+	after int32 // the last visited tenant
+	// lag is the longest wait of a dead run: of the visited tenants, and before
+	// that of the last complete round.
 	lag, before time.Duration
 }
 
-// deadStep publishes dead runs of some tenants, and then notes which: one that dies
-// in between publishes some twice.
+// deadStep publishes dead runs of some tenants, then records that they were
+// published. If the process dies in between, some are published twice.
 func (l *loop) deadStep(ctx context.Context) (work, error) {
 	r := &l.dead
 	waiting, err := l.c.store.DeadTenants(ctx, l.d, r.after, deadTenants)
@@ -68,8 +70,8 @@ func (l *loop) deadStep(ctx context.Context) (work, error) {
 	return done(published, again || !over), err
 }
 
-// publishDead publishes dead runs of tenants, and notes those that have been
-// acknowledged. again: a tenant may have more of them.
+// publishDead publishes dead runs of tenants, and records the acknowledged
+// ones. again reports that a tenant may have more of them.
 func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again bool, err error) {
 	if len(tenants) == 0 {
 		return 0, false, nil
@@ -83,7 +85,7 @@ func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again b
 	for _, r := range list {
 		runs[r.Tenant] = append(runs[r.Tenant], r)
 	}
-	// The rest of the step's time is for noting.
+	// The rest of the step's time is for recording.
 	publishing, cancel := context.WithTimeout(ctx, l.c.cfg.StepTimeout*2/3)
 	defer cancel()
 	var g errgroup.Group
@@ -94,7 +96,7 @@ func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again b
 			g.Go(func() error { published[i] = l.publishOf(publishing, tenant, runs[tenant]); return nil })
 		}
 	}
-	_ = g.Wait() // what went wrong has been told by tenant
+	_ = g.Wait() // errors were reported for each tenant
 	var noted []*task.DeadLetter
 	for _, p := range published {
 		noted = append(noted, p...)
@@ -106,11 +108,11 @@ func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again b
 	return len(noted), again, l.c.store.DeadPublished(ctx, l.d, noted)
 }
 
-// publishOf publishes dead runs of one tenant, and returns those that have been
-// acknowledged.
+// publishOf publishes dead runs of one tenant, and returns the acknowledged
+// ones.
 func (l *loop) publishOf(ctx context.Context, tenant int32, runs []*task.DeadLetter) (published []*task.DeadLetter) {
 	if ctx.Err() != nil {
-		return nil // its turn comes
+		return nil // it is retried later
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.c.cfg.StepTimeout/3)
 	defer cancel()
@@ -128,7 +130,7 @@ func (l *loop) publishOf(ctx context.Context, tenant int32, runs []*task.DeadLet
 	return published
 }
 
-// failing knows the tenants whose dead-letter topics take no records.
+// failing has the tenants whose dead-letter topics fail.
 type failing struct {
 	mu      sync.Mutex
 	tenants map[int32]failure
@@ -136,11 +138,11 @@ type failing struct {
 
 type failure struct {
 	times int
-	until time.Time // when it is tried again
+	until time.Time // when it is retried
 }
 
-// choose returns whose turn it is now: those that have not failed, and then some of
-// those that have, whose time came first.
+// choose returns the tenants to visit now: those that have not failed, then
+// some of the failing ones whose retry time has come, earliest first.
 func (f *failing) choose(waiting []task.DeadWaiting, now time.Time) (chosen []int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,13 +166,13 @@ func (f *failing) well(tenant int32) {
 	delete(f.tenants, tenant)
 }
 
-// failed leaves a tenant out for a second, and for twice as long each time, up to a
-// minute.
+// failed skips a tenant for a second, and twice as long after each further
+// failure, up to a minute.
 func (f *failing) failed(tenant int32, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.tenants) >= maxFailing {
-		for t, known := range f.tenants { // who fails again is noted again
+		for t, known := range f.tenants { // a tenant that fails again is added again
 			if known.until.Before(now) {
 				delete(f.tenants, t)
 			}

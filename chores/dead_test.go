@@ -14,8 +14,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// topics take dead letters, but for those of tenants that are broken: they take none,
-// and let their callers wait.
+// topics accept dead letters, except those of broken tenants, which accept none
+// and block their callers.
 type topics struct {
 	mu     sync.Mutex
 	broken map[int32]bool
@@ -67,7 +67,7 @@ func (f *fake) die(tenant int32, n int) {
 	}
 }
 
-// left returns the tenants whose dead runs are not published.
+// left returns the tenants with unpublished dead runs.
 func (f *fake) left() (out []int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,10 +139,10 @@ func TestABrokenDeadLetterTopicHoldsBackNobodyElse(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if left := f.left(); len(left) != 0 || lag.Load() != 0 {
-			t.Errorf("mended, dead runs of the tenants %v are left, with a lag of %s", left, time.Duration(lag.Load()))
+			t.Errorf("after the repair, dead runs of the tenants %v are left, with a lag of %s", left, time.Duration(lag.Load()))
 		}
 		if len(c.failing.tenants) != 0 {
-			t.Errorf("still known to fail: %v", c.failing.tenants)
+			t.Errorf("still failing: %v", c.failing.tenants)
 		}
 	})
 }

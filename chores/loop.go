@@ -8,58 +8,59 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// loop does the chores of one database, one step at a time.
+// loop executes the chores of one database, one step at a time.
 type loop struct {
 	c    *Chores
 	d    int
 	own  task.Ownership
 	list []*chore
-	// stopping ends the loop after the step under way, ctx gives that up as well.
+	// stopping ends the loop after the running step; ctx also aborts the step.
 	stopping chan struct{}
 	ctx      context.Context
 	abort    context.CancelFunc
 	done     chan struct{}
-	// hurry has a token when promotions and re-cuts are due at once.
-	hurry chan struct{}
+	// wake has a token when promotion and compaction should run at once.
+	wake chan struct{}
 
-	dead  deadRound
-	recut *chore
-	// round is when the round of re-cuts began, by the database's clock: what came
-	// later waits for the next. 0: none is under way.
+	dead       deadRound
+	compaction *chore
+	// round is when the current round of compaction began, by the database's
+	// clock. Tasks that were added later belong to the next round. 0: no round
+	// has begun.
 	round task.Instant
 }
 
-// chore is something to do again and again.
+// chore is a periodic job.
 type chore struct {
 	name  string
 	every time.Duration
-	// rest is what the distance grows to while there is nothing to do. 0: it does
-	// not grow.
+	// rest is the maximum of the interval while there is nothing to do. 0: the
+	// interval does not grow.
 	rest time.Duration
-	// step does a bounded part.
+	// step executes a bounded part.
 	step func(ctx context.Context) (work, error)
-	// patience is how long it may wait for the budget after it has become due. 0:
-	// it does not wait.
-	patience time.Duration
-	// limit ends a step. 0: Config.StepTimeout does.
+	// maxWait is how long the chore may wait for the budget after it has become
+	// due. 0: it does not wait.
+	maxWait time.Duration
+	// limit bounds a step. 0: Config.StepTimeout.
 	limit time.Duration
 
-	at       time.Time     // when it is due, or has become so
-	last     time.Time     // when it was last done
-	idle     time.Duration // the distance after the last one if that found nothing
+	at       time.Time // when it is or became due
+	last     time.Time // when it last ran
+	idle     time.Duration // the interval after the last run, if that found nothing
 	failures int
 }
 
-// work is what a step has found to do.
+// work is the amount of work that a step has found.
 type work uint8
 
 const (
 	nothing work = iota
 	some
-	more // and more of it is to be done at once
+	more // there is more to do at once
 )
 
-// done returns what a step that has done n things has found.
+// done returns the work for a step that has changed n things.
 func done(n int, again bool) work {
 	switch {
 	case again:
@@ -70,7 +71,7 @@ func done(n int, again bool) work {
 	return nothing
 }
 
-// distance returns how far away the next time is after a step that left no more.
+// distance returns the time until the next run after a step that left no work.
 func (ch *chore) distance(found work) time.Duration {
 	if found != nothing || ch.rest <= ch.every {
 		ch.idle = 0
@@ -80,33 +81,33 @@ func (ch *chore) distance(found work) time.Duration {
 	return ch.idle
 }
 
-// forever is patience without end.
+// forever is an unlimited maxWait.
 const forever = 1000 * time.Hour
 
 func newLoop(c *Chores, d int, own task.Ownership) *loop {
-	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), hurry: make(chan struct{}, 1)}
+	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	l.ctx, l.abort = context.WithCancel(context.Background())
 	cfg := &c.cfg
-	l.recut = &chore{name: task.CompactLevel0.String(), every: cfg.recutEvery(), step: l.recutStep, patience: cfg.ahead() / 4}
+	l.compaction = &chore{name: task.CompactLevel0.String(), every: cfg.compactEvery(), step: l.compactStep, maxWait: cfg.ahead() / 4}
 	l.list = []*chore{
-		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.cutStep(task.CompactPromote)},
-		l.recut,
-		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.cutStep(task.CompactSplit), patience: forever},
-		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, patience: forever},
-		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), patience: time.Minute},
-		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), patience: time.Minute},
-		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, patience: time.Hour},
-		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.cutStep(task.CompactMerge), patience: forever},
-		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, patience: forever},
-		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, patience: forever, limit: cfg.bulkLimit()},
-		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, patience: time.Minute},
+		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.compactionStep(task.CompactPromote)},
+		l.compaction,
+		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.compactionStep(task.CompactSplit), maxWait: forever},
+		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, maxWait: forever},
+		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), maxWait: time.Minute},
+		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), maxWait: time.Minute},
+		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, maxWait: time.Hour},
+		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.compactionStep(task.CompactMerge), maxWait: forever},
+		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, maxWait: forever},
+		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, maxWait: forever, limit: cfg.bulkLimit()},
+		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, maxWait: time.Minute},
 	}
 	if cfg.PublishDead != nil {
-		l.list = append(l.list, &chore{name: "dead letters", every: deadEvery, rest: deadRest, step: l.deadStep, patience: time.Minute})
+		l.list = append(l.list, &chore{name: "dead letters", every: deadEvery, rest: deadRest, step: l.deadStep, maxWait: time.Minute})
 	}
 	now := time.Now()
 	for i, ch := range l.list {
-		// Not all at once, and those of 16 databases not in step.
+		// spread the chores of all databases over time
 		ch.at = now.Add(time.Duration(float64(min(ch.every, 10*time.Second)) * float64((i*5+d)%task.Databases) / task.Databases))
 	}
 	l.list[0].at = now
@@ -119,7 +120,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	defer l.abort()
 	for {
-		l.hurried()
+		l.handleWake()
 		next, at := l.next(time.Now())
 		if !l.sleep(time.Until(at)) {
 			return
@@ -127,11 +128,11 @@ func (l *loop) run() {
 		if next == nil {
 			continue
 		}
-		if !l.place() {
+		if !l.acquireSlot() {
 			return
 		}
 		lost := l.do(next)
-		<-l.c.places
+		<-l.c.slots
 		if lost {
 			l.c.lost(l)
 			return
@@ -139,15 +140,16 @@ func (l *loop) run() {
 	}
 }
 
-// next picks the chore that goes next: a promotion, else, in turn, what has lost
-// its patience, else the first in the list that is due and may begin. nil: none may
+// next picks the next chore: a promotion if one is due; otherwise the chore
+// that has exceeded its maxWait and ran least recently; otherwise the first one
+// in the list that is due and may begin. If it returns nil, none may begin
 // before at.
 func (l *loop) next(now time.Time) (*chore, time.Time) {
-	free := l.c.pace.freeAt()
+	free := l.c.budget.freeAt()
 	earliest := now.Add(time.Hour)
-	var first, angry *chore
+	var first, overdue *chore
 	for _, ch := range l.list {
-		limit := ch.at.Add(ch.patience)
+		limit := ch.at.Add(ch.maxWait)
 		at := ch.at
 		if at.Before(free) {
 			at = earlier(free, limit)
@@ -159,15 +161,15 @@ func (l *loop) next(now time.Time) (*chore, time.Time) {
 		if first == nil {
 			first = ch
 		}
-		if ch.patience > 0 && !limit.After(now) && (angry == nil || ch.last.Before(angry.last)) {
-			angry = ch
+		if ch.maxWait > 0 && !limit.After(now) && (overdue == nil || ch.last.Before(overdue.last)) {
+			overdue = ch
 		}
 	}
 	switch {
 	case first == nil:
 		return nil, earliest
-	case angry != nil && first.patience > 0:
-		return angry, now
+	case overdue != nil && first.maxWait > 0:
+		return overdue, now
 	}
 	return first, now
 }
@@ -179,7 +181,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// sleep returns false when the loop has to end.
+// sleep returns false when the loop must end.
 func (l *loop) sleep(d time.Duration) bool {
 	if d <= 0 {
 		select {
@@ -194,45 +196,45 @@ func (l *loop) sleep(d time.Duration) bool {
 	select {
 	case <-l.stopping:
 		return false
-	case <-l.hurry:
-		l.bringForward()
+	case <-l.wake:
+		l.makeDue()
 		return true
 	case <-t.C:
 		return true
 	}
 }
 
-// hurried serves a wish that came during a step.
-func (l *loop) hurried() {
+// handleWake handles a wake that came during a step.
+func (l *loop) handleWake() {
 	select {
-	case <-l.hurry:
-		l.bringForward()
+	case <-l.wake:
+		l.makeDue()
 	default:
 	}
 }
 
-// bringForward makes the promotion and the re-cut due, as if they had waited for
-// the budget long enough.
-func (l *loop) bringForward() {
+// makeDue makes the promotion and the compaction due, and exempts them from the
+// budget.
+func (l *loop) makeDue() {
 	now := time.Now()
 	l.list[0].at = earlier(l.list[0].at, now)
-	l.recut.at = earlier(l.recut.at, now.Add(-l.recut.patience))
+	l.compaction.at = earlier(l.compaction.at, now.Add(-l.compaction.maxWait))
 }
 
-// place waits for one of the places of the process.
-func (l *loop) place() bool {
+// acquireSlot waits for a slot of the process.
+func (l *loop) acquireSlot() bool {
 	select {
-	case l.c.places <- struct{}{}:
+	case l.c.slots <- struct{}{}:
 		return true
 	case <-l.stopping:
 		return false
 	}
 }
 
-// longestBackoff is the longest pause after failures in a row.
+// longestBackoff is the longest pause after consecutive failures.
 const longestBackoff = time.Minute
 
-// do does one step. It returns true when the ownership is gone.
+// do executes one step. It returns true when the ownership is lost.
 func (l *loop) do(ch *chore) (lost bool) {
 	limit := ch.limit
 	if limit == 0 {
@@ -244,7 +246,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	found, err := ch.step(ctx)
 	ch.last = time.Now()
 	took := ch.last.Sub(began)
-	l.c.pace.charge(took)
+	l.c.budget.charge(took)
 	if errors.Is(err, errLost) {
 		return true
 	}
@@ -260,7 +262,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 			l.c.cfg.Log.Warn("chore failed; trying again", "database", l.d, "chore", ch.name, "err", err)
 		}
 	case found == more:
-		ch.failures = 0 // and due since it was: its patience counts on
+		ch.failures = 0 // and due since it was: its maxWait counts on
 	default:
 		ch.failures, ch.at = 0, time.Now().Add(ch.distance(found))
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// errLost ends a loop: the chores have another owner.
+// errLost ends a loop because the chores have another owner.
 var errLost = errors.New("the chores have another owner")
 
-// size bounds how many tasks a step moves; 0: as the store sees fit.
+// size returns the maximum number of tasks per step; 0: the store's default.
 func (l *loop) size() int {
 	if l.c.cfg.Busy() {
 		return smallStep
@@ -19,16 +19,16 @@ func (l *loop) size() int {
 	return 0
 }
 
-func (l *loop) cutStep(kind task.CompactionKind) func(context.Context) (work, error) {
+func (l *loop) compactionStep(kind task.CompactionKind) func(context.Context) (work, error) {
 	return func(ctx context.Context) (work, error) {
 		cut, err := l.c.store.Compact(ctx, task.CompactionRequest{Database: l.d, Own: l.own, Kind: kind, MaxTasks: l.size()})
 		return l.moved(kind.String(), &cut, err)
 	}
 }
 
-// recutStep takes, in as many steps as it needs, what was there when the round
-// began.
-func (l *loop) recutStep(ctx context.Context) (work, error) {
+// compactStep compacts, in as many steps as necessary, the tasks that were in
+// level 0 when the round began.
+func (l *loop) compactStep(ctx context.Context) (work, error) {
 	cut, err := l.c.store.Compact(ctx, task.CompactionRequest{Database: l.d, Own: l.own, Kind: task.CompactLevel0, Before: l.round, MaxTasks: l.size()})
 	if l.round == 0 && cut.Now != 0 {
 		l.round = cut.Now + 1
@@ -40,7 +40,7 @@ func (l *loop) recutStep(ctx context.Context) (work, error) {
 	return found, err
 }
 
-// demoteStep sweeps rows into packs.
+// demoteStep moves rows into packs.
 func (l *loop) demoteStep(ctx context.Context) (work, error) {
 	if l.c.cfg.Horizon < 0 {
 		return nothing, nil
@@ -49,7 +49,8 @@ func (l *loop) demoteStep(ctx context.Context) (work, error) {
 	return l.moved("demote", &cut, err)
 }
 
-// moved tells what a step has moved. Also a step that failed may have moved some.
+// moved reports the tasks that a step has moved. A failed step may have moved
+// some, too.
 func (l *loop) moved(name string, cut *task.Compaction, err error) (work, error) {
 	if cut.Lost {
 		return nothing, errLost
@@ -58,9 +59,9 @@ func (l *loop) moved(name string, cut *task.Compaction, err error) (work, error)
 	return done(cut.Read+cut.Near+cut.Packed, cut.More), err
 }
 
-// bulkSlice is how long a look at the bulk operations goes on with them. Each of
-// their steps is short; together they should be long enough for the pause after
-// them to count.
+// bulkSlice is how long one run of the bulk chore continues. Single steps are
+// short; together they should be long enough for the pause after them to have
+// an effect.
 const bulkSlice = 200 * time.Millisecond
 
 func (l *loop) bulkStep(ctx context.Context) (work, error) {
@@ -100,7 +101,8 @@ func (l *loop) historyStep(ctx context.Context) (work, error) {
 	return nothing, l.c.store.MaintainHistory(ctx, l.d, l.c.cfg.HistoryDays)
 }
 
-// statsStep looks how things stand, and brings a re-cut forward when much waits.
+// statsStep reads the state of the database, and makes a compaction due when
+// many tasks wait.
 func (l *loop) statsStep(ctx context.Context) (work, error) {
 	far, err := l.c.store.FarStats(ctx, l.d)
 	if err != nil {
@@ -111,13 +113,13 @@ func (l *loop) statsStep(ctx context.Context) (work, error) {
 		return nothing, err
 	}
 	l.c.events.Stats(l.d, far, oldest)
-	if far.ArrivedTasks >= l.c.cfg.RecutTasks {
-		l.recut.at = earlier(l.recut.at, time.Now())
+	if far.ArrivedTasks >= l.c.cfg.CompactTasks {
+		l.compaction.at = earlier(l.compaction.at, time.Now())
 	}
 	return nothing, nil
 }
 
-// counted is the step of a chore that is one call of the store.
+// counted returns the step of a chore that is one call of the store.
 func counted(call func(ctx context.Context, d int) (n int, more bool, err error), d int) func(context.Context) (work, error) {
 	return func(ctx context.Context) (work, error) {
 		n, again, err := call(ctx, d)

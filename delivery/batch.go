@@ -12,15 +12,15 @@ import (
 	"github.com/perceptor/perceptor/record"
 )
 
-// The record batch of Kafka's message format 2 is written here directly: it is
-// simple, its exact size is known at once, and a record costs a third of what
-// the library's general encoder takes. A test holds it against the library's
+// This file writes the record batch of Kafka's message format 2. The format is
+// simple, the exact size is known in advance, and encoding a record costs a
+// third of the library's general encoder. A test compares it with the library's
 // decoder.
 const (
-	sizePrefix  = 4  // the length of the record set, before the batch
+	sizePrefix  = 4 // length of the record set, before the batch
 	batchHeader = 61 // of a batch, before its first record
-	crcOffset   = 17 // of the checksum in a batch
-	crcFrom     = 21 // the first byte that it covers
+	crcOffset   = 17 // of the checksum within a batch
+	crcFrom     = 21 // first byte that the checksum covers
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -29,7 +29,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func appendRecord(b []byte, i int, key, value []byte, headers []record.Header) []byte {
 	b = appendVarint(b, int64(recordSize(i, key, value, headers)))
 	b = append(b, 0)       // attributes
-	b = appendVarint(b, 0) // timestamp, after the batch's
+	b = appendVarint(b, 0) // timestamp, relative to the batch's
 	b = appendVarint(b, int64(i))
 	b = appendSized(b, key)
 	b = appendSized(b, value)
@@ -41,7 +41,7 @@ func appendRecord(b []byte, i int, key, value []byte, headers []record.Header) [
 	return b
 }
 
-// recordSize returns the size of a record without its length.
+// recordSize returns the size of a record without its length prefix.
 func recordSize(i int, key, value []byte, headers []record.Header) int {
 	n := 2 + varintSize(int64(i)) + sizedSize(len(key)) + sizedSize(len(value)) + varintSize(int64(len(headers)))
 	for _, h := range headers {
@@ -61,14 +61,14 @@ func varintSize(v int64) int { return (bits.Len64(uint64(v<<1^v>>63)|1) + 6) / 7
 
 func sizedSize(n int) int { return varintSize(int64(n)) + n }
 
-// newBatch returns the start of a record set with room for records of so many
-// bytes; append the records, then call sealBatch.
+// newBatch returns the beginning of a record set with capacity for records of
+// the given size. The caller appends the records, then calls sealBatch.
 func newBatch(bytes int) []byte {
 	return make([]byte, sizePrefix+batchHeader, sizePrefix+batchHeader+bytes)
 }
 
-// sealBatch completes the record set that newBatch began, with n records and the
-// timestamp ms for all of them.
+// sealBatch completes a record set from newBatch, with n records and one
+// timestamp, ms, for all of them.
 func sealBatch(set []byte, n int, ms int64, codec compress.Codec) ([]byte, error) {
 	attributes := uint16(0)
 	if codec != nil {
@@ -87,7 +87,7 @@ func sealBatch(set []byte, n int, ms int64, codec compress.Codec) ([]byte, error
 	order.PutUint32(set, uint32(len(set)-sizePrefix))
 	b := set[sizePrefix:]
 	order.PutUint64(b, 0)                     // base offset
-	order.PutUint32(b[8:], uint32(len(b)-12)) // length of what follows
+	order.PutUint32(b[8:], uint32(len(b)-12)) // length of the rest
 	order.PutUint32(b[12:], ^uint32(0))       // leader epoch: none
 	b[16] = 2                                 // format
 	order.PutUint16(b[21:], attributes)       //

@@ -12,31 +12,34 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// Config says how to reach Kafka and how to write to it. The zero value of each
-// field but Brokers stands for the default.
+// Config configures the connection to Kafka and the writing of records. Zero
+// fields, except Brokers, take the given defaults.
 type Config struct {
-	// Brokers are addresses, host:port, of which one must answer.
+	// Brokers are addresses, host:port. At least one must answer.
 	Brokers []string
-	// ClientID names this process to the brokers; "perceptor".
+	// ClientID identifies this process to the brokers. Default: "perceptor".
 	ClientID string
-	// TLS, if set, is used for all connections; SASL, if set, logs in.
+	// TLS, if set, is used for all connections. SASL, if set, is used to
+	// authenticate.
 	TLS  *tls.Config
 	SASL sasl.Mechanism
 
-	// Compression of record batches: none (the default), lz4, zstd, snappy, gzip.
+	// Compression of record batches: none (default), lz4, zstd, snappy, gzip.
 	Compression string
-	// Timeout is how long a broker may wait for its replicas; 10 s. A request
-	// ends a second later, however it stands.
+	// Timeout is how long a broker may wait for its replicas. Default: 10 s. A
+	// request is abandoned one second later.
 	Timeout time.Duration
-	// BatchBytes bounds a batch of records of one partition before compression;
-	// 900 KiB. It should be below the topics' max.message.bytes. A single larger
-	// record is tried alone.
+	// BatchBytes is the maximum size of a batch of records of one partition
+	// before compression, in bytes. Default: 900 KiB. It should be below the
+	// topics' max.message.bytes. A larger single record is sent alone.
 	BatchBytes int
-	// RequestBytes bounds a produce request, and so a record; 16 MiB.
+	// RequestBytes is the maximum size of a produce request, and so of a
+	// record. Default: 16 MiB.
 	RequestBytes int
-	// MetadataTTL is how old the knowledge of topics and leaders may get; 2 s.
+	// MetadataTTL is the maximum age of cached topics and leaders. Default: 2
+	// s.
 	MetadataTTL time.Duration
-	// DialTimeout bounds making a connection; 3 s.
+	// DialTimeout bounds the opening of a connection. Default: 3 s.
 	DialTimeout time.Duration
 }
 
@@ -63,7 +66,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
 	if len(c.Brokers) == 0 {
-		faults = append(faults, errors.New("brokers: at least one address is needed"))
+		faults = append(faults, errors.New("brokers: at least one address is required"))
 	}
 	for _, b := range c.Brokers {
 		if _, _, err := net.SplitHostPort(b); err != nil {
@@ -102,8 +105,8 @@ func codecOf(name string) (compress.Codec, error) {
 	return nil, fmt.Errorf("compression: %q is not one of none, lz4, zstd, snappy, gzip", name)
 }
 
-// transport returns connections of its own: the library's shared ones know of
-// new topics and leaders too late.
+// transport returns a transport with connections of its own, because the
+// library's shared one learns of new topics and leaders too late.
 func (c Config) transport() *kafka.Transport {
 	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}
 	return &kafka.Transport{

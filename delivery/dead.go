@@ -14,25 +14,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// DeadSuffix follows the name of a tenant's topic in that of its dead-letter topic.
+// DeadSuffix is appended to the name of a tenant's topic to form the name of
+// its dead-letter topic.
 const DeadSuffix = ".dead"
 
-// DeadLetters puts runs that were given up on the dead-letter topics of their
-// tenants, which it makes when they are first needed. Its methods may be called
-// concurrently.
+// DeadLetters publishes dead runs to the dead-letter topics of their tenants,
+// which it creates on first use. Its methods may be called concurrently.
 type DeadLetters struct {
 	topics  *Topics
 	tenants Tenants
 	writer  *kafka.Writer
-	// transport is the writer's own.
+	// transport belongs to the writer.
 	transport *kafka.Transport
 
 	mu   sync.Mutex
 	made map[string]bool
 }
 
-// NewDeadLetters returns a DeadLetters; it connects with the first use. Closing is
-// the caller's duty.
+// NewDeadLetters returns a DeadLetters, which connects on first use. The caller
+// must close it.
 func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters, error) {
 	if err := conn.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dead letters: %w", err)
@@ -45,7 +45,7 @@ func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters,
 			Addr: kafka.TCP(conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
 			BatchTimeout: 10 * time.Millisecond, WriteTimeout: conn.Timeout, BatchBytes: int64(conn.RequestBytes),
 			Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
-				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // we have written it
+				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // this package has written the key
 				return partitions[record.Partition(task.ID(id), len(partitions))]
 			}),
 		},
@@ -54,17 +54,17 @@ func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters,
 
 // Close closes the connections.
 func (d *DeadLetters) Close() {
-	_ = d.writer.Close() // what it was given has been answered
+	_ = d.writer.Close() // all writes have been answered
 	d.transport.CloseIdleConnections()
 }
 
 // Publish returns the indexes of the dead runs that all in-sync replicas have
-// acknowledged, and what went wrong with the others. Those of a tenant that is gone
+// acknowledged, and the errors of the others. Dead runs of a deleted tenant
 // count as published.
 func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (done []int, err error) {
 	var messages []kafka.Message
 	var index []int
-	refused := map[int32]bool{} // one try is enough
+	refused := map[int32]bool{} // one try per tenant is enough
 	for i, r := range runs {
 		if refused[r.Tenant] {
 			continue
@@ -95,8 +95,8 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 	return d.write(ctx, messages, index, done, err)
 }
 
-// write publishes messages. After WriteErrors only those without an error of their
-// own were written.
+// write publishes messages. If the error is WriteErrors, the messages without
+// an error of their own were written.
 func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index, done []int, err error) ([]int, error) {
 	failed := d.writer.WriteMessages(ctx, messages...)
 	var each kafka.WriteErrors
@@ -116,7 +116,7 @@ func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index
 	return done, errors.Join(err, failed)
 }
 
-// ensure makes the dead-letter topic of a tenant, once.
+// ensure creates the dead-letter topic of a tenant, once.
 func (d *DeadLetters) ensure(ctx context.Context, tenant string) error {
 	topic := d.topics.Name(tenant) + DeadSuffix
 	d.mu.Lock()
@@ -134,15 +134,15 @@ func (d *DeadLetters) ensure(ctx context.Context, tenant string) error {
 	return nil
 }
 
-// forget has a topic made again, should somebody have removed it.
+// forget makes ensure create a topic again, in case it was deleted.
 func (d *DeadLetters) forget(topic string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.made, topic)
 }
 
-// Remove deletes the topics of a tenant: that of its runs and that of its dead
-// letters. Topics that are not there are none of its business.
+// Remove deletes the topic and the dead-letter topic of a tenant. Missing
+// topics are not an error.
 func (t *Topics) Remove(ctx context.Context, tenant string) error {
 	names := []string{t.Name(tenant), t.Name(tenant) + DeadSuffix}
 	res, err := t.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: names})

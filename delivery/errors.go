@@ -10,7 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// A TooLargeError is of a record that the topic can never take.
+// A TooLargeError reports a record that the topic will never accept.
 type TooLargeError struct {
 	Topic string
 	// Bytes is the size of the record with its batch, before compression.
@@ -21,11 +21,11 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("record of %d bytes is too large for topic %s (see max.message.bytes)", e.Bytes, e.Topic)
 }
 
-// Unpublishable is true: no retry can help.
+// Unpublishable returns true: no retry can succeed.
 func (e *TooLargeError) Unpublishable() bool { return true }
 
-// A TopicError is of a topic that cannot be written to: it does not exist, or
-// this process may not. A person has to mend it.
+// A TopicError reports a topic that cannot be written to, because it does not
+// exist or access is denied. An operator must fix it.
 type TopicError struct {
 	Topic string
 	Err   error
@@ -35,14 +35,13 @@ func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic
 
 func (e *TopicError) Unwrap() error { return e.Err }
 
-// ErrUnknownTenant says that the tenant of a record has no topic, as far as is
-// known.
+// ErrUnknownTenant reports that the tenant of a record has no known topic.
 var ErrUnknownTenant = errors.New("unknown tenant")
 
-// errNoAnswer: the response does not mention the partition.
+// errNoAnswer: the response lacks the partition.
 var errNoAnswer = errors.New("no answer for the partition")
 
-// partitionError turns the code of a produce response into an error.
+// partitionError converts the code of a produce response to an error.
 func partitionError(topic string, code int16) error {
 	err := kafka.Error(code)
 	switch err {
@@ -58,7 +57,7 @@ func isTooLarge(code int16) bool {
 	return kafka.Error(code) == kafka.MessageSizeTooLarge || kafka.Error(code) == kafka.RecordListTooLarge
 }
 
-// isMoved reports whether the broker does not lead the partition any more.
+// isMoved reports whether the broker is no longer the leader of the partition.
 func isMoved(code int16) bool {
 	switch kafka.Error(code) {
 	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.UnknownTopicOrPartition, kafka.ReplicaNotAvailable:
@@ -67,8 +66,8 @@ func isMoved(code int16) bool {
 	return false
 }
 
-// isBroken reports whether the connection was closed, as all old ones are after
-// the restart of a broker.
+// isBroken reports whether the connection was closed, which happens to all old
+// connections when a broker restarts.
 func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)

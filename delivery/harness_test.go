@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m, leaks...) }
 
-// leaks are goroutines that the test's own consumer and the test's broker leave
-// for a moment; those of the package under test are not among them.
+// leaks are goroutines that the test's own consumer and broker leave running
+// for a moment. Goroutines of the package under test are not among them.
 var leaks = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read"),
 }
 
-// names are tenants by number; each has a topic of its own.
+// names has tenants by number. Each has a topic of its own.
 type names map[int32]string
 
 func (n names) TenantTopic(_ context.Context, tenant int32) (string, string, error) {
@@ -36,7 +36,8 @@ func (n names) TenantTopic(_ context.Context, tenant int32) (string, string, err
 	return strings.TrimPrefix(name, "t-"), name, nil
 }
 
-// broker starts a cluster in memory with the topics of names, 4 partitions each.
+// broker starts a cluster in memory with the topics of names, 4 partitions
+// each.
 func broker(t testing.TB, tenants names, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	topics := make([]string, 0, len(tenants))
@@ -65,7 +66,7 @@ func publisher(t testing.TB, brokers []string, tenants Tenants, change func(*Con
 	return p
 }
 
-// deliveries returns n deliveries for a tenant with params of so many bytes.
+// deliveries returns n deliveries for a tenant, with params of the given size.
 func deliveries(tenant int32, n, params int) []task.Publication {
 	pubs := make([]task.Publication, n)
 	for i := range pubs {
@@ -96,7 +97,7 @@ func varint(n int) []byte {
 	return append(b, byte(n))
 }
 
-// publish waits for the outcome of each publication, and sees that there is
+// publish waits for the outcome of each publication, and checks that there is
 // exactly one.
 func publish(t testing.TB, p *Publisher, pubs []task.Publication) []error {
 	t.Helper()
@@ -114,7 +115,7 @@ func publish(t testing.TB, p *Publisher, pubs []task.Publication) []error {
 	})
 	for i, n := range count {
 		if n != 1 {
-			t.Fatalf("publication %d was settled %d times", i, n)
+			t.Fatalf("publication %d was reported %d times", i, n)
 		}
 	}
 	return errs
@@ -127,8 +128,7 @@ func publishAll(t testing.TB, p *Publisher, pubs []task.Publication) {
 	}
 }
 
-// eventually publishes what is not acknowledged again and again, as a dispatcher
-// does.
+// eventually publishes until everything is acknowledged, as a dispatcher does.
 func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.Duration) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
@@ -148,7 +148,7 @@ func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.
 	}
 }
 
-// stored reads the topics from their beginning, with another library, until
+// stored reads the topics from their beginning with another library, until
 // there are n records.
 func stored(t testing.TB, brokers []string, n int, topics ...string) []*kgo.Record {
 	t.Helper()

@@ -24,13 +24,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Tenants knows the tenants' names and topics. It should answer from memory.
+// Tenants returns the names and topics of tenants. It should answer from
+// memory.
 type Tenants interface {
 	// TenantTopic returns the name and the topic of a tenant.
 	TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error)
 }
 
-// A Publisher puts deliveries on Kafka. Its methods may be called concurrently.
+// A Publisher publishes deliveries to Kafka. Its methods may be called
+// concurrently.
 type Publisher struct {
 	cfg       Config
 	tenants   Tenants
@@ -38,13 +40,13 @@ type Publisher struct {
 	addr      net.Addr
 	transport *kafka.Transport
 
-	// stale: an answer has shown that the layout is out of date. refreshed is
-	// when it was last asked for, in Unix ns.
+	// stale is set when an answer shows that the layout is outdated. refreshed
+	// is when the layout was last requested, in Unix ns.
 	stale     atomic.Bool
 	refreshed atomic.Int64
 }
 
-// NewPublisher returns a publisher; it connects with the first use.
+// NewPublisher returns a publisher, which connects on first use.
 func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure publisher: %w", err)
@@ -57,11 +59,10 @@ func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 	return &Publisher{cfg: cfg, tenants: tenants, codec: codec, addr: kafka.TCP(cfg.Brokers...), transport: cfg.transport()}, nil
 }
 
-// Close closes the connections. No other method may be called any more.
+// Close closes the connections. No method may be called afterwards.
 func (p *Publisher) Close() { p.transport.CloseIdleConnections() }
 
-// Ping asks some broker whether it is there. What is known from before does not
-// count.
+// Ping sends a request to a broker. It does not use cached answers.
 func (p *Publisher) Ping(ctx context.Context) error {
 	for try := 1; ; try++ {
 		res, err := p.transport.RoundTrip(ctx, p.addr, &apiversions.Request{})
@@ -77,29 +78,29 @@ func (p *Publisher) Ping(ctx context.Context) error {
 	}
 }
 
-// Publish sends each publication to its tenant's topic and tells settle what
-// became of it: nil when all in-sync replicas have acknowledged it, else an
-// error (see [TooLargeError], [TopicError]). settle is called exactly once for
-// every index, in groups as brokers answer, possibly from several goroutines,
-// and not any more when Publish has returned.
-func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, settle func(index []int, err error)) {
-	groups := p.byTopic(ctx, pubs, settle)
-	batches := p.batches(ctx, pubs, groups, settle)
+// Publish sends each publication to its tenant's topic. It calls report with the
+// outcome: nil when all in-sync replicas have acknowledged the record,
+// otherwise an error (see [TooLargeError], [TopicError]). It calls report exactly
+// once for every index, for groups of indexes as brokers answer, possibly from
+// several goroutines, and never after Publish has returned.
+func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, report func(index []int, err error)) {
+	groups := p.byTopic(ctx, pubs, report)
+	batches := p.batches(ctx, pubs, groups, report)
 	var brokers sync.WaitGroup
 	for leader, list := range batches {
-		brokers.Go(func() { p.toLeader(ctx, leader, list, pubs, settle) })
+		brokers.Go(func() { p.toLeader(ctx, leader, list, pubs, report) })
 	}
 	brokers.Wait()
 }
 
-// topicGroup is the publications of one tenant.
+// topicGroup has the publications of one tenant.
 type topicGroup struct {
 	tenant, topic string
 	index         []int
 }
 
 // byTopic groups publications by tenant, in a fixed order.
-func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, settle func([]int, error)) []*topicGroup {
+func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report func([]int, error)) []*topicGroup {
 	byID := make(map[int32]*topicGroup)
 	for i := range pubs {
 		g := byID[pubs[i].Tenant]
@@ -116,7 +117,7 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, settle
 			err = ErrUnknownTenant
 		}
 		if err != nil {
-			settle(g.index, fmt.Errorf("find topic of tenant %d: %w", id, err))
+			report(g.index, fmt.Errorf("find topic of tenant %d: %w", id, err))
 			continue
 		}
 		groups = append(groups, g)
@@ -125,8 +126,9 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, settle
 	return groups
 }
 
-// layout returns what is known of the topics, from memory once there was
-// contact. It asks anew, though not often, for topics that are not known.
+// layout returns the partitions of the topics, from the cache after the first
+// contact. For unknown topics it requests the layout again, at most every
+// refreshEvery.
 func (p *Publisher) layout(ctx context.Context, topics []string) (*metadata.Response, error) {
 	if p.stale.Load() && p.refresh(ctx) {
 		p.stale.Store(false)
@@ -153,12 +155,13 @@ func (p *Publisher) remembered(ctx context.Context, topics []string) (*metadata.
 	return res.(*metadata.Response), nil
 }
 
-// refreshEvery bounds how often the layout is asked for out of turn.
+// refreshEvery is the minimum interval between additional requests for the
+// layout.
 const refreshEvery = 200 * time.Millisecond
 
-// refresh has the transport read the layout now. The library does so after each
-// request to create topics, so this asks for the creation of none. False: it was
-// done a moment ago, or failed.
+// refresh makes the transport read the layout now. The library does so after
+// each request to create topics, so this requests the creation of no topics. It
+// returns false if the last refresh was a moment ago, or if the request failed.
 func (p *Publisher) refresh(ctx context.Context) bool {
 	last, now := p.refreshed.Load(), time.Now().UnixNano()
 	if now-last < int64(refreshEvery) || !p.refreshed.CompareAndSwap(last, now) {
@@ -170,7 +173,7 @@ func (p *Publisher) refresh(ctx context.Context) bool {
 	return err == nil
 }
 
-// A batch is some records of one partition.
+// A batch has records of one partition.
 type batch struct {
 	group     *topicGroup
 	partition int32
@@ -179,7 +182,7 @@ type batch struct {
 }
 
 // batches builds the batches of all groups, by leader.
-func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups []*topicGroup, settle func([]int, error)) map[int32][]*batch {
+func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups []*topicGroup, report func([]int, error)) map[int32][]*batch {
 	if len(groups) == 0 {
 		return nil
 	}
@@ -190,7 +193,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	layout, err := p.layout(ctx, topics)
 	if err != nil {
 		for _, g := range groups {
-			settle(g.index, err)
+			report(g.index, err)
 		}
 		return nil
 	}
@@ -198,7 +201,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	for i, g := range groups {
 		t := &layout.Topics[i]
 		if isMissing(*t) {
-			settle(g.index, &TopicError{Topic: g.topic, Err: kafka.Error(cmp.Or(t.ErrorCode, int16(kafka.LeaderNotAvailable)))})
+			report(g.index, &TopicError{Topic: g.topic, Err: kafka.Error(cmp.Or(t.ErrorCode, int16(kafka.LeaderNotAvailable)))})
 			continue
 		}
 		parts := make([][]int, len(t.Partitions))
@@ -212,24 +215,24 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 			}
 			part := &t.Partitions[n]
 			if part.LeaderID < 0 {
-				settle(index, fmt.Errorf("publish to topic %s, partition %d: %w", g.topic, part.PartitionIndex, kafka.LeaderNotAvailable))
+				report(index, fmt.Errorf("publish to topic %s, partition %d: %w", g.topic, part.PartitionIndex, kafka.LeaderNotAvailable))
 				continue
 			}
-			list := p.encode(g, part.PartitionIndex, index, pubs, settle)
+			list := p.encode(g, part.PartitionIndex, index, pubs, report)
 			byLeader[part.LeaderID] = append(byLeader[part.LeaderID], list...)
 		}
 	}
 	return byLeader
 }
 
-// encode packs records of one partition into batches of up to BatchBytes.
-func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []task.Publication, settle func([]int, error)) []*batch {
+// encode encodes records of one partition into batches of up to BatchBytes.
+func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []task.Publication, report func([]int, error)) []*batch {
 	var done []*batch
 	b, now := p.begin(g, partition, index), time.Now().UnixMilli()
 	seal := func() {
 		set, err := sealBatch(b.set, len(b.index), now, p.codec)
 		if err != nil {
-			settle(b.index, err)
+			report(b.index, err)
 			return
 		}
 		b.set = set
@@ -239,7 +242,7 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 		key, value, headers := record.Encode(pubs[i], g.tenant)
 		size := recordSize(len(b.index), key, value, headers)
 		if size+batchHeader > p.cfg.RequestBytes-1024 {
-			settle([]int{i}, &TooLargeError{Topic: g.topic, Bytes: size + batchHeader})
+			report([]int{i}, &TooLargeError{Topic: g.topic, Bytes: size + batchHeader})
 			continue
 		}
 		if len(b.index) > 0 && len(b.set)+size+5 > p.cfg.BatchBytes {
@@ -259,9 +262,9 @@ func (p *Publisher) begin(g *topicGroup, partition int32, index []int) *batch {
 	return &batch{group: g, partition: partition, set: newBatch(min(512*len(index), p.cfg.BatchBytes)), index: make([]int, 0, len(index))}
 }
 
-// toLeader sends batches to the broker that leads their partitions, in as few
-// requests as possible: each may have one batch per partition.
-func (p *Publisher) toLeader(ctx context.Context, leader int32, batches []*batch, pubs []task.Publication, settle func([]int, error)) {
+// toLeader sends batches to the leader of their partitions in as few requests
+// as possible. A request may have one batch per partition.
+func (p *Publisher) toLeader(ctx context.Context, leader int32, batches []*batch, pubs []task.Publication, report func([]int, error)) {
 	for len(batches) > 0 {
 		var now, later []*batch
 		taken := make(map[partitionKey]bool)
@@ -276,7 +279,7 @@ func (p *Publisher) toLeader(ctx context.Context, leader int32, batches []*batch
 			bytes += len(b.set)
 			now = append(now, b)
 		}
-		later = append(later, p.request(ctx, leader, now, pubs, settle)...)
+		later = append(later, p.request(ctx, leader, now, pubs, report)...)
 		batches = later
 	}
 }
@@ -286,14 +289,14 @@ type partitionKey struct {
 	partition int32
 }
 
-// request sends one produce request and settles its records. It returns what is
-// to be sent in smaller batches.
-func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch, pubs []task.Publication, settle func([]int, error)) []*batch {
+// request sends one produce request and reports the outcome of its records. It
+// returns batches to send again because they were split.
+func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch, pubs []task.Publication, report func([]int, error)) []*batch {
 	res, err := p.produce(ctx, batches)
 	if err != nil {
 		err = fmt.Errorf("publish to broker %d: %w", leader, err)
 		for _, b := range batches {
-			settle(b.index, err)
+			report(b.index, err)
 		}
 		return nil
 	}
@@ -308,28 +311,27 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 		code, ok := codes[partitionKey{b.group.topic, b.partition}]
 		switch {
 		case !ok:
-			settle(b.index, errNoAnswer)
+			report(b.index, errNoAnswer)
 		case isTooLarge(code) && len(b.index) > 1:
 			half := len(b.index) / 2
-			smaller = append(smaller, p.encode(b.group, b.partition, b.index[:half], pubs, settle)...)
-			smaller = append(smaller, p.encode(b.group, b.partition, b.index[half:], pubs, settle)...)
+			smaller = append(smaller, p.encode(b.group, b.partition, b.index[:half], pubs, report)...)
+			smaller = append(smaller, p.encode(b.group, b.partition, b.index[half:], pubs, report)...)
 		case isTooLarge(code):
-			settle(b.index, &TooLargeError{Topic: b.group.topic, Bytes: len(b.set)})
+			report(b.index, &TooLargeError{Topic: b.group.topic, Bytes: len(b.set)})
 		default:
 			if isMoved(code) {
 				p.stale.Store(true)
 			}
-			settle(b.index, partitionError(b.group.topic, code))
+			report(b.index, partitionError(b.group.topic, code))
 		}
 	}
 	return smaller
 }
 
-// maxBroken bounds the broken connections that one request may come across.
+// maxBroken bounds the broken connections that one request may encounter.
 const maxBroken = 4
 
-// produce sends the batches; connections that turn out to be broken are
-// replaced at once.
+// produce sends the batches. It replaces broken connections at once.
 func (p *Publisher) produce(ctx context.Context, batches []*batch) (*produce.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout+time.Second)
 	defer cancel()
@@ -348,7 +350,7 @@ func (p *Publisher) produce(ctx context.Context, batches []*batch) (*produce.Res
 	}
 }
 
-// produceRequest builds the request; batches of a topic follow each other.
+// produceRequest builds the request. Batches of a topic are adjacent.
 func produceRequest(batches []*batch, timeout time.Duration) *rawproduce.Request {
 	req := &rawproduce.Request{Acks: int16(kafka.RequireAll), Timeout: int32(timeout.Milliseconds())}
 	at := make(map[string]int)

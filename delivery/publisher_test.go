@@ -54,7 +54,7 @@ func TestRecordsArriveAsTheyWerePublishedOnARealKafka(t *testing.T) {
 	}
 }
 
-// testArrival publishes for three tenants, with batches that must be split.
+// testArrival publishes for three tenants, in batches that must be split.
 func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 	p := publisher(t, brokers, tenants, func(c *Config) { c.Compression = codec; c.BatchBytes = 20_000 })
 	var pubs []task.Publication
@@ -182,7 +182,7 @@ func TestRecordTooLargeIsNamedAndItsNeighboursAreStored(t *testing.T) {
 	tenants := tenantsOf("", 1)
 	c := broker(t, tenants, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "4000"}))
 	p := publisher(t, c.ListenAddrs(), tenants, nil)
-	pubs := deliveries(1, 50, 1000) // together beyond the limit, in each partition
+	pubs := deliveries(1, 50, 1000) // in total beyond the limit, in each partition
 	pubs[7].Params = paramsOf(5000)
 	errs := publish(t, p, pubs)
 	for i, err := range errs {
@@ -382,7 +382,7 @@ func TestBrokerThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
 	})
 	close(release)
 	if acked == 0 || failed < 500*time.Millisecond || acked > failed-300*time.Millisecond {
-		t.Errorf("the good broker's records were settled after %s, the other's after %s", acked, failed)
+		t.Errorf("the good broker's records were reported after %s, the other's after %s", acked, failed)
 	}
 }
 

@@ -14,23 +14,24 @@ import (
 	"github.com/perceptor/perceptor/record"
 )
 
-// TopicConfig says what topics are like. The zero value of each field stands
-// for the default.
+// TopicConfig configures topics. Zero fields take the given defaults.
 type TopicConfig struct {
-	// Prefix precedes the tenant's name; "perceptor.".
+	// Prefix precedes the tenant's name. Default: "perceptor.".
 	Prefix string
-	// Partitions of a new topic; 8. More spread a tenant over more listeners,
-	// fewer cost the brokers less.
+	// Partitions is the number of partitions of a new topic. Default: 8. More
+	// partitions allow more listeners for a tenant; fewer cost the brokers
+	// less.
 	Partitions int
-	// Replication is the number of replicas of a new topic; default: as the
-	// broker is set up.
+	// Replication is the number of replicas of a new topic. Default: that of
+	// the broker.
 	Replication int
-	// Retention is how long a new topic keeps records; 3 x GiveUpAfter.
+	// Retention is how long a new topic keeps records. Default: 3 x
+	// GiveUpAfter.
 	Retention time.Duration
-	// GiveUpAfter is the longest give_up_after of tasks: topics must keep records
-	// and committed offsets for as long; 24 h.
+	// GiveUpAfter is the longest give_up_after of tasks. Topics must keep
+	// records and committed offsets at least this long. Default: 24 h.
 	GiveUpAfter time.Duration
-	// ParamsBytes is the highest limit of params that a tenant may have.
+	// ParamsBytes is the highest limit of params of any tenant, in bytes.
 	ParamsBytes int
 }
 
@@ -68,7 +69,7 @@ const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 // maxTopicBytes is Kafka's limit on the name of a topic.
 const maxTopicBytes = 249
 
-// Topics makes and checks the topics of tenants. Its methods may be called
+// Topics creates and checks the topics of tenants. Its methods may be called
 // concurrently.
 type Topics struct {
 	cfg       TopicConfig
@@ -76,7 +77,7 @@ type Topics struct {
 	transport *kafka.Transport
 }
 
-// NewTopics returns a Topics; it connects with the first use.
+// NewTopics returns a Topics, which connects on first use.
 func NewTopics(conn Config, cfg TopicConfig) (*Topics, error) {
 	if err := errors.Join(conn.Validate(), cfg.Validate()); err != nil {
 		return nil, fmt.Errorf("configure topics: %w", err)
@@ -87,14 +88,14 @@ func NewTopics(conn Config, cfg TopicConfig) (*Topics, error) {
 	return &Topics{cfg: cfg.withDefaults(), client: client, transport: t}, nil
 }
 
-// Close closes the connections. No other method may be called any more.
+// Close closes the connections. No method may be called afterwards.
 func (t *Topics) Close() { t.transport.CloseIdleConnections() }
 
 // Name returns the topic of the tenant with the given name.
 func (t *Topics) Name(tenant string) string { return t.cfg.Prefix + tenant }
 
-// Ensure makes the tenant's topic unless it is there, and returns its name. An
-// existing topic is left as it is; see [Topics.Check].
+// Ensure creates the tenant's topic unless it exists, and returns its name. It
+// does not change an existing topic; see [Topics.Check].
 func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err error) {
 	topic = t.Name(tenant)
 	if tenant == "" || strings.Trim(tenant, topicCharacters) != "" || len(topic) > maxTopicBytes {
@@ -125,16 +126,16 @@ func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err e
 // defaultMessageBytes is Kafka's default of max.message.bytes.
 const defaultMessageBytes = 1048588
 
-// messageBytes is what max.message.bytes must be at least.
+// messageBytes returns the minimum of max.message.bytes.
 func (t *Topics) messageBytes() int {
 	return t.cfg.ParamsBytes + record.MaxOverheadBytes + batchHeader + 1024
 }
 
-// A Finding is something about a topic that a person should know.
+// A Finding is a fault in the settings that an operator should know.
 type Finding struct {
-	// Topic is "" for what concerns the whole cluster.
+	// Topic is "" if the finding concerns the whole cluster.
 	Topic string
-	// Fatal: work may be lost, or cannot be published.
+	// Fatal: work may be lost or cannot be published.
 	Fatal bool
 	// Message names the setting, its value and the rule.
 	Message string
@@ -148,8 +149,8 @@ func (f Finding) String() string {
 	return "topic " + f.Topic + ": " + f.Message
 }
 
-// Check looks at the settings of topics and of the cluster. It returns an error
-// only if they could not be read.
+// Check checks the settings of topics and of the cluster. It returns an error
+// only if it could not read them.
 func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) {
 	if len(topics) == 0 {
 		return nil, nil
@@ -178,7 +179,7 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 			return nil, err
 		}
 		for _, s := range settings {
-			found = append(found, t.judge(s, replicas)...)
+			found = append(found, t.checkSettings(s, replicas)...)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(a.Topic, b.Topic) })
@@ -198,8 +199,8 @@ func (t *Topics) describe(ctx context.Context, resources []kafka.DescribeConfigR
 	return res.Resources, nil
 }
 
-// judge holds the settings of one topic, or of the broker, against the rules.
-func (t *Topics) judge(r kafka.DescribeConfigResponseResource, replicas map[string]int) []Finding {
+// checkSettings checks the settings of one topic, or of the broker.
+func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas map[string]int) []Finding {
 	settings := make(map[string]string, len(r.ConfigEntries))
 	for _, e := range r.ConfigEntries {
 		settings[e.ConfigName] = e.ConfigValue
