@@ -45,8 +45,8 @@ type chore struct {
 	// limit bounds a step. 0: Config.StepTimeout.
 	limit time.Duration
 
-	at       time.Time // when it is or became due
-	last     time.Time // when it last ran
+	at       time.Time     // when it is or became due
+	last     time.Time     // when it last ran
 	idle     time.Duration // the interval after the last run, if that found nothing
 	failures int
 }

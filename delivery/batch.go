@@ -17,7 +17,7 @@ import (
 // third of the library's general encoder. A test compares it with the library's
 // decoder.
 const (
-	sizePrefix  = 4 // length of the record set, before the batch
+	sizePrefix  = 4  // length of the record set, before the batch
 	batchHeader = 61 // of a batch, before its first record
 	crcOffset   = 17 // of the checksum within a batch
 	crcFrom     = 21 // first byte that the checksum covers
