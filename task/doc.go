@@ -16,10 +16,8 @@
 // [Terms] is what a caller says about a task and may change later. A [Spec], a Row
 // and a [DeadLetter] contain the whole value: an edit assigns it, and two tasks have
 // the same terms if the values are deeply equal. Terms that no SQL statement compares
-// are stored together as one blob, see [Seal]. A new one is a field of Terms and a line in
-// the list of fields of the blob; its range belongs to [Spec.Validate]. Outside of
-// this package it needs its field in task.proto and one conversion for each program:
-// server/terms.go, client/types.go and cmd/perceptorctl/taskterms.go.
+// are stored together as one blob, see [Seal]. The comment on Terms lists the places
+// of a new one.
 //
 // # Life of a run
 //

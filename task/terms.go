@@ -7,9 +7,15 @@ import (
 )
 
 // Terms are what the caller of a task may say about it and change by an edit,
-// but for its params, which handlers change too. The row of a task, its run rows
-// and its dead runs have them by assignment. Two values that say the same are
-// deeply equal after [Spec.Validate].
+// except for its params, which handlers change too. Specs, rows and dead runs
+// contain them and take them by assignment. Two values that say the same are deeply
+// equal after [Spec.Validate].
+//
+// A new term without a column needs a field here, a line in seal.go, its range in
+// spec.go, a field in proto/perceptor/v1/task.proto, a conversion in
+// server/terms.go, client/types.go and cmd/perceptorctl/taskterms.go, and a word in
+// docs/editing.md. If a statement must compare it, it needs a column instead of the
+// line: see store/shards/kernel/terms.go.
 type Terms struct {
 	Kind string
 	// Begin is [Never] until the store sets it to now, when the caller gave none.
