@@ -60,7 +60,7 @@ func realStack(t *testing.T) *stack.Stack {
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
 		o.Postgres["fsync"] = "off" // processes are killed, and not the machine
 		o.Postgres["shared_buffers"] = "256MB"
-		o.Settings = map[string]string{"chores.share": "1"} // bulk operations are not held back
+		o.Settings = map[string]string{"chores.share": "1", "chores.purge_every": "1s"} // bulk operations are not held back
 		common.stack, common.err = stack.Real(ctx, o)
 	}
 	if common.err != nil {
@@ -97,9 +97,11 @@ var runs = []struct {
 		disturb:  []scenario.Disturbance{{Action: scenario.Pause, Part: "dispatcher-2", After: time.Second, For: 3 * e2eSession}},
 		takeover: 2*e2eSession + 2*time.Second,
 	},
-	{name: "Kafka restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "kafka", After: time.Second}}},
-	{name: "PostgreSQL crashes", disturb: []scenario.Disturbance{{Action: scenario.Crash, Part: "postgres", After: time.Second}}},
-	{name: "ZooKeeper restarts", disturb: []scenario.Disturbance{{Action: scenario.Restart, Part: "zookeeper", After: time.Second}}},
+	{name: "Kafka and ZooKeeper restart, PostgreSQL crashes", disturb: []scenario.Disturbance{
+		{Action: scenario.Restart, Part: "kafka", After: 500 * time.Millisecond},
+		{Action: scenario.Restart, Part: "zookeeper", After: 1500 * time.Millisecond},
+		{Action: scenario.Crash, Part: "postgres", After: 3 * time.Second},
+	}},
 }
 
 func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {

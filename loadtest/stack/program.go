@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	readyWait  = 60 * time.Second
+	readyWait  = 2 * time.Minute
 	readyEvery = 20 * time.Millisecond
 	probeWait  = 2 * time.Second
 	lastWords  = 4 << 10
