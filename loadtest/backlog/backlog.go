@@ -28,7 +28,7 @@ type ImportOptions struct {
 // DefaultImport returns the defaults of the flags.
 func DefaultImport() ImportOptions {
 	return ImportOptions{
-		Setup: defaultSetup(), Load: DefaultLoad(), Days: 30, ParamsBytes: 100, Verify: true, Horizon: 10 * time.Minute,
+		Setup: DefaultSetup(), Load: DefaultLoad(), Days: 30, ParamsBytes: 100, Verify: true, Horizon: 10 * time.Minute,
 	}
 }
 
@@ -227,7 +227,8 @@ type Options struct {
 	Operations          int
 }
 
-func defaultSetup() harness.Setup {
+// DefaultSetup returns a stack for bulk loads.
+func DefaultSetup() harness.Setup {
 	s := harness.Setup{Real: harness.DefaultStack()}
 	s.Real.Postgres["wal_compression"] = "lz4"
 	return s
@@ -236,7 +237,7 @@ func defaultSetup() harness.Setup {
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
 	return Options{
-		Setup: defaultSetup(), Load: DefaultLoad(),
+		Setup: DefaultSetup(), Load: DefaultLoad(),
 		Days: 30, ParamsBytes: 100, Rate: 5000, For: 2 * time.Minute, Warmup: 20 * time.Second, Drain: 2 * time.Minute,
 		Listeners: 1, Workers: 256, Horizon: time.Minute, Empty: true, Fire: true, Operations: 1000, Verify: true,
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -243,11 +242,9 @@ func (r *runner) fill(ctx context.Context, report *Report) error {
 func (r *runner) stopPrograms(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, programStop)
 	defer cancel()
-	for _, p := range r.stack.Parts {
-		if strings.HasPrefix(p.Name, "taskd") || strings.HasPrefix(p.Name, "dispatcher") {
-			if err := p.Stop(ctx); err != nil {
-				return fmt.Errorf("stop %s: %w", p.Name, err)
-			}
+	for _, p := range r.stack.Programs() {
+		if err := p.Stop(ctx); err != nil {
+			return fmt.Errorf("stop %s: %w", p.Name, err)
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package compare
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -141,8 +140,8 @@ func (r *Report) Table(b *harness.Table) {
 			late = fmt.Sprintf("%.0f / %.0f / %.0f", l.P50, l.P99, l.Max)
 		}
 		client, postgres := row.parts()
-		fmt.Fprintf(b, format, row.Name, row.Version, whole(row.CyclesPerS), whole(client), whole(postgres), whole(client+postgres),
-			whole(row.WALBytesPerCycle), whole(row.TasksPerS), whole(row.DrainPerS), hundredths(row.RatioToEmpty), late, fmt.Sprint(row.Violations))
+		fmt.Fprintf(b, format, row.Name, row.Version, orDash("%.0f", row.CyclesPerS), orDash("%.0f", client), orDash("%.0f", postgres), orDash("%.0f", client+postgres),
+			orDash("%.0f", row.WALBytesPerCycle), orDash("%.0f", row.TasksPerS), orDash("%.0f", row.DrainPerS), orDash("%.2f", row.RatioToEmpty), late, fmt.Sprint(row.Violations))
 		if row.Runs > 0 && row.Runs != int64(r.Jobs) {
 			fmt.Fprintf(b, "    of %d of the jobs: the API did not take the others in time\n", row.Runs)
 		}
@@ -152,18 +151,12 @@ func (r *Report) Table(b *harness.Table) {
 	}
 }
 
-func whole(x float64) string {
+// orDash formats a figure; 0 is one that was not measured.
+func orDash(format string, x float64) string {
 	if x == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f", x)
-}
-
-func hundredths(x float64) string {
-	if x == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f", x)
+	return fmt.Sprintf(format, x)
 }
 
 const (
@@ -214,7 +207,7 @@ func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error
 	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
 	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
 	r.Say("full-stack: %d tasks, added at up to %.0f/s", r.Jobs, rate)
-	meter := harness.NewMeter(s, map[string]harness.Source{"listener": children{}})
+	meter := harness.NewMeter(s, map[string]harness.Source{"listener": harness.Rusage(syscall.RUSAGE_CHILDREN)})
 	var report *scenario.Report
 	used, err := harness.MeasureStretch(ctx, meter, s.Postgres(), func() (err error) {
 		report, err = harness.Run(ctx, r.load(s, "compare-cycle", rate, lasts))
@@ -234,16 +227,6 @@ func (r *runner) load(s *stack.Stack, command string, rate float64, lasts time.D
 	o.ParamsBytes, o.AddsPerCall, o.Retain, o.Workers = r.ParamsBytes, min(max(1, int(rate/100)), 500), 0, stackWorkers
 	o.Seed, o.ListenerCommand, o.On = uint64(r.Jobs), r.ListenerCommand, s
 	return o
-}
-
-// children are the processes that this one has started and that have ended: of
-// a load, its listener.
-type children struct{}
-
-func (children) PID() int { return os.Getpid() }
-
-func (children) CPUTime() (time.Duration, error) {
-	return harness.ProcessorTime(syscall.RUSAGE_CHILDREN)
 }
 
 // addStack enters what a burst of tasks did. As for the others, the rate is

@@ -189,7 +189,7 @@ func (r *runner) measure(ctx context.Context, p program, name string, w phase.Wo
 		},
 		end: func() error {
 			used, err := stretch.End(ctx)
-			m.postgres, m.wal, stretch = postgresTime(used.CPU), used.WAL, nil
+			m.postgres, m.wal, stretch = harness.TimeOf(used.CPU, "postgres"), used.WAL, nil
 			return err
 		},
 	}
@@ -203,13 +203,4 @@ func (r *runner) measure(ctx context.Context, p program, name string, w phase.Wo
 	}
 	m.Result, err = out.done(w)
 	return m, err
-}
-
-func postgresTime(used map[string]time.Duration) (sum time.Duration) {
-	for name, t := range used {
-		if strings.HasPrefix(name, "postgres") {
-			sum += t
-		}
-	}
-	return sum
 }

@@ -127,7 +127,7 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	rep.AloneMs, rep.P99Alone = harness.QuantilesOf(alone.Figures.Lateness), p99(alone)
+	rep.AloneMs = harness.QuantilesOf(alone.Figures.Lateness)
 	for _, l := range r.loads {
 		res, err := l.Check(r.beside.from, r.beside.to, nil)
 		if err != nil {
@@ -138,7 +138,7 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 		}
 		rep.Examples = append(rep.Examples, res.Examples...)
 		if l == r.steady {
-			rep.BesideMs, rep.P99Beside = harness.QuantilesOf(res.Figures.Lateness), p99(res)
+			rep.BesideMs = harness.QuantilesOf(res.Figures.Lateness)
 			rep.late = harness.LateLine("steady tenant", &res.Figures, check.At(r.beside.from))
 		}
 	}
@@ -147,16 +147,12 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 			rep.P99BySecond = append(rep.P99BySecond, rep.late.Y[i])
 		}
 	}
-	if rep.P99Alone > 0 {
+	if rep.P99Alone, rep.P99Beside = rep.AloneMs.P99, rep.BesideMs.P99; rep.P99Alone > 0 {
 		rep.Ratio = harness.Round(rep.P99Beside / rep.P99Alone)
 	}
 	rep.DrainS = harness.Round(r.beside.to.Sub(r.beside.from).Seconds())
 	rep.DrainPerS = harness.Round(float64(r.Backlog) / rep.DrainS)
 	return rep, nil
-}
-
-func p99(res check.Result) float64 {
-	return harness.Milliseconds(time.Duration(res.Figures.Lateness.ValueAtQuantile(99)) * time.Microsecond)
 }
 
 // jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
@@ -239,18 +235,14 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 }
 
 func (r *runner) measure(ctx context.Context) error {
-	if err := r.measureBeside(ctx); err != nil {
-		return err
+	err := r.measureBeside(ctx)
+	if err == nil && r.Sharers > 0 {
+		err = r.measureShares(ctx)
 	}
-	if r.Sharers > 0 {
-		if err := r.measureShares(ctx); err != nil {
-			return err
-		}
+	if err == nil && r.Limit > 0 {
+		err = r.measureLimit(ctx)
 	}
-	if r.Limit > 0 {
-		return r.measureLimit(ctx)
-	}
-	return nil
+	return err
 }
 
 // measureBeside runs the steady tenant alone and then beside one with a backlog.
@@ -281,7 +273,7 @@ func (r *runner) measureBeside(ctx context.Context) (err error) {
 	if err := harness.SleepUntil(ctx, due); err != nil {
 		return err
 	}
-	stop := crowd.SayProgress(ctx, crowd.Added())
+	stop := crowd.SayProgress(ctx, crowd.Adder.Added())
 	defer stop()
 	if err := crowd.Drain(ctx, r.Drain); err != nil {
 		return err

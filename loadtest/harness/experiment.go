@@ -378,6 +378,9 @@ func (q Quantiles) String() string {
 // Milliseconds rounds d to a hundredth of a millisecond.
 func Milliseconds(d time.Duration) float64 { return Round(d.Seconds() * 1000) }
 
+// MiB returns so many bytes in MiB, rounded.
+func MiB[T int64 | float64](bytes T) float64 { return Round(float64(bytes) / (1 << 20)) }
+
 // Round keeps two digits after the point.
 func Round(x float64) float64 { return math.Round(x*100) / 100 }
 

@@ -56,7 +56,7 @@ type reading struct {
 // NewMeter returns a meter of this process ("loadtest"), of the stack's parts by
 // their names, and of others.
 func NewMeter(s *stack.Stack, others map[string]Source) *Meter {
-	m := newMeter(map[string]Source{"loadtest": self{}})
+	m := newMeter(map[string]Source{"loadtest": Rusage(syscall.RUSAGE_SELF)})
 	if s != nil {
 		for _, p := range s.Parts {
 			m.sources[p.Name] = p.Server
@@ -73,18 +73,16 @@ func newMeter(sources map[string]Source) *Meter {
 	}
 }
 
-// self is this process.
-type self struct{}
+// Rusage is this process, or its ended children, as getrusage names them.
+type Rusage int
 
-func (self) PID() int { return os.Getpid() }
+// PID implements [Source].
+func (Rusage) PID() int { return os.Getpid() }
 
-func (self) CPUTime() (time.Duration, error) { return ProcessorTime(syscall.RUSAGE_SELF) }
-
-// ProcessorTime returns what this process, or its ended children, used: who is that of
-// getrusage.
-func ProcessorTime(who int) (time.Duration, error) {
+// CPUTime implements [Source].
+func (who Rusage) CPUTime() (time.Duration, error) {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(who, &u); err != nil {
+	if err := syscall.Getrusage(int(who), &u); err != nil {
 		return 0, err
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
@@ -182,6 +180,16 @@ func Used(before, after map[string]time.Duration) map[string]time.Duration {
 		used[name] = max(0, used[name]-before[name])
 	}
 	return used
+}
+
+// TimeOf returns the processor time of all parts whose names begin with kind.
+func TimeOf(used map[string]time.Duration, kind string) (sum time.Duration) {
+	for name, u := range used {
+		if strings.HasPrefix(name, kind) {
+			sum += u
+		}
+	}
+	return sum
 }
 
 // Stretch is a stretch of work whose use of processors and of the write-ahead log is

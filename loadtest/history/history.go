@@ -13,8 +13,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -306,4 +309,141 @@ func (r *reader) op() (o check.Op) {
 	o.Version, o.Mark, o.Interval = int32(r.int()), r.int(), time.Duration(r.int())
 	o.Seq, o.Request = r.int(), r.int()
 	return o
+}
+
+// Check gives every task of the history in dir to c. All its writers must have been
+// closed: a record that ends in the middle is an error, except at the end of what the
+// killed ones have written.
+func Check(dir string, c *check.Checker, killed ...string) error {
+	a := assembly{dir: dir, killed: killed, checker: c, unanswered: map[int64]*check.Add{}}
+	if err := a.load(unanswered); err != nil {
+		return err
+	}
+	for i := range parts {
+		if err := a.load(i); err != nil {
+			return err
+		}
+		for _, id := range slices.Sorted(maps.Keys(a.tasks)) {
+			a.check(a.tasks[id])
+		}
+	}
+	for _, add := range a.unanswered {
+		if add.ID == 0 {
+			c.Task(check.Task{Add: add})
+		}
+	}
+	return nil
+}
+
+// assembly puts the records of tasks together, part by part.
+type assembly struct {
+	dir     string
+	killed  []string // names of writers whose last record may be torn
+	checker *check.Checker
+	// unanswered are the adds without an id, by number.
+	unanswered map[int64]*check.Add
+	// tasks are those of the part.
+	tasks map[task.ID]*check.Task
+}
+
+func (a *assembly) load(part int) error {
+	a.tasks = map[task.ID]*check.Task{}
+	paths, err := filepath.Glob(filepath.Join(a.dir, partName(part, "*")))
+	if err != nil {
+		return fmt.Errorf("read history: %w", err)
+	}
+	for _, path := range paths {
+		err := a.loadFile(path)
+		if _, name, _ := strings.Cut(filepath.Base(path), "."); errors.Is(err, errTorn) && slices.Contains(a.killed, name) {
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("read history %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (a *assembly) loadFile(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for r := (reader{left: text}); len(r.left) > 0; {
+		switch tag := r.byte(); tag {
+		case tagAdd:
+			if v := r.add(); r.err == nil {
+				a.add(&v)
+			}
+		case tagExecution:
+			if v := r.execution(); r.err == nil {
+				t := a.task(v.ID)
+				t.Executions = append(t.Executions, v)
+			}
+		case tagReply:
+			if v := r.reply(); r.err == nil {
+				t := a.task(v.ID)
+				t.Replies = append(t.Replies, v)
+			}
+		case tagFinal:
+			if v := r.final(); r.err == nil {
+				a.task(v.ID).Final = &v // the last word about a task comes last
+			}
+		case tagOp:
+			if v := r.op(); r.err == nil {
+				t := a.task(v.ID)
+				t.Ops = append(t.Ops, v)
+			}
+		default:
+			return fmt.Errorf("unknown record %d", tag)
+		}
+		if r.err != nil {
+			return r.err
+		}
+	}
+	return nil
+}
+
+// task returns the task of an id, which may be new.
+func (a *assembly) task(id task.ID) *check.Task {
+	t := a.tasks[id]
+	if t == nil {
+		t = &check.Task{ID: id}
+		a.tasks[id] = t
+	}
+	return t
+}
+
+// add adds an add. Of those that were answered with one id the earliest counts.
+func (a *assembly) add(add *check.Add) {
+	if add.ID == 0 {
+		a.unanswered[add.Number] = add
+		return
+	}
+	if t := a.task(add.ID); t.Add == nil || add.Sent < t.Add.Sent {
+		t.Add = add
+	}
+}
+
+// check finds the add of a task without one among those that were not acknowledged, each
+// of which accounts for one task, and gives the task to the checker.
+func (a *assembly) check(t *check.Task) {
+	if t.Add == nil {
+		if len(t.Executions) == 0 && t.Final == nil {
+			return // an answer about a task of others
+		}
+		if add := a.unanswered[number(t)]; add != nil && add.ID == 0 {
+			add.ID = t.ID
+			t.Add = add
+		}
+	}
+	a.checker.Task(*t)
+}
+
+// number returns the number that the params of a task say.
+func number(t *check.Task) int64 {
+	if len(t.Executions) > 0 {
+		return t.Executions[0].Number
+	}
+	return t.Final.Number
 }

@@ -74,14 +74,17 @@ func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
 	}
 	seen := 0
 	for i := range parts {
-		var r records
-		if err := r.load(dir, i); err != nil {
+		a := assembly{dir: dir, unanswered: map[int64]*check.Add{}}
+		if err := a.load(i); err != nil {
 			t.Fatal(err)
 		}
-		for j, a := range r.adds {
+		for id, k := range a.tasks {
 			seen++
-			if got := [5]any{a, r.executions[j], r.replies[j], r.finals[j], r.ops[j]}; !reflect.DeepEqual(got, want[a.ID]) {
-				t.Fatalf("got %+v, want %+v", got, want[a.ID])
+			if len(k.Executions) != 1 || len(k.Replies) != 1 || len(k.Ops) != 1 {
+				t.Fatalf("task %d: %+v", id, k)
+			}
+			if got := [5]any{*k.Add, k.Executions[0], k.Replies[0], *k.Final, k.Ops[0]}; !reflect.DeepEqual(got, want[id]) {
+				t.Fatalf("got %+v, want %+v", got, want[id])
 			}
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/perceptor/perceptor/client"
@@ -135,10 +134,8 @@ func (b *burst) run(ctx context.Context) (_ *Report, err error) {
 	}
 	defer b.load.Close(ctx) //nolint:errcheck // the next run removes what is left
 	b.memory.pids = map[string]func() int{}
-	for _, p := range b.stack.Parts {
-		if strings.HasPrefix(p.Name, "taskd") || strings.HasPrefix(p.Name, "dispatcher") {
-			b.memory.pids[p.Name] = p.PID
-		}
+	for _, p := range b.stack.Programs() {
+		b.memory.pids[p.Name] = p.PID
 	}
 	for name, listener := range b.load.Sources() {
 		b.memory.pids[name] = listener.PID
@@ -172,7 +169,7 @@ func (b *burst) fire(ctx context.Context) (err error) {
 func (b *burst) addTasks(ctx context.Context) error {
 	b.at = time.Now().Add(b.lead()).Truncate(time.Second).Add(time.Second)
 	b.Say("adding %d tasks that are due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.others())
-	stop := harness.Repeat(ctx, reportEvery, func() { b.Say("added %d of %d", b.load.Added(), b.all()) })
+	stop := harness.Repeat(ctx, reportEvery, func() { b.Say("added %d of %d", b.load.Adder.Added(), b.all()) })
 	err := b.load.Adder.Fill(ctx, b.all(), b.task)
 	stop()
 	if err != nil {
@@ -394,11 +391,9 @@ func (m *memory) report() map[string]Memory {
 		}
 		// An earlier peak, such as that of adding, is not the burst's.
 		bound := max(before, m.samples[0].peak[name]) + Room
-		out[name] = Memory{Before: mib(before), Peak: mib(peak), Bound: mib(bound)}
+		out[name] = Memory{Before: harness.MiB(before), Peak: harness.MiB(peak), Bound: harness.MiB(bound)}
 	}
 	return out
 }
 
 func (m *memory) names() []string { return slices.Sorted(maps.Keys(m.pids)) }
-
-func mib(bytes int64) float64 { return harness.Round(float64(bytes) / (1 << 20)) }

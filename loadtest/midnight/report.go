@@ -249,7 +249,7 @@ func (rep *Report) memoryPanel() chart.Panel {
 	for _, name := range rep.names {
 		line := chart.Line{Name: name}
 		for _, s := range rep.samples {
-			line.Add(max(0, s.at.Sub(rep.at).Seconds()), mib(s.resident[name]))
+			line.Add(max(0, s.at.Sub(rep.at).Seconds()), harness.MiB(s.resident[name]))
 		}
 		p.Lines = append(p.Lines, line)
 	}

@@ -80,9 +80,9 @@ func (r *runner) do(ctx context.Context, op operation) (*BulkFigures, error) {
 		f.TasksPerS = harness.Round(float64(f.n()) / f.Seconds)
 	}
 	f.CPU = harness.NewCPU(net(harness.Used(before, r.meter.Sample()), r.alone, f.to.Sub(f.from)), f.n())
-	for _, p := range r.stack.Parts {
-		if now, _, err := subprocess.Memory(p.PID()); err == nil && ours(p.Name) {
-			f.MemoryMiB[p.Name] = harness.Round(float64(now) / (1 << 20))
+	for _, p := range r.stack.Programs() {
+		if now, _, err := subprocess.Memory(p.PID()); err == nil {
+			f.MemoryMiB[p.Name] = harness.MiB(now)
 		}
 	}
 	r.Say("%s: %s, %d of %d tasks in %.1f s", op.name, f.State, f.Done, f.Matched, f.Seconds)

@@ -123,7 +123,7 @@ func (r *runner) measure(ctx context.Context, l list, middle int64) (ListFigures
 	used := net(harness.Used(before, r.meter.Sample()), r.idle, time.Since(begin))
 	f.Ms, f.RowsPerPage = harness.QuantilesOf(took), harness.Round(float64(rows)/float64(f.Pages))
 	perPage := func(d time.Duration) float64 { return harness.Round(d.Seconds() * 1e6 / float64(f.Pages)) }
-	f.PostgresUs, f.TaskdUs = perPage(used[harness.PostgresBackends]), perPage(partOf(used, "taskd"))
+	f.PostgresUs, f.TaskdUs = perPage(used[harness.PostgresBackends]), perPage(harness.TimeOf(used, "taskd"))
 	return f, nil
 }
 

@@ -48,14 +48,12 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
-	o := Options{
-		Setup: harness.Setup{Real: harness.DefaultStack()}, Load: backlog.DefaultLoad(),
+	return Options{
+		Setup: backlog.DefaultSetup(), Load: backlog.DefaultLoad(),
 		Days: 30, Near: 0.1, Others: 1000, ParamsBytes: 100, Lists: true, Bulk: true, Pages: 100, PageSize: 100, Idle: 5 * time.Second,
 		Rate: 200, Alone: 30 * time.Second, Warmup: 10 * time.Second, Throttle: 2000, ThrottleFor: 20 * time.Second,
 		Limit: time.Hour, Workers: 64,
 	}
-	o.Real.Postgres["wal_compression"] = "lz4"
-	return o
 }
 
 // About implements [harness.Experiment].

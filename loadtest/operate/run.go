@@ -260,21 +260,6 @@ func net(used map[string]time.Duration, anyway rates, over time.Duration) map[st
 	return out
 }
 
-// ours reports whether a part is one of our programs.
-func ours(name string) bool {
-	return strings.HasPrefix(name, "taskd") || strings.HasPrefix(name, "dispatcher")
-}
-
-// partOf adds up the parts of a kind.
-func partOf(used map[string]time.Duration, kind string) (sum time.Duration) {
-	for name, u := range used {
-		if strings.HasPrefix(name, kind) {
-			sum += u
-		}
-	}
-	return sum
-}
-
 func (r *runner) fault(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.Say("FAULT: %s", text)

@@ -194,10 +194,9 @@ func (rep *Report) disturbance(d *disturbed, from time.Time, caughtUp check.Micr
 		TookMs: harness.Milliseconds(d.took), Shards: d.shards,
 	}
 	if !d.taken.IsZero() {
-		ms := harness.Milliseconds(d.taken.Sub(d.at))
-		dr.TakeoverMs = &ms
-		if rep.TakeoverMs == nil || *rep.TakeoverMs < ms {
-			rep.TakeoverMs = &ms
+		dr.TakeoverMs = new(harness.Milliseconds(d.taken.Sub(d.at)))
+		if rep.TakeoverMs == nil || *rep.TakeoverMs < *dr.TakeoverMs {
+			rep.TakeoverMs = dr.TakeoverMs
 		}
 	}
 	if caughtUp != 0 {
@@ -370,7 +369,7 @@ func (rep *Report) sizesPanel() chart.Panel {
 				if lines[name] == nil {
 					lines[name] = &chart.Line{Name: name, Dashed: part != "heap"}
 				}
-				lines[name].Add(s.S, mib(float64(bytes)))
+				lines[name].Add(s.S, harness.MiB(bytes))
 			}
 		}
 	}

@@ -263,7 +263,7 @@ func (v *Verdict) judgeSizes(samples []Sample, fault func(string, ...any)) {
 		} {
 			perSecond := slope(samples, func(s Sample) float64 { return float64(part.of(s.Sizes[kind])) })
 			g := Growth{
-				Relation: kind + " " + part.name, MiB: mib(float64(part.of(last.Sizes[kind]))), MiBPerMinute: mib(60 * perSecond),
+				Relation: kind + " " + part.name, MiB: harness.MiB(part.of(last.Sizes[kind])), MiBPerMinute: harness.MiB(60 * perSecond),
 				Judged: !slices.ContainsFunc(lasting, func(p string) bool { return strings.HasPrefix(kind, p) }),
 			}
 			v.Growth = append(v.Growth, g)
@@ -294,8 +294,6 @@ func slope(samples []Sample, of func(Sample) float64) float64 {
 	}
 	return xy / xx
 }
-
-func mib(bytes float64) float64 { return harness.Round(bytes / (1 << 20)) }
 
 func (rep *Report) writeSoak(t *harness.Table) {
 	v := rep.Soak

@@ -256,7 +256,12 @@ func build(ctx context.Context, dir string, commands ...string) error {
 
 // Metrics reads what a program of the stack tells Prometheus: values by name with
 // labels, as they are written.
-func (s *Stack) Metrics(ctx context.Context, name string) (map[string]float64, error) {
+func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]float64, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read the metrics of %s: %w", name, err)
+		}
+	}()
 	part, err := s.Part(name)
 	if err != nil {
 		return nil, err
@@ -269,14 +274,14 @@ func (s *Stack) Metrics(ctx context.Context, name string) (map[string]float64, e
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(p.readyURL, "/readyz")+"/metrics", nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the metrics of %s: %w", part.Name, err)
+		return nil, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("read the metrics of %s: %w", part.Name, err)
+		return nil, err
 	}
 	defer resp.Body.Close()
-	values := map[string]float64{}
+	values = map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		line := lines.Text()
@@ -286,8 +291,5 @@ func (s *Stack) Metrics(ctx context.Context, name string) (map[string]float64, e
 			}
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the metrics of %s: %w", part.Name, err)
-	}
-	return values, nil
+	return values, lines.Err()
 }

@@ -98,6 +98,14 @@ func (s *Stack) Part(name string) (Part, error) {
 	return Part{}, fmt.Errorf("%q is no part of this stack: it has %s", name, strings.Join(names, ", "))
 }
 
+// Programs returns the parts that are processes of taskd and dispatcher.
+func (s *Stack) Programs() []Part {
+	return slices.DeleteFunc(slices.Clone(s.Parts), func(p Part) bool {
+		_, ours := p.Server.(*program)
+		return !ours
+	})
+}
+
 // Died returns an error that names the parts which ended without being told to.
 func (s *Stack) Died() error {
 	var errs []error

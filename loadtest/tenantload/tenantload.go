@@ -141,9 +141,6 @@ func (l *Load) AddAll(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-// Added returns the number of acknowledged tasks.
-func (l *Load) Added() int64 { return l.Adder.Added() }
-
 // Called returns the number of calls that the listeners have reported.
 func (l *Load) Called() (n int64) {
 	for _, p := range l.Processes {
@@ -193,9 +190,9 @@ func (l *Load) AwaitCalls(ctx context.Context, n int64, end time.Time) (complete
 
 // Drain waits until everything that was added has been called. The limit is an error.
 func (l *Load) Drain(ctx context.Context, limit time.Duration) error {
-	complete, err := l.AwaitCalls(ctx, l.Added(), time.Now().Add(limit))
+	complete, err := l.AwaitCalls(ctx, l.Adder.Added(), time.Now().Add(limit))
 	if err == nil && !complete {
-		err = fmt.Errorf("tenant %s: %d of %d tasks were called within %v", l.Tenant, l.Called(), l.Added(), limit)
+		err = fmt.Errorf("tenant %s: %d of %d tasks were called within %v", l.Tenant, l.Called(), l.Adder.Added(), limit)
 	}
 	return err
 }
