@@ -52,12 +52,15 @@ func options(t *testing.T) Options {
 	return o
 }
 
-// length is half a minute, some seconds among the quick tests, or ASSIGN_STORM.
+// length is half a minute, ten minutes among the long tests, some seconds among the
+// quick ones, or ASSIGN_STORM.
 func length(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("ASSIGN_STORM")
 	switch {
 	case text != "":
+	case testenv.Long():
+		return 10 * time.Minute
 	case testing.Short():
 		return 10 * time.Second
 	default:
