@@ -16,31 +16,31 @@ import (
 
 // # Caps of kinds
 //
-// Runs of a kind with a cap are claimed by turns. Whoever has the turn counts the
+// Runs of a kind with a cap are claimed under a lease. Whoever has the lease counts the
 // open ones in all databases, and may then claim as many as are missing to the cap.
 // The count can only be too high when the claim is made:
 //
 //   - What is claimed is noted in the claim's transaction, and forgotten only when a
 //     look at the task's row shows that the run is not open.
-//   - To count a database raises a fence there first, to the number of the turn,
-//     which waits for claims of older turns. Each claim asserts that number. So when
+//   - To count a database raises a fence there first, to the epoch of the lease,
+//     which waits for claims of older leases. Each claim asserts that number. So when
 //     all databases are counted nobody else can claim any more, however slow.
 //
 // A database that is away cannot be counted, so then nothing of such kinds is
 // claimed anywhere. Plain kinds, and all reports, know nothing of this.
 
-// capTurn is how long a turn may take before another one may begin.
-const capTurn = 5 * time.Second
+// capLease is how long a cap lease lasts before another one may begin.
+const capLease = 5 * time.Second
 
-// AcquireCapLease takes the turn of a kind with a cap and counts its open runs in all
-// databases. epoch is 0 if somebody else has the turn.
+// AcquireCapLease acquires the lease of a kind with a cap and counts its open runs in all
+// databases. epoch is 0 if somebody else has the lease.
 func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
-	err = s.db.Pool(kernel.Home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capTurn.Milliseconds()).Scan(&epoch)
+	err = s.db.Pool(kernel.Home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, 0, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("take the turn of a kind: %w", err)
+		return 0, 0, fmt.Errorf("acquire the cap lease of a kind: %w", err)
 	}
 	var sum atomic.Int64
 	err = s.db.Each(ctx, func(ctx context.Context, d int) error {
@@ -51,14 +51,14 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch 
 	return epoch, int(sum.Load()), err
 }
 
-var errTurnOver = errors.New("the turn of a kind is over")
+var errCapLeaseOver = errors.New("the cap lease of a kind is over")
 
 func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoch int64) (n int, err error) {
 	err = s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
 		var fence int64
 		if err := tx.QueryRow(ctx, sql.Get("CapFence"), of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
-				return errTurnOver
+				return errCapLeaseOver
 			}
 			return err
 		}
@@ -70,7 +70,7 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoc
 	return n, err
 }
 
-// ReleaseCapLease lets others have the turn.
+// ReleaseCapLease lets others acquire the lease.
 func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
 	_, err := s.db.Pool(kernel.Home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
 	return err

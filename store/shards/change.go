@@ -3,13 +3,167 @@ package shards
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
+
+// change is a step that a caller makes a task take. It may refuse with an error.
+type change func(k *task.Machine, now task.Instant) error
+
+// Cancel ends a task and returns it; a finished one stays as it is.
+func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withMachine(ctx, tenant, id, "cancel", func(k *task.Machine, _ task.Instant) error { k.Cancel(); return nil }, nil)
+}
+
+// Pause lets no new run of a task be claimed, and returns the task.
+func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, _ task.Instant) error { k.Pause(); return nil }, errEnded)
+}
+
+// Resume lets a paused task go on, and returns it.
+func (s *Store) Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
+	return s.withMachine(ctx, tenant, id, "resume", func(k *task.Machine, now task.Instant) error { k.Resume(now); return nil }, errEnded)
+}
+
+func errEnded(t *task.Snapshot) error {
+	return task.Errorf(task.ReasonTaskFinished, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
+}
+
+// withMachine makes a task take a step under its row's lock. A task that has ended
+// is returned as it is, or refused by ended. A locked row is waited for, for up
+// to busyFor.
+func (s *Store) withMachine(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
+	return s.onMachine(ctx, tenant, id, stepOn{name: step, change: f, ended: ended})
+}
+
+// stepOn is a step on one task, with what belongs to its transaction.
+type stepOn struct {
+	name   string
+	change change
+	ended  func(*task.Snapshot) error
+	// before is asked once the task's row is locked, if it is set; done: the step
+	// need not be made.
+	before func(tx pgx.Tx) (done bool, err error)
+	// also adds statements to those that write the step, if it is set.
+	also func(b *pgx.Batch)
+}
+
+// onMachine is withMachine for steps that do more.
+func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (*task.Snapshot, error) {
+	if !id.Valid() {
+		return nil, notFound(id)
+	}
+	deadline := time.Now().Add(busyFor)
+	for {
+		done, changed, err := s.tryMachine(ctx, tenant, id, step)
+		if err != nil && !kernel.LockConflict(err) {
+			return nil, kernel.Unavailable(err)
+		}
+		if changed {
+			return done, nil
+		}
+		now, err := s.Get(ctx, tenant, id)
+		if err != nil {
+			return nil, err
+		}
+		if now.State.Final() {
+			if step.ended != nil {
+				return nil, step.ended(now)
+			}
+			return now, nil
+		}
+		if time.Now().After(deadline) || !kernel.Sleep(ctx, 20*time.Millisecond) {
+			return nil, task.Errorf(task.ReasonTaskBusy, "task %d is busy; try again", id)
+		}
+	}
+}
+
+// tryMachine takes the step if the task's row exists and nobody else has it, or the
+// task is packed and can be recalled.
+func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
+	d := id.Shard().Database()
+	due := task.Never
+	var l *transition.Ledger
+	err = s.db.InTx(ctx, d, step.name, func(tx pgx.Tx) error {
+		l = s.machines.NewLedger()
+		now, err := kernel.Clock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		machine, err := s.lockOrRecall(ctx, tx, tenant, id, now)
+		if err != nil {
+			return err
+		}
+		if changed, err = step.applyTo(tx, machine, now); err != nil {
+			return err
+		}
+		out = &task.Snapshot{Row: *machine.Task, FinishedAt: task.Never}
+		if machine.Task.State.Final() {
+			out.FinishedAt = now
+		}
+		var b *pgx.Batch
+		b, due = transition.Batch([]*task.Machine{machine}, now, l)
+		if step.also != nil {
+			step.also(b)
+		}
+		if b.Len() == 0 {
+			return kernel.ErrNothing
+		}
+		return kernel.SendLast(ctx, tx, b)
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	s.db.TellDue(d, due)
+	s.machines.TellMissed(l.Missed)
+	return out, changed, nil
+}
+
+// lockOrRecall locks the row of a task, or moves the task out of its pack. The error is
+// [kernel.ErrNothing] where neither can be done now.
+func (s *Store) lockOrRecall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Machine, error) {
+	k := kernel.KeyOf(tenant, id, 0)
+	machines, err := s.machines.Lock(ctx, tx, []kernel.Key{k})
+	if err != nil {
+		return nil, err
+	}
+	if machine := machines[k]; machine != nil {
+		return machine, nil
+	}
+	row, err := far.Recall(ctx, tx, tenant, id, now)
+	if err != nil {
+		return nil, err
+	}
+	if row == nil {
+		return nil, kernel.ErrNothing
+	}
+	s.machines.SetCalendar(row)
+	return s.machines.New(row), nil
+}
+
+// applyTo makes the step on a locked row. It reports whether the task is as the step
+// wants it.
+func (step *stepOn) applyTo(tx pgx.Tx, k *task.Machine, now task.Instant) (bool, error) {
+	if step.before != nil {
+		if done, err := step.before(tx); done || err != nil {
+			if done {
+				step.also = nil
+			}
+			return done, err
+		}
+	}
+	if err := step.change(k, now); err != nil {
+		return false, err
+	}
+	return true, nil
+}
 
 // Update gives a task the terms of an edit, and returns it.
 func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {

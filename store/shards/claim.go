@@ -15,7 +15,7 @@ import (
 )
 
 // Claim takes the due rows of some shards of one database, in one transaction:
-// assert the ownership, take off what has been published, claim, note the
+// assert the ownership, acknowledge what has been published, claim, note the
 // claimed runs in the outbox.
 //
 // A range claim that meets a lock for longer than lock_timeout is done again in
@@ -37,7 +37,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	}
 	err := s.db.InTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
 		c.Claim, c.undecided, c.ledger = task.Claim{Next: task.Never}, nil, s.machines.NewLedger()
-		if err := c.take(ctx, tx); err != nil {
+		if err := c.claimRows(ctx, tx); err != nil {
 			return err
 		}
 		if len(c.Lost) > 0 || c.Settings != 0 || (c.Rows == 0 && len(req.Acknowledged) == 0) {
@@ -73,8 +73,8 @@ type claiming struct {
 	ledger    *transition.Ledger
 }
 
-// take sends everything up to the claim in one round trip.
-func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
+// claimRows sends everything up to the claim in one round trip.
+func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	shards, epochs, nonces := kernel.OwnedArgs(c.req.Owned)
 	if c.req.Settings != 0 {
@@ -86,7 +86,7 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 	if c.req.CapLease != 0 {
 		b.Queue(sql.Get("CapAssert"), c.req.Flows[0].Tenant, c.req.Flows[0].Kind, c.req.CapLease)
 	}
-	takeOffs := queueTakeOff(b, c.req.Acknowledged)
+	acknowledgements := queueAcknowledge(b, c.req.Acknowledged)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
 	defer results.Close()
@@ -109,12 +109,12 @@ func (c *claiming) take(ctx context.Context, tx pgx.Tx) error {
 		var epoch int64
 		if err := results.QueryRow().Scan(&epoch); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
-				return errTurnOver
+				return errCapLeaseOver
 			}
 			return err
 		}
 	}
-	for range takeOffs {
+	for range acknowledgements {
 		if _, err := results.Exec(); err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	low := int64(c.req.Low)
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
-		b.Queue(sql.Get("ClaimLanes"), append([]any{shards, ahead, blocked, blockedFor}, laneArgs(&c.req)...)...)
+		b.Queue(sql.Get("ClaimLanes"), append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
 		return 1, 0
 	}
 	apart := c.req.ExcludedTenants
@@ -194,7 +194,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 		}
 		n++
 		if c.FlowRows != nil {
-			if i := c.laneOf(r.tenant, r.kind); i >= 0 {
+			if i := c.flowOf(r.tenant, r.kind); i >= 0 {
 				c.FlowRows[i]++
 			}
 		}
@@ -273,7 +273,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			continue
 		}
 		touched.Add(machine)
-		machine.WaitingSince = c.held(k.Tenant, machine.Task.Kind)
+		machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
 		if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
 			p.ClaimedAt = claimedAt(p, c.Now)
 			c.Publications = append(c.Publications, *p)
@@ -352,7 +352,7 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	return p, nil
 }
 
-// GiveUp makes runs dead that can never be published, and takes parts off the
+// GiveUp makes runs dead that can never be published, and acknowledges parts of the
 // outbox, in one transaction that asserts the ownership. If shards were lost it
 // does nothing: their new owner will find the same.
 func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
@@ -382,7 +382,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		if _, err := transition.Write(ctx, tx, touched.Machines, now, s.machines.NewLedger()); err != nil {
 			return err
 		}
-		return takeOff(ctx, tx, parts)
+		return acknowledgeParts(ctx, tx, parts)
 	})
 	return err
 }

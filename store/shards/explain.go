@@ -51,7 +51,7 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 		return out, nil
 	}
 	if e.t.State == task.Scheduled && e.t.DueAt <= e.c.Now {
-		if err := s.explainTurns(ctx, e.k.Task, e.c); err != nil {
+		if err := s.explainWaiting(ctx, e.k.Task, e.c); err != nil {
 			return task.Explanation{}, kernel.Unavailable(err)
 		}
 	}
@@ -142,11 +142,11 @@ func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task
 	return nil
 }
 
-// explainTurns finds out whether a task that is due waits for its tenant's turn, or
+// explainWaiting finds out whether a task that is due waits for its tenant's tokens, or
 // for a place of its kind.
-func (s *Store) explainTurns(ctx context.Context, t *task.Row, c *task.Circumstances) error {
+func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circumstances) error {
 	if c.Rates.DispatchRate > 0 {
-		err := s.db.Pool(kernel.Home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTurns.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
+		err := s.db.Pool(kernel.Home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTokens.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}

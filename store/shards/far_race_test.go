@@ -411,7 +411,7 @@ func (f *farRace) settle() {
 	for range 1000 {
 		f.advance(time.Hour)
 		for _, kind := range []task.CompactionKind{task.CompactLevel0, task.CompactPromote} {
-			f.cut(own, kind)
+			f.compact(own, kind)
 		}
 		for f.claimer() > 0 {
 		}

@@ -15,12 +15,12 @@ import (
 )
 
 // A listing goes through the databases one after another, and in each through
-// the places of tasks in the direction in which cuts move them: arrivals, packs
-// in the order of their ids, the near tier, and then the packs that are younger
-// than the beginning of the near tier's turn. A cut gives its packs new, higher
+// the places of tasks in the direction in which compactions move them: packs of
+// level 0, the others in the order of their ids, the near tier, and then the packs that are younger
+// than the beginning of the near tier's turn. A compaction gives its packs new, higher
 // ids. So a task that moves while it is listed
 //
-//   - from an arrival or a pack moves to a place that is still to come; it may
+//   - from a pack moves to a place that is still to come; it may
 //     be met there for a second time;
 //   - from the near tier into a pack, by demotion, is met among the younger ones.
 //     Nothing comes after those, so it is missed if it is back in the near tier
@@ -124,7 +124,7 @@ func (l *listing) step(ctx context.Context) error {
 	case stage == task.ListRows:
 		end, err = l.near(ctx)
 	case l.at.Task != 0: // in the middle of a pack
-		err = l.decode(ctx, []int64{l.name(l.at.Pack)})
+		err = l.decodePacks(ctx, []int64{l.name(l.at.Pack)})
 	default:
 		end, err = l.window(ctx)
 	}
@@ -242,7 +242,7 @@ func (l *listing) window(ctx context.Context) (end bool, err error) {
 	names := w.Names
 	for len(names) > 0 {
 		n := min(len(names), far.PacksAtOnce, l.packs)
-		if err := l.decode(ctx, names[:n]); err != nil || l.spent() {
+		if err := l.decodePacks(ctx, names[:n]); err != nil || l.spent() {
 			return false, err
 		}
 		names = names[n:]
@@ -251,8 +251,8 @@ func (l *listing) window(ctx context.Context) (end bool, err error) {
 	return w.End, nil
 }
 
-// decode goes through packs, given by their names, until the page is full.
-func (l *listing) decode(ctx context.Context, names []int64) error {
+// decodePacks goes through packs, given by their names, until the page is full.
+func (l *listing) decodePacks(ctx context.Context, names []int64) error {
 	packs, err := far.ReadPacks(ctx, l.store.db.Pool(l.at.Database), names)
 	if err != nil {
 		return err
@@ -262,7 +262,7 @@ func (l *listing) decode(ctx context.Context, names []int64) error {
 	}
 	for i := range packs {
 		l.packs--
-		if err := l.take(ctx, &packs[i]); err != nil {
+		if err := l.addWanted(ctx, &packs[i]); err != nil {
 			return err
 		}
 		if l.left() <= 0 {
@@ -273,10 +273,10 @@ func (l *listing) decode(ctx context.Context, names []int64) error {
 	return nil
 }
 
-// take puts the wanted tasks of one pack into the page, and moves the position
+// addWanted puts the wanted tasks of one pack into the page, and moves the position
 // on. Tasks of a pack that is gone or damaged are left out: the first are still
 // to come, the others are told by FarDamaged.
-func (l *listing) take(ctx context.Context, p *far.PackKeys) error {
+func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	after := task.ID(0)
 	if at := l.name(int64(p.Pack)); at == l.at.Pack {
 		after = l.at.Task

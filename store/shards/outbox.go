@@ -90,9 +90,9 @@ func partArgs(parts []task.OutboxPart) (rows []int64, shards []int16) {
 	return rows, shards
 }
 
-// queueTakeOff adds the statements that take parts off to a batch; it returns
+// queueAcknowledge adds the statements that acknowledge parts to a batch; it returns
 // how many there are.
-func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
+func queueAcknowledge(b *pgx.Batch, parts []task.OutboxPart) int {
 	if len(parts) == 0 {
 		return 0
 	}
@@ -106,13 +106,13 @@ func queueTakeOff(b *pgx.Batch, parts []task.OutboxPart) int {
 // AcknowledgeOutbox removes published parts of the outbox in a transaction of its own. If
 // shards were lost it removes nothing and names them.
 func (s *Store) AcknowledgeOutbox(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
-	return s.db.InOwnedTx(ctx, d, "take off", owned, func(tx pgx.Tx) error { return takeOff(ctx, tx, parts) })
+	return s.db.InOwnedTx(ctx, d, "acknowledge outbox", owned, func(tx pgx.Tx) error { return acknowledgeParts(ctx, tx, parts) })
 }
 
-// takeOff takes parts off as the last thing that a step does.
-func takeOff(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
+// acknowledgeParts acknowledges parts as the last thing that a step does.
+func acknowledgeParts(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
 	b := &pgx.Batch{}
-	if queueTakeOff(b, parts) == 0 {
+	if queueAcknowledge(b, parts) == 0 {
 		return nil
 	}
 	return kernel.SendLast(ctx, tx, b)

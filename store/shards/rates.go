@@ -42,7 +42,7 @@ func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	return settings, rows.Err()
 }
 
-// A purpose is what turns are for. The numbers are stored.
+// A purpose is what tokens are for. The numbers are stored.
 type purpose struct {
 	number      int16
 	rate, burst string // names of the settings
@@ -50,36 +50,36 @@ type purpose struct {
 }
 
 var (
-	claimTurns = purpose{1, "dispatch_rate", "dispatch_burst", 1}
+	claimTokens = purpose{1, "dispatch_rate", "dispatch_burst", 1}
 	// A request is let in as a whole, so the largest one must be within the burst.
-	addTurns = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
+	addTokens = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
 )
 
 // TakeTokens takes up to want of the runs that a tenant with a dispatch rate may
 // claim, after it has given back unused ones. Without a rate it gives all.
 func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	return s.takeTurns(ctx, claimTurns, tenant, want, unused)
+	return s.takeTokens(ctx, claimTokens, tenant, want, unused)
 }
 
 // TakeAdds is TakeTokens for the tasks that a tenant may add.
 func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	return s.takeTurns(ctx, addTurns, tenant, want, unused)
+	return s.takeTokens(ctx, addTokens, tenant, want, unused)
 }
 
-func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Tokens, error) {
+func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Tokens, error) {
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
 		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
-				return task.Tokens{}, fmt.Errorf("take turns: %w", err)
+				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 			}
 			return t, nil
 		}
 		made, err := pool.Exec(ctx, sql.Get("TurnsMake"), tenant, p.number)
 		if err != nil {
-			return task.Tokens{}, fmt.Errorf("take turns: %w", err)
+			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 		}
 		if made.RowsAffected() == 0 {
 			break // the row is there, so it is the rate that is not
@@ -88,24 +88,24 @@ func (s *Store) takeTurns(ctx context.Context, p purpose, tenant int32, want, un
 	return task.Tokens{Granted: want}, nil
 }
 
-// laneArgs spreads the lanes of a claim over the arrays of ClaimLanes.
-func laneArgs(req *task.ClaimRequest) []any {
+// flowArgs spreads the flows of a claim over the arrays of ClaimLanes.
+func flowArgs(req *task.ClaimRequest) []any {
 	n := len(req.Flows)
 	tenants, kinds := make([]int32, n), make([]string, n)
-	quotas, lows, helds := make([]int64, n), make([]int64, n), make([]int64, n)
+	quotas, lows, sinces := make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, l := range req.Flows {
 		tenants[i], kinds[i], quotas[i] = l.Tenant, l.Kind, int64(l.Rows)
-		lows[i], helds[i] = int64(l.Low), int64(l.WaitingSince)
+		lows[i], sinces[i] = int64(l.Low), int64(l.WaitingSince)
 	}
 	outTenants, outKinds := make([]int32, len(req.ExcludedKinds)), make([]string, len(req.ExcludedKinds))
 	for i, k := range req.ExcludedKinds {
 		outTenants[i], outKinds[i] = k.Tenant, k.Kind
 	}
-	return []any{tenants, kinds, quotas, lows, helds, outTenants, outKinds}
+	return []any{tenants, kinds, quotas, lows, sinces, outTenants, outKinds}
 }
 
-// laneOf returns the place of the lane that a claimed row belongs to, or -1.
-func (c *claiming) laneOf(tenant int32, kind string) int {
+// flowOf returns the place of the flow that a claimed row belongs to, or -1.
+func (c *claiming) flowOf(tenant int32, kind string) int {
 	own := slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == kind })
 	if own >= 0 {
 		return own
@@ -113,10 +113,10 @@ func (c *claiming) laneOf(tenant int32, kind string) int {
 	return slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == "" })
 }
 
-// held returns since when rows of a kind wait for turns in this claim; 0: they do
+// waitingSince returns since when rows of a kind wait for tokens in this claim; 0: they do
 // not.
-func (c *claiming) held(tenant int32, kind string) task.Instant {
-	if i := c.laneOf(tenant, kind); i >= 0 {
+func (c *claiming) waitingSince(tenant int32, kind string) task.Instant {
+	if i := c.flowOf(tenant, kind); i >= 0 {
 		return c.req.Flows[i].WaitingSince
 	}
 	return 0

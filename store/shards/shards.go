@@ -1,6 +1,40 @@
 // Package shards keeps tasks and runs: 512 shard tables in 16 logical databases.
 // Its methods are whole steps, one transaction each: add a request, claim a
-// batch, take results. A transaction never leaves the package.
+// batch, apply results. A transaction never leaves the package and its parts.
+//
+// # Parts
+//
+// This package has the near tier: the rows of tasks that are due soon, or open. Its
+// parts are packages of their own, which import each other in one direction only,
+// downwards:
+//
+//	shards       adds, claims, reports, leases, reads; what callers see
+//	bulk         operations on many tasks, in steps
+//	dead, far    runs that were given up; tasks that are not due soon, in packs
+//	transition   locks rows as state machines, and writes what their steps did
+//	counters, history   what a step means for numbers and for the events of runs
+//	kernel       transactions, keys and rows, COPY, group commit, errors
+//	sql          the statements, and the fragments that they share
+//
+// A [Store] has the exported methods of [far.Tier], [dead.Letters],
+// [bulk.Operations], [counters.Counters] and [history.Events].
+//
+// # Files
+//
+//	shards.go, database.go      the store, and the groups of its 16 databases
+//	add.go, keyed.go            adds; adds with an idempotency_key
+//	owner.go                    epochs: acquire and release shards
+//	claim.go, claimed.go        claims; reading claimed rows
+//	outbox.go                   what is claimed and may not be published
+//	rates.go, caps.go           dispatch rates and concurrency caps
+//	report.go                   results of runs
+//	lease.go, check.go          starts, heartbeats, hand-backs; checks of attempts
+//	apply.go                    what listeners say, through the state machine
+//	params.go                   patches of params
+//	read.go, list.go, dump.go   reading one task, pages of tasks, all tasks
+//	change.go                   changes by hand: cancel, pause, update, trigger
+//	explain.go                  why a task has not fired
+//	purge.go                    forgetting what has expired
 //
 // # Two ways to move a row
 //
@@ -8,13 +42,13 @@
 // common cases of a claim and of a report are also written as SQL, because a
 // statement that moves thousands of rows costs a few microseconds a row. What
 // SQL does not decide comes back undecided, and is then decided by package task
-// on rows that the same transaction has locked (see step.go). A property test
-// drives the store and the machine with the same random histories.
+// on rows that the same transaction has locked (packages transition, and apply.go).
+// A property test drives the store and the machine with the same random histories.
 //
 // # Batches
 //
 // Adds, starts, heartbeats and reports of all callers are grouped by database
-// (see batch.go): a group is one transaction, and the next group forms while it
+// ([kernel.Batcher]): a group is one transaction, and the next group forms while it
 // is under way.
 //
 // # Locks
@@ -31,7 +65,7 @@
 // # Two tiers
 //
 // Tasks that are due soon are rows of the near tier's table; the others are
-// packed, many in one row (see far.go). Reads by id are one statement over all
+// packed, many in one row (package far). Reads by id are one statement over all
 // places, and writes by id go through one function, which moves a packed task
 // into the near tier first.
 package shards

@@ -150,12 +150,12 @@ func TestOutboxRowLosesOnlyTheShardsTakenOff(t *testing.T) {
 	}
 	c := b.claim(task.RangeForm)
 	all := shardSet(ids)
-	takeOff := func(s task.Shard) {
+	acknowledge := func(s task.Shard) {
 		if _, err := b.AcknowledgeOutbox(context.Background(), b.d, b.owned, []task.OutboxPart{{Row: c.Outbox, Shards: []task.Shard{s}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	takeOff(all[0])
+	acknowledge(all[0])
 	batches, err := b.Unpublished(context.Background(), b.d, b.owned)
 	if err != nil || len(batches) != 1 || !slices.Equal(batches[0].Part.Shards, all[1:]) {
 		t.Fatalf("the outbox holds %+v, %v", batches, err)
@@ -166,7 +166,7 @@ func TestOutboxRowLosesOnlyTheShardsTakenOff(t *testing.T) {
 		}
 	}
 	for _, s := range all[1:] {
-		takeOff(s)
+		acknowledge(s)
 	}
 	if n, _, _, err := b.OutboxStats(context.Background(), b.d); err != nil || n != 0 {
 		t.Fatalf("%d outbox rows are left, %v", n, err)

@@ -24,17 +24,17 @@ import (
 // by without being locked. Where many hold little they are taken together: a step
 // costs as much as some hundred tasks.
 func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []far.PackName, next task.ListCursor, err error) {
-	arrivals := at.Stage == task.ListLevel0
+	level0 := at.Stage == task.ListLevel0
 	if at.Task != 0 { // in the middle of it
 		name := far.PackName(at.Pack)
-		if arrivals {
+		if level0 {
 			name = -name
 		}
 		return []far.PackName{name}, at, nil
 	}
 	f, pool := &b.terms.Filter, b.s.db.Pool(b.d)
 	for looked, wanted := 0, 0; ; {
-		w, err := far.PacksAfter(ctx, pool, arrivals, b.row.Tenant, at.Pack, f.DueFrom, f.DueEnd())
+		w, err := far.PacksAfter(ctx, pool, level0, b.row.Tenant, at.Pack, f.DueFrom, f.DueEnd())
 		if err != nil {
 			return nil, at, err
 		}
@@ -67,7 +67,7 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 }
 
 // wantedIn counts the tasks of a pack that are to be changed. Those of a damaged one
-// are passed over: a cut will set it aside.
+// are passed over: a compaction will quarantine it.
 func (b *bulkStep) wantedIn(p *far.PackKeys) (n int) {
 	_, rows, err := p.Living()
 	if err != nil || p.Damaged != nil {
@@ -126,7 +126,7 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 	l.name = p.Name()
 	all, err := pack.Decode(p.Keys, p.Params)
 	if err != nil {
-		return l, 0, nil //nolint:nilerr // a cut will set it aside
+		return l, 0, nil //nolint:nilerr // a compaction will quarantine it
 	}
 	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[far.Tombstone{Pack: p.Name(), Task: r.ID}] })
 	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })

@@ -78,7 +78,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if small {
 		step.limit = bulkTasks / 5
 	}
-	out, err := step.take(ctx)
+	out, err := step.run(ctx)
 	if err == nil || out.Lost {
 		return out, nil
 	}
@@ -112,7 +112,7 @@ func (ops *Operations) spreadOpen(ctx context.Context, d int) error {
 	return err
 }
 
-func (b *bulkStep) take(ctx context.Context) (task.BulkStep, error) {
+func (b *bulkStep) run(ctx context.Context) (task.BulkStep, error) {
 	out := task.BulkStep{Action: b.row.Action}
 	if err := json.Unmarshal(b.row.Terms, &b.terms); err != nil {
 		return out, fmt.Errorf("read the terms of operation %d: %w", b.row.ID, err)

@@ -141,7 +141,7 @@ func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name far.PackName) 
 	}
 	all, err := pack.DecodeKeys(locked[0].Keys)
 	if err != nil {
-		return nil //nolint:nilerr // a cut will set it aside
+		return nil //nolint:nilerr // a compaction will quarantine it
 	}
 	var mine []*task.Machine
 	others := false

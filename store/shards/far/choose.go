@@ -12,13 +12,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// choose picks the packs of a cut, oldest due first. It takes no locks.
+// choose picks the packs of a compaction, oldest due first. It takes no locks.
 func (c *compacting) choose(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	var err error
 	switch c.req.Kind {
 	case task.CompactLevel0:
-		all, err = c.arrivals(ctx)
+		all, err = c.level0(ctx)
 	case task.CompactPromote:
 		all, err = c.promotable(ctx)
 	case task.CompactSplit:
@@ -30,12 +30,12 @@ func (c *compacting) choose(ctx context.Context) ([]candidate, error) {
 	return c.bounded(all), err
 }
 
-// bounded cuts a list off where it gets too much for one transaction.
+// bounded ends a list where it gets too much for one transaction.
 func (c *compacting) bounded(all []candidate) []candidate {
 	tasks, size := 0, int64(0)
 	for i, k := range all {
 		tasks, size = tasks+k.n, size+k.size
-		if i > 0 && (tasks > c.req.MaxTasks || size > cutBytes) || i == cutPacks {
+		if i > 0 && (tasks > c.req.MaxTasks || size > compactBytes) || i == compactPacks {
 			c.out.More = true
 			return all[:i]
 		}
@@ -43,19 +43,19 @@ func (c *compacting) bounded(all []candidate) []candidate {
 	return all
 }
 
-func (c *compacting) arrivals(ctx context.Context) ([]candidate, error) {
+func (c *compacting) level0(ctx context.Context) ([]candidate, error) {
 	before := c.req.Before
 	if before == 0 {
 		before = task.Never
 	}
-	return c.query(ctx, "CutArrivals", int64(before), cutPacks+1)
+	return c.query(ctx, "CutArrivals", int64(before), compactPacks+1)
 }
 
 // promotable are the packs of buckets that begin within the horizon, of all levels.
 func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level := pack.Minute; level <= pack.Month; level++ {
-		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds(), cutPacks+1)
+		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
-		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds()+lead, cutPacks+1)
+		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 		return nil, nil
 	}
 	c.out.More = len(found) > 1
-	list, err := c.query(ctx, "CutSmall", int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, cutPacks+1)
+	list, err := c.query(ctx, "CutSmall", int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, compactPacks+1)
 	for i := range list {
 		list[i].from = source{keep: found[0]}
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// # Cut
+// # Compaction
 //
-// Cut is the one operation that moves tasks out of packs. It chooses packs without
+// Compaction is the one operation that moves tasks out of packs. It chooses packs without
 // locks, then in one transaction asserts the ownership of the database's chores,
 // locks them, reads in a later statement which of their tasks are void, and sends
 // the others on: into the near tier, or into packs of finer buckets. Nobody but the
@@ -26,19 +26,19 @@ import (
 // is locked, unless the ownership has moved, and then the transaction does nothing.
 //
 // A pack out of which a caller takes a task just now is passed over. A pack that
-// cannot be decoded, or that PostgreSQL refuses to take even alone, is set aside
+// cannot be decoded, or that PostgreSQL refuses to take even alone, is quarantined
 // by a transaction of its own.
 
-// BeforeLock is the failpoint of a cut that has chosen packs and not locked them.
+// BeforeLock is the failpoint of a compaction that has chosen packs and not locked them.
 const BeforeLock = "before_lock"
 
-// Bounds of one cut.
+// Bounds of one compaction.
 const (
-	cutTasks = 65536
-	cutPacks = 4096
-	// cutBytes bounds packed blobs, and cutRaw params that have been unpacked.
-	cutBytes = 32 << 20
-	cutRaw   = 128 << 20
+	compactTasks = 65536
+	compactPacks = 4096
+	// compactBytes bounds packed blobs, and compactRaw params that have been unpacked.
+	compactBytes = 32 << 20
+	compactRaw   = 128 << 20
 	// CrowdedPacks are so many packs of a bucket, of fewer than smallTasks and
 	// smallBytes each, that they are merged.
 	CrowdedPacks = 16
@@ -46,7 +46,7 @@ const (
 	smallBytes   = 1 << 20
 )
 
-// compacting is one cut under way.
+// compacting is one compaction under way.
 type compacting struct {
 	t      *Tier
 	req    task.CompactionRequest
@@ -55,10 +55,10 @@ type compacting struct {
 	out    task.Compaction
 }
 
-// candidate is a pack that may be cut. Arrivals have the id -first.
+// candidate is a pack that may be compacted. Those of level 0 have the id -first.
 type candidate struct {
 	id     int64
-	bucket pack.Bucket // level 0: an arrival
+	bucket pack.Bucket // level 0: in the order of arrival
 	n      int
 	size   int64
 	from   source
@@ -78,14 +78,14 @@ func (m *mover) moving() (done func()) {
 	return m.mu.Unlock
 }
 
-// Cut takes some packs of one database, of the kind that is asked for, and moves
+// Compact takes some packs of one database, of the kind in the request, and moves
 // their tasks on. It takes a bounded number; More says that there is more. After
 // an error some chunks may have been moved; all of it may be asked for again.
 func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error) {
 	defer t.movers[req.Database].moving()()
 	c := &compacting{t: t, req: req, d: req.Database}
-	if c.req.MaxTasks <= 0 || c.req.MaxTasks > cutTasks {
-		c.req.MaxTasks = cutTasks
+	if c.req.MaxTasks <= 0 || c.req.MaxTasks > compactTasks {
+		c.req.MaxTasks = compactTasks
 	}
 	chosen, err := c.choose(ctx)
 	if err != nil {
@@ -94,23 +94,23 @@ func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Co
 	if len(chosen) == 0 {
 		return c.out, nil
 	}
-	err = c.take(ctx, chosen)
+	err = c.moveAll(ctx, chosen)
 	c.noteMerge(chosen)
 	return c.out, err
 }
 
-// take moves chosen packs in one transaction. When their data makes it fail, it is
+// moveAll moves chosen packs in one transaction. When their data makes it fail, it is
 // done again in halves, until the pack that does it is alone.
-func (c *compacting) take(ctx context.Context, chosen []candidate) error {
+func (c *compacting) moveAll(ctx context.Context, chosen []candidate) error {
 	err := c.move(ctx, chosen)
 	if err == nil || !kernel.DataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
 		return err
 	}
 	if len(chosen) == 1 {
-		return c.setAside(ctx, damage{chosen[0], "cannot be moved: " + err.Error()})
+		return c.quarantine(ctx, damage{chosen[0], "cannot be moved: " + err.Error()})
 	}
 	half := len(chosen) / 2
-	return errors.Join(c.take(ctx, chosen[:half]), c.take(ctx, chosen[half:]))
+	return errors.Join(c.moveAll(ctx, chosen[:half]), c.moveAll(ctx, chosen[half:]))
 }
 
 // damage is a pack with the reason why it cannot be moved.
@@ -119,7 +119,7 @@ type damage struct {
 	reason string
 }
 
-// moved is what one transaction of a cut did.
+// moved is what one transaction of a compaction did.
 type moved struct {
 	task.Compaction
 	due     task.Instant
@@ -132,7 +132,7 @@ func (c *compacting) move(ctx context.Context, chosen []candidate) error {
 		return nil
 	}
 	m := moved{due: task.Never}
-	lost, err := c.t.db.InOwnedTx(ctx, c.d, "cut", []task.Ownership{c.req.Own}, func(tx pgx.Tx) (err error) {
+	lost, err := c.t.db.InOwnedTx(ctx, c.d, "compact", []task.Ownership{c.req.Own}, func(tx pgx.Tx) (err error) {
 		m, err = c.moveIn(ctx, tx, chosen)
 		if err == nil && m.Read == 0 {
 			return kernel.ErrNothing
@@ -146,7 +146,7 @@ func (c *compacting) move(ctx context.Context, chosen []candidate) error {
 	c.out.Add(&m.Compaction)
 	c.t.db.TellDue(c.d, m.due)
 	for _, bad := range m.damaged {
-		if err := c.setAside(ctx, bad); err != nil {
+		if err := c.quarantine(ctx, bad); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func (c *compacting) move(ctx context.Context, chosen []candidate) error {
 
 func (c *compacting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) (moved, error) {
 	m := moved{due: task.Never}
-	if err := c.t.db.Failpoint("cut", BeforeLock, c.d); err != nil {
+	if err := c.t.db.Failpoint("compact", BeforeLock, c.d); err != nil {
 		return m, err
 	}
 	locked, err := lockPacks(ctx, tx, chosen)
@@ -192,7 +192,7 @@ func (c *compacting) decode(locked []Locked, void map[Tombstone]bool, route *rou
 	raw := 0
 	for i := range locked {
 		p := &locked[i]
-		if raw > cutRaw {
+		if raw > compactRaw {
 			m.More = true
 			break
 		}
@@ -264,7 +264,7 @@ func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Compac
 	}
 	for len(packs) > 0 {
 		n, size := 0, 0
-		for n < len(packs) && size < cutBytes {
+		for n < len(packs) && size < compactBytes {
 			size += len(packs[n].Keys) + len(packs[n].Params)
 			n++
 		}
@@ -299,9 +299,9 @@ func insertPacks(ctx context.Context, tx pgx.Tx, packs []bucketPack) error {
 // MaxReason bounds what is stored of why a pack is damaged, in bytes.
 const MaxReason = 500
 
-// setAside marks a pack as damaged.
-func (c *compacting) setAside(ctx context.Context, bad damage) error {
-	found, lost, err := c.t.SetAside(ctx, c.d, c.req.Own, task.DamagedPack{Pack: bad.id, Tasks: bad.n, Reason: bad.reason})
+// quarantine marks a pack as damaged.
+func (c *compacting) quarantine(ctx context.Context, bad damage) error {
+	found, lost, err := c.t.Quarantine(ctx, c.d, c.req.Own, task.DamagedPack{Pack: bad.id, Tasks: bad.n, Reason: bad.reason})
 	c.out.Lost = lost
 	if err == nil && !lost {
 		c.out.Damaged = append(c.out.Damaged, found)
@@ -309,10 +309,10 @@ func (c *compacting) setAside(ctx context.Context, bad damage) error {
 	return err
 }
 
-// SetAside marks a pack of database d as damaged, in a transaction of its own that
+// Quarantine marks a pack of database d as damaged, in a transaction of its own that
 // asserts own, the ownership of the database's chores: it is kept and no longer read.
 // It returns what was noted.
-func (t *Tier) SetAside(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
+func (t *Tier) Quarantine(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
 	statement, id := "PackDamaged", p.Pack
 	if id < 0 {
 		statement, id = "ArrivalDamaged", -id
@@ -320,7 +320,7 @@ func (t *Tier) SetAside(ctx context.Context, d int, own task.Ownership, p task.D
 	if len(p.Reason) > MaxReason {
 		p.Reason = kernel.Truncate(p.Reason, MaxReason)
 	}
-	shards, err := t.db.InOwnedTx(ctx, d, "set aside", []task.Ownership{own}, func(tx pgx.Tx) error {
+	shards, err := t.db.InOwnedTx(ctx, d, "quarantine", []task.Ownership{own}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql.Get(statement), id, p.Reason)
 		return err
 	})

@@ -36,12 +36,12 @@ func (t *Tier) FarCount(ctx context.Context, d int) (map[FarKey]int64, error) {
 
 // Each visits the packed tasks of a tenant (0: of all), without their params,
 // that are in buckets in which something may be due in [from, until). A pack that
-// cannot be read, or was set aside, is passed over if passDamaged says so; else one
+// cannot be read, or was quarantined, is passed over if passDamaged says so; else one
 // that cannot be read is an error.
 func Each(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, passDamaged bool, visit func(*task.Row)) error {
-	for _, arrivals := range []bool{true, false} {
+	for _, level0 := range []bool{true, false} {
 		for at, more := int64(0), true; more; {
-			w, err := PacksAfter(ctx, tx, arrivals, tenant, at, from, until)
+			w, err := PacksAfter(ctx, tx, level0, tenant, at, from, until)
 			if err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, pass
 	return nil
 }
 
-// DamagedPack is a pack that was set aside because it cannot be read or moved.
+// DamagedPack is a pack that was quarantined because it cannot be read or moved.
 type DamagedPack struct {
 	Database int
 	// Pack is its id in far_pack, or minus its first number in far_arrival.

@@ -4,11 +4,15 @@
 // many tasks as two blobs (package pack). docs/adr/0007-far-tier.md has the
 // whole protocol; these are its places, and who moves a task between them:
 //
-//	add -> far_arrival --cut--> far_pack --cut--> far_pack --cut--> task
-//	           |                    |                                 |
-//	           +------ recall ------+------------> task <--           |
-//	                                |                                 |
-//	                                +<----------- demotion -----------+
+//	add ---> level 0 --compaction--> pack --compaction--> pack --compaction--> row
+//	            |                      |                    |                    |
+//	            +------- recall -------+------- recall -----+----> row           |
+//	                                   ^                                         |
+//	                                   +---------------- demotion ---------------+
+//
+// Rows are those of the near tier, in the table task. Packs of level 0, in the order
+// of arrival, are rows of far_arrival; the others, each of one bucket of due times,
+// are rows of far_pack.
 //
 // A living task is in exactly one place: a copy in a pack counts unless
 // far_override says that it is void. Only SCHEDULED tasks that are not paused,

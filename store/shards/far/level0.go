@@ -13,10 +13,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Level0 collects the far tasks of a group of adds. What such a group stores beyond the horizon goes into packs of
-// far_arrival, whatever its due times, in the group's transaction.
+// Level0 collects the far tasks of a group of adds, for packs of level 0. They are
+// written in the group's transaction, whatever their due times.
 //
-// A packed arrival is found by its number alone, so the ranges of numbers of two
+// A task of level 0 is found by its number alone, so the ranges of numbers of two
 // packs must never overlap, whoever wrote them. Therefore a group draws its
 // numbers in one go: they are a few runs of consecutive numbers, each out of one
 // block of the sequence, which nobody else has; and a pack holds tasks of one
@@ -40,7 +40,7 @@ func (f *Level0) Queue(b *pgx.Batch) error {
 		n := pieceOf(rest)
 		p, err := pack.Encode(rest[:n], true)
 		if err != nil {
-			return fmt.Errorf("pack arrivals: %w", err)
+			return fmt.Errorf("pack level0: %w", err)
 		}
 		firsts, lasts = append(firsts, kernel.NumberOf(rest[0].ID)), append(lasts, kernel.NumberOf(rest[n-1].ID))
 		counts = append(counts, int32(p.N))

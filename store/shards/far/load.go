@@ -21,8 +21,8 @@ import (
 
 // # Bulk load
 //
-// An import knows a million tasks at once. So it needs no arrivals that are cut
-// later: it sorts them itself, writes the packs of far_pack that a cut would have
+// An import knows a million tasks at once. So it needs no packs of level 0 that are compacted
+// later: it sorts them itself, writes the packs of far_pack that a compaction would have
 // made, and their pages of the locator, in one transaction a chunk. A crash leaves
 // whole chunks.
 //
@@ -39,7 +39,7 @@ const (
 	// MaxLoad is the most tasks that [Tier.Load] takes at once.
 	MaxLoad = 2 << 20
 	// hourTasks is how many tasks an hour must have in one chunk to get packs of
-	// its own where days would do: they need not be cut again, and an hour has few
+	// its own where days would do: they need not be compacted again, and an hour has few
 	// packs to search for an id.
 	hourTasks = 512
 )

@@ -121,7 +121,7 @@ func (p *locatorPage) latest() (latest int32) {
 	return latest
 }
 
-// keepDamaged is how long the locator leads to packs that were set aside.
+// keepDamaged is how long the locator leads to packs that were quarantined.
 const keepDamaged = 90 * 24 * time.Hour
 
 // PurgeLocator removes pages that lead to no pack any more, at most limit. It

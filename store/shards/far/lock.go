@@ -37,12 +37,12 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 	for i, k := range chosen {
 		ids[i], byID[k.id] = k.id, k
 	}
-	arrivals, packs := splitIDs(ids)
+	level0, packs := splitIDs(ids)
 	var out []Locked
 	for _, q := range []struct {
 		statement string
 		ids       []int64
-	}{{"CutLockArrivals", arrivals}, {"CutLockPacks", packs}} {
+	}{{"CutLockArrivals", level0}, {"CutLockPacks", packs}} {
 		if len(q.ids) == 0 {
 			continue
 		}
@@ -69,16 +69,16 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 	return out, nil
 }
 
-// splitIDs tells the arrivals, by their first numbers, from packs.
-func splitIDs(ids []int64) (arrivals, packs []int64) {
+// splitIDs tells packs of level 0, by their first numbers, from the others.
+func splitIDs(ids []int64) (level0, packs []int64) {
 	for _, id := range ids {
 		if id < 0 {
-			arrivals = append(arrivals, -id)
+			level0 = append(level0, -id)
 		} else {
 			packs = append(packs, id)
 		}
 	}
-	return arrivals, packs
+	return level0, packs
 }
 
 // Tombstone says that the copy of a task in a pack is void.
@@ -103,13 +103,13 @@ func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombst
 	return void, err
 }
 
-// dropPacks removes packs with their overrides.
+// dropPacks removes packs with their tombstones.
 func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
-	arrivals, packs := splitIDs(taken)
+	level0, packs := splitIDs(taken)
 	b := &pgx.Batch{}
 	b.Queue(sql.Get("CutDropOverrides"), taken)
-	if len(arrivals) > 0 {
-		b.Queue(sql.Get("CutDropArrivals"), arrivals)
+	if len(level0) > 0 {
+		b.Queue(sql.Get("CutDropArrivals"), level0)
 	}
 	if len(packs) > 0 {
 		b.Queue(sql.Get("CutDropPacks"), packs)

@@ -16,7 +16,7 @@ import (
 )
 
 // Packs of both tables have one name space: a pack of far_pack is named by its
-// id, an arrival by minus its first number.
+// id, one of level 0 by minus its first number.
 type PackName int64
 
 func (p PackName) Level0() bool { return p < 0 }
@@ -49,7 +49,7 @@ func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool
 	return gone, err
 }
 
-// damaged is the answer about a task whose pack cannot be read or was set aside.
+// damaged is the answer about a task whose pack cannot be read or was quarantined.
 func damaged(p PackName, id task.ID, cause error) error {
 	return task.Errorf(task.ReasonTaskDamaged, "what is stored about task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
 }
@@ -77,7 +77,7 @@ func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 }
 
 // ReadParams fetches and sets the params of the wanted rows, out of all rows of a
-// pack in its order; gone: the pack has been cut since. hold keeps the pack until
+// pack in its order; gone: the pack has been compacted since. hold keeps the pack until
 // the transaction ends.
 func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
 	name, arg := "PackParams", int64(p)

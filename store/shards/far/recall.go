@@ -16,9 +16,9 @@ import (
 // if its row had been locked there; nil if no pack holds the task, or it is on
 // the move.
 //
-// FOR SHARE keeps the pack from being cut until tx ends; recalls of other tasks
+// FOR SHARE keeps the pack from being compacted until tx ends; recalls of other tasks
 // in it go on. Of two recalls of one task the second waits for the first one's
-// override and then does nothing.
+// tombstone and then does nothing.
 func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Row, error) {
 	rows, err := tx.Query(ctx, sql.Get("FarCopies"), tenant, int64(id))
 	if err != nil {
@@ -80,12 +80,12 @@ func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machine
 	}); err != nil || len(wanted) == 0 {
 		return machines, moved, err
 	}
-	return machines, moved, readKinsOf(ctx, q, wanted, machines, moved)
+	return machines, moved, readMachinesOf(ctx, q, wanted, machines, moved)
 }
 
-// readKinsOf decodes packs and puts those of the wanted tasks that they hold
+// readMachinesOf decodes packs and puts those of the wanted tasks that they hold
 // into machines. What stays in moved was in a pack that is gone.
-func readKinsOf(ctx context.Context, q kernel.Querier, wanted map[PackName][]kernel.Key, machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool) error {
+func readMachinesOf(ctx context.Context, q kernel.Querier, wanted map[PackName][]kernel.Key, machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool) error {
 	names := make([]int64, 0, len(wanted))
 	for p := range wanted {
 		names = append(names, int64(p))

@@ -26,14 +26,14 @@ type Window struct {
 	End   bool    // nothing comes behind it
 }
 
-// PacksAfter looks for arrivals, or packs, after a position that may hold tasks of a
+// PacksAfter looks for packs of level 0, or of the other levels, after a position that may hold tasks of a
 // tenant (0: of any) that are due in [from, until).
 //
 // Where a range of due instants has few packs they are found by their buckets, and
 // cost the same however many others there are. Where it has many, most names that
 // are passed by belong to it.
-func PacksAfter(ctx context.Context, q kernel.Querier, arrivals bool, tenant int32, at int64, from, until task.Instant) (Window, error) {
-	if arrivals {
+func PacksAfter(ctx context.Context, q kernel.Querier, level0 bool, tenant int32, at int64, from, until task.Instant) (Window, error) {
+	if level0 {
 		return readWindow(ctx, q, "ArrivalWindow", at, WindowPacks, tenant, at, WindowPacks)
 	}
 	if from > 0 || until < task.Never {

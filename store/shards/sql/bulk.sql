@@ -1,4 +1,4 @@
--- Bulk operations: see bulk.go.
+-- Bulk operations: package bulk.
 
 -- fragment: bulk_columns
 b.tenant_id, b.id, b.action, b.terms, b.created_at, b.wanted, b.version, b.state, b.position, b.matched, b.done, b.failed,

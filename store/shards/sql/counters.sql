@@ -1,4 +1,4 @@
--- Exact counters: see counters.go and the tables counter_delta and counter.
+-- Exact counters: package counters, and the tables counter_delta and counter.
 
 -- name: DeltaInsert(tenants int4[], moves int2[], counts int8[])
 -- Numbers of moves, side by side.

@@ -1,4 +1,4 @@
--- The history of runs: see history.go.
+-- The history of runs: package history.
 
 -- name: EventInsert(
 --   at int8, ids int8[], seqs int8[], scheduled_ats int8[], tenants int4[], attempts int4[], events int2[],

@@ -1,4 +1,4 @@
--- The bulk path: see load.go.
+-- Loading many new tasks at once: far/load.go.
 
 -- name: NumberBlocks(blocks int4)
 -- Several blocks of numbers.

@@ -20,7 +20,7 @@ func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.In
 	return due, tx.SendBatch(ctx, b).Close()
 }
 
-// WriteLast is writeMachines as the last thing that a step does.
+// WriteLast is [Write] as the last thing that a step does.
 func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
 	b, due := Batch(machines, now, l)
 	if b.Len() == 0 {
@@ -29,6 +29,7 @@ func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now tas
 	return due, kernel.SendLast(ctx, tx, b)
 }
 
+// Batch returns the statements of [Write], for a step that adds some of its own.
 func Batch(machines []*task.Machine, now task.Instant, l *Ledger) (*pgx.Batch, task.Instant) {
 	b := &pgx.Batch{}
 	due := queueMachines(b, machines, now, l)

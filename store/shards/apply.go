@@ -31,8 +31,8 @@ type entry struct {
 	detail string
 }
 
-// take makes the step, and notes in the ledger what came of it.
-func (e *entry) take(k *task.Machine, now task.Instant, l *transition.Ledger) task.Reply {
+// applyTo makes the step, and notes in the ledger what came of it.
+func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Ledger) task.Reply {
 	if e.event == 0 || !l.Wants(e.tenant, e.event) {
 		return e.apply(k, now)
 	}
@@ -155,7 +155,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			case machine.Task.Change == task.Removed:
 				replies[i] = task.Reply{Code: task.Finished}
 			default:
-				replies[i] = e.take(machine, now, l)
+				replies[i] = e.applyTo(machine, now, l)
 				touched.Add(machine)
 			}
 		}

@@ -28,8 +28,8 @@ func (b *bundle) chores() task.Ownership {
 	return owned[0]
 }
 
-// cut cuts until nothing more is to be cut at once, and adds up what was moved.
-func (b *bundle) cut(own task.Ownership, kind task.CompactionKind) task.Compaction {
+// compact compacts until nothing more is to be compacted at once, and adds up what was moved.
+func (b *bundle) compact(own task.Ownership, kind task.CompactionKind) task.Compaction {
 	b.t.Helper()
 	var sum task.Compaction
 	for range 1000 {
@@ -134,10 +134,10 @@ func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
 	for step := 0; b.now < begin.Add(41*24*time.Hour); step++ {
 		b.advance(max(time.Minute, b.now.Sub(begin)/8))
 		if step%2 == 0 {
-			b.cut(own, task.CompactLevel0)
+			b.compact(own, task.CompactLevel0)
 		}
 		for _, kind := range []task.CompactionKind{task.CompactPromote, task.CompactSplit, task.CompactMerge} {
-			b.cut(own, kind)
+			b.compact(own, kind)
 		}
 		now := b.everywhere()
 		if len(now)+len(fired) != n {
@@ -183,7 +183,7 @@ func TestLevelsFollowTheDistance(t *testing.T) {
 	})
 	sparse := b.addMany(3, func(int) task.Instant { return hour.Add(70 * time.Minute) })
 	soon := b.addMany(3, func(int) task.Instant { return hour.Add(20 * time.Minute) })
-	cut := b.cut(own, task.CompactLevel0)
+	cut := b.compact(own, task.CompactLevel0)
 	if cut.Near != len(soon) || cut.Packed != 403 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -204,13 +204,13 @@ func TestSmallHourIsPromotedWholeAndStaysInTheNearTier(t *testing.T) {
 	own := b.chores()
 	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
 	ids := b.addMany(100, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * 36 * time.Second) })
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-15 * time.Minute)) // near enough to be split
-	if cut := b.cut(own, task.CompactSplit); cut.Read != 0 {
+	if cut := b.compact(own, task.CompactSplit); cut.Read != 0 {
 		t.Fatalf("a small hour was split: %+v", cut)
 	}
 	b.setClock(hour.At.Add(-9 * time.Minute))
-	if cut := b.cut(own, task.CompactPromote); cut.Near != len(ids) || cut.Late != 0 {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != len(ids) || cut.Late != 0 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
@@ -224,9 +224,9 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
 	const n = 6000
 	ids := b.addMany(n, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Hour / n) })
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-29 * time.Minute))
-	cut := b.cut(own, task.CompactSplit)
+	cut := b.compact(own, task.CompactSplit)
 	if cut.Near != 0 || cut.Packed != n || cut.More {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -235,7 +235,7 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	}
 	b.findable([]task.ID{ids[0], ids[n/2], ids[n-1]})
 	b.setClock(hour.At.Add(-8 * time.Minute))
-	if cut := b.cut(own, task.CompactPromote); cut.Near != 2*n/60 {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != 2*n/60 {
 		t.Fatalf("two minutes begin within the horizon: %+v", cut)
 	}
 }
@@ -245,9 +245,9 @@ func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	id := b.addMany(1, func(int) task.Instant { return at })[0]
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(2 * time.Hour))
-	if cut := b.cut(own, task.CompactPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
@@ -261,17 +261,17 @@ func TestMergeKeepsEveryTask(t *testing.T) {
 	hour := pack.BucketOf(b.now.Add(30*time.Hour), pack.Hour)
 	for range far.CrowdedPacks {
 		b.addMany(50, func(int) task.Instant { return hour.At.Add(time.Minute) })
-		b.cut(own, task.CompactLevel0)
+		b.compact(own, task.CompactLevel0)
 	}
 	before := b.everywhere()
-	cut := b.cut(own, task.CompactMerge)
+	cut := b.compact(own, task.CompactMerge)
 	if cut.Read != far.CrowdedPacks || cut.Written != 1 || cut.Packed != far.CrowdedPacks*50 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
 		t.Fatal(diff)
 	}
-	if cut := b.cut(own, task.CompactMerge); cut.Read != 0 {
+	if cut := b.compact(own, task.CompactMerge); cut.Read != 0 {
 		t.Fatalf("it merges again: %+v", cut)
 	}
 }
@@ -282,10 +282,10 @@ func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
 	bucket := pack.Bucket{Level: pack.Day, At: pack.BucketOf(b.now, pack.Day).At.Add(20 * 24 * time.Hour)}
 	for range 20 {
 		b.addMany(1, func(int) task.Instant { return bucket.At.Add(time.Hour) })
-		b.cut(own, task.CompactLevel0)
+		b.compact(own, task.CompactLevel0)
 	}
 	b.PassOver(b.d, bucket)
-	if cut := b.cut(own, task.CompactMerge); cut.Read != 0 {
+	if cut := b.compact(own, task.CompactMerge); cut.Read != 0 {
 		t.Fatalf("cut = %+v", cut)
 	}
 }
@@ -297,11 +297,11 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	var ids []task.ID
 	for range 5 {
 		ids = append(ids, b.addMany(10, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Minute) })...)
-		b.cut(own, task.CompactLevel0)
+		b.compact(own, task.CompactLevel0)
 	}
 	b.exec(`UPDATE far_pack SET params = set_byte(params, 9, get_byte(params, 9) # 1) WHERE id = (SELECT min(id) + 2 FROM far_pack)`)
 	b.setClock(hour.At)
-	cut := b.cut(own, task.CompactPromote)
+	cut := b.compact(own, task.CompactPromote)
 	if cut.Near != 40 || len(cut.Damaged) != 1 || cut.Damaged[0].Tasks != 10 || !strings.Contains(cut.Damaged[0].Reason, "damaged") {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -314,7 +314,7 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 			t.Errorf("task %d of pack %d: %v", id, i/10, err)
 		}
 	}
-	if cut := b.cut(own, task.CompactPromote); cut.Read+len(cut.Damaged) != 0 {
+	if cut := b.compact(own, task.CompactPromote); cut.Read+len(cut.Damaged) != 0 {
 		t.Fatalf("it is taken again: %+v", cut)
 	}
 	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Damaged != 1 || f.Packs != 0 {
@@ -329,7 +329,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 	var ids []task.ID
 	for range 7 {
 		ids = append(ids, b.addMany(10, func(int) task.Instant { return hour.At })...)
-		b.cut(own, task.CompactLevel0)
+		b.compact(own, task.CompactLevel0)
 	}
 	// A task that is in the near tier already: its copy cannot be inserted.
 	r := b.farRows()[kernel.KeyOf(b.tenant, ids[33], 0)]
@@ -337,7 +337,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 		type, state, kind, params)
 		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
 	b.setClock(hour.At)
-	cut := b.cut(own, task.CompactPromote)
+	cut := b.compact(own, task.CompactPromote)
 	if cut.Near != 60 || len(cut.Damaged) != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
@@ -347,7 +347,7 @@ func TestStaleMoverChangesNothing(t *testing.T) {
 	b := setup(t)
 	stale := b.chores()
 	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
-	b.cut(stale, task.CompactLevel0)
+	b.compact(stale, task.CompactLevel0)
 	b.addMany(50, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
 	near := b.add(b.spec(task.OneShot))[0]
 	b.exec(`UPDATE task SET due_at = $2, scheduled_at = $2 WHERE id = $1`, int64(near), int64(b.now.Add(24*time.Hour)))
@@ -357,7 +357,7 @@ func TestStaleMoverChangesNothing(t *testing.T) {
 		if kind == task.CompactPromote {
 			b.advance(5 * time.Hour)
 		}
-		if cut := b.cut(stale, kind); !cut.Lost || cut.Near+cut.Packed != 0 {
+		if cut := b.compact(stale, kind); !cut.Lost || cut.Near+cut.Packed != 0 {
 			t.Errorf("%s = %+v", kind, cut)
 		}
 	}
@@ -376,7 +376,7 @@ func TestStaleMoverSetsNothingAside(t *testing.T) {
 	b.exec(`UPDATE far_arrival SET keys = '\x00'`)
 	b.chores()
 	damaged := task.DamagedPack{Pack: int64(b.packs()[0]), Reason: "no"}
-	if _, lost, err := b.SetAside(t.Context(), b.d, own, damaged); err != nil || !lost {
+	if _, lost, err := b.Quarantine(t.Context(), b.d, own, damaged); err != nil || !lost {
 		t.Fatal(err)
 	}
 	if n := b.count(`SELECT count(*) FROM far_arrival WHERE damaged IS NOT NULL`); n != 0 {
@@ -472,7 +472,7 @@ func TestDemotedTaskIsFoundAndRecalled(t *testing.T) {
 	}
 	b.findable(ids)
 	b.advance(36 * time.Hour)
-	b.cut(own, task.CompactPromote)
+	b.compact(own, task.CompactPromote)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 3 {
 		t.Fatalf("claimed %d of 3", len(c.Publications))
 	}
@@ -483,17 +483,17 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	cancelled := make(chan error, 1)
 	b.db.SetFailpoint(func(point string, _ int) error {
-		if point == "cut:"+kernel.BeforeCommit { // the pack is locked and its tasks are copied
+		if point == "compact:"+kernel.BeforeCommit { // the pack is locked and its tasks are copied
 			go func() { _, err := b.Cancel(context.Background(), b.tenant, ids[4]); cancelled <- err }()
 			b.waitForLock()
 		}
 		return nil
 	})
-	if cut := b.cut(own, task.CompactPromote); cut.Near != 10 {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != 10 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if err := <-cancelled; err != nil {
@@ -509,17 +509,17 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	b.db.SetFailpoint(func(point string, _ int) error {
-		if point == "cut:"+far.BeforeLock {
+		if point == "compact:"+far.BeforeLock {
 			if _, err := b.Cancel(context.Background(), b.tenant, ids[4]); err != nil {
 				t.Error(err)
 			}
 		}
 		return nil
 	})
-	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[4], 0)] != nil {
@@ -543,13 +543,13 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	own := b.chores()
 	at := b.now.Add(3 * time.Hour)
 	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.cut(own, task.CompactLevel0)
+	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(-5 * time.Minute))
 	b.db.SetFailpoint(func(point string, _ int) error {
 		if point != "cancel:"+kernel.BeforeCommit {
 			return nil
 		}
-		if cut := b.cut(own, task.CompactPromote); cut.Read != 0 {
+		if cut := b.compact(own, task.CompactPromote); cut.Read != 0 {
 			t.Errorf("a pack that is held was cut: %+v", cut)
 		}
 		return nil
@@ -557,7 +557,7 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	if _, err := b.Cancel(t.Context(), b.tenant, ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	if cut := b.cut(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
+	if cut := b.compact(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
 		t.Fatalf("cut = %+v", cut)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[0], 0)] != nil {
@@ -572,15 +572,15 @@ func TestAddDuringARecutComesWithTheNext(t *testing.T) {
 	b.addMany(100, func(int) task.Instant { return at })
 	late := 0
 	b.db.SetFailpoint(func(point string, _ int) error {
-		if point == "cut:"+kernel.BeforeCommit && late == 0 {
+		if point == "compact:"+kernel.BeforeCommit && late == 0 {
 			late = len(b.addMany(3, func(int) task.Instant { return at }))
 		}
 		return nil
 	})
-	if cut := b.cut(own, task.CompactLevel0); cut.Packed != 100 {
+	if cut := b.compact(own, task.CompactLevel0); cut.Packed != 100 {
 		t.Fatalf("cut = %+v", cut)
 	}
-	if cut := b.cut(own, task.CompactLevel0); cut.Packed != 3 || len(b.everywhere()) != 103 {
+	if cut := b.compact(own, task.CompactLevel0); cut.Packed != 3 || len(b.everywhere()) != 103 {
 		t.Fatalf("cut = %+v", cut)
 	}
 }
