@@ -183,9 +183,9 @@ func TestLevelsFollowTheDistance(t *testing.T) {
 	})
 	sparse := b.addMany(3, func(int) task.Instant { return hour.Add(70 * time.Minute) })
 	soon := b.addMany(3, func(int) task.Instant { return hour.Add(20 * time.Minute) })
-	cut := b.compact(own, task.CompactLevel0)
-	if cut.Near != len(soon) || cut.Packed != 403 {
-		t.Fatalf("cut = %+v", cut)
+	got := b.compact(own, task.CompactLevel0)
+	if got.Near != len(soon) || got.Packed != 403 {
+		t.Fatalf("got %+v", got)
 	}
 	want := map[pack.Bucket]int{
 		{Level: pack.Minute, At: hour.Add(30 * time.Minute)}: 100,
@@ -206,12 +206,12 @@ func TestSmallHourIsPromotedWholeAndStaysInTheNearTier(t *testing.T) {
 	ids := b.addMany(100, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * 36 * time.Second) })
 	b.compact(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-15 * time.Minute)) // near enough to be split
-	if cut := b.compact(own, task.CompactSplit); cut.Read != 0 {
-		t.Fatalf("a small hour was split: %+v", cut)
+	if got := b.compact(own, task.CompactSplit); got.Read != 0 {
+		t.Fatalf("a small hour was split: %+v", got)
 	}
 	b.setClock(hour.At.Add(-9 * time.Minute))
-	if cut := b.compact(own, task.CompactPromote); cut.Near != len(ids) || cut.Late != 0 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != len(ids) || got.Late != 0 {
+		t.Fatalf("got %+v", got)
 	}
 	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
 		t.Fatalf("rows of an hour that was promoted whole go back: %+v, %v", out, err)
@@ -226,17 +226,17 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	ids := b.addMany(n, func(i int) task.Instant { return hour.At.Add(time.Duration(i) * time.Hour / n) })
 	b.compact(own, task.CompactLevel0)
 	b.setClock(hour.At.Add(-29 * time.Minute))
-	cut := b.compact(own, task.CompactSplit)
-	if cut.Near != 0 || cut.Packed != n || cut.More {
-		t.Fatalf("cut = %+v", cut)
+	got := b.compact(own, task.CompactSplit)
+	if got.Near != 0 || got.Packed != n || got.More {
+		t.Fatalf("got %+v", got)
 	}
 	if buckets := b.bucketsOf(); len(buckets) != 60 {
 		t.Fatalf("%d buckets, want the 60 minutes", len(buckets))
 	}
 	b.findable([]task.ID{ids[0], ids[n/2], ids[n-1]})
 	b.setClock(hour.At.Add(-8 * time.Minute))
-	if cut := b.compact(own, task.CompactPromote); cut.Near != 2*n/60 {
-		t.Fatalf("two minutes begin within the horizon: %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != 2*n/60 {
+		t.Fatalf("two minutes begin within the horizon: %+v", got)
 	}
 }
 
@@ -247,8 +247,8 @@ func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
 	id := b.addMany(1, func(int) task.Instant { return at })[0]
 	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(2 * time.Hour))
-	if cut := b.compact(own, task.CompactPromote); cut.Near != 1 || cut.Late != 2*time.Hour {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != 1 || got.Late != 2*time.Hour {
+		t.Fatalf("got %+v", got)
 	}
 	if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
 		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
@@ -264,15 +264,15 @@ func TestMergeKeepsEveryTask(t *testing.T) {
 		b.compact(own, task.CompactLevel0)
 	}
 	before := b.everywhere()
-	cut := b.compact(own, task.CompactMerge)
-	if cut.Read != far.CrowdedPacks || cut.Written != 1 || cut.Packed != far.CrowdedPacks*50 {
-		t.Fatalf("cut = %+v", cut)
+	got := b.compact(own, task.CompactMerge)
+	if got.Read != far.CrowdedPacks || got.Written != 1 || got.Packed != far.CrowdedPacks*50 {
+		t.Fatalf("got %+v", got)
 	}
 	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
 		t.Fatal(diff)
 	}
-	if cut := b.compact(own, task.CompactMerge); cut.Read != 0 {
-		t.Fatalf("it merges again: %+v", cut)
+	if got := b.compact(own, task.CompactMerge); got.Read != 0 {
+		t.Fatalf("it merges again: %+v", got)
 	}
 }
 
@@ -285,8 +285,8 @@ func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
 		b.compact(own, task.CompactLevel0)
 	}
 	b.PassOver(b.d, bucket)
-	if cut := b.compact(own, task.CompactMerge); cut.Read != 0 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactMerge); got.Read != 0 {
+		t.Fatalf("got %+v", got)
 	}
 }
 
@@ -301,9 +301,9 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	}
 	b.exec(`UPDATE far_pack SET params = set_byte(params, 9, get_byte(params, 9) # 1) WHERE id = (SELECT min(id) + 2 FROM far_pack)`)
 	b.setClock(hour.At)
-	cut := b.compact(own, task.CompactPromote)
-	if cut.Near != 40 || len(cut.Damaged) != 1 || cut.Damaged[0].Tasks != 10 || !strings.Contains(cut.Damaged[0].Reason, "damaged") {
-		t.Fatalf("cut = %+v", cut)
+	got := b.compact(own, task.CompactPromote)
+	if got.Near != 40 || len(got.Damaged) != 1 || got.Damaged[0].Tasks != 10 || !strings.Contains(got.Damaged[0].Reason, "damaged") {
+		t.Fatalf("got %+v", got)
 	}
 	if n := b.count(`SELECT count(*) FROM far_pack WHERE damaged IS NOT NULL`); n != 1 || b.count(`SELECT count(*) FROM far_pack`) != 1 {
 		t.Fatalf("%d packs are marked", n)
@@ -314,8 +314,8 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 			t.Errorf("task %d of pack %d: %v", id, i/10, err)
 		}
 	}
-	if cut := b.compact(own, task.CompactPromote); cut.Read+len(cut.Damaged) != 0 {
-		t.Fatalf("it is taken again: %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Read+len(got.Damaged) != 0 {
+		t.Fatalf("it is taken again: %+v", got)
 	}
 	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Damaged != 1 || f.Packs != 0 {
 		t.Fatalf("stats = %+v, %v", f, err)
@@ -337,9 +337,9 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 		type, state, kind, params)
 		VALUES ($1, $2, $3, 0, $4, $4, $4, $4, 1, 0, 0, 1, 1, 1, 'k', '')`, int16(r.ID.Shard()), r.Tenant, int64(r.ID), int64(r.DueAt))
 	b.setClock(hour.At)
-	cut := b.compact(own, task.CompactPromote)
-	if cut.Near != 60 || len(cut.Damaged) != 1 {
-		t.Fatalf("cut = %+v", cut)
+	got := b.compact(own, task.CompactPromote)
+	if got.Near != 60 || len(got.Damaged) != 1 {
+		t.Fatalf("got %+v", got)
 	}
 }
 
@@ -357,8 +357,8 @@ func TestStaleMoverChangesNothing(t *testing.T) {
 		if kind == task.CompactPromote {
 			b.advance(5 * time.Hour)
 		}
-		if cut := b.compact(stale, kind); !cut.Lost || cut.Near+cut.Packed != 0 {
-			t.Errorf("%s = %+v", kind, cut)
+		if got := b.compact(stale, kind); !got.Lost || got.Near+got.Packed != 0 {
+			t.Errorf("%s = %+v", kind, got)
 		}
 	}
 	if out, err := b.Demote(t.Context(), b.d, stale, 0); err != nil || !out.Lost {
@@ -423,15 +423,15 @@ func TestCrashBeforeAnyCommitChangesNothing(t *testing.T) {
 			t.Fatalf("%s: %d tasks", name, n)
 		}
 	}
-	cut := func(kind task.CompactionKind) func() error {
+	compact := func(kind task.CompactionKind) func() error {
 		return func() error {
 			_, err := b.Compact(context.Background(), task.CompactionRequest{Database: b.d, Own: own, Kind: kind})
 			return err
 		}
 	}
-	step("cut", cut(task.CompactLevel0))
+	step("compact", compact(task.CompactLevel0))
 	b.setClock(hour.At)
-	step("cut", cut(task.CompactPromote))
+	step("compact", compact(task.CompactPromote))
 	b.setClock(hour.At.Add(-30 * time.Hour))
 	step("demote", func() error { _, err := b.Demote(context.Background(), b.d, own, 0); return err })
 }
@@ -493,8 +493,8 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 		}
 		return nil
 	})
-	if cut := b.compact(own, task.CompactPromote); cut.Near != 10 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != 10 {
+		t.Fatalf("got %+v", got)
 	}
 	if err := <-cancelled; err != nil {
 		t.Fatal(err)
@@ -519,8 +519,8 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 		}
 		return nil
 	})
-	if cut := b.compact(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != 9 || got.Void != 1 {
+		t.Fatalf("got %+v", got)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[4], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
@@ -549,16 +549,16 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 		if point != "cancel:"+kernel.BeforeCommit {
 			return nil
 		}
-		if cut := b.compact(own, task.CompactPromote); cut.Read != 0 {
-			t.Errorf("a pack that is held was cut: %+v", cut)
+		if got := b.compact(own, task.CompactPromote); got.Read != 0 {
+			t.Errorf("a pack that is held was cut: %+v", got)
 		}
 		return nil
 	})
 	if _, err := b.Cancel(t.Context(), b.tenant, ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	if cut := b.compact(own, task.CompactPromote); cut.Near != 9 || cut.Void != 1 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactPromote); got.Near != 9 || got.Void != 1 {
+		t.Fatalf("got %+v", got)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[0], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
@@ -577,11 +577,11 @@ func TestAddDuringARecutComesWithTheNext(t *testing.T) {
 		}
 		return nil
 	})
-	if cut := b.compact(own, task.CompactLevel0); cut.Packed != 100 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactLevel0); got.Packed != 100 {
+		t.Fatalf("got %+v", got)
 	}
-	if cut := b.compact(own, task.CompactLevel0); cut.Packed != 3 || len(b.everywhere()) != 103 {
-		t.Fatalf("cut = %+v", cut)
+	if got := b.compact(own, task.CompactLevel0); got.Packed != 3 || len(b.everywhere()) != 103 {
+		t.Fatalf("got %+v", got)
 	}
 }
 
