@@ -12,8 +12,8 @@
 //     steps of one transaction: assert the ownership, lock the part's row if it still
 //     stands where it was read, change some tasks, write how far it has come. So a
 //     step happens once or not at all, whoever dies.
-//   - A step about tasks goes the way of a listing (listings of package shards). While it is in the
-//     near tier nothing is demoted, so that no task moves back past it.
+//   - A step about tasks goes the way of a listing (package shards, list.go). While it
+//     is in the near tier nothing is demoted, so that no task moves back past it.
 //
 // Files:
 //

@@ -18,10 +18,10 @@ import (
 
 // # Compaction
 //
-// Compaction is the one operation that moves tasks out of packs. It chooses packs without
-// locks, then in one transaction asserts the ownership of the database's chores,
-// locks them, reads in a later statement which of their tasks are void, and sends
-// the others on: into the near tier, or into packs of finer buckets. Nobody but the
+// Compaction is the one operation that moves tasks out of packs. It chooses packs
+// without locks, then in one transaction asserts the ownership of the database's
+// chores, locks them, reads in a later statement which of their tasks are void, and
+// sends the others on: into the near tier, or into packs of finer buckets. Nobody but the
 // owner of the chores takes packs away, so what was chosen is still there when it
 // is locked, unless the ownership has moved, and then the transaction does nothing.
 //

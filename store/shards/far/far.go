@@ -64,7 +64,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// DefaultHorizon is the horizon of the far tier unless [Config] says otherwise.
+// DefaultHorizon is the horizon of most installations.
 const DefaultHorizon = 10 * time.Minute
 
 // HorizonOff as the horizon keeps every task in the near tier.
@@ -73,8 +73,8 @@ const HorizonOff time.Duration = -1
 // Config tunes a [Tier].
 type Config struct {
 	// Horizon is how far ahead tasks are kept as rows; what is due later goes into
-	// packs. Below 0 (see [HorizonOff]), every task is a row.
-	// Packs that exist are read in any case.
+	// packs. Below 0 (see [HorizonOff]), every task is a row. Packs that exist are read
+	// in any case.
 	Horizon time.Duration
 	// Place returns the row of a new task, or the faults of one that could never
 	// fire. [Tier.Load] needs it for tasks with sealed terms.

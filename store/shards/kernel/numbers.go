@@ -39,9 +39,9 @@ func (db *Databases) Draw(ctx context.Context, d, n int) (int64, error) {
 	return db.drawLocked(ctx, d, n)
 }
 
-// DrawGroup draws consecutive numbers for each of n members of a group, sizes of
-// them, and hands the first number of each to set. What a group draws from one
-// block is consecutive.
+// DrawGroup draws numbers for a group of n members, size(i) consecutive ones for
+// member i, whose first it hands to set. Of each block of the sequence the group gets
+// one run of consecutive numbers, in the order of the members.
 func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) int, set func(i int, first int64)) error {
 	b := &db.numbers[d]
 	b.mu.Lock()

@@ -62,8 +62,8 @@ func (m *Machines) New(r *task.Row) *task.Machine {
 	return &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, CatchUpInterval: m.cfg.CatchUpInterval}
 }
 
-// Lock locks the rows of keys and returns them by the key of their task.
-// Rows that somebody else has locked are missing, as are rows that do not exist.
+// Lock locks the rows of keys and returns them by the key of their task. Rows that
+// somebody else has locked are missing, as are rows that do not exist.
 func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[kernel.Key]*task.Machine, error) {
 	rows, err := tx.Query(ctx, sql.Get("KinLock"), kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
