@@ -12,11 +12,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Decode reads the value of a record. It returns what [Encode] was given, but
-// for the tenant's number, the misfire policy and the key, which are not in a record.
-// Params of the result are a part of value, checked but not decoded: see [Params].
+// Decode parses the value of a record. It returns the argument of [Encode],
+// except for the tenant's number, the misfire policy and the key, which are not
+// in a record. Params of the result refers to value; it is checked but not
+// decoded: see [Params].
 //
-// The error names the field, its value and the rule it breaks.
+// The error names the field, its value and the rule that it breaks.
 func Decode(value []byte) (task.Publication, error) {
 	var p task.Publication
 	if len(value) == 0 {
@@ -82,7 +83,7 @@ func fieldName(n protowire.Number) string {
 	return "unknown"
 }
 
-// decodeField reads the known field n, whose framing is known to be sound.
+// decodeField parses the known field n, whose framing is valid.
 func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, raw []byte) error {
 	switch n {
 	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldReplayOf, fieldParams:
@@ -170,7 +171,7 @@ func instant(ms int64) (task.Instant, error) {
 	return task.Instant(ms), nil
 }
 
-// millis reads a Timestamp or a Duration that is not negative.
+// millis parses a Timestamp or a Duration that is not negative.
 func millis(b []byte) (int64, error) {
 	var parts [3]int64
 	for len(b) > 0 {
@@ -199,7 +200,7 @@ func millis(b []byte) (int64, error) {
 	return parts[1]*1000 + parts[2]/1_000_000, nil
 }
 
-// check judges what only the whole record shows.
+// check validates what depends on the whole record.
 func check(p *task.Publication, seen uint32) error {
 	for _, n := range []protowire.Number{fieldTaskID, fieldSeq, fieldAttempt, fieldType, fieldKind, fieldScheduled, fieldAckTimeout} {
 		if seen&(1<<n) == 0 {
@@ -222,7 +223,7 @@ func check(p *task.Publication, seen uint32) error {
 }
 
 // Params decodes the wire bytes of perceptor.v1.Params. The map is never nil
-// and the caller's own.
+// and belongs to the caller.
 func Params(wire []byte) (map[string]string, error) {
 	params := make(map[string]string)
 	err := walkParams(wire, func(k, v []byte) { params[string(k)] = string(v) })
@@ -268,7 +269,7 @@ func walkParams(wire []byte, yield func(k, v []byte)) error {
 	return nil
 }
 
-// splitEntry reads one entry of the map: key = 1, value = 2, both strings.
+// splitEntry parses one entry of the map: key = 1, value = 2, both strings.
 func splitEntry(entry []byte) (k, v []byte, err error) {
 	for len(entry) > 0 {
 		n, typ, size := protowire.ConsumeTag(entry)

@@ -1,20 +1,22 @@
-// Package record says how one delivery of one run looks on Kafka. The producer
-// and the client share it; docs/record-format.md tells it to other languages.
+// Package record defines the form of one delivery of one run in Kafka. The
+// producer and the client share it; docs/record-format.md describes it for
+// other languages.
 //
-//   - The key is the task id in decimal. [Partition] spreads tasks by a hash of
-//     the id; no order is promised.
-//   - The value is the protobuf message perceptor.v1.RunRecord. It says all that
-//     a listener needs; the headers repeat some of it for tools.
-//   - The headers are those of CloudEvents 1.0 in binary mode, and three of our own.
+//   - The key is the task id in decimal. [Partition] distributes tasks by a hash
+//     of the id. There is no guarantee about order.
+//   - The value is the protobuf message perceptor.v1.RunRecord. It has everything
+//     that a listener needs; the headers repeat some of it for tools.
+//   - The headers are those of CloudEvents 1.0 in binary mode, and three
+//     additional ones.
 //
 // The params are stored as the wire bytes of perceptor.v1.Params and are passed
-// on untouched: nothing here builds a map to encode a record. So the encoder is
-// written by hand; a test holds it against the generated code.
+// on unchanged, so encoding a record builds no map. Therefore the encoder is
+// written by hand; a test compares it with the generated code.
 //
-// [Decode] is strict, because whatever is on a topic reaches it: it never
-// panics, allocates no more than a fixed multiple of its input, and its error
-// names the field that is wrong. Unknown fields are passed over, so that fields
-// can be added.
+// [Decode] is strict, because any producer can write to a topic: it never
+// panics, it allocates at most a fixed multiple of its input, and its error
+// names the faulty field. It ignores unknown fields, so that fields can be
+// added.
 package record
 
 import (
@@ -42,7 +44,7 @@ const (
 	fieldParams     protowire.Number = 15
 )
 
-// What the headers say of every record.
+// Values of headers that are the same in all records.
 const (
 	SpecVersion = "1.0"
 	EventType   = "perceptor.run.v1"
@@ -60,15 +62,15 @@ const (
 	HeaderRunID       = "perceptor_run_id"
 	HeaderAttempt     = "perceptor_attempt"
 	HeaderScheduledAt = "perceptor_scheduled_at"
-	HeaderTraceParent = "ce_traceparent" // only of tasks that have a trace context
+	HeaderTraceParent = "ce_traceparent" // only for tasks that have a trace context
 )
 
-// MaxOverheadBytes bounds what a record has beside its params' keys and values:
-// key, value, headers and the framing of up to [task.MaxParams] entries. A
-// topic must take records of params limit + MaxOverheadBytes.
+// MaxOverheadBytes bounds the size of a record besides the keys and values of
+// its params: key, value, headers and the framing of up to [task.MaxParams]
+// entries. A topic must accept records of params limit + MaxOverheadBytes.
 const MaxOverheadBytes = 4 << 10
 
-// MaxValueBytes bounds the value of a record; [Decode] refuses longer ones.
+// MaxValueBytes bounds the value of a record. [Decode] refuses longer ones.
 const MaxValueBytes = task.MaxParamsBytes + MaxOverheadBytes
 
 // Header is one header of a Kafka record.
@@ -78,8 +80,8 @@ type Header struct {
 }
 
 // Encode returns the Kafka record of one delivery. tenant is the name of the
-// tenant, for ce_source. The caller may keep all results; value holds a copy of
-// p.Params. p is taken as it is: what the store hands out has been validated.
+// tenant, for ce_source. The results belong to the caller; value has a copy of
+// p.Params. Encode does not validate p: the store has done so.
 func Encode(p task.Publication, tenant string) (key, value []byte, headers []Header) {
 	key = strconv.AppendInt(nil, int64(p.Task), 10)
 	return key, appendValue(make([]byte, 0, len(p.Params)+len(p.Kind)+96), &p), appendHeaders(&p, tenant)
@@ -103,7 +105,7 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	return appendBytes(b, fieldParams, p.Params)
 }
 
-// appendVarint appends an integer field; proto3 leaves out zero.
+// appendVarint appends an integer field. proto3 omits zero.
 func appendVarint(b []byte, n protowire.Number, v int64) []byte {
 	if v == 0 {
 		return b
@@ -111,7 +113,7 @@ func appendVarint(b []byte, n protowire.Number, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
 }
 
-// appendBytes appends a string, bytes or message field; empty ones are left out.
+// appendBytes appends a string, bytes or message field. Empty ones are omitted.
 func appendBytes[T string | []byte](b []byte, n protowire.Number, v T) []byte {
 	if len(v) == 0 {
 		return b
@@ -120,8 +122,8 @@ func appendBytes[T string | []byte](b []byte, n protowire.Number, v T) []byte {
 	return append(b, v...)
 }
 
-// appendMillis appends a Timestamp or a Duration of ms >= 0: both are seconds = 1
-// and nanos = 2.
+// appendMillis appends a Timestamp or a Duration of ms >= 0: both have seconds
+// = 1 and nanos = 2.
 func appendMillis(b []byte, n protowire.Number, ms int64) []byte {
 	var buf [24]byte
 	inner := appendVarint(buf[:0], 1, ms/1000)
@@ -130,7 +132,7 @@ func appendMillis(b []byte, n protowire.Number, ms int64) []byte {
 	return append(b, inner...)
 }
 
-// The parts of headers that are the same in all records; nobody writes to them.
+// Parts of headers that are the same in all records. They are read-only.
 var (
 	specVersion = []byte(SpecVersion)
 	eventType   = []byte(EventType)
@@ -138,8 +140,8 @@ var (
 )
 
 func appendHeaders(p *task.Publication, tenant string) []Header {
-	// One buffer for all values: id = RUN_ID.ATTEMPT, of which run_id and attempt
-	// are parts.
+	// One buffer has all values: id = RUN_ID.ATTEMPT, which includes run_id and
+	// attempt.
 	buf := make([]byte, 0, 96+len(tenant))
 	buf = append(buf, p.RunID().String()...)
 	runEnd := len(buf)

@@ -9,8 +9,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Calendar is a [Cron] in the words of package task, whose instants may all be
-// later by a spread. It is immutable.
+// Calendar adapts a [Cron] to package task. A spread may delay all its
+// instants. It is immutable.
 type Calendar struct {
 	cron  *Cron
 	later task.Instant
@@ -35,29 +35,30 @@ func (c Calendar) Count(after, until task.Instant) int64 {
 // String is [Cron.String].
 func (c Calendar) String() string { return c.cron.String() }
 
-// Calendars makes calendars, and keeps the expressions that it has parsed
-// lately. It is safe for concurrent use.
+// Calendars creates calendars and caches recently parsed expressions. It is
+// safe for concurrent use.
 type Calendars struct {
 	limit int
 	mu    sync.Mutex
-	// An expression goes into young; when that is full it becomes old, and old is
-	// forgotten. So what is asked for again and again stays.
+	// New expressions go into young. When young is full it becomes old, and old
+	// is dropped. So frequently used expressions stay in the cache.
 	young, old map[expression]*Cron
 }
 
-// expression is what a Cron follows from. hashKey is empty when it has no H.
+// expression is the key of the cache. hashKey is empty if the expression has no
+// H.
 type expression struct {
 	task.Cron
 	hashKey string
 }
 
-// NewCalendars keeps at least limit expressions, if there are so many, and less
-// than twice as many.
+// NewCalendars returns a cache for at least limit and less than twice as many
+// expressions.
 func NewCalendars(limit int) *Calendars {
 	return &Calendars{limit: max(1, limit), young: map[expression]*Cron{}}
 }
 
-// Of returns the calendar of a task: H is drawn, and spread computed, by its id.
+// Of returns the calendar of a task. The task's id determines H and the spread.
 // The error is an [*Error].
 func (c *Calendars) Of(cron task.Cron, id task.ID, spread time.Duration) (task.Calendar, error) {
 	parsed, err := c.parse(cron, strconv.FormatInt(int64(id), 10))
@@ -90,7 +91,7 @@ func (c *Calendars) parse(cron task.Cron, hashKey string) (*Cron, error) {
 	return parsed, nil
 }
 
-// known returns nil for an expression that is not kept.
+// known returns nil if an expression is not cached.
 func (c *Calendars) known(e expression) *Cron {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +112,8 @@ func (c *Calendars) keep(e expression, parsed *Cron) {
 	c.young[e] = parsed
 }
 
-// FaultOf says what is wrong with a cron schedule, with the path of its field in
-// the API. err is one that Of returned.
+// FaultOf converts an error of Of to a fault with the path of the field in the
+// API.
 func FaultOf(err error) task.Fault {
 	field := "cron.expression"
 	var known *Error

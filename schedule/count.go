@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Count returns how many instants c has after one instant and not after another:
-// as many as [Cron.Next] would walk through. It counts whole months at once, in
-// some 60 ns each, whatever they hold.
+// Count returns the number of instants of c after one instant and not after
+// another. The result is that of repeated calls of [Cron.Next], but Count
+// counts whole months at once, in some 60 ns each.
 func (c *Cron) Count(after, until time.Time) int64 {
 	z := c.zone
 	from := max(after.Unix()+1, z.starts[0])
@@ -31,8 +31,8 @@ func (c *Cron) Count(after, until time.Time) int64 {
 }
 
 // countByClock counts the instants of segment k in [begin, end) at which a
-// matching local time is passed for the first time. All that fall into the gap
-// before the segment, and its first second, are one instant.
+// matching local time passes for the first time. All matches in the gap before
+// the segment, and the segment's first second, are one instant.
 func (c *Cron) countByClock(k int, begin, end int64) int64 {
 	z := c.zone
 	from := z.highBefore(k)
@@ -88,8 +88,8 @@ func (c *Cron) timesOfDay(day int64, before int) int64 {
 	return int64(c.timesBefore(before))
 }
 
-// timesBefore counts the matching times of day before a second of the day, which
-// may be the end of the day.
+// timesBefore counts the matching times of day before a second of the day,
+// which may be the end of the day.
 func (c *Cron) timesBefore(second int) int {
 	hour, minute := second/3600, second/60%60
 	perMinute := bits.OnesCount64(c.seconds)

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// MaxExpressionBytes bounds an expression, and with it its lists.
+// MaxExpressionBytes is the maximum length of an expression, and so bounds its
+// lists.
 const MaxExpressionBytes = 256
 
-// Dialect is the language of an expression. The numbers may be stored.
+// Dialect is the dialect of an expression. The numbers may be stored.
 type Dialect int16
 
 // The dialects; the package comment has their grammar.
@@ -20,7 +21,7 @@ const (
 	Named
 )
 
-// dialectNames are what users write.
+// dialectNames are the names that users write.
 var dialectNames = [...]string{Standard: "standard", Quartz: "quartz", Named: "named"}
 
 // String returns the name of the dialect.
@@ -41,24 +42,24 @@ func ParseDialect(name string) (Dialect, error) {
 	return 0, &Error{Field: "dialect", Value: name, Rule: "is not one of " + strings.Join(dialectNames[Standard:], ", ")}
 }
 
-// Options are what an expression may need beside its text. The zero value is
-// for expressions that need nothing.
+// Options are inputs of an expression besides its text. The zero value suits
+// most expressions.
 type Options struct {
-	// HashKey seeds H: the same key means the same values, in all versions. An
-	// expression with H and no key is refused.
+	// HashKey is the seed of H. The same key gives the same values in all
+	// versions. An expression with H and without a key is refused.
 	HashKey string
 }
 
-// Cron is an expression in a time zone. It is immutable, and safe for concurrent
-// use. All methods need one made by [Parse].
+// Cron is an expression in a time zone. It is immutable and safe for concurrent
+// use. Create it with [Parse].
 type Cron struct {
 	zone *zone
-	// elapsed: by elapsed time, else by the clock.
+	// elapsed: it follows elapsed time; otherwise it follows the clock.
 	elapsed bool
 	// hashed: the expression has an H.
 	hashed bool
-	// The fields are bits: second, minute, hour and month n is bit n, year n
-	// is bit n - FirstYear.
+	// Each field is a bit set: bit n is the second, minute, hour or month n.
+	// For years bit n is the year FirstYear + n.
 	seconds, minutes uint64
 	hours            uint32
 	months           uint16
@@ -70,9 +71,9 @@ type Cron struct {
 	text    string
 }
 
-// Parse reads an expression in the time zone of an IANA name; an empty one is UTC.
-// The error is an [*Error]. A [Standard] expression that never fires is refused; for
-// [Quartz] see [Cron.Never].
+// Parse parses an expression in the time zone with the given IANA name; an
+// empty name is UTC. The error is an [*Error]. Parse refuses a [Standard]
+// expression that never fires; for [Quartz] see [Cron.Never].
 func Parse(d Dialect, expr, zone string, o Options) (*Cron, error) {
 	z, err := findZone(zone)
 	if err != nil {
@@ -99,8 +100,9 @@ func Parse(d Dialect, expr, zone string, o Options) (*Cron, error) {
 	return c, nil
 }
 
-// Never reports whether c does not fire at all, from [FirstYear] on. Expressions
-// whose instants have all passed do not count: ask Next.
+// Never reports whether c has no instant from [FirstYear] on. It does not
+// consider the present: to find out whether all instants have passed, call
+// Next.
 func (c *Cron) Never() bool {
 	_, ok := c.Next(time.Unix(c.zone.starts[0], 0))
 	return !ok
@@ -110,12 +112,12 @@ func (c *Cron) Never() bool {
 // each H replaced by its value.
 func (c *Cron) String() string { return c.text }
 
-// Dialect returns the dialect that c was read in.
+// Dialect returns the dialect in which c was parsed.
 func (c *Cron) Dialect() Dialect { return c.dialect }
 
 // Location returns the time zone, from the embedded zone data.
 func (c *Cron) Location() *time.Location { return c.zone.location }
 
-// Elapsed reports whether c goes by elapsed time, and not by the clock; see the
+// Elapsed reports whether c follows elapsed time instead of the clock; see the
 // package comment.
 func (c *Cron) Elapsed() bool { return c.elapsed }

@@ -2,31 +2,33 @@ package schedule
 
 import "math/bits"
 
-// dayRule says which days of a month match. Bit n of a word of days is day n.
+// dayRule selects the days of a month. Bit n of a set of days is day n.
 type dayRule struct {
-	// either: a day matches that one of both fields does; else both must.
+	// either: a day matches if one of the two day fields does; otherwise both
+	// must.
 	either bool
-	// dom are days of the month.
+	// dom is the set of days of the month.
 	dom uint32
 	// nearest has bit n for nW: the weekday nearest to day n.
 	nearest uint32
 	// fromLast and fromLastNearest have bit n for L-n and L-nW.
 	fromLast, fromLastNearest uint32
-	// week are days of the week; bit 0 is Sunday.
+	// week is the set of days of the week; bit 0 is Sunday.
 	week uint8
-	// nth picks among the week days of a month: 0 all, 1 to 5 the n-th, lastOfMonth
-	// the last.
+	// nth selects among the days in week: 0 all, 1 to 5 the n-th of the month,
+	// lastOfMonth the last.
 	nth uint8
 }
 
 const (
 	lastOfMonth = 6
-	// everyDay and everyWeekday do not restrict.
+	// everyDay and everyWeekday match all days.
 	everyDay     uint32 = 1<<32 - 2
 	everyWeekday uint8  = 1<<7 - 1
 )
 
-// in returns the days of a month that match. first is the weekday of its first day.
+// in returns the matching days of a month. first is the weekday of its first
+// day.
 func (r *dayRule) in(year, month, first int) uint32 {
 	length := monthLength(year, month)
 	all := everyDay >> (31 - length) & everyDay
@@ -41,7 +43,7 @@ func (r *dayRule) in(year, month, first int) uint32 {
 	return dom & week & all
 }
 
-// special are the days that the letters L and W mean in a month.
+// special returns the days that L and W select in a month.
 func (r *dayRule) special(length, first int) uint32 {
 	var days uint32
 	for n := range members(r.nearest) {
@@ -58,8 +60,8 @@ func (r *dayRule) special(length, first int) uint32 {
 	return days
 }
 
-// nearestWeekday is the day from Monday to Friday that is nearest to a day and
-// in the same month; none if the month has no such day.
+// nearestWeekday returns the day from Monday to Friday that is nearest to a day
+// and in the same month; 0 if the month does not have the day.
 func nearestWeekday(day, length, first int) uint32 {
 	if day < 1 || day > length {
 		return 0
@@ -81,7 +83,7 @@ func nearestWeekday(day, length, first int) uint32 {
 	return 1 << day
 }
 
-// weekdays are the days of a month that are in r.week.
+// weekdays returns the days of a month that are in r.week.
 func (r *dayRule) weekdays(length, first int) uint32 {
 	if r.week == everyWeekday {
 		return everyDay

@@ -1,6 +1,6 @@
-// Package schedule says when a cron expression fires. It is pure: no clock, no
-// I/O, no goroutines. [Parse] makes an immutable [Cron], and [Cron.Next] answers
-// with the first instant after a given one.
+// Package schedule computes when a cron expression fires. It is pure: no clock,
+// no I/O, no goroutines. [Parse] returns an immutable [Cron], and [Cron.Next]
+// returns the first instant after a given one.
 //
 // # The dialects
 //
@@ -11,53 +11,55 @@
 // A field is a list of elements: *, a value, a range a-b, and each with a step:
 // */n, a/n (from a to the field's end), a-b/n. JAN to DEC and SUN to SAT are
 // values; 0 and 7 are both Sunday. If both day fields are restricted, a day
-// that matches either is meant; if one of them begins with *, even as */2, a day
-// must match both. H is a value picked by a hash of [Options.HashKey]: H anywhere
-// in the field, H(a-b) within a range, H/n and H(a-b)/n where the steps begin.
+// must match either of them. If one of them begins with *, even as */2, a day
+// must match both. H is a value determined by a hash of [Options.HashKey]: H
+// anywhere in the field, H(a-b) within a range; in H/n and H(a-b)/n it is the
+// start of the steps.
 //
 // [Quartz] has six fields, or seven:
 //
 //	second 0-59, minute 0-59, hour 0-23, day of month 1-31, month 1-12, day of week 1-7 (1 is Sunday) [year 1970-2099]
 //
-// with the same elements; ranges may wrap around (FRI-MON, 22-2), except those of
-// years, and /n is */n. One of the two day fields is ?, and the other decides. A day of month may be
-// L (the last day), L-n (n days before it), nW (the weekday nearest to day n
-// within the month), LW, L-nW. A day of week may be nL (the last such day of the
-// month), n#k (the k-th), L (Saturday).
+// with the same elements. Ranges may wrap around (FRI-MON, 22-2), except those
+// of years, and /n is */n. One of the two day fields must be ?, and the other
+// one decides. A day of month may be L (the last day), L-n (n days before it),
+// nW (the weekday nearest to day n within the month), LW, L-nW. A day of week
+// may be nL (the last such day of the month), n#k (the k-th), L (Saturday).
 //
 // [Named] has @yearly, @annually, @monthly, @weekly, @daily, @midnight and
 // @hourly. @every is an interval: see [ParseEvery].
 //
-// All are read strictly: what the grammar does not give a meaning to is refused,
-// with the field, the value, the rule and the position. Nothing in an expression
-// can change the zone.
+// Parsing is strict: anything without a meaning in the grammar is refused, with
+// the field, the value, the rule and the position. An expression cannot change
+// the time zone.
 //
 // # Daylight saving
 //
-// Local time is a clock that somebody sets forward and back. One rule serves all
+// Local time is a clock that is set forward and back. One rule applies to all
 // dialects; it is that of Debian's cron:
 //
-//   - An expression goes by elapsed time if its second, minute or hour field
-//     begins with * or is a step (a/n, without an end). It fires at each instant whose
-//     local time matches: not in a gap, and again in the second pass of an overlap.
-//   - Any other expression goes by the clock: each local time that it names fires once.
-//     In an overlap that is the first pass. Local times in a gap fire together, once,
-//     at the first instant after it.
+//   - An expression follows elapsed time if its second, minute or hour field
+//     begins with * or is a step (a/n, without an end). It fires at each instant
+//     whose local time matches: not in a gap, and again in the second pass of an
+//     overlap.
+//   - Any other expression follows the clock: each local time that it names fires
+//     once. In an overlap it fires in the first pass. All local times in a gap fire
+//     together, once, at the first instant after the gap.
 //
 // # How it is computed
 //
 // A zone is a table of segments with a constant offset ([zone]). Within a
 // segment the next match is found by arithmetic on the fields ([Cron.match]),
-// from the year down to the second, without trying one second after the other:
-// each field is a set of bits, and a month is one word of days.
+// from the year down to the second, without trying every second: each field is
+// a bit set, and a month is one word of days.
 //
-// By elapsed time, the segments are walked until one holds a match. By the clock,
-// each local time is compared with the latest one that any clock of the zone has
-// shown before: local times only count where they go beyond it. This high-water
-// mark never falls, so local time is mapped to instants by one search, gaps and
-// overlaps included, and the set of instants does not depend on where a search
-// begins.
+// An expression that follows elapsed time searches segment after segment until
+// one has a match. For an expression that follows the clock, each local time is
+// compared with the latest one that the zone's clock has shown before: only
+// later local times count. This high-water mark never decreases. So one search
+// maps local time to instants, including gaps and overlaps, and the set of
+// instants does not depend on where a search begins.
 //
-// Instants end with the year [LastYear]. The zones are the ones embedded here,
-// whatever the machine has: see [ZoneDataVersion].
+// The last instants are in the year [LastYear]. The zone data is embedded in
+// this package and does not depend on the machine: see [ZoneDataVersion].
 package schedule

@@ -9,15 +9,15 @@ import (
 type field struct {
 	name   string
 	lo, hi int
-	// end is where * and a/n end; hi, but where hi is another name of lo.
+	// end is the end of * and a/n. It is hi, unless hi is another name of lo.
 	end int
-	// names are values in place of numbers, from lo on; in upper case.
+	// names are the values' names in upper case, from lo on.
 	names []string
 	// maxStep is the largest step.
 	maxStep int
-	// quartz: /n is */n, and no range is of a name and a number.
+	// quartz: /n means */n, and a range must not mix a name and a number.
 	quartz bool
-	// wraps: a range may end before it begins.
+	// wraps: the end of a range may be before its beginning.
 	wraps bool
 }
 
@@ -26,13 +26,13 @@ var (
 	dayNames   = []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
 )
 
-// part is a piece of an expression and where it begins, counted from 1.
+// part is a piece of an expression with its position, counted from 1.
 type part struct {
 	text string
 	at   int
 }
 
-// refuse returns the error about a piece of a field.
+// refuse returns an error about a piece of a field.
 func (f *field) refuse(p part, rule string) error {
 	return &Error{Field: f.name, Value: p.text, Position: p.at, Rule: rule}
 }
@@ -43,7 +43,7 @@ func (p part) from(n int) part { return part{p.text[n:], p.at + n} }
 // to returns the first n bytes of p.
 func (p part) to(n int) part { return part{p.text[:n], p.at} }
 
-// split cuts p at a separator, which must be a byte.
+// split splits p at a separator, which must be one byte.
 func (p part) split(sep byte) []part {
 	parts := make([]part, 0, 1+strings.Count(p.text, string(sep)))
 	for {
@@ -56,7 +56,7 @@ func (p part) split(sep byte) []part {
 	}
 }
 
-// splitFields cuts an expression at its blanks and tabs.
+// splitFields splits an expression at its blanks and tabs.
 func splitFields(expr string) ([]part, error) {
 	whole := part{expr, 1}
 	if len(expr) > MaxExpressionBytes {
@@ -79,15 +79,15 @@ func splitFields(expr string) ([]part, error) {
 	return fields, refusePrefix(fields)
 }
 
-// refusePrefix says what is wrong with what other programs allow in front.
+// refusePrefix returns the error for prefixes that other programs allow.
 func refusePrefix(fields []part) error {
 	rule := ""
 	switch {
 	case len(fields) == 0:
 	case strings.Contains(fields[0].text, "="):
-		rule = "the zone is given apart; an expression has no settings"
+		rule = "the time zone is a separate setting and not part of an expression"
 	case fields[0].text[0] == '@':
-		rule = "names such as @daily are of the dialect named; @every is an interval"
+		rule = "names such as @daily belong to the dialect named; @every is an interval"
 	}
 	if rule == "" {
 		return nil
@@ -95,7 +95,7 @@ func refusePrefix(fields []part) error {
 	return &Error{Field: "expression", Value: fields[0].text, Position: fields[0].at, Rule: rule}
 }
 
-// joined is the text of parts.
+// joined returns the text of parts.
 func joined(parts []part, sep string) string {
 	texts := make([]string, len(parts))
 	for i, p := range parts {
@@ -104,7 +104,7 @@ func joined(parts []part, sep string) string {
 	return strings.Join(texts, sep)
 }
 
-// element is one member of a field's list: the values from lo to hi in steps.
+// element is one element of a field's list: the values from lo to hi in steps.
 type element struct {
 	lo, hi int // lo > hi wraps around
 	// every: written as *, ranged: as a range. stepped: with a step.
@@ -112,7 +112,7 @@ type element struct {
 	step                   int
 }
 
-// list reads a field that is a list of elements.
+// list parses a list of elements.
 func (f *field) list(p part) ([]element, error) {
 	parts := p.split(',')
 	elements := make([]element, len(parts))
@@ -125,11 +125,11 @@ func (f *field) list(p part) ([]element, error) {
 	return elements, nil
 }
 
-// element reads *, a, a-b, each with or without a step.
+// element parses *, a, or a-b, each with or without a step.
 func (f *field) element(p part) (element, error) {
 	e := element{lo: f.lo, hi: f.end, step: 1}
 	if p.text == "" {
-		return e, f.refuse(p, "an element of the list is missing")
+		return e, f.refuse(p, "the list has an empty element")
 	}
 	base := p
 	if i := strings.IndexByte(p.text, '/'); i >= 0 {
@@ -143,7 +143,7 @@ func (f *field) element(p part) (element, error) {
 	return e, f.base(base, &e)
 }
 
-// base reads what stands before the step.
+// base parses the part before the step.
 func (f *field) base(p part, e *element) (err error) {
 	if p.text == "*" || p.text == "" && e.stepped && f.quartz {
 		e.every = true
@@ -151,7 +151,7 @@ func (f *field) base(p part, e *element) (err error) {
 	}
 	bounds := p.split('-')
 	if len(bounds) > 2 {
-		return f.refuse(p, "a range has one hyphen")
+		return f.refuse(p, "a range must have exactly one hyphen")
 	}
 	if e.lo, err = f.value(bounds[0]); err != nil {
 		return err
@@ -167,24 +167,24 @@ func (f *field) base(p part, e *element) (err error) {
 		return err
 	}
 	if f.quartz && isNumber(bounds[0].text) != isNumber(bounds[1].text) {
-		return f.refuse(p, "a range is of two names or of two numbers")
+		return f.refuse(p, "a range must have two names or two numbers")
 	}
 	if e.lo > e.hi && !f.wraps {
-		return f.refuse(p, "the range ends before it begins; write it as a list of two")
+		return f.refuse(p, "the range ends before it begins; write it as a list of two ranges")
 	}
 	return nil
 }
 
-// stepOf reads what stands after the slash.
+// stepOf parses the part after the slash.
 func (f *field) stepOf(p part) (int, error) {
 	n, ok := number(p.text)
 	if !ok || n < 1 || n > f.maxStep {
-		return 0, f.refuse(p, "a step is a number from 1 to "+strconv.Itoa(f.maxStep))
+		return 0, f.refuse(p, "a step must be a number from 1 to "+strconv.Itoa(f.maxStep))
 	}
 	return n, nil
 }
 
-// value reads a number or a name.
+// value parses a number or a name.
 func (f *field) value(p part) (int, error) {
 	n, ok := number(p.text)
 	if !ok {
@@ -210,7 +210,7 @@ func (f *field) values() string {
 	return text
 }
 
-// number reads one to four digits.
+// number parses one to four digits.
 func number(text string) (int, bool) {
 	if !isNumber(text) || len(text) > 4 {
 		return 0, false
@@ -222,7 +222,7 @@ func number(text string) (int, bool) {
 	return n, true
 }
 
-// isNumber reports whether text is nothing but digits.
+// isNumber reports whether text has only digits.
 func isNumber(text string) bool {
 	for i := range len(text) {
 		if text[i] < '0' || text[i] > '9' {
@@ -232,8 +232,8 @@ func isNumber(text string) bool {
 	return text != ""
 }
 
-// addTo adds the values of e, less base, to a set. A range that wraps around goes
-// on in the field's full cycle.
+// addTo adds the values of e, minus base, to a set. A range that wraps around
+// continues in the field's full cycle.
 func (e *element) addTo(set *bitset, f *field, base int) {
 	hi, size := e.hi, f.hi-f.lo+1
 	if e.lo > e.hi {
@@ -245,7 +245,8 @@ func (e *element) addTo(set *bitset, f *field, base int) {
 }
 
 // goesByElapsedTime reports whether a second, minute or hour field makes its
-// expression go by elapsed time: it begins with *, or is a step without an end.
+// expression follow elapsed time: it begins with *, or is a step without an
+// end.
 func goesByElapsedTime(text string, elements []element) bool {
 	return text[0] == '*' || len(elements) == 1 && elements[0].stepped && !elements[0].ranged
 }

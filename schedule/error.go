@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Error is a rule that an expression or a zone breaks.
+// Error describes a fault in an expression or a time zone.
 type Error struct {
-	// Field is the field of the expression, such as "day of month"; or "expression",
-	// "time zone", "dialect".
+	// Field is the field of the expression, such as "day of month", or
+	// "expression", "time zone", "dialect".
 	Field string
-	// Value is the part of it that is refused.
+	// Value is the part that is refused.
 	Value string
-	// Position is where Value begins in the expression, counted in bytes from 1;
-	// below 1 when that has no meaning.
+	// Position is the start of Value in the expression, counted in bytes from
+	// 1; below 1: not applicable.
 	Position int
-	// Rule is what Value breaks.
+	// Rule is the rule that Value breaks.
 	Rule string
 }
 
@@ -29,7 +29,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %q%s: %s", e.Field, shortened(e.Value), at, e.Rule)
 }
 
-// shortened keeps errors readable when values are not.
+// shortened shortens long values.
 func shortened(value string) string {
 	const limit = 80
 	if len(value) <= limit {

@@ -5,17 +5,19 @@ import (
 	"strings"
 )
 
-// H stands for a value that a hash picks, so that many expressions written alike
-// do not fire together. The picks must never change: what is stored would move.
+// H is a value that a hash determines, so that many equal expressions do not
+// fire together. The values must never change, because stored schedules would
+// move.
 
-// hash picks numbers. The zero value has no key and picks nothing.
+// hash determines values. The zero value has no key.
 type hash struct {
 	keyed bool
 	bits  uint64
 }
 
-// fieldHash is the hash of a key for one field: FNV-1a of the key, mixed with the
-// number of the field by the finalizer of SplitMix64, so that fields differ.
+// fieldHash returns the hash of a key for one field: FNV-1a of the key, mixed
+// with the number of the field by the finalizer of SplitMix64, so that fields
+// differ.
 func fieldHash(key string, number int) hash {
 	h := uint64(0xcbf29ce484222325)
 	for i := range len(key) {
@@ -30,7 +32,8 @@ func fieldHash(key string, number int) hash {
 // pick returns a number below n.
 func (h hash) pick(n int) int { return int(h.bits % uint64(n)) }
 
-// hashedList is [field.list] with H, which becomes its value in the text of p.
+// hashedList is [field.list] with support for H. It replaces H in the text of p
+// by its value.
 func (f *field) hashedList(p *part, h hash) ([]element, error) {
 	parts := p.split(',')
 	elements := make([]element, len(parts))
@@ -50,10 +53,10 @@ func (f *field) hashedList(p *part, h hash) ([]element, error) {
 	return elements, nil
 }
 
-// hashed reads H, H/n, H(a-b), H(a-b)/n.
+// hashed parses H, H/n, H(a-b), H(a-b)/n.
 func (f *field) hashed(p part, h hash) (element, error) {
 	if !h.keyed {
-		return element{}, f.refuse(p, "H needs a key to hash")
+		return element{}, f.refuse(p, "H requires a hash key")
 	}
 	e := element{lo: f.lo, hi: f.end, step: 1}
 	rest := p.from(1)
@@ -66,7 +69,7 @@ func (f *field) hashed(p part, h hash) (element, error) {
 			return e, err
 		}
 		if !e.ranged {
-			return e, f.refuse(p, "in the parentheses stands a range a-b")
+			return e, f.refuse(p, "the parentheses must have a range a-b")
 		}
 		rest = rest.from(end + 1)
 	}
@@ -77,13 +80,13 @@ func (f *field) hashed(p part, h hash) (element, error) {
 			return e, err
 		}
 	} else if rest.text != "" {
-		return e, f.refuse(p, "H is followed by nothing, by (a-b), by /n or by (a-b)/n")
+		return e, f.refuse(p, "H must be followed by nothing, (a-b), /n or (a-b)/n")
 	}
 	return f.pick(e, h), nil
 }
 
-// pick replaces the begin of e by a value of its range or, with a step, of its
-// first step.
+// pick replaces the beginning of e by a value of its range or, with a step, of
+// its first step.
 func (f *field) pick(e element, h hash) element {
 	if e.stepped {
 		e.lo += h.pick(min(e.step, e.hi-e.lo+1))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// named are the expressions of the dialect [Named].
+// named has the expressions of the dialect [Named].
 var named = []struct{ name, expr string }{
 	{"@yearly", "0 0 1 1 *"},
 	{"@annually", "0 0 1 1 *"},
@@ -16,7 +16,7 @@ var named = []struct{ name, expr string }{
 	{"@hourly", "0 * * * *"},
 }
 
-// parseNamed fills c from a name, which means a standard expression.
+// parseNamed parses a name, which stands for a standard expression.
 func (c *Cron) parseNamed(expr string) error {
 	name := strings.ToLower(strings.Trim(expr, " \t"))
 	for _, n := range named {
@@ -33,20 +33,20 @@ func (c *Cron) parseNamed(expr string) error {
 	return &Error{Field: "expression", Value: expr, Rule: rule}
 }
 
-// IsEvery reports whether an expression begins with @every, and so is for
-// [ParseEvery].
+// IsEvery reports whether an expression begins with @every and must be parsed
+// by [ParseEvery].
 func IsEvery(expr string) bool {
 	const name = "@every"
 	expr = strings.TrimLeft(expr, " \t")
 	return len(expr) >= len(name) && strings.EqualFold(expr[:len(name)], name)
 }
 
-// IsNamed reports whether an expression begins with @: it is of the dialect [Named],
-// or an interval (see [IsEvery]).
+// IsNamed reports whether an expression begins with @: it belongs to the
+// dialect [Named], or is an interval (see [IsEvery]).
 func IsNamed(expr string) bool { return strings.HasPrefix(strings.TrimLeft(expr, " \t"), "@") }
 
-// ParseEvery reads "@every 90m": an interval in the form of
-// [time.ParseDuration], more than 0 and in whole milliseconds. Days are hours.
+// ParseEvery parses "@every 90m": an interval in the format of
+// [time.ParseDuration], positive and in whole milliseconds. A day is 24 hours.
 func ParseEvery(expr string) (time.Duration, error) {
 	refuse := func(rule string) (time.Duration, error) {
 		return 0, &Error{Field: "expression", Value: expr, Rule: rule}

@@ -22,7 +22,7 @@ var (
 
 const quartzLastYear = 2099
 
-// parseQuartz fills c from an expression of the Quartz dialect.
+// parseQuartz parses an expression of the Quartz dialect.
 func (c *Cron) parseQuartz(expr string) error {
 	fields, err := splitFields(expr)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *Cron) parseQuartz(expr string) error {
 	return c.days.parseQuartz(fields[3], fields[5])
 }
 
-// everyYear does not restrict the years.
+// everyYear matches all years.
 var everyYear = func() (years bitset) {
 	for y := FirstYear; y <= LastYear; y++ {
 		years.add(y - FirstYear)
@@ -64,7 +64,7 @@ var everyYear = func() (years bitset) {
 	return years
 }()
 
-// parseQuartz reads the two day fields, one of which is ?.
+// parseQuartz parses the two day fields, one of which is ?.
 func (r *dayRule) parseQuartz(dom, dow part) error {
 	*r = dayRule{dom: everyDay, week: everyWeekday}
 	switch {
@@ -95,7 +95,7 @@ func (r *dayRule) quartzDay(p part) error {
 	}
 	if day, ok := strings.CutSuffix(text, "W"); ok {
 		if !isNumber(day) {
-			return f.refuse(p, "before W stands one day, or L")
+			return f.refuse(p, "W must follow one day, or L")
 		}
 		n, err := f.value(p.to(len(day)))
 		if err != nil {
@@ -114,7 +114,7 @@ func (r *dayRule) quartzDay(p part) error {
 	return nil
 }
 
-// quartzFromLast adds L, L-n, LW or L-nW; rest is what follows the L.
+// quartzFromLast adds L, L-n, LW or L-nW; rest is the text after L.
 func (r *dayRule) quartzFromLast(p part, rest string) error {
 	const maxDistance = 30
 	distance, nearest := strings.CutSuffix(rest, "W")
@@ -123,7 +123,7 @@ func (r *dayRule) quartzFromLast(p part, rest string) error {
 		digits, hyphen := strings.CutPrefix(distance, "-")
 		var ok bool
 		if n, ok = number(digits); !ok || !hyphen || n > maxDistance {
-			return quartzDayOfMonth.refuse(p, "L is followed by nothing, by W, or by -n and then W or nothing, n from 0 to "+strconv.Itoa(maxDistance))
+			return quartzDayOfMonth.refuse(p, "L must be followed by nothing, W, -n or -nW, with n from 0 to "+strconv.Itoa(maxDistance))
 		}
 	}
 	if nearest {
@@ -134,7 +134,7 @@ func (r *dayRule) quartzFromLast(p part, rest string) error {
 	return nil
 }
 
-// quartzWeek reads the field day of week.
+// quartzWeek parses the field day of week.
 func (r *dayRule) quartzWeek(p part) error {
 	f := quartzDayOfWeek
 	text := strings.ToUpper(p.text)
@@ -148,7 +148,7 @@ func (r *dayRule) quartzWeek(p part) error {
 		return err
 	}
 	if strings.Contains(text, ",") {
-		return f.refuse(p, "L and # stand alone, not in a list")
+		return f.refuse(p, "L and # must not be in a list")
 	}
 	if text == "L" {
 		r.week = 1 << 6
@@ -158,11 +158,11 @@ func (r *dayRule) quartzWeek(p part) error {
 	if i := strings.IndexByte(text, '#'); i >= 0 {
 		n, ok := number(text[i+1:])
 		if !ok || n < 1 || n > 5 {
-			return f.refuse(p, "after # stands a number from 1 to 5")
+			return f.refuse(p, "# must be followed by a number from 1 to 5")
 		}
 		day, nth = p.to(i), n
 	} else if text[len(text)-1] != 'L' {
-		return f.refuse(p, "L stands alone or after one day of the week")
+		return f.refuse(p, "L must stand alone or after one day of the week")
 	}
 	n, err := f.value(day)
 	if err != nil {

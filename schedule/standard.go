@@ -7,8 +7,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// maxStandardStep bounds the steps of the standard dialect. One that is larger
-// than its field leaves only the first value, as everywhere.
+// maxStandardStep bounds the steps of the standard dialect. A step that is
+// larger than its field leaves only the first value.
 const maxStandardStep = 9999
 
 // The fields of the standard dialect.
@@ -21,12 +21,12 @@ var standardFields = [...]field{
 	{name: "day of week", lo: 0, hi: 7, end: 6, maxStep: maxStandardStep, names: dayNames},
 }
 
-// fieldReader makes the bits of fields that have been checked.
+// fieldReader creates the bits of fields that have been validated.
 var fieldReader = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// parseStandard fills c from an expression of the standard dialect. Its elements
-// are read strictly here; the bits are made by robfig/cron from their plain form,
-// in which there is no name, no H and no Sunday but 0.
+// parseStandard parses an expression of the standard dialect. It validates the
+// elements strictly. robfig/cron computes the bits from their plain form, which
+// has no names, no H and no Sunday but 0.
 func (c *Cron) parseStandard(expr, hashKey string) error {
 	fields, err := splitFields(expr)
 	if err != nil {
@@ -52,15 +52,15 @@ func (c *Cron) parseStandard(expr, hashKey string) error {
 	return c.setStandardBits(strings.Join(plain[:], " "), fields[len(fields)-3:])
 }
 
-// setStandardBits sets the fields of c from a plain expression. days are its last
-// three fields as they were written.
+// setStandardBits sets the fields of c from a plain expression. days are its
+// last three fields in their original form.
 func (c *Cron) setStandardBits(plain string, days []part) error {
 	read, err := fieldReader.Parse(plain)
 	spec, ok := read.(*cron.SpecSchedule)
 	if err != nil || !ok {
 		return &Error{Field: "expression", Value: plain, Rule: "is not understood"}
 	}
-	const sixty = 1<<60 - 1 // without the mark of a star
+	const sixty = 1<<60 - 1 // without the bit that marks a star
 	c.seconds, c.minutes, c.hours, c.months = spec.Second&sixty, spec.Minute&sixty, uint32(spec.Hour&sixty), uint16(spec.Month&sixty)
 	c.years = everyYear
 	star := days[0].text[0] == '*' || days[2].text[0] == '*'
@@ -68,7 +68,7 @@ func (c *Cron) setStandardBits(plain string, days []part) error {
 	return nil
 }
 
-// plain writes elements in numbers.
+// plain writes elements as numbers.
 func (f *field) plain(elements []element) string {
 	texts := make([]string, len(elements))
 	for i, e := range elements {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Next returns the first instant at which c fires strictly after a given one, in
-// UTC and in whole seconds; false when there is none. For the first one at or
-// after an instant, ask with the nanosecond before it. The answer does not
-// depend on where the search starts: if Next(a) is n, it is n for all of [a, n).
-// It takes some 50 ns, and allocates nothing.
+// Next returns the first instant after the given one at which c fires, in UTC
+// and in whole seconds; false: there is none. To include an instant, pass the
+// nanosecond before it. The result does not depend on where the search starts:
+// if Next(a) is n, then Next is n for all of [a, n). It takes some 50 ns and
+// does not allocate.
 func (c *Cron) Next(after time.Time) (time.Time, bool) {
 	at := after.Unix()
 	if at >= afterAll {
@@ -30,7 +30,7 @@ func (c *Cron) Next(after time.Time) (time.Time, bool) {
 	return time.Unix(at, 0).UTC(), true
 }
 
-// afterAll is an instant after which nothing fires, in seconds since 1970.
+// afterAll is an instant after the last possible one, in seconds since 1970.
 var afterAll = startOfYear(LastYear+1) + 2*secondsPerDay
 
 // nextElapsed returns the first instant not before at whose local time matches.
@@ -49,7 +49,7 @@ func (c *Cron) nextElapsed(z *zone, at int64) (int64, bool) {
 	return local - z.offsets[k], true
 }
 
-// matchOrEnd is [Cron.match], or the end of all times.
+// matchOrEnd is [Cron.match], or the end of time.
 func (c *Cron) matchOrEnd(from int64) int64 {
 	if local, ok := c.match(from); ok {
 		return local
@@ -58,10 +58,10 @@ func (c *Cron) matchOrEnd(from int64) int64 {
 }
 
 // nextByClock returns the first instant not before at at which a matching local
-// time is passed for the first time.
+// time passes for the first time.
 func (c *Cron) nextByClock(z *zone, at int64) (int64, bool) {
 	k := z.segment(at)
-	from := z.highBefore(k) // at the start of a segment, with the gap before it
+	from := z.highBefore(k) // at the start of a segment, including the gap before it
 	if at > z.starts[k] {
 		from = max(from, at+z.offsets[k])
 	}
@@ -75,9 +75,9 @@ func (c *Cron) nextByClock(z *zone, at int64) (int64, bool) {
 	return max(z.starts[k], local-z.offsets[k]), true
 }
 
-// match returns the first local time not before from that all fields match; false
-// when there is none. Local times are in seconds since 1970 by the local clock;
-// from is not negative.
+// match returns the first matching local time not before from; false: there is
+// none. Local times are in seconds since 1970 by the local clock. from is not
+// negative.
 func (c *Cron) match(from int64) (int64, bool) {
 	day, second := from/secondsPerDay, int(from%secondsPerDay)
 	year, month, dom := civil(day)
@@ -139,7 +139,7 @@ func (c *Cron) timeOfDay(from int) (int, bool) {
 	return 0, false
 }
 
-// bitset is a set of years, as numbers from 0 to 255.
+// bitset is a set of numbers from 0 to 255.
 type bitset [4]uint64
 
 func (b *bitset) add(i int) { b[i/64] |= 1 << (i % 64) }

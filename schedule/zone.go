@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The zones are carried along, not taken from the machine or the Go release, so
-// that an expression means the same on every machine and changes only when
-// these files do.
+// The zone data is embedded, not taken from the machine or the Go release. So
+// an expression means the same on every machine and changes only when these
+// files change.
 //
 //go:generate sh -c "cp $(go env GOROOT)/lib/time/zoneinfo.zip . && sed -n s/^DATA=//p $(go env GOROOT)/lib/time/update.bash > zoneinfo.version"
 var (
@@ -25,8 +25,8 @@ var (
 	zoneVersion string
 )
 
-// ZoneDataVersion returns the release of the IANA time zone database that all
-// zones come from, such as "2025c".
+// ZoneDataVersion returns the release of the IANA time zone database in this
+// package, such as "2025c".
 func ZoneDataVersion() string { return strings.TrimSpace(zoneVersion) }
 
 // FirstYear and LastYear bound the local time of all instants.
@@ -37,25 +37,26 @@ const (
 
 const secondsPerDay = 24 * 60 * 60
 
-// zone is a time zone as a table of segments in which the offset is constant. It
-// is immutable.
+// zone is a time zone as a table of segments with a constant offset. It is
+// immutable.
 type zone struct {
 	location *time.Location
-	// starts are the instants, in seconds since 1970, at which the segments
-	// begin; each ends where the next one begins, and the last never ends.
+	// starts has the instants, in seconds since 1970, at which the segments
+	// begin. Each segment ends where the next one begins; the last never ends.
 	starts []int64
-	// offsets are the seconds to add to an instant for its local time.
+	// offsets has the seconds to add to an instant for its local time.
 	offsets []int64
-	// high are the first local times that no clock of the zone has shown at the
-	// end of each segment: the latest end of this and all former ones. It never falls.
+	// high has, for each segment, the first local time that no clock of the
+	// zone has shown by the end of the segment: the latest end of this and all
+	// earlier segments. It never decreases.
 	high []int64
 }
 
-// zones are those asked for so far. There are no more of them than there are
-// names in the archive.
+// zones caches zones. Its size is bounded by the number of names in the
+// archive.
 var zones sync.Map // of string to *zone
 
-// findZone returns the zone of a name. The empty name is UTC.
+// findZone returns the zone with a name. The empty name is UTC.
 func findZone(name string) (*zone, error) {
 	if name == "" {
 		name = "UTC"
@@ -71,14 +72,14 @@ func findZone(name string) (*zone, error) {
 	return z.(*zone), nil
 }
 
-// CheckZone returns an [*Error] unless name is that of a time zone; the empty name
-// is UTC.
+// CheckZone returns an [*Error] unless name is the name of a time zone. The
+// empty name is UTC.
 func CheckZone(name string) error {
 	_, err := findZone(name)
 	return err
 }
 
-// archivedZones opens the embedded archive, once.
+// archivedZones opens the embedded archive once.
 var archivedZones = sync.OnceValue(func() map[string]*zip.File {
 	r, err := zip.NewReader(bytes.NewReader(zoneArchive), int64(len(zoneArchive)))
 	if err != nil {
@@ -109,7 +110,7 @@ func loadLocation(name string) (*time.Location, error) {
 	return time.LoadLocationFromTZData(name, data)
 }
 
-// unknownZone proposes names that differ in case, or that end alike.
+// unknownZone suggests names that differ in case or have the same end.
 func unknownZone(name string) error {
 	rule := "is not the name of a time zone, such as UTC or Europe/London (IANA " + ZoneDataVersion() + ")"
 	_, wanted, found := strings.Cut(name, "/")
@@ -130,7 +131,7 @@ func unknownZone(name string) error {
 	return &Error{Field: "time zone", Value: name, Position: -1, Rule: rule}
 }
 
-// newZone makes the table of a location, from before [FirstYear] to after
+// newZone builds the table of a location, from before [FirstYear] to after
 // [LastYear].
 func newZone(location *time.Location) *zone {
 	z := &zone{location: location}
@@ -157,7 +158,7 @@ func newZone(location *time.Location) *zone {
 	return z
 }
 
-// markHigh sets z.high.
+// markHigh computes z.high.
 func (z *zone) markHigh() {
 	z.high = make([]int64, len(z.starts))
 	for k := range z.starts {
@@ -165,11 +166,11 @@ func (z *zone) markHigh() {
 	}
 }
 
-// startOfYear is the first second of a year, in seconds since 1970.
+// startOfYear returns the first second of a year, in seconds since 1970.
 func startOfYear(year int) int64 { return dayNumber(year, 1) * secondsPerDay }
 
-// startLocal is the local time at which a segment begins, endLocal the first
-// one after it.
+// startLocal returns the local time at which a segment begins, endLocal the
+// first one after it.
 func (z *zone) startLocal(k int) int64 { return z.starts[k] + z.offsets[k] }
 
 func (z *zone) endLocal(k int) int64 {
@@ -179,7 +180,8 @@ func (z *zone) endLocal(k int) int64 {
 	return z.starts[k+1] + z.offsets[k]
 }
 
-// highBefore is the first local time that no clock has shown before a segment.
+// highBefore returns the first local time that no clock has shown before a
+// segment.
 func (z *zone) highBefore(k int) int64 {
 	if k == 0 {
 		return z.startLocal(0)
@@ -187,8 +189,8 @@ func (z *zone) highBefore(k int) int64 {
 	return z.high[k-1]
 }
 
-// segment returns the number of the segment that holds an instant not before
-// the table.
+// segment returns the number of the segment of an instant, which must not be
+// before the table.
 func (z *zone) segment(at int64) int {
 	k, found := slices.BinarySearch(z.starts, at)
 	if found {
