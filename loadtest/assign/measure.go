@@ -65,19 +65,19 @@ func Measure(ctx context.Context, o Options, p Plan) (m *Measurements, violation
 	return m, check.violations(), errors.Join(err, w.close())
 }
 
-// rest waits until all is well.
-func (w *world) rest(ctx context.Context) error {
+// awaitSettled waits until every item has its owner.
+func (w *world) awaitSettled(ctx context.Context) error {
 	_, err := await(ctx, 2*time.Minute, func() error { return w.settled(ctx) })
 	return err
 }
 
 func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error {
 	for len(w.members) < 3 {
-		if _, err := w.birth(); err != nil {
+		if _, err := w.startMember(); err != nil {
 			return err
 		}
 	}
-	if err := w.rest(ctx); err != nil {
+	if err := w.awaitSettled(ctx); err != nil {
 		return err
 	}
 	for round := range 2 * p.Rounds {
@@ -91,10 +91,10 @@ func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error
 		}
 		*into = append(*into, took)
 		w.o.Progress("%v: all items taken after %.0f ms", signal, took)
-		if _, err := w.birth(); err != nil {
+		if _, err := w.startMember(); err != nil {
 			return err
 		}
-		if err := w.rest(ctx); err != nil {
+		if err := w.awaitSettled(ctx); err != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms
 	if err := m.process.Signal(signal); err != nil {
 		return 0, err
 	}
-	if err := w.rest1(ctx, m); err != nil {
+	if err := w.awaitSettledWithout(ctx, m); err != nil {
 		return 0, err
 	}
 	var last time.Time
@@ -128,15 +128,15 @@ func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms
 	return float64(last.Sub(began).Microseconds()) / 1000, nil
 }
 
-// rest1 waits until all is well without one member.
-func (w *world) rest1(ctx context.Context, m *member) error {
+// awaitSettledWithout waits until one member is gone and every item has its owner.
+func (w *world) awaitSettledWithout(ctx context.Context, m *member) error {
 	select {
 	case <-m.process.Done():
 	case <-time.After(time.Minute):
 		return fmt.Errorf("member %s does not end", m.name)
 	}
-	w.bury(m)
-	return w.rest(ctx)
+	w.forgetMember(m)
+	return w.awaitSettled(ctx)
 }
 
 // measureOutage takes all of ZooKeeper away while members work.
@@ -164,7 +164,7 @@ func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) erro
 	if err := w.ensemble.Restart(ctx); err != nil {
 		return err
 	}
-	if err := w.rest(ctx); err != nil {
+	if err := w.awaitSettled(ctx); err != nil {
 		return err
 	}
 	after, err := w.overview(ctx)
@@ -193,12 +193,12 @@ func differing(a, b core.Overview) (ids []int) {
 func (w *world) measureSettling(ctx context.Context, p Plan, m *Measurements) error {
 	for round := range p.SettleRounds {
 		s := newCrowd(w, p, fmt.Sprintf("%s-settle-%d", root, round))
-		took, err := s.settle(ctx, p.SettleMembers)
+		took, err := s.startMembers(ctx, p.SettleMembers)
 		if err == nil {
 			m.Settles = append(m.Settles, took)
 			w.o.Progress("%d items over %d members: settled after %.0f ms", p.SettleItems, p.SettleMembers, took)
 			before := s.owners()
-			if _, err = s.settle(ctx, 1); err == nil {
+			if _, err = s.startMembers(ctx, 1); err == nil {
 				m.Joins = append(m.Joins, movedBetween(before, s.owners()))
 			}
 		}
@@ -250,9 +250,9 @@ type idle struct{}
 func (idle) Acquire(context.Context, []core.Item) error { return nil }
 func (idle) Release(context.Context, []core.Item) error { return nil }
 
-// settle starts n more members and answers how long it took until all items had
+// startMembers starts n more members and answers how long it took until all items had
 // their owners.
-func (c *crowd) settle(ctx context.Context, n int) (ms float64, err error) {
+func (c *crowd) startMembers(ctx context.Context, n int) (ms float64, err error) {
 	began := time.Now()
 	for range n {
 		z, err := core.NewZooKeeper(c.config, idle{})

@@ -58,7 +58,7 @@ func Storm(ctx context.Context, o Options, length time.Duration) (*StormReport, 
 	looking, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- s.check.run(looking) }()
-	err = s.rage(ctx, length)
+	err = s.disturbFor(ctx, length)
 	stop()
 	err = errors.Join(err, <-done)
 	s.report.Violations = s.check.violations()
@@ -73,10 +73,10 @@ func (s *storm) maxIdle() time.Duration { return 15*s.o.Session + s.calmBound() 
 // calmBound is how long it may take until all is well once nobody disturbs.
 func (s *storm) calmBound() time.Duration { return 4*s.o.Session + 30*time.Second }
 
-func (s *storm) rage(ctx context.Context, length time.Duration) error {
+func (s *storm) disturbFor(ctx context.Context, length time.Duration) error {
 	ends := time.Now().Add(length)
 	for range 3 {
-		if _, err := s.birth(); err != nil {
+		if _, err := s.startMember(); err != nil {
 			return err
 		}
 	}
@@ -157,7 +157,7 @@ func (s *storm) step(ctx context.Context) error {
 // that one more member moves no more than its share.
 func (s *storm) calm(ctx context.Context) error {
 	if len(s.members) == 0 {
-		if _, err := s.birth(); err != nil {
+		if _, err := s.startMember(); err != nil {
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (s *storm) oneMore(ctx context.Context) error {
 	if err != nil || len(s.members) >= s.o.MaxMembers {
 		return nil
 	}
-	if _, err := s.birth(); err != nil {
+	if _, err := s.startMember(); err != nil {
 		return err
 	}
 	if _, err := await(ctx, s.calmBound(), func() error { return s.settled(ctx) }); err != nil {
@@ -224,7 +224,7 @@ func (s *storm) join(context.Context, *member) error {
 	if len(s.members) >= s.o.MaxMembers {
 		return nil
 	}
-	_, err := s.birth()
+	_, err := s.startMember()
 	return err
 }
 
@@ -235,13 +235,13 @@ func (s *storm) stop(ctx context.Context, m *member) error {
 	limit, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_ = m.process.Stop(limit, syscall.SIGTERM) // one that is cut off may need to be killed
-	s.bury(m)
+	s.forgetMember(m)
 	return nil
 }
 
 func (s *storm) kill(_ context.Context, m *member) error {
 	err := m.process.Kill()
-	s.bury(m)
+	s.forgetMember(m)
 	return err
 }
 
@@ -396,7 +396,7 @@ func (s *storm) coup(ctx context.Context) error {
 	if err != nil || leader == nil || len(s.members) < 2 {
 		return nil
 	}
-	young, err := s.birth()
+	young, err := s.startMember()
 	if err != nil {
 		return err
 	}

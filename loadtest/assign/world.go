@@ -150,8 +150,8 @@ func (w *world) close() error {
 	return errors.Join(append(errs, w.dir.Close(ctx))...)
 }
 
-// birth starts a member. Each begins with another server of the ensemble.
-func (w *world) birth() (*member, error) {
+// startMember starts a member. Each begins with another server of the ensemble.
+func (w *world) startMember() (*member, error) {
 	w.born++
 	addrs := w.ensemble.Addrs()
 	proxy, err := testenv.StartProxy(addrs[w.born%len(addrs)])
@@ -181,8 +181,8 @@ func (w *world) birth() (*member, error) {
 	return m, nil
 }
 
-// bury forgets a member whose process has ended.
-func (w *world) bury(m *member) {
+// forgetMember forgets a member whose process has ended.
+func (w *world) forgetMember(m *member) {
 	m.proxy.Close()
 	w.members = slices.DeleteFunc(w.members, func(o *member) bool { return o == m })
 }
@@ -218,7 +218,7 @@ func (w *world) died() error {
 		switch {
 		case m.process.Running():
 		case strings.Contains(w.lastWords(m), core.ErrFormat.Error()):
-			w.bury(m)
+			w.forgetMember(m)
 		default:
 			errs = append(errs, fmt.Errorf("member %s has ended: %s: %s", m.name, m.process.Exit(), w.lastWords(m)))
 		}

@@ -201,7 +201,7 @@ func (k *checking) notBeforeDeadline(r *run) {
 	}
 }
 
-// reply notes the answer to a report.
+// reply records the answer to a report.
 func (k *checking) reply(p *Reply) {
 	if p.Call != Report {
 		return
@@ -216,7 +216,7 @@ func (k *checking) reply(p *Reply) {
 	case p.Code == task.Already || p.Code == task.Finished || p.Code == task.Unknown:
 		r.closed = true
 	case p.Code == task.Accepted && !failed:
-		r.take(p, e)
+		r.recordResult(p, e)
 	case p.Code == task.Accepted:
 		if r.fails == nil {
 			r.fails = map[int32]int{}
@@ -241,8 +241,8 @@ func (r *run) reported(p *Reply) *Execution {
 	return found
 }
 
-// take notes an accepted final result, that of e.
-func (r *run) take(p *Reply, e *Execution) {
+// recordResult records an accepted final result, that of e.
+func (r *run) recordResult(p *Reply, e *Execution) {
 	r.accepted++
 	r.closed = true
 	if r.taken == 0 {

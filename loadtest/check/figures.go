@@ -106,8 +106,8 @@ func (f *Figures) second(m Micros) *Second {
 	return &f.Seconds[i]
 }
 
-// note counts one event at m, overall and by second.
-func (f *Figures) note(m Micros, field func(*Counts) *int64) {
+// count counts one event at m, overall and by second.
+func (f *Figures) count(m Micros, field func(*Counts) *int64) {
 	*field(&f.second(m).Counts)++
 	if f.within(m) {
 		*field(&f.Window)++
@@ -128,7 +128,7 @@ func (f *Figures) add(a *Add) {
 		return
 	}
 	f.Tasks++
-	f.note(a.Answered, func(c *Counts) *int64 { return &c.Adds })
+	f.count(a.Answered, func(c *Counts) *int64 { return &c.Adds })
 	if f.within(a.Sent) {
 		record(f.AddTime, a.Answered.Sub(a.Sent))
 	}
@@ -141,9 +141,9 @@ func (f *Figures) run(r *run, add *Add) {
 	f.Runs++
 	f.Callbacks += int64(len(r.executions))
 	f.Missed += r.missed
-	f.note(r.first, func(c *Counts) *int64 { return &c.Fires })
+	f.count(r.first, func(c *Counts) *int64 { return &c.Fires })
 	for _, e := range r.executions {
-		f.note(e.Start, func(c *Counts) *int64 { return &c.Callbacks })
+		f.count(e.Start, func(c *Counts) *int64 { return &c.Callbacks })
 	}
 	at := Of(r.at)
 	late := r.first.Sub(at)
@@ -179,9 +179,9 @@ func (f *Figures) reply(p *Reply, failed bool) {
 	if p.Code != task.Accepted {
 		return
 	}
-	f.note(p.Answered, func(c *Counts) *int64 { return &c.Results })
+	f.count(p.Answered, func(c *Counts) *int64 { return &c.Results })
 	if !failed {
-		f.note(p.Answered, func(c *Counts) *int64 { return &c.Cycles })
+		f.count(p.Answered, func(c *Counts) *int64 { return &c.Cycles })
 	}
 }
 

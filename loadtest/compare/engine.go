@@ -160,7 +160,7 @@ func (e *engine) spec(n int, due time.Time) (task.Spec, error) {
 
 // Publish is where Kafka would be: it calls the handler for each run and sends
 // the results on their way.
-func (e *engine) Publish(ctx context.Context, pubs []task.Publication, settle func([]int, error)) {
+func (e *engine) Publish(ctx context.Context, pubs []task.Publication, published func([]int, error)) {
 	index := make([]int, len(pubs))
 	results := make([]task.Report, len(pubs))
 	late := make([]float64, 0, len(pubs))
@@ -173,7 +173,7 @@ func (e *engine) Publish(ctx context.Context, pubs []task.Publication, settle fu
 	if e.work.Phase == phase.Lateness {
 		e.tally.LateBy(late...)
 	}
-	settle(index, nil)
+	published(index, nil)
 	e.reports <- struct{}{}
 	go func() {
 		defer func() { <-e.reports }()

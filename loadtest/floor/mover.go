@@ -366,7 +366,7 @@ func (d *database) tick(ctx context.Context, f form, add bool) (moved Moved, err
 		p.Queue(claimSQL, d.shards, low, d.now, d.now+ackTimeout.Milliseconds())
 	}
 	next := claimed{d.shard[:0], d.id[:0]}
-	p.read = append(p.read, next.take)
+	p.read = append(p.read, next.readKeys)
 	if err := d.send(ctx, &p); err != nil {
 		return moved, err
 	}
@@ -397,8 +397,8 @@ func (d *database) lastReport(ctx context.Context) (moved Moved, err error) {
 	return moved, d.send(ctx, &p)
 }
 
-// take reads claimed rows without decoding more than their keys.
-func (c *claimed) take(r pgx.BatchResults) error {
+// readKeys reads claimed rows without decoding more than their keys.
+func (c *claimed) readKeys(r pgx.BatchResults) error {
 	rows, err := r.Query()
 	if err != nil {
 		return err

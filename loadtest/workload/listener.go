@@ -121,10 +121,10 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	sdk.Handle(l.Kind, l.handle)
-	telling, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var told sync.WaitGroup
-	told.Go(func() { l.tell(telling, out) })
-	defer told.Wait()
+	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var reported sync.WaitGroup
+	reported.Go(func() { l.reportProgress(reporting, out) })
+	defer reported.Wait()
 	defer stop()
 	return sdk.Run(ctx)
 }
@@ -216,8 +216,8 @@ func (l *listener) reply(call check.Call, d client.Delivery, code string) {
 	}
 }
 
-// tell writes progress until ctx ends, and once more.
-func (l *listener) tell(ctx context.Context, out io.Writer) {
+// reportProgress writes progress until ctx ends, and once more.
+func (l *listener) reportProgress(ctx context.Context, out io.Writer) {
 	lines := json.NewEncoder(out)
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
