@@ -4,6 +4,8 @@
 // session lock lets one of them work while the others wait, and each version is
 // a transaction.
 //
+// A schema that was created before these versions is refused: see [ErrOutdated].
+//
 // Supports PostgreSQL 15 to 18.
 package migrations
 
@@ -21,10 +23,21 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"github.com/perceptor/perceptor/store/statement"
 )
 
-//go:embed sql/*.sql
+//go:embed sql/*.sql schema.sql
 var files embed.FS
+
+var statements = statement.MustLoad(files, nil)
+
+// versionTable lists the versions that a schema has.
+const versionTable = "schema_version"
+
+// ErrOutdated says that a schema was created by a version of Perceptor from before
+// the first release, from which there is no way up.
+var ErrOutdated = errors.New("it was created by an earlier version of Perceptor, which this one cannot upgrade")
 
 // Servers older or newer than these are refused.
 const (
@@ -45,6 +58,9 @@ func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, err
 	db := open(config, schema)
 	defer db.Close()
 	if err := checkServer(ctx, db); err != nil {
+		return nil, err
+	}
+	if _, err := version(ctx, db, schema); err != nil {
 		return nil, err
 	}
 	if err := createSchema(ctx, db, schema); err != nil {
@@ -76,30 +92,43 @@ func Latest() int64 {
 
 // Fingerprint is the same for the same texts of all versions: 16 characters of 0-9
 // and a-f.
-func Fingerprint() string {
+func Fingerprint() string { return fingerprint(files) }
+
+func fingerprint(files fs.FS) string {
 	digest := sha256.New()
+	digest.Write([]byte(versionTable))
 	names, _ := fs.Glob(files, "sql/*.sql") // its only error is a bad pattern
 	for _, name := range names {
-		text, _ := files.ReadFile(name) // embedded: it is there
+		text, _ := fs.ReadFile(files, name) // embedded: it is there
 		digest.Write(text)
 	}
 	return hex.EncodeToString(digest.Sum(nil)[:8])
 }
 
-// Version returns the version that the schema has; 0 when it has none.
+// Version returns the version that the schema has; 0 when it has none. A schema
+// that matches [ErrOutdated] is an error.
 func Version(ctx context.Context, config *pgx.ConnConfig, schema string) (int64, error) {
 	db := open(config, schema)
 	defer db.Close()
-	var version sql.NullInt64
-	err := db.QueryRowContext(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
-	var missing interface{ SQLState() string }
-	if errors.As(err, &missing) && (missing.SQLState() == "42P01" || missing.SQLState() == "3F000") {
-		return 0, nil
+	return version(ctx, db, schema)
+}
+
+func version(ctx context.Context, db *sql.DB, schema string) (v int64, err error) {
+	var versioned, used bool
+	if err := db.QueryRowContext(ctx, statements.Get("SchemaForm")).Scan(&versioned, &used); err != nil {
+		return 0, fmt.Errorf("read form of %s: %w", schema, err)
 	}
-	if err != nil {
+	switch {
+	case !used:
+		return 0, nil
+	case !versioned:
+		return 0, fmt.Errorf("schema %s: %w: use an empty database, or drop this schema if its tasks are not needed, and then run perceptorctl migrate up",
+			schema, ErrOutdated)
+	}
+	if err := db.QueryRowContext(ctx, statements.Get("SchemaVersion")).Scan(&v); err != nil {
 		return 0, fmt.Errorf("read version of %s: %w", schema, err)
 	}
-	return version.Int64, nil
+	return v, nil
 }
 
 func open(config *pgx.ConnConfig, schema string) *sql.DB {
@@ -113,7 +142,7 @@ func open(config *pgx.ConnConfig, schema string) *sql.DB {
 
 func checkServer(ctx context.Context, db *sql.DB) error {
 	var version int
-	if err := db.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+	if err := db.QueryRowContext(ctx, statements.Get("ServerVersion")).Scan(&version); err != nil {
 		return fmt.Errorf("read server version: %w", err)
 	}
 	if version < minServerVersion || version >= maxServerVersion {
@@ -144,7 +173,7 @@ func provider(db *sql.DB) (*goose.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, sub, goose.WithSessionLocker(locker))
+	p, err := goose.NewProvider(goose.DialectPostgres, db, sub, goose.WithSessionLocker(locker), goose.WithTableName(versionTable))
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}

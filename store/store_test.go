@@ -2,10 +2,12 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/internal/testenv"
@@ -67,6 +69,18 @@ func TestCheckTellsToMigrate(t *testing.T) {
 	c := storetest.OpenDSN(t, testenv.Database(t))
 	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl migrate up") {
 		t.Fatal(err)
+	}
+}
+
+func TestDatabasesOfAnEarlierVersionAreRefused(t *testing.T) {
+	c := storetest.OpenDSN(t, testenv.Database(t))
+	if _, err := c.Pool(3).Exec(t.Context(), `CREATE SCHEMA perceptor_03; CREATE TABLE perceptor_03.goose_db_version (version_id int8)`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"check": c.Check(t.Context()), "migrate": c.Migrate(t.Context(), nil)} {
+		if !errors.Is(err, migrations.ErrOutdated) || !strings.Contains(err.Error(), "database 3 at ") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

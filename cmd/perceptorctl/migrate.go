@@ -36,7 +36,10 @@ func (c *ctl) migrateUp() *cobra.Command {
 		err = cluster.Migrate(cmd.Context(), func(d, applied int) {
 			fmt.Fprintf(cmd.OutOrStdout(), "database %2d: %d versions applied, now at %d\n", d, applied, migrations.Latest())
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, migrations.ErrOutdated):
+			return &cli.Error{Code: cli.Failure, Err: err}
+		case err != nil:
 			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run the command again when the server answers"}
 		}
 		return nil
@@ -84,6 +87,8 @@ func versions(ctx context.Context, cluster *store.Cluster) []version {
 			s := version{Database: d, Address: cluster.Address(d), Wanted: migrations.Latest(), State: "current"}
 			v, err := migrations.Version(ctx, cluster.Pool(d).Config().ConnConfig, store.SchemaName(d))
 			switch s.Version = v; {
+			case errors.Is(err, migrations.ErrOutdated):
+				s.State, s.Error = "outdated", err.Error()
 			case err != nil:
 				s.State, s.Error = "away", err.Error()
 			case v < s.Wanted:
@@ -121,6 +126,8 @@ func verdict(states []version) error {
 	switch {
 	case counts["away"] > 0:
 		return &cli.Error{Code: cli.Unavailable, Err: fmt.Errorf("%d of %d databases do not answer: %s", counts["away"], len(states), first)}
+	case counts["outdated"] > 0:
+		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d of %d databases cannot be upgraded: %s", counts["outdated"], len(states), first)}
 	case counts["behind"] > 0:
 		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d of %d databases are behind", counts["behind"], len(states)), Hint: "run perceptorctl migrate up"}
 	case counts["ahead"] > 0:

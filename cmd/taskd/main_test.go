@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
@@ -199,6 +201,12 @@ func TestReadinessTellsTheTruth(t *testing.T) {
 	if code != 1 || !strings.Contains(stderr, "run perceptorctl migrate up") {
 		t.Fatalf("without a schema: ended with %d: %s", code, stderr)
 	}
+	execute(t, postgres.DSN(), `CREATE SCHEMA perceptor_00; CREATE TABLE perceptor_00.goose_db_version (version_id int8)`)
+	code, _, stderr = ended(t, args("127.0.0.1:0", "127.0.0.1:0")...)
+	if code != 1 || !strings.Contains(stderr, "created by an earlier version of Perceptor") {
+		t.Fatalf("with an outdated schema: ended with %d: %s", code, stderr)
+	}
+	execute(t, postgres.DSN(), `DROP SCHEMA perceptor_00 CASCADE`)
 	migrate(t, postgres.DSN())
 
 	ops, api := freeAddress(t), freeAddress(t)
@@ -241,6 +249,18 @@ func TestReadinessTellsTheTruth(t *testing.T) {
 	}
 	if err := taskd.Wait(); err != nil {
 		t.Errorf("a stop is no failure: %v\n%s", err, taskd.stderr)
+	}
+}
+
+func execute(t *testing.T, dsn, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,0 +1,86 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/migrations"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// TestSchemasOfEarlierVersionsAreRefused: their tables have other columns and their
+// versions other meanings. Nothing in them is touched.
+func TestSchemasOfEarlierVersionsAreRefused(t *testing.T) {
+	for name, old := range map[string]string{
+		"its versions": `CREATE TABLE goose_db_version (version_id int8, is_applied bool); INSERT INTO goose_db_version VALUES (5, true)`,
+		"its tables":   `CREATE TABLE task (id int8)`,
+	} {
+		config, err := pgx.ParseConfig(testenv.Database(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const schema = "perceptor_00"
+		conn := connect(t, config)
+		exec(t, conn, `CREATE SCHEMA `+schema+`; SET search_path = `+schema+`; `+old)
+		if _, err := migrations.Up(t.Context(), config, schema); !refused(err) {
+			t.Errorf("%s: up: %v", name, err)
+		}
+		if _, err := migrations.Version(t.Context(), config, schema); !refused(err) {
+			t.Errorf("%s: version: %v", name, err)
+		}
+		var tables int
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE schemaname = $1`, schema).Scan(&tables); err != nil || tables != 1 {
+			t.Errorf("%s: %d tables are there, %v", name, tables, err)
+		}
+	}
+}
+
+// refused tells the sentence that says what to do.
+func refused(err error) bool {
+	return errors.Is(err, migrations.ErrOutdated) && strings.HasPrefix(err.Error(), "schema perceptor_00: it was created by an earlier version of Perceptor") &&
+		strings.HasSuffix(err.Error(), "drop this schema if its tasks are not needed, and then run perceptorctl migrate up")
+}
+
+func connect(t *testing.T, config *pgx.ConnConfig) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func exec(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVersionsAreWrittenDownInOneTable: a schema of this program is told by it.
+func TestVersionsAreWrittenDownInOneTable(t *testing.T) {
+	config, err := pgx.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		v, err := migrations.Version(t.Context(), config, "perceptor_03")
+		if want := int64(round) * migrations.Latest(); v != want || err != nil {
+			t.Fatalf("version %d, %v; want %d", v, err, want)
+		}
+		if steps, err := migrations.Up(t.Context(), config, "perceptor_03"); err != nil || (len(steps) == 0) != (round == 1) {
+			t.Fatalf("%d steps, %v", len(steps), err)
+		}
+	}
+	if entries, err := os.ReadDir("sql"); err != nil || int64(len(entries)) != migrations.Latest() {
+		t.Fatal(len(entries), err)
+	}
+}

@@ -1,0 +1,13 @@
+-- Questions about a schema that may have no tables yet.
+
+-- name: ServerVersion()
+SELECT current_setting('server_version_num')::int4;
+
+-- name: SchemaForm()
+-- Whether the schema has the table of applied versions, and whether it has any table.
+-- Both are false for a schema that does not exist.
+SELECT to_regclass('schema_version') IS NOT NULL,
+       EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = to_regnamespace(current_schema()::text));
+
+-- name: SchemaVersion()
+SELECT coalesce(max(version_id), 0) FROM schema_version WHERE is_applied;
