@@ -30,7 +30,12 @@ import (
 //go:embed sql/*.sql schema.sql
 var files embed.FS
 
-var statements = statement.MustLoad(files, nil)
+var (
+	statements    = statement.MustLoad(files)
+	serverVersion = statements.Get("ServerVersion")
+	schemaForm    = statements.Get("SchemaForm")
+	schemaVersion = statements.Get("SchemaVersion")
+)
 
 // versionTable lists the versions that a schema has.
 const versionTable = "schema_version"
@@ -115,7 +120,7 @@ func Version(ctx context.Context, config *pgx.ConnConfig, schema string) (int64,
 
 func version(ctx context.Context, db *sql.DB, schema string) (v int64, err error) {
 	var versioned, used bool
-	if err := db.QueryRowContext(ctx, statements.Get("SchemaForm")).Scan(&versioned, &used); err != nil {
+	if err := db.QueryRowContext(ctx, schemaForm.Text()).Scan(&versioned, &used); err != nil {
 		return 0, fmt.Errorf("read form of %s: %w", schema, err)
 	}
 	switch {
@@ -125,7 +130,7 @@ func version(ctx context.Context, db *sql.DB, schema string) (v int64, err error
 		return 0, fmt.Errorf("schema %s: %w: use an empty database, or drop this schema if its tasks are not needed, and then run perceptorctl migrate up",
 			schema, ErrOutdated)
 	}
-	if err := db.QueryRowContext(ctx, statements.Get("SchemaVersion")).Scan(&v); err != nil {
+	if err := db.QueryRowContext(ctx, schemaVersion.Text()).Scan(&v); err != nil {
 		return 0, fmt.Errorf("read version of %s: %w", schema, err)
 	}
 	return v, nil
@@ -142,7 +147,7 @@ func open(config *pgx.ConnConfig, schema string) *sql.DB {
 
 func checkServer(ctx context.Context, db *sql.DB) error {
 	var version int
-	if err := db.QueryRowContext(ctx, statements.Get("ServerVersion")).Scan(&version); err != nil {
+	if err := db.QueryRowContext(ctx, serverVersion.Text()).Scan(&version); err != nil {
 		return fmt.Errorf("read server version: %w", err)
 	}
 	if version < minServerVersion || version >= maxServerVersion {

@@ -13,23 +13,17 @@ package clock
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock/sql"
 	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
-
-//go:embed sql/*.sql
-var sqlFiles embed.FS
-
-var sql = statement.MustLoad(fs.Sub(sqlFiles, "sql"))
 
 // State is what a virtual clock shows.
 type State struct {
@@ -73,7 +67,7 @@ func Installed(ctx context.Context, c *store.Cluster) (bool, error) {
 
 func installed(ctx context.Context, c *store.Cluster) (has [task.Databases]bool, err error) {
 	err = c.Each(ctx, func(ctx context.Context, d int) error {
-		return c.Pool(d).QueryRow(ctx, sql.Get("Installed")).Scan(&has[d])
+		return sql.Installed.QueryRow(ctx, c.Pool(d)).Scan(&has[d])
 	})
 	return has, err
 }
@@ -119,7 +113,7 @@ func Install(ctx context.Context, c *store.Cluster, start State) (State, error) 
 
 func checkUnused(ctx context.Context, c *store.Cluster, d int) error {
 	var used bool
-	if err := c.Pool(d).QueryRow(ctx, sql.Get("Used")).Scan(&used); err != nil {
+	if err := sql.Used.QueryRow(ctx, c.Pool(d)).Scan(&used); err != nil {
 		return fmt.Errorf("look at database %d: %w", d, err)
 	}
 	if used {
@@ -134,7 +128,7 @@ func startValue(ctx context.Context, c *store.Cluster, start State) (int64, erro
 		return int64(start.Now), nil
 	}
 	var real int64
-	if err := c.Pool(0).QueryRow(ctx, sql.Get("ServerNow")).Scan(&real); err != nil {
+	if err := sql.ServerNow.QueryRow(ctx, c.Pool(0)).Scan(&real); err != nil {
 		return 0, fmt.Errorf("read the clock of the server: %w", err)
 	}
 	return int64(start.Now) - real, nil
@@ -143,12 +137,12 @@ func startValue(ctx context.Context, c *store.Cluster, start State) (int64, erro
 // install is one transaction.
 func install(ctx context.Context, c *store.Cluster, d int, frozen bool, value int64) error {
 	return pgx.BeginFunc(ctx, c.Pool(d), func(tx pgx.Tx) error {
-		for _, name := range []string{"CreateTable", "ReplaceFunction"} {
-			if _, err := tx.Exec(ctx, sql.Get(name)); err != nil {
+		for _, create := range []*statement.Statement{sql.CreateTable, sql.ReplaceFunction} {
+			if _, err := create.Exec(ctx, tx); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, sql.Get("Create"), frozen, value)
+		_, err := sql.Create.Exec(ctx, tx, frozen, value)
 		return err
 	})
 }
@@ -167,7 +161,7 @@ func Read(ctx context.Context, c *store.Cluster) (State, error) {
 }
 
 func read(ctx context.Context, c *store.Cluster, d int) (s State, real task.Instant, err error) {
-	if err = c.Pool(d).QueryRow(ctx, sql.Get("Read")).Scan(&s.Frozen, &s.Now, &real); err != nil {
+	if err = sql.Read.QueryRow(ctx, c.Pool(d)).Scan(&s.Frozen, &s.Now, &real); err != nil {
 		return State{}, 0, fmt.Errorf("read the virtual clock of database %d: %w", d, err)
 	}
 	return s, real, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/clock/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -57,7 +58,7 @@ const MaxOpen = 1000
 
 // Look returns what there is to wait for in a database.
 func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
-	rows, err := c.Pool(d).Query(ctx, sql.Get("Look"), MaxOpen)
+	rows, err := sql.Look.Query(ctx, c.Pool(d), MaxOpen)
 	if err != nil {
 		return View{}, fmt.Errorf("look at database %d: %w", d, err)
 	}

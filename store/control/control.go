@@ -2,9 +2,7 @@ package control
 
 import (
 	"context"
-	"embed"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -12,15 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/store"
-	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
-
-//go:embed sql/*.sql
-var files embed.FS
-
-var statements = statement.MustLoad(fs.Sub(files, "sql"))
 
 const (
 	// readTimeout bounds the question to one database.
@@ -38,8 +31,8 @@ type Scope int16
 
 // The scopes.
 const (
-	TenantScope Scope = 1 // the tasks and runs of one tenant
-	AdminScope  Scope = 2 // tenants and tokens
+	TenantScope Scope = sql.TenantScope // the tasks and runs of one tenant
+	AdminScope  Scope = sql.AdminScope  // tenants and tokens
 )
 
 // Tenant is a customer of the system.

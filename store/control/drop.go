@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/control/sql"
 )
 
 // DropTenant removes a tenant and its tokens from all databases, database 0 last,
@@ -14,7 +16,7 @@ func (s *Store) DropTenant(ctx context.Context, id int32) error {
 		if err := raiseSettings(ctx, tx, d); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, statements.Get("DropTenant"), id)
+		_, err := sql.DropTenant.Exec(ctx, tx, id)
 		return err
 	}
 	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {

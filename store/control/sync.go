@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) digests(ctx context.Context) (digests [task.Databases]string, er
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		var digest string
-		err := domainError(s.cluster.Pool(d).QueryRow(ctx, statements.Get("Digest"), "").Scan(&digest))
+		err := domainError(sql.Digest.QueryRow(ctx, s.cluster.Pool(d)).Scan(&digest))
 		if err != nil {
 			s.suspect[d].Store(true)
 			return err
@@ -125,7 +126,7 @@ func (s *Store) collect(ctx context.Context, d int, u *union) error {
 	defer cancel()
 	pool := s.cluster.Pool(d)
 	for after := int32(0); ; {
-		rows, err := pool.Query(ctx, statements.Get("TenantsAfterID"), after, syncPage)
+		rows, err := sql.TenantsAfterID.Query(ctx, pool, after, syncPage)
 		if err != nil {
 			return domainError(err)
 		}

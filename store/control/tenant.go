@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/perceptor/perceptor/store/control/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -22,13 +24,13 @@ func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 		t.History = task.HistoryFailures
 	}
 	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statements.Get("LockTenants"), "tenant"); err != nil {
+		if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
 			return err
 		}
 		if err := raiseSettings(ctx, tx, 0); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, statements.Get("NewTenant"), t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates)).
+		return sql.NewTenant.QueryRow(ctx, tx, t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates)).
 			Scan(&t.ID, &t.CreatedAt, &t.Version)
 	})
 	if err != nil {
@@ -60,7 +62,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, statements.Get("ChangeTenant"), name, params, retention, (*int16)(c.History), rates)
+		rows, err := sql.ChangeTenant.Query(ctx, tx, name, params, retention, (*int16)(c.History), rates)
 		if err != nil {
 			return err
 		}
@@ -82,7 +84,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 // the default.
 func (s *Store) HistoryLevels(ctx context.Context) (map[int32]task.HistoryLevel, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (map[int32]task.HistoryLevel, error) {
-		rows, err := pool.Query(ctx, statements.Get("HistoryLevels"), int16(task.HistoryFailures))
+		rows, err := sql.HistoryLevels.Query(ctx, pool, int16(task.HistoryFailures))
 		if err != nil {
 			return nil, err
 		}
@@ -96,17 +98,17 @@ func (s *Store) HistoryLevels(ctx context.Context) (map[int32]task.HistoryLevel,
 
 // Tenant returns a tenant by name, or [task.NotFound].
 func (s *Store) Tenant(ctx context.Context, name string) (Tenant, error) {
-	return s.oneTenant(ctx, "TenantByName", name)
+	return s.oneTenant(ctx, sql.TenantByName, name)
 }
 
 // TenantByID returns a tenant by its number, or [task.NotFound].
 func (s *Store) TenantByID(ctx context.Context, id int32) (Tenant, error) {
-	return s.oneTenant(ctx, "TenantByID", id)
+	return s.oneTenant(ctx, sql.TenantByID, id)
 }
 
-func (s *Store) oneTenant(ctx context.Context, statement string, key any) (Tenant, error) {
+func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, key any) (Tenant, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Tenant, error) {
-		rows, err := pool.Query(ctx, statements.Get(statement), key)
+		rows, err := statement.Query(ctx, pool, key)
 		if err != nil {
 			return Tenant{}, err
 		}
@@ -122,7 +124,7 @@ func (s *Store) oneTenant(ctx context.Context, statement string, key any) (Tenan
 // in the order of bytes.
 func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]Tenant, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) ([]Tenant, error) {
-		rows, err := pool.Query(ctx, statements.Get("TenantsAfter"), after, limit)
+		rows, err := sql.TenantsAfter.Query(ctx, pool, after, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -145,10 +147,10 @@ const settingsLock = 7031
 // raiseSettings waits for the claims under way in database d, keeps others back
 // until the transaction ends, and makes them read the settings anew.
 func raiseSettings(ctx context.Context, tx pgx.Tx, d int) error {
-	if _, err := tx.Exec(ctx, statements.Get("LockSettings"), int32(settingsLock), int32(d)); err != nil {
+	if _, err := sql.LockSettings.Exec(ctx, tx, int32(settingsLock), int32(d)); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, statements.Get("RaiseSettings"), int32(1))
+	_, err := sql.RaiseSettings.Exec(ctx, tx)
 	return err
 }
 
@@ -159,7 +161,7 @@ func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChan
 		return nil, nil
 	}
 	var r task.Rates
-	err := tx.QueryRow(ctx, statements.Get("RatesForChange"), name).Scan(&r)
+	err := sql.RatesForChange.QueryRow(ctx, tx, name).Scan(&r)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, noTenant()
 	}
@@ -200,7 +202,7 @@ func putTenants(ctx context.Context, d int, tx pgx.Tx, tenants []Tenant) error {
 		retentions[i], created[i] = t.Retention.Milliseconds(), int64(t.CreatedAt)
 		histories[i], rates[i], versions[i] = int16(t.History), ratesJSON(&t.Rates), t.Version
 	}
-	_, err := tx.Exec(ctx, statements.Get("PutTenants"), ids, names, params, retentions, created, histories, rates, versions)
+	_, err := sql.PutTenants.Exec(ctx, tx, ids, names, params, retentions, created, histories, rates, versions)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -80,13 +81,13 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (Token, string, error)
 
 // insert stores a new token in the database that decides.
 func (t *storedToken) insert(ctx context.Context, tx pgx.Tx) error {
-	err := tx.QueryRow(ctx, statements.Get("NewToken"), t.ID, t.hash, int16(t.Scope), t.Tenant, t.Description, nullable(t.ExpiresAt)).
+	err := sql.NewToken.QueryRow(ctx, tx, t.ID, t.hash, int16(t.Scope), t.Tenant, t.Description, nullable(t.ExpiresAt)).
 		Scan(&t.tenant, &t.CreatedAt)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	if t.Scope == TenantScope {
-		rows, err := tx.Query(ctx, statements.Get("TenantByName"), t.Tenant)
+		rows, err := sql.TenantByName.Query(ctx, tx, t.Tenant)
 		if err != nil {
 			return err
 		}
@@ -115,7 +116,7 @@ func (s *Store) Tokens(ctx context.Context, tenant, after string, limit int) ([]
 }
 
 func tokensAfter(ctx context.Context, pool *pgxpool.Pool, tenant, after string, limit int) ([]storedToken, error) {
-	rows, err := pool.Query(ctx, statements.Get("TokensAfter"), after, tenant, limit)
+	rows, err := sql.TokensAfter.Query(ctx, pool, after, tenant, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func tokensAfter(ctx context.Context, pool *pgxpool.Pool, tenant, after string, 
 func (s *Store) RevokeToken(ctx context.Context, id string) (Token, error) {
 	var row storedToken
 	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, statements.Get("RevokeToken"), id)
+		rows, err := sql.RevokeToken.Query(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -168,7 +169,7 @@ func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 		ids[i], hashes[i], scopes[i], tenants[i], descriptions[i] = t.ID, t.hash, int16(t.Scope), t.tenant, t.Description
 		created[i], expires[i], revoked[i] = int64(t.CreatedAt), nullable(t.ExpiresAt), nullable(t.RevokedAt)
 	}
-	_, err := tx.Exec(ctx, statements.Get("PutTokens"), ids, hashes, scopes, tenants, descriptions, created, expires, revoked)
+	_, err := sql.PutTokens.Exec(ctx, tx, ids, hashes, scopes, tenants, descriptions, created, expires, revoked)
 	return err
 }
 
@@ -206,7 +207,7 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 	var history *int16
 	var version *int32
 	var rates *task.Rates
-	err = pool.QueryRow(ctx, statements.Get("Authenticate"), id).
+	err = sql.Authenticate.QueryRow(ctx, pool, id).
 		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created, &history, &rates, &version)
 	if err != nil || who.Scope != TenantScope {
 		return who, hash, good, err

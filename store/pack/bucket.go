@@ -3,6 +3,7 @@ package pack
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -25,6 +26,15 @@ const (
 )
 
 var widths = [...]task.Instant{Minute: minuteMillis, Hour: hourMillis, Day: dayMillis, Month: 30 * dayMillis}
+
+// Stored returns the numbers that statements about packs name: "level.HOUR".
+func Stored() map[string]int64 {
+	names := map[string]int64{"locator.PAGE": LocatorPage}
+	for l := Minute; l.Valid(); l++ {
+		names["level."+strings.ToUpper(l.String())] = int64(l)
+	}
+	return names
+}
 
 // LocatorPage is how many tasks a page of the locator covers.
 const LocatorPage = 256

@@ -114,9 +114,9 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 			switch {
 			case len(refused) == 0 || a.key == "":
 			case a.keyed != nil:
-				b.Queue(sql.Get("KeyDrop"), int16(a.shard), a.req.Tenant, a.key, int64(a.first))
+				sql.KeyDrop.Queue(b, int16(a.shard), a.req.Tenant, a.key, int64(a.first))
 			default:
-				b.Queue(sql.Get("KeyRefuse"), int16(a.shard), a.req.Tenant, a.key, refused)
+				sql.KeyRefuse.Queue(b, int16(a.shard), a.req.Tenant, a.key, refused)
 			}
 		}
 		due = rows.near.Due
@@ -162,9 +162,9 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 		hashes = append(hashes, a.req.Hash[:16])
 	}
 	b := &pgx.Batch{}
-	b.Queue(sql.Get("Now"), int32(0))
+	sql.Now.Queue(b)
 	if len(keys) > 0 {
-		b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, db.store.cfg.KeyLifetime.Milliseconds())
+		sql.KeyInsert.Queue(b, shards, tenants, keys, firsts, counts, hashes, db.store.cfg.KeyLifetime.Milliseconds())
 	}
 	own.queue(b)
 	results := tx.SendBatch(ctx, b)
@@ -214,7 +214,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 	var n int32
 	var refused []int32
 	var hash []byte
-	err := db.store.db.Pool(db.d).QueryRow(ctx, sql.Get("KeyRead"), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
+	err := sql.KeyRead.QueryRow(ctx, db.store.db.Pool(db.d), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
 	if err != nil {
 		return err
 	}

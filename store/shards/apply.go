@@ -226,7 +226,7 @@ func finished(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 		tenants = append(tenants, k.Tenant)
 		ids = append(ids, int64(k.ID))
 	}
-	rows, err := q.Query(ctx, sql.Get("DoneStates"), tenants, ids)
+	rows, err := sql.DoneStates.Query(ctx, q, tenants, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/bulk"
 	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -38,7 +39,7 @@ func termsOf(t testing.TB, terms task.BulkTerms) []byte {
 // part returns how an operation stands in the bundle's database.
 func (b *bundle) part(op *bulk.Row) task.BulkPart {
 	b.t.Helper()
-	rows, err := bulk.Read(b.t.Context(), b.db.Pool(b.d), "BulkRead", op.Tenant, []int64{op.ID})
+	rows, err := bulk.Read(b.t.Context(), b.db.Pool(b.d), sql.BulkRead, op.Tenant, []int64{op.ID})
 	if err != nil || len(rows) != 1 {
 		b.t.Fatal(len(rows), err)
 	}

@@ -35,7 +35,7 @@ const capLease = 5 * time.Second
 // AcquireCapLease acquires the lease of a kind with a cap and counts its open runs in all
 // databases. epoch is 0 if somebody else has the lease.
 func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
-	err = s.db.Pool(kernel.Home(of.Tenant)).QueryRow(ctx, sql.Get("CapBegin"), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&epoch)
+	err = sql.CapBegin.QueryRow(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, 0, nil
 	}
@@ -56,23 +56,23 @@ var errCapLeaseOver = errors.New("the cap lease of a kind is over")
 func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoch int64) (n int, err error) {
 	err = s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
 		var fence int64
-		if err := tx.QueryRow(ctx, sql.Get("CapFence"), of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
+		if err := sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
 				return errCapLeaseOver
 			}
 			return err
 		}
-		if _, err := tx.Exec(ctx, sql.Get("CapForget"), of.Tenant, of.Kind); err != nil {
+		if _, err := sql.CapForget.Exec(ctx, tx, of.Tenant, of.Kind); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, sql.Get("CapCount"), of.Tenant, of.Kind).Scan(&n)
+		return sql.CapCount.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&n)
 	})
 	return n, err
 }
 
 // ReleaseCapLease lets others acquire the lease.
 func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
-	_, err := s.db.Pool(kernel.Home(of.Tenant)).Exec(ctx, sql.Get("CapEnd"), of.Tenant, of.Kind, epoch)
+	_, err := sql.CapEnd.Exec(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, epoch)
 	return err
 }
 
@@ -86,5 +86,5 @@ func (c *claiming) noteCapped(b *pgx.Batch) {
 		ids[i], seqs[i] = int64(c.Publications[i].Task), c.Publications[i].Seq
 	}
 	of := c.req.Flows[0].TenantKind
-	b.Queue(sql.Get("CapNote"), of.Tenant, of.Kind, ids, seqs)
+	sql.CapNote.Queue(b, of.Tenant, of.Kind, ids, seqs)
 }

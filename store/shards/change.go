@@ -198,7 +198,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 	}
 	if key != "" {
 		step.also = func(b *pgx.Batch) {
-			b.Queue(sql.Get("KeyInsert"), []int16{int16(id.Shard())}, []int32{tenant}, []string{key}, []int64{seq}, []int32{1},
+			sql.KeyInsert.Queue(b, []int16{int16(id.Shard())}, []int32{tenant}, []string{key}, []int64{seq}, []int32{1},
 				[][]byte{{}}, s.cfg.KeyLifetime.Milliseconds())
 		}
 	}
@@ -214,7 +214,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 
 // readTrigger returns the run that a trigger with this key has opened.
 func readTrigger(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, key string) (seq int64, known bool, err error) {
-	rows, err := q.Query(ctx, sql.Get("KeyRead"), int16(id.Shard()), tenant, key)
+	rows, err := sql.KeyRead.Query(ctx, q, int16(id.Shard()), tenant, key)
 	if err != nil {
 		return 0, false, err
 	}

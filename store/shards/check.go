@@ -82,7 +82,7 @@ func readChecks(ctx context.Context, q kernel.Querier, in []check) ([]task.Reply
 		shards[i], tenants[i], versions[i] = int16(c.Task.Shard()), c.tenant, c.Version
 		ids[i], seqs[i] = int64(c.Task), c.Seq
 	}
-	rows, err := q.Query(ctx, sql.Get("CheckRuns"), shards, tenants, ids, seqs, versions)
+	rows, err := sql.CheckRuns.Query(ctx, q, shards, tenants, ids, seqs, versions)
 	if err != nil {
 		return nil, err
 	}

@@ -78,13 +78,13 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	shards, epochs, nonces := kernel.OwnedArgs(c.req.Owned)
 	if c.req.Settings != 0 {
-		b.Queue(sql.Get("AssertClaim"), shards, epochs, nonces, int32(settingsLock), int32(c.req.Database))
+		sql.AssertClaim.Queue(b, shards, epochs, nonces, int32(settingsLock), int32(c.req.Database))
 	} else {
-		b.Queue(sql.Get("AssertOwned"), shards, epochs, nonces)
+		sql.AssertOwned.Queue(b, shards, epochs, nonces)
 	}
-	b.Queue(sql.Get("SettingsNow"), int32(0))
+	sql.SettingsNow.Queue(b)
 	if c.req.CapLease != 0 {
-		b.Queue(sql.Get("CapAssert"), c.req.Flows[0].Tenant, c.req.Flows[0].Kind, c.req.CapLease)
+		sql.CapAssert.Queue(b, c.req.Flows[0].Tenant, c.req.Flows[0].Kind, c.req.CapLease)
 	}
 	acknowledgements := queueAcknowledge(b, c.req.Acknowledged)
 	statements, limit := c.queueClaims(b, shards)
@@ -143,7 +143,7 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	low := int64(c.req.Low)
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
-		b.Queue(sql.Get("ClaimLanes"), append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
+		sql.ClaimLanes.Queue(b, append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
 		return 1, 0
 	}
 	apart := c.req.ExcludedTenants
@@ -151,12 +151,12 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		apart = []int32{}
 	}
 	if c.req.Form == task.RangeForm {
-		b.Queue(sql.Get("ClaimRange"), shards, low, blocked, blockedFor, ahead, apart)
+		sql.ClaimRange.Queue(b, shards, low, blocked, blockedFor, ahead, apart)
 		return 1, 0
 	}
 	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
-		b.Queue(sql.Get("ClaimCapped"), shard, low, blocked, blockedFor, ahead, apart, limit)
+		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, apart, limit)
 	}
 	return len(shards), limit
 }
@@ -315,7 +315,7 @@ func (c *claiming) note(b *pgx.Batch) {
 		queueTrouble(b, c.req.Blocked)
 	}
 	if len(c.Publications) > 0 {
-		b.Queue(sql.Get("OutboxInsert"), shardsOf(c.Publications), encodeEntries(c.Publications)).
+		sql.OutboxInsert.Queue(b, shardsOf(c.Publications), encodeEntries(c.Publications)).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&c.Outbox) })
 	}
 }
@@ -329,14 +329,14 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	var p task.Peek
 	var dues []int64
 	var of []int16
-	name := "Peek"
+	look := sql.Peek
 	args := []any{items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon, int64(max(req.Low, req.From))}
 	found := []any{&p.Now, &p.Rows, &dues, &of, &p.Settings}
 	var known, apart *int64
 	if len(req.ExcludedTenants) > 0 {
-		name, args, found = "PeekApart", append(args, req.ExcludedTenants, peekWalk), append(found, &known, &apart)
+		look, args, found = sql.PeekApart, append(args, req.ExcludedTenants, peekWalk), append(found, &known, &apart)
 	}
-	if err := s.db.Pool(d).QueryRow(ctx, sql.Get(name), args...).Scan(found...); err != nil {
+	if err := look.QueryRow(ctx, s.db.Pool(d), args...).Scan(found...); err != nil {
 		return task.Peek{}, err
 	}
 	if known != nil {

@@ -38,7 +38,7 @@ func (s *Store) Dump(ctx context.Context, d int, visit func([]*task.Row) error) 
 
 func dumpRows(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
 	const batch = 4096
-	rows, err := tx.Query(ctx, sql.Get("DumpRows"), int32(0))
+	rows, err := sql.DumpRows.Query(ctx, tx)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 	var rates *task.Rates
 	var oldest, broken *int64
 	var near bool
-	err := tx.QueryRow(ctx, sql.Get("Circumstances"), int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
+	err := sql.Circumstances.QueryRow(ctx, tx, int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
 		Scan(&c.Now, &c.Owner, &c.Epoch, &c.OwnedSince, &oldest, &rates, &broken, &near)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task
 		return nil
 	}
 	if t.OpenRows > 0 {
-		rows, err := q.Query(ctx, sql.Get("RunRows"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
+		rows, err := sql.RunRows.Query(ctx, q, int16(t.ID.Shard()), t.Tenant, int64(t.ID), explainedRuns)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task
 // for a place of its kind.
 func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circumstances) error {
 	if c.Rates.DispatchRate > 0 {
-		err := s.db.Pool(kernel.Home(t.Tenant)).QueryRow(ctx, sql.Get("TurnsUsed"), t.Tenant, claimTokens.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
+		err := sql.TurnsUsed.QueryRow(ctx, s.db.Pool(kernel.Home(t.Tenant)), t.Tenant, claimTokens.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -157,7 +157,7 @@ func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circums
 	var sum atomic.Int64
 	err := s.db.Each(ctx, func(ctx context.Context, d int) error {
 		var n int64
-		err := s.db.Pool(d).QueryRow(ctx, sql.Get("CapOpen"), t.Tenant, t.Kind).Scan(&n)
+		err := sql.CapOpen.QueryRow(ctx, s.db.Pool(d), t.Tenant, t.Kind).Scan(&n)
 		sum.Add(n)
 		return err
 	})
@@ -170,7 +170,7 @@ func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.De
 	if t.State != task.Failed {
 		return nil, nil
 	}
-	rows, err := q.Query(ctx, sql.Get("DeadWalk"), t.Tenant, int64(t.ID), max(0, t.Seq-explainedDead), explainedDead)
+	rows, err := sql.DeadWalk.Query(ctx, q, t.Tenant, int64(t.ID), max(0, t.Seq-explainedDead), explainedDead)
 	if err != nil {
 		return nil, err
 	}
@@ -187,5 +187,5 @@ func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.De
 // queueTrouble notes that rows of tenants were put off because their topics take
 // no records, for [Store.Explain].
 func queueTrouble(b *pgx.Batch, tenants []int32) {
-	b.Queue(sql.Get("TroubleNote"), tenants, brokenFor.Milliseconds())
+	sql.TroubleNote.Queue(b, tenants, brokenFor.Milliseconds())
 }

@@ -138,7 +138,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 			if a.keyed.same && !out.Updated {
 				return
 			}
-			b.Queue(sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
+			sql.KeyReplace.Queue(b, int16(a.shard), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
 		},
 	}
 	_, err := s.onMachine(ctx, a.req.Tenant, id, step)
@@ -167,7 +167,7 @@ func (a *adding) replaceKey(ctx context.Context, tx pgx.Tx, now task.Instant) (f
 	if len(spec.ResolveBegin(now)) > 0 {
 		return true, nil // to be refused; the key row is not the new task's, and stays
 	}
-	tag, err := tx.Exec(ctx, sql.Get("KeyReplace"), int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
+	tag, err := sql.KeyReplace.Exec(ctx, tx, int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
 		a.keyed.lifetime.Milliseconds(), int64(a.keyed.replaces))
 	return err == nil && tag.RowsAffected() > 0, err
 }
@@ -201,7 +201,7 @@ func (o *ownKeys) add(a *adding) bool {
 
 func (o *ownKeys) queue(b *pgx.Batch) {
 	if len(o.keys) > 0 {
-		b.Queue(sql.Get("KeyInsertFor"), o.shards, o.tenants, o.keys, o.firsts, o.counts, o.hashes, o.lifetimes, o.begins,
+		sql.KeyInsertFor.Queue(b, o.shards, o.tenants, o.keys, o.firsts, o.counts, o.hashes, o.lifetimes, o.begins,
 			maxKeyRenewal.Milliseconds())
 	}
 }
@@ -216,7 +216,7 @@ const maxKeyRenewal = 7 * 24 * time.Hour
 // purgeTaskKeys removes keys of tasks whose time is up and whose task can no
 // longer be read, and gives the others more time.
 func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err error) {
-	rows, err := s.db.Pool(d).Query(ctx, sql.Get("KeysOfTasks"), keysAtOnce)
+	rows, err := sql.KeysOfTasks.Query(ctx, s.db.Pool(d), keysAtOnce)
 	if err != nil {
 		return 0, false, err
 	}
@@ -234,17 +234,17 @@ func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err
 	}
 	for _, k := range keys {
 		args := []any{k.shard, k.tenant, k.key, k.id}
-		name := "KeyDrop"
+		change := sql.KeyDrop
 		t, err := s.Get(ctx, k.tenant, task.ID(k.id))
 		switch code := task.CodeOf(err); {
 		case err == nil, code == task.DataLoss:
-			name, args = "KeyRenew", append(args, s.keyRenewal(t)...)
+			change, args = sql.KeyRenew, append(args, s.keyRenewal(t)...)
 		case code != task.NotFound:
 			return n, false, err
 		default:
 			n++
 		}
-		if _, err := s.db.Pool(d).Exec(ctx, sql.Get(name), args...); err != nil {
+		if _, err := change.Exec(ctx, s.db.Pool(d), args...); err != nil {
 			return n, false, fmt.Errorf("keys of tasks: %w", err)
 		}
 	}

@@ -99,7 +99,7 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 	var at []int
 	err := s.db.InTx(ctx, d, "start", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(sql.Get("StartRuns"), shards, tenants, ids, seqs, attempts, holders).Query(func(rows pgx.Rows) error {
+		sql.StartRuns.Queue(b, shards, tenants, ids, seqs, attempts, holders).Query(func(rows pgx.Rows) error {
 			var n, left int64
 			var version int32
 			_, err := pgx.ForEachRow(rows, []any{&n, &left, &version}, func() error {

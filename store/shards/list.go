@@ -78,7 +78,7 @@ func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (
 	var packed, meet [task.Databases]int64
 	var now [task.Databases]task.Instant
 	err := s.db.Each(ctx, func(ctx context.Context, d int) error {
-		return s.db.Pool(d).QueryRow(ctx, sql.Get("FarDue"), q.Tenant, 0, 0, int64(q.DueFrom), int64(q.DueEnd())).Scan(&now[d], &packed[d], &meet[d])
+		return sql.FarDue.QueryRow(ctx, s.db.Pool(d), q.Tenant, int64(q.DueFrom), int64(q.DueEnd())).Scan(&now[d], &packed[d], &meet[d])
 	})
 	if err != nil {
 		return 0, kernel.Unavailable(err)
@@ -151,13 +151,13 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 	pool := l.store.db.Pool(at.Database)
 	var rows pgx.Rows
 	if q.State.Final() {
-		rows, err = pool.Query(ctx, sql.Get("DoneList"), q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+		rows, err = sql.DoneList.Query(ctx, pool, q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
 	} else {
 		shard := int16(at.Database * task.ShardsPerDatabase)
 		if at.Task != 0 {
 			shard = int16(at.Task.Shard())
 		}
-		rows, err = pool.Query(ctx, sql.Get("TaskList"), q.Tenant, shard, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+		rows, err = sql.TaskList.Query(ctx, pool, q.Tenant, shard, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
 	}
 	if err != nil {
 		return false, err
@@ -180,7 +180,7 @@ func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 		if at.Task != 0 {
 			first = shard + 1
 		}
-		err := pool.QueryRow(ctx, sql.Get("DueShard"), first, int64(q.DueFrom), int64(q.DueEnd())).Scan(&shard)
+		err := sql.DueShard.QueryRow(ctx, pool, first, int64(q.DueFrom), int64(q.DueEnd())).Scan(&shard)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return true, nil
 		}
@@ -191,7 +191,7 @@ func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 	} else {
 		from = max(from, at.Due)
 	}
-	rows, err := pool.Query(ctx, sql.Get("TaskListDue"), q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget,
+	rows, err := sql.TaskListDue.Query(ctx, pool, q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget,
 		int64(from), int64(q.DueEnd()))
 	if err != nil {
 		return false, err

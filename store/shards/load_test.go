@@ -126,7 +126,7 @@ func (b *bundle) checkPlaces(want map[task.ID]*task.Row) {
 
 func (b *bundle) copies(tenant int32, id task.ID) []far.Copy {
 	b.t.Helper()
-	rows, err := b.db.Pool(b.d).Query(context.Background(), sql.Get("FarCopies"), tenant, int64(id))
+	rows, err := sql.FarCopies.Query(context.Background(), b.db.Pool(b.d), tenant, int64(id))
 	if err != nil {
 		b.t.Fatal(err)
 	}

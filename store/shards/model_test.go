@@ -511,7 +511,7 @@ func mergedParams(rt *rapid.T, set map[string]string) []byte {
 
 func (h *sideBySide) purgeBoth() {
 	var n int
-	if err := h.db.Pool(h.d).QueryRow(context.Background(), sql.Get("DonePurge"), 100).Scan(&n); err != nil {
+	if err := sql.DonePurge.QueryRow(context.Background(), h.db.Pool(h.d), 100).Scan(&n); err != nil {
 		h.rt.Fatal(err)
 	}
 	h.m.purge(h.now)

@@ -97,9 +97,9 @@ func queueAcknowledge(b *pgx.Batch, parts []task.OutboxPart) int {
 		return 0
 	}
 	rows, shards := partArgs(parts)
-	b.Queue(sql.Get("OutboxDeleteWhole"), rows, shards)
-	b.Queue(sql.Get("OutboxTakeOff"), rows, shards)
-	b.Queue(sql.Get("OutboxDeleteEmpty"), rows)
+	sql.OutboxDeleteWhole.Queue(b, rows, shards)
+	sql.OutboxTakeOff.Queue(b, rows, shards)
+	sql.OutboxDeleteEmpty.Queue(b, rows)
 	return 3
 }
 
@@ -124,7 +124,7 @@ func acknowledgeParts(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) e
 // part of their row names the shards all the same.
 func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
 	shards, _, _ := kernel.OwnedArgs(owned)
-	rows, err := s.db.Pool(d).Query(ctx, sql.Get("OutboxRead"), shards)
+	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards)
 	if err != nil {
 		return nil, fmt.Errorf("read outbox: %w", err)
 	}
@@ -195,7 +195,7 @@ func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]
 
 // readRows returns the rows of keys that exist, without locking them.
 func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[kernel.Key]*task.Row, error) {
-	rows, err := q.Query(ctx, sql.Get("KinRead"), kernel.KeyArgs(kernel.UniqueKeys(keys))...)
+	rows, err := sql.KinRead.Query(ctx, q, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}
@@ -213,6 +213,6 @@ func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 // OutboxStats says how many rows the outbox of database d has, and the age of
 // the oldest.
 func (s *Store) OutboxStats(ctx context.Context, d int) (rows int, oldest task.Instant, now task.Instant, err error) {
-	err = s.db.Pool(d).QueryRow(ctx, sql.Get("OutboxStats"), 0).Scan(&rows, &oldest, &now)
+	err = sql.OutboxStats.QueryRow(ctx, s.db.Pool(d)).Scan(&rows, &oldest, &now)
 	return rows, oldest, now, err
 }

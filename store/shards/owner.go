@@ -34,10 +34,10 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", bumpLockTimeout.Milliseconds())); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sql.Get("OwnerLock"), items); err != nil {
+		if _, err := sql.OwnerLock.Exec(ctx, tx, items); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sql.Get("OwnerBump"), items, nonce, owner.Name, owner.HintAddr)
+		rows, err := sql.OwnerBump.Query(ctx, tx, items, nonce, owner.Name, owner.HintAddr)
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func items(shards []task.Shard) []int16 {
 // Release forgets name and address of an owner that let go. The epoch stays.
 func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) error {
 	shards, epochs, nonces := kernel.OwnedArgs(owned)
-	if _, err := s.db.Pool(d).Exec(ctx, sql.Get("OwnerRelease"), shards, epochs, nonces); err != nil {
+	if _, err := sql.OwnerRelease.Exec(ctx, s.db.Pool(d), shards, epochs, nonces); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
 	return nil
@@ -95,7 +95,7 @@ type ItemOwner struct {
 
 // Owners lists who owns the items of database d.
 func (s *Store) Owners(ctx context.Context, d int) ([]ItemOwner, error) {
-	rows, err := s.db.Pool(d).Query(ctx, sql.Get("OwnerList"), 0)
+	rows, err := sql.OwnerList.Query(ctx, s.db.Pool(d), 0)
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
 	}

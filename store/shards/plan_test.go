@@ -199,7 +199,7 @@ func (b *bundle) explain(name, args string) string {
 	}
 	defer conn.Release()
 	simple := pgx.QueryExecModeSimpleProtocol
-	if _, err := conn.Exec(context.Background(), `PREPARE planned AS `+sql.Get(name), simple); err != nil {
+	if _, err := conn.Exec(context.Background(), `PREPARE planned AS `+sql.Get(name).Text(), simple); err != nil {
 		b.t.Fatal(err)
 	}
 	rows, err := conn.Query(context.Background(), `EXPLAIN (VERBOSE false) EXECUTE planned (`+args+`)`, simple)

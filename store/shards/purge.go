@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
@@ -21,20 +23,24 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 	if err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
-	for _, step := range []string{"KeyPurge", "DonePurge", "DeadPurge", "BulkForget"} {
-		args := []any{purgeAtOnce}
-		if step == "DeadPurge" {
-			args = append(args, s.cfg.DeadRetention.Milliseconds())
-		}
+	pool := s.db.Pool(d)
+	for _, row := range []func() pgx.Row{
+		func() pgx.Row { return sql.KeyPurge.QueryRow(ctx, pool, purgeAtOnce) },
+		func() pgx.Row { return sql.DonePurge.QueryRow(ctx, pool, purgeAtOnce) },
+		func() pgx.Row {
+			return sql.DeadPurge.QueryRow(ctx, pool, purgeAtOnce, s.cfg.DeadRetention.Milliseconds())
+		},
+		func() pgx.Row { return sql.BulkForget.QueryRow(ctx, pool, purgeAtOnce) },
+	} {
 		var gone int
-		if err := s.db.Pool(d).QueryRow(ctx, sql.Get(step), args...).Scan(&gone); err != nil {
+		if err := row().Scan(&gone); err != nil {
 			return n, false, fmt.Errorf("purge: %w", err)
 		}
 		n += gone
 		more = more || gone >= purgeAtOnce
 	}
 	var gone int
-	if err := s.db.Pool(d).QueryRow(ctx, sql.Get("BulkPurge"), task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
+	if err := sql.BulkPurge.QueryRow(ctx, pool, task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
 	return n + gone, more, nil
@@ -45,7 +51,7 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 // users show only to those who may read all statistics.
 func (s *Store) OldestSnapshot(ctx context.Context, d int) (time.Duration, error) {
 	var ms int64
-	if err := s.db.Pool(d).QueryRow(ctx, sql.Get("OldestSnapshot"), 0).Scan(&ms); err != nil {
+	if err := sql.OldestSnapshot.QueryRow(ctx, s.db.Pool(d)).Scan(&ms); err != nil {
 		return 0, fmt.Errorf("look for old snapshots: %w", err)
 	}
 	return kernel.Millis(ms), nil
@@ -58,7 +64,7 @@ func (s *Store) PurgeTask(ctx context.Context, tenant int32, id task.ID) error {
 		return notFound(id)
 	}
 	var n int
-	err := s.db.Pool(id.Shard().Database()).QueryRow(ctx, sql.Get("DoneTake"), []int32{tenant}, []int64{int64(id)}).Scan(&n)
+	err := sql.DoneTake.QueryRow(ctx, s.db.Pool(id.Shard().Database()), []int32{tenant}, []int64{int64(id)}).Scan(&n)
 	if err != nil {
 		return kernel.Unavailable(err)
 	}

@@ -24,7 +24,7 @@ var apartSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds"
 // plain.
 func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	settings := task.Settings{Rates: map[int32]task.Rates{}}
-	rows, err := s.db.Pool(d).Query(ctx, sql.Get("SettingsRead"), apartSettings)
+	rows, err := sql.SettingsRead.Query(ctx, s.db.Pool(d), apartSettings)
 	if err != nil {
 		return task.Settings{}, fmt.Errorf("read settings: %w", err)
 	}
@@ -70,14 +70,14 @@ func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, u
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
-		err := pool.QueryRow(ctx, sql.Get("TurnsTake"), tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
+		err := sql.TurnsTake.QueryRow(ctx, pool, tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 			}
 			return t, nil
 		}
-		made, err := pool.Exec(ctx, sql.Get("TurnsMake"), tenant, p.number)
+		made, err := sql.TurnsMake.Exec(ctx, pool, tenant, p.number)
 		if err != nil {
 			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 		}

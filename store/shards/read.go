@@ -60,7 +60,7 @@ const readAgain = 8
 // readTask finds a task in one snapshot: the task as its callers may see it, or
 // where it is packed, or neither.
 func readTask(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (*task.Snapshot, *far.Task, error) {
-	rows, err := q.Query(ctx, sql.Get("TaskRead"), int16(id.Shard()), tenant, int64(id))
+	rows, err := sql.TaskRead.Query(ctx, q, int16(id.Shard()), tenant, int64(id))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -99,7 +99,7 @@ func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 	for d := range task.Databases {
 		var c Census
 		err := s.db.InSnapshot(ctx, d, func(tx pgx.Tx) error {
-			err := tx.QueryRow(ctx, sql.Get("Census"), tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
+			err := sql.Census.QueryRow(ctx, tx, tenant).Scan(&c.Scheduled, &c.Running, &c.RunRows, &c.Finished, &c.Dead)
 			if err != nil {
 				return err
 			}

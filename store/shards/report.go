@@ -10,6 +10,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/history"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -118,10 +119,10 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 	if len(plain) == 0 {
 		return nil
 	}
-	end, goOn := "ReportEnd", "ReportGoOn"
+	end, goOn := sql.ReportEnd, sql.ReportGoOn
 	noted := history.Levels(s.cfg.History).At(task.HistoryAll, len(plain), func(i int) int32 { return in[plain[i]].tenant })
 	if len(noted) > 0 {
-		end, goOn = "ReportEndNoted", "ReportGoOnNoted"
+		end, goOn = sql.ReportEndNoted, sql.ReportGoOnNoted
 	}
 	due := task.Never
 	err := s.db.InTx(ctx, d, "report", func(tx pgx.Tx) error {
@@ -164,7 +165,7 @@ type reporting struct {
 }
 
 // try gives two lists of results to two statements, in one round trip.
-func (r *reporting) try(ctx context.Context, one string, a []int, other string, b []int) error {
+func (r *reporting) try(ctx context.Context, one *statement.Statement, a []int, other *statement.Statement, b []int) error {
 	batch := &pgx.Batch{}
 	r.queue(batch, one, a)
 	r.queue(batch, other, b)
@@ -174,7 +175,7 @@ func (r *reporting) try(ctx context.Context, one string, a []int, other string, 
 	return r.tx.SendBatch(ctx, batch).Close()
 }
 
-func (r *reporting) queue(b *pgx.Batch, statement string, list []int) {
+func (r *reporting) queue(b *pgx.Batch, statement *statement.Statement, list []int) {
 	if len(list) == 0 {
 		return
 	}
@@ -182,7 +183,7 @@ func (r *reporting) queue(b *pgx.Batch, statement string, list []int) {
 	if len(r.noted) > 0 {
 		args = append(args, r.noted)
 	}
-	b.Queue(sql.Get(statement), args...).Query(func(rows pgx.Rows) error {
+	statement.Queue(b, args...).Query(func(rows pgx.Rows) error {
 		var n int64
 		var at *int64
 		_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {

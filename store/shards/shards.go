@@ -210,7 +210,7 @@ func (s *Store) Now(ctx context.Context) (now task.Instant, err error) {
 	for i := range clockTries {
 		// Neighbours are often on one server.
 		d := (first + i*task.Databases/clockTries) % task.Databases
-		if err = s.db.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err == nil {
+		if err = sql.Now.QueryRow(ctx, s.db.Pool(d)).Scan(&now); err == nil {
 			return now, nil
 		}
 		if ctx.Err() != nil {

@@ -205,7 +205,7 @@ func TestNothingCanBeSentAfterTheLastStatements(t *testing.T) {
 	b := setup(t)
 	err := b.db.InTx(t.Context(), b.d, "test", func(tx pgx.Tx) error {
 		last := &pgx.Batch{}
-		last.Queue(sql.Get("Now"), int32(0))
+		sql.Now.Queue(last)
 		if err := kernel.SendLast(t.Context(), tx, last); err != nil {
 			return err
 		}

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"github.com/perceptor/perceptor/store/pack"
-	"github.com/perceptor/perceptor/task"
 )
 
 var (
@@ -19,20 +16,10 @@ var (
 // found.
 const maxDepth = 8
 
-// stored are the numbers that statements may name.
-var stored = func() map[string]int64 {
-	names := task.Stored()
-	names["locator.PAGE"] = pack.LocatorPage
-	for l := pack.Minute; l.Valid(); l++ {
-		names["level."+strings.ToUpper(l.String())] = int64(l)
-	}
-	return names
-}()
-
 // expand returns the statement as it is sent: with the text of its fragments, with
 // numbers, and with $1, $2 and so on in the order of its header.
-func (s *source) expand(fragments map[string]string) (string, error) {
-	text, err := fill(s.body, fragments, 0)
+func (s *source) expand(names *names) (string, error) {
+	text, err := names.fill(s.body, 0)
 	if err != nil {
 		return "", err
 	}
@@ -69,15 +56,21 @@ func (s *source) number(text string) (string, error) {
 	return text, nil
 }
 
+// names is what may stand in double braces.
+type names struct {
+	fragments map[string]string
+	numbers   map[string]int64
+}
+
 // fill replaces what stands in double braces.
-func fill(text string, fragments map[string]string, depth int) (string, error) {
+func (n *names) fill(text string, depth int) (string, error) {
 	if depth > maxDepth {
 		return "", fmt.Errorf("fragments are nested more than %d deep", maxDepth)
 	}
 	var failed error
 	out := placeholder.ReplaceAllStringFunc(text, func(m string) string {
 		name := m[2 : len(m)-2]
-		replaced, err := one(name, fragments, depth)
+		replaced, err := n.one(name, depth)
 		if err != nil {
 			failed = err
 		}
@@ -87,17 +80,17 @@ func fill(text string, fragments map[string]string, depth int) (string, error) {
 }
 
 // one returns what stands for a name in double braces.
-func one(name string, fragments map[string]string, depth int) (string, error) {
+func (n *names) one(name string, depth int) (string, error) {
 	if strings.Contains(name, ".") {
-		n, ok := stored[name]
+		number, ok := n.numbers[name]
 		if !ok {
-			return "", fmt.Errorf("nothing that is stored is named %s", name)
+			return "", fmt.Errorf("no number is named %s", name)
 		}
-		return fmt.Sprint(n), nil
+		return fmt.Sprint(number), nil
 	}
-	body, ok := fragments[name]
+	body, ok := n.fragments[name]
 	if !ok {
 		return "", fmt.Errorf("no fragment is named %s", name)
 	}
-	return fill(body, fragments, depth+1)
+	return n.fill(body, depth+1)
 }

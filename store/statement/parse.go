@@ -19,12 +19,6 @@ type source struct {
 	body       string
 }
 
-// Parameter is a parameter of a statement.
-type Parameter struct {
-	Name string
-	Type string // of PostgreSQL
-}
-
 var (
 	fragmentHeader  = regexp.MustCompile(`^-- fragment: (\w+)$`)
 	statementHeader = regexp.MustCompile(`^-- name: (\w+)\((.*)$`)

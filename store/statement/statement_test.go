@@ -4,16 +4,20 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
 )
 
-func load(text string) (Set, error) { return Load(fstest.MapFS{"a.sql": {Data: []byte(text)}}) }
+func load(text string) (*Set, error) {
+	return Load(fstest.MapFS{"a.sql": {Data: []byte(text)}}, map[string]int64{"state.RUNNING": 2}, map[string]int64{"type.BLOCKING": 3})
+}
 
 func TestFragmentsAreFilledIntoStatements(t *testing.T) {
 	set, err := load("-- about the file\n-- name: One()\nSELECT {{what}}\n-- why\n FROM t;\n\n-- fragment: what\n{{deep}}, b\n-- fragment: deep\na\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := set.Get("One"), "SELECT a, b\n FROM t"; got != want {
+	if got, want := set.Get("One").Text(), "SELECT a, b\n FROM t"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 }
@@ -28,26 +32,60 @@ func TestParametersAreNumberedInTheOrderOfTheHeader(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if got := set.Get("One"); got != want {
+		if got := set.Get("One").Text(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }
 
-func TestStoredNumbersHaveNames(t *testing.T) {
+func TestNumbersHaveNames(t *testing.T) {
 	set, err := load("-- name: One()\nSELECT {{state.RUNNING}}, {{type.BLOCKING}}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := set.Get("One"), "SELECT 2, 3"; got != want {
+	if got, want := set.Get("One").Text(), "SELECT 2, 3"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
+}
+
+func TestAStatementIsCalledWithAsManyArgumentsAsItHasParameters(t *testing.T) {
+	set, err := load("-- name: One(a int8, b text)\nSELECT @a, @b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := set.Get("One")
+	one.Queue(&pgx.Batch{}, 1, "b")
+	for _, args := range [][]any{{}, {1}, {1, "b", 2}} {
+		if !panics(func() { one.Queue(&pgx.Batch{}, args...) }) {
+			t.Errorf("%d arguments are accepted", len(args))
+		}
+	}
+}
+
+func TestANameThatNoFileHasEndsTheProgram(t *testing.T) {
+	set, err := load("-- name: One()\nSELECT 1\n-- name: Two()\nSELECT 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !panics(func() { set.Get("Three") }) {
+		t.Error("an unknown name is accepted")
+	}
+	set.Get("One")
+	if got := set.Unresolved(); len(got) != 1 || got[0] != "Two" {
+		t.Errorf("%v are not resolved", got)
+	}
+}
+
+func panics(f func()) (did bool) {
+	defer func() { did = recover() != nil }()
+	f()
+	return false
 }
 
 func TestMistakesInFilesAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"-- name: A()\nSELECT {{no}};":                           "no fragment is named no",
-		"-- name: A()\nSELECT {{state.NO}};":                     "nothing that is stored is named state.NO",
+		"-- name: A()\nSELECT {{state.NO}};":                     "no number is named state.NO",
 		"-- name: A()\nSELECT 1;\n-- name: A()\nSELECT 2;":       "statement A is defined twice",
 		"-- name: A()\nSELECT 1\n-- fragment: x\n-- fragment: x": "fragment x is defined twice",
 		"-- name: A()\n{{x}}\n-- fragment: x\n{{x}}":             "nested more than 8 deep",

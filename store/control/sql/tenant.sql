@@ -19,8 +19,8 @@ RETURNING id, name, max_params_bytes, default_retention_ms, created_at, history,
 -- Waits for the claims that have read the old settings; later claims wait for the new ones.
 SELECT pg_advisory_xact_lock(@lock, @database) FROM set_config('lock_timeout', '2500ms', true);
 
--- name: RaiseSettings(by int4)
-UPDATE settings SET version = version + @by;
+-- name: RaiseSettings()
+UPDATE settings SET version = version + 1;
 
 -- name: RatesForChange(name text)
 SELECT rates FROM tenant WHERE name = @name FOR UPDATE;
@@ -67,7 +67,7 @@ WHERE name COLLATE "C" > @after_name ORDER BY name COLLATE "C" LIMIT @max_rows;
 SELECT id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version FROM tenant
 WHERE id > @after_id ORDER BY id LIMIT @max_rows;
 
--- name: Digest(except_token text)
+-- name: Digest()
 -- Equal in two databases when they have the same tenants and tokens.
 SELECT coalesce((SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM tenant t), '')
-    || coalesce((SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM token t WHERE id <> @except_token), '');
+    || coalesce((SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM token t), '');

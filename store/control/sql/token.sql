@@ -3,7 +3,7 @@
 WITH owner AS (SELECT id FROM tenant WHERE name = @tenant_name)
 INSERT INTO token (id, secret_hash, scope, tenant_id, description, created_at, expires_at)
 SELECT @id, @secret_hash, @scope, (SELECT id FROM owner), @description, now_ms(), @expires_at
-WHERE (@scope = 2 OR EXISTS (SELECT FROM owner)) AND (@expires_at IS NULL OR @expires_at > now_ms())
+WHERE (@scope = {{scope.ADMIN}} OR EXISTS (SELECT FROM owner)) AND (@expires_at IS NULL OR @expires_at > now_ms())
 RETURNING tenant_id, created_at;
 
 -- name: PutTokens(

@@ -43,6 +43,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/shards/transition"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -111,8 +112,8 @@ func (r *Row) Part(d int) task.BulkPart {
 }
 
 // Read returns the rows that a statement finds.
-func Read(ctx context.Context, q kernel.Querier, statement string, args ...any) ([]*Row, error) {
-	rows, err := q.Query(ctx, sql.Get(statement), args...)
+func Read(ctx context.Context, q kernel.Querier, statement *statement.Statement, args ...any) ([]*Row, error) {
+	rows, err := statement.Query(ctx, q, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +139,11 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	if action == task.BulkDeleteTenant {
 		most++ // whatever else is open
 	}
-	if _, err := pool.Exec(ctx, sql.Get("BulkInsert"), tenant, id, int16(action), text, hash, most); err != nil {
+	if _, err := sql.BulkInsert.Exec(ctx, pool, tenant, id, int16(action), text, hash, most); err != nil {
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
 	}
 	var stored []byte
-	switch err := pool.QueryRow(ctx, sql.Get("BulkHash"), tenant, id).Scan(&stored); {
+	switch err := sql.BulkHash.QueryRow(ctx, pool, tenant, id).Scan(&stored); {
 	case errors.Is(err, pgx.ErrNoRows) && action == task.BulkDeleteTenant:
 		return nil, task.Errorf(task.ReasonTenantNotFound, "the tenant is gone")
 	case errors.Is(err, pgx.ErrNoRows):
@@ -170,7 +171,7 @@ func bulkID(tenant int32, requestID string) (int64, error) {
 
 // told tells all databases of an operation, as far as they answer, and returns it.
 func (ops *Operations) told(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
-	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), "BulkRead", tenant, []int64{id})
+	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, []int64{id})
 	if err != nil {
 		return nil, kernel.Unavailable(err)
 	}
@@ -195,20 +196,20 @@ func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 		if d == at {
 			return nil
 		}
-		_, err := ops.db.Pool(d).Exec(ctx, sql.Get("BulkPut"), r.Tenant, r.ID, int16(r.Action), r.Terms, int64(r.created), r.Wanted, r.Version)
+		_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), r.Tenant, r.ID, int16(r.Action), r.Terms, int64(r.created), r.Wanted, r.Version)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("spread bulk operation: %w", err)
 	}
-	_, err = ops.db.Pool(at).Exec(ctx, sql.Get("BulkSpread"), r.Tenant, r.ID, r.Version)
+	_, err = sql.BulkSpread.Exec(ctx, ops.db.Pool(at), r.Tenant, r.ID, r.Version)
 	return err
 }
 
 // GetBulk returns an operation with all its parts. One whose database has not
 // heard of it, or does not answer, is told as running.
 func (ops *Operations) GetBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
-	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), "BulkRead", tenant, []int64{id})
+	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, []int64{id})
 	if err != nil {
 		return nil, kernel.Unavailable(err)
 	}
@@ -225,7 +226,7 @@ func (ops *Operations) GetBulk(ctx context.Context, tenant int32, id int64) (*ta
 // ListBulk returns up to limit operations of a tenant that were created before one,
 // newest first.
 func (ops *Operations) ListBulk(ctx context.Context, tenant int32, created task.Instant, id int64, limit int) ([]*task.BulkOperation, error) {
-	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), "BulkList", tenant, int64(created), id, limit)
+	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkList, tenant, int64(created), id, limit)
 	if err != nil {
 		return nil, kernel.Unavailable(err)
 	}
@@ -251,7 +252,7 @@ func (ops *Operations) withParts(ctx context.Context, tenant int32, rows []*Row)
 		return nil, nil
 	}
 	_ = ops.db.Each(ctx, func(ctx context.Context, d int) error {
-		parts, err := Read(ctx, ops.db.Pool(d), "BulkRead", tenant, ids)
+		parts, err := Read(ctx, ops.db.Pool(d), sql.BulkRead, tenant, ids)
 		for _, p := range parts {
 			if i := slices.Index(ids, p.ID); i >= 0 && err == nil {
 				list[i].Parts[d] = p.Part(d)
@@ -295,7 +296,7 @@ func (ops *Operations) ResumeBulk(ctx context.Context, tenant int32, id int64) (
 }
 
 func (ops *Operations) wantBulk(ctx context.Context, tenant int32, id int64, want int16) (*task.BulkOperation, error) {
-	if _, err := ops.db.Pool(kernel.Home(tenant)).Exec(ctx, sql.Get("BulkWant"), tenant, id, want); err != nil {
+	if _, err := sql.BulkWant.Exec(ctx, ops.db.Pool(kernel.Home(tenant)), tenant, id, want); err != nil {
 		return nil, kernel.Unavailable(fmt.Errorf("change bulk operation: %w", err))
 	}
 	return ops.told(ctx, tenant, id)

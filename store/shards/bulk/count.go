@@ -44,7 +44,7 @@ func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
 	f := &b.terms.Filter
 	for looked := bulkLook; looked == bulkLook; {
 		looked = 0
-		rows, err := tx.Query(ctx, sql.Get("TaskList"), b.row.Tenant, shard, id, f.Kind, int16(f.Type), int16(f.State), bulkLook)
+		rows, err := sql.TaskList.Query(ctx, tx, b.row.Tenant, shard, id, f.Kind, int16(f.Type), int16(f.State), bulkLook)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
 func (b *bulkStep) countDead(ctx context.Context, tx pgx.Tx, n *int64) error {
 	at := task.RunID{}
 	for looked := bulkLook; looked == bulkLook; {
-		rows, err := tx.Query(ctx, sql.Get("DeadWalk"), b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
+		rows, err := sql.DeadWalk.Query(ctx, tx, b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
 		if err != nil {
 			return err
 		}

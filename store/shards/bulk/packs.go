@@ -211,7 +211,7 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 	}
 	batch := &pgx.Batch{}
 	if len(ended) > 0 {
-		batch.Queue(sql.Get("DoneInsert"), doneArgs(ended, now)...)
+		sql.DoneInsert.Queue(batch, doneArgs(ended, now)...)
 	}
 	l.Queue(batch, now)
 	b.missed = l.Missed
@@ -242,7 +242,7 @@ func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) erro
 		return nil
 	}
 	slices.SortFunc(paused, kernel.CompareKeys)
-	_, err := tx.Exec(ctx, sql.Get("BulkPauseRows"), kernel.KeyArgs(paused)[:3]...)
+	_, err := sql.BulkPauseRows.Exec(ctx, tx, kernel.KeyArgs(paused)[:3]...)
 	return err
 }
 

@@ -67,7 +67,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err := ops.spreadOpen(ctx, d); err != nil {
 		ops.db.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
 	}
-	rows, err := Read(ctx, ops.db.Pool(d), "BulkNext", int32(0))
+	rows, err := Read(ctx, ops.db.Pool(d), sql.BulkNext)
 	if err != nil {
 		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)
 	}
@@ -94,7 +94,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	}
 	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
 	defer cancel()
-	if _, failed := ops.db.Pool(d).Exec(noting, sql.Get("BulkError"), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
+	if _, failed := sql.BulkError.Exec(noting, ops.db.Pool(d), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
 		return out, errors.Join(err, failed)
 	}
 	return out, err
@@ -103,7 +103,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 // spreadOpen tells the other databases of operations that they may not know. Only
 // rows at home are ever behind.
 func (ops *Operations) spreadOpen(ctx context.Context, d int) error {
-	rows, err := Read(ctx, ops.db.Pool(d), "BulkUnspread", 10)
+	rows, err := Read(ctx, ops.db.Pool(d), sql.BulkUnspread, 10)
 	for _, r := range rows {
 		if err == nil && kernel.Home(r.Tenant) == d {
 			err = ops.SpreadBulk(ctx, r)
@@ -162,7 +162,7 @@ func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) error) (lost bool, err error) {
 	gone, err := b.s.db.InOwnedTx(ctx, b.d, "bulk", []task.Ownership{b.own}, func(tx pgx.Tx) error {
 		var now task.Instant
-		switch err := tx.QueryRow(ctx, sql.Get("BulkHold"), b.row.Tenant, b.row.ID, b.row.position).Scan(&now); {
+		switch err := sql.BulkHold.QueryRow(ctx, tx, b.row.Tenant, b.row.ID, b.row.position).Scan(&now); {
 		case errors.Is(err, pgx.ErrNoRows):
 			return kernel.ErrNothing // paused, aborted, or moved by an owner before us
 		case err != nil:
@@ -171,7 +171,7 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 		if err := f(tx, now); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sql.Get("BulkMove"), b.row.Tenant, b.row.ID, b.next, b.sum.Matched, b.sum.Done, b.sum.Failed,
+		_, err := sql.BulkMove.Exec(ctx, tx, b.row.Tenant, b.row.ID, b.next, b.sum.Matched, b.sum.Done, b.sum.Failed,
 			b.pause().Milliseconds(), b.atRows, b.end, b.slack().Milliseconds())
 		return err
 	})
@@ -202,7 +202,7 @@ func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
 			return false, err
 		}
 	}
-	list, err := b.s.dead.Look(ctx, b.d, "DeadWalk", b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
+	list, err := b.s.dead.Look(ctx, b.d, sql.DeadWalk, b.row.Tenant, int64(at.Task), at.Seq, bulkLook)
 	if err != nil {
 		return false, err
 	}
@@ -271,7 +271,7 @@ func (b *bulkStep) finished(ctx context.Context) (lost bool, err error) {
 	b.next = fmt.Sprint(at)
 	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
 		var n int64
-		if err := tx.QueryRow(ctx, sql.Get("DoneTake"), tenants, ids).Scan(&n); err != nil {
+		if err := sql.DoneTake.QueryRow(ctx, tx, tenants, ids).Scan(&n); err != nil {
 			return err
 		}
 		b.sum = task.BulkSum{Matched: n, Done: n}
@@ -289,7 +289,7 @@ func (b *bulkStep) wantsFinished(t *task.Snapshot) bool {
 
 // readDone returns finished tasks of a tenant after an id.
 func readDone(ctx context.Context, q kernel.Querier, tenant int32, after int64, limit int) ([]*task.Snapshot, error) {
-	rows, err := q.Query(ctx, sql.Get("DoneWalk"), tenant, after, limit)
+	rows, err := sql.DoneWalk.Query(ctx, q, tenant, after, limit)
 	if err != nil {
 		return nil, err
 	}

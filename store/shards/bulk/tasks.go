@@ -78,7 +78,7 @@ func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err
 		shard = int16(at.Task.Shard())
 	}
 	f := &b.terms.Filter
-	found, err := b.s.db.Pool(b.d).Query(ctx, sql.Get("TaskList"), b.row.Tenant, shard, int64(at.Task), f.Kind, int16(f.Type), int16(f.State), bulkLook)
+	found, err := sql.TaskList.Query(ctx, b.s.db.Pool(b.d), b.row.Tenant, shard, int64(at.Task), f.Kind, int16(f.Type), int16(f.State), bulkLook)
 	if err != nil {
 		return false, err
 	}
@@ -112,7 +112,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	if len(keys) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, sql.Get("BulkLock"), kernel.KeyArgs(keys)[:3]...)
+	rows, err := sql.BulkLock.Query(ctx, tx, kernel.KeyArgs(keys)[:3]...)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machi
 	for i, k := range machines {
 		ids[i] = int64(k.Task.ID)
 	}
-	rows, err := tx.Query(ctx, sql.Get("BulkSeen"), b.row.Tenant, b.row.ID, ids)
+	rows, err := sql.BulkSeen.Query(ctx, tx, b.row.Tenant, b.row.ID, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -33,8 +34,23 @@ import (
 // 5 s, and a call lasts up to 30 s.
 const tenantGrace = 40 * time.Second
 
-// The phases.
-var tenantPhases = []string{"packs", "TenantRows", "TenantDone", "TenantDead", "TenantKeys", "TenantSeen"}
+// tenantPhases are what the phases execute; nil: tasks are taken out of packs.
+var tenantPhases = []func(context.Context, pgx.Tx, *bulkStep) pgx.Row{
+	nil,
+	deleteOfTenant(sql.TenantRows),
+	deleteOfTenant(sql.TenantDone),
+	deleteOfTenant(sql.TenantDead),
+	func(ctx context.Context, tx pgx.Tx, b *bulkStep) pgx.Row {
+		return sql.TenantKeys.QueryRow(ctx, tx, b.row.Tenant, bulkLook, shardsIn(b.d))
+	},
+	deleteOfTenant(sql.TenantSeen),
+}
+
+func deleteOfTenant(s *statement.Statement) func(context.Context, pgx.Tx, *bulkStep) pgx.Row {
+	return func(ctx context.Context, tx pgx.Tx, b *bulkStep) pgx.Row {
+		return s.QueryRow(ctx, tx, b.row.Tenant, bulkLook)
+	}
+}
 
 // tenantWait is the pause before the home database looks again for the others.
 const tenantWait = time.Second
@@ -55,13 +71,12 @@ func (b *bulkStep) tenant(ctx context.Context) (lost bool, err error) {
 		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
 	case phase >= 2*len(tenantPhases):
 		return b.lastOfTenant(ctx)
-	case tenantPhases[phase%len(tenantPhases)] == "packs":
+	case tenantPhases[phase%len(tenantPhases)] == nil:
 		return b.packsOfTenant(ctx, phase, cursor)
 	}
 	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
 		var n int64
-		statement := sql.Get(tenantPhases[phase%len(tenantPhases)])
-		if err := tx.QueryRow(ctx, statement, b.row.Tenant, bulkLook, shardsIn(b.d)).Scan(&n); err != nil {
+		if err := tenantPhases[phase%len(tenantPhases)](ctx, tx, b).Scan(&n); err != nil {
 			return err
 		}
 		b.sum, b.next = task.BulkSum{Matched: n, Done: n}, b.row.position
@@ -189,7 +204,7 @@ func (b *bulkStep) lastOfTenant(ctx context.Context) (lost bool, err error) {
 		if d == b.d {
 			return nil
 		}
-		_, err := b.s.db.Pool(d).Exec(ctx, sql.Get("BulkDrop"), b.row.Tenant, b.row.ID)
+		_, err := sql.BulkDrop.Exec(ctx, b.s.db.Pool(d), b.row.Tenant, b.row.ID)
 		return err
 	})
 	if err != nil {
@@ -200,17 +215,17 @@ func (b *bulkStep) lastOfTenant(ctx context.Context) (lost bool, err error) {
 		if err := b.dropCounters(ctx)(tx, now); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sql.Get("BulkDrop"), b.row.Tenant, b.row.ID)
+		_, err := sql.BulkDrop.Exec(ctx, tx, b.row.Tenant, b.row.ID)
 		return err
 	})
 }
 
 func (b *bulkStep) dropCounters(ctx context.Context) func(pgx.Tx, task.Instant) error {
 	return func(tx pgx.Tx, _ task.Instant) error {
-		if _, err := tx.Exec(ctx, sql.Get("TenantBulk"), b.row.Tenant, b.row.ID); err != nil {
+		if _, err := sql.TenantBulk.Exec(ctx, tx, b.row.Tenant, b.row.ID); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sql.Get("TenantCounters"), b.row.Tenant)
+		_, err := sql.TenantCounters.Exec(ctx, tx, b.row.Tenant)
 		return err
 	}
 }
@@ -219,13 +234,13 @@ func (b *bulkStep) dropCounters(ctx context.Context) func(pgx.Tx, task.Instant) 
 // One that has forgotten the operation has ended it.
 func (b *bulkStep) othersEnded(ctx context.Context) (bool, error) {
 	var known bool
-	row := b.s.db.Pool(b.d).QueryRow(ctx, sql.Get("BulkKnown"), b.row.Tenant, b.row.ID)
+	row := sql.BulkKnown.QueryRow(ctx, b.s.db.Pool(b.d), b.row.Tenant, b.row.ID)
 	if err := row.Scan(&known); err != nil || !known {
 		return false, err
 	}
 	var open [task.Databases]bool
 	err := b.s.db.Each(ctx, func(ctx context.Context, d int) error {
-		rows, err := Read(ctx, b.s.db.Pool(d), "BulkRead", b.row.Tenant, []int64{b.row.ID})
+		rows, err := Read(ctx, b.s.db.Pool(d), sql.BulkRead, b.row.Tenant, []int64{b.row.ID})
 		open[d] = d != b.d && len(rows) == 1 && rows[0].state == task.BulkRunning
 		return err
 	})

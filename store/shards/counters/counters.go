@@ -52,7 +52,7 @@ func New(db *kernel.Databases, places ...Place) *Counters {
 func (c *Counters) FoldCounters(ctx context.Context, d int) (n int, more bool, err error) {
 	err = c.db.InTx(ctx, d, "fold", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(sql.Get("CounterFold"), FoldAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+		sql.CounterFold.Queue(b, FoldAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func compareCounts(a, b task.TypeCounts) int {
 
 // Read returns the counts of one database, as [Counters.Counts] does.
 func Read(ctx context.Context, q kernel.Querier, tenant int32) ([]task.TypeCounts, error) {
-	rows, err := q.Query(ctx, sql.Get("CounterRead"), tenant)
+	rows, err := sql.CounterRead.Query(ctx, q, tenant)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func (c *Counters) countPlaces(ctx context.Context, tx pgx.Tx, tenant int32) (ma
 }
 
 func countRows(ctx context.Context, tx pgx.Tx, tenant int32, add func(Key, int64)) error {
-	rows, err := tx.Query(ctx, sql.Get("RecountRows"), tenant)
+	rows, err := sql.RecountRows.Query(ctx, tx, tenant)
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,6 @@ func (t *Tally) Machine(k *task.Machine) {
 // Queue adds the delta to a batch; nothing moved, nothing added.
 func (t *Tally) Queue(b *pgx.Batch) {
 	if len(t.ns) > 0 {
-		b.Queue(sql.Get("DeltaInsert"), t.tenants, t.moves, t.ns)
+		sql.DeltaInsert.Queue(b, t.tenants, t.moves, t.ns)
 	}
 }

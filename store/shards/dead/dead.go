@@ -21,6 +21,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/counters"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -78,7 +79,7 @@ func (l *Letters) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.
 	if !id.Task.Valid() {
 		return nil, notFound(id)
 	}
-	rows, err := l.db.Pool(id.Task.Shard().Database()).Query(ctx, sql.Get("DeadRead"), tenant, int64(id.Task), id.Seq)
+	rows, err := sql.DeadRead.Query(ctx, l.db.Pool(id.Task.Shard().Database()), tenant, int64(id.Task), id.Seq)
 	if err != nil {
 		return nil, kernel.Unavailable(err)
 	}
@@ -127,7 +128,7 @@ func (l *Letters) listDead(ctx context.Context, q *task.DeadQuery) (page task.De
 	var mu sync.Mutex
 	reached := task.DeadCursor{DiedAt: -1}
 	err = l.db.Each(ctx, func(ctx context.Context, d int) error {
-		list, err := l.Look(ctx, d, "DeadList", q.Tenant, int64(after.DiedAt), int64(after.Task), after.Seq, int64(q.DiedFrom),
+		list, err := l.Look(ctx, d, sql.DeadList, q.Tenant, int64(after.DiedAt), int64(after.Task), after.Seq, int64(q.DiedFrom),
 			q.Kind, int16(q.Type), int16(q.Reason), deadLook)
 		if err != nil {
 			return err
@@ -163,7 +164,7 @@ func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.
 	if q.After != nil {
 		before = q.After.Seq
 	}
-	list, err := l.Look(ctx, q.Task.Shard().Database(), "DeadOfTask", q.Tenant, int64(q.Task), before, deadLook)
+	list, err := l.Look(ctx, q.Task.Shard().Database(), sql.DeadOfTask, q.Tenant, int64(q.Task), before, deadLook)
 	if err != nil {
 		return page, err
 	}
@@ -176,8 +177,8 @@ func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.
 	return page, nil
 }
 
-func (l *Letters) Look(ctx context.Context, d int, statement string, args ...any) ([]*task.DeadLetter, error) {
-	rows, err := l.db.Pool(d).Query(ctx, sql.Get(statement), args...)
+func (l *Letters) Look(ctx context.Context, d int, statement *statement.Statement, args ...any) ([]*task.DeadLetter, error) {
+	rows, err := statement.Query(ctx, l.db.Pool(d), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +221,7 @@ func Take(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*ta
 	for i, id := range ids {
 		tenants[i], tasks[i], seqs[i] = tenant, int64(id.Task), id.Seq
 	}
-	rows, err := tx.Query(ctx, sql.Get("DeadTake"), tenants, tasks, seqs)
+	rows, err := sql.DeadTake.Query(ctx, tx, tenants, tasks, seqs)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +275,7 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 	var n int32
 	var refused []int32
 	var hash []byte
-	row := l.db.Pool(d).QueryRow(ctx, sql.Get("KeyRead"), int16(id.Task.Shard()), tenant, replayKey(id))
+	row := sql.KeyRead.QueryRow(ctx, l.db.Pool(d), int16(id.Task.Shard()), tenant, replayKey(id))
 	switch err := row.Scan(&first, &n, &refused, &hash); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.Replayed{}, notFound(id)
@@ -306,7 +307,7 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 		moved.Move(d.Tenant, r.Type, counters.None, counters.Cell(task.Scheduled), 1)
 	}
 	b := &pgx.Batch{}
-	b.Queue(sql.Get("KeyInsert"), shards, tenants, keys, firsts, counts, hashes, l.keyLifetime.Milliseconds())
+	sql.KeyInsert.Queue(b, shards, tenants, keys, firsts, counts, hashes, l.keyLifetime.Milliseconds())
 	rows.Queue(b)
 	moved.Queue(b)
 	return made, rows.Due, tx.SendBatch(ctx, b).Close()
@@ -316,7 +317,7 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 // of whom database d has dead runs that are not known to be on their dead-letter
 // topic.
 func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error) {
-	rows, err := l.db.Pool(d).Query(ctx, sql.Get("DeadTenants"), after, limit)
+	rows, err := sql.DeadTenants.Query(ctx, l.db.Pool(d), after, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +332,7 @@ func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int
 // UnpublishedDead returns dead runs of database d that are not known to be on their
 // dead-letter topic: of each of the tenants the oldest ones.
 func (l *Letters) UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error) {
-	return l.Look(ctx, d, "DeadUnpublished", tenants, each)
+	return l.Look(ctx, d, sql.DeadUnpublished, tenants, each)
 }
 
 // DeadPublished notes that dead runs of database d are on their topic. Some of them
@@ -342,6 +343,6 @@ func (l *Letters) DeadPublished(ctx context.Context, d int, runs []*task.DeadLet
 	for _, r := range runs {
 		tenants, ids, seqs = append(tenants, r.Tenant), append(ids, int64(r.RunID.Task)), append(seqs, r.RunID.Seq)
 	}
-	_, err := l.db.Pool(d).Exec(ctx, sql.Get("DeadPublished"), tenants, ids, seqs)
+	_, err := sql.DeadPublished.Exec(ctx, l.db.Pool(d), tenants, ids, seqs)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -48,14 +49,14 @@ func (c *compacting) level0(ctx context.Context) ([]candidate, error) {
 	if before == 0 {
 		before = task.Never
 	}
-	return c.query(ctx, "CutArrivals", int64(before), compactPacks+1)
+	return c.query(ctx, sql.CutArrivals, int64(before), compactPacks+1)
 }
 
 // promotable are the packs of buckets that begin within the horizon, of all levels.
 func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level := pack.Minute; level <= pack.Month; level++ {
-		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
+		list, err := c.query(ctx, sql.CutBuckets, int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +76,7 @@ func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
-		list, err := c.query(ctx, "CutBuckets", int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
+		list, err := c.query(ctx, sql.CutBuckets, int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +104,7 @@ func tasksByBucket(list []candidate) map[pack.Bucket]int {
 // crowded are the small packs of the bucket that has most of them.
 func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 	const most = 16
-	rows, err := c.t.db.Pool(c.d).Query(ctx, sql.Get("CutCrowded"), CrowdedPacks, smallTasks, smallBytes, most)
+	rows, err := sql.CutCrowded.Query(ctx, c.t.db.Pool(c.d), CrowdedPacks, smallTasks, smallBytes, most)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +123,7 @@ func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 		return nil, nil
 	}
 	c.out.More = len(found) > 1
-	list, err := c.query(ctx, "CutSmall", int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, compactPacks+1)
+	list, err := c.query(ctx, sql.CutSmall, int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, compactPacks+1)
 	for i := range list {
 		list[i].from = source{keep: found[0]}
 	}
@@ -148,8 +149,8 @@ func (t *Tier) PassOver(d int, b pack.Bucket) {
 }
 
 // query reads candidates, and the clock.
-func (c *compacting) query(ctx context.Context, statement string, args ...any) ([]candidate, error) {
-	rows, err := c.t.db.Pool(c.d).Query(ctx, sql.Get(statement), args...)
+func (c *compacting) query(ctx context.Context, statement *statement.Statement, args ...any) ([]candidate, error) {
+	rows, err := statement.Query(ctx, c.t.db.Pool(c.d), args...)
 	if err != nil {
 		return nil, err
 	}

@@ -292,7 +292,7 @@ func insertPacks(ctx context.Context, tx pgx.Tx, packs []bucketPack) error {
 		minIDs[i], maxIDs[i] = int64(p.MinID), int64(p.MaxID)
 		keys[i], params[i] = kernel.NotNil(p.Keys), kernel.NotNil(p.Params)
 	}
-	_, err := tx.Exec(ctx, sql.Get("PackInsert"), levels, buckets, sizes, minTenants, maxTenants, minIDs, maxIDs, keys, params)
+	_, err := sql.PackInsert.Exec(ctx, tx, levels, buckets, sizes, minTenants, maxTenants, minIDs, maxIDs, keys, params)
 	return err
 }
 
@@ -313,15 +313,15 @@ func (c *compacting) quarantine(ctx context.Context, bad damage) error {
 // asserts own, the ownership of the database's chores: it is kept and no longer read.
 // It returns what was noted.
 func (t *Tier) Quarantine(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
-	statement, id := "PackDamaged", p.Pack
+	mark, id := sql.PackDamaged, p.Pack
 	if id < 0 {
-		statement, id = "ArrivalDamaged", -id
+		mark, id = sql.ArrivalDamaged, -id
 	}
 	if len(p.Reason) > MaxReason {
 		p.Reason = kernel.Truncate(p.Reason, MaxReason)
 	}
 	shards, err := t.db.InOwnedTx(ctx, d, "quarantine", []task.Ownership{own}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql.Get(statement), id, p.Reason)
+		_, err := mark.Exec(ctx, tx, id, p.Reason)
 		return err
 	})
 	if lost = len(shards) > 0; err != nil || lost {

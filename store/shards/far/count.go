@@ -96,7 +96,7 @@ const maxDamaged = 1000
 func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
 	var out []DamagedPack
 	for d := range task.Databases {
-		rows, err := t.db.Pool(d).Query(ctx, sql.Get("FarDamaged"), maxDamaged)
+		rows, err := sql.FarDamaged.Query(ctx, t.db.Pool(d), maxDamaged)
 		if err != nil {
 			return nil, fmt.Errorf("list damaged packs of database %d: %w", d, err)
 		}
@@ -113,7 +113,7 @@ func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
 }
 
 func Dump(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
-	rows, err := tx.Query(ctx, sql.Get("DumpPacks"), int32(0))
+	rows, err := sql.DumpPacks.Query(ctx, tx)
 	if err != nil {
 		return err
 	}

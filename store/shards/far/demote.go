@@ -48,10 +48,10 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 		return out, err
 	}
 	var held bool // by a bulk operation that goes through the rows
-	if err := tx.QueryRow(ctx, sql.Get("BulkAtRows"), int32(0)).Scan(&held); held || err != nil {
+	if err := sql.BulkAtRows.QueryRow(ctx, tx).Scan(&held); held || err != nil {
 		return out, err
 	}
-	rows, err := tx.Query(ctx, sql.Get("Demote"), t.demoteBeyond().Milliseconds(), limit)
+	rows, err := sql.Demote.Query(ctx, tx, t.demoteBeyond().Milliseconds(), limit)
 	if err != nil {
 		return out, err
 	}

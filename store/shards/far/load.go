@@ -112,7 +112,7 @@ func placeOfRow(tenant int32, i int) uint64 {
 
 // number gives the rows their ids and returns the database's clock.
 func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, err error) {
-	if err := t.db.Pool(d).QueryRow(ctx, sql.Get("Now"), int32(0)).Scan(&now); err != nil {
+	if err := sql.Now.QueryRow(ctx, t.db.Pool(d)).Scan(&now); err != nil {
 		return 0, err
 	}
 	blocks := (len(l.rows) + kernel.NumberBlock - 1) / kernel.NumberBlock

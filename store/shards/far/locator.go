@@ -21,7 +21,7 @@ import (
 // Numbers come in blocks of 1024, so whoever loads whole blocks writes whole pages.
 
 const (
-	pageNumbers = 256
+	pageNumbers = pack.LocatorPage
 	pageBytes   = pageNumbers * 4
 )
 
@@ -75,7 +75,7 @@ func mergePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) er
 		return nil
 	}
 	slices.Sort(partial)
-	rows, err := tx.Query(ctx, sql.Get("LocatorRead"), partial)
+	rows, err := sql.LocatorRead.Query(ctx, tx, partial)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func writePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) er
 		for i, p := range chunk {
 			numbers[i], latest[i], minutes[i] = p.page, p.latest(), p.minutes
 		}
-		if _, err := tx.Exec(ctx, sql.Get("LocatorWrite"), numbers, latest, minutes); err != nil {
+		if _, err := sql.LocatorWrite.Exec(ctx, tx, numbers, latest, minutes); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,7 @@ const keepDamaged = 90 * 24 * time.Hour
 func (t *Tier) PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (purged int, err error) {
 	defer t.movers[d].moving()()
 	_, err = t.db.InOwnedTx(ctx, d, "purge locator", []task.Ownership{own}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql.Get("LocatorPurge"), limit, keepDamaged.Milliseconds())
+		tag, err := sql.LocatorPurge.Exec(ctx, tx, limit, keepDamaged.Milliseconds())
 		purged = int(tag.RowsAffected())
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -40,13 +41,13 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 	level0, packs := splitIDs(ids)
 	var out []Locked
 	for _, q := range []struct {
-		statement string
+		statement *statement.Statement
 		ids       []int64
-	}{{"CutLockArrivals", level0}, {"CutLockPacks", packs}} {
+	}{{sql.CutLockArrivals, level0}, {sql.CutLockPacks, packs}} {
 		if len(q.ids) == 0 {
 			continue
 		}
-		rows, err := tx.Query(ctx, sql.Get(q.statement), q.ids)
+		rows, err := q.statement.Query(ctx, tx, q.ids)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +94,7 @@ func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombst
 	for i := range locked {
 		ids[i] = locked[i].id
 	}
-	rows, err := tx.Query(ctx, sql.Get("CutOverrides"), ids)
+	rows, err := sql.CutOverrides.Query(ctx, tx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +108,12 @@ func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombst
 func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
 	level0, packs := splitIDs(taken)
 	b := &pgx.Batch{}
-	b.Queue(sql.Get("CutDropOverrides"), taken)
+	sql.CutDropOverrides.Queue(b, taken)
 	if len(level0) > 0 {
-		b.Queue(sql.Get("CutDropArrivals"), level0)
+		sql.CutDropArrivals.Queue(b, level0)
 	}
 	if len(packs) > 0 {
-		b.Queue(sql.Get("CutDropPacks"), packs)
+		sql.CutDropPacks.Queue(b, packs)
 	}
 	return tx.SendBatch(ctx, b).Close()
 }
@@ -127,6 +128,6 @@ func Leave(ctx context.Context, tx pgx.Tx, name PackName, machines []*task.Machi
 	for i, k := range machines {
 		ids[i] = int64(k.Task.ID)
 	}
-	_, err := tx.Exec(ctx, sql.Get("BulkVoid"), int64(name), ids)
+	_, err := sql.BulkVoid.Exec(ctx, tx, int64(name), ids)
 	return err
 }

@@ -80,16 +80,16 @@ func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 // pack in its order; gone: the pack has been compacted since. hold keeps the pack until
 // the transaction ends.
 func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
-	name, arg := "PackParams", int64(p)
+	find, arg := sql.PackParams, int64(p)
 	switch {
 	case p.Level0() && hold:
-		name, arg = "ArrivalHold", -arg
+		find, arg = sql.ArrivalHold, -arg
 	case p.Level0():
-		name, arg = "ArrivalParams", -arg
+		find, arg = sql.ArrivalParams, -arg
 	case hold:
-		name = "PackHold"
+		find = sql.PackHold
 	}
-	rows, err := q.Query(ctx, sql.Get(name), arg)
+	rows, err := find.Query(ctx, q, arg)
 	if err != nil {
 		return false, err
 	}
@@ -115,7 +115,7 @@ type PackKeys struct {
 // ReadPacks returns those of the named packs that exist, in the order of their
 // names.
 func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
-	rows, err := q.Query(ctx, sql.Get("FarKeys"), names)
+	rows, err := sql.FarKeys.Query(ctx, q, names)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 // in it go on. Of two recalls of one task the second waits for the first one's
 // tombstone and then does nothing.
 func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Row, error) {
-	rows, err := tx.Query(ctx, sql.Get("FarCopies"), tenant, int64(id))
+	rows, err := sql.FarCopies.Query(ctx, tx, tenant, int64(id))
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bo
 		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), r.Seq, r.Missed,
 		r.Version, int16(r.Type), kernel.NotNil(r.Params), int64(r.CreatedAt), r.Modeled(),
 	}, kernel.TermArgs(r)...)
-	tag, err := tx.Exec(ctx, sql.Get("Recall"), args...)
+	tag, err := sql.Recall.Exec(ctx, tx, args...)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
@@ -63,7 +63,7 @@ func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machine
 	machines, moved = map[kernel.Key]*task.Machine{}, map[kernel.Key]bool{}
 	keys = kernel.UniqueKeys(keys)
 	args := kernel.KeyArgs(keys)
-	rows, err := q.Query(ctx, sql.Get("FarWhere"), args[:3]...)
+	rows, err := sql.FarWhere.Query(ctx, q, args[:3]...)
 	if err != nil {
 		return nil, nil, err
 	}

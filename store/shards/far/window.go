@@ -9,6 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -34,19 +35,19 @@ type Window struct {
 // are passed by belong to it.
 func PacksAfter(ctx context.Context, q kernel.Querier, level0 bool, tenant int32, at int64, from, until task.Instant) (Window, error) {
 	if level0 {
-		return readWindow(ctx, q, "ArrivalWindow", at, WindowPacks, tenant, at, WindowPacks)
+		return readWindow(ctx, q, sql.ArrivalWindow, at, WindowPacks, tenant, at, WindowPacks)
 	}
 	if from > 0 || until < task.Never {
-		w, err := readWindow(ctx, q, "PackDue", at, DuePacks, tenant, at, DuePacks, int64(from), int64(until))
+		w, err := readWindow(ctx, q, sql.PackDue, at, DuePacks, tenant, at, DuePacks, int64(from), int64(until))
 		if w.End || err != nil {
 			return w, err
 		}
 	}
-	return readWindow(ctx, q, "PackWindow", at, WindowPacks, tenant, at, WindowPacks, int64(from), int64(until))
+	return readWindow(ctx, q, sql.PackWindow, at, WindowPacks, tenant, at, WindowPacks, int64(from), int64(until))
 }
 
-func readWindow(ctx context.Context, q kernel.Querier, statement string, at int64, most int, args ...any) (Window, error) {
-	rows, err := q.Query(ctx, sql.Get(statement), args...)
+func readWindow(ctx context.Context, q kernel.Querier, statement *statement.Statement, at int64, most int, args ...any) (Window, error) {
+	rows, err := statement.Query(ctx, q, args...)
 	if err != nil {
 		return Window{}, err
 	}

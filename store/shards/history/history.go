@@ -43,7 +43,7 @@ func (e *Events) History(ctx context.Context, tenant int32, id task.ID, after ta
 
 // Read is [Events.History] through q, in the order of a cursor.
 func Read(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
-	rows, err := q.Query(ctx, sql.Get("EventRead"), tenant, int64(id),
+	rows, err := sql.EventRead.Query(ctx, q, tenant, int64(id),
 		int64(after.At), after.Seq, after.Attempt, int16(after.Event), limit)
 	if err != nil {
 		return nil, err
@@ -77,17 +77,17 @@ func (e *Events) MaintainHistory(ctx context.Context, d, keepDays int) error {
 	}
 	err := e.historyStep(ctx, d, "make history partitions", func(tx pgx.Tx) error {
 		var made int
-		return tx.QueryRow(ctx, sql.Get("EventDays"), daysAhead).Scan(&made)
+		return sql.EventDays.QueryRow(ctx, tx, daysAhead).Scan(&made)
 	})
 	for dropped := true; dropped && err == nil; {
 		dropped = false
 		err = e.historyStep(ctx, d, "drop a history partition", func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, sql.Get("EventDrop"), keepDays).Scan(&dropped)
+			return sql.EventDrop.QueryRow(ctx, tx, keepDays).Scan(&dropped)
 		})
 	}
 	for n := int64(purgeEvents); n == purgeEvents && err == nil; {
 		err = e.historyStep(ctx, d, "purge history", func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, sql.Get("EventPurge"), keepDays, purgeEvents)
+			tag, err := sql.EventPurge.Exec(ctx, tx, keepDays, purgeEvents)
 			n = tag.RowsAffected()
 			return err
 		})

@@ -102,6 +102,6 @@ func (e *Recorder) Dead(d *task.DeadRun) {
 // Queue adds the events to a batch.
 func (e *Recorder) Queue(b *pgx.Batch, now task.Instant) {
 	if len(e.ids) > 0 {
-		b.Queue(sql.Get("EventInsert"), int64(now), e.ids, e.seqs, e.scheduled, e.tenants, e.attempts, e.kinds, e.details)
+		sql.EventInsert.Queue(b, int64(now), e.ids, e.seqs, e.scheduled, e.tenants, e.attempts, e.kinds, e.details)
 	}
 }

@@ -40,7 +40,7 @@ func (n *Inserts) Add(r *task.Row) {
 // Queue adds the statement that inserts the rows.
 func (n *Inserts) Queue(b *pgx.Batch) {
 	if len(n.ids) > 0 {
-		b.Queue(sql.Get("TaskInsert"), append(n.Args(), n.dues, n.scheduleds, n.modeled)...)
+		sql.TaskInsert.Queue(b, append(n.Args(), n.dues, n.scheduleds, n.modeled)...)
 	}
 }
 

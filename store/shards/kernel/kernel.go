@@ -105,7 +105,7 @@ func ReadAll(ctx context.Context, tx pgx.Tx) error {
 // Clock reads the database's clock within a transaction.
 func Clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
 	b := &pgx.Batch{}
-	b.Queue(sql.Get("Now"), int32(0)).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	sql.Now.Queue(b).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
 	err = tx.SendBatch(ctx, b).Close()
 	return now, err
 }

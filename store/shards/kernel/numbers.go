@@ -63,7 +63,7 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		var first int64
-		if err := db.Pool(d).QueryRow(ctx, sql.Get("NumberBlock"), int32(0)).Scan(&first); err != nil {
+		if err := sql.NumberBlock.QueryRow(ctx, db.Pool(d)).Scan(&first); err != nil {
 			return 0, fmt.Errorf("draw numbers: %w", err)
 		}
 		b.next, b.end = first, first+NumberBlock
@@ -76,7 +76,7 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 // DrawBlocks returns the first numbers of n blocks of database d that nobody else
 // has.
 func (db *Databases) DrawBlocks(ctx context.Context, d, n int) ([]int64, error) {
-	list, err := db.Pool(d).Query(ctx, sql.Get("NumberBlocks"), int32(n))
+	list, err := sql.NumberBlocks.Query(ctx, db.Pool(d), int32(n))
 	if err != nil {
 		return nil, fmt.Errorf("draw numbers: %w", err)
 	}

@@ -42,7 +42,7 @@ func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task
 	items, epochs, nonces := OwnedArgs(owned)
 	var lost []task.Shard
 	b := &pgx.Batch{} // BEGIN goes with it
-	b.Queue(sql.Get("AssertOwned"), items, epochs, nonces).Query(func(rows pgx.Rows) (err error) {
+	sql.AssertOwned.Queue(b, items, epochs, nonces).Query(func(rows pgx.Rows) (err error) {
 		lost, err = LostOf(rows, owned)
 		return err
 	})

@@ -54,11 +54,11 @@ SELECT {{bulk_columns}} FROM bulk_operation b
  ORDER BY b.created_at DESC, b.id DESC
  LIMIT @max_rows;
 
--- name: BulkNext(unused int4)
+-- name: BulkNext()
 -- The operation that goes next here.
 SELECT {{bulk_columns}}
   FROM bulk_operation b
- WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.next_at <= now_ms() AND @unused = @unused
+ WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.next_at <= now_ms()
  ORDER BY b.next_at
  LIMIT 1;
 
@@ -82,8 +82,8 @@ UPDATE bulk_operation b SET
 -- name: BulkError(tenant int4, id int8, error text, pause_ms int8)
 UPDATE bulk_operation b SET error = @error, next_at = now_ms() + @pause_ms WHERE b.tenant_id = @tenant AND b.id = @id AND b.state = {{bulk_state.RUNNING}};
 
--- name: BulkAtRows(unused int4)
-SELECT EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.at_rows) AND @unused = @unused;
+-- name: BulkAtRows()
+SELECT EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.at_rows);
 
 -- name: BulkPurge(keep_ms int8, max_rows int8)
 WITH gone AS (
@@ -157,7 +157,7 @@ SELECT count(*) FROM gone;
 
 -- The deletion of a tenant. Each statement removes some rows, and returns how many.
 
--- name: TenantRows(tenant int4, max_rows int8, shards int2[])
+-- name: TenantRows(tenant int4, max_rows int8)
 WITH part AS MATERIALIZED (
   SELECT t.shard, t.tenant_id, t.id, t.run FROM task t WHERE t.tenant_id = @tenant LIMIT @max_rows FOR UPDATE),
 gone AS (
@@ -165,17 +165,17 @@ gone AS (
    USING (SELECT * FROM part u {{list_first}}) u
    WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
   RETURNING 1)
-SELECT count(*) FROM gone WHERE @shards IS NOT NULL;
+SELECT count(*) FROM gone;
 
--- name: TenantDone(tenant int4, max_rows int8, shards int2[])
+-- name: TenantDone(tenant int4, max_rows int8)
 WITH gone AS (
   DELETE FROM task_done WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM task_done x WHERE x.tenant_id = @tenant LIMIT @max_rows)) RETURNING 1)
-SELECT count(*) FROM gone WHERE @shards IS NOT NULL;
+SELECT count(*) FROM gone;
 
--- name: TenantDead(tenant int4, max_rows int8, shards int2[])
+-- name: TenantDead(tenant int4, max_rows int8)
 WITH gone AS (
   DELETE FROM dead_run WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM dead_run x WHERE x.tenant_id = @tenant LIMIT @max_rows)) RETURNING 1)
-SELECT count(*) FROM gone WHERE @shards IS NOT NULL;
+SELECT count(*) FROM gone;
 
 -- name: TenantKeys(tenant int4, max_rows int8, shards int2[])
 -- @shards are all shards of the database.
@@ -184,10 +184,10 @@ WITH gone AS (
    WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM task_key x WHERE x.shard = ANY (@shards) AND x.tenant_id = @tenant LIMIT @max_rows)) RETURNING 1)
 SELECT count(*) FROM gone;
 
--- name: TenantSeen(tenant int4, max_rows int8, shards int2[])
+-- name: TenantSeen(tenant int4, max_rows int8)
 WITH gone AS (
   DELETE FROM bulk_seen WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM bulk_seen x WHERE x.tenant_id = @tenant LIMIT @max_rows)) RETURNING 1)
-SELECT count(*) FROM gone WHERE @shards IS NOT NULL;
+SELECT count(*) FROM gone;
 
 -- name: TenantBulk(tenant int4, operation int8)
 -- All operations but one.

@@ -99,7 +99,7 @@ DELETE FROM far_locator
            (SELECT greatest(min(p.bucket_at), now_ms() - @keep_damaged_ms) FROM far_pack p WHERE p.damaged IS NOT NULL HAVING count(*) > 0)) / {{ms.MINUTE}}
    ORDER BY l.latest LIMIT @max_pages));
 
--- name: FarStats(unused int4)
+-- name: FarStats()
 SELECT (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NULL),
        (SELECT coalesce(sum(a.n), 0) FROM far_arrival a WHERE a.damaged IS NULL),
        (SELECT count(*) FROM far_pack p WHERE p.damaged IS NULL),
@@ -107,15 +107,15 @@ SELECT (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NULL),
        (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NOT NULL) + (SELECT count(*) FROM far_pack p WHERE p.damaged IS NOT NULL),
        (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_arrival a WHERE a.damaged IS NULL),
        (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.damaged IS NULL)
- WHERE @unused = @unused;
+;
 
--- name: OldestSnapshot(unused int4)
+-- name: OldestSnapshot()
 -- Of sessions and of prepared transactions. Vacuum itself holds nobody up.
 SELECT greatest(0, extract(epoch FROM clock_timestamp() - least(
          (SELECT min(a.xact_start) FROM pg_stat_activity a
            WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker'),
          (SELECT min(x.prepared) FROM pg_prepared_xacts x), clock_timestamp())) * 1000)::int8
- WHERE @unused = @unused;
+;
 
 -- name: Demote(beyond_ms int8, max_rows int8)
 -- Rows that wait for nothing but an instant more than @beyond_ms ahead.

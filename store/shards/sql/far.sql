@@ -125,14 +125,13 @@ p.bucket_at < @due_until
   AND p.bucket_at + CASE p.level WHEN {{level.MINUTE}} THEN {{ms.MINUTE}}::int8 WHEN {{level.HOUR}} THEN {{ms.HOUR}}
                       WHEN {{level.DAY}} THEN {{ms.DAY}} ELSE {{ms.MONTH}} END > @due_from
 
--- name: FarDue(tenant int4, unused int4, unused2 int4, due_from int8, due_until int8)
+-- name: FarDue(tenant int4, due_from int8, due_until int8)
 -- How many tasks lie in packs that may have some of a tenant, and in those of them whose
 -- tasks may be due in [@due_from, @due_until).
 SELECT now_ms(), coalesce(sum(x.n), 0)::int8, coalesce(sum(x.n) FILTER (WHERE x.meets), 0)::int8
   FROM (SELECT p.n, {{pack_meets}} AS meets FROM far_pack p WHERE @tenant BETWEEN p.min_tenant AND p.max_tenant
          UNION ALL
-        SELECT a.n, true FROM far_arrival a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x
- WHERE @unused = @unused2;
+        SELECT a.n, true FROM far_arrival a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x;
 
 -- name: PackWindow(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)
 -- ArrivalWindow for packs of buckets in which something may be due in [@due_from,

@@ -4,13 +4,13 @@
 -- Several blocks of numbers.
 SELECT nextval('task_number') FROM generate_series(1, @blocks);
 
--- name: DumpPacks(unused int4)
+-- name: DumpPacks()
 -- Every pack, with the tasks that are void in it.
 SELECT p.id, p.damaged, p.keys, p.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = p.id) AS void
-  FROM far_pack p WHERE @unused = @unused
+  FROM far_pack p
  UNION ALL
 SELECT -a.first, a.damaged, a.keys, a.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = -a.first)
   FROM far_arrival a;
 
--- name: DumpRows(unused int4)
-SELECT {{row_columns}} FROM task t WHERE t.run = 0 AND @unused = @unused;
+-- name: DumpRows()
+SELECT {{row_columns}} FROM task t WHERE t.run = 0;

@@ -23,5 +23,5 @@ DELETE FROM outbox WHERE id = ANY (@rows) AND cardinality(shards) = 0;
 -- name: OutboxRead(shards int2[])
 SELECT id, shards, entries FROM outbox WHERE shards && @shards ORDER BY id;
 
--- name: OutboxStats(after_row int8)
-SELECT count(*), coalesce(min(created_at), 0), now_ms() FROM outbox WHERE id > @after_row;
+-- name: OutboxStats()
+SELECT count(*), coalesce(min(created_at), 0), now_ms() FROM outbox;

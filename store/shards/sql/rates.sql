@@ -1,7 +1,7 @@
 -- What tenants may use: see rates.go and the tables settings and turn.
 
--- name: SettingsNow(unused int4)
-SELECT now_ms(), version FROM settings WHERE @unused = @unused;
+-- name: SettingsNow()
+SELECT now_ms(), version FROM settings;
 
 -- name: SettingsRead(settings text[])
 -- Tenants whose claims are not plain, with the version of the same instant.

@@ -1,18 +1,25 @@
 // Package sql holds the statements of package shards and its parts. Each .sql file
-// belongs to one part and begins with what it is about; fragments are shared by all.
+// says what it is about; fragments are shared by all.
 package sql
 
 import (
 	"embed"
 
+	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/statement"
+	"github.com/perceptor/perceptor/task"
 )
 
 //go:embed *.sql
 var files embed.FS
 
-var set = statement.MustLoad(files, nil)
+var set = statement.MustLoad(files, task.Stored(), pack.Stored())
 
-// Get returns the text of a statement. It panics for a name that does not exist:
-// names are constants of the program.
-func Get(name string) string { return set.Get(name) }
+// Get returns a statement by its name. It is for tests; programs use the variables.
+func Get(name string) *statement.Statement { return set.Get(name) }
+
+// All returns all statements. It is for tests.
+func All() []*statement.Statement { return set.All() }
+
+// Unused returns the names of statements that no variable has. It is for tests.
+func Unused() []string { return set.Unresolved() }

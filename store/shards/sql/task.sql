@@ -29,12 +29,12 @@ begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, rete
 -- of no use for that.
 WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0
 
--- name: Now(unused int4)
-SELECT now_ms() WHERE @unused = @unused;
+-- name: Now()
+SELECT now_ms();
 
--- name: NumberBlock(unused int4)
+-- name: NumberBlock()
 -- A block of numbers for ids.
-SELECT nextval('task_number') WHERE @unused = @unused;
+SELECT nextval('task_number');
 
 -- name: KeyInsert(
 --   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],

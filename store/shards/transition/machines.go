@@ -65,7 +65,7 @@ func (m *Machines) New(r *task.Row) *task.Machine {
 // Lock locks the rows of keys and returns them by the key of their task. Rows that
 // somebody else has locked are missing, as are rows that do not exist.
 func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[kernel.Key]*task.Machine, error) {
-	rows, err := tx.Query(ctx, sql.Get("KinLock"), kernel.KeyArgs(kernel.UniqueKeys(keys))...)
+	rows, err := sql.KinLock.Query(ctx, tx, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}

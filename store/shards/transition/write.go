@@ -111,7 +111,7 @@ func (u *rowUpdates) queue(b *pgx.Batch) {
 	if len(u.keys) == 0 {
 		return
 	}
-	b.Queue(sql.Get("RowsUpdate"), append(kernel.KeyArgs(u.keys), u.dues, u.scheduleds, u.anchors, u.seqs, u.bits, u.openRows,
+	sql.RowsUpdate.Queue(b, append(kernel.KeyArgs(u.keys), u.dues, u.scheduleds, u.anchors, u.seqs, u.bits, u.openRows,
 		u.attempts, u.failures, u.firstClaims, u.holders, u.miss, u.states, u.outs)...)
 }
 
@@ -122,14 +122,14 @@ func queueDead(b *pgx.Batch, k *task.Machine) {
 			params = r.Params
 		}
 		t := k.Task
-		b.Queue(sql.Get("DeadInsert"), dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
+		sql.DeadInsert.Queue(b, dead.Tenant, int64(dead.RunID.Task), dead.RunID.Seq, int64(dead.ScheduledAt),
 			dead.Attempt, int16(dead.Reason), dead.Kind, dead.Error, params, int64(dead.DiedAt), int16(t.Type),
 			int32(t.AckTimeout.Milliseconds()), t.GiveUpAfter.Milliseconds(), t.Retention.Milliseconds(), task.Seal(&t.Terms, &t.Origin))
 	}
 }
 
 func queueFinish(b *pgx.Batch, t *task.Row, now task.Instant) {
-	b.Queue(sql.Get("TaskFinish"), int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version,
+	sql.TaskFinish.Queue(b, int16(t.ID.Shard()), t.Tenant, int64(t.ID), int16(t.State), t.Seq, t.Missed, t.Version,
 		kernel.NotNil(t.Params), int64(now))
 }
 
@@ -137,14 +137,14 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	shard, id := int16(r.ID.Shard()), int64(r.ID)
 	switch r.Change {
 	case task.Added:
-		b.Queue(sql.Get("RowAdd"), shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, kernel.Failures(r),
+		sql.RowAdd.Queue(b, shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, kernel.Failures(r),
 			kernel.OrNull(int64(r.FirstClaimAt)), r.Version, r.Out, kernel.NotNil(r.Params))
 	case task.Changed:
-		b.Queue(sql.Get("RowUpdate"), shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
+		sql.RowUpdate.Queue(b, shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
 			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, kernel.Failures(r), kernel.OrNull(int64(r.FirstClaimAt)), kernel.OrNull(int64(r.Holder)),
 			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, kernel.NotNil(r.Params))
 	case task.Removed:
-		b.Queue(sql.Get("RowRemove"), shard, r.Tenant, id, r.Run)
+		sql.RowRemove.Queue(b, shard, r.Tenant, id, r.Run)
 	}
 }
 
@@ -157,5 +157,5 @@ func queueEdit(b *pgx.Batch, k *task.Machine) {
 		params = kernel.NotNil(t.Params)
 	}
 	args := append([]any{int16(t.ID.Shard()), t.Tenant, int64(t.ID)}, kernel.TermArgs(t)...)
-	b.Queue(sql.Get("RowEdit"), append(args, t.Modeled(), t.Version, params)...)
+	sql.RowEdit.Queue(b, append(args, t.Modeled(), t.Version, params)...)
 }
