@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
