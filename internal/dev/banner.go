@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// banner tells where everything is, and what to do next.
+// banner prints all addresses and the next steps.
 func (in *installation) banner(ctx context.Context) {
 	kept := "kept; --ephemeral keeps nothing"
 	if in.dir.ephemeral {
@@ -37,5 +37,5 @@ func (in *installation) banner(ctx context.Context) {
 	line("admin", at.Admin)
 	fmt.Fprintf(&b, "\nAdd a task, in another shell:\n\n  curl -sS %s/v1/tasks -H 'Authorization: Bearer %s' \\\n"+
 		"    -d '{\"kind\":\"%s\",\"type\":\"ONE_SHOT\"}'\n\nCtrl-C stops everything.\n\n", http, at.Token, kind)
-	_, _ = fmt.Fprint(in.o.Out, b.String()) // who does not look needs no answer
+	_, _ = fmt.Fprint(in.o.Out, b.String()) // errors of the output do not matter
 }

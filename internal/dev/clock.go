@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// ClockMode says what clock an installation lives by.
+// ClockMode selects the clock of an installation.
 type ClockMode string
 
 // The clocks.
@@ -21,7 +21,7 @@ const (
 	RunningClock ClockMode = "running" // goes as the real one does, and can be moved on
 )
 
-// checkClock returns what does not go together.
+// checkClock returns faults of the combination of options.
 func (o *Options) checkClock() error {
 	switch {
 	case o.VirtualClock != RealClock && o.VirtualClock != FrozenClock && o.VirtualClock != RunningClock:
@@ -70,7 +70,7 @@ func (in *installation) closeClock() {
 	}
 }
 
-// clockLine says what people should know of the clock; "" of the real one.
+// clockLine returns the banner's line about the clock; "" for the real one.
 func (in *installation) clockLine(ctx context.Context) string {
 	if in.clock == nil {
 		return ""

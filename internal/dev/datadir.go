@@ -130,7 +130,7 @@ func lockDataDir(path string, ephemeral bool) (*dataDir, error) {
 
 func (d *dataDir) join(name string) string { return filepath.Join(d.path, name) }
 
-// close lets go of the directory, and removes an ephemeral one.
+// close releases the directory, and removes an ephemeral one.
 func (d *dataDir) close() error {
 	defer d.unlock()
 	if !d.ephemeral {

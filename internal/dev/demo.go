@@ -53,7 +53,7 @@ type demo struct {
 	adds, callbacks, results atomic.Int64
 }
 
-// demo runs until ctx ends, lets what is due finish, and prints the summary.
+// demo runs until ctx ends, waits for due runs, and prints the summary.
 func (in *installation) demo(ctx context.Context) error {
 	c, err := client.New(client.Config{Address: in.open.grpc.Addr().String(), Token: in.token, CallTimeout: 5 * time.Second})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say what to run.
+// Options configure the installation.
 type Options struct {
 	// DataDir is where data is kept; ignored when Ephemeral.
 	DataDir string
@@ -29,11 +29,12 @@ type Options struct {
 	// VirtualClock, if set, makes the installation live by a clock that only moves
 	// when it is told to, or that goes as the real one does and can be moved on.
 	VirtualClock ClockMode
-	// ClockStart is what the virtual clock of new data shows; zero: the real time.
+	// ClockStart is the initial time of the virtual clock for new data; zero:
+	// the real time.
 	ClockStart time.Time
-	// For ends by itself after this long; 0: at ctx's end.
+	// For is how long the installation runs; 0: until ctx ends.
 	For time.Duration
-	// Out is where people look; Log is for what needs attention.
+	// Out gets output for the user, Log messages that need attention.
 	Out io.Writer
 	Log *slog.Logger
 	// Version is shown.
@@ -103,7 +104,7 @@ func (o *Options) openDataDir() (*dataDir, error) {
 	return openDataDir(o.DataDir)
 }
 
-// installation is what runs on the servers.
+// installation has the parts that run on the servers.
 type installation struct {
 	o       *Options
 	dir     *dataDir
@@ -229,7 +230,7 @@ func (in *installation) makeToken(ctx context.Context, name string, t control.To
 	return secret, in.dir.writeSecret(name, secret)
 }
 
-// watchPostgres returns when PostgreSQL has ended, which nobody asked it to.
+// watchPostgres returns when PostgreSQL has ended unexpectedly.
 func (in *installation) watchPostgres(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -39,7 +39,7 @@ func (p Ports) open(ctx context.Context) (*sockets, error) {
 		if l, err := openPort(ctx, "postgres", p.Postgres); err != nil {
 			errs = append(errs, err)
 		} else {
-			_ = l.Close() // nobody has used it
+			_ = l.Close() // it has not been used
 		}
 	}
 	if len(errs) > 0 {

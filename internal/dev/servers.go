@@ -88,7 +88,7 @@ func startKafka(dir string, l net.Listener, log *slog.Logger) (*kfake.Cluster, e
 	return broker, nil
 }
 
-// kafkaLog passes on what the broker says that needs attention.
+// kafkaLog logs messages of the broker that need attention.
 type kafkaLog struct{ log *slog.Logger }
 
 func (l kafkaLog) Logf(level kfake.LogLevel, format string, args ...any) {

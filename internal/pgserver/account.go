@@ -49,7 +49,7 @@ func (a account) own(path string) error {
 	return nil
 }
 
-// canEnter checks that every directory above path lets the account pass.
+// canEnter checks that the account may enter every directory above path.
 func (a account) canEnter(path string) error {
 	if a.cred == nil {
 		return nil
@@ -81,7 +81,7 @@ func (a account) mayPass(info os.FileInfo) bool {
 	return mode&0o001 != 0
 }
 
-// attr is what the account's processes are started with.
+// attr returns the attributes of the account's processes.
 func (a account) attr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: a.cred}
 }

@@ -76,7 +76,7 @@ func installed(ctx context.Context) []Binaries {
 	return all
 }
 
-// binariesIn looks at one directory.
+// binariesIn searches one directory.
 func binariesIn(ctx context.Context, dir string) (Binaries, error) {
 	for _, program := range []string{"initdb", "postgres"} {
 		if _, err := os.Stat(filepath.Join(dir, program)); err != nil {

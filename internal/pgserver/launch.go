@@ -232,7 +232,7 @@ func (s *Server) ready() bool {
 		strings.TrimSpace(lines[readyLine]) == "ready"
 }
 
-// explain tells why the server ended before it was ready.
+// explain returns the reason why the server ended before it was ready.
 func (s *Server) explain(logStart int64) error {
 	words := s.lastWords(logStart)
 	switch {

@@ -3,7 +3,8 @@
 //
 // [Start] finds PostgreSQL 15 to 18 on the machine or downloads it, creates the data directory when it
 // is new, and starts the server on 127.0.0.1 with a random password that is kept in the data directory.
-// PostgreSQL refuses to run as root: root therefore runs it as the user postgres or nobody.
+// PostgreSQL refuses to run as root, so root runs it as the user postgres or
+// nobody.
 //
 // The server never outlives its parent on Linux: a clean [Server.Stop] shuts it down in order, and when
 // the parent is killed the kernel sends the server the signal for the same fast shutdown. Data that was
@@ -24,7 +25,7 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// What may keep a server from starting; test with [errors.Is].
+// Reasons why a server cannot start; test with [errors.Is].
 var (
 	ErrNotFound  = errors.New("no PostgreSQL 15 to 18 found")
 	ErrInUse     = errors.New("data directory is in use")
@@ -51,9 +52,11 @@ type Options struct {
 	Settings map[string]string
 	// Preferred settings are dropped one by one where this build of PostgreSQL does not accept them.
 	Preferred map[string]string
-	// Scratch data is missed by nobody: its creation is not forced to disk.
+	// Scratch data need not survive a crash, so its creation is not forced to
+	// disk.
 	Scratch bool
-	// Progress, if not nil, is told what takes long: a download, the creation of the data directory.
+	// Progress, if not nil, is called for long operations: a download, the
+	// creation of the data directory.
 	Progress func(what string)
 }
 
@@ -120,7 +123,7 @@ func (s *Server) Major() int { return s.major }
 // DataDir is absolute.
 func (s *Server) DataDir() string { return s.dataDir }
 
-// LogPath names the file that holds what the server says.
+// LogPath returns the path of the server's log.
 func (s *Server) LogPath() string { return filepath.Join(s.dataDir, logName) }
 
 // PID is the postmaster's process id.

@@ -36,7 +36,7 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// Alive reports whether pid is a process that has not ended. One that nobody waited for yet has ended.
+// Alive reports whether pid is a running process. A zombie is not running.
 func Alive(pid int) bool {
 	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && fields[0] != "Z" && fields[0] != "X"

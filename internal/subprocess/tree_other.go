@@ -30,7 +30,7 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// Alive reports whether pid is a process that has not ended. One that nobody waited for yet has ended.
+// Alive reports whether pid is a running process. A zombie is not running.
 func Alive(pid int) bool {
 	out, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
 	return err == nil && !bytes.HasPrefix(out, []byte("Z"))

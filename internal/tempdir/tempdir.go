@@ -42,7 +42,7 @@ func New(prefix string, keep bool) (*Dir, error) {
 	return &Dir{path, keep, unlock}, nil
 }
 
-// Close removes the directory, or lets go of it. It never waits for ctx.
+// Close removes the directory or releases it. It never waits for ctx.
 func (d *Dir) Close(context.Context) error {
 	defer d.unlock()
 	if d.keep {

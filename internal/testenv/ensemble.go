@@ -103,7 +103,7 @@ func (e *ZooKeeperEnsemble) Addrs() []string {
 // Kill ends all servers with SIGKILL.
 func (e *ZooKeeperEnsemble) Kill() error { return e.each((*ZooKeeperServer).Kill) }
 
-// Stop ends all servers. Nobody needs their data: they are killed.
+// Stop kills all servers. Their data is not needed afterwards.
 func (e *ZooKeeperEnsemble) Stop(context.Context) error {
 	return e.each(func(s *ZooKeeperServer) error {
 		if s.PID() == 0 {

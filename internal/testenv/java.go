@@ -55,7 +55,8 @@ func findJava(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// javaServer is what ZooKeeper and Kafka have in common. Its methods may be called concurrently.
+// javaServer is the common part of ZooKeeper and Kafka. Its methods may be
+// called concurrently.
 type javaServer struct {
 	addr     string // host:port
 	dir      string
@@ -70,7 +71,7 @@ type javaServer struct {
 // Addr is host:port.
 func (s *javaServer) Addr() string { return s.addr }
 
-// LogPath names the file that holds what the server says.
+// LogPath returns the path of the server's log.
 func (s *javaServer) LogPath() string { return filepath.Join(s.dir, serverLog) }
 
 // PID is the process id, 0 if the server was not started here.

@@ -79,7 +79,8 @@ func (p *Proxy) accept() {
 	}
 }
 
-// pump copies until one side ends; while frozen it keeps what it has read.
+// pump copies until one side ends. While the proxy is frozen it keeps the data
+// that it has read.
 func (p *Proxy) pump(from, to net.Conn) {
 	defer p.forget(from, to)
 	buf := make([]byte, 32<<10)
@@ -141,7 +142,7 @@ func (p *Proxy) Freeze() {
 	p.frozen = true
 }
 
-// Thaw lets go what Freeze has held back, in order.
+// Thaw delivers the data that Freeze has kept, in order.
 func (p *Proxy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	templateLock = 0x70657263 // of all who make templates, an advisory lock
 )
 
-// ensure makes a template unless it is there; who comes meanwhile waits.
+// ensure creates a template unless it exists. Concurrent callers wait.
 func (s *PostgresServer) ensure(t Template) error {
 	ctx, cancel := context.WithTimeout(context.Background(), fillWait)
 	defer cancel()

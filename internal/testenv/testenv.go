@@ -180,7 +180,7 @@ func StopShared() error {
 		errs = append(errs, s.Stop(ctx))
 	}
 	if s := shared.zookeeper; s != nil && !s.external {
-		errs = append(errs, s.Kill()) // nobody needs its data
+		errs = append(errs, s.Kill()) // its data is not needed afterwards
 	}
 	if s := shared.kafka; s != nil && !s.external {
 		errs = append(errs, s.Kill())

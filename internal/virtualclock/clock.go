@@ -16,7 +16,7 @@ type Databases interface {
 	Read(ctx context.Context) (clock.State, error)
 	// Move sets the clock of all databases, never back.
 	Move(ctx context.Context, to task.Instant) (clock.State, error)
-	// Look returns what there is to wait for in a database.
+	// Look returns the pending work of a database.
 	Look(ctx context.Context, database int) (clock.View, error)
 }
 
@@ -53,7 +53,7 @@ type Config struct {
 	// Horizon is that of the far tier: how far ahead of the clock tasks are
 	// promoted. Default, also below 0: 10 min.
 	Horizon time.Duration
-	// Parts are told when the clock moves.
+	// Parts are called when the clock moves.
 	Parts []Part
 }
 
@@ -61,7 +61,7 @@ type Config struct {
 // concurrently; moves come one after the other.
 type Clock struct {
 	cfg Config
-	// moving is held by the move that is under way.
+	// moving is locked by the current move.
 	moving chan struct{}
 	// left are runs that earlier moves have left open.
 	left map[openRun]bool
@@ -81,7 +81,7 @@ func New(cfg Config) *Clock {
 	return &Clock{cfg: cfg, moving: make(chan struct{}, 1), left: map[openRun]bool{}}
 }
 
-// Options say how a move deals with runs that nobody answers.
+// Options configure how a move treats runs without a result.
 type Options struct {
 	// Settle bounds the wait at one instant, counted from the last progress.
 	// Default: 10 s.
@@ -89,7 +89,7 @@ type Options struct {
 	// LeaveOpen: runs that are open when Settle has passed are left open; they
 	// are in [Moved].Open, and not waited for again before their next attempt.
 	LeaveOpen bool
-	// NoWait: results are not waited for, only that what is due is published.
+	// NoWait: wait until due runs are published, but not for their results.
 	NoWait bool
 	// For bounds the move: after so long it ends at the instant it is at. 0: no
 	// bound.
@@ -106,9 +106,9 @@ const (
 	maxInstants = 1000
 )
 
-// Moved is what a move has done.
+// Moved is the result of a move.
 type Moved struct {
-	// Now is what the clock shows; Reached: it is what was asked for.
+	// Now is the time of the clock; Reached: it is the requested one.
 	Now     task.Instant
 	Reached bool
 	// Visited counts the instants at which something was due, Instants are the
@@ -121,7 +121,7 @@ type Moved struct {
 	Open []clock.OpenRun
 }
 
-// Now returns what the clock shows.
+// Now returns the time of the clock.
 func (c *Clock) Now(ctx context.Context) (clock.State, error) {
 	s, err := c.cfg.Databases.Read(ctx)
 	return s, explain(err)
@@ -152,7 +152,7 @@ func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
 	}
 }
 
-// nextWait is how long what was just added may take to be sorted in.
+// nextWait is how long recently added tasks may take to leave level 0.
 const nextWait = 5 * time.Second
 
 func (c *Clock) promote(database int) {
@@ -225,7 +225,7 @@ func (c *Clock) fired() (n int64) {
 	return n
 }
 
-// moved tells all parts.
+// moved calls all parts.
 func (c *Clock) moved() {
 	for d := range task.Databases {
 		for _, p := range c.cfg.Parts {

@@ -180,7 +180,7 @@ var allDatabases = func() (all []int) {
 // lookAll looks at every database.
 func (c *Clock) lookAll(ctx context.Context) ([]clock.View, error) { return c.look(ctx, allDatabases) }
 
-// look asks the databases side by side.
+// look looks at several databases concurrently.
 func (c *Clock) look(ctx context.Context, databases []int) ([]clock.View, error) {
 	views, errs := make([]clock.View, len(databases)), make([]error, len(databases))
 	var looking sync.WaitGroup
@@ -227,7 +227,7 @@ type waiting struct {
 	open                      []clock.OpenRun
 }
 
-// see takes in what there is to wait for.
+// see handles the pending work of a database.
 func (w *waiting) see(views []clock.View) {
 	before := len(w.open) + w.due + w.promote
 	w.busy, w.open, w.due, w.promote, w.unpublished = nil, nil, 0, 0, 0
@@ -358,7 +358,7 @@ func (w *waiting) over() (left bool, err error) {
 	return true, nil
 }
 
-// stuck returns what the installation itself does not get done.
+// stuck returns the work that the installation itself does not finish.
 func (w *waiting) stuck(idle time.Duration) error {
 	wait := max(w.m.o.Settle, ownWork)
 	if idle < wait {

@@ -25,7 +25,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Epoch is what the clock of a new stack shows, a Thursday.
+// Epoch is the initial time of the clock of a new stack, a Thursday.
 var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Options of a stack.
@@ -35,11 +35,11 @@ type Options struct {
 	Real bool
 	// Dispatchers is how many run; 1 by default, and without Real always.
 	Dispatchers int
-	// Begin is what the clock shows at first; [Epoch] by default.
+	// Begin is the initial time of the clock; [Epoch] by default.
 	Begin time.Time
 	// Configure, if set, changes the configuration of all nodes.
 	Configure func(*config.Config)
-	// Log takes what the nodes say; by default nobody does.
+	// Log gets the log of the nodes; by default it is discarded.
 	Log *slog.Logger
 }
 
@@ -58,7 +58,7 @@ type Stack struct {
 	nodes
 }
 
-// nodes are what a restart replaces.
+// nodes has the parts that a restart replaces.
 type nodes struct {
 	api         *app.API
 	dispatchers []*app.Dispatcher
@@ -258,7 +258,7 @@ func closeAll(listeners ...net.Listener) (err error) {
 	return err
 }
 
-// hint tells every dispatcher; those that do not own the shard find nothing.
+// hint calls every dispatcher. Those that do not own the shard ignore it.
 func (s *Stack) hint(database int, due task.Instant) {
 	for _, d := range s.dispatchers {
 		d.Hint(database, due)

@@ -15,7 +15,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Now returns what the clock shows.
+// Now returns the time of the clock.
 func (s *Stack) Now(tb testing.TB) time.Time {
 	tb.Helper()
 	state, err := s.Clock.Now(tb.Context())
@@ -48,7 +48,7 @@ func (s *Stack) AdvanceWith(tb testing.TB, d time.Duration, o virtualclock.Optio
 	return m
 }
 
-// Jump moves the clock on at once, as if everything had been away for so long.
+// Jump moves the clock in one step, as after an outage.
 func (s *Stack) Jump(tb testing.TB, d time.Duration) virtualclock.Moved {
 	tb.Helper()
 	m, err := s.Clock.Jump(tb.Context(), task.At(s.Now(tb).Add(d)), virtualclock.Options{Settle: patience})
@@ -104,7 +104,7 @@ func (t *Tenant) Dial(tb testing.TB) *client.Client {
 	return c
 }
 
-// SetRates changes what the tenant may use.
+// SetRates changes the rates of the tenant.
 func (t *Tenant) SetRates(tb testing.TB, change task.RatesChange) {
 	tb.Helper()
 	if _, err := t.s.api.Control().UpdateTenant(tb.Context(), t.Name, control.TenantChange{Rates: change}); err != nil {
@@ -180,7 +180,7 @@ func (t *Tenant) Listen(tb testing.TB, handlers map[string]client.Handler) (stop
 // Ran is one call of a handler.
 type Ran struct {
 	*client.Run
-	// At is what the clock showed when the handler was called.
+	// At is the time of the clock when the handler was called.
 	At time.Time
 }
 
@@ -206,7 +206,7 @@ func (t *Tenant) Record(tb testing.TB, kind string, done ...client.Handler) *Run
 	return r
 }
 
-// Handler notes each run, and answers as done does.
+// Handler records each run and returns the result of done.
 func (r *Runs) Handler(s *Stack, done ...client.Handler) client.Handler {
 	return func(ctx context.Context, run *client.Run) error {
 		state, err := s.Clock.Now(ctx)
