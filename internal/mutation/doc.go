@@ -21,7 +21,8 @@
 //   - new takes the place of old. In Go the word MUTATED stands for the condition
 //     that the mutation is active, so that the text is right without it. In SQL new
 //     is the wrong text itself.
-//   - pkg and tests say what must fail: a package and a pattern of test names.
+//   - pkg and tests say what must fail, and pass when no mutation is active: a package
+//     and a pattern of test names.
 //
 // [known way to get the protocol wrong]: https://en.wikipedia.org/wiki/Mutation_testing
 package mutation

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -49,8 +50,9 @@ func hasTest(t *testing.T, pkg, pattern string) bool {
 }
 
 // TestEveryMutationIsFound runs the tests with each mutation in turn and demands
-// that they fail. They must pass without one: the ordinary run shows that. Storms,
-// each of a dozen processes, come one after the other, beside everything else.
+// that they fail, and that those of the same program pass while none is active; of
+// storms the ordinary run shows that. Storms, each of a dozen processes, come one
+// after the other, beside everything else.
 func TestEveryMutationIsFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the tests of four packages anew; make test runs it")
@@ -60,6 +62,14 @@ func TestEveryMutationIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	binaries := build(t, s.overlay(t))
+	for pkg, c := range control() {
+		t.Run("none of "+path.Base(pkg), func(t *testing.T) {
+			t.Parallel()
+			if out, err := c.run(t, binaries[pkg], ""); err != nil || !strings.Contains(out, "PASS") {
+				t.Errorf("%s of %s fails without a mutation: %v\n%s", c.tests, pkg, err, out)
+			}
+		})
+	}
 	for _, name := range []string{"storms", "tests"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,22 +81,40 @@ func TestEveryMutationIsFound(t *testing.T) {
 					if m.pkg != storms {
 						t.Parallel()
 					}
-					m.mustBeFound(t, binaries[m.pkg])
+					out, err := m.run(t, binaries[m.pkg], m.name)
+					if err == nil || !strings.Contains(out, "--- FAIL") {
+						t.Errorf("%s of %s did not find the mutation: %v\n%s", m.tests, m.pkg, err, out)
+					}
 				})
 			}
 		})
 	}
 }
 
-func (m *mutation) mustBeFound(t *testing.T, binary string) {
+// run runs the tests of a mutation in the program that has them all; active is the
+// name of one, or empty.
+func (m *mutation) run(t *testing.T, binary, active string) (string, error) {
 	t.Helper()
 	run := exec.CommandContext(t.Context(), binary, "-test.run", m.tests, "-test.timeout", "2m")
 	run.Dir = filepath.Join(root, m.pkg)
-	run.Env = append(os.Environ(), variable+"="+m.name)
+	run.Env = append(os.Environ(), variable+"="+active)
 	out, err := run.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "--- FAIL") {
-		t.Errorf("%s of %s did not find the mutation: %v\n%s", m.tests, m.pkg, err, out)
+	return string(out), err
+}
+
+// control returns, for each package but that of storms, all tests of its mutations.
+func control() map[string]*mutation {
+	all := map[string]*mutation{}
+	for _, m := range mutations {
+		switch c := all[m.pkg]; {
+		case m.pkg == storms:
+		case c == nil:
+			all[m.pkg] = &mutation{pkg: m.pkg, tests: m.tests}
+		default:
+			c.tests += "|" + m.tests
+		}
 	}
+	return all
 }
 
 // build builds the tests of every package of the list with all mutations in them.
