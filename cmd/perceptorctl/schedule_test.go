@@ -94,7 +94,7 @@ func TestScheduleNextRefusesWithTheReason(t *testing.T) {
 		{"never", []string{"--", "0 0 30 2 *"}, "never fires"},
 		{"no quotes", []string{"--", "0", "0", "30"}, "quote it"},
 		{"nothing", nil, "0 arguments"},
-		{"no key", []string{"--", "H 0 * * *"}, "H needs a key"},
+		{"no key", []string{"--", "H 0 * * *"}, "H requires a hash key"},
 		{"bad interval", []string{"--dialect", "named", "--", "@every day"}, "day is not a duration"},
 		{"a name in another dialect", []string{"--dialect", "quartz", "--", "@daily"}, "dialect named"},
 		{"output", []string{"-o", "xml", "--", "0 0 * * *"}, "--output"},
