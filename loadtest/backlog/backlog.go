@@ -186,7 +186,7 @@ func (rep *ImportReport) Table(t *harness.Table) {
 func (r *LoadReport) write(t *harness.Table) {
 	t.Row("loaded", "%d tasks in %.1f s: %.0f tasks/s; the longest chunk took %.1f s", r.Tasks, r.Seconds, r.TasksPerS, r.ChunkS)
 	t.Row("on disk", "%s, %.1f bytes per task, of which %.1f are packed tasks", gigabytes(r.BytesOnDisk), r.BytesPerTask, r.PayloadPerTask)
-	for _, kind := range []string{"far_pack", "far_locator", "far_arrival", "far_override", "task"} {
+	for _, kind := range []string{"far_pack", "far_locator", "far_level0", "far_tombstone", "task"} {
 		if s := r.Sizes[kind]; s.Total() > 1<<20 {
 			t.Row("  "+kind, "%.1f bytes per task: heap %.1f, TOAST %.1f, indexes %.1f", perTask(s.Total(), r), perTask(s.Heap, r), perTask(s.Toast, r), perTask(s.Indexes, r))
 		}

@@ -319,7 +319,7 @@ func (s *Store) checkpoint(ctx context.Context) error {
 // steps begin alike.
 func (s *Store) Analyze(ctx context.Context) error {
 	for d := range task.Databases {
-		if _, err := s.cluster.Pool(d).Exec(ctx, "ANALYZE task, far_pack, far_arrival, far_override"); err != nil {
+		if _, err := s.cluster.Pool(d).Exec(ctx, "ANALYZE task, far_pack, far_level0, far_tombstone"); err != nil {
 			return err
 		}
 	}

@@ -39,6 +39,7 @@ CREATE TABLE task (
   state              int2 NOT NULL,
   paused             bool NOT NULL DEFAULT false,
   out                bool NOT NULL DEFAULT false,  -- an attempt is delivered and awaits its result
+  undecided          bool NOT NULL DEFAULT false,  -- the last claim left the row to package task, which decides in the same transaction
   kind               text NOT NULL,
   params             bytea NOT NULL,  -- wire bytes of perceptor.v1.Params
   modeled            bool NOT NULL DEFAULT false,  -- package task alone computes its instants
@@ -90,6 +91,7 @@ CREATE TABLE task_key (
   refused    int4[],                  -- indexes of tasks that were refused; NULL: none
   body_hash  bytea NOT NULL,
   expires_at int8 NOT NULL,
+  of_task    bool NOT NULL DEFAULT false,  -- an idempotency_key of a single task, as whose it lives
   CONSTRAINT task_key_pkey PRIMARY KEY (shard, tenant_id, key)
 );
 -- Rows come in the order of their expiry, so every entry goes to the last page.
@@ -180,11 +182,11 @@ CREATE TABLE outbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
 -- Tenants whose rows were put off because Kafka does not take their records.
-CREATE TABLE topic_trouble (
+CREATE TABLE topic_failure (
   tenant_id int4 NOT NULL,
   since     int8 NOT NULL,
   seen      int8 NOT NULL,            -- when a row was put off last
-  CONSTRAINT topic_trouble_pkey PRIMARY KEY (tenant_id)
+  CONSTRAINT topic_failure_pkey PRIMARY KEY (tenant_id)
 ) WITH (fillfactor = 50);
 
 -- The rules that claims and reports decide by SQL alone. Package task defines
@@ -210,6 +212,6 @@ AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
 
 -- +goose Down
 DROP FUNCTION answered, silence_ms, grid_steps;
-DROP TABLE topic_trouble, outbox, owner, dead_run, task_done, task_key, task;
+DROP TABLE topic_failure, outbox, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;
 DROP FUNCTION now_ms;

@@ -21,10 +21,10 @@ CREATE TABLE tenant (
 
 -- Tenants that were deleted. Their numbers are never used again, and a database
 -- that still has one of them cannot bring it back.
-CREATE TABLE tenant_gone (
+CREATE TABLE deleted_tenant (
   id      int4 NOT NULL,
-  gone_at int8 NOT NULL,
-  CONSTRAINT tenant_gone_pkey PRIMARY KEY (id)
+  deleted_at int8 NOT NULL,
+  CONSTRAINT deleted_tenant_pkey PRIMARY KEY (id)
 );
 
 CREATE TABLE token (
@@ -52,26 +52,27 @@ CREATE TABLE settings (
 INSERT INTO settings DEFAULT VALUES;
 
 -- What tenants with a rate have used of it, in their home database: tat_us is when,
--- in microseconds since 1970, all turns that were given out are paid for.
-CREATE TABLE turn (
+-- in microseconds since 1970, all tokens that were given out are paid for: the
+-- theoretical arrival time of GCRA (ITU-T I.371).
+CREATE TABLE token_bucket (
   tenant_id int4 NOT NULL,
   purpose   int2 NOT NULL,            -- 1 claims, 2 adds
   tat_us    int8 NOT NULL,
-  CONSTRAINT turn_pkey PRIMARY KEY (tenant_id, purpose),
-  CONSTRAINT turn_purpose CHECK (purpose IN (1, 2))
+  CONSTRAINT token_bucket_pkey PRIMARY KEY (tenant_id, purpose),
+  CONSTRAINT token_bucket_purpose CHECK (purpose IN (1, 2))
 ) WITH (fillfactor = 10);
 
 -- Who may claim runs of a kind with a cap: in the tenant's home database. epoch
--- numbers the turns, and only grows.
-CREATE TABLE cap_turn (
+-- numbers the leases, and only grows.
+CREATE TABLE cap_lease (
   tenant_id  int4 NOT NULL,
   kind       text NOT NULL,
   epoch      int8 NOT NULL,
   expires_at int8 NOT NULL,
-  CONSTRAINT cap_turn_pkey PRIMARY KEY (tenant_id, kind)
+  CONSTRAINT cap_lease_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 
--- The newest turn that has counted this database: claims of older ones fail.
+-- The newest lease that has counted this database: claims of older ones fail.
 CREATE TABLE cap_fence (
   tenant_id int4 NOT NULL,
   kind      text NOT NULL,
@@ -89,4 +90,4 @@ CREATE TABLE capped_run (
 );
 
 -- +goose Down
-DROP TABLE capped_run, cap_fence, cap_turn, turn, settings, token, tenant_gone, tenant;
+DROP TABLE capped_run, cap_fence, cap_lease, token_bucket, settings, token, deleted_tenant, tenant;

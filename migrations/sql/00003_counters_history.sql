@@ -2,16 +2,17 @@
 
 -- +goose Up
 
--- What transactions have changed and nobody has folded yet: one row for each
--- transaction, written by itself. A move is a number of three digits: type, cell
--- from, cell to; n tasks of the tenant made it. Cells: 0 none, 1 SCHEDULED,
--- 2 RUNNING, 3 COMPLETED, 4 CANCELLED, 5 FAILED (all three: still kept), 6 to 8
--- the same but no longer kept, 9 dead runs. There is no index: whoever reads,
--- reads all, and folding takes any.
+-- State transitions that nobody has folded yet: one row for each transaction, written
+-- by itself, with lists side by side: so many tasks of the tenant and type went from
+-- one cell to another. Cells (task.Cell): 0 none, 1 SCHEDULED, 2 RUNNING, 3 COMPLETED,
+-- 4 CANCELLED, 5 FAILED (all three: still kept), 6 to 8 the same but no longer kept,
+-- 9 dead runs. There is no index: whoever reads, reads all, and folding takes any.
 CREATE TABLE counter_delta (
-  tenants int4[] NOT NULL,
-  moves   int2[] NOT NULL,
-  ns      int8[] NOT NULL
+  tenants    int4[] NOT NULL,
+  types      int2[] NOT NULL,
+  from_cells int2[] NOT NULL,
+  to_cells   int2[] NOT NULL,
+  counts     int8[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 
 -- What has been folded. added and died only grow, save by a repair.

@@ -3,20 +3,20 @@
 
 -- +goose Up
 
--- What group commits have added and no cut has taken yet. All numbers (id / 512)
+-- Level 0: what group commits have added and no compaction has taken yet. All numbers (id / 512)
 -- lie in first .. last, and no two rows overlap.
-CREATE TABLE far_arrival (
+CREATE TABLE far_level0 (
   first      int8 NOT NULL,
   last       int8 NOT NULL,
   n          int4 NOT NULL,
   created_at int8 NOT NULL,
   min_tenant int4 NOT NULL,
   max_tenant int4 NOT NULL,
-  damaged    text,                    -- why it was set aside; NULL: it was not
+  quarantine_reason text,             -- why it is quarantined; NULL: it is not
   keys       bytea NOT NULL,
   params     bytea NOT NULL,
-  CONSTRAINT far_arrival_pkey  PRIMARY KEY (first),
-  CONSTRAINT far_arrival_range CHECK (first <= last AND n BETWEEN 1 AND last - first + 1)
+  CONSTRAINT far_level0_pkey  PRIMARY KEY (first),
+  CONSTRAINT far_level0_range CHECK (first <= last AND n BETWEEN 1 AND last - first + 1)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Packs of one bucket of due time each.
@@ -29,7 +29,7 @@ CREATE TABLE far_pack (
   max_tenant int4 NOT NULL,
   min_id     int8 NOT NULL,
   max_id     int8 NOT NULL,
-  damaged    text,
+  quarantine_reason text,
   keys       bytea NOT NULL,
   params     bytea NOT NULL,
   CONSTRAINT far_pack_pkey  PRIMARY KEY (id),
@@ -38,20 +38,20 @@ CREATE TABLE far_pack (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX far_pack_bucket ON far_pack (level, bucket_at);
 
--- Which packs are damaged is asked often, and there should be none.
-CREATE INDEX far_arrival_damaged ON far_arrival (first) WHERE damaged IS NOT NULL;
-CREATE INDEX far_pack_damaged    ON far_pack (id)       WHERE damaged IS NOT NULL;
+-- Which packs are quarantined is asked often, and there should be none.
+CREATE INDEX far_level0_quarantine ON far_level0 (first) WHERE quarantine_reason IS NOT NULL;
+CREATE INDEX far_pack_quarantine   ON far_pack (id)      WHERE quarantine_reason IS NOT NULL;
 
 -- The blobs are compressed already.
-ALTER TABLE far_arrival ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
+ALTER TABLE far_level0 ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
 ALTER TABLE far_pack    ALTER keys SET STORAGE EXTERNAL, ALTER params SET STORAGE EXTERNAL;
 
 -- Tasks whose copy in a pack is void. pack is the id of a row of far_pack, or
--- minus the first number of a row of far_arrival.
-CREATE TABLE far_override (
+-- minus the first number of a row of far_level0.
+CREATE TABLE far_tombstone (
   pack int8 NOT NULL,
   id   int8 NOT NULL,
-  CONSTRAINT far_override_pkey PRIMARY KEY (pack, id)
+  CONSTRAINT far_tombstone_pkey PRIMARY KEY (pack, id)
 );
 
 -- In which minute each task of far_pack is due: 256 numbers a page, four bytes
@@ -67,4 +67,4 @@ CREATE INDEX far_locator_latest ON far_locator (latest);
 ALTER TABLE far_locator ALTER minutes SET STORAGE PLAIN;
 
 -- +goose Down
-DROP TABLE far_locator, far_override, far_pack, far_arrival;
+DROP TABLE far_locator, far_tombstone, far_pack, far_level0;

@@ -11,7 +11,7 @@ CREATE TABLE bulk_operation (
   created_at  int8 NOT NULL,          -- by the clock of the tenant's home database
   wanted      int2 NOT NULL DEFAULT 1, -- 1 goes on, 2 paused, 3 aborted
   version     int4 NOT NULL DEFAULT 1, -- of what is wanted: the highest counts
-  spread      int4 NOT NULL,          -- which version all databases have; at home it may lag behind
+  replicated_version int4 NOT NULL,   -- that all databases have; in the home database it may lag behind
   state       int2 NOT NULL DEFAULT 1, -- here: 1 running, 3 done, 4 aborted
   at_rows     bool NOT NULL DEFAULT false, -- it goes through the near tier
   position    text NOT NULL DEFAULT '',
@@ -28,7 +28,7 @@ CREATE TABLE bulk_operation (
   CONSTRAINT bulk_operation_counts CHECK (done + failed <= matched)
 ) WITH (fillfactor = 50);
 CREATE INDEX bulk_operation_open   ON bulk_operation (next_at) WHERE state = 1;
-CREATE INDEX bulk_operation_spread ON bulk_operation (tenant_id) WHERE spread < version;
+CREATE INDEX bulk_operation_unreplicated ON bulk_operation (tenant_id) WHERE replicated_version < version;
 
 -- Tasks that an operation has changed which must not change one twice.
 CREATE TABLE bulk_seen (

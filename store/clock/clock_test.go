@@ -162,7 +162,7 @@ func look(t *testing.T, c *store.Cluster) {
 	}
 	exec(t, c, 1, `INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, damaged, keys, params) VALUES
 		(77, 3, 1, 1, 1, 1, 1, NULL, '', ''), (66, 4, 1, 1, 1, 1, 1, 'broken', '', ''), (88, 1, 1, 1, 1, 1, 1, NULL, '', '')`)
-	exec(t, c, 1, `INSERT INTO far_arrival (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES (1, 2, 1, 1, 1, 1, '', '')`)
+	exec(t, c, 1, `INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES (1, 2, 1, 1, 1, 1, '', '')`)
 	exec(t, c, 1, `INSERT INTO outbox (shards, created_at, entries) VALUES ('{32}', 1, '')`)
 	v, err := Look(ctx, c, 1)
 	if err != nil || v.Bucket != 77 || !v.Arrivals || v.Outbox != 1 {

@@ -13,7 +13,7 @@ func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) 
 	gone := tenant(t, s, "b")
 	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "b"})
 	_, kept := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
-	const used = `INSERT INTO turn VALUES (%[1]d, 1, 0); INSERT INTO cap_turn VALUES (%[1]d, 'k', 1, 0); INSERT INTO cap_fence VALUES (%[1]d, 'k', 1);
+	const used = `INSERT INTO token_bucket VALUES (%[1]d, 1, 0); INSERT INTO cap_lease VALUES (%[1]d, 'k', 1, 0); INSERT INTO cap_fence VALUES (%[1]d, 'k', 1);
 		INSERT INTO capped_run VALUES (%[1]d, 'k', 512, 1)`
 	for d := range task.Databases {
 		in(t, cluster, d, fmt.Sprintf(used, 1)+";"+fmt.Sprintf(used, gone.ID))
@@ -35,13 +35,13 @@ func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) 
 	if n := count(t, cluster, "token"); n != everywhere(1) {
 		t.Errorf("tokens by database: %v", n)
 	}
-	for _, table := range []string{"turn", "cap_turn", "cap_fence", "capped_run"} {
+	for _, table := range []string{"token_bucket", "cap_lease", "cap_fence", "capped_run"} {
 		if n := count(t, cluster, table); n != everywhere(1) {
 			t.Errorf("%s has rows by database: %v, want those of the other tenant", table, n)
 		}
 	}
 	// A database that was restored from an old copy does not bring it back.
-	in(t, cluster, 5, "DELETE FROM tenant_gone; INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, version) VALUES (2, 'b', 1, 1, 1, 1, 9)")
+	in(t, cluster, 5, "DELETE FROM deleted_tenant; INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, version) VALUES (2, 'b', 1, 1, 1, 1, 9)")
 	_ = s.Sync(t.Context())
 	if n := count(t, cluster, "tenant WHERE name = 'b'"); n[0] != 0 || n[4] != 0 {
 		t.Errorf("rows by database: %v", n)

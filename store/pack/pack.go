@@ -73,7 +73,7 @@ const MaxParams = 16 << 20
 // not know.
 var ErrDamaged = errors.New("damaged pack")
 
-// Pack holds the two blobs of some tasks, and what a row of far_arrival or
+// Pack holds the two blobs of some tasks, and what a row of far_level0 or
 // far_pack says about them.
 type Pack struct {
 	Keys, Params         []byte

@@ -201,7 +201,7 @@ func (db *database) settle(a *adding, now task.Instant, rows *newTasks, moved *c
 		}
 		a.result.Items[i].ID = id
 		rows.add(row)
-		moved.Move(a.req.Tenant, spec.Type, counters.None, counters.Cell(task.Scheduled), 1)
+		moved.Move(a.req.Tenant, spec.Type, task.NoCell, task.Cell(task.Scheduled), 1)
 	}
 	return refused
 }

@@ -21,7 +21,7 @@ import (
 // spread there.
 func (b *bundle) bulk(action task.BulkAction, terms task.BulkTerms) *bulk.Row {
 	b.t.Helper()
-	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread) VALUES ($1, $2, $3, $4, '', now_ms(), 1)`,
+	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, replicated_version) VALUES ($1, $2, $3, $4, '', now_ms(), 1)`,
 		b.tenant, b.adds+1000, int16(action), termsOf(b.t, terms))
 	b.adds++
 	return &bulk.Row{Tenant: b.tenant, ID: int64(b.adds + 999)}
@@ -245,7 +245,7 @@ func TestTheErrorOfAStepIsNotedAlsoWhenItsTimeIsOver(t *testing.T) {
 // TestADryRunPassesOverWhatTheOperationPassesOver: a pack that cannot be read.
 func TestADryRunPassesOverWhatTheOperationPassesOver(t *testing.T) {
 	for name, change := range map[string]string{
-		"set aside":      `UPDATE far_pack SET damaged = 'cannot be moved' WHERE id = (SELECT min(id) FROM far_pack)`,
+		"set aside":      `UPDATE far_pack SET quarantine_reason = 'cannot be moved' WHERE id = (SELECT min(id) FROM far_pack)`,
 		"cannot be read": `UPDATE far_pack SET keys = 'x' WHERE id = (SELECT min(id) FROM far_pack)`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -487,7 +487,7 @@ func TestADatabaseThatDidNotHearOfAnOperationIsToldByTheChoresOfItsHome(t *testi
 	b := setup(t)
 	tenant := int32(b.tenant/16*16) + int32(b.d) // at home here
 	id := int64(77)
-	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread) VALUES ($1, $2, 3, '{}', '', 5, 0)`, tenant, id)
+	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, replicated_version) VALUES ($1, $2, 3, '{}', '', 5, 0)`, tenant, id)
 	if _, err := b.Bulk(t.Context(), b.d, b.chores(), false); err != nil {
 		t.Fatal(err)
 	}

@@ -22,14 +22,14 @@ func (b *bundle) fill() {
 	id := b.add(b.spec(task.NonBlocking))[0]
 	b.claim(task.RangeForm)
 	b.report(failure(id, 1, 1, 7)) // has a run row now
-	b.exec(`INSERT INTO topic_trouble VALUES ($1, 1, 1)`, b.tenant)
+	b.exec(`INSERT INTO topic_failure VALUES ($1, 1, 1)`, b.tenant)
 }
 
 // leftovers counts the rows of a tenant in all tables of the bundle's database.
 func (b *bundle) leftovers(tenant int32) map[string]int64 {
 	b.t.Helper()
 	out := map[string]int64{}
-	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_trouble"} {
+	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_failure"} {
 		var n int64
 		if err := b.db.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
 			b.t.Fatal(err)
@@ -101,7 +101,7 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 	}
 	// A call that was under way meanwhile begins nothing.
 	for d := range task.Databases {
-		if _, err := b.db.Pool(d).Exec(t.Context(), `INSERT INTO tenant_gone VALUES ($1, 1)`, mine); err != nil {
+		if _, err := b.db.Pool(d).Exec(t.Context(), `INSERT INTO deleted_tenant VALUES ($1, 1)`, mine); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/perceptor/perceptor/store/shards/counters"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/shards/transition"
@@ -177,6 +176,7 @@ type claimed struct {
 	end        *int64
 	version    int32
 	ackTimeout int32
+	undecided  bool // the row is as it was, for the state machine to decide
 	kind       string
 	params     []byte
 	origin     task.Origin
@@ -201,7 +201,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 		switch {
 		case c.tenants[r.tenant]:
 			c.Deferred++
-		case r.due <= r.now:
+		case r.undecided:
 			c.undecided = append(c.undecided, kernel.KeyOf(r.tenant, task.ID(r.id), r.run))
 		default:
 			c.Next = min(c.Next, task.Instant(r.due))
@@ -209,7 +209,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			c.Missed += p.Missed
 			c.Publications = append(c.Publications, p)
 			if r.becameRunning() {
-				c.ledger.Move(r.tenant, p.Type, counters.Cell(task.Scheduled), counters.Cell(task.Running), 1)
+				c.ledger.Move(r.tenant, p.Type, task.Cell(task.Scheduled), task.Cell(task.Running), 1)
 			}
 		}
 	}
@@ -291,15 +291,11 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 }
 
 // dueInstant returns when the step of a claimed row is made: one that was claimed
-// ahead is moved as if it were claimed when it is due. The claim has negated the
-// due instant of such a row; here it is put right.
+// ahead is moved as if it were claimed when it is due.
 func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 	r := k.Task
 	if run != 0 {
 		r = k.Runs[run]
-	}
-	if r.DueAt < 0 {
-		r.DueAt = -r.DueAt
 	}
 	return max(c.Now, r.DueAt)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Rows of a claim are many and narrow: 18 values, for each of which pgx would go
+// Rows of a claim are many and narrow: 19 values, for each of which pgx would go
 // through an interface. Their columns are always the same, so they are decoded by
 // hand, from the binary format.
 
@@ -20,7 +20,7 @@ import (
 var claimedTypes = [...]uint32{
 	pgtype.Int8OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int2OID, pgtype.Int8OID,
 	pgtype.Int4OID, pgtype.Int2OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int4OID,
-	pgtype.Int4OID, pgtype.TextOID, pgtype.ByteaOID, pgtype.ByteaOID,
+	pgtype.Int4OID, pgtype.BoolOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.ByteaOID,
 }
 
 // checkClaimed refuses columns that decodeClaimed would misread.
@@ -72,7 +72,7 @@ func (d *claimReader) decode(values [][]byte, r *claimed) error {
 	r.typ, r.seq, r.attempt, r.state = d.int2(), d.int8(), d.int4(), d.int2()
 	r.scheduled, r.anchor = d.int8(), d.int8()
 	r.interval, r.end = d.nullable(&d.interval), d.nullable(&d.end)
-	r.version, r.ackTimeout = d.int4(), d.int4()
+	r.version, r.ackTimeout, r.undecided = d.int4(), d.int4(), d.fixed(1)[0] != 0
 	if kind := d.next(); string(kind) != d.kind {
 		d.kind = string(kind)
 	}

@@ -17,7 +17,7 @@ import (
 // claimedSample has the columns of claim_returning, and every combination that
 // differs. $1 rows
 const claimedSample = `SELECT 1700000000000 + n, -n::int4, n * 512, n % 2, -n, (1 + n % 3)::int2, n, 7::int4, 2::int2, 1::int8, 2::int8,
-	CASE WHEN n % 2 = 0 THEN n END, CASE WHEN n % 3 = 0 THEN n * 3 END, 4::int4, 30000::int4, 'kind ' || n / 100,
+	CASE WHEN n % 2 = 0 THEN n END, CASE WHEN n % 3 = 0 THEN n * 3 END, 4::int4, 30000::int4, n % 4 = 0, 'kind ' || n / 100,
 	CASE WHEN n % 5 > 0 THEN convert_to(repeat('x', (n % 5 * 30)::int4 - 30), 'UTF8') END, CASE WHEN n % 7 = 0 THEN '\x010c0161'::bytea END
 	FROM generate_series(1::int8, $1::int8) n`
 
@@ -30,7 +30,7 @@ func scanned(rows pgx.Rows, r *claimed) error {
 		r.origin, r.misfire = origin, terms.MisfirePolicy(task.Type(r.typ))
 	}()
 	return rows.Scan(&r.now, &r.tenant, &r.id, &r.run, &r.due, &r.typ, &r.seq, &r.attempt, &r.state, &r.scheduled, &r.anchor,
-		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.kind, &r.params, &sealed)
+		&r.interval, &r.end, &r.version, &r.ackTimeout, &r.undecided, &r.kind, &r.params, &sealed)
 }
 
 // sample reads all rows of claimedSample.
@@ -86,7 +86,7 @@ func TestClaimedRowsAreReadAsPgxReadsThem(t *testing.T) {
 func TestClaimedRowOfAnotherShapeIsRefused(t *testing.T) {
 	values := func() [][]byte {
 		var out [][]byte
-		for _, n := range []int{8, 4, 8, 8, 8, 2, 8, 4, 2, 8, 8, 8, 8, 4, 4, 3, 5, 0} {
+		for _, n := range []int{8, 4, 8, 8, 8, 2, 8, 4, 2, 8, 8, 8, 8, 4, 4, 1, 3, 5, 0} {
 			out = append(out, make([]byte, n))
 		}
 		return out

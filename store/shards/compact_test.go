@@ -165,7 +165,7 @@ func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
 	if len(fired) != n {
 		t.Fatalf("%d of %d tasks have fired", len(fired), n)
 	}
-	if left := b.count(`SELECT (SELECT count(*) FROM far_pack) + (SELECT count(*) FROM far_arrival) + (SELECT count(*) FROM far_override)`); left != 0 {
+	if left := b.count(`SELECT (SELECT count(*) FROM far_pack) + (SELECT count(*) FROM far_level0) + (SELECT count(*) FROM far_tombstone)`); left != 0 {
 		t.Errorf("%d rows are left in the far tier", left)
 	}
 	if _, err := b.PurgeLocator(t.Context(), b.d, own, 1000); err != nil || b.count(`SELECT count(*) FROM far_locator`) != 0 {
@@ -305,7 +305,7 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	if got.Near != 40 || len(got.Damaged) != 1 || got.Damaged[0].Tasks != 10 || !strings.Contains(got.Damaged[0].Reason, "damaged") {
 		t.Fatalf("got %+v", got)
 	}
-	if n := b.count(`SELECT count(*) FROM far_pack WHERE damaged IS NOT NULL`); n != 1 || b.count(`SELECT count(*) FROM far_pack`) != 1 {
+	if n := b.count(`SELECT count(*) FROM far_pack WHERE quarantine_reason IS NOT NULL`); n != 1 || b.count(`SELECT count(*) FROM far_pack`) != 1 {
 		t.Fatalf("%d packs are marked", n)
 	}
 	for i, id := range ids {
@@ -373,13 +373,13 @@ func TestStaleMoverSetsNothingAside(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
 	b.addMany(10, func(int) task.Instant { return b.now.Add(5 * time.Hour) })
-	b.exec(`UPDATE far_arrival SET keys = '\x00'`)
+	b.exec(`UPDATE far_level0 SET keys = '\x00'`)
 	b.chores()
 	damaged := task.DamagedPack{Pack: int64(b.packs()[0]), Reason: "no"}
 	if _, lost, err := b.Quarantine(t.Context(), b.d, own, damaged); err != nil || !lost {
 		t.Fatal(err)
 	}
-	if n := b.count(`SELECT count(*) FROM far_arrival WHERE damaged IS NOT NULL`); n != 0 {
+	if n := b.count(`SELECT count(*) FROM far_level0 WHERE quarantine_reason IS NOT NULL`); n != 0 {
 		t.Fatal("it was set aside")
 	}
 }

@@ -319,7 +319,7 @@ func TestFoldsAtTheSameTimeCountEveryDeltaOnce(t *testing.T) {
 
 func TestFoldIsBounded(t *testing.T) {
 	b := setup(t)
-	b.exec(`INSERT INTO counter_delta SELECT ARRAY[$1::int4], ARRAY[101::int2], ARRAY[1::int8] FROM generate_series(1, $2)`, b.tenant, counters.FoldAtOnce+1)
+	b.exec(`INSERT INTO counter_delta SELECT ARRAY[$1::int4], ARRAY[1::int2], ARRAY[0::int2], ARRAY[1::int2], ARRAY[1::int8] FROM generate_series(1, $2)`, b.tenant, counters.FoldAtOnce+1)
 	_, more, err := b.FoldCounters(t.Context(), b.d)
 	if err != nil || !more {
 		t.Fatalf("more = %v, %v", more, err)

@@ -418,11 +418,11 @@ func (f *farRace) settle() {
 		if f.t.Context().Err() != nil {
 			return
 		}
-		if f.count(`SELECT (SELECT count(*) FROM task) + (SELECT count(*) FROM far_pack) + (SELECT count(*) FROM far_arrival)`) == 0 {
+		if f.count(`SELECT (SELECT count(*) FROM task) + (SELECT count(*) FROM far_pack) + (SELECT count(*) FROM far_level0)`) == 0 {
 			return
 		}
 	}
-	f.fail("tasks are left: %d rows, %d arrivals, %d packs", f.count(`SELECT count(*) FROM task`), f.count(`SELECT count(*) FROM far_arrival`), f.count(`SELECT count(*) FROM far_pack`))
+	f.fail("tasks are left: %d rows, %d arrivals, %d packs", f.count(`SELECT count(*) FROM task`), f.count(`SELECT count(*) FROM far_level0`), f.count(`SELECT count(*) FROM far_pack`))
 }
 
 func (f *farRace) judge() {
@@ -441,7 +441,7 @@ func (f *farRace) judge() {
 	if n := f.count(`SELECT count(*) FROM task_done`); n != len(f.tasks) {
 		f.fail("%d tasks have ended, %d were added", n, len(f.tasks))
 	}
-	if n := f.count(`SELECT count(*) FROM far_override`); n != 0 {
+	if n := f.count(`SELECT count(*) FROM far_tombstone`); n != 0 {
 		f.fail("%d overrides are left", n)
 	}
 	f.t.Logf("%d tasks, %d runs fired, %d cancelled", len(f.tasks), fired, cancelled)

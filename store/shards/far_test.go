@@ -54,7 +54,7 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 		b.t.Fatal(err)
 	}
 	if p == inArrival && !b.inRange(packed.MinID, packed.MaxID) {
-		b.exec(`INSERT INTO far_arrival (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES ($1, $2, $3, now_ms(), $4, $5, $6, $7)`,
+		b.exec(`INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES ($1, $2, $3, now_ms(), $4, $5, $6, $7)`,
 			kernel.NumberOf(packed.MinID), kernel.NumberOf(packed.MaxID), packed.N, packed.MinTenant, packed.MaxTenant, packed.Keys, packed.Params)
 		return
 	}
@@ -70,7 +70,7 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 // to last; then there may be no second one.
 func (b *bundle) inRange(first, last task.ID) (yes bool) {
 	b.t.Helper()
-	err := b.db.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_arrival a WHERE a.first <= $2 AND a.last >= $1)`,
+	err := b.db.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_level0 a WHERE a.first <= $2 AND a.last >= $1)`,
 		kernel.NumberOf(first), kernel.NumberOf(last)).Scan(&yes)
 	if err != nil {
 		b.t.Fatal(err)
@@ -91,7 +91,7 @@ func (b *bundle) locate(r *task.Row) {
 // packs returns the names of all packs.
 func (b *bundle) packs() []far.PackName {
 	b.t.Helper()
-	rows, err := b.db.Pool(b.d).Query(b.t.Context(), `SELECT -first FROM far_arrival UNION ALL SELECT id FROM far_pack ORDER BY 1`)
+	rows, err := b.db.Pool(b.d).Query(b.t.Context(), `SELECT -first FROM far_level0 UNION ALL SELECT id FROM far_pack ORDER BY 1`)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func (b *bundle) unpack(p far.PackName) error {
 	defer func() { _ = tx.Rollback(ctx) }()
 	table, column, name := "far_pack", "id", int64(p)
 	if p.Level0() {
-		table, column, name = "far_arrival", "first", -name
+		table, column, name = "far_level0", "first", -name
 	}
 	var params []byte
 	if err := tx.QueryRow(ctx, `SELECT params FROM `+table+` WHERE `+column+` = $1 FOR UPDATE`, name).Scan(&params); err != nil {
@@ -139,7 +139,7 @@ func (b *bundle) unpack(p far.PackName) error {
 			return err
 		}
 	}
-	for _, statement := range []string{`DELETE FROM far_override WHERE pack = ` + fmt.Sprint(int64(p)), `DELETE FROM ` + table + ` WHERE ` + column + ` = ` + fmt.Sprint(name)} {
+	for _, statement := range []string{`DELETE FROM far_tombstone WHERE pack = ` + fmt.Sprint(int64(p)), `DELETE FROM ` + table + ` WHERE ` + column + ` = ` + fmt.Sprint(name)} {
 		if _, err := tx.Exec(ctx, statement); err != nil {
 			return err
 		}
@@ -375,7 +375,7 @@ func TestRangesOfArrivalsNeverOverlap(t *testing.T) {
 	wg.Wait()
 	var overlaps, packed, packs int
 	err := b.db.Pool(b.d).QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE before >= first), sum(n), count(*)
-		FROM (SELECT *, lag(last) OVER (ORDER BY first) AS before FROM far_arrival) a`).Scan(&overlaps, &packed, &packs)
+		FROM (SELECT *, lag(last) OVER (ORDER BY first) AS before FROM far_level0) a`).Scan(&overlaps, &packed, &packs)
 	if err != nil || overlaps != 0 || packed != 4*6*40*2 {
 		t.Fatalf("%d of %d packs overlap, with %d tasks, %v", overlaps, packs, packed, err)
 	}
@@ -645,9 +645,9 @@ func TestADamagedPackIsToldAndStopsNobodyElse(t *testing.T) {
 				b.put(p, pack.Hour, bad)
 				change := `SET ` + what + ` = overlay(` + what + ` PLACING '\xff' FROM length(` + what + `))`
 				if what == "mark" {
-					change = `SET damaged = 'cannot be moved'`
+					change = `SET quarantine_reason = 'cannot be moved'`
 				}
-				b.exec(`UPDATE far_pack ` + change + `; UPDATE far_arrival ` + change)
+				b.exec(`UPDATE far_pack ` + change + `; UPDATE far_level0 ` + change)
 				b.put(p, pack.Hour, good)
 				for name, call := range map[string]func() error{
 					"Get":    func() error { _, err := b.Get(t.Context(), b.tenant, bad); return err },

@@ -22,25 +22,25 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		"TaskRead":      {`0, 1, 512`, append([]string{"One-Time Filter: (NOT $"}, farConditions...)},
 		"FarCopies":     {`1, 512`, farConditions},
 		"FarWhere":      {`'{0}', '{1}', '{512}'`, append([]string{"task_done_pkey", "(id = u"}, farConditions...)},
-		"FarKeys":       {`'{1,-2}'`, []string{"far_pack_pkey", "far_arrival_pkey", "far_override_pkey"}},
+		"FarKeys":       {`'{1,-2}'`, []string{"far_pack_pkey", "far_level0_pkey", "far_tombstone_pkey"}},
 		"PackParams":    {`1`, []string{"far_pack_pkey"}},
-		"ArrivalParams": {`1`, []string{"far_arrival_pkey"}},
+		"ArrivalParams": {`1`, []string{"far_level0_pkey"}},
 		"PackHold":      {`1`, []string{"far_pack_pkey"}},
-		"ArrivalHold":   {`1`, []string{"far_arrival_pkey"}},
+		"ArrivalHold":   {`1`, []string{"far_level0_pkey"}},
 		"PackWindow":    {`1, 0, 100, 0, 9`, []string{"far_pack_pkey", "(id > $2)"}},
 		"PackDue":       {`1, 0, 100, 0, 9`, []string{"far_pack_bucket", ") AND (bucket_at > ", ") AND (bucket_at < "}},
-		"ArrivalWindow": {`1, 0, 100`, []string{"far_arrival_pkey", "(first > $2)"}},
-		"FarDamaged":    {`10`, []string{"far_pack_damaged", "far_arrival_damaged"}},
+		"ArrivalWindow": {`1, 0, 100`, []string{"far_level0_pkey", "(first > $2)"}},
+		"FarDamaged":    {`10`, []string{"far_pack_quarantine", "far_level0_quarantine"}},
 	}
 	for filled, fill := range []func(){
-		func() { b.exec(`TRUNCATE far_pack, far_arrival, far_locator, far_override`) }, // nothing, and never vacuumed
+		func() { b.exec(`TRUNCATE far_pack, far_level0, far_locator, far_tombstone`) }, // nothing, and never vacuumed
 		func() {
 			for i := range 6 {
 				b.put(everyPlace[1+i%2], pack.Hour, b.add(b.spec(task.OneShot, b.inHours(2+i)))...)
 			}
 		},
 		func() {
-			b.exec(`VACUUM ANALYZE far_pack, far_arrival, far_locator, far_override`)
+			b.exec(`VACUUM ANALYZE far_pack, far_level0, far_locator, far_tombstone`)
 		},
 	} {
 		fill()
@@ -58,6 +58,6 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 	}
 }
 
-var farConditions = []string{"far_arrival_pkey", "far_locator_pkey", "far_pack_bucket", "far_override_pkey", ") AND (bucket_at = ", "(first <= "}
+var farConditions = []string{"far_level0_pkey", "far_locator_pkey", "far_pack_bucket", "far_tombstone_pkey", ") AND (bucket_at = ", "(first <= "}
 
 var whole = regexp.MustCompile(`Seq Scan on (far_|task)`)

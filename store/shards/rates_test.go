@@ -391,7 +391,7 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for d := range task.Databases { // the turn ends, for want of a sign of life
-		if _, err := b.db.Pool(d).Exec(t.Context(), `UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = $1`, b.tenant); err != nil {
+		if _, err := b.db.Pool(d).Exec(t.Context(), `UPDATE cap_lease SET expires_at = 0 WHERE tenant_id = $1`, b.tenant); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,6 +120,6 @@ func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 // countPacked adds what packs hold of a tenant (0: of all). All of it is SCHEDULED.
 func countPacked(ctx context.Context, tx pgx.Tx, tenant int32, add func(counters.Key, int64)) error {
 	return far.Each(ctx, tx, tenant, 0, task.Never, false, func(r *task.Row) {
-		add(counters.Key{Tenant: r.Tenant, Type: r.Type, Cell: counters.Cell(r.State)}, 1)
+		add(counters.Key{Tenant: r.Tenant, Type: r.Type, Cell: task.Cell(r.State)}, 1)
 	})
 }

@@ -6,7 +6,7 @@ SELECT to_regclass('virtual_clock') IS NOT NULL;
 -- name: Used()
 -- Whether the database has ever had a task: then it has instants of the real clock.
 SELECT (SELECT is_called FROM task_number) OR EXISTS (SELECT FROM task_key) OR EXISTS (SELECT FROM task)
-    OR EXISTS (SELECT FROM far_pack) OR EXISTS (SELECT FROM far_arrival);
+    OR EXISTS (SELECT FROM far_pack) OR EXISTS (SELECT FROM far_level0);
 
 -- name: CreateTable()
 -- One row. value_ms is the instant that a frozen clock shows, else how far the clock
@@ -69,12 +69,12 @@ SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, h.tenants, h.dues, h.turns,
                  ORDER BY t.due_at LIMIT 1) AS due,
                ARRAY(SELECT w.tenant FROM waiting w ORDER BY w.tenant) AS tenants,
                ARRAY(SELECT w.due FROM waiting w ORDER BY w.tenant) AS dues,
-               ARRAY(SELECT u.tenant_id FROM turn u WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS turns,
-               ARRAY(SELECT {{turn_free}} FROM turn u LEFT JOIN apart a ON a.id = u.tenant_id
+               ARRAY(SELECT u.tenant_id FROM token_bucket u WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS turns,
+               ARRAY(SELECT {{turn_free}} FROM token_bucket u LEFT JOIN apart a ON a.id = u.tenant_id
                       WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS frees,
-               EXISTS (SELECT FROM far_arrival a WHERE a.damaged IS NULL) AS arrivals,
+               EXISTS (SELECT FROM far_level0 a WHERE a.quarantine_reason IS NULL) AS arrivals,
                (SELECT min(b.at) FROM (
-                  SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.damaged IS NULL) AS at
+                  SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.quarantine_reason IS NULL) AS at
                     FROM generate_series({{level.MINUTE}}, {{level.MONTH}}) l) b) AS bucket,
                (SELECT count(*) FROM outbox) AS outbox) h
   LEFT JOIN (SELECT coalesce(n.name, t.tenant_id::text) AS tenant, t.id, t.run, t.seq, t.attempt, t.open_runs, t.kind

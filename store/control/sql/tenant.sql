@@ -4,7 +4,7 @@ SELECT pg_advisory_xact_lock(hashtext(current_schema() || @name));
 
 -- name: NewTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb)
 INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, history, rates, created_at, version)
-SELECT greatest(coalesce(max(id), 0), (SELECT coalesce(max(g.id), 0) FROM tenant_gone g)) + 1, @name, @max_params_bytes, @default_retention_ms, @history, @rates, now_ms(), 1 FROM tenant
+SELECT greatest(coalesce(max(id), 0), (SELECT coalesce(max(g.id), 0) FROM deleted_tenant g)) + 1, @name, @max_params_bytes, @default_retention_ms, @history, @rates, now_ms(), 1 FROM tenant
 RETURNING id, created_at, version;
 
 -- name: ChangeTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb)
@@ -37,7 +37,7 @@ INSERT INTO tenant AS mine (id, name, max_params_bytes, default_retention_ms, cr
 SELECT id, name, params, retention, created, history, rates::jsonb, version
   FROM unnest(@ids, @names, @max_params_bytes, @default_retentions_ms, @created_ats, @histories, @rates, @versions)
     AS u (id, name, params, retention, created, history, rates, version)
- WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = u.id)
+ WHERE NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = u.id)
 ON CONFLICT (id) DO UPDATE SET
   max_params_bytes = excluded.max_params_bytes, default_retention_ms = excluded.default_retention_ms,
   history = excluded.history, rates = excluded.rates, version = excluded.version
@@ -45,10 +45,10 @@ WHERE mine.name = excluded.name AND mine.version < excluded.version;
 
 -- name: DropTenant(tenant int4)
 -- A tenant with its tokens, and what it has used of its rates and caps.
-WITH gone AS (INSERT INTO tenant_gone (id, gone_at) VALUES (@tenant, now_ms()) ON CONFLICT DO NOTHING),
+WITH gone AS (INSERT INTO deleted_tenant (id, deleted_at) VALUES (@tenant, now_ms()) ON CONFLICT DO NOTHING),
 tokens AS (DELETE FROM token WHERE tenant_id = @tenant),
-turns AS (DELETE FROM turn WHERE tenant_id = @tenant),
-cap_turns AS (DELETE FROM cap_turn WHERE tenant_id = @tenant),
+turns AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
+cap_turns AS (DELETE FROM cap_lease WHERE tenant_id = @tenant),
 cap_fences AS (DELETE FROM cap_fence WHERE tenant_id = @tenant),
 capped AS (DELETE FROM capped_run WHERE tenant_id = @tenant)
 DELETE FROM tenant WHERE id = @tenant;

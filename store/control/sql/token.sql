@@ -13,7 +13,7 @@ RETURNING tenant_id, created_at;
 INSERT INTO token AS mine (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
 SELECT * FROM unnest(@ids, @secret_hashes, @scopes, @tenants, @descriptions, @created_ats, @expires_ats, @revoked_ats)
     AS u (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
- WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = u.tenant_id)
+ WHERE NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = u.tenant_id)
 ON CONFLICT (id) DO UPDATE SET revoked_at = least(mine.revoked_at, excluded.revoked_at)
 WHERE mine.revoked_at IS DISTINCT FROM least(mine.revoked_at, excluded.revoked_at);
 

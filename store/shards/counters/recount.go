@@ -77,7 +77,7 @@ func prepare(ctx context.Context, tx pgx.Tx, repair bool) error {
 type Key struct {
 	Tenant int32
 	Type   task.Type
-	Cell   Cell
+	Cell   task.Cell
 }
 
 // Place adds what one place of tasks holds of a tenant (0: of all), read in the
@@ -111,13 +111,13 @@ type counter struct {
 	of   func(*task.Counts) int64
 }
 
-var counted = map[Cell]counter{
-	Cell(task.Scheduled): {task.Scheduled.String(), func(c *task.Counts) int64 { return c.Scheduled }},
-	Cell(task.Running):   {task.Running.String(), func(c *task.Counts) int64 { return c.Running }},
-	Cell(task.Completed): {task.Completed.String(), func(c *task.Counts) int64 { return c.Completed }},
-	Cell(task.Cancelled): {task.Cancelled.String(), func(c *task.Counts) int64 { return c.Cancelled }},
-	Cell(task.Failed):    {task.Failed.String(), func(c *task.Counts) int64 { return c.Failed }},
-	Dead:                 {"DEAD", func(c *task.Counts) int64 { return c.Dead }},
+var counted = map[task.Cell]counter{
+	task.Cell(task.Scheduled): {task.Scheduled.String(), func(c *task.Counts) int64 { return c.Scheduled }},
+	task.Cell(task.Running):   {task.Running.String(), func(c *task.Counts) int64 { return c.Running }},
+	task.Cell(task.Completed): {task.Completed.String(), func(c *task.Counts) int64 { return c.Completed }},
+	task.Cell(task.Cancelled): {task.Cancelled.String(), func(c *task.Counts) int64 { return c.Cancelled }},
+	task.Cell(task.Failed):    {task.Failed.String(), func(c *task.Counts) int64 { return c.Failed }},
+	task.DeadCell:             {"DEAD", func(c *task.Counts) int64 { return c.Dead }},
 }
 
 // differences compares what there is with what the counters said, and collects
@@ -142,7 +142,7 @@ func differences(d int, there map[Key]int64, counters []task.TypeCounts, fix *Ta
 			found = append(found, Difference{
 				Database: d, Tenant: k.Tenant, Type: k.Type, Of: counted[k.Cell].name, Counted: there[k], Counter: said[k],
 			})
-			fix.Move(k.Tenant, k.Type, None, k.Cell, n)
+			fix.Move(k.Tenant, k.Type, task.NoCell, k.Cell, n)
 		}
 	}
 	return found

@@ -7,73 +7,57 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Cell is where a task is counted: a living state, a final state while the task
-// is kept, or a final state afterwards. Dead runs have a cell of their own. The
-// numbers are stored.
-type Cell int16
-
-// Cells beside those of the states.
-const (
-	None   Cell = 0
-	Purged Cell = 3 // added to a final state
-	Dead   Cell = 9
-)
-
-// CellOf returns the cell of a task in a state; kept matters for final ones.
-func CellOf(s task.State, kept bool) Cell {
-	if s.Final() && !kept {
-		return Cell(s) + Purged
-	}
-	return Cell(s)
-}
-
-// Tally adds up the moves of one transaction.
+// Tally adds up the transitions of one transaction.
 type Tally struct {
-	tenants []int32
-	moves   []int16
-	ns      []int64
-	index   map[tallyKey]int
-	last    tallyKey // moves come in runs
-	at      int
+	tenants         []int32
+	types, from, to []int16
+	counts          []int64
+	index           map[transition]int
+	last            transition // equal ones come in runs
+	at              int
 }
 
-type tallyKey struct {
-	tenant int32
-	move   int16
+// transition says which tasks went from where to where.
+type transition struct {
+	tenant   int32
+	typ      task.Type
+	from, to task.Cell
 }
 
 // Move notes that n tasks went from one cell to another.
-func (t *Tally) Move(tenant int32, typ task.Type, from, to Cell, n int64) {
-	k := tallyKey{tenant, int16(typ)*100 + int16(from)*10 + int16(to)}
-	if k != t.last || len(t.ns) == 0 {
+func (t *Tally) Move(tenant int32, typ task.Type, from, to task.Cell, n int64) {
+	k := transition{tenant, typ, from, to}
+	if k != t.last || len(t.counts) == 0 {
 		at, ok := t.index[k]
 		if !ok {
 			if t.index == nil {
-				t.index = map[tallyKey]int{}
+				t.index = map[transition]int{}
 			}
-			at = len(t.ns)
+			at = len(t.counts)
 			t.index[k] = at
-			t.tenants, t.moves, t.ns = append(t.tenants, tenant), append(t.moves, k.move), append(t.ns, 0)
+			t.tenants, t.types = append(t.tenants, tenant), append(t.types, int16(typ))
+			t.from, t.to = append(t.from, int16(from)), append(t.to, int16(to))
+			t.counts = append(t.counts, 0)
 		}
 		t.last, t.at = k, at
 	}
-	t.ns[t.at] += n
+	t.counts[t.at] += n
 }
 
 // Machine notes what steps did to a task.
 func (t *Tally) Machine(k *task.Machine) {
-	from, to := Cell(k.Was), CellOf(k.Task.State, k.Task.Retention.Milliseconds() > 0)
+	from, to := task.Cell(k.Was), task.CellOf(k.Task.State, k.Task.Retention.Milliseconds() > 0)
 	if from != to {
 		t.Move(k.Task.Tenant, k.Task.Type, from, to, 1)
 	}
 	if n := len(k.Dead); n > 0 {
-		t.Move(k.Task.Tenant, k.Task.Type, None, Dead, int64(n))
+		t.Move(k.Task.Tenant, k.Task.Type, task.NoCell, task.DeadCell, int64(n))
 	}
 }
 
 // Queue adds the delta to a batch; nothing moved, nothing added.
 func (t *Tally) Queue(b *pgx.Batch) {
-	if len(t.ns) > 0 {
-		sql.DeltaInsert.Queue(b, t.tenants, t.moves, t.ns)
+	if len(t.counts) > 0 {
+		sql.DeltaInsert.Queue(b, t.tenants, t.types, t.from, t.to, t.counts)
 	}
 }

@@ -232,7 +232,7 @@ func Take(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*ta
 func Forget(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error {
 	var moved counters.Tally
 	for _, d := range taken {
-		moved.Move(d.Tenant, d.Type, counters.Dead, counters.None, 1)
+		moved.Move(d.Tenant, d.Type, task.DeadCell, task.NoCell, 1)
 	}
 	b := &pgx.Batch{}
 	moved.Queue(b)
@@ -303,8 +303,8 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 		made = append(made, r)
 		shards[i], tenants[i], keys[i], firsts[i], counts[i] = int16(shard), d.Tenant, replayKey(d.RunID), int64(r.ID), 1
 		hashes[i] = make([]byte, 16)
-		moved.Move(d.Tenant, d.Type, counters.Dead, counters.None, 1)
-		moved.Move(d.Tenant, r.Type, counters.None, counters.Cell(task.Scheduled), 1)
+		moved.Move(d.Tenant, d.Type, task.DeadCell, task.NoCell, 1)
+		moved.Move(d.Tenant, r.Type, task.NoCell, task.Cell(task.Scheduled), 1)
 	}
 	b := &pgx.Batch{}
 	sql.KeyInsert.Queue(b, shards, tenants, keys, firsts, counts, hashes, l.keyLifetime.Milliseconds())

@@ -81,7 +81,7 @@ func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, pass
 // DamagedPack is a pack that was quarantined because it cannot be read or moved.
 type DamagedPack struct {
 	Database int
-	// Pack is its id in far_pack, or minus its first number in far_arrival.
+	// Pack is its id in far_pack, or minus its first number in far_level0.
 	Pack int64
 	// Tasks is how many it holds, some of which may be void.
 	Tasks  int

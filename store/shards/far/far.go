@@ -11,11 +11,11 @@
 //	                                   +---------------- demotion ---------------+
 //
 // Rows are those of the near tier, in the table task. Packs of level 0, in the order
-// of arrival, are rows of far_arrival; the others, each of one bucket of due times,
+// of arrival, are rows of far_level0; the others, each of one bucket of due times,
 // are rows of far_pack.
 //
 // A living task is in exactly one place: a copy in a pack counts unless
-// far_override says that it is void. Only SCHEDULED tasks that are not paused,
+// far_tombstone says that it is void. Only SCHEDULED tasks that are not paused,
 // with no open run, are ever packed. From that follows what callers meet:
 //
 //   - Reading by id is one statement over all places (TaskRead). It returns the

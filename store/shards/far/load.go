@@ -162,7 +162,7 @@ func (l *load) sort(border task.Instant) error {
 		if r.State != task.Scheduled || r.Paused || r.Run != 0 || r.DueAt == task.Never {
 			return fmt.Errorf("load: task %d of the chunk is not a new one", i)
 		}
-		l.moves.Move(r.Tenant, r.Type, counters.None, counters.Cell(task.Scheduled), 1)
+		l.moves.Move(r.Tenant, r.Type, task.NoCell, task.Cell(task.Scheduled), 1)
 		if border == task.Never || r.DueAt-border < minuteReach {
 			one[0] = r
 			route.add(one[:], source{})

@@ -7,10 +7,10 @@ b.tenant_id, b.id, b.action, b.terms, b.created_at, b.wanted, b.version, b.state
 -- name: BulkInsert(tenant int4, id int8, action int2, terms bytea, body_hash bytea, max_open int8)
 -- In the home database. At most @max_open operations of a tenant are open. None is inserted
 -- for a tenant whose deletion is over.
-INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, spread)
+INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, replicated_version)
 SELECT @tenant, @id, @action, @terms, @body_hash, now_ms(), 0
  WHERE (SELECT count(*) FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.state = {{bulk_state.RUNNING}}) < @max_open
-   AND NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = @tenant)
+   AND NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = @tenant)
     ON CONFLICT DO NOTHING;
 
 -- name: BulkHash(tenant int4, id int8)
@@ -18,12 +18,12 @@ SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = 
 
 -- name: BulkPut(tenant int4, id int8, action int2, terms bytea, created_at int8, wanted int2, version int4)
 -- Of two versions of what is wanted the higher one counts.
-INSERT INTO bulk_operation AS b (tenant_id, id, action, terms, body_hash, created_at, wanted, version, spread, state, finished_at)
+INSERT INTO bulk_operation AS b (tenant_id, id, action, terms, body_hash, created_at, wanted, version, replicated_version, state, finished_at)
 SELECT @tenant, @id, @action, @terms, '', @created_at, @wanted, @version, @version, CASE WHEN @wanted = {{wanted.ABORT}} THEN {{bulk_state.ABORTED}} ELSE {{bulk_state.RUNNING}} END,
        CASE WHEN @wanted = {{wanted.ABORT}} THEN now_ms() END
- WHERE NOT EXISTS (SELECT FROM tenant_gone g WHERE g.id = @tenant)
+ WHERE NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = @tenant)
     ON CONFLICT (tenant_id, id) DO UPDATE SET
-       wanted = excluded.wanted, version = excluded.version, spread = excluded.spread,
+       wanted = excluded.wanted, version = excluded.version, replicated_version = excluded.replicated_version,
        state = CASE WHEN b.state = {{bulk_state.RUNNING}} THEN excluded.state ELSE b.state END,
        finished_at = CASE WHEN b.state = {{bulk_state.RUNNING}} THEN excluded.finished_at ELSE b.finished_at END
  WHERE b.version < excluded.version;
@@ -38,11 +38,11 @@ UPDATE bulk_operation b SET
 
 -- name: BulkSpread(tenant int4, id int8, version int4)
 -- In the home database: all databases have this version.
-UPDATE bulk_operation b SET spread = greatest(b.spread, @version) WHERE b.tenant_id = @tenant AND b.id = @id;
+UPDATE bulk_operation b SET replicated_version = greatest(b.replicated_version, @version) WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkUnspread(max_rows int8)
 -- Operations that some database may not have yet.
-SELECT {{bulk_columns}} FROM bulk_operation b WHERE b.spread < b.version LIMIT @max_rows;
+SELECT {{bulk_columns}} FROM bulk_operation b WHERE b.replicated_version < b.version LIMIT @max_rows;
 
 -- name: BulkRead(tenant int4, ids int8[])
 SELECT {{bulk_columns}} FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = ANY (@ids);
@@ -102,7 +102,7 @@ SELECT {{row_columns}}
 
 -- name: BulkVoid(pack int8, ids int8[])
 -- Voids copies in a locked pack.
-INSERT INTO far_override (pack, id) SELECT @pack, u.id FROM unnest(@ids) AS u (id);
+INSERT INTO far_tombstone (pack, id) SELECT @pack, u.id FROM unnest(@ids) AS u (id);
 
 -- name: BulkPauseRows(shards int2[], tenants int4[], ids int8[])
 -- Rows that were just copied from a pack.
@@ -135,8 +135,8 @@ WITH gone AS (
    USING (SELECT * FROM unnest(@tenants, @ids) AS u (tenant_id, id) {{list_first}}) u
    WHERE d.tenant_id = ANY (ARRAY[u.tenant_id]) AND d.id = u.id
   RETURNING d.tenant_id, d.type, d.state),
-moved AS (SELECT g.tenant_id, g.type * 100 + g.state * 10 + g.state + 3 AS move FROM gone g),
-counted AS ({{delta_of_moves}})
+changed AS (SELECT g.tenant_id, g.type, g.state AS from_cell, {{purged_cell}} AS to_cell FROM gone g),
+counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
 
 -- name: BulkSeen(tenant int4, operation int8, ids int8[])
@@ -195,7 +195,7 @@ DELETE FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id <> @operation;
 
 -- name: TenantCounters(tenant int4)
 -- With what is recorded about its topic.
-WITH trouble AS (DELETE FROM topic_trouble x WHERE x.tenant_id = @tenant)
+WITH trouble AS (DELETE FROM topic_failure x WHERE x.tenant_id = @tenant)
 DELETE FROM counter c WHERE c.tenant_id = @tenant;
 
 -- name: BulkDrop(tenant int4, id int8)
@@ -203,4 +203,4 @@ DELETE FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkKnown(tenant int4, id int8)
 -- In the home database: whether all databases have the current version.
-SELECT b.spread >= b.version FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
+SELECT b.replicated_version >= b.version FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;

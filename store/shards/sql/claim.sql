@@ -1,7 +1,7 @@
--- Statements of the claiming transaction. ClaimRange and ClaimCapped share the
--- fragment claim_set, which is the claim itself. Rows of state 1 are taken as far
--- ahead of the clock as asked, all others when they are due; so are those that were
--- put off, because nothing holds their record back until then.
+-- Statements of the claiming transaction. The claims share the fragment claim_set, which
+-- is the claim itself. SCHEDULED rows are claimed as far ahead of the clock as asked, all
+-- others when they are due; so are deferred rows, because nothing delays their record
+-- until then.
 
 -- name: AssertOwned(items int2[], epochs int8[], nonces int8[])
 -- Which of the ownerships are current. FOR SHARE holds off a take-over until this
@@ -84,47 +84,47 @@ RETURNING {{claim_returning}};
 
 -- fragment: claim_returning
 c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.scheduled_at, t.anchor,
-  t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.kind, t.params, t.terms
+  t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.undecided, t.kind, t.params, t.terms
 
 -- fragment: claim_set
--- A row that needs the state machine of package task is left as it is, and so
--- comes back still due, or with its due instant negated if that has not come: see
--- needs_model. All other rows come back due later.
+-- A row that needs the state machine of package task is only marked as undecided: see
+-- needs_machine.
   due_at = CASE
     WHEN t.tenant_id = ANY (@blocked_tenants) THEN greatest(c.now + @blocked_for_ms, t.due_at)
-    WHEN {{needs_model}} THEN CASE WHEN t.due_at > c.now THEN -t.due_at ELSE t.due_at END
+    WHEN {{needs_machine}} THEN t.due_at
     WHEN t.state = {{state.RUNNING}} THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures))
     WHEN t.type <> {{type.NON_BLOCKING}} OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
     ELSE greatest({{next_instant}}, {{claim_at}} + 1) END,
+  undecided = t.tenant_id <> ALL (@blocked_tenants) AND {{needs_machine}} IS TRUE,
   state = CASE
-    WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.state
+    WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.state
     WHEN t.type <> {{type.NON_BLOCKING}} OR {{last_run}} THEN {{state.RUNNING}} ELSE {{state.SCHEDULED}} END,
-  seq = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.seq ELSE t.seq + 1 END,
-  anchor = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.anchor ELSE t.scheduled_at END,
-  scheduled_at = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.scheduled_at ELSE {{next_instant}} END,
-  open_runs = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.open_runs ELSE t.open_runs << 1 | 1 END,
-  missed = CASE WHEN {{held_back}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.missed
+  seq = CASE WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.seq ELSE t.seq + 1 END,
+  anchor = CASE WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.anchor ELSE t.scheduled_at END,
+  scheduled_at = CASE WHEN {{kept}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.scheduled_at ELSE {{next_instant}} END,
+  open_runs = CASE WHEN {{kept}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.open_runs ELSE t.open_runs << 1 | 1 END,
+  missed = CASE WHEN {{kept}} OR t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} THEN t.missed
     ELSE t.missed + least(({{next_instant}} - t.scheduled_at) / t.interval_ms - 1,
                           (t.end_at - 1 - t.scheduled_at) / t.interval_ms) END,
   attempt = CASE
-    WHEN {{held_back}} THEN t.attempt
+    WHEN {{kept}} THEN t.attempt
     WHEN t.state = {{state.RUNNING}} THEN t.attempt + 1
     WHEN t.type <> {{type.NON_BLOCKING}} THEN 1 ELSE 0 END,
-  out = CASE WHEN {{held_back}} THEN t.out ELSE t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} END,
-  holder = CASE WHEN {{held_back}} THEN t.holder END,
+  out = CASE WHEN {{kept}} THEN t.out ELSE t.state = {{state.RUNNING}} OR t.type <> {{type.NON_BLOCKING}} END,
+  holder = CASE WHEN {{kept}} THEN t.holder END,
   first_claim_at = CASE
-    WHEN {{held_back}} OR t.state = {{state.RUNNING}} THEN t.first_claim_at
+    WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.first_claim_at
     WHEN t.type <> {{type.NON_BLOCKING}} THEN {{claim_at}} END
 
 -- fragment: claim_at
--- When a row counts as claimed: one that is claimed ahead, when it is due. Rows of
--- state 2 are never claimed ahead, so for them this is c.now.
+-- When a row counts as claimed: one that is claimed ahead, when it is due. RUNNING rows
+-- are never claimed ahead, so for them this is c.now.
 greatest(c.now, t.due_at)
 
--- fragment: held_back
-({{needs_model}} OR t.tenant_id = ANY (@blocked_tenants))
+-- fragment: kept
+({{needs_machine}} OR t.tenant_id = ANY (@blocked_tenants))
 
--- fragment: needs_model
+-- fragment: needs_machine
 -- Instants that SQL cannot compute, open runs whose bits cannot be kept, bits whose
 -- time is up, and runs to give up.
 (CASE t.state

@@ -3,8 +3,8 @@
 -- name: CutArrivals(added_before int8, max_packs int8)
 -- Packs of level 0 that could be compacted now.
 SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.params))::int8, now_ms()
-  FROM far_arrival a
- WHERE a.damaged IS NULL AND a.created_at < @added_before
+  FROM far_level0 a
+ WHERE a.quarantine_reason IS NULL AND a.created_at < @added_before
  ORDER BY a.first
  LIMIT @max_packs;
 
@@ -13,7 +13,7 @@ SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.p
 -- ahead.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
- WHERE p.damaged IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms
+ WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms
  ORDER BY p.level, p.bucket_at
  LIMIT @max_packs;
 
@@ -22,7 +22,7 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
 -- bytes.
 SELECT p.level, p.bucket_at
   FROM far_pack p
- WHERE p.damaged IS NULL AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes
+ WHERE p.quarantine_reason IS NULL AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes
  GROUP BY p.level, p.bucket_at
 HAVING count(*) >= @min_packs
  ORDER BY count(*) DESC
@@ -32,7 +32,7 @@ HAVING count(*) >= @min_packs
 -- The small packs of such a bucket.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
- WHERE p.damaged IS NULL AND p.level = @level AND p.bucket_at = @bucket_at
+ WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at = @bucket_at
    AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes
  ORDER BY p.id
  LIMIT @max_packs;
@@ -41,26 +41,26 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
 -- Locked, and still there. A pack from which somebody recalls a task at this moment is
 -- passed over: it comes next time.
 SELECT -a.first, a.n, a.keys, a.params
-  FROM far_arrival a
- WHERE a.first = ANY (@firsts) AND a.damaged IS NULL
+  FROM far_level0 a
+ WHERE a.first = ANY (@firsts) AND a.quarantine_reason IS NULL
    FOR UPDATE SKIP LOCKED;
 
 -- name: CutLockPacks(ids int8[])
 -- CutLockArrivals for packs of buckets.
 SELECT p.id, p.n, p.keys, p.params
   FROM far_pack p
- WHERE p.id = ANY (@ids) AND p.damaged IS NULL
+ WHERE p.id = ANY (@ids) AND p.quarantine_reason IS NULL
    FOR UPDATE SKIP LOCKED;
 
 -- name: CutOverrides(packs int8[])
 -- A statement of its own, after the locks: it sees what was void before them.
-SELECT o.pack, o.id FROM far_override o WHERE o.pack = ANY (@packs);
+SELECT o.pack, o.id FROM far_tombstone o WHERE o.pack = ANY (@packs);
 
 -- name: CutDropOverrides(packs int8[])
-DELETE FROM far_override o WHERE o.pack = ANY (@packs);
+DELETE FROM far_tombstone o WHERE o.pack = ANY (@packs);
 
 -- name: CutDropArrivals(firsts int8[])
-DELETE FROM far_arrival a WHERE a.first = ANY (@firsts);
+DELETE FROM far_level0 a WHERE a.first = ANY (@firsts);
 
 -- name: CutDropPacks(ids int8[])
 DELETE FROM far_pack p WHERE p.id = ANY (@ids);
@@ -72,10 +72,10 @@ INSERT INTO far_pack (level, bucket_at, n, min_tenant, max_tenant, min_id, max_i
 SELECT * FROM unnest(@levels, @buckets, @counts, @min_tenants, @max_tenants, @min_ids, @max_ids, @keys, @params);
 
 -- name: ArrivalDamaged(first int8, reason text)
-UPDATE far_arrival SET damaged = @reason WHERE first = @first AND damaged IS NULL;
+UPDATE far_level0 SET quarantine_reason = @reason WHERE first = @first AND quarantine_reason IS NULL;
 
 -- name: PackDamaged(id int8, reason text)
-UPDATE far_pack SET damaged = @reason WHERE id = @id AND damaged IS NULL;
+UPDATE far_pack SET quarantine_reason = @reason WHERE id = @id AND quarantine_reason IS NULL;
 
 -- name: LocatorRead(pages int8[])
 SELECT l.page, l.minutes FROM far_locator l WHERE l.page = ANY (@pages);
@@ -92,21 +92,21 @@ DELETE FROM far_locator
  WHERE page = ANY (ARRAY (
   SELECT l.page FROM far_locator l
    WHERE l.latest < least(now_ms(),
-           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.MINUTE}} AND p.damaged IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
-           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.HOUR}} AND p.damaged IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
-           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.DAY}} AND p.damaged IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
-           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.MONTH}} AND p.damaged IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
-           (SELECT greatest(min(p.bucket_at), now_ms() - @keep_damaged_ms) FROM far_pack p WHERE p.damaged IS NOT NULL HAVING count(*) > 0)) / {{ms.MINUTE}}
+           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.MINUTE}} AND p.quarantine_reason IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
+           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.HOUR}} AND p.quarantine_reason IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
+           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.DAY}} AND p.quarantine_reason IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
+           (SELECT p.bucket_at FROM far_pack p WHERE p.level = {{level.MONTH}} AND p.quarantine_reason IS NULL ORDER BY p.level, p.bucket_at LIMIT 1),
+           (SELECT greatest(min(p.bucket_at), now_ms() - @keep_damaged_ms) FROM far_pack p WHERE p.quarantine_reason IS NOT NULL HAVING count(*) > 0)) / {{ms.MINUTE}}
    ORDER BY l.latest LIMIT @max_pages));
 
 -- name: FarStats()
-SELECT (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NULL),
-       (SELECT coalesce(sum(a.n), 0) FROM far_arrival a WHERE a.damaged IS NULL),
-       (SELECT count(*) FROM far_pack p WHERE p.damaged IS NULL),
-       (SELECT coalesce(sum(p.n), 0) FROM far_pack p WHERE p.damaged IS NULL),
-       (SELECT count(*) FROM far_arrival a WHERE a.damaged IS NOT NULL) + (SELECT count(*) FROM far_pack p WHERE p.damaged IS NOT NULL),
-       (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_arrival a WHERE a.damaged IS NULL),
-       (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.damaged IS NULL)
+SELECT (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
+       (SELECT coalesce(sum(a.n), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
+       (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NULL),
+       (SELECT coalesce(sum(p.n), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL),
+       (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NOT NULL) + (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NOT NULL),
+       (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
+       (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL)
 ;
 
 -- name: OldestSnapshot()

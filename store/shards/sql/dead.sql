@@ -64,8 +64,8 @@ WITH gone AS (
            WHERE EXISTS (SELECT FROM dead_run e WHERE e.tenant_id = n.id AND e.died_at < now_ms() - coalesce(n.dead_retention_ms, @default_retention_ms)) OFFSET 0) o
    WHERE d.tenant_id = o.id AND d.died_at < o.before AND d.died_at <= coalesce(o.upto, o.before)
   RETURNING d.tenant_id, d.type),
-moved AS (SELECT g.tenant_id, g.type * 100 + 90 AS move FROM gone g),
-counted AS ({{delta_of_moves}})
+changed AS (SELECT g.tenant_id, g.type, {{cell.DEAD}} AS from_cell, {{cell.NONE}} AS to_cell FROM gone g),
+counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
 
 -- name: DeadUnpublished(tenants int4[], max_rows int8)

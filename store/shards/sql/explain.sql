@@ -6,7 +6,7 @@
 SELECT now_ms(), o.name, o.epoch, o.acquired_at,
        (SELECT t.due_at FROM task t WHERE t.shard = @shard AND t.due_at > 0 ORDER BY t.due_at LIMIT 1),
        (SELECT n.rates FROM tenant n WHERE n.id = @tenant),
-       (SELECT x.since FROM topic_trouble x WHERE x.tenant_id = @tenant AND x.seen > now_ms() - @broken_for_ms),
+       (SELECT x.since FROM topic_failure x WHERE x.tenant_id = @tenant AND x.seen > now_ms() - @broken_for_ms),
        EXISTS (SELECT FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0)
   FROM owner o WHERE o.item = @shard;
 
@@ -19,7 +19,7 @@ SELECT {{row_columns}}
 -- name: TroubleNote(tenants int4[], forget_after_ms int8)
 -- Tenants in ascending order. A failure counts as a new one when the last one was seen more
 -- than @forget_after_ms ago.
-INSERT INTO topic_trouble AS x (tenant_id, since, seen)
+INSERT INTO topic_failure AS x (tenant_id, since, seen)
 SELECT u.tenant_id, now_ms(), now_ms() FROM unnest(@tenants) AS u (tenant_id)
     ON CONFLICT (tenant_id) DO UPDATE SET
   since = CASE WHEN x.seen < excluded.seen - @forget_after_ms THEN excluded.since ELSE x.since END, seen = excluded.seen;

@@ -7,22 +7,22 @@
 -- the planner from reading all packs of a level first, as it would like to when
 -- the tables are empty.
 LATERAL (
-  SELECT -a.first AS pack, a.damaged, a.keys
-    FROM (SELECT a.first, a.last, a.min_tenant, a.max_tenant, a.damaged, a.keys
-            FROM far_arrival a WHERE a.first <= u.id / {{layout.SHARDS}} ORDER BY a.first DESC LIMIT 1) a
+  SELECT -a.first AS pack, a.quarantine_reason, a.keys
+    FROM (SELECT a.first, a.last, a.min_tenant, a.max_tenant, a.quarantine_reason, a.keys
+            FROM far_level0 a WHERE a.first <= u.id / {{layout.SHARDS}} ORDER BY a.first DESC LIMIT 1) a
    WHERE a.last >= u.id / {{layout.SHARDS}} AND u.tenant_id BETWEEN a.min_tenant AND a.max_tenant
-     AND NOT EXISTS (SELECT FROM far_override o WHERE o.pack = -a.first AND o.id = u.id)
+     AND NOT EXISTS (SELECT FROM far_tombstone o WHERE o.pack = -a.first AND o.id = u.id)
    UNION ALL
-  SELECT p.id, p.damaged, p.keys
+  SELECT p.id, p.quarantine_reason, p.keys
     FROM (SELECT w.level, l.minute * {{ms.MINUTE}} - l.minute * {{ms.MINUTE}} % w.width AS bucket_at
             FROM (SELECT {{minute_of_task}} AS minute FROM far_locator l WHERE l.page = u.id / {{layout.SHARDS}} / {{locator.PAGE}} OFFSET 0) l
             JOIN {{levels}} ON l.minute > 0
           OFFSET 0) b,
          LATERAL (
-           SELECT p.id, p.damaged, p.keys FROM far_pack p
+           SELECT p.id, p.quarantine_reason, p.keys FROM far_pack p
             WHERE p.level = b.level AND p.bucket_at = b.bucket_at
               AND u.tenant_id BETWEEN p.min_tenant AND p.max_tenant AND u.id BETWEEN p.min_id AND p.max_id
-              AND NOT EXISTS (SELECT FROM far_override o WHERE o.pack = p.id AND o.id = u.id)
+              AND NOT EXISTS (SELECT FROM far_tombstone o WHERE o.pack = p.id AND o.id = u.id)
            OFFSET 0) p
 ) c
 
@@ -40,13 +40,13 @@ LATERAL (
 -- name: ArrivalInsert(
 --   firsts int8[], lasts int8[], counts int4[], min_tenants int4[], max_tenants int4[], keys bytea[], params bytea[])
 -- The packs of level 0 that a group of adds leaves.
-INSERT INTO far_arrival (first, last, n, created_at, min_tenant, max_tenant, keys, params)
+INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params)
 SELECT u.first, u.last, u.n, now_ms(), u.min_tenant, u.max_tenant, u.keys, u.params
   FROM unnest(@firsts, @lasts, @counts, @min_tenants, @max_tenants, @keys, @params)
        AS u (first, last, n, min_tenant, max_tenant, keys, params);
 
 -- name: FarCopies(tenant int4, id int8)
-SELECT c.pack, c.damaged, c.keys FROM (SELECT @tenant AS tenant_id, @id AS id) u, {{far_copies}};
+SELECT c.pack, c.quarantine_reason, c.keys FROM (SELECT @tenant AS tenant_id, @id AS id) u, {{far_copies}};
 
 -- name: FarWhere(shards int2[], tenants int4[], ids int8[])
 -- The packs that may hold tasks; 0: the near tier, or finished. One statement, so that a
@@ -66,25 +66,25 @@ SELECT u.n, 0
 -- name: FarKeys(packs int8[])
 -- Packs and what is void in them. @packs are ids, and minus first numbers of packs of level
 -- 0.
-SELECT p.id, p.damaged, p.keys, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = p.id) AS void
+SELECT p.id, p.quarantine_reason, p.keys, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
   FROM far_pack p WHERE p.id = ANY (@packs)
  UNION ALL
-SELECT -a.first, a.damaged, a.keys, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = -a.first)
-  FROM far_arrival a WHERE a.first = ANY (SELECT -x FROM unnest(@packs) AS x)
+SELECT -a.first, a.quarantine_reason, a.keys, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = -a.first)
+  FROM far_level0 a WHERE a.first = ANY (SELECT -x FROM unnest(@packs) AS x)
  ORDER BY 1;
 
 -- name: PackParams(id int8)
 SELECT p.params FROM far_pack p WHERE p.id = @id;
 
 -- name: ArrivalParams(first int8)
-SELECT a.params FROM far_arrival a WHERE a.first = @first;
+SELECT a.params FROM far_level0 a WHERE a.first = @first;
 
 -- name: PackHold(id int8)
 -- PackParams, and the pack stays until the transaction ends.
 SELECT p.params FROM far_pack p WHERE p.id = @id FOR SHARE;
 
 -- name: ArrivalHold(first int8)
-SELECT a.params FROM far_arrival a WHERE a.first = @first FOR SHARE;
+SELECT a.params FROM far_level0 a WHERE a.first = @first FOR SHARE;
 
 -- name: Recall(
 --   pack int8, tenant int4, id int8, due_at int8, scheduled_at int8, anchor int8, seq int8, missed int8, version int4,
@@ -93,7 +93,7 @@ SELECT a.params FROM far_arrival a WHERE a.first = @first FOR SHARE;
 -- Voids a pack's copy of a task and inserts its row into the near tier. Does nothing if the
 -- copy is void already.
 WITH void AS (
-  INSERT INTO far_override (pack, id) VALUES (@pack, @id) ON CONFLICT DO NOTHING RETURNING id)
+  INSERT INTO far_tombstone (pack, id) VALUES (@pack, @id) ON CONFLICT DO NOTHING RETURNING id)
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, missed, version, type, state, params, created_at, modeled, {{term_columns}})
 SELECT v.id % {{layout.SHARDS}}, @tenant, v.id, 0, @due_at, @scheduled_at, @anchor, @seq, @missed, @version, @type, {{state.SCHEDULED}}, @params, @created_at, @modeled, {{term_values}}
   FROM void v;
@@ -117,7 +117,7 @@ SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > @after_pack AND (@tenant = 
 -- The next @max_packs packs of level 0 after a number: which of them may hold tasks of a
 -- tenant, how many there are, and the last one. Tenant 0: any.
 SELECT coalesce(array_agg(-a.first) FILTER (WHERE @tenant = 0 OR @tenant BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
-  FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_arrival a WHERE a.first > @after_first ORDER BY a.first LIMIT @max_packs) a;
+  FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_level0 a WHERE a.first > @after_first ORDER BY a.first LIMIT @max_packs) a;
 
 -- fragment: pack_meets
 -- Whether something may be due in the bucket of pack p in [@due_from, @due_until).
@@ -131,7 +131,7 @@ p.bucket_at < @due_until
 SELECT now_ms(), coalesce(sum(x.n), 0)::int8, coalesce(sum(x.n) FILTER (WHERE x.meets), 0)::int8
   FROM (SELECT p.n, {{pack_meets}} AS meets FROM far_pack p WHERE @tenant BETWEEN p.min_tenant AND p.max_tenant
          UNION ALL
-        SELECT a.n, true FROM far_arrival a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x;
+        SELECT a.n, true FROM far_level0 a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x;
 
 -- name: PackWindow(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)
 -- ArrivalWindow for packs of buckets in which something may be due in [@due_from,
@@ -142,8 +142,8 @@ SELECT coalesce(array_agg(p.id) FILTER (WHERE (@tenant = 0 OR @tenant BETWEEN p.
 
 -- name: FarDamaged(max_packs int8)
 -- Quarantined packs.
-SELECT x.pack, x.n, x.damaged
-  FROM (SELECT p.id AS pack, p.n, p.damaged FROM far_pack p WHERE p.damaged IS NOT NULL
+SELECT x.pack, x.n, x.quarantine_reason
+  FROM (SELECT p.id AS pack, p.n, p.quarantine_reason FROM far_pack p WHERE p.quarantine_reason IS NOT NULL
          UNION ALL
-        SELECT -a.first, a.n, a.damaged FROM far_arrival a WHERE a.damaged IS NOT NULL) x
+        SELECT -a.first, a.n, a.quarantine_reason FROM far_level0 a WHERE a.quarantine_reason IS NOT NULL) x
  ORDER BY x.pack LIMIT @max_packs;

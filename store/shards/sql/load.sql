@@ -6,11 +6,11 @@ SELECT nextval('task_number') FROM generate_series(1, @blocks);
 
 -- name: DumpPacks()
 -- Every pack, with the tasks that are void in it.
-SELECT p.id, p.damaged, p.keys, p.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = p.id) AS void
+SELECT p.id, p.quarantine_reason, p.keys, p.params, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
   FROM far_pack p
  UNION ALL
-SELECT -a.first, a.damaged, a.keys, a.params, (SELECT array_agg(o.id) FROM far_override o WHERE o.pack = -a.first)
-  FROM far_arrival a;
+SELECT -a.first, a.quarantine_reason, a.keys, a.params, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = -a.first)
+  FROM far_level0 a;
 
 -- name: DumpRows()
 SELECT {{row_columns}} FROM task t WHERE t.run = 0;

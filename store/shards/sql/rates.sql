@@ -10,7 +10,7 @@ SELECT s.version, t.id, t.rates
   LEFT JOIN tenant t ON t.rates ?| @settings;
 
 -- name: TurnsMake(tenant int4, purpose int2)
-INSERT INTO turn (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
+INSERT INTO token_bucket (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
 
 -- name: TurnsTake(tenant int4, purpose int2, wanted int8, unused int8, rate_name text, burst_name text, min_burst int8)
 -- Takes as many of @wanted tokens as the rate allows, after @unused ones were returned. A
@@ -22,30 +22,30 @@ WITH rate AS (
   SELECT 1000000.0::float8 / (r.rates ->> @rate_name)::float8 AS step_us,
          coalesce((r.rates ->> @burst_name)::float8, greatest((r.rates ->> @rate_name)::float8, @min_burst)) AS burst
     FROM tenant r WHERE r.id = @tenant AND (r.rates ->> @rate_name)::float8 > 0),
-used AS (SELECT tat_us FROM turn WHERE tenant_id = @tenant AND purpose = @purpose FOR UPDATE),
+used AS (SELECT tat_us FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose FOR UPDATE),
 clock AS (SELECT now_ms()::float8 * 1000 AS now_us),
 free AS (
   SELECT step_us, burst, now_us, greatest(least(tat_us, now_us + burst * step_us) - @unused * step_us, now_us) AS base FROM used, rate, clock),
 given AS (
   SELECT *, greatest(least(@wanted, floor((now_us + burst * step_us - base + 1) / step_us)), 0) AS n FROM free),
 done AS (
-  UPDATE turn u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
+  UPDATE token_bucket u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
 -- name: TurnsUsed(tenant int4, purpose int2, rate int8, burst int8)
 -- Whether a tenant uses up its rate: what was given out reaches to within a token and half
 -- a second of the limit, because tokens are taken several at a time.
-SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 500000, 0) FROM turn WHERE tenant_id = @tenant AND purpose = @purpose;
+SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 500000, 0) FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose;
 
 -- name: CapBegin(tenant int4, kind text, duration_ms int8)
 -- The next cap lease of a kind, unless another one has not expired.
-INSERT INTO cap_turn AS c (tenant_id, kind, epoch, expires_at) VALUES (@tenant, @kind, 1, now_ms() + @duration_ms)
+INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at) VALUES (@tenant, @kind, 1, now_ms() + @duration_ms)
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = c.epoch + 1, expires_at = excluded.expires_at
  WHERE c.expires_at <= now_ms()
 RETURNING epoch;
 
 -- name: CapEnd(tenant int4, kind text, epoch int8)
-UPDATE cap_turn SET expires_at = 0 WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
+UPDATE cap_lease SET expires_at = 0 WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
 
 -- name: CapFence(tenant int4, kind text, epoch int8)
 -- Waits for claims of older leases, and refuses later ones. No row: a newer lease has been

@@ -15,9 +15,9 @@ WITH here AS MATERIALIZED (
    UNION ALL
   SELECT {{done_columns}}, d.finished_at
     FROM task_done d WHERE d.tenant_id = @tenant AND d.id = @id AND d.expires_at > now_ms())
-SELECT h.*, 0::int8 AS pack, NULL::text AS damaged, NULL::bytea AS keys FROM here h
+SELECT h.*, 0::int8 AS pack, NULL::text AS quarantine_reason, NULL::bytea AS keys FROM here h
  UNION ALL
-SELECT {{no_row}}, NULL, c.pack, c.damaged, c.keys
+SELECT {{no_row}}, NULL, c.pack, c.quarantine_reason, c.keys
   FROM (SELECT @tenant AS tenant_id, @id AS id) u, {{far_copies}}
  WHERE NOT EXISTS (SELECT FROM here);
 

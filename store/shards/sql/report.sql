@@ -74,9 +74,10 @@ kept AS (
   INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.seq, g.missed, g.version, g.type, {{state.COMPLETED}}, g.params, g.created_at, {{term_columns}}
     FROM gone g WHERE g.retention_ms > 0),
-moved AS (
-  SELECT g.tenant_id, g.type * 100 + g.state * 10 + CASE WHEN g.retention_ms > 0 THEN 3 ELSE 6 END AS move FROM gone g),
-counted AS ({{delta_of_moves}})
+changed AS (
+  SELECT g.tenant_id, g.type, g.state AS from_cell,
+         CASE WHEN g.retention_ms > 0 THEN {{cell.COMPLETED}} ELSE {{cell.PURGED_COMPLETED}} END AS to_cell FROM gone g),
+counted AS ({{delta_of_transitions}})
 
 -- fragment: report_go_on
 -- Only BLOCKING tasks change their state here: from RUNNING to SCHEDULED.
@@ -99,8 +100,9 @@ UPDATE task t SET
    AND NOT (t.type = {{type.NON_BLOCKING}} AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
    AND NOT (t.type = {{type.NON_BLOCKING}} AND u.next IS NOT NULL AND t.state = {{state.SCHEDULED}} AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
 RETURNING u.n, t.due_at, t.id, t.tenant_id, t.type, u.seq AS run_seq, u.attempt AS run_attempt),
-moved AS (SELECT g.tenant_id, g.type * 100 + 21 AS move FROM gone g WHERE g.type = {{type.BLOCKING}}),
-counted AS ({{delta_of_moves}})
+changed AS (
+  SELECT g.tenant_id, g.type, {{cell.RUNNING}} AS from_cell, {{cell.SCHEDULED}} AS to_cell FROM gone g WHERE g.type = {{type.BLOCKING}}),
+counted AS ({{delta_of_transitions}})
 
 -- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
 -- Leases of BLOCKING runs. Changes no indexed column unless less than half of the lease is

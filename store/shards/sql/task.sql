@@ -55,8 +55,8 @@ SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = @shard AND te
 --   lifetimes_ms int8[], begins int8[], max_ahead_ms int8)
 -- KeyInsert for keys of single tasks. Each has its own lifetime, which counts from the
 -- task's begin, but at most from @max_ahead_ms ahead.
-INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
-SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), @max_ahead_ms)
+INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at, of_task)
+SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), @max_ahead_ms), true
   FROM unnest(@shards, @tenants, @keys, @first_ids, @counts, @body_hashes, @lifetimes_ms, @begins)
        AS u (shard, tenant_id, key, first_id, n, body_hash, lifetime, at)
     ON CONFLICT DO NOTHING
@@ -74,7 +74,7 @@ DELETE FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key
 -- name: KeysOfTasks(max_rows int8)
 -- Keys of single tasks that have expired, oldest first.
 SELECT k.shard, k.tenant_id, k.key, k.first_id FROM task_key k
- WHERE k.expires_at <= now_ms() AND ascii(k.key) = 1 ORDER BY k.expires_at LIMIT @max_rows;
+ WHERE k.expires_at <= now_ms() AND k.of_task ORDER BY k.expires_at LIMIT @max_rows;
 
 -- name: KeyRenew(
 --   shard int2, tenant int4, key text, first_id int8, min_lifetime_ms int8, until int8, max_lifetime_ms int8)
@@ -92,9 +92,9 @@ UPDATE task_key SET refused = @refused WHERE shard = @shard AND tenant_id = @ten
 -- single tasks stay: they live as long as their task.
 WITH gone AS (
   DELETE FROM task_key
-   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms() AND ascii(e.key) <> 1
+   WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms() AND NOT e.of_task
                                   ORDER BY e.expires_at OFFSET @max_rows LIMIT 1), now_ms())
-     AND ascii(key) <> 1
+     AND NOT of_task
   RETURNING 1)
 SELECT count(*) FROM gone;
 
@@ -194,6 +194,6 @@ WITH gone AS (
    WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
                                   ORDER BY e.expires_at OFFSET @max_rows LIMIT 1), now_ms())
   RETURNING tenant_id, type, state),
-moved AS (SELECT g.tenant_id, g.type * 100 + g.state * 10 + g.state + 3 AS move FROM gone g),
-counted AS ({{delta_of_moves}})
+changed AS (SELECT g.tenant_id, g.type, g.state AS from_cell, {{purged_cell}} AS to_cell FROM gone g),
+counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
