@@ -160,7 +160,7 @@ func look(t *testing.T, c *store.Cluster) {
 	if v, err := Look(ctx, c, 1); err != nil || v.Now != want.Now || v.Due != want.Due || v.Bucket != want.Bucket || v.Arrivals || v.Outbox != 0 || len(v.Open) != 0 {
 		t.Errorf("an empty database: %+v, %v", v, err)
 	}
-	exec(t, c, 1, `INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, damaged, keys, params) VALUES
+	exec(t, c, 1, `INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, quarantine_reason, keys, params) VALUES
 		(77, 3, 1, 1, 1, 1, 1, NULL, '', ''), (66, 4, 1, 1, 1, 1, 1, 'broken', '', ''), (88, 1, 1, 1, 1, 1, 1, NULL, '', '')`)
 	exec(t, c, 1, `INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES (1, 2, 1, 1, 1, 1, '', '')`)
 	exec(t, c, 1, `INSERT INTO outbox (shards, created_at, entries) VALUES ('{32}', 1, '')`)
