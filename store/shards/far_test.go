@@ -623,7 +623,7 @@ func TestCountsOfPackedTasksLeaveOutWhatIsVoid(t *testing.T) {
 		}
 	}
 	got, err := b.FarCount(t.Context(), b.d)
-	want := map[far.FarKey]int64{{Tenant: b.tenant, Type: task.OneShot}: 2, {Tenant: b.tenant, Type: task.Blocking}: 3}
+	want := map[far.Key]int64{{Tenant: b.tenant, Type: task.OneShot}: 2, {Tenant: b.tenant, Type: task.Blocking}: 3}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Fatal(diff, err)
 	}

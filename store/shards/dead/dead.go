@@ -60,6 +60,7 @@ func (s *scan) letter() *task.DeadLetter {
 	return &s.DeadLetter
 }
 
+// Collect reads all rows of a statement that returns dead runs.
 func Collect(rows pgx.Rows) ([]*task.DeadLetter, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*task.DeadLetter, error) {
 		s := &scan{}
@@ -177,6 +178,7 @@ func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.
 	return page, nil
 }
 
+// Look returns the dead runs that a statement finds in database d.
 func (l *Letters) Look(ctx context.Context, d int, statement *statement.Statement, args ...any) ([]*task.DeadLetter, error) {
 	rows, err := statement.Query(ctx, l.db.Pool(d), args...)
 	if err != nil {

@@ -31,7 +31,7 @@ func (c *compacting) choose(ctx context.Context) ([]candidate, error) {
 	return c.bounded(all), err
 }
 
-// bounded ends a list where it gets too much for one transaction.
+// bounded cuts a list at the bounds of one transaction.
 func (c *compacting) bounded(all []candidate) []candidate {
 	tasks, size := 0, int64(0)
 	for i, k := range all {
@@ -52,7 +52,7 @@ func (c *compacting) level0(ctx context.Context) ([]candidate, error) {
 	return c.query(ctx, sql.CutArrivals, int64(before), compactPacks+1)
 }
 
-// promotable are the packs of buckets that begin within the horizon, of all levels.
+// promotable returns the packs, of all levels, whose buckets begin within the horizon.
 func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level := pack.Minute; level <= pack.Month; level++ {
@@ -71,8 +71,8 @@ func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 	return all, nil
 }
 
-// splittable are the packs of coarse buckets that come near, but for hours that
-// hold little: they are promoted whole.
+// splittable returns the packs of coarse buckets that begin soon. Packs of hours with
+// few tasks are left out: they are promoted whole.
 func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
@@ -101,7 +101,7 @@ func tasksByBucket(list []candidate) map[pack.Bucket]int {
 	return tasks
 }
 
-// crowded are the small packs of the bucket that has most of them.
+// crowded returns the small packs of the bucket that has the most small packs.
 func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 	const most = 16
 	rows, err := sql.CutCrowded.Query(ctx, c.t.db.Pool(c.d), CrowdedPacks, smallTasks, smallBytes, most)
@@ -130,16 +130,16 @@ func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 	return list, err
 }
 
-// noteMerge remembers a bucket whose packs did not get much fewer: they are as large
-// as packs of such params can be.
+// noteMerge remembers a bucket if merging hardly reduced the number of its packs: the
+// packs are then as large as params of that size allow.
 func (c *compacting) noteMerge(chosen []candidate) {
 	if c.req.Kind == task.CompactMerge && c.out.Written > c.out.Read/2 {
 		c.t.PassOver(c.d, chosen[0].bucket)
 	}
 }
 
-// PassOver lets merges in database d pass over a bucket for an hour. No compaction
-// may be under way but the caller's own.
+// PassOver makes merges in database d skip a bucket for an hour. No compaction may be
+// under way except the caller's own.
 func (t *Tier) PassOver(d int, b pack.Bucket) {
 	m := &t.movers[d]
 	if len(m.unmerged) > 1000 || m.unmerged == nil {
@@ -148,7 +148,7 @@ func (t *Tier) PassOver(d int, b pack.Bucket) {
 	m.unmerged[b] = time.Now().Add(time.Hour)
 }
 
-// query reads candidates, and the clock.
+// query reads candidates and the database's clock.
 func (c *compacting) query(ctx context.Context, statement *statement.Statement, args ...any) ([]candidate, error) {
 	rows, err := statement.Query(ctx, c.t.db.Pool(c.d), args...)
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 // # Compaction
 //
 // Compaction is the one operation that moves tasks out of packs. It chooses packs
-// without locks, then in one transaction asserts the ownership of the database's
-// chores, locks them, reads in a later statement which of their tasks are void, and
-// sends the others on: into the near tier, or into packs of finer buckets. Nobody but the
-// owner of the chores takes packs away, so what was chosen is still there when it
-// is locked, unless the ownership has moved, and then the transaction does nothing.
+// without locks. Then one transaction asserts the ownership of the database's chores,
+// locks the packs, and reads the tombstones of their tasks in a later statement. It moves
+// the other tasks into the near tier or into packs of finer buckets. Only the owner of
+// the chores removes packs, so the chosen packs still exist when they are locked, unless
+// the ownership has moved. In that case the transaction does nothing.
 //
-// A pack out of which a caller takes a task just now is passed over. A pack that
-// cannot be decoded, or that PostgreSQL refuses to take even alone, is quarantined
-// by a transaction of its own.
+// Compaction skips a pack from which a caller is recalling a task. A pack that cannot be
+// decoded, or that PostgreSQL rejects even alone, is quarantined in a transaction of its
+// own.
 
 // BeforeLock is the failpoint of a compaction that has chosen packs and not locked them.
 const BeforeLock = "before_lock"
@@ -36,11 +36,11 @@ const BeforeLock = "before_lock"
 const (
 	compactTasks = 65536
 	compactPacks = 4096
-	// compactBytes bounds packed blobs, and compactRaw params that have been unpacked.
+	// compactBytes bounds the compressed blobs, compactRaw the decompressed params.
 	compactBytes = 32 << 20
 	compactRaw   = 128 << 20
-	// CrowdedPacks are so many packs of a bucket, of fewer than smallTasks and
-	// smallBytes each, that they are merged.
+	// CrowdedPacks is the number of small packs of one bucket from which on they are
+	// merged. A pack is small if it has fewer than smallTasks tasks and smallBytes bytes.
 	CrowdedPacks = 16
 	smallTasks   = packTasks / 4
 	smallBytes   = 1 << 20
@@ -55,21 +55,20 @@ type compacting struct {
 	out    task.Compaction
 }
 
-// candidate is a pack that may be compacted. Those of level 0 have the id -first.
+// candidate is a pack that may be compacted. A pack of level 0 has the id -first.
 type candidate struct {
 	id     int64
-	bucket pack.Bucket // level 0: in the order of arrival
+	bucket pack.Bucket // level 0 has packs in the order of arrival
 	n      int
 	size   int64
 	from   source
 }
 
-// mover keeps the steps of the mover in one database apart: two of them could
-// both change a page of the locator. Those of different processes are kept apart
-// by the epoch.
+// mover serializes the compactions of one database within this process: two of them
+// could change the same page of the locator. The epoch excludes other processes.
 type mover struct {
 	mu sync.Mutex
-	// unmerged are buckets that merging did not help, until when.
+	// unmerged holds buckets that merging did not improve, and until when to skip them.
 	unmerged map[pack.Bucket]time.Time
 }
 
@@ -78,9 +77,9 @@ func (m *mover) moving() (done func()) {
 	return m.mu.Unlock
 }
 
-// Compact takes some packs of one database, of the kind in the request, and moves
-// their tasks on. It takes a bounded number; More says that there is more. After
-// an error some chunks may have been moved; all of it may be asked for again.
+// Compact chooses some packs of one database, of the kind in the request, and moves
+// their tasks on. The number of packs is bounded; More reports whether there are more.
+// After an error some packs may have been moved; the call may be repeated.
 func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Compaction, error) {
 	defer t.movers[req.Database].moving()()
 	c := &compacting{t: t, req: req, d: req.Database}
@@ -99,8 +98,8 @@ func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Co
 	return c.out, err
 }
 
-// moveAll moves chosen packs in one transaction. When their data makes it fail, it is
-// done again in halves, until the pack that does it is alone.
+// moveAll moves the chosen packs in one transaction. If that fails because of their data,
+// it tries each half again, until the pack that causes the failure is alone.
 func (c *compacting) moveAll(ctx context.Context, chosen []candidate) error {
 	err := c.move(ctx, chosen)
 	if err == nil || !kernel.DataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
@@ -119,14 +118,14 @@ type damage struct {
 	reason string
 }
 
-// moved is what one transaction of a compaction did.
+// moved is the result of one transaction of a compaction.
 type moved struct {
 	task.Compaction
 	due     task.Instant
 	damaged []damage
 }
 
-// move is the transaction.
+// move is the transaction of a compaction.
 func (c *compacting) move(ctx context.Context, chosen []candidate) error {
 	if c.out.Lost {
 		return nil
@@ -186,8 +185,8 @@ func (c *compacting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) 
 	return m, dropPacks(ctx, tx, taken)
 }
 
-// decode routes the rows of packs, and returns the packs whose rows it has taken.
-// It stops, after one at least, when they get too large.
+// decode routes the rows of packs and returns the ids of the packs that it decoded.
+// After at least one pack it stops when the rows get too large.
 func (c *compacting) decode(locked []Locked, void map[Tombstone]bool, route *routing, m *moved) (taken []int64) {
 	raw := 0
 	for i := range locked {
@@ -218,14 +217,14 @@ func (c *compacting) decode(locked []Locked, void map[Tombstone]bool, route *rou
 	return taken
 }
 
-// rowsOf decodes a pack, and refuses rows that could not be there.
+// rowsOf decodes a pack and returns an error if it holds rows that no pack may hold.
 func (c *compacting) rowsOf(p *Locked) ([]*task.Row, error) {
 	rows, err := pack.Decode(p.Keys, p.Params)
 	if err != nil {
 		return nil, err
 	}
 	if len(rows) != p.n {
-		return nil, fmt.Errorf("%w: it has %d tasks, its row says %d", pack.ErrDamaged, len(rows), p.n)
+		return nil, fmt.Errorf("%w: it has %d tasks, want %d as in its row", pack.ErrDamaged, len(rows), p.n)
 	}
 	for _, r := range rows {
 		if !r.ID.Valid() || r.ID.Shard().Database() != c.d || r.State != task.Scheduled {
@@ -235,7 +234,7 @@ func (c *compacting) rowsOf(p *Locked) ([]*task.Row, error) {
 	return rows, nil
 }
 
-// writeNear puts rows into the near tier. What is late is due now.
+// writeNear writes rows into the near tier. Late rows become due now.
 func (c *compacting) writeNear(ctx context.Context, tx pgx.Tx, rows []*task.Row, m *moved) error {
 	if len(rows) == 0 {
 		return nil
@@ -256,7 +255,7 @@ func (c *compacting) writeNear(ctx context.Context, tx pgx.Tx, rows []*task.Row,
 	return kernel.CopyNear(ctx, tx, rows)
 }
 
-// writePacks writes what a routing sends into packs.
+// writePacks writes the rows that are routed into packs.
 func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Compaction) error {
 	packs, err := route.packs()
 	if err != nil {
@@ -296,7 +295,7 @@ func insertPacks(ctx context.Context, tx pgx.Tx, packs []bucketPack) error {
 	return err
 }
 
-// MaxReason bounds what is stored of why a pack is damaged, in bytes.
+// MaxReason is the most bytes that are stored of the reason why a pack is damaged.
 const MaxReason = 500
 
 // quarantine marks a pack as damaged.
@@ -309,9 +308,10 @@ func (c *compacting) quarantine(ctx context.Context, bad damage) error {
 	return err
 }
 
-// Quarantine marks a pack of database d as damaged, in a transaction of its own that
-// asserts own, the ownership of the database's chores: it is kept and no longer read.
-// It returns what was noted.
+// Quarantine marks a pack of database d as damaged: it is kept and no longer read. The
+// mark is written in a transaction of its own that asserts own, the ownership of the
+// database's chores. Quarantine returns the stored description; lost reports whether the
+// ownership was lost.
 func (t *Tier) Quarantine(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
 	mark, id := sql.PackDamaged, p.Pack
 	if id < 0 {

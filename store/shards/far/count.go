@@ -13,20 +13,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// FarKey is what [Tier.FarCount] counts by.
-type FarKey struct {
+// Key is the key by which [Tier.FarCount] counts.
+type Key struct {
 	Tenant int32
 	Type   task.Type
 }
 
-// FarCount counts the packed tasks of database d, exactly and in one snapshot.
-// It decodes the keys of every pack, some at a time, and the snapshot keeps
-// vacuum from its work for as long: for checks and quiet hours. A pack that
-// cannot be read is an error.
-func (t *Tier) FarCount(ctx context.Context, d int) (map[FarKey]int64, error) {
-	out := map[FarKey]int64{}
+// FarCount counts the packed tasks of database d, exactly and in one snapshot. It
+// decodes the keys of every pack, a few packs at a time. The snapshot keeps vacuum
+// from removing rows meanwhile, so call it in checks and quiet hours. A pack that cannot
+// be read is an error.
+func (t *Tier) FarCount(ctx context.Context, d int) (map[Key]int64, error) {
+	out := map[Key]int64{}
 	err := t.db.InSnapshot(ctx, d, func(tx pgx.Tx) error {
-		return Each(ctx, tx, 0, 0, task.Never, false, func(r *task.Row) { out[FarKey{r.Tenant, r.Type}]++ })
+		return Each(ctx, tx, 0, 0, task.Never, false, func(r *task.Row) { out[Key{r.Tenant, r.Type}]++ })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count packed tasks of database %d: %w", d, err)
@@ -34,10 +34,9 @@ func (t *Tier) FarCount(ctx context.Context, d int) (map[FarKey]int64, error) {
 	return out, nil
 }
 
-// Each visits the packed tasks of a tenant (0: of all), without their params,
-// that are in buckets in which something may be due in [from, until). A pack that
-// cannot be read, or was quarantined, is passed over if passDamaged says so; else one
-// that cannot be read is an error.
+// Each visits the packed tasks of a tenant (0: of all tenants), without their params,
+// in the buckets that overlap [from, until). With passDamaged it skips packs that cannot
+// be read or are quarantined. Without it, a pack that cannot be read is an error.
 func Each(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, passDamaged bool, visit func(*task.Row)) error {
 	for _, level0 := range []bool{true, false} {
 		for at, more := int64(0), true; more; {
@@ -67,7 +66,7 @@ func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, pass
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("the tasks of pack %d cannot be counted: %w", packs[i].Pack, err)
+			return fmt.Errorf("count the tasks of pack %d: %w", packs[i].Pack, err)
 		}
 		for _, r := range rows {
 			if tenant == 0 || r.Tenant == tenant {
@@ -81,18 +80,18 @@ func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, pass
 // DamagedPack is a pack that was quarantined because it cannot be read or moved.
 type DamagedPack struct {
 	Database int
-	// Pack is its id in far_pack, or minus its first number in far_level0.
+	// Pack is the id in far_pack, or for level 0 minus the first number.
 	Pack int64
-	// Tasks is how many it holds, some of which may be void.
+	// Tasks is the number of tasks in the pack; some may be void.
 	Tasks  int
 	Reason string
 }
 
-// maxDamaged is how many damaged packs of a database are listed.
+// maxDamaged is the most damaged packs of a database that are listed.
 const maxDamaged = 1000
 
 // FarDamaged lists the damaged packs of all databases, at most 1,000 of each. The
-// sum of their Tasks is the figure to watch: it should be 0.
+// sum of their Tasks should be 0; operators watch it.
 func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
 	var out []DamagedPack
 	for d := range task.Databases {
@@ -112,6 +111,8 @@ func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
 	return out, nil
 }
 
+// Dump decodes every pack, quarantined packs included, and gives the tasks that are not void
+// to visit, one pack a call. It stops at the first error and returns it.
 func Dump(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
 	rows, err := sql.DumpPacks.Query(ctx, tx)
 	if err != nil {
@@ -120,7 +121,7 @@ func Dump(ctx context.Context, tx pgx.Tx, visit func([]*task.Row) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		var p PackKeys
-		var params pgtype.DriverBytes // as they lie in the connection's memory: decoding copies
+		var params pgtype.DriverBytes // in the connection's memory: decoding copies them
 		if err := rows.Scan(&p.Pack, &p.Damaged, (*pgtype.DriverBytes)(&p.Keys), &params, &p.Void); err != nil {
 			return err
 		}

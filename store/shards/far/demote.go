@@ -12,17 +12,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// demoteRows bounds one demotion: each of its rows may change a page of the
-// locator of its own.
+// demoteRows is the most rows of one demotion: each row may change a different page of
+// the locator.
 const demoteRows = 4000
 
-// Demote moves up to limit rows of one database from the near tier into packs, in
-// one transaction that asserts own, the ownership of the database's chores: rows
-// that wait for nothing but an instant beyond two horizons. Locked ones are passed
-// over. limit 0 takes the store's own bound, which no value exceeds.
+// Demote moves up to limit rows of database d from the near tier into packs, in one
+// transaction that asserts own, the ownership of the database's chores. It moves idle
+// rows that are due beyond two horizons and skips locked ones. A limit of 0 means the
+// store's own bound, which no other limit exceeds.
 func (t *Tier) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error) {
 	if t.cfg.Horizon <= 0 {
-		return task.Compaction{}, nil // no task is packed any more
+		return task.Compaction{}, nil // packing is off
 	}
 	defer t.movers[d].moving()()
 	if limit <= 0 || limit > demoteRows {
@@ -47,7 +47,7 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 	if out.Now, err = kernel.Clock(ctx, tx); err != nil {
 		return out, err
 	}
-	var held bool // by a bulk operation that goes through the rows
+	var held bool // a bulk operation goes through the rows
 	if err := sql.BulkAtRows.QueryRow(ctx, tx).Scan(&held); held || err != nil {
 		return out, err
 	}
@@ -72,9 +72,9 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 	return out, writePacks(ctx, tx, route, &out)
 }
 
-// demoteBeyond is how far ahead a row must be due to be demoted: two horizons,
-// and farther than any row of an hour that was promoted whole, or it would go
-// back and forth.
+// demoteBeyond returns how far ahead a row must be due to be demoted: two horizons, and
+// later than any row of an hour that is promoted whole. Otherwise rows would move back
+// and forth.
 func (t *Tier) demoteBeyond() time.Duration {
 	h := t.Horizon()
 	return max(2*h, h+time.Hour+time.Minute)

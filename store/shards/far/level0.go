@@ -16,18 +16,18 @@ import (
 // Level0 collects the far tasks of a group of adds, for packs of level 0. They are
 // written in the group's transaction, whatever their due times.
 //
-// A task of level 0 is found by its number alone, so the ranges of numbers of two
-// packs must never overlap, whoever wrote them. Therefore a group draws its
-// numbers in one go: they are a few runs of consecutive numbers, each out of one
-// block of the sequence, which nobody else has; and a pack holds tasks of one
-// run. A group is drawn for before it is known which of its tasks are far, new
-// or refused: the numbers in between are not used by anybody else.
+// A task of level 0 is found by its number alone, so the number ranges of any two
+// packs must never overlap, no matter which process wrote them. Therefore a group draws
+// its numbers at once. They form a few runs of consecutive numbers, each from one block
+// of the sequence, and no other process has that block. A pack holds tasks of one run
+// only. A group draws its numbers before it knows which of its tasks are far, new or
+// refused; nothing else uses the numbers in between.
 type Level0 struct{ rows []*task.Row }
 
-// Add adds a task.
+// Add adds a task to the collection.
 func (f *Level0) Add(r *task.Row) { f.rows = append(f.rows, r) }
 
-// Queue adds the insert of the packs to a batch.
+// Queue adds the statement that inserts the packs to a batch.
 func (f *Level0) Queue(b *pgx.Batch) error {
 	if len(f.rows) == 0 {
 		return nil
@@ -40,7 +40,7 @@ func (f *Level0) Queue(b *pgx.Batch) error {
 		n := pieceOf(rest)
 		p, err := pack.Encode(rest[:n], true)
 		if err != nil {
-			return fmt.Errorf("pack level0: %w", err)
+			return fmt.Errorf("encode packs of level 0: %w", err)
 		}
 		firsts, lasts = append(firsts, kernel.NumberOf(rest[0].ID)), append(lasts, kernel.NumberOf(rest[n-1].ID))
 		counts = append(counts, int32(p.N))
@@ -52,8 +52,8 @@ func (f *Level0) Queue(b *pgx.Batch) error {
 	return nil
 }
 
-// pieceOf returns how many of the leading rows go into one pack: those of one
-// block.
+// pieceOf returns how many of the leading rows go into one pack: the rows whose numbers
+// are of one block.
 func pieceOf(rows []*task.Row) int {
 	block := kernel.BlockOf(kernel.NumberOf(rows[0].ID))
 	n := 1

@@ -21,46 +21,46 @@ import (
 
 // # Bulk load
 //
-// An import knows a million tasks at once. So it needs no packs of level 0 that are compacted
-// later: it sorts them itself, writes the packs of far_pack that a compaction would have
-// made, and their pages of the locator, in one transaction a chunk. A crash leaves
-// whole chunks.
+// An import has up to a million tasks at once, so it needs no packs of level 0 for a
+// later compaction. It sorts the tasks, writes the packs of far_pack that a compaction
+// would have made, and writes their pages of the locator, in one transaction a chunk.
+// After a crash each chunk is stored completely or not at all.
 //
-// Numbers are drawn in whole blocks that no other writer has. So nobody else has
-// entries in their pages, and the pages are copied in without being read first.
-// A block lies in one shard, and neighbouring blocks mostly do, as if they had
-// been added together.
+// Numbers are drawn in whole blocks that no other writer has. No other writer has entries
+// in their pages, so the pages are copied in without being read first. All tasks of a
+// block are in one shard, and so are most neighboring blocks, as if they had been
+// added together.
 //
-// Everything is packed before the transaction begins: it holds the connection
-// only for as long as PostgreSQL takes to write some twenty bytes a task.
+// All packs are encoded before the transaction begins. It holds the connection only
+// while PostgreSQL writes about twenty bytes a task.
 
 // Bounds of one chunk of a bulk load.
 const (
-	// MaxLoad is the most tasks that [Tier.Load] takes at once.
+	// MaxLoad is the largest number of tasks that [Tier.Load] takes at once.
 	MaxLoad = 2 << 20
 	// hourTasks is how many tasks an hour must have in one chunk to get packs of
-	// its own where days would do: they need not be compacted again, and an hour has few
-	// packs to search for an id.
+	// its own where packs of a day would do. Such packs need no second compaction, and
+	// an hour has few packs to search for an id.
 	hourTasks = 512
 )
 
-// Loaded says what [Tier.Load] has stored.
+// Loaded is the result of [Tier.Load].
 type Loaded struct {
-	// Near and Packed count tasks by where they are; Packs the rows of far_pack.
+	// Near and Packed count tasks by tier; Packs counts rows of far_pack.
 	Near, Packed, Packs int
-	// Bytes is the size of the packs.
+	// Bytes is the size of the packs' blobs.
 	Bytes int64
 }
 
-// Load stores new tasks in database d, in one transaction, and sets their ids and,
-// where that depends on the id, their first instants: after an error either nothing
-// was stored or, if it matches [task.ErrOutcomeUnknown], all may have been. rows are
-// those of [task.NewRow] without ids, 1 to [MaxLoad]; they are kept apart by no
-// request_id. A task with sealed terms that an add would refuse because it could
-// never fire is an error of the code [task.InvalidArgument], with the faults. What is
-// due beyond the horizon goes into packs, the rest into the near tier.
+// Load stores new tasks in database d, in one transaction. It sets their ids and, if they
+// depend on the id, their first instants. After an error nothing is stored or, if the
+// error matches [task.ErrOutcomeUnknown], all tasks may be. rows are the results of
+// [task.NewRow], without ids, 1 to [MaxLoad]. No request_id protects them from being
+// loaded twice. If a task with sealed terms could never fire, so that an add would refuse
+// it, Load fails with [task.InvalidArgument] and the faults. Tasks due beyond the horizon
+// go into packs, the others into the near tier.
 //
-// It may be called concurrently, also while the database is in use. A chunk of a
+// Load may be called concurrently, also while the database is in use. A chunk of a
 // million takes a second or two, which the cluster's statement timeout must allow.
 func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error) {
 	if len(rows) < 1 || len(rows) > MaxLoad {
@@ -91,14 +91,14 @@ func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error)
 type load struct {
 	rows  []task.Row
 	near  []*task.Row
-	due   task.Instant // the earliest of near
+	due   task.Instant // the earliest due instant of near
 	parts []part
 	packs []bucketPack
 	moves counters.Tally
 }
 
-// part is what goes into the packs of one bucket: the places of rows, each below
-// its tenant, so that their order is that of tenants and ids.
+// part holds the tasks of one bucket's packs: indexes of rows, each below its tenant in
+// one number, so that sorting the numbers sorts by tenant and id.
 type part struct {
 	bucket pack.Bucket
 	places []uint64
@@ -131,8 +131,7 @@ func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, er
 	return now, nil
 }
 
-// placeAll sets the first instants of the rows whose terms are not those of most
-// tasks, as of tasks that are added.
+// placeAll sets the first instants of the rows that have sealed terms, as an add would.
 func (t *Tier) placeAll(l *load, now task.Instant) error {
 	for i := range l.rows {
 		r := &l.rows[i]
@@ -144,14 +143,14 @@ func (t *Tier) placeAll(l *load, now task.Instant) error {
 		if placed == nil {
 			return &task.Error{Code: task.InvalidArgument, Faults: faults, Message: fmt.Sprintf("task %d of the chunk", i)}
 		}
-		// Each id may have a calendar of its own: a million of them are too many to keep.
+		// Each id may have its own calendar: a million calendars are too many to keep.
 		r.DueAt, r.ScheduledAt, r.Anchor, r.Calendar = placed.DueAt, placed.ScheduledAt, placed.Anchor, nil
 	}
 	return nil
 }
 
-// sort decides where each row goes. Nearer rows take the way of the mover; most
-// rows are further away, and are sorted by numbers instead of pointers.
+// sort decides the destination of each row. Rows that are due soon are routed as in a
+// compaction. Most rows are due later and are sorted by numbers instead of pointers.
 func (l *load) sort(border task.Instant) error {
 	l.due = task.Never
 	route := newRouting(border)
@@ -189,8 +188,8 @@ func (l *load) sort(border task.Instant) error {
 	return nil
 }
 
-// coarsen keeps hours that are near or hold much, and puts the others together
-// into buckets as coarse as their distance calls for.
+// coarsen keeps hours that are due soon or have many tasks. It joins the others
+// into buckets as coarse as their distance allows.
 func (l *load) coarsen(border task.Instant, hours map[task.Instant]*part) {
 	levels := newRouting(border)
 	coarse := map[pack.Bucket]*part{}
@@ -237,7 +236,7 @@ func (l *load) encode(ctx context.Context) error {
 	return nil
 }
 
-// encodePart makes the packs of one bucket, as even as can be.
+// encodePart makes the packs of one bucket, of nearly equal size.
 func (l *load) encodePart(p part) ([]bucketPack, error) {
 	slices.Sort(p.places)
 	even := (len(p.places) + packTasks - 1) / packTasks
@@ -259,7 +258,7 @@ func (l *load) encodePart(p part) ([]bucketPack, error) {
 	return out, nil
 }
 
-// write is the transaction.
+// write is the transaction of a load.
 func (l *load) write(ctx context.Context, tx pgx.Tx) error {
 	if err := l.copyPacks(ctx, tx); err != nil {
 		return fmt.Errorf("write packs: %w", err)
@@ -285,8 +284,8 @@ func (l *load) copyPacks(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// copyPages writes the locator's pages of all blocks. Rows of the near tier have
-// an entry too: it leads to nothing, and costs nothing.
+// copyPages writes the locator's pages of all blocks. Rows of the near tier get an
+// entry too: it leads to no pack and takes no extra space.
 func (l *load) copyPages(ctx context.Context, tx pgx.Tx) error {
 	if len(l.packs) == 0 {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The locator keeps, for each task that went into far_pack, the minute in which
+// The locator stores, for each task that went into far_pack, the minute in which
 // it is due: 256 numbers a page. Only the owner of a database's chores writes it,
-// one transaction at a time, so a page may be read, changed here and written back.
-// Numbers come in blocks of 1024, so whoever loads whole blocks writes whole pages.
+// one transaction at a time, so this package may read a page, change it and write it
+// back. Numbers come in blocks of 1024, so a load of whole blocks writes whole pages.
 
 const (
 	pageNumbers = pack.LocatorPage
 	pageBytes   = pageNumbers * 4
 )
 
-// pageOf returns where the entry of a task is: the page, and the byte in it.
+// pageOf returns the position of a task's entry: the page, and the byte in it.
 func pageOf(id task.ID) (page int64, offset int) {
 	number := int64(id) / task.Shards
 	return number / pageNumbers, int(number%pageNumbers) * 4
@@ -38,8 +38,8 @@ type locatorPage struct {
 	minutes []byte
 }
 
-// locate notes in the locator when tasks are due. Pages of which every entry is
-// written are not read.
+// locate stores the minutes of tasks in the locator. It does not read pages of which it
+// writes every entry.
 func locate(ctx context.Context, tx pgx.Tx, rows map[pack.Bucket][]*task.Row) error {
 	pages := map[int64]*locatorPage{}
 	for _, list := range rows {
@@ -63,7 +63,7 @@ func locate(ctx context.Context, tx pgx.Tx, rows map[pack.Bucket][]*task.Row) er
 	return writePages(ctx, tx, pages)
 }
 
-// mergePages takes over, from what is stored, the entries that are not written.
+// mergePages copies the entries that are not written from the stored pages.
 func mergePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) error {
 	var partial []int64
 	for _, p := range pages {
@@ -83,7 +83,7 @@ func mergePages(ctx context.Context, tx pgx.Tx, pages map[int64]*locatorPage) er
 	var stored []byte
 	_, err = pgx.ForEachRow(rows, []any{&page, &stored}, func() error {
 		if len(stored) != pageBytes {
-			return fmt.Errorf("page %d of the locator has %d bytes", page, len(stored))
+			return fmt.Errorf("locator page %d has %d bytes", page, len(stored))
 		}
 		mine := pages[page].minutes
 		for i := 0; i < pageBytes; i += 4 {
@@ -121,11 +121,11 @@ func (p *locatorPage) latest() (latest int32) {
 	return latest
 }
 
-// keepDamaged is how long the locator leads to packs that were quarantined.
+// keepDamaged is how long the locator keeps entries of quarantined packs.
 const keepDamaged = 90 * 24 * time.Hour
 
-// PurgeLocator removes pages that lead to no pack any more, at most limit. It
-// changes nothing when own is no longer the ownership of the database's chores.
+// PurgeLocator removes at most limit pages that lead to no pack any more. It changes
+// nothing if own is no longer the ownership of the database's chores.
 func (t *Tier) PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (purged int, err error) {
 	defer t.movers[d].moving()()
 	_, err = t.db.InOwnedTx(ctx, d, "purge locator", []task.Ownership{own}, func(tx pgx.Tx) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Locked is a candidate with what is in it.
+// Locked is a locked pack with its contents.
 type Locked struct {
 	candidate
 	Keys, Params []byte
@@ -20,8 +20,8 @@ type Locked struct {
 // Name returns the name of the pack.
 func (p *Locked) Name() PackName { return PackName(p.id) }
 
-// Lock locks those of the named packs that are there and that nobody else has
-// locked, and reads them.
+// Lock locks the named packs and reads them. Packs that are gone or locked by another
+// transaction are left out.
 func Lock(ctx context.Context, tx pgx.Tx, names []PackName) ([]Locked, error) {
 	chosen := make([]candidate, len(names))
 	for i, name := range names {
@@ -30,8 +30,8 @@ func Lock(ctx context.Context, tx pgx.Tx, names []PackName) ([]Locked, error) {
 	return lockPacks(ctx, tx, chosen)
 }
 
-// lockPacks locks those candidates that are still there and that nobody else has
-// locked, and reads them.
+// lockPacks locks candidates and reads them. Packs that are gone or locked by another
+// transaction are left out.
 func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, error) {
 	byID := make(map[int64]candidate, len(chosen))
 	ids := make([]int64, len(chosen))
@@ -70,7 +70,7 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 	return out, nil
 }
 
-// splitIDs tells packs of level 0, by their first numbers, from the others.
+// splitIDs separates packs of level 0, which it returns by first number, from the others.
 func splitIDs(ids []int64) (level0, packs []int64) {
 	for _, id := range ids {
 		if id < 0 {
@@ -118,8 +118,8 @@ func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// Leave takes tasks out of a locked pack: it voids their copies, or drops the pack if
-// nothing else is in it (whole).
+// Leave removes tasks from a locked pack. If whole is set, the pack holds no other task
+// and is dropped; otherwise Leave writes tombstones for the copies.
 func Leave(ctx context.Context, tx pgx.Tx, name PackName, machines []*task.Machine, whole bool) error {
 	if whole {
 		return dropPacks(ctx, tx, []int64{int64(name)})

@@ -15,13 +15,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Packs of both tables have one name space: a pack of far_pack is named by its
-// id, one of level 0 by minus its first number.
+// PackName names a pack of either table: a pack of far_pack by its id, a pack of level 0
+// by minus its first number.
 type PackName int64
 
+// Level0 reports whether the pack is of level 0.
 func (p PackName) Level0() bool { return p < 0 }
 
-// Position is where a listing meets it.
+// Position returns the position of the pack in a listing.
 func (p PackName) Position() int64 { return max(int64(p), -int64(p)) }
 
 // Copy is a pack that may hold a task.
@@ -31,16 +32,17 @@ type Copy struct {
 	Keys    []byte
 }
 
-// Task is a packed task: one of the rows of a pack, all without params.
+// Task is a packed task: one of the rows of a pack. All rows are without params.
 type Task struct {
 	pack PackName
 	rows []*task.Row
 	at   int
 }
 
+// Row returns the row of the task, without params until Fill sets them.
 func (f *Task) Row() *task.Row { return f.rows[f.at] }
 
-// Fill sets the params of the task. See readParams.
+// Fill reads and sets the params of the task. See [ReadParams].
 func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool, err error) {
 	gone, err = ReadParams(ctx, q, f.pack, f.rows, func(i int) bool { return i == f.at }, hold)
 	if errors.Is(err, pack.ErrDamaged) {
@@ -49,13 +51,13 @@ func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool
 	return gone, err
 }
 
-// damaged is the answer about a task whose pack cannot be read or was quarantined.
+// damaged returns the error for a task whose pack cannot be read or was quarantined.
 func damaged(p PackName, id task.ID, cause error) error {
-	return task.Errorf(task.ReasonTaskDamaged, "what is stored about task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
+	return task.Errorf(task.ReasonTaskDamaged, "the stored data of task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
 }
 
-// Find returns the task out of the packs that may hold it; nil: none does.
-// Where one of them cannot be read and no other has the task, it is an error.
+// Find returns the task from the packs that may hold it, or nil if none of them does.
+// It is an error if a pack cannot be read and no other pack has the task.
 func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 	var unreadable error
 	for _, c := range copies {
@@ -76,9 +78,9 @@ func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 	return nil, unreadable
 }
 
-// ReadParams fetches and sets the params of the wanted rows, out of all rows of a
-// pack in its order; gone: the pack has been compacted since. hold keeps the pack until
-// the transaction ends.
+// ReadParams reads and sets the params of those rows of a pack for which want is true;
+// all holds all rows of the pack in its order. gone reports whether the pack has been
+// compacted meanwhile. With hold, the pack is kept until the transaction ends.
 func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
 	find, arg := sql.PackParams, int64(p)
 	switch {
@@ -103,17 +105,16 @@ func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.R
 	return false, pack.FillParams(all, params, want)
 }
 
-// PacksAtOnce bounds how many packs one statement returns.
+// PacksAtOnce is the most packs that one statement returns.
 const PacksAtOnce = 8
 
 // PackKeys is a pack without its params.
 type PackKeys struct {
 	Copy
-	Void []int64 // tasks whose copy here does not count
+	Void []int64 // tasks whose copy in this pack is void
 }
 
-// ReadPacks returns those of the named packs that exist, in the order of their
-// names.
+// ReadPacks returns the named packs that exist, in the order of their names.
 func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
 	rows, err := sql.FarKeys.Query(ctx, q, names)
 	if err != nil {
@@ -124,8 +125,8 @@ func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys
 	})
 }
 
-// Living returns all rows in the order of the pack, and those that count in the
-// order of their ids.
+// Living returns all rows in the order of the pack, and the rows that are not void in
+// the order of their ids.
 func (p *PackKeys) Living() (all, living []*task.Row, err error) {
 	all, err = pack.DecodeKeys(p.Keys)
 	if err != nil {

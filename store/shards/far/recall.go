@@ -12,13 +12,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Recall moves a packed task into the near tier within tx, and returns it as
-// if its row had been locked there; nil if no pack holds the task, or it is on
-// the move.
+// Recall moves a packed task into the near tier within tx and returns its row as if
+// the row had been locked there. It returns nil if no pack holds the task, or if another
+// transaction is moving it.
 //
-// FOR SHARE keeps the pack from being compacted until tx ends; recalls of other tasks
-// in it go on. Of two recalls of one task the second waits for the first one's
-// tombstone and then does nothing.
+// FOR SHARE keeps the pack from being compacted until tx ends and does not block recalls
+// of other tasks in it. Of two recalls of one task, the second waits for the first
+// one's tombstone and then does nothing.
 func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Row, error) {
 	rows, err := sql.FarCopies.Query(ctx, tx, tenant, int64(id))
 	if err != nil {
@@ -45,8 +45,8 @@ func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.I
 	return r, nil
 }
 
-// RecallRow writes the row of a packed task into the near tier, and says that its copy
-// in the pack is void. It reports false when somebody else has done so.
+// RecallRow writes the row of a packed task into the near tier, and a tombstone for its
+// copy in the pack. It returns false if another transaction has done so.
 func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bool, err error) {
 	args := append([]any{
 		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), r.Seq, r.Missed,
@@ -56,9 +56,9 @@ func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bo
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
-// Machines looks for tasks that the near tier does not have. It returns those
-// that are packed, without their params and not locked, and the tasks that have
-// moved meanwhile and must be looked for again.
+// Machines looks for tasks that the near tier does not have. It returns the packed
+// tasks, without their params and not locked, and the tasks that have moved meanwhile,
+// for which the caller must look again.
 func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool, err error) {
 	machines, moved = map[kernel.Key]*task.Machine{}, map[kernel.Key]bool{}
 	keys = kernel.UniqueKeys(keys)
@@ -72,7 +72,7 @@ func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machine
 	var p PackName
 	if _, err := pgx.ForEachRow(rows, []any{&n, &p}, func() error {
 		k := keys[n-1]
-		moved[k] = true // until it is found
+		moved[k] = true // until a pack is found to hold it
 		if p != 0 {
 			wanted[p] = append(wanted[p], k)
 		}
@@ -83,8 +83,8 @@ func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machine
 	return machines, moved, readMachinesOf(ctx, q, wanted, machines, moved)
 }
 
-// readMachinesOf decodes packs and puts those of the wanted tasks that they hold
-// into machines. What stays in moved was in a pack that is gone.
+// readMachinesOf decodes packs and puts the wanted tasks that they hold into
+// machines. Tasks that remain in moved were in a pack that is gone.
 func readMachinesOf(ctx context.Context, q kernel.Querier, wanted map[PackName][]kernel.Key, machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool) error {
 	names := make([]int64, 0, len(wanted))
 	for p := range wanted {
@@ -97,7 +97,7 @@ func readMachinesOf(ctx context.Context, q kernel.Querier, wanted map[PackName][
 			return err
 		}
 		for _, p := range packs {
-			_, rows, _ := p.Living() // runs of what is damaged are unknown
+			_, rows, _ := p.Living() // runs in a damaged pack are unknown
 			for _, k := range wanted[p.Pack] {
 				delete(moved, k)
 				at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k kernel.Key) int { return cmp.Compare(r.ID, k.ID) })

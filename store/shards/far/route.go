@@ -8,9 +8,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Distances and sizes of the timing wheel, in milliseconds and tasks. A level is
-// used for what is due nearer than the horizon and its reach, and a bucket of it
-// is opened when it begins nearer than the horizon and its lead.
+// Distances of the timing wheel in milliseconds, and sizes in tasks. A level is used for
+// tasks due within the horizon plus its reach. A bucket of the level is opened when it
+// begins within the horizon plus its lead.
 const (
 	minuteReach = 100 * 60_000
 	hourReach   = 2 * 24 * 3600_000
@@ -20,35 +20,35 @@ const (
 	dayLead   = 2 * 3600_000
 	monthLead = 26 * 3600_000
 
-	// packTasks is how many tasks a pack holds at most, and packBytes how much
-	// of params, before compression.
+	// packTasks is the most tasks of a pack, and packBytes the most bytes of its
+	// params before compression.
 	packTasks = 2048
 	packBytes = 8 << 20
-	// minuteTasks is how many tasks are worth a pack of one minute.
+	// minuteTasks is the fewest tasks for which a pack of one minute is made.
 	minuteTasks = 64
-	// wholeHour is up to how many tasks an hour is promoted at one go.
+	// wholeHour is the most tasks of an hour that is promoted at once.
 	wholeHour = 4096
 )
 
-// source says where a row to be routed comes from.
+// source describes the origin of a row to be routed.
 type source struct {
-	// level is that of the opened bucket: its rows go to a finer one, or to the
-	// near tier. 0: any level is right.
+	// level is the level of the opened bucket: its rows go to a finer level, or to the
+	// near tier. 0: any level is allowed.
 	level pack.Level
-	// whole: all of the bucket goes to the near tier.
+	// whole means that the entire bucket goes to the near tier.
 	whole bool
-	// keep, when its level is set, is the bucket in which rows stay.
+	// keep, if its level is set, is the bucket in which rows stay.
 	keep pack.Bucket
 }
 
-// routing collects rows by where they go. It is pure: the same rows lead to the
-// same routes.
+// routing collects rows by destination. It is pure: the same rows lead to the same
+// routes.
 //
-// Each opened bucket's rows go strictly down, so that nothing is opened for
-// ever. A minute that few rows are for is not worth a pack; these rows wait in
-// their hour, or, when that begins within the horizon, in the near tier.
+// Rows of an opened bucket go to strictly lower levels, so no bucket is opened without
+// end. A minute with few rows is not worth a pack. Its rows wait in their hour or, if
+// that hour begins within the horizon, in the near tier.
 type routing struct {
-	// border is now + horizon: what is due before it goes to the near tier.
+	// border is now + horizon: rows due before it go to the near tier.
 	border task.Instant
 	near   []*task.Row
 	far    map[pack.Bucket][]*task.Row
@@ -58,7 +58,7 @@ func newRouting(border task.Instant) *routing {
 	return &routing{border: border, far: map[pack.Bucket][]*task.Row{}}
 }
 
-// levelOf returns the finest level for an instant at its distance.
+// levelOf returns the finest level whose reach covers an instant.
 func (r *routing) levelOf(due task.Instant) pack.Level {
 	switch ahead := due - r.border; {
 	case ahead < minuteReach:
@@ -90,7 +90,7 @@ func (r *routing) add(rows []*task.Row, from source) {
 	}
 }
 
-// settle moves the rows of minutes that are worth no pack.
+// settle moves the rows of minutes that have too few for a pack.
 func (r *routing) settle() {
 	for b, rows := range r.far {
 		if b.Level != pack.Minute || len(rows) >= minuteTasks {
@@ -106,8 +106,8 @@ func (r *routing) settle() {
 	}
 }
 
-// packs encodes what goes into packs, those of one bucket together and each in
-// the order of tenants and ids.
+// packs encodes the rows for packs: those of one bucket together, each pack in the
+// order of tenants and ids.
 func (r *routing) packs() ([]bucketPack, error) {
 	buckets := make([]pack.Bucket, 0, len(r.far))
 	for b := range r.far {
@@ -131,7 +131,7 @@ func (r *routing) packs() ([]bucketPack, error) {
 	return out, nil
 }
 
-// fit returns how many of the leading rows go into one pack.
+// fit returns how many of the leading rows fit into one pack.
 func fit(rows []*task.Row) int {
 	n := pack.Fit(rows, packTasks)
 	bytes := 0
@@ -143,7 +143,7 @@ func fit(rows []*task.Row) int {
 	return n
 }
 
-// bucketPack is a pack on its way into a bucket.
+// bucketPack is an encoded pack and its bucket.
 type bucketPack struct {
 	pack.Bucket
 	pack.Pack

@@ -13,26 +13,26 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// How many packs one statement looks at: by their names one after the other, and
-// by the buckets of a range of due instants.
+// The most packs that one statement looks at: by consecutive names, and by the buckets
+// of a range of due instants.
 const (
 	WindowPacks = 2000
 	DuePacks    = 512
 )
 
-// Window is a stretch of packs in the order of their names.
+// Window is a range of packs in the order of their names.
 type Window struct {
-	Names []int64 // those that may hold what is wanted
-	Last  int64   // the position behind it
-	End   bool    // nothing comes behind it
+	Names []int64 // packs that may hold wanted tasks
+	Last  int64   // the position after the window
+	End   bool    // no packs follow
 }
 
-// PacksAfter looks for packs of level 0, or of the other levels, after a position that may hold tasks of a
-// tenant (0: of any) that are due in [from, until).
+// PacksAfter returns packs after a position, of level 0 or of the other levels, that may
+// hold tasks of a tenant (0: of any tenant) that are due in [from, until).
 //
-// Where a range of due instants has few packs they are found by their buckets, and
-// cost the same however many others there are. Where it has many, most names that
-// are passed by belong to it.
+// If few packs lie in the range of due instants, PacksAfter finds them by their buckets,
+// and the cost does not depend on the number of other packs. If many do, it walks through
+// the names, most of which then belong to the range.
 func PacksAfter(ctx context.Context, q kernel.Querier, level0 bool, tenant int32, at int64, from, until task.Instant) (Window, error) {
 	if level0 {
 		return readWindow(ctx, q, sql.ArrivalWindow, at, WindowPacks, tenant, at, WindowPacks)

@@ -8,12 +8,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Batcher groups the entries of concurrent calls. Two groups begin as far apart
-// as its pace says: a call that comes to an idle batcher starts one at once, and
-// those that come while it runs, or before the next may begin, share the next.
+// Batcher groups the entries of concurrent calls. Its [Pace] sets the distance between
+// the starts of two groups. A call to an idle batcher starts a group at once. Calls that
+// come while a group runs, or before the next group may start, share the next group.
 type Batcher[E, R any] struct {
 	queue chan batchCall[E, R]
-	limit int // a group takes no further call once it has so many entries
+	limit int // a group takes no further call once it has this many entries
 	d     int // the database
 	pace  *Pace
 	// do answers every entry, in order.
@@ -24,11 +24,11 @@ type Batcher[E, R any] struct {
 
 type batchCall[E, R any] struct {
 	entries []E
-	answer  chan []R // has room for the answer
+	answer  chan []R // buffered, so that the batcher never blocks on it
 }
 
-// NewBatcher returns a batcher for database d. Up to queue calls wait, and a group
-// takes no further call once it has limit entries. do answers every entry, in order.
+// NewBatcher returns a batcher for database d. At most queue calls wait. A group takes no
+// further call once it has limit entries. do answers every entry, in order.
 func NewBatcher[E, R any](queue, limit, d int, p *Pace, do func(context.Context, []E) []R) *Batcher[E, R] {
 	return &Batcher[E, R]{
 		queue: make(chan batchCall[E, R], queue), limit: limit, d: d, pace: p, do: do,
@@ -36,8 +36,8 @@ func NewBatcher[E, R any](queue, limit, d int, p *Pace, do func(context.Context,
 	}
 }
 
-// Call hands entries over and waits for their answers. After an error their
-// outcome is unknown.
+// Call queues entries and waits for their answers. After an error their outcome is
+// unknown.
 func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
 	c := batchCall[E, R]{entries: entries, answer: make(chan []R, 1)}
 	select {
@@ -62,18 +62,18 @@ func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
 	}
 }
 
-// Run works on groups until ctx is done, and then on what is queued.
+// Run executes groups until ctx is done, and then the queued calls.
 func (b *Batcher[E, R]) Run(ctx context.Context) error {
 	defer close(b.closed)
-	var next time.Time // when the next group may begin
+	var next time.Time // when the next group may start
 	for {
 		select {
 		case first := <-b.queue:
-			Sleep(ctx, time.Until(next)) // cut short by a stop
+			Sleep(ctx, time.Until(next)) // returns early if ctx ends
 			start := time.Now()
 			full := b.group(context.WithoutCancel(ctx), first)
 			if next = start.Add(b.pace.took(b.d, start, time.Since(start))); full {
-				next = start // to wait would make no larger group
+				next = start // waiting would not make a larger group
 			}
 		case <-ctx.Done():
 			for {
@@ -88,7 +88,7 @@ func (b *Batcher[E, R]) Run(ctx context.Context) error {
 	}
 }
 
-// group takes what is queued, up to the limit, and answers it. It reports whether
+// group takes the queued calls, up to the limit, and answers them. It reports whether
 // the limit was reached.
 func (b *Batcher[E, R]) group(ctx context.Context, first batchCall[E, R]) (full bool) {
 	calls := []batchCall[E, R]{first}
@@ -112,23 +112,23 @@ func (b *Batcher[E, R]) group(ctx context.Context, first batchCall[E, R]) (full 
 	return len(entries) >= b.limit
 }
 
-// Pace says how far apart the groups of one kind begin in each database: such
-// that those of all databases together take share seconds per second. A
-// statement costs 0.2 to 0.4 ms of CPU before it moves its first row, because a
-// database has 32 tables, and 1 ms when 63 others have used the caches meanwhile.
-// So the distance, between least and most, is what buys CPU under load: results
-// cost 58, 24 and 15 µs a row in groups of 30, 100 and 300.
+// Pace controls the distance between the starts of two groups of one kind in each
+// database, so that the groups of all databases together take at most Share seconds per
+// second. A statement costs 0.2 to 0.4 ms of CPU before it changes its first row, because
+// a database has 32 tables, and 1 ms if 63 other databases have used the caches meanwhile.
+// So a longer distance, between Least and Most, saves CPU under load: a result costs 58,
+// 24 and 15 µs in groups of 30, 100 and 300.
 type Pace struct {
 	Least, Most time.Duration
 	Share       float64
 
 	mu    sync.Mutex
-	tooks [task.Databases]time.Duration // smoothed
-	at    [task.Databases]time.Time     // of the last group
+	tooks [task.Databases]time.Duration // moving average of the duration of a group
+	at    [task.Databases]time.Time     // start of the last group
 }
 
-// took notes that a group of database d, begun at start, has taken so long. It
-// returns how far from start the next may begin.
+// took records how long a group of database d took that started at start. It returns the
+// distance from start to the earliest start of the next group.
 func (p *Pace) took(d int, start time.Time, took time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +145,8 @@ func (p *Pace) took(d int, start time.Time, took time.Duration) time.Duration {
 	return min(max(time.Duration(float64(sum)/p.Share), p.Least), p.Most)
 }
 
-// Sleep returns false when ctx ends first. It does not wait for what has passed.
+// Sleep waits for d and returns false if ctx ends first. It returns at once if d is not
+// positive.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

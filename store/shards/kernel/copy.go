@@ -13,20 +13,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// copyColumns are the columns that a waiting task has values for; the others have
-// their defaults. copyRow writes them in this order.
+// copyColumns lists the columns for which a waiting task has values; the other columns
+// have their defaults. copyRow writes them in this order.
 const copyColumns = `(shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, missed, created_at, version, type, state, params, modeled, ` +
 	copyTermColumns + `)`
 
 const copyFields = 15 + copyTermFields
 
-// partitionedFrom is how many rows are worth a COPY into each partition. Below
-// it one COPY into the parent is cheaper, although it has to route each row.
+// partitionedFrom is the number of rows from which on a COPY into each partition pays.
+// Below it one COPY into the parent is cheaper, although it has to route each row.
 const partitionedFrom = 2000
 
-// CopyNear writes waiting tasks, sorted by sortNear, into the near tier. PostgreSQL's
-// binary COPY format is written by hand: it is a third of what generic encoding of
-// 24 values a row takes.
+// CopyNear writes waiting tasks, sorted by [SortNear], into the near tier. It encodes
+// PostgreSQL's binary COPY format by hand, which takes a third of the time of generic
+// encoding for rows of 24 values.
 func CopyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 	if len(rows) == 0 {
 		return nil
@@ -47,7 +47,7 @@ func CopyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 	return nil
 }
 
-// copyInto runs one COPY. table is made by this program.
+// copyInto runs one COPY. table must be a trusted name: it is not quoted.
 func copyInto(ctx context.Context, tx pgx.Tx, table string, rows []*task.Row) error {
 	size := 19 + 2
 	for _, r := range rows {
@@ -59,7 +59,7 @@ func copyInto(ctx context.Context, tx pgx.Tx, table string, rows []*task.Row) er
 	for _, r := range rows {
 		buf = copyRow(buf, r)
 	}
-	buf = append(buf, 0xff, 0xff) // the end
+	buf = append(buf, 0xff, 0xff) // the end marker
 	_, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(buf), "COPY "+table+" "+copyColumns+" FROM STDIN (FORMAT binary)")
 	return err
 }
@@ -101,7 +101,7 @@ func copyBytes[T string | []byte](b []byte, v T) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
 }
 
-// copyOr writes a value, or NULL.
+// copyOr writes a value, or NULL if there is false.
 func copyOr(b []byte, v int64, there bool) []byte {
 	if !there {
 		return append(b, 0xff, 0xff, 0xff, 0xff)
@@ -109,8 +109,8 @@ func copyOr(b []byte, v int64, there bool) []byte {
 	return copy8(b, v)
 }
 
-// SortNear puts rows into the order in which the tables of shards take them at
-// the least cost, and in which they will be claimed.
+// SortNear puts rows into the order in which inserting them into the shard tables is
+// cheapest, and in which they will be claimed.
 func SortNear(rows []*task.Row) {
 	slices.SortFunc(rows, func(a, b *task.Row) int {
 		return cmp.Or(cmp.Compare(a.ID.Shard(), b.ID.Shard()), cmp.Compare(a.DueAt, b.DueAt), cmp.Compare(a.ID, b.ID))

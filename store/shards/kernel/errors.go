@@ -8,21 +8,21 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// SQLSTATEs that steps react to.
+// SQLSTATEs that the store handles.
 const (
 	LockNotAvailable = "55P03"
 	deadlockDetected = "40P01"
 )
 
-// LockConflict reports whether err came from waiting too long for somebody
-// else's lock.
+// LockConflict reports whether err comes from waiting too long for a lock of another
+// transaction.
 func LockConflict(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == LockNotAvailable || pg.Code == deadlockDetected)
 }
 
-// DataError reports whether err was caused by the values of some row, so that
-// the others may still succeed without it.
+// DataError reports whether err was caused by the values of some row, so that the
+// other rows may succeed without it.
 func DataError(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")

@@ -7,9 +7,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Inserts collects new rows column by column, for one statement.
+// Inserts collects new rows, column by column, for one statement.
 type Inserts struct {
-	// Due is the earliest due instant.
+	// Due is the earliest due instant of the rows.
 	Due              task.Instant
 	tenants          []int32
 	ids, created     []int64
@@ -44,7 +44,7 @@ func (n *Inserts) Queue(b *pgx.Batch) {
 	}
 }
 
-// Args returns the columns that TaskInsert and DoneInsert begin with.
+// Args returns the columns that are the first arguments of TaskInsert and DoneInsert.
 func (n *Inserts) Args() []any {
 	return append([]any{n.tenants, n.ids, n.types, n.params, n.created}, n.terms.args()...)
 }

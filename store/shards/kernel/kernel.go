@@ -1,22 +1,23 @@
-// Package kernel is what all parts of package shards stand on: the 16 databases
-// as a place for transactions, and rows as PostgreSQL takes and gives them. It
-// knows neither the state machine nor packs.
+// Package kernel is the base of all parts of package shards. It runs transactions on the
+// 16 databases and converts rows from and to PostgreSQL's types. It does not know the
+// state machine or packs.
 //
 //	kernel.go   the databases: configuration, failpoints, snapshots, hints
 //	tx.go       transactions: BEGIN and COMMIT travel with the statements
 //	owned.go    transactions that assert an ownership
-//	errors.go   which errors may be tried again, and how
+//	errors.go   classification of errors
 //	batch.go    group commit: many calls in one transaction
 //	row.go      keys and rows of tasks
+//	terms.go    columns of terms
 //	insert.go   new rows, by arrays
 //	copy.go     new rows, by COPY
-//	keys.go     what keys of requests begin with
+//	keys.go     prefixes of request keys
 //	numbers.go  the numbers of ids, in blocks
 //
-// A step that must happen once or not at all is one call of [Databases.InTx]. A
-// step that only an owner may take is one call of [Databases.InOwnedTx]: it locks
-// the owner's epoch FOR SHARE first, so nobody takes over while it runs, and it
-// does nothing for an owner that has lost its epoch.
+// A step that must happen once or not at all is one call of [Databases.InTx]. A step
+// that only an owner may take is one call of [Databases.InOwnedTx]: it first locks the
+// owner's epoch FOR SHARE, so that no other process can acquire it while the step runs.
+// For an owner that has lost its epoch the call does nothing.
 package kernel
 
 import (
@@ -32,13 +33,13 @@ import (
 
 // Config tunes [Databases]. The zero value takes all defaults.
 type Config struct {
-	// Due, when set, is told the earliest due instant that a step has written. It
+	// Due, if set, receives the earliest due instant that a step has written. It
 	// must not block.
 	Due func(database int, due task.Instant)
-	// Failpoint, when set, is called at named points of transactions, and its
+	// Failpoint, if set, is called at named points of transactions, and its
 	// error is returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error
-	// Log defaults to none.
+	// Log defaults to a logger that discards everything.
 	Log *slog.Logger
 }
 
@@ -59,8 +60,8 @@ func NewDatabases(cluster *store.Cluster, cfg Config) *Databases {
 	return &Databases{Cluster: cluster, Log: cfg.Log, cfg: cfg}
 }
 
-// Home returns the database that keeps what a tenant has only once: its tokens,
-// its cap leases and its bulk operations.
+// Home returns the home database of a tenant. It stores what exists once for a tenant:
+// its tokens, its cap leases and its bulk operations.
 func Home(tenant int32) int { return int(tenant) % task.Databases }
 
 // Names of the failpoints.
@@ -70,11 +71,11 @@ const (
 	AfterCommit  = "after_commit"
 )
 
-// SetFailpoint sets the failpoints, or removes them. For tests, while nothing is
-// under way.
+// SetFailpoint sets or removes the failpoint function. It is for tests; no transaction
+// may be under way.
 func (db *Databases) SetFailpoint(f func(point string, database int) error) { db.cfg.Failpoint = f }
 
-// Failpoint calls the failpoint of a step, if there are failpoints.
+// Failpoint calls the failpoint function for a point of a step, if one is set.
 func (db *Databases) Failpoint(step, point string, d int) error {
 	if db.cfg.Failpoint == nil {
 		return nil
@@ -82,21 +83,21 @@ func (db *Databases) Failpoint(step, point string, d int) error {
 	return db.cfg.Failpoint(step+":"+point, d)
 }
 
-// TellDue passes on the earliest due instant that a step has written.
+// TellDue reports the earliest due instant that a step has written to [Config.Due].
 func (db *Databases) TellDue(d int, at task.Instant) {
 	if db.cfg.Due != nil && at != task.Never {
 		db.cfg.Due(d, at)
 	}
 }
 
-// InSnapshot runs f in one snapshot of database d, and changes nothing. While it
-// runs vacuum removes nothing that is younger.
+// InSnapshot runs f in one snapshot of database d, and changes nothing. Meanwhile
+// vacuum cannot remove rows that are newer than the snapshot.
 func (db *Databases) InSnapshot(ctx context.Context, d int, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db.Pool(d), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// ReadAll prepares a transaction for statements that read whole tables: they have
-// no time limit but their context.
+// ReadAll prepares a transaction for statements that read whole tables: it removes
+// the statement timeout, so that only the context limits them.
 func ReadAll(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_bitmapscan = on`, pgx.QueryExecModeSimpleProtocol)
 	return err
@@ -110,8 +111,8 @@ func Clock(ctx context.Context, tx pgx.Tx) (now task.Instant, err error) {
 	return now, err
 }
 
-// Querier is a pool or a transaction. A step that is in a transaction reads
-// through it: a second connection might never come free.
+// Querier is a pool or a transaction. A step in a transaction must read through the
+// transaction: waiting for a second connection could block for ever.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }

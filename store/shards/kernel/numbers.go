@@ -12,26 +12,26 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// NumberBlock is how many numbers of ids are drawn from a database's sequence at
-// once: the sequence's increment.
+// NumberBlock is how many numbers of ids one call of a database's sequence draws: the
+// increment of the sequence.
 const NumberBlock = 1024
 
-// NumberOf returns the number of an id.
+// NumberOf returns the number in an id.
 func NumberOf(id task.ID) int64 { return int64(id) / task.Shards }
 
-// BlockOf returns the block of the sequence that a number is from.
+// BlockOf returns the block of the sequence that contains a number.
 func BlockOf(number int64) int64 { return number / NumberBlock }
 
-// numbers hands out the numbers of ids from blocks of the database's sequence.
-// What is left of a block when the process ends is never used.
+// numbers hands out the numbers of ids from blocks of the database's sequence. The rest
+// of a block is never used after the process ends.
 type numbers struct {
 	mu        sync.Mutex
 	next, end int64
 }
 
 // Draw draws n consecutive numbers of database d, n <= [NumberBlock], and returns
-// the first. A transaction draws before it begins: it must not wait for a second
-// connection.
+// the first. Call it before a transaction begins: a transaction must not wait for a
+// second connection.
 func (db *Databases) Draw(ctx context.Context, d, n int) (int64, error) {
 	b := &db.numbers[d]
 	b.mu.Lock()
@@ -39,9 +39,9 @@ func (db *Databases) Draw(ctx context.Context, d, n int) (int64, error) {
 	return db.drawLocked(ctx, d, n)
 }
 
-// DrawGroup draws numbers for a group of n members, size(i) consecutive ones for
-// member i, whose first it hands to set. Of each block of the sequence the group gets
-// one run of consecutive numbers, in the order of the members.
+// DrawGroup draws numbers for a group of n members: size(i) consecutive numbers for
+// member i. It calls set with the first of them. Of each block of the sequence the group
+// gets one run of consecutive numbers, in the order of the members.
 func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) int, set func(i int, first int64)) error {
 	b := &db.numbers[d]
 	b.mu.Lock()
@@ -56,7 +56,8 @@ func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) i
 	return nil
 }
 
-// drawLocked returns n consecutive numbers. The caller has locked the numbers.
+// drawLocked returns the first of n consecutive numbers. The caller has locked the
+// numbers.
 func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 	b := &db.numbers[d]
 	if b.next+int64(n) > b.end {
@@ -73,8 +74,8 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 	return n0, nil
 }
 
-// DrawBlocks returns the first numbers of n blocks of database d that nobody else
-// has.
+// DrawBlocks draws n blocks of database d, which no other writer has, and returns the
+// first number of each.
 func (db *Databases) DrawBlocks(ctx context.Context, d, n int) ([]int64, error) {
 	list, err := sql.NumberBlocks.Query(ctx, db.Pool(d), int32(n))
 	if err != nil {

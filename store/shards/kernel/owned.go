@@ -10,7 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// OwnedArgs spreads ownerships over the arrays that statements take.
+// OwnedArgs converts ownerships into the arrays that statements take.
 func OwnedArgs(owned []task.Ownership) (items []int16, epochs, nonces []int64) {
 	for _, o := range owned {
 		items = append(items, int16(o.Shard))
@@ -36,12 +36,12 @@ func LostOf(rows pgx.Rows, owned []task.Ownership) ([]task.Shard, error) {
 	return lost, nil
 }
 
-// assertOwned returns the shards that are no longer owned; until the
-// transaction ends nobody can take the others over.
+// assertOwned returns the shards that are no longer owned. Until the transaction ends,
+// no other process can acquire the remaining shards.
 func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task.Shard, error) {
 	items, epochs, nonces := OwnedArgs(owned)
 	var lost []task.Shard
-	b := &pgx.Batch{} // BEGIN goes with it
+	b := &pgx.Batch{} // BEGIN travels with this batch
 	sql.AssertOwned.Queue(b, items, epochs, nonces).Query(func(rows pgx.Rows) (err error) {
 		lost, err = LostOf(rows, owned)
 		return err
@@ -50,9 +50,9 @@ func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task
 	return lost, err
 }
 
-// InOwnedTx is [Databases.InTx] for a step that only the owner may take: f runs when all of
-// owned is still owned, and nobody can take it over meanwhile. Else nothing
-// happens, and what was lost is returned.
+// InOwnedTx is [Databases.InTx] for a step that only the owner may take. It runs f if
+// all of owned is still owned; no other process can acquire it until the transaction
+// ends. Otherwise it does nothing and returns the lost shards.
 func (db *Databases) InOwnedTx(ctx context.Context, d int, step string, owned []task.Ownership, f func(pgx.Tx) error) (lost []task.Shard, err error) {
 	err = db.InTx(ctx, d, step, func(tx pgx.Tx) (err error) {
 		if lost, err = assertOwned(ctx, tx, owned); err != nil {

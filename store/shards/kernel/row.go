@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Key names a row. Rows are locked in the order of their keys.
+// Key identifies a row. Rows are locked in the order of their keys.
 type Key struct {
 	shard  task.Shard
 	Tenant int32
@@ -17,7 +17,7 @@ type Key struct {
 	Run    int64
 }
 
-// KeyOf returns the key of a row; run is 0 for that of the task itself.
+// KeyOf returns the key of a row; run is 0 for the task's own row.
 func KeyOf(tenant int32, id task.ID, run int64) Key {
 	return Key{shard: id.Shard(), Tenant: tenant, ID: id, Run: run}
 }
@@ -25,7 +25,7 @@ func KeyOf(tenant int32, id task.ID, run int64) Key {
 // Task returns the key of the task's own row.
 func (k Key) Task() Key { k.Run = 0; return k }
 
-// CompareKeys compares in the order in which rows are locked.
+// CompareKeys compares keys in the order in which rows are locked.
 func CompareKeys(a, b Key) int {
 	for _, c := range [...]int64{int64(a.shard) - int64(b.shard), int64(a.Tenant) - int64(b.Tenant), int64(a.ID) - int64(b.ID), a.Run - b.Run} {
 		if c != 0 {
@@ -42,7 +42,7 @@ func sign(c int64) int {
 	return 1
 }
 
-// KeyArgs spreads keys over the arrays that statements take.
+// KeyArgs converts keys into the arrays that statements take.
 func KeyArgs(keys []Key) []any {
 	shards, tenants := make([]int16, len(keys)), make([]int32, len(keys))
 	ids, runs := make([]int64, len(keys)), make([]int64, len(keys))
@@ -52,7 +52,7 @@ func KeyArgs(keys []Key) []any {
 	return []any{shards, tenants, ids, runs}
 }
 
-// Nullable gives NULL for Never.
+// Nullable returns NULL for [task.Never].
 func Nullable(i task.Instant) *int64 {
 	if i == task.Never {
 		return nil
@@ -61,7 +61,7 @@ func Nullable(i task.Instant) *int64 {
 	return &v
 }
 
-// OrNull gives NULL for 0.
+// OrNull returns NULL for 0.
 func OrNull(v int64) *int64 {
 	if v == 0 {
 		return nil
@@ -69,7 +69,7 @@ func OrNull(v int64) *int64 {
 	return &v
 }
 
-// InstantOr gives none for NULL.
+// InstantOr returns none for NULL.
 func InstantOr(v *int64, none task.Instant) task.Instant {
 	if v == nil {
 		return none
@@ -77,20 +77,20 @@ func InstantOr(v *int64, none task.Instant) task.Instant {
 	return task.Instant(*v)
 }
 
-// Millis returns a duration that is stored in milliseconds.
+// Millis converts a duration that is stored in milliseconds.
 func Millis[T ~int32 | ~int64](ms T) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// One column holds how often a run has failed, in its low bits, and how often it
-// was snoozed: see answered() in the schema.
+// One column holds the number of a run's failures, in its low bits, and the number of
+// its snoozes: see answered() in the schema.
 const (
 	failureBits = 10
 	maxFailures = 1<<failureBits - 1
 )
 
-// Failures is how the column stores both.
+// Failures returns the value of the column that stores failures and snoozes.
 func Failures(r *task.Row) int32 { return r.Snoozes<<failureBits | r.Failures }
 
-// RowScan has the columns of the fragment row_columns, in its order.
+// RowScan receives the columns of the fragment row_columns, in its order.
 type RowScan struct {
 	tenant                      int32
 	id, run                     int64
@@ -108,7 +108,7 @@ type RowScan struct {
 	terms                       termScan
 }
 
-// Targets returns where to scan the columns to, followed by more.
+// Targets returns the scan targets of the columns, followed by more.
 func (s *RowScan) Targets(more ...any) []any {
 	targets := append([]any{
 		&s.tenant, &s.id, &s.run, &s.typ, &s.state, &s.paused, &s.out, &s.due, &s.scheduled, &s.anchor, &s.seq, &s.openRuns,
@@ -120,10 +120,10 @@ func (s *RowScan) Targets(more ...any) []any {
 // ID returns the id of the task.
 func (s *RowScan) ID() task.ID { return task.ID(s.id) }
 
-// DueOr returns when the row is due; none: never.
+// DueOr returns the due instant of the row, or none if it has none.
 func (s *RowScan) DueOr(none task.Instant) task.Instant { return InstantOr(s.due, none) }
 
-// Row returns what was scanned.
+// Row returns the scanned row.
 func (s *RowScan) Row() *task.Row {
 	r := &task.Row{
 		Tenant: s.tenant, ID: task.ID(s.id), Run: s.run, Type: task.Type(s.typ), State: task.State(s.state),
@@ -140,7 +140,7 @@ func (s *RowScan) Row() *task.Row {
 	return r
 }
 
-// CollectRows reads rows of row_columns.
+// CollectRows reads all rows of a statement that returns row_columns.
 func CollectRows(rows pgx.Rows) ([]*task.Row, error) {
 	defer rows.Close()
 	var out []*task.Row
@@ -158,19 +158,19 @@ func CollectRows(rows pgx.Rows) ([]*task.Row, error) {
 func RowKey(r *task.Row) Key { return KeyOf(r.Tenant, r.ID, r.Run) }
 
 // UniqueKeys sorts keys into the order in which rows are locked, and removes
-// repeated ones.
+// duplicates.
 func UniqueKeys(keys []Key) []Key {
 	slices.SortFunc(keys, CompareKeys)
 	return slices.Compact(keys)
 }
 
-// Snapshot returns what was scanned as callers see it; finished is NULL for a task
-// that lives.
+// Snapshot returns the scanned row as callers see it; finished is NULL for a living
+// task.
 func (s *RowScan) Snapshot(finished *int64) *task.Snapshot {
 	return &task.Snapshot{Row: *s.Row(), FinishedAt: InstantOr(finished, task.Never)}
 }
 
-// NotNil keeps empty params from becoming NULL.
+// NotNil returns an empty slice for nil, which would be stored as NULL.
 func NotNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -178,7 +178,7 @@ func NotNil(b []byte) []byte {
 	return b
 }
 
-// Truncate shortens s to at most n bytes at a rune's border.
+// Truncate shortens s to at most n bytes at a rune boundary.
 func Truncate(s string, n int) string {
 	for n > 0 && s[n]&0xC0 == 0x80 {
 		n--

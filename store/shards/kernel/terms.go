@@ -4,11 +4,11 @@ import "github.com/perceptor/perceptor/task"
 
 // # Terms
 //
-// The terms that statements compare have columns, which the fragment term_columns
-// lists; this file lists them in Go, in the same order. All others are sealed in the
-// column terms: a new one needs no change here.
+// The terms that SQL statements compare have their own columns. The fragment term_columns
+// lists them, and this file lists them in Go in the same order. All other terms are
+// sealed in the column terms, so a new term needs no change here.
 
-// termScan has the columns of term_columns.
+// termScan receives the columns of term_columns.
 type termScan struct {
 	begin                   int64
 	end, interval, maxCount *int64
@@ -22,7 +22,7 @@ func (s *termScan) targets() []any {
 	return []any{&s.begin, &s.end, &s.interval, &s.maxCount, &s.ackTimeout, &s.giveUp, &s.retention, &s.kind, &s.sealed}
 }
 
-// terms returns what was scanned.
+// terms returns the scanned terms and origin.
 func (s *termScan) terms() (task.Terms, task.Origin) {
 	t, o := task.Unseal(s.sealed)
 	t.Begin, t.End, t.Kind = task.Instant(s.begin), InstantOr(s.end, task.Never), s.kind
@@ -36,7 +36,7 @@ func (s *termScan) terms() (task.Terms, task.Origin) {
 	return t, o
 }
 
-// TermArgs returns the terms of a row as the fragment term_values takes them.
+// TermArgs returns the terms of a row as arguments of the fragment term_values.
 func TermArgs(r *task.Row) []any {
 	return []any{
 		int64(r.Begin), Nullable(r.End), OrNull(r.Interval.Milliseconds()), OrNull(r.MaxCount), int32(r.AckTimeout.Milliseconds()),
@@ -44,7 +44,7 @@ func TermArgs(r *task.Row) []any {
 	}
 }
 
-// termColumns are the terms of many rows, column by column.
+// termColumns holds the terms of many rows, column by column.
 type termColumns struct {
 	begins                    []int64
 	ends, intervals, maxCount []*int64
@@ -66,18 +66,18 @@ func (c *termColumns) add(r *task.Row) {
 	c.sealed = append(c.sealed, task.Seal(&r.Terms, &r.Origin))
 }
 
-// args returns the columns as the fragment term_arrays takes them.
+// args returns the columns as arguments of the fragment term_arrays.
 func (c *termColumns) args() []any {
 	return []any{c.begins, c.ends, c.intervals, c.maxCount, c.ackTimeouts, c.giveUps, c.retentions, c.kinds, c.sealed}
 }
 
-// copyTermColumns are the columns of term_columns for COPY.
+// The columns of term_columns for COPY.
 const (
 	copyTermColumns = `begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, retention_ms, kind, terms`
 	copyTermFields  = 9
 )
 
-// copyTerms writes the terms of a row in the binary format of COPY.
+// copyTerms appends the terms of a row in the binary format of COPY.
 func copyTerms(b []byte, r *task.Row) []byte {
 	b = copy8(b, int64(r.Begin))
 	b = copyOr(b, int64(r.End), r.End != task.Never)

@@ -13,16 +13,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// ErrNothing makes [Databases.InTx] roll back without being an error: nothing was changed,
-// so nothing need reach the disk.
+// ErrNothing makes [Databases.InTx] roll back and return no error: the step changed
+// nothing, so nothing has to be written to disk.
 var ErrNothing = errors.New("nothing to commit")
 
-// InTx runs f in a transaction of database d and commits it. step names it, for
-// errors and failpoints. A commit whose outcome is not known is an error that
-// matches task.ErrOutcomeUnknown.
+// InTx runs f in a transaction of database d and commits it. step is the name of the
+// step in errors and failpoints. If the outcome of the commit is unknown, the error
+// matches [task.ErrOutcomeUnknown].
 //
-// BEGIN travels with the first batch that f sends, and COMMIT with the one that f
-// hands to [SendLast].
+// BEGIN travels with the first batch that f sends, and COMMIT with the batch that f
+// passes to [SendLast].
 func (db *Databases) InTx(ctx context.Context, d int, step string, f func(pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*db.StatementTimeout())
 	defer cancel()
@@ -30,12 +30,12 @@ func (db *Databases) InTx(ctx context.Context, d int, step string, f func(pgx.Tx
 	if err != nil {
 		return fmt.Errorf("%s: begin: %w", step, err)
 	}
-	defer conn.Release() // ends a session that is still in a transaction
+	defer conn.Release() // closes a session that is still in a transaction
 	tx := &lazyTx{conn: conn, commitAlone: db.cfg.Failpoint != nil}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		tx.end(ctx) // after a commit it does nothing; else the server's timeouts end the session
+		tx.end(ctx) // does nothing after a commit; if the rollback fails, the server's timeouts end the session
 	}()
 	switch err := f(tx); {
 	case errors.Is(err, ErrNothing):
@@ -56,18 +56,18 @@ func (db *Databases) InTx(ctx context.Context, d int, step string, f func(pgx.Tx
 }
 
 // lazyTx is a transaction that begins with its first statement. A step begins
-// with SendBatch, Exec, Query, QueryRow or CopyFrom; what else a [pgx.Tx] has may
+// with SendBatch, Exec, Query, QueryRow or CopyFrom; the other methods of [pgx.Tx] may
 // be used once it has begun.
 type lazyTx struct {
 	pgx.Tx    // nil until it has begun
 	conn      *pgxpool.Conn
 	committed bool
-	// commitAlone: there are failpoints, which want to be between the last
+	// commitAlone is set if there are failpoints, which need a point between the last
 	// statement and the commit.
 	commitAlone bool
 }
 
-// begin begins the transaction by a statement of its own.
+// begin begins the transaction with a statement of its own.
 func (t *lazyTx) begin(ctx context.Context) (err error) {
 	if t.Tx != nil {
 		return nil
@@ -80,8 +80,8 @@ func (t *lazyTx) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// SendBatch implements [pgx.Tx]. The first batch begins the transaction: the
-// answer to that is read here, and the results are those of b.
+// SendBatch implements [pgx.Tx]. The first batch also begins the transaction: SendBatch
+// reads the answer to BEGIN, and the results that it returns are those of b.
 func (t *lazyTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if t.Tx != nil {
 		return t.Tx.SendBatch(ctx, b)
@@ -91,7 +91,7 @@ func (t *lazyTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	begun.QueuedQueries = append(begun.QueuedQueries, b.QueuedQueries...)
 	results := t.conn.SendBatch(ctx, begun)
 	t.Tx = results.Tx()
-	_, _ = results.Exec() // an error meets whoever reads on
+	_, _ = results.Exec() // an error is returned again by the next read
 	return results
 }
 
@@ -132,8 +132,8 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// Commit implements [pgx.Tx]. It does nothing where nothing has begun, or where
-// [SendLast] has done it.
+// Commit implements [pgx.Tx]. It does nothing if no statement has begun the transaction
+// or if [SendLast] has committed it.
 func (t *lazyTx) Commit(ctx context.Context) error {
 	if t.Tx == nil || t.committed {
 		return nil
@@ -141,17 +141,17 @@ func (t *lazyTx) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
-// end rolls back what was not committed.
+// end rolls back a transaction that was not committed.
 func (t *lazyTx) end(ctx context.Context) {
 	if t.Tx != nil {
 		_ = t.Tx.Rollback(ctx)
 	}
 }
 
-// SendLast sends the last statements of a step with the COMMIT behind them, in
-// one go. The server comes to the COMMIT only when it has done all of them; an
-// error may come after it, and is classified as one of a commit. f of [Databases.InTx] must
-// return what it returns.
+// SendLast sends the last statements of a step together with the COMMIT. The server
+// executes the COMMIT only if all of them succeed. An error may come from the COMMIT, so
+// it is classified as a commit error. The function f of [Databases.InTx] must return the
+// result of SendLast.
 func SendLast(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	t, ok := tx.(*lazyTx)
 	if !ok || t.commitAlone {
@@ -170,15 +170,15 @@ func SendLast(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	return nil
 }
 
-// closedTx refuses everything.
+// closedTx rejects every call.
 var closedTx = func() pgx.Tx {
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{})
 	return pgx.FailedBatchResults(b, pgx.ErrTxClosed).Tx()
 }()
 
-// classifyCommit tells a commit that was refused, or never sent, from one that
-// may have happened.
+// classifyCommit distinguishes a commit that failed or was never sent from a commit
+// that may have succeeded.
 func classifyCommit(err error) error {
 	var pg *pgconn.PgError
 	var unsent pgx.ErrPreprocessingBatch

@@ -10,23 +10,22 @@ import (
 
 // # Calendars
 //
-// A row says by which expression its instants come; the calendar is made when
-// somebody locks the row to take a step. What has been parsed is kept. A stored
-// expression that cannot be parsed, such as one of a zone that this program does
-// not know, leaves the row without a calendar: the state machine then puts the
-// task off, and never fires it by another rule.
+// A row stores the cron expression of its instants. Its calendar is made when the row is
+// locked for a step. Parsed expressions are cached. If a stored expression cannot be
+// parsed, for example because this program does not know its time zone, the row gets no
+// calendar. The state machine then defers the task and never fires it by another rule.
 
-// complainEvery is the shortest distance of two log lines about tasks that cannot
-// be read: there may be many.
+// complainEvery is the shortest distance between two log lines about tasks that cannot
+// be read: there may be many such tasks.
 const complainEvery = 10 * time.Second
 
-// CalendarOf returns the calendar of an expression for a task; with a spread, or an H
-// in the expression, it is the task's own.
+// CalendarOf returns the calendar of an expression for a task. With a spread, or an H
+// in the expression, the calendar depends on the task's id.
 func (m *Machines) CalendarOf(cron task.Cron, id task.ID, spread time.Duration) (task.Calendar, error) {
 	return m.calendars.Of(cron, id, spread)
 }
 
-// SetCalendar gives the row of a task its calendar, if it has an expression.
+// SetCalendar sets the calendar of a task's row, if the task has an expression.
 func (m *Machines) SetCalendar(r *task.Row) {
 	if r.Damaged != "" {
 		m.complain(r, errors.New("the stored terms of the task cannot be read"))
@@ -50,9 +49,9 @@ func (m *Machines) complain(r *task.Row, err error) {
 	}
 }
 
-// Place completes the spec of a new task that has got its id, and returns the task's
-// row, or the faults of one that could never fire. With a spread, or an H in its
-// expression, the first instant depends on the id.
+// Place completes the spec of a new task that has its id, and returns the task's row, or
+// the faults of a task that could never fire. With a spread, or an H in the expression,
+// the first instant depends on the id.
 func (m *Machines) Place(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault) {
 	faults := spec.ResolveBegin(now)
 	if len(faults) == 0 {
@@ -64,8 +63,8 @@ func (m *Machines) Place(tenant int32, id task.ID, spec *task.Spec, now task.Ins
 	return task.NewRow(tenant, id, spec, now), nil
 }
 
-// resolveCalendar gives a spec the calendar of its id, and returns the faults
-// of a task that could never fire.
+// resolveCalendar sets the calendar of a spec by its id, and returns the faults of a task
+// that could never fire.
 func (m *Machines) resolveCalendar(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
 	if cron := spec.Cron; cron != nil {
 		calendar, err := m.CalendarOf(*cron, id, spec.Spread)
@@ -77,8 +76,8 @@ func (m *Machines) resolveCalendar(spec *task.Spec, id task.ID, now task.Instant
 	return spec.NeverFires(id, now)
 }
 
-// SetEditCalendar gives the spec of an edit, which stays as it is, the calendar of
-// the task's id. The error is of the caller's making.
+// SetEditCalendar gives an edit a copy of its spec with the calendar of the task's id. It
+// returns an error if the edit is invalid.
 func (m *Machines) SetEditCalendar(e *task.Edit, id task.ID) *task.Error {
 	if e.Spec.Cron == nil {
 		return nil

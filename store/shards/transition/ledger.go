@@ -10,15 +10,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Ledger is what a transaction writes besides its rows: how many tasks went
-// where, and what happened to runs. What was missed is told when it has committed.
+// Ledger collects what a transaction writes besides its rows: counter deltas and events
+// of runs. The missed counts are reported after the commit.
 type Ledger struct {
 	counters.Tally
 	history.Recorder
 	Missed task.MissedCounts
 }
 
-// NewLedger returns the ledger of a transaction that begins.
+// NewLedger returns an empty ledger for a transaction.
 func (m *Machines) NewLedger() *Ledger { return &Ledger{Recorder: m.cfg.Levels.Recorder()} }
 
 // Queue adds at most two statements to a batch.
@@ -27,7 +27,7 @@ func (l *Ledger) Queue(b *pgx.Batch, now task.Instant) {
 	l.Recorder.Queue(b, now)
 }
 
-// Machine notes what steps did to a task.
+// Machine records what the steps of a machine did to a task.
 func (l *Ledger) Machine(k *task.Machine) {
 	l.Tally.Machine(k)
 	for i := range k.Dead {
@@ -40,7 +40,7 @@ func (l *Ledger) Machine(k *task.Machine) {
 	}
 }
 
-// Publication notes that a delivery was claimed, and what was skipped for it.
+// Publication records that a delivery was claimed, and the instants that were skipped.
 func (l *Ledger) Publication(p *task.Publication) {
 	if p.Missed > 0 {
 		l.Missed.Add(p.Tenant, p.Misfire, p.Missed)
@@ -48,7 +48,7 @@ func (l *Ledger) Publication(p *task.Publication) {
 	l.Recorder.Publication(p)
 }
 
-// TellMissed tells what steps have let pass, once their transaction has committed.
+// TellMissed reports missed instants, once the transaction of the steps has committed.
 func (m *Machines) TellMissed(counts task.MissedCounts) {
 	if m.cfg.Missed != nil && len(counts) > 0 {
 		m.cfg.Missed(counts)

@@ -1,14 +1,14 @@
-// Package transition carries out what the state machine says. It locks the rows of
-// tasks and gives them as [task.Machine]s; and what the machines' steps did to their
-// rows it writes, with all that belongs to it: dead runs, finished tasks, terms that
-// were edited, counters and history.
+// Package transition carries out the decisions of the state machine. It locks the rows of
+// tasks and returns them as [task.Machine]s. After the machines have taken steps it writes
+// their rows and everything that belongs to them: dead runs, finished tasks, edited
+// terms, counters and history.
 //
 //	machines.go  locking rows as state machines
-//	calendar.go  calendars of rows whose instants come by an expression
-//	write.go     writing what steps did
-//	ledger.go    what steps mean for counters and history
+//	calendar.go  calendars of rows with a cron expression
+//	write.go     writing the effects of steps
+//	ledger.go    effects of steps on counters and history
 //
-// A caller locks, makes the machines take steps, and writes, in one transaction; see
+// In one transaction a caller locks rows, makes the machines take steps, and writes; see
 // [Machines.Lock], [Write] and [WriteLast].
 package transition
 
@@ -28,42 +28,43 @@ import (
 
 // Config tunes [Machines].
 type Config struct {
-	// CatchUpInterval is the least distance of runs that catch up with missed instants.
+	// CatchUpInterval is the least distance between runs that catch up with missed
+	// instants.
 	CatchUpInterval time.Duration
-	// Levels say what of a tenant's history is kept.
+	// Levels returns which events of a tenant are kept.
 	Levels history.Levels
-	// Missed, when set, is told how many instants steps have let pass. It must not
-	// block, and keeps what it is given.
+	// Missed, if set, receives how many instants steps have missed. It must not
+	// block, and it owns its argument.
 	Missed func(task.MissedCounts)
 }
 
-// Machines give rows as state machines. They are safe for concurrent use.
+// Machines makes state machines of rows. It is safe for concurrent use.
 type Machines struct {
 	db        *kernel.Databases
 	cfg       Config
 	calendars *schedule.Calendars
-	// complained is when a line was logged about a task that cannot be read, in
+	// complained is when the last line was logged about a task that cannot be read, in
 	// nanoseconds.
 	complained atomic.Int64
 }
 
-// calendarsKept is how many parsed expressions are kept at least. One takes some 300
-// bytes.
+// calendarsKept is the least number of parsed expressions in the cache. An expression
+// takes about 300 bytes.
 const calendarsKept = 10_000
 
-// NewMachines returns the machines of db.
+// NewMachines returns a [Machines] for db.
 func NewMachines(db *kernel.Databases, cfg Config) *Machines {
 	return &Machines{db: db, cfg: cfg, calendars: schedule.NewCalendars(calendarsKept)}
 }
 
-// New returns the machine of a task's row that somebody else has locked, or packed,
-// and that has no run rows.
+// New returns the machine of a task that has no run rows. The caller has locked its row,
+// or read it from a pack.
 func (m *Machines) New(r *task.Row) *task.Machine {
 	return &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}, CatchUpInterval: m.cfg.CatchUpInterval}
 }
 
-// Lock locks the rows of keys and returns them by the key of their task. Rows that
-// somebody else has locked are missing, as are rows that do not exist.
+// Lock locks the rows of keys and returns their machines by the key of the task. Rows
+// that another transaction has locked, and rows that do not exist, are missing.
 func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[kernel.Key]*task.Machine, error) {
 	rows, err := sql.KinLock.Query(ctx, tx, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
@@ -91,11 +92,11 @@ func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[
 	return machines, nil
 }
 
-// Living reports whether the row of a task was locked, and no step has ended the
-// task since.
+// Living reports whether the row of a task was locked and no step has ended the task
+// since.
 func Living(k *task.Machine) bool { return k != nil && k.Task != nil && k.Task.Change != task.Removed }
 
-// Touched collects the machines that steps have touched, each once, in order.
+// Touched collects the machines that took steps, each once, in order.
 type Touched struct {
 	Machines []*task.Machine
 	seen     map[*task.Machine]bool

@@ -10,8 +10,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Write carries out what steps did to rows, with what that means for the
-// ledger, in one round trip. It returns the earliest due instant that was written.
+// Write writes the effects of steps on rows, and the ledger, in one round trip. It
+// returns the earliest due instant that was written.
 func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
 	b, due := Batch(machines, now, l)
 	if b.Len() == 0 {
@@ -20,7 +20,7 @@ func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.In
 	return due, tx.SendBatch(ctx, b).Close()
 }
 
-// WriteLast is [Write] as the last thing that a step does.
+// WriteLast is [Write] for the last statements of a step: it sends the COMMIT with them.
 func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
 	b, due := Batch(machines, now, l)
 	if b.Len() == 0 {
@@ -37,13 +37,13 @@ func Batch(machines []*task.Machine, now task.Instant, l *Ledger) (*pgx.Batch, t
 	return b, due
 }
 
-// queueMachines adds what steps did to rows to a batch, and to the ledger.
+// queueMachines adds the effects of steps on rows to a batch and to the ledger.
 func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
 	return queueRows(b, machines, now, l, func(r *task.Row) { queueRow(b, r) })
 }
 
-// QueueClaimed is queueMachines for the steps of a claim: all rows that they changed
-// are written by one statement.
+// QueueClaimed is queueMachines for the steps of a claim: one statement writes all rows
+// that they changed.
 func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
 	var u rowUpdates
 	due := queueRows(b, machines, now, l, func(r *task.Row) {
@@ -57,8 +57,8 @@ func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *L
 	return due
 }
 
-// queueRows gives each row that was changed, but for those of ended tasks, to
-// write, and returns the earliest due instant of them.
+// queueRows calls write for each changed row, except for rows of ended tasks, and
+// returns the earliest due instant of these rows.
 func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger, write func(r *task.Row)) task.Instant {
 	due := task.Never
 	for _, k := range machines {
@@ -88,7 +88,7 @@ func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledg
 	return due
 }
 
-// rowUpdates are rows column by column, for RowsUpdate.
+// rowUpdates holds rows, column by column, for RowsUpdate.
 type rowUpdates struct {
 	keys                                  []kernel.Key
 	dues, firstClaims, holders            []*int64
@@ -148,11 +148,11 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	}
 }
 
-// queueEdit writes the terms of a task into its row and all its run rows, those
-// included that the same batch has made before.
+// queueEdit writes the terms of a task into its row and all its run rows, including
+// run rows that the same batch inserts before.
 func queueEdit(b *pgx.Batch, k *task.Machine) {
 	t := k.Task
-	var params []byte // NULL: as they are
+	var params []byte // NULL: unchanged
 	if k.EditedParams {
 		params = kernel.NotNil(t.Params)
 	}
