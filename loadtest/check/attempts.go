@@ -8,8 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// attempts checks what follows when handlers fail: how often, and after what time,
-// a run is called again.
+// attempts checks retries: how many attempts a run has, and the delay before each of them.
 func (k *checking) attempts() {
 	if k.Add.MaxAttempts == 0 || !k.cfg.Replies {
 		return
@@ -35,7 +34,7 @@ func (k *checking) attemptsOf(r *run) {
 		}
 		switch {
 		case r.dead != 0:
-			k.violate(DuplicateResult, r.seq, "the result of attempt %d was taken, though it had died at %v", e.Attempt, r.dead.Time())
+			k.violate(DuplicateResult, r.seq, "the result of attempt %d was accepted although the run died at %v", e.Attempt, r.dead.Time())
 		case e.Outcome == task.Fail && (e.Permanent || failures >= k.Add.MaxAttempts):
 			r.dead = p.Answered
 		case e.Outcome != task.Success:
@@ -43,17 +42,17 @@ func (k *checking) attemptsOf(r *run) {
 		}
 	}
 	if failures > k.Add.MaxAttempts {
-		k.violate(OverCount, r.seq, "%d failures were taken, at most %d are allowed", failures, k.Add.MaxAttempts)
+		k.violate(OverCount, r.seq, "%d failures were accepted, at most %d are allowed", failures, k.Add.MaxAttempts)
 	}
 	for _, e := range r.executions {
 		if r.dead != 0 && e.Start > r.dead.Add(k.cfg.Window+k.cfg.Slack) {
-			k.violate(Stale, r.seq, "attempt %d began at %v; the run had died at %v", e.Attempt, e.Start.Time(), r.dead.Time())
+			k.violate(Stale, r.seq, "attempt %d began at %v, long after the run died at %v", e.Attempt, e.Start.Time(), r.dead.Time())
 		}
 	}
 	k.neverDied(r)
 }
 
-// acceptedReport returns the answer that took the result of an execution.
+// acceptedReport returns the answer that accepted the result of e, or nil.
 func (k *checking) acceptedReport(e *Execution) *Reply {
 	for i := range k.Replies {
 		p := &k.Replies[i]
@@ -64,23 +63,23 @@ func (k *checking) acceptedReport(e *Execution) *Reply {
 	return nil
 }
 
-// notBefore checks that the next attempt keeps its distance from a failure, or a
-// snooze, that was taken.
+// notBefore checks that the next attempt keeps its delay after an accepted failure or
+// snooze.
 func (k *checking) notBefore(r *run, rest []Execution, failed *Execution) {
 	for _, e := range rest {
 		if e.Attempt != failed.Attempt+1 {
 			continue
 		}
 		if earliest := failed.End.Add(failed.After - k.cfg.Epsilon - time.Millisecond); e.Start < earliest {
-			k.violate(Early, r.seq, "attempt %d began at %v, only %v after attempt %d ended, which asked for %v",
+			k.violate(Early, r.seq, "attempt %d began at %v, only %v after attempt %d ended, although that attempt asked for %v",
 				e.Attempt, e.Start.Time(), e.Start.Sub(failed.End), failed.Attempt, failed.After)
 		}
 		return
 	}
 }
 
-// neverDied checks that the task of a run without success did not end before all
-// its attempts were made.
+// neverDied checks that a task without a successful run did not fail before all its
+// attempts were made.
 func (k *checking) neverDied(r *run) {
 	if k.Final == nil || k.Final.State != task.Failed || k.Add.Type != task.OneShot {
 		return
@@ -95,15 +94,16 @@ func (k *checking) neverDied(r *run) {
 		}
 	}
 	if int32(len(failed)) < k.Add.MaxAttempts {
-		k.violate(Lost, r.seq, "it was given up after %d failures, %d are allowed", len(failed), k.Add.MaxAttempts)
+		k.violate(Lost, r.seq, "the run was given up after %d failures, %d are allowed", len(failed), k.Add.MaxAttempts)
 	}
 }
 
-// A listener that is killed says nothing any more: what it had begun is silent.
-// What of its results was taken is known only if it has still written that down.
+// A listener that was killed sends no more results: the calls that it had begun are silent.
+// Whether its last results were accepted is known only if it recorded the answers before
+// its death.
 
-// unfinished puts the two records of a call together that was begun and ended, and
-// ends the others with their listeners.
+// unfinished removes the first of the two records of each call that ended. It ends the
+// other calls at the death of their listener.
 func (k *checking) unfinished() {
 	type call struct {
 		seq      int64
@@ -128,12 +128,12 @@ func (k *checking) unfinished() {
 		e.Outcome = 0
 		died, dead := k.cfg.Deaths[e.Listener]
 		if e.End = max(died, e.Start); !dead {
-			k.violate(Mismatch, e.Seq, "the handler of attempt %d began at %v and never ended, though listener %d lives", e.Attempt, e.Start.Time(), e.Listener)
+			k.violate(Mismatch, e.Seq, "the handler of attempt %d began at %v and never ended although listener %d is alive", e.Attempt, e.Start.Time(), e.Listener)
 		}
 	}
 }
 
-// silence checks what follows the deaths of listeners.
+// silence checks the runs of listeners that died.
 func (k *checking) silence() {
 	if len(k.cfg.Deaths) == 0 {
 		return
@@ -154,15 +154,15 @@ func (k *checking) silence() {
 	}
 }
 
-// answered reports whether the result of an execution has got an answer.
+// answered reports whether the result of e got an answer.
 func (k *checking) answered(e *Execution) bool {
 	return slices.ContainsFunc(k.Replies, func(p Reply) bool {
 		return p.Call == Report && p.Seq == e.Seq && p.Attempt == e.Attempt && p.Listener == e.Listener
 	})
 }
 
-// calledAgain checks that a run which is silent comes again in time, if it does. That
-// it must is the rule for every run without a result.
+// calledAgain checks that a silent run, if it is called again, is called in time. The rule
+// that every run needs a result checks that it is called again at all.
 func (k *checking) calledAgain(r *run, silent *Execution, died Micros) {
 	again := never
 	for i := range r.executions {
@@ -172,14 +172,14 @@ func (k *checking) calledAgain(r *run, silent *Execution, died Micros) {
 		}
 	}
 	if again != never && again > died.Add(k.cfg.Redelivery) {
-		k.violate(Late, r.seq, "attempt %d was silent from %v on, when listener %d died; the run came again at %v, later than %v",
+		k.violate(Late, r.seq, "attempt %d has been silent since %v, when listener %d died; the run was called again at %v, more than %v later",
 			silent.Attempt, died.Time(), silent.Listener, again.Time(), k.cfg.Redelivery)
 	}
 }
 
-// notBeforeDeadline checks that the second attempt of a run whose first one was
-// silent, everywhere, keeps the ack_timeout, which counts from its instant at the
-// earliest.
+// notBeforeDeadline checks that the second attempt of a run does not begin before the
+// ack_timeout if all deliveries of its first attempt were silent. The ack_timeout counts
+// from the scheduled instant or later.
 func (k *checking) notBeforeDeadline(r *run) {
 	silent := false
 	for _, e := range r.executions {
@@ -196,7 +196,7 @@ func (k *checking) notBeforeDeadline(r *run) {
 	earliest := Of(r.at).Add(k.cfg.AckTimeout - k.cfg.Epsilon - time.Millisecond)
 	for _, e := range r.executions {
 		if e.Attempt == 2 && e.Start < earliest {
-			k.violate(Early, r.seq, "attempt 2 began at %v; attempt 1 of %v was silent, and has until %v", e.Start.Time(), r.at, task.Instant(earliest/1000))
+			k.violate(Early, r.seq, "attempt 2 began at %v; attempt 1, scheduled at %v, was silent and its ack_timeout ends at %v", e.Start.Time(), r.at, task.Instant(earliest/1000))
 		}
 	}
 }
@@ -225,8 +225,8 @@ func (k *checking) reply(p *Reply) {
 	}
 }
 
-// reported returns the execution that p answers the result of: the latest one of
-// the attempt before the answer. nil: there is none.
+// reported returns the execution whose result p answers: the latest one of the attempt that
+// ended before the answer. It returns nil if there is none.
 func (r *run) reported(p *Reply) *Execution {
 	if r == nil {
 		return nil
@@ -241,7 +241,7 @@ func (r *run) reported(p *Reply) *Execution {
 	return found
 }
 
-// recordResult records an accepted final result, that of e.
+// recordResult records the accepted final result of e.
 func (r *run) recordResult(p *Reply, e *Execution) {
 	r.accepted++
 	r.closed = true
@@ -253,7 +253,7 @@ func (r *run) recordResult(p *Reply, e *Execution) {
 	}
 }
 
-// results checks what became of the results.
+// results checks the answers to the results.
 func (k *checking) results() {
 	if !k.cfg.Replies {
 		return
@@ -269,12 +269,12 @@ func (k *checking) results() {
 			k.violate(DuplicateResult, r.seq, "%d final results were accepted", r.accepted)
 		}
 		if !r.closed && !r.perhaps && k.due(r.at) && !k.gaveUp(r) {
-			k.violate(Lost, r.seq, "handled at %v, but no result of it was taken", r.first.Time())
+			k.violate(Lost, r.seq, "handled at %v, but none of its results was accepted", r.first.Time())
 		}
 	}
 }
 
-// gaveUp reports whether the run may have died by its failures.
+// gaveUp reports whether the run may have died of its failures.
 func (k *checking) gaveUp(r *run) bool {
 	if r.dead != 0 || k.over(r.first) {
 		return true
@@ -289,7 +289,7 @@ func (k *checking) gaveUp(r *run) bool {
 	return failed && k.Final != nil && k.Final.State.Final()
 }
 
-// final checks what the API says at the end.
+// final checks the task as the API shows it at the end.
 func (k *checking) final() {
 	f := k.Final
 	if f == nil {
@@ -298,20 +298,20 @@ func (k *checking) final() {
 	}
 	k.specOf(f)
 	if f.Runs < k.lastSeq() {
-		k.violate(OverCount, k.lastSeq(), "has a callback, but the API counts %d runs", f.Runs)
+		k.violate(OverCount, k.lastSeq(), "the run has a callback, but the API counts only %d runs", f.Runs)
 	}
 	if k.cfg.Quiet == 0 {
 		return
 	}
 	if f.Runs > k.lastSeq() && k.cancelled == nil {
-		k.violate(Lost, k.lastSeq()+1, "the API counts %d runs, but it has no callback", f.Runs)
+		k.violate(Lost, k.lastSeq()+1, "the API counts %d runs, but this run has no callback", f.Runs)
 	}
 	if !f.State.Final() {
 		if k.cancelled != nil && k.cancelled.Known {
-			k.violate(Mismatch, 0, "still %v, though a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
+			k.violate(Mismatch, 0, "the task is still %v although a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
 		}
 		if k.ended {
-			k.violate(Lost, 0, "still %v with %d open runs, though nothing more is due", f.State, f.Open)
+			k.violate(Lost, 0, "the task is still %v with %d open runs although no further run is due", f.State, f.Open)
 		}
 		return
 	}
@@ -323,29 +323,29 @@ func (k *checking) endState(f *Final) {
 		return
 	}
 	if k.cancelled != nil && k.cancelled.Known && !k.endedBefore(k.cancelled.Answered) {
-		k.violate(Mismatch, 0, "ended %v, though a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
+		k.violate(Mismatch, 0, "the task ended %v although a cancel was answered at %v", f.State, k.cancelled.Answered.Time())
 	}
 	if f.State != task.Completed && !(f.State == task.Failed && k.failed()) {
-		k.violate(Mismatch, 0, "ended %v, though nobody cancelled it and its last run did not fail", f.State)
+		k.violate(Mismatch, 0, "the task ended %v although it was not cancelled and its last run did not fail", f.State)
 	}
 	if f.Open != 0 {
-		k.violate(Mismatch, 0, "ended %v with %d open runs", f.State, f.Open)
+		k.violate(Mismatch, 0, "the task ended %v with %d open runs", f.State, f.Open)
 	}
 	if k.goesOn && f.State == task.Completed {
-		k.violate(Lost, k.lastSeq()+1, "the task ended before it was due")
+		k.violate(Lost, k.lastSeq()+1, "the task ended before this run was due")
 	}
 	if k.Add.Type != task.NonBlocking || f.Runs != k.lastSeq() || len(k.reschedules()) > 0 {
 		return
 	}
 	switch {
 	case k.missed > f.Missed:
-		k.violate(Lost, 0, "%d instants have no callback, only %d are counted as missed", k.missed, f.Missed)
+		k.violate(Lost, 0, "%d instants have no callback, but only %d are counted as missed", k.missed, f.Missed)
 	case k.missed < f.Missed:
-		k.violate(Mismatch, 0, "%d instants are counted as missed, only %d have no callback", f.Missed, k.missed)
+		k.violate(Mismatch, 0, "%d instants are counted as missed, but only %d have no callback", f.Missed, k.missed)
 	}
 }
 
-// endedBefore reports whether the task may have had its end before an instant.
+// endedBefore reports whether the task may have ended before m.
 func (k *checking) endedBefore(m Micros) bool {
 	last := k.last()
 	return Of(k.Add.End) <= m || last != nil && last.closed && k.Add.MaxCount > 0 && last.seq >= k.Add.MaxCount
@@ -356,20 +356,21 @@ func (k *checking) failed() bool {
 	return r != nil && r.executions[len(r.executions)-1].Outcome == task.Fail
 }
 
-// absent judges a task that the API does not show.
+// absent checks a task that the API does not show.
 func (k *checking) absent() {
 	if !k.cfg.Finals {
 		return
 	}
 	switch {
 	case k.Add.Retained:
-		k.violate(Lost, 0, "number %d, sent at %v, was acknowledged, but the API does not know it", k.Add.Number, k.Add.Sent.Time())
+		k.violate(Lost, 0, "task number %d, sent at %v, was acknowledged, but the API does not know it", k.Add.Number, k.Add.Sent.Time())
 	case k.goesOn && k.cfg.Quiet != 0:
-		k.violate(Lost, k.lastSeq()+1, "still due, but the API does not know the task")
+		k.violate(Lost, k.lastSeq()+1, "the run is still due, but the API does not know the task")
 	}
 }
 
-// specEdited checks the terms of a task that was edited, and reports whether it was.
+// specEdited checks the terms of an edited task. It returns false if the task was not
+// edited.
 func (k *checking) specEdited(f *Final) bool {
 	var last *Op
 	for i := range k.Ops {
@@ -378,7 +379,7 @@ func (k *checking) specEdited(f *Final) bool {
 		case op.Change != Edit:
 			continue
 		case !op.Known || op.Version == 0:
-			return true // nobody knows which one was the last
+			return true // the last edit is not known
 		case last == nil || op.Version > last.Version:
 			last = op
 		}
@@ -394,24 +395,24 @@ func (k *checking) specEdited(f *Final) bool {
 	}
 	mark, _ := k.markOf(f.Version)
 	if f.Version < last.Version || f.Mark != mark || f.Interval != interval || f.Number != k.Add.Number {
-		k.violate(Mismatch, 0, "the API says version %d, mark %d, every %s; the last edit was answered with version %d, mark %d, every %s",
+		k.violate(Mismatch, 0, "the API shows version %d, mark %d, every %s; the last edit was answered with version %d, mark %d, every %s",
 			f.Version, f.Mark, intervalString(f.Interval), last.Version, mark, intervalString(interval))
 	}
 	return true
 }
 
-// specOf checks that the task is what was added.
+// specOf checks that the API shows the task as it was added.
 func (k *checking) specOf(f *Final) {
 	a := k.Add
 	limit := a.MaxCount
 	if a.Type == task.OneShot && limit == 0 {
-		limit = f.MaxCount // 0 and 1 say the same
+		limit = f.MaxCount // 0 and 1 mean the same
 	}
 	if k.specEdited(f) {
 		return
 	}
 	if f.Number != a.Number || f.Type != a.Type || f.Begin != a.Begin || f.End != a.End || f.Interval != a.Interval || f.MaxCount != limit {
-		k.violate(Mismatch, 0, "added as number %d %v [%v, %v) every %s, at most %d; the API says number %d %v [%v, %v) every %s, at most %d",
+		k.violate(Mismatch, 0, "added as number %d %v [%v, %v) every %s, at most %d; the API shows number %d %v [%v, %v) every %s, at most %d",
 			a.Number, a.Type, a.Begin, a.End, intervalString(a.Interval), limit,
 			f.Number, f.Type, f.Begin, f.End, intervalString(f.Interval), f.MaxCount)
 	}

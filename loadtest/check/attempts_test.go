@@ -7,8 +7,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// failing tells of a one-shot whose attempts end as the letters say: f fails, z is
-// snoozed, p fails for good, s succeeds.
+// failing returns the history of a one-shot whose attempts end as the letters of script
+// say: f fails, z snoozes, p fails permanently, s succeeds.
 func failing(seed uint64, script string) *Task {
 	t := newTeller(seed)
 	a := t.add(task.OneShot, 1)
@@ -40,7 +40,7 @@ func TestRunsThatFailAsTheyShouldHaveNoViolation(t *testing.T) {
 	for _, script := range []string{"s", "fs", "ffs", "fff", "zs", "zzzzs", "fzfs", "p", "fp", "zzp", "fzff"} {
 		for seed := range uint64(50) {
 			if r := examine(config(), failing(seed, script)); r.Total() != 0 {
-				t.Errorf("%s, seed %d: %v", script, seed, r.Examples)
+				t.Errorf("script %s, seed %d: found %v, want no violation", script, seed, r.Examples)
 			}
 		}
 	}
@@ -56,8 +56,8 @@ func TestEveryFaultOfAttemptsIsFound(t *testing.T) {
 		{"an attempt after a permanent failure", "pf", DuplicateResult, func(*Task) {}},
 		{"a handler is called long after the death", "pzs", Stale, func(*Task) {}},
 		{"a snooze spends an attempt", "zff", Lost, func(*Task) {}},
-		{"it is given up too soon", "ff", Lost, func(*Task) {}},
-		{"it is never given up", "fff", Lost, func(d *Task) { d.Final.State = task.Running }},
+		{"a run is given up too soon", "ff", Lost, func(*Task) {}},
+		{"a run is never given up", "fff", Lost, func(d *Task) { d.Final.State = task.Running }},
 		{"a retry comes too soon", "fs", Early, func(d *Task) { d.Executions[1].Start = d.Executions[0].End.Add(300 * time.Millisecond) }},
 		{"a snoozed run comes too soon", "zs", Early, func(d *Task) { d.Executions[1].Start = d.Executions[0].End.Add(time.Second) }},
 		{"a snoozed run never comes again", "z", Lost, func(d *Task) { d.Final.State = task.Running }},
@@ -68,7 +68,7 @@ func TestEveryFaultOfAttemptsIsFound(t *testing.T) {
 				d := failing(seed, f.script)
 				f.change(d)
 				if r := examine(config(), d); r.Violations[f.kind] == 0 {
-					t.Fatalf("seed %d: no %s found, only %v", seed, f.kind, r.Examples)
+					t.Fatalf("seed %d: found %v, want a violation of kind %s", seed, r.Examples, f.kind)
 				}
 			}
 		})

@@ -29,7 +29,7 @@ func TestAddsAreWhatIsScheduledRunningFinishedAndPurged(t *testing.T) {
 		c.Balance(before, test.after)
 		r := c.Result()
 		if test.kind == "" && r.Total() != 0 || test.kind != "" && (r.Violations[test.kind] != 1 || r.Total() != 1) {
-			t.Errorf("%s: %v", test.name, r.Examples)
+			t.Errorf("%s: found %v, want kind %q alone", test.name, r.Examples, test.kind)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// life tells of a NON_BLOCKING task with an interval of a second that its callers
-// change: each change at an instant after its begin.
+// life returns the history of a NON_BLOCKING task with an interval of a second that its
+// callers change. Each change is made at a time after the task's begin.
 func (t *teller) life(changes map[time.Duration]Op) *Task {
 	a := t.add(task.NonBlocking, 0)
 	a.End = a.Begin + 30_000
@@ -43,7 +43,7 @@ func (t *teller) life(changes map[time.Duration]Op) *Task {
 	return l.d
 }
 
-// life is the system that a history is told of.
+// life is a model of the system that produces a history.
 type life struct {
 	*teller
 	d         *Task
@@ -120,7 +120,7 @@ func TestALifeThatFollowsItsChangesHasNoViolation(t *testing.T) {
 	for name, changes := range lives {
 		for seed := range uint64(30) {
 			if r := examine(config(), newTeller(seed).life(changes)); r.Total() != 0 {
-				t.Errorf("%s, seed %d: %v", name, seed, r.Examples)
+				t.Errorf("%s, seed %d: found %v, want no violation", name, seed, r.Examples)
 			}
 		}
 	}
@@ -146,7 +146,7 @@ var changeFaults = []struct {
 		e := lastOf(d)
 		e.Start, e.End = e.Start.Add(5*time.Second), e.End.Add(5*time.Second)
 	}},
-	{"a cancelled task goes on living", "cancelled", Mismatch, func(d *Task) { d.Final.State = task.Scheduled }},
+	{"a cancelled task stays scheduled", "cancelled", Mismatch, func(d *Task) { d.Final.State = task.Scheduled }},
 	{"a cancelled task is completed", "cancelled", Mismatch, func(d *Task) { d.Final.State = task.Completed }},
 	{"a run before the cancel is lost", "cancelled", Lost, func(d *Task) { dropRun(2)(d) }},
 	{"a run is lost long before the cancel", "cancelled", Lost, func(d *Task) { removeRun(d, 2); removeRun(d, 2) }},
@@ -168,7 +168,7 @@ var changeFaults = []struct {
 	{"params were never set", "marked", Mismatch, everyExecution(6, func(e *Execution) { e.Mark = 0 })},
 	{"an edit is forgotten by the API", "marked", Mismatch, func(d *Task) { d.Final.Mark = 1 }},
 	{"a new interval is forgotten by the API", "rescheduled", Mismatch, func(d *Task) { d.Final.Interval = time.Second }},
-	{"an old grid goes on", "rescheduled", OutOfBounds, everyExecution(7, func(e *Execution) {
+	{"an old grid stays in use", "rescheduled", OutOfBounds, everyExecution(7, func(e *Execution) {
 		e.ScheduledAt += 700
 		e.Start, e.End = e.Start.Add(700*time.Millisecond), e.End.Add(700*time.Millisecond)
 	})},
@@ -177,7 +177,7 @@ var changeFaults = []struct {
 			removeRun(d, d.Final.Runs)
 		}
 	}},
-	{"runs are left out after an edit", "rescheduled", Lost, func(d *Task) { removeRun(d, 6); removeRun(d, 6) }},
+	{"runs are skipped after an edit", "rescheduled", Lost, func(d *Task) { removeRun(d, 6); removeRun(d, 6) }},
 	{"two edits get one version", "marked", Mismatch, func(d *Task) {
 		op := d.Ops[1]
 		op.Mark = 9
@@ -190,10 +190,10 @@ var changeFaults = []struct {
 	{"a trigger is answered with two runs", "triggered", OverCount, func(d *Task) { d.Ops[1].Request = d.Ops[0].Request }},
 	{"two triggers are answered with one run", "triggered", OverCount, func(d *Task) { d.Ops[1].Seq = d.Ops[0].Seq }},
 	{"a trigger disturbs the schedule", "triggered", Lost, func(d *Task) {
-		seq := d.Ops[2].Seq // the run after it is left out
+		seq := d.Ops[2].Seq // the run after it is skipped
 		removeRun(d, seq+1)
 	}},
-	{"a run is triggered by nobody", "triggered", OutOfBounds, func(d *Task) { d.Ops = d.Ops[:2] }},
+	{"a run is triggered without a request", "triggered", OutOfBounds, func(d *Task) { d.Ops = d.Ops[:2] }},
 }
 
 func TestEveryFaultOfAChangeIsFound(t *testing.T) {
@@ -205,7 +205,7 @@ func TestEveryFaultOfAChangeIsFound(t *testing.T) {
 				planted := tell.life(lives[f.life])
 				f.change(planted)
 				if r := examine(config(), planted); r.Violations[f.kind] == 0 {
-					t.Fatalf("seed %d: no %s found, only %v", seed, f.kind, r.Examples)
+					t.Fatalf("seed %d: found %v, want a violation of kind %s", seed, r.Examples, f.kind)
 				}
 			}
 		})
@@ -224,7 +224,7 @@ func TestAHandlerMayBeginAsLongAfterACancelAsIsPromised(t *testing.T) {
 		e := lastOf(d)
 		e.Start, e.End = answered.Add(after), answered.Add(after+time.Millisecond)
 		if r := examine(config(), d); r.Violations[Stale] != want {
-			t.Errorf("a handler that begins %v after the cancel: %v", after, r.Examples)
+			t.Errorf("handler that begins %v after the cancel: found %v", after, r.Examples)
 		}
 	}
 }
@@ -235,9 +235,9 @@ func TestATriggerOfUnknownOutcomeMayHaveOneRun(t *testing.T) {
 	if r := examine(config(), d); r.Total() != 0 {
 		t.Error(r.Examples)
 	}
-	d.Ops[1].Known, d.Ops[1].Sent = false, d.Ops[1].Sent.Add(5*time.Second) // the run was there before it
+	d.Ops[1].Known, d.Ops[1].Sent = false, d.Ops[1].Sent.Add(5*time.Second) // the run is older than the request
 	if r := examine(config(), d); r.Violations[OutOfBounds] == 0 {
-		t.Errorf("found %v, want a run that nobody triggered", r.Examples)
+		t.Errorf("found %v, want a run without a trigger", r.Examples)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestAddsOfOneKeyHaveOneID(t *testing.T) {
 		two.Executions[i].Number = one.Add.Number
 	}
 	if r := examine(config(), one, two); r.Violations[OverCount] != 1 {
-		t.Errorf("found %v, want one key with two ids", r.Examples)
+		t.Errorf("found %v, want a violation for one key with two ids", r.Examples)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestATaskThatBeginsAtOnceBeginsWhenItIsAdded(t *testing.T) {
 	}
 	d.Add.Sent, d.Add.Answered = d.Add.Sent.Add(time.Second), d.Add.Answered.Add(time.Second)
 	if r := examine(config(), d); r.Violations[OutOfBounds] != 1 {
-		t.Errorf("found %v, want one that begins too soon", r.Examples)
+		t.Errorf("found %v, want a violation for a task that begins too soon", r.Examples)
 	}
 }
 

@@ -11,22 +11,22 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// t0 is when the histories of these tests begin.
+// t0 is the begin of the histories in these tests.
 const t0 = task.Instant(1_800_000_000_000)
 
 const quiet = t0 + 600_000
 
-// config expects everything due before quiet to be done.
+// config returns a configuration in which everything due before quiet must be done.
 func config() Config {
 	return Config{Quiet: Of(quiet), Finals: true, Replies: true, From: Of(t0), To: Of(quiet), Examples: 100}
 }
 
-// teller writes the history of a system that keeps its contract, with random
-// delays, repeated deliveries, failures and missed instants.
+// teller generates the history of a system that keeps its contract, with random delays,
+// repeated deliveries, failures and missed instants.
 type teller struct {
 	*rand.Rand
 	number int64
-	calm   bool // nothing is late, fails or comes twice
+	calm   bool // no run is late, fails or is delivered twice
 }
 
 func newTeller(seed uint64) *teller { return &teller{Rand: rand.New(rand.NewPCG(seed, 1))} }
@@ -45,8 +45,8 @@ func (t *teller) add(typ task.Type, maxCount int64) *Add {
 	return a
 }
 
-// deliver adds the callbacks and answers of one run; it returns when the result
-// was accepted.
+// deliver adds the callbacks and answers of one run. It returns when the result was
+// accepted.
 func (t *teller) deliver(d *Task, seq int64, at task.Instant, claimed Micros, missed int64) Micros {
 	e := Execution{
 		Number: d.Add.Number, ID: d.ID, Seq: seq, Attempt: 1, ScheduledAt: at, Missed: missed,
@@ -96,7 +96,7 @@ func (t *teller) story(a *Add) *Task {
 		f.Runs++
 		claimed := Of(at).Add(t.upTo(50 * time.Millisecond))
 		var missed int64
-		if a.Type == task.NonBlocking && f.Runs < f.MaxCount && t.IntN(6) == 0 { // late by some intervals
+		if a.Type == task.NonBlocking && f.Runs < f.MaxCount && t.IntN(6) == 0 { // some intervals late
 			missed = t.Int64N(3)
 			claimed = Of(at + task.Instant(missed)*step).Add(10 * time.Millisecond)
 		}
@@ -146,12 +146,12 @@ func TestAHistoryThatKeepsTheContractHasNoViolation(t *testing.T) {
 		}
 		r := examine(config(), tasks...)
 		for _, v := range r.Examples {
-			t.Errorf("seed %d: %v", seed, v)
+			t.Errorf("seed %d: clean history has violation %v", seed, v)
 		}
 	}
 }
 
-// fault is a planted bug: change makes a clean history of one task wrong.
+// fault is a planted bug: change turns a clean history of one task into a wrong one.
 type fault struct {
 	name   string
 	typ    task.Type
@@ -176,7 +176,7 @@ func everyExecution(seq int64, change func(*Execution)) func(*Task) {
 	}
 }
 
-// accepted returns the answer that took the result of seq.
+// accepted returns the answer that accepted the result of run seq.
 func accepted(d *Task, seq int64) *Reply {
 	for i := range d.Replies {
 		p := &d.Replies[i]
@@ -190,7 +190,7 @@ func accepted(d *Task, seq int64) *Reply {
 	return nil
 }
 
-// again adds one more run like the last one, d later.
+// again returns a change that adds one more run, a copy of the last one, later by after.
 func again(after time.Duration) func(*Task) {
 	return func(d *Task) {
 		last := d.Executions[len(d.Executions)-1]
@@ -217,7 +217,7 @@ var faults = []fault{
 	{"the last run is dropped", task.NonBlocking, Lost, dropRun(5)},
 	{"the last run of a chain is dropped", task.Blocking, Lost, dropRun(5)},
 	{"a run of a chain is dropped", task.Blocking, Lost, dropRun(2)},
-	{"a result is never taken", task.Blocking, Lost, func(d *Task) { accepted(d, 5).Code = task.Superseded }},
+	{"a result is never accepted", task.Blocking, Lost, func(d *Task) { accepted(d, 5).Code = task.Superseded }},
 	{"a result is never answered", task.OneShot, Lost, func(d *Task) {
 		d.Replies = nil
 	}},
@@ -297,11 +297,11 @@ var faults = []fault{
 	}},
 	{"a record counts a miss that fired", task.NonBlocking, Mismatch, func(d *Task) { d.Final.Missed++ }},
 	{"the stored spec is not the one sent", task.Blocking, Mismatch, func(d *Task) { d.Final.Interval += time.Second }},
-	{"a task is cancelled by nobody", task.OneShot, Mismatch, func(d *Task) { d.Final.State = task.Cancelled }},
+	{"a task is cancelled without a request", task.OneShot, Mismatch, func(d *Task) { d.Final.State = task.Cancelled }},
 	{"the params are those of another task", task.OneShot, Phantom, everyExecution(1, func(e *Execution) { e.Number++ })},
 	{"a refused task fires", task.OneShot, Phantom, func(d *Task) { d.Add.Answer = Refused }},
-	{"a task that nobody added fires", task.NonBlocking, Phantom, func(d *Task) { d.Add = nil }},
-	{"a task that nobody added is stored", task.NonBlocking, Phantom, func(d *Task) { d.Add, d.Executions, d.Replies = nil, nil, nil }},
+	{"a task that was not added fires", task.NonBlocking, Phantom, func(d *Task) { d.Add = nil }},
+	{"a task that was not added is stored", task.NonBlocking, Phantom, func(d *Task) { d.Add, d.Executions, d.Replies = nil, nil, nil }},
 }
 
 func TestEveryPlantedFaultIsFound(t *testing.T) {
@@ -313,11 +313,11 @@ func TestEveryPlantedFaultIsFound(t *testing.T) {
 				f.change(planted)
 				r := examine(config(), tell.typical(task.OneShot), planted, tell.typical(task.Blocking))
 				if r.Violations[f.kind] == 0 {
-					t.Fatalf("seed %d: no %s found, only %v", seed, f.kind, r.Examples)
+					t.Fatalf("seed %d: found %v, want a violation of kind %s", seed, r.Examples, f.kind)
 				}
 				for _, v := range r.Examples {
 					if v.Task != planted.ID {
-						t.Errorf("seed %d: blamed a clean task: %v", seed, v)
+						t.Errorf("seed %d: violation of a clean task: %v", seed, v)
 					}
 				}
 			}
@@ -343,7 +343,7 @@ func TestEveryKindHasAPlantedFault(t *testing.T) {
 func TestAnInterruptedRunCallsNothingLostThatMayStillCome(t *testing.T) {
 	for _, f := range faults {
 		if f.kind != Lost || strings.Contains(f.name, "skipped") {
-			continue // a skipped instant will not come any more
+			continue // a skipped instant does not come again
 		}
 		planted := newTeller(1).typical(f.typ)
 		f.change(planted)
@@ -351,7 +351,7 @@ func TestAnInterruptedRunCallsNothingLostThatMayStillCome(t *testing.T) {
 		cfg := config()
 		cfg.Quiet, cfg.Finals = 0, false
 		if r := examine(cfg, planted); r.Total() != 0 {
-			t.Errorf("%s: %v", f.name, r.Examples)
+			t.Errorf("%s: found %v, want no violation", f.name, r.Examples)
 		}
 	}
 }
@@ -368,7 +368,7 @@ func TestExamplesAreBoundedAndCountsAreNot(t *testing.T) {
 	}
 	r := examine(cfg, tasks...)
 	if r.Violations[Lost] < 7 || len(r.Examples) != 2 {
-		t.Errorf("%d lost with %d examples, want at least 7 with 2", r.Violations[Lost], len(r.Examples))
+		t.Errorf("%d violations with %d examples, want at least 7 with 2", r.Violations[Lost], len(r.Examples))
 	}
 }
 
@@ -384,24 +384,24 @@ func TestFiguresCountWithinTheWindow(t *testing.T) {
 	cfg := Config{From: Of(t0), To: Of(t0 + 5000), Spans: []Span{{Of(t0 + 1500), Of(t0 + 2500)}, {Of(t0 + 3000), Of(t0 + 4000)}}}
 	f := examine(cfg, d).Figures
 	if want := (Counts{Adds: 1, Fires: 1, Callbacks: 1, Results: 1, Cycles: 1}); f.Window != want {
-		t.Errorf("window has %+v, want %+v", f.Window, want)
+		t.Errorf("window counts = %+v, want %+v", f.Window, want)
 	}
 	if got := fmt.Sprint(f.Runs, f.Callbacks, f.Tasks); got != "1 2 1" {
-		t.Errorf("runs, callbacks, tasks are %s, want 1 2 1", got)
+		t.Errorf("runs, callbacks, tasks = %s, want 1 2 1", got)
 	}
 	if got := f.Lateness.Max(); got < 29_900 || got > 30_100 {
-		t.Errorf("lateness is %d µs, want 30,000", got)
+		t.Errorf("lateness = %d µs, want 30,000", got)
 	}
 	if got := f.LatenessOf[task.OneShot].Max(); got != f.Lateness.Max() || len(f.LatenessOf) != 1 {
-		t.Errorf("lateness of ONE_SHOT is %d µs of %d types, want that of all", got, len(f.LatenessOf))
+		t.Errorf("lateness of ONE_SHOT = %d µs among %d types, want the lateness of all runs and 1 type", got, len(f.LatenessOf))
 	}
 	if got := f.AddTime.Max(); got < 4_990 || got > 5_010 {
-		t.Errorf("add time is %d µs, want 5,000", got)
+		t.Errorf("add time = %d µs, want 5,000", got)
 	}
 	if f.CaughtUp[0] != Of(t0+2030) || f.CaughtUp[1] != 0 {
-		t.Errorf("caught up at %v, want the start of the run and 0", f.CaughtUp)
+		t.Errorf("CaughtUp = %v, want the start of the run and 0", f.CaughtUp)
 	}
 	if got := f.Seconds[seriesMargin+2]; got.Callbacks != 1 || got.LatestMicros != 30_000 {
-		t.Errorf("second 2 has %+v, want one callback, 30,000 µs late", got)
+		t.Errorf("second 2 = %+v, want one callback, 30,000 µs late", got)
 	}
 }

@@ -14,31 +14,31 @@ type Kind string
 
 // The kinds of violations.
 const (
-	// Lost: a due instant has neither a callback nor a recorded miss, a run has
-	// no result that was taken, or an acknowledged task is not there.
+	// Lost means that a due instant has neither a callback nor a recorded miss, that a run
+	// has no accepted result, or that an acknowledged task does not exist.
 	Lost Kind = "lost"
-	// Early: a handler began before its scheduled instant, or a run of a BLOCKING
-	// task was scheduled less than an interval after the last result.
+	// Early means that a handler began before its scheduled instant, or that a run of a
+	// BLOCKING task was scheduled less than an interval after the last result.
 	Early Kind = "early"
-	// DuplicateResult: a run has two accepted final results, or an attempt two
-	// accepted failures.
+	// DuplicateResult means that a run has two accepted final results, or an attempt has
+	// two accepted failures.
 	DuplicateResult Kind = "duplicate_result"
-	// OutOfBounds: a scheduled instant lies outside [begin, end) or is none that
-	// the schedule has.
+	// OutOfBounds means that a scheduled instant lies outside [begin, end) or is not in the
+	// schedule.
 	OutOfBounds Kind = "out_of_bounds"
-	// Overlap: two handlers of one BLOCKING task ran at once, or one ran without
-	// a lease of its own.
+	// Overlap means that two handlers of one BLOCKING task ran at the same time, or that
+	// one ran without a lease of its own.
 	Overlap Kind = "overlap"
-	// OverCount: there are more runs than max_count, or two for one instant.
+	// OverCount means that there are more runs than max_count, or two runs for one instant.
 	OverCount Kind = "over_count"
-	// Mismatch: two accounts of one run or task contradict each other.
+	// Mismatch means that two accounts of one run or task contradict each other.
 	Mismatch Kind = "mismatch"
-	// Phantom: a task or a callback that no add accounts for.
+	// Phantom means that there is a task or a callback without an add.
 	Phantom Kind = "phantom"
-	// Late: a run fired that its policy for missed instants drops.
+	// Late means that a run fired although its policy for missed instants drops it.
 	Late Kind = "late"
-	// Stale: a handler began under what had been changed, or ended, for longer than
-	// the change may take to reach it.
+	// Stale means that a handler began on a state that had been changed or ended before,
+	// and that the change had more time than it may take to reach the handler.
 	Stale Kind = "stale"
 )
 
@@ -53,7 +53,7 @@ type Violation struct {
 	Message string  `json:"message"`
 }
 
-// String returns one line for people.
+// String returns the violation as one line of text.
 func (v Violation) String() string {
 	if v.Seq == 0 {
 		return fmt.Sprintf("%s: task %d: %s", v.Kind, v.Task, v.Message)
@@ -66,76 +66,76 @@ const (
 	DefaultEpsilon  = 5 * time.Millisecond
 	DefaultExamples = 5
 	DefaultDelivery = 10 * time.Second
-	// LateAfter is how old a run may be that a listener does not ask about, counted
-	// from its claim or its instant, whichever is later, and ClaimAhead how far before
-	// its instant it may have been claimed, unless that is configured. Together they
-	// are what docs/editing.md promises.
+	// LateAfter is the age up to which a listener calls a run without asking the API,
+	// counted from its claim or its instant, whichever is later. ClaimAhead is how long
+	// before its instant a run may be claimed by default. docs/editing.md promises their
+	// sum.
 	LateAfter     = time.Second
 	ClaimAhead    = 500 * time.Millisecond
 	DefaultWindow = LateAfter + ClaimAhead
 	DefaultSlack  = 500 * time.Millisecond
 )
 
-// Config says which accounts there are, and what is measured.
+// Config says which accounts there are and what to measure.
 type Config struct {
-	// Epsilon is how far the observers' clocks may differ. Default 5 ms.
+	// Epsilon is the largest difference between the observers' clocks. Default 5 ms.
 	Epsilon time.Duration
-	// OneClock says that handlers and the database read one clock: no handler may begin
-	// before its instant at all.
+	// OneClock says that handlers and the database read the same clock, so that no handler
+	// may begin before its instant.
 	OneClock bool
-	// Quiet is the instant at which everything due before had to be done. 0:
-	// there was no such instant, and nothing is called lost for not having
-	// happened yet.
+	// Quiet is the instant at which everything due before had to be done. If it is 0, there
+	// was no such instant, and a run that has not happened yet is not lost.
 	Quiet Micros
-	// Finals says that the API was asked for every task that it still knows.
+	// Finals says that the API was asked for all tasks at the end.
 	Finals bool
 	// Replies says that the answers to starts and reports were recorded.
 	Replies bool
 	// From and To bound the window of the figures.
 	From, To Micros
-	// Spans ask each when the instants scheduled in them had all been handled.
+	// Spans are stretches of time. For each, [Figures.CaughtUp] says when all instants
+	// scheduled in it had been handled.
 	Spans []Span
-	// Delivery is how long a run may take from its claim to its handler, whatever
-	// was disturbed. Default 10 s.
+	// Delivery is the longest time from the claim of a run to its handler, disturbances
+	// included. Default 10 s.
 	Delivery time.Duration
 	// Window is how long after the acknowledgement of a cancel, an edit or a pause a
-	// listener may decide to call a handler that knows nothing of it. Default:
-	// [LateAfter] and [ClaimAhead].
+	// listener may still decide to call a handler without knowing the change. Default:
+	// [LateAfter] plus [ClaimAhead].
 	Window time.Duration
-	// Slack is how long a busy machine may take from that decision to what is seen of
-	// it: the handler reads its clock when it has got a processor. Default 500 ms.
+	// Slack is the longest time on a busy machine from that decision until the handler
+	// reads its clock. Default 500 ms.
 	Slack time.Duration
-	// Deaths says when listeners were killed, by their number: what they had begun is
-	// silent from then on.
+	// Deaths maps the number of each killed listener to the time of its death. The calls
+	// that it had begun are silent from then on.
 	Deaths map[uint16]Micros
-	// AckTimeout is that of all tasks, and Redelivery how long after the death of a
-	// listener at the latest what it had begun is called again; both are needed where
-	// there are Deaths.
+	// AckTimeout is the ack_timeout of all tasks. Redelivery is the longest time from the
+	// death of a listener until the calls that it had begun are repeated. Deaths needs
+	// both.
 	AckTimeout, Redelivery time.Duration
-	// Fired is told of each run, with its first call of a handler. May be nil.
+	// Fired is called for each run, with the start of its first execution. May be nil.
 	Fired func(add *Add, at task.Instant, first Micros)
-	// Examples is how many violations of each kind are kept. Default 5.
+	// Examples is the number of violations of each kind to keep. Default 5.
 	Examples int
 }
 
-// Span is a stretch of time, To excluded.
+// Span is the time from From to To, To excluded.
 type Span struct{ From, To Micros }
 
 func (s Span) holds(m Micros) bool { return s.From <= m && m < s.To }
 
-// Checker checks tasks and adds up figures. It is not safe for concurrent use.
+// Checker checks tasks and sums up figures. It is not safe for concurrent use.
 type Checker struct {
 	cfg     Config
 	counts  map[Kind]int64
 	kept    []Violation
 	figures Figures
-	// calendars by zone and expression
+	// calendars has the calendars by zone and expression
 	calendars map[string]*calendar
-	// keyed has the ids of adds with a key, by number
+	// keyed has the ids of adds with an idempotency_key, by number
 	keyed map[int64]task.ID
 }
 
-// New returns a checker that has seen nothing.
+// New returns a checker that has checked no tasks.
 func New(cfg Config) *Checker {
 	if cfg.Epsilon == 0 {
 		cfg.Epsilon = DefaultEpsilon
@@ -159,9 +159,9 @@ func New(cfg Config) *Checker {
 	return c
 }
 
-// Result is what was found.
+// Result is the outcome of the check.
 type Result struct {
-	// Violations has every kind.
+	// Violations has the number of violations of every kind, 0 included.
 	Violations map[Kind]int64
 	// Examples are the first violations of each kind.
 	Examples []Violation
@@ -177,7 +177,7 @@ func (r Result) Total() int64 {
 	return n
 }
 
-// Result returns what was found so far.
+// Result returns the outcome for the tasks checked so far.
 func (c *Checker) Result() Result {
 	return Result{Violations: c.counts, Examples: c.kept, Figures: c.figures}
 }
@@ -201,11 +201,11 @@ func (c *Checker) Task(t Task) {
 		k.leases()
 	}
 	if t.Add.Answer == NotKnown && len(k.runs) == 0 && t.Final == nil {
-		return // it was not stored, as far as anybody knows
+		return // as far as is known, it was not stored
 	}
 	var err error
 	if k.grid, err = c.gridOf(k.Add, t.ID); err != nil {
-		k.violate(Mismatch, 0, "nobody can say when it is due: %v", err)
+		k.violate(Mismatch, 0, "the instants of the task cannot be computed: %v", err)
 		return
 	}
 	switch t.Add.Type {
@@ -222,44 +222,45 @@ func (c *Checker) Task(t Task) {
 	k.final()
 }
 
-// checking is the work on one task.
+// checking is the check of one task.
 type checking struct {
 	*Checker
 	Task
 	grid grid
 	runs []run // by seq
-	// ended says that certainly no further run was due before Quiet, and goesOn
-	// that certainly one is due after it. Of a BLOCKING task whose last result has
-	// an unknown instant neither may be certain.
+	// ended says that certainly no further run was due before Quiet. goesOn says that
+	// certainly a run is due after it. Both are false for a BLOCKING task if the instant of
+	// its last result is not known well enough.
 	ended, goesOn bool
-	// missed is the number of instants that no run was for.
+	// missed is the number of instants without a run.
 	missed int64
-	// cancelled is the first cancel that was, or may have been, done; nil: none.
+	// cancelled is the first cancel that was done or may have been done, or nil.
 	cancelled *Op
-	// editions are the edits that are known to have been done, by version.
+	// editions are the edits that are known to be done, by version.
 	editions []*Op
 }
 
-// run is what was seen of one run.
+// run is what the accounts say about one run.
 type run struct {
 	seq        int64
 	at         task.Instant
 	missed     int64
 	first      Micros // the earliest start
 	executions []Execution
-	// accepted counts final results that were taken.
+	// accepted counts accepted final results.
 	accepted int
-	// fails counts accepted failures by attempt; nil: none.
+	// fails counts accepted failures by attempt. It is nil if there are none.
 	fails map[int32]int
-	// taken is when the accepted result was answered at the latest, and ended
-	// when its handler ended; 0: not known.
+	// taken is the latest instant at which the accepted result can have been stored: the
+	// time of its answer. ended is when its handler ended. 0 means not known.
 	taken, ended Micros
-	// beside says that it was triggered: its instant is none of the schedule.
+	// beside says that the run was triggered: its instant is not in the schedule.
 	beside bool
-	// dead is when its last failure was taken; 0: not known, or it did not die.
+	// dead is when the last failure of a dead run was accepted. 0 means that the run did
+	// not die or that the time is not known.
 	dead Micros
-	// closed says that some answer told that the run has its final result, and perhaps
-	// that a listener may have died before it wrote that down.
+	// closed says that an answer showed that the run has its final result. perhaps says
+	// that a listener may have died before it recorded such an answer.
 	closed, perhaps bool
 }
 
@@ -270,7 +271,7 @@ func (k *checking) violate(kind Kind, seq int64, format string, args ...any) {
 	}
 }
 
-// gather groups what was seen by run.
+// gather groups executions and replies by run.
 func (k *checking) gather() {
 	slices.SortFunc(k.Executions, func(a, b Execution) int {
 		if a.Seq != b.Seq {
@@ -303,7 +304,7 @@ func newRun(executions []Execution) run {
 	return r
 }
 
-// run returns the run of seq, or nil when it has no callback.
+// run returns the run with number seq, or nil if it has no callback.
 func (k *checking) run(seq int64) *run {
 	i, ok := slices.BinarySearchFunc(k.runs, seq, func(r run, seq int64) int { return cmp.Compare(r.seq, seq) })
 	if !ok {
@@ -314,9 +315,9 @@ func (k *checking) run(seq int64) *run {
 
 func (k *checking) phantom() {
 	for _, r := range k.runs {
-		k.violate(Phantom, r.seq, "a handler was called at %v for number %d, but no add accounts for the task", r.first.Time(), r.executions[0].Number)
+		k.violate(Phantom, r.seq, "a handler was called at %v for task number %d, but no such task was added", r.first.Time(), r.executions[0].Number)
 	}
 	if len(k.runs) == 0 && k.Final != nil {
-		k.violate(Phantom, 0, "the API shows it with number %d, but no add accounts for it", k.Final.Number)
+		k.violate(Phantom, 0, "the API shows the task with number %d, but no such task was added", k.Final.Number)
 	}
 }

@@ -9,44 +9,44 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Histograms hold microseconds, to three digits.
+// Histograms hold microseconds with three significant digits.
 const (
 	longest      = int64(time.Hour / time.Microsecond)
 	digits       = 3
 	maxSeconds   = 24 * 3600 // of the series
-	seriesMargin = 10        // seconds before the window that the series shows
+	seriesMargin = 10        // seconds of the series before the window
 )
 
-// Slices is the number of equal parts of the window that are counted apart.
+// Slices is the number of equal parts of the window that are counted separately.
 const Slices = 5
 
-// Figures are what was measured. All but the histograms and Second count over the
-// whole history, the others within the window.
+// Figures are the measurements. The histograms, Window and Slices cover the window only,
+// all other fields the whole history.
 type Figures struct {
-	// Tasks, Runs and Callbacks count everything seen.
+	// Tasks, Runs and Callbacks count all tasks, runs and callbacks.
 	Tasks, Runs, Callbacks int64
-	// Silent counts calls of a handler that a death of its listener cut short.
+	// Silent counts calls of handlers that ended with the death of their listener.
 	Silent int64
-	// NotKnown counts adds without an answer, Refused those that were refused.
+	// NotKnown counts adds without an answer, Refused counts refused adds.
 	NotKnown, Refused int64
 	// Missed counts recorded misses.
 	Missed int64
 	// Window counts events within the window.
 	Window Counts
-	// Lateness is from scheduled_at to the first call of a handler, in µs, of the
+	// Lateness is the time from scheduled_at to the first call of a handler, in µs, of the
 	// runs scheduled within the window.
 	Lateness *hdrhistogram.Histogram
-	// LatenessOf is the same by type, of those that there were.
+	// LatenessOf is the lateness by task type, for the types that have runs.
 	LatenessOf map[task.Type]*hdrhistogram.Histogram
-	// AddTime is from sending an add to its answer, in µs.
+	// AddTime is the time from sending an add to its answer, in µs.
 	AddTime *hdrhistogram.Histogram
-	// Slices counts by equal parts of the window.
+	// Slices has the counts of the equal parts of the window.
 	Slices [Slices]Counts
-	// Seconds counts by second, from SeriesFrom on, also outside the window.
+	// Seconds has the counts of each second from SeriesFrom on, also outside the window.
 	Seconds    []Second
 	SeriesFrom Micros
-	// CaughtUp says for each span of the configuration when the last of the runs
-	// scheduled in it was first handled; 0: there was none.
+	// CaughtUp says for each of [Config].Spans when the last of the runs scheduled in it
+	// was first handled. It is 0 if there was no run.
 	CaughtUp []Micros
 
 	cfg Config
@@ -54,24 +54,25 @@ type Figures struct {
 
 // Counts are numbers of events.
 type Counts struct {
-	// Adds were acknowledged.
+	// Adds is the number of acknowledged adds.
 	Adds int64
-	// Fires are runs that were handled for the first time.
+	// Fires is the number of runs that were handled for the first time.
 	Fires int64
-	// Callbacks are calls of a handler.
+	// Callbacks is the number of calls of handlers.
 	Callbacks int64
-	// Results were accepted, failures included.
+	// Results is the number of accepted results, failures included.
 	Results int64
-	// Cycles are runs whose final result was accepted.
+	// Cycles is the number of runs whose final result was accepted.
 	Cycles int64
 }
 
 // Second is one second of the series.
 type Second struct {
 	Counts
-	// LatestMicros is the largest lateness of the runs scheduled in it.
+	// LatestMicros is the largest lateness of the runs scheduled in the second, in µs.
 	LatestMicros int64
-	// Lateness of all of them; nil: there is none.
+	// Lateness is the lateness of all runs scheduled in the second. It is nil if there are
+	// none.
 	Lateness *Spread
 }
 
@@ -86,7 +87,7 @@ func newFigures(cfg Config) Figures {
 	}
 }
 
-// From is the begin of the window.
+// From returns the begin of the window.
 func (f *Figures) From() Micros { return f.cfg.From }
 
 // SecondAt returns the instant at which a second of the series begins.
@@ -94,7 +95,8 @@ func (f *Figures) SecondAt(i int) Micros { return f.SeriesFrom.Add(time.Duration
 
 func (f *Figures) within(m Micros) bool { return f.cfg.From <= m && m < f.cfg.To }
 
-// second returns the second of the series that m lies in, or one that nobody sees.
+// second returns the second of the series that m lies in. Outside the series it returns a
+// second that is not shown.
 func (f *Figures) second(m Micros) *Second {
 	i := int64(m-f.SeriesFrom) / int64(time.Second/time.Microsecond)
 	if m < f.SeriesFrom || i >= maxSeconds {
@@ -189,26 +191,27 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 	h.RecordValue(min(max(d.Microseconds(), 0), longest)) //nolint:errcheck // within the range
 }
 
-// Balance compares what the API counts of a tenant with what callers were told.
-// before and after are its counts before the run and at the end, when nothing was
-// under way. It is called after all tasks.
+// Balance compares the API's counts of a tenant with the answers to its callers. before and
+// after are the counts before the run and at the end, when no call was in progress. Balance
+// must be called after the last [Checker.Task].
 func (c *Checker) Balance(before, after task.Counts) {
 	k := &checking{Checker: c}
 	if sum := after.Scheduled + after.Running + after.Finished(); sum != after.Added {
-		k.violate(Mismatch, 0, "%d tasks were added; %d are scheduled, %d run, %d have ended and are kept, %d have been purged: %d",
+		k.violate(Mismatch, 0, "%d tasks were added, but %d scheduled, %d running, %d finished and kept, and %d purged ones are %d",
 			after.Added, after.Scheduled, after.Running, after.Finished()-after.Purged(), after.Purged(), sum)
 	}
 	added, f := after.Added-before.Added, &c.figures
 	if added < f.Tasks {
-		k.violate(Lost, 0, "%d adds were acknowledged, the API counts %d", f.Tasks, added)
+		k.violate(Lost, 0, "%d adds were acknowledged, but the API counts only %d", f.Tasks, added)
 	}
 	if added > f.Tasks+f.NotKnown {
-		k.violate(Phantom, 0, "the API counts %d adds; %d were acknowledged, and of %d nobody knows", added, f.Tasks, f.NotKnown)
+		k.violate(Phantom, 0, "the API counts %d adds, but %d were acknowledged and only %d got no answer", added, f.Tasks, f.NotKnown)
 	}
 }
 
-// Spread counts durations in 1.8 kB: of up to 31 µs exactly, longer ones in
-// buckets of a sixteenth of their power of two. The zero value is ready.
+// Spread counts durations in 1.8 kB of memory. It counts durations of up to 31 µs exactly
+// and longer ones in buckets of a sixteenth of their power of two. The zero value is ready
+// to use.
 type Spread struct {
 	n      int64
 	counts [16*28 + 16]uint32
@@ -222,7 +225,7 @@ func bucket(micros int64) int {
 	return 16*e + int(v>>e)
 }
 
-// middle returns what the durations of a bucket stand for.
+// middle returns the duration that stands for a bucket: its middle.
 func middle(i int) time.Duration {
 	if i < 32 {
 		return time.Duration(i) * time.Microsecond
@@ -238,8 +241,8 @@ func (s *Spread) Add(d time.Duration) {
 	s.n++
 }
 
-// Quantile returns the duration that a share of all does not exceed, within 4 %;
-// 0 when there is none. s may be nil.
+// Quantile returns the duration that the given share of all durations does not exceed,
+// within 4 %. It returns 0 if there are no durations. s may be nil.
 func (s *Spread) Quantile(share float64) time.Duration {
 	if s == nil || s.n == 0 {
 		return 0

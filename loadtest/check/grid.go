@@ -10,34 +10,38 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Terms are what few tasks have: a calendar, a policy for missed instants, a part
-// of a window.
+// Terms are the terms that few tasks have: a calendar, a policy for missed instants, a
+// spread.
 type Terms struct {
-	// Cron is an expression of six fields, in Zone; empty: the interval counts.
+	// Cron is an expression of six fields in the time zone Zone. If it is empty, the
+	// interval applies.
 	Cron, Zone string
-	// Misfire is the policy; 0: FIRE_ONCE. Grace and Limit are its terms.
+	// Misfire is the policy for missed instants; 0 means FIRE_ONCE. Grace and Limit are its
+	// parameters.
 	Misfire task.Misfire
 	Grace   time.Duration
 	Limit   int32
-	// Spread is the window of which each instant is later by a part.
+	// Spread is the window over which instants are distributed: each instant is later by a
+	// part of it.
 	Spread time.Duration
 }
 
-// maxScan bounds how far ahead the instants of a calendar are looked for.
+// maxScan bounds the search for the next instant of a calendar, in milliseconds.
 const maxScan = 2 * 24 * 3600 * 1000
 
-// grid are the instants that a task's schedule has by its spec, from the first on.
+// grid is the set of instants of a task's schedule, computed from its spec.
 type grid struct {
-	// first is the first one. It is Never if none is near.
+	// first is the first instant, or Never if there is none within maxScan.
 	first task.Instant
 	step  task.Instant // of an interval
-	// days is not nil for cron; its instants are shifted by part.
+	// days is the calendar of a cron task, nil for an interval. Its instants are shifted by
+	// part.
 	days *calendar
 	part task.Instant
 	from task.Instant // begin
 }
 
-// gridOf returns the grid of a task that was added as a under an id.
+// gridOf returns the grid of the task that was added as a and has the given id.
 func (c *Checker) gridOf(a *Add, id task.ID) (grid, error) {
 	g := grid{first: a.Begin, step: task.Instant(a.Interval.Milliseconds()), from: a.Begin}
 	t := a.Terms
@@ -61,7 +65,7 @@ func (c *Checker) gridOf(a *Add, id task.ID) (grid, error) {
 	return g, nil
 }
 
-// next returns the first instant at or after x; Never: none is near.
+// next returns the first instant at or after x, or Never if there is none within maxScan.
 func (g *grid) next(x task.Instant) task.Instant {
 	x = max(x, g.from)
 	if g.days == nil {
@@ -81,7 +85,7 @@ func (g *grid) next(x task.Instant) task.Instant {
 	}
 }
 
-// count returns how many instants lie in [from, to), and the last of them.
+// count returns the number of instants in [from, to), and the last of them.
 func (g *grid) count(from, to task.Instant) (n int64, last task.Instant) {
 	if g.days != nil {
 		found := g.days.between(max(from-g.part, g.from), to-g.part)
@@ -100,21 +104,20 @@ func (g *grid) count(from, to task.Instant) (n int64, last task.Instant) {
 // has reports whether x is an instant of the schedule.
 func (g *grid) has(x task.Instant) bool { return g.next(x) == x }
 
-// A calendar finds the instants of a cron expression by trying every second. It
-// has nothing in common with the product's own parser and walker. It reads six
-// fields, seconds first, of *, numbers, ranges, lists and steps, which all must
-// match; and it knows no rule for daylight-saving time: a zone must not change its
-// offset within the run.
+// A calendar finds the instants of a cron expression by trying every second. It shares no
+// code or method with the product's parser. It reads six fields, seconds first, each made
+// of *, numbers, ranges, lists and steps, and an instant must match all of them. It does
+// not handle daylight-saving time: a zone must not change its offset within the run.
 type calendar struct {
 	fields [6][]bool
 	zone   *time.Location
-	// instants are all of [from, to).
+	// instants has all instants in [from, to).
 	from, to task.Instant
 	instants []task.Instant
 }
 
-// fieldBounds are the lowest and highest values: second, minute, hour, day, month,
-// day of the week.
+// fieldBounds has the lowest and highest values of the fields: second, minute, hour, day,
+// month, day of the week.
 var fieldBounds = [6][2]int{{0, 59}, {0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
 func newCalendar(expression, zone string) (*calendar, error) {
@@ -125,7 +128,7 @@ func newCalendar(expression, zone string) (*calendar, error) {
 	}
 	texts := strings.Fields(expression)
 	if len(texts) != len(c.fields) {
-		return nil, fmt.Errorf("cron %q has %d fields: this check reads 6", expression, len(texts))
+		return nil, fmt.Errorf("cron %q has %d fields, but this check reads exactly 6", expression, len(texts))
 	}
 	for i, text := range texts {
 		if c.fields[i], err = field(text, fieldBounds[i][0], fieldBounds[i][1]); err != nil {
@@ -135,7 +138,7 @@ func newCalendar(expression, zone string) (*calendar, error) {
 	return c, nil
 }
 
-// field returns which values a field of an expression allows.
+// field returns the values that a field of an expression allows.
 func field(text string, low, high int) ([]bool, error) {
 	allowed := make([]bool, high+1)
 	for part := range strings.SplitSeq(text, ",") {
@@ -155,7 +158,7 @@ func field(text string, low, high int) ([]bool, error) {
 			}
 		}
 		if errs != [3]error{} || every < 1 || from < low || to > high || from > to {
-			return nil, fmt.Errorf("%q is no part of a field from %d to %d that this check reads", part, low, high)
+			return nil, fmt.Errorf("this check cannot read %q as a part of a field with values from %d to %d", part, low, high)
 		}
 		for v := from; v <= to; v += every {
 			allowed[v] = true
@@ -186,7 +189,7 @@ func (c *calendar) between(from, to task.Instant) []task.Instant {
 	return c.instants[i:j]
 }
 
-// scan makes c know [from, to), too.
+// scan extends the known instants of c to [from, to).
 func (c *calendar) scan(from, to task.Instant) {
 	if c.to != 0 {
 		from, to = min(from, c.from), max(to, c.to)

@@ -1,14 +1,14 @@
-// Package check says from outside whether a load run kept the task contract.
+// Package check checks from outside whether a load run kept the task contract.
 //
-// It compares three accounts of the same tasks: what callers were told ([Add], [Op]),
-// what the handlers and the listeners' calls saw ([Execution], [Reply]), and what the API
-// says at the end ([Final]). It knows nothing of how the system works inside; from the
-// spec of a task it computes by itself the instants that had to fire. The README of
-// loadtest lists the rules.
+// It compares three accounts of the same tasks: the answers to callers ([Add], [Op]), the
+// records of the handlers and of the listeners' calls ([Execution], [Reply]), and the state
+// that the API shows at the end ([Final]). It knows nothing of the implementation: it
+// computes the instants that had to fire from the spec of each task. The README of loadtest
+// lists the rules.
 //
-// [Checker.Task] takes everything about one task; tasks may come in any order, so a
-// history of any length is checked in the memory of its largest part. The package does
-// no I/O and reads no clock.
+// [Checker.Task] gets everything about one task. Tasks may come in any order, so a history
+// of any length is checked in the memory of its largest part. The package does no I/O and
+// reads no clock.
 package check
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Micros is an instant of an observer: microseconds since 1970-01-01T00:00:00Z.
+// Micros is an instant on an observer's clock: microseconds since 1970-01-01T00:00:00Z.
 type Micros int64
 
 // At returns the instant of t.
@@ -42,7 +42,7 @@ func (m Micros) Add(d time.Duration) Micros { return m + Micros(d/time.Microseco
 
 const never = Micros(1<<63 - 1)
 
-// Answer is how an add ended for its caller.
+// Answer is the outcome of an add for its caller.
 type Answer uint8
 
 // The answers to an add.
@@ -54,9 +54,9 @@ const (
 
 // Add is one task that was sent to the API. Begin must be given.
 type Add struct {
-	// Number is the adder's own, unique in the run; handlers get it as a param.
+	// Number is assigned by the adder and unique in the run. Handlers get it as a param.
 	Number int64
-	// ID is 0 unless Acknowledged.
+	// ID is the id of the task. It is 0 unless Answer is Acknowledged.
 	ID       task.ID
 	Answer   Answer
 	Type     task.Type
@@ -64,15 +64,16 @@ type Add struct {
 	End      task.Instant  // Never: none
 	Interval time.Duration // 0: ONE_SHOT, or cron
 	MaxCount int64
-	// Terms are nil for most.
+	// Terms is nil for most tasks.
 	Terms *Terms
-	// Key says that another caller adds the same task under the same number and
-	// idempotency_key: all of them must get one id.
+	// Key says that another caller adds the same task with the same number and
+	// idempotency_key. All these adds must get the same id.
 	Key bool
-	// Now says that the task was to begin when it was added, between Sent and
-	// Answered; Begin means nothing.
+	// Now says that the task was to begin when it was added, between Sent and Answered.
+	// Begin is then ignored.
 	Now bool
-	// MaxAttempts is how many failures a run may have; 0: it is not checked.
+	// MaxAttempts is the number of failures that a run may have; 0 means that it is not
+	// checked.
 	MaxAttempts int32
 	// Retained says that the finished task can still be looked up at the end.
 	Retained bool
@@ -82,7 +83,7 @@ type Add struct {
 
 // Execution is one call of a handler.
 type Execution struct {
-	// Number is what the params said; below 0 when they were not as sent.
+	// Number is the task number in the params, negative if the params were not as sent.
 	Number      int64
 	ID          task.ID
 	Seq         int64
@@ -92,19 +93,22 @@ type Execution struct {
 	Missed      int64
 	Start, End  Micros
 	Outcome     task.Outcome
-	// Unfinished says that the handler has begun, and means nothing of End and Outcome.
-	// Who may be killed records that first, and the whole when the handler has ended.
+	// Unfinished says that the handler has begun; End and Outcome are then not set. A
+	// listener that may be killed writes such a record when a handler begins, and a
+	// complete one when the handler has ended.
 	Unfinished bool
-	// Permanent says that the failure was said to be one, and After what was asked
-	// for as the distance to the next attempt; 0: what the backoff is at least.
+	// Permanent says that the handler reported a permanent failure. After is the delay to
+	// the next attempt that it asked for; if it asked for none, the least delay of the
+	// backoff.
 	Permanent bool
 	After     time.Duration
-	// Version of the task that the handler was told, and the mark in its params.
+	// Version is the version of the task that the handler got, and Mark the mark in its
+	// params.
 	Version int32
 	Mark    int64
 }
 
-// Change is what a caller asked of a task.
+// Change is a kind of change that a caller makes to a task.
 type Change uint8
 
 // The changes.
@@ -116,35 +120,35 @@ const (
 	Trigger
 )
 
-// Op is a change, with all its repetitions until it was answered.
+// Op is a change with all its repetitions until it was answered.
 type Op struct {
 	ID     task.ID
 	Change Change
-	// Known says that an answer came that it was done; else it may have been done
-	// or not. What was certainly not done is no Op.
+	// Known says that an answer confirmed the change. If it is false, the change may or may
+	// not have been done. A change that was certainly not done is not recorded as an Op.
 	Known bool
-	// Sent is that of the first try, Answered the last answer.
+	// Sent is when the first try was sent, Answered when the last answer came.
 	Sent, Answered Micros
-	// Version of the task after it; 0: not known.
+	// Version is the version of the task after the change; 0 means not known.
 	Version int32
-	// Mark is what an Edit wrote into the params; 0: nothing.
+	// Mark is the mark that an Edit wrote into the params; 0 means none.
 	Mark int64
-	// Interval is what an Edit made it; 0: what it was.
+	// Interval is the new interval of an Edit; 0 means unchanged.
 	Interval time.Duration
-	// Seq is the run that a Trigger opened, Request its request.
+	// Seq is the run that a Trigger opened, Request the id of its request.
 	Seq, Request int64
 }
 
-// Call is what a listener asked the API.
+// Call is a kind of call that a listener makes to the API.
 type Call uint8
 
-// The calls of which replies are recorded.
+// The calls whose replies are recorded.
 const (
 	Start Call = iota + 1
 	Report
 )
 
-// Reply is the answer to one attempt of a batched call of a listener.
+// Reply is the answer to one attempt in a batched call of a listener.
 type Reply struct {
 	ID       task.ID
 	Seq      int64
@@ -155,7 +159,7 @@ type Reply struct {
 	Answered Micros
 }
 
-// Final is what the API says about a task at the end.
+// Final is the state of a task that the API shows at the end.
 type Final struct {
 	ID       task.ID
 	Number   int64
@@ -172,14 +176,14 @@ type Final struct {
 	Mark     int64
 }
 
-// Task is everything that is known about one task.
+// Task has all accounts of one task.
 type Task struct {
-	// Add is nil when no add accounts for the id.
+	// Add is nil if no such task was added.
 	Add        *Add
 	ID         task.ID
 	Executions []Execution
 	Replies    []Reply
 	Ops        []Op
-	// Final is nil when the API did not show the task.
+	// Final is nil if the API did not show the task.
 	Final *Final
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// executions checks what each call of a handler shows by itself.
+// executions checks each call of a handler by itself.
 func (k *checking) executions() {
 	early := k.cfg.Epsilon
 	if k.cfg.OneClock {
@@ -18,25 +18,25 @@ func (k *checking) executions() {
 		r := &k.runs[i]
 		for _, e := range r.executions {
 			if e.Number != k.Add.Number {
-				k.violate(Phantom, r.seq, "its params are those of number %d, the task is number %d", e.Number, k.Add.Number)
+				k.violate(Phantom, r.seq, "the params are those of task number %d, but the task is number %d", e.Number, k.Add.Number)
 			}
 			if e.ScheduledAt != r.at {
-				k.violate(Mismatch, r.seq, "scheduled at %v in one delivery and at %v in another", r.at, e.ScheduledAt)
+				k.violate(Mismatch, r.seq, "the run is scheduled at %v in one delivery and at %v in another", r.at, e.ScheduledAt)
 			}
 			if e.Start < Of(e.ScheduledAt).Add(-early) {
-				k.violate(Early, r.seq, "began at %v, %v before its scheduled instant %v", e.Start.Time(), Of(e.ScheduledAt).Sub(e.Start), e.ScheduledAt)
+				k.violate(Early, r.seq, "a handler began at %v, %v before its scheduled instant %v", e.Start.Time(), Of(e.ScheduledAt).Sub(e.Start), e.ScheduledAt)
 			}
 			if e.Attempt < 1 || e.Seq < 1 {
-				k.violate(Mismatch, r.seq, "attempt %d of run %d: both count from 1", e.Attempt, e.Seq)
+				k.violate(Mismatch, r.seq, "attempt %d of run %d: attempts and runs count from 1", e.Attempt, e.Seq)
 			}
 		}
 		if r.at >= k.Add.End || r.at < k.Add.Begin && !r.beside {
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, outside [%v, %v)", r.at, k.Add.Begin, k.Add.End)
+			k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, outside [%v, %v)", r.at, k.Add.Begin, k.Add.End)
 		}
 	}
 }
 
-// numbers checks how many runs there are.
+// numbers checks the number of runs and their order.
 func (k *checking) numbers() {
 	limit := k.Add.MaxCount
 	if k.Add.Type == task.OneShot {
@@ -45,17 +45,17 @@ func (k *checking) numbers() {
 	for i := range k.runs {
 		r := &k.runs[i]
 		if limit > 0 && r.seq > limit {
-			k.violate(OverCount, r.seq, "max_count is %d", limit)
+			k.violate(OverCount, r.seq, "the task has more runs than its max_count of %d", limit)
 		}
 		beside := r.beside || i > 0 && k.runs[i-1].beside
 		if i > 0 && r.at == k.runs[i-1].at && !beside {
-			k.violate(OverCount, r.seq, "scheduled at %v like run %d", r.at, k.runs[i-1].seq)
+			k.violate(OverCount, r.seq, "the run is scheduled at %v, like run %d", r.at, k.runs[i-1].seq)
 		}
 		if i > 0 && r.at < k.runs[i-1].at && !beside {
-			k.violate(Mismatch, r.seq, "scheduled at %v, before run %d at %v", r.at, k.runs[i-1].seq, k.runs[i-1].at)
+			k.violate(Mismatch, r.seq, "the run is scheduled at %v, before run %d at %v", r.at, k.runs[i-1].seq, k.runs[i-1].at)
 		}
 		if before := k.seqBefore(i); before != r.seq-1 && k.cfg.Quiet != 0 && !k.over(r.first) {
-			k.violate(Lost, r.seq-1, "no callback, though run %d has one", r.seq)
+			k.violate(Lost, r.seq-1, "the run has no callback, but run %d has one", r.seq)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func (k *checking) seqBefore(i int) int64 {
 	return k.runs[i-1].seq
 }
 
-// due reports whether what is scheduled at i had to be done when the run ended.
+// due reports whether a run scheduled at i had to be done before Quiet.
 func (k *checking) due(i task.Instant) bool {
 	return k.cfg.Quiet != 0 && Of(i) < k.cfg.Quiet.Add(-k.cfg.Epsilon) && !k.over(Of(i))
 }
@@ -84,12 +84,12 @@ func (k *checking) oneShot() {
 	due := k.grid.first
 	if r := k.last(); r != nil {
 		if r.at != due && !r.beside {
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, its schedule says %v", r.at, due)
+			k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, want %v", r.at, due)
 		}
 		return
 	}
 	if k.due(due) {
-		k.violate(Lost, 1, "due at %v, never called", due)
+		k.violate(Lost, 1, "the run was due at %v but was never called", due)
 		return
 	}
 	k.ended, k.goesOn = false, true
@@ -107,7 +107,7 @@ func (k *checking) blocking() {
 		r := &k.runs[i]
 		switch {
 		case r.seq == 1 && r.at != k.grid.first:
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, its schedule begins at %v", r.at, k.grid.first)
+			k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, but the schedule begins at %v", r.at, k.grid.first)
 		case i > 0 && k.runs[i-1].seq == r.seq-1:
 			k.distance(&k.runs[i-1], r)
 		}
@@ -115,27 +115,27 @@ func (k *checking) blocking() {
 	k.chainEnd()
 }
 
-// distance checks that r is scheduled one interval after the result of before, or
-// at the next match.
+// distance checks that r is scheduled one interval after the result of before, or at the
+// next match of the cron expression.
 func (k *checking) distance(before, r *run) {
 	if k.grid.days != nil && !k.grid.has(r.at) {
-		k.violate(OutOfBounds, r.seq, "scheduled at %v, which the schedule does not have", r.at)
+		k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, which is not in the schedule", r.at)
 	}
 	if earliest := k.following(before.earliest().Add(-k.cfg.Epsilon)); Of(r.at) < earliest {
-		k.violate(Early, r.seq, "scheduled at %v; the handler of run %d ended at %v, so that it is due at %v at the earliest",
+		k.violate(Early, r.seq, "the run is scheduled at %v, but the handler of run %d ended at %v, so that it is due at %v at the earliest",
 			r.at, before.seq, before.earliest().Time(), earliest.Time())
 	}
 	if before.taken == 0 {
 		return
 	}
 	if latest := k.following(before.taken.Add(k.cfg.Epsilon)); Of(r.at) > latest {
-		k.violate(OutOfBounds, r.seq, "scheduled at %v; the result of run %d was taken before %v, so that it is due at %v at the latest",
+		k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, but the result of run %d was accepted before %v, so that it is due at %v at the latest",
 			r.at, before.seq, before.taken.Time(), latest.Time())
 	}
 }
 
-// following returns when the run of a BLOCKING task is due that follows a result
-// of that instant.
+// following returns when the next run of a BLOCKING task is due after a result that was
+// accepted at taken.
 func (k *checking) following(taken Micros) Micros {
 	if k.grid.days == nil {
 		return taken.Add(k.Add.Interval)
@@ -143,7 +143,8 @@ func (k *checking) following(taken Micros) Micros {
 	return Of(k.grid.next(task.Instant(taken/1000) + 1))
 }
 
-// earliest returns when the accepted result can have been given at the earliest.
+// earliest returns the earliest instant at which the accepted result can have been
+// reported.
 func (r *run) earliest() Micros {
 	if r.ended != 0 {
 		return r.ended
@@ -155,13 +156,13 @@ func (r *run) earliest() Micros {
 	return m
 }
 
-// chainEnd judges whether a BLOCKING task had to go on after its last run.
+// chainEnd checks whether a BLOCKING task had to have another run after its last one.
 func (k *checking) chainEnd() {
 	last := k.last()
 	switch {
 	case last == nil && k.due(k.grid.first):
 		k.ended = true
-		k.violate(Lost, 1, "due at %v, never called", k.grid.first)
+		k.violate(Lost, 1, "the run was due at %v but was never called", k.grid.first)
 		return
 	case last == nil:
 		k.goesOn = true
@@ -175,16 +176,16 @@ func (k *checking) chainEnd() {
 		return
 	}
 	switch next := k.following(last.taken.Add(k.cfg.Epsilon)); { // at the latest
-	case next >= Of(k.Add.End): // nobody can say
+	case next >= Of(k.Add.End): // not known
 	case next < k.cfg.Quiet:
 		k.ended = true
-		k.violate(Lost, last.seq+1, "due before %v, never called", next.Time())
+		k.violate(Lost, last.seq+1, "the run was due before %v but was never called", next.Time())
 	default:
 		k.goesOn = true
 	}
 }
 
-// leases checks that handlers of the task had it for themselves.
+// leases checks that no two handlers of the task ran at the same time.
 func (k *checking) leases() {
 	var all []Execution
 	for _, r := range k.runs {
@@ -198,7 +199,7 @@ func (k *checking) leases() {
 				e.Attempt, e.Start.Time(), before.End.Sub(e.Start), before.Attempt, before.Seq)
 		}
 		if before.End > e.End {
-			all[i].End = before.End // it goes on over the next one, too
+			all[i].End = before.End // it lasts longer than the next one
 		}
 	}
 	if k.cfg.Replies {
@@ -206,7 +207,7 @@ func (k *checking) leases() {
 	}
 }
 
-// starts checks that every handler began under a start that was accepted.
+// starts checks that every handler began under an accepted start.
 func (k *checking) starts() {
 	type key struct {
 		seq     int64
@@ -219,7 +220,7 @@ func (k *checking) starts() {
 		}
 		h, ok := holders[key{p.Seq, p.Attempt}]
 		if ok && h != p.Listener {
-			k.violate(Overlap, p.Seq, "the lease of attempt %d was given to listeners %d and %d", p.Attempt, h, p.Listener)
+			k.violate(Overlap, p.Seq, "the lease of attempt %d was given to both listener %d and listener %d", p.Attempt, h, p.Listener)
 		}
 		holders[key{p.Seq, p.Attempt}] = p.Listener
 	}
@@ -232,7 +233,7 @@ func (k *checking) starts() {
 	}
 }
 
-// intervalString keeps messages short.
+// intervalString formats an interval for messages.
 func intervalString(d time.Duration) string {
 	if d == 0 {
 		return "none"
@@ -240,8 +241,8 @@ func intervalString(d time.Duration) string {
 	return d.String()
 }
 
-// nonBlocking judges the runs of a task whose instants follow from its spec alone.
-// Triggered runs stand beside them.
+// nonBlocking checks the runs of a task whose instants follow from its spec alone. It
+// ignores triggered runs.
 func (k *checking) nonBlocking() {
 	if edits := k.reschedules(); len(edits) > 0 {
 		k.rescheduled(edits)
@@ -256,10 +257,10 @@ func (k *checking) nonBlocking() {
 			continue
 		}
 		if !k.grid.has(r.at) {
-			k.violate(OutOfBounds, r.seq, "scheduled at %v, which the schedule does not have", r.at)
+			k.violate(OutOfBounds, r.seq, "the run is scheduled at %v, which is not in the schedule", r.at)
 			continue
 		}
-		if !hole { // else it has been reported
+		if !hole { // else the gap has been reported
 			k.gap(before, r, next)
 		}
 		k.graced(r)
@@ -276,7 +277,7 @@ func (k *checking) misfire() task.Misfire {
 	return k.Add.Terms.Misfire
 }
 
-// gap judges the instants from next on that lie between two runs.
+// gap checks the instants between two runs, from next on.
 func (k *checking) gap(before, r *run, next task.Instant) {
 	n, last := k.grid.count(next, r.at)
 	if n == 0 {
@@ -293,37 +294,39 @@ func (k *checking) gap(before, r *run, next task.Instant) {
 	}
 }
 
-// gapOfOnce: the instants had passed when the run before them was claimed.
+// gapOfOnce checks skipped instants under FIRE_ONCE: they must have passed when the run
+// before them was claimed.
 func (k *checking) gapOfOnce(before, r *run, n int64, next, last task.Instant) {
 	if before == nil {
-		k.violate(Lost, r.seq, "the first run is scheduled at %v, %d instants after %v", r.at, n, next)
+		k.violate(Lost, r.seq, "the first run is scheduled at %v and skips %d instants from %v on", r.at, n, next)
 		return
 	}
 	if Of(last) >= before.first.Add(k.cfg.Epsilon) {
-		k.violate(Lost, before.seq, "%d instants from %v to %v were skipped after it, but it was handled at %v, before they had all passed",
+		k.violate(Lost, before.seq, "%d instants from %v to %v were skipped after this run, but it was handled at %v, before all of them had passed",
 			n, next, last, before.first.Time())
 	}
-	// A delivery by a new owner does not know the number and says 0; the final
-	// view counts for those.
+	// A delivery by a new owner does not know the number and carries 0. The API's count at
+	// the end includes those.
 	if before.missed != 0 && before.missed != n {
-		k.violate(Mismatch, before.seq, "says that %d instants were missed; %d lie before run %d", before.missed, n, r.seq)
+		k.violate(Mismatch, before.seq, "the run carries %d missed instants, but %d lie between it and run %d", before.missed, n, r.seq)
 	}
 }
 
-// gapOfAll: as many newer instants as the limit says had passed when r was claimed.
+// gapOfAll checks skipped instants under FIRE_ALL: when r was claimed, as many newer
+// instants as the limit allows must have passed.
 func (k *checking) gapOfAll(r *run, n int64, last task.Instant) {
 	limit := int64(k.Add.Terms.Limit)
 	newer, _ := k.grid.count(last+1, task.At(r.first.Add(k.cfg.Epsilon).Time())+1)
 	if limit == 0 || newer < limit {
-		k.violate(Lost, r.seq, "%d instants up to %v were skipped before it; each one has to fire, and only %d newer ones had passed", n, last, newer)
+		k.violate(Lost, r.seq, "%d instants up to %v were skipped before this run, but each has to fire, and only %d newer ones had passed", n, last, newer)
 	}
 }
 
-// gapOfSkip: the instants were older than the grace when r, the first one that
-// was not, was claimed.
+// gapOfSkip checks skipped instants under SKIP: they must have been older than the grace
+// when r, the first instant within the grace, was claimed.
 func (k *checking) gapOfSkip(r *run, n int64, last task.Instant) {
 	if Of(last).Add(k.Add.Terms.Grace) >= r.first.Add(k.cfg.Epsilon) {
-		k.violate(Lost, r.seq, "%d instants up to %v were skipped before it, but it was handled at %v, within the grace of %v",
+		k.violate(Lost, r.seq, "%d instants up to %v were skipped before this run, but it was handled at %v, within their grace of %v",
 			n, last, r.first.Time(), k.Add.Terms.Grace)
 	}
 }
@@ -334,12 +337,12 @@ func (k *checking) graced(r *run) {
 		return
 	}
 	if limit := Of(r.at).Add(k.Add.Terms.Grace + k.cfg.Delivery + k.cfg.Epsilon); r.first > limit {
-		k.violate(Late, r.seq, "scheduled at %v and handled at %v: the grace is %v, and a delivery takes %v at most",
+		k.violate(Late, r.seq, "the run was scheduled at %v and handled at %v, but the grace is %v and a delivery takes at most %v",
 			r.at, r.first.Time(), k.Add.Terms.Grace, k.cfg.Delivery)
 	}
 }
 
-// gridEnd judges what lies between the last run and the end.
+// gridEnd checks the instants between the last run and the end.
 func (k *checking) gridEnd(last *run, next task.Instant) {
 	if k.Add.MaxCount > 0 && k.lastSeq() >= k.Add.MaxCount {
 		k.ended = true
@@ -354,26 +357,27 @@ func (k *checking) gridEnd(last *run, next task.Instant) {
 		k.ended = true
 	case k.due(next):
 		k.ended = true
-		k.violate(Lost, k.lastSeq()+1, "due at %v, never called", next)
+		k.violate(Lost, k.lastSeq()+1, "the run was due at %v but was never called", next)
 	default:
 		k.goesOn = true
 	}
 }
 
-// mayBeMissed reports whether the policy may have dropped an instant after the
-// last run. The number must be the one that the API counts.
+// mayBeMissed reports whether the policy may have dropped the instant at, which comes after
+// the last run. The final check compares the number of dropped instants with the API's
+// count.
 func (k *checking) mayBeMissed(at task.Instant, last *run) bool {
 	switch k.misfire() {
 	case task.FireAll:
 		return false
-	case task.Skip: // nobody claimed it within the grace
+	case task.Skip: // it was not claimed within the grace
 		return k.skippable(at)
 	}
 	return last != nil && Of(at) < last.first // it had passed when the last run was claimed
 }
 
-// skippable reports whether the API's number of missed instants has room for one
-// more, which was older than its grace when everything was done.
+// skippable reports whether the instant was older than its grace at Quiet and the API's
+// count of missed instants allows one more.
 func (k *checking) skippable(at task.Instant) bool {
 	return k.Final != nil && k.missed < k.Final.Missed && k.due(at.Add(k.Add.Terms.Grace))
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// series tells of a NON_BLOCKING task with terms of its own, whose claims now and
-// then come seconds late. By the expression it is due every third second.
+// series returns the history of a NON_BLOCKING task with the given terms, whose claims are
+// sometimes seconds late. With a cron expression it is due every third second.
 func (t *teller) series(terms Terms) *Task {
 	a := t.add(task.NonBlocking, 0)
 	a.End, a.Terms = a.Begin+40_000, &terms
@@ -31,7 +31,7 @@ func (t *teller) series(terms Terms) *Task {
 			}
 			return n
 		}
-		var over int64 // passed over before the run
+		var over int64 // instants skipped before the run
 		switch terms.Misfire {
 		case task.Skip:
 			over = int64(passed(now.Add(-terms.Grace)))
@@ -42,7 +42,7 @@ func (t *teller) series(terms Terms) *Task {
 		if i += int(over); i == len(instants) {
 			break
 		}
-		if at = instants[i]; at > now { // its turn is later
+		if at = instants[i]; at > now { // not due yet
 			i--
 			continue
 		}
@@ -58,7 +58,7 @@ func (t *teller) series(terms Terms) *Task {
 	return d
 }
 
-// instants are computed here by other means than the checker's.
+// instants computes the instants of a task in another way than the checker.
 func (t *teller) instants(a *Add) (all []task.Instant) {
 	part := task.Instant(task.SpreadOf(a.ID, a.Terms.Spread).Milliseconds())
 	for at := a.Begin; at+part < a.End; at++ {
@@ -70,7 +70,7 @@ func (t *teller) instants(a *Add) (all []task.Instant) {
 	return all
 }
 
-// termsOf are combinations that a series is told with.
+// termsOf has the combinations of terms that the series are generated with.
 var termsOf = map[string]Terms{
 	"interval, FIRE_ONCE": {Misfire: task.FireOnce},
 	"interval, FIRE_ALL":  {Misfire: task.FireAll, Limit: 4},
@@ -86,13 +86,13 @@ func TestASeriesThatFollowsItsTermsHasNoViolation(t *testing.T) {
 	for name, terms := range termsOf {
 		for seed := range uint64(30) {
 			if r := examine(config(), newTeller(seed).series(terms)); r.Total() != 0 {
-				t.Errorf("%s, seed %d: %v", name, seed, r.Examples)
+				t.Errorf("%s, seed %d: found %v, want no violation", name, seed, r.Examples)
 			}
 		}
 	}
 }
 
-// later moves a run and all that is known of it.
+// later returns a change that delays a run and all its records.
 func later(seq int64, by time.Duration) func(*Task) {
 	return everyExecution(seq, func(e *Execution) {
 		e.ScheduledAt = e.ScheduledAt.Add(by)
@@ -112,7 +112,7 @@ var seriesFaults = []struct {
 		lateRun(d)
 		d.Final.Missed -= 2
 	}},
-	{"more is counted than was skipped", "interval, SKIP", Mismatch, func(d *Task) { d.Final.Missed++ }},
+	{"more instants are counted than were skipped", "interval, SKIP", Mismatch, func(d *Task) { d.Final.Missed++ }},
 	{"a run is called long after its grace", "interval, SKIP", Late, func(d *Task) {
 		everyExecution(2, func(e *Execution) { e.Start, e.End = e.Start.Add(time.Minute), e.End.Add(time.Minute) })(d)
 	}},
@@ -124,7 +124,7 @@ var seriesFaults = []struct {
 	}},
 }
 
-// removeRun makes a run one that never was: the later ones count on.
+// removeRun removes a run from the history and renumbers the later runs.
 func removeRun(d *Task, seq int64) {
 	dropRun(seq)(d)
 	for i := range d.Executions {
@@ -140,8 +140,8 @@ func removeRun(d *Task, seq int64) {
 	d.Final.Runs--
 }
 
-// lateRun makes the last run one that came just within its grace, two instants
-// after what is there.
+// lateRun makes the last run one that came just within its grace, two instants after the
+// other runs.
 func lateRun(d *Task) {
 	last := d.Executions[len(d.Executions)-1]
 	for _, e := range d.Executions {
@@ -165,14 +165,14 @@ func TestEveryFaultOfASeriesIsFound(t *testing.T) {
 				planted := calm(seed, termsOf[f.terms])
 				f.change(planted)
 				if r := examine(config(), planted); r.Violations[f.kind] == 0 {
-					t.Fatalf("seed %d: no %s found, only %v", seed, f.kind, r.Examples)
+					t.Fatalf("seed %d: found %v, want a violation of kind %s", seed, r.Examples, f.kind)
 				}
 			}
 		})
 	}
 }
 
-// calm is a series in which nothing was missed and every run came once, in time.
+// calm returns a series without missed instants in which every run comes once and in time.
 func calm(seed uint64, terms Terms) *Task {
 	tell := newTeller(seed)
 	tell.calm = true
@@ -184,7 +184,7 @@ func TestAnExpressionThatTheCheckCannotReadIsNoSilentPass(t *testing.T) {
 		d := newTeller(1).typical(task.NonBlocking)
 		d.Add.Terms = &terms
 		if r := examine(config(), d); r.Total() == 0 {
-			t.Errorf("%q in %q: nothing found", terms.Cron, terms.Zone)
+			t.Errorf("%q in %q: found no violation", terms.Cron, terms.Zone)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestACalendarMatchesTheSecondsOfItsZone(t *testing.T) {
 			got = got[1:]
 		}
 		if got != test.want {
-			t.Errorf("%s in %s: %q, want %q", test.cron, test.zone, got, test.want)
+			t.Errorf("instants of %s in %s = %q, want %q", test.cron, test.zone, got, test.want)
 		}
 	}
 }
@@ -225,6 +225,6 @@ func TestADailyTaskIsDueAgainTheNextDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if next := g.next(g.first + 1); g.first == task.Never || next.Sub(g.first) != 24*time.Hour {
-		t.Errorf("due at %v and then at %v, want the same time of the next day", g.first, next)
+		t.Errorf("due at %v and then at %v, want the same time of the day on successive days", g.first, next)
 	}
 }

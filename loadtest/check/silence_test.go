@@ -9,7 +9,7 @@ import (
 
 const ackTimeout = 5 * time.Second
 
-// deaths expects that listener 3 died two seconds after the begin of the story.
+// deaths returns a configuration in which listener 3 died two seconds after the begin of d.
 func deaths(d *Task) Config {
 	cfg := config()
 	cfg.Deaths = map[uint16]Micros{3: Of(d.Add.Begin).Add(2 * time.Second)}
@@ -17,8 +17,8 @@ func deaths(d *Task) Config {
 	return cfg
 }
 
-// silenced tells of a task whose first run was handled by listener 3 when that died,
-// and then again, after its ack_timeout, by another one.
+// silenced returns the history of a task whose first run was with listener 3 when that
+// listener died, and was then handled again by another listener after its ack_timeout.
 func silenced(seed uint64, typ task.Type) *Task {
 	t := newTeller(seed)
 	t.calm = true
@@ -44,8 +44,8 @@ func silenced(seed uint64, typ task.Type) *Task {
 
 func TestSilenceThatIsAnsweredAsItShouldBeHasNoViolation(t *testing.T) {
 	for name, change := range map[string]func(*Task){
-		"as told": func(*Task) {},
-		"the record of the begin is there beside the whole": func(d *Task) {
+		"as generated": func(*Task) {},
+		"a complete record beside the record of the begin": func(d *Task) {
 			begun := d.Executions[1]
 			begun.Unfinished, begun.End = true, begun.Start
 			d.Executions = append(d.Executions, begun)
@@ -57,7 +57,7 @@ func TestSilenceThatIsAnsweredAsItShouldBeHasNoViolation(t *testing.T) {
 				change(d)
 				r := examine(deaths(d), d)
 				if r.Total() != 0 || r.Figures.Silent != 1 {
-					t.Errorf("%s, %s, seed %d: %d silent calls, %v", name, typ, seed, r.Figures.Silent, r.Examples)
+					t.Errorf("%s, %s, seed %d: %d silent calls, found %v", name, typ, seed, r.Figures.Silent, r.Examples)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func TestAResultWhoseAnswerDiedWithItsListenerMayHaveBeenTaken(t *testing.T) {
 		t.Error(r.Examples)
 	}
 	if r := examine(config(), d); r.Violations[Lost] != 1 {
-		t.Errorf("of a listener that lives: %v, want a lost result", r.Examples)
+		t.Errorf("with the listener alive, found %v, want a lost result", r.Examples)
 	}
 }
 
@@ -84,18 +84,18 @@ func TestEveryFaultOfSilenceIsFound(t *testing.T) {
 		kind   Kind
 		change func(*Task)
 	}{
-		{"it does not come again", task.NonBlocking, Lost, func(d *Task) { d.Executions, d.Replies = d.Executions[:1], nil }},
-		{"it comes again late", task.OneShot, Late, func(d *Task) {
+		{"the run is not called again", task.NonBlocking, Lost, func(d *Task) { d.Executions, d.Replies = d.Executions[:1], nil }},
+		{"the run is called again late", task.OneShot, Late, func(d *Task) {
 			e := &d.Executions[1]
 			e.Start, e.End = e.Start.Add(30*time.Second), e.End.Add(30*time.Second)
 			d.Replies[0].Answered = e.End.Add(time.Millisecond)
 		}},
-		{"it comes again before its ack_timeout is over", task.OneShot, Early, func(d *Task) { d.Executions[1].Start = Of(d.Add.Begin).Add(3 * time.Second) }},
-		{"another has its lease before it is dead", task.Blocking, Overlap, func(d *Task) { d.Executions[1].Start = Of(d.Add.Begin).Add(1900 * time.Millisecond) }},
+		{"the run is called again before its ack_timeout is over", task.OneShot, Early, func(d *Task) { d.Executions[1].Start = Of(d.Add.Begin).Add(3 * time.Second) }},
+		{"another listener gets the lease before the first one is dead", task.Blocking, Overlap, func(d *Task) { d.Executions[1].Start = Of(d.Add.Begin).Add(1900 * time.Millisecond) }},
 		{"silence spends an attempt", task.OneShot, Lost, func(d *Task) {
 			d.Executions, d.Replies, d.Final.State = d.Executions[:1], nil, task.Failed
 		}},
-		{"a handler ends never, though its listener lives", task.OneShot, Mismatch, func(d *Task) { d.Executions[0].Listener = 2 }},
+		{"a handler never ends although its listener is alive", task.OneShot, Mismatch, func(d *Task) { d.Executions[0].Listener = 2 }},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			for seed := range uint64(20) {
@@ -103,7 +103,7 @@ func TestEveryFaultOfSilenceIsFound(t *testing.T) {
 				cfg := deaths(d)
 				f.change(d)
 				if r := examine(cfg, d); r.Violations[f.kind] == 0 {
-					t.Fatalf("seed %d: no %s found, only %v", seed, f.kind, r.Examples)
+					t.Fatalf("seed %d: found %v, want a violation of kind %s", seed, r.Examples, f.kind)
 				}
 			}
 		})

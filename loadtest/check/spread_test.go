@@ -21,7 +21,7 @@ func TestASpreadTellsQuantilesWithinFourPercent(t *testing.T) {
 		for _, q := range []float64{0, 0.5, 0.99} {
 			got, want := s.Quantile(q), all[int(q*5000)]
 			if diff := (got - want).Abs(); diff > want/25 {
-				t.Errorf("up to %v: quantile %v is %v, want %v", most, q, got, want)
+				t.Errorf("durations up to %v: quantile %v = %v, want %v", most, q, got, want)
 			}
 		}
 	}
@@ -32,10 +32,10 @@ func TestASpreadTakesWhatDoesNotFit(t *testing.T) {
 	s.Add(-time.Second)
 	s.Add(100 * time.Hour)
 	if first, last := s.Quantile(0), s.Quantile(0.5); first != 0 || last < time.Hour {
-		t.Errorf("quantiles are %v and %v", first, last)
+		t.Errorf("quantiles = %v and %v, want 0 and at least an hour", first, last)
 	}
 	var missing *Spread
 	if none.Quantile(0.5) != 0 || missing.Quantile(0.5) != 0 {
-		t.Error("a quantile of nothing is not 0")
+		t.Error("Quantile without durations is not 0")
 	}
 }

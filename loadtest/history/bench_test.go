@@ -8,13 +8,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// BenchmarkCycle is what the history costs per cycle: an add, a call, a reply.
+// BenchmarkCycle measures the cost of the history per cycle: an add, a call, a reply.
 func BenchmarkCycle(b *testing.B) {
 	w, err := Create(b.TempDir(), "bench")
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer w.Close() //nolint:errcheck // nobody reads it
+	defer w.Close() //nolint:errcheck // the history is not read
 	b.ReportAllocs()
 	for n := int64(1); b.Loop(); n++ {
 		id, at := task.ID(n*task.Shards+n%task.Shards), begin+task.Instant(n/20)

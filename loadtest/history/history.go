@@ -1,12 +1,11 @@
-// Package history keeps what the processes of a load run saw, on disk, until it
-// is checked.
+// Package history stores the records of a load run's processes on disk until they are
+// checked.
 //
-// Every process writes one directory entry per part, chosen by the task's id:
-// records of some 20 bytes, which are a tag and variable-length integers, times
-// as distances from each other. [Check] reads part after part, so that a run of
-// any length is checked in the memory of a 64th of it. Adds that were not
-// acknowledged have no id; they lie in a part of their own, which is held in
-// memory.
+// Every process writes one file per part, and the part follows from the task's id. A record
+// has some 20 bytes: a tag and variable-length integers, with times as differences from
+// each other. [Check] reads part after part, so a run of any length is checked in the
+// memory of a 64th of it. Adds that were not acknowledged have no id. They are in a part of
+// their own, which is kept in memory.
 package history
 
 import (
@@ -29,10 +28,10 @@ const (
 	parts       = 64
 	unanswered  = parts // the part of adds without an id
 	bufferBytes = 32 << 10
-	recordBytes = 512 // of most; a longer one makes the buffer grow
+	recordBytes = 512 // bound on most records; a longer one makes the buffer grow
 )
 
-// The first byte of a record says what it is.
+// The first byte of a record is its type.
 const (
 	tagAdd byte = iota + 1
 	tagExecution
@@ -41,14 +40,14 @@ const (
 	tagOp
 )
 
-// Writer writes what one process sees. Its methods may be called concurrently.
-// The first error is kept and returned by Close.
+// Writer writes the records of one process. Its methods may be called concurrently. It
+// keeps the first error, which Close returns.
 type Writer struct {
 	parts [parts + 1]part
 }
 
-// Through makes w write each record at once, so that no more than one is lost when
-// its process is killed. Call it before anything is recorded.
+// Through makes w write each record to the file at once, so that at most one record is lost
+// if the process is killed. It must be called before the first record.
 func (w *Writer) Through() {
 	for i := range w.parts {
 		w.parts[i].through = true
@@ -60,17 +59,17 @@ type part struct {
 	file *os.File
 	buf  []byte
 	err  error
-	// through: nothing stays in the buffer
+	// through says that no record stays in the buffer.
 	through bool
 }
 
-// Create makes a writer in dir. name is the process's own.
+// Create returns a writer for files in dir. name must be unique for the process.
 func Create(dir, name string) (*Writer, error) {
 	w := &Writer{}
 	for i := range w.parts {
 		file, err := os.OpenFile(filepath.Join(dir, partName(i, name)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
-			w.Close() //nolint:errcheck // nothing was written
+			w.Close() //nolint:errcheck // no records to lose
 			return nil, fmt.Errorf("create history: %w", err)
 		}
 		w.parts[i].file, w.parts[i].buf = file, make([]byte, 0, bufferBytes+recordBytes)
@@ -80,7 +79,7 @@ func Create(dir, name string) (*Writer, error) {
 
 func partName(i int, name string) string { return fmt.Sprintf("%02d.%s", i, name) }
 
-// Close writes what is buffered and returns the first error of all.
+// Close writes the buffered records and returns the first error of w.
 func (w *Writer) Close() error {
 	var errs []error
 	for i := range w.parts {
@@ -94,7 +93,7 @@ func (w *Writer) Close() error {
 	return errors.Join(errs...)
 }
 
-// of locks the part of a task.
+// of returns the part of a task, locked.
 func (w *Writer) of(id task.ID) *part {
 	i := unanswered
 	if id != 0 {
@@ -105,7 +104,7 @@ func (w *Writer) of(id task.ID) *part {
 	return p
 }
 
-// put takes the buffer with a further record and unlocks the part.
+// put stores the buffer with a further record and unlocks the part.
 func (p *part) put(buf []byte) {
 	if p.buf = buf; len(buf) >= bufferBytes || p.through {
 		p.flush()
@@ -120,36 +119,36 @@ func (p *part) flush() {
 	p.buf = p.buf[:0]
 }
 
-// epoch is what absolute times are counted from, in microseconds: 2026.
+// epoch is the origin of absolute times in microseconds: the begin of 2026.
 const epoch check.Micros = 1_767_225_600_000_000
 
-// errTorn says that a record ends in the middle.
+// errTorn means that a record ends in the middle.
 var errTorn = errors.New("torn record")
 
-// put appends an integer, short when it is near 0.
+// put appends an integer. Integers near 0 take few bytes.
 func put[T ~int64 | ~int32 | ~int16 | ~int](b []byte, v T) []byte {
 	return binary.AppendVarint(b, int64(v))
 }
 
-// putInstant appends an instant; Never is short.
+// putInstant appends an instant. Never takes one byte.
 func putInstant(b []byte, i task.Instant) []byte {
 	if i == task.Never {
 		return put(b, int64(0))
 	}
 	v := int64(i) - int64(epoch)/1000
 	if v >= 0 {
-		v++ // 0 is taken
+		v++ // 0 stands for Never
 	}
 	return put(b, v)
 }
 
-// record begins a record in the buffer of the part, which is locked.
+// record begins a record in the buffer of the part, which must be locked.
 func (p *part) record(fields ...byte) []byte {
 	b := p.buf
 	return append(b, fields...)
 }
 
-// Add records what became of an add.
+// Add records the outcome of an add.
 func (w *Writer) Add(a check.Add) {
 	p := w.of(a.ID)
 	b := p.record(tagAdd, byte(a.Answer), byte(a.Type), flag(a.Retained)|flag(a.Terms != nil)<<1|flag(a.Key)<<2|flag(a.Now)<<3)
@@ -191,7 +190,7 @@ func (w *Writer) Reply(r check.Reply) {
 	p.put(put(put(b, r.Attempt), int64(r.Listener)))
 }
 
-// Final records what the API says about a task at the end.
+// Final records the state of a task that the API shows at the end.
 func (w *Writer) Final(f check.Final) {
 	p := w.of(f.ID)
 	b := p.record(tagFinal, byte(f.Type), byte(f.State))
@@ -209,7 +208,7 @@ func (w *Writer) Op(o check.Op) {
 	p.put(put(put(b, o.Seq), o.Request))
 }
 
-// reader takes fields off records. After an error it returns zeros.
+// reader reads fields of records. After an error it returns zeros.
 type reader struct {
 	left []byte
 	err  error
@@ -311,9 +310,9 @@ func (r *reader) op() (o check.Op) {
 	return o
 }
 
-// Check gives every task of the history in dir to c. All its writers must have been
-// closed: a record that ends in the middle is an error, except at the end of what the
-// killed ones have written.
+// Check passes every task of the history in dir to c. All writers must have been closed. A
+// record that ends in the middle is an error, except at the end of a file of one of the
+// killed writers.
 func Check(dir string, c *check.Checker, killed ...string) error {
 	a := assembly{dir: dir, killed: killed, checker: c, unanswered: map[int64]*check.Add{}}
 	if err := a.load(unanswered); err != nil {
@@ -335,14 +334,14 @@ func Check(dir string, c *check.Checker, killed ...string) error {
 	return nil
 }
 
-// assembly puts the records of tasks together, part by part.
+// assembly combines the records of tasks, part by part.
 type assembly struct {
 	dir     string
 	killed  []string // names of writers whose last record may be torn
 	checker *check.Checker
 	// unanswered are the adds without an id, by number.
 	unanswered map[int64]*check.Add
-	// tasks are those of the part.
+	// tasks are the tasks of the current part, by id.
 	tasks map[task.ID]*check.Task
 }
 
@@ -387,7 +386,7 @@ func (a *assembly) loadFile(path string) error {
 			}
 		case tagFinal:
 			if v := r.final(); r.err == nil {
-				a.task(v.ID).Final = &v // the last word about a task comes last
+				a.task(v.ID).Final = &v // the last record of a task is the newest
 			}
 		case tagOp:
 			if v := r.op(); r.err == nil {
@@ -404,7 +403,7 @@ func (a *assembly) loadFile(path string) error {
 	return nil
 }
 
-// task returns the task of an id, which may be new.
+// task returns the task with the given id. It creates the task if necessary.
 func (a *assembly) task(id task.ID) *check.Task {
 	t := a.tasks[id]
 	if t == nil {
@@ -414,7 +413,7 @@ func (a *assembly) task(id task.ID) *check.Task {
 	return t
 }
 
-// add adds an add. Of those that were answered with one id the earliest counts.
+// add stores an add. If several adds were answered with the same id, it keeps the earliest.
 func (a *assembly) add(add *check.Add) {
 	if add.ID == 0 {
 		a.unanswered[add.Number] = add
@@ -425,12 +424,12 @@ func (a *assembly) add(add *check.Add) {
 	}
 }
 
-// check finds the add of a task without one among those that were not acknowledged, each
-// of which accounts for one task, and gives the task to the checker.
+// check looks for the add of a task without one among the unacknowledged adds, each of
+// which accounts for one task. Then it passes the task to the checker.
 func (a *assembly) check(t *check.Task) {
 	if t.Add == nil {
 		if len(t.Executions) == 0 && t.Final == nil {
-			return // an answer about a task of others
+			return // a reply for a task of another load
 		}
 		if add := a.unanswered[number(t)]; add != nil && add.ID == 0 {
 			add.ID = t.ID
@@ -440,7 +439,7 @@ func (a *assembly) check(t *check.Task) {
 	a.checker.Task(*t)
 }
 
-// number returns the number that the params of a task say.
+// number returns the number in the params of a task.
 func number(t *check.Task) int64 {
 	if len(t.Executions) > 0 {
 		return t.Executions[0].Number

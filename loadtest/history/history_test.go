@@ -81,15 +81,15 @@ func TestEveryFieldOfARecordComesBackFromDisk(t *testing.T) {
 		for id, k := range a.tasks {
 			seen++
 			if len(k.Executions) != 1 || len(k.Replies) != 1 || len(k.Ops) != 1 {
-				t.Fatalf("task %d: %+v", id, k)
+				t.Fatalf("wrong task %d: %+v", id, k)
 			}
 			if got := [5]any{*k.Add, k.Executions[0], k.Replies[0], *k.Final, k.Ops[0]}; !reflect.DeepEqual(got, want[id]) {
-				t.Fatalf("got %+v, want %+v", got, want[id])
+				t.Fatalf("task = %+v, want %+v", got, want[id])
 			}
 		}
 	}
 	if seen != len(want) {
-		t.Errorf("%d tasks came back, want %d", seen, len(want))
+		t.Errorf("got %d tasks, want %d", seen, len(want))
 	}
 }
 
@@ -144,7 +144,7 @@ func TestRecordsOfSeveralProcessesMeetInTheirTask(t *testing.T) {
 		}
 	})
 	if r.Total() != 0 || r.Figures.Tasks != 2000 || r.Figures.Runs != 2000 {
-		t.Errorf("%d tasks, %d runs, %v", r.Figures.Tasks, r.Figures.Runs, r.Examples)
+		t.Errorf("got %d tasks, %d runs, violations %v", r.Figures.Tasks, r.Figures.Runs, r.Examples)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestATaskOfAnUnansweredAddIsFoundByItsNumber(t *testing.T) {
 		write(adder, listener, 3, 0, check.Refused)
 	})
 	if r.Total() != 0 || r.Figures.NotKnown != 2 || r.Figures.Refused != 1 || r.Figures.Runs != 1 {
-		t.Errorf("%+v, %v", r.Figures, r.Examples)
+		t.Errorf("figures = %+v, violations %v", r.Figures, r.Examples)
 	}
 }
 
@@ -165,14 +165,14 @@ func TestAnAddThatStoredTwiceIsFound(t *testing.T) {
 		write(adder, listener, 1, 1025, check.NotKnown)
 	})
 	if r.Violations[check.Phantom] != 1 {
-		t.Errorf("found %v, want one phantom", r.Examples)
+		t.Errorf("found %v, want one violation of kind phantom", r.Examples)
 	}
 }
 
 func TestARefusedTaskThatFiresIsFound(t *testing.T) {
 	r := checked(t, func(adder, listener *Writer) { write(adder, listener, 1, 513, check.Refused) })
 	if r.Violations[check.Phantom] != 1 {
-		t.Errorf("found %v, want one phantom", r.Examples)
+		t.Errorf("found %v, want one violation of kind phantom", r.Examples)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestADamagedHistoryIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Check(dir, check.New(check.Config{})); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s record: Check returned no error", name)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func TestWhatAKilledProcessHasSeenIsThereButForItsLastRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close() //nolint:errcheck // it is never closed in time
+	defer w.Close() //nolint:errcheck // the test reads the files before
 	w.Through()
 	write(w, w, 1, 513, check.Acknowledged)
 	locked := w.of(513)
@@ -214,9 +214,9 @@ func TestWhatAKilledProcessHasSeenIsThereButForItsLastRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := c.Result(); r.Total() != 0 || r.Figures.Runs != 1 {
-		t.Errorf("%d runs, %v", r.Figures.Runs, r.Examples)
+		t.Errorf("got %d runs, violations %v", r.Figures.Runs, r.Examples)
 	}
 	if err := Check(dir, check.New(check.Config{}), "other"); err == nil {
-		t.Error("the torn record of a process that was not killed is no error")
+		t.Error("Check returned no error for a torn record of a process that was not killed")
 	}
 }

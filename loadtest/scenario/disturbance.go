@@ -18,40 +18,41 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Action is what is done to a part.
+// Action is a kind of disturbance.
 type Action string
 
 // The actions.
 const (
-	Kill    Action = "kill"    // SIGKILL, for good
-	Stop    Action = "stop"    // in order, for good
-	Pause   Action = "pause"   // SIGSTOP, for a while
-	Restart Action = "restart" // in order, and again
-	Crash   Action = "crash"   // SIGKILL, and again
+	Kill    Action = "kill"    // SIGKILL, no restart
+	Stop    Action = "stop"    // graceful, no restart
+	Pause   Action = "pause"   // SIGSTOP, later SIGCONT
+	Restart Action = "restart" // graceful stop, then start
+	Crash   Action = "crash"   // SIGKILL, then start
 )
 
 // Actions lists all actions.
 var Actions = []Action{Kill, Stop, Pause, Restart, Crash}
 
 const (
-	// actionLimit bounds a stop or a restart, takeoverLimit the wait for new
-	// owners beyond the session.
+	// actionLimit bounds a stop or a restart. takeoverLimit bounds the wait for new owners
+	// beyond the session.
 	actionLimit   = 60 * time.Second
 	takeoverLimit = 30 * time.Second
 )
 
-// Disturbance does something to a part of the stack in the middle of the load.
+// Disturbance is an action on a part of the stack in the middle of the load.
 type Disturbance struct {
 	Action Action
-	// Part is its name; without a number the first of its kind.
+	// Part is the name of the part. A name without a number means the first part of its
+	// kind.
 	Part string
-	// After is counted from the begin of the measured time.
+	// After is the time from the begin of the measured window to the action.
 	After time.Duration
-	// For is how long a pause lasts.
+	// For is the length of a pause.
 	For time.Duration
 }
 
-// ParseDisturbance reads "PART@AFTER", for a pause "PART@AFTER:FOR".
+// ParseDisturbance parses "PART@AFTER", or "PART@AFTER:FOR" for a pause.
 func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	d := Disturbance{Action: action}
 	part, when, ok := strings.Cut(text, "@")
@@ -73,7 +74,7 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	return d, fmt.Errorf("--%s %q: want %s", action, text, want)
 }
 
-// String returns what ParseDisturbance reads, with the action.
+// String returns the action and the text that ParseDisturbance parses.
 func (d Disturbance) String() string {
 	s := fmt.Sprintf("%s %s@%v", d.Action, d.Part, d.After)
 	if d.Action == Pause {
@@ -85,27 +86,27 @@ func (d Disturbance) String() string {
 // ends reports whether the part does not come back.
 func (d Disturbance) ends() bool { return d.Action == Kill || d.Action == Stop }
 
-// NeedsSecondDispatcher reports whether a disturbance ends a dispatcher for good.
+// NeedsSecondDispatcher reports whether a disturbance ends a dispatcher without a restart.
 func (o *Options) NeedsSecondDispatcher() bool {
 	return slices.ContainsFunc(o.Disturbances, func(d Disturbance) bool {
 		return d.ends() && kindOf(d.Part) == "dispatcher"
 	})
 }
 
-// disturbed is what came of a disturbance.
+// disturbed is the outcome of a disturbance.
 type disturbed struct {
 	Disturbance
 	part string
 	at   time.Time // when it began
 	took time.Duration
-	// shards were owned by the part; taken is when the last of them had a new
-	// owner, zero: not known.
+	// shards is the number of shards that the part owned. taken is when the last of them
+	// had a new owner; zero means not known.
 	shards int
 	taken  time.Time
 	err    error
 }
 
-// span is the time in which what was due may have been late because of it.
+// span returns the time in which runs may have been late because of the disturbance.
 func (d *disturbed) span() check.Span {
 	end := d.at.Add(d.took)
 	if d.taken.After(end) {
@@ -114,7 +115,7 @@ func (d *disturbed) span() check.Span {
 	return check.Span{From: check.At(d.at), To: check.At(end) + 1}
 }
 
-// String says what was done, and what followed, for people.
+// String describes the disturbance and the take-over of the part's shards.
 func (d *disturbed) String() string {
 	s := fmt.Sprintf("%s %s, took %v", d.Action, d.part, d.took.Round(time.Millisecond))
 	if !d.taken.IsZero() {
@@ -123,8 +124,8 @@ func (d *disturbed) String() string {
 	return s
 }
 
-// disturb waits for its time, does it to the part that find knows, and watches what
-// follows. before is called just before.
+// disturb waits for the time of d, acts on the part that find returns, and waits for the
+// take-over of its shards. It calls before just before the action.
 func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(string) (stack.Part, error), from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
 	if done.err = harness.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
@@ -157,7 +158,8 @@ func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(stri
 	return done
 }
 
-// ownedBy returns what a dispatcher owns, as far as it can be known.
+// ownedBy returns the shards that a dispatcher owns. It returns none if the stack cannot
+// tell.
 func ownedBy(ctx context.Context, s *stack.Stack, name string) ([]stack.Owner, error) {
 	if s.Owners() == nil || !strings.HasPrefix(name, "dispatcher") {
 		return nil, nil
@@ -169,7 +171,8 @@ func ownedBy(ctx context.Context, s *stack.Stack, name string) ([]stack.Owner, e
 	return slices.DeleteFunc(all, func(o stack.Owner) bool { return o.Name != name }), nil
 }
 
-// watch waits until the shards have new owners, if they must get some.
+// watch waits until the shards have new owners, if the disturbance lasts long enough that
+// they must get some.
 func (d *disturbed) watch(ctx context.Context, s *stack.Stack, owned []stack.Owner) error {
 	if len(owned) == 0 {
 		return nil
@@ -216,37 +219,37 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 	return fmt.Errorf("unknown action %q", d.Action)
 }
 
-// groupLimit is how long Kafka may take to give the partitions of a dead listener to
-// others: a session of the SDK's consumer group, and a rebalance.
+// groupLimit is the longest time that Kafka takes to assign the partitions of a dead
+// listener to others: a session of the SDK's consumer group and a rebalance.
 const groupLimit = 21 * time.Second
 
-// crew are the listener processes. Each has a number of its own, also one that
-// follows a killed one: the checker tells them apart.
+// crew is the set of listener processes. Each process has a number of its own, also the
+// successor of a killed one, so that the checker can tell them apart.
 type crew struct {
 	start func(index uint16) (*workload.Listener, error)
 	hands []*hand
 
-	mu     sync.Mutex // of all hands, too
+	mu     sync.Mutex // guards the fields below and those of all hands
 	next   uint16
 	deaths map[uint16]check.Micros
 }
 
-// hand is a place in the crew: the listener that is there, and those that were. It
-// is a part that can be killed, and started again.
+// hand is a place in the crew: the current listener and its predecessors. It is a part that
+// can be killed and started again.
 type hand struct {
 	crew  *crew
 	name  string
-	now   *workload.Listener // nil: it was killed
+	now   *workload.Listener // nil after a kill
 	index uint16
 	past  []*workload.Listener
 }
 
 var _ stack.Server = (*hand)(nil)
 
-// errListener says what cannot be done to a listener.
-var errListener = errors.New("a listener can be killed, and started again")
+// errListener is the error of every action on a listener other than Kill and Crash.
+var errListener = errors.New("a listener can only be killed and started again")
 
-// startListeners starts n and waits until all have joined their group.
+// startListeners starts n listeners and waits until all have joined their group.
 func (c *crew) startListeners(ctx context.Context, n int) error {
 	c.deaths = map[uint16]check.Micros{}
 	for i := range n {
@@ -264,17 +267,17 @@ func (c *crew) startListeners(ctx context.Context, n int) error {
 	return nil
 }
 
-// part returns the hand of that name; without a number the first one.
+// part returns the hand with the given name. A name without a number means the first one.
 func (c *crew) part(name string) (stack.Part, error) {
 	for _, h := range c.hands {
 		if h.name == name || h.name == name+"-1" {
 			return stack.Part{Name: h.name, Server: h}, nil
 		}
 	}
-	return stack.Part{}, fmt.Errorf("%q is no listener: there are %d", name, len(c.hands))
+	return stack.Part{}, fmt.Errorf("unknown listener %q: there are %d listeners", name, len(c.hands))
 }
 
-// all returns every listener that was ever started.
+// all returns all listeners that were ever started.
 func (c *crew) all() (list []*workload.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,7 +297,8 @@ func (c *crew) callbacks() (n int64) {
 	return n
 }
 
-// stop stops those that live. One that has ended by itself is an error.
+// stop stops the listeners that are alive. It returns an error if one of them ended by
+// itself.
 func (c *crew) stop(ctx context.Context) error {
 	errs := make([]error, len(c.hands))
 	var all sync.WaitGroup
@@ -307,7 +311,8 @@ func (c *crew) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// killed returns when listeners were killed, and the names of their histories.
+// killed returns the times of death of killed listeners by number, and the names of their
+// histories.
 func (c *crew) killed() (deaths map[uint16]check.Micros, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,7 +353,7 @@ func (h *hand) Kill() error {
 	return nil
 }
 
-// Restart implements [stack.Server]: it starts another one after a Kill.
+// Restart implements [stack.Server]. It starts a new listener after a Kill.
 func (h *hand) Restart(ctx context.Context) error {
 	if h.PID() != 0 {
 		return errListener
@@ -396,7 +401,7 @@ func (r *runner) part(name string) (stack.Part, error) {
 	return r.stack.Part(name)
 }
 
-// startListeners starts the crew, and the meter that knows it.
+// startListeners starts the crew and creates the meter that measures it.
 func (r *runner) startListeners(ctx context.Context) error {
 	if r.AddOnly {
 		r.meter = harness.NewMeter(r.stack, nil)
@@ -429,5 +434,5 @@ func (r *runner) stopListeners(ctx context.Context) error {
 	return r.crew.stop(ctx)
 }
 
-// listenerKind is the kind of a listener's name.
+// listenerKind is a listener's name without its number.
 const listenerKind = "listener"

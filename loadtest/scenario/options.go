@@ -1,11 +1,11 @@
-// Package scenario runs load against a stack, disturbs it, and says whether the
-// contract was kept and what it cost.
+// Package scenario runs load against a stack, disturbs it, and reports whether the contract
+// was kept and what the load cost.
 //
-// A run has phases: the stack and the listeners start; the recurring tasks are
-// added; the load warms up; the figures of a measured window are taken, in which
-// the disturbances happen; the load ends and everything that is due is waited
-// for; the listeners stop; the API is asked for every task that it still knows;
-// and all that was seen, warm-up included, is checked.
+// A run has these phases. The stack and the listeners start. The recurring tasks are added.
+// The load warms up. Then the measured window begins, in which the disturbances happen.
+// After the load has ended, the run waits until everything that is due is done. The
+// listeners stop, and the API is asked for all tasks that it still knows. Finally the
+// checker checks everything that was recorded, warm-up included.
 package scenario
 
 import (
@@ -27,25 +27,25 @@ import (
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
-// addOnlyMargin is the time that a run which only adds needs beyond its window, to read
-// all tasks at the end.
+// addOnlyMargin is the time that a run which only adds tasks needs after its window to read
+// all tasks.
 const addOnlyMargin = 2 * time.Minute
 
-// minContract is the shortest load beside which tasks can be changed.
+// minContract is the shortest load during which tasks can be changed.
 const minContract = 10 * time.Second
 
-// Options say what to run. Their units and bounds are those of the flags.
+// Options configure an experiment. Their units and bounds are those of the flags.
 type Options struct {
 	harness.Setup
-	// Command names the experiment.
+	// Command is the name of the experiment.
 	Command  string
 	Stack    string
 	External stack.ExternalOptions
 	Type     string
 	// Rate is in full cycles per second.
 	Rate float64
-	// For is the length of the measured window, Warmup that of the load before it, Drain
-	// the longest wait after it until everything is done.
+	// For is the length of the measured window, Warmup the length of the load before it,
+	// and Drain the longest wait after the load until everything is done.
 	For, Warmup, Drain time.Duration
 	// Disturbances happen in the window.
 	Disturbances []Disturbance
@@ -55,30 +55,32 @@ type Options struct {
 	Retain                   float64
 	Delay                    workload.Delay
 	Keyed                    bool
-	// AddOnly is a run of one-shots that are due after its end: none is called or
-	// waited for, and no listener is started.
+	// AddOnly says that the run only adds one-shots that are due after its end. It calls
+	// and waits for no task and starts no listener.
 	AddOnly bool
-	// Contract puts tasks that use the rest of the contract beside the load.
+	// Contract adds tasks that use the rest of the contract, in addition to the load.
 	Contract bool
-	// Window is the longest time from the acknowledgement of a change until handlers
-	// see it, Delivery that from a run's claim to its handler; 0: by the disturbances.
+	// Window is the longest time from the acknowledgement of a change until handlers see
+	// it, Delivery the longest time from a run's claim to its handler. 0 means that they
+	// follow from the disturbances.
 	Window, Delivery time.Duration
-	// Floor is run before the load; nil: it is not. WithFloor asks for it. FloorFor
-	// bounds each of its forms.
+	// Floor is the floor measurement to run before the load, or nil. WithFloor requests it.
+	// FloorFor bounds each of its forms.
 	Floor     *floor.Options
 	WithFloor bool
 	FloorFor  time.Duration
 	// SampleEvery is the time between two samples of the server within the window. Soak
-	// samples the sizes of tables, too, and judges them.
+	// says that the sizes of tables are sampled and judged, too.
 	SampleEvery time.Duration
 	Soak        bool
-	// Listeners, Workers, Work, Fail and Check are those of [workload.ListenerConfig].
+	// Listeners is the number of listeners. Workers, Work, Fail and Check are the fields of
+	// [workload.ListenerConfig].
 	Listeners, Workers int
 	Work               time.Duration
 	Fail               float64
 	Check              client.CheckPolicy
 	// Epsilon is the largest difference between the clocks of the database, the adders and
-	// the listeners; 0: the checker's default.
+	// the listeners. 0 means the checker's default.
 	Epsilon time.Duration
 	// ProgressEvery is the time between two lines of progress.
 	ProgressEvery time.Duration
@@ -118,7 +120,7 @@ func Cycle() *Options {
 // Fire returns the experiment that measures the firing of recurring tasks.
 func Fire() *Options { return speedOptions("fire", "non_blocking") }
 
-// Add returns the experiment that measures adding alone.
+// Add returns the experiment that only measures adds.
 func Add() *Options {
 	o := speedOptions("add", "one_shot")
 	o.AddOnly, o.AddsPerCall = true, 1
@@ -138,7 +140,7 @@ func (o *Options) About() harness.About {
 	return harness.About{Name: o.Command, Picture: true, Without: without[o.Command]}
 }
 
-// Flags that several experiments do not have.
+// Flags that some experiments do not have.
 var (
 	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash"}
 	oneShotFlags   = []string{"delay", "adds-per-call", "keyed", "retain"}
@@ -146,7 +148,7 @@ var (
 	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
 )
 
-// without has the declared options that are no flags of an experiment.
+// without lists, by experiment, the declared flags that it does not have.
 var without = map[string][]string{
 	"run":   {"floor", "keyed", "sample-every", "check"},
 	"cycle": slices.Concat(contractFlags, recurringFlags),
@@ -159,11 +161,11 @@ var without = map[string][]string{
 func (o *Options) Declare(f *harness.Flags) {
 	f.Choice(&o.Stack, "stack", "real", "dev", "external")
 	f.Choice(&o.Type, "type", "one_shot", "non_blocking", "blocking", "mix")
-	f.Switch(&o.Contract, "contract", "beside the load, tasks that use the rest of the contract and are changed while they run")
+	f.Switch(&o.Contract, "contract", "also add tasks that use the rest of the contract and are changed while they run")
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "full cycles per second (add: tasks)")
 	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "length of the measured window")
-	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "load before the window: checked, not measured")
-	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait until everything is done")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "length of the load before the window, which is checked but not measured")
+	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "longest wait until everything is done")
 	for _, a := range Actions {
 		f.Func(string(a), disturbanceUsage[a], func(text string) error {
 			d, err := ParseDisturbance(a, text)
@@ -172,19 +174,19 @@ func (o *Options) Declare(f *harness.Flags) {
 		})
 	}
 	f.Listeners(&o.Listeners, &o.Workers)
-	harness.Num(f, &o.Work, "work", harness.Between(0, time.Minute), "mean time of a handler, evenly spread from 0 to twice this")
+	harness.Num(f, &o.Work, "work", harness.Between(0, time.Minute), "mean duration of a handler; durations are uniform from 0 to twice the mean")
 	harness.Num(f, &o.Fail, "fail", harness.Between(0.0, 1), "share of runs whose first attempt fails")
 	harness.Num(f, &o.Interval, "interval", harness.UpTo(24*time.Hour), "interval of recurring tasks")
 	harness.Num(f, &o.AckTimeout, "ack-timeout", harness.UpTo(24*time.Hour), "ack_timeout of all tasks")
 	f.ParamsBytes(&o.ParamsBytes)
-	f.Var(&o.Delay, "delay", "time from sending a one-shot to its being due: 2s, or a range: 1s..10s")
-	harness.Num(f, &o.AddsPerCall, "adds-per-call", harness.Between(0, 1000), "one-shots per AddTasks call; 1: AddTask; 0: as many as come in some ms")
-	f.Switch(&o.Keyed, "keyed", "send each one-shot by a request of its own, so that none are sent or placed together")
-	harness.Num(f, &o.Retain, "retain", harness.Between(0.0, 1), "share of tasks that are retained when they have ended, to be compared")
-	f.Switch(&o.WithFloor, "floor", "first move the same rows by bare SQL on the same server, at full speed")
+	f.Var(&o.Delay, "delay", "time from sending a one-shot until it is due: 2s, or a range: 1s..10s")
+	harness.Num(f, &o.AddsPerCall, "adds-per-call", harness.Between(0, 1000), "one-shots per AddTasks call; 1: AddTask; 0: the tasks of some ms per call")
+	f.Switch(&o.Keyed, "keyed", "send each one-shot in a request of its own, so that no two are sent or placed together")
+	harness.Num(f, &o.Retain, "retain", harness.Between(0.0, 1), "share of tasks that are retained after their end so that they can be compared")
+	f.Switch(&o.WithFloor, "floor", "first move the same rows with plain SQL on the same server, at full speed")
 	harness.Num(f, &o.SampleEvery, "sample-every", harness.Between(0, time.Hour), "time between two samples of the server")
-	harness.Num(f, &o.Epsilon, "epsilon", harness.Between(0, time.Second), "largest difference of clocks before a call counts as early")
-	f.Func("check", "which runs listeners ask about before their handler: late, always or never (default late)", o.setCheck)
+	harness.Num(f, &o.Epsilon, "epsilon", harness.Between(0, time.Second), "largest difference of clocks; a call that is earlier by more counts as early")
+	f.Func("check", "runs that listeners check with the API before calling the handler: late, always or never (default late)", o.setCheck)
 	f.StringVar(&o.External.Address, "address", o.External.Address, "external: host:port of the API (gRPC)")
 	f.StringVar(&o.External.Token, "token", cmp.Or(o.External.Token, os.Getenv("PERCEPTOR_TOKEN")), "external: the tenant's token (default: PERCEPTOR_TOKEN)")
 	f.Lookup("token").DefValue = ""
@@ -195,10 +197,10 @@ func (o *Options) Declare(f *harness.Flags) {
 }
 
 var disturbanceUsage = map[Action]string{
-	Kill:    "kill -9 a part for good: dispatcher@10s, taskd-2@5s, listener-2@7s",
-	Stop:    "stop a part in order for good: dispatcher@10s",
-	Pause:   "freeze a part for a while: dispatcher@10s:6s",
-	Restart: "restart a part in order: kafka, postgres, zookeeper, taskd, dispatcher @15s",
+	Kill:    "kill -9 a part, no restart: dispatcher@10s, taskd-2@5s, listener-2@7s",
+	Stop:    "stop a part gracefully, no restart: dispatcher@10s",
+	Pause:   "freeze a part and resume it later: dispatcher@10s:6s",
+	Restart: "restart a part gracefully: kafka, postgres, zookeeper, taskd, dispatcher @15s",
 	Crash:   "kill -9 a part and start it again: postgres@15s, listener@7s",
 }
 
@@ -211,15 +213,15 @@ func (o *Options) setCheck(text string) error {
 	return nil
 }
 
-// require adds the faults of options that do not go together.
+// require adds the faults of options that contradict each other.
 func (o *Options) require(f *harness.Flags) {
 	err := o.Delay.Validate()
 	f.Require(err == nil, "--delay %v", err)
 	all := o.Warmup + o.For + addOnlyMargin
 	f.Require(!o.AddOnly || o.Delay.Min >= all,
-		"--delay %v: tasks would be due before the end of the run, which takes --warmup %v and --for %v: want at least %v", o.Delay, o.Warmup, o.For, all)
-	f.Require(!o.Keyed || o.AddsPerCall <= 1, "--keyed sends tasks one by one, --adds-per-call is %d", o.AddsPerCall)
-	f.Require(!o.Contract || o.For >= minContract, "--contract changes tasks while they run: --for %v is below %v", o.For, minContract)
+		"--delay %v: tasks would be due before the end of the run (--warmup %v plus --for %v), want at least %v", o.Delay, o.Warmup, o.For, all)
+	f.Require(!o.Keyed || o.AddsPerCall <= 1, "--keyed sends each task alone and contradicts --adds-per-call %d", o.AddsPerCall)
+	f.Require(!o.Contract || o.For >= minContract, "--contract changes tasks while they run and needs a longer load: --for %v is below %v", o.For, minContract)
 	if o.Floor != nil {
 		err := harness.Validate(o.Floor)
 		f.Require(err == nil, "%v", err)
@@ -227,12 +229,13 @@ func (o *Options) require(f *harness.Flags) {
 	o.requireDisturbances(f)
 }
 
-// requireDisturbances adds the faults of disturbances that leave no process for the work.
+// requireDisturbances adds the faults of disturbances that are impossible or end all
+// processes of a kind.
 func (o *Options) requireDisturbances(f *harness.Flags) {
 	ended := map[string]int{}
 	for _, d := range o.Disturbances {
 		f.Require(o.Stack != "external", "--%s %s: an external stack cannot be disturbed", d.Action, d)
-		f.Require(d.After < o.For, "--%s %s: it comes after the end of the load, --for %v", d.Action, d, o.For)
+		f.Require(d.After < o.For, "--%s %s: it would happen after the end of the load (--for %v)", d.Action, d, o.For)
 		f.Require(kindOf(d.Part) != listenerKind || d.Action == Kill || d.Action == Crash, "--%s %s: %w", d.Action, d, errListener)
 		if d.ends() {
 			ended[kindOf(d.Part)]++
@@ -241,7 +244,7 @@ func (o *Options) requireDisturbances(f *harness.Flags) {
 	for kind, n := range ended {
 		have := max(map[string]int{"taskd": o.Real.Taskds, "dispatcher": o.Real.Dispatchers, listenerKind: o.Listeners}[kind], 1)
 		if o.Stack == "real" || kind == listenerKind {
-			f.Require(n < have, "%d %s would be ended for good and there are %d: none would be left", n, kind, have)
+			f.Require(n < have, "the disturbances end %d of %[3]d %[2]s processes, but at least one must be left", n, kind, have)
 		}
 	}
 }
@@ -269,14 +272,14 @@ func (o *Options) Complete(given func(flag string) bool) {
 		o.Real.Dispatchers = 2
 	}
 	if o.Contract && !given("drain") {
-		o.Drain = 5 * time.Minute // tasks that end by their count make up for what an outage took
+		o.Drain = 5 * time.Minute // after an outage, tasks with a max_count still have to make all their runs
 	}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		o.ProgressEvery = time.Second
 	}
 }
 
-// floorOptions moves rows as the load does.
+// floorOptions returns options of a floor measurement that moves rows as the load does.
 func (o *Options) floorOptions() *floor.Options {
 	f := floor.DefaultOptions()
 	f.Rate, f.ParamsBytes, f.Seed, f.Paced = o.Rate, o.ParamsBytes, o.Seed, false
@@ -288,8 +291,8 @@ func (o *Options) floorOptions() *floor.Options {
 	return &f
 }
 
-// Measure implements [harness.Experiment]: it runs the load on a stack of its own, or on
-// that of the setup.
+// Measure implements [harness.Experiment]. It runs the load on a stack of its own, or on
+// the stack of the setup.
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	start := stack.Real
 	switch o.Stack {

@@ -16,17 +16,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Report is what a run found. Rates, lateness and processor time are those of
-// the measured window; violations those of the whole run.
+// Report is the result of a run. Rates, lateness and processor time are those of the
+// measured window, violations those of the whole run.
 type Report struct {
 	harness.Header
 	Stack   string  `json:"stack"`
 	Type    string  `json:"type"`
 	Rate    float64 `json:"rate"`
 	WindowS float64 `json:"window_s"`
-	// Keyed: each one-shot was sent by a request of its own.
+	// Keyed says that each one-shot was sent in a request of its own.
 	Keyed bool `json:"keyed"`
-	// Delay of one-shots, from sending to begin.
+	// Delay is the time from sending a one-shot to its begin.
 	Delay string `json:"delay"`
 
 	AddsPerS      float64 `json:"adds_per_s"`
@@ -34,32 +34,31 @@ type Report struct {
 	CallbacksPerS float64 `json:"callbacks_per_s"`
 	ResultsPerS   float64 `json:"results_per_s"`
 	CyclesPerS    float64 `json:"cycles_per_s"`
-	// TasksPerS is AddsPerS of a run that does nothing but add.
+	// TasksPerS is AddsPerS, set only for runs that do nothing but add.
 	TasksPerS *float64 `json:"tasks_per_s,omitempty"`
 
-	// LatenessMs is from scheduled_at to the first call of a handler.
+	// LatenessMs is the time from scheduled_at to the first call of a handler.
 	LatenessMs harness.Quantiles `json:"lateness_ms"`
-	// LatenessByType is the same for each type that there was.
+	// LatenessByType is the lateness by task type, for the types that have runs.
 	LatenessByType map[string]harness.Quantiles `json:"lateness_ms_by_type"`
-	// AddMs is from sending an add to its answer.
+	// AddMs is the time from sending an add to its answer.
 	AddMs harness.Quantiles `json:"add_ms"`
 
-	// CPU is the processor time of the window. Where nothing fires, a cycle is an
-	// add.
+	// CPU is the processor time of the window. In a run without fires, a cycle is an add.
 	harness.CPU
-	// WALBytesPerFire is what the server wrote to its log per run that was fired.
+	// WALBytesPerFire is the number of WAL bytes that the server wrote per fired run.
 	WALBytesPerFire *float64 `json:"wal_bytes_per_fire,omitempty"`
 
-	// Floor is bare SQL on the same server just before, and these are its full
-	// speed and the part of it that CyclesPerS is.
+	// Floor is the floor measured on the same server just before the load. FloorCyclesPerS
+	// is its speed. RatioToFloor is CyclesPerS divided by that.
 	Floor           *floor.Report `json:"floor,omitempty"`
 	FloorCyclesPerS *float64      `json:"floor_cycles_per_s,omitempty"`
 	RatioToFloor    *float64      `json:"ratio_to_floor,omitempty"`
-	// CPURatioToFloor compares processor time per cycle instead of cycles per
-	// second: it is what remains comparable on a machine that others use, too.
+	// CPURatioToFloor compares processor time per cycle instead of cycles per second. It
+	// remains comparable on a machine with other users.
 	CPURatioToFloor *float64 `json:"cpu_ratio_to_floor,omitempty"`
-	// RatioToShortFloor is that to the form without a purge: what tasks without
-	// retention need at the least.
+	// RatioToShortFloor is the ratio to the form of the floor without a purge, which is the
+	// least work for tasks without retention.
 	RatioToShortFloor *float64 `json:"ratio_to_short_floor,omitempty"`
 
 	harness.Findings
@@ -69,34 +68,35 @@ type Report struct {
 	Runs      int64 `json:"runs"`
 	Callbacks int64 `json:"callbacks"`
 	Missed    int64 `json:"missed"`
-	// Silent calls were cut short by the death of their listener.
+	// Silent is the number of calls that ended with the death of their listener.
 	Silent         int64 `json:"silent,omitempty"`
 	AddsUnanswered int64 `json:"adds_unanswered"`
 	AddsRefused    int64 `json:"adds_refused"`
-	// AddsBehindMs is how far the adder fell behind its clock at worst.
+	// AddsBehindMs is the largest delay of the adder behind its clock.
 	AddsBehindMs float64 `json:"adds_behind_ms"`
 
 	Disturbances []DisturbanceReport `json:"disturbances,omitempty"`
-	// TakeoverMs is the longest of the disturbances; absent when there was none.
+	// TakeoverMs is the longest take-over after a disturbance, absent if there was none.
 	TakeoverMs *float64 `json:"takeover_ms,omitempty"`
 
 	Series []SecondReport `json:"series"`
-	// Fifths are those of the window, Samples what was looked at now and then.
+	// Fifths are the fifths of the window, Samples the samples of the server.
 	Fifths  []Fifth  `json:"fifths,omitempty"`
 	Samples []Sample `json:"samples,omitempty"`
-	// Soak says whether the system keeps its speed and size; nil: not asked.
+	// Soak says whether the system keeps its speed and size. It is nil unless the run is a
+	// soak.
 	Soak *Verdict `json:"soak,omitempty"`
 
-	// Complete is false when the run was interrupted: then nothing counts as lost.
+	// Complete is false if the run was interrupted. Then no run counts as lost.
 	Complete bool `json:"complete"`
 }
 
-// DisturbanceReport is what came of a disturbance. Times are counted from its begin.
+// DisturbanceReport is the outcome of a disturbance. Times are counted from its begin.
 type DisturbanceReport struct {
 	What string  `json:"what"`
 	Part string  `json:"part"`
 	AtS  float64 `json:"at_s"`
-	// TookMs is how long it took: until the part was gone, or served again.
+	// TookMs is the time until the part was gone or served again.
 	TookMs float64 `json:"took_ms"`
 	Shards int     `json:"shards,omitempty"`
 	// TakeoverMs is when the last of the part's shards had a new owner.
@@ -105,8 +105,8 @@ type DisturbanceReport struct {
 	CaughtUpMs *float64 `json:"caught_up_ms,omitempty"`
 }
 
-// SecondReport is one second of the run; the measured window begins at 0.
-// Lateness is that of the runs scheduled in it.
+// SecondReport is one second of the run. The measured window begins at second 0. Lateness
+// is that of the runs scheduled in the second.
 type SecondReport struct {
 	S         int     `json:"s"`
 	Adds      int64   `json:"adds"`
@@ -118,7 +118,7 @@ type SecondReport struct {
 	LatestMs  float64 `json:"latest_ms"`
 }
 
-// ErrNotFlat is the verdict of a soak whose figures changed.
+// ErrNotFlat is the verdict of a soak whose speed or size changed too much.
 var ErrNotFlat = errors.New("the system did not keep its speed and size")
 
 // Verdict implements [harness.Report].
@@ -132,7 +132,7 @@ func (rep *Report) Verdict() error {
 	return nil
 }
 
-// report puts everything together.
+// report makes the report from the outcome of the check.
 func (r *runner) report(res check.Result) *Report {
 	f, seconds := res.Figures, max(0, r.to.Sub(r.from).Seconds())
 	perSecond := func(n int64) float64 { return harness.Round(float64(n) / max(seconds, 1e-3)) }
@@ -166,7 +166,7 @@ func (r *runner) report(res check.Result) *Report {
 	return rep
 }
 
-// compareToFloor puts the floor beside the figures.
+// compareToFloor sets the fields that compare the figures with the floor.
 func (rep *Report) compareToFloor(f *floor.Report) {
 	if f == nil {
 		return
@@ -180,7 +180,7 @@ func (rep *Report) compareToFloor(f *floor.Report) {
 	}
 }
 
-// done is the number of what the run is about.
+// done returns the number of completed units of the experiment: cycles, fires or adds.
 func (r *runner) done(c check.Counts) int64 {
 	if r.AddOnly {
 		return c.Adds
@@ -225,7 +225,7 @@ func (rep *Report) Table(t *harness.Table) {
 	if rep.TasksPerS != nil {
 		unit = "add"
 	}
-	t.Line("\n%s: %s on the %s stack, %.0f %ss/s asked for, %.0f s measured (seed %d)",
+	t.Line("\n%s: %s on the %s stack, %.0f %ss/s requested, %.0f s measured (seed %d)",
 		rep.Command, rep.Type, rep.Stack, rep.Rate, unit, rep.WindowS, rep.Seed)
 	if rep.TasksPerS == nil {
 		rep.writeRates(t)
@@ -238,7 +238,7 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Row("WAL", "%.0f bytes per fire", *rep.WALBytesPerFire)
 	}
 	if rep.RatioToFloor != nil {
-		t.Row("floor", "%.0f cycles/s by bare SQL on the same server: ratio %.2f", *rep.FloorCyclesPerS, *rep.RatioToFloor)
+		t.Row("floor", "%.0f cycles/s with plain SQL on the same server: ratio %.2f", *rep.FloorCyclesPerS, *rep.RatioToFloor)
 		t.Row("", "%s", rep.Floor.Summary())
 	}
 	for _, d := range rep.Disturbances {
@@ -249,7 +249,7 @@ func (rep *Report) Table(t *harness.Table) {
 	}
 	t.Findings(&rep.Findings)
 	if !rep.Complete {
-		t.Line("  The run was not completed: nothing was counted as lost.")
+		t.Line("  The run was not completed, so no run counts as lost.")
 	}
 }
 
@@ -283,10 +283,10 @@ func (d DisturbanceReport) summary() string {
 	return s
 }
 
-// Chart draws throughput and lateness over time, and what was sampled.
+// Chart draws throughput and lateness over time, and the samples.
 func (rep *Report) Chart() *chart.Chart {
 	c := &chart.Chart{
-		Title:  fmt.Sprintf("%s: %s, %.0f/s asked for", rep.Command, rep.Type, rep.Rate),
+		Title:  fmt.Sprintf("%s: %s, %.0f/s requested", rep.Command, rep.Type, rep.Rate),
 		XLabel: "seconds since the begin of the measured window",
 		Subtitle: fmt.Sprintf("%d cores, PostgreSQL %s, Kafka %s, commit %s, %s, seed %d",
 			rep.Machine.Cores, rep.Versions["postgres"], rep.Versions["kafka"], rep.Commit, rep.Begin.Format("2006-01-02 15:04 UTC"), rep.Seed),
@@ -317,11 +317,11 @@ func (rep *Report) throughput() chart.Panel {
 		adds.Filled = true
 		p.Lines = []chart.Line{adds}
 	}
-	p.Limits = []chart.Limit{{Name: "asked for", Y: rep.Rate}}
+	p.Limits = []chart.Limit{{Name: "requested", Y: rep.Rate}}
 	return p
 }
 
-// busy returns the series from the first second on in which something happened.
+// busy returns the series from the first second with activity on.
 func (rep *Report) busy() []SecondReport {
 	for i, s := range rep.Series {
 		if s.Adds > 0 || s.Callbacks > 0 {
@@ -344,7 +344,7 @@ func (rep *Report) latenessPanel() chart.Panel {
 	return chart.Panel{Title: "lateness of the runs due in each second, ms", Log: true, Lines: lines}
 }
 
-// processor draws the cost of a cycle by fifths of the window, as steps.
+// processor draws the processor time per cycle by fifths of the window, as steps.
 func (rep *Report) processor() chart.Panel {
 	p := chart.Panel{Title: "processor time by fifths of the window, µs per cycle"}
 	names := slices.Collect(maps.Keys(rep.UsPerCycle))

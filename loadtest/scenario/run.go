@@ -24,7 +24,7 @@ const (
 	stopLimit  = 30 * time.Second
 	finalLimit = 15 * time.Minute
 
-	// The load is over when nothing has been called for calm and nothing lives.
+	// The load is over when no handler has been called for calm and all tasks have ended.
 	calm      = time.Second
 	pollEvery = 250 * time.Millisecond
 )
@@ -91,7 +91,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if err == nil {
 		err = r.load(ctx)
 	}
-	if now := time.Now(); r.loaded && now.Before(r.to) { // it was cut short
+	if now := time.Now(); r.loaded && now.Before(r.to) { // the load was interrupted
 		r.to = now
 	}
 	err = errors.Join(err, r.stack.Died(), r.stopListeners(ctx))
@@ -116,8 +116,7 @@ func (r *runner) runFloor(ctx context.Context) (err error) {
 	return err
 }
 
-// load puts the load on and waits until what it made is done. It returns early
-// when ctx ends.
+// load runs the load and waits until everything is done. It returns early when ctx ends.
 func (r *runner) load(ctx context.Context) error {
 	r.begin = time.Now().Add(r.plan.PopulationTime())
 	r.from = r.begin.Add(r.Warmup)
@@ -159,7 +158,7 @@ func (r *runner) load(ctx context.Context) error {
 	return r.drain(ctx)
 }
 
-// disturbAll does what is to be done in the window, all of it side by side.
+// disturbAll runs all disturbances concurrently.
 func (r *runner) disturbAll(ctx context.Context) error {
 	all := make([]*disturbed, len(r.Disturbances))
 	var wg sync.WaitGroup
@@ -182,9 +181,9 @@ func (r *runner) disturbAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain waits until nothing is called any more and no task lives.
+// drain waits until no handler is called any more and all tasks have ended.
 func (r *runner) drain(ctx context.Context) error {
-	r.Say("load ended, waiting until all is done")
+	r.Say("load ended, waiting until everything is done")
 	ctx, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
 	seen, since := int64(-1), time.Now()
@@ -202,7 +201,7 @@ func (r *runner) drain(ctx context.Context) error {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}
-			r.Say("not all is done after %v", r.Drain)
+			r.Say("some tasks are not done after %v", r.Drain)
 			break
 		}
 	}
@@ -227,7 +226,7 @@ func (r *runner) recordFinals(ctx context.Context) error {
 	return nil
 }
 
-// check reads the history and reports.
+// check checks the history and returns the report.
 func (r *runner) check() (*Report, error) {
 	r.Say("checking")
 	cfg := check.Config{Epsilon: r.Epsilon, Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
@@ -254,7 +253,7 @@ func (r *runner) check() (*Report, error) {
 	return r.report(c.Result()), nil
 }
 
-// calmDelivery is what a run needs to reach its handler while nothing is disturbed.
+// calmDelivery is the longest time from a run's claim to its handler without disturbances.
 const calmDelivery = 10 * time.Second
 
 // runContract changes tasks until the load ends.
@@ -275,9 +274,9 @@ func (r *runner) runContract(ctx context.Context) error {
 	return err
 }
 
-// changeWindow is how long after its acknowledgement a change may take to reach a
-// listener, under the stack's own setting if it has one. A run that was asked about
-// may wait for a worker as long as a handler takes.
+// changeWindow returns the longest time from the acknowledgement of a change until it
+// reaches a listener, under the stack's own claim_ahead if that is set. A run that the
+// listener has checked may then wait for a worker as long as a handler takes.
 func (r *runner) changeWindow() time.Duration {
 	ahead := check.ClaimAhead
 	if d, err := time.ParseDuration(r.Real.Settings["dispatcher.claim_ahead"]); err == nil {
@@ -286,13 +285,13 @@ func (r *runner) changeWindow() time.Duration {
 	return max(check.LateAfter+ahead+2*r.Work, r.Window)
 }
 
-// redelivery is how long after the death of a listener what it had begun may take to
-// be called again: until its deadline, which a heartbeat may just have moved, and by
-// then another listener has its partitions.
+// redelivery returns the longest time from the death of a listener until its runs are
+// called again. That is their deadline, which a heartbeat may just have extended, plus the
+// time until another listener has its partitions and the run is delivered.
 func (r *runner) redelivery() time.Duration { return r.AckTimeout + groupLimit + r.delivery() }
 
-// delivery is how long a run may take from its claim to its handler: all that was
-// disturbed, as long as it took, and a take-over.
+// delivery returns the longest time from a run's claim to its handler. It includes the
+// duration of each disturbance and a take-over.
 func (r *runner) delivery() time.Duration {
 	d := calmDelivery
 	for _, dist := range r.disturbed {
@@ -304,7 +303,7 @@ func (r *runner) delivery() time.Duration {
 	return max(d, r.Delivery)
 }
 
-// count asks how many tasks the tenant has, all types together.
+// count returns the task counts of the tenant, summed over all types.
 func (r *runner) count(ctx context.Context) (sum task.Counts, err error) {
 	a, err := r.stack.Counts(ctx)
 	for _, c := range a.GetCounts() {
@@ -318,7 +317,7 @@ func (r *runner) count(ctx context.Context) (sum task.Counts, err error) {
 	return sum, err
 }
 
-// totals are what has happened up to some moment.
+// totals are the counts up to an instant.
 type totals struct {
 	at                         time.Time
 	added, callbacks, accepted int64
@@ -336,7 +335,7 @@ func (r *runner) totals() totals {
 	return t
 }
 
-// progress returns a function that says what happened since its last call.
+// progress returns a function that prints the rates since its last call.
 func (r *runner) progress() func() {
 	before := r.totals()
 	return func() {
@@ -349,7 +348,8 @@ func (r *runner) progress() func() {
 	}
 }
 
-// phase names where the run is, with the seconds of the measured window.
+// phase returns the name of the current phase, or the seconds since the begin of the
+// measured window.
 func (r *runner) phase(now time.Time) string {
 	switch {
 	case now.Before(r.from):

@@ -26,7 +26,7 @@ func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
 	} {
 		got, err := ParseDisturbance(c.action, c.text)
 		if err != nil || got != c.want {
-			t.Errorf("%s %s: %+v, %v", c.action, c.text, got, err)
+			t.Errorf("ParseDisturbance(%s, %s) = %+v, %v", c.action, c.text, got, err)
 		}
 	}
 }
@@ -38,7 +38,7 @@ func TestAMalformedDisturbanceIsRefused(t *testing.T) {
 	} {
 		for _, text := range texts {
 			if d, err := ParseDisturbance(action, text); err == nil {
-				t.Errorf("--%s %q was read as %+v", action, text, d)
+				t.Errorf("ParseDisturbance(%s, %q) = %+v, want an error", action, text, d)
 			}
 		}
 	}
@@ -74,11 +74,11 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 	} {
 		o := DefaultOptions()
 		if err := harness.Validate(&o); err != nil {
-			t.Fatalf("the defaults are refused: %v", err)
+			t.Fatalf("defaults: %v", err)
 		}
 		c.change(&o)
 		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), c.flag) {
-			t.Errorf("%s: got %v", c.flag, err)
+			t.Errorf("error = %[2]v, want one about %[1]s", c.flag, err)
 		}
 	}
 }
@@ -111,21 +111,21 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 		"cpu_us_per_cycle", "violations", "disturbances", "machine", "versions", "commit", "command_line", "seed",
 	} {
 		if _, ok := got[name]; !ok {
-			t.Errorf("the JSON has no %s", name)
+			t.Errorf("the JSON report has no key %s", name)
 		}
 	}
 	for _, name := range []string{"lost", "early", "duplicate_result", "out_of_bounds", "overlap", "over_count"} {
 		if _, ok := got["violations"].(map[string]any)[name]; !ok {
-			t.Errorf("violations have no %s", name)
+			t.Errorf("violations have no key %s", name)
 		}
 	}
 	for _, name := range []string{"p50", "p99", "p999", "max"} {
 		if _, ok := got["lateness_ms"].(map[string]any)[name]; !ok {
-			t.Errorf("lateness_ms has no %s", name)
+			t.Errorf("lateness_ms has no key %s", name)
 		}
 	}
 	if rep.Broken() != 3 {
-		t.Errorf("broken is %d, want 3", rep.Broken())
+		t.Errorf("Broken() = %d, want 3", rep.Broken())
 	}
 	text.Reset()
 	if err := harness.WriteTable(&text, rep); err != nil {
@@ -133,7 +133,7 @@ func TestTheReportHasEveryFigureByName(t *testing.T) {
 	}
 	for _, want := range []string{"lost 3", "run 513-2: gone", "256 shards taken over after 12 ms", "taskd-1"} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("the table does not say %q:\n%s", want, text.String())
+			t.Errorf("the table does not contain %q:\n%s", want, text.String())
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
-// thirtyMinutes is a run whose figures are given by share of its length, 0 to 1.
+// thirtyMinutes returns the measurements of a run of thirty minutes. Its figures are
+// functions of the share of the run that has passed, 0 to 1.
 func thirtyMinutes(throughput, cpu, heap func(x float64) float64) ([]Fifth, []Sample) {
 	const length = 1800.0
 	var parts []Fifth
@@ -40,13 +41,13 @@ func TestARunThatStaysAsItIsIsFlat(t *testing.T) {
 	} {
 		v := Judge(thirtyMinutes(always(20_000), always(80), heap))
 		if !v.Flat {
-			t.Errorf("%s: %v", name, v.Faults)
+			t.Errorf("%s: faults = %v, want none", name, v.Faults)
 		}
 		if i := slices.IndexFunc(v.Growth, func(g Growth) bool { return g.Relation == "task_key heap" }); i < 0 || v.Growth[i].MiBPerMinute != 60 || v.Growth[i].Judged {
-			t.Errorf("%s: growth of request keys is %+v, want 60 MiB a minute, not judged", name, v.Growth)
+			t.Errorf("%s: growth = %+v, want task_key heap with 60 MiB a minute, not judged", name, v.Growth)
 		}
 		if v.OldestSnapshot != 1800 {
-			t.Errorf("%s: the oldest snapshot is %d", name, v.OldestSnapshot)
+			t.Errorf("%s: wrong OldestSnapshot %d", name, v.OldestSnapshot)
 		}
 	}
 }
@@ -59,7 +60,7 @@ func TestARunThatDecaysIsNotFlat(t *testing.T) {
 	} {
 		v := Judge(thirtyMinutes(f.throughput, f.cpu, f.heap))
 		if v.Flat || len(v.Faults) != 1 || !strings.Contains(v.Faults[0], want) {
-			t.Errorf("%s: flat is %v, faults are %v", want, v.Flat, v.Faults)
+			t.Errorf("%s: Flat = %v, Faults = %v, want one fault about it", want, v.Flat, v.Faults)
 		}
 	}
 }
@@ -67,10 +68,10 @@ func TestARunThatDecaysIsNotFlat(t *testing.T) {
 func TestARunThatWasCutShortIsNotFlat(t *testing.T) {
 	parts, samples := thirtyMinutes(always(20_000), always(80), always(1<<29))
 	if v := Judge(nil, samples); v.Flat {
-		t.Error("without fifths it is flat")
+		t.Error("a run without fifths is flat")
 	}
 	if v := Judge(parts, samples[:100]); v.Flat {
-		t.Error("without looks at the end it is flat")
+		t.Error("a run without samples at the end is flat")
 	}
 }
 
@@ -81,16 +82,16 @@ func TestSamplesAreTakenAtTheFifthsAndBetweenThem(t *testing.T) {
 	for i := range at {
 		if boundary[i] {
 			if want := from.Add(time.Duration(n) * 20 * time.Second); !at[i].Equal(want) {
-				t.Errorf("boundary %d is at %v, want %v", n, at[i], want)
+				t.Errorf("boundary %d = %v, want %v", n, at[i], want)
 			}
 			n++
 		}
 		if i > 0 && !at[i].After(at[i-1]) {
-			t.Errorf("look %d is at %v, the one before at %v", i, at[i], at[i-1])
+			t.Errorf("sample %d is at %v, its predecessor at %v", i, at[i], at[i-1])
 		}
 	}
 	if n != fifths+1 || len(at) != fifths*3+1 {
-		t.Errorf("%d boundaries, %d looks", n, len(at))
+		t.Errorf("wrong number of samples: %d boundaries and %d samples", n, len(at))
 	}
 }
 
@@ -98,10 +99,10 @@ func TestAFloorStandsBesideTheFigures(t *testing.T) {
 	rep := &Report{CyclesPerS: 18_000, CPU: harness.CPU{UsPerCycle: map[string]float64{"total": 90}}}
 	rep.compareToFloor(aFloor(40_000, 30, 60_000))
 	if *rep.RatioToFloor != 0.45 || *rep.FloorCyclesPerS != 40_000 || *rep.RatioToShortFloor != 0.3 || *rep.CPURatioToFloor != 0.33 {
-		t.Errorf("ratios %v %v %v", *rep.RatioToFloor, *rep.RatioToShortFloor, *rep.CPURatioToFloor)
+		t.Errorf("wrong ratios: floor %v, short floor %v, CPU %v", *rep.RatioToFloor, *rep.RatioToShortFloor, *rep.CPURatioToFloor)
 	}
 	var text strings.Builder
 	if err := harness.WriteTable(&text, rep); err != nil || !strings.Contains(text.String(), "ratio 0.45") {
-		t.Errorf("the table does not say it: %v\n%s", err, text.String())
+		t.Errorf("the table does not contain \"ratio 0.45\": %v\n%s", err, text.String())
 	}
 }

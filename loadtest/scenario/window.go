@@ -12,21 +12,21 @@ import (
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
-// fifths is how many parts of the window are compared with each other.
+// fifths is the number of parts of the window that are compared with each other.
 const fifths = check.Slices
 
-// sampleWait bounds one look at the server.
+// sampleWait bounds the time of one sample.
 const sampleWait = 5 * time.Second
 
-// Sample is one look at the system.
+// Sample is one sample of the server.
 type Sample struct {
-	// S is in seconds since the begin of the window.
+	// S is the time since the begin of the window, in seconds.
 	S float64 `json:"s"`
-	// Sizes are those of the tables by kind; absent unless they were asked for.
+	// Sizes are the sizes of the tables by kind, absent unless requested.
 	Sizes map[string]harness.Size `json:"sizes,omitempty"`
-	// OldestSnapshot is its age in transactions.
+	// OldestSnapshot is the age of the oldest snapshot, in transactions.
 	OldestSnapshot int64 `json:"oldest_snapshot_age,omitempty"`
-	// WALBytes is counted from the first sample.
+	// WALBytes is the number of WAL bytes since the first sample.
 	WALBytes int64 `json:"wal_bytes,omitempty"`
 }
 
@@ -41,7 +41,7 @@ type Fifth struct {
 // window takes samples while the load runs.
 type window struct {
 	meter *harness.Meter
-	dsn   string // empty: the server cannot be asked
+	dsn   string // empty if the server cannot be queried
 	sizes bool
 	db    *harness.Database
 	taken []sample
@@ -51,13 +51,13 @@ type sample struct {
 	at       time.Time
 	boundary bool // of a fifth
 	cpu      map[string]time.Duration
-	wal      int64 // below 0: not known
+	wal      int64 // negative if not known
 	sizes    map[string]harness.Size
 	snapshot int64
 }
 
-// instants returns when to look: at the boundaries of the fifths, and every so
-// often between them.
+// instants returns the instants of the samples: the boundaries of the fifths and, between
+// them, every multiple of every.
 func instants(from, to time.Time, every time.Duration) (at []time.Time, boundary []bool) {
 	fifth := to.Sub(from) / fifths
 	for i := range fifths {
@@ -70,7 +70,7 @@ func instants(from, to time.Time, every time.Duration) (at []time.Time, boundary
 	return append(at, to), append(boundary, true)
 }
 
-// watch takes all samples; it ends early with ctx.
+// watch takes all samples. It returns early when ctx ends.
 func (w *window) watch(ctx context.Context, from, to time.Time, every time.Duration) {
 	defer w.hangUp()
 	at, boundary := instants(from, to, every)
@@ -84,7 +84,8 @@ func (w *window) watch(ctx context.Context, from, to time.Time, every time.Durat
 	}
 }
 
-// ask asks the server, if it answers.
+// ask queries the server for s. If the server does not answer, ask drops the connection and
+// leaves s incomplete.
 func (w *window) ask(ctx context.Context, s *sample) {
 	if w.dsn == "" {
 		return
@@ -106,7 +107,7 @@ func (w *window) ask(ctx context.Context, s *sample) {
 	if err == nil && w.sizes {
 		s.sizes, err = w.db.Sizes(ctx)
 	}
-	if err != nil { // it may be back next time
+	if err != nil { // the server may answer the next sample
 		w.hangUp()
 	}
 }
@@ -129,7 +130,7 @@ func (w *window) complete() bool {
 	return n == fifths+1
 }
 
-// cpu returns the processor time of the window; nil: it was not completed.
+// cpu returns the processor time of the window, or nil if the window was not completed.
 func (w *window) cpu() map[string]time.Duration {
 	if !w.complete() {
 		return nil
@@ -137,7 +138,8 @@ func (w *window) cpu() map[string]time.Duration {
 	return harness.Used(w.taken[0].cpu, w.taken[len(w.taken)-1].cpu)
 }
 
-// wal returns the bytes of log of the window.
+// wal returns the number of WAL bytes written in the window. It returns false if that is
+// not known.
 func (w *window) wal() (int64, bool) {
 	if !w.complete() {
 		return 0, false
@@ -158,7 +160,7 @@ func (w *window) report(from time.Time) []Sample {
 	return out
 }
 
-// fifths puts what was done and what it cost together.
+// fifths returns the throughput and the cost of each fifth of the window.
 func (r *runner) fifths(f check.Figures) []Fifth {
 	if !r.window.complete() {
 		return nil
@@ -178,15 +180,15 @@ func (r *runner) fifths(f check.Figures) []Fifth {
 	return out
 }
 
-// What a soak may change by and still be flat.
+// Limits of the changes in a flat soak.
 const (
 	maxSlowdown = 0.03
 	maxCostlier = 0.10
 	maxGrowth   = 0.05
-	freeGrowth  = 16 << 20 // bytes, whatever the size
+	freeGrowth  = 16 << 20 // bytes, allowed for every size
 )
 
-// Rule says in words what [Judge] does.
+// Rule describes the rule of [Judge].
 const Rule = "flat means: throughput of the last two fifths is at most 3 % below, and processor time per cycle at most 10 % above, that of the " +
 	"first two; and over the last three fifths the trend of each table's heap, indexes and out-of-line data is at most 5 % of its size " +
 	"or 16 MiB, whichever is more. Tables whose rows stay for a day or longer (request keys, finished tasks, history) are shown, not judged."
@@ -194,18 +196,18 @@ const Rule = "flat means: throughput of the last two fifths is at most 3 % below
 // lasting are the kinds of tables whose rows stay longer than a run.
 var lasting = []string{"task_key", "task_done", "dead_run", "run_event"}
 
-// Verdict says whether speed and sizes stay what they are.
+// Verdict says whether speed and sizes stay the same.
 type Verdict struct {
 	Flat bool   `json:"flat"`
 	Rule string `json:"rule"`
-	// Faults say what is not flat.
+	// Faults describe the figures that are not flat.
 	Faults []string `json:"faults,omitempty"`
 	// ThroughputChange and CPUChange are shares: 0.01 is 1 % more at the end.
 	ThroughputChange float64 `json:"throughput_change"`
 	CPUChange        float64 `json:"cpu_change"`
 	// Growth is the trend of the last three fifths by table and part.
 	Growth []Growth `json:"growth"`
-	// OldestSnapshot is the largest age that was seen, in transactions.
+	// OldestSnapshot is the largest age of a snapshot, in transactions.
 	OldestSnapshot int64 `json:"oldest_snapshot_age"`
 }
 
@@ -217,7 +219,7 @@ type Growth struct {
 	Judged       bool    `json:"judged"`
 }
 
-// Judge says whether a run was flat. It is pure.
+// Judge decides whether a run was flat. It is a pure function.
 func Judge(parts []Fifth, samples []Sample) Verdict {
 	v := Verdict{Rule: Rule}
 	fault := func(format string, args ...any) { v.Faults = append(v.Faults, fmt.Sprintf(format, args...)) }
@@ -242,7 +244,7 @@ func Judge(parts []Fifth, samples []Sample) Verdict {
 	}
 	late := slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool { return s.S < parts[2].FromS || s.Sizes == nil })
 	if n := len(late); n < 3 || late[n-1].S < parts[fifths-1].FromS {
-		fault("there are %d looks at the sizes of tables in the last three fifths: want 3, one of them in the last", n)
+		fault("the last three fifths have %d samples of the table sizes, want 3 with one of them in the last fifth", n)
 	} else {
 		v.judgeSizes(late, fault)
 	}
@@ -275,7 +277,7 @@ func (v *Verdict) judgeSizes(samples []Sample, fault func(string, ...any)) {
 	}
 }
 
-// slope is that of the least-squares line through the samples, per second.
+// slope returns the slope per second of the least-squares line through the samples.
 func slope(samples []Sample, of func(Sample) float64) float64 {
 	var x, y float64
 	for _, s := range samples {

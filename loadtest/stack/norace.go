@@ -2,5 +2,5 @@
 
 package stack
 
-// buildFlags of our programs: under the race detector they have it, too.
+// buildFlags are the flags to build the programs with: -race if this program has it.
 var buildFlags []string

@@ -26,7 +26,8 @@ const (
 	lastWords  = 4 << 10
 )
 
-// program is one of our own binaries. Its methods may be called concurrently.
+// program is a process of one of the project's own binaries. Its methods may be called
+// concurrently.
 type program struct {
 	name    string
 	path    string
@@ -35,12 +36,12 @@ type program struct {
 	logPath string
 	// readyURL answers 200 once the program serves.
 	readyURL string
-	// tree says that it has children of its own.
+	// tree says that the program has child processes.
 	tree bool
 
 	mu      sync.Mutex
 	process *subprocess.Process
-	ending  bool // it was told to end
+	ending  bool // Stop or Kill was called
 }
 
 // start runs the program and returns when it is ready.
@@ -63,7 +64,8 @@ func (p *program) start(ctx context.Context) error {
 	return p.waitReady(ctx, process)
 }
 
-// plainEnviron is the environment without what would configure our programs.
+// plainEnviron returns the environment without the variables that configure Perceptor's
+// programs.
 func plainEnviron() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PERCEPTOR_") })
 }
@@ -81,14 +83,14 @@ func (p *program) waitReady(ctx context.Context, process *subprocess.Process) er
 		select {
 		case <-poll.C:
 		case <-process.Done():
-			return fmt.Errorf("%s ended at once: %s", p.name, p.said())
+			return fmt.Errorf("%s ended before it was ready: %s", p.name, p.said())
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready (%w): %s", p.name, last, p.said())
 		}
 	}
 }
 
-// answers asks a readiness address.
+// answers returns nil if the readiness address answers 200.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -136,7 +138,7 @@ func (p *program) end() (*subprocess.Process, error) {
 	return process, nil
 }
 
-// died returns an error when the program ended without being told to.
+// died returns an error if the program ended without a call of Stop or Kill.
 func (p *program) died() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,8 +215,9 @@ func (p *program) CPUTime() (time.Duration, error) {
 	return subprocess.CPUTime(process.PID())
 }
 
-// treeTime adds up the processor time of a process and its descendants, down to
-// depth generations: every look for children reads the whole process table.
+// treeTime returns the sum of the processor times of a process and its descendants, down to
+// depth generations. The depth is limited because each search for children reads the whole
+// process table.
 func treeTime(pid, depth int) (time.Duration, error) {
 	total, err := subprocess.CPUTime(pid)
 	if err != nil || depth == 0 {
@@ -226,7 +229,7 @@ func treeTime(pid, depth int) (time.Duration, error) {
 	}
 	for _, child := range children {
 		if used, err := treeTime(child, depth-1); err == nil {
-			total += used // else it ended meanwhile, and its parent has its time
+			total += used // an error means that it ended meanwhile; its time counts for its parent
 		}
 	}
 	return total, nil
@@ -237,8 +240,8 @@ const (
 	buildLimit = 5 * time.Minute
 )
 
-// build compiles commands of this module into dir. The working directory must
-// lie in the module.
+// build compiles commands of this module into dir. The working directory must be inside the
+// module.
 func build(ctx context.Context, dir string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
@@ -254,8 +257,8 @@ func build(ctx context.Context, dir string, commands ...string) error {
 	return nil
 }
 
-// Metrics reads what a program of the stack tells Prometheus: values by name with
-// labels, as they are written.
+// Metrics reads the Prometheus metrics of a program of the stack. The keys of values are
+// metric names with labels, as the program writes them.
 func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]float64, err error) {
 	defer func() {
 		if err != nil {
@@ -268,7 +271,7 @@ func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]flo
 	}
 	p, ok := part.Server.(*program)
 	if !ok {
-		return nil, fmt.Errorf("%s has no metrics of ours", part.Name)
+		return nil, fmt.Errorf("%s is neither taskd nor dispatcher, so it has no metrics", part.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()

@@ -22,11 +22,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// RealOptions say what a real stack consists of.
+// RealOptions describe a real stack.
 type RealOptions struct {
-	// Taskds and Dispatchers are how many processes of each run; at least 1.
+	// Taskds and Dispatchers are the numbers of processes, at least 1.
 	Taskds, Dispatchers int
-	// Session is how long ZooKeeper waits for a dispatcher that vanished, 1 to 10 s.
+	// Session is the ZooKeeper session timeout: the time until a dispatcher that vanished
+	// loses its shards. 1 to 10 s.
 	Session time.Duration
 	// Settings change the programs' configuration: keys such as
 	// dispatcher.max_tick, values as in the environment.
@@ -35,21 +36,20 @@ type RealOptions struct {
 	Postgres map[string]string
 	// Kafka changes settings of server.properties.
 	Kafka map[string]string
-	// Keep leaves the data directory behind.
+	// Keep says that the data directory is not removed.
 	Keep bool
-	// Progress is told what takes long.
+	// Progress is called with a message before each slow step.
 	Progress func(string)
 }
 
 const (
 	ownAll = 60 * time.Second
-	// What package testenv starts.
+	// Versions of the servers that package testenv starts.
 	kafkaVersion     = "4.1.0"
 	zookeeperVersion = "3.9.4"
 )
 
-// Real starts a stack of real parts. When it fails, what had been started is stopped
-// again.
+// Real starts a stack of real parts. If it fails, it stops the parts that it has started.
 func Real(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error {
 		s.Session = o.Session
@@ -57,8 +57,8 @@ func Real(ctx context.Context, o RealOptions) (*Stack, error) {
 	})
 }
 
-// PostgresOnly starts a stack whose one part is a PostgreSQL server without any table of
-// ours. It uses the options Postgres, Keep and Progress only.
+// PostgresOnly starts a stack whose only part is a PostgreSQL server without Perceptor's
+// tables. It uses only the options Postgres, Keep and Progress.
 func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error {
 		o.Progress("starting PostgreSQL")
@@ -73,8 +73,8 @@ func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 	})
 }
 
-// launch starts a stack in a directory that holds all its data. When start fails, it
-// stops what had been started.
+// launch starts a stack in a directory that holds all its data. If start fails, launch
+// stops the parts that it has started.
 func launch(ctx context.Context, o RealOptions, start func(s *Stack, dir string) error) (*Stack, error) {
 	dir, err := tempdir.New("perceptor-load-", o.Keep)
 	if err != nil {
@@ -125,7 +125,7 @@ func (r *realStack) start(ctx context.Context) error {
 	return r.owners.AwaitAll(ctx, r.dispatcherNames())
 }
 
-// startServers starts the servers and builds the programs side by side.
+// startServers starts the servers and builds the programs concurrently.
 func (r *realStack) startServers(ctx context.Context) error {
 	var all errgroup.Group
 	all.Go(func() (err error) {
@@ -155,7 +155,7 @@ func (r *realStack) startServers(ctx context.Context) error {
 	return err
 }
 
-// prepare makes the tables and returns the secret of an admin token.
+// prepare creates the tables and returns the secret of an admin token.
 func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 	cluster, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: r.postgres.DSN()}}, Application: "loadtest"})
 	if err != nil {
@@ -189,7 +189,7 @@ func postgresVersion(ctx context.Context, dsn string) (version string, err error
 	if err != nil {
 		return "", fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
+	defer conn.Close(ctx) //nolint:errcheck // the connection is not used again
 	if err := conn.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return "", fmt.Errorf("read PostgreSQL's version: %w", err)
 	}
@@ -250,7 +250,7 @@ func freeAddresses(n int) ([]string, error) {
 	return addrs, nil
 }
 
-// writeConfig writes what all programs have in common.
+// writeConfig writes the configuration that all programs share.
 func (r *realStack) writeConfig(path string) error {
 	text, err := yaml.Marshal(map[string]any{
 		"postgres":  map[string]any{"servers": []any{map[string]any{"dsn": r.postgres.DSN()}}},
@@ -266,7 +266,8 @@ func (r *realStack) writeConfig(path string) error {
 	return nil
 }
 
-// startProgram starts taskd or dispatcher; keys are its own configuration.
+// startProgram starts taskd or dispatcher. keys are the configuration keys of this process
+// alone.
 func (r *realStack) startProgram(ctx context.Context, config, name, opsAddr string, keys map[string]string) error {
 	binary, _, _ := strings.Cut(name, "-")
 	p := &program{

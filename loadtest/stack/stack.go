@@ -1,11 +1,10 @@
-// Package stack starts an installation that load can be put on, and lets a load
-// run hurt its parts.
+// Package stack starts an installation for a load run and lets the run disturb its parts.
 //
-// Three kinds: [Real] is taskd and dispatcher processes beside a real
-// PostgreSQL, ZooKeeper and Kafka; [Dev] is one `taskd dev`; [External] runs
-// elsewhere. Everything listens on 127.0.0.1, on ports that were free, with its
-// data in one directory that goes with the stack. Children die with this
-// process, whatever ends it.
+// There are three kinds of stacks. [Real] starts taskd and dispatcher processes with a real
+// PostgreSQL, ZooKeeper and Kafka. [Dev] starts one `taskd dev`. [External] uses an
+// installation that already runs. The processes that this package starts listen on free
+// ports of 127.0.0.1 and keep their data in one directory, which is removed with the stack.
+// They are killed when this process ends, whatever ends it.
 package stack
 
 import (
@@ -23,21 +22,21 @@ import (
 
 // Server is a process, or a group of processes, that a run can disturb.
 type Server interface {
-	// Kill ends it with SIGKILL and returns when it is gone.
+	// Kill ends the server with SIGKILL and returns when it is gone.
 	Kill() error
-	// Stop ends it in order.
+	// Stop ends the server gracefully.
 	Stop(ctx context.Context) error
-	// Pause freezes it with SIGSTOP, until Resume.
+	// Pause freezes the server with SIGSTOP until Resume.
 	Pause() error
 	Resume() error
-	// Restart starts it again on the same ports and data, after a Stop if it
-	// runs; it returns when it serves.
+	// Restart starts the server again with the same ports and data and returns when it
+	// serves. It first stops a server that runs.
 	Restart(ctx context.Context) error
-	// PID is the process id, that of the first process of a group; another one
-	// after each start.
+	// PID returns the process id, for a group the id of its first process. It changes with
+	// each start.
 	PID() int
-	// CPUTime is the processor time used since the last start. It may fall short
-	// for a moment, when a process of a group has just ended.
+	// CPUTime returns the processor time used since the last start. The value may be too
+	// low for a moment when a process of a group has just ended.
 	CPUTime() (time.Duration, error)
 }
 
@@ -49,19 +48,18 @@ type Part struct {
 
 // Stack is a running installation.
 type Stack struct {
-	// Address of the API (gRPC): host:port, several separated by commas.
+	// Address is the address of the gRPC API: host:port, several separated by commas.
 	Address string
-	// Token of the tenant that the load is for.
+	// Token is the token of the tenant that the load is for.
 	Token string
-	// Parts in the order of their start.
+	// Parts are the parts in the order of their start.
 	Parts []Part
-	// Versions of the servers, by name.
+	// Versions are the versions of the servers, by name.
 	Versions map[string]string
-	// Session is how long ZooKeeper waits for a dispatcher that vanished; 0: not
-	// known.
+	// Session is the ZooKeeper session timeout; 0 means not known.
 	Session time.Duration
 
-	// admin is the secret of a token of the scope ADMIN; empty: not known.
+	// admin is the secret of a token of the scope ADMIN, empty if not known.
 	admin       string
 	postgresDSN string
 	kafkaAddr   string
@@ -69,18 +67,18 @@ type Stack struct {
 	close       []func(context.Context) error // in the order of the start
 }
 
-// Postgres is the connection string of a superuser of the server that holds all
-// databases; empty when it is not known.
+// Postgres returns the connection string of a superuser of the server with all databases.
+// It is empty if not known.
 func (s *Stack) Postgres() string { return s.postgresDSN }
 
-// Kafka is the address of the broker; empty when it is not known.
+// Kafka returns the address of the broker. It is empty if not known.
 func (s *Stack) Kafka() string { return s.kafkaAddr }
 
-// Owners reads who owns the shards; nil when the stack's databases cannot be
-// asked.
+// Owners returns the reader of the shards' owners. It returns nil if the stack's databases
+// cannot be queried.
 func (s *Stack) Owners() *Owners { return s.owners }
 
-// Part returns the part of that name. A name without a number means the first
+// Part returns the part with the given name. A name without a number means the first part
 // of its kind.
 func (s *Stack) Part(name string) (Part, error) {
 	for _, p := range s.Parts {
@@ -93,9 +91,9 @@ func (s *Stack) Part(name string) (Part, error) {
 		names[i] = p.Name
 	}
 	if len(names) == 0 {
-		return Part{}, fmt.Errorf("%q cannot be disturbed: this stack was not started here", name)
+		return Part{}, fmt.Errorf("cannot disturb %q: this program did not start the stack", name)
 	}
-	return Part{}, fmt.Errorf("%q is no part of this stack: it has %s", name, strings.Join(names, ", "))
+	return Part{}, fmt.Errorf("unknown part %q: the parts of this stack are %s", name, strings.Join(names, ", "))
 }
 
 // Programs returns the parts that are processes of taskd and dispatcher.
@@ -106,7 +104,7 @@ func (s *Stack) Programs() []Part {
 	})
 }
 
-// Died returns an error that names the parts which ended without being told to.
+// Died returns an error that names the parts which ended without a call of Stop or Kill.
 func (s *Stack) Died() error {
 	var errs []error
 	for _, p := range s.Parts {
@@ -117,8 +115,8 @@ func (s *Stack) Died() error {
 	return errors.Join(errs...)
 }
 
-// Revive starts the programs again that were ended, and returns when every shard
-// has an owner and every dispatcher some.
+// Revive restarts the programs that were ended. It returns when every shard has an owner
+// and every dispatcher owns a shard.
 func (s *Stack) Revive(ctx context.Context) error {
 	var dispatchers []string
 	for _, part := range s.Parts {
@@ -141,8 +139,8 @@ func (s *Stack) Revive(ctx context.Context) error {
 	return s.owners.AwaitAll(ctx, dispatchers)
 }
 
-// Close stops everything that was started, last first, and removes its data. It
-// goes on after an error.
+// Close stops all parts in the reverse order of their start and removes their data. It
+// continues after an error.
 func (s *Stack) Close(ctx context.Context) error {
 	var errs []error
 	for _, f := range slices.Backward(s.close) {
@@ -155,7 +153,7 @@ func (s *Stack) Close(ctx context.Context) error {
 // onClose adds a step to Close.
 func (s *Stack) onClose(f func(context.Context) error) { s.close = append(s.close, f) }
 
-// add makes a server that runs a part of the stack, and stops it on Close.
+// add makes server a part of the stack. Close stops it.
 func (s *Stack) add(name string, server Server) {
 	s.Parts = append(s.Parts, Part{name, server})
 	s.onClose(func(ctx context.Context) error {
@@ -168,8 +166,8 @@ func (s *Stack) add(name string, server Server) {
 
 const bannerWait = 30 * time.Second
 
-// Dev starts `taskd dev`: one process tree, which is the one part of the stack. It uses
-// the options Keep and Progress only.
+// Dev starts `taskd dev`: one process tree, which is the only part of the stack. It uses
+// only the options Keep and Progress.
 func Dev(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error { return s.startDev(ctx, dir, o) })
 }
@@ -200,7 +198,7 @@ func (s *Stack) startDev(ctx context.Context, dir string, o RealOptions) error {
 	return s.readBanner(ctx, p.logPath)
 }
 
-// readBanner learns from what taskd dev prints where it is.
+// readBanner reads the addresses and the token from the output of taskd dev.
 func (s *Stack) readBanner(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, bannerWait)
 	defer cancel()
@@ -209,7 +207,7 @@ func (s *Stack) readBanner(ctx context.Context, path string) error {
 	for {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("read what taskd dev says: %w", err)
+			return fmt.Errorf("read the output of taskd dev: %w", err)
 		}
 		said := map[string]string{}
 		for line := range strings.Lines(string(text)) {
@@ -223,7 +221,7 @@ func (s *Stack) readBanner(ctx context.Context, path string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("taskd dev does not say its address and token: %w", ctx.Err())
+			return fmt.Errorf("taskd dev does not print its address and token: %w", ctx.Err())
 		case <-poll.C:
 		}
 	}

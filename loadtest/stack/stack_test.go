@@ -27,14 +27,14 @@ func TestPartsAreFoundByTheirKind(t *testing.T) {
 	}
 	for name, want := range map[string]string{"postgres": "postgres", "dispatcher": "dispatcher-1", "dispatcher-2": "dispatcher-2"} {
 		if p, err := s.Part(name); err != nil || p.Name != want {
-			t.Errorf("%s: got %q, %v; want %q", name, p.Name, err, want)
+			t.Errorf("Part(%s) = %q, %v, want %q", name, p.Name, err, want)
 		}
 	}
 	if _, err := s.Part("kafka"); err == nil || !strings.Contains(err.Error(), "dispatcher-2") {
-		t.Errorf("the error does not name the parts: %v", err)
+		t.Errorf("the error of an unknown part does not name the parts: %v", err)
 	}
 	if _, err := (&Stack{}).Part("kafka"); err == nil {
-		t.Error("a part of an external stack was found")
+		t.Error("Part of an external stack returns no error")
 	}
 }
 
@@ -52,13 +52,13 @@ func TestCloseStopsEverythingLastFirstAndGoesOnAfterErrors(t *testing.T) {
 	}
 	err := s.Close(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "stop kafka: it hangs") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	if want := []string{"taskd-1", "kafka", "postgres"}; !slices.Equal(stopped, want) {
-		t.Errorf("stopped %v, want %v", stopped, want)
+		t.Errorf("stopped parts = %v, want %v", stopped, want)
 	}
 	if err := s.Close(context.Background()); err != nil || len(stopped) != 3 {
-		t.Errorf("a second Close stopped again: %v, %v", stopped, err)
+		t.Errorf("a second Close stopped parts again: %v, %v", stopped, err)
 	}
 }
 
@@ -67,24 +67,24 @@ func TestOurProgramsAreConfiguredByNothingFromOutside(t *testing.T) {
 	t.Setenv("OTHER", "kept")
 	env := plainEnviron()
 	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "PERCEPTOR_") }) {
-		t.Errorf("a variable of ours came through: %v", env)
+		t.Errorf("a variable of Perceptor's configuration was kept: %v", env)
 	}
 	if !slices.Contains(env, "OTHER=kept") {
-		t.Error("a variable of others was lost")
+		t.Error("another variable was removed")
 	}
 }
 
 func TestAnExternalStackNeedsAddressAndToken(t *testing.T) {
 	if s, err := External(ExternalOptions{Address: "127.0.0.1:7070", Token: "secret"}); err != nil || s.Address == "" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("External = %+v, %v", s, err)
 	}
 	for _, o := range []ExternalOptions{{}, {Address: "127.0.0.1:7070"}, {Token: "secret"}} {
 		_, err := External(o)
 		if err == nil {
-			t.Errorf("%+v was taken", o)
+			t.Errorf("External(%+v) returns no error", o)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Errorf("the token is shown: %v", err)
+			t.Errorf("the error contains the token: %v", err)
 		}
 	}
 }
@@ -100,11 +100,11 @@ func TestTheBannerTellsAddressAndToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Address != "127.0.0.1:123" || s.Token != "pct_x_y" {
-		t.Errorf("read %q and %q", s.Address, s.Token)
+		t.Errorf("readBanner found address %q and token %q", s.Address, s.Token)
 	}
 }
 
-// sleeper is a program that lives until it is told to end.
+// sleeper returns a program that runs until it is killed or stopped.
 func sleeper(t *testing.T) *program {
 	t.Helper()
 	path, err := exec.LookPath("sleep")
@@ -120,10 +120,10 @@ func TestAProgramThatIsNeverReadyIsAnErrorWithItsLastWords(t *testing.T) {
 	p.readyURL = "http://127.0.0.1:1/readyz"
 	err := p.start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "no such table") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	if err := p.died(); err == nil || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("its end is reported as %v", err)
+		t.Errorf("died() = %v, want an error with the exit status", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestOnlyAnEndThatNobodyAskedForIsReported(t *testing.T) {
 	for name, end := range map[string]func(*program) error{
 		"kill": (*program).Kill,
 		"stop": func(p *program) error { return p.Stop(t.Context()) },
-		"stop of a paused one": func(p *program) error {
+		"stop of a paused program": func(p *program) error {
 			if err := p.Pause(); err != nil {
 				return err
 			}
@@ -144,17 +144,17 @@ func TestOnlyAnEndThatNobodyAskedForIsReported(t *testing.T) {
 			defer cancel()
 			p.readyURL = "http://127.0.0.1:1/readyz"
 			if err := p.start(ctx); err == nil {
-				t.Fatal("a program that never answers was ready")
+				t.Fatal("start returned nil for a program that never answers")
 			}
 			if err := p.died(); err != nil {
-				t.Fatalf("it runs, but is reported as %v", err)
+				t.Fatalf("died() of a running program = %v, want nil", err)
 			}
-			// An end by a signal is how sleep ends.
+			// sleep always ends by a signal.
 			if err := end(p); err != nil {
 				t.Fatal(err)
 			}
 			if err := p.died(); err != nil {
-				t.Errorf("it was told to end, but is reported: %v", err)
+				t.Errorf("died() after Stop or Kill = %v, want nil", err)
 			}
 		})
 	}

@@ -27,9 +27,9 @@ const (
 	goneEvery  = 200 * time.Millisecond
 )
 
-// Counts returns how many tasks the tenant of the load has.
+// Counts returns the task counts of the load's tenant.
 func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksResponse, err error) {
-	for address := range strings.SplitSeq(s.Address, ",") { // one of them may have been killed
+	for address := range strings.SplitSeq(s.Address, ",") { // some of the addresses may not answer
 		err = dial(ctx, address, s.Token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			counts, err = perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
 			return err
@@ -41,7 +41,7 @@ func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksRespo
 	return nil, fmt.Errorf("count the tasks: %w", err)
 }
 
-// dial calls f with a connection to an API and the context of a token's calls.
+// dial calls f with a connection to an API and a context that carries the token.
 func dial(ctx context.Context, address, token string, f func(context.Context, *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), callWait)
 	defer cancel()
@@ -53,7 +53,7 @@ func dial(ctx context.Context, address, token string, f func(context.Context, *g
 	return f(ctx, conn)
 }
 
-// CreateTenant makes a tenant and returns the secret of a token for it.
+// CreateTenant creates a tenant and returns the secret of a token for it.
 func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, err error) {
 	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
 		if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: &perceptorv1.Tenant{Name: name}}); err != nil {
@@ -71,7 +71,7 @@ func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, e
 	return secret, err
 }
 
-// UpdateTenant changes the fields of a tenant that are named to what t has.
+// UpdateTenant sets the named fields of a tenant to their values in t.
 func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields ...string) error {
 	return s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
 		_, err := api.UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{Name: t.Name, Tenant: t, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}})
@@ -79,8 +79,8 @@ func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields 
 	})
 }
 
-// DeleteTenant begins to delete a tenant with all that it has, or tells how far that
-// has come; codes.NotFound: it is over.
+// DeleteTenant begins to delete a tenant with all its data, or returns the progress of that
+// deletion. codes.NotFound means that the deletion is complete.
 func (s *Stack) DeleteTenant(ctx context.Context, name string) (progress *perceptorv1.DeleteTenantResponse, err error) {
 	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
 		progress, err = api.DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: name})
@@ -89,7 +89,7 @@ func (s *Stack) DeleteTenant(ctx context.Context, name string) (progress *percep
 	return progress, err
 }
 
-// DropTenant deletes a tenant and returns when all that it had is gone.
+// DropTenant deletes a tenant and returns when all its data is gone.
 func (s *Stack) DropTenant(ctx context.Context, name string) error {
 	poll := time.NewTicker(goneEvery)
 	defer poll.Stop()
@@ -109,11 +109,11 @@ func (s *Stack) DropTenant(ctx context.Context, name string) error {
 	}
 }
 
-// asAdmin calls the API with a token of the scope ADMIN, which a stack has that was
-// started here.
+// asAdmin calls the API with a token of the scope ADMIN. Only a stack that this program
+// started has such a token.
 func (s *Stack) asAdmin(ctx context.Context, f func(context.Context, perceptorv1.AdminServiceClient) error) error {
 	if s.admin == "" {
-		return errors.New("this stack was not started here, so its tenants cannot be changed")
+		return errors.New("this program did not start the stack, so it cannot change its tenants")
 	}
 	first, _, _ := strings.Cut(s.Address, ",")
 	return dial(ctx, first, s.admin, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -121,18 +121,18 @@ func (s *Stack) asAdmin(ctx context.Context, f func(context.Context, perceptorv1
 	})
 }
 
-// ExternalOptions say where an installation is that runs already.
+// ExternalOptions describe a running installation.
 type ExternalOptions struct {
 	Address, Token string
-	// Postgres is the connection string of the server with all databases, to
-	// watch takeovers; empty: they are not watched.
+	// Postgres is the connection string of the server with all databases, to observe
+	// take-overs. If it is empty, take-overs are not observed.
 	Postgres string
 }
 
-// External is an installation that runs already. Its parts cannot be disturbed.
+// External returns a stack for a running installation. Its parts cannot be disturbed.
 func External(o ExternalOptions) (*Stack, error) {
 	if o.Address == "" || o.Token == "" {
-		return nil, fmt.Errorf("an external stack needs an address and a token: address is %q, the token has %d bytes", o.Address, len(o.Token))
+		return nil, fmt.Errorf("an external stack needs an address and a token, but the address is %q and the token has %d bytes", o.Address, len(o.Token))
 	}
 	s := &Stack{Address: o.Address, Token: o.Token, Versions: map[string]string{}}
 	if o.Postgres != "" {
@@ -141,11 +141,11 @@ func External(o ExternalOptions) (*Stack, error) {
 	return s, nil
 }
 
-// watchEvery is the distance of two looks at the owners. A takeover is dated by
-// the database, so it does not blur the result.
+// watchEvery is the time between two reads of the owners. The database dates each
+// take-over, so this time does not blur the result.
 const watchEvery = 50 * time.Millisecond
 
-// Owners reads the owner tables of a server that holds all databases.
+// Owners reads the owner tables of a server with all databases.
 type Owners struct {
 	dsn   string
 	query string
@@ -160,11 +160,11 @@ func newOwners(dsn string) *Owners {
 	return &Owners{dsn: dsn, query: strings.Join(parts, " UNION ALL ")}
 }
 
-// Owner is who owns a shard.
+// Owner is the owner of a shard.
 type Owner struct {
 	Shard      task.Shard
 	Epoch      int64
-	Name       string // empty: nobody
+	Name       string // empty if the shard has no owner
 	AcquiredAt task.Instant
 }
 
@@ -174,7 +174,7 @@ func (o *Owners) List(ctx context.Context) ([]Owner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
+	defer conn.Close(ctx) //nolint:errcheck // the connection is not used again
 	return o.list(ctx, conn)
 }
 
@@ -190,7 +190,7 @@ func (o *Owners) list(ctx context.Context, conn *pgx.Conn) ([]Owner, error) {
 	return all, nil
 }
 
-// AwaitAll returns when every shard has an owner and each of the names owns some.
+// AwaitAll waits until every shard has an owner and each named dispatcher owns a shard.
 func (o *Owners) AwaitAll(ctx context.Context, names []string) error {
 	var state string
 	err := o.poll(ctx, func(all []Owner) bool {
@@ -211,8 +211,8 @@ func (o *Owners) AwaitAll(ctx context.Context, names []string) error {
 	return err
 }
 
-// AwaitTakeover returns when the last of the given ownerships has passed to
-// somebody else, as the database dated it.
+// AwaitTakeover waits until all given shards have new owners. It returns the database's
+// time of the last change.
 func (o *Owners) AwaitTakeover(ctx context.Context, before []Owner) (task.Instant, error) {
 	var last task.Instant
 	left := map[task.Shard]Owner{}
@@ -234,8 +234,8 @@ func (o *Owners) AwaitTakeover(ctx context.Context, before []Owner) (task.Instan
 	return last, nil
 }
 
-// poll looks at the owners until done or ctx ends. A database that is away is
-// asked again.
+// poll reads the owners until done returns true or ctx ends. It retries if the database
+// does not answer.
 func (o *Owners) poll(ctx context.Context, done func([]Owner) bool) error {
 	var (
 		conn *pgx.Conn
@@ -243,7 +243,7 @@ func (o *Owners) poll(ctx context.Context, done func([]Owner) bool) error {
 	)
 	defer func() {
 		if conn != nil {
-			conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+			conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
 		}
 	}()
 	tick := time.NewTicker(watchEvery)

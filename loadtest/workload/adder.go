@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	maxCallsOut      = 128  // then the adder falls behind its clock
-	maxSinglesOut    = 4096 // of single tasks
-	pace             = time.Millisecond
-	lastCalls        = 100 * time.Millisecond // late by so much a call is still sent
+	maxCallsOut      = 128  // unanswered calls; at this bound the adder falls behind its clock
+	maxSinglesOut    = 4096 // unanswered calls of single tasks
+	startEvery       = time.Millisecond
+	lastCalls        = 100 * time.Millisecond // a call that is later than this after the end is not sent
 	populationBatch  = 500
 	populationCalls  = 4
-	populationPerSec = 5000 // expected at least, to say when it will be done
+	populationPerSec = 5000 // least expected rate, to estimate the time of Populate
 )
 
-// Adder adds the tasks of a plan and records what it is told.
+// Adder adds the tasks of a plan and records the answers.
 type Adder struct {
 	plan    Plan
 	pad     string
@@ -38,24 +38,24 @@ type Adder struct {
 	added   atomic.Int64
 	unknown atomic.Int64
 	refused atomic.Int64
-	behind  atomic.Int64 // largest, ns
+	behind  atomic.Int64 // largest delay behind the clock, ns
 }
 
-// NewAdder returns an adder that has added nothing.
+// NewAdder returns an adder for a plan. It adds no tasks yet.
 func NewAdder(p Plan, c *client.Client, h *history.Writer) *Adder {
 	return &Adder{plan: p, pad: p.Pad(), client: c, history: h}
 }
 
-// Added is the number of tasks that were acknowledged.
+// Added returns the number of acknowledged tasks.
 func (a *Adder) Added() int64 { return a.added.Load() }
 
-// Unanswered is the number of tasks that were not.
+// Unanswered returns the number of tasks that were not acknowledged.
 func (a *Adder) Unanswered() int64 { return a.unknown.Load() + a.refused.Load() }
 
-// Behind is how far the adder fell behind its clock at worst.
+// Behind returns the largest delay of the adder behind its clock.
 func (a *Adder) Behind() time.Duration { return time.Duration(a.behind.Load()) }
 
-// PopulationTime is how long Populate is expected to take at most.
+// PopulationTime returns the longest expected duration of Populate.
 func (p *Plan) PopulationTime() time.Duration {
 	return time.Second + time.Duration(p.Population())*time.Second/populationPerSec
 }
@@ -80,9 +80,9 @@ func (a *Adder) Populate(ctx context.Context, from time.Time) error {
 	return ctx.Err()
 }
 
-// Run adds one-shots at their rate from one instant to another, and returns when
-// all calls are answered. Calls that fail are recorded and not repeated; those
-// that it could not send in time are not sent.
+// Run adds one-shots at their rate from one instant to another and returns when all calls
+// are answered. It records failed calls and does not repeat them. It does not send calls
+// that it could not send in time.
 func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 	rate := a.plan.rateOf(task.OneShot)
 	if rate == 0 {
@@ -102,9 +102,9 @@ func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 			return
 		case <-timer.C:
 		}
-		// All calls of the next moment at once: a timer for each would cost more
-		// than the call.
-		for now := time.Now(); at.Before(to) && at.Before(now.Add(pace)); at = at.Add(every) {
+		// Start all calls of the next moment at once: a timer for each would cost more than
+		// the call itself.
+		for now := time.Now(); at.Before(to) && at.Before(now.Add(startEvery)); at = at.Add(every) {
 			select {
 			case <-ctx.Done():
 				return
@@ -118,7 +118,7 @@ func (a *Adder) Run(ctx context.Context, from, to time.Time) {
 	}
 }
 
-// start sends one call that was due at some moment.
+// start sends one call that was due at the instant at.
 func (a *Adder) start(ctx context.Context, calls *sync.WaitGroup, slots chan struct{}, n int, at time.Time) {
 	now := time.Now()
 	if late := int64(now.Sub(at)); late > a.behind.Load() {
@@ -131,12 +131,11 @@ func (a *Adder) start(ctx context.Context, calls *sync.WaitGroup, slots chan str
 		for i := range batch {
 			batch[i] = a.plan.oneShot(last-int64(n-1-i), a.pad, now)
 		}
-		a.send(ctx, batch) //nolint:errcheck // it is in the history
+		a.send(ctx, batch) //nolint:errcheck // the history has the error
 	})
 }
 
-// send adds a batch and records the outcome of each task. It returns the first
-// error.
+// send adds a batch and records the outcome for each task. It returns the first error.
 func (a *Adder) send(ctx context.Context, batch []item) error {
 	sent := time.Now()
 	results, failed := a.call(ctx, batch)
@@ -186,7 +185,8 @@ func (a *Adder) call(ctx context.Context, batch []item) ([]client.AddResult, err
 	return a.client.AddTasks(ctx, tasks)
 }
 
-// answerOf says what an error tells about the task: only these are refusals.
+// answerOf returns the outcome of an add that an error stands for. Only the errors listed
+// here are refusals.
 func answerOf(err error) check.Answer {
 	if err == nil {
 		return check.Acknowledged
@@ -207,9 +207,9 @@ const (
 	fillCalls = 4
 )
 
-// Fill adds tasks 1 to n of the plan as fast as they are accepted and records the
-// answers. make returns each of them; its params, kind and ack_timeout are those of
-// the plan. Fill returns the first error.
+// Fill adds tasks 1 to n of the plan as fast as they are accepted and records the answers.
+// make returns each task; Fill sets its params, kind and ack_timeout from the plan. Fill
+// returns the first error.
 func (a *Adder) Fill(ctx context.Context, n int64, make func(number int64) (client.Task, check.Add)) error {
 	calls, group := errgroup.WithContext(ctx)
 	calls.SetLimit(fillCalls)
@@ -239,9 +239,9 @@ func AnyLiving(ctx context.Context, c *client.Client, kind string) (bool, error)
 	return false, nil
 }
 
-// RecordFinals asks the API for every task of the plan that it still knows, and
-// returns how many it listed. The living ones come first, so that a task that
-// ends meanwhile is seen as ended.
+// RecordFinals records every task of the plan that the API still knows and returns their
+// number. It lists living tasks first, so that a task that ends meanwhile is recorded as
+// ended.
 func RecordFinals(ctx context.Context, c *client.Client, p Plan, h *history.Writer) (int, error) {
 	pad, n := p.Pad(), 0
 	for _, state := range []client.State{0, client.Completed, client.Failed, client.Cancelled} {

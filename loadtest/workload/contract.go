@@ -17,14 +17,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Contract puts tasks beside the plan's that use the rest of the contract, and
-// changes them while they run: calendars, misfire policies and spread; edits,
-// pauses, triggers and cancels; keys and upserts by two callers at once; handlers
-// that fail, give up and snooze; dead runs that are replayed. It writes down what
-// it is told about each.
+// Contract adds tasks that use the rest of the contract, in addition to the plan's tasks,
+// and changes them while they run. It covers calendars, misfire policies and spread; edits,
+// pauses, triggers and cancels; keys and upserts by two concurrent callers; handlers that
+// fail, give up and snooze; and dead runs that are replayed. It records all answers.
 type Contract struct {
 	plan    Plan
-	each    int // tasks of each sort
+	each    int // number of tasks of each variety
 	pad     string
 	clients []*client.Client
 	history *history.Writer
@@ -39,28 +38,28 @@ type Contract struct {
 const (
 	maxChangeTries = 40
 	changePause    = 250 * time.Millisecond
-	changeLimit    = 20 * time.Second // one try, with the client's own repetitions
-	contractTries  = int32(3)         // attempts that a run of a script has
+	changeLimit    = 20 * time.Second // of one try, with the client's own retries
+	contractTries  = int32(3)         // attempts of a run with a script
 )
 
-// NewContract returns one that has done nothing. The clients stand for callers that
-// know nothing of each other; there must be two at least.
+// NewContract returns a contract load. It adds no tasks yet. The clients stand for
+// independent callers; there must be at least two.
 func NewContract(p Plan, each int, a *Adder, clients []*client.Client, h *history.Writer) *Contract {
 	return &Contract{plan: p, each: each, pad: a.pad, clients: clients, history: h, number: &a.number}
 }
 
-// errEnded says that a task had ended before the change.
-var errEnded = errors.New("the task had ended before")
+// errEnded means that a task had ended before the change.
+var errEnded = errors.New("the task had already ended")
 
-// variety is a sort of task and what is done to it.
+// variety is a sort of task, together with the changes that are made to it.
 type variety struct {
 	name string
 	make func(*Contract, *rand.Rand, *item)
 	live func(context.Context, *Contract, *rand.Rand, *item)
 }
 
-// Run adds all tasks and changes them until they end, at to. It returns what went
-// wrong; what was answered is in the history.
+// Run adds all tasks and changes them until they end, at to. It returns the faults that it
+// found; the answers are in the history.
 func (c *Contract) Run(ctx context.Context, from, to time.Time) error {
 	c.from, c.to = from, to
 	var all sync.WaitGroup
@@ -77,7 +76,7 @@ func (c *Contract) Run(ctx context.Context, from, to time.Time) error {
 	return errors.Join(c.faults...)
 }
 
-// one is the life of one task.
+// one adds one task and changes it until it ends.
 func (c *Contract) one(ctx context.Context, v variety, i int, number int64, random *rand.Rand) {
 	it := c.item(number, i)
 	if v.make != nil {
@@ -104,7 +103,7 @@ func (c *Contract) item(number int64, i int) item {
 	return item{t, a}
 }
 
-// complete gives the SDK's task the terms that the checker knows.
+// complete copies the terms that the checker knows to the SDK's task and returns it.
 func (it *item) complete() client.Task {
 	t, a := it.task, it.add
 	t.Type, t.Begin, t.End = client.Type(a.Type), a.Begin.Time(), a.End.Time()
@@ -116,11 +115,12 @@ func (it *item) complete() client.Task {
 	return t
 }
 
-// add adds a task and returns its id; 0: nobody knows, or it was refused.
+// add adds a task and returns its id. It returns 0 if the add was refused or its outcome is
+// not known.
 func (c *Contract) add(ctx context.Context, it *item) task.ID {
 	callers := c.clients[:1]
 	if it.add.Key {
-		callers = c.clients[:2] // both at once
+		callers = c.clients[:2] // both concurrently
 	}
 	ids := make([]task.ID, len(callers))
 	var all sync.WaitGroup
@@ -149,7 +149,7 @@ func (c *Contract) addBy(ctx context.Context, caller *client.Client, it *item) t
 		add.ID = task.ID(id)
 	}
 	if add.Answer == check.Refused {
-		c.fault("add number %d: %w", add.Number, err)
+		c.fault("add task number %d: %w", add.Number, err)
 	}
 	c.history.Add(add)
 	return add.ID
@@ -163,11 +163,11 @@ func (c *Contract) fault(format string, args ...any) {
 	}
 }
 
-// change repeats a call until it is answered, and writes down what became of it.
-// false: it was not done, or nobody knows.
+// change repeats a call until it is answered and records the outcome. It returns false if
+// the change was not done or its outcome is not known.
 func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Context, *check.Op) error) bool {
 	op.Sent = check.At(time.Now())
-	perhaps := false // a try that was not answered may have done it
+	perhaps := false // a try without an answer may have made the change
 	for range maxChangeTries {
 		limited, cancel := context.WithTimeout(ctx, changeLimit)
 		err := call(limited, &op)
@@ -184,7 +184,7 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			}
 			return false
 		case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, client.ErrOtherVersion):
-			// The task has ended meanwhile, or somebody else was first.
+			// The task has ended meanwhile, or another caller was first.
 			if perhaps || errors.Is(err, client.ErrFailedPrecondition) {
 				c.history.Op(op)
 			}
@@ -202,7 +202,8 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 	return false
 }
 
-// until waits for a random time of up to twice the mean; false: the tasks end soon.
+// until waits for a random time of up to twice the mean. It returns false if the tasks end
+// soon.
 func (c *Contract) until(ctx context.Context, random *rand.Rand, mean time.Duration) bool {
 	wait := time.Duration(random.Int64N(int64(2 * mean)))
 	if time.Now().Add(wait).After(c.to.Add(-2 * time.Second)) {
@@ -216,7 +217,7 @@ func (c *Contract) started(ctx context.Context, it *item) bool {
 	return harness.Sleep(ctx, time.Until(it.add.Begin.Time())) == nil
 }
 
-// simple is a change that has no arguments.
+// simple makes a change that has no arguments.
 func (c *Contract) simple(ctx context.Context, it *item, change check.Change, call func(context.Context, int64) (*client.TaskInfo, error)) bool {
 	return c.change(ctx, check.Op{ID: it.add.ID, Change: change}, func(ctx context.Context, op *check.Op) error {
 		info, err := call(ctx, int64(op.ID))

@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// contract returns one that sends nothing.
+// contract returns a contract load that sends nothing.
 func contract() *Contract {
 	from := time.UnixMilli(1_800_000_000_000)
 	p := plan()
@@ -42,22 +42,22 @@ func TestTheCheckerKnowsTheTermsThatAreSent(t *testing.T) {
 				Limit: int32(sent.MisfireLimit), Spread: sent.Spread,
 			}
 			if got != *known {
-				t.Errorf("%s: sends %+v, the checker knows %+v", v.name, got, *known)
+				t.Errorf("%s: the task sent is %+v, but the checker knows %+v", v.name, got, *known)
 			}
 			if sent.Type != client.Type(it.add.Type) || sent.Interval != it.add.Interval || task.At(sent.Begin) != it.add.Begin || sent.MaxCount != it.add.MaxCount {
-				t.Errorf("%s: sends %+v, the checker knows %+v", v.name, sent, it.add)
+				t.Errorf("%s: the task sent is %+v, but the checker knows %+v", v.name, sent, it.add)
 			}
 			if n := numberOf(sent.Params, c.pad); n != it.add.Number {
-				t.Errorf("%s: params of number %d are read as %d", v.name, it.add.Number, n)
+				t.Errorf("%s: numberOf returned %[3]d for the params of task number %[2]d", v.name, it.add.Number, n)
 			}
 			if (it.task.IdempotencyKey != "") != it.add.Key {
-				t.Errorf("%s: has key %q, the checker is told %v", v.name, it.task.IdempotencyKey, it.add.Key)
+				t.Errorf("%s: the task has key %q, but the checker's Key is %v", v.name, it.task.IdempotencyKey, it.add.Key)
 			}
 		}
 	}
 	for _, m := range []task.Misfire{task.FireOnce, task.FireAll, task.Skip} {
 		if !seen[m] {
-			t.Errorf("no task has %v", m)
+			t.Errorf("no task has misfire policy %v", m)
 		}
 	}
 }
@@ -65,11 +65,11 @@ func TestTheCheckerKnowsTheTermsThatAreSent(t *testing.T) {
 func TestMarksAreReadFromParams(t *testing.T) {
 	for text, want := range map[string]int64{"7": 7, "x": -1} {
 		if got := markOf(map[string]string{markParam: text}); got != want {
-			t.Errorf("mark %q is read as %d, want %d", text, got, want)
+			t.Errorf("markOf(%q) = %d, want %d", text, got, want)
 		}
 	}
 	if got := markOf(nil); got != 0 {
-		t.Errorf("no mark is read as %d", got)
+		t.Errorf("markOf without a mark = %d, want 0", got)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestAnAttemptEndsAsItsLetterSays(t *testing.T) {
 	} {
 		e := check.Execution{Outcome: task.Success}
 		if err := follow("fzrsp", attempt+1, &e); !is(err, e) {
-			t.Errorf("attempt %d ends with %v, told as %+v", attempt+1, err, e)
+			t.Errorf("attempt %d ends with %v, recorded as %+v", attempt+1, err, e)
 		}
 	}
 }

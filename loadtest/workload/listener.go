@@ -25,41 +25,43 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// ListenerConfig is what a listener process is told on its standard input.
+// ListenerConfig is the configuration that a listener process reads from its standard
+// input.
 type ListenerConfig struct {
-	// Index is the process's own.
+	// Index is the unique number of the process.
 	Index   uint16
 	Address string
 	Token   string
 	Kind    string
-	// Pad is what [Plan.Pad] says.
+	// Pad is the value of [Plan.Pad].
 	Pad string
 	// History is the directory of the history.
 	History string
-	// Workers is how many handlers run at the same time.
+	// Workers is the number of handlers that run at the same time.
 	Workers int
-	// Work is how long a handler takes: a random time of 0 to twice that.
+	// Work is the mean duration of a handler: durations are uniform from 0 to twice that.
 	Work time.Duration
-	// Check says which runs are asked about before their handler is called.
+	// Check says which runs are checked with the API before their handler is called.
 	Check client.CheckPolicy
 	// Fail is the share of runs whose first attempt fails.
 	Fail float64
-	// Mortal says that the process may be killed: it writes each record at once, and
-	// what it begins before it ends it.
+	// Mortal says that the process may be killed. It then writes each record to disk at
+	// once, and a record at the begin of each call in addition to the one at its end.
 	Mortal bool
 }
 
-// HistoryName is the name of a listener's part of the history.
+// HistoryName returns the name of a listener's part of the history.
 func HistoryName(index uint16) string { return fmt.Sprintf("listener-%d", index) }
 
 // Progress is one line of a listener process's standard output.
 type Progress struct {
-	// Ready says that it has joined its group.
+	// Ready says that the listener has joined its group.
 	Ready bool `json:"ready"`
-	// Callbacks, and Accepted results, since the start.
+	// Callbacks is the number of callbacks and Accepted the number of accepted results
+	// since the start.
 	Callbacks int64 `json:"callbacks"`
 	Accepted  int64 `json:"accepted"`
-	// LatestMs is the largest lateness since the line before.
+	// LatestMs is the largest lateness since the previous line.
 	LatestMs float64 `json:"latest_ms"`
 }
 
@@ -67,7 +69,7 @@ const (
 	progressEvery = 200 * time.Millisecond
 	stopGrace     = 15 * time.Second
 
-	// The distances that scripts ask for.
+	// Delays that scripts ask for.
 	failBackoff = 200 * time.Millisecond
 	snoozeFor   = 700 * time.Millisecond
 	retryAfter  = 400 * time.Millisecond
@@ -76,8 +78,8 @@ const (
 // errPlanned is the failure of a first attempt.
 var errPlanned = errors.New("planned failure")
 
-// ServeListener is the life of a listener process: it reads its configuration
-// from in, handles runs until ctx ends, and tells its progress to out.
+// ServeListener runs a listener process: it reads its configuration from in, handles runs
+// until ctx ends, and writes its progress to out.
 func ServeListener(ctx context.Context, in io.Reader, out io.Writer) error {
 	var cfg ListenerConfig
 	if err := json.NewDecoder(in).Decode(&cfg); err != nil {
@@ -100,7 +102,7 @@ type listener struct {
 	ready     atomic.Bool
 	callbacks atomic.Int64
 	accepted  atomic.Int64
-	latest    atomic.Int64 // µs, since the last line
+	latest    atomic.Int64 // largest lateness since the last line, µs
 }
 
 func (l *listener) run(ctx context.Context, out io.Writer) error {
@@ -162,7 +164,7 @@ func (l *listener) handle(ctx context.Context, run *client.Run) error {
 	return err
 }
 
-// follow ends an attempt as its letter in the script says.
+// follow ends an attempt as its letter in the script says, and records the outcome in e.
 func follow(script string, attempt int, e *check.Execution) error {
 	if attempt > len(script) {
 		return nil
@@ -193,7 +195,7 @@ func (l *listener) late(d time.Duration) {
 	}
 }
 
-// codes are those of replies, by their names in the API.
+// codes has the codes of replies by their names in the API.
 var codes = func() map[string]task.Code {
 	m := map[string]task.Code{}
 	for _, c := range task.Codes {
@@ -202,7 +204,7 @@ var codes = func() map[string]task.Code {
 	return m
 }()
 
-// reply records what became of a start or a report.
+// reply records the answer to a start or a report.
 func (l *listener) reply(call check.Call, d client.Delivery, code string) {
 	r := check.Reply{
 		ID: task.ID(d.TaskID), Seq: d.Seq, Attempt: int32(d.Attempt), Listener: l.Index,
@@ -211,12 +213,12 @@ func (l *listener) reply(call check.Call, d client.Delivery, code string) {
 	if call == check.Report && r.Code == task.Accepted {
 		l.accepted.Add(1)
 	}
-	if r.Code != task.Retry { // it settles nothing
+	if r.Code != task.Retry { // such an answer decides nothing
 		l.history.Reply(r)
 	}
 }
 
-// reportProgress writes progress until ctx ends, and once more.
+// reportProgress writes progress until ctx ends, and then once more.
 func (l *listener) reportProgress(ctx context.Context, out io.Writer) {
 	lines := json.NewEncoder(out)
 	tick := time.NewTicker(progressEvery)
@@ -232,27 +234,27 @@ func (l *listener) reportProgress(ctx context.Context, out io.Writer) {
 			LatestMs: float64(l.latest.Swap(0)) / 1000,
 		}
 		if lines.Encode(p) != nil {
-			return // nobody reads it any more
+			return // the reader has gone
 		}
 	}
 }
 
 const lastWords = 4 << 10
 
-// Listener is a listener process, seen from the process that started it.
+// Listener is a listener process as seen by the process that started it.
 type Listener struct {
 	process *subprocess.Process
 	logPath string
 	ready   chan struct{}
-	closed  chan struct{} // when its output has ended
+	closed  chan struct{} // closed when its output has ended
 
 	mu   sync.Mutex
 	last Progress
-	late float64 // largest lateness not taken yet
+	late float64 // largest lateness not returned yet, ms
 }
 
-// StartListener starts a process of its own by command, which must end in
-// [ServeListener]. What it logs goes to logPath.
+// StartListener starts a process with command, which must call [ServeListener]. The log of
+// the process goes to logPath.
 func StartListener(command []string, cfg ListenerConfig, logPath string) (*Listener, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -280,7 +282,7 @@ func StartListener(command []string, cfg ListenerConfig, logPath string) (*Liste
 	return l, nil
 }
 
-// read takes the progress in until the process has ended.
+// read reads the progress until the process has ended.
 func (l *Listener) read(output io.ReadCloser) {
 	defer close(l.closed)
 	defer output.Close()
@@ -300,20 +302,20 @@ func (l *Listener) read(output io.ReadCloser) {
 	}
 }
 
-// AwaitReady returns when the listener has joined its group.
+// AwaitReady waits until the listener has joined its group.
 func (l *Listener) AwaitReady(ctx context.Context) error {
 	select {
 	case <-l.ready:
 		return nil
 	case <-l.process.Done():
-		return fmt.Errorf("the listener ended at once (%s): %s", l.process.Exit(), l.said())
+		return fmt.Errorf("the listener ended before it was ready (%s): %s", l.process.Exit(), l.said())
 	case <-ctx.Done():
 		return fmt.Errorf("the listener is not ready (%w): %s", ctx.Err(), l.said())
 	}
 }
 
-// Progress returns what the listener has told, with the largest lateness since
-// the call before.
+// Progress returns the last progress of the listener, with the largest lateness since the
+// previous call.
 func (l *Listener) Progress() Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,20 +324,20 @@ func (l *Listener) Progress() Progress {
 	return p
 }
 
-// Callbacks is how many calls of the handler the listener has told of.
+// Callbacks returns the number of calls of the handler that the listener has reported.
 func (l *Listener) Callbacks() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last.Callbacks
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (l *Listener) PID() int { return l.process.PID() }
 
-// CPUTime is the processor time that it has used.
+// CPUTime returns the processor time that the process has used.
 func (l *Listener) CPUTime() (time.Duration, error) { return subprocess.CPUTime(l.process.PID()) }
 
-// Died returns an error when the listener has ended; call it before Stop.
+// Died returns an error if the listener has ended. It must be called before Stop.
 func (l *Listener) Died() error {
 	if l.process.Running() {
 		return nil
@@ -350,7 +352,7 @@ func (l *Listener) Kill() error {
 	return err
 }
 
-// Stop lets the listener finish what it works on and write its history.
+// Stop waits until the listener has finished its handlers and written its history.
 func (l *Listener) Stop(ctx context.Context) error {
 	err := l.process.Stop(ctx, syscall.SIGTERM)
 	select {

@@ -1,13 +1,12 @@
-// Package workload puts load on an installation from outside, as its users do:
-// adders and listeners that know the client SDK and nothing else, and write down
-// what they see.
+// Package workload puts load on an installation from outside, as its users do: its adders
+// and listeners use only the client SDK, and record what they see.
 //
-// The rate of a [Plan] is in full cycles per second: a run that is due, called
-// and reported. ONE_SHOT tasks are added at that rate all the time, each due after a
-// random delay. Recurring tasks are added before the load begins, as many as make
-// that many runs per second at their interval; half of them end by max_count,
-// half by end_time. The loop is open: adders keep to their clock however slow the
-// answers are, up to a bound.
+// The rate of a [Plan] is in full cycles per second: a run that is due, called and
+// reported. ONE_SHOT tasks are added at that rate all the time, each due after a random
+// delay. Recurring tasks are added before the load begins, as many as make that number of
+// runs per second at their interval. Half of them end by max_count, half by end_time. The
+// load is open-loop: adders keep to their clock however slow the answers are, up to a bound
+// on unanswered calls.
 package workload
 
 import (
@@ -26,49 +25,49 @@ import (
 const (
 	numberParam = "n"
 	padParam    = "pad"
-	markParam   = "v" // what an edit sets
-	scriptParam = "s" // how attempts end
+	markParam   = "v" // the mark that an edit sets
+	scriptParam = "s" // the outcomes of the attempts
 
 	retention = time.Hour
 
-	// blockingLag is what a BLOCKING task needs beyond its interval from one run to
-	// the next: to be claimed, published, called and reported.
+	// blockingLag is the time that a BLOCKING task needs from one run to the next in
+	// addition to its interval: to be claimed, published, called and reported.
 	blockingLag = 200 * time.Millisecond
 )
 
-// Plan says what load to put on.
+// Plan describes the load.
 type Plan struct {
-	// Kind of all tasks. No other run of load may use it.
+	// Kind is the kind of all tasks. No other run of load may use it.
 	Kind string
 	// Types share the rate evenly.
 	Types []task.Type
 	// Rate is in full cycles per second, all types together.
 	Rate float64
-	// Lasts is how long the load goes on.
+	// Lasts is the duration of the load.
 	Lasts time.Duration
-	// Interval of recurring tasks.
+	// Interval is the interval of recurring tasks.
 	Interval time.Duration
-	// AckTimeout of all tasks.
+	// AckTimeout is the ack_timeout of all tasks.
 	AckTimeout time.Duration
 	// ParamsBytes is the size of the params of a task.
 	ParamsBytes int
-	// AddsPerCall is how many one-shots are sent in one call; 1: by AddTask,
-	// which the SDK sends together as it sees fit. 0: as many as come in 20 ms.
+	// AddsPerCall is the number of one-shots in one AddTasks call. 1 means AddTask, whose
+	// calls the SDK batches. 0 means all tasks of 20 ms in one call.
 	AddsPerCall int
-	// Delay says when one-shots are due, counted from their being sent.
+	// Delay is the time from sending a one-shot until it is due.
 	Delay Delay
-	// DueAt, if set, is when all one-shots are due, whatever Delay says.
+	// DueAt, if set, is when all one-shots are due. It overrides Delay.
 	DueAt time.Time
-	// Keyed sends each one-shot by a request of its own.
+	// Keyed says that each one-shot is sent in a request of its own.
 	Keyed bool
-	// Retain is the share of tasks that can be looked up when they have ended.
+	// Retain is the share of tasks that can be looked up after their end.
 	Retain float64
-	// Seed of everything random.
+	// Seed is the seed of all random values.
 	Seed uint64
 }
 
-// Types returns the types that a name stands for: ONE_SHOT and so on in lower
-// case, or mix for all.
+// Types returns the task types of a name: a type in lower case, such as one_shot, or mix
+// for all types.
 func Types(name string) ([]task.Type, error) {
 	if name == "mix" {
 		return task.Types, nil
@@ -81,7 +80,7 @@ func Types(name string) ([]task.Type, error) {
 	return nil, fmt.Errorf("type %q is not one of one_shot, non_blocking, blocking, mix", name)
 }
 
-// rateOf is the rate of one of the plan's types.
+// rateOf returns the rate of one of the plan's types.
 func (p *Plan) rateOf(t task.Type) float64 {
 	for _, u := range p.Types {
 		if t == u {
@@ -101,7 +100,7 @@ func (p *Plan) addsPerCall() int {
 	return min(max(int(p.rateOf(task.OneShot)/50), 1), 500)
 }
 
-// callsOut bounds the calls that are not answered yet.
+// callsOut returns the bound on unanswered calls.
 func (p *Plan) callsOut() int {
 	if p.addsPerCall() == 1 {
 		return maxSinglesOut
@@ -109,12 +108,12 @@ func (p *Plan) callsOut() int {
 	return maxCallsOut
 }
 
-// Population is how many recurring tasks the plan has.
+// Population returns the number of recurring tasks of the plan.
 func (p *Plan) Population() int {
 	return p.populationOf(task.NonBlocking) + p.populationOf(task.Blocking)
 }
 
-// populationOf is the number of tasks of a recurring type that make its rate.
+// populationOf returns the number of tasks of a recurring type that make its rate.
 func (p *Plan) populationOf(t task.Type) int {
 	rate, every := p.rateOf(t), p.Interval
 	if rate == 0 {
@@ -126,7 +125,7 @@ func (p *Plan) populationOf(t task.Type) int {
 	return max(1, int(math.Round(rate*every.Seconds())))
 }
 
-// Pad is the param that fills up the params of every task.
+// Pad returns the param that fills the params of every task up to ParamsBytes.
 func (p *Plan) Pad() string {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
 	random := rand.New(rand.NewPCG(p.Seed, 1))
@@ -137,7 +136,7 @@ func (p *Plan) Pad() string {
 	return string(pad)
 }
 
-// item is a task that is sent, as the SDK and as the checker see it.
+// item is a task to add, as the SDK and as the checker see it.
 type item struct {
 	task client.Task
 	add  check.Add
@@ -154,8 +153,8 @@ func (p *Plan) oneShot(number int64, pad string, now time.Time) item {
 	}, pad)
 }
 
-// recurring returns task i of n of a type: they begin evenly over the first
-// interval after from.
+// recurring returns task i of n of a type. The tasks begin evenly distributed over the
+// first interval after from.
 func (p *Plan) recurring(number int64, pad string, t task.Type, i, n int, from time.Time) item {
 	a := check.Add{Number: number, Type: t, End: task.Never, Interval: p.Interval}
 	a.Begin = task.At(from.Add(p.Interval * time.Duration(i) / time.Duration(n)))
@@ -180,7 +179,7 @@ func (p *Plan) item(a check.Add, pad string) item {
 	return item{t, a}
 }
 
-// mix spreads n over all 64 bits (the finaliser of SplitMix64).
+// mix hashes n to all 64 bits (the finaliser of SplitMix64).
 func mix(seed uint64, n int64) uint64 {
 	z := seed + uint64(n)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -188,7 +187,7 @@ func mix(seed uint64, n int64) uint64 {
 	return z ^ z>>31
 }
 
-// numberOf returns the number that params carry, or -1 when they are not as sent.
+// numberOf returns the number in the params, or -1 if the params are not as sent.
 func numberOf(params map[string]string, pad string) int64 {
 	n, err := strconv.ParseInt(params[numberParam], 10, 64)
 	known := 2
@@ -203,7 +202,8 @@ func numberOf(params map[string]string, pad string) int64 {
 	return n
 }
 
-// markOf returns the mark that params carry; 0: none, below 0: no number.
+// markOf returns the mark in the params, 0 if there is none, or a negative value if it is
+// not a number.
 func markOf(params map[string]string) int64 {
 	text, ok := params[markParam]
 	if !ok {
@@ -218,14 +218,14 @@ func markOf(params map[string]string) int64 {
 
 const longestDelay = 366 * 24 * time.Hour
 
-// Delay is a time between two bounds, evenly spread. It is a flag: "2s" or
+// Delay is a uniformly random time between two bounds. It is a flag value: "2s" or
 // "2s..4s".
 type Delay struct{ Min, Max time.Duration }
 
 // Type implements pflag.Value.
 func (d *Delay) Type() string { return "duration[..duration]" }
 
-// String returns what Set reads.
+// String returns the text that Set parses.
 func (d Delay) String() string {
 	if d.Min == d.Max {
 		return d.Min.String()
@@ -233,7 +233,7 @@ func (d Delay) String() string {
 	return d.Min.String() + ".." + d.Max.String()
 }
 
-// Set reads one duration or two with ".." between.
+// Set parses one duration, or two with ".." between.
 func (d *Delay) Set(text string) error {
 	low, high, two := strings.Cut(text, "..")
 	if !two {
@@ -244,21 +244,21 @@ func (d *Delay) Set(text string) error {
 		d.Max, err = time.ParseDuration(high)
 	}
 	if err != nil {
-		return fmt.Errorf("%q is neither a duration such as 2s nor two such as 1s..10s", text)
+		return fmt.Errorf("%q is neither a duration such as 2s nor a range such as 1s..10s", text)
 	}
 	d.Min = least
 	return d.Validate()
 }
 
-// Validate refuses bounds that are none.
+// Validate returns an error if the bounds are out of range or in the wrong order.
 func (d Delay) Validate() error {
 	if d.Min < 0 || d.Max < d.Min || d.Max > longestDelay {
-		return fmt.Errorf("%v is not between 0s and 8784h, the shorter one first", d)
+		return fmt.Errorf("%v: want bounds between 0s and 8784h, the shorter one first", d)
 	}
 	return nil
 }
 
-// at returns the delay that a random number stands for.
+// at returns the delay for a random number.
 func (d Delay) at(random uint64) time.Duration {
 	return d.Min + time.Duration(random%uint64(d.Max-d.Min+1))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// varieties are all sorts of tasks of a contract.
+// varieties are all varieties of a contract load.
 var varieties = append([]variety{
 	{name: "calendar", make: makeCalendar},
 	{name: "calendar of a chain", make: makeChain},
@@ -36,15 +36,15 @@ var (
 	policies    = []check.Terms{
 		{}, {Misfire: task.FireOnce}, {Misfire: task.FireAll, Limit: 1000}, {Misfire: task.Skip, Grace: 1500 * time.Millisecond},
 	}
-	// scripts say how the attempts of a run end: f fails, z snoozes, r asks for a
-	// time, p fails for good, s succeeds. After the last letter it succeeds, so that
-	// attempts which nobody saw do no harm.
+	// scripts define how the attempts of a run end: f fails, z snoozes, r fails and asks
+	// for a delay, p fails permanently, s succeeds. Attempts after the last letter succeed,
+	// so that attempts which were not recorded do no harm.
 	scripts = []string{"s", "fs", "ffs", "fffff", "zs", "zzzzs", "rs", "fzrs", "p", "fp", "zp", "ffffff"}
 )
 
 func pickOf[T any](random *rand.Rand, list []T) T { return list[random.IntN(len(list))] }
 
-// terms puts what the checker knows into the SDK's words.
+// terms sets the terms that the checker knows in the SDK's task.
 func terms(t *client.Task, terms *check.Terms) {
 	if terms == nil {
 		return
@@ -115,7 +115,7 @@ func livePaused(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 		if !c.simple(ctx, it, check.Pause, c.clients[0].PauseTask) {
 			continue
 		}
-		harness.Sleep(ctx, time.Duration(random.Int64N(int64(4*time.Second)))) //nolint:errcheck // it must be resumed
+		harness.Sleep(ctx, time.Duration(random.Int64N(int64(4*time.Second)))) //nolint:errcheck // the task must be resumed in any case
 		c.simple(ctx, it, check.Resume, c.clients[1].ResumeTask)
 	}
 }
@@ -127,7 +127,7 @@ func liveCancelled(ctx context.Context, c *Contract, random *rand.Rand, it *item
 	}
 }
 
-// liveCancelledSoon cancels about the time when the task is due.
+// liveCancelledSoon cancels the task at about the time when it is due.
 func liveCancelledSoon(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	about := time.Duration(random.Int64N(int64(3*time.Second))) - 2*time.Second
 	if harness.Sleep(ctx, time.Until(it.add.Begin.Time().Add(about))) == nil {
@@ -135,7 +135,7 @@ func liveCancelledSoon(ctx context.Context, c *Contract, random *rand.Rand, it *
 	}
 }
 
-// liveScript replays the run if it dies, by two callers at once.
+// liveScript replays the run, by two concurrent callers, if it dies.
 func liveScript(ctx context.Context, c *Contract, _ *rand.Rand, it *item) {
 	script := it.task.Params[scriptParam]
 	if !strings.ContainsAny(script, "p") && !strings.HasPrefix(script, "fff") {
@@ -159,8 +159,8 @@ func liveScript(ctx context.Context, c *Contract, _ *rand.Rand, it *item) {
 	both.Wait()
 }
 
-// replay adds the task that does a dead run again. Its params are those of the run,
-// so it has the same number.
+// replay adds the task that repeats a dead run. Its params are those of the run, so it has
+// the same number.
 func (c *Contract) replay(ctx context.Context, caller *client.Client, it *item, run string) {
 	add := check.Add{
 		Number: it.add.Number, Type: task.OneShot, Key: true, Now: true, End: task.Never, MaxCount: 1, MaxAttempts: contractTries,
@@ -190,7 +190,8 @@ var edited = []variety{
 	{name: "upserted", make: makeUpserted, live: liveUpserted},
 }
 
-// liveMarked sets marks, now and then by two callers who both mean to be first.
+// liveMarked sets marks. Sometimes two callers set one concurrently with the same expected
+// version.
 func liveMarked(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for mark := int64(1); c.until(ctx, random, 2*time.Second); mark += 2 {
 		version := c.version(ctx, it)
@@ -217,7 +218,8 @@ func liveRescheduled(ctx context.Context, c *Contract, random *rand.Rand, it *it
 	}
 }
 
-// liveTriggered triggers, each request by two callers at once or one after the other.
+// liveTriggered triggers the task. Two callers send each request, concurrently or one after
+// the other.
 func liveTriggered(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	if !c.started(ctx, it) {
 		return
@@ -251,14 +253,14 @@ func makeUpserted(c *Contract, _ *rand.Rand, it *item) {
 	it.task.IdempotencyKey = c.plan.Kind + "-key-" + strconv.FormatInt(it.add.Number, 36)
 }
 
-// liveKeyed adds the same task again later, also when it has ended.
+// liveKeyed adds the same task again later, also after it has ended.
 func liveKeyed(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for c.until(ctx, random, 8*time.Second) {
 		c.add(ctx, it)
 	}
 }
 
-// liveUpserted replaces the params, by two callers at once.
+// liveUpserted replaces the params, by two concurrent callers.
 func liveUpserted(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for mark := int64(1); c.until(ctx, random, 4*time.Second); mark++ {
 		again := *it
@@ -279,13 +281,13 @@ func (c *Contract) upsert(ctx context.Context, caller *client.Client, it *item, 
 	c.change(ctx, check.Op{ID: it.add.ID, Change: check.Edit, Mark: mark}, func(ctx context.Context, op *check.Op) error {
 		id, err := caller.AddTask(ctx, t, client.WithUpsert())
 		if errors.Is(err, client.ErrInvalidArgument) && time.Now().After(t.End) {
-			return errEnded // an outage lasted beyond the end of the task
+			return errEnded // the task ended during an outage
 		}
 		if err != nil {
 			return err
 		}
 		if task.ID(id) != op.ID {
-			c.fault("an upsert of task %d was answered with %d", op.ID, id)
+			c.fault("an upsert of task %d was answered with id %d", op.ID, id)
 		}
 		info, err := caller.GetTask(ctx, id)
 		if err == nil {
@@ -316,7 +318,7 @@ func (c *Contract) edit(ctx context.Context, caller *client.Client, it *item, ve
 	return after
 }
 
-// version asks for the task's version; 0: it is not there.
+// version returns the task's version, or 0 if the task does not exist.
 func (c *Contract) version(ctx context.Context, it *item) int32 {
 	info, err := c.clients[0].GetTask(ctx, int64(it.add.ID))
 	if err != nil || info.State.Final() {

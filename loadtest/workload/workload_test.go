@@ -26,7 +26,7 @@ func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	from := time.UnixMilli(1_800_000_000_000)
 	const rate, n = 100.0, 200
 	if got, want := p.Population(), n+220; got != want {
-		t.Fatalf("population is %d, want %d", got, want)
+		t.Fatalf("population = %d, want %d", got, want)
 	}
 	perSecond := map[int64]int{}
 	for i := range n {
@@ -54,12 +54,12 @@ func TestOneShotsAreDueAfterTheDelay(t *testing.T) {
 	for n := range int64(1000) {
 		ahead := p.oneShot(n, "", now).add.Begin.Time().Sub(now)
 		if ahead < p.Delay.Min || ahead > p.Delay.Max {
-			t.Fatalf("number %d is due after %v", n, ahead)
+			t.Fatalf("task number %d is due after %v", n, ahead)
 		}
 		early, late = early || ahead < 1100*time.Millisecond, late || ahead > 2900*time.Millisecond
 	}
 	if !early || !late {
-		t.Error("they are not spread over the whole time")
+		t.Error("the delays do not cover the whole range")
 	}
 }
 
@@ -69,16 +69,16 @@ func TestADelayIsReadAsItIsWritten(t *testing.T) {
 	} {
 		var got, again Delay
 		if err := got.Set(text); err != nil || got != want {
-			t.Errorf("%s: %v, %v", text, got, err)
+			t.Errorf("Set(%s): %v, %v", text, got, err)
 		}
 		if err := again.Set(got.String()); err != nil || again != want {
-			t.Errorf("%s: written as %s, read as %v, %v", text, got, again, err)
+			t.Errorf("%s: String() = %s, parsed as %v, %v", text, got, again, err)
 		}
 	}
 	for _, text := range []string{"", "2", "2s..", "..2s", "3s..1s", "-1s", "1s..10s..20s", "9000h"} {
 		var d Delay
 		if err := d.Set(text); err == nil {
-			t.Errorf("%q was read as %v", text, d)
+			t.Errorf("Set(%q) = %v, want an error", text, d)
 		}
 	}
 }
@@ -92,11 +92,11 @@ func TestTheShareOfRetainedTasksIsAsPlanned(t *testing.T) {
 			kept++
 		}
 		if i.add.Retained == (i.task.Retention == client.NoRetention) {
-			t.Fatalf("number %d: retained is %v, its retention %v", n, i.add.Retained, i.task.Retention)
+			t.Fatalf("task number %d: Retained = %v, but its retention is %v", n, i.add.Retained, i.task.Retention)
 		}
 	}
 	if kept < 2300 || kept > 2700 {
-		t.Errorf("%d of 10,000 are retained, want about 2,500", kept)
+		t.Errorf("%d of 10,000 tasks are retained, want about 2,500", kept)
 	}
 }
 
@@ -104,24 +104,24 @@ func TestParamsCarryTheNumberAndAreChecked(t *testing.T) {
 	p := plan()
 	i := p.oneShot(42, p.Pad(), time.Now())
 	if got := numberOf(i.task.Params, p.Pad()); got != 42 {
-		t.Errorf("the number came back as %d", got)
+		t.Errorf("numberOf = %d, want 42", got)
 	}
 	size := 0
 	for k, v := range i.task.Params {
 		size += len(k) + len(v)
 	}
 	if size < 85 || size > 105 {
-		t.Errorf("the params have %d bytes, want about 100", size)
+		t.Errorf("params have %d bytes, want about 100", size)
 	}
 	for name, damage := range map[string]func(map[string]string){
 		"another pad": func(m map[string]string) { m[padParam] += "x" },
 		"no number":   func(m map[string]string) { delete(m, numberParam) },
-		"one more":    func(m map[string]string) { m["x"] = "" },
+		"another key": func(m map[string]string) { m["x"] = "" },
 	} {
 		i := p.oneShot(42, p.Pad(), time.Now())
 		damage(i.task.Params)
 		if got := numberOf(i.task.Params, p.Pad()); got != -1 {
-			t.Errorf("%s: the number is %d, want -1", name, got)
+			t.Errorf("%s: numberOf = %d, want -1", name, got)
 		}
 	}
 }
@@ -129,11 +129,11 @@ func TestParamsCarryTheNumberAndAreChecked(t *testing.T) {
 func TestTypesByName(t *testing.T) {
 	for name, want := range map[string]int{"mix": 3, "one_shot": 1, "non_blocking": 1, "blocking": 1} {
 		if got, err := Types(name); err != nil || len(got) != want {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("Types(%s) = %v, %v", name, got, err)
 		}
 	}
 	if _, err := Types("cron"); err == nil {
-		t.Error("an unknown type is taken")
+		t.Error("an unknown type is accepted")
 	}
 }
 
@@ -153,7 +153,7 @@ func TestOnlyCertainRefusalsCountAsRefused(t *testing.T) {
 		{errors.New("something else"), check.NotKnown},
 	} {
 		if got := answerOf(c.err); got != c.want {
-			t.Errorf("%v is answer %d, want %d", c.err, got, c.want)
+			t.Errorf("answerOf(%v) = %d, want %d", c.err, got, c.want)
 		}
 	}
 }
