@@ -9,9 +9,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A background makes the flow claims of one database. Two loops do that: one claims what
-// has become due of excluded tenants that keep up, and the other their backlogs. The
-// dispatcher's loop for capped kinds is the third.
+// A background makes the flow claims of one database. Two loops run it: one claims the due
+// rows of excluded tenants that keep up, and the other claims backlogs. The dispatcher's
+// loop for capped kinds is a third caller.
 type background struct {
 	*claimer
 	transactions
@@ -26,7 +26,8 @@ type background struct {
 // fullWait is how long flows wait when their part of the memory is full.
 const fullWait = 20 * time.Millisecond
 
-// run claims what is due of flows that have a backlog here, or of the others.
+// run claims the due rows of flows. If backlog is true, it serves the flows with a backlog
+// in this database, otherwise the others.
 func (b *background) run(ctx context.Context, backlog bool) {
 	waiter, woken := b.newWaiter(), b.flows.keepingUp
 	defer waiter.stop()
@@ -43,7 +44,8 @@ func (b *background) run(ctx context.Context, backlog bool) {
 	}
 }
 
-// next returns when the first of these flows is to be claimed; zero: there is none.
+// next returns when the first of these flows can be claimed, or the zero time if there is
+// none.
 func (b *background) next(backlog bool) time.Time {
 	if claims, _ := b.tracker.status(); claims {
 		return b.flows.next(backlog)
@@ -71,8 +73,8 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 			return
 		}
 	}
-	// Each claim gets all that it asks for, or databases would not get the same: so it
-	// is no more than half of the capacity.
+	// A claim waits until it can get all rows that it asks for, so that databases get equal
+	// shares. It therefore asks for no more than half of the background's capacity.
 	rows := max(min(granted, b.cfg.MaxRecords/(2*backgroundPart)), 1)
 	grants, by := b.choose(time.Now(), backlog)
 	defer b.flows.release(grants)
@@ -85,15 +87,16 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 	}
 }
 
-// choose returns grants for the flows to claim from now, and the settings they go by.
+// choose returns grants for the flows to claim at now, and the settings that they were
+// chosen by.
 func (b *background) choose(now time.Time, backlog bool) ([]*fair.Grant, task.Settings) {
 	capacity := b.pipeline.capacity(now)
 	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
 	return b.flows.choose(now, backlog, capacity.blocks)
 }
 
-// pay says how many rows each flow may take, and takes the tokens for them. It returns the
-// grants of flows that may take any.
+// pay sets how many rows each flow may claim and takes the tokens for them. It returns the
+// grants of flows that may claim any rows.
 func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[int32]task.Rates, rows int, backlog bool) []*fair.Grant {
 	tenants := make([]int32, 0, len(grants))
 	for _, g := range grants {
@@ -113,7 +116,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 	})
 }
 
-// takeTokens takes tokens for the rows of a grant; false: there are none.
+// takeTokens takes tokens for the rows of a grant. It returns false if there are none.
 func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) bool {
 	tokens, again, err := b.tokens.takeTokens(ctx, g.Key.Tenant, rate, g.Rows)
 	if err != nil && ctx.Err() == nil {
@@ -127,11 +130,11 @@ func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) 
 	return true
 }
 
-// wait defers flows for which there is no capacity.
+// wait defers flows when there is no capacity for them.
 func (b *background) wait(grants []*fair.Grant) { b.flows.deferUntil(grants, time.Now().Add(fullWait)) }
 
-// claimFlows claims by the grants and returns how many rows that has moved. Tokens that
-// it does not use are given back.
+// claimFlows claims the granted rows, returns unused tokens, and returns the number of rows
+// claimed.
 func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by task.Settings) int {
 	claimed := make([]int, len(grants))
 	rows := b.tryClaim(ctx, grants, by, claimed)
@@ -144,7 +147,8 @@ func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by ta
 	return rows
 }
 
-// tryClaim makes the claim, and stores how many rows it has taken by each grant.
+// tryClaim makes the claim, stores the rows claimed by each grant in claimed, and returns
+// their sum.
 func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task.Settings, claimed []int) int {
 	if !b.begin(ctx) {
 		return 0
@@ -181,8 +185,8 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 	return c.Rows
 }
 
-// request builds the claim. It goes by the settings by which the flows were chosen: if the
-// database has newer ones, such as a pause, the claim takes nothing.
+// request builds the claim. It names the settings that the flows were chosen by: if the
+// database has newer ones, such as a pause, the claim takes no rows.
 func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimRequest {
 	req := task.ClaimRequest{
 		Database: b.number, Owned: b.tracker.claimable(), Form: task.CappedForm, Ahead: b.cfg.ClaimAhead, Settings: by.Version,
@@ -194,7 +198,7 @@ func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimR
 	return req
 }
 
-// committed takes the outcome of a claim over, as the foreground's does.
+// committed records the outcome of a claim, as [foreground.committed] does.
 func (b *background) committed(start time.Time, req task.ClaimRequest, grants []*fair.Grant, c *task.Claim) {
 	now := time.Now()
 	records := b.tracker.committed(nil, req.Owned, c, b.clock.answered(start, now, c.Now), now)

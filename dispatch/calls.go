@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// Which records go into which call of the publisher, and when: the pipeline's part
-// that decides. Failing tenants have calls for themselves, one at a time for each.
-// Backlogged tenants share large calls. All others, the foreground, share calls that
-// keep a short distance.
+// This file is the deciding part of the pipeline: which records go into which call of the
+// publisher, and when. Each failing tenant has calls of its own, one at a time. Backlogged
+// tenants share large calls. All other tenants, the foreground, share calls that are a short
+// interval apart.
 
-// A traffic is common calls of one sort.
+// A traffic is the shared calls of either the foreground or the background.
 type traffic struct {
-	// calls are under way. The last one began at sentAt; they take about took.
+	// calls is the number of calls in progress. The last one began at sentAt; took is the
+	// moving average of their duration.
 	calls  int
 	sentAt time.Time
 	took   time.Duration
@@ -21,14 +22,14 @@ type traffic struct {
 // A call is one call of the publisher.
 type call struct {
 	records []*record
-	// in is what a common call is part of; of is the failing tenant's queue that has a call
-	// for itself.
+	// in is the traffic that a shared call belongs to, or nil. of is the queue of the
+	// failing tenant that has the call to itself, or nil.
 	in *traffic
 	of *topicQueue
 }
 
-// pick returns the next call, or until when there is none; zero: until
-// something happens.
+// pick returns the next call. If there is none, it returns nil and the time to look again,
+// which is zero if only a wake can bring one.
 func (p *pipeline) pick(now time.Time) (*call, time.Time) {
 	backlogged := p.backlogged()
 	p.mu.Lock()
@@ -50,7 +51,7 @@ func (p *pipeline) pick(now time.Time) (*call, time.Time) {
 	return nil, wakes.at
 }
 
-// pickFailing picks the failing tenant whose turn it has been for longest.
+// pickFailing returns a call for the failing tenant whose retry has been due the longest.
 func (p *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
 	var first *topicQueue
 	for _, l := range p.topics {
@@ -76,14 +77,14 @@ func (p *pipeline) pickFailing(now time.Time, wakes *earliest) *call {
 	return &call{records: first.takeRecords(limit, p.cfg.CallBytes, nil), of: first}
 }
 
-// probeRecords is how much of a broken tenant is tried at once.
+// probeRecords bounds the call that probes a topic whose breaker is open.
 const probeRecords = 16
 
-// backgroundCalls is how many calls there are at once for backlogged tenants.
+// backgroundCalls bounds the concurrent calls for backlogged tenants.
 const backgroundCalls = 1
 
-// pickCommon picks records of healthy tenants: of the foreground, or of those
-// that are backlogged.
+// pickCommon returns a call with records of healthy tenants, either of the foreground or of
+// backlogged tenants.
 func (p *pipeline) pickCommon(now time.Time, backlogged []int32, wakes *earliest) *call {
 	foreground, background := make([]*topicQueue, 0, len(p.topics)), []*topicQueue(nil)
 	for _, l := range p.topics { // in random order
@@ -110,8 +111,9 @@ func (p *pipeline) pickCommon(now time.Time, backlogged []int32, wakes *earliest
 	return nil
 }
 
-// pickOf picks waiting records of the queues, the same number of each while there are
-// too many. Small calls keep their distance.
+// pickOf returns a call with waiting records of the queues. If they do not all fit, each
+// queue gets an equal share. A small call waits until distance has passed since the last
+// one.
 func (p *pipeline) pickOf(now time.Time, t *traffic, queues []*topicQueue, distance time.Duration, wakes *earliest) *call {
 	waiting := 0
 	for _, l := range queues {
@@ -147,13 +149,14 @@ func (p *pipeline) pickOf(now time.Time, t *traffic, queues []*topicQueue, dista
 	return &call{in: t, records: records}
 }
 
-// distance returns the distance of two small calls: longer when calls take long,
-// since then it is their number, and that of the listeners' fetches, that keeps
-// the machines busy; but at most so many times the least one.
+// distance returns the interval between two small calls. It grows with the duration of
+// calls: if calls take long, their number, and the number of the listeners' fetches, keeps
+// the machines busy. It is at most longest times least.
 func (t *traffic) distance(least time.Duration, longest int) time.Duration {
 	return min(max(4*t.took, least), time.Duration(longest)*least)
 }
 
-// longestDistance bounds the distance of calls, and besideDistance that of the
-// foreground's calls beside a backlog: it is the backlog then that makes calls take long.
+// longestDistance bounds the interval between calls, as a multiple of the least one.
+// besideDistance bounds the interval of the foreground's calls while there is a backlog,
+// because then it is the backlog that makes calls take long.
 const longestDistance, besideDistance = 8, 2

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// capacity is what claims may still bring.
+// capacity is what claims may still add to the records in memory.
 type capacity struct {
 	records, bytes int
-	// blocked tenants are deferred by blockedFor.
+	// Claims defer the rows of blocked tenants by blockedFor.
 	blocked    []int32
 	blockedFor time.Duration
-	// gone: nothing at all is acknowledged.
+	// gone is set if Kafka acknowledges no record at all.
 	gone bool
 }
 
-// blocks returns how long claims for the tenant have to wait; 0: not at all.
+// blocks returns how long claims for the tenant have to wait, or 0 if they need not wait.
 func (c *capacity) blocks(tenant int32) time.Duration {
 	if c.gone || slices.Contains(c.blocked, tenant) {
 		return max(c.blockedFor, minBlock)
@@ -27,12 +27,13 @@ func (c *capacity) blocks(tenant int32) time.Duration {
 const (
 	minBlock = time.Second
 	maxBlock = 30 * time.Second
-	// goneAfter is how long nothing at all must have been acknowledged, with an
-	// open breaker, for Kafka to count as gone.
+	// Kafka counts as gone when a breaker is open and no record was acknowledged for
+	// goneAfter.
 	goneAfter = 3 * time.Second
 )
 
-// capacity tells a database what it may claim at now.
+// capacity returns what claims may add at now. It records whether that is nothing, for
+// [pipeline.reopened].
 func (p *pipeline) capacity(now time.Time) capacity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,8 +44,8 @@ func (p *pipeline) capacity(now time.Time) capacity {
 	return r
 }
 
-// reserve books up to n records of capacity for a claim, and returns how many and
-// the capacity that was there. The claim ends with a call of unreserve.
+// reserve reserves up to n records of capacity for a claim. It returns the number reserved
+// and the capacity before. The caller calls unreserve when the claim has ended.
 func (p *pipeline) reserve(now time.Time, n int) (int, capacity) {
 	r := p.capacity(now)
 	p.mu.Lock()
@@ -64,8 +65,8 @@ func (p *pipeline) unreserve(n int) {
 	}
 }
 
-// measure returns the capacity. p.mu is held. Near the bound there is none, so that
-// claims do not become tiny.
+// measure returns the capacity. Near the bound it returns no capacity, so that claims do not
+// become tiny. p.mu is held.
 func (p *pipeline) measure(now time.Time) capacity {
 	cfg := &p.cfg
 	r := capacity{records: cfg.MaxRecords - p.records - p.reserved, bytes: cfg.MaxBytes - p.bytes}
@@ -91,10 +92,10 @@ func (p *pipeline) measure(now time.Time) capacity {
 	return r
 }
 
-// backgroundPart is what part of the memory excluded tenants may have together.
+// backgroundPart is the divisor of the memory that excluded tenants may use together.
 const backgroundPart = 8
 
-// backgroundCapacity returns how many more records there may be of these tenants.
+// backgroundCapacity returns how many more records of these tenants may be in memory.
 func (p *pipeline) backgroundCapacity(tenants []int32) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +112,8 @@ func (p *pipeline) backgroundCapacity(tenants []int32) int {
 	return max(records, 0)
 }
 
-// crowd reports whether failing tenants together have taken half the memory.
+// crowd reports whether the failing tenants together use more than half of the memory. p.mu
+// is held.
 func (p *pipeline) crowd() bool {
 	records, bytes := 0, 0
 	for _, l := range p.topics {
@@ -123,9 +125,9 @@ func (p *pipeline) crowd() bool {
 	return records > p.cfg.MaxRecords/2 || bytes > p.cfg.MaxBytes/2
 }
 
-// broken reports whether rows of the queue's tenant are deferred: its breaker is
-// open, or it fails and takes more than its part of the memory. A topicQueue that has
-// nothing left to try with lets its tenant's rows come as the probe.
+// broken reports whether claims defer rows of the queue's tenant: its breaker is open, or it
+// fails and uses more than its share of the memory. A queue without records is not broken,
+// so that the next claimed rows are the probe.
 func (p *pipeline) broken(l *topicQueue, crowd bool) bool {
 	if !l.failing || l.records == 0 {
 		return false

@@ -8,14 +8,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Runs of capped kinds are claimed under a cap lease: the dispatcher that has the lease of
-// a kind knows how many of its runs are open in all databases, and may claim what is
-// missing to the cap. A flow in each database says when something may be due; one loop
-// takes the leases.
+// Runs of capped kinds are claimed under a cap lease. The dispatcher that has the lease of a
+// kind knows how many of its runs are open in all databases, and may claim up to the cap. A
+// flow in each database tells when runs may be due; one loop acquires the leases.
 
 const (
-	// capBusy is how long to wait while others have the lease, capFull while all runs
-	// that the cap allows are open, and capFailed after an error.
+	// capBusy is how long to wait while another dispatcher has the lease, capFull while all
+	// runs that the cap allows are open, and capFailed after an error.
 	capBusy   = 50 * time.Millisecond
 	capFull   = 200 * time.Millisecond
 	capFailed = time.Second
@@ -28,7 +27,8 @@ type capLoop struct {
 	databases []*background
 	// notBefore is when each kind may be claimed again.
 	notBefore map[task.TenantKind]time.Time
-	// first is the database to begin with.
+	// first is the database that the next claim begins with. It rotates, so that each
+	// database gets its share.
 	first int
 }
 
@@ -36,7 +36,7 @@ func newCapLoop(e *env) *capLoop {
 	return &capLoop{env: e, signal: newSignal(), notBefore: map[task.TenantKind]time.Time{}}
 }
 
-// run takes leases until ctx ends.
+// run acquires leases and claims until ctx ends.
 func (c *capLoop) run(ctx context.Context) {
 	waiter := c.newWaiter()
 	defer waiter.stop()
@@ -50,7 +50,8 @@ func (c *capLoop) run(ctx context.Context) {
 	}
 }
 
-// next returns the kind that may have something due first, and when; zero: none.
+// next returns the kind that may have due runs first, and when. The time is zero if there is
+// no such kind.
 func (c *capLoop) next() (first task.TenantKind, at time.Time) {
 	for _, b := range c.databases {
 		if claims, _ := b.tracker.status(); !claims {
@@ -68,7 +69,8 @@ func (c *capLoop) next() (first task.TenantKind, at time.Time) {
 	return first, at
 }
 
-// claim takes the lease of the kind, claims, and returns how long the next one has to wait.
+// claim acquires the lease of the kind, claims, and returns how long the next claim of the
+// kind has to wait.
 func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration {
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.StoreTimeout)
 	defer cancel()
@@ -78,7 +80,7 @@ func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration
 	}
 	defer func() {
 		if err := c.store.ReleaseCapLease(work, kind, epoch); err != nil {
-			c.events.StoreFailed(-1, "release cap lease", err) // it ends by itself
+			c.events.StoreFailed(-1, "release cap lease", err) // the lease expires
 		}
 	}()
 	if err != nil {
@@ -95,8 +97,8 @@ func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration
 	return 0
 }
 
-// claimCapped claims runs of a kind of which so many are open everywhere. It returns the
-// cap, 0 when it is not known here, and how many it has claimed.
+// claimCapped claims runs of a kind that has open runs in all databases together. It returns
+// the cap, or 0 if this database does not know it, and the number of runs claimed.
 func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int) {
 	now := time.Now()
 	capacity := b.pipeline.capacity(now)

@@ -9,8 +9,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A claimer makes the claims of one database, of the foreground and of flows, and knows
-// what to do when one fails. The caller has the turn of a transaction.
+// A claimer makes the claims of one database, for the foreground and for flows, and handles
+// their failures. The caller is admitted to a transaction.
 type claimer struct {
 	*env
 	number    int
@@ -21,8 +21,8 @@ type claimer struct {
 	scheduler *scheduler
 }
 
-// claim makes the claim and returns what it has taken; nil: nothing that anybody may go on
-// with. parts are those that the request acknowledges.
+// claim makes the claim and returns its outcome, or nil if the claim has failed or has moved
+// no rows. parts are those that the request acknowledges.
 func (c *claimer) claim(ctx context.Context, req task.ClaimRequest, parts []*part) *task.Claim {
 	claim, err := c.store.Claim(ctx, req)
 	switch {
@@ -43,15 +43,16 @@ func (c *claimer) claim(ctx context.Context, req task.ClaimRequest, parts []*par
 	return nil
 }
 
-// failed puts parts back after an error with a known outcome: nothing happened.
+// failed puts parts back after an error with a known outcome: the transaction changed
+// nothing.
 func (c *claimer) failed(step string, err error, parts []*part) {
 	c.tracker.putBack(parts)
 	c.planning.failed()
 	c.events.StoreFailed(c.number, step, err)
 }
 
-// lost drops the shards that have another owner now; parts of the others wait for the next
-// transaction.
+// lost drops the shards that have another owner now. Parts of the other shards wait for the
+// next transaction.
 func (c *claimer) lost(owned []task.Ownership, lost []task.Shard, parts []*part) {
 	gone := owned[:0:0]
 	for _, o := range owned {
@@ -68,12 +69,13 @@ func (c *claimer) lost(owned []task.Ownership, lost []task.Shard, parts []*part)
 	}
 }
 
-// knowsSettings reads the settings of tenants unless that has been done.
+// knowsSettings reads the settings of tenants if they are not known yet. It returns false if
+// that fails.
 func (c *claimer) knowsSettings(ctx context.Context) bool {
 	return c.flows.excluded().settings.Version != 0 || c.readSettings(ctx)
 }
 
-// readSettings reads what the database says of tenants.
+// readSettings reads the database's settings of tenants. It returns false if that fails.
 func (c *claimer) readSettings(ctx context.Context) bool {
 	s, err := c.store.Settings(ctx, c.number)
 	if err != nil {

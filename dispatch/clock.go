@@ -7,32 +7,32 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A reading tells what a database's clock shows at least: it had shown clock by
-// our instant at, when the answer arrived, and goes on from there. The last
-// answer has shown it at shown.
+// A reading is a lower bound of a database's clock. The clock showed at least clock at our
+// instant at, when the answer arrived, and has advanced since. shown is what the clock
+// showed in the last answer.
 type reading struct {
 	clock, shown task.Instant
 	at           time.Time
 }
 
-// slow is by what part the database's clock may go slower than ours: twice of
-// what clocks are adjusted by.
+// The database's clock may be slower than ours by one part in slow, which is twice the rate
+// by which clocks are adjusted.
 const slow = 1000
 
 func read(clock task.Instant, at time.Time) reading {
 	return reading{clock: clock, shown: clock, at: at}
 }
 
-// least returns what the clock shows at t, at least.
+// least returns the least instant that the clock may show at t.
 func (r reading) least(t time.Time) task.Instant {
 	d := t.Sub(r.at)
 	return r.clock.Add(d - d/slow)
 }
 
-// next returns what is known after an answer to a question that was sent at
-// start. An answer that took long tells less than an earlier one that was quick:
-// so what a claim takes does not make its records late. A clock that shows less
-// than it must have was put back, and nothing from before counts.
+// next returns the reading after an answer to a question that was sent at start. A slow
+// answer gives a weaker bound than an earlier quick one, which is therefore kept: so a slow
+// claim does not make its records late. A clock that shows less than the bound was set back,
+// and the old reading is void.
 func (r reading) next(start time.Time, answer reading) reading {
 	if r.at.IsZero() || answer.clock < r.least(start) || answer.clock >= r.least(answer.at) {
 		return answer
@@ -41,8 +41,8 @@ func (r reading) next(start time.Time, answer reading) reading {
 	return r
 }
 
-// due returns the instant before which the clock may not have come to i; zero:
-// it has.
+// due returns the earliest of our instants at which the clock has surely reached i, or the
+// zero time if it has already shown i.
 func (r reading) due(i task.Instant) time.Time {
 	if i <= r.shown {
 		return time.Time{}
@@ -51,23 +51,24 @@ func (r reading) due(i task.Instant) time.Time {
 	return r.at.Add(d + d/(slow-1))
 }
 
-// A databaseClock is what is known of a database's clock. Its methods may be called
+// A databaseClock is the reading of a database's clock. Its methods may be called
 // concurrently.
 type databaseClock struct {
 	mu      sync.Mutex
 	reading reading
-	// set: the clock was set since the last peek.
+	// set reports that the clock was set since the last peek.
 	set bool
 }
 
-// known returns the reading of now.
+// known returns the current reading.
 func (c *databaseClock) known() reading {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reading
 }
 
-// answered learns from an answer, which arrived at now, to a question sent at start.
+// answered updates the reading with an answer that arrived at now to a question sent at
+// start.
 func (c *databaseClock) answered(start, now time.Time, clock task.Instant) reading {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +76,8 @@ func (c *databaseClock) answered(start, now time.Time, clock task.Instant) readi
 	return c.reading
 }
 
-// peeked is answered for a peek, and reports whether the clock was set since the last one.
+// peeked is like answered, for a peek. It also reports whether the clock was set since the
+// last peek.
 func (c *databaseClock) peeked(start, now time.Time, clock task.Instant) (r reading, wasSet bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +86,7 @@ func (c *databaseClock) peeked(start, now time.Time, clock task.Instant) (r read
 	return c.reading, wasSet
 }
 
-// moved: the clock was set.
+// moved records that the clock was set.
 func (c *databaseClock) moved() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,149 +9,151 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Store is what a dispatcher needs of the shards. Every method is one whole
-// step; calls for one database come one at a time but for Acquire, Unpublished,
-// the Peek after it, and Release, and calls for different databases run concurrently.
+// Store is the part of the shards' storage that a dispatcher uses. Every method is one whole
+// step. Calls for one database come one at a time, except Acquire, Unpublished, the Peek
+// after it, and Release. Calls for different databases run concurrently.
 type Store interface {
 	// Acquire raises the epochs of the shards, all of one database, and waits
 	// for transactions of older owners.
 	Acquire(ctx context.Context, database int, shards []task.Shard, owner task.Owner) ([]task.Ownership, error)
 
-	// Unpublished returns what the outbox holds for owned shards, read by a
-	// statement that starts after Acquire has committed. Entries whose run is no
-	// longer open are left out, but their part lists the shards all the same.
+	// Unpublished returns the outbox entries of owned shards, read by a statement that
+	// starts after Acquire has committed. It omits entries whose run is no longer open, but
+	// their part lists the shards all the same.
 	Unpublished(ctx context.Context, database int, owned []task.Ownership) ([]task.OutboxBatch, error)
 
-	// Claim is one transaction: assert ownership, acknowledge published
-	// outbox parts, claim, write the outbox row, commit. An error that matches [task.ErrOutcomeUnknown] means that the
-	// commit may have happened, or may yet.
+	// Claim is one transaction: assert ownership, acknowledge published outbox parts, claim,
+	// write the outbox row, commit. An error that matches [task.ErrOutcomeUnknown] means
+	// that the commit may have happened, or may still happen.
 	Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error)
 
-	// AcknowledgeOutbox removes published parts in a transaction of its own. If any shard
-	// is lost nothing was removed. Repeating it does no harm.
+	// AcknowledgeOutbox removes published parts in a transaction of its own. If any shard is
+	// lost, it removes no part. Repeating the call does no harm.
 	AcknowledgeOutbox(ctx context.Context, database int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error)
 
-	// Peek counts what is due soon, and finds what is due first.
+	// Peek counts the rows that are due soon, and finds the rows that are due first.
 	Peek(ctx context.Context, database int, req task.PeekRequest) (task.Peek, error)
 
-	// Settings returns what the database knows of tenants with limits or weights.
-	// A claim names the version by which it is made.
+	// Settings returns the settings of tenants with limits or weights. A claim names their
+	// version.
 	Settings(ctx context.Context, database int) (task.Settings, error)
 
 	// TakeTokens takes up to want tokens of a tenant with a dispatch rate from the bucket
-	// that all databases and dispatchers share, after it has given back unused ones.
+	// that all databases and dispatchers share, after it has returned unused ones.
 	TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 
-	// AcquireCapLease takes the lease of a capped kind and counts its open runs in all
-	// databases; epoch is 0 while another dispatcher has it. Claims of an older lease fail
-	// from then on. After an error the lease may be taken: ReleaseCapLease ends it.
+	// AcquireCapLease acquires the lease of a capped kind and counts the kind's open runs in
+	// all databases. epoch is 0 while another dispatcher has the lease. Claims under an
+	// older lease fail from then on. After an error the lease may have been acquired;
+	// ReleaseCapLease ends it.
 	AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
 	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error
 
-	// GiveUp makes runs dead that can never be published and takes parts off, in
-	// one transaction that asserts ownership.
+	// GiveUp makes unpublishable runs dead and acknowledges parts, in one transaction that
+	// asserts ownership.
 	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error
 
-	// Release clears the owner's name and address, not the epoch: best effort.
+	// Release clears the owner's name and address, but not the epoch. It is best effort.
 	Release(ctx context.Context, database int, owned []task.Ownership) error
 }
 
 // Publisher puts deliveries on Kafka.
 type Publisher interface {
-	// Publish sends each publication once and tells settle what became of it:
-	// nil only when all in-sync replicas have acknowledged it. An error says
-	// nothing about whether it was stored, except one that implements
-	// [Unpublishable]. settle is called for every index exactly once, for groups
-	// with the same outcome, possibly from several goroutines, and not any more
-	// when Publish has returned.
+	// Publish sends each publication once and reports its outcome to settle: nil only if all
+	// in-sync replicas have acknowledged it. After an error the record may be stored or not,
+	// unless the error implements [Unpublishable]. Publish calls settle for every index
+	// exactly once, for groups with the same outcome, possibly from several goroutines, and
+	// never after it has returned.
 	Publish(ctx context.Context, pubs []task.Publication, settle func(index []int, err error))
 }
 
 // Unpublishable is implemented by errors of records that can never be published.
 type Unpublishable interface {
 	error
-	// Unpublishable is true for a record that no retry can help.
+	// Unpublishable reports whether no retry can publish the record.
 	Unpublishable() bool
 }
 
-// Config says how a dispatcher works. The zero value of each field but Owner
-// stands for the default.
+// Config configures a dispatcher. The zero value of each field except Owner stands for the
+// default.
 type Config struct {
-	// Owner is what the owner rows say of this process.
+	// Owner identifies this process in the owner rows.
 	Owner task.Owner
 
-	// ClaimShare is the one knob between lateness and CPU: how much of the time
-	// the claims of all databases together may take. 1 by default; 2 claims twice
-	// as often, between MinTick and MaxTick.
+	// ClaimShare trades lateness for CPU: it is the share of time that the claims of all
+	// databases together may take. The default is 1; with 2, claims come twice as often,
+	// within MinTick and MaxTick.
 	ClaimShare float64
-	// ClaimAhead is how far beyond the database's clock claims go: what becomes due
-	// within it is claimed and delayed in memory until it is due. A database is
-	// claimed from again when half of that has passed. 0 to 2 s; 0 by default:
-	// only what is due is claimed.
+	// ClaimAhead is how far beyond the database's clock claims reach. Rows that become due
+	// within it are claimed, and their records are delayed in memory until they are due. A
+	// database is claimed from again when half of ClaimAhead has passed. It is between 0 and
+	// 2 s. The default is 0: only due rows are claimed.
 	ClaimAhead time.Duration
-	// MinTick and MaxTick bound the distance of two claims of one database that
-	// were not full. 5 ms and 100 ms.
+	// MinTick and MaxTick bound the interval between two claims of one database that were
+	// not full. The defaults are 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
-	// PeekEvery is how often a database that has fired lately is looked at, when
-	// nothing is known to be due; 250 ms. MaxSleep is the same for idle ones; 1 s.
+	// PeekEvery is how often a database that has fired recently is peeked at while no row is
+	// known to be due; the default is 250 ms. MaxSleep is the same for idle databases; the
+	// default is 1 s.
 	PeekEvery, MaxSleep time.Duration
-	// SweepEvery is the distance of claims without a lower bound; 5 s. It is six
-	// times that where nothing has happened for a minute.
+	// SweepEvery is the interval between claims without a lower bound; the default is 5 s.
+	// It is six times as long in a database that has been idle for a minute.
 	SweepEvery time.Duration
-	// Grace is how far behind the last claim the lower bound stays: the adders'
-	// statement timeout and a second; 6 s.
+	// Grace is how far the lower bound stays behind the last claim: the statement timeout of
+	// adds and a second. The default is 6 s.
 	Grace time.Duration
-	// MaxRows bounds the rows of one claim; 5,000, and an eighth of MaxRecords.
+	// MaxRows bounds the rows of one claim. The default is 5,000. It is at most an eighth of
+	// MaxRecords.
 	MaxRows int
-	// ClaimConcurrency bounds transactions under way, over all databases; 4.
+	// ClaimConcurrency bounds concurrent transactions, over all databases. The default is 4.
 	ClaimConcurrency int
-	// StoreTimeout bounds each transaction; 10 s.
+	// StoreTimeout bounds each transaction. The default is 10 s.
 	StoreTimeout time.Duration
 
-	// MaxRecords and MaxBytes bound what waits for its confirmation, or is delayed
-	// until it is due, over all databases; 50,000 and 64 MiB. One batch may go
-	// beyond.
+	// MaxRecords and MaxBytes bound the records that wait for their confirmation, or are
+	// delayed until they are due, over all databases. The defaults are 50,000 and 64 MiB.
+	// One batch may exceed them.
 	MaxRecords, MaxBytes int
-	// CallRecords and CallBytes bound one call of the publisher; 5,000, 8 MiB.
+	// CallRecords and CallBytes bound one call of the publisher. The defaults are 5,000 and
+	// 8 MiB.
 	CallRecords, CallBytes int
-	// PublishEvery is the distance of two calls while they are small; 5 ms. It
-	// grows up to eight times when calls take long, and to twice for the
-	// foreground while a tenant is backlogged. After a pause the first one goes at once.
+	// PublishEvery is the interval between two small calls. The default is 5 ms. It grows up
+	// to eightfold when calls take long, but only to twice for the foreground while a tenant
+	// is backlogged. After a pause the first call begins immediately.
 	PublishEvery time.Duration
-	// PublishConcurrency bounds the calls for healthy tenants, and again those
-	// for failing ones; 4.
+	// PublishConcurrency bounds the concurrent calls for healthy tenants, and separately
+	// those for failing tenants. The default is 4.
 	PublishConcurrency int
-	// PublishTimeout bounds one call; 15 s.
+	// PublishTimeout bounds one call. The default is 15 s.
 	PublishTimeout time.Duration
-	// BreakerAfter is how many calls in a row must fail for a tenant before its
-	// rows are deferred; 5.
+	// BreakerAfter is how many calls in a row must fail for a tenant before claims defer its
+	// rows. The default is 5.
 	BreakerAfter int
 
-	// AcknowledgeAfter is how long a published part waits for a claim to acknowledge
-	// it before that gets a transaction of its own; 1 s at most, 500 ms.
+	// AcknowledgeAfter is how long a published part waits to be acknowledged by a claim.
+	// Then it gets a transaction of its own. It is at most 1 s; the default is 500 ms.
 	AcknowledgeAfter time.Duration
-	// ReleaseTimeout bounds the wait for acknowledgements on a hand-over; 3 s.
+	// ReleaseTimeout bounds the wait for confirmations on a hand-over. The default is 3 s.
 	ReleaseTimeout time.Duration
 
-	// Lost is told of shards that this process no longer has, without being
-	// asked to let go of them. It is called without locks and may call Acquire
-	// from another goroutine.
+	// Lost is called with shards that this process has lost without a call of Release. It is
+	// called without locks and may call Acquire from another goroutine.
 	Lost func(shards []task.Shard)
-	// Failpoint is for tests: it is called at each [Point], with the database
-	// or -1. It may block. If it returns an error the dispatcher ends there and
-	// then as if killed, and Run returns the error.
+	// Failpoint is for tests. It is called at each [Point], with the database or -1. It may
+	// block. If it returns an error, the dispatcher stops as if killed, and Run returns the
+	// error.
 	Failpoint func(ctx context.Context, at Point, database int) error
 }
 
-// Point is a place where a process may die.
+// Point is a step of the protocol at which a test may stop the dispatcher.
 type Point string
 
 // The points between the steps of the protocol.
 const (
-	AfterCommit       Point = "after_commit"   // of a claim, before anything is published
-	BeforePublish     Point = "before_publish" // a call of the publisher begins
-	AfterPublish      Point = "after_publish"  // it has ended, and is not yet counted
-	BeforeAcknowledge Point = "before_acknowledge"
+	AfterCommit       Point = "after_commit"       // a claim has committed, no record of it is published
+	BeforePublish     Point = "before_publish"     // a call of the publisher begins
+	AfterPublish      Point = "after_publish"      // records are confirmed, but not yet counted
+	BeforeAcknowledge Point = "before_acknowledge" // a transaction that acknowledges parts begins
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -183,7 +185,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxAhead bounds ClaimAhead: so long a crash may hold up what is due.
+// maxAhead bounds ClaimAhead. A crash may delay due runs by that time.
 const maxAhead = 2 * time.Second
 
 func or[T comparable](field *T, value T) {

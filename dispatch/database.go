@@ -21,7 +21,8 @@ type database struct {
 	giveUps    *giveUps
 }
 
-// newDatabase makes the parts of a database of d.
+// newDatabase returns the parts of one database of d. places admits transactions of all
+// databases.
 func newDatabase(d *Dispatcher, number int, places chan struct{}) *database {
 	e := d.env
 	b := &database{
@@ -53,13 +54,13 @@ func (b *database) run(ctx context.Context, group *sync.WaitGroup) {
 	group.Go(func() { b.background.run(ctx, true) })
 }
 
-// hint: something is due at the instant.
+// hint wakes the loops for a row that is due at the given instant.
 func (b *database) hint(due task.Instant) {
 	b.flows.hint(b.planning.hint(time.Now(), due), due)
 	b.planning.wake()
 }
 
-// clockMoved: the database's clock was set.
+// clockMoved tells all parts that the database's clock was set.
 func (b *database) clockMoved() {
 	now := time.Now()
 	b.planning.clockMoved(now)
@@ -68,5 +69,5 @@ func (b *database) clockMoved() {
 	b.planning.wake()
 }
 
-// release lets go of all shards.
+// release releases all owned shards.
 func (b *database) release(ctx context.Context) { _ = b.ownership.release(ctx, b.tracker.owned()) }

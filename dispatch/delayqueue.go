@@ -5,24 +5,25 @@ import (
 	"time"
 )
 
-// A delayQueue keeps the records that were claimed ahead until they are due, all
-// databases' in one row of slices, so that what is due at nearly the same time
-// goes into the same call. It is pure; the pipeline guards it.
+// A delayQueue keeps the records of all databases that were claimed ahead until they are
+// due. It is one sequence of time slices, so that records which are due at nearly the same
+// time go into the same call. It is pure; the pipeline guards it.
 //
-// A record is due by our own monotonic clock: what the database's clock still
-// had to go when an answer told of it, counted from then, see [reading]. That is
-// never early, since the database read its clock before we had the answer.
+// Our own monotonic clock says when a record is due: the time that the database's clock
+// still had to advance, counted from the arrival of the answer that reported it (see
+// [reading]). That is never early, since the database read its clock before we had the
+// answer.
 type delayQueue struct {
-	// slice is how long one lasts; they are counted from zero.
+	// slice is the duration of a slice. Slices are counted from zero.
 	slice time.Duration
 	zero  time.Time
-	// slices are in the order of their instants and never empty.
+	// slices are in ascending order and never empty.
 	slices  []timeSlice
 	records int
 }
 
-// A timeSlice is what is handed out at the instant zero + number * slice: at
-// that one or less than a slice before it the records are due.
+// A timeSlice holds the records to release at the instant zero + number*slice. They are due
+// at that instant or less than a slice before it.
 type timeSlice struct {
 	number  int64
 	records []*record
@@ -30,7 +31,7 @@ type timeSlice struct {
 
 func (s *delayQueue) at(number int64) time.Time { return s.zero.Add(time.Duration(number) * s.slice) }
 
-// put keeps the record until it is due.
+// put adds the record, to be kept until it is due.
 func (s *delayQueue) put(r *record) {
 	number := int64((r.dueAt.Sub(s.zero) + s.slice - 1) / s.slice)
 	i, found := slices.BinarySearchFunc(s.slices, number, func(t timeSlice, n int64) int { return int(t.number - n) })
@@ -41,7 +42,7 @@ func (s *delayQueue) put(r *record) {
 	s.records++
 }
 
-// takeDue removes and returns the records of the slices that have come.
+// takeDue removes and returns the records of the slices whose instant has come.
 func (s *delayQueue) takeDue(now time.Time) []*record {
 	var due []*record
 	n := 0
@@ -53,7 +54,7 @@ func (s *delayQueue) takeDue(now time.Time) []*record {
 	return due
 }
 
-// next returns when the next slice comes; zero: nothing is kept.
+// next returns the instant of the next slice, or the zero time if the queue is empty.
 func (s *delayQueue) next() time.Time {
 	if len(s.slices) == 0 {
 		return time.Time{}

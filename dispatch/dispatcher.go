@@ -16,8 +16,8 @@ import (
 // ErrStopped is returned by [Dispatcher.Acquire] when the dispatcher is stopping.
 var ErrStopped = errors.New("dispatcher is stopping")
 
-// A Dispatcher fires the due rows of the shards that it has been given by
-// Acquire. All methods may be called concurrently.
+// A Dispatcher fires the due rows of the shards that were acquired with Acquire. All methods
+// may be called concurrently.
 type Dispatcher struct {
 	*env
 	pipeline  *pipeline
@@ -28,7 +28,7 @@ type Dispatcher struct {
 	dbs       [task.Databases]*database
 }
 
-// New returns a dispatcher without shards; it does nothing before Run.
+// New returns a dispatcher without shards. It does nothing before Run.
 func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dispatcher: %w", err)
@@ -47,8 +47,8 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	return d, nil
 }
 
-// Run claims and publishes until ctx ends. Then it lets go of all shards as
-// [Dispatcher.Release] does, and returns nil. It is called once.
+// Run claims and publishes until ctx ends. Then it releases all shards as
+// [Dispatcher.Release] does and returns nil. It must be called only once.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -68,7 +68,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return d.killed()
 }
 
-// drain lets go of everything. What can not be done in time is left to the next
+// drain releases all shards. Records that are not confirmed in time are left to the next
 // owners.
 func (d *Dispatcher) drain(ctx context.Context) {
 	d.stopping.Store(true)
@@ -79,9 +79,9 @@ func (d *Dispatcher) drain(ctx context.Context) {
 	group.Wait()
 }
 
-// Acquire makes this process the owner of the shards: it raises their epochs,
-// queues for publishing what their outbox holds, and begins to claim. After an
-// error it owns none of them. Shards that it has already are taken anew.
+// Acquire makes this process the owner of the shards: it raises their epochs, queues the
+// records in their outbox for publishing, and begins to claim. After an error the process
+// owns none of them. Shards that it owns already are acquired again.
 func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 	var done []task.Shard
 	for db, group := range byDatabase(shards) {
@@ -96,11 +96,12 @@ func (d *Dispatcher) Acquire(ctx context.Context, shards []task.Shard) error {
 	return nil
 }
 
-// Release ends the ownership of the shards: no claim begins any more, the one
-// under way ends, what is claimed is published and its outbox parts are acknowledged. What has not been
-// acknowledged within [Config.ReleaseTimeout], or when ctx ends, is left in the
-// outbox for the next owner, and so is what was claimed ahead and is not due. When it
-// returns nothing more is done for the shards, except that a call of the publisher may still be under way after a time-out.
+// Release ends the ownership of the shards. No new claim begins and the current one ends.
+// Claimed records are published and their outbox parts are acknowledged. Records that are
+// not confirmed within [Config.ReleaseTimeout], or before ctx ends, stay in the outbox for
+// the next owner, and so do records that were claimed ahead and are not due. After Release
+// has returned the dispatcher does nothing more for the shards, except that after a timeout
+// a call of the publisher may still be in progress.
 func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for db, shards := range byDatabase(shards) {
@@ -109,9 +110,8 @@ func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 	return group.Wait()
 }
 
-// Hint says that something in the database is due at the given instant: a loop
-// that sleeps longer is woken. Wrong hints cost a claim, no more. It never
-// blocks.
+// Hint reports that a row in the database is due at the given instant, and wakes a loop that
+// would sleep longer. A wrong hint costs one claim. Hint never blocks.
 func (d *Dispatcher) Hint(database int, due task.Instant) {
 	if database < 0 || database >= len(d.dbs) {
 		return
@@ -119,30 +119,31 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	d.dbs[database].hint(due)
 }
 
-// ClockMoved says that the clock of the database has been set: what was known of
-// it by the old clock is looked up anew. Only a virtual clock is ever set by more
-// than peeks notice in time. It never blocks.
+// ClockMoved reports that the clock of the database was set, so everything known by the old
+// clock must be read again. It is meant for virtual clocks; peeks notice the adjustments of
+// a real clock in time. ClockMoved never blocks.
 func (d *Dispatcher) ClockMoved(database int) {
 	d.tokens.clockMoved()
 	d.dbs[database].clockMoved()
 }
 
-// Figures tell how a dispatcher stands.
+// Figures is a snapshot of a dispatcher's state.
 type Figures struct {
-	// Shards are owned. Records and Bytes wait for Kafka's confirmation; Delayed records of
-	// them are not due. Parts of the outbox are published and wait to be acknowledged.
+	// Shards is the number of owned shards. Records and Bytes count the records that wait
+	// for Kafka's confirmation; Delayed is how many of these records are not due. Parts is
+	// the number of outbox parts that are published and wait to be acknowledged.
 	Shards, Records, Delayed, Bytes, Parts int
 	// Backlogged are the tenants with more due tasks than their share, in ascending order.
 	Backlogged []int32
-	// BackgroundRate is how many rows per second may be claimed of backlogged tenants.
+	// BackgroundRate is how many rows per second of backlogged tenants may be claimed.
 	BackgroundRate float64
 	// Broken are the tenants whose breaker is open, in ascending order.
 	Broken []int32
-	// Stopped: claims stand still because memory is full or Kafka is gone.
+	// Stopped is set if claims have stopped because memory is full or Kafka is gone.
 	Stopped bool
 }
 
-// Figures returns the figures of this moment.
+// Figures returns the current figures.
 func (d *Dispatcher) Figures() Figures {
 	f := d.pipeline.figures(time.Now())
 	f.Backlogged, f.BackgroundRate = d.scheduler.figures()
@@ -154,7 +155,7 @@ func (d *Dispatcher) Figures() Figures {
 	return f
 }
 
-// Owned returns the shards that are owned, in ascending order.
+// Owned returns the owned shards, in ascending order.
 func (d *Dispatcher) Owned() []task.Shard {
 	var shards []task.Shard
 	for _, b := range d.dbs {
@@ -163,7 +164,7 @@ func (d *Dispatcher) Owned() []task.Shard {
 	return shards
 }
 
-// wakeAll makes every database look again at what to do.
+// wakeAll wakes the loops of all databases.
 func (d *Dispatcher) wakeAll() {
 	for _, b := range d.dbs {
 		b.planning.wake()

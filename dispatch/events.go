@@ -6,46 +6,50 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Events feed logs, metrics and tests. Each may be nil. They are called from
-// working goroutines, must not block, and must not call the dispatcher.
+// Events are callbacks that feed logs, metrics and tests. Each may be nil. They are called
+// from working goroutines, must not block, and must not call the dispatcher.
 type Events struct {
-	// Claimed: a claim has committed. c must not be changed.
+	// Claimed is called when a claim has committed. c must not be changed.
 	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
-	// StoreFailed: a step of the store ("claim", "peek", "settings", "take tokens",
-	// "acknowledge outbox", "give up", "release", "acquire cap lease", "release cap lease")
-	// failed; it will be tried again, except after an unknown outcome.
+	// StoreFailed is called when a step of the store ("claim", "peek", "settings", "take
+	// tokens", "acknowledge outbox", "give up", "release", "acquire cap lease", "release cap
+	// lease") has failed. The step is tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
-	// Acquired: shards were acquired; republished records stood in the outbox.
+	// Acquired is called when shards were acquired. republished is the number of records in
+	// their outbox.
 	Acquired func(database int, shards []task.Shard, republished int)
-	// Released: shards were let go of; unacknowledged records were left to the
-	// next owner.
+	// Released is called when shards were released. unacknowledged is the number of records
+	// left to the next owner.
 	Released func(database int, shards []task.Shard, unacknowledged int)
-	// Lost: shards were dropped; err is nil when another owner has them.
+	// Lost is called when shards were dropped. err is nil if they have another owner.
 	Lost func(database int, shards []task.Shard, err error)
-	// Published: p has been acknowledged, late after its scheduled_at by the
-	// database's clock. p must not be changed.
+	// Published is called when Kafka has confirmed p. late is the time since its
+	// scheduled_at by the database's clock. p must not be changed.
 	Published func(p *task.Publication, late time.Duration)
 	// PublishedBackground is called after Published for records that a flow claim has
-	// taken: their tenant's backlog or limit may be what made them late.
+	// claimed. Their tenant's backlog or limit may have made them late.
 	PublishedBackground func(p *task.Publication, late time.Duration)
-	// Backlogged: the tenant has more due tasks than its share, or no longer has.
+	// Backlogged is called when a tenant begins to have more due tasks than its share, and
+	// when it no longer has.
 	Backlogged func(tenant int32, begins bool)
-	// TokensTaken: runs of a tenant with a dispatch rate were claimed.
+	// TokensTaken is called when runs of a tenant with a dispatch rate were claimed. tokens
+	// is their number.
 	TokensTaken func(tenant int32, tokens int)
-	// PublishFailed: records of the tenant were not acknowledged; they are tried
+	// PublishFailed is called when records of the tenant were not confirmed. They are sent
 	// again.
 	PublishFailed func(tenant int32, records int, err error)
-	// BreakerOpened and BreakerClosed: claims defer rows of the tenant,
-	// and no longer do.
+	// BreakerOpened is called when claims begin to defer rows of the tenant, and
+	// BreakerClosed when they no longer do.
 	BreakerOpened func(tenant int32, err error)
 	BreakerClosed func(tenant int32)
-	// GaveUp: runs were made dead because they can never be published.
+	// GaveUp is called when runs were made dead because they can never be published.
 	GaveUp func(database int, pubs []task.Publication, err error)
-	// OutboxAcknowledged: parts of the outbox were removed, with or without a claim.
+	// OutboxAcknowledged is called when parts of the outbox were removed, with or without a
+	// claim.
 	OutboxAcknowledged func(database int, parts int)
 }
 
-// fill makes every event callable.
+// fill returns e with functions that do nothing for the events that are nil.
 func (e Events) fill() Events {
 	if e.Claimed == nil {
 		e.Claimed = func(int, task.ClaimForm, *task.Claim, time.Duration) {}

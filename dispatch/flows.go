@@ -8,12 +8,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A tenantFlows guards the settings of tenants in one database, the tenants that its
-// foreground claims exclude, and their flows, and wakes the loops that claim those. Its
+// A tenantFlows guards the tenants' settings in one database, the tenants that its
+// foreground claims exclude, and their flows. It wakes the loops that claim the flows. Its
 // methods may be called concurrently.
 type tenantFlows struct {
-	// keepingUp wakes the loop for tenants without a backlog here, backlogs the one for
-	// those with one. capped wakes the dispatcher's loop for capped kinds.
+	// keepingUp wakes the loop for tenants without a backlog in this database, backlogs the
+	// loop for tenants with one, and capped the dispatcher's loop for capped kinds.
 	keepingUp, backlogs, capped signal
 
 	mu    sync.Mutex
@@ -36,7 +36,7 @@ func (f *tenantFlows) wake() {
 	f.capped.wake()
 }
 
-// An exclusion says which tenants a claim excludes, and by which settings.
+// An exclusion is the tenants that a claim excludes and the settings that they follow from.
 type exclusion struct {
 	tenants  []int32
 	settings task.Settings
@@ -44,8 +44,8 @@ type exclusion struct {
 	changes, readmitted int
 }
 
-// update makes the flows follow settings and backlogs, and returns who is excluded. clock
-// is the database's.
+// update makes the flows follow settings and backlogs, and returns the excluded tenants.
+// clock is the database's.
 func (f *tenantFlows) update(now time.Time, clock task.Instant, backlogged []int32) exclusion {
 	f.mu.Lock()
 	added := f.flows.Update(now, clock, backlogged)
@@ -57,21 +57,21 @@ func (f *tenantFlows) update(now time.Time, clock task.Instant, backlogged []int
 	return x
 }
 
-// exclusion returns who is excluded. f.mu is held.
+// exclusion returns the excluded tenants. f.mu is held.
 func (f *tenantFlows) exclusion() exclusion {
 	x := exclusion{tenants: f.flows.Excluded(), settings: f.flows.Settings()}
 	x.changes, x.readmitted = f.flows.Changes()
 	return x
 }
 
-// excluded returns who is excluded.
+// excluded returns the excluded tenants.
 func (f *tenantFlows) excluded() exclusion {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.exclusion()
 }
 
-// setSettings takes over settings that were read.
+// setSettings replaces the settings.
 func (f *tenantFlows) setSettings(now time.Time, clock task.Instant, s task.Settings, backlogged []int32) {
 	f.mu.Lock()
 	f.flows.SetSettings(now, clock, s, backlogged)
@@ -79,7 +79,7 @@ func (f *tenantFlows) setSettings(now time.Time, clock task.Instant, s task.Sett
 	f.wake()
 }
 
-// acquired: there are new shards.
+// acquired records that shards were acquired.
 func (f *tenantFlows) acquired(now time.Time) {
 	f.mu.Lock()
 	f.flows.Acquired(now)
@@ -87,7 +87,7 @@ func (f *tenantFlows) acquired(now time.Time) {
 	f.wake()
 }
 
-// clockMoved: the database's clock was set.
+// clockMoved records that the database's clock was set.
 func (f *tenantFlows) clockMoved(now time.Time) {
 	f.mu.Lock()
 	f.flows.ClockMoved(now)
@@ -95,7 +95,8 @@ func (f *tenantFlows) clockMoved(now time.Time) {
 	f.wake()
 }
 
-// hint: something is due at the instant due, which a claim at the local time at would find.
+// hint records that a row is due at the instant due. at is the local time at which a claim
+// would find it.
 func (f *tenantFlows) hint(at time.Time, due task.Instant) {
 	f.mu.Lock()
 	sooner := f.flows.Hint(at, due)
@@ -105,14 +106,14 @@ func (f *tenantFlows) hint(at time.Time, due task.Instant) {
 	}
 }
 
-// served: a foreground claim has left nothing due.
+// served records that a foreground claim has left no due row.
 func (f *tenantFlows) served(clock task.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.flows.Served(clock)
 }
 
-// peeked learns from a peek, and reports whether the database has other settings.
+// peeked updates the flows with a peek, and reports whether the database has other settings.
 func (f *tenantFlows) peeked(k *task.Peek) (stale bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,31 +126,32 @@ func (f *tenantFlows) peeked(k *task.Peek) (stale bool) {
 	return false
 }
 
-// next returns when the first flow with a backlog here, or without one, is to be claimed;
-// zero: there is none.
+// next returns when the first flow, with or without a backlog in this database, can be
+// claimed, or the zero time if there is none.
 func (f *tenantFlows) next(backlog bool) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flows.Next(backlog)
 }
 
-// resetBacklogs says that no shard is owned, and returns the tenants of the flows.
+// resetBacklogs resets the backlogs of the flows because no shard is owned, and returns the
+// tenants of the flows.
 func (f *tenantFlows) resetBacklogs() []int32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flows.ResetBacklogs()
 }
 
-// choose returns grants for the flows to claim from now, and the settings that they go by.
-// It is followed by release.
+// choose returns grants for the flows to claim at now, and the settings that they were
+// chosen by. The caller must release the grants.
 func (f *tenantFlows) choose(now time.Time, backlog bool, blocked func(int32) time.Duration) ([]*fair.Grant, task.Settings) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flows.Select(now, backlog, blocked), f.flows.Settings()
 }
 
-// release gives back what choose has returned. A flow may have come to have a backlog
-// meanwhile, and then the other loop claims it.
+// release returns grants of choose. A flow may have become backlogged since, and then the
+// other loop claims it.
 func (f *tenantFlows) release(grants []*fair.Grant) {
 	f.mu.Lock()
 	f.flows.Release(grants)
@@ -159,14 +161,14 @@ func (f *tenantFlows) release(grants []*fair.Grant) {
 	}
 }
 
-// deferUntil lets no claim take rows of the flows before at.
+// deferUntil defers claims from the flows until at.
 func (f *tenantFlows) deferUntil(grants []*fair.Grant, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.flows.Defer(grants, at)
 }
 
-// awaitTokens: there are no tokens for the flow before at.
+// awaitTokens defers the flow until at because its tenant has no tokens.
 func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
 	f.mu.Lock()
 	f.flows.WaitForTokens(g.Flow, at)
@@ -174,21 +176,22 @@ func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
 	f.wake()
 }
 
-// request returns what a claim takes by the grants, and which kinds it excludes.
+// request returns the flows of a claim by the grants, and the kinds that it excludes.
 func (f *tenantFlows) request(now time.Time, grants []*fair.Grant, by task.Settings) ([]task.Flow, []task.TenantKind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flows.Request(now, grants, by.Rates)
 }
 
-// claimed: a claim has committed that took so many rows by each grant.
+// claimed records a committed claim that has claimed rows[i] rows by grants[i]. It returns
+// the service of each tenant.
 func (f *tenantFlows) claimed(now time.Time, clock task.Instant, grants []*fair.Grant, rows []int) []fair.Service {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flows.Claimed(now, clock, grants, rows)
 }
 
-// nextCapped calls yield with each capped kind and when it is to be claimed.
+// nextCapped calls yield with each capped kind and the time of its next claim.
 func (f *tenantFlows) nextCapped(yield func(task.TenantKind, time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,8 +200,8 @@ func (f *tenantFlows) nextCapped(yield func(task.TenantKind, time.Time)) {
 	}
 }
 
-// cappedFlow returns a grant for the flow of a capped kind, nil if it is not to be claimed
-// yet, and the settings that it goes by.
+// cappedFlow returns a grant for the flow of a capped kind, or nil if it cannot be claimed
+// yet, and the settings that the grant follows.
 func (f *tenantFlows) cappedFlow(now time.Time, kind task.TenantKind) (*fair.Grant, task.Settings) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

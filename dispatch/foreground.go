@@ -8,8 +8,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A foreground makes the foreground's claims of one database, and its peeks. The caller
-// has the turn of a transaction.
+// A foreground makes the foreground's claims of one database, and its peeks. The caller is
+// admitted to a transaction.
 type foreground struct {
 	*claimer
 	clock    *databaseClock
@@ -22,7 +22,7 @@ type foreground struct {
 // maxParts bounds the parts that one transaction acknowledges.
 const maxParts = 4096
 
-// claimStep runs one claim and queues what it has taken.
+// claimStep makes one claim and queues its records.
 func (f *foreground) claimStep(ctx context.Context, st step) {
 	if !f.knowsSettings(ctx) {
 		return
@@ -47,8 +47,8 @@ func (f *foreground) claimStep(ctx context.Context, st step) {
 	}
 }
 
-// request builds the claim, with the parts that it acknowledges, and the settings by which
-// it is made.
+// request returns the claim, the parts that it acknowledges, and the settings that it
+// follows.
 func (f *foreground) request(st step, capacity capacity) (task.ClaimRequest, []*part, task.Settings) {
 	owned, parts := f.tracker.forClaim(st.shards, maxParts)
 	x := f.flows.excluded()
@@ -59,7 +59,8 @@ func (f *foreground) request(st step, capacity capacity) (task.ClaimRequest, []*
 	}, parts, x.settings
 }
 
-// committed takes the outcome of a claim over.
+// committed records the outcome of a claim: it queues the records and updates the planner,
+// the flows and the scheduler.
 func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, c *task.Claim, parts []*part, by task.Settings) {
 	now := time.Now()
 	records := f.tracker.committed(parts, req.Owned, c, f.clock.answered(start, now, c.Now), now)
@@ -84,7 +85,7 @@ func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, 
 	}
 }
 
-// peek asks the database what is due when.
+// peek asks the database for the rows that will be due next.
 func (f *foreground) peek(ctx context.Context) {
 	req := f.planning.peek(time.Now())
 	req.ExcludedTenants = f.flows.excluded().tenants

@@ -9,16 +9,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// unpublishable is a record and the reason why it can never be published.
+// An unpublishable is a record and the reason why it can never be published.
 type unpublishable struct {
 	*record
 	err error
 }
 
-// giveUpAgain is how long to wait after giving up has failed.
+// giveUpAgain is the wait before the next attempt after giving up has failed.
 const giveUpAgain = time.Second
 
-// A giveUps makes runs of one database dead whose records can never be published.
+// A giveUps makes the runs of one database dead whose records can never be published.
 type giveUps struct {
 	*env
 	number    int
@@ -28,7 +28,7 @@ type giveUps struct {
 	pipeline  *pipeline
 
 	mu sync.Mutex
-	// waiting are given up at the instant at; zero: there are none.
+	// waiting are the records to give up at the instant at, which is zero if there are none.
 	waiting []unpublishable
 	at      time.Time
 }
@@ -46,14 +46,15 @@ func (g *giveUps) put(group []unpublishable, at time.Time) {
 	g.at = at
 }
 
-// dueAt returns when to give records up; zero: there are none.
+// dueAt returns when to give records up, or the zero time if there are none.
 func (g *giveUps) dueAt() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.at
 }
 
-// takeAlike removes the records with the first one's error. The rest is due at once.
+// takeAlike removes and returns the records that have the same error as the first one. The
+// others are due immediately.
 func (g *giveUps) takeAlike() (group []unpublishable) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +74,8 @@ func (g *giveUps) takeAlike() (group []unpublishable) {
 	return group
 }
 
-// giveUp makes runs dead whose records can never be published. A part goes with it if
-// nothing else of it is pending. The caller has the turn of a transaction.
+// giveUp makes runs dead whose records can never be published. It acknowledges a part if no
+// other record of it is pending. The caller is admitted to a transaction.
 func (g *giveUps) giveUp(ctx context.Context) {
 	group, gone, owned, parts := g.tracker.forGiveUp(g.takeAlike())
 	g.pipeline.discard(recordsOf(gone))

@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Owners knows who owns which shard. Shards without an owner may be left out.
+// Owners is a source of the shards' owners. It may omit shards without an owner.
 type Owners interface {
 	Owners(ctx context.Context) (map[task.Shard]task.Owner, error)
 }
@@ -19,13 +19,13 @@ const (
 	ownersEvery = time.Second            // at least, between two readings of Owners
 	ownersWait  = time.Second            // for one reading
 	hintEvery   = 5 * time.Millisecond   // between two datagrams for one database
-	sendWait    = 100 * time.Millisecond // for all datagrams of one turn
-	// hintAhead: what is due later needs no hint, the owner looks by itself.
+	sendWait    = 100 * time.Millisecond // for all datagrams of one send
+	// hintAhead is how far ahead hints are sent: the owner finds later rows by itself.
 	hintAhead = 2 * time.Second
 )
 
-// A Hinter tells the owners of shards what has been added, so that they need
-// not look for it. It is best effort: nothing depends on a hint.
+// A Hinter tells the owners of shards about added tasks, so that they need not poll for
+// them. It is best effort: no guarantee depends on a hint.
 type Hinter struct {
 	owners Owners
 	wake   chan struct{}
@@ -39,13 +39,13 @@ type Hinter struct {
 	readAt    time.Time
 }
 
-// NewHinter returns a hinter; it sends while Run runs.
+// NewHinter returns a hinter. It sends hints while Run runs.
 func NewHinter(owners Owners) *Hinter {
 	return &Hinter{owners: owners, wake: make(chan struct{}, 1), due: make(map[int]task.Instant)}
 }
 
-// Hint says that something in the database is due at the given instant. It
-// never blocks and may be called concurrently, before and after Run, too.
+// Hint queues a hint that a row in the database is due at the given instant. It never blocks
+// and may be called concurrently, also before and after Run.
 func (h *Hinter) Hint(database int, due task.Instant) {
 	if database < 0 || database >= task.Databases || due > task.At(time.Now().Add(hintAhead)) {
 		return
@@ -61,8 +61,8 @@ func (h *Hinter) Hint(database int, due task.Instant) {
 	}
 }
 
-// Run sends hints until ctx ends, and returns nil then. It returns an error if
-// no UDP socket can be had.
+// Run sends hints until ctx ends, and then returns nil. It returns an error if it cannot
+// open a UDP socket.
 func (h *Hinter) Run(ctx context.Context) error {
 	var lc net.ListenConfig
 	conn, err := lc.ListenPacket(ctx, "udp", ":0")
@@ -90,8 +90,8 @@ func (h *Hinter) send(ctx context.Context) {
 	h.due = make(map[int]task.Instant, len(due))
 	h.mu.Unlock()
 	h.refresh(ctx)
-	// A send to a local network does not wait for anybody; the deadline is for
-	// the odd case of a full buffer.
+	// A send to a local network does not block; the deadline is for the rare case of a full
+	// buffer.
 	_ = h.conn.SetWriteDeadline(time.Now().Add(sendWait))
 	for database, instant := range due {
 		datagram := appendHint(make([]byte, 0, hintSize), database, instant)
@@ -101,8 +101,8 @@ func (h *Hinter) send(ctx context.Context) {
 	}
 }
 
-// refresh reads the owners if that was long ago. After an error the old ones
-// serve on.
+// refresh reads the owners if the last reading is older than ownersEvery. After an error it
+// keeps the previous addresses.
 func (h *Hinter) refresh(ctx context.Context) {
 	now := time.Now()
 	if !h.readAt.IsZero() && now.Sub(h.readAt) < ownersEvery {

@@ -11,9 +11,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A hint is one datagram of 16 bytes, big-endian: the magic number, the version,
-// a zero byte, the database, and the earliest due instant in ms since 1970. It
-// is not authenticated: a forged one costs its receiver one early claim.
+// A hint is one datagram of 16 bytes, big-endian: the magic number, the version, a zero
+// byte, the database, and the earliest due instant in ms since 1970. It is not
+// authenticated: a forged hint costs its receiver one early claim.
 const (
 	hintSize           = 16
 	hintMagic   uint32 = 0x50524348 // "PRCH"
@@ -27,7 +27,8 @@ func appendHint(b []byte, database int, due task.Instant) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(due))
 }
 
-// parseHint reads a datagram; whatever is not a hint of this version is not ok.
+// parseHint parses a datagram. It returns false if the datagram is not a hint of this
+// version.
 func parseHint(b []byte) (database int, due task.Instant, ok bool) {
 	if len(b) != hintSize || binary.BigEndian.Uint32(b) != hintMagic || b[4] != hintVersion {
 		return 0, 0, false
@@ -42,7 +43,7 @@ type Hints struct {
 	conn *net.UDPConn
 }
 
-// ListenHints opens the UDP address, host:port; port 0 chooses a free one.
+// ListenHints opens the UDP address, host:port. Port 0 chooses a free port.
 func ListenHints(address string) (*Hints, error) {
 	addr, err := net.ResolveUDPAddr("udp", address)
 	if err != nil {
@@ -55,11 +56,11 @@ func ListenHints(address string) (*Hints, error) {
 	return &Hints{conn: conn}, nil
 }
 
-// Addr is the address that was opened.
+// Addr returns the address that was opened.
 func (h *Hints) Addr() string { return h.conn.LocalAddr().String() }
 
-// Run passes hints on to wake, such as [Dispatcher.Hint], until ctx ends; then
-// it closes the address and returns nil.
+// Run calls wake, such as [Dispatcher.Hint], for each hint until ctx ends. Then it closes
+// the socket and returns nil.
 func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instant)) error {
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.Close() })
 	defer stop()
@@ -72,7 +73,7 @@ func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instan
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read hint: %w", err)
-		case err != nil: // such as an answer that somebody's port is closed
+		case err != nil: // such as an ICMP answer that a port is closed
 			if !pause(ctx, 10*time.Millisecond) {
 				return nil
 			}
@@ -84,7 +85,7 @@ func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instan
 	}
 }
 
-// pause waits for d; false: ctx has ended.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -6,10 +6,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// This is the planner's part that learns from what has happened: hints, claims,
-// failures, and changes of what is claimed at all.
+// This file is the part of the planner that learns from events: hints, claims, failures, and
+// changes of the excluded tenants.
 
-// acquired: there are new shards, so nothing below any bound is known.
+// acquired resets the bounds after shards were acquired, because no bound holds for the new
+// ones.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
 	p.sweepAt, p.peekAt = now, now
@@ -19,8 +20,8 @@ func (p *planner) acquired(now time.Time) {
 	p.retryAt, p.failures = time.Time{}, 0
 }
 
-// hint: something is due at the instant i, or a little later. If a peek comes
-// before, it will find that by itself.
+// hint records that a row is due at the instant i, or a little later. It ignores the hint if
+// a peek comes early enough to find the row.
 func (p *planner) hint(now time.Time, i task.Instant) {
 	at := now
 	if p.clock != 0 {
@@ -38,8 +39,8 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 	}
 }
 
-// claimed: the claim st, begun at start, has committed. bytes is the size of
-// its records in memory.
+// claimed updates the planner after the claim st, begun at start, has committed. bytes is
+// the size of its records in memory.
 func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
 	p.ok()
 	if p.again = c.More; c.More {
@@ -65,10 +66,10 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	}
 	until := c.Now.Add(st.ahead)
 	if n := p.passed(st.shards, until); st.ahead > 0 && c.Rows < n {
-		p.peekBy(now) // some are not claimed ahead: which?
+		p.peekBy(now) // some rows are not claimed ahead, and a peek finds which
 	}
 	if !p.hintAt.IsZero() && st.shards == nil && p.hintedAt.Before(start) && !p.localTime(until).Before(p.hintAt) {
-		// A hint tells of one row: others may be due soon after it.
+		// A hint is about one row. Other rows may be due soon after it.
 		p.hintAt = time.Time{}
 		p.peekBy(now.Add(p.cfg.MinTick))
 	}
@@ -81,7 +82,7 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	}
 }
 
-// measure learns from a claim.
+// measure updates the moving averages of duration, record size and throughput after a claim.
 func (p *planner) measure(start, now time.Time, c *task.Claim, bytes int) {
 	if took := now.Sub(start); p.took == 0 {
 		p.took = took
@@ -101,8 +102,8 @@ func (p *planner) measure(start, now time.Time, c *task.Claim, bytes int) {
 	}
 }
 
-// bound returns the next lower bound. It moves only when all that was due has
-// been taken, and starts anew when the clock has gone back.
+// bound returns the next lower bound. The bound moves only when all due rows have been
+// claimed, and starts again at 0 when the clock has gone back.
 func (p *planner) bound(st step, c *task.Claim) task.Instant {
 	switch {
 	case c.Now < p.clock:
@@ -116,9 +117,9 @@ func (p *planner) bound(st step, c *task.Claim) task.Instant {
 	return max(p.low, c.Now.Add(-p.grace()), 0)
 }
 
-// excludingGrace is how far the bound stays behind the clock while tenants are
-// excluded: they may have many rows, and claims should soon begin behind those. What is
-// written below it is found by its hint, or by a sweep.
+// excludingGrace is how far the bound stays behind the clock while tenants are excluded:
+// they may have many rows, and claims should soon begin beyond those. Rows that are written
+// below the bound are found by their hint, or by a sweep.
 const excludingGrace = 100 * time.Millisecond
 
 func (p *planner) grace() time.Duration {
@@ -128,8 +129,8 @@ func (p *planner) grace() time.Duration {
 	return p.cfg.Grace
 }
 
-// setExcluding: claims exclude some tenants, or none. If fewer than before, rows of the
-// others may be anywhere below the bound.
+// setExcluding records whether claims exclude some tenants. If they exclude fewer than
+// before, rows of the readmitted tenants may be anywhere below the bound.
 func (p *planner) setExcluding(now time.Time, some, fewer bool) {
 	p.excluding = some
 	p.rangeUntil, p.rangeRows = 0, uncounted
@@ -141,25 +142,24 @@ func (p *planner) setExcluding(now time.Time, some, fewer bool) {
 	}
 }
 
-// setClock learns how far the database's clock is ahead: from peeks, because
+// setClock estimates how far the database's clock is ahead. It is called for peeks, because
 // they are short.
 func (p *planner) setClock(start, now time.Time, db task.Instant) {
 	p.ahead = db.Time().Sub(start.Add(now.Sub(start) / 2))
 }
 
-// clockBehind is how far a claim must find the database's clock behind what was
-// thought to believe it and not the last peek. A clock that stands still gets
-// there, and would be asked in vain at every tick for what comes next.
+// clockBehind is how far behind the estimate a claim must find the database's clock to
+// correct the estimate of the last peek. A clock that stands still soon is that far behind.
+// Without the correction, every tick would peek in vain for the next due rows.
 const clockBehind = 50 * time.Millisecond
 
-// asleep is how long a database must have neither fired nor heard a hint for its
-// sweeps to become rare, by a factor of idleSweeps.
+// asleep is how long a database must have been without claimed rows and hints before its
+// sweeps become rare, by a factor of idleSweeps.
 //
-// A sweep finds what was written below the bound later than the grace allows, and
-// a former owner learns by it that its shards are somebody else's. Neither is new
-// in a database where nothing happens: whatever is written is found by hints and
-// peeks, a former owner does no harm until it claims, and a claim asserts. A clock
-// that was put back shows in the next peek.
+// A sweep finds rows that were written below the bound later than the grace allows, and it
+// tells a former owner that its shards have another owner. Neither is urgent in an idle
+// database: hints and peeks find new rows, a former owner does no harm until it claims, and
+// a claim asserts its ownership. The next peek shows a clock that was set back.
 const (
 	asleep     = time.Minute
 	idleSweeps = 6
@@ -167,26 +167,27 @@ const (
 	excludingSweeps = 3
 )
 
-// swept sets when the next sweep is due after a claim, which may have been one.
+// swept sets the time of the next sweep after a claim. sweep tells whether that claim was a
+// sweep.
 func (p *planner) swept(now time.Time, sweep bool) {
 	every := p.cfg.SweepEvery
 	if now.Sub(p.firedAt) >= asleep && now.Sub(p.hintedAt) >= asleep {
 		every *= idleSweeps
 	}
 	if p.excluding {
-		every *= excludingSweeps // each goes over all rows of excluded tenants
+		every *= excludingSweeps // each sweep reads all rows of excluded tenants
 	}
 	if next := now.Add(every); sweep || next.Before(p.sweepAt) {
 		p.sweepAt = next
 	}
 }
 
-// lost: a claim took nothing because shards were lost; it may go on with the
-// others at once.
+// lost records that a claim moved no rows because shards were lost. The next claim of the
+// others need not wait.
 func (p *planner) lost() { p.ok() }
 
-// failed: a step has failed. The next one waits, and takes the form that no
-// locked row can stop.
+// failed records that a step has failed. The next step waits, and a claim takes the form
+// that no locked row can block.
 func (p *planner) failed(now time.Time) {
 	p.rangeUntil = 0
 	wait := max(p.cfg.MinTick, firstWait) << min(p.failures, 8)
@@ -194,7 +195,8 @@ func (p *planner) failed(now time.Time) {
 	p.retryAt = now.Add(min(wait, maxBackoff))
 }
 
-// The first wait after a failed step, and the longest between any two tries.
+// firstWait is the first wait after a failed step, and maxBackoff bounds the wait between
+// two attempts.
 const (
 	firstWait  = 20 * time.Millisecond
 	maxBackoff = 5 * time.Second

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// An env is what all parts of a dispatcher use. Only the lifecycle changes after New.
+// An env is the environment that all parts of a dispatcher share. Only the lifecycle changes
+// after New.
 type env struct {
 	cfg    Config
 	store  Store
@@ -16,7 +17,7 @@ type env struct {
 	*lifecycle
 }
 
-// A lifecycle says whether the dispatcher is stopping, or has been killed by a failpoint.
+// A lifecycle records whether the dispatcher is stopping, or has been killed by a failpoint.
 type lifecycle struct {
 	stopping atomic.Bool
 	// dead is closed when a failpoint has killed the dispatcher.
@@ -29,7 +30,8 @@ func newEnv(cfg Config, store Store, events Events) *env {
 	return &env{cfg: cfg.withDefaults(), store: store, events: events.fill(), lifecycle: &lifecycle{dead: make(chan struct{})}}
 }
 
-// at is where a test may stop or kill the dispatcher.
+// at calls the failpoint, where a test may stop or kill the dispatcher. It returns an error
+// if the dispatcher is killed.
 func (e *env) at(ctx context.Context, p Point, database int) error {
 	if err := e.killed(); err != nil {
 		return err
@@ -56,7 +58,7 @@ func (l *lifecycle) killed() error {
 	}
 }
 
-// A waiter waits for work, with one timer that is used again.
+// A waiter waits for work with one reusable timer.
 type waiter struct {
 	timer *time.Timer
 	dead  <-chan struct{}
@@ -68,7 +70,8 @@ func (l *lifecycle) newWaiter() *waiter {
 
 func (w *waiter) stop() { w.timer.Stop() }
 
-// wait waits for an instant, unless that is zero, for a wake, or for an end.
+// wait returns at the given instant unless that is zero, on a wake, when ctx ends, or when
+// the dispatcher is killed.
 func (w *waiter) wait(ctx context.Context, woken <-chan struct{}, at time.Time) {
 	var expired <-chan time.Time
 	if !at.IsZero() {
@@ -83,12 +86,12 @@ func (w *waiter) wait(ctx context.Context, woken <-chan struct{}, at time.Time) 
 	}
 }
 
-// A signal wakes one loop. It keeps one token, so a wake is never missed.
+// A signal wakes one loop. It keeps one token, so no wake is missed.
 type signal chan struct{}
 
 func newSignal() signal { return make(signal, 1) }
 
-// wake never blocks.
+// wake wakes the loop. It never blocks.
 func (s signal) wake() {
 	select {
 	case s <- struct{}{}:

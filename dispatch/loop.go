@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A loop takes one step after the other for one database: foreground claims, peeks, and
-// what has to be done about the outbox.
+// A loop takes one step after the other for one database: foreground claims, peeks,
+// acknowledgements of the outbox, and giving up records.
 type loop struct {
 	*env
 	transactions
@@ -52,7 +52,7 @@ func (l *loop) next() step {
 	}, excluded)
 }
 
-// do takes the step, which has to wait for its turn first.
+// do waits to be admitted to a transaction and then takes the step.
 func (l *loop) do(ctx context.Context, st step) {
 	if !l.begin(ctx) {
 		return

@@ -8,31 +8,31 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A part is one shard of one outbox row, as far as one ownership goes: the
-// records of it that this process has to see acknowledged.
+// A part is one shard of one outbox row under one ownership: the records that this process
+// must see acknowledged.
 type part struct {
 	database int
 	row      int64
 	shard    task.Shard
-	// pending counts records not yet acknowledged, and left those that the next
-	// owner is to publish, which keep the part in the outbox; guarded by the tracker.
+	// pending counts records that are not yet acknowledged. left counts records that the
+	// next owner is to publish, which keep the part in the outbox. The tracker guards both.
 	pending, left int
-	// dropped: the shard was lost or left; nothing is known of the part any more.
+	// dropped is set when the shard was lost or released. The part is then ignored.
 	dropped atomic.Bool
 }
 
-// A record is one publication on its way.
+// A record is a publication that is not yet confirmed, given up or dropped.
 type record struct {
 	pub  task.Publication
 	part *part
 	size int
-	// dueAt is when it may be published; zero: at once.
+	// dueAt is when the record may be published, or zero if it may be published immediately.
 	dueAt time.Time
-	// background: a flow claim has taken it.
+	// background is set if a flow claim has claimed the record.
 	background bool
 }
 
-// recordOverhead is what a record takes in memory beside its params.
+// recordOverhead is the memory that a record uses beside its kind and params, in bytes.
 const recordOverhead = 256
 
 func newRecord(p *task.Publication, of *part) *record {
@@ -42,23 +42,24 @@ func newRecord(p *task.Publication, of *part) *record {
 // An ownedShard is a shard whose epoch this dispatcher raised last.
 type ownedShard struct {
 	task.Ownership
-	// leaving: nothing is claimed from it any more.
+	// leaving is set when the shard is about to be released. No claim takes rows from it any
+	// more.
 	leaving bool
-	// parts are those not yet acknowledged.
+	// parts are the parts that are not yet acknowledged.
 	parts map[*part]struct{}
 }
 
-// An ownedShards knows which shards of a database are owned and which parts of the
-// outbox they have. It is not safe for concurrent use.
+// An ownedShards records which shards of a database are owned and their outbox parts. It is
+// not safe for concurrent use.
 type ownedShards struct {
 	shards map[task.Shard]*ownedShard
-	// published are complete parts to acknowledge; publishedAt is when the oldest
-	// of them was complete.
+	// published are the complete parts to acknowledge. publishedAt is when the oldest of
+	// them became complete.
 	published   []*part
 	publishedAt time.Time
 }
 
-// claimable returns the ownerships to claim from, in ascending order.
+// claimable returns the ownerships of the shards to claim from, in ascending order.
 func (l *ownedShards) claimable() []task.Ownership {
 	return l.ownerships(func(h *ownedShard) bool { return !h.leaving })
 }
@@ -73,8 +74,8 @@ func (l *ownedShards) claims() bool {
 	return false
 }
 
-// all returns the ownerships, those that are about to be released included, in
-// ascending order.
+// all returns all ownerships, including those that are about to be released, in ascending
+// order.
 func (l *ownedShards) all() []task.Ownership {
 	return l.ownerships(func(*ownedShard) bool { return true })
 }
@@ -90,7 +91,7 @@ func (l *ownedShards) ownerships(want func(*ownedShard) bool) []task.Ownership {
 	return owned
 }
 
-// own adds a shard that has just been acquired.
+// own adds a shard that was just acquired.
 func (l *ownedShards) own(o task.Ownership) {
 	if l.shards == nil {
 		l.shards = make(map[task.Shard]*ownedShard)
@@ -98,7 +99,7 @@ func (l *ownedShards) own(o task.Ownership) {
 	l.shards[o.Shard] = &ownedShard{Ownership: o, parts: make(map[*part]struct{})}
 }
 
-// current returns the shard of exactly this ownership, or nil.
+// current returns the shard with exactly this ownership, or nil.
 func (l *ownedShards) current(o task.Ownership) *ownedShard {
 	if h := l.shards[o.Shard]; h != nil && h.Ownership == o {
 		return h
@@ -106,10 +107,9 @@ func (l *ownedShards) current(o task.Ownership) *ownedShard {
 	return nil
 }
 
-// enter notes what an outbox row holds for the given ownerships and returns the
-// records to publish, which are due by the clock. Shards that are not held any
-// more are left out. Those of listed that have no publication are complete at
-// once.
+// enter records the content of an outbox row for the given ownerships and returns the
+// records to publish. clock says when they are due. It omits shards that are no longer
+// owned. Parts of listed shards without a publication are complete immediately.
 func (l *ownedShards) enter(row int64, owned []task.Ownership, listed []task.Shard, pubs []task.Publication, clock reading, now time.Time) []*record {
 	of := make(map[task.Shard]*part, len(owned))
 	for _, o := range owned {
@@ -138,7 +138,7 @@ func (l *ownedShards) enter(row int64, owned []task.Ownership, listed []task.Sha
 	return records
 }
 
-// confirmed counts one confirmed record of p; it reports whether p is complete now.
+// confirmed counts one confirmed record of p. It reports whether p is complete now.
 func (l *ownedShards) confirmed(p *part, now time.Time) bool {
 	if p.dropped.Load() {
 		return false
@@ -151,7 +151,7 @@ func (l *ownedShards) confirmed(p *part, now time.Time) bool {
 	return true
 }
 
-// leave notes that a record stays in the outbox for the next owner.
+// leave records that a record stays in the outbox for the next owner.
 func (l *ownedShards) leave(p *part) {
 	p.pending--
 	p.left++
@@ -195,7 +195,7 @@ func (l *ownedShards) putBack(parts []*part, now time.Time) {
 	}
 }
 
-// removed forgets parts that are gone from the outbox.
+// removed forgets parts that were removed from the outbox.
 func (l *ownedShards) removed(parts []*part) {
 	for _, p := range parts {
 		if !p.dropped.Load() {
@@ -204,7 +204,7 @@ func (l *ownedShards) removed(parts []*part) {
 	}
 }
 
-// drop forgets a shard and its parts, which are thereby left to the next owner.
+// drop forgets a shard and its parts, which leaves them to the next owner.
 func (l *ownedShards) drop(s task.Shard) {
 	h := l.shards[s]
 	if h == nil {
@@ -216,8 +216,8 @@ func (l *ownedShards) drop(s task.Shard) {
 	delete(l.shards, s)
 }
 
-// pending counts the unacknowledged records of a shard, and those that are left
-// to the next owner.
+// pending returns the number of unacknowledged records of a shard, and of records that are
+// left to the next owner.
 func (l *ownedShards) pending(s task.Shard) (pending, left int) {
 	if h := l.shards[s]; h != nil {
 		for p := range h.parts {

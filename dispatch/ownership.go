@@ -21,7 +21,7 @@ type ownership struct {
 	pipeline *pipeline
 }
 
-// acquire takes shards of this database over.
+// acquire makes this process the owner of shards of this database.
 func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	if err := o.killed(); err != nil {
 		return err
@@ -52,8 +52,8 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	return nil
 }
 
-// takeOver raises the epochs, and reads the outbox only then: a transaction of
-// an older owner may commit until the rise has.
+// takeOver raises the epochs, and reads the outbox after that has committed: until then a
+// transaction of an older owner may commit.
 func (o *ownership) takeOver(ctx context.Context, shards []task.Shard) (owned []task.Ownership, batches []task.OutboxBatch, err error) {
 	if owned, err = o.store.Acquire(ctx, o.number, shards, o.cfg.Owner); err != nil {
 		return nil, nil, fmt.Errorf("acquire shards of database %d: %w", o.number, err)
@@ -64,9 +64,9 @@ func (o *ownership) takeOver(ctx context.Context, shards []task.Shard) (owned []
 	return owned, batches, nil
 }
 
-// readClock reads the database's clock, if the former owner may have claimed
-// ahead what is in the batches: unless all of it was due at an instant that the
-// clock has shown already.
+// readClock returns a reading of the database's clock. It reads the clock only if the former
+// owner may have claimed records of the batches ahead, that is, if the clock has not yet
+// shown the scheduled instant of each of them.
 func (o *ownership) readClock(ctx context.Context, shards []task.Shard, batches []task.OutboxBatch) (reading, error) {
 	known := o.clock.known()
 	future := func(p task.Publication) bool { return p.ScheduledAt > known.shown }
@@ -80,7 +80,7 @@ func (o *ownership) readClock(ctx context.Context, shards []task.Shard, batches 
 	return read(k.Now, time.Now()), nil
 }
 
-// byRow joins batches of the same outbox row: a part must know all its records.
+// byRow joins batches of the same outbox row, because a part must have all its records.
 func byRow(batches []task.OutboxBatch) []task.OutboxBatch {
 	index := make(map[int64]int)
 	var joined []task.OutboxBatch
@@ -100,15 +100,15 @@ func byRow(batches []task.OutboxBatch) []task.OutboxBatch {
 	return joined
 }
 
-// forget drops shards without telling anybody.
+// forget drops shards without reporting them lost.
 func (o *ownership) forget(shards []task.Shard) {
 	if o.tracker.forget(shards) {
 		o.pipeline.purge()
 	}
 }
 
-// drop forgets shards, as far as these ownerships are still current, and reports them
-// lost. Nothing of them is acknowledged.
+// drop forgets the shards whose ownership is still current, and reports them lost. It
+// acknowledges none of their parts. It reports whether any shard was dropped.
 func (o *ownership) drop(owned []task.Ownership, err error) bool {
 	shards := o.tracker.drop(owned)
 	if len(shards) == 0 {
@@ -120,7 +120,8 @@ func (o *ownership) drop(owned []task.Ownership, err error) bool {
 	return true
 }
 
-// release lets go of shards: in order, unless that takes too long.
+// release releases shards. It waits for their records to be settled, for at most
+// [Config.ReleaseTimeout].
 func (o *ownership) release(ctx context.Context, shards []task.Shard) error {
 	owned := o.tracker.leave(shards)
 	if len(owned) == 0 {
@@ -157,8 +158,8 @@ func (o *ownership) awaitSettled(ctx context.Context, owned []task.Ownership) {
 	}
 }
 
-// finishRelease acknowledges what is published, clears the owner, and forgets the shards.
-// An error of the store costs repeats, not runs, so it is only reported.
+// finishRelease acknowledges the published parts, clears the owner, and forgets the shards.
+// An error of the store can cause repeated records but no lost run, so it is only reported.
 func (o *ownership) finishRelease(ctx context.Context, owned []task.Ownership) error {
 	if !o.begin(ctx) {
 		return fmt.Errorf("release shards of database %d: %w", o.number, ctx.Err())

@@ -8,17 +8,17 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A peek asks a database what is due when ([Store.Peek]): the first rows one by
-// one, to know when to claim and from which shards, and how many there are within
-// a window, to know whether a claim needs no cap. This is the planner's part that
-// decides when to peek, and what a peek is good for.
+// A peek asks a database for the next due rows ([Store.Peek]). It lists the first rows, to
+// know when to claim and from which shards, and counts the rows within a window, to know
+// whether a claim needs no cap. This file is the part of the planner that decides when to
+// peek and uses the answers.
 
-// window is how far ahead a peek counts: claims in it may take the range form.
-// It is shorter where much is fired, so that the count is below the most rows of
-// a claim unless something unusual comes.
+// window returns how far ahead a peek counts. Claims within the window may take the range
+// form. The window is shorter where many rows are claimed, so that the count normally stays
+// below the most rows of a claim.
 func (p *planner) window() time.Duration { return p.valid() + p.cfg.MaxTick + p.cfg.ClaimAhead }
 
-// valid is how long the count of a peek is used.
+// valid returns how long the count of a peek is used.
 func (p *planner) valid() time.Duration {
 	if p.perSecond <= 0 {
 		return peekValid
@@ -30,13 +30,12 @@ func (p *planner) valid() time.Duration {
 // peekValid bounds how long the count of a peek is used.
 const peekValid = time.Second
 
-// uncounted rows are more than peeks count.
+// uncounted stands for more rows than peeks count.
 const uncounted = math.MaxInt
 
-// countFrom returns from where the next peek counts: from where the last one
-// ended, or from low. What has been written since into the part that is not
-// counted again is no more than can be written within a window and a claim; of
-// what comes sooner a hint tells.
+// countFrom returns the instant from which the next peek counts: the end of the last count,
+// or low. Rows written since then into the range that is not counted again are no more than
+// can be written within a window and a claim. Hints report rows that are due sooner.
 func (p *planner) countFrom(now time.Time) task.Instant {
 	if p.rangeUntil > p.dbTime(now) && p.rangeRows != uncounted && p.hintAt.IsZero() && now.Before(p.recountAt) {
 		return p.rangeUntil
@@ -44,12 +43,12 @@ func (p *planner) countFrom(now time.Time) task.Instant {
 	return p.low
 }
 
-// fewRows is below what makes it cheaper to claim at every tick than to peek
-// what is due when.
+// fewRows is the number of rows in a claim from which on claiming at every tick is cheaper
+// than peeking for the next due rows.
 const fewRows = task.MaxSoon / 4
 
-// wentTo moves the edge. A claim of some shards has taken what is due elsewhere
-// only as far as that was known.
+// wentTo moves the edge after a claim. If the claim was limited to some shards, the edge
+// moves only as far as the due rows of the other shards were known.
 func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 	if shards == nil {
 		p.edge = until
@@ -58,8 +57,8 @@ func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 	p.edge = max(p.edge, min(until, p.known))
 }
 
-// clockMoved: the database's clock was set, so that no instant of ours says
-// anything about its instants until a peek has seen it.
+// clockMoved forgets what is known of due instants after the database's clock was set, until
+// a peek has read it again.
 func (p *planner) clockMoved(now time.Time) {
 	p.soon, p.known = nil, task.Never
 	p.rangeUntil, p.rangeRows = 0, uncounted
@@ -67,8 +66,8 @@ func (p *planner) clockMoved(now time.Time) {
 	p.peekAt = now
 }
 
-// passed forgets the rows of the shards, all if nil, that were due by now, and
-// counts them.
+// passed forgets the known rows of the shards, or of all shards if nil, that were due by
+// now, and returns their number.
 func (p *planner) passed(shards []task.Shard, now task.Instant) int {
 	n := len(p.soon)
 	p.soon = slices.DeleteFunc(p.soon, func(u task.Upcoming) bool {
@@ -77,14 +76,15 @@ func (p *planner) passed(shards []task.Shard, now task.Instant) int {
 	return n - len(p.soon)
 }
 
-// peekBy makes the next peek come at t at the latest.
+// peekBy schedules the next peek for t at the latest.
 func (p *planner) peekBy(t time.Time) {
 	if t.Before(p.peekAt) {
 		p.peekAt = t
 	}
 }
 
-// peeked: a peek, begun at start, has seen k, and counted from there.
+// peeked updates the planner with the answer k of a peek that began at start and counted
+// from the instant from.
 func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	p.ok()
 	switch {
@@ -98,7 +98,7 @@ func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	}
 	p.setClock(start, now, k.Now)
 	if k.Now < p.clock {
-		p.sweepAt = now // the clock was put back: what is due may be below the bound
+		p.sweepAt = now // the clock was set back, so due rows may be below the bound
 	}
 	p.clock = max(p.clock, k.Now)
 	p.rangeUntil = k.Now.Add(p.window())
@@ -108,17 +108,17 @@ func (p *planner) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	} else if k.Known != 0 {
 		p.known = k.Known
 	}
-	if p.hintedAt.Before(start) { // the peek has seen what the hint was for
+	if p.hintedAt.Before(start) { // the peek has seen the row of the hint
 		p.hintAt = time.Time{}
 	}
 	p.peekAt = now.Add(p.peekAgain(now))
 }
 
-// peekAgain returns how long a peek lasts.
+// peekAgain returns the wait until the next peek.
 func (p *planner) peekAgain(now time.Time) time.Duration {
 	switch {
 	case p.known < p.dbTime(now).Add(p.cfg.MaxTick+p.cfg.ClaimAhead):
-		return p.valid() // claims follow each other anyway
+		return p.valid() // claims come at every tick anyway
 	case now.Sub(p.firedAt) < quiet:
 		return p.cfg.PeekEvery
 	}

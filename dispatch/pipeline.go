@@ -9,13 +9,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A settler is told what became of records. The pipeline calls it without its lock.
+// A settler receives the outcomes of records. The pipeline calls it without its lock.
 type settler interface {
-	// confirmed: Kafka has confirmed the records.
+	// confirmed reports that Kafka has confirmed the records.
 	confirmed(now time.Time, records []*record)
-	// unpublishable: the record can never be published.
+	// unpublishable reports that a record can never be published.
 	unpublishable(u unpublishable)
-	// capacityFreed: there is capacity again after there was none.
+	// capacityFreed reports that there is capacity again after there was none.
 	capacityFreed()
 }
 
@@ -31,22 +31,22 @@ type pipeline struct {
 
 	mu     sync.Mutex
 	topics map[int32]*topicQueue
-	// delayed has the records that are not due.
+	// delayed holds the records that are not due.
 	delayed delayQueue
-	// records and bytes are unacknowledged, those in calls and those that are not
-	// due included.
+	// records and bytes count all unacknowledged records, including those in calls and those
+	// that are not due.
 	records, bytes int
-	// reserved is what claims under way may bring.
+	// reserved is the number of records that current claims may add.
 	reserved int
-	// foreground are the calls that healthy tenants share, and background those that
-	// backlogged tenants share: large ones, in which nobody of the foreground has to wait.
-	// failingCalls are calls under way for failing tenants.
+	// foreground are the calls that healthy tenants share. background are the calls that
+	// backlogged tenants share; they are large, and no record of the foreground waits in
+	// them. failingCalls counts current calls for failing tenants.
 	foreground, background traffic
 	failingCalls           int
-	// ackedAt is when the last record of anybody was acknowledged; failedAt when,
-	// after that, a call failed first.
+	// ackedAt is when a record of any tenant was last acknowledged. failedAt is when the
+	// first call after that failed, or zero.
 	ackedAt, failedAt time.Time
-	// stopped: some database was told that there is no capacity.
+	// stopped is set when a database has found no capacity.
 	stopped bool
 }
 
@@ -57,11 +57,12 @@ func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settl
 	}
 }
 
-// slicesOf is how many distances of calls a slice of the delay queue lasts: more than
-// one, so that the call for a slice never waits for its distance from the last.
+// slicesOf is the duration of a slice of the delay queue as a multiple of the interval
+// between calls. It is more than one, so that the call for a slice never waits for its
+// interval.
 const slicesOf = 2
 
-// submit queues records for publishing, when they are due.
+// submit queues records to be published when they are due.
 func (p *pipeline) submit(records []*record) {
 	if len(records) == 0 {
 		return
@@ -96,8 +97,9 @@ func (p *pipeline) release(now time.Time) {
 	}
 }
 
-// comeDue queues what the database's clock has shown to be due since it was set: a
-// claim that had read the clock just before then has taken it ahead, as it seemed.
+// comeDue queues delayed records that are due by the instant that the database's clock has
+// shown since it was set. A claim that read the clock just before that took them for claimed
+// ahead.
 func (p *pipeline) comeDue(database int, shown task.Instant) {
 	p.mu.Lock()
 	for _, r := range p.delayed.remove(func(r *record) bool { return r.part.database == database && r.pub.ScheduledAt <= shown }) {
@@ -108,7 +110,7 @@ func (p *pipeline) comeDue(database int, shown task.Instant) {
 	p.wake()
 }
 
-// withdrawDelayed forgets the records of the shards that are not due, and returns them.
+// withdrawDelayed removes and returns the records of the shards that are not due.
 func (p *pipeline) withdrawDelayed(database int, shards []task.Ownership) []*record {
 	p.mu.Lock()
 	p.release(time.Now())
@@ -128,7 +130,7 @@ func (p *pipeline) count(l *topicQueue, r *record, n int) {
 	l.bytes += n * r.size
 }
 
-// run makes calls until ctx ends, and waits for those under way.
+// run makes calls until ctx ends, and then waits for the current ones.
 func (p *pipeline) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -144,7 +146,7 @@ func (p *pipeline) run(ctx context.Context) {
 	}
 }
 
-// send makes one call and counts what became of each record.
+// send makes one call and handles the outcome of each record.
 func (p *pipeline) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
 	defer p.finish(next, results, time.Now())
@@ -168,7 +170,7 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	})
 }
 
-// acknowledged counts records that are on Kafka.
+// acknowledged handles records that Kafka has confirmed.
 func (p *pipeline) acknowledged(records []*record) {
 	now := time.Now()
 	p.settler.confirmed(now, records)
@@ -179,8 +181,8 @@ func (p *pipeline) acknowledged(records []*record) {
 	p.discard(records)
 }
 
-// discard forgets records that are settled or dropped, and lets claims go on
-// if they had stopped for want of capacity.
+// discard forgets records that are settled or dropped, and wakes claims that had stopped
+// because there was no capacity.
 func (p *pipeline) discard(records []*record) {
 	if len(records) == 0 {
 		return
@@ -200,7 +202,7 @@ func (p *pipeline) discard(records []*record) {
 	}
 }
 
-// finish takes back what was not acknowledged and updates the breaker of each tenant.
+// finish queues unacknowledged records again and updates the breaker of each tenant.
 func (p *pipeline) finish(next *call, results *results, start time.Time) {
 	now := time.Now()
 	failed, gone := results.rest()
@@ -231,7 +233,7 @@ func (p *pipeline) finish(next *call, results *results, start time.Time) {
 // callEnded updates a topic queue after a call and returns the events to report without
 // the lock. p.mu is held.
 func (p *pipeline) callEnded(now time.Time, l *topicQueue, o outcome) func() {
-	if l == nil { // healthy, and nothing is left of it
+	if l == nil { // a healthy tenant without records
 		return func() {}
 	}
 	wasOpen := l.open
@@ -264,8 +266,8 @@ func (p *pipeline) callEnded(now time.Time, l *topicQueue, o outcome) func() {
 	}
 }
 
-// longestRetry bounds the distance of two calls for a failing tenant: the more
-// of them there are, the rarer each one's. p.mu is held.
+// longestRetry returns the longest interval between two calls for a failing tenant. It grows
+// with the number of failing tenants. p.mu is held.
 func (p *pipeline) longestRetry() time.Duration {
 	longest := time.Second
 	for _, l := range p.topics {
@@ -276,8 +278,8 @@ func (p *pipeline) longestRetry() time.Duration {
 	return min(longest, maxBackoff)
 }
 
-// retryNow lets all failing tenants try again, since a broken topic has come
-// back, and where one does others may. p.mu is held.
+// retryNow makes the retries of all failing tenants due. It is called when a broken topic
+// has recovered, because others may have recovered, too. p.mu is held.
 func (p *pipeline) retryNow(now time.Time) {
 	for _, l := range p.topics {
 		if l.failing && l.retryAt.After(now) {
@@ -286,7 +288,7 @@ func (p *pipeline) retryNow(now time.Time) {
 	}
 }
 
-// purge forgets the queued records of dropped parts, and those not due.
+// purge forgets the queued and delayed records of dropped parts.
 func (p *pipeline) purge() {
 	dropped := func(r *record) bool { return r.part.dropped.Load() }
 	p.mu.Lock()

@@ -7,60 +7,61 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A planner decides the next step of one database. It is pure: the instant and
-// all that happened are arguments, and it waits for nothing.
+// A planner decides the next step of one database. It is pure: instants and events are
+// arguments, and it never waits.
 type planner struct {
 	cfg Config
 
-	// low is the lower bound of the next claim; clock is the database's clock at
-	// the last one, and ahead how far it is ahead of ours.
+	// low is the lower bound of the next claim. clock is the database's clock at the last
+	// claim, and ahead is how far that clock is ahead of ours.
 	low, clock task.Instant
 	ahead      time.Duration
 
-	// soon are rows that the last peek has found and no claim has passed since.
-	// All that is due until known, by the database's clock, was among them, but
-	// for what has been written since: of that hints tell.
+	// soon are the rows that the last peek found and no claim has passed since. Except for
+	// rows written since, which hints report, they include all rows that are due until
+	// known, by the database's clock.
 	soon  []task.Upcoming
 	known task.Instant
-	// edge is how far claims have gone, by the database's clock: all that is due
-	// until then was taken or is in soon, but for what has been written since.
+	// edge is how far claims have gone, by the database's clock. Except for rows written
+	// since, all rows due until then were claimed or are in soon.
 	edge task.Instant
-	// hintAt is what the earliest hint tells of that is not served; zero: none.
-	// The last one came at hintedAt.
+	// hintAt is the due time of the earliest hint that is not served, or zero. The last hint
+	// came at hintedAt.
 	hintAt, hintedAt time.Time
-	// sweepAt is when to claim without a bound. If again is set the last claim was
-	// full. peekAt is when to peek next.
+	// sweepAt is when to claim without a bound. again is set if the last claim was full.
+	// peekAt is when to peek next.
 	sweepAt, peekAt time.Time
 	again           bool
-	// fulls is how many claims in a row were full.
+	// fulls is the number of full claims in a row.
 	fulls int
-	// Until rangeUntil, by the database's clock, no more than rangeRows are due, but
-	// for what has been written since: the rows that peeks have counted and no claim
-	// has taken. At recountAt they are all counted again.
+	// Until rangeUntil, by the database's clock, at most rangeRows rows are due: the rows
+	// that peeks have counted and no claim has taken. Rows written since are not included.
+	// At recountAt all rows are counted again.
 	rangeUntil task.Instant
 	rangeRows  int
 	recountAt  time.Time
 
-	// excluding: there are tenants that claims exclude.
+	// excluding is set if claims exclude tenants.
 	excluding bool
 
-	// A range claim met a lock; until cappedUntil claims take the other form.
+	// cappedUntil is set when a range claim has met a locked row. Until then claims take the
+	// capped form.
 	cappedUntil time.Time
 
-	// The last claim began at claimedAt; they take about took, bring records of
-	// about recordBytes, and about perSecond of them. The last one that moved rows
-	// was at firedAt.
+	// claimedAt is when the last claim began, and firedAt when the last claim that moved
+	// rows ended. took, recordBytes and perSecond are moving averages of a claim's duration,
+	// of the size of a record, and of the rows claimed per second.
 	claimedAt, firedAt time.Time
 	took               time.Duration
 	recordBytes        int
 	perSecond          float64
 
-	// After errors the next step waits until retryAt.
+	// After failures errors in a row the next step waits until retryAt.
 	failures int
 	retryAt  time.Time
 }
 
-// action is what a step does.
+// An action is the kind of a step.
 type action uint8
 
 const (
@@ -75,12 +76,12 @@ var actionNames = [...]string{"sleep", "claim", "peek", "acknowledge outbox", "g
 
 func (a action) String() string { return actionNames[a] }
 
-// A step is what a database does next.
+// A step is the next thing to do for a database.
 type step struct {
 	do action
-	// until is the end of a sleep; zero: until something happens.
+	// until is the end of a sleep, or zero if only a wake ends it.
 	until time.Time
-	// Of a claim. shards are those in which something is due; nil: all.
+	// The other fields are for claims. shards are the shards with due rows, or nil for all.
 	form   task.ClaimForm
 	low    task.Instant
 	ahead  time.Duration
@@ -88,20 +89,19 @@ type step struct {
 	shards []task.Shard
 }
 
-// A situation is what the planner needs to know of the others.
+// A situation is what the planner needs to know of the other parts.
 type situation struct {
-	// shards: there are shards to claim from.
+	// shards is set if there are shards to claim from.
 	shards bool
-	// records and bytes are what memory has room for; no claim if one is 0.
+	// records and bytes are the capacity. There is no claim if one of them is 0.
 	records, bytes int
-	// gone: Kafka seems to be away; only probes are claimed.
+	// gone is set if Kafka seems to be down. Then claims only probe.
 	gone bool
-	// publishedAt is when the oldest part to acknowledge was complete; zero: none.
+	// publishedAt is when the oldest part to acknowledge became complete, or zero.
 	publishedAt time.Time
-	// giveUpAt is when to give up records that can never be published; zero:
-	// there are none.
+	// giveUpAt is when to give up records that can never be published, or zero.
 	giveUpAt time.Time
-	// busy is how many databases claim at the moment, with this one.
+	// busy is the number of databases that claim at the moment, including this one.
 	busy int
 }
 
@@ -122,7 +122,7 @@ func (p *planner) next(now time.Time, s situation) step {
 	}
 	if s.records > 0 && s.bytes > 0 {
 		if p.again && !s.gone && !now.Before(p.peekAt) {
-			return step{do: peek} // where are the oldest now?
+			return step{do: peek} // to learn which shards have the oldest rows now
 		}
 		at := p.claimAt(now, s)
 		if !now.Before(at) {
@@ -144,7 +144,7 @@ func (p *planner) next(now time.Time, s situation) step {
 	return step{until: wakes.at}
 }
 
-// claimAt returns when the next claim is to begin; it may have passed.
+// claimAt returns when the next claim is to begin. It may be in the past.
 func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	if s.gone {
 		return p.claimedAt.Add(probeEvery)
@@ -162,10 +162,10 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	case p.cfg.ClaimAhead > 0:
 		p.aheadOf(&due)
 	case len(p.soon) > 0:
-		// What is due a little later comes along.
+		// The claim also takes rows that are due a little later.
 		due.add(p.localTime(p.soon[0].Due).Add(p.gather(s.busy)))
 	case p.dbTime(now) > p.known:
-		due.add(soonest) // more may be due by now, and nobody has looked
+		due.add(soonest) // more rows may be due by now than the last peek listed
 	}
 	if due.at.Before(soonest) {
 		return soonest
@@ -173,9 +173,9 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 	return due.at
 }
 
-// aheadOf adds when a claim ahead is to begin, for what is known. Rows that a
-// peek has found this side of the edge wait for a result or a retry, which is
-// not claimed ahead; or they are new, and their hint was lost.
+// aheadOf adds the times at which claims ahead are to begin for the known rows. Rows at or
+// before the edge wait for a result or a retry, which is not claimed ahead, or they are new
+// and their hint was lost.
 func (p *planner) aheadOf(due *earliest) {
 	half := p.cfg.ClaimAhead / 2
 	for _, u := range p.soon {
@@ -185,25 +185,24 @@ func (p *planner) aheadOf(due *earliest) {
 		}
 		due.add(p.localTime(u.Due))
 	}
-	if p.known != task.Never { // nobody has looked what is due beyond the edge
+	if p.known != task.Never { // no peek has listed the rows beyond the edge
 		due.add(p.localTime(p.edge).Add(-half))
 	}
 }
 
-// lead returns how long before it is due a row is claimed of which a hint tells.
-// It is less than half of ClaimAhead, so that the next claim in turn may come by
-// first and take it along.
+// lead returns how long before its due time a row is claimed because of a hint. It is less
+// than half of ClaimAhead, so that the next regular claim may come first and take the row.
 func (p *planner) lead() time.Duration {
 	w := p.cfg.ClaimAhead
 	return min(max(w/4, 2*p.took), w/2)
 }
 
-// gather returns how long a claim waits for more, after the first row is due.
+// gather returns how long a claim waits for more rows after the first one is due.
 func (p *planner) gather(busy int) time.Duration { return p.tick(busy) / 2 }
 
-// tick returns the distance of two claims: such that the claims of all busy
-// databases together take no more than ClaimShare of the time. When claims go
-// ahead the half of that is enough whatever they take, while they can keep up.
+// tick returns the interval between two claims: the claims of all busy databases together
+// take no more than ClaimShare of the time. With claims ahead, an interval of half of
+// ClaimAhead is enough, whatever claims take, while they can keep up.
 func (p *planner) tick(busy int) time.Duration {
 	all := p.took * time.Duration(max(busy, 1))
 	d := time.Duration(float64(all) / p.cfg.ClaimShare)
@@ -213,8 +212,8 @@ func (p *planner) tick(busy int) time.Duration {
 	return min(max(d, p.cfg.MinTick), p.cfg.MaxTick)
 }
 
-// claim returns a claim: its form, and from which bound. The range form is for
-// when a peek has counted few enough rows; whatever was not counted is capped.
+// claim returns a claim: its form, its bound and its shards. It takes the range form if
+// peeks have counted few enough rows, and the capped form for uncounted rows.
 func (p *planner) claim(now time.Time, s situation) step {
 	rows := min(p.cfg.MaxRows, s.records)
 	if p.recordBytes > 0 {
@@ -226,12 +225,13 @@ func (p *planner) claim(now time.Time, s situation) step {
 		rows = min(rows, probeRows)
 	}
 	if !s.gone && p.fulls < growth && !p.counted(now, rows) {
-		// Nobody knows how much is due, and whose: the first of several claims tell.
+		// The number of due rows and their tenants are unknown; the first claims of several
+		// tell.
 		rows = min(rows, max(p.cfg.MaxRows>>(2*(growth-p.fulls)), 1))
 	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, ahead: p.cfg.ClaimAhead, rows: max(rows, 1)}
 	if s.gone || p.again && len(p.soon) > 0 && p.soon[0].Due <= p.dbTime(now) {
-		st.ahead = 0 // what is overdue comes first
+		st.ahead = 0 // overdue rows come first
 	}
 	until := p.dbTime(now).Add(st.ahead)
 	if !s.gone && until <= p.rangeUntil && p.rangeRows <= st.rows && !now.Before(p.cappedUntil) {
@@ -243,7 +243,7 @@ func (p *planner) claim(now time.Time, s situation) step {
 	switch {
 	case s.gone:
 	case st.form == task.CappedForm:
-		// The cap is shared by the shards, so the oldest rows' get all of it.
+		// The shards share the cap, so all of it goes to those with the oldest rows.
 		st.shards = p.dueShards(until)
 	case st.low > 0 && until.Add(dueAhead) <= p.known && (p.hintAt.IsZero() || now.Add(st.ahead).Before(p.hintAt)):
 		st.shards = p.dueShards(until)
@@ -251,17 +251,18 @@ func (p *planner) claim(now time.Time, s situation) step {
 	return st
 }
 
-// growth is how many full claims of a row, of what peeks have not counted, are
-// smaller than they may be: each takes four times what the one before did.
+// growth is the number of full claims in a row that are limited further while peeks have not
+// counted the rows. Each takes four times as many rows as the one before.
 const growth = 3
 
-// counted reports whether peeks have counted what a claim of that many rows is for.
+// counted reports whether peeks have counted all rows that a claim would find, and they are
+// no more than rows.
 func (p *planner) counted(now time.Time, rows int) bool {
 	return p.dbTime(now).Add(p.cfg.ClaimAhead) <= p.rangeUntil && p.rangeRows <= rows
 }
 
-// dueShards returns the shards of the known rows that are due until then, nil if
-// there are none.
+// dueShards returns the shards of the known rows that are due until then, or nil if there
+// are none.
 func (p *planner) dueShards(until task.Instant) []task.Shard {
 	until = until.Add(dueAhead)
 	var shards []task.Shard
@@ -276,14 +277,14 @@ func (p *planner) dueShards(until task.Instant) []task.Shard {
 	return shards
 }
 
-// dueAhead is for what becomes due on the way to the database.
+// dueAhead allows for rows that become due while a claim is on its way to the database.
 const dueAhead = 5 * time.Millisecond
 
 // firstRows bounds a claim before the size of records is known.
 const firstRows = 200
 
-// While Kafka seems to be away, a claim each second puts off some rows of the
-// tenants that fail and finds others, whose topics may be well.
+// While Kafka seems to be down, one claim each second defers rows of failing tenants and
+// finds rows of others, whose topics may have recovered.
 const (
 	probeEvery = time.Second
 	probeRows  = 500
@@ -293,7 +294,7 @@ func (p *planner) dbTime(now time.Time) task.Instant { return task.At(now.Add(p.
 
 func (p *planner) localTime(i task.Instant) time.Time { return i.Time().Add(-p.ahead) }
 
-// earliest keeps the earliest of some instants.
+// An earliest keeps the earliest of several instants. Zero instants do not count.
 type earliest struct{ at time.Time }
 
 func (e *earliest) add(t time.Time) {

@@ -8,14 +8,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A planning guards the planner of one database, and wakes its loop. Its methods may be
+// A planning guards the planner of one database and wakes its loop. Its methods may be
 // called concurrently.
 type planning struct {
 	signal
 
 	mu      sync.Mutex
 	planner planner
-	// changes and readmitted are what the planner knows of the excluded tenants.
+	// changes and readmitted are the versions of the excluded tenants that the planner has
+	// seen, as in [fair.Flows.Changes].
 	changes, readmitted int
 }
 
@@ -34,7 +35,8 @@ func (p *planning) next(now time.Time, s situation, x exclusion) step {
 	return p.planner.next(now, s)
 }
 
-// hint passes a hint on and returns when, by our clock, a claim for it is to begin.
+// hint passes a hint to the planner and returns the local time at which a claim for it is to
+// begin.
 func (p *planning) hint(now time.Time, due task.Instant) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,15 +44,16 @@ func (p *planning) hint(now time.Time, due task.Instant) time.Time {
 	return p.planner.localTime(due).Add(-p.planner.lead())
 }
 
-// claimTime returns when, by our clock, a claim of what is due at the instant is to begin.
+// claimTime returns the local time at which a claim of rows that are due at the instant is
+// to begin.
 func (p *planning) claimTime(due task.Instant) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.planner.localTime(due).Add(-p.planner.lead())
 }
 
-// clock returns the database's clock. A virtual clock may stand still, so the instant of
-// the last answer comes first.
+// clock returns the database's clock: that of the last answer if there is one, because a
+// virtual clock may stand still.
 func (p *planning) clock(now time.Time) task.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,35 +67,35 @@ func (p *planning) offset() time.Duration {
 	return p.planner.ahead
 }
 
-// clockMoved: the database's clock was set.
+// clockMoved records that the database's clock was set.
 func (p *planning) clockMoved(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.clockMoved(now)
 }
 
-// acquired: there are new shards.
+// acquired records that shards were acquired.
 func (p *planning) acquired(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.acquired(now)
 }
 
-// claimed learns from a claim that has committed. bytes is the size of its records.
+// claimed updates the planner after a claim has committed. bytes is the size of its records.
 func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.claimed(start, now, st, c, bytes)
 }
 
-// left: the shards of a claim have left before it began.
+// left forgets the known rows of shards that were released before the claim began.
 func (p *planning) left(shards []task.Shard) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.passed(shards, task.Never)
 }
 
-// peek returns what to ask of the database.
+// peek returns the request of the next peek.
 func (p *planning) peek(now time.Time) task.PeekRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,28 +104,29 @@ func (p *planning) peek(now time.Time) task.PeekRequest {
 	}
 }
 
-// peeked learns from a peek, begun at start, that counted from there.
+// peeked updates the planner with a peek that began at start and counted from the instant
+// from.
 func (p *planning) peeked(from task.Instant, start, now time.Time, k task.Peek) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.peeked(from, start, now, k)
 }
 
-// succeeded: the next step need not wait.
+// succeeded records that a step has succeeded, so the next one need not wait.
 func (p *planning) succeeded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.ok()
 }
 
-// lost: shards were lost; the next step may go on with the others at once.
+// lost records that shards were lost. The next step for the others need not wait.
 func (p *planning) lost() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.lost()
 }
 
-// failed: a step has failed.
+// failed records that a step has failed.
 func (p *planning) failed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

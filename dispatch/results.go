@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// results collects what became of the records of a call.
+// A results collects the outcomes of the records of a call.
 type results struct {
 	records []*record
 	mu      sync.Mutex
@@ -19,17 +19,17 @@ const (
 	unsettled resultState = iota
 	acked
 	refused
-	handedOn // can never be published; its database knows
+	handedOn // can never be published, and the settler was told
 )
 
-var errUnsettled = errors.New("the publisher said nothing about the record")
+var errUnsettled = errors.New("publisher reported no outcome for the record")
 
 func newResults(records []*record) *results {
 	return &results{records: records, state: make([]resultState, len(records)), err: make([]error, len(records))}
 }
 
-// settleRecords stores the outcome of some records; it returns those that have been
-// acknowledged by it, and those that can never be published.
+// settleRecords stores the outcome of some records. It returns the newly acknowledged
+// records and those that can never be published.
 func (r *results) settleRecords(index []int, err error) (done []*record, never []unpublishable) {
 	var u Unpublishable
 	final := errors.As(err, &u) && u.Unpublishable()
@@ -51,7 +51,8 @@ func (r *results) settleRecords(index []int, err error) (done []*record, never [
 	return done, never
 }
 
-// rest returns the records to send again and those whose shard is gone.
+// rest returns the indices of the records to send again, and the records whose shard was
+// dropped.
 func (r *results) rest() (failed []int, gone []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +71,7 @@ func (r *results) rest() (failed []int, gone []*record) {
 	return failed, gone
 }
 
-// outcome is what a call did for one tenant.
+// An outcome is the result of a call for one tenant.
 type outcome struct {
 	acked  int
 	failed []*record

@@ -9,12 +9,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A scheduler guards the fair-sharing scheduler of all databases, and tells of tenants
-// that become backlogged or are no longer. Its methods may be called concurrently.
+// A scheduler guards the fair-sharing scheduler of all databases, and reports tenants that
+// become backlogged or no longer are. Its methods may be called concurrently.
 type scheduler struct {
 	*env
-	// turn holds one token: backlogs are claimed by one claim at a time, and databases
-	// wait for it in the order in which they come.
+	// turn holds one token: only one claim at a time claims backlogs, and databases wait for
+	// the token in first-come order.
 	turn chan struct{}
 
 	mu   sync.Mutex
@@ -32,8 +32,8 @@ func (s *scheduler) backlogged() []int32 {
 	return s.fair.Backlogged()
 }
 
-// observeClaim passes a foreground claim on, and reports whether a tenant is backlogged
-// from now on.
+// observeClaim passes a foreground claim to the scheduler, and reports whether a tenant has
+// become backlogged.
 func (s *scheduler) observeClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) bool {
 	s.mu.Lock()
 	began := s.fair.ObserveClaim(now, c, rates)
@@ -44,8 +44,8 @@ func (s *scheduler) observeClaim(now time.Time, c *task.Claim, rates map[int32]t
 	return len(began) > 0
 }
 
-// observeFlow passes on what a flow claim has taken in a database, and reports whether
-// the tenant is no longer backlogged.
+// observeFlow passes the outcome of a flow claim in a database to the scheduler, and reports
+// whether the tenant is no longer backlogged.
 func (s *scheduler) observeFlow(database int, of fair.Service) bool {
 	s.mu.Lock()
 	ended := s.fair.ObserveFlow(of.Tenant, database, of.Rows, of.More)
@@ -56,7 +56,7 @@ func (s *scheduler) observeFlow(database int, of fair.Service) bool {
 	return ended
 }
 
-// observePublished passes on confirmed records and how late each was.
+// observePublished passes confirmed records and the lateness of each to the scheduler.
 func (s *scheduler) observePublished(now time.Time, records []*record, late []time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +65,8 @@ func (s *scheduler) observePublished(now time.Time, records []*record, late []ti
 	}
 }
 
-// takeRows waits until rows of backlogs may be claimed, and returns how many; 0: ctx has
-// ended. The caller has the turn.
+// takeRows waits until rows of backlogs may be claimed, and returns their number, or 0 if
+// ctx has ended. The caller has the token of s.turn.
 func (s *scheduler) takeRows(ctx context.Context) int {
 	for {
 		s.mu.Lock()

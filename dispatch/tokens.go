@@ -8,8 +8,8 @@ import (
 	"github.com/perceptor/perceptor/dispatch/fair"
 )
 
-// A tokenStore takes tokens of tenants with a dispatch rate, for all databases. Its
-// methods may be called concurrently.
+// A tokenStore takes tokens of tenants with a dispatch rate, for all databases. Its methods
+// may be called concurrently.
 type tokenStore struct {
 	store Store
 
@@ -17,9 +17,9 @@ type tokenStore struct {
 	caches map[int32]*tokenCache
 }
 
-// A tokenCache has the tokens of one tenant.
+// A tokenCache holds the tokens of one tenant.
 type tokenCache struct {
-	// lock holds one token: it guards tokens, also while the store is asked for more.
+	// lock holds one token. It guards tokens, also during a request to the store.
 	lock   chan struct{}
 	tokens fair.TokenCache
 }
@@ -39,7 +39,8 @@ func (s *tokenStore) cache(tenant int32) *tokenCache {
 	return c
 }
 
-// takeTokens returns up to want tokens of a tenant with that rate, or when to ask again.
+// takeTokens returns up to want tokens of a tenant with that rate. If there are none it
+// returns when to ask again.
 func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, want int) (tokens int, again time.Time, err error) {
 	c := s.cache(tenant)
 	select {
@@ -62,7 +63,7 @@ func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, w
 	return tokens, again, nil
 }
 
-// giveBack returns tokens that were not used.
+// giveBack returns unused tokens.
 func (s *tokenStore) giveBack(tenant int32, tokens int) {
 	if tokens <= 0 {
 		return
@@ -73,14 +74,14 @@ func (s *tokenStore) giveBack(tenant int32, tokens int) {
 	<-c.lock
 }
 
-// clockMoved: a database's clock was set, so buckets may have tokens by now.
+// clockMoved records that a database's clock was set, so buckets may have tokens already.
 func (s *tokenStore) clockMoved() {
 	for _, c := range s.all() {
 		select {
 		case c.lock <- struct{}{}:
 			c.tokens.ClockMoved()
 			<-c.lock
-		default: // the store is being asked
+		default: // a request to the store is in progress
 		}
 	}
 }

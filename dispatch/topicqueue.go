@@ -2,28 +2,30 @@ package dispatch
 
 import "time"
 
-// A topicQueue is the unacknowledged records of one tenant, and the breaker of its
-// topic. It is pure; the pipeline guards it.
+// A topicQueue holds the unacknowledged records of one tenant and the breaker of its topic.
+// It is pure; the pipeline guards it.
 type topicQueue struct {
 	tenant int32
-	// queue waits; records and bytes count those in calls, too.
+	// queue holds the records that wait for a call. records and bytes include delayed
+	// records and those in calls.
 	queue          []*record
 	records, bytes int
 
-	// failing: the last call was not a full success, so the tenant is published
+	// failing is set if the last call was not a full success. Then the tenant is published
 	// alone, one call at a time, not before retryAt.
 	failing bool
 	inCall  bool
 	retryAt time.Time
-	// failures counts calls in a row without any acknowledgement, the first of
-	// which ended at since. At the limit, or after openAfter, the breaker opens.
+	// failures counts the calls in a row without any acknowledgement. since is when the
+	// first of them ended. The breaker opens at a number of failures, or openAfter after
+	// since.
 	failures int
 	since    time.Time
 	open     bool
 }
 
-// takeRecords moves up to limit records, and at least one, of up to so many bytes from
-// the queue to the end of to.
+// takeRecords moves up to limit records with up to bytes bytes in total, but at least one
+// record, from the queue to the end of to.
 func (l *topicQueue) takeRecords(limit, bytes int, to []*record) []*record {
 	n := 0
 	for n < len(l.queue) && n < limit && (n == 0 || bytes >= l.queue[n].size) {
@@ -39,8 +41,9 @@ func (l *topicQueue) takeRecords(limit, bytes int, to []*record) []*record {
 	return to
 }
 
-// failed: some records of a call were not acknowledged. The next one waits for
-// at most longest; limit is how many failures open the breaker.
+// failed updates the breaker after a call in which some records were not acknowledged. some
+// tells whether others were. The next call waits for at most longest. limit is the number of
+// failures that opens the breaker.
 func (l *topicQueue) failed(now time.Time, some bool, limit int, longest time.Duration) {
 	l.failing = true
 	if some || l.failures == 0 {
@@ -51,13 +54,14 @@ func (l *topicQueue) failed(now time.Time, some bool, limit int, longest time.Du
 	l.open = l.failures >= limit || now.Sub(l.since) >= openAfter
 }
 
-// openAfter opens the breaker of a topic whose calls fail slowly.
+// openAfter is when the breaker of a topic opens whose calls fail slowly.
 const openAfter = 10 * time.Second
 
-// firstRetry is the wait after the first failure of a topic; it doubles.
+// firstRetry is the wait after the first failure of a topic. It doubles with each further
+// one.
 const firstRetry = 100 * time.Millisecond
 
-// succeeded: all records of a call were acknowledged.
+// succeeded closes the breaker after all records of a call were acknowledged.
 func (l *topicQueue) succeeded() {
 	l.failing, l.open, l.failures = false, false, 0
 	l.retryAt = time.Time{}

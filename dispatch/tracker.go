@@ -8,16 +8,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A tracker guards the owned shards of one database and their outbox parts. Its methods
-// may be called concurrently; each is one step that nobody sees half done.
+// A tracker guards the owned shards of one database and their outbox parts. Its methods may
+// be called concurrently; each is atomic.
 type tracker struct {
 	mu     sync.Mutex
 	shards ownedShards
-	// waiters are closed when records have been settled.
+	// waiters are channels to close when records have been settled.
 	waiters []chan struct{}
 }
 
-// notify tells those who wait for records to be settled. t.mu is held.
+// notify wakes the goroutines that wait for records to be settled. t.mu is held.
 func (t *tracker) notify() {
 	for _, w := range t.waiters {
 		close(w)
@@ -25,7 +25,7 @@ func (t *tracker) notify() {
 	t.waiters = nil
 }
 
-// owned returns the shards that are owned, in ascending order.
+// owned returns the owned shards, in ascending order.
 func (t *tracker) owned() []task.Shard {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,15 +37,15 @@ func (t *tracker) owned() []task.Shard {
 	return shards
 }
 
-// claimable returns the ownerships to claim from, in ascending order.
+// claimable returns the ownerships of the shards to claim from, in ascending order.
 func (t *tracker) claimable() []task.Ownership {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.shards.claimable()
 }
 
-// status returns whether there are shards to claim from, and when the oldest published
-// part was complete; zero: there is none.
+// status returns whether there are shards to claim from, and when the oldest published part
+// became complete, or the zero time if there is none.
 func (t *tracker) status() (claims bool, publishedAt time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,8 +59,8 @@ func (t *tracker) counts() (shards, parts int) {
 	return len(t.shards.shards), len(t.shards.published)
 }
 
-// acquired enters shards that were acquired with what their outbox holds, and returns the
-// records to publish.
+// acquired adds acquired shards with the content of their outbox, and returns the records to
+// publish.
 func (t *tracker) acquired(owned []task.Ownership, batches []task.OutboxBatch, clock reading, now time.Time) []*record {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,8 +76,9 @@ func (t *tracker) acquired(owned []task.Ownership, batches []task.OutboxBatch, c
 	return records
 }
 
-// forClaim returns the ownerships to claim from, of those shards if they are not nil, with
-// up to limit published parts to acknowledge and their ownerships.
+// forClaim returns up to limit published parts to acknowledge, and the ownerships to claim
+// from. If shards is not nil, it limits the ownerships to these shards and those of the
+// parts.
 func (t *tracker) forClaim(shards []task.Shard, limit int) (owned []task.Ownership, parts []*part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,9 +95,9 @@ func (t *tracker) forClaim(shards []task.Shard, limit int) (owned []task.Ownersh
 	return owned, parts
 }
 
-// committed enters what a claim has taken and forgets the parts that it has acknowledged.
-// Records of shards that were taken anew in the meantime are left to the outbox that was
-// read then.
+// committed adds the records of a claim and forgets the parts that it has acknowledged.
+// Records of shards that were acquired again in the meantime are omitted, because the
+// acquisition has read them from the outbox.
 func (t *tracker) committed(parts []*part, owned []task.Ownership, c *task.Claim, clock reading, now time.Time) []*record {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,15 +119,15 @@ func (t *tracker) putBack(parts []*part) {
 	t.shards.putBack(parts, time.Now())
 }
 
-// removed forgets parts that are gone from the outbox.
+// removed forgets parts that were removed from the outbox.
 func (t *tracker) removed(parts []*part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shards.removed(parts)
 }
 
-// confirmed counts confirmed records of these parts. It reports whether a part is
-// complete now, and none was before.
+// confirmed counts confirmed records of these parts. It reports whether there are complete
+// parts now and were none before.
 func (t *tracker) confirmed(parts []*part, now time.Time) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +139,7 @@ func (t *tracker) confirmed(parts []*part, now time.Time) (first bool) {
 	return before.IsZero() && !t.shards.publishedAt.IsZero()
 }
 
-// leave lets no claim begin from the shards any more, and returns their ownerships.
+// leave stops claims from the shards and returns their ownerships.
 func (t *tracker) leave(shards []task.Shard) []task.Ownership {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +153,7 @@ func (t *tracker) leave(shards []task.Shard) []task.Ownership {
 	return owned
 }
 
-// leaveRecords notes that records stay in the outbox for the next owner.
+// leaveRecords records that the records stay in the outbox for the next owner.
 func (t *tracker) leaveRecords(records []*record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,8 +162,8 @@ func (t *tracker) leaveRecords(records []*record) {
 	}
 }
 
-// unsettled returns a channel that is closed when records have been settled, or nil when
-// all records of the ownerships are.
+// unsettled returns a channel that is closed when records have been settled, or nil if all
+// records of the ownerships are settled.
 func (t *tracker) unsettled(owned []task.Ownership) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,8 +175,8 @@ func (t *tracker) unsettled(owned []task.Ownership) <-chan struct{} {
 	return changed
 }
 
-// pending counts the unacknowledged records of the ownerships, and those that are left to
-// the next owner. t.mu is held.
+// pending returns the number of unacknowledged records of the ownerships, and of records
+// that are left to the next owner. t.mu is held.
 func (t *tracker) pending(owned []task.Ownership) (pending, left int) {
 	for _, o := range owned {
 		if t.shards.current(o) != nil {
@@ -186,8 +187,8 @@ func (t *tracker) pending(owned []task.Ownership) (pending, left int) {
 	return pending, left
 }
 
-// forRelease returns which of the ownerships are still current, their published parts, and
-// how many of their records were not acknowledged.
+// forRelease returns the ownerships that are still current, their published parts, and the
+// number of their records that were not acknowledged.
 func (t *tracker) forRelease(owned []task.Ownership, limit int) (current []task.Ownership, parts []*part, unacknowledged int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,7 +204,7 @@ func (t *tracker) forRelease(owned []task.Ownership, limit int) (current []task.
 	return current, parts, pending + left
 }
 
-// forget drops shards, whoever's ownership it is, and reports whether any was owned.
+// forget drops shards under any ownership, and reports whether any was owned.
 func (t *tracker) forget(shards []task.Shard) (some bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,7 +216,7 @@ func (t *tracker) forget(shards []task.Shard) (some bool) {
 	return some
 }
 
-// drop drops the shards that these ownerships still hold, and returns them.
+// drop drops the shards whose ownership is still current, and returns them.
 func (t *tracker) drop(owned []task.Ownership) (dropped []task.Shard) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,8 +230,8 @@ func (t *tracker) drop(owned []task.Ownership) (dropped []task.Shard) {
 	return dropped
 }
 
-// forGiveUp divides records that can never be published into those to give up and those
-// that were dropped. It returns the ownerships that giving up needs, and the parts that it
+// forGiveUp divides records that can never be published into those to give up and those of
+// dropped parts. It returns the ownerships that giving up asserts, and the parts that it
 // completes.
 func (t *tracker) forGiveUp(all []unpublishable) (group, gone []unpublishable, owned []task.Ownership, parts []*part) {
 	t.mu.Lock()
@@ -258,7 +259,8 @@ func (t *tracker) forGiveUp(all []unpublishable) (group, gone []unpublishable, o
 	return group, gone, owned, parts
 }
 
-// gaveUp settles records that were given up; parts are gone from the outbox.
+// gaveUp settles records that were given up and forgets parts, which were removed from the
+// outbox.
 func (t *tracker) gaveUp(group []unpublishable, parts []*part) {
 	now := time.Now()
 	t.mu.Lock()

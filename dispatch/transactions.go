@@ -2,10 +2,10 @@ package dispatch
 
 import "context"
 
-// A transactions admits the transactions of one database: one at a time on its owned
-// shards, and a bounded number over all databases.
+// A transactions admits the transactions of one database: one at a time on its owned shards,
+// and a bounded number over all databases.
 type transactions struct {
-	// own holds one token. places are common to all databases.
+	// own holds one token. places is common to all databases.
 	own, places chan struct{}
 }
 
@@ -13,7 +13,7 @@ func newTransactions(places chan struct{}) transactions {
 	return transactions{own: make(chan struct{}, 1), places: places}
 }
 
-// begin waits for the turn of a transaction; false: ctx has ended.
+// begin waits until a transaction is admitted. It returns false if ctx ends first.
 func (t transactions) begin(ctx context.Context) bool {
 	select {
 	case t.own <- struct{}{}:
