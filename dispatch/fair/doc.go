@@ -1,4 +1,4 @@
-// Package fair decides whose due tasks a dispatcher claims when there are more than
+// Package fair decides which tenants' due tasks a dispatcher claims when there are more than
 // it can claim, and how many per second. It combines four known techniques:
 //
 //   - Weighted fair queueing by service counters, in the manner of start-time fair
@@ -19,11 +19,11 @@
 //
 // # Foreground and background
 //
-// Almost all tenants are in the foreground: one claim takes their due rows, whoever's
-// they are, and their records share requests to Kafka. That is cheap, and fair as long
-// as each claim takes all due rows. An excluded tenant is in the background. Foreground
-// claims leave out its first runs, and flow claims take them, each with its own quota and
-// lower bound. A tenant is excluded if
+// Almost all tenants are in the foreground: one claim takes the due rows of all of them, and
+// their records share requests to Kafka. That is cheap, and fair as long as each claim takes
+// all due rows. An excluded tenant is in the background. Foreground claims leave out its
+// first runs, and flow claims take them, each with its own quota and lower bound. A tenant
+// is excluded if
 //
 //   - its settings say so: it has a dispatch rate, or it is paused, or it has paused or
 //     capped kinds (each capped kind is a flow of its own);
@@ -52,12 +52,12 @@
 // # Virtual time
 //
 // Service is the number of rows claimed for a tenant. The level is the average service per
-// unit of weight: the virtual time of fair queueing. A tenant that becomes backlogged
-// starts at the level of the second in which its burst began, plus the rows of that burst.
-// So it neither catches up on the time in which it had no backlog, nor keeps the lead
-// that made it backlogged. A tenant below the level receives the rows of those above it, of
-// whom each keeps one row per claim, so that its flow is still examined. What a tenant may
-// catch up is bounded by 20,000 rows per unit of weight.
+// unit of weight: the virtual time of fair queueing. A tenant that becomes backlogged starts
+// at the level of the second in which its burst began, plus the rows of that burst. So it
+// neither catches up on the time in which it had no backlog, nor keeps the lead that made it
+// backlogged. A tenant below the level receives rows of those above it. Each of these keeps
+// one row per claim, so that its flow is still examined. What a tenant may catch up is
+// bounded by 20,000 rows per unit of weight.
 //
 // # What is hard about it
 //
@@ -74,8 +74,8 @@
 // # Invariants
 //
 //   - A tenant is in at most one flow per database and kind, and a flow in at most one claim.
-//   - A flow has no due row at or below its bound, but for rows written since, of which a
-//     hint or the next sweep tells.
+//   - A flow has no due row at or below its bound, except for rows written since. A hint or
+//     the next sweep finds these.
 //   - Every flow in a claim may take at least one row.
 //   - A tenant is backlogged only while some database may have more due rows of it.
 //   - The rate stays between 200 and 200,000 rows per second; without a foreground there is

@@ -12,15 +12,15 @@ type Flow struct {
 	key task.TenantKind
 	// low is an exclusive lower bound of due_at: the flow has no due row at or below it.
 	low task.Instant
-	// backlog: there is, or may be, more than was claimed last.
+	// backlog is set if there are, or may be, more due rows than the last claim took.
 	backlog bool
-	// caughtUp is the database's clock at the last claim that left nothing due. Rows that
+	// caughtUp is the database's clock at the last claim that left no row due. Rows that
 	// became due since then wait for the tenant's tokens.
 	caughtUp task.Instant
-	// nextAt is when to claim from the flow next. triedAt is when that was done last,
-	// and foundAt when there were rows. At sweepAt the next claim ignores low.
+	// nextAt is when to claim from the flow next. triedAt is when it was last claimed from,
+	// and foundAt when a claim last found rows. At sweepAt the next claim ignores low.
 	nextAt, triedAt, foundAt, sweepAt time.Time
-	// claiming: a claim for the flow is under way, and no other one selects it.
+	// claiming is set while a claim for the flow is in progress. No other claim selects it.
 	claiming bool
 }
 
@@ -29,10 +29,10 @@ type Grant struct {
 	Flow *Flow
 	// Key is the flow's tenant and, for a capped kind, its kind.
 	Key task.TenantKind
-	// Rows is how many rows the claim may take at most. Tokens is how many of them have
-	// taken a token; 0 if the tenant has no dispatch rate.
+	// Rows is the most rows that the claim may take. Tokens is the number of tokens taken
+	// for them, or 0 if the tenant has no dispatch rate.
 	Rows, Tokens int
-	// Lease is the epoch of the cap lease under which a capped kind is claimed; else 0.
+	// Lease is the epoch of the cap lease under which a capped kind is claimed, otherwise 0.
 	Lease int64
 }
 
@@ -45,17 +45,18 @@ func (f *Flow) capped() bool { return f.key.Kind != "" }
 const (
 	// flowGrace is how far the lower bound of a flow stays behind the clock.
 	flowGrace = time.Second
-	// flowTick is the shortest time between two claims of the same flow after one that
-	// left nothing due.
+	// flowTick is the shortest time between two claims of the same flow after one that left
+	// no row due.
 	flowTick = 20 * time.Millisecond
-	// sweepsBeside is how many sweeps of the foreground go by before a flow's next one.
+	// sweepsBeside is the interval between two sweeps of a flow, in foreground sweeps.
 	sweepsBeside = 3
 	// activeFlow is how long a flow that had rows counts as active.
 	activeFlow = 10 * time.Second
 )
 
-// hint: something is due at the instant due, which a claim at the local time at would
-// find; maybe of this flow. It reports whether the flow's next claim comes sooner now.
+// hint records that a row, maybe of this flow, is due at the instant due. at is the local
+// time at which a claim would find it. It reports whether the flow's next claim is earlier
+// now.
 func (f *Flow) hint(at time.Time, due task.Instant) (sooner bool) {
 	f.low = max(min(f.low, due-1), 0)
 	if soonest := f.triedAt.Add(flowTick); at.Before(soonest) {
@@ -68,8 +69,8 @@ func (f *Flow) hint(at time.Time, due task.Instant) (sooner bool) {
 	return false
 }
 
-// claimed: a claim of at most limit rows has taken rows of the flow, at the clock of
-// the database.
+// claimed records that a claim of at most limit rows has taken rows of the flow. clock is
+// the database's clock.
 func (f *Flow) claimed(now time.Time, clock task.Instant, limit, rows int, cfg *Config) {
 	f.triedAt = now
 	if rows > 0 {
@@ -84,7 +85,7 @@ func (f *Flow) claimed(now time.Time, clock task.Instant, limit, rows int, cfg *
 	f.nextAt = now.Add(f.wait(now, cfg))
 }
 
-// wait returns how long a flow that left nothing due is not claimed, unless a hint
+// wait returns how long a flow without due rows waits for its next claim, unless a hint
 // comes.
 func (f *Flow) wait(now time.Time, cfg *Config) time.Duration {
 	if now.Sub(f.foundAt) >= activeFlow {

@@ -9,31 +9,34 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Config says when flows are claimed. All fields are as in the dispatcher's.
+// Config says when flows are claimed. The fields have the same meaning as in the
+// dispatcher's configuration.
 type Config struct {
 	// ClaimAhead is how far beyond the database's clock claims go.
 	ClaimAhead time.Duration
-	// MaxTick is the distance of two claims of an active flow without ClaimAhead.
-	// MaxSleep is the distance for an idle flow.
+	// MaxTick is the interval between two claims of an active flow without ClaimAhead.
+	// MaxSleep is the interval for an idle flow.
 	MaxTick, MaxSleep time.Duration
-	// SweepEvery is the distance of foreground claims without a lower bound.
+	// SweepEvery is the interval between foreground claims without a lower bound.
 	SweepEvery time.Duration
 }
 
-// Flows are the excluded tenants of one database and their flows, by the settings of
-// tenants and the backlogged tenants. It is not safe for concurrent use.
+// Flows are the excluded tenants of one database and their flows. They follow from the
+// settings of tenants and from the backlogged tenants. Flows are not safe for concurrent
+// use.
 type Flows struct {
 	cfg Config
-	// settings are what the database says of tenants; version 0: not read yet.
+	// settings are the database's settings of tenants. Their version is 0 before they are
+	// read.
 	settings task.Settings
 	// excluded are the tenants whose first runs foreground claims leave out, in ascending
-	// order. It is replaced and never changed. changes counts its changes, and readmitted
-	// those after which the foreground has a tenant again.
+	// order. The slice is replaced and never modified. changes counts the replacements, and
+	// readmitted those that returned a tenant to the foreground.
 	excluded            []int32
 	changes, readmitted int
 	flows               map[task.TenantKind]*Flow
-	// servedAt is the database's clock when a foreground claim or a peek has last found
-	// nothing due; 0: never since shards were acquired.
+	// servedAt is the database's clock when a foreground claim or a peek last found no row
+	// due, or 0 if that has not happened since shards were acquired.
 	servedAt task.Instant
 }
 
@@ -42,18 +45,20 @@ func NewFlows(cfg Config) *Flows {
 	return &Flows{cfg: cfg, flows: map[task.TenantKind]*Flow{}}
 }
 
-// Settings returns the settings that are in force, read-only; version 0: none were read.
+// Settings returns the current settings, which the caller must not change. Their version is
+// 0 if none were read.
 func (f *Flows) Settings() task.Settings { return f.settings }
 
-// Excluded returns the excluded tenants in ascending order, read-only.
+// Excluded returns the excluded tenants in ascending order. The caller must not change the
+// slice.
 func (f *Flows) Excluded() []int32 { return f.excluded }
 
-// Changes returns how often the excluded tenants have changed, and how often a tenant
-// came back into the foreground.
+// Changes returns how often the excluded tenants have changed, and how often a tenant has
+// returned to the foreground.
 func (f *Flows) Changes() (changes, readmitted int) { return f.changes, f.readmitted }
 
-// SetSettings takes over settings that were read, at the database's clock, and lets
-// every flow be claimed at once, since a raised rate acts at once.
+// SetSettings replaces the settings. clock is the database's. Every flow may be claimed
+// immediately, because a raised rate takes effect immediately.
 func (f *Flows) SetSettings(now time.Time, clock task.Instant, s task.Settings, backlogged []int32) {
 	if s.Version == f.settings.Version {
 		return
@@ -86,7 +91,8 @@ func (f *Flows) Update(now time.Time, clock task.Instant, backlogged []int32) (a
 	return f.setFlows(now, clock)
 }
 
-// setFlows makes the flows of the excluded tenants. A paused tenant or kind has none.
+// setFlows creates and removes flows so that they match the excluded tenants. A paused
+// tenant or kind has no flow.
 func (f *Flows) setFlows(now time.Time, clock task.Instant) (added bool) {
 	want := map[task.TenantKind]bool{}
 	for _, t := range f.excluded {
@@ -115,10 +121,12 @@ func (f *Flows) setFlows(now time.Time, clock task.Instant) (added bool) {
 	return added
 }
 
-// Served: at the database's clock a foreground claim or a peek has found nothing due.
+// Served records that at the database's clock a foreground claim or a peek has found no row
+// due.
 func (f *Flows) Served(clock task.Instant) { f.servedAt = clock }
 
-// Acquired: there are new shards, so nothing below any bound is known.
+// Acquired resets all bounds after shards were acquired, because no bound holds for the new
+// ones.
 func (f *Flows) Acquired(now time.Time) {
 	f.servedAt = 0
 	for _, flow := range f.flows {
@@ -126,7 +134,7 @@ func (f *Flows) Acquired(now time.Time) {
 	}
 }
 
-// ClockMoved: the database's clock was set, so every flow may have due rows.
+// ClockMoved records that the database's clock was set, so every flow may have due rows.
 func (f *Flows) ClockMoved(now time.Time) { f.claimAllAt(now) }
 
 func (f *Flows) claimAllAt(at time.Time) {
@@ -135,8 +143,9 @@ func (f *Flows) claimAllAt(at time.Time) {
 	}
 }
 
-// Hint: something is due at the instant due, which a claim at the local time at would
-// find, maybe of an excluded tenant. It reports whether a flow is claimed sooner now.
+// Hint records that a row, maybe of an excluded tenant, is due at the instant due. at is the
+// local time at which a claim would find it. It reports whether the next claim of a flow is
+// earlier now.
 func (f *Flows) Hint(at time.Time, due task.Instant) (sooner bool) {
 	for _, flow := range f.flows {
 		sooner = flow.hint(at, due) || sooner
@@ -147,8 +156,8 @@ func (f *Flows) Hint(at time.Time, due task.Instant) (sooner bool) {
 // Len returns the number of flows.
 func (f *Flows) Len() int { return len(f.flows) }
 
-// Next returns when the first flow of tenants with a backlog here, or without one, is to
-// be claimed; zero: there is none. Capped kinds are not among them: see [Flows.Capped].
+// Next returns when the first flow, with or without a backlog in this database, can be
+// claimed, or the zero time if there is none. It ignores capped kinds: see [Flows.Capped].
 func (f *Flows) Next(backlog bool) (first time.Time) {
 	for _, flow := range f.flows {
 		if flow.backlog == backlog && !flow.capped() && !flow.claiming && (first.IsZero() || flow.nextAt.Before(first)) {
@@ -158,7 +167,7 @@ func (f *Flows) Next(backlog bool) (first time.Time) {
 	return first
 }
 
-// Capped returns the flows of capped kinds and when each is to be claimed.
+// Capped returns the flows of capped kinds and the time of the next claim of each.
 func (f *Flows) Capped() iter.Seq2[task.TenantKind, time.Time] {
 	return func(yield func(task.TenantKind, time.Time) bool) {
 		for k, flow := range f.flows {
@@ -169,7 +178,7 @@ func (f *Flows) Capped() iter.Seq2[task.TenantKind, time.Time] {
 	}
 }
 
-// CappedFlow returns the flow of a capped kind if it is to be claimed by now, or nil.
+// CappedFlow returns the flow of a capped kind, or nil if it cannot be claimed at now.
 func (f *Flows) CappedFlow(now time.Time, kind task.TenantKind) *Flow {
 	if flow := f.flows[kind]; flow != nil && !now.Before(flow.nextAt) {
 		return flow
@@ -177,8 +186,8 @@ func (f *Flows) CappedFlow(now time.Time, kind task.TenantKind) *Flow {
 	return nil
 }
 
-// ResetBacklogs says that no shard is owned, so no flow has a backlog here. It returns
-// the tenants of the flows without a kind.
+// ResetBacklogs resets the backlogs of all flows because no shard is owned. It returns the
+// tenants of the flows without a kind.
 func (f *Flows) ResetBacklogs() (tenants []int32) {
 	for _, flow := range f.flows {
 		if flow.backlog = false; !flow.capped() {
@@ -191,9 +200,9 @@ func (f *Flows) ResetBacklogs() (tenants []int32) {
 // maxFlows bounds the flows of one claim.
 const maxFlows = 16
 
-// Select returns grants for the flows to claim from now, those that have waited longest,
-// and marks them as being claimed until [Flows.Release]. Tenants for which blocked returns
-// a time are deferred by that.
+// Select returns grants for the flows to claim at now, those that have waited longest, and
+// marks them as being claimed until [Flows.Release]. It defers tenants for which blocked
+// returns a duration by that duration.
 func (f *Flows) Select(now time.Time, backlog bool, blocked func(tenant int32) time.Duration) []*Grant {
 	var chosen []*Flow
 	for _, flow := range f.flows {
@@ -216,25 +225,26 @@ func (f *Flows) Select(now time.Time, backlog bool, blocked func(tenant int32) t
 	return grants
 }
 
-// Release ends what [Flows.Select] began.
+// Release ends the claims that [Flows.Select] began.
 func (f *Flows) Release(grants []*Grant) {
 	for _, g := range grants {
 		g.Flow.claiming = false
 	}
 }
 
-// Defer lets no claim take rows of the flows before at.
+// Defer defers claims from the flows until at.
 func (f *Flows) Defer(grants []*Grant, at time.Time) {
 	for _, g := range grants {
 		g.Flow.nextAt = at
 	}
 }
 
-// WaitForTokens: there are no tokens for the flow before at.
+// WaitForTokens defers the flow until at because its tenant has no tokens. The flow then has
+// a backlog.
 func (f *Flows) WaitForTokens(flow *Flow, at time.Time) { flow.backlog, flow.nextAt = true, at }
 
-// Request returns what a claim takes by the grants, and the kinds that the flows without
-// a kind leave out because these rates pause or cap them.
+// Request returns the flows of a claim by the grants, and the kinds that the flows without a
+// kind leave out because these rates pause or cap them.
 func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rates) (flows []task.Flow, excluded []task.TenantKind) {
 	for _, g := range grants {
 		flows = append(flows, g.Flow.request(now, g.Rows, &f.cfg))
@@ -249,8 +259,9 @@ func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rat
 	return flows, excluded
 }
 
-// Claimed: a claim has committed, at the database's clock, that took so many rows by
-// each grant. The caller passes what it says of tenants to [Scheduler.ObserveFlow].
+// Claimed records a committed claim that has claimed rows[i] rows by grants[i]. clock is the
+// database's. It returns the service of each tenant, which the caller passes to
+// [Scheduler.ObserveFlow].
 func (f *Flows) Claimed(now time.Time, clock task.Instant, grants []*Grant, rows []int) []Service {
 	var services []Service
 	for i, g := range grants {
@@ -262,7 +273,8 @@ func (f *Flows) Claimed(now time.Time, clock task.Instant, grants []*Grant, rows
 	return services
 }
 
-// Service is how many rows a claim has taken of a tenant, and whether there may be more.
+// A Service is the number of rows that a claim took of a tenant, and whether there may be
+// more.
 type Service struct {
 	Tenant int32
 	Rows   int

@@ -23,19 +23,19 @@ func TestExcludedTenantsFollowSettingsAndBacklogs(t *testing.T) {
 		4: {KindCaps: map[string]int32{"a": 1, "b": 1}, PausedKinds: []string{"b"}},
 	}}, nil)
 	if got := f.Excluded(); !slices.Equal(got, []int32{1, 3, 4}) {
-		t.Errorf("excluded by settings: %v", got)
+		t.Errorf("excluded tenants = %v, want [1 3 4]", got)
 	}
-	if len(f.flows) != 3 { // none of tenant 3; of tenant 4 one of its own and one of kind a
-		t.Errorf("%d flows; want 3", len(f.flows))
+	if len(f.flows) != 3 { // tenant 1, tenant 4, and tenant 4's kind a; tenant 3 is paused
+		t.Errorf("len(flows) = %d, want 3", len(f.flows))
 	}
 	f.Update(begun, 0, []int32{2})
 	f.Update(begun, 0, []int32{2})
 	if changes, readmitted := f.Changes(); changes != 2 || readmitted != 0 {
-		t.Errorf("%d changes, %d readmitted; want 2 and 0", changes, readmitted)
+		t.Errorf("Changes() = %d, %d, want 2, 0", changes, readmitted)
 	}
 	f.Update(begun, 0, nil)
 	if changes, readmitted := f.Changes(); changes != 3 || readmitted != 1 {
-		t.Errorf("%d changes, %d readmitted; want 3 and 1", changes, readmitted)
+		t.Errorf("Changes() = %d, %d, want 3, 1", changes, readmitted)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestTheFlowThatHasWaitedLongestIsClaimedFirstAndByOneClaim(t *testing.T) {
 	first := f.Select(begun, true, unblocked)
 	second := f.Select(begun, true, unblocked)
 	if len(first) != maxFlows || len(second) != 2 {
-		t.Fatalf("claims of %d and %d flows", len(first), len(second))
+		t.Fatalf("two claims selected %d and %d flows, want %d and 2", len(first), len(second), maxFlows)
 	}
 	for i, grants := range [][]*Grant{first, second} {
 		for _, g := range grants {
@@ -60,7 +60,7 @@ func TestTheFlowThatHasWaitedLongestIsClaimedFirstAndByOneClaim(t *testing.T) {
 	}
 	again := f.Select(at(2), true, unblocked)
 	if slices.ContainsFunc(again, func(g *Grant) bool { return g.Flow == second[0].Flow }) {
-		t.Error("a flow that was claimed later came before one that was claimed earlier")
+		t.Error("Select preferred a flow that was claimed later")
 	}
 }
 
@@ -72,18 +72,18 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	services := f.Claimed(begun, task.At(begun), grants, []int{4})
 	f.Release(grants)
 	if want := []Service{{Tenant: 1, Rows: 4}}; !slices.Equal(services, want) {
-		t.Errorf("service %v; want %v", services, want)
+		t.Errorf("services = %v, want %v", services, want)
 	}
 	if next := f.Next(false); !next.Equal(at(100)) || !f.Next(true).IsZero() {
-		t.Errorf("claimed next at %s", next)
+		t.Errorf("next claim at %s, want %s", next, at(100))
 	}
 	if !f.Hint(at(5), task.At(at(5))) || !f.Next(false).Equal(begun.Add(flowTick)) {
-		t.Errorf("after a hint claimed next at %s", f.Next(false))
+		t.Errorf("next claim after a hint at %s, want %s", f.Next(false), begun.Add(flowTick))
 	}
 	parts, _ := f.Request(at(20), grants, nil) // the first request sweeps
 	parts, _ = f.Request(at(20), grants, nil)
 	if low := task.At(begun).Add(-flowGrace); parts[0].Low != low || parts[0].WaitingSince != task.Never {
-		t.Errorf("the request is %+v; want bound %d and rows that do not wait", parts[0], low)
+		t.Errorf("request = %+v, want bound %d and no WaitingSince", parts[0], low)
 	}
 }
 
@@ -92,10 +92,10 @@ func TestABlockedTenantIsDeferred(t *testing.T) {
 	f.Update(begun, 0, []int32{1, 2})
 	grants := f.Select(begun, true, func(tenant int32) time.Duration { return time.Duration(tenant-1) * time.Second })
 	if len(grants) != 1 || grants[0].Key.Tenant != 1 {
-		t.Fatalf("%d flows are claimed", len(grants))
+		t.Fatalf("selected %d flows, want only tenant 1's", len(grants))
 	}
 	if next := f.Next(true); !next.Equal(at(1000)) {
-		t.Errorf("the blocked tenant is tried at %s", next)
+		t.Errorf("next claim of the blocked tenant at %s, want %s", next, at(1000))
 	}
 }
 
@@ -105,6 +105,6 @@ func TestRowsThatBecameDueBeforeTheFlowWaitSinceTheForegroundHasServedAll(t *tes
 	f.Update(begun, 900, []int32{1})
 	parts, _ := f.Request(begun, f.Select(begun, true, unblocked), nil)
 	if parts[0].WaitingSince != 700 {
-		t.Errorf("waiting since %d; want 700", parts[0].WaitingSince)
+		t.Errorf("WaitingSince = %d, want 700", parts[0].WaitingSince)
 	}
 }

@@ -7,13 +7,12 @@ import "time"
 // multiplicative decrease (Chiu & Jain, 1989) with the foreground's lateness as
 // the congestion signal.
 //
-// While no backlog is claimed it learns the usual lateness: the one that one
-// foreground record in a hundred exceeds. While a backlog is claimed, it judges
-// each window by that. Too many late records halve the rate. Otherwise the rate
-// rises, if it was the limit: it doubles until the foreground is late for the first
-// time, and then grows by a tenth. If the foreground is late even at the lowest
-// rate, the backlog is not the reason; that lateness then counts as usual for as
-// long as it lasts.
+// While no backlog is claimed it learns the usual lateness: the one that one foreground
+// record in a hundred exceeds. While a backlog is claimed, it compares each window with
+// that. Too many late records halve the rate. Otherwise the rate rises, if it was the limit:
+// it doubles until the foreground is late for the first time, and then grows by a tenth. If
+// the foreground is late even at the lowest rate, the backlog is not the reason; that
+// lateness then counts as usual for as long as it lasts.
 //
 // The zero value is not ready for use: see [NewRateController].
 type RateController struct {
@@ -26,12 +25,12 @@ type RateController struct {
 	// no backlog is claimed. usual is the lateness that counts as undisturbed now;
 	// usual >= quiet.
 	quiet, usual time.Duration
-	// The window began at windowAt. It has seen so many records of the foreground, and
-	// so many late ones. limited: a claim had to wait for tokens.
+	// The window began at windowAt. records counts its foreground records, and late the late
+	// ones. limited is set if a claim had to wait for tokens.
 	windowAt      time.Time
 	records, late int
 	limited       bool
-	// takenAt is when rows were taken last. disturbed: the foreground has been late
+	// takenAt is when rows were last taken. disturbed is set if the foreground has been late
 	// since the rate began to rise.
 	takenAt   time.Time
 	disturbed bool
@@ -45,8 +44,9 @@ const (
 	mostRate  = 200_000
 	// A record is late when its lateness exceeds this many tenths of the usual one.
 	lateTenths = 15
-	// usual is between these. A lower one cannot be told from a foreground that is
-	// not disturbed: its requests are some milliseconds apart and it shares the machine.
+	// leastUsual and mostUsual bound usual. A lower lateness cannot be distinguished from an
+	// undisturbed foreground: its requests are some milliseconds apart and it shares the
+	// machine.
 	leastUsual, mostUsual = 18 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the foreground is undisturbed again.
 	quietAfter = 3 * time.Second
@@ -55,7 +55,7 @@ const (
 	leastSlice, mostSlice = 64, 1000
 )
 
-// NewRateController returns a controller that has learnt nothing yet.
+// NewRateController returns a controller in its initial state.
 func NewRateController() RateController {
 	return RateController{perSecond: firstRate, quiet: leastUsual, usual: leastUsual}
 }
@@ -63,16 +63,17 @@ func NewRateController() RateController {
 // PerSecond returns the current rate, in rows per second.
 func (c *RateController) PerSecond() float64 { return c.perSecond }
 
-// claiming reports whether rows of a backlog have been claimed lately.
+// claiming reports whether rows of a backlog were claimed recently.
 func (c *RateController) claiming(now time.Time) bool {
 	return !c.takenAt.IsZero() && now.Sub(c.takenAt) < quietAfter
 }
 
-// Published counts a foreground record that was confirmed so late.
+// Published counts a confirmed foreground record. late is its lateness.
 func (c *RateController) Published(now time.Time, late time.Duration) {
 	c.endWindow(now)
 	if !c.claiming(now) {
-		// The quantile is followed by steps that balance when one in a hundred is above.
+		// These steps track the quantile: they balance when one record in a hundred is
+		// above.
 		if late > c.quiet {
 			c.quiet = min(c.quiet+c.quiet/10, mostUsual)
 		} else {
@@ -118,8 +119,8 @@ func (c *RateController) slice() int {
 	return min(max(int(c.perSecond*sliceTime.Seconds()), leastSlice), mostSlice)
 }
 
-// TakeRows takes a slice of rows. If it returns 0, the caller waits before it asks
-// again. Without a foreground there is no limit but a thousand rows at a time.
+// TakeRows takes a slice of rows. If it returns 0, the caller must wait before the next
+// call. Without a foreground the only limit is a thousand rows at a time.
 func (c *RateController) TakeRows(now time.Time, foreground bool) (rows int, wait time.Duration) {
 	c.endWindow(now)
 	if !foreground {
@@ -141,5 +142,5 @@ func (c *RateController) TakeRows(now time.Time, foreground bool) (rows int, wai
 	return n, 0
 }
 
-// ReturnRows gives back rows that were taken and not found.
+// ReturnRows returns rows that were taken but not claimed.
 func (c *RateController) ReturnRows(rows int) { c.tokens += float64(rows) }

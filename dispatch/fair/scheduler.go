@@ -8,33 +8,33 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A Scheduler knows, over all databases of a dispatcher, which tenants are
-// backlogged and what service each of them has received, and divides claims between
-// them. See the package comment for the algorithm. It is not safe for concurrent use.
+// A Scheduler records, over all databases of a dispatcher, which tenants are backlogged and
+// the service of each, and divides claims between them. See the package comment for the
+// algorithm. It is not safe for concurrent use.
 type Scheduler struct {
 	rate       RateController
 	backlogged map[int32]*backlog
-	// sorted are the keys of backlogged, in ascending order. It is replaced and never
-	// changed.
+	// sorted are the keys of backlogged, in ascending order. The slice is replaced and never
+	// modified.
 	sorted []int32
-	// foregroundAt is when records of foreground tenants were confirmed last. lastTenant
-	// is whose record that was.
+	// foregroundAt is when records of each foreground tenant were last confirmed. lastTenant
+	// and lastAt are the last entry of it.
 	foregroundAt map[int32]time.Time
 	lastTenant   int32
 	lastAt       time.Time
-	// recent is how many rows foreground claims have taken of tenants in the second since
-	// recentAt. recentLevel is the level at that instant.
+	// recent is the number of rows that foreground claims took of each tenant in the second
+	// since recentAt. recentLevel is the level at that instant.
 	recent      map[int32]int
 	recentAt    time.Time
 	recentLevel int
 }
 
-// A backlog is what is known of a backlogged tenant.
+// A backlog is the state of a backlogged tenant.
 type backlog struct {
-	// more says in which databases the tenant may have more due rows.
+	// more tells for each database whether the tenant may have more due rows there.
 	more [task.Databases]bool
-	// service is how many rows have been claimed for the tenant. It starts at the level
-	// that the others had, plus the rows that made the tenant backlogged.
+	// service is the number of rows claimed for the tenant. It starts at the level of the
+	// others, plus the rows that made the tenant backlogged.
 	service int
 }
 
@@ -47,9 +47,9 @@ const (
 	activeFor   = 10 * time.Second
 	// overdueAfter is how late a row must be to count in a claim that was not full.
 	overdueAfter = time.Second
-	// mostBehind is how many rows, per unit of weight, a tenant may receive more than the
-	// others to make up for service that it has missed, because it was in fewer databases
-	// or its topic was broken.
+	// mostBehind bounds the rows, per unit of weight, that a tenant may receive more than
+	// the others to make up for missed service, because it was in fewer databases or its
+	// topic was broken.
 	mostBehind = 20_000
 )
 
@@ -65,14 +65,14 @@ func NewScheduler() *Scheduler {
 // change the slice.
 func (s *Scheduler) Backlogged() []int32 { return s.sorted }
 
-// PerSecond returns how many rows per second are claimed of backlogs at most.
+// PerSecond returns the most rows of backlogs to claim per second.
 func (s *Scheduler) PerSecond() float64 { return s.rate.PerSecond() }
 
-// ObserveClaim looks for backlogs in a claim of the foreground and returns the tenants
-// that are backlogged from now on: those that have taken more than half of their
-// weighted share of it, and more in a second than others can bear. Of a claim that was
-// not full only long overdue rows count, and only while some tenant is backlogged: a
-// backlog that is small in each database must not go before the others.
+// ObserveClaim detects backlogs in a foreground claim and returns the tenants that have
+// become backlogged: those that took more than half of their weighted share of the claim,
+// and more rows in a second than the others can bear. In a claim that was not full, only
+// long overdue rows count, and only while a tenant is backlogged: a backlog that is small in
+// each database must not go before the others.
 func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) (began []int32) {
 	if !c.More && len(s.sorted) == 0 {
 		return nil
@@ -90,7 +90,8 @@ func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]t
 		if s.recent[t] += n; s.recent[t] <= s.bearable(now, t) {
 			continue
 		}
-		// Of many tenants each may have its share; half is too much for one of two.
+		// With many tenants each may take its share. With two, half of the claim is too
+		// much.
 		share := float64(weight(rates, t)) / float64(max(weights, 2*weight(rates, t)))
 		if 2*float64(n) >= share*float64(len(c.Publications)) {
 			s.begin(t, s.recentLevel*weight(rates, t)+s.recent[t])
@@ -118,7 +119,8 @@ func countFirstRuns(c *task.Claim, rates map[int32]task.Rates) (rows map[int32]i
 	return rows, weights
 }
 
-// begin makes a tenant backlogged, in all databases until their flows say otherwise.
+// begin makes a tenant backlogged in all databases. ObserveFlow removes the databases
+// without more rows.
 func (s *Scheduler) begin(tenant int32, service int) {
 	b := &backlog{service: service}
 	for d := range b.more {
@@ -127,8 +129,8 @@ func (s *Scheduler) begin(tenant int32, service int) {
 	s.backlogged[tenant] = b
 }
 
-// bearable returns how many rows of a tenant others can bear in a second. A tenant
-// with a backlog must not go before others that have one, either.
+// bearable returns the rows of a tenant that the others can bear in a second. A tenant with
+// a backlog must not go before other backlogged tenants, either.
 func (s *Scheduler) bearable(now time.Time, tenant int32) int {
 	if len(s.backlogged) > 0 || s.foregroundBeside(now, tenant) {
 		return burstBeside
@@ -136,8 +138,8 @@ func (s *Scheduler) bearable(now time.Time, tenant int32) int {
 	return burstRows
 }
 
-// foregroundBeside reports whether a foreground tenant other than this one has been
-// published lately.
+// foregroundBeside reports whether records of a foreground tenant other than this one were
+// published recently.
 func (s *Scheduler) foregroundBeside(now time.Time, tenant int32) bool {
 	for t, at := range s.foregroundAt {
 		if now.Sub(at) > activeFor {
@@ -149,9 +151,9 @@ func (s *Scheduler) foregroundBeside(now time.Time, tenant int32) bool {
 	return false
 }
 
-// ObserveFlow records that a flow claim has taken rows of a tenant in a database, and
-// whether the tenant may have more there. A backlogged tenant that has no more in any
-// database is no longer backlogged: then ended is true.
+// ObserveFlow records that a flow claim took rows of a tenant in a database, and whether the
+// tenant may have more there. It reports whether the tenant is no longer backlogged because
+// it has no more rows in any database.
 func (s *Scheduler) ObserveFlow(tenant int32, database, rows int, more bool) (ended bool) {
 	b := s.backlogged[tenant]
 	if b == nil {
@@ -167,9 +169,10 @@ func (s *Scheduler) ObserveFlow(tenant int32, database, rows int, more bool) (en
 	return true
 }
 
-// ObservePublished records that p was confirmed so late. fromFlow says that a flow
-// claim has taken it. Only foreground records count: first attempts of tenants that are
-// not backlogged, and of those in a flow only the ones that their limit did not delay.
+// ObservePublished records that p was confirmed. late is its lateness, and fromFlow tells
+// whether a flow claim took it. Only foreground records count: first attempts of tenants
+// that are not backlogged, and of tenants in a flow only those that were not delayed by
+// their limit.
 func (s *Scheduler) ObservePublished(now time.Time, p *task.Publication, fromFlow bool, late time.Duration) {
 	if p.Attempt != 1 || s.backlogged[p.Tenant] != nil || fromFlow && p.ClaimedAt > p.ScheduledAt {
 		return
@@ -181,18 +184,17 @@ func (s *Scheduler) ObservePublished(now time.Time, p *task.Publication, fromFlo
 	s.rate.Published(now, late)
 }
 
-// TakeRows takes the rows that the next flow claim may have, by the rate controller.
-// If it returns 0, the caller waits before it asks again.
+// TakeRows returns the rows that the next flow claim may take, by the rate controller. If it
+// returns 0, the caller must wait before the next call.
 func (s *Scheduler) TakeRows(now time.Time) (rows int, wait time.Duration) {
 	return s.rate.TakeRows(now, s.foregroundBeside(now, 0))
 }
 
-// ReturnRows gives back rows that were taken and not found.
+// ReturnRows returns rows that were taken but not claimed.
 func (s *Scheduler) ReturnRows(rows int) { s.rate.ReturnRows(rows) }
 
-// Quotas divides rows between the flows of a claim by the weight of their tenants,
-// none less than one, and stores each part in its Rows. The parts may add up to a few
-// rows more.
+// Quotas divides rows between the grants of a claim by the weight of their tenants, at least
+// one row for each, and adds each share to Rows. The shares may add up to a few rows more.
 func Quotas(rows int, grants []*Grant, rates map[int32]task.Rates) {
 	sum := 0
 	for _, g := range grants {
@@ -203,8 +205,8 @@ func Quotas(rows int, grants []*Grant, rates map[int32]task.Rates) {
 	}
 }
 
-// Balance moves rows from tenants with more than the average service to those with
-// less, after [Quotas]. Every flow keeps at least one row.
+// Balance moves rows from tenants above the average service to those below it, after
+// [Quotas]. Every flow keeps at least one row.
 func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {
 	level := s.level(rates)
 	excess := func(g *Grant) int {
@@ -234,9 +236,9 @@ func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {
 	Quotas(freed, behind, rates)
 }
 
-// level returns the average service of backlogged tenants per unit of weight: the
-// virtual time. Tenants with a dispatch rate do not count: if they receive less, the
-// others are not the reason.
+// level returns the average service of backlogged tenants per unit of weight: the virtual
+// time. Tenants with a dispatch rate are ignored, because the others are not the reason if
+// they receive less.
 func (s *Scheduler) level(rates map[int32]task.Rates) int {
 	service, weights := 0, 0
 	for t, b := range s.backlogged {

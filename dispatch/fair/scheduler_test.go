@@ -17,7 +17,8 @@ func grantOf(tenant int32) *Grant {
 	return f.Grant()
 }
 
-// claimOf returns a full claim that took so many overdue rows of tenants 1, 2, ...
+// claimOf returns a full claim that took rows[0] overdue rows of tenant 1, rows[1] of tenant
+// 2, and so on.
 func claimOf(rows ...int) *task.Claim {
 	c := &task.Claim{Now: task.At(begun), More: true}
 	for i, n := range rows {
@@ -28,8 +29,8 @@ func claimOf(rows ...int) *task.Claim {
 	return c
 }
 
-// TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare: the service that a tenant received by
-// foreground claims before it was excluded counts.
+// TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare checks that the service of foreground
+// claims before a tenant was excluded counts.
 func TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare(t *testing.T) {
 	rates := map[int32]task.Rates{3: {Weight: 2}}
 	s := NewScheduler()
@@ -48,20 +49,20 @@ func TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare(t *testing.T) {
 		s.Balance(grants, rates)
 		for _, g := range grants {
 			if g.Rows < 1 {
-				t.Fatalf("tenant %d gets %d rows", g.Key.Tenant, g.Rows)
+				t.Fatalf("tenant %d is granted %d rows, want at least 1", g.Key.Tenant, g.Rows)
 			}
 			got[g.Key.Tenant] += g.Rows
 			s.ObserveFlow(g.Key.Tenant, 0, g.Rows, true)
 			sum += g.Rows
 		}
 		if sum < 390 || sum > 403 {
-			t.Fatalf("%d rows were dealt; want 400", sum)
+			t.Fatalf("%d rows were granted, want 400", sum)
 		}
 	}
 	for tenant, n := range got {
 		share := 21_200 / 4 * weight(rates, tenant)
 		if n < share*95/100 || n > share*105/100 {
-			t.Errorf("tenant %d has got %d in all; its share is %d", tenant, n, share)
+			t.Errorf("tenant %d received %d rows in total, want about %d", tenant, n, share)
 		}
 	}
 }
@@ -90,7 +91,7 @@ func TestATenantIsBackloggedWhenItTakesMoreThanOthersCanBear(t *testing.T) {
 				s.ObserveClaim(begun, c, nil)
 			}
 			if got := s.Backlogged(); !slices.Equal(got, tt.want) {
-				t.Errorf("backlogged: %v; want %v", got, tt.want)
+				t.Errorf("Backlogged() = %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -99,19 +100,20 @@ func TestATenantIsBackloggedWhenItTakesMoreThanOthersCanBear(t *testing.T) {
 func TestABacklogEndsWhenNoDatabaseHasMore(t *testing.T) {
 	s := NewScheduler()
 	if began := s.ObserveClaim(begun, claimOf(5000), nil); !slices.Equal(began, []int32{1}) {
-		t.Fatalf("began: %v", began)
+		t.Fatalf("ObserveClaim = %v, want [1]", began)
 	}
 	for d := range task.Databases {
 		if ended := s.ObserveFlow(1, d, 10, false); ended != (d == task.Databases-1) {
-			t.Fatalf("after database %d: ended is %t", d, ended)
+			t.Fatalf("ObserveFlow of database %d = %t, want true only for the last database", d, ended)
 		}
 	}
 	if len(s.Backlogged()) != 0 {
-		t.Errorf("still backlogged: %v", s.Backlogged())
+		t.Errorf("Backlogged() = %v, want none", s.Backlogged())
 	}
 }
 
-// TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds: they do not lower the rate.
+// TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds checks that such records do not lower
+// the rate.
 func TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds(t *testing.T) {
 	s := NewScheduler()
 	s.begin(1, 0)
@@ -127,7 +129,7 @@ func TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds(t *testing.T) {
 		s.ObservePublished(begun, &p.pub, p.fromFlow, time.Hour)
 	}
 	if s.foregroundBeside(begun, 0) || s.rate.quiet != leastUsual {
-		t.Error("a record of the background, or a repeated one, counted as foreground")
+		t.Error("a background record or a second attempt counted as foreground")
 	}
 	s.ObservePublished(begun, &task.Publication{Tenant: 3, Attempt: 1, ScheduledAt: claimed, ClaimedAt: due}, true, time.Hour)
 	if !s.foregroundBeside(begun, 0) || s.rate.quiet == leastUsual {

@@ -6,34 +6,34 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A TokenCache has tokens of one tenant with a dispatch rate. The bucket itself is
-// a row in the tenant's home database, which grants tokens to all dispatchers by the
-// generic cell rate algorithm (ITU-T I.371). The cache asks for a quarter of a
-// second's tokens at a time, so that the row is not read for each claim. The zero
-// value is empty.
+// A TokenCache holds tokens of one tenant with a dispatch rate. The bucket itself is a row
+// in the tenant's home database, which grants tokens to all dispatchers by the generic cell
+// rate algorithm (ITU-T I.371). The cache requests a quarter of a second's tokens at a time,
+// so that the row is not read for each claim. The zero value is an empty cache.
 //
-// Tokens expire: what a dispatcher has not used after a second is offered back with
-// its next request. So over any time t a tenant gets at most rate × (t + 1 s) + burst.
+// Tokens expire: a dispatcher offers tokens that it has not used after a second back with
+// its next request. So over any time t a tenant takes at most rate × (t + 1 s) + burst
+// tokens.
 type TokenCache struct {
 	tokens int
-	// tokens are good until expires. When the home database granted none, the next
-	// request is sent at askAt.
+	// tokens are valid until expires. If the home database granted none, the next request is
+	// sent at askAt.
 	expires, askAt time.Time
 }
 
 const (
 	// TokenLifetime is how long granted tokens may be used.
 	TokenLifetime = time.Second
-	// requestsPerSecond is into how many requests a second's tokens are divided.
+	// requestsPerSecond is the number of requests that a second's tokens are divided into.
 	requestsPerSecond = 4
-	// LeastTokenWait and MostTokenWait bound the time between two requests when no
-	// token was granted.
+	// LeastTokenWait and MostTokenWait bound the time between two requests if the first
+	// granted no token.
 	LeastTokenWait, MostTokenWait = 10 * time.Millisecond, time.Second
 )
 
-// TakeTokens takes up to want tokens. If ask is true there are none, and the caller asks
-// the home database for [TokenRequest], passes the answer to [TokenCache.Grant] and
-// takes again. If tokens is 0 otherwise, there are none before again.
+// TakeTokens takes up to want tokens. If ask is true the cache is empty: the caller requests
+// [TokenRequest] tokens from the home database, passes the answer to [TokenCache.Grant], and
+// calls TakeTokens again. If ask is false and tokens is 0, there are no tokens before again.
 func (c *TokenCache) TakeTokens(now time.Time, want int) (tokens int, again time.Time, ask bool) {
 	if c.tokens == 0 || !now.Before(c.expires) {
 		if now.Before(c.askAt) {
@@ -46,8 +46,8 @@ func (c *TokenCache) TakeTokens(now time.Time, want int) (tokens int, again time
 	return tokens, time.Time{}, false
 }
 
-// TokenRequest returns how many tokens to request for a claim of want rows, for a
-// tenant of that dispatch rate.
+// TokenRequest returns the number of tokens to request for a claim of want rows and a tenant
+// with that dispatch rate.
 func TokenRequest(rate int32, want int) int {
 	return min(want, max(int(rate)/requestsPerSecond, 1))
 }
@@ -63,8 +63,8 @@ func (c *TokenCache) Grant(now time.Time, t task.Tokens) {
 	}
 }
 
-// ReturnTokens gives back tokens that were taken and not used.
+// ReturnTokens returns tokens that were taken but not used.
 func (c *TokenCache) ReturnTokens(tokens int) { c.tokens += tokens }
 
-// ClockMoved: the home database's clock was set, so it may have tokens by now.
+// ClockMoved records that the home database's clock was set, so it may have tokens already.
 func (c *TokenCache) ClockMoved() { c.askAt = time.Time{} }

@@ -14,14 +14,14 @@ func TestTokensExpireAndAreOfferedBack(t *testing.T) {
 	}
 	c.Grant(begun, task.Tokens{Granted: 8})
 	if n, _, _ := c.TakeTokens(begun, 5); n != 5 {
-		t.Errorf("%d tokens; want 5", n)
+		t.Errorf("TakeTokens = %d, want 5", n)
 	}
 	c.ReturnTokens(2)
 	if n, _, _ := c.TakeTokens(begun.Add(TokenLifetime-1), 1); n != 1 {
-		t.Errorf("%d tokens before they expire; want 1", n)
+		t.Errorf("TakeTokens before expiry = %d, want 1", n)
 	}
 	if n, _, ask := c.TakeTokens(begun.Add(TokenLifetime), 9); n != 0 || !ask || c.Unused() != 4 {
-		t.Errorf("%d expired tokens, ask %t, %d to offer back; want 0, true, 4", n, ask, c.Unused())
+		t.Errorf("after expiry tokens = %d, ask = %t, Unused() = %d, want 0, true, 4", n, ask, c.Unused())
 	}
 }
 
@@ -31,15 +31,15 @@ func TestACacheAsksAgainWhenTheBucketMayHaveTokens(t *testing.T) {
 		c.Grant(begun, task.Tokens{Wait: wait})
 		n, again, ask := c.TakeTokens(begun, 1)
 		if n != 0 || ask || again.Sub(begun) != want {
-			t.Errorf("told to wait %d ms: %d tokens, ask %t, again after %s; want %s", wait, n, ask, again.Sub(begun), want)
+			t.Errorf("after a grant with a wait of %d ms: tokens = %d, ask = %t, again after %s, want 0, false, %s", wait, n, ask, again.Sub(begun), want)
 		}
 		if _, _, ask := c.TakeTokens(begun.Add(want), 1); !ask {
-			t.Errorf("it does not ask again after %s", want)
+			t.Errorf("the cache does not ask again after %s", want)
 		}
 		c.Grant(begun, task.Tokens{Wait: wait})
 		c.ClockMoved()
 		if _, _, ask := c.TakeTokens(begun, 1); !ask {
-			t.Error("it does not ask after the clock was set")
+			t.Error("the cache does not ask after the clock was set")
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestACacheAsksAgainWhenTheBucketMayHaveTokens(t *testing.T) {
 func TestARequestIsForAQuarterOfASecond(t *testing.T) {
 	for _, tt := range []struct{ rate, want, tokens int }{{1000, 900, 250}, {1000, 90, 90}, {2, 90, 1}} {
 		if n := TokenRequest(int32(tt.rate), tt.want); n != tt.tokens {
-			t.Errorf("rate %d, %d rows: a request for %d; want %d", tt.rate, tt.want, n, tt.tokens)
+			t.Errorf("TokenRequest(%d, %d) = %d, want %d", tt.rate, tt.want, n, tt.tokens)
 		}
 	}
 }
