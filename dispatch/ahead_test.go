@@ -21,14 +21,14 @@ func TestSlowClaimDoesNotMakeItsRecordsLate(t *testing.T) {
 		m.acquire(0)
 		time.Sleep(3 * time.Second)
 		if late := w.kafka.latest(); late > 20*time.Millisecond {
-			t.Errorf("late by %s", late)
+			t.Errorf("highest lateness = %s", late)
 		}
 		w.checkSettled()
 		m.stop()
 	})
 }
 
-// ahead claims so far ahead.
+// ahead returns a change of the configuration that sets ClaimAhead to w.
 func ahead(w time.Duration) func(*Config, *Events) {
 	return func(c *Config, _ *Events) { c.ClaimAhead = w }
 }
@@ -70,7 +70,7 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 				panic("published before their instant")
 			}
 			if total := w.kafka.total(); total < len(tasks) {
-				panic("some were not published")
+				panic("some runs were not published")
 			}
 		})
 	})
@@ -91,17 +91,17 @@ func TestWhatIsClaimedAheadComesOnTimeInOneCallForAllDatabases(t *testing.T) {
 		m.acquire(shards...)
 		time.Sleep(2950 * time.Millisecond)
 		if f := m.Figures(); f.Delayed != 800 || f.Records != 800 {
-			t.Errorf("before they are due: %+v; want 800 records held", f)
+			t.Errorf("before the runs are due Figures() = %+v, want 800 delayed records", f)
 		}
 		if n := w.kafka.callCount(); n != 0 {
-			t.Errorf("%d calls before anything is due", n)
+			t.Errorf("%d calls before any run is due, want 0", n)
 		}
 		time.Sleep(100 * time.Millisecond)
 		if n, total := w.kafka.callCount(), w.kafka.total(); n > 2 || total != 800 {
-			t.Errorf("%d records in %d calls; want 800 in at most 2", total, n)
+			t.Errorf("%d records in %d calls, want 800 in at most 2", total, n)
 		}
 		if late := w.kafka.latest(); late > 20*time.Millisecond {
-			t.Errorf("late by %s", late)
+			t.Errorf("highest lateness = %s", late)
 		}
 		time.Sleep(time.Second)
 		m.stop()
@@ -121,14 +121,14 @@ func TestShortIntervalsAreOnTimeWhenClaimedAhead(t *testing.T) {
 				m.acquire(0, 1, 2, 3, 4, 5, 6, 7)
 				time.Sleep(10500 * time.Millisecond)
 				if late := w.kafka.latest(); late > 25*time.Millisecond {
-					t.Errorf("late by %s", late)
+					t.Errorf("highest lateness = %s", late)
 				}
 				if n, least := w.kafka.total(), 100*int(9*time.Second/every); n < least {
-					t.Errorf("%d runs; want at least %d", n, least)
+					t.Errorf("%d runs, want at least %d", n, least)
 				}
-				// In turn, or once for each interval.
+				// One claim for each half window, or one for each interval.
 				if n, most := w.store.claimCount(), 20+int(10500*time.Millisecond/min(every, 200*time.Millisecond))*5/4; n > most {
-					t.Errorf("%d claims; want at most %d", n, most)
+					t.Errorf("%d claims, want at most %d", n, most)
 				}
 				w.store.mu.Lock()
 				for _, r := range w.store.rows {
@@ -165,7 +165,7 @@ func TestLateAddIsClaimedAtOnceThoughClaimsGoAhead(t *testing.T) {
 func TestWhatIsNotClaimedAheadComesWhenItIsDue(t *testing.T) {
 	tests := []struct {
 		name  string
-		busy  int // rows a second beside it
+		busy  int // other rows per second
 		hint  bool
 		limit time.Duration
 	}{
@@ -197,7 +197,7 @@ func TestWhatIsNotClaimedAheadComesWhenItIsDue(t *testing.T) {
 					within(t, tt.limit, "published", func() bool { return w.kafka.times(run(id(0, n+1), 1)) == 1 })
 				}
 				if n := w.store.claimCount() - claims; tt.busy == 0 && n > 6 {
-					t.Errorf("%d claims for one row", n)
+					t.Errorf("%d claims for one row, want at most 6", n)
 				}
 				time.Sleep(2 * time.Second)
 				m.stop()
@@ -217,19 +217,19 @@ func TestDelayedRecordsCountAgainstTheBound(t *testing.T) {
 		m.acquire(0)
 		time.Sleep(2900 * time.Millisecond)
 		if f := m.Figures(); !f.Stopped || f.Delayed == 0 || f.Delayed > bound {
-			t.Errorf("%+v; want claims stopped with at most %d records held", f, bound)
+			t.Errorf("Figures() = %+v, want claims stopped and at most %d delayed records", f, bound)
 		}
 		within(t, 5*time.Second, "all published", func() bool { return w.kafka.total() == 2000 })
 		time.Sleep(time.Second)
 		m.stop()
 		w.checkSettled()
 		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || f.Delayed != 0 {
-			t.Errorf("in the end: %+v", f)
+			t.Errorf("Figures() = %+v at the end, want no records", f)
 		}
 	})
 }
 
-// listed returns the shards that stand in the outbox, in ascending order.
+// listed returns the shards with a part in the outbox, in ascending order.
 func (s *fakeStore) listed() []task.Shard {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +242,7 @@ func (s *fakeStore) listed() []task.Shard {
 }
 
 func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.T) {
-	for name, next := range map[string]time.Duration{"who claims ahead, too": time.Second, "who does not": 0} {
+	for name, next := range map[string]time.Duration{"the next owner claims ahead": time.Second, "the next owner does not claim ahead": 0} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				var left atomic.Int64
@@ -251,7 +251,7 @@ func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.
 					e.Released = func(_ int, _ []task.Shard, n int) { left.Add(int64(n)) }
 				})
 				w.store.skew = time.Hour
-				w.store.add(id(0, 1), 1, 1500*time.Millisecond, 0) // held
+				w.store.add(id(0, 1), 1, 1500*time.Millisecond, 0) // delayed
 				w.store.add(id(1, 1), 1, 0, 0)                     // due
 				w.store.add(id(2, 1), 1, 1500*time.Millisecond, 0) // of a shard that stays
 				a.acquire(0, 1, 2)
@@ -261,19 +261,19 @@ func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.
 					t.Fatal(err)
 				}
 				if took := time.Since(start); took > 100*time.Millisecond {
-					t.Errorf("took %s", took)
+					t.Errorf("Release took %s, want at most 100ms", took)
 				}
 				if f := a.Figures(); f.Delayed != 1 || left.Load() != 1 {
-					t.Errorf("%+v, told of %d left; want one held and one left", f, left.Load())
+					t.Errorf("Figures() = %+v, records reported as left = %d, want one delayed and one left", f, left.Load())
 				}
 				if got := w.store.listed(); !slices.Equal(got, []task.Shard{0, 2}) || w.kafka.total() != 1 {
-					t.Errorf("in the outbox: %v, on Kafka: %d", got, w.kafka.total())
+					t.Errorf("shards in the outbox = %v, runs on Kafka = %d, want [0 2] and 1", got, w.kafka.total())
 				}
 				b := w.start("b", ahead(next))
 				b.acquire(0, 1)
 				time.Sleep(1450*time.Millisecond - time.Since(start))
 				if w.kafka.total() != 1 {
-					t.Error("published before its instant")
+					t.Error("the delayed run was published before its instant")
 				}
 				time.Sleep(time.Second)
 				for s := range task.Shard(3) {
@@ -281,7 +281,7 @@ func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.
 				}
 				w.checkSettled()
 				if late := w.kafka.latest(); late > 50*time.Millisecond {
-					t.Errorf("late by %s", late)
+					t.Errorf("highest lateness = %s", late)
 				}
 				a.stop()
 				b.stop()
@@ -299,7 +299,7 @@ func TestHalfPublishedPartStaysInTheOutboxAtAHandOver(t *testing.T) {
 		within(t, 100*time.Millisecond, "the due one published", func() bool { return w.kafka.total() == 1 })
 		a.stop()
 		if got := w.store.listed(); !slices.Equal(got, []task.Shard{0}) {
-			t.Fatalf("in the outbox: %v", got)
+			t.Fatalf("shards in the outbox = %v, want [0]", got)
 		}
 		b := w.start("b", nil)
 		b.acquire(0)
@@ -323,13 +323,13 @@ func TestUnpublishableRecordDoesNotAcknowledgeWhatIsLeftToTheNextOwner(t *testin
 		w.store.add(id(0, 2), 1, time.Second, 0)
 		a.acquire(0)
 		time.Sleep(50 * time.Millisecond)
-		a.stop() // the answer comes meanwhile
+		a.stop() // the publisher's answer arrives during the stop
 		b := w.start("b", nil)
 		b.acquire(0)
 		time.Sleep(3 * time.Second)
 		wantTimes(t, w.kafka, run(id(0, 2), 1), 1)
 		if len(w.store.deadRuns()) != 1 {
-			t.Errorf("dead: %v", w.store.deadRuns())
+			t.Errorf("dead runs = %v, want one", w.store.deadRuns())
 		}
 		b.stop()
 	})
@@ -346,9 +346,9 @@ func TestDelayedRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 		b := w.start("b", ahead(maxAhead))
 		b.acquire(0)
 		a.Hint(0, w.store.now()) // leads to a claim
-		within(t, 500*time.Millisecond, "the old owner notices", func() bool { return slices.Equal(a.Owned(), []task.Shard{1}) })
+		within(t, 500*time.Millisecond, "the former owner notices that the shard is lost", func() bool { return slices.Equal(a.Owned(), []task.Shard{1}) })
 		if n := w.kafka.times(run(id(0, 1), 1)); n != 0 || b.Figures().Delayed != 1 {
-			t.Errorf("published %d times; the new owner holds %d", n, b.Figures().Delayed)
+			t.Errorf("run published %d times, the new owner has %d delayed records, want 0 and 1", n, b.Figures().Delayed)
 		}
 		time.Sleep(2 * time.Second)
 		wantTimes(t, w.kafka, run(id(0, 1), 1), 1)
@@ -374,7 +374,7 @@ func TestDeathWithDelayedRecordsPublishesThemByTheNextOwnerOnTime(t *testing.T) 
 		wantTimes(t, w.kafka, run(id(0, 1), 1), 1)
 		w.checkSettled()
 		if late := w.kafka.latest(); late > 20*time.Millisecond {
-			t.Errorf("late by %s", late)
+			t.Errorf("highest lateness = %s", late)
 		}
 		b.stop()
 	})
@@ -390,11 +390,11 @@ func TestWithoutClaimAheadNothingIsDelayedNorClaimedEarly(t *testing.T) {
 		for range 250 {
 			time.Sleep(10 * time.Millisecond)
 			if f := m.Figures(); f.Delayed != 0 {
-				t.Fatalf("%d records are held", f.Delayed)
+				t.Fatalf("%d delayed records, want 0", f.Delayed)
 			}
 		}
 		if req := w.store.lastClaim(); req.Ahead != 0 {
-			t.Errorf("claims go %s ahead", req.Ahead)
+			t.Errorf("claims go %s ahead, want 0", req.Ahead)
 		}
 		time.Sleep(time.Second)
 		m.stop()

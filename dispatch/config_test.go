@@ -12,11 +12,11 @@ func TestConfigurationNamesEveryFault(t *testing.T) {
 	bad := Config{ClaimShare: -1, MinTick: time.Second, MaxTick: time.Millisecond, MaxRows: -1, AcknowledgeAfter: time.Minute, ReleaseTimeout: -1}
 	_, err := New(bad, newFakeStore(), newFakeKafka(), Events{})
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("New accepted an invalid configuration")
 	}
 	for _, want := range []string{"owner name", "claim_share -1", "max_tick 1ms", "max_rows -1", "acknowledge_after 1m0s", "release_timeout -1ns"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in: %v", want, err)
+			t.Errorf("%q is missing in the error: %v", want, err)
 		}
 	}
 }

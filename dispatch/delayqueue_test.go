@@ -20,19 +20,19 @@ func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 		out := 0
 		for next := s.next(); !next.IsZero(); next = s.next() {
 			if early := s.takeDue(next.Add(-1)); len(early) > 0 {
-				rt.Fatalf("%d records before %s", len(early), next)
+				rt.Fatalf("%d records released before their slice at %s", len(early), next)
 			}
 			for _, r := range s.takeDue(next) {
 				if out++; next.Before(r.dueAt) || next.Sub(r.dueAt) >= slice {
-					rt.Fatalf("due at %s, handed out at %s", r.dueAt, next)
+					rt.Fatalf("record due at %s was released at %s", r.dueAt, next)
 				}
 			}
 			if s.records != len(due)-out {
-				rt.Fatalf("counts %d records; want %d", s.records, len(due)-out)
+				rt.Fatalf("records = %d, want %d", s.records, len(due)-out)
 			}
 		}
 		if out != len(due) {
-			rt.Fatalf("%d of %d records", out, len(due))
+			rt.Fatalf("released %d of %d records", out, len(due))
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestDelayQueueRemovesWhatMatches(t *testing.T) {
 	}
 	removed := s.remove(func(r *record) bool { return r.part == gone })
 	if len(removed) != 19 || s.records != 1 || len(s.slices) != 1 || !s.next().Equal(at(10)) {
-		t.Errorf("removed %d; left %d in %d slices, the next at %s", len(removed), s.records, len(s.slices), s.next())
+		t.Errorf("removed %d records and left %d in %d slices, next at %s, want 19, 1, 1 and 10 ms", len(removed), s.records, len(s.slices), s.next())
 	}
 }
 
@@ -66,6 +66,6 @@ func TestWhatTheSetClockHasShownIsNotDelayedAnyLonger(t *testing.T) {
 	}
 	c.comeDue(b, db(100))
 	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.database != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {
-		t.Errorf("%d records are queued, %d held", len(queue), c.delayed.records)
+		t.Errorf("%d records are queued and %d delayed, want 1 and 2", len(queue), c.delayed.records)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// TestEventsAreCalledWithoutLocks: each event calls methods of the dispatcher that take all
-// its locks. It would wait for ever if its caller held one.
+// TestEventsAreCalledWithoutLocks calls, in each event, methods of the dispatcher that take
+// all its locks. They would block forever if the caller of the event held one of them.
 func TestEventsAreCalledWithoutLocks(t *testing.T) {
-	var last atomic.Value // the event that was called last
+	var last atomic.Value // the name of the last event
 	last.Store("")
 	stuck := time.AfterFunc(time.Minute, func() { panic("event " + last.Load().(string) + " was called under a lock") })
 	defer stuck.Stop()
@@ -60,8 +60,9 @@ func probeEvents(e *Events, probe func(event string)) {
 	}
 }
 
-// everyEvent lets each event happen: tenant 1 has a backlog, 2 a rate, 3 a topic that fails
-// for a while, 4 a record that is too large; one claim has an unknown outcome.
+// everyEvent makes each event happen: tenant 1 has a backlog, tenant 2 a rate, tenant 3 a
+// topic that fails for a while, tenant 4 a record that is too large. One claim has an
+// unknown outcome.
 func everyEvent(t *testing.T, w *world, m *member) {
 	var down atomic.Bool
 	down.Store(true)

@@ -15,7 +15,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// seen notes when records of each tenant are published, and how late.
+// seen records when records of each tenant are published, and how late.
 type seen struct {
 	mu    sync.Mutex
 	at    map[int32][]time.Time
@@ -73,7 +73,7 @@ func TestNothingOfAPausedTenantIsClaimedUntilItGoesOn(t *testing.T) {
 			before := w.store.claimedOf(1)
 			time.Sleep(3 * time.Second)
 			if n := w.store.claimedOf(1); n != before || n == 20 {
-				t.Errorf("%d runs were claimed before the pause and %d in all", before, n)
+				t.Errorf("%d runs were claimed before the pause and %d in total, want equal and less than 20", before, n)
 			}
 			if n := w.store.claimedOf(2); n != 20 {
 				t.Errorf("%d runs of the other tenant were claimed, want 20", n)
@@ -86,8 +86,8 @@ func TestNothingOfAPausedTenantIsClaimedUntilItGoesOn(t *testing.T) {
 	}
 }
 
-// TestAFlowChosenBeforeAPauseTakesNothingAfterIt: the pause comes while the claim waits for
-// its tokens, and the foreground has read the new settings by then.
+// TestAFlowChosenBeforeAPauseTakesNothingAfterIt pauses the tenant while the claim waits for
+// its tokens. The foreground has read the new settings by then.
 func TestAFlowChosenBeforeAPauseTakesNothingAfterIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		asked, answer := make(chan struct{}, 1), make(chan struct{})
@@ -108,7 +108,7 @@ func TestAFlowChosenBeforeAPauseTakesNothingAfterIt(t *testing.T) {
 		close(answer)
 		time.Sleep(3 * time.Second)
 		if n := w.store.claimedOf(1); n != 0 {
-			t.Errorf("%d runs were claimed after the pause", n)
+			t.Errorf("%d runs were claimed after the pause, want 0", n)
 		}
 		m.stop()
 	})
@@ -121,14 +121,14 @@ func TestRedeliveriesOfAPausedTenantGoOn(t *testing.T) {
 		w.store.rows[id(0, 1)].waits = true
 		m := w.start("a", nil)
 		m.acquire(0)
-		within(t, 3*time.Second, "the open run comes again", func() bool { return w.kafka.times(run(id(0, 1), 1)) == 1 })
+		within(t, 3*time.Second, "the open run is published again", func() bool { return w.kafka.times(run(id(0, 1), 1)) == 1 })
 		m.stop()
 	})
 }
 
-// TestNoTenantExceedsItsRateAndNothingIsLost: for random tenants, rates, backlogs
-// and dispatchers, over any time a tenant gets no more than its rate, its burst and
-// what tokens may be kept for; and in the end all is claimed.
+// TestNoTenantExceedsItsRateAndNothingIsLost checks random tenants, rates, backlogs and
+// dispatchers. Over any time a tenant gets at most its rate, its burst, and the tokens that
+// may be kept. At the end all runs are published.
 func TestNoTenantExceedsItsRateAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -202,7 +202,7 @@ func (p *ratesPlan) play(t *testing.T) string {
 	return fault
 }
 
-// exceeds says where there were more runs than the rate allows.
+// exceeds describes a period with more runs than the rate allows, or returns "".
 func exceeds(at []time.Time, r task.Rates) string {
 	if r.DispatchRate == 0 {
 		return ""
@@ -213,7 +213,7 @@ func exceeds(at []time.Time, r task.Rates) string {
 		for j := i; j < len(at); j++ {
 			d := at[j].Sub(at[i])
 			if most := float64(r.DispatchRate)*(d+kept).Seconds() + float64(r.Burst()) + 1; float64(j-i+1) > most {
-				return fmt.Sprintf("%d runs within %s; at most %.0f are allowed", j-i+1, d, most)
+				return fmt.Sprintf("%d runs within %s, want at most %.0f", j-i+1, d, most)
 			}
 		}
 	}
@@ -233,18 +233,18 @@ func TestARaisedRateActsAtOnce(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if n := s.count(1); n < 15 || n > 25 {
-			t.Errorf("%d runs in 10 s at 2 a second", n)
+			t.Errorf("%d runs in 10 s at 2 per second, want 15 to 25", n)
 		}
 		w.store.setRates(1, task.Rates{DispatchRate: 1000})
-		within(t, 4*time.Second, "all is published", func() bool { return s.count(1) == 300 })
+		within(t, 4*time.Second, "all runs are published", func() bool { return s.count(1) == 300 })
 		m.stop()
 		w.checkSettled()
 	})
 }
 
-// TestWhatIsDueBeforeARateIsKnownWaitsForTokens: a dispatcher learns of a rate later than it
-// is set, by a peek or by a claim that takes nothing. What became due in between has
-// not been missed, also where a virtual clock has come far.
+// TestWhatIsDueBeforeARateIsKnownWaitsForTokens: a dispatcher learns of a rate some time
+// after it is set, by a peek or by a claim that takes no rows. Runs that became due in
+// between are not missed, even if a virtual clock has advanced far.
 func TestWhatIsDueBeforeARateIsKnownWaitsForTokens(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.store.add(id(0, 1), 1, time.Hour, 0)
@@ -257,24 +257,24 @@ func TestWhatIsDueBeforeARateIsKnownWaitsForTokens(t *testing.T) {
 		w.store.skew = time.Hour
 		w.store.mu.Unlock()
 		m.ClockMoved(0)
-		within(t, 5*time.Second, "it is claimed", func() bool { return w.store.claimedOf(1) == 1 })
+		within(t, 5*time.Second, "the run is claimed", func() bool { return w.store.claimedOf(1) == 1 })
 		m.stop()
 		first := slices.IndexFunc(w.store.claims, func(r task.ClaimRequest) bool { return len(r.Flows) > 0 })
 		if since := w.store.claims[first].Flows[0].WaitingSince; since > due {
-			t.Errorf("its row counts as waiting since %v; it was due at %v", since, due)
+			t.Errorf("WaitingSince = %v, want at most the due time %v", since, due)
 		}
 	})
 }
 
-// TestABacklogOfOneTenantDoesNotMakeAnotherLate: the fake Kafka takes 5,000 records
-// a second.
+// TestABacklogOfOneTenantDoesNotMakeAnotherLate uses a fake Kafka that accepts 5,000 records
+// per second.
 func TestABacklogOfOneTenantDoesNotMakeAnotherLate(t *testing.T) {
 	t.Parallel()
 	t.Run("without a rate", func(t *testing.T) { testBacklogBeside(t, task.Rates{}) })
 	t.Run("with a rate", func(t *testing.T) { testBacklogBeside(t, task.Rates{DispatchRate: 1000}) })
 }
 
-// testBacklogBeside has a tenant with these rates beside one with a backlog.
+// testBacklogBeside runs a tenant with these rates beside a tenant with a backlog.
 func testBacklogBeside(t *testing.T, rates task.Rates) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, w *world) {
@@ -308,18 +308,18 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 		for i := range task.Shard(8) {
 			m.acquire(i * 64)
 		}
-		within(t, 40*time.Second, "all is published", func() bool { return w.kafka.total() == backlog+steady })
-		within(t, 5*time.Second, "nobody is backlogged any more", func() bool { return len(m.Figures().Backlogged) == 0 })
+		within(t, 40*time.Second, "all runs are published", func() bool { return w.kafka.total() == backlog+steady })
+		within(t, 5*time.Second, "no tenant is backlogged any more", func() bool { return len(m.Figures().Backlogged) == 0 })
 		m.stop()
 		w.checkSettled()
 		if held[1] != 102 || held[2] != 0 {
-			t.Errorf("backlogged (times, and hundreds for ends): %v", held)
+			t.Errorf("calls of Backlogged, plus 100 for each end = %v, want 102 for tenant 1 only", held)
 		}
 		if s.late[2] > 2*time.Second {
-			t.Errorf("the tenant beside the backlog was %v late", s.late[2])
+			t.Errorf("the tenant beside the backlog was %v late, want at most 2s", s.late[2])
 		}
 		if s.flows[1] < backlog/2 || s.flows[2] > 0 && !rates.NeedsFlow() {
-			t.Errorf("published by flow claims: %v", s.flows)
+			t.Errorf("runs published by flow claims = %v", s.flows)
 		}
 	})
 }
@@ -343,22 +343,22 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 		for i := range task.Shard(8) {
 			m.acquire(i * 64)
 		}
-		// What they got before they were excluded counts, too.
+		// Rows claimed before the tenants were excluded count, too.
 		const most = 20_000
-		within(t, 60*time.Second, "the heaviest has got most of it", func() bool { return s.count(3) >= most })
+		within(t, 60*time.Second, "most runs of the tenant with weight 2 are published", func() bool { return s.count(3) >= most })
 		for _, other := range []int32{1, 2} {
 			if n := s.count(other); n < most*45/100 || n > most*55/100 {
-				t.Errorf("tenant %d of weight 1 got %d when that of weight 2 got %d", other, n, most)
+				t.Errorf("tenant %d with weight 1 got %d runs when the tenant with weight 2 got %d, want about half", other, n, most)
 			}
 		}
-		within(t, 60*time.Second, "all is published", func() bool { return w.kafka.total() == 3*each })
+		within(t, 60*time.Second, "all runs are published", func() bool { return w.kafka.total() == 3*each })
 		m.stop()
 		w.checkSettled()
 	})
 }
 
-// TestNoMoreRunsOfAKindAreOpenThanItsCap: over two dispatchers, and all are claimed
-// in the end.
+// TestNoMoreRunsOfAKindAreOpenThanItsCap checks two dispatchers together, and that all runs
+// are claimed at the end.
 func TestNoMoreRunsOfAKindAreOpenThanItsCap(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		const tasks, most = 40, 3
@@ -384,7 +384,7 @@ func TestNoMoreRunsOfAKindAreOpenThanItsCap(t *testing.T) {
 			}
 		}
 		if highest != most {
-			t.Errorf("up to %d runs were open; the cap is %d", highest, most)
+			t.Errorf("up to %d runs were open, want the cap of %d", highest, most)
 		}
 		if n := w.store.claimedOf(2); n != tasks {
 			t.Errorf("%d runs of a tenant without caps were claimed, want %d", n, tasks)

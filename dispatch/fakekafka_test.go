@@ -9,15 +9,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// fakeKafka is a publisher that remembers.
+// fakeKafka is a publisher that records its calls in memory.
 type fakeKafka struct {
-	// answer, if set, says what becomes of a record. It may block.
+	// answer, if set, decides the outcome of each record. It may block.
 	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
 	wait   time.Duration
-	// delay, if set, is how a call of so many records takes its time.
+	// delay, if set, blocks for the duration of a call with that number of records.
 	delay func(ctx context.Context, records int)
-	// clock is the database's; early are runs that came before their instant, and
-	// late is the most that any came after it.
+	// clock is the database's clock. early are the runs that were published before their
+	// instant, and late is the highest lateness of any run.
 	clock func() task.Instant
 	early []task.RunID
 	late  time.Duration

@@ -14,20 +14,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// fakeStore is a store in memory with epochs, an outbox that is shared by the
-// shards of a claim, and commits whose answer is lost. Transactions of one
-// database exclude each other, so an acquisition waits for those of old owners.
+// fakeStore is a store in memory with epochs, an outbox that the shards of a claim share,
+// and commits whose answer is lost. Transactions of one database exclude each other, so an
+// acquisition waits for those of former owners.
 type fakeStore struct {
-	// fault, if set, is asked what happens to each claim.
+	// fault, if set, returns the fault of each claim's commit.
 	fault func(task.ClaimRequest) commitFault
-	// delay, if set, says how long each claim takes before and after its clock
-	// is read.
+	// delay, if set, returns how long each claim takes before and after its clock is read.
 	delay func() (before, after time.Duration)
 	// beforeTokens, if set, is called when tokens are requested.
 	beforeTokens func()
 	// refuseAcknowledge makes AcknowledgeOutbox and Release fail.
 	refuseAcknowledge atomic.Bool
-	// unreadable makes so many readings of the outbox fail.
+	// unreadable is the number of readings of the outbox that are still to fail.
 	unreadable atomic.Int32
 
 	dbs [task.Databases]chan struct{} // each database's lock
@@ -44,20 +43,20 @@ type fakeStore struct {
 	claimed map[task.RunID]bool // every run whose claim has committed
 	closed  map[task.RunID]bool
 	dead    map[task.RunID]string
-	claims  []task.ClaimRequest // committed ones
+	claims  []task.ClaimRequest // the committed claims
 	peeks   int
-	// version and rates are the settings of tenants, spent the tokens that were taken
-	// of the current second, which began at spentAt.
+	// version and rates are the settings of tenants. tokens are their buckets.
 	version int64
 	rates   map[int32]task.Rates
 	tokens  map[int32]*fakeTokens
-	// capTaken: somebody has the lease of the only capped kind, of that epoch.
+	// capTaken is set while a dispatcher has the lease of the only capped kind. capEpoch is
+	// the epoch of the last lease.
 	capTaken bool
 	capEpoch int64
 }
 
-// AcquireCapLease counts the runs of a tenant that are claimed and not closed: all are of
-// one kind.
+// AcquireCapLease counts the runs of a tenant that are claimed and not closed. It assumes
+// that all are of one kind.
 func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind) (int64, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +81,8 @@ func (s *fakeStore) ReleaseCapLease(context.Context, task.TenantKind, int64) err
 	return nil
 }
 
-// fakeTokens is the bucket of a tenant: when all that was given out is paid for.
+// fakeTokens is the bucket of a tenant. paid is the instant at which all tokens granted so
+// far are refilled.
 type fakeTokens struct{ paid time.Time }
 
 // setRates changes the settings of a tenant.
@@ -134,7 +134,7 @@ type fakeRow struct {
 	due    task.Instant
 	every  time.Duration
 	begun  task.Instant
-	// waits: for a result or a retry, so it is not claimed ahead.
+	// waits is set if the row waits for a result or a retry, so it is not claimed ahead.
 	waits bool
 }
 
@@ -143,15 +143,15 @@ type fakeOutbox struct {
 	entries []task.Publication
 }
 
-// commitFault is what happens to a commit.
+// commitFault is the fault of a commit.
 type commitFault int
 
 const (
 	commits        commitFault = iota
-	rollsBack                  // with an error that says so
-	answerLost                 // it commits
-	rollsBackMute              // it does not, and nobody knows
-	landsLater                 // it commits some time after the answer was lost
+	rollsBack                  // the error reports it
+	answerLost                 // it commits, but its outcome is unknown
+	rollsBackMute              // it does not commit, and its outcome is unknown
+	landsLater                 // its outcome is unknown, and it commits some time later
 	landsLaterWait = 300 * time.Millisecond
 )
 
@@ -172,7 +172,8 @@ func newFakeStore() *fakeStore {
 
 func (s *fakeStore) now() task.Instant { return task.At(time.Now().Add(s.skew)) }
 
-// add makes a task due at the given time from now; every 0: once.
+// add adds a task that is due after in. If every is 0 it has one run, otherwise a run every
+// that long.
 func (s *fakeStore) add(id task.ID, tenant int32, in, every time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +241,7 @@ func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Owners
 	return batches, nil
 }
 
-// lost returns the shards that are not owned as stated.
+// lost returns the shards whose current ownership differs.
 func (s *fakeStore) lost(owned []task.Ownership) []task.Shard {
 	var lost []task.Shard
 	for _, o := range owned {
@@ -310,7 +311,7 @@ func (s *fakeStore) sleep(d time.Duration) {
 	s.mu.Lock()
 }
 
-// commit does the claim.
+// commit executes and commits the claim. s.mu is held.
 func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	c := task.Claim{Now: s.now(), Next: task.Never}
 	s.claims = append(s.claims, req)
@@ -339,7 +340,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		if c.More {
 			break
 		}
-		now := max(c.Now, r.due) // as if claimed when it is due
+		now := max(c.Now, r.due) // a row that is claimed ahead counts as claimed when it is due
 		c.Rows++
 		if slices.Contains(req.Blocked, r.tenant) {
 			r.due = now.Add(req.BlockedFor)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a store and a Kafka with some dispatchers between them.
+// world is a store and a Kafka shared by some dispatchers.
 type world struct {
 	t     testing.TB
 	store *fakeStore
@@ -28,8 +28,8 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// member is one dispatcher with what an assignment would do for it: shards that
-// it loses are acquired again while it is assigned to them.
+// member is a dispatcher with the duties of assignment: shards that it loses are acquired
+// again while they are assigned to it.
 type member struct {
 	*Dispatcher
 	w      *world
@@ -39,7 +39,7 @@ type member struct {
 	mu       sync.Mutex
 	assigned map[task.Shard]bool
 	lost     []task.Shard
-	// again: lost shards are acquired again.
+	// again tells whether lost shards are acquired again.
 	again bool
 }
 
@@ -91,7 +91,7 @@ func (m *member) acquire(shards ...task.Shard) {
 	}
 }
 
-// unassign makes the member a stranger to the shards without telling it.
+// unassign removes the assignment of the shards without notifying the dispatcher.
 func (m *member) unassign(shards ...task.Shard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,7 +106,7 @@ func (m *member) hasLost() []task.Shard {
 	return m.lost
 }
 
-// stop ends the member in order.
+// stop drains the member and waits for its end.
 func (m *member) stop() {
 	m.w.t.Helper()
 	m.cancel()
@@ -123,7 +123,7 @@ func (m *member) ended() {
 	}
 }
 
-// killAt makes a failpoint that kills at the nth passage of a point.
+// killAt returns a failpoint that kills at the nth passage of a point.
 func killAt(at Point, n int) func(context.Context, Point, int) error {
 	var mu sync.Mutex
 	return func(_ context.Context, p Point, _ int) error {
@@ -140,7 +140,7 @@ func killAt(at Point, n int) func(context.Context, Point, int) error {
 	}
 }
 
-// gate stops whoever comes by a point until it is opened.
+// gate blocks the first caller that passes a point until it is opened.
 type gate struct {
 	at      Point
 	reached chan struct{}
@@ -168,8 +168,8 @@ func id(shard task.Shard, n int64) task.ID { return task.NewID(n, shard) }
 
 func run(id task.ID, seq int64) task.RunID { return task.RunID{Task: id, Seq: seq} }
 
-// checkSettled fails unless every claimed run is on Kafka, dead or closed, and
-// nothing is left in the outbox.
+// checkSettled fails unless every claimed run is on Kafka, dead or closed, and the outbox is
+// empty.
 func (w *world) checkSettled() {
 	w.t.Helper()
 	for _, r := range w.store.claimedRuns() {
@@ -177,14 +177,14 @@ func (w *world) checkSettled() {
 		closed := w.store.closed[r]
 		w.store.mu.Unlock()
 		if !closed && w.kafka.times(r) == 0 {
-			w.t.Errorf("run %s was claimed and never published", r)
+			w.t.Errorf("run %s was claimed but never published", r)
 		}
 	}
 	if early := w.kafka.earlyRuns(); len(early) > 0 {
-		w.t.Errorf("published before their instant: %v", early)
+		w.t.Errorf("runs published before their instant: %v", early)
 	}
 	if n := w.store.outboxRows(); n != 0 {
-		w.t.Errorf("%d rows are left in the outbox", n)
+		w.t.Errorf("%d rows are left in the outbox, want 0", n)
 	}
 }
 
@@ -198,7 +198,7 @@ func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
+			t.Fatalf("condition not reached within %s: %s", limit, what)
 		}
 	}
 }
@@ -206,6 +206,6 @@ func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 func wantTimes(t testing.TB, k *fakeKafka, r task.RunID, want int) {
 	t.Helper()
 	if got := k.times(r); got != want {
-		t.Errorf("run %s was published %d times; want %d", r, got, want)
+		t.Errorf("run %s was published %d times, want %d", r, got, want)
 	}
 }

@@ -16,7 +16,7 @@ func TestHintIsReadAsItWasWritten(t *testing.T) {
 		for _, database := range []int{0, 7, 15} {
 			db, got, ok := parseHint(appendHint(nil, database, due))
 			if !ok || db != database || got != due {
-				t.Errorf("database %d due %d: read %d, %d, %t", database, due, db, got, ok)
+				t.Errorf("hint for database %d due %d was read as %d, %d, %t", database, due, db, got, ok)
 			}
 		}
 	}
@@ -34,7 +34,7 @@ func TestWhatIsNotAHintIsIgnored(t *testing.T) {
 		"magic": change(0, 'X'), "version": change(4, 2), "database": change(7, 16), "negative instant": change(8, 0x80),
 	} {
 		if _, _, ok := parseHint(b); ok {
-			t.Errorf("%s: taken for a hint", name)
+			t.Errorf("%s: parseHint accepted the datagram", name)
 		}
 	}
 }
@@ -43,12 +43,12 @@ func FuzzHint(f *testing.F) {
 	f.Add(appendHint(nil, 3, 5))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if db, due, ok := parseHint(b); ok && (db < 0 || db >= task.Databases || due < 0) {
-			t.Errorf("database %d, due %d", db, due)
+			t.Errorf("parseHint = %d, %d, want a valid database and instant", db, due)
 		}
 	})
 }
 
-// fakeOwners counts how often it was asked.
+// fakeOwners counts its calls.
 type fakeOwners struct {
 	owners map[task.Shard]task.Owner
 	err    error
@@ -65,7 +65,7 @@ type gotHint struct {
 	due      task.Instant
 }
 
-// listen returns the hints that arrive at an address.
+// listen opens an address and returns it and a channel with the hints that it receives.
 func listen(t *testing.T) (address string, hints chan gotHint) {
 	t.Helper()
 	h, err := ListenHints("127.0.0.1:0")
@@ -116,26 +116,26 @@ func TestHintsReachEachOwnerOfTheDatabaseOnceWithTheEarliestInstant(t *testing.T
 		h.Hint(0, task.Instant(500-i))
 	}
 	h.Hint(1, 7)
-	h.Hint(0, task.At(time.Now().Add(time.Hour))) // not for now
+	h.Hint(0, task.At(time.Now().Add(time.Hour))) // too far ahead
 	h.Hint(-1, 1)
 	h.Hint(task.Databases, 1)
 	inBackground(t, h.Run)
 	if got := receive(t, atA); got != (gotHint{0, 401}) {
-		t.Errorf("a was told %v", got)
+		t.Errorf("owner a received %v, want {0 401}", got)
 	}
 	seen := map[gotHint]bool{receive(t, atB): true, receive(t, atB): true}
 	if !seen[gotHint{0, 401}] || !seen[gotHint{1, 7}] {
-		t.Errorf("b was told %v", seen)
+		t.Errorf("owner b received %v, want {0 401} and {1 7}", seen)
 	}
 	h.Hint(1, 9)
 	if got := receive(t, atB); got != (gotHint{1, 9}) {
-		t.Errorf("b was told %v", got)
+		t.Errorf("owner b received %v, want {1 9}", got)
 	}
 	if len(atA) != 0 {
-		t.Errorf("a was told more: %v", <-atA)
+		t.Errorf("owner a received another hint: %v", <-atA)
 	}
 	if n := owners.asked.Load(); n > 3 {
-		t.Errorf("the owners were read %d times in a moment", n)
+		t.Errorf("the owners were read %d times within a moment, want at most 3", n)
 	}
 }
 
@@ -152,12 +152,12 @@ func TestHinterKeepsTheOwnersItKnowsWhenTheyCannotBeRead(t *testing.T) {
 	h.Hint(0, 1)
 	h.send(t.Context())
 	receive(t, atA)
-	owners.err = errors.New("database is away")
+	owners.err = errors.New("database is down")
 	h.readAt = time.Time{}
 	h.Hint(0, 2)
 	h.send(t.Context())
 	if got := receive(t, atA); got.due != 2 {
-		t.Errorf("told %v", got)
+		t.Errorf("received %v", got)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestStrayDatagramsDoNotStopTheHints(t *testing.T) {
 		}
 	}
 	if got := receive(t, atA); got != (gotHint{3, 5}) {
-		t.Errorf("told %v", got)
+		t.Errorf("received %v", got)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestHintWakesASleepingDatabase(t *testing.T) {
 		m.acquire(33)
 		time.Sleep(12 * time.Second) // long enough to be idle
 		for ; ; time.Sleep(time.Millisecond) {
-			// Just after a peek, the next one is seconds away.
+			// Right after a peek the next one is seconds away.
 			if m.dbs[1].sleepsFor(2*time.Second) && w.store.claimCount() > 1 {
 				break
 			}
@@ -198,7 +198,7 @@ func TestHintWakesASleepingDatabase(t *testing.T) {
 	})
 }
 
-// sleepsFor reports whether nothing is planned for at least d.
+// sleepsFor reports whether the planner has no step for at least d.
 func (b *database) sleepsFor(d time.Duration) bool {
 	b.planning.mu.Lock()
 	defer b.planning.mu.Unlock()

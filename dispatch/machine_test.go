@@ -14,11 +14,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// TestNothingCommittedIsEverLost drives two dispatchers through random
-// histories: take-overs with and without a word, deaths at every point, pauses,
-// commits of unknown outcome, claims ahead, and a Kafka that fails, lies and
-// forgets. In the end every claimed run must be on Kafka, or have been closed,
-// none before its instant, and the outbox must be empty.
+// TestNothingCommittedIsEverLost drives two dispatchers through random histories: hand-overs
+// and take-overs, deaths at every point, pauses, commits of unknown outcome, claims ahead,
+// and a Kafka that fails, loses confirmations and blocks. At the end every claimed run must
+// be on Kafka or closed, none before its instant, and the outbox must be empty.
 func TestNothingCommittedIsEverLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -31,10 +30,11 @@ func TestNothingCommittedIsEverLost(t *testing.T) {
 	})
 }
 
-// history is what happens, in order; each step is followed by a wait.
+// history is the steps and faults of one test. Each step is followed by a wait.
 type history struct {
 	steps []historyStep
-	// faults of the first claims and answers, by number.
+	// claims are the faults of the first claims, and answers those of the first records, in
+	// order.
 	claims  []commitFault
 	answers []int
 	// ahead is how far each member claims ahead.
@@ -69,7 +69,7 @@ func drawHistory(rt *rapid.T) history {
 	}
 }
 
-// machine is a history under way.
+// machine is a history that is being played.
 type machine struct {
 	*world
 	history
@@ -112,7 +112,7 @@ func (a *arm) set(p Point, kill bool) {
 	a.point, a.kill = p, kill
 }
 
-// open lets a held dispatcher go on.
+// open releases a paused dispatcher and clears the failpoint.
 func (a *arm) open() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +121,7 @@ func (a *arm) open() {
 	a.point = ""
 }
 
-// play runs the history and says what was wrong.
+// play runs the history and returns a description of what went wrong, or "".
 func (h history) play() string {
 	m := &machine{world: newWorld(failNow{}), history: h}
 	m.store.fault = m.nextClaimFault
@@ -176,7 +176,7 @@ func (m *machine) nextAnswer(ctx context.Context, _ *task.Publication) (bool, er
 	case 1:
 		return false, errDown
 	case 2:
-		return true, errDown // stored, and nobody knows
+		return true, errDown // stored, but the confirmation is lost
 	case 3:
 		pause(ctx, time.Second)
 		return ctx.Err() == nil, ctx.Err()
@@ -246,7 +246,7 @@ func (m *member) tryRelease(shards []task.Shard) {
 	_ = m.Release(ctx, shards)
 }
 
-// end lets everything settle under one healthy owner and peeks.
+// end lets one healthy owner settle all runs and returns the fault, or "".
 func (m *machine) end() string {
 	m.mu.Lock()
 	m.claims, m.answers = nil, nil
@@ -274,15 +274,15 @@ func (m *machine) end() string {
 	return m.fault()
 }
 
-// fault says what is wrong with the outcome.
+// fault describes a violated condition of the outcome, or returns "".
 func (m *machine) fault() string {
 	for _, r := range m.store.claimedRuns() {
 		if m.kafka.times(r) == 0 && !m.store.closed[r] {
-			return fmt.Sprintf("run %s was claimed and never published", r)
+			return fmt.Sprintf("run %s was claimed but never published", r)
 		}
 	}
 	if early := m.kafka.earlyRuns(); len(early) > 0 {
-		return fmt.Sprintf("published before their instant: %v", early)
+		return fmt.Sprintf("runs published before their instant: %v", early)
 	}
 	if n := m.store.outboxRows(); n > 0 {
 		return fmt.Sprintf("%d rows are left in the outbox", n)

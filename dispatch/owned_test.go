@@ -30,10 +30,10 @@ func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
 	owned := l.claimable()
 	records := l.enter(7, owned, nil, publications(id(0, 1), id(0, 2), id(1, 3)), reading{}, begun)
 	if l.confirmed(records[0].part, begun) || len(l.takePublished(9, everything)) != 0 {
-		t.Fatal("a part was complete with a record on its way")
+		t.Fatal("a part was complete with a pending record")
 	}
 	if !l.confirmed(records[1].part, begun) {
-		t.Fatal("a part was not complete with its last record")
+		t.Fatal("a part was not complete after its last record")
 	}
 	got := outboxParts(l.takePublished(9, everything))
 	if diff := cmp.Diff([]task.OutboxPart{{Row: 7, Shards: []task.Shard{0}}}, got); diff != "" {
@@ -41,7 +41,7 @@ func TestPartIsTakenOffWhenItsLastRecordIsAcknowledged(t *testing.T) {
 	}
 	first, _ := l.pending(0)
 	if second, _ := l.pending(1); first != 0 || second != 1 {
-		t.Errorf("pending %d and %d", first, second)
+		t.Errorf("pending records of shards 0 and 1 = %d, %d, want 0, 1", first, second)
 	}
 }
 
@@ -52,10 +52,10 @@ func TestRecordsOfAFormerOwnershipAreNotEntered(t *testing.T) {
 	l.drop(0)
 	l.own(own(0, 2))
 	if records := l.enter(7, former, nil, publications(id(0, 1)), reading{}, begun); len(records) != 0 {
-		t.Error("the outbox that was read with the new ownership holds them already")
+		t.Error("records of a former ownership were entered, though the new ownership reads them from the outbox")
 	}
 	if l.current(former[0]) != nil {
-		t.Error("a former ownership is taken for the present one")
+		t.Error("a former ownership is current")
 	}
 }
 
@@ -72,7 +72,7 @@ func TestDroppedShardTakesNothingOff(t *testing.T) {
 		t.Error("a late acknowledgement of a former ownership counted")
 	}
 	if parts := l.takePublished(9, everything); len(parts) != 0 {
-		t.Errorf("to be taken off: %v", outboxParts(parts))
+		t.Errorf("parts to acknowledge = %v, want none", outboxParts(parts))
 	}
 	l.putBack([]*part{records[0].part}, begun)
 	l.removed([]*part{records[0].part})
@@ -103,7 +103,7 @@ func TestTakeableRespectsItsLimitAndKeepsTheRest(t *testing.T) {
 	first := l.takePublished(5, func(s task.Shard) bool { return s != 3 })
 	rest := l.takePublished(99, everything)
 	if len(first) != 5 || len(rest) != 7 || !l.publishedAt.IsZero() {
-		t.Errorf("took %d, then %d", len(first), len(rest))
+		t.Errorf("took %d parts and then %d, want 5 and 7", len(first), len(rest))
 	}
 	if slices.ContainsFunc(first, func(p *part) bool { return p.shard == 3 }) {
 		t.Error("an unwanted shard was taken")
@@ -134,11 +134,11 @@ func TestRecordsOfADroppedShardAreNotGivenUp(t *testing.T) {
 		all = append(all, unpublishable{record: r})
 	}
 	tr.drop([]task.Ownership{own(0, 1)})
-	group, gone, owned, parts := tr.forGiveUp(all[:2]) // of shard 1 only one of two
+	group, gone, owned, parts := tr.forGiveUp(all[:2]) // only one of the two records of shard 1
 	if len(group) != 1 || len(gone) != 1 || len(owned) != 1 || owned[0].Shard != 1 || len(parts) != 0 {
-		t.Errorf("give up %d records by %v with parts %v; want one by shard 1, and the part stays", len(group), owned, outboxParts(parts))
+		t.Errorf("forGiveUp = %d records, ownerships %v, parts %v, want one record of shard 1 and no part", len(group), owned, outboxParts(parts))
 	}
 	if _, _, _, parts = tr.forGiveUp(all[1:]); len(parts) != 1 {
-		t.Errorf("parts %v; want that of shard 1, which has no other record", outboxParts(parts))
+		t.Errorf("parts = %v, want that of shard 1, which has no other record", outboxParts(parts))
 	}
 }

@@ -40,15 +40,15 @@ func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testi
 		for range 300 {
 			time.Sleep(100 * time.Millisecond)
 			if f := m.Figures(); f.Records > 2*bound {
-				t.Fatalf("%d records in memory; the bound is %d", f.Records, bound)
+				t.Fatalf("%d records in memory, want at most twice the bound %d", f.Records, bound)
 			}
 		}
 		f := m.Figures()
 		if !f.Stopped || len(f.Broken) != 7 {
-			t.Errorf("after 30 s: %+v; want claims stopped and 7 open breakers", f)
+			t.Errorf("after 30 s Figures() = %+v, want claims stopped and 7 open breakers", f)
 		}
 		if n := len(w.store.claimedRuns()); n > 3*bound {
-			t.Errorf("%d runs claimed while nothing could be published", n)
+			t.Errorf("%d runs were claimed while Kafka was down", n)
 		}
 		down.Store(false)
 		within(t, 3*time.Second, "all breakers are closed", func() bool { return len(m.Figures().Broken) == 0 })
@@ -66,7 +66,7 @@ func TestBrokenTopicMakesOnlyItsTenantWait(t *testing.T) {
 		worst   time.Duration
 	}{
 		{"both from the beginning", 0, 200 * time.Millisecond},
-		{"the healthy one later, when Kafka seems to be away", 15 * time.Second, 1500 * time.Millisecond},
+		{"the healthy one later, when Kafka seems to be down", 15 * time.Second, 1500 * time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,23 +111,23 @@ func testBrokenTopic(t *testing.T, w *world, healthy, limit time.Duration) {
 	time.Sleep(60 * time.Second)
 	mu.Lock()
 	if worst > limit {
-		t.Errorf("the healthy tenant was late by %s", worst)
+		t.Errorf("highest lateness of the healthy tenant = %s", worst)
 	}
 	mu.Unlock()
 	if f := m.Figures(); f.Records > 700 || f.Stopped {
-		t.Errorf("%+v", f)
+		t.Errorf("Figures() = %+v, want at most 700 records and claims not stopped", f)
 	}
 	if last := w.store.lastClaim(); !slices.Equal(last.Blocked, []int32{1}) || last.BlockedFor != 30*time.Second {
-		t.Errorf("blocked %v for %s", last.Blocked, last.BlockedFor)
+		t.Errorf("last claim blocked tenants %v for %s, want [1] for 30s", last.Blocked, last.BlockedFor)
 	}
 	down.Store(false)
 	time.Sleep(45 * time.Second)
 	if last := w.store.lastClaim(); len(last.Blocked) != 0 {
-		t.Errorf("still blocked: %v", last.Blocked)
+		t.Errorf("blocked tenants after the recovery = %v, want none", last.Blocked)
 	}
 	mu.Lock()
 	if !slices.Equal(opened, []int32{1}) || !slices.Equal(closed, []int32{1}) {
-		t.Errorf("breakers opened %v, closed %v", opened, closed)
+		t.Errorf("breakers opened = %v, closed = %v, want [1] and [1]", opened, closed)
 	}
 	mu.Unlock()
 	m.stop()
@@ -150,16 +150,16 @@ func TestRecordThatCanNeverBePublishedIsDeadAtOnceAndItsNeighboursAreNot(t *test
 		m.acquire(0, 1)
 		time.Sleep(100 * time.Millisecond)
 		if dead := w.store.deadRuns(); len(dead) != 2 || dead[run(id(0, 2), 1)] != "too large" {
-			t.Errorf("dead: %v", dead)
+			t.Errorf("dead runs = %v, want the two of tenant 9", dead)
 		}
 		if w.store.outboxRows() != 1 {
-			t.Error("the row has a record on its way; it must stay")
+			t.Error("the outbox row was removed though it has a pending record")
 		}
 		time.Sleep(2 * time.Second)
 		wantTimes(t, w.kafka, run(id(0, 1), 1), 1)
 		w.checkSettled()
 		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || len(f.Broken) != 0 {
-			t.Errorf("%+v", f)
+			t.Errorf("Figures() = %+v, want no records and no open breaker", f)
 		}
 		m.stop()
 	})
@@ -180,10 +180,10 @@ func TestGivingUpByAFormerOwnerChangesNothing(t *testing.T) {
 		close(g.open)
 		time.Sleep(20 * time.Second)
 		if dead := w.store.deadRuns(); len(dead) != 0 || w.store.outboxRows() != 1 {
-			t.Errorf("dead %v, %d outbox rows", dead, w.store.outboxRows())
+			t.Errorf("dead runs = %v, outbox rows = %d, want none and 1", dead, w.store.outboxRows())
 		}
 		if f := a.Figures(); f.Records != 0 || f.Shards != 0 {
-			t.Errorf("the former owner keeps %+v", f)
+			t.Errorf("Figures() of the former owner = %+v, want no records and shards", f)
 		}
 		a.stop()
 	})
@@ -204,7 +204,7 @@ func TestSmallPublishesKeepTheirDistanceAndTheFirstGoesAtOnce(t *testing.T) {
 		before := w.kafka.callCount()
 		time.Sleep(time.Second)
 		if n := w.kafka.callCount() - before; n > 201 {
-			t.Errorf("%d calls in a second", n)
+			t.Errorf("%d calls in a second, want at most 201", n)
 		}
 		m.stop()
 		w.checkSettled()
@@ -218,7 +218,7 @@ func TestSlowCallsAreMadeLessOften(t *testing.T) {
 	} {
 		calls := traffic{took: took}
 		if got := calls.distance(5*time.Millisecond, longestDistance); got != want {
-			t.Errorf("calls of %s: distance %s; want %s", took, got, want)
+			t.Errorf("distance after calls of %s = %s, want %s", took, got, want)
 		}
 	}
 }
@@ -233,10 +233,10 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 		m.acquire(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 		time.Sleep(20 * time.Second)
 		if n := w.kafka.mostCalls(); n != 3 {
-			t.Errorf("%d calls at a time; want 3", n)
+			t.Errorf("%d concurrent calls, want 3", n)
 		}
 		if w.kafka.callCount() < 25 || w.kafka.total() != 2496 {
-			t.Errorf("%d calls for %d records", w.kafka.callCount(), w.kafka.total())
+			t.Errorf("%d calls for %d records, want at least 25 for 2496", w.kafka.callCount(), w.kafka.total())
 		}
 		m.stop()
 		w.checkSettled()
@@ -246,14 +246,14 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 func TestPublisherThatForgetsARecordIsAskedAgain(t *testing.T) {
 	r := newResults([]*record{{part: &part{}}, {part: &part{}}, {part: &part{}}})
 	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 1 {
-		t.Fatalf("%d settled", len(done))
+		t.Fatalf("%d records settled, want 1", len(done))
 	}
 	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 0 {
 		t.Error("a record was settled twice")
 	}
 	failed, _ := r.rest()
 	if !slices.Equal(failed, []int{0, 2}) {
-		t.Errorf("to be sent again: %v", failed)
+		t.Errorf("records to send again = %v, want [0 2]", failed)
 	}
 }
 
@@ -283,14 +283,14 @@ func TestTenantThatHangsTakesNoCallsFromTheOthers(t *testing.T) {
 		m.acquire(0)
 		time.Sleep(30 * time.Second)
 		if d := time.Duration(worst.Load()); d > 150*time.Millisecond {
-			t.Errorf("the healthy tenant was late by %s", d)
+			t.Errorf("highest lateness of the healthy tenant = %s", d)
 		}
 		m.stop()
 	})
 }
 
-// TestTheForegroundIsPublishedByCallsOfItsOwn: never together with backlogged tenants,
-// and without a wait for their calls.
+// TestTheForegroundIsPublishedByCallsOfItsOwn checks that foreground records are never in
+// one call with those of backlogged tenants and do not wait for their calls.
 func TestTheForegroundIsPublishedByCallsOfItsOwn(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newPipeline(newEnv(Config{}, nil, Events{}), nil, func() []int32 { return []int32{2} }, nil)
@@ -306,15 +306,15 @@ func TestTheForegroundIsPublishedByCallsOfItsOwn(t *testing.T) {
 	queue(3, 2)
 	first, _ := c.pick(now)
 	if first == nil || first.in != &c.foreground || len(first.records) != 5 {
-		t.Fatalf("the first call has %+v; want the 5 records of the foreground", first)
+		t.Fatalf("first call = %+v, want the 5 records of the foreground", first)
 	}
 	second, _ := c.pick(now)
 	if second == nil || second.in != &c.background || len(second.records) != c.cfg.CallRecords {
-		t.Fatalf("the second call is not one of %d records of the backlog", c.cfg.CallRecords)
+		t.Fatalf("the second call does not have %d records of the backlog", c.cfg.CallRecords)
 	}
-	c.foreground.took = time.Second // because of the backlog
+	c.foreground.took = time.Second // as if the backlog made calls slow
 	queue(1, 1)
 	if third, at := c.pick(now); third != nil || at.Sub(now) != besideDistance*c.cfg.PublishEvery {
-		t.Errorf("the next call for the foreground comes after %v; want %v", at.Sub(now), besideDistance*c.cfg.PublishEvery)
+		t.Errorf("the next foreground call comes after %v, want %v", at.Sub(now), besideDistance*c.cfg.PublishEvery)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// aheadPlanner is idle, and has claimed 400 ms ahead at 0.
+// aheadPlanner returns an idle planner that has claimed 400 ms ahead at instant 0.
 func aheadPlanner() *planner {
 	p := testPlanner()
 	p.cfg.ClaimAhead = 400 * time.Millisecond
@@ -22,7 +22,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 	look := func(p *planner, ms int, due ...int) {
 		p.peeked(0, at(ms), at(ms), task.Peek{Now: db(ms), Soon: soon(due...)})
 	}
-	full := func(from int) []int { // more than a peek lists
+	full := func(from int) []int { // as many rows as a peek lists
 		due := make([]int, task.MaxSoon)
 		for i := range due {
 			due[i] = from + i
@@ -41,11 +41,11 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		until   int
 	}{
 		{"idle sleeps until the next peek", func(*planner) {}, 10, sleep, 1002},
-		{"what is due beyond the edge is claimed half a window before", func(p *planner) { look(p, 2, 700) }, 10, sleep, 500},
-		{"and is claimed then", func(p *planner) { look(p, 2, 700) }, 500, claim, 0},
-		{"what was found this side of the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
-		{"the first beyond the edge may come before it", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 201},
-		{"after a claim all that is due in it is passed", func(p *planner) {
+		{"a row beyond the edge is claimed half a window before it is due", func(p *planner) { look(p, 2, 700) }, 10, sleep, 500},
+		{"a row beyond the edge is claimed at that time", func(p *planner) { look(p, 2, 700) }, 500, claim, 0},
+		{"a row before the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
+		{"the first row beyond the edge may be claimed before one at the edge", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 201},
+		{"after a claim the rows due in its window are passed", func(p *planner) {
 			look(p, 2, 700, 800, 899)
 			claimed(p, 500, task.Claim{Rows: 3})
 		}, 502, sleep, 1002},
@@ -57,27 +57,27 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 			look(p, 402, full(600)...)
 			claimed(p, 500, task.Claim{Rows: 300})
 		}, 502, sleep, 700},
-		{"and when that has passed", func(p *planner) {
+		{"a busy database is claimed from when half a window has passed", func(p *planner) {
 			look(p, 402, full(600)...)
 			claimed(p, 500, task.Claim{Rows: 300})
 		}, 700, claim, 0},
-		{"when fewer were taken than known it looks which are left", func(p *planner) {
+		{"a claim of fewer rows than known is followed by a peek", func(p *planner) {
 			look(p, 2, 700, 800)
 			claimed(p, 500, task.Claim{Rows: 1})
 		}, 502, peek, 0},
-		{"a hint for now leads to a claim at once", func(p *planner) { p.hint(at(50), db(50)) }, 50, claim, 0},
-		{"a hint for soon, too", func(p *planner) { p.hint(at(50), db(149)) }, 50, claim, 0},
-		{"a hint for later waits for a claim that comes by", func(p *planner) { p.hint(at(50), db(350)) }, 60, sleep, 250},
-		{"it waits less when claims take long", func(p *planner) { p.took = 75 * time.Millisecond; p.hint(at(50), db(350)) }, 60, sleep, 200},
-		{"such a claim serves it", func(p *planner) {
+		{"a hint for now leads to a claim immediately", func(p *planner) { p.hint(at(50), db(50)) }, 50, claim, 0},
+		{"a hint for soon leads to a claim immediately", func(p *planner) { p.hint(at(50), db(149)) }, 50, claim, 0},
+		{"a hint for later waits for a regular claim", func(p *planner) { p.hint(at(50), db(350)) }, 60, sleep, 250},
+		{"a hint leads to an earlier claim when claims take long", func(p *planner) { p.took = 75 * time.Millisecond; p.hint(at(50), db(350)) }, 60, sleep, 200},
+		{"a regular claim serves the hint", func(p *planner) {
 			p.hint(at(50), db(350))
 			claimed(p, 200, task.Claim{Rows: 1})
 			look(p, 230)
 		}, 240, sleep, 480},
-		{"what a claim moved to this side of the edge is claimed in time", func(p *planner) {
+		{"a row that a claim moved before the edge is claimed in time", func(p *planner) {
 			claimed(p, 100, task.Claim{Rows: 30, Next: db(330)})
 		}, 110, sleep, 230},
-		{"claims keep their distance", func(p *planner) { p.hint(at(4), db(4)) }, 5, sleep, 20},
+		{"claims keep their interval", func(p *planner) { p.hint(at(4), db(4)) }, 5, sleep, 20},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,10 +85,10 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 			tt.prepare(p)
 			got := p.next(at(tt.at), withCapacity())
 			if got.do != tt.want || got.do == sleep && !got.until.Equal(at(tt.until)) {
-				t.Errorf("%s until %s; want %s until %d ms", got.do, got.until, tt.want, tt.until)
+				t.Errorf("next = %s until %s, want %s until %d ms", got.do, got.until, tt.want, tt.until)
 			}
 			if got.do == claim && got.ahead != 400*time.Millisecond {
-				t.Errorf("goes %s ahead", got.ahead)
+				t.Errorf("claim goes %s ahead, want 400ms", got.ahead)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
 		p := aheadPlanner() // has counted until 1502
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
 		if st := p.next(at(ms), withCapacity()); st.do != claim || st.form != want {
-			t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
+			t.Errorf("at %d ms: %s %s, want %s", ms, st.do, st.form, want)
 		}
 	}
 }
@@ -109,13 +109,13 @@ func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 		name string
 		due  int
 		want time.Duration
-	}{{"a backlog", 5, 0}, {"many that are due together", 300, 400 * time.Millisecond}} {
+	}{{"a backlog", 5, 0}, {"many rows that are due together", 300, 400 * time.Millisecond}} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := aheadPlanner()
 			p.claimed(at(10), at(15), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
 			p.peeked(0, at(15), at(16), task.Peek{Now: db(15), Soon: soon(tt.due, 350), Rows: 9999})
 			if st := p.next(at(16), withCapacity()); st.do != claim || st.ahead != tt.want {
-				t.Errorf("%s, %s ahead; want %s", st.do, st.ahead, tt.want)
+				t.Errorf("next = %s, %s ahead, want a claim %s ahead", st.do, st.ahead, tt.want)
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 		p, s := aheadPlanner(), withCapacity()
 		s.gone = true
 		if st := p.next(at(1000), s); st.do != claim || st.ahead != 0 {
-			t.Errorf("%s, %s ahead", st.do, st.ahead)
+			t.Errorf("next = %s, %s ahead, want a claim 0s ahead", st.do, st.ahead)
 		}
 	})
 }
@@ -137,9 +137,9 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 		want  []task.Shard
 		edge  task.Instant
 	}{
-		{"known", 0, task.Never, []task.Shard{7, 9}, db(700)},
+		{"all rows are known", 0, task.Never, []task.Shard{7, 9}, db(700)},
 		{"a hint for the window may be of any shard", 690, task.Never, nil, db(700)},
-		{"nobody has looked so far", 0, db(690), nil, db(700)},
+		{"the known rows end before the window", 0, db(690), nil, db(700)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -152,21 +152,21 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 			}
 			st := p.next(at(300), withCapacity())
 			if st.do != claim || st.form != task.RangeForm || !slices.Equal(st.shards, tt.want) {
-				t.Fatalf("%s %s of %v; want %v", st.do, st.form, st.shards, tt.want)
+				t.Fatalf("next = %s %s of shards %v, want shards %v", st.do, st.form, st.shards, tt.want)
 			}
 			p.claimed(at(300), at(301), st, &task.Claim{Now: db(300), Rows: 2}, 0)
 			if p.edge != tt.edge {
-				t.Errorf("the edge is %s; want %s", p.edge, tt.edge)
+				t.Errorf("edge = %s, want %s", p.edge, tt.edge)
 			}
 		})
 	}
-	t.Run("elsewhere the edge is what was known", func(t *testing.T) {
+	t.Run("a claim of some shards moves the edge to the known rows", func(t *testing.T) {
 		p := aheadPlanner()
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 		p.known = db(650)
 		p.claimed(at(300), at(301), step{shards: []task.Shard{7}, ahead: 400 * time.Millisecond}, &task.Claim{Now: db(300), Rows: 50}, 0)
 		if p.edge != db(650) {
-			t.Errorf("the edge is %s", p.edge)
+			t.Errorf("edge = %s, want %s", p.edge, db(650))
 		}
 	})
 }
@@ -176,7 +176,7 @@ func TestBoundStaysBehindTheClockWhenClaimsGoAhead(t *testing.T) {
 	claimedAt := 20_000
 	p.claimed(at(claimedAt), at(claimedAt), step{ahead: 400 * time.Millisecond}, &task.Claim{Now: db(claimedAt), Rows: 1}, 0)
 	if want := db(claimedAt).Add(-p.cfg.Grace); p.low != want {
-		t.Errorf("bound %s; want %s", p.low, want)
+		t.Errorf("bound = %s, want %s", p.low, want)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestTickOfClaimsAheadIsHalfTheWindowWhileTheyKeepUp(t *testing.T) {
 		p := testPlanner()
 		p.cfg.ClaimAhead, p.took = tt.ahead, tt.took
 		if got := p.tick(tt.busy); got != tt.want {
-			t.Errorf("%s ahead, %s each, %d databases: %s; want %s", tt.ahead, tt.took, tt.busy, got, tt.want)
+			t.Errorf("tick with %s ahead, claims of %s and %d databases = %s, want %s", tt.ahead, tt.took, tt.busy, got, tt.want)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func soon(ms ...int) (list []task.Upcoming) {
 }
 func pubs(n int) []task.Publication { return make([]task.Publication, n) }
 
-// idle returns a planner that has swept at 0 and found nothing due before Never.
+// idle returns a planner that has swept at 0 and knows no due row.
 func idle() *planner {
 	p := testPlanner()
 	p.acquired(at(0))
@@ -42,31 +42,31 @@ func TestNextStep(t *testing.T) {
 		prepare func(*planner, *situation)
 		at      int
 		want    action
-		until   int // of a sleep; -1: for ever
+		until   int // end of a sleep in ms; -1 if only a wake ends it
 	}{
-		{"nothing is owned", func(_ *planner, s *situation) { s.shards = false }, 10, sleep, -1},
+		{"no shard is owned", func(_ *planner, s *situation) { s.shards = false }, 10, sleep, -1},
 		{"idle sleeps until the next peek", func(*planner, *situation) {}, 10, sleep, 1002},
 		{"idle peeks", func(*planner, *situation) {}, 1002, peek, 0},
 		{"sweep comes when it is due", func(p *planner, _ *situation) { p.sweepAt = at(5002) }, 5002, claim, 0},
-		{"something is due later", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
-		{"something is due", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
-		{"what is due much later is looked at again", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
+		{"a row is due later", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 10, sleep, 310},
+		{"a row is due", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300)}) }, 310, claim, 0},
+		{"a row that is due much later is peeked at again", func(p *planner, _ *situation) { p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(90_000)}) }, 10, sleep, 1002},
 		{"a hint wakes", func(p *planner, _ *situation) { p.hint(at(50), db(40)) }, 50, claim, 0},
 		{"a hint for later sleeps until then", func(p *planner, _ *situation) { p.hint(at(50), db(70)) }, 60, sleep, 70},
-		{"a hint for later does not put off the next peek", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
-		{"rows that are known are claimed before the next peek", func(p *planner, _ *situation) {
+		{"a hint for later does not defer the next peek", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 1002, peek, 0},
+		{"known rows are claimed before the next peek", func(p *planner, _ *situation) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300, 303, 340)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: 2}, 0)
 		}, 315, sleep, 350},
-		{"beyond what is known claims follow each other", func(p *planner, _ *situation) {
+		{"beyond the known rows claims come at every tick", func(p *planner, _ *situation) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
 			p.claimed(at(310), at(320), step{}, &task.Claim{Now: db(310), Rows: fewRows}, 0)
 		}, 320, sleep, 330},
-		{"beyond what is known few rows make it look", func(p *planner, _ *situation) {
+		{"beyond the known rows a small claim is followed by a peek", func(p *planner, _ *situation) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(make([]int, task.MaxSoon)...)})
 			p.claimed(at(310), at(315), step{}, &task.Claim{Now: db(310), Rows: fewRows - 1}, 0)
 		}, 315, peek, 0},
-		{"after what a hint told of it peeks", func(p *planner, _ *situation) {
+		{"after the row of a hint it peeks", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
 			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
 		}, 82, peek, 0},
@@ -74,30 +74,30 @@ func TestNextStep(t *testing.T) {
 			p.hint(at(61), db(55))
 			p.claimed(at(60), at(62), step{}, &task.Claim{Now: db(60), Rows: 1}, 0)
 		}, 80, claim, 0},
-		{"a hint for what the next peek finds is dropped", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 60, sleep, 1002},
-		{"a hint does not put off", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
+		{"a hint for a row that the next peek finds is dropped", func(p *planner, _ *situation) { p.hint(at(50), db(1500)) }, 60, sleep, 1002},
+		{"a later hint does not defer an earlier one", func(p *planner, _ *situation) { p.hint(at(50), db(70)); p.hint(at(50), db(700)) }, 70, claim, 0},
 		{"a hint that came during a peek counts", func(p *planner, _ *situation) {
 			p.hint(at(50), db(60))
 			p.peeked(0, at(50), at(55), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, claim, 0},
-		{"a hint from before a peek does not", func(p *planner, _ *situation) {
+		{"a hint from before a peek does not count", func(p *planner, _ *situation) {
 			p.hint(at(49), db(60))
 			p.peeked(0, at(50), at(50), task.Peek{Now: db(50), Soon: soon(900)})
 		}, 60, sleep, 910},
-		{"claims keep their distance", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
-		{"after a full batch it looks where the oldest rows are", func(p *planner, _ *situation) {
+		{"claims keep their interval", func(p *planner, _ *situation) { p.hint(at(4), db(4)) }, 5, sleep, 20},
+		{"after a full batch it peeks for the oldest rows", func(p *planner, _ *situation) {
 			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
 		}, 15, peek, 0},
-		{"a full batch goes on at once", func(p *planner, _ *situation) {
+		{"after a full batch and a peek it claims immediately", func(p *planner, _ *situation) {
 			p.claimed(at(10), at(15), step{}, &task.Claim{Now: db(10), More: true, Rows: 5}, 0)
 			p.peeked(0, at(15), at(16), task.Peek{Now: db(15), Soon: soon(5), Rows: 9999})
 		}, 16, claim, 0},
-		{"no room for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
-		{"no room for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
-		{"published parts wait a little", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 20, sleep, 510},
-		{"published parts are taken off alone", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 510, acknowledge, 0},
-		{"published parts are taken off without room, too", func(_ *planner, s *situation) { s.publishedAt, s.records = at(10), 0 }, 510, acknowledge, 0},
-		{"published parts go with a claim", func(p *planner, s *situation) { s.publishedAt = at(10); p.hint(at(510), db(510)) }, 510, claim, 0},
+		{"no capacity for records", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.records = 0 }, 60, sleep, -1},
+		{"no capacity for bytes", func(p *planner, s *situation) { p.hint(at(4), db(4)); s.bytes = 0 }, 60, sleep, -1},
+		{"published parts wait for a claim", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 20, sleep, 510},
+		{"published parts are acknowledged without a claim", func(_ *planner, s *situation) { s.publishedAt = at(10) }, 510, acknowledge, 0},
+		{"published parts are acknowledged without capacity, too", func(_ *planner, s *situation) { s.publishedAt, s.records = at(10), 0 }, 510, acknowledge, 0},
+		{"published parts are acknowledged by a claim", func(p *planner, s *situation) { s.publishedAt = at(10); p.hint(at(510), db(510)) }, 510, claim, 0},
 		{"unpublishable records go first", func(p *planner, s *situation) { s.giveUpAt = at(10); p.hint(at(510), db(510)) }, 510, giveUp, 0},
 		{"unpublishable records wait for their retry", func(_ *planner, s *situation) { s.giveUpAt = at(510) }, 10, sleep, 510},
 		{"after a failure", func(p *planner, _ *situation) { p.hint(at(10), db(10)); p.failed(at(30)) }, 40, sleep, 50},
@@ -110,7 +110,7 @@ func TestNextStep(t *testing.T) {
 			tt.prepare(p, &s)
 			got := p.next(at(tt.at), s)
 			if got.do != tt.want {
-				t.Fatalf("%s; want %s", got.do, tt.want)
+				t.Fatalf("next = %s, want %s", got.do, tt.want)
 			}
 			if got.do != sleep {
 				return
@@ -120,7 +120,7 @@ func TestNextStep(t *testing.T) {
 				want = at(tt.until)
 			}
 			if !got.until.Equal(want) {
-				t.Errorf("sleeps until %s; want %s", got.until, want)
+				t.Errorf("sleep until %s, want %s", got.until, want)
 			}
 		})
 	}
@@ -131,10 +131,10 @@ func TestFirstClaimOfNewShardsHasNoBoundAndIsSmall(t *testing.T) {
 	p.acquired(at(100))
 	st := p.next(at(100), withCapacity())
 	if st.do != claim || st.low != 0 || st.form != task.CappedForm {
-		t.Errorf("%+v", st)
+		t.Errorf("next = %+v, want a capped claim without a bound", st)
 	}
 	if st = testPlanner().next(at(0), withCapacity()); st.rows > firstRows {
-		t.Errorf("%d rows before the size of any record is known", st.rows)
+		t.Errorf("claim of %d rows before the size of any record is known, want at most firstRows", st.rows)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 			p := idle()
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: tt.rows})
 			if st := p.next(at(tt.at), withCapacity()); st.do != claim || st.form != tt.want {
-				t.Errorf("%s %s; want %s", st.do, st.form, tt.want)
+				t.Errorf("next = %s %s, want a claim in form %s", st.do, st.form, tt.want)
 			}
 		})
 	}
@@ -169,7 +169,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 				want = task.RangeForm
 			}
 			if st := p.next(at(ms+50), withCapacity()); st.do != claim || st.form != want {
-				t.Errorf("at %d: %s %s; want %s", ms, st.do, st.form, want)
+				t.Errorf("at %d ms: %s %s, want %s", ms, st.do, st.form, want)
 			}
 		}
 	})
@@ -178,7 +178,7 @@ func TestFormIsRangeOnlyWhileFewRowsWereCounted(t *testing.T) {
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(300), Rows: 1})
 		p.failed(at(250))
 		if st := p.next(at(310), withCapacity()); st.form != task.CappedForm {
-			t.Error("a locked row could stop the database again")
+			t.Error("a claim after a failure has the range form, which a locked row can block again")
 		}
 	})
 }
@@ -194,32 +194,32 @@ func TestLowerBoundMovesOnlyPastWhatWasTaken(t *testing.T) {
 			st = p.next(at(ms), withCapacity())
 		}
 		if st.do != claim {
-			t.Fatalf("at %d: %s", ms, st.do)
+			t.Fatalf("at %d ms: next = %s, want a claim", ms, st.do)
 		}
 		p.claimed(at(ms), at(ms), st, &task.Claim{Now: now, More: more, Rows: 1}, 0)
 		return st
 	}
 	if tick(1000, false, db(1000)); p.low != db(1000).Add(-grace) {
-		t.Errorf("bound %s after a full claim", p.low)
+		t.Errorf("bound = %s after a claim of all due rows", p.low)
 	}
 	low := p.low
 	if tick(2000, true, db(2000)); p.low != low {
 		t.Error("the bound moved past unclaimed rows")
 	}
 	if st := tick(6000, true, db(6000)); st.low != 0 || p.low != 0 {
-		t.Errorf("sweep with bound %s", st.low)
+		t.Errorf("sweep with bound %s, want 0", st.low)
 	}
 	if st := tick(6001, false, db(6001)); st.low != 0 || p.low != db(6001).Add(-grace) {
-		t.Error("a sweep must go on until nothing is left")
+		t.Error("the sweep ended before a claim that was not full")
 	}
 	if st := tick(7000, false, db(7000)); st.low == 0 {
-		t.Error("the sweep is over")
+		t.Error("a claim after the sweep had no bound")
 	}
 	if tick(8000, false, db(500)); p.low != 0 {
-		t.Error("a clock that goes back must reset the bound")
+		t.Error("a clock that went back did not reset the bound")
 	}
 	if st := p.next(at(8100), withCapacity()); st.do != claim || st.low != 0 {
-		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
+		t.Errorf("next = %s with bound %s, want a sweep", st.do, st.low)
 	}
 }
 
@@ -228,10 +228,10 @@ func TestSweepsAreRareOnlyWhereNothingHappens(t *testing.T) {
 		act  func(*planner)
 		want int // ms
 	}{
-		"nothing ever happened": {func(*planner) {}, 70_000 + 30_000},
-		"fired a minute ago":    {func(p *planner) { p.firedAt = at(10_000) }, 70_000 + 30_000},
-		"fired less long ago":   {func(p *planner) { p.firedAt = at(10_001) }, 70_000 + 5_000},
-		"a hint came":           {func(p *planner) { p.hintedAt = at(69_000) }, 70_000 + 5_000},
+		"no event ever":       {func(*planner) {}, 70_000 + 30_000},
+		"fired a minute ago":  {func(p *planner) { p.firedAt = at(10_000) }, 70_000 + 30_000},
+		"fired less long ago": {func(p *planner) { p.firedAt = at(10_001) }, 70_000 + 5_000},
+		"a hint came":         {func(p *planner) { p.hintedAt = at(69_000) }, 70_000 + 5_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := idle()
@@ -248,22 +248,22 @@ func TestALookThatSeesAnEarlierClockLeadsToASweep(t *testing.T) {
 	p := idle()
 	p.peeked(0, at(1000), at(1000), task.Peek{Now: db(-500)})
 	if st := p.next(at(1000), withCapacity()); st.do != claim || st.low != 0 {
-		t.Errorf("%s with bound %s; want a sweep", st.do, st.low)
+		t.Errorf("next = %s with bound %s, want a sweep", st.do, st.low)
 	}
 }
 
 func TestARowThatFiresBringsTheSweepOfAnIdleDatabaseNearer(t *testing.T) {
 	p := idle()
 	if !p.sweepAt.Equal(at(2 + 30_000)) {
-		t.Fatalf("the sweep of an idle database is at %s", p.sweepAt)
+		t.Fatalf("the sweep of an idle database is at %s, want %s", p.sweepAt, at(2+30_000))
 	}
 	p.claimed(at(100), at(100), step{do: claim, form: task.RangeForm, low: 1}, &task.Claim{Now: db(100), Rows: 1}, 0)
 	if !p.sweepAt.Equal(at(100 + 5_000)) {
-		t.Errorf("the sweep is at %s", p.sweepAt)
+		t.Errorf("the sweep is at %s, want %s", p.sweepAt, at(100+5_000))
 	}
 	p.claimed(at(200), at(200), step{do: claim, form: task.RangeForm, low: 1}, &task.Claim{Now: db(200), Rows: 1}, 0)
 	if !p.sweepAt.Equal(at(100 + 5_000)) {
-		t.Errorf("a claim puts the sweep off to %s", p.sweepAt)
+		t.Errorf("a claim deferred the sweep to %s", p.sweepAt)
 	}
 }
 
@@ -274,9 +274,9 @@ func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
 		prepare func(*planner)
 		want    []task.Shard
 	}{
-		{"known", func(*planner) {}, []task.Shard{7, 9}},
+		{"all rows are known", func(*planner) {}, []task.Shard{7, 9}},
 		{"a hint may be of any shard", func(p *planner) { p.hint(at(50), db(60)) }, nil},
-		{"nobody has looked so far ahead", func(p *planner) { p.known = db(305) }, nil},
+		{"the known rows end before the claim", func(p *planner) { p.known = db(305) }, nil},
 		{"a backlog: the oldest rows", func(p *planner) { p.known, p.rangeRows = db(305), 9999 }, []task.Shard{7, 9}},
 		{"a sweep", func(p *planner) { p.sweepAt = at(310) }, nil},
 	}
@@ -288,23 +288,23 @@ func TestAClaimIsOfTheShardsInWhichSomethingIsDue(t *testing.T) {
 			tt.prepare(p)
 			st := p.next(at(310), withCapacity())
 			if st.do != claim || !slices.Equal(st.shards, tt.want) {
-				t.Fatalf("%s of the shards %v; want %v", st.do, st.shards, tt.want)
+				t.Fatalf("next = %s of shards %v, want a claim of %v", st.do, st.shards, tt.want)
 			}
 			p.claimed(at(310), at(312), st, &task.Claim{Now: db(310), Rows: 3}, 0)
 			if len(p.soon) != 1 || p.soon[0].Shard != 11 {
-				t.Errorf("waiting after it: %v", p.soon)
+				t.Errorf("known rows after the claim = %v, want that of shard 11", p.soon)
 			}
 			if st.shards != nil && p.low != db(1) {
 				t.Error("the bound moved past shards that were not claimed from")
 			}
 		})
 	}
-	t.Run("what became due elsewhere meanwhile is still to come", func(t *testing.T) {
+	t.Run("rows of other shards stay known", func(t *testing.T) {
 		p := idle()
 		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 		p.claimed(at(310), at(312), step{shards: []task.Shard{9}}, &task.Claim{Now: db(310), Rows: 1}, 0)
 		if len(p.soon) != 3 {
-			t.Errorf("waiting: %v", p.soon)
+			t.Errorf("known rows = %v, want 3", p.soon)
 		}
 	})
 }
@@ -334,7 +334,7 @@ func TestTickGrowsWithTheCostOfClaims(t *testing.T) {
 		p := testPlanner()
 		p.took = tt.took
 		if got := p.tick(tt.busy); got != tt.want {
-			t.Errorf("%s with %d busy databases: tick %s; want %s", tt.took, tt.busy, got, tt.want)
+			t.Errorf("tick after claims of %s with %d busy databases = %s, want %s", tt.took, tt.busy, got, tt.want)
 		}
 	}
 }
@@ -346,11 +346,11 @@ func TestRowsOfAClaimFollowTheSizeOfRecords(t *testing.T) {
 	s := withCapacity()
 	s.bytes = 40 << 20
 	if st := p.next(at(50), s); st.do != claim || st.rows != 40 {
-		t.Errorf("%s of %d rows; want 40 of 1 MiB each", st.do, st.rows)
+		t.Errorf("next = %s of %d rows, want a claim of 40 rows of 1 MiB each", st.do, st.rows)
 	}
 	s.bytes = 1
 	if st := p.next(at(50), s); st.rows != 1 {
-		t.Errorf("%d rows; want at least 1", st.rows)
+		t.Errorf("claim of %d rows, want 1", st.rows)
 	}
 }
 
@@ -361,15 +361,15 @@ func TestFailuresBackOffUpToABound(t *testing.T) {
 		p.failed(now)
 		wait := p.retryAt.Sub(now)
 		if wait < last || wait > maxBackoff {
-			t.Fatalf("wait %s after %s", wait, last)
+			t.Fatalf("wait of %s after one of %s", wait, last)
 		}
 		now, last = p.retryAt, wait
 	}
 	if last != maxBackoff {
-		t.Errorf("wait %s in the end", last)
+		t.Errorf("last wait = %s, want maxBackoff", last)
 	}
 	if p.ok(); p.failures != 0 {
-		t.Error("a success must end the backing off")
+		t.Error("the backoff did not end after a success")
 	}
 }
 
@@ -378,7 +378,7 @@ func TestActiveDatabaseIsLookedAtMoreOften(t *testing.T) {
 	p.claimed(at(2000), at(2001), step{}, &task.Claim{Now: db(2000), Rows: 1}, 0)
 	p.peeked(0, at(2001), at(2001), task.Peek{Now: db(2001)})
 	if st := p.next(at(2100), withCapacity()); st.do != sleep || !st.until.Equal(at(2251)) {
-		t.Errorf("%s until %s", st.do, st.until)
+		t.Errorf("next = %s until %s, want sleep until %s", st.do, st.until, at(2251))
 	}
 }
 
@@ -393,28 +393,28 @@ func TestLooksCountEachRowOnce(t *testing.T) {
 	}
 	form := func(ms int) task.ClaimForm { return p.claim(at(ms), withCapacity()).form }
 	if from := look(10, 150); from != p.low {
-		t.Fatalf("the first look counts from %d; want %d, from the start", from, p.low)
+		t.Fatalf("the first peek counts from %d, want %d, the lower bound", from, p.low)
 	}
 	end := p.rangeUntil
 	if from := look(500, 50); from != end || form(500) != task.RangeForm {
-		t.Fatalf("the next one counts from %d and allows %s; want %d, the end of the first, and %s", from, form(500), end, task.RangeForm)
+		t.Fatalf("the second peek counts from %d and allows form %s, want %d, the end of the first, and %s", from, form(500), end, task.RangeForm)
 	}
 	if look(600, 1); form(600) != task.CappedForm {
-		t.Errorf("the cap is exceeded by what three peeks have counted; claims still go by %s", form(600))
+		t.Errorf("three peeks have counted more rows than the cap, but the form is still %s", form(600))
 	}
 	p.claimed(at(700), at(701), step{form: task.CappedForm, low: p.low}, &task.Claim{Now: db(700), Rows: 100}, 0)
 	if form(710) != task.RangeForm {
-		t.Errorf("after a claim of 100 rows the form is %s; want %s", form(710), task.RangeForm)
+		t.Errorf("after a claim of 100 rows the form is %s, want %s", form(710), task.RangeForm)
 	}
 	if look(800, p.cfg.MaxRows+1); form(810) != task.CappedForm || p.countFrom(at(820)) != p.low {
-		t.Errorf("after a count that was cut off: form %s, next count from %d; want %s, from %d", form(810), p.countFrom(at(820)), task.CappedForm, p.low)
+		t.Errorf("after a truncated count form = %s, next count from %d, want %s, from %d", form(810), p.countFrom(at(820)), task.CappedForm, p.low)
 	}
 	look(900, 10)
 	if p.hint(at(910), db(920)); p.countFrom(at(915)) != p.low {
-		t.Error("after a hint not all is counted again")
+		t.Error("after a hint the next peek does not count from the lower bound")
 	}
 	look(950, 10)
 	if p.countFrom(at(6000)) != p.low {
-		t.Error("a count is trusted for longer than a sweep")
+		t.Error("a count is used for longer than SweepEvery")
 	}
 }

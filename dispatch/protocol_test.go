@@ -18,17 +18,17 @@ func TestDueRunIsPublishedOnceAndTakenOffWithinASecond(t *testing.T) {
 		m := w.start("a", func(_ *Config, e *Events) {
 			e.Published = func(_ *task.Publication, d time.Duration) { late.Store(int64(d)) }
 		})
-		w.store.skew = time.Hour // the database's clock is what counts
+		w.store.skew = time.Hour // lateness must follow the database's clock
 		w.store.add(id(3, 1), 1, 700*time.Millisecond, 0)
 		m.acquire(3)
 		time.Sleep(690 * time.Millisecond)
 		wantTimes(t, w.kafka, run(id(3, 1), 1), 0)
 		within(t, 100*time.Millisecond, "published", func() bool { return w.kafka.total() == 1 })
-		within(t, time.Second, "taken off though nothing else is due", func() bool { return w.store.outboxRows() == 0 })
+		within(t, time.Second, "acknowledged though no other row is due", func() bool { return w.store.outboxRows() == 0 })
 		time.Sleep(10 * time.Second)
 		wantTimes(t, w.kafka, run(id(3, 1), 1), 1)
 		if d := time.Duration(late.Load()); d < 0 || d > 50*time.Millisecond {
-			t.Errorf("lateness %s", d)
+			t.Errorf("lateness = %s, want 0 to 50ms", d)
 		}
 		m.stop()
 	})
@@ -46,7 +46,7 @@ func TestRunOfADispatcherThatDiedIsPublishedByTheNextOwner(t *testing.T) {
 					t.Fatal("the failpoint was not reached")
 				}
 				if w.store.outboxRows() != 1 {
-					t.Fatal("a dead dispatcher must leave its outbox row")
+					t.Fatal("the outbox row of the dead dispatcher is gone")
 				}
 				b := w.start("b", nil)
 				b.acquire(0)
@@ -80,10 +80,10 @@ func TestCommitOfUnknownOutcomeLosesNothingThoughTheOwnerLives(t *testing.T) {
 				time.Sleep(time.Second)
 				w.checkSettled()
 				if got := m.hasLost(); !slices.Equal(got, []task.Shard{0, 5}) {
-					t.Errorf("reported lost: %v; the shards of the transaction must be dropped", got)
+					t.Errorf("lost shards = %v, want [0 5], the shards of the transaction", got)
 				}
 				if o := w.store.ownership(0); o.Epoch != 2 {
-					t.Errorf("epoch %d: the shards must be acquired anew", o.Epoch)
+					t.Errorf("epoch = %d, want 2: the shards must be acquired again", o.Epoch)
 				}
 				m.stop()
 			})
@@ -93,7 +93,7 @@ func TestCommitOfUnknownOutcomeLosesNothingThoughTheOwnerLives(t *testing.T) {
 
 func TestSharedOutboxRowKeepsTheShardThatWasLostBeforeItWasAcknowledged(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		// Shard 0's record is acknowledged, shard 1's is not.
+		// Shard 0's record is confirmed, shard 1's is not.
 		var mute atomic.Bool
 		mute.Store(true)
 		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
@@ -108,22 +108,22 @@ func TestSharedOutboxRowKeepsTheShardThatWasLostBeforeItWasAcknowledged(t *testi
 		a.acquire(0, 1)
 		time.Sleep(50 * time.Millisecond)
 		a.unassign(1)
-		// A slow new owner: it has raised the epoch, and has not looked yet.
+		// A slow new owner has raised the epoch, but not yet read the outbox.
 		owned, err := w.store.Acquire(t.Context(), 0, []task.Shard{1}, task.Owner{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
 		if got := a.hasLost(); !slices.Equal(got, []task.Shard{1}) {
-			t.Fatalf("lost %v", got)
+			t.Fatalf("lost shards = %v, want [1]", got)
 		}
 		left, err := w.store.Unpublished(t.Context(), 0, owned)
 		if err != nil || len(left) != 1 || len(left[0].Publications) != 1 {
-			t.Fatalf("the new owner finds %v, %v; want the record of shard 1", left, err)
+			t.Fatalf("Unpublished of the new owner = %v, %v, want the record of shard 1", left, err)
 		}
 		w.store.mu.Lock()
 		if got := w.store.outbox[left[0].Part.Row].shards; !slices.Equal(got, []task.Shard{1}) {
-			t.Errorf("the row lists %v; the part of shard 0 should have been taken off", got)
+			t.Errorf("shards of the outbox row = %v, want [1]", got)
 		}
 		w.store.mu.Unlock()
 		mute.Store(false)
@@ -153,16 +153,16 @@ func TestPausedOwnerDoesNoHarm(t *testing.T) {
 				close(g.open)
 				time.Sleep(3 * time.Second)
 				if w.store.ownership(0) != before {
-					t.Error("the old owner took the shard back")
+					t.Error("the former owner acquired the shard again")
 				}
 				if got := a.Owned(); len(got) != 0 {
-					t.Errorf("the old owner still believes to own %v", got)
+					t.Errorf("Owned() of the former owner = %v, want none", got)
 				}
 				a.stop()
 				b.stop()
 				w.checkSettled()
 				if n := w.kafka.total(); n < 10 {
-					t.Errorf("only %d runs in six seconds", n)
+					t.Errorf("%d runs in six seconds, want at least 10", n)
 				}
 			})
 		})
@@ -178,7 +178,7 @@ func TestShardTakenAnewIgnoresAcknowledgementsOfTheFormerOwnership(t *testing.T)
 				<-release
 				return true, nil
 			}
-			return false, errRolledBack // nothing of the new ownership is acknowledged
+			return false, errRolledBack // no record of the new ownership is confirmed
 		}
 		w.store.add(id(0, 1), 1, 0, 0)
 		m := w.start("a", func(c *Config, _ *Events) { c.ReleaseTimeout = 100 * time.Millisecond })
@@ -188,7 +188,7 @@ func TestShardTakenAnewIgnoresAcknowledgementsOfTheFormerOwnership(t *testing.T)
 		close(release)
 		time.Sleep(3 * time.Second)
 		if w.store.outboxRows() != 1 {
-			t.Error("the outbox row was taken off by an acknowledgement of the former ownership")
+			t.Error("a confirmation of the former ownership acknowledged the outbox row")
 		}
 		m.stop()
 	})
@@ -224,7 +224,7 @@ func TestKnownFailureOfAClaimKeepsWhatIsToBeTakenOff(t *testing.T) {
 		m.acquire(0)
 		time.Sleep(10 * time.Second)
 		if len(m.hasLost()) != 0 {
-			t.Error("a known roll-back must not cost the shard")
+			t.Error("the shard was lost after a known rollback")
 		}
 		m.stop()
 		w.checkSettled()
@@ -261,17 +261,17 @@ func TestAcquisitionWithoutTheOutboxOwnsNothing(t *testing.T) {
 		w.store.add(id(40, 1), 1, 0, 0)
 		claims := w.store.claimCount()
 		if err := b.Acquire(t.Context(), []task.Shard{0, 1}); err == nil {
-			t.Fatal("acquired without having read the outbox")
+			t.Fatal("Acquire succeeded without reading the outbox")
 		}
 		time.Sleep(10 * time.Second)
 		if w.store.claimCount() != claims || len(b.Owned()) != 0 {
-			t.Errorf("owns %v, %d claims", b.Owned(), w.store.claimCount()-claims)
+			t.Errorf("Owned() = %v with %d new claims, want none", b.Owned(), w.store.claimCount()-claims)
 		}
-		b.acquire(0, 1, 40) // of two databases
+		b.acquire(0, 1, 40) // shards of two databases
 		time.Sleep(time.Second)
 		w.checkSettled()
 		if got := b.Owned(); !slices.Equal(got, []task.Shard{0, 1, 40}) {
-			t.Errorf("owns %v", got)
+			t.Errorf("Owned() = %v, want [0 1 40]", got)
 		}
 		b.stop()
 	})
@@ -282,7 +282,7 @@ func TestReleaseWaitsForAcknowledgementsAndTakesOff(t *testing.T) {
 		w.kafka.wait = 300 * time.Millisecond
 		m := w.start("a", nil)
 		for n := range int64(50) {
-			w.store.add(id(task.Shard(n%4), n+1), 1, 0, 10*time.Millisecond) // always something due
+			w.store.add(id(task.Shard(n%4), n+1), 1, 0, 10*time.Millisecond) // some row is always due
 		}
 		m.acquire(0, 1, 2, 3)
 		time.Sleep(500 * time.Millisecond)
@@ -291,13 +291,13 @@ func TestReleaseWaitsForAcknowledgementsAndTakesOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("a clean hand-over took %s", took)
+			t.Errorf("a clean hand-over took %s, want at most 1s", took)
 		}
 		w.checkSettled()
 		claims := w.store.claimCount()
 		time.Sleep(10 * time.Second)
 		if w.store.claimCount() != claims {
-			t.Error("claims went on after the release")
+			t.Error("the dispatcher claimed after the release")
 		}
 		m.stop()
 	})
@@ -319,9 +319,9 @@ func TestPublishedPartIsTakenOffWhileItsShardWaitsToBeLetGo(t *testing.T) {
 		m.unassign(0)
 		done := make(chan error)
 		go func() { done <- m.Release(t.Context(), []task.Shard{0}) }()
-		time.Sleep(time.Second) // the step that takes off is overdue by now
+		time.Sleep(time.Second) // the acknowledge step is overdue by now
 		if w.store.outboxRows() != 1 {
-			t.Errorf("%d outbox rows, want that of the failing record alone", w.store.outboxRows())
+			t.Errorf("%d outbox rows, want only that of the failing record", w.store.outboxRows())
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -352,10 +352,10 @@ func TestReleaseIsBoundedWhenNothingIsAcknowledged(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 3100*time.Millisecond || left.Load() != 1 {
-			t.Errorf("took %s, left %d records", took, left.Load())
+			t.Errorf("Release took %s and left %d records, want at most 3.1s and 1", took, left.Load())
 		}
 		if f := m.Figures(); f.Records != 0 || f.Shards != 0 {
-			t.Errorf("after the release: %+v", f)
+			t.Errorf("Figures() after the release = %+v, want no records and shards", f)
 		}
 		down.Store(false)
 		b := w.start("b", nil)
@@ -380,14 +380,14 @@ func TestStopHandsEverythingOverWithinASecond(t *testing.T) {
 		start := time.Now()
 		m.stop()
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("took %s", took)
+			t.Errorf("stop took %s, want at most 1s", took)
 		}
 		w.checkSettled()
 		if err := m.Acquire(t.Context(), shards); !errors.Is(err, ErrStopped) {
-			t.Errorf("acquire after the stop: %v", err)
+			t.Errorf("Acquire after the stop = %v, want ErrStopped", err)
 		}
 		if err := m.Release(t.Context(), shards); err != nil {
-			t.Errorf("release after the stop: %v", err)
+			t.Errorf("Release after the stop: %v", err)
 		}
 	})
 }
