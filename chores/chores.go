@@ -21,7 +21,7 @@ type Chores struct {
 	events Events
 	budget *budget
 	slots  chan struct{} // bounds concurrent steps
-	// failing has the tenants whose dead-letter topics fail.
+	// failing holds the tenants whose dead-letter topics fail.
 	failing failing
 
 	mu      sync.Mutex
@@ -83,8 +83,8 @@ func (c *Chores) Acquire(ctx context.Context, d int) error {
 	return nil
 }
 
-// Release ends the chores of a database. When it returns the running step has
-// ended and no other begins. When ctx ends the step is aborted.
+// Release ends the chores of a database. When it returns, the running step has ended and no
+// other begins. If ctx ends first, the step is aborted.
 func (c *Chores) Release(ctx context.Context, d int) error {
 	l := c.end(ctx, d)
 	if l == nil {
@@ -94,14 +94,13 @@ func (c *Chores) Release(ctx context.Context, d int) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := c.store.Release(last, d, []task.Ownership{l.own}); err != nil {
-		c.cfg.Log.Warn("cannot clear the owner of the chores; the next owner replaces it", "database", d, "err", err) // the next owner writes its own
+		c.cfg.Log.Warn("cannot clear the owner of the chores; the next owner replaces it", "database", d, "err", err)
 	}
 	return nil
 }
 
-// stepGrace is how long a running step may continue when its database is
-// released. The next owner waits meanwhile, and an aborted step can be
-// repeated.
+// stepGrace is how long a running step may continue when its database is released. The next
+// owner waits for it, and an aborted step can be repeated.
 const stepGrace = 500 * time.Millisecond
 
 // end stops the loop of a database and waits for it.
@@ -140,8 +139,8 @@ func (c *Chores) lost(l *loop) {
 	}
 }
 
-// Promote makes the chores that move tasks towards the near tier due at once,
-// if this process owns the chores of the database. It never blocks.
+// Promote makes the chores that move tasks towards the near tier due immediately, if this
+// process owns the chores of the database. It never blocks.
 func (c *Chores) Promote(d int) {
 	c.mu.Lock()
 	l := c.loops[d]
@@ -169,14 +168,14 @@ func (c *Chores) Owned() []int {
 	return out
 }
 
-// budget limits the part of the time that the steps of all loops take.
+// budget limits the share of time that the steps of all loops take.
 type budget struct {
 	share float64
 	mu    sync.Mutex
 	free  time.Time
 }
 
-// longestPause bounds the pause that steps outside of the budget can cause for
+// longestPause bounds the pause that steps which do not wait for the budget can cause for
 // the others.
 const longestPause = 20 * time.Second
 

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a store whose steps take time and have the work that a test sets.
 type fake struct {
-	idle     bool // there is nothing to do
+	idle     bool // steps find no work
 	mu       sync.Mutex
 	epoch    int64
 	lostAll  bool
@@ -28,14 +28,14 @@ type fake struct {
 	steps    []step
 	work     map[string]int // remaining steps
 	takes    time.Duration
-	slow     map[string]time.Duration // additional duration of single steps
+	slow     map[string]time.Duration // additional duration of a step, by its name
 	fail     map[string]error
 	requests []task.CompactionRequest
 	arrived  int64
 	released []int
 	dead     []*task.DeadLetter
-	now      int // running steps
-	most     int
+	now      int // number of running steps
+	most     int // the most steps that ran at the same time
 }
 
 type step struct {
@@ -81,7 +81,7 @@ func (f *fake) count(name string) (n int) {
 
 func (f *fake) Acquire(_ context.Context, d int, items []task.Shard, _ task.Owner) ([]task.Ownership, error) {
 	if len(items) != 1 || items[0] != task.ChoresShard(d) {
-		return nil, fmt.Errorf("items %v of database %d", items, d)
+		return nil, fmt.Errorf("acquire items %v of database %d, want its chores item", items, d)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +126,7 @@ func (f *fake) FoldCounters(ctx context.Context, d int) (int, bool, error) {
 	return f.done(), more, err
 }
 
-// done lists all executed steps.
+// done returns how many rows a step has changed.
 func (f *fake) done() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,11 +221,11 @@ func TestEveryChoreIsDoneAtItsDistance(t *testing.T) {
 			"promote": 360, "compact": 12, "split": 180, "demote": 60, "merge": 12, "purge": 360, "fold": 360, "history": 1, "stats": 60, "purge locator": 12,
 		} {
 			if n := f.count(name); n < want || n > want+want/20+8 {
-				t.Errorf("%s was done %d times within an hour, want %d", name, n, want)
+				t.Errorf("%s ran %d times within an hour, want %d", name, n, want)
 			}
 		}
 		if !slices.Equal(f.released, []int{3}) {
-			t.Errorf("released %v", f.released)
+			t.Errorf("released databases = %v, want [3]", f.released)
 		}
 	})
 }
@@ -239,7 +239,7 @@ func TestChoresThatFindNothingAreDoneRarely(t *testing.T) {
 		time.Sleep(time.Hour)
 		for name, most := range map[string]int{"promote": 63, "split": 62, "purge": 63, "fold": 63, "compact": 13, "demote": 61} {
 			if n := f.count(name); n > most || n < most*9/10 {
-				t.Errorf("%s was done %d times within an hour, want about %d", name, n, most)
+				t.Errorf("%s ran %d times within an hour, want about %d", name, n, most)
 			}
 		}
 		f.mu.Lock()
@@ -248,7 +248,7 @@ func TestChoresThatFindNothingAreDoneRarely(t *testing.T) {
 		before := f.count("promote")
 		time.Sleep(11 * time.Minute)
 		if n := f.count("promote") - before; n < 60 {
-			t.Errorf("%d promotions within 11 min after there was work again", n)
+			t.Errorf("%d promotions within 11 min with work again, want at least 60", n)
 		}
 	})
 }
@@ -261,7 +261,7 @@ func TestPromotionsOfAShortHorizonAreNeverFarApart(t *testing.T) {
 		defer stop()
 		time.Sleep(100 * time.Second)
 		if n := f.count("promote"); n < 100 {
-			t.Errorf("%d promotions within 100 s of a horizon of 10 s", n)
+			t.Errorf("%d promotions within 100 s with a horizon of 10 s, want at least 100", n)
 		}
 	})
 }
@@ -274,7 +274,7 @@ func TestPromotionsComeFirstAndDoNotWaitForTheBudget(t *testing.T) {
 		_, stop := start(t, f, Config{}, Events{}, 0)
 		time.Sleep(100*time.Second + time.Millisecond)
 		if n := f.count("promote"); n < 99 || len(f.steps) > n+1 {
-			t.Errorf("%d promotions and %d other steps within 100 s", n, len(f.steps)-n)
+			t.Errorf("%d promotions and %d other steps within 100 s, want at least 99 and at most 1", n, len(f.steps)-n)
 		}
 		stop()
 	})
@@ -292,7 +292,7 @@ func TestOtherStepsTakeTheirShareOfTheTime(t *testing.T) {
 			t.Errorf("%d steps of 1 s within 1000 s, want about 250", n)
 		}
 		if f.most > 2 {
-			t.Errorf("%d steps at once", f.most)
+			t.Errorf("%d concurrent steps, want at most 2", f.most)
 		}
 	})
 }
@@ -307,7 +307,7 @@ func TestNothingStarvesBesideALongChore(t *testing.T) {
 		stop()
 		for _, name := range []string{"purge", "fold", "stats", "promote"} {
 			if f.count(name) < 5 {
-				t.Errorf("%s was done %d times within 20 min", name, f.count(name))
+				t.Errorf("%s ran %d times within 20 min, want at least 5", name, f.count(name))
 			}
 		}
 	})
@@ -323,7 +323,7 @@ func TestCompactionIsDoneWithinItsMaxWaitAlthoughTheBudgetIsSpent(t *testing.T) 
 		l.compaction.at = time.Now().Add(-20 * time.Minute)
 		c.budget.free = time.Now().Add(time.Hour)
 		if ch, _ := (&loop{c: c, list: []*chore{{name: "promote", at: time.Now().Add(time.Second)}, l.compaction}}).next(time.Now()); ch != l.compaction {
-			t.Errorf("next is %v", ch)
+			t.Errorf("next = %v, want the compaction", ch)
 		}
 		stop()
 	})
@@ -340,11 +340,11 @@ func TestLostChoresEndAndAreReported(t *testing.T) {
 		f.mu.Unlock()
 		time.Sleep(time.Minute)
 		if len(told) != 1 || <-told != 5 || len(c.Owned()) != 0 {
-			t.Errorf("lost %d times, owned %v", len(told), c.Owned())
+			t.Errorf("Lost was called %d times, Owned() = %v, want one call for 5 and none", len(told), c.Owned())
 		}
 		stop()
 		if len(f.released) != 0 {
-			t.Errorf("released %v, which another one owns", f.released)
+			t.Errorf("released databases = %v, which have another owner", f.released)
 		}
 	})
 }
@@ -352,7 +352,7 @@ func TestLostChoresEndAndAreReported(t *testing.T) {
 func TestReleaseWaitsForTheStepUnderWayAndNothingIsDoneAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.takes = time.Hour // longer than any wait, so it is aborted
+		f.takes = time.Hour // longer than stepGrace, so the step is aborted
 		c, stop := start(t, f, Config{StepTimeout: 2 * time.Hour}, Events{}, 0)
 		synctest.Wait()
 		began := time.Now()
@@ -360,19 +360,19 @@ func TestReleaseWaitsForTheStepUnderWayAndNothingIsDoneAfterIt(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != stepGrace || f.now != 0 {
-			t.Errorf("it took %s, %d steps go on", took, f.now)
+			t.Errorf("Release took %s with %d steps still running, want stepGrace and 0", took, f.now)
 		}
 		n := len(f.steps)
 		time.Sleep(time.Hour)
 		if len(f.steps) != n {
-			t.Error("steps are done after the release")
+			t.Error("steps ran after the release")
 		}
 		if err := c.Release(t.Context(), 0); err != nil {
-			t.Errorf("a second release: %v", err)
+			t.Errorf("second Release: %v", err)
 		}
 		stop()
 		if err := c.Acquire(t.Context(), 0); !errors.Is(err, ErrStopped) {
-			t.Errorf("acquire after the end: %v", err)
+			t.Errorf("Acquire after the end = %v, want ErrStopped", err)
 		}
 	})
 }
@@ -390,10 +390,10 @@ func TestFailuresAreTriedAgainAtGrowingDistances(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if n := f.count("demote"); n < 10 || n > 20 || failed != n {
-			t.Errorf("tried %d times, %d failures told", n, failed)
+			t.Errorf("%d attempts and %d reported failures, want equal and 10 to 20", n, failed)
 		}
 		if f.count("promote") < 55 {
-			t.Error("other chores wait for the failing one")
+			t.Error("other chores waited for the failing one")
 		}
 	})
 }
@@ -414,7 +414,7 @@ func TestACountMayTakeLongerThanOtherSteps(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		stop()
 		if f.count("bulk") == 0 || failed["bulk"] > 0 || failed["fold"] == 0 {
-			t.Errorf("of %d steps of bulk operations and %d folds these were given up: %v", f.count("bulk"), f.count("fold"), failed)
+			t.Errorf("timeouts of %d bulk steps and %d folds = %v, want none of bulk and some of fold", f.count("bulk"), f.count("fold"), failed)
 		}
 	})
 }
@@ -428,7 +428,7 @@ func TestStepsAreSmallWhileTheDispatcherIsBusy(t *testing.T) {
 		stop()
 		for _, r := range f.requests {
 			if r.MaxTasks != smallStep {
-				t.Fatalf("request = %+v", r)
+				t.Fatalf("request = %+v, want MaxTasks smallStep", r)
 			}
 		}
 	})
@@ -448,7 +448,7 @@ func TestARoundOfCompactionsEndsWithWhatWasThereAtItsBegin(t *testing.T) {
 			}
 		}
 		if want := []task.Instant{0, 1001, 1001, 0}; len(before) < 4 || !slices.Equal(before[:4], want) {
-			t.Errorf("bounds %v, want %v", before, want)
+			t.Errorf("bounds = %v, want %v", before, want)
 		}
 	})
 }
@@ -461,7 +461,7 @@ func TestCompactionComesSoonerWhenMuchWaits(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if n := f.count("compact"); n < 9 {
-			t.Errorf("%d compactions within 10 min", n)
+			t.Errorf("%d compactions within 10 min, want at least 9", n)
 		}
 	})
 }
@@ -473,7 +473,7 @@ func TestHorizonOffDemotesNothing(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if f.count("demote") != 0 || f.count("promote") == 0 {
-			t.Errorf("%d demotions, %d promotions", f.count("demote"), f.count("promote"))
+			t.Errorf("%d demotions and %d promotions, want none and some", f.count("demote"), f.count("promote"))
 		}
 	})
 }
@@ -503,10 +503,10 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		time.Sleep(10 * time.Minute) // all chores are idle, and the budget is used up
 		promotions, compactions := f.count("promote"), f.count("compact")
 		c.Promote(3)
-		c.Promote(4) // not owned here
+		c.Promote(4) // not owned by this process
 		synctest.Wait()
 		if f.count("promote") != promotions+1 || f.count("compact") != compactions+1 {
-			t.Errorf("%d promotions and %d compactions", f.count("promote")-promotions, f.count("compact")-compactions)
+			t.Errorf("%d promotions and %d compactions after Promote, want 1 and 1", f.count("promote")-promotions, f.count("compact")-compactions)
 		}
 	})
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Store has the operations of chores. Package store/shards implements it.
+// Store is the part of the storage that chores use. Package store/shards implements it.
 type Store interface {
-	// Acquire raises the epochs of items, here of one chores item.
+	// Acquire raises the epochs of items. Chores call it with one chores item.
 	Acquire(ctx context.Context, d int, items []task.Shard, owner task.Owner) ([]task.Ownership, error)
-	// Release forgets the owner's name.
+	// Release clears the owner's name.
 	Release(ctx context.Context, d int, owned []task.Ownership) error
 	// Compact and Demote move tasks, in one transaction that asserts the
 	// ownership.
@@ -25,8 +25,8 @@ type Store interface {
 	PurgeLocator(ctx context.Context, d int, own task.Ownership, limit int) (int, error)
 	// Purge removes a bounded number of expired rows, and returns their number.
 	Purge(ctx context.Context, d int) (n int, more bool, err error)
-	// FoldCounters adds up a bounded number of changes, and returns their
-	// number.
+	// FoldCounters adds a bounded number of recorded changes to the counters, and returns
+	// their number.
 	FoldCounters(ctx context.Context, d int) (n int, more bool, err error)
 	// Bulk executes the next step of the open bulk operations, in one
 	// transaction that asserts the ownership. A small step changes fewer tasks.
@@ -38,7 +38,8 @@ type Store interface {
 	DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error)
 	UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error)
 	DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error
-	// MaintainHistory creates the partitions of coming days and drops old ones.
+	// MaintainHistory creates the partitions of the next days and drops partitions older
+	// than keepDays.
 	MaintainHistory(ctx context.Context, d, keepDays int) error
 	// FarStats and OldestSnapshot are for metrics.
 	FarStats(ctx context.Context, d int) (task.FarStats, error)
@@ -49,12 +50,11 @@ type Store interface {
 type Config struct {
 	// Owner identifies this process as the owner.
 	Owner task.Owner
-	// Horizon is the horizon of the far tier (default 10 min). Below 0 nothing
-	// is demoted; existing packs are still promoted in time, with the default
-	// horizon.
+	// Horizon is the horizon of the far tier (default 10 min). If it is negative no task is
+	// demoted; existing packs are still promoted in time, with the default horizon.
 	Horizon time.Duration
-	// Share is the part of the time that steps may take, for all databases
-	// together (default 0.25).
+	// Share is the share of time that steps may take, for all databases together (default
+	// 0.25).
 	Share float64
 	// Concurrency is the maximum number of concurrent steps (default 2).
 	Concurrency int
@@ -72,7 +72,7 @@ type Config struct {
 	HistoryDays int
 	// StepTimeout bounds a step (default 15 s).
 	StepTimeout time.Duration
-	// Busy, if set, reports that the dispatcher is busy. Steps are small then.
+	// Busy, if set, reports whether the dispatcher is busy. If it is, steps are small.
 	Busy func() bool
 	// PublishDead, if set, publishes dead runs of one tenant and returns the
 	// indexes of those that were acknowledged. It is called concurrently for
@@ -124,7 +124,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns all faults.
+// Validate returns all faults of the configuration, or nil.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
@@ -170,42 +170,43 @@ const (
 	bulkRest  = 2 * time.Second
 )
 
-// bulkLimit bounds a step of a bulk operation. Most need some seconds, but a
-// dry run counts a database at one instant, which takes some seconds for ten
-// million tasks. No promotion runs meanwhile, so bulkLimit is a part of the
-// horizon.
+// bulkLimit bounds a step of a bulk operation. Most steps need some seconds, but a dry run
+// counts a database at one instant, which takes some seconds for ten million tasks. No
+// promotion runs in that time, so bulkLimit is a part of the horizon.
 func (c *Config) bulkLimit() time.Duration { return max(c.StepTimeout, c.ahead()/4) }
 
-// longestRest bounds the interval between checks that find nothing.
+// longestRest bounds the interval between checks that find no work.
 const longestRest = time.Minute
 
-// promoteRest bounds the same interval for promotions: at most a tenth of the
-// horizon, so that no task is late.
+// promoteRest bounds that interval for promotions: it is at most a tenth of the horizon, so
+// that no task is late.
 func (c *Config) promoteRest() time.Duration { return min(longestRest, c.ahead()/10) }
 
-// compactEvery is less than the horizon: tasks that were added just beyond the
-// horizon must have left level 0 before they are due.
+// compactEvery returns the interval between compactions of level 0. It is less than the
+// horizon: tasks that were added just beyond the horizon must have left level 0 before they
+// are due.
 func (c *Config) compactEvery() time.Duration { return min(c.CompactEvery, c.ahead()/2) }
 
 // Events are callbacks for metrics, logs and tests. Each may be nil. They are
 // called from the loops and must not block.
 type Events struct {
-	// Acquired, Released and Lost: the chores of a database.
+	// Acquired, Released and Lost are called when the chores of a database were acquired,
+	// released or lost.
 	Acquired, Released, Lost func(database int)
-	// Moved: a step "promote", "compact", "split", "merge" or "demote" has
+	// Moved is called when a step "promote", "compact", "split", "merge" or "demote" has
 	// ended.
 	Moved func(database int, chore string, cut *task.Compaction)
-	// Bulk: a step of a bulk operation has ended.
+	// Bulk is called when a step of a bulk operation has ended.
 	Bulk func(database int, step *task.BulkStep)
-	// Dead: dead runs were published. lag is how long the oldest unpublished
-	// one had waited.
+	// Dead is called when dead runs were published. lag is how long the oldest unpublished
+	// one has waited.
 	Dead func(database, published int, lag time.Duration)
-	// DeadFailed: publishing dead runs of a tenant failed and will be retried.
-	// It is called concurrently.
+	// DeadFailed is called when publishing dead runs of a tenant has failed. They are
+	// retried. It is called concurrently.
 	DeadFailed func(tenant int32, runs int, err error)
-	// Stepped: a step has ended, with or without an error.
+	// Stepped is called when a step has ended, with or without an error.
 	Stepped func(database int, chore string, took time.Duration, err error)
-	// Stats: the state of a database.
+	// Stats is called with the state of a database.
 	Stats func(database int, far task.FarStats, oldestSnapshot time.Duration)
 }
 

@@ -23,17 +23,16 @@ import (
 // tenants, after all others.
 
 const (
-	// deadTenants is the maximum number of tenants that one step visits,
-	// deadLetters that of the runs that it publishes, and deadProbes that of
-	// failing tenants that it retries.
+	// deadTenants bounds the tenants that one step visits, deadLetters the runs that it
+	// publishes, and deadProbes the failing tenants that it retries.
 	deadTenants = 20
 	deadLetters = 200
 	deadProbes  = 4
 	// deadAtOnce is the number of tenants for which a step publishes
 	// concurrently.
 	deadAtOnce = 4
-	// deadEvery is the interval between checks for dead runs, deadRest the
-	// interval while there are none.
+	// deadEvery is the interval between checks for dead runs, and deadRest the interval
+	// while there are none.
 	deadEvery = time.Second
 	deadRest  = 5 * time.Second
 	// maxFailing bounds the number of remembered failing tenants.
@@ -43,7 +42,7 @@ const (
 // deadRound is the position of a loop in the list of waiting tenants.
 type deadRound struct {
 	after int32 // the last visited tenant
-	// lag is the longest wait of a dead run: of the visited tenants, and before
+	// lag is the longest wait of a dead run of the tenants visited in this round, and before
 	// that of the last complete round.
 	lag, before time.Duration
 }
@@ -70,8 +69,8 @@ func (l *loop) deadStep(ctx context.Context) (work, error) {
 	return done(published, again || !over), err
 }
 
-// publishDead publishes dead runs of tenants, and records the acknowledged
-// ones. again reports that a tenant may have more of them.
+// publishDead publishes dead runs of tenants, and records the acknowledged ones. It returns
+// their number, and whether a tenant may have more.
 func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again bool, err error) {
 	if len(tenants) == 0 {
 		return 0, false, nil
@@ -112,7 +111,7 @@ func (l *loop) publishDead(ctx context.Context, tenants []int32) (n int, again b
 // ones.
 func (l *loop) publishOf(ctx context.Context, tenant int32, runs []*task.DeadLetter) (published []*task.DeadLetter) {
 	if ctx.Err() != nil {
-		return nil // it is retried later
+		return nil // a later step retries the runs
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.c.cfg.StepTimeout/3)
 	defer cancel()
@@ -130,7 +129,7 @@ func (l *loop) publishOf(ctx context.Context, tenant int32, runs []*task.DeadLet
 	return published
 }
 
-// failing has the tenants whose dead-letter topics fail.
+// failing holds the tenants whose dead-letter topics fail.
 type failing struct {
 	mu      sync.Mutex
 	tenants map[int32]failure
@@ -138,7 +137,7 @@ type failing struct {
 
 type failure struct {
 	times int
-	until time.Time // when it is retried
+	until time.Time // when the tenant is retried
 }
 
 // choose returns the tenants to visit now: those that have not failed, then

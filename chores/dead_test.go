@@ -14,13 +14,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// topics accept dead letters, except those of broken tenants, which accept none
-// and block their callers.
+// topics accepts dead letters, except those of broken tenants, for which it blocks the
+// caller and returns an error.
 type topics struct {
 	mu     sync.Mutex
 	broken map[int32]bool
 	began  time.Time
-	at     map[int32][]time.Duration // when each tenant was tried
+	at     map[int32][]time.Duration // when each tenant's topic was tried
 }
 
 func newTopics(broken ...int32) *topics {
@@ -43,7 +43,7 @@ func (p *topics) publish(ctx context.Context, runs []*task.DeadLetter) (done []i
 	}
 	for i, r := range runs {
 		if r.Tenant != tenant {
-			return nil, fmt.Errorf("runs of the tenants %d and %d in one call", tenant, r.Tenant)
+			return nil, fmt.Errorf("one call has runs of the tenants %d and %d", tenant, r.Tenant)
 		}
 		done = append(done, i)
 	}
@@ -85,14 +85,14 @@ func TestDeadRunsArePublishedUntilAllAreAcknowledged(t *testing.T) {
 		tries := 0
 		_, stop := start(t, f, Config{PublishDead: func(_ context.Context, runs []*task.DeadLetter) ([]int, error) {
 			if tries++; tries == 1 {
-				return []int{1}, errors.New("a broker is away")
+				return []int{1}, errors.New("a broker is down")
 			}
 			return []int{0}, nil
 		}}, Events{}, 0)
 		time.Sleep(time.Minute)
 		stop()
 		if len(f.dead) != 0 || tries != 3 {
-			t.Errorf("%d are left after %d tries", len(f.dead), tries)
+			t.Errorf("%d dead runs are left after %d attempts, want 0 after 3", len(f.dead), tries)
 		}
 	})
 }
@@ -103,9 +103,9 @@ func TestABrokenDeadLetterTopicHoldsBackNobodyElse(t *testing.T) {
 		for tenant := range int32(50) {
 			f.die(tenant+1, 2)
 		}
-		f.die(3, 3000) // older than those of tenant 51
+		f.die(3, 3000) // these are older than the run of tenant 51
 		f.die(51, 1)
-		var failures, lag atomic.Int64 // of tenant 3; in ns
+		var failures, lag atomic.Int64 // failures of tenant 3; lag in ns
 		events := Events{
 			DeadFailed: func(tenant int32, _ int, _ error) {
 				if tenant == 3 {
@@ -117,32 +117,32 @@ func TestABrokenDeadLetterTopicHoldsBackNobodyElse(t *testing.T) {
 		c, stop := start(t, f, Config{PublishDead: p.publish}, events, 0)
 		time.Sleep(2 * time.Minute)
 		if left := f.left(); !slices.Equal(left, []int32{3, 7}) {
-			t.Errorf("dead runs of the tenants %v are left", left)
+			t.Errorf("tenants with dead runs left = %v, want [3 7]", left)
 		}
 		f.die(9, 1)
 		time.Sleep(time.Minute)
 		if left := f.left(); !slices.Equal(left, []int32{3, 7}) {
-			t.Errorf("later, dead runs of the tenants %v are left", left)
+			t.Errorf("tenants with dead runs left after another one = %v, want [3 7]", left)
 		}
 		time.Sleep(30 * time.Minute)
 		tries := p.tries(3)
 		if n := len(tries); n < 10 || n > 45 || n-int(failures.Load()) > 1 {
-			t.Errorf("a broken topic was tried %d times within half an hour, and %d failures were told", n, failures.Load())
+			t.Errorf("a broken topic was tried %d times with %d reported failures within half an hour, want 10 to 45 and all reported", n, failures.Load())
 		}
 		if l := time.Duration(lag.Load()); l < 30*time.Minute {
-			t.Errorf("the lag is %s while dead runs have waited for half an hour", l)
+			t.Errorf("lag = %s while dead runs have waited for half an hour", l)
 		}
 		if n := f.count("purge"); n < 30 {
-			t.Errorf("%d purges within half an hour", n)
+			t.Errorf("%d purges within half an hour, want at least 30", n)
 		}
 		p.mend()
 		time.Sleep(10 * time.Minute)
 		stop()
 		if left := f.left(); len(left) != 0 || lag.Load() != 0 {
-			t.Errorf("after the repair, dead runs of the tenants %v are left, with a lag of %s", left, time.Duration(lag.Load()))
+			t.Errorf("after the repair tenants with dead runs left = %v, lag = %s, want none and 0", left, time.Duration(lag.Load()))
 		}
 		if len(c.failing.tenants) != 0 {
-			t.Errorf("still failing: %v", c.failing.tenants)
+			t.Errorf("failing tenants after the repair = %v, want none", c.failing.tenants)
 		}
 	})
 }
@@ -165,14 +165,14 @@ func TestManyBrokenDeadLetterTopicsLeaveRoomForTheOthers(t *testing.T) {
 		}
 		time.Sleep(30 * time.Minute)
 		if left := f.left(); len(left) != 500 || left[499] > 500 {
-			t.Errorf("dead runs of %d tenants are left, up to tenant %d", len(left), left[len(left)-1])
+			t.Errorf("dead runs of %d tenants are left, up to tenant %d, want 500 up to 500", len(left), left[len(left)-1])
 		}
 		if n := f.count("purge") - before; n < 25 {
-			t.Errorf("%d purges within half an hour", n)
+			t.Errorf("%d purges within half an hour, want at least 25", n)
 		}
 		for _, tenant := range []int32{1, 250, 500} {
 			if n := len(p.tries(tenant)); n < 2 {
-				t.Errorf("tenant %d was tried %d times", tenant, n)
+				t.Errorf("tenant %d was tried %d times, want at least 2", tenant, n)
 			}
 		}
 	})
@@ -186,13 +186,13 @@ func TestTenantsThatHaveFailedAreForgottenBeforeTheyAreTooMany(t *testing.T) {
 		now = now.Add(time.Millisecond)
 	}
 	if n := len(f.tenants); n > maxFailing {
-		t.Errorf("%d are remembered, more than %d", n, maxFailing)
+		t.Errorf("%d failing tenants are remembered, want at most %d", n, maxFailing)
 	}
 	last := int32(3*maxFailing - 1)
 	if got := f.choose([]task.DeadWaiting{{Tenant: last}, {Tenant: last + 1}}, now); !slices.Equal(got, []int32{last + 1}) {
-		t.Errorf("chosen %v, though the tenant %d has just failed", got, last)
+		t.Errorf("choose = %v right after tenant %d has failed", got, last)
 	}
 	if got := f.choose([]task.DeadWaiting{{Tenant: last}}, now.Add(time.Hour)); !slices.Equal(got, []int32{last}) {
-		t.Errorf("after an hour %v are chosen", got)
+		t.Errorf("choose after an hour = %v, want [%d]", got, last)
 	}
 }

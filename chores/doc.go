@@ -4,20 +4,18 @@
 //
 // # Ownership
 //
-// The chores of a database are an item of the assignment, like its shards.
-// [Chores.Acquire] raises the epoch of the item, and every transaction that
-// moves tasks asserts it. So a former owner can change nothing, and the new
-// owner need not wait for it. A step that finds another owner ends the chores
-// of the database here ([Config.Lost]).
+// The chores of a database are an item of the assignment, like its shards. [Chores.Acquire]
+// raises the epoch of the item, and every transaction that moves tasks asserts it. So a
+// former owner can change no data, and the new owner need not wait for it. A step that finds
+// another owner ends the chores of the database in this process ([Config.Lost]).
 //
 // # Order
 //
-// Each database has a loop that executes one step at a time. Chores have a
-// fixed priority, and the first one that is due runs next: promotion, so that
-// tasks reach the near tier before they are due, then compaction of level 0,
-// splits, demotion, merges, purges and the rest. A step is one bounded
-// transaction. A chore with more work is due again at once, so a long chore
-// does not delay a promotion.
+// Each database has a loop that executes one step at a time. Chores have a fixed priority,
+// and the first one that is due runs next: promotion, so that tasks reach the near tier
+// before they are due, then compaction of level 0, splits, demotion, merges, purges and the
+// rest. A step is one bounded transaction. A chore with more work is due again immediately,
+// so a long chore does not delay a promotion.
 //
 // # Budget
 //
@@ -27,7 +25,6 @@
 // compaction of level 0 that is so late that its tasks may be due soon. While
 // the dispatcher is busy, steps are small.
 //
-// A chore that finds nothing runs less and less often, down to once per minute;
-// promotion at least once in a tenth of the horizon, which is within its lead
-// time.
+// A chore that finds no work runs at growing intervals, up to one minute. For promotion the
+// interval is at most a tenth of the horizon, which is within its lead time.
 package chores

@@ -14,19 +14,18 @@ type loop struct {
 	d    int
 	own  task.Ownership
 	list []*chore
-	// stopping ends the loop after the running step; ctx also aborts the step.
+	// stopping ends the loop after the running step. Canceling ctx also aborts the step.
 	stopping chan struct{}
 	ctx      context.Context
 	abort    context.CancelFunc
 	done     chan struct{}
-	// wake has a token when promotion and compaction should run at once.
+	// wake holds a token when promotion and compaction are to run immediately.
 	wake chan struct{}
 
 	dead       deadRound
 	compaction *chore
-	// round is when the current round of compaction began, by the database's
-	// clock. Tasks that were added later belong to the next round. 0: no round
-	// has begun.
+	// round is when the current round of compaction began, by the database's clock, or 0 if
+	// no round has begun. Tasks that were added later belong to the next round.
 	round task.Instant
 }
 
@@ -34,20 +33,20 @@ type loop struct {
 type chore struct {
 	name  string
 	every time.Duration
-	// rest is the maximum of the interval while there is nothing to do. 0: the
-	// interval does not grow.
+	// rest bounds the interval while the chore finds no work. If it is 0 the interval does
+	// not grow.
 	rest time.Duration
-	// step executes a bounded part.
+	// step executes a bounded part of the work.
 	step func(ctx context.Context) (work, error)
-	// maxWait is how long the chore may wait for the budget after it has become
-	// due. 0: it does not wait.
+	// maxWait is how long the chore may wait for the budget after it has become due. If it
+	// is 0 the chore does not wait.
 	maxWait time.Duration
-	// limit bounds a step. 0: Config.StepTimeout.
+	// limit bounds a step. If it is 0 the limit is Config.StepTimeout.
 	limit time.Duration
 
 	at       time.Time     // when it is or became due
 	last     time.Time     // when it last ran
-	idle     time.Duration // the interval after the last run, if that found nothing
+	idle     time.Duration // the interval after the last run if that found no work, otherwise 0
 	failures int
 }
 
@@ -57,10 +56,10 @@ type work uint8
 const (
 	nothing work = iota
 	some
-	more // there is more to do at once
+	more // more work is left
 )
 
-// done returns the work for a step that has changed n things.
+// done returns the work of a step that has changed n rows.
 func done(n int, again bool) work {
 	switch {
 	case again:
@@ -107,7 +106,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	}
 	now := time.Now()
 	for i, ch := range l.list {
-		// spread the chores of all databases over time
+		// Spread the chores of all databases over time.
 		ch.at = now.Add(time.Duration(float64(min(ch.every, 10*time.Second)) * float64((i*5+d)%task.Databases) / task.Databases))
 	}
 	l.list[0].at = now
@@ -140,10 +139,9 @@ func (l *loop) run() {
 	}
 }
 
-// next picks the next chore: a promotion if one is due; otherwise the chore
-// that has exceeded its maxWait and ran least recently; otherwise the first one
-// in the list that is due and may begin. If it returns nil, none may begin
-// before at.
+// next returns the next chore: a promotion if one is due; otherwise the chore that has
+// exceeded its maxWait and ran least recently; otherwise the first one in the list that is
+// due and may begin. If it returns nil, no chore may begin before at.
 func (l *loop) next(now time.Time) (*chore, time.Time) {
 	free := l.c.budget.freeAt()
 	earliest := now.Add(time.Hour)
@@ -181,7 +179,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// sleep returns false when the loop must end.
+// sleep waits for d or a wake. It returns false when the loop must end.
 func (l *loop) sleep(d time.Duration) bool {
 	if d <= 0 {
 		select {
@@ -221,7 +219,7 @@ func (l *loop) makeDue() {
 	l.compaction.at = earlier(l.compaction.at, now.Add(-l.compaction.maxWait))
 }
 
-// acquireSlot waits for a slot of the process.
+// acquireSlot waits for a slot of the process. It returns false when the loop must end.
 func (l *loop) acquireSlot() bool {
 	select {
 	case l.c.slots <- struct{}{}:
@@ -234,7 +232,7 @@ func (l *loop) acquireSlot() bool {
 // longestBackoff is the longest pause after consecutive failures.
 const longestBackoff = time.Minute
 
-// do executes one step. It returns true when the ownership is lost.
+// do executes one step. It returns true if the ownership is lost.
 func (l *loop) do(ch *chore) (lost bool) {
 	limit := ch.limit
 	if limit == 0 {
@@ -262,7 +260,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 			l.c.cfg.Log.Warn("chore failed; trying again", "database", l.d, "chore", ch.name, "err", err)
 		}
 	case found == more:
-		ch.failures = 0 // and due since it was: its maxWait counts on
+		ch.failures = 0 // at stays, so that its maxWait continues
 	default:
 		ch.failures, ch.at = 0, time.Now().Add(ch.distance(found))
 	}

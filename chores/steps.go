@@ -11,7 +11,7 @@ import (
 // errLost ends a loop because the chores have another owner.
 var errLost = errors.New("the chores have another owner")
 
-// size returns the maximum number of tasks per step; 0: the store's default.
+// size returns the maximum number of tasks per step, or 0 for the store's default.
 func (l *loop) size() int {
 	if l.c.cfg.Busy() {
 		return smallStep
@@ -59,9 +59,8 @@ func (l *loop) moved(name string, cut *task.Compaction, err error) (work, error)
 	return done(cut.Read+cut.Near+cut.Packed, cut.More), err
 }
 
-// bulkSlice is how long one run of the bulk chore continues. Single steps are
-// short; together they should be long enough for the pause after them to have
-// an effect.
+// bulkSlice is how long one run of the bulk chore continues. Single steps are short.
+// Together they should be long enough for the pause after them to have an effect.
 const bulkSlice = 200 * time.Millisecond
 
 func (l *loop) bulkStep(ctx context.Context) (work, error) {
