@@ -88,15 +88,15 @@ func sealBatch(set []byte, n int, ms int64, codec compress.Codec) ([]byte, error
 	b := set[sizePrefix:]
 	order.PutUint64(b, 0)                     // base offset
 	order.PutUint32(b[8:], uint32(len(b)-12)) // length of the rest
-	order.PutUint32(b[12:], ^uint32(0))       // leader epoch: none
+	order.PutUint32(b[12:], ^uint32(0))       // no leader epoch
 	b[16] = 2                                 // format
 	order.PutUint16(b[21:], attributes)       //
 	order.PutUint32(b[23:], uint32(n-1))      // last offset delta
 	order.PutUint64(b[27:], uint64(ms))       // first timestamp
 	order.PutUint64(b[35:], uint64(ms))       // highest timestamp
-	order.PutUint64(b[43:], ^uint64(0))       // producer id: none
-	order.PutUint16(b[51:], ^uint16(0))       // producer epoch: none
-	order.PutUint32(b[53:], ^uint32(0))       // base sequence: none
+	order.PutUint64(b[43:], ^uint64(0))       // no producer id
+	order.PutUint16(b[51:], ^uint16(0))       // no producer epoch
+	order.PutUint32(b[53:], ^uint32(0))       // no base sequence
 	order.PutUint32(b[57:], uint32(n))        // records
 	sum := crc32.Checksum(b[crcFrom:], castagnoli)
 	order.PutUint32(b[crcOffset:], sum)

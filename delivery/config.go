@@ -12,8 +12,8 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// Config configures the connection to Kafka and the writing of records. Zero
-// fields, except Brokers, take the given defaults.
+// Config configures the connection to Kafka and the encoding of records. Zero fields, except
+// Brokers, take the given defaults.
 type Config struct {
 	// Brokers are addresses, host:port. At least one must answer.
 	Brokers []string
@@ -26,8 +26,8 @@ type Config struct {
 
 	// Compression of record batches: none (default), lz4, zstd, snappy, gzip.
 	Compression string
-	// Timeout is how long a broker may wait for its replicas. Default: 10 s. A
-	// request is abandoned one second later.
+	// Timeout is how long a broker may wait for its replicas. Default: 10 s. The publisher
+	// abandons a request one second later.
 	Timeout time.Duration
 	// BatchBytes is the maximum size of a batch of records of one partition
 	// before compression, in bytes. Default: 900 KiB. It should be below the
@@ -92,7 +92,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// codecOf returns the codec of the named compression, nil for none.
+// codecOf returns the codec of the named compression, or nil for none.
 func codecOf(name string) (compress.Codec, error) {
 	if name == "none" {
 		return nil, nil
@@ -105,8 +105,8 @@ func codecOf(name string) (compress.Codec, error) {
 	return nil, fmt.Errorf("compression: %q is not one of none, lz4, zstd, snappy, gzip", name)
 }
 
-// transport returns a transport with connections of its own, because the
-// library's shared one learns of new topics and leaders too late.
+// transport returns a transport with its own connections, because the library's shared one
+// detects new topics and leaders too late.
 func (c Config) transport() *kafka.Transport {
 	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}
 	return &kafka.Transport{

@@ -45,7 +45,7 @@ func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters,
 			Addr: kafka.TCP(conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
 			BatchTimeout: 10 * time.Millisecond, WriteTimeout: conn.Timeout, BatchBytes: int64(conn.RequestBytes),
 			Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
-				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // this package has written the key
+				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // Publish has encoded the key
 				return partitions[record.Partition(task.ID(id), len(partitions))]
 			}),
 		},
@@ -54,7 +54,7 @@ func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters,
 
 // Close closes the connections.
 func (d *DeadLetters) Close() {
-	_ = d.writer.Close() // all writes have been answered
+	_ = d.writer.Close() // no write is in progress
 	d.transport.CloseIdleConnections()
 }
 
@@ -64,7 +64,7 @@ func (d *DeadLetters) Close() {
 func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (done []int, err error) {
 	var messages []kafka.Message
 	var index []int
-	refused := map[int32]bool{} // one try per tenant is enough
+	refused := map[int32]bool{} // one attempt per tenant is enough
 	for i, r := range runs {
 		if refused[r.Tenant] {
 			continue
@@ -95,8 +95,8 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 	return d.write(ctx, messages, index, done, err)
 }
 
-// write publishes messages. If the error is WriteErrors, the messages without
-// an error of their own were written.
+// write publishes messages. If the error is WriteErrors, the messages whose error is nil
+// were written.
 func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index, done []int, err error) ([]int, error) {
 	failed := d.writer.WriteMessages(ctx, messages...)
 	var each kafka.WriteErrors
@@ -116,7 +116,7 @@ func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index
 	return done, errors.Join(err, failed)
 }
 
-// ensure creates the dead-letter topic of a tenant, once.
+// ensure creates the dead-letter topic of a tenant on the first call.
 func (d *DeadLetters) ensure(ctx context.Context, tenant string) error {
 	topic := d.topics.Name(tenant) + DeadSuffix
 	d.mu.Lock()

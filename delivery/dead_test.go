@@ -29,12 +29,12 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 	}
 	done, err := d.Publish(t.Context(), runs)
 	if slices.Sort(done); err != nil || !slices.Equal(done, []int{0, 1, 2, 3, 4, 5}) {
-		t.Fatalf("published %v, %v", done, err)
+		t.Fatalf("Publish = %v, %v, want all indexes", done, err)
 	}
 	for _, r := range stored(t, c.ListenAddrs(), 6, "t-shop.dead", "t-bank.dead") {
 		for _, h := range r.Headers {
 			if h.Key == record.HeaderReason && string(h.Value) != task.Silent.String() {
-				t.Errorf("reason %s", h.Value)
+				t.Errorf("reason header = %s, want %s", h.Value, task.Silent)
 			}
 		}
 	}

@@ -3,11 +3,11 @@
 //
 // # Publishing
 //
-// A [Publisher] publishes deliveries of many tenants at once. It groups them
-// into one record batch per partition, and sends all batches for partitions
-// with the same leader in one produce request: a dispatcher has few records for
-// each of many topics, and the broker's main cost is the number of requests.
-// Every request requires acknowledgement by all in-sync replicas.
+// A [Publisher] publishes deliveries of many tenants in one call. It groups them into one
+// record batch per partition, and sends all batches for partitions with the same leader in
+// one produce request: a dispatcher has few records for each of many topics, and the
+// broker's main cost is the number of requests. Every request requires acknowledgement by
+// all in-sync replicas.
 //
 // An error means that a record was not acknowledged; it may still be stored.
 // Only [TooLargeError] is final. The publisher itself retries after a broken
@@ -17,7 +17,7 @@
 //
 // # Topics
 //
-// [Topics] creates the topic of a new tenant, and checks at the start that
-// topics keep records long enough: for the first delivery of a NON_BLOCKING run
-// the record in Kafka is the only copy.
+// [Topics] creates the topic of a new tenant, and checks at startup that topics keep records
+// long enough: for the first delivery of a NON_BLOCKING run the record in Kafka is the only
+// copy.
 package delivery

@@ -21,7 +21,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("record of %d bytes is too large for topic %s (see max.message.bytes)", e.Bytes, e.Topic)
 }
 
-// Unpublishable returns true: no retry can succeed.
+// Unpublishable returns true because no retry can succeed.
 func (e *TooLargeError) Unpublishable() bool { return true }
 
 // A TopicError reports a topic that cannot be written to, because it does not
@@ -38,7 +38,7 @@ func (e *TopicError) Unwrap() error { return e.Err }
 // ErrUnknownTenant reports that the tenant of a record has no known topic.
 var ErrUnknownTenant = errors.New("unknown tenant")
 
-// errNoAnswer: the response lacks the partition.
+// errNoAnswer reports that a response lacks the partition.
 var errNoAnswer = errors.New("no answer for the partition")
 
 // partitionError converts the code of a produce response to an error.

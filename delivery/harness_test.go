@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m, leaks...) }
 
-// leaks are goroutines that the test's own consumer and broker leave running
-// for a moment. Goroutines of the package under test are not among them.
+// leaks are goroutines that the test's own consumer and broker leave running for a moment.
+// They include no goroutine of the package under test.
 var leaks = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read"),
 }
 
-// names has tenants by number. Each has a topic of its own.
+// names maps tenants to their topics.
 type names map[int32]string
 
 func (n names) TenantTopic(_ context.Context, tenant int32) (string, string, error) {
@@ -97,8 +97,8 @@ func varint(n int) []byte {
 	return append(b, byte(n))
 }
 
-// publish waits for the outcome of each publication, and checks that there is
-// exactly one.
+// publish publishes and returns the outcome of each publication. It fails the test unless
+// each has exactly one.
 func publish(t testing.TB, p *Publisher, pubs []task.Publication) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -128,7 +128,7 @@ func publishAll(t testing.TB, p *Publisher, pubs []task.Publication) {
 	}
 }
 
-// eventually publishes until everything is acknowledged, as a dispatcher does.
+// eventually publishes until all records are acknowledged, as a dispatcher does.
 func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.Duration) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
@@ -143,7 +143,7 @@ func eventually(t testing.TB, p *Publisher, pubs []task.Publication, limit time.
 			return
 		}
 		if pubs = failed; time.Now().After(deadline) {
-			t.Fatalf("%d still failing after %s: %v", len(failed), limit, last)
+			t.Fatalf("%d records still fail after %s: %v", len(failed), limit, last)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func stored(t testing.TB, brokers []string, n int, topics ...string) []*kgo.Reco
 	for len(records) < n {
 		fetches := cl.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
-			t.Fatalf("%d of %d records were found: %v", len(records), n, err)
+			t.Fatalf("found %d of %d records: %v", len(records), n, err)
 		}
 		records = append(records, fetches.Records()...)
 	}

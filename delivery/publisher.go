@@ -24,8 +24,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Tenants returns the names and topics of tenants. It should answer from
-// memory.
+// Tenants is a source of the names and topics of tenants. It should answer from memory.
 type Tenants interface {
 	// TenantTopic returns the name and the topic of a tenant.
 	TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error)
@@ -68,12 +67,12 @@ func (p *Publisher) Ping(ctx context.Context) error {
 		res, err := p.transport.RoundTrip(ctx, p.addr, &apiversions.Request{})
 		if err == nil {
 			if code := res.(*apiversions.Response).ErrorCode; code != 0 {
-				return fmt.Errorf("ask Kafka: %w", kafka.Error(code))
+				return fmt.Errorf("ping Kafka: %w", kafka.Error(code))
 			}
 			return nil
 		}
 		if try == maxBroken || !isBroken(err) {
-			return fmt.Errorf("ask Kafka: %w", err)
+			return fmt.Errorf("ping Kafka: %w", err)
 		}
 	}
 }
@@ -93,7 +92,7 @@ func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, report
 	brokers.Wait()
 }
 
-// topicGroup has the publications of one tenant.
+// topicGroup holds the publications of one tenant.
 type topicGroup struct {
 	tenant, topic string
 	index         []int
@@ -159,9 +158,9 @@ func (p *Publisher) remembered(ctx context.Context, topics []string) (*metadata.
 // layout.
 const refreshEvery = 200 * time.Millisecond
 
-// refresh makes the transport read the layout now. The library does so after
-// each request to create topics, so this requests the creation of no topics. It
-// returns false if the last refresh was a moment ago, or if the request failed.
+// refresh makes the transport read the layout immediately. The library does so after each
+// request to create topics, so refresh requests the creation of no topics. It returns false
+// if the last refresh was less than refreshEvery ago, or if the request failed.
 func (p *Publisher) refresh(ctx context.Context) bool {
 	last, now := p.refreshed.Load(), time.Now().UnixNano()
 	if now-last < int64(refreshEvery) || !p.refreshed.CompareAndSwap(last, now) {
@@ -173,7 +172,7 @@ func (p *Publisher) refresh(ctx context.Context) bool {
 	return err == nil
 }
 
-// A batch has records of one partition.
+// A batch holds records of one partition.
 type batch struct {
 	group     *topicGroup
 	partition int32
@@ -331,7 +330,7 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 // maxBroken bounds the broken connections that one request may encounter.
 const maxBroken = 4
 
-// produce sends the batches. It replaces broken connections at once.
+// produce sends the batches. It replaces broken connections immediately.
 func (p *Publisher) produce(ctx context.Context, batches []*batch) (*produce.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout+time.Second)
 	defer cancel()

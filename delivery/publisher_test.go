@@ -54,7 +54,8 @@ func TestRecordsArriveAsTheyWerePublishedOnARealKafka(t *testing.T) {
 	}
 }
 
-// testArrival publishes for three tenants, in batches that must be split.
+// testArrival publishes for three tenants, in batches that the publisher must split, and
+// compares the stored records.
 func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 	p := publisher(t, brokers, tenants, func(c *Config) { c.Compression = codec; c.BatchBytes = 20_000 })
 	var pubs []task.Publication
@@ -80,10 +81,10 @@ func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 		}
 		_, _, headers := record.Encode(pub, tenantName(tenants, pub.Tenant))
 		if string(r.Key) != pub.Task.String() || int(r.Partition) != record.Partition(pub.Task, 4) || !sameHeaders(r, headers) {
-			t.Fatalf("record %s: key %s, partition %d, headers %v", got.RunID(), r.Key, r.Partition, r.Headers)
+			t.Fatalf("record %s has key %s, partition %d, headers %v", got.RunID(), r.Key, r.Partition, r.Headers)
 		}
 		if age := time.Since(r.Timestamp); age < -time.Minute || age > time.Minute {
-			t.Fatalf("timestamp %s", r.Timestamp)
+			t.Fatalf("timestamp = %s, want about now", r.Timestamp)
 		}
 	}
 }
@@ -114,7 +115,7 @@ func TestBatchIsReadByTheLibrary(t *testing.T) {
 				set = appendRecord(set, i, []byte("key"), value, headers)
 				size = recordSize(i, []byte("key"), value, headers)
 				if got := len(set) - before; got != size+varintSize(int64(size)) {
-					t.Fatalf("record %d takes %d bytes; %d were foretold", i, got, size)
+					t.Fatalf("record %d takes %d bytes, want recordSize %d and its prefix", i, got, size)
 				}
 			}
 			set, err = sealBatch(set, n, 1_700_000_000_123, c)
@@ -141,7 +142,7 @@ func checkBatch(t *testing.T, set []byte, n int) {
 		value, _ := protocol.ReadAll(r.Value)
 		if string(key) != "key" || !bytes.Equal(value, bytes.Repeat([]byte{byte(i)}, i)) || len(r.Headers) != 2 ||
 			r.Offset != int64(i) || r.Time.UnixMilli() != 1_700_000_000_123 {
-			t.Fatalf("record %d: key %q, %d bytes, %v, offset %d, %s", i, key, len(value), r.Headers, r.Offset, r.Time)
+			t.Fatalf("record %d has key %q, %d value bytes, headers %v, offset %d, time %s", i, key, len(value), r.Headers, r.Offset, r.Time)
 		}
 	}
 }
@@ -169,11 +170,11 @@ func TestManyTopicsAndPartitionsGoInOneRequestPerLeader(t *testing.T) {
 	defer mu.Unlock()
 	for node, n := range seen {
 		if n != 1 {
-			t.Errorf("broker %d got %d requests for 20 topics", node, n)
+			t.Errorf("broker %d received %d requests for 20 topics, want 1", node, n)
 		}
 	}
 	if len(seen) == 0 || len(seen) > 3 {
-		t.Errorf("requests by broker: %v", seen)
+		t.Errorf("requests by broker = %v, want 1 to 3 brokers", seen)
 	}
 	requests.Remove()
 }
@@ -182,20 +183,20 @@ func TestRecordTooLargeIsNamedAndItsNeighboursAreStored(t *testing.T) {
 	tenants := tenantsOf("", 1)
 	c := broker(t, tenants, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "4000"}))
 	p := publisher(t, c.ListenAddrs(), tenants, nil)
-	pubs := deliveries(1, 50, 1000) // in total beyond the limit, in each partition
+	pubs := deliveries(1, 50, 1000) // the records of each partition together exceed the limit
 	pubs[7].Params = paramsOf(5000)
 	errs := publish(t, p, pubs)
 	for i, err := range errs {
 		var tooLarge *TooLargeError
 		switch {
 		case i == 7 && (!errors.As(err, &tooLarge) || tooLarge.Topic != "t-1" || tooLarge.Bytes < 5000 || !tooLarge.Unpublishable()):
-			t.Errorf("the large record: %v", err)
+			t.Errorf("error of the large record = %v, want a TooLargeError", err)
 		case i != 7 && err != nil:
 			t.Errorf("record %d: %v", i, err)
 		}
 	}
 	if got := runIDs(stored(t, c.ListenAddrs(), 49, "t-1")); len(got) != 49 {
-		t.Errorf("%d runs are stored", len(got))
+		t.Errorf("%d runs are stored, want all others", len(got))
 	}
 }
 
@@ -206,7 +207,7 @@ func TestRecordBeyondTheRequestLimitIsNotSent(t *testing.T) {
 	errs := publish(t, p, append(deliveries(1, 1, 9000), deliveries(1, 20, 1000)...))
 	var tooLarge *TooLargeError
 	if !errors.As(errs[0], &tooLarge) {
-		t.Errorf("got %v", errs[0])
+		t.Errorf("error of the large record = %v, want a TooLargeError", errs[0])
 	}
 	if err := errors.Join(errs[1:]...); err != nil {
 		t.Error(err)
@@ -220,11 +221,11 @@ func TestUnansweredAppendIsAnErrorAndMayBeStored(t *testing.T) {
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.RequestTimedOut, Count: 1})
 	pubs := deliveries(1, 1, 10)
 	if err := publish(t, p, pubs)[0]; !errors.Is(err, kafka.RequestTimedOut) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("error = %v, want RequestTimedOut", err)
 	}
 	publishAll(t, p, pubs)
 	if got := runIDs(stored(t, c.ListenAddrs(), 2, "t-1")); got[pubs[0].RunID().String()] != 2 {
-		t.Errorf("stored: %v", got)
+		t.Errorf("stored runs = %v, want the run twice", got)
 	}
 }
 
@@ -328,10 +329,10 @@ func TestBrokerThatRestartsIsFoundAgainWithAllItHad(t *testing.T) {
 	}
 	c.Close()
 	if p.Ping(t.Context()) == nil {
-		t.Error("a broker that is away answered")
+		t.Error("Ping succeeded while the broker was down")
 	}
 	if err := errors.Join(publish(t, p, pubs[10:])...); err == nil {
-		t.Fatal("acknowledged by a broker that is away")
+		t.Fatal("records were acknowledged while the broker was down")
 	}
 	again, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DataDir(dir), kfake.Ports(port(t, addrs[0])))
 	if err != nil {
@@ -343,7 +344,7 @@ func TestBrokerThatRestartsIsFoundAgainWithAllItHad(t *testing.T) {
 		t.Error(err)
 	}
 	if got := runIDs(stored(t, addrs, 20, "t-1")); len(got) != 20 {
-		t.Errorf("%d runs are stored", len(got))
+		t.Errorf("%d runs are stored, want all others", len(got))
 	}
 }
 
@@ -382,7 +383,7 @@ func TestBrokerThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
 	})
 	close(release)
 	if acked == 0 || failed < 500*time.Millisecond || acked > failed-300*time.Millisecond {
-		t.Errorf("the good broker's records were reported after %s, the other's after %s", acked, failed)
+		t.Errorf("records of the healthy broker were reported after %s, those of the other after %s", acked, failed)
 	}
 }
 
@@ -390,22 +391,22 @@ func TestNoBrokerAtAllIsAnErrorForEachRecord(t *testing.T) {
 	p := publisher(t, []string{"127.0.0.1:1"}, tenantsOf("", 1), func(c *Config) { c.DialTimeout = 200 * time.Millisecond })
 	for _, err := range publish(t, p, deliveries(1, 3, 1)) {
 		if err == nil {
-			t.Error("acknowledged by nobody")
+			t.Error("a record was acknowledged without a broker")
 		}
 	}
 	if p.Ping(t.Context()) == nil {
-		t.Error("Ping answered")
+		t.Error("Ping succeeded without a broker")
 	}
 }
 
 func TestConfigurationNamesEveryFault(t *testing.T) {
 	_, err := NewPublisher(Config{Brokers: []string{"nowhere"}, Compression: "rar", Timeout: 1, BatchBytes: 1, RequestBytes: 5000}, names{})
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("NewPublisher accepted an invalid configuration")
 	}
 	for _, want := range []string{`"nowhere"`, `"rar"`, "timeout: 1ns", "batch_bytes: 1 "} {
 		if !bytes.Contains([]byte(err.Error()), []byte(want)) {
-			t.Errorf("%s is not in: %v", want, err)
+			t.Errorf("%s is missing in the error: %v", want, err)
 		}
 	}
 }

@@ -131,11 +131,11 @@ func (t *Topics) messageBytes() int {
 	return t.cfg.ParamsBytes + record.MaxOverheadBytes + batchHeader + 1024
 }
 
-// A Finding is a fault in the settings that an operator should know.
+// A Finding is a fault in the settings that an operator should know about.
 type Finding struct {
 	// Topic is "" if the finding concerns the whole cluster.
 	Topic string
-	// Fatal: work may be lost or cannot be published.
+	// Fatal is set if runs may be lost or cannot be published.
 	Fatal bool
 	// Message names the setting, its value and the rule.
 	Message string
@@ -206,7 +206,7 @@ func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas 
 		settings[e.ConfigName] = e.ConfigValue
 	}
 	if r.ResourceType == int8(kafka.ResourceTypeBroker) {
-		return t.judgeBroker(settings)
+		return t.checkBroker(settings)
 	}
 	topic := r.ResourceName
 	var found []Finding
@@ -232,10 +232,10 @@ func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas 
 	return found
 }
 
-func (t *Topics) judgeBroker(settings map[string]string) []Finding {
+func (t *Topics) checkBroker(settings map[string]string) []Finding {
 	minutes, ok := number(settings, "offsets.retention.minutes")
 	if ok && time.Duration(minutes)*time.Minute < t.cfg.GiveUpAfter {
-		return []Finding{{"", true, fmt.Sprintf("broker setting offsets.retention.minutes %d is below give_up_after %s: listeners that were away would miss runs", minutes, t.cfg.GiveUpAfter)}}
+		return []Finding{{"", true, fmt.Sprintf("broker setting offsets.retention.minutes %d is below give_up_after %s: listeners that were down would miss runs", minutes, t.cfg.GiveUpAfter)}}
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func testEnsure(t *testing.T, brokers []string, prefix string) {
 			t.Fatal(err)
 		}
 		if name != prefix+"acme" || name != topics.Name("acme") {
-			t.Errorf("topic %s", name)
+			t.Errorf("Ensure = %s, want %s", name, prefix+"acme")
 		}
 	}
 	meta, err := topics.client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topics.Name("acme")}})
 	if err != nil || len(meta.Topics[0].Partitions) != 8 {
-		t.Fatalf("%v, %v", meta, err)
+		t.Fatalf("Metadata = %v, %v, want 8 partitions", meta, err)
 	}
 	found, err := topics.Check(t.Context(), []string{topics.Name("acme")})
 	if err != nil {
@@ -65,11 +65,11 @@ func testEnsure(t *testing.T, brokers []string, prefix string) {
 	}
 	for _, f := range found {
 		if f.Fatal {
-			t.Errorf("a new topic is found wrong: %s", f)
+			t.Errorf("fatal finding for a new topic: %s", f)
 		}
 	}
 	if len(found) != 1 || !strings.Contains(found[0].String(), "one replica") {
-		t.Errorf("found %v; want a word about the single replica", found)
+		t.Errorf("findings = %v, want one about the single replica", found)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
 	var text strings.Builder
 	for _, f := range found {
 		if !f.Fatal {
-			t.Errorf("not fatal: %s", f)
+			t.Errorf("finding is not fatal: %s", f)
 		}
 		text.WriteString(f.String() + "\n")
 	}
@@ -118,7 +118,7 @@ func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
 		"topic bad: max.message.bytes 10000 is below", "topic bad: min.insync.replicas 1 with 3 replicas", "topic gone: cannot be used",
 	} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, text.String())
+			t.Errorf("%q is missing in:\n%s", want, text.String())
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestTenantNamesThatAreNoTopicNamesAreRefused(t *testing.T) {
 	topics := newTestTopics(t, []string{"127.0.0.1:1"}, TopicConfig{})
 	for _, name := range []string{"", "a b", "a/b", "ä", "a\x00", strings.Repeat("a", 250)} {
 		if _, err := topics.Ensure(t.Context(), name); err == nil {
-			t.Errorf("%q was taken", name)
+			t.Errorf("Ensure accepted the name %q", name)
 		}
 	}
 }
@@ -135,11 +135,11 @@ func TestTenantNamesThatAreNoTopicNamesAreRefused(t *testing.T) {
 func TestTopicConfigurationNamesEveryFault(t *testing.T) {
 	err := TopicConfig{Prefix: "a b", Partitions: -1, Replication: 99, Retention: time.Hour}.Validate()
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("Validate accepted an invalid configuration")
 	}
 	for _, want := range []string{`prefix: "a b"`, "partitions: -1", "replication: 99", "retention: 1h0m0s is below give_up_after 24h0m0s"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in: %v", want, err)
+			t.Errorf("%q is missing in the error: %v", want, err)
 		}
 	}
 }
