@@ -16,9 +16,9 @@ const (
 	HeaderDiedAt = "perceptor_died_at"
 )
 
-// EncodeDead returns the record of a dead run for the tenant's dead-letter
-// topic: the record of its last delivery, with another ce_type, and with
-// headers that say why and when the run was given up.
+// EncodeDead returns the record of a dead run for the tenant's dead-letter topic: the record
+// of its last delivery, with another ce_type, and with headers for the reason, the error and
+// the time of giving up.
 func EncodeDead(d *task.DeadLetter, tenant string) (key, value []byte, headers []Header) {
 	key, value, headers = Encode(task.Publication{
 		Tenant: d.Tenant, Task: d.RunID.Task, Seq: d.RunID.Seq, Attempt: max(1, d.Attempt), Type: d.Type, Kind: d.Kind,

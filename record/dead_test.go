@@ -20,7 +20,7 @@ func TestTheRecordOfADeadRunSaysWhichRunItWasAndWhyItDied(t *testing.T) {
 	}
 	key, value, headers := EncodeDead(d, "shop")
 	if string(key) != "1024" {
-		t.Errorf("key %s", key)
+		t.Errorf("key = %s, want 1024", key)
 	}
 	p, err := Decode(value)
 	want := task.Publication{Task: 1024, Seq: 3, Attempt: 5, Type: task.Blocking, Kind: "mail", ScheduledAt: d.ScheduledAt, AckTimeout: time.Minute}
@@ -36,7 +36,7 @@ func TestTheRecordOfADeadRunSaysWhichRunItWasAndWhyItDied(t *testing.T) {
 		HeaderDiedAt: "1700000001000", HeaderSource: "/tenants/shop",
 	} {
 		if got[k] != want {
-			t.Errorf("%s is %q, want %q", k, got[k], want)
+			t.Errorf("header %s = %q, want %q", k, got[k], want)
 		}
 	}
 }

@@ -21,16 +21,16 @@ import (
 func Decode(value []byte) (task.Publication, error) {
 	var p task.Publication
 	if len(value) == 0 {
-		return p, errors.New("record: the value is empty")
+		return p, errors.New("record: value is empty")
 	}
 	if len(value) > MaxValueBytes {
-		return p, fmt.Errorf("record: the value has %d bytes; at most %d are allowed", len(value), MaxValueBytes)
+		return p, fmt.Errorf("record: value has %d bytes; at most %d are allowed", len(value), MaxValueBytes)
 	}
 	var seen uint32
 	for rest := value; len(rest) > 0; {
 		n, typ, size := protowire.ConsumeTag(rest)
 		if size < 0 {
-			return p, fmt.Errorf("record: byte %d: no field begins here: %w", len(value)-len(rest), protowire.ParseError(size))
+			return p, fmt.Errorf("record: byte %d: invalid field tag: %w", len(value)-len(rest), protowire.ParseError(size))
 		}
 		rest = rest[size:]
 		size = protowire.ConsumeFieldValue(n, typ, rest)
@@ -39,7 +39,7 @@ func Decode(value []byte) (task.Publication, error) {
 		}
 		if n <= fieldParams && fieldName(n) != "unknown" {
 			if seen&(1<<n) != 0 {
-				return p, fmt.Errorf("record: %s is given twice", fieldName(n))
+				return p, fmt.Errorf("record: duplicate field %s", fieldName(n))
 			}
 			seen |= 1 << n
 			if err := decodeField(&p, n, typ, rest[:size]); err != nil {
@@ -88,13 +88,13 @@ func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, ra
 	switch n {
 	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldReplayOf, fieldParams:
 		if typ != protowire.BytesType {
-			return fmt.Errorf("wire type %d; want %d", typ, protowire.BytesType)
+			return fmt.Errorf("wire type %d, want %d", typ, protowire.BytesType)
 		}
 		body, _ := protowire.ConsumeBytes(raw)
 		return decodeBytes(p, n, body)
 	}
 	if typ != protowire.VarintType {
-		return fmt.Errorf("wire type %d; want %d", typ, protowire.VarintType)
+		return fmt.Errorf("wire type %d, want %d", typ, protowire.VarintType)
 	}
 	v, _ := protowire.ConsumeVarint(raw)
 	return decodeInteger(p, n, int64(v))
@@ -186,7 +186,7 @@ func millis(b []byte) (int64, error) {
 		}
 		if n == 1 || n == 2 {
 			if typ != protowire.VarintType {
-				return 0, fmt.Errorf("field %d has wire type %d; want %d", n, typ, protowire.VarintType)
+				return 0, fmt.Errorf("field %d has wire type %d, want %d", n, typ, protowire.VarintType)
 			}
 			v, _ := protowire.ConsumeVarint(b)
 			parts[n] = int64(v)
@@ -200,7 +200,7 @@ func millis(b []byte) (int64, error) {
 	return parts[1]*1000 + parts[2]/1_000_000, nil
 }
 
-// check validates what depends on the whole record.
+// check validates what requires the whole record: missing fields and bounds.
 func check(p *task.Publication, seen uint32) error {
 	for _, n := range []protowire.Number{fieldTaskID, fieldSeq, fieldAttempt, fieldType, fieldKind, fieldScheduled, fieldAckTimeout} {
 		if seen&(1<<n) == 0 {
@@ -247,7 +247,7 @@ func walkParams(wire []byte, yield func(k, v []byte)) error {
 		}
 		if n == 1 {
 			if typ != protowire.BytesType {
-				return fmt.Errorf("entry %d has wire type %d; want %d", count, typ, protowire.BytesType)
+				return fmt.Errorf("entry %d has wire type %d, want %d", count, typ, protowire.BytesType)
 			}
 			entry, _ := protowire.ConsumeBytes(wire[:size])
 			k, v, err := splitEntry(entry)
@@ -283,7 +283,7 @@ func splitEntry(entry []byte) (k, v []byte, err error) {
 		}
 		if n == 1 || n == 2 {
 			if typ != protowire.BytesType {
-				return nil, nil, fmt.Errorf("field %d has wire type %d; want %d", n, typ, protowire.BytesType)
+				return nil, nil, fmt.Errorf("field %d has wire type %d, want %d", n, typ, protowire.BytesType)
 			}
 			body, _ := protowire.ConsumeBytes(entry[:size])
 			if !utf8.Valid(body) {
@@ -298,7 +298,7 @@ func splitEntry(entry []byte) (k, v []byte, err error) {
 		entry = entry[size:]
 	}
 	if len(k) == 0 || len(k) > task.MaxParamKeyBytes {
-		return nil, nil, fmt.Errorf("the key %.40q has %d bytes; 1 to %d are allowed", k, len(k), task.MaxParamKeyBytes)
+		return nil, nil, fmt.Errorf("key %.40q has %d bytes; 1 to %d are allowed", k, len(k), task.MaxParamKeyBytes)
 	}
 	return k, v, nil
 }

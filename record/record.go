@@ -70,7 +70,7 @@ const (
 // entries. A topic must accept records of params limit + MaxOverheadBytes.
 const MaxOverheadBytes = 4 << 10
 
-// MaxValueBytes bounds the value of a record. [Decode] refuses longer ones.
+// MaxValueBytes bounds the value of a record. [Decode] rejects longer ones.
 const MaxValueBytes = task.MaxParamsBytes + MaxOverheadBytes
 
 // Header is one header of a Kafka record.
@@ -140,8 +140,7 @@ var (
 )
 
 func appendHeaders(p *task.Publication, tenant string) []Header {
-	// One buffer has all values: id = RUN_ID.ATTEMPT, which includes run_id and
-	// attempt.
+	// One buffer holds all values: id = RUN_ID.ATTEMPT, which includes run_id and attempt.
 	buf := make([]byte, 0, 96+len(tenant))
 	buf = append(buf, p.RunID().String()...)
 	runEnd := len(buf)

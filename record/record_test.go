@@ -106,7 +106,7 @@ func TestDecodeReturnsWhatWasEncoded(t *testing.T) {
 
 func TestParamsBytesAreCarriedUntouched(t *testing.T) {
 	p := sample(t)
-	// An order of entries that no encoder would choose by itself.
+	// No encoder would choose this order of entries.
 	p.Params = append(paramsWire(t, map[string]string{"z": "1"}), paramsWire(t, map[string]string{"a": "2"})...)
 	_, value, _ := record.Encode(p, "shop")
 	got, err := record.Decode(value)
@@ -114,7 +114,7 @@ func TestParamsBytesAreCarriedUntouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.Params, p.Params) {
-		t.Errorf("params %x became %x", p.Params, got.Params)
+		t.Errorf("params = %[2]x, want %[1]x", p.Params, got.Params)
 	}
 	params, err := record.Params(got.Params)
 	if err != nil {
@@ -165,10 +165,10 @@ func TestLargestRecordFitsTheStatedOverhead(t *testing.T) {
 		total += len(h.Key) + len(h.Value) + 10
 	}
 	if over := total - (task.MaxParamsBytes - left); over > record.MaxOverheadBytes {
-		t.Errorf("the overhead is %d bytes; MaxOverheadBytes is %d", over, record.MaxOverheadBytes)
+		t.Errorf("overhead = %d bytes, want at most %d", over, record.MaxOverheadBytes)
 	}
 	if _, err := record.Decode(value); err != nil {
-		t.Errorf("the largest record is refused: %v", err)
+		t.Errorf("Decode rejects the largest record: %v", err)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestDecodeNamesWhatIsWrong(t *testing.T) {
 		"json":               {[]byte(`{"task_id":1}`), "field 15"},
 		"too long":           {make([]byte, record.MaxValueBytes+1), "at most"},
 		"cut off":            {valid[:len(valid)-3], "params"},
-		"field twice":        {append(bytes.Clone(valid), valid[:3]...), "task_id is given twice"},
+		"field twice":        {append(bytes.Clone(valid), valid[:3]...), "duplicate field task_id"},
 		"no task":            {edited(func(m *perceptorv1.RunRecord) { m.TaskId = 0 }), "task_id is missing"},
 		"bad task":           {edited(func(m *perceptorv1.RunRecord) { m.TaskId = -5 }), "task_id: -5"},
 		"no seq":             {edited(func(m *perceptorv1.RunRecord) { m.Seq = 0 }), "seq is missing"},
@@ -218,7 +218,7 @@ func TestDecodeNamesWhatIsWrong(t *testing.T) {
 		"no ack":             {edited(func(m *perceptorv1.RunRecord) { m.AckTimeout = nil }), "ack_timeout is missing"},
 		"negative missed":    {edited(func(m *perceptorv1.RunRecord) { m.MissedCount = -1 }), "missed_count: -1"},
 		"negative version":   {edited(func(m *perceptorv1.RunRecord) { m.Version = -1 }), "version: -1"},
-		"empty param key":    {edited(func(m *perceptorv1.RunRecord) { m.Params.Entries = map[string]string{"": "x"} }), "params: entry 0: the key"},
+		"empty param key":    {edited(func(m *perceptorv1.RunRecord) { m.Params.Entries = map[string]string{"": "x"} }), "params: entry 0: key"},
 		"too many params":    {edited(func(m *perceptorv1.RunRecord) { m.Params.Entries = many }), "params: 65 entries"},
 		"wrong wire type":    {append(bytes.Clone(valid[:0]), 0x0a, 0x00), "task_id: wire type 2"},
 		"attempt beyond i32": {[]byte{0x18, 0xff, 0xff, 0xff, 0xff, 0x7f}, "attempt: 34359738367 does not fit"},
@@ -227,7 +227,7 @@ func TestDecodeNamesWhatIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := record.Decode(c.value)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v; want it to contain %q", err, c.want)
+				t.Errorf("error = %v, want one with %q", err, c.want)
 			}
 		})
 	}
@@ -249,12 +249,12 @@ func TestPartitionSpreadsTheTasksOfOneShard(t *testing.T) {
 	}
 	for p, c := range counts {
 		if c < tasks/n*8/10 || c > tasks/n*12/10 {
-			t.Errorf("partition %d has %d of %d tasks; %v", p, c, tasks, counts)
+			t.Errorf("partition %d has %d of %d tasks: %v", p, c, tasks, counts)
 		}
 	}
-	// Fixed for ever: records that wait on a topic keep their place.
+	// The partition of a task never changes, because its records may still be on the topic.
 	if got := record.Partition(task.NewID(12345, 67), 12); got != 10 {
-		t.Errorf("the partition of a known task is %d", got)
+		t.Errorf("Partition of a known task = %d, want 10", got)
 	}
 }
 
@@ -268,17 +268,17 @@ func FuzzDecode(f *testing.F) {
 		p, err := record.Decode(value)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "record: ") || len(err.Error()) > 1000 {
-				t.Errorf("error %q", err)
+				t.Errorf("error = %q, want the prefix \"record: \" and at most 1000 bytes", err)
 			}
 			return
 		}
 		if _, err := record.Params(p.Params); err != nil {
-			t.Fatalf("Decode took params that Params refuses: %v", err)
+			t.Fatalf("Decode accepted params that Params rejects: %v", err)
 		}
 		_, again, _ := record.Encode(p, "shop")
 		q, err := record.Decode(again)
 		if err != nil {
-			t.Fatalf("what was decoded does not encode: %v", err)
+			t.Fatalf("Decode rejects the encoding of its own result: %v", err)
 		}
 		if d := cmp.Diff(p, q); d != "" && !(len(p.Params) == 0 && len(q.Params) == 0) {
 			t.Fatal(d)
