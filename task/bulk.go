@@ -9,7 +9,7 @@ import (
 // the API.
 type BulkAction int16
 
-// What bulk operations do. The first four are about living tasks.
+// The actions. The first four change unfinished tasks.
 const (
 	BulkPause         BulkAction = 1
 	BulkResume        BulkAction = 2
@@ -18,7 +18,7 @@ const (
 	BulkReplay        BulkAction = 5  // dead runs
 	BulkPurgeDead     BulkAction = 6  // dead runs
 	BulkPurgeFinished BulkAction = 7  // finished tasks
-	BulkDeleteTenant  BulkAction = 20 // all that the tenant has
+	BulkDeleteTenant  BulkAction = 20 // everything that belongs to the tenant
 )
 
 // String returns the action's name as it is in the API.
@@ -44,10 +44,10 @@ func (a BulkAction) String() string {
 	return fmt.Sprintf("BulkAction(%d)", int16(a))
 }
 
-// OfTasks reports whether the action is about living tasks.
+// OfTasks reports whether the action changes unfinished tasks.
 func (a BulkAction) OfTasks() bool { return a >= BulkPause && a <= BulkReschedule }
 
-// OfDead reports whether the action is about dead runs.
+// OfDead reports whether the action changes dead runs.
 func (a BulkAction) OfDead() bool { return a == BulkReplay || a == BulkPurgeDead }
 
 // Limits of bulk operations.
@@ -64,9 +64,9 @@ const (
 type BulkTerms struct {
 	Filter Filter     // of tasks
 	Dead   DeadFilter // of dead runs
-	// DryRun only counts.
+	// DryRun makes the operation count its tasks or dead runs and change none.
 	DryRun bool
-	// MaxRate is the most changes per second, over all databases; 0: no limit.
+	// MaxRate is the most changes per second, over all databases. 0 means no limit.
 	MaxRate int32
 	// BulkReschedule moves the next run by the distance Shift, or to the instant
 	// NextAt if that is not 0.
@@ -78,7 +78,7 @@ type BulkTerms struct {
 // API.
 type BulkState int16
 
-// How operations stand.
+// The states of a bulk operation.
 const (
 	BulkRunning BulkState = 1
 	BulkPaused  BulkState = 2
@@ -95,7 +95,7 @@ type BulkPart struct {
 	Database int
 	State    BulkState
 	BulkSum
-	// StartedAt and FinishedAt are Never before.
+	// StartedAt and FinishedAt are [Never] until the part starts and finishes.
 	StartedAt, FinishedAt Instant
 	// Error is the error of the last step; the step is repeated.
 	Error string
@@ -131,12 +131,12 @@ func (o *BulkOperation) Sum() (sum BulkSum, finished int, finishedAt Instant) {
 
 // BulkStep is the result of one step of the bulk operations of a database.
 type BulkStep struct {
-	Action BulkAction // 0: there was nothing to do
+	Action BulkAction // 0: nothing to do
 	BulkSum
-	// Ended: the operation has ended in this database.
+	// Ended is true if the operation has ended in this database.
 	Ended bool
-	// More: there is more to do at once.
+	// More is true if another step can follow at once.
 	More bool
-	// Lost: the chores have another owner; nothing was done.
+	// Lost is true if the chores have another owner. Then the step changed nothing.
 	Lost bool
 }

@@ -2,8 +2,8 @@ package task
 
 import "time"
 
-// Ownership proves that a dispatcher owns a shard: every claiming transaction
-// asserts it. Only the store makes one, by raising the shard's epoch.
+// Ownership proves that a dispatcher owns a shard. Every claiming transaction asserts
+// it. Only the store creates one, by raising the shard's epoch.
 type Ownership struct {
 	Shard Shard
 	// Epoch numbers the ownerships of the shard; it only grows.
@@ -13,11 +13,12 @@ type Ownership struct {
 	Nonce int64
 }
 
-// Owner says who owns a shard: for people, and for hints.
+// Owner names the owner of a shard. People read it, and hints are sent to it.
 type Owner struct {
 	// Name identifies the process.
 	Name string
-	// HintAddr is where it takes hints, host:port (UDP); may be empty.
+	// HintAddr is the UDP address, host:port, at which the owner receives hints. It may
+	// be empty.
 	HintAddr string
 }
 
@@ -25,8 +26,8 @@ type Owner struct {
 type ClaimForm int
 
 const (
-	// RangeForm claims every due row of the shards in one statement. It costs least
-	// per row, and suits only times when few rows are due.
+	// RangeForm claims every due row of the shards in one statement. It costs least per
+	// row, but suits only times when few rows are due.
 	RangeForm ClaimForm = iota + 1
 	// CappedForm claims at most MaxRows rows, oldest first in each shard, and skips
 	// locked rows.
@@ -83,7 +84,7 @@ type Flow struct {
 	TenantKind
 	// Rows is the most rows to claim.
 	Rows int
-	// Low is as in ClaimRequest.
+	// Low is an exclusive lower bound of due_at, as in ClaimRequest.
 	Low Instant
 	// WaitingSince is the instant since which rows of the tenant wait for tokens.
 	// Instants that passed after it were not missed. [Never]: no row waits.
@@ -96,37 +97,37 @@ type TenantKind struct {
 	Kind   string
 }
 
-// OutboxPart names the shards of an outbox row whose records Kafka has all
-// acknowledged to this process.
+// OutboxPart names the shards of an outbox row for which this process has received the
+// acknowledgement of all records from Kafka.
 type OutboxPart struct {
 	Row    int64
 	Shards []Shard
 }
 
-// Claim is the result of a committed claim. A claim that did not commit because shards
-// were lost has only Lost.
+// Claim is the result of a claim. If the claim was rolled back because shards were
+// lost, only Lost is set.
 type Claim struct {
 	// Now is the database's clock in the claiming transaction.
 	Now Instant
-	// Form is the form that was used: a range claim that meets a lock is repeated in
-	// the capped form.
+	// Form is the form that was used. A range claim that meets a lock is repeated in the
+	// capped form.
 	Form ClaimForm
-	// Lost are shards whose ownership is not that of the request any more. If there
-	// are any, nothing was claimed and no outbox part was acknowledged.
+	// Lost are the shards that this dispatcher no longer owns. If there are any, the claim
+	// claimed nothing and acknowledged no outbox part.
 	Lost []Shard
-	// Outbox is the row that holds the publications until they are acknowledged; 0:
-	// there are none.
+	// Outbox is the row that holds the publications until they are acknowledged. 0 means
+	// that there are none.
 	Outbox int64
-	// Publications may be published from their ScheduledAt on; only those of a claim
+	// Publications may be published at their ScheduledAt or later. Only those of a claim
 	// ahead may have to wait.
 	Publications []Publication
 	// Rows is the number of rows that the claim moved, including those that it did not
 	// publish.
 	Rows int
-	// Next is the first instant at which a row that SQL moved is due again; [Never] or
-	// 0: there is none.
+	// Next is the first instant at which a row that SQL moved is due again. [Never] or 0
+	// means that no such row exists.
 	Next Instant
-	// More is true when the claim reached its limit: claim again at once.
+	// More is true if the claim reached its limit and the next one should follow at once.
 	More bool
 	// Deferred counts rows of blocked tenants that were deferred.
 	Deferred int
@@ -134,8 +135,8 @@ type Claim struct {
 	Missed int64
 	// Dead are the runs that were given up.
 	Dead []DeadRun
-	// Settings is the version in the database if it differs from that of the request;
-	// then nothing was done. Else 0.
+	// Settings is the version in the database if it differs from the version in the
+	// request. Then the claim did nothing. Otherwise it is 0.
 	Settings int64
 	// FlowRows is the number of rows that each flow moved.
 	FlowRows []int
@@ -171,16 +172,16 @@ type Peek struct {
 	// Soon are the rows that are due first, up to [MaxSoon], in the order of Due.
 	Soon []Upcoming
 	// Known is the instant up to which the peek read, if it stopped before it had
-	// found all of Soon; else 0.
+	// found all of Soon. Otherwise it is 0.
 	Known Instant
-	// ExcludedDue is the due instant of the first row of an excluded tenant, as far as
-	// the peek read; 0: it met none.
+	// ExcludedDue is the due instant of the first row of an excluded tenant that the peek
+	// read. 0 means that it read no such row.
 	ExcludedDue Instant
 	// Settings is the version of the tenants' settings.
 	Settings int64
 }
 
-// MaxSoon bounds [Peek.Soon]. If Soon is shorter, no other row waits.
+// MaxSoon bounds [Peek.Soon]. If Soon is shorter, it lists all waiting rows.
 const MaxSoon = 64
 
 // Upcoming is a row that is, or will be, due.
@@ -204,7 +205,7 @@ type DeadRun struct {
 // DeadReason says why a run was given up. The numbers are stored.
 type DeadReason int16
 
-// Why runs are given up.
+// The reasons for giving up a run.
 const (
 	OutOfAttempts DeadReason = 1 // the last allowed attempt failed
 	Silent        DeadReason = 2 // no result within give_up_after, or only snoozes
@@ -212,7 +213,7 @@ const (
 	Permanent     DeadReason = 4 // its handler said that no attempt can succeed
 )
 
-// String returns the reason in the words of metrics and the API.
+// String returns the reason as metrics and the API spell it.
 func (r DeadReason) String() string {
 	switch r {
 	case OutOfAttempts:

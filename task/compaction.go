@@ -2,21 +2,21 @@ package task
 
 import "time"
 
-// CompactionKind says which packs a compaction takes.
+// CompactionKind says which packs a compaction reads.
 type CompactionKind int
 
 const (
 	// CompactPromote opens the buckets that begin within the horizon, oldest first.
 	CompactPromote CompactionKind = iota + 1
-	// CompactLevel0 takes the packs of level 0, which group commits have added.
+	// CompactLevel0 rewrites the packs of level 0, which group commits have added.
 	CompactLevel0
-	// CompactSplit takes buckets that are too coarse for their distance from now.
+	// CompactSplit rewrites buckets that are too coarse for their distance from now.
 	CompactSplit
-	// CompactMerge takes buckets with many small packs.
+	// CompactMerge rewrites buckets with many small packs.
 	CompactMerge
 )
 
-// String returns the kind in small letters.
+// String returns the kind in lower case.
 func (k CompactionKind) String() string {
 	switch k {
 	case CompactPromote:
@@ -37,36 +37,35 @@ type CompactionRequest struct {
 	// Own is the ownership of the database's chores.
 	Own  Ownership
 	Kind CompactionKind
-	// Before bounds CompactLevel0: only packs that were added before it. 0: all.
+	// Before restricts CompactLevel0 to packs that were added before it. 0 means all.
 	Before Instant
-	// MaxTasks bounds the number of tasks that one transaction moves; a single pack
-	// may have more. 0: the bound of the store, which no value exceeds.
+	// MaxTasks bounds the tasks that one transaction moves, but a single pack may hold
+	// more. 0 means the limit of the store, which also bounds every other value.
 	MaxTasks int
 }
 
 // Compaction is the result of a compaction or a demotion.
 type Compaction struct {
-	// Lost: the ownership is not that of the request any more. Nothing was changed.
+	// Lost is true if the request's ownership is out of date. Then nothing was changed.
 	Lost bool
-	// Now is the database's clock when the packs were chosen; 0: there were none.
+	// Now is the database's clock when the packs were chosen. 0 means that there were none.
 	Now Instant
-	// Near and Packed count the tasks that were written to the near tier and into
-	// packs.
+	// Near and Packed count the tasks that were written to the near tier and into packs.
 	Near, Packed int
-	// Void counts copies that a tombstone had made void.
+	// Void counts the copies that tombstones had made void.
 	Void int
 	// Read and Written count packs; Bytes is the size of the packs that were read.
 	Read, Written int
 	Bytes         int64
 	// Late is the largest lateness of the promoted tasks.
 	Late time.Duration
-	// More: there is more to compact at once.
+	// More is true if another compaction can follow at once.
 	More bool
 	// Damaged are packs that were quarantined.
 	Damaged []DamagedPack
 }
 
-// Add adds what another part of the same compaction has moved.
+// Add adds the result of another part of the same compaction.
 func (c *Compaction) Add(m *Compaction) {
 	c.Lost, c.More = c.Lost || m.Lost, c.More || m.More
 	c.Near, c.Packed, c.Void = c.Near+m.Near, c.Packed+m.Packed, c.Void+m.Void
@@ -76,7 +75,7 @@ func (c *Compaction) Add(m *Compaction) {
 
 // DamagedPack is a pack that could not be read and was quarantined.
 type DamagedPack struct {
-	// Pack is the id of the pack; for level 0 it is minus the first number.
+	// Pack is the id of the pack. For level 0 it is the negated first number.
 	Pack int64
 	// Tasks is the number of tasks that the pack claims to hold.
 	Tasks  int
@@ -85,18 +84,18 @@ type DamagedPack struct {
 
 // FarStats says what the far tier of one database holds.
 type FarStats struct {
-	// Arrivals and Packs count packs; ArrivedTasks and PackedTasks the tasks in
-	// them, those with a void copy included.
+	// Arrivals and ArrivedTasks count the packs of level 0 and their tasks; Packs and
+	// PackedTasks count the other packs and their tasks. Void copies are included.
 	Arrivals, ArrivedTasks, Packs, PackedTasks int64
-	// Damaged counts packs that were set aside; they are in no other figure.
+	// Damaged counts quarantined packs. The other figures do not include them.
 	Damaged int64
-	// Oldest is the age of the oldest arrival; 0: there is none.
+	// Oldest is the age of the oldest pack of level 0. 0 means that there is none.
 	Oldest time.Duration
-	// Behind is how far the beginning of the oldest bucket lies behind now; 0:
-	// it has not begun.
+	// Behind is the time since the beginning of the oldest bucket. 0 means that no
+	// bucket has begun.
 	Behind time.Duration
 }
 
-// ChoresShard returns the number of the item that stands for the chores of a
-// database, where stores ask for a shard.
+// ChoresShard returns the number that stands for the chores of a database in calls
+// that expect a shard.
 func ChoresShard(database int) Shard { return Shard(Shards + database) }

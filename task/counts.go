@@ -1,29 +1,28 @@
 package task
 
-// Counts are exact numbers of a tenant's tasks of one type, or sums of such.
+// Counts are exact numbers of a tenant's tasks of one type, or sums of such numbers.
 type Counts struct {
-	// Added is how many tasks were ever stored. It is the sum of the living, the
-	// kept and the purged ones.
+	// Added is the number of tasks ever stored. It is the sum of the unfinished, the
+	// kept and the purged tasks.
 	Added int64
-	// Scheduled and Running are the living tasks.
+	// Scheduled and Running count unfinished tasks.
 	Scheduled, Running int64
-	// Completed, Cancelled and Failed are finished tasks that can still be looked
-	// up.
+	// Completed, Cancelled and Failed count finished tasks that are still kept.
 	Completed, Cancelled, Failed int64
-	// PurgedCompleted, PurgedCancelled and PurgedFailed are finished tasks that
-	// are no longer kept, or never were.
+	// PurgedCompleted, PurgedCancelled and PurgedFailed count finished tasks that were
+	// purged or were never kept.
 	PurgedCompleted, PurgedCancelled, PurgedFailed int64
-	// Dead are the runs given up that are kept; Died all there ever were.
+	// Dead counts the dead runs that are kept. Died counts all dead runs ever.
 	Dead, Died int64
 }
 
-// Finished returns how many tasks have ended, kept or not.
+// Finished returns the number of finished tasks, kept or purged.
 func (c *Counts) Finished() int64 { return c.Completed + c.Cancelled + c.Failed + c.Purged() }
 
-// Purged returns how many finished tasks are no longer kept.
+// Purged returns the number of finished tasks that are no longer kept.
 func (c *Counts) Purged() int64 { return c.PurgedCompleted + c.PurgedCancelled + c.PurgedFailed }
 
-// Plus returns the sum of both.
+// Plus returns the sum of c and d.
 func (c Counts) Plus(d Counts) Counts {
 	return Counts{
 		Added: c.Added + d.Added, Scheduled: c.Scheduled + d.Scheduled, Running: c.Running + d.Running,

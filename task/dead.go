@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// DeadLetter is a dead run that is kept, with everything that its replay needs.
+// DeadLetter is a dead run that is kept, with all data for its replay.
 type DeadLetter struct {
 	DeadRun
 	Type   Type // of its task
 	Params []byte
-	// Terms are those of its task, but for the schedule, which no other run needs.
+	// Terms are those of its task, without the schedule, which no replay needs.
 	Terms  Terms
 	Origin Origin
 }
 
-// Again returns the row of a ONE_SHOT task that repeats the run, due now: with the
-// same kind, params, tags and terms of delivery.
+// Again returns the row of a ONE_SHOT task that repeats the run and is due now. The
+// task has the kind, params, tags and delivery terms of the run.
 func (d *DeadLetter) Again(id ID, now Instant) *Row {
 	t := Terms{
 		Kind: d.Kind, Begin: now, End: Never, MaxCount: 1, Retry: d.Terms.Retry, AckTimeout: d.Terms.AckTimeout,
@@ -31,11 +31,12 @@ type DeadFilter struct {
 	Kind   string
 	Type   Type
 	Reason DeadReason
-	// Task is the task of the runs; 0: any.
+	// Task is the task of the runs. 0 means any task.
 	Task ID
-	// Tags must all be tags of the task.
+	// Tags are tags that the task must have, all of them.
 	Tags []string
-	// The runs died in [DiedFrom, DiedUntil); DiedUntil 0: no end.
+	// DiedFrom and DiedUntil select runs that died in [DiedFrom, DiedUntil). A DiedUntil
+	// of 0 means no end.
 	DiedFrom, DiedUntil Instant
 }
 
@@ -52,15 +53,15 @@ func (f *DeadFilter) Matches(d *DeadLetter) bool {
 // DeadQuery selects a page of a tenant's dead runs, newest first.
 type DeadQuery struct {
 	Tenant int32
-	// After is the position after which the page begins; nil: the newest run.
+	// After is the position after which the page begins. nil means the newest run.
 	After *DeadCursor
-	// Limit is the longest page wanted, at least 1.
+	// Limit is the most runs in the page, at least 1.
 	Limit int
 	DeadFilter
 }
 
-// DeadWaiting is a tenant with dead runs that are not known to be on its dead-letter
-// topic.
+// DeadWaiting is a tenant with dead runs that may not have reached its dead-letter
+// topic yet.
 type DeadWaiting struct {
 	Tenant int32
 	// Age is the time since the first of them died.
@@ -76,16 +77,16 @@ type DeadCursor struct {
 // Cursor returns the position of a dead run.
 func (d *DeadRun) Cursor() DeadCursor { return DeadCursor{d.DiedAt, d.RunID} }
 
-// Compare returns a negative number if c is older than other, and so comes after it.
+// Compare returns a negative number if c is older than other and so comes after it.
 func (c DeadCursor) Compare(other DeadCursor) int {
 	return cmp.Or(cmp.Compare(c.DiedAt, other.DiedAt), cmp.Compare(c.Task, other.Task), cmp.Compare(c.Seq, other.Seq))
 }
 
-// DeadPage is one page. It may be short, or empty, and still have a next page.
+// DeadPage is one page. It may be short, or empty, although another page follows.
 type DeadPage struct {
 	Runs []*DeadLetter
-	// Next is the position after which the next page begins; nil: this is the last
-	// page.
+	// Next is the position after which the next page begins. nil means that this is the
+	// last page.
 	Next *DeadCursor
 }
 
@@ -93,6 +94,6 @@ type DeadPage struct {
 type Replayed struct {
 	// ID is the task that repeats the run.
 	ID ID
-	// Before: the run had been replayed before, and nothing was stored now.
+	// Before is true if the run had been replayed before. Then nothing was stored.
 	Before bool
 }

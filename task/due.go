@@ -1,9 +1,8 @@
 package task
 
-// Due executes the step that is due for a row and returns the delivery to publish, or
-// nil. run 0 is the row of the task. now is not before the DueAt of the row: for a row
-// that is claimed ahead of the clock now is its DueAt, and the publication waits until
-// then.
+// Due executes the due step of a row and returns the delivery to publish, or nil. run 0
+// is the row of the task. now must not be before the DueAt of the row. For a row that is
+// claimed ahead of the clock, now is its DueAt, and the publication waits until then.
 func (m *Machine) Due(run int64, now Instant) *Publication {
 	r := m.Task
 	if run != 0 {
@@ -26,7 +25,7 @@ func (m *Machine) Due(run int64, now Instant) *Publication {
 	return r.redeliver(now)
 }
 
-// fire claims the next run of a ONE_SHOT or BLOCKING task, whose own row holds the
+// fire claims the next run of a ONE_SHOT or BLOCKING task. The row of the task holds the
 // run.
 func (m *Machine) fire(now Instant) *Publication {
 	t := m.Task
@@ -66,16 +65,16 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 	case next <= now && t.misfire() != FireOnce:
 		t.DueAt = now.Add(m.catchUpInterval())
 	default:
-		// A claim leaves no row due, so that what comes back due from SQL is known
-		// to be undecided.
+		// A claim leaves no row due. So a row that is still due after the step of
+		// SQL is one that SQL did not decide.
 		t.DueAt = max(next, now+1)
 	}
 	t.markChanged()
 	return t.publication(t.Seq, at, 1, missed+passed, now)
 }
 
-// misfireAt returns the instant against which instants count as missed: now, but not
-// the time for which the row waited for tokens of its tenant.
+// misfireAt returns the instant against which instants count as missed: now, minus the
+// time for which the row waited for tokens of its tenant.
 func (m *Machine) misfireAt(now Instant) Instant {
 	if m.WaitingSince == 0 {
 		return now
@@ -83,9 +82,9 @@ func (m *Machine) misfireAt(now Instant) Instant {
 	return min(now, max(m.WaitingSince, m.Task.DueAt))
 }
 
-// detachOldRuns detaches the open runs whose bits the next claim cannot keep: the
-// oldest run if all bits are in use; all runs if the next instant is off the grid of
-// the last one, as every instant of a cron expression is.
+// detachOldRuns detaches the open runs whose bits the next claim cannot keep. That is
+// the oldest run if all bits are in use. It is every run if the next instant is off the
+// grid of the last one, as every instant of a cron expression is.
 func (m *Machine) detachOldRuns(now Instant) {
 	t := m.Task
 	if t.OpenRuns == 0 {
@@ -98,8 +97,8 @@ func (m *Machine) detachOldRuns(now Instant) {
 	m.detachFrom(keep, now, now.Add(t.AckTimeout))
 }
 
-// releaseBits detaches every open run, due at once: the task has no further claim, and
-// its ack_timeout has passed.
+// releaseBits detaches every open run, due at once. It applies when the task has no
+// further claim and its ack_timeout has passed.
 func (m *Machine) releaseBits(now Instant) {
 	m.detachFrom(0, now, now)
 	m.Task.DueAt = Never
@@ -138,9 +137,9 @@ func (r *Row) publication(seq int64, at Instant, attempt int32, missed int64, no
 	}
 }
 
-// Publication returns the delivery of run seq that is out, as its claim published it,
-// or nil: the run is closed, or another attempt is out. It is for the dispatcher that
-// takes over an outbox. ClaimedAt and Missed are not known any more and are 0.
+// Publication returns the delivery of run seq as its claim published it. It returns nil
+// if the run is closed or if another attempt is out. The dispatcher that takes over an
+// outbox needs it. ClaimedAt and Missed are no longer known and are 0.
 func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	if r.Type == NonBlocking && r.Run == 0 {
 		i := r.Seq - seq
@@ -155,8 +154,8 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	return r.publication(seq, r.ScheduledAt, attempt, 0, 0)
 }
 
-// GiveUp makes the run of an attempt a dead run at once if that attempt is out. It
-// reports whether it was.
+// GiveUp makes the run of an attempt a dead run at once and returns true if that
+// attempt is out. Otherwise it returns false and changes nothing.
 func (m *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {
 	r, code := m.currentRow(a)
 	if code != Accepted {

@@ -8,21 +8,21 @@ import (
 
 // Edit is a change of the terms of an unfinished task.
 type Edit struct {
-	// If is the version that the task must have; 0: any.
+	// If is the version that the task must have. 0 means any version.
 	If int32
-	// Of is the version from which Spec was made; 0: from none.
+	// Of is the version from which Spec was made. 0 means that Spec was made without one.
 	Of int32
 	// Spec has all terms of the task after the edit. It has passed [Spec.Validate] and
 	// is not changed.
 	Spec *Spec
 	// KeepBegin leaves begin_time as it is.
 	KeepBegin bool
-	// Params replaces the params by those of Spec. Without it they stay, because
-	// handlers change them without a new version.
+	// Params makes the edit replace the params by those of Spec. Otherwise they stay,
+	// because handlers change them without a new version.
 	Params bool
 }
 
-// Edit gives the task new terms, and a new version if that changes anything.
+// Edit gives the task new terms. It also gives it a new version if anything changes.
 //
 // The open run of a task keeps its scheduled instant and its deadline. Every later
 // delivery has the new terms, also a delivery of a run that is open now. The schedule
@@ -45,7 +45,7 @@ func (m *Machine) Edit(e *Edit, now Instant) error {
 		return err
 	}
 	if sameTerms(t, n) {
-		// The version before is that of a caller who repeats what has been done.
+		// A caller that repeats an applied edit names the version before it.
 		if e.If != 0 && e.If != t.Version && e.If != t.Version-1 {
 			return errVersion(t, e.If)
 		}
@@ -86,9 +86,9 @@ func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 	s := e.Spec
 	switch {
 	case s.Type != r.Type:
-		return nil, faulty("type", "%s: the task is %s, and stays it", s.Type, r.Type)
+		return nil, faulty("type", "%s: the type of the task is %s and cannot change", s.Type, r.Type)
 	case r.Damaged != "":
-		return nil, Errorf(ReasonTaskDamaged, "what is stored about task %s is damaged", r.ID)
+		return nil, Errorf(ReasonTaskDamaged, "the stored terms of task %s are damaged", r.ID)
 	}
 	n := *r
 	n.Terms, n.Calendar = s.Terms, s.Calendar
@@ -110,13 +110,12 @@ func faulty(field, format string, args ...any) error {
 	return &Error{Code: InvalidArgument, Faults: v.list}
 }
 
-// sameTerms reports whether two rows of a task say the same.
+// sameTerms reports whether two rows of a task have the same terms and params.
 func sameTerms(a, b *Row) bool {
 	return reflect.DeepEqual(&a.Terms, &b.Terms) && bytes.Equal(a.Params, b.Params)
 }
 
-// reschedule moves the next instant of n, which is the row of the task with its new
-// terms.
+// reschedule moves the next instant of n. n is the row of the task with its new terms.
 func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	t := m.Task
 	other, begin := !t.sameSchedule(&n.Terms), t.Begin != n.Begin
@@ -146,7 +145,7 @@ func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	return n.waitForNext(other, now)
 }
 
-// firstInstant schedules the first run of a task again if it was moved.
+// firstInstant schedules the first run of a task again if the edit moved it.
 func (m *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
 	s := *e.Spec
 	s.Begin = n.Begin
@@ -168,8 +167,8 @@ func (r *Row) after(e *Edit, now Instant) *Row {
 	return NewRow(r.Tenant, r.ID, &s, now)
 }
 
-// waitForNext makes r due at its next instant if that was moved. It returns an error
-// if there is none.
+// waitForNext makes r due at its next instant if the edit moved that instant. It
+// returns an error if there is no next instant.
 func (r *Row) waitForNext(moved bool, now Instant) error {
 	if r.exhausted(r.ScheduledAt) {
 		return r.neverAgain()
@@ -185,7 +184,7 @@ func (r *Row) waitForNext(moved bool, now Instant) error {
 
 func (r *Row) neverAgain() error {
 	if r.MaxCount > 0 && r.Seq >= r.MaxCount {
-		return faulty("max_count", "%d: so many runs were claimed already, and the task would never fire again; to end it, cancel it", r.MaxCount)
+		return faulty("max_count", "%d runs were already claimed: the task would never fire again; to end it, cancel it", r.MaxCount)
 	}
 	if r.ScheduledAt == Never && r.Cron != nil {
 		return faulty("cron.expression", "%q has no further instant: the task would never fire again; to end it, cancel it", r.Cron.Expression)
@@ -225,8 +224,8 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 	return nil
 }
 
-// releaseFrom detaches the open runs if the schedule changes, because their instants
-// follow from the interval.
+// releaseFrom detaches the open runs if the schedule changes, because the interval
+// determines their instants.
 func (m *Machine) releaseFrom(n *Row, other bool, now Instant) {
 	if other {
 		m.detachFrom(0, now, now.Add(m.Task.AckTimeout))

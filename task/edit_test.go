@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// edited gives the task other terms at now; of is the version that the caller wants.
+// edited gives the task other terms at now. of is the version that the caller expects.
 func edited(m *Machine, of int32, now Instant, change func(*Spec)) error {
 	s := m.Task.Spec()
 	change(&s)
 	return m.Edit(&Edit{If: of, Spec: &s, Params: true}, now)
 }
 
-// every is an interval, of milliseconds.
+// every returns a change to an interval of ms milliseconds.
 func every(ms int64) func(*Spec) {
 	return func(s *Spec) { s.Interval = time.Duration(ms) * time.Millisecond }
 }
 
-// byMatches are instants that a calendar knows.
+// byMatches returns a change to a cron expression that matches the instants of c.
 func byMatches(c Calendar) func(*Spec) {
 	return func(s *Spec) {
 		s.Interval, s.Calendar = 0, c
@@ -38,8 +38,8 @@ func succeed(t *testing.T, m *Machine, now Instant) {
 	}
 }
 
-// The rules of docs/editing.md: a task of every second from 10 s on, with as many
-// runs as have been claimed.
+// The rules of docs/editing.md. The tasks fire every second from 10 s on. before claims
+// the runs that the case needs.
 func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 	spread := Instant(SpreadOf(513, 300*time.Millisecond).Milliseconds())
 	for _, c := range []struct {
@@ -50,9 +50,9 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		before   func(m *Machine)
 		now      Instant
 		change   func(*Spec)
-		next     Instant // the instant, and when it is due
+		next     Instant // the next instant; due is when it is due
 		due      Instant
-		then     Instant // the one after it, if it fires when it is due
+		then     Instant // the instant after next, if next fires when it is due
 	}{
 		{name: "before the first run, to an earlier begin", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Begin = 8000 }, next: 8000, due: 8000, then: 9000},
 		{name: "before the first run, to a begin that has passed", typ: NonBlocking, now: 5000, change: func(s *Spec) { s.Begin = 4600 }, next: 4600, due: 5000, then: 5600},
@@ -85,7 +85,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		}
 		r := m.Task
 		if r.State != Scheduled || r.ScheduledAt != c.next || r.DueAt != c.due || r.Version < 2 || r.Missed != 0 {
-			t.Errorf("%s: %s, next %d, due %d, version %d, missed %d", c.name, r.State, r.ScheduledAt, r.DueAt, r.Version, r.Missed)
+			t.Errorf("%s: state %s, next %d, due %d, version %d, missed %d", c.name, r.State, r.ScheduledAt, r.DueAt, r.Version, r.Missed)
 		}
 		if c.then == 0 {
 			continue
@@ -106,11 +106,11 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if p := m.Due(0, 70_000); p == nil || p.Kind != "other" || p.Version != 2 || p.ScheduledAt != 10_000 || p.AckTimeout != 2*time.Minute {
-		t.Errorf("the next delivery: %+v", p)
+		t.Errorf("next delivery = %+v", p)
 	}
 	succeed(t, m, 72_000)
 	if m.Task.ScheduledAt != 77_000 {
-		t.Errorf("after its result the next instant is %d, want 77000", m.Task.ScheduledAt)
+		t.Errorf("next instant after the result = %d, want 77000", m.Task.ScheduledAt)
 	}
 
 	m = timedMachine(NonBlocking, false, Terms{})
@@ -120,10 +120,10 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 	}
 	r := m.Runs[1]
 	if r == nil || r.ScheduledAt != 10_000 || r.DueAt != 70_300 || m.Task.OpenRuns != 0 {
-		t.Fatalf("the open run of a grid that is left: %+v", r)
+		t.Fatalf("open run of the old grid = %+v", r)
 	}
 	if p := m.Due(1, 70_300); p == nil || p.ScheduledAt != 10_000 || string(p.Params) != "new" || p.Version != 2 || p.Attempt != 2 {
-		t.Errorf("its next delivery: %+v", p)
+		t.Errorf("next delivery of the open run = %+v", p)
 	}
 }
 
@@ -155,10 +155,10 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 		was := *m.Task
 		err := edited(m, 0, 10_300, c.change)
 		if err == nil || CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: error = %v", c.name, err)
 		}
 		if got := *m.Task; got.Version != was.Version || got.ScheduledAt != was.ScheduledAt || got.DueAt != was.DueAt || got.Interval != was.Interval || m.Edited {
-			t.Errorf("%s: the task is %+v", c.name, got)
+			t.Errorf("%s: changed task = %+v", c.name, got)
 		}
 	}
 }
@@ -168,10 +168,10 @@ func TestWhatIsOpenIsTheLastRunOfAnEditThatLeavesNoOther(t *testing.T) {
 	m := timedMachine(NonBlocking, false, Terms{})
 	m.Due(0, 10_000)
 	if err := edited(m, 0, 10_300, func(s *Spec) { s.MaxCount = 1 }); err != nil || m.Task.State != Running || m.Task.DueAt != 70_300 {
-		t.Fatalf("%v, %+v", err, m.Task)
+		t.Fatalf("edit: error = %v, task = %+v", err, m.Task)
 	}
 	if r := m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 11_000, 0, nil); r.Code != Accepted || m.Task.State != Completed {
-		t.Errorf("%v, %s", r, m.Task.State)
+		t.Errorf("result of the open run: reply = %v, state = %s", r, m.Task.State)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestVersionsAreComparedAndSet(t *testing.T) {
 	m := timedMachine(NonBlocking, false, Terms{})
 	m.Due(0, 10_000)
 	if m.Task.Version != 1 {
-		t.Fatalf("a claim makes version %d", m.Task.Version)
+		t.Fatalf("version after a claim = %d", m.Task.Version)
 	}
 	for _, c := range []struct {
 		name string
@@ -200,7 +200,7 @@ func TestVersionsAreComparedAndSet(t *testing.T) {
 	} {
 		err := edited(m, c.of, 10_300, every(c.ms))
 		if (err != nil) != (c.code != 0) || err != nil && CodeOf(err) != c.code || m.Task.Version != c.then {
-			t.Errorf("%s: %v, version %d, want %d", c.name, err, m.Task.Version, c.then)
+			t.Errorf("%s: error = %v, version = %d, want version %d", c.name, err, m.Task.Version, c.then)
 		}
 	}
 }

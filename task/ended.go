@@ -2,8 +2,8 @@ package task
 
 import "fmt"
 
-// WhyEnded says why a finished task has ended. dead is the dead run that ended a
-// FAILED task; nil: it is not known any more.
+// WhyEnded says why a finished task has ended. dead is the dead run that ended a FAILED
+// task, or nil if it is no longer known.
 func (s *Snapshot) WhyEnded(dead *DeadRun) Reason {
 	r := Reason{Why: WhyFinished, At: s.FinishedAt, Since: s.FinishedAt}
 	because := "it was cancelled"
@@ -21,8 +21,8 @@ func (s *Snapshot) WhyEnded(dead *DeadRun) Reason {
 	return r
 }
 
-// whyCompleted names the bound that was reached. That a handler stopped the task is
-// not stored: it is what remains.
+// whyCompleted names the bound that was reached. It assumes that a handler ended the
+// task if no bound was reached, because the store does not record that.
 func (s *Snapshot) whyCompleted() string {
 	next := Never
 	switch {

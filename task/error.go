@@ -9,17 +9,17 @@ import (
 // ErrorCode is the kind of an [Error]. The API maps it to a status.
 type ErrorCode int
 
-// What errors can be.
+// The codes of errors.
 const (
 	InvalidArgument    ErrorCode = iota + 1 // the request breaks a rule; Faults say which
-	NotFound                                // unknown, another tenant's, or purged
+	NotFound                                // unknown, owned by another tenant, or purged
 	AlreadyExists                           // the name or request_id is taken
-	FailedPrecondition                      // the task's state does not allow it
+	FailedPrecondition                      // the task's state does not allow the call
 	ResourceExhausted                       // a quota or queue is full; try later
-	Unavailable                             // a part is away, or the outcome is unknown; try again
+	Unavailable                             // a part of the installation is unavailable, or the outcome is unknown; try again
 	Internal                                // a bug or damaged data
-	DataLoss                                // what is stored about the task cannot be read
-	Aborted                                 // the task has another version than the caller wants to change
+	DataLoss                                // the stored data of the task cannot be read
+	Aborted                                 // the task's version is not the one in the request
 	Unauthenticated                         // no valid token
 	PermissionDenied                        // the token does not cover the call
 	DeadlineExceeded                        // the call took too long; its outcome is unknown
@@ -78,8 +78,8 @@ func (e *Error) CausedBy(err error) *Error {
 	return e
 }
 
-// ReasonOrGeneral returns the reason of e, or the general one of its code. It is ""
-// only for an unknown code.
+// ReasonOrGeneral returns the reason of e, or the general reason of its code. It
+// returns "" only for an unknown code.
 func (e *Error) ReasonOrGeneral() ErrorReason {
 	if e.Reason != "" {
 		return e.Reason
@@ -87,6 +87,6 @@ func (e *Error) ReasonOrGeneral() ErrorReason {
 	return generalReasons[e.Code]
 }
 
-// ErrOutcomeUnknown is matched by the error of a transaction whose COMMIT was
-// sent and not answered: it may have happened, and may still be happening.
+// ErrOutcomeUnknown is matched by the error of a transaction whose COMMIT was sent and
+// not answered. The commit may have happened, or may still happen.
 var ErrOutcomeUnknown = errors.New("outcome of the commit is unknown")

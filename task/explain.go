@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Why is a reason for which a task does not fire at a moment. The numbers are
-// those of the API.
+// Why is a reason for which a task does not fire. The numbers are those of the API.
 type Why int16
 
 // The reasons.
@@ -17,69 +16,71 @@ const (
 	WhyUnknown          Why = 1  // there is no such task
 	WhyFinished         Why = 2  // it has ended
 	WhyPaused           Why = 3  // it is paused
-	WhyTenantPaused     Why = 4  // its tenant is
-	WhyKindPaused       Why = 5  // its kind is
+	WhyTenantPaused     Why = 4  // its tenant is paused
+	WhyKindPaused       Why = 5  // its kind is paused
 	WhyNotDue           Why = 6  // its next run is not due yet
 	WhyFar              Why = 7  // it waits in a pack
 	WhyWaitingForResult Why = 8  // a delivered run awaits its result
-	WhyRetrying         Why = 9  // a run has failed, and comes again
-	WhySilent           Why = 10 // nothing is heard of a run that was delivered again
+	WhyRetrying         Why = 9  // a run has failed and will be delivered again
+	WhySilent           Why = 10 // a run was delivered again and has no result
 	WhyOverRate         Why = 11 // its tenant is over its dispatch rate
-	WhyNoOwner          Why = 12 // nobody owns its shard
+	WhyNoOwner          Why = 12 // no dispatcher owns its shard
 	WhyOverdue          Why = 13 // it is due and was not claimed
-	WhyTopicBroken      Why = 14 // Kafka does not take the tenant's records
-	WhyLastRunsOpen     Why = 15 // no claim is left, and runs are open
-	WhyKindFull         Why = 16 // as many runs of its kind are open as may be
+	WhyTopicBroken      Why = 14 // Kafka does not accept the tenant's records
+	WhyLastRunsOpen     Why = 15 // all runs were claimed, and some are open
+	WhyKindFull         Why = 16 // its kind has reached its concurrency cap
 )
 
-// Reason is one of the things that hold a task back.
+// Reason is one cause for which a task does not fire.
 type Reason struct {
 	Why Why
-	// Text says it for people.
+	// Text describes it to people.
 	Text string
-	// At is when it will be over by itself, Since from when it has been so; 0: not
-	// known.
+	// At is the instant at which the cause ends by itself. Since is the instant at which
+	// it began. 0 means not known.
 	At, Since Instant
-	// Seq, Attempt and Failures are of the run that it is about; 0: none.
+	// Seq, Attempt and Failures describe the run that the reason is about. 0 means none.
 	Seq               int64
 	Attempt, Failures int32
-	// LastError is that of the run's last failure; empty: not known.
+	// LastError is the error of the run's last failure. Empty means not known.
 	LastError string
-	// GiveUpAt is when the run is given up if nothing is heard; 0: not known.
+	// GiveUpAt is the instant at which the run is given up if it gets no result. 0 means
+	// not known.
 	GiveUpAt Instant
 }
 
-// Circumstances are what a task depends on beside itself.
+// Circumstances are the facts outside its own rows on which a task depends.
 type Circumstances struct {
 	Now Instant
-	// Far: the task waits in a pack.
+	// Far is true if the task waits in a pack.
 	Far bool
-	// Owner is who owns the shard, since OwnedSince, as number Epoch; empty: nobody.
+	// Owner is the name of the shard's owner, since OwnedSince, with ownership number
+	// Epoch. Empty means that the shard has no owner.
 	Owner      string
 	Epoch      int64
 	OwnedSince Instant
-	// OldestDue is the oldest due instant of the shard; [Never]: nothing waits.
+	// OldestDue is the oldest due instant of the shard. [Never] means that no row waits.
 	OldestDue Instant
 	// Rates are those of the task's tenant.
 	Rates Rates
-	// Broken is since when rows of the tenant are put off because its topic takes
-	// no records; 0: they are not.
+	// Broken is the instant since which rows of the tenant are deferred because its
+	// topic accepts no records. 0 means that they are not deferred.
 	Broken Instant
-	// RateUsed: the tenant claims as many runs as its dispatch rate allows.
+	// RateUsed is true if the tenant claims as many runs as its dispatch rate allows.
 	RateUsed bool
-	// KindOpen is how many runs of the task's kind are open, if that has a cap.
+	// KindOpen is the number of open runs of the task's kind, if the kind has a cap.
 	KindOpen int
-	// Errors are of the last failures of runs, by their numbers; HandedBack the last
-	// attempts that listeners could not handle.
+	// Errors holds the errors of the last failures by run number. HandedBack holds the
+	// last attempts that listeners could not handle.
 	Errors     map[int64]string
 	HandedBack map[int64]int32
 }
 
-// tolerated is how late a claim may be without anything being wrong.
+// tolerated is the lateness of a claim up to which nothing is wrong.
 const tolerated = time.Second
 
-// Explain returns what holds a living task back, the most decisive first; at least
-// one reason.
+// Explain returns the reasons for which an unfinished task does not fire, the most
+// decisive first. There is at least one.
 func (m *Machine) Explain(c *Circumstances) []Reason {
 	var out []Reason
 	t := m.Task
@@ -103,7 +104,7 @@ func (m *Machine) Explain(c *Circumstances) []Reason {
 	case t.State == Running && t.Type != NonBlocking:
 		out = append(out, t.openRun(c)...)
 	case t.State == Running:
-		out = append(out, Reason{Why: WhyLastRunsOpen, Text: fmt.Sprintf("all runs have been claimed, and %d of them await their result", t.OpenCount())})
+		out = append(out, Reason{Why: WhyLastRunsOpen, Text: fmt.Sprintf("all runs have been claimed, and %d of them await their results", t.OpenCount())})
 	}
 	return append(out, m.openRuns(c)...)
 }
@@ -113,7 +114,7 @@ func (r *Row) notDue(c *Circumstances) Reason {
 	return Reason{Why: WhyNotDue, At: r.ScheduledAt, Seq: r.Seq + 1, Text: text}
 }
 
-// waiting explains a SCHEDULED row that nobody holds back on purpose.
+// waiting explains a SCHEDULED row that is not paused.
 func (r *Row) waiting(c *Circumstances) []Reason {
 	seq := r.Seq + 1
 	switch {
@@ -126,7 +127,7 @@ func (r *Row) waiting(c *Circumstances) []Reason {
 		return []Reason{r.notDue(c)}
 	case r.DueAt > c.Now && c.Broken != 0:
 		return []Reason{{Why: WhyTopicBroken, At: r.DueAt, Since: c.Broken, Seq: seq,
-			Text: fmt.Sprintf("Kafka does not take records of the tenant's topic; run %d is tried again at %s", seq, r.DueAt)}}
+			Text: fmt.Sprintf("Kafka does not accept records of the tenant's topic; run %d is tried again at %s", seq, r.DueAt)}}
 	case r.DueAt > c.Now:
 		return []Reason{{Why: WhyNotDue, At: r.DueAt, Since: r.ScheduledAt, Seq: seq,
 			Text: fmt.Sprintf("run %d of %s was missed and fires at %s: missed instants fire one after the other", seq, r.ScheduledAt, r.DueAt)}}
@@ -138,10 +139,10 @@ func (r *Row) waiting(c *Circumstances) []Reason {
 func (r *Row) due(c *Circumstances, seq int64) []Reason {
 	var out []Reason
 	if c.Owner == "" {
-		out = append(out, Reason{Why: WhyNoOwner, Since: c.OwnedSince, Text: fmt.Sprintf("nobody owns shard %d (epoch %d): is a dispatcher running?", r.ID.Shard(), c.Epoch)})
+		out = append(out, Reason{Why: WhyNoOwner, Since: c.OwnedSince, Text: fmt.Sprintf("no dispatcher owns shard %d (epoch %d): is a dispatcher running?", r.ID.Shard(), c.Epoch)})
 	}
 	if c.Broken != 0 {
-		out = append(out, Reason{Why: WhyTopicBroken, Since: c.Broken, Text: "Kafka does not take records of the tenant's topic"})
+		out = append(out, Reason{Why: WhyTopicBroken, Since: c.Broken, Text: "Kafka does not accept records of the tenant's topic"})
 	}
 	if n := c.Rates.KindCaps[r.Kind]; n > 0 && r.State == Scheduled && c.KindOpen >= int(n) {
 		out = append(out, Reason{Why: WhyKindFull, Since: r.DueAt, Seq: seq,
@@ -149,13 +150,13 @@ func (r *Row) due(c *Circumstances, seq int64) []Reason {
 	}
 	if n := c.Rates.DispatchRate; n > 0 && r.State == Scheduled && c.RateUsed {
 		out = append(out, Reason{Why: WhyOverRate, Since: r.DueAt, Seq: seq,
-			Text: fmt.Sprintf("the tenant uses up its rate of %d runs a second, and others of its runs were due before", n)})
+			Text: fmt.Sprintf("the tenant uses all of its dispatch rate of %d runs per second, and other runs of it were due earlier", n)})
 	}
 	return append(out, r.overdue(c, seq, len(out) == 0))
 }
 
-// overdue says by how much a row is late; whose fault it is only where nothing else
-// is to blame.
+// overdue says how late a row is. If blame is set, it also names the likely cause: the
+// shard's owner or the tenant's share.
 func (r *Row) overdue(c *Circumstances, seq int64, blame bool) Reason {
 	late := c.Now.Sub(r.DueAt)
 	text := fmt.Sprintf("run %d was due %s ago and has not been claimed", seq, late)
@@ -164,16 +165,16 @@ func (r *Row) overdue(c *Circumstances, seq int64, blame bool) Reason {
 	case late <= tolerated:
 		text = fmt.Sprintf("run %d was due %s ago, and is about to be claimed by %s", seq, late, c.Owner)
 	default:
-		text += fmt.Sprintf("; %s, who owns shard %d, is behind or gone, or the tenant has more due than its share", c.Owner, r.ID.Shard())
+		text += fmt.Sprintf("; %s, the owner of shard %d, is behind or gone, or the tenant has more due than its share", c.Owner, r.ID.Shard())
 		if c.OldestDue != Never && c.OldestDue < r.DueAt {
-			text += fmt.Sprintf("; what has waited longest there was due %s ago", c.Now.Sub(c.OldestDue))
+			text += fmt.Sprintf("; the oldest due row of the shard was due %s ago", c.Now.Sub(c.OldestDue))
 		}
 	}
 	return Reason{Why: WhyOverdue, Since: r.DueAt, Seq: seq, Text: text}
 }
 
-// openRuns explains the open runs of a NON_BLOCKING task, the oldest first. They
-// hold the next ones up only when none is left to be claimed.
+// openRuns explains the open runs of a NON_BLOCKING task, the oldest first. They delay
+// the next runs only if no claim is left.
 func (m *Machine) openRuns(c *Circumstances) []Reason {
 	var out []Reason
 	for _, seq := range slices.Sorted(maps.Keys(m.Runs)) {
@@ -181,7 +182,7 @@ func (m *Machine) openRuns(c *Circumstances) []Reason {
 	}
 	bits := m.Task.OpenCount() - m.Task.OpenRows
 	if m.Task.Type == NonBlocking && bits > 0 {
-		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their result", bits)})
+		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their results", bits)})
 	}
 	return out
 }
@@ -210,7 +211,7 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 	case r.Holder != 0:
 		w.Text += "; a listener has its lease"
 	case r.silent() > 0:
-		w.Why, w.Text = WhySilent, fmt.Sprintf("nothing is heard of run %d since %s, though it was delivered %d times; next at %s, given up after %s",
+		w.Why, w.Text = WhySilent, fmt.Sprintf("run %d has no result since %s, though it was delivered %d times; next at %s, given up after %s",
 			seq, w.Since, r.Attempt, r.DueAt, w.GiveUpAt)
 		if handedBack > 0 {
 			w.Text += fmt.Sprintf("; attempt %d was handed back by a listener that has no handler of kind %q", handedBack, r.Kind)
@@ -219,7 +220,7 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 	return []Reason{w}
 }
 
-// answers says what was heard of the open run.
+// answers describes the failures, snoozes and hand-backs of the open run.
 func (r *Row) answers() string {
 	var parts []string
 	if r.Failures > 0 {
@@ -234,8 +235,8 @@ func (r *Row) answers() string {
 	return strings.Join(parts, ", ")
 }
 
-// heard returns since when nothing is heard of the run that is out: the deliveries
-// since then came at the distances that silence has.
+// heard returns the instant of the last answer about the run that is out. It assumes
+// that all deliveries since then followed the delays of silence.
 func (r *Row) heard() Instant {
 	since := r.DueAt
 	for n := r.silent(); n >= 0; n-- {
@@ -246,9 +247,9 @@ func (r *Row) heard() Instant {
 	return since
 }
 
-// NextInstants returns up to n instants at which the next runs of a living task
-// will be scheduled if nothing is changed: those of BLOCKING as if its runs took no
-// time. An instant that has passed is the first if it will still fire.
+// NextInstants returns up to n instants at which the next runs of an unfinished task
+// will be scheduled if nothing changes. For BLOCKING it assumes that runs take no time.
+// An instant that has passed comes first if it will still fire.
 func (r *Row) NextInstants(now Instant, n int) []Instant {
 	next := *r
 	switch {
@@ -267,8 +268,8 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 	return next.Upcoming(next.ScheduledAt-1, n)
 }
 
-// late returns the next instants of a row whose instant has come, as its misfire
-// policy has it; it uses the row up.
+// late returns the next instants of a row whose instant has come, according to its
+// misfire policy. It changes the row.
 func (r *Row) late(now Instant, n int) (out []Instant) {
 	for r.skipMissed(now); len(out) < n && !r.exhausted(r.ScheduledAt); {
 		at := r.ScheduledAt
@@ -286,12 +287,12 @@ func (r *Row) late(now Instant, n int) (out []Instant) {
 	return out
 }
 
-// Explanation is what is said about a task that does not fire.
+// Explanation is the answer to the question why a task does not fire.
 type Explanation struct {
-	// Task is nil where there is none.
+	// Task is nil if the task does not exist.
 	Task    *Snapshot
 	Reasons []Reason
-	// Next are the next instants of runs.
+	// Next are the scheduled instants of the next runs.
 	Next []Instant
 	// Now is the database's clock.
 	Now Instant

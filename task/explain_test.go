@@ -8,7 +8,7 @@ import (
 )
 
 func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
-	const now = 14_500 // 10 s to 14 s have passed
+	const now = 14_500 // the instants 10 s to 14 s have passed
 	for _, c := range []struct {
 		name  string
 		typ   Type
@@ -32,16 +32,16 @@ func TestTheNextInstantsOfALateTaskAreThoseThatFire(t *testing.T) {
 			}
 			m := timedMachine(c.typ, byCron, c.terms)
 			if got := m.Task.NextInstants(now, 3); !slices.Equal(got, want) {
-				t.Errorf("%s, by cron %t: %d, want %d", c.name, byCron, got, want)
+				t.Errorf("%s, by cron %t: next instants = %d, want %d", c.name, byCron, got, want)
 			}
 			if c.typ == NonBlocking {
 				if got := claims(m, now, 17_900); !slices.Equal(got[:3], want) {
-					t.Errorf("%s, by cron %t: what fires is %d, want %d", c.name, byCron, got, want)
+					t.Errorf("%s, by cron %t: fired instant = %d, want %d", c.name, byCron, got, want)
 				}
 			}
 			if m := timedMachine(c.typ, byCron, c.terms, func(s *Spec) { s.End = 10_001 }); c.want != nil && c.want[0] == 10_000 {
 				if got := m.Task.NextInstants(now, 3); !slices.Equal(got, c.want[:1]) {
-					t.Errorf("%s with an end, by cron %t: %d", c.name, byCron, got)
+					t.Errorf("%s with an end, by cron %t: next instants = %d", c.name, byCron, got)
 				}
 			}
 		}
@@ -82,7 +82,7 @@ func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
 		c.do(m)
 		got := m.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never})
 		if len(got) != 1 || got[0].Why != c.why || !strings.Contains(got[0].Text, c.text) {
-			t.Errorf("%s: %+v, want %d, %q", c.name, got, c.why, c.text)
+			t.Errorf("%s: reasons = %+v, want %d with text %q", c.name, got, c.why, c.text)
 		}
 	}
 }

@@ -2,25 +2,27 @@ package task
 
 import "slices"
 
-// Filter selects tasks; the zero value selects all that live.
+// Filter selects tasks. The zero value selects all unfinished tasks.
 type Filter struct {
 	Kind  string // empty: every kind
 	Type  Type   // 0: every type
-	State State  // 0: every living state
-	// Tags must all be tags of the task.
+	State State  // 0: every state of unfinished tasks
+	// Tags are tags that the task must have, all of them.
 	Tags []string
-	// The task is due in [DueFrom, DueUntil); DueUntil 0: no end. With either bound,
-	// tasks without a due instant (paused ones) are not selected.
+	// DueFrom and DueUntil select tasks that are due in [DueFrom, DueUntil). A DueUntil
+	// of 0 means no end. With either bound, tasks without a due instant (paused ones)
+	// are not selected.
 	DueFrom, DueUntil Instant
-	// The task was added in [AddedFrom, AddedUntil); AddedUntil 0: no end.
+	// AddedFrom and AddedUntil select tasks that were added in [AddedFrom, AddedUntil).
+	// An AddedUntil of 0 means no end.
 	AddedFrom, AddedUntil Instant
 }
 
 // HasDue reports whether the filter bounds the due instant.
 func (f *Filter) HasDue() bool { return f.DueFrom > 0 || f.DueUntil > 0 }
 
-// Narrow reports whether the filter rejects tasks that a listing has to read
-// nevertheless: by kind, type, tags or the instant of their add.
+// Narrow reports whether the filter may reject tasks that a listing has read: by kind,
+// type, tags or the instant of their add.
 func (f *Filter) Narrow() bool {
 	return f.Kind != "" || f.Type != 0 || len(f.Tags) > 0 || f.AddedFrom > 0 || f.AddedUntil > 0
 }

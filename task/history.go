@@ -6,9 +6,9 @@ import "fmt"
 // stored.
 type HistoryLevel int16
 
-// The levels.
+// The levels of history.
 const (
-	HistoryFailures HistoryLevel = 1 // what went other than planned: the default
+	HistoryFailures HistoryLevel = 1 // events that were not planned; the default
 	HistoryAll      HistoryLevel = 2
 	HistoryNone     HistoryLevel = 3
 )
@@ -43,16 +43,16 @@ func (l HistoryLevel) Keeps(e Event) bool {
 // Event is something that happened to a run. The numbers are stored.
 type Event int16
 
-// The events.
+// The events of runs.
 const (
 	EventClaimed    Event = 1 // its first delivery was claimed
 	EventRedelivery Event = 2 // a further delivery was claimed: a retry, or after silence
 	EventSucceeded  Event = 3 // its SUCCESS or stop was accepted
 	EventFailed     Event = 4 // the FAIL of an attempt was accepted
 	EventDead       Event = 5 // it was given up
-	EventSkipped    Event = 6 // instants about it had passed when it was claimed, or was to be, and do not fire
+	EventSkipped    Event = 6 // instants had passed before its claim and do not fire
 	EventHandedBack Event = 7 // a listener could not handle it
-	EventSnoozed    Event = 8 // its handler, or a listener that was busy, put it off
+	EventSnoozed    Event = 8 // its handler or a busy listener snoozed it
 )
 
 // Events lists all events.
@@ -67,7 +67,7 @@ func (e Event) String() string {
 	return fmt.Sprintf("Event(%d)", int16(e))
 }
 
-// RunEvent is a line of a task's history.
+// RunEvent is one event of a task's history.
 type RunEvent struct {
 	Tenant int32
 	RunID
@@ -76,8 +76,8 @@ type RunEvent struct {
 	At          Instant
 	ScheduledAt Instant
 	Event       Event
-	// Detail has the error of FAILED, the reason and error of DEAD, the number of
-	// SKIPPED instants, or the distance that SNOOZED asked for.
+	// Detail is the error of FAILED, the reason and error of DEAD, the number of SKIPPED
+	// instants, or the delay that SNOOZED asked for.
 	Detail string
 }
 
@@ -89,7 +89,7 @@ type HistoryCursor struct {
 	Event   Event
 }
 
-// NewestEvent is the cursor before the newest event.
+// NewestEvent is the cursor before the newest event of any task.
 var NewestEvent = HistoryCursor{At: Never}
 
 // Cursor returns the position of the event.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The storage layout that ids speak of. It never changes in an installation.
+// The storage layout that ids encode. It never changes in an installation.
 const (
 	// Shards is the number of task tables.
 	Shards = 512
@@ -23,7 +23,7 @@ type ID int64
 // NewID returns the id of the given number (positive) in the given shard.
 func NewID(number int64, shard Shard) ID { return ID(number*Shards + int64(shard)) }
 
-// Shard returns the shard that the id lives in.
+// Shard returns the shard that stores the task.
 func (id ID) Shard() Shard { return Shard(id % Shards) }
 
 // Valid reports whether id can be the id of a task.
@@ -38,13 +38,13 @@ type Shard int16
 // Database returns the number of the logical database that holds the shard.
 func (s Shard) Database() int { return int(s) / ShardsPerDatabase }
 
-// RunID names one run of a task. It never changes over deliveries.
+// RunID names one run of a task. It stays the same for all deliveries.
 type RunID struct {
 	Task ID
 	Seq  int64
 }
 
-// String returns the run_id as it is written in records and logs: "TASK-SEQ".
+// String returns the run_id as records and logs contain it: "TASK-SEQ".
 func (r RunID) String() string {
 	return strconv.FormatInt(int64(r.Task), 10) + "-" + strconv.FormatInt(r.Seq, 10)
 }

@@ -8,17 +8,17 @@ import (
 // Instant is a point in time: milliseconds since 1970-01-01T00:00:00Z.
 type Instant int64
 
-// Never is later than every instant: "no end", "nothing to wait for".
+// Never is later than every other instant. It means "no end" or "nothing to wait for".
 const Never Instant = math.MaxInt64
 
 // LastInstant is the exclusive upper bound of instants in requests:
 // 9000-01-01T00:00:00Z.
 const LastInstant Instant = 221845392000000
 
-// At returns the instant of t, cut to the millisecond.
+// At returns the instant of t, truncated to the millisecond.
 func At(t time.Time) Instant { return Instant(t.UnixMilli()) }
 
-// Time returns the instant as a UTC time. Never becomes the zero time.
+// Time returns the instant as a UTC time. It returns the zero time for Never.
 func (i Instant) Time() time.Time {
 	if i == Never {
 		return time.Time{}
@@ -26,7 +26,7 @@ func (i Instant) Time() time.Time {
 	return time.UnixMilli(int64(i)).UTC()
 }
 
-// Add returns the instant d later; Never stays Never.
+// Add returns the instant d later. It returns Never for Never.
 func (i Instant) Add(d time.Duration) Instant {
 	if i == Never {
 		return Never

@@ -1,7 +1,7 @@
 package task
 
-// Start gives the lease of a BLOCKING run to h. It moves the deadline only when less
-// than half of the lease is left.
+// Start gives the lease of a BLOCKING run to h. It moves the deadline only if less than
+// half of the lease is left.
 func (m *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	if m.Task.Type != Blocking {
 		return Reply{Code: Invalid, Field: "task_id", Message: "a " + m.Task.Type.String() + " run is not started; only BLOCKING runs are"}
@@ -40,8 +40,9 @@ func (m *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
 
-// HandBack takes back a run that its listener cannot handle. The run is delivered
-// again as a new attempt, after a delay that doubles each time. No failure is counted.
+// HandBack accepts a run back from a listener that cannot handle it. The run is
+// delivered again as a new attempt, after a delay that doubles each time. HandBack
+// counts no failure.
 func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	r, code := m.currentRow(a)
 	if code != Accepted {
@@ -59,7 +60,7 @@ func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	return Reply{Code: Accepted}
 }
 
-// currentRow returns the row of an attempt that is the current one and out.
+// currentRow returns the row of the attempt if it is the current attempt and out.
 func (m *Machine) currentRow(a Attempt) (*Row, Code) {
 	r, code := m.openRow(a)
 	if code != Accepted {

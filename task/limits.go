@@ -20,7 +20,7 @@ const (
 	MaxEntriesPerCall = 5000
 	MaxRequestIDBytes = 64
 	MaxPageSize       = 1000
-	// MaxSealedBytes bounds what [Seal] returns.
+	// MaxSealedBytes bounds the result of [Seal].
 	MaxSealedBytes = 4096
 	MaxTags        = 16
 	MaxTagBytes    = 64
@@ -28,23 +28,23 @@ const (
 	MaxKeyBytes    = 128 // of an idempotency_key
 	MaxSpread      = 24 * time.Hour
 	MaxGrace       = 30 * 24 * time.Hour
-	// UnreadableDelay is how long a task is put off whose stored terms, such as
-	// its cron expression, cannot be read by this program.
+	// UnreadableDelay is the time by which a task is deferred if this program cannot read
+	// its stored terms, such as its cron expression.
 	UnreadableDelay = time.Hour
-	// MaxSilence is the longest distance between two deliveries of a silent run
-	// (unless ack_timeout is longer).
+	// MaxSilence is the longest delay between two deliveries of a silent run, unless
+	// ack_timeout is longer.
 	MaxSilence = time.Hour
-	// HandBackDelay is the distance before a run that was handed back once is
-	// delivered again; it doubles each time, up to MaxSilence.
+	// HandBackDelay is the delay before a run that was handed back once is delivered
+	// again. It doubles each time, up to MaxSilence.
 	HandBackDelay = 5 * time.Second
-	// MinAfter and MaxAfter bound the distance that a result may ask for, of a
-	// snooze or instead of a backoff.
+	// MinAfter and MaxAfter bound the delay that a result may ask for, either of a
+	// snooze or in place of a backoff.
 	MinAfter = time.Millisecond
 	MaxAfter = 24 * time.Hour
-	// MaxSnoozes is how many snoozes of a run are counted; further ones are taken
-	// like the silence of a listener.
+	// MaxSnoozes is the most snoozes of a run that are counted. Further ones count as
+	// silence.
 	MaxSnoozes = 1<<20 - 1
-	// OpenBits is how many open runs a NON_BLOCKING task keeps in its own row.
+	// OpenBits is the number of open runs that a NON_BLOCKING task keeps in its own row.
 	OpenBits = 64
 )
 

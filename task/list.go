@@ -9,26 +9,25 @@ import (
 // ListQuery selects tasks of one tenant.
 type ListQuery struct {
 	Tenant int32
-	// After is where the page begins: what the page before gave as its Next; nil:
-	// the start.
+	// After is the Next of the previous page. nil means the start of the listing.
 	After *ListCursor
-	// Limit is the longest page wanted, at least 1.
+	// Limit is the most tasks in the page, at least 1.
 	Limit int
 	Filter
 }
 
-// ListPage is one page. It may be short, even empty, and still have a next one.
+// ListPage is one page. It may be short, or empty, although another page follows.
 type ListPage struct {
 	Tasks []*Snapshot
-	// Next is where the next page begins; nil: there is none.
+	// Next is the position of the next page. nil means that this is the last page.
 	Next *ListCursor
 }
 
-// ListStage is the part of a database in which a listing is.
+// ListStage is the part of a database that a listing is reading.
 type ListStage int
 
-// The stages of a listing, in their order. A task that moves while it is listed
-// moves to a later stage, or is met in both.
+// The stages of a listing, in their order. A task that moves during the listing moves to
+// a later stage, or the listing finds it in both stages.
 const (
 	ListLevel0  ListStage = iota // packs that adds have made
 	ListPacks                    // all other packs
@@ -41,14 +40,14 @@ const (
 type ListCursor struct {
 	Database int
 	Stage    ListStage
-	// Pack is the last pack that was looked at: its id, or an arrival's first
-	// number. In ListRows: the last one of ListPacks.
+	// Pack is the last pack that was read: its id, or the first number of a pack of
+	// level 0. In ListRows it is the last pack of ListPacks.
 	Pack int64
-	// Task is the last task that was looked at, in ListRows or in Pack. 0: all of
-	// Pack was.
+	// Task is the last task that was read, in ListRows or in Pack. 0 means that all of
+	// Pack was read.
 	Task ID
-	// Due is, in a listing of ListRows by due instants, the one of Task; Never: all
-	// of Task's shard was looked at.
+	// Due is the due instant of Task in a listing of ListRows by due instant. Never means
+	// that all of Task's shard was read.
 	Due Instant
 }
 
@@ -69,12 +68,12 @@ func (c ListCursor) String() string {
 	return fmt.Sprintf("%d.%d.%d.%d.%d", c.Database, c.Stage, c.Pack, c.Task, c.Due)
 }
 
-// ParseListCursor is the inverse of [ListCursor.String]. It takes any text, and
-// returns an error for what cannot be a position.
+// ParseListCursor is the inverse of [ListCursor.String]. It accepts any text and
+// returns an error if the text is not a valid position.
 func ParseListCursor(text string) (*ListCursor, error) {
 	parts := strings.Split(text, ".")
 	if len(parts) != 5 {
-		return nil, fmt.Errorf("cursor %q has not 5 parts", text)
+		return nil, fmt.Errorf("cursor %q does not have 5 parts", text)
 	}
 	var n [5]int64
 	for i, p := range parts {

@@ -2,36 +2,36 @@ package task
 
 import "time"
 
-// Machine is the row of a task together with those of its run rows that a step
-// needs. Its methods are the whole state machine; each leaves in the rows'
-// Change what has to be stored.
+// Machine is the row of a task together with the run rows that a step needs. Its methods
+// are the whole state machine. Each sets the Change of the rows that must be stored.
 //
-// When a step ends the task, Task.Change is Removed and Task.State is final;
-// the store then removes all its run rows, also those not loaded here.
+// When a step ends the task, Task.Change is Removed and Task.State is final. The store
+// then removes all run rows of the task, including those not loaded here.
 type Machine struct {
 	Task *Row
 	// Was is the state of the task before any step, for counters. Steps do not change
 	// it.
 	Was State
-	// Runs are the run rows that were loaded, by seq. Steps add to it.
+	// Runs are the loaded run rows, by seq. Steps add rows to it.
 	Runs map[int64]*Row
-	// Dead collects the dead runs of the steps.
+	// Dead collects the runs that steps gave up.
 	Dead []DeadRun
-	// WaitingSince, if not 0, is the instant since which rows of the tenant wait for
-	// tokens: see [Flow]. The claim of a flow sets it.
+	// WaitingSince is the instant since which rows of the tenant wait for tokens, or 0:
+	// see [Flow]. The claim of a flow sets it.
 	WaitingSince Instant
-	// Edited: the terms of the task and of all its run rows have changed, including
-	// run rows that are not loaded; with EditedParams their params, too.
+	// Edited is true if the terms of the task and of all its run rows have changed,
+	// including run rows that are not loaded. EditedParams is true if their params have
+	// changed too.
 	Edited, EditedParams bool
-	// Skipped collects the instants that steps passed over without claiming a run.
+	// Skipped collects the instants that steps skipped without claiming a run.
 	Skipped []Skipped
-	// CatchUpInterval is the least distance of two runs that catch up; 0:
+	// CatchUpInterval is the least time between two runs that catch up. 0 means
 	// [DefaultCatchUpInterval].
 	CatchUpInterval time.Duration
 }
 
-// ScheduledAt returns the scheduled instant of the open run seq. For a run that is not
-// open the result means nothing.
+// ScheduledAt returns the scheduled instant of the open run seq. The result is
+// undefined for a run that is not open.
 func (m *Machine) ScheduledAt(seq int64) Instant {
 	t := m.Task
 	if r := m.runRow(seq); r != nil {
@@ -51,7 +51,8 @@ func (m *Machine) runRow(seq int64) *Row {
 	return nil
 }
 
-// runBit returns the mask of run seq in OpenRuns; 0: the run is older than all bits.
+// runBit returns the mask of run seq in OpenRuns. It returns 0 if the run is older than
+// all bits.
 func (m *Machine) runBit(seq int64) uint64 {
 	i := m.Task.Seq - seq
 	if i < 0 || i >= OpenBits {
@@ -60,8 +61,7 @@ func (m *Machine) runBit(seq int64) uint64 {
 	return 1 << i
 }
 
-// detachRun clears the bit of run seq and makes a run row for it, whose first attempt
-// is out.
+// detachRun clears the bit of run seq and makes its run row, with the first attempt out.
 func (m *Machine) detachRun(seq int64, now, due Instant) *Row {
 	t := m.Task
 	i := t.Seq - seq
@@ -81,7 +81,7 @@ func (m *Machine) detachRun(seq int64, now, due Instant) *Row {
 	return &r
 }
 
-// finish ends the task.
+// finish ends the task in state s.
 func (m *Machine) finish(s State) {
 	t := m.Task
 	t.State, t.DueAt, t.Change = s, Never, Removed
@@ -150,7 +150,7 @@ func (m *Machine) scheduleAt(next, now Instant) {
 }
 
 // scheduleNext schedules the next run of a BLOCKING task after a result at now: one
-// interval later, or at the first match after now. After a triggered run it is the
+// interval later, or at the first match after now. After a triggered run it restores the
 // instant that was planned before the trigger.
 func (m *Machine) scheduleNext(now Instant) {
 	t := m.Task
@@ -166,7 +166,7 @@ func (m *Machine) scheduleNext(now Instant) {
 	}
 }
 
-// Cancel ends the task on request of its caller.
+// Cancel ends the task at the request of its caller.
 func (m *Machine) Cancel() {
 	m.Task.Version++
 	m.finish(Cancelled)
@@ -200,7 +200,7 @@ func (m *Machine) Resume(now Instant) {
 		return
 	}
 	if t.ScheduledAt == Never {
-		t.DueAt = now // its instant is not known yet; see waitUnreadable
+		t.DueAt = now // the instant is not known yet; see waitUnreadable
 		return
 	}
 	t.DueAt = max(t.ScheduledAt, now)

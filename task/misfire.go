@@ -9,8 +9,8 @@ import (
 //
 // A row has one instant that fires next, ScheduledAt. When it is claimed late,
 // instants after it may have passed as well. Two steps of a claim decide about them:
-// [Machine.dropMissed] decides which instant fires, and
-// [Row.nextRun] which one is next.
+// [Machine.dropMissed] decides which instant fires, and [Row.nextRun] decides which
+// one is next.
 //
 //	             fires                               next
 //	FIRE_ONCE    the stored one                      the first that has not passed
@@ -18,11 +18,10 @@ import (
 //	                                                 also after a resume or an edit
 //	SKIP         the first within the grace          the first after it within the grace
 //
-// All other instants that have passed are counted in Missed. BLOCKING tasks have
-// no instants but the stored one until its run has its result, so FIRE_ALL is
-// FIRE_ONCE for them.
+// All other instants that have passed are counted in Missed. A BLOCKING task has only
+// its stored instant until the run has its result, so FIRE_ALL is FIRE_ONCE for it.
 
-// Skipped are instants that were passed over without a claim.
+// Skipped are instants that passed without a claim.
 type Skipped struct {
 	// Seq is the number that the run of the first instant would have had.
 	Seq int64
@@ -32,7 +31,7 @@ type Skipped struct {
 }
 
 // MissedCounts count instants that passed without firing, by tenant and by the policy
-// that let them pass. The zero value counts none.
+// that was applied. The zero value counts none.
 type MissedCounts map[MissedBy]int64
 
 // MissedBy is the key of [MissedCounts].
@@ -49,7 +48,7 @@ func (c *MissedCounts) Add(tenant int32, policy Misfire, n int64) {
 	(*c)[MissedBy{tenant, policy}] += n
 }
 
-// misfire returns the policy that governs the row.
+// misfire returns the misfire policy that applies to the row.
 func (r *Row) misfire() Misfire { return r.MisfirePolicy(r.Type) }
 
 // unreadable reports whether this program cannot read the terms of the task. Then it
@@ -58,9 +57,9 @@ func (r *Row) unreadable() bool {
 	return r.Damaged != "" || (r.Cron != nil && r.Calendar == nil)
 }
 
-// instantAfter returns the first instant of the schedule that is later than both at,
-// which is an instant of the schedule, and x; Never: there is none. It ignores End and
-// MaxCount.
+// instantAfter returns the first instant of the schedule that is later than both at and
+// x. at must be an instant of the schedule. It returns Never if there is no such instant.
+// It ignores End and MaxCount.
 func (r *Row) instantAfter(at, x Instant) Instant {
 	x = max(at, x)
 	if r.Interval > 0 {
@@ -75,8 +74,8 @@ func (r *Row) instantAfter(at, x Instant) Instant {
 	return Never
 }
 
-// countInstants counts the instants that are later than at, which is one, not later
-// than x, and before End.
+// countInstants counts the instants that are later than at, not later than x, and before
+// End. at must be an instant of the schedule.
 func (r *Row) countInstants(at, x Instant) int64 {
 	x = min(x, r.End-1)
 	switch {
@@ -90,7 +89,7 @@ func (r *Row) countInstants(at, x Instant) int64 {
 	return 0
 }
 
-// nthInstant returns instant number n after at. The instant is not later than limit.
+// nthInstant returns instant number n after at. That instant must not be after limit.
 func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
 	if r.Interval > 0 {
 		return at + Instant(n*r.Interval.Milliseconds())
@@ -141,7 +140,7 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 }
 
 // findInstant makes sure that the next instant of a SCHEDULED task is known. If it
-// cannot be computed, or lies in the future, the row waits and findInstant returns
+// cannot be computed, or lies in the future, findInstant makes the row wait and returns
 // false.
 func (m *Machine) findInstant(now Instant) bool {
 	t := m.Task
@@ -158,8 +157,8 @@ func (m *Machine) findInstant(now Instant) bool {
 	return m.claimable(now)
 }
 
-// waitUnreadable makes a BLOCKING row wait whose expression cannot be read. The next
-// instant is the first match after Anchor; a program that can read the expression will
+// waitUnreadable makes a BLOCKING row wait if its expression cannot be read. The next
+// instant is the first match after Anchor. A program that can read the expression will
 // compute it.
 func (r *Row) waitUnreadable(now Instant) {
 	r.Anchor = now
@@ -171,8 +170,8 @@ func (r *Row) waitUnreadable(now Instant) {
 }
 
 // dropMissed moves a SCHEDULED task past missed instants to the one that fires. It
-// returns false if that instant has not come, or if the task has ended; the missed
-// instants are in Skipped then.
+// returns false if that instant has not come, or if the task has ended. Then Skipped
+// holds the missed instants.
 func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 	t := m.Task
 	from := t.ScheduledAt
@@ -188,8 +187,9 @@ func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 	return 0, false
 }
 
-// claimable reports whether the instant of a SCHEDULED task has come. If not, the task
-// waits for it; without a further instant it ends with its last open run.
+// claimable reports whether the instant of a SCHEDULED task has come. If not, it makes
+// the task wait for the instant. A task without a further instant ends with its last
+// open run.
 func (m *Machine) claimable(now Instant) bool {
 	t := m.Task
 	switch {
@@ -208,8 +208,8 @@ func (m *Machine) claimable(now Instant) bool {
 	return false
 }
 
-// spaceCatchUp defers a task that is catching up by one catch-up interval, because its
-// last run may just have been claimed, at an instant that is not known any more.
+// spaceCatchUp defers a task that is catching up by one catch-up interval. Its last run
+// may just have been claimed, and the instant of that claim is no longer known.
 func (m *Machine) spaceCatchUp(now Instant) {
 	t := m.Task
 	if t.misfire() == FireAll && t.State == Scheduled && !t.Paused && t.Seq > 0 && t.ScheduledAt <= now {
@@ -217,7 +217,7 @@ func (m *Machine) spaceCatchUp(now Instant) {
 	}
 }
 
-// catchUpInterval returns the least distance of two runs that catch up.
+// catchUpInterval returns the least time between two runs that catch up.
 func (m *Machine) catchUpInterval() time.Duration {
 	if m.CatchUpInterval > 0 {
 		return m.CatchUpInterval
@@ -225,9 +225,9 @@ func (m *Machine) catchUpInterval() time.Duration {
 	return DefaultCatchUpInterval
 }
 
-// Upcoming returns the next n instants later than after at which runs of a
-// SCHEDULED task will be scheduled, if each fires on time and, for BLOCKING, has
-// its result at once.
+// Upcoming returns the next n instants later than after at which runs of a SCHEDULED
+// task will be scheduled. It assumes that each fires on time and that runs of BLOCKING
+// have their results at once.
 func (r *Row) Upcoming(after Instant, n int) []Instant {
 	at := r.ScheduledAt
 	left := int64(n)

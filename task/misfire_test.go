@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// everyMs is a calendar of the multiples of a distance.
+// everyMs is a calendar of the multiples of n milliseconds.
 type everyMs Instant
 
 func (e everyMs) Next(after Instant) (Instant, bool) {
@@ -28,7 +28,7 @@ func (f firstOnly) Count(after, until Instant) int64 {
 	return 0
 }
 
-// timedMachine returns a task whose instants are each second from 10 s on.
+// timedMachine returns a task that fires every second from 10 s on.
 func timedMachine(typ Type, byCron bool, terms Terms, change ...func(*Spec)) *Machine {
 	s := Spec{Terms: terms, Type: typ}
 	s.Kind, s.Begin, s.End, s.Interval, s.AckTimeout, s.GiveUpAfter = "k", 10_000, Never, time.Second, time.Minute, time.Hour
@@ -47,14 +47,14 @@ func timedMachine(typ Type, byCron bool, terms Terms, change ...func(*Spec)) *Ma
 	return &Machine{Task: r, Was: r.State}
 }
 
-// claims makes the steps that are due at now, one catch-up interval after the other, and
-// returns the instants that fired.
+// claims executes the due steps from from until until, one catch-up interval after the
+// other, and returns the instants that fired.
 func claims(m *Machine, from, until Instant) (fired []Instant) {
 	for now := from; now <= until; now += 100 {
 		for m.Task.State == Scheduled && m.Task.DueAt <= now {
 			if p := m.Due(0, now); p != nil {
 				fired = append(fired, p.ScheduledAt)
-				m.Task.OpenRuns, m.Runs, m.Task.OpenRows = 0, nil, 0 // each has its result
+				m.Task.OpenRuns, m.Runs, m.Task.OpenRows = 0, nil, 0 // every open run gets its result
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestMissedInstantsFireAsThePolicySays(t *testing.T) {
 			name   string
 			terms  Terms
 			change func(*Spec)
-			want   []Instant // of an outage until 20.0 s, and until 22 s
+			want   []Instant // fired instants after an outage until 20.0 s; the test ends at 22 s
 			missed int64
 		}{
 			{"FIRE_ONCE", Terms{}, nil, []Instant{10_000, 20_000, 21_000, 22_000}, 9},
@@ -108,7 +108,7 @@ func TestRunsThatCatchUpKeepTheirPace(t *testing.T) {
 	m.CatchUpInterval = 250 * time.Millisecond
 	for i, now := range []Instant{20_000, 20_250, 20_500} {
 		if p := m.Due(0, now); p.ScheduledAt != Instant(10_000+1000*i) || m.Task.DueAt != now+250 {
-			t.Errorf("run %d at %d: %+v, due %d", i, now, p, m.Task.DueAt)
+			t.Errorf("run %d at %d: publication = %+v, next due at %d", i, now, p, m.Task.DueAt)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestAPauseOrAnEditLeavesRunsThatCatchUpTheirPace(t *testing.T) {
 	m.Due(0, 10_000)
 	m.Pause()
 	if m.Resume(10_500); m.Task.DueAt != 11_000 {
-		t.Errorf("what catches up with nothing is due at %d, want 11000", m.Task.DueAt)
+		t.Errorf("task without missed instants is due at %d, want 11000", m.Task.DueAt)
 	}
 }
 
@@ -150,13 +150,13 @@ func TestASkippedBlockingTaskGoesOnOnItsGrid(t *testing.T) {
 	for _, byCron := range []bool{false, true} {
 		m := timedMachine(Blocking, byCron, Terms{Misfire: Skip, Grace: 300 * time.Millisecond})
 		if p := m.Due(0, 20_500); p != nil || m.Task.ScheduledAt != 21_000 || m.Task.DueAt != 21_000 || m.Task.Missed != 11 || m.Task.State != Scheduled {
-			t.Errorf("by cron %t: %+v, %+v", byCron, p, m.Task)
+			t.Errorf("by cron %t: publication = %+v, task = %+v", byCron, p, m.Task)
 		}
 		if want := []Skipped{{Seq: 1, From: 10_000, N: 11}}; !slices.Equal(m.Skipped, want) {
 			t.Errorf("skipped %+v, want %+v", m.Skipped, want)
 		}
 		if p := m.Due(0, 21_200); p == nil || p.ScheduledAt != 21_000 || p.Seq != 1 || p.Missed != 0 {
-			t.Errorf("by cron %t: %+v", byCron, p)
+			t.Errorf("by cron %t: publication = %+v", byCron, p)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 	for _, e := range []Terms{{}, {Misfire: FireAll, CatchUp: 1}} {
 		m := timedMachine(Blocking, true, e)
 		if p := m.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 0 || m.Task.Missed != 0 {
-			t.Errorf("%s: %+v", e.Misfire, p)
+			t.Errorf("%s: publication = %+v", e.Misfire, p)
 		}
 	}
 }
@@ -173,11 +173,11 @@ func TestABlockingTaskFiresItsStoredInstantUnderEveryOtherPolicy(t *testing.T) {
 func TestAOneShotThatIsSkippedIsCompletedWithoutARun(t *testing.T) {
 	m := timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
 	if p := m.Due(0, 11_001); p != nil || m.Task.State != Completed || m.Task.Seq != 0 || m.Task.Missed != 1 || m.Task.Change != Removed {
-		t.Errorf("%+v, %+v", p, m.Task)
+		t.Errorf("publication = %+v, task = %+v", p, m.Task)
 	}
 	m = timedMachine(OneShot, false, Terms{Misfire: Skip, Grace: time.Second})
 	if p := m.Due(0, 11_000); p == nil || p.ScheduledAt != 10_000 {
-		t.Errorf("late by the grace: %+v", p)
+		t.Errorf("task that is late by the grace: publication = %+v", p)
 	}
 }
 
@@ -185,11 +185,11 @@ func TestATaskOfWhichAllIsSkippedWaitsForItsOpenRuns(t *testing.T) {
 	m := timedMachine(NonBlocking, true, Terms{Misfire: Skip, Grace: time.Second}, func(s *Spec) { s.End = 15_000 })
 	m.Due(0, 10_000)
 	if p := m.Due(0, 30_000); p != nil || m.Task.State != Running || m.Task.Missed != 4 || m.Task.DueAt != 90_000 {
-		t.Fatalf("%+v, %+v", p, m.Task)
+		t.Fatalf("publication = %+v, task = %+v", p, m.Task)
 	}
 	reply := m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 31_000, 0, nil)
 	if reply.Code != Accepted || m.Task.State != Completed || m.Task.Seq != 1 {
-		t.Errorf("%+v, %+v", reply, m.Task)
+		t.Errorf("reply = %+v, task = %+v", reply, m.Task)
 	}
 }
 
@@ -204,15 +204,15 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 	}{
 		{"FIRE_ONCE", NonBlocking, Terms{}, 10_000, 20_500, 0, Scheduled},
 		{"FIRE_ALL", NonBlocking, Terms{Misfire: FireAll}, 10_000, 20_500, 0, Scheduled},
-		{"SKIP, next", NonBlocking, Terms{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
-		{"SKIP, one is within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
-		{"SKIP, none is left", OneShot, Terms{Misfire: Skip}, Never, Never, 1, Completed},
+		{"SKIP", NonBlocking, Terms{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
+		{"SKIP with an instant within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
+		{"SKIP without a further instant", OneShot, Terms{Misfire: Skip}, Never, Never, 1, Completed},
 	} {
 		m := timedMachine(c.typ, false, c.terms)
 		m.Pause()
 		m.Resume(20_500)
 		if r := m.Task; r.ScheduledAt != c.scheduled || r.DueAt != c.due || r.Missed != c.missed || r.State != c.state {
-			t.Errorf("%s: %+v", c.name, r)
+			t.Errorf("%s: task = %+v", c.name, r)
 		}
 	}
 }
@@ -223,7 +223,7 @@ func TestOpenRunsByCronGetRowsAtTheNextClaim(t *testing.T) {
 	m.Due(0, 11_000)
 	m.Due(0, 12_000)
 	if m.Task.OpenRuns != 1 || len(m.Runs) != 2 || m.Runs[1].ScheduledAt != 10_000 || m.Runs[2].ScheduledAt != 11_000 || m.ScheduledAt(3) != 12_000 {
-		t.Errorf("%+v, %+v", m.Task, m.Runs)
+		t.Errorf("task = %+v, run rows = %+v", m.Task, m.Runs)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
 	m.Due(0, 10_000)
 	m.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
-	if r := m.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after
+	if r := m.Task; r.ScheduledAt != 16_000 || r.State != Scheduled { // strictly after the result
 		t.Errorf("%+v", r)
 	}
 	m = timedMachine(Blocking, true, Terms{}, func(s *Spec) { s.Calendar = firstOnly(10_000) })
@@ -240,7 +240,7 @@ func TestABlockingTaskGoesOnAtTheFirstMatchAfterItsResult(t *testing.T) {
 	m.Start(Attempt{RunID{513, 1}, 1}, 7, 10_000)
 	m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Holder: 7, Result: Result{Outcome: Success, Next: Never}}, 15_000, 0, nil)
 	if r := m.Task; r.State != Completed {
-		t.Errorf("without another match: %+v", r)
+		t.Errorf("after the last match: task = %+v", r)
 	}
 }
 
@@ -250,11 +250,11 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 	calendar := m.Task.Calendar
 	m.Task.Calendar = nil
 	if p := m.Due(0, 10_000); p != nil || m.Task.DueAt != 10_000+3_600_000 || m.Task.ScheduledAt != 10_000 || m.Task.Seq != 0 {
-		t.Fatalf("%+v, %+v", p, m.Task)
+		t.Fatalf("publication = %+v, task = %+v", p, m.Task)
 	}
 	m.Task.Calendar = calendar
 	if p := m.Due(0, 4_000_000); p == nil || p.ScheduledAt != 10_000 {
-		t.Errorf("when it can be read: %+v", p)
+		t.Errorf("publication with readable terms = %+v", p)
 	}
 
 	m = timedMachine(Blocking, true, Terms{})
@@ -268,16 +268,16 @@ func TestATaskWhoseTermsCannotBeReadIsPutOffAndGoesOnByThem(t *testing.T) {
 	m.Pause()
 	m.Resume(20_000)
 	if p := m.Due(0, 20_000); p != nil || m.Task.DueAt != 20_000+3_600_000 {
-		t.Errorf("resumed: %+v, %+v", p, m.Task)
+		t.Errorf("after Resume: publication = %+v, task = %+v", p, m.Task)
 	}
 	m.Task.Calendar = calendar
 	if p := m.Due(0, 4_000_000); p == nil || p.ScheduledAt != 16_000 || p.Seq != 2 {
-		t.Errorf("when it can be read: %+v", p)
+		t.Errorf("publication with readable terms after Resume = %+v", p)
 	}
 
 	m = timedMachine(Blocking, false, Terms{Damaged: "x"})
 	if p := m.Due(0, 10_000); p != nil || m.Task.DueAt != 10_000+3_600_000 {
-		t.Errorf("damaged: %+v, %+v", p, m.Task)
+		t.Errorf("damaged: publication = %+v, task = %+v", p, m.Task)
 	}
 }
 
@@ -305,7 +305,7 @@ func TestATaskThatCouldNeverFireIsFound(t *testing.T) {
 		c.change(&s)
 		faults := s.NeverFires(513, 10_000)
 		if (c.field == "") != (len(faults) == 0) || (len(faults) > 0 && faults[0].Field != c.field) {
-			t.Errorf("%s: %v, want %q", c.name, faults, c.field)
+			t.Errorf("%s: faults = %v, want a fault of %q", c.name, faults, c.field)
 		}
 	}
 }
@@ -314,20 +314,20 @@ func TestATaskThatCouldNeverFireIsFound(t *testing.T) {
 func TestSpreadMovesTheFirstInstantAndWithItTheGrid(t *testing.T) {
 	later := Instant(SpreadOf(513, 500*time.Millisecond).Milliseconds())
 	if later == 0 {
-		t.Fatal("task 513 is not moved; choose another one")
+		t.Fatal("the spread does not move task 513; choose another task")
 	}
 	m := timedMachine(NonBlocking, false, Terms{Spread: 500 * time.Millisecond})
 	if got, want := claims(m, 0, 12_900), []Instant{10_000 + later, 11_000 + later, 12_000 + later}; !slices.Equal(got, want) {
 		t.Errorf("fired %d, want %d", got, want)
 	}
 	if again := SpreadOf(513, 500*time.Millisecond); Instant(again.Milliseconds()) != later {
-		t.Errorf("moved by %d ms, then by %s", later, again)
+		t.Errorf("instants are later by %d ms, but SpreadOf returned %s on the second call", later, again)
 	}
 	parts := map[time.Duration]int{}
 	for id := range ID(10_000) {
 		d := SpreadOf(id*Shards+7, time.Second)
 		if d < 0 || d >= time.Second {
-			t.Fatalf("task %d: %s", id, d)
+			t.Fatalf("SpreadOf task %d = %s", id, d)
 		}
 		parts[d/(100*time.Millisecond)]++
 	}
@@ -358,6 +358,6 @@ func TestUpcomingIsWhatFires(t *testing.T) {
 	}
 	m := timedMachine(OneShot, true, Terms{})
 	if got := m.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
-		t.Errorf("ONE_SHOT: %d", got)
+		t.Errorf("Upcoming of ONE_SHOT = %d", got)
 	}
 }

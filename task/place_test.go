@@ -16,7 +16,7 @@ func TestTheShardOfARequestIsTheDocumentedHash(t *testing.T) {
 			t.Errorf("ShardOf(%q) = %d; want %d", id, ShardOf(id), want)
 		}
 	}
-	// These are stored: they must never change.
+	// Stored requests depend on these values. They must never change.
 	for id, want := range map[string]Shard{"a": 192, "order-17": 104} {
 		if got := ShardOf(id); got != want {
 			t.Errorf("ShardOf(%q) = %d; want %d", id, got, want)

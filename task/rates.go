@@ -11,39 +11,41 @@ const (
 	MaxBurst     = 10_000_000    // tokens at once
 	MaxWeight    = 1000          // of a tenant
 	MaxBacklog   = 1_000_000_000 // living tasks
-	MaxKindRules = 100           // paused kinds, and again kinds with a cap
+	MaxKindRules = 100           // paused kinds; the same limit applies to kinds with a cap
 	MaxKindCap   = 100_000       // open runs
 )
 
 // Rates are the limits and the weight of a tenant. The zero value has no limit and a
 // weight of 1.
 type Rates struct {
-	// DispatchRate is the most runs per second that are claimed, over all dispatchers;
-	// 0: no limit. Redeliveries do not count.
+	// DispatchRate is the most runs per second that all dispatchers together claim. 0
+	// means no limit. Redeliveries do not count.
 	DispatchRate int32 `json:"dispatch_rate,omitempty"`
-	// DispatchBurst is the most runs that may be claimed at once after a pause; 0:
-	// those of one second.
+	// DispatchBurst is the most runs that may be claimed at once after a pause. 0 means
+	// the runs of one second.
 	DispatchBurst int32 `json:"dispatch_burst,omitempty"`
-	// Weight is the share of the tenant relative to other backlogged tenants; 0: 1.
+	// Weight is the share of the tenant relative to other backlogged tenants. 0 means 1.
 	Weight int32 `json:"weight,omitempty"`
-	// AddRate is the most tasks that may be added per second; 0: no limit.
+	// AddRate is the most tasks that may be added per second. 0 means no limit.
 	AddRate int32 `json:"add_rate,omitempty"`
-	// MaxBacklog is the most living tasks; 0: no limit.
+	// MaxBacklog is the most unfinished tasks. 0 means no limit.
 	MaxBacklog int64 `json:"max_backlog,omitempty"`
-	// Paused: no new run is claimed.
+	// Paused is true if no new run may be claimed.
 	Paused bool `json:"paused,omitempty"`
-	// Deleting: the tenant is being deleted. Its tokens are refused; it is paused, too.
+	// Deleting is true while the tenant is being deleted. Its tokens are refused, and
+	// Paused is true too.
 	Deleting bool `json:"deleting,omitempty"`
-	// PausedKinds are the kinds of which no new run is claimed, in ascending order.
+	// PausedKinds are the kinds whose new runs are not claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
 	// KindCaps are the most runs of a kind that may be open at once.
 	KindCaps map[string]int32 `json:"kind_caps,omitempty"`
 }
 
-// Share returns the weight, or its default.
+// Share returns the weight, or 1 if it is 0.
 func (r *Rates) Share() int { return max(int(r.Weight), 1) }
 
-// Burst returns the most tokens that may be granted at once, or the default.
+// Burst returns the most tokens that may be granted at once: DispatchBurst or its
+// default.
 func (r *Rates) Burst() int32 {
 	if r.DispatchBurst > 0 {
 		return r.DispatchBurst
@@ -51,35 +53,35 @@ func (r *Rates) Burst() int32 {
 	return max(r.DispatchRate, 1)
 }
 
-// NeedsFlow reports whether the first runs of the tenant are claimed by flows: they
-// are limited, or some must not be claimed.
+// NeedsFlow reports whether flows claim the first runs of the tenant. They do if its
+// runs are limited, or if some must not be claimed.
 func (r *Rates) NeedsFlow() bool {
 	return r.DispatchRate > 0 || r.Paused || len(r.PausedKinds) > 0 || len(r.KindCaps) > 0
 }
 
-// Clone returns a copy that shares nothing.
+// Clone returns a deep copy.
 func (r *Rates) Clone() Rates {
 	c := *r
 	c.PausedKinds, c.KindCaps = slices.Clone(r.PausedKinds), maps.Clone(r.KindCaps)
 	return c
 }
 
-// RatesChange has new values for some settings; nil leaves a setting as it is.
+// RatesChange has new values for some settings. nil leaves a setting unchanged.
 type RatesChange struct {
 	DispatchRate, DispatchBurst, Weight, AddRate *int32
 	MaxBacklog                                   *int64
 	Paused, Deleting                             *bool
 	PausedKinds                                  *[]string
 	KindCaps                                     *map[string]int32
-	// PauseKind and ResumeKind, if not empty, add a kind to PausedKinds and remove
-	// one.
+	// PauseKind, if not empty, is added to PausedKinds. ResumeKind, if not empty, is
+	// removed from it.
 	PauseKind, ResumeKind string
 }
 
 // None reports whether the change is empty.
 func (c *RatesChange) None() bool { return *c == RatesChange{} }
 
-// Apply changes r.
+// Apply changes r by the values of c.
 func (c *RatesChange) Apply(r *Rates) {
 	set(&r.DispatchRate, c.DispatchRate)
 	set(&r.DispatchBurst, c.DispatchBurst)
@@ -89,7 +91,7 @@ func (c *RatesChange) Apply(r *Rates) {
 	set(&r.Paused, c.Paused)
 	set(&r.Deleting, c.Deleting)
 	if r.Deleting {
-		r.Paused = true // and stays so
+		r.Paused = true // and stays true
 	}
 	set(&r.PausedKinds, c.PausedKinds)
 	set(&r.KindCaps, c.KindCaps)
@@ -107,16 +109,15 @@ func set[T any](field, value *T) {
 	}
 }
 
-// Settings are the settings of the tenants that limit their claims, as one database
-// has them.
+// Settings are the settings of tenants that limit claims, as one database stores them.
 type Settings struct {
 	// Version grows with every change of a tenant.
 	Version int64
-	// Rates has the tenants whose rates affect claims.
+	// Rates holds the tenants whose rates affect claims, by id.
 	Rates map[int32]Rates
 }
 
-// Tokens are the tokens that a tenant was granted.
+// Tokens is a grant of tokens to a tenant.
 type Tokens struct {
 	// Granted is the number of tokens.
 	Granted int

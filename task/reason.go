@@ -7,7 +7,7 @@ import "maps"
 // each one.
 type ErrorReason string
 
-// The reasons of whole codes, for an [Error] without a reason of its own.
+// The general reasons of the codes, for an [Error] without a reason of its own.
 const (
 	ReasonInvalidField       ErrorReason = "INVALID_FIELD"
 	ReasonNotFound           ErrorReason = "NOT_FOUND"
@@ -19,7 +19,7 @@ const (
 	ReasonDeadlineExceeded   ErrorReason = "DEADLINE_EXCEEDED"
 )
 
-// The request.
+// Reasons about the request.
 const (
 	ReasonMalformedRequest ErrorReason = "MALFORMED_REQUEST"
 	ReasonRequestTooLarge  ErrorReason = "REQUEST_TOO_LARGE"
@@ -29,7 +29,7 @@ const (
 	ReasonScopeMissing     ErrorReason = "SCOPE_MISSING"
 )
 
-// Tasks and runs.
+// Reasons about tasks and runs.
 const (
 	ReasonTaskNotFound      ErrorReason = "TASK_NOT_FOUND"
 	ReasonDeadRunNotFound   ErrorReason = "DEAD_RUN_NOT_FOUND"
@@ -51,7 +51,7 @@ const (
 	ReasonTooManyOperations ErrorReason = "TOO_MANY_OPERATIONS"
 )
 
-// Tenants and tokens.
+// Reasons about tenants and tokens.
 const (
 	ReasonTenantNotFound     ErrorReason = "TENANT_NOT_FOUND"
 	ReasonTenantExists       ErrorReason = "TENANT_EXISTS"
@@ -61,7 +61,7 @@ const (
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
 )
 
-// The installation.
+// Reasons about the installation.
 const (
 	ReasonDatabaseUnavailable  ErrorReason = "DATABASE_UNAVAILABLE"
 	ReasonDatabaseBusy         ErrorReason = "DATABASE_BUSY"
@@ -78,7 +78,7 @@ const (
 	ReasonClockUnavailable     ErrorReason = "CLOCK_UNAVAILABLE"
 )
 
-// generalReasons are the reasons of errors that have none of their own.
+// generalReasons holds the reason of errors that have none of their own, by code.
 var generalReasons = map[ErrorCode]ErrorReason{
 	InvalidArgument:    ReasonInvalidField,
 	NotFound:           ReasonNotFound,
@@ -95,7 +95,7 @@ var generalReasons = map[ErrorCode]ErrorReason{
 	Unimplemented:      ReasonUnknownMethod,
 }
 
-// reasonCodes has the code of every reason.
+// reasonCodes holds the code of every reason.
 var reasonCodes = func() map[ErrorReason]ErrorCode {
 	codes := map[ErrorReason]ErrorCode{}
 	for code, reason := range generalReasons {
@@ -121,7 +121,8 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 	return codes
 }()
 
-// Code returns the code of errors with the reason; [Internal] for an unknown one.
+// Code returns the code of errors with the reason. It returns [Internal] for an unknown
+// reason.
 func (r ErrorReason) Code() ErrorCode {
 	if code, ok := reasonCodes[r]; ok {
 		return code

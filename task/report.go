@@ -1,7 +1,7 @@
 package task
 
-// Merge applies a patch to stored params and returns the new bytes, or an error
-// that names the rule the outcome breaks.
+// Merge applies a patch to stored params and returns the new bytes. It returns an error
+// that names the rule that the result breaks.
 type Merge func(params []byte, p *ParamsPatch) ([]byte, error)
 
 // Report applies the result of an attempt. u in [0, 1) is a random number for the
@@ -43,7 +43,7 @@ func (m *Machine) Report(res Report, now Instant, u float64, merge Merge) Reply 
 }
 
 // openRow returns the row that holds the open run of an attempt: a run row, or the row
-// of the task. A code other than Accepted says why there is none.
+// of the task. If there is none, it returns a code other than Accepted with the cause.
 func (m *Machine) openRow(a Attempt) (*Row, Code) {
 	t := m.Task
 	if a.Seq < 1 || a.Seq > t.Seq || a.Attempt < 1 {
@@ -75,7 +75,7 @@ func (m *Machine) currentAttempt(r *Row, seq int64) (attempt int32, out bool) {
 	return r.Attempt, r.Out
 }
 
-// isFinal reports whether an accepted result is the final one of its run.
+// isFinal reports whether an accepted result ends its run.
 func (m *Machine) isFinal(r *Row, res Report) bool {
 	if res.Ends() {
 		return true
@@ -87,7 +87,7 @@ func (m *Machine) isFinal(r *Row, res Report) bool {
 	return failures+1 >= r.Retry.MaxAttempts
 }
 
-// applyResult applies a SUCCESS or FAIL that was accepted.
+// applyResult applies an accepted SUCCESS or FAIL.
 func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
@@ -122,10 +122,10 @@ func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 	r.markChanged()
 }
 
-// snooze schedules another delivery of the run after the distance in the result, but
-// at the latest at give_up_after: that delivery is the last one, and a snooze after it
-// gives up the run as silence does. So give_up_after bounds the time of a run, even if
-// its handler snoozes it again and again.
+// snooze schedules another delivery of the run after the delay in the result, but at the
+// latest at give_up_after. That delivery is the last one: a snooze after it gives up the
+// run as silence does. So give_up_after bounds the time of a run even if its handler
+// snoozes it again and again.
 func (m *Machine) snooze(r *Row, res Report, now Instant) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {

@@ -9,14 +9,14 @@ import (
 // Outcome is how a handler ended. The numbers are those of the API.
 type Outcome int16
 
-// How handlers end.
+// The outcomes of handlers.
 const (
 	Success Outcome = 1
 	Fail    Outcome = 2
-	Snooze  Outcome = 3 // neither: the run is to be delivered again later
+	Snooze  Outcome = 3 // neither; the run is delivered again later
 )
 
-// String returns the word of the API: "SUCCESS", "FAIL" or "SNOOZE".
+// String returns the name in the API: "SUCCESS", "FAIL" or "SNOOZE".
 func (o Outcome) String() string {
 	switch o {
 	case Success:
@@ -29,27 +29,27 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%d)", int16(o))
 }
 
-// Result is what a handler says about an attempt.
+// Result is the result of an attempt as its handler returned it.
 type Result struct {
 	Outcome Outcome
-	// Error says why the attempt failed; at most [MaxErrorBytes] are kept.
+	// Error says why the attempt failed. At most [MaxErrorBytes] of it are kept.
 	Error string
-	// Next is when the next run shall be scheduled; Never: by the schedule.
-	// With Success only.
+	// Next is the instant of the next run. Never means that the schedule decides. It is
+	// allowed with Success only.
 	Next Instant
-	// Stop ends the task as COMPLETED with this result. Not with Snooze.
+	// Stop ends the task as COMPLETED. It is not allowed with Snooze.
 	Stop bool
-	// Permanent makes the run dead at once, whatever attempts are left. With Fail
-	// only.
+	// Permanent makes the run dead at once, even if attempts are left. It is allowed with
+	// Fail only.
 	Permanent bool
-	// After is the distance to the next delivery: of Snooze, which needs one, and
-	// of Fail instead of the backoff; 0: by the retry policy.
+	// After is the delay before the next delivery. Snooze needs it. For Fail it replaces
+	// the backoff, and 0 means that the retry policy decides.
 	After time.Duration
-	// Patch changes the params of later runs; nil: no change.
+	// Patch changes the params of later runs. nil means no change.
 	Patch *ParamsPatch
 }
 
-// ParamsPatch is a change of params: first Remove, then Set.
+// ParamsPatch is a change of params: it applies Remove first, then Set.
 type ParamsPatch struct {
 	Set    map[string]string
 	Remove []string
@@ -62,13 +62,12 @@ type Report struct {
 	Result
 }
 
-// Ends reports whether the result is the last one of its run, whatever its retry
-// policy says.
+// Ends reports whether the result is the last one of its run under every retry policy.
 func (r *Result) Ends() bool { return r.Outcome == Success || r.Stop || r.Permanent }
 
-// Validate returns every broken rule. paramsBytes is the tenant's limit. A Next that
-// counts with Success only may be there with any outcome. After is [ZeroDuration]
-// where it was set to 0.
+// Validate returns every broken rule. paramsBytes is the tenant's limit. Next may be set
+// with any outcome, although it counts with Success only. After is [ZeroDuration] if the
+// request sets it to 0.
 func (r *Result) Validate(paramsBytes int) []Fault {
 	v := &faults{}
 	if r.Next != Never {
@@ -100,7 +99,7 @@ func (r *Result) Validate(paramsBytes int) []Fault {
 	return v.list
 }
 
-// validate judges a change of params as far as that goes without the stored ones.
+// validate checks the part of a patch that can be checked without the stored params.
 func (p *ParamsPatch) validate(v *faults, paramsBytes int) {
 	if p == nil {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// machineOf returns a task of each type whose run 1 is open, by attempt 1, since now.
+// machineOf returns a task of the type. Attempt 1 of its run 1 has been open since now.
 func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Machine {
 	t.Helper()
 	s := valid(typ)
@@ -23,7 +23,7 @@ func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Mach
 	s.ResolveBegin(now)
 	m := &Machine{Task: NewRow(1, NewID(9, 3), &s, now), Runs: map[int64]*Row{}}
 	if p := m.Due(0, now); p == nil || p.Seq != 1 || p.Attempt != 1 {
-		t.Fatalf("the claim gave %+v", p)
+		t.Fatalf("claimed publication = %+v", p)
 	}
 	if typ == Blocking {
 		started(t, m, 1, now)
@@ -34,16 +34,16 @@ func machineOf(t *testing.T, typ Type, now Instant, change ...func(*Spec)) *Mach
 func started(t *testing.T, m *Machine, n int32, now Instant) {
 	t.Helper()
 	if r := m.Start(first(m, n), 7, now); r.Code != Accepted {
-		t.Fatalf("start: %+v", r)
+		t.Fatalf("reply to start = %+v", r)
 	}
 }
 
-// first names attempt n of the task's first run.
+// first names attempt n of the task's run 1.
 func first(m *Machine, n int32) Attempt {
 	return Attempt{RunID: RunID{Task: m.Task.ID, Seq: 1}, Attempt: n}
 }
 
-// ofRun1 is the row that holds run 1, and its number.
+// ofRun1 returns the row that holds run 1, and its number.
 func ofRun1(m *Machine) (*Row, int64) {
 	if r := m.Runs[1]; r != nil {
 		return r, 1
@@ -62,7 +62,7 @@ func failed(m *Machine, n int32) Report {
 func says(t *testing.T, m *Machine, res Report, now Instant, want Code) {
 	t.Helper()
 	if r := m.Report(res, now, 0, nil); r.Code != want {
-		t.Fatalf("%+v: got %+v, want %s", res, r, want)
+		t.Fatalf("report %+v: reply = %+v, want %s", res, r, want)
 	}
 }
 
@@ -71,26 +71,26 @@ func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			now := Instant(1_000_000)
 			m := machineOf(t, typ, now)
-			for n := int32(1); n <= 30; n++ { // more often than attempts are allowed
+			for n := int32(1); n <= 30; n++ { // more snoozes than max_attempts
 				says(t, m, snoozed(m, n, time.Minute), now, Accepted)
 				r, run := ofRun1(m)
 				if r.DueAt != now.Add(time.Minute) || r.Out || r.Holder != 0 || r.Failures != 0 || r.Snoozes != n || r.State != Running {
-					t.Fatalf("after snooze %d: %+v", n, r)
+					t.Fatalf("row after snooze %d = %+v", n, r)
 				}
 				now = r.DueAt
 				p := m.Due(run, now)
 				if p == nil || p.Attempt != n+1 || p.ScheduledAt != 1_000_000 {
-					t.Fatalf("delivery %d: %+v", n+1, p)
+					t.Fatalf("delivery %d = %+v", n+1, p)
 				}
 				if r.DueAt != now.Add(time.Minute) {
-					t.Fatalf("after %d snoozes a silent run waits %s", n, r.DueAt.Sub(now))
+					t.Fatalf("after %d snoozes the delay of a silent run = %s", n, r.DueAt.Sub(now))
 				}
 				if typ == Blocking {
 					started(t, m, n+1, now)
 				}
 			}
 			if len(m.Dead) != 0 {
-				t.Fatalf("dead: %+v", m.Dead)
+				t.Fatalf("dead runs = %+v", m.Dead)
 			}
 		})
 	}
@@ -104,21 +104,21 @@ func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.
 			says(t, m, snoozed(m, 1, 24*time.Hour), now, Accepted)
 			r, run := ofRun1(m)
 			if r.DueAt != now.Add(time.Hour) {
-				t.Fatalf("due after %s", r.DueAt.Sub(now))
+				t.Fatalf("next delivery is due after %s", r.DueAt.Sub(now))
 			}
 			now = r.DueAt
 			if p := m.Due(run, now); p == nil || p.Attempt != 2 {
-				t.Fatalf("the last delivery: %+v", p)
+				t.Fatalf("last delivery = %+v", p)
 			}
 			if typ == Blocking {
 				started(t, m, 2, now)
 			}
 			says(t, m, snoozed(m, 2, time.Second), now, Accepted)
 			if len(m.Dead) != 1 || m.Dead[0].Reason != Silent || m.Dead[0].Error != "snoozed until give_up_after 1h0m0s was over" {
-				t.Fatalf("dead: %+v", m.Dead)
+				t.Fatalf("dead runs = %+v", m.Dead)
 			}
 			if m.Task.State != want {
-				t.Fatalf("the task is %s, want %s", m.Task.State, want)
+				t.Fatalf("state = %s, want %s", m.Task.State, want)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestABlockingRunIsSnoozedByItsHolderAndByAnybodyWhileItHasNone(t *testing.T
 	other.Holder = 8
 	says(t, m, other, now, Accepted)
 	if r := m.Start(first(m, 2), 7, now); r.Code != Superseded {
-		t.Fatalf("a start after that: %+v", r)
+		t.Fatalf("reply to a start after the snooze = %+v", r)
 	}
 }
 
@@ -168,10 +168,10 @@ func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
 		says(t, m, res, now, Accepted)
 		want := []DeadRun{{Tenant: 1, RunID: first(m, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
 		if diff := cmp.Diff(want, m.Dead); diff != "" || m.Task.State != c.want {
-			t.Errorf("%s, stop %v: %s %s", c.typ, c.stop, m.Task.State, diff)
+			t.Errorf("%s, stop_on_failure %v: state %s, dead runs %s", c.typ, c.stop, m.Task.State, diff)
 		}
 		if c.typ == Blocking && !c.stop && m.Task.ScheduledAt != now.Add(time.Hour) {
-			t.Errorf("the next run is at %s", m.Task.ScheduledAt)
+			t.Errorf("next run is at %s", m.Task.ScheduledAt)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestStopOutweighsPermanent(t *testing.T) {
 	res.Permanent, res.Stop = true, true
 	says(t, m, res, now, Accepted)
 	if m.Task.State != Completed || len(m.Dead) != 0 {
-		t.Fatalf("%s, dead %+v", m.Task.State, m.Dead)
+		t.Fatalf("state = %s, dead runs = %+v", m.Task.State, m.Dead)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
 			}
 			r, run := ofRun1(m)
 			if r.DueAt != now.Add(7*time.Second) || r.Failures != n {
-				t.Fatalf("%s: after failure %d: %+v", typ, n, r)
+				t.Fatalf("%s: row after failure %d = %+v", typ, n, r)
 			}
 			now = r.DueAt
 			m.Due(run, now)
@@ -209,7 +209,7 @@ func TestAFailureMayNameTheDistanceOfItsRetry(t *testing.T) {
 			}
 		}
 		if len(m.Dead) != 1 || m.Dead[0].Reason != OutOfAttempts {
-			t.Errorf("%s: dead %+v", typ, m.Dead)
+			t.Errorf("%s: dead runs = %+v", typ, m.Dead)
 		}
 	}
 }
@@ -219,5 +219,5 @@ func TestASnoozeLeavesTheParamsAlone(t *testing.T) {
 	m := machineOf(t, Blocking, now)
 	res := snoozed(m, 1, time.Minute)
 	res.Patch = &ParamsPatch{Set: map[string]string{"k": "v"}}
-	says(t, m, res, now, Accepted) // a merge that is called would panic
+	says(t, m, res, now, Accepted) // would panic if it called merge
 }

@@ -2,12 +2,12 @@ package task
 
 import "time"
 
-// Row is the living state of a task, or of one run of a NON_BLOCKING task that
-// has a row of its own. Rows are not safe for concurrent use.
+// Row is the state of an unfinished task, or of one run of a NON_BLOCKING task that has
+// a row of its own. Rows are not safe for concurrent use.
 type Row struct {
 	Tenant int32
 	ID     ID
-	// Run is 0 for the task itself, else the seq of the run this row is for.
+	// Run is 0 for the row of the task, or the seq of the run for a run row.
 	Run    int64
 	Type   Type
 	State  State
@@ -15,31 +15,31 @@ type Row struct {
 	// Out is true while a delivered attempt awaits its result, and false while a retry
 	// waits for the end of its backoff.
 	Out bool
-	// DueAt is the instant at which the row needs attention next: its next run, the
-	// end of an ack_timeout, or a retry. Never: only after a call.
+	// DueAt is the instant at which the row needs attention next: its next run, the end
+	// of an ack_timeout, or a retry. Never means that it waits for a call.
 	DueAt Instant
-	// ScheduledAt is the scheduled instant of the open run (BLOCKING and
-	// ONE_SHOT while RUNNING, and run rows), else of the next run.
+	// ScheduledAt is the scheduled instant of the open run (BLOCKING and ONE_SHOT while
+	// RUNNING, and run rows), or otherwise of the next run.
 	ScheduledAt Instant
-	// Anchor is the scheduled instant of run Seq, and so a point of the grid;
-	// the first instant before the first run.
+	// Anchor is the scheduled instant of run Seq, and so a point of the grid. Before the
+	// first run it is the first instant.
 	Anchor Instant
 	// Seq is the number of runs claimed so far.
 	Seq int64
-	// OpenRuns: bit i says that run Seq - i awaits its result. NON_BLOCKING only.
+	// OpenRuns has bit i set if run Seq - i awaits its result. NON_BLOCKING only.
 	OpenRuns uint64
 	// OpenRows is the number of run rows of this task. NON_BLOCKING only.
 	OpenRows int32
-	// Attempt is the number of deliveries of the open run; 0: none is open.
+	// Attempt is the number of deliveries of the open run. 0 means that none is open.
 	Attempt int32
-	// Failures is the number of accepted FAILs of the open run, Snoozes that of
+	// Failures is the number of accepted FAILs of the open run. Snoozes is the number of
 	// its snoozes, at most [MaxSnoozes].
 	Failures int32
 	Snoozes  int32
 	// FirstClaimAt is the instant at which the open run was claimed first, or at which
 	// a run row was made.
 	FirstClaimAt Instant
-	// Holder is the holder of the lease of the open run; 0: nobody.
+	// Holder is the holder of the lease of the open run. 0 means no holder.
 	Holder Holder
 	// Missed counts scheduled instants that passed without firing.
 	Missed  int64
@@ -49,18 +49,18 @@ type Row struct {
 	Params    []byte
 	CreatedAt Instant
 	Origin
-	// Calendar are the instants of Cron; nil: it has none, or nobody has needed
-	// them yet.
+	// Calendar are the instants of Cron. nil means that the task has no Cron, or that
+	// they have not been computed yet.
 	Calendar Calendar
 
-	// Change is the effect of steps on the row, which the store writes.
+	// Change is the effect of steps on the row. The store writes it.
 	Change Change
 }
 
-// Change says how a row differs from what is stored.
+// Change says how a row differs from the stored row.
 type Change int
 
-// What steps do to a row: nothing, change it, make it, remove it.
+// The effects of steps on a row: none, changed, created, removed.
 const (
 	Kept Change = iota
 	Changed
@@ -74,8 +74,8 @@ func (r *Row) markChanged() {
 	}
 }
 
-// NewRow returns the row of a task that has just been added. s has been
-// validated, its Begin is resolved, and NeverFires has found nothing.
+// NewRow returns the row of a task that has just been added. s must have passed
+// Validate, ResolveBegin and NeverFires.
 func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
 	first := s.firstInstant(id)
 	return &Row{
@@ -85,7 +85,7 @@ func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
 	}
 }
 
-// OpenCount returns how many runs of the task await their result.
+// OpenCount returns the number of runs of the task that await their results.
 func (r *Row) OpenCount() int32 {
 	if r.Type == NonBlocking {
 		n := r.OpenRows
@@ -120,8 +120,8 @@ func (r *Row) clearRun() {
 	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder, r.FirstClaimAt = 0, 0, 0, false, 0, 0
 }
 
-// SilenceDelay is the distance from a delivery to the next one when nothing is
-// heard: ack_timeout, doubled with each silent delivery before, up to MaxSilence.
+// SilenceDelay returns the delay from a delivery to the next one if there is no answer:
+// ack_timeout, doubled for each earlier silent delivery, up to MaxSilence.
 func (r *Row) SilenceDelay() time.Duration {
 	return doubled(r.AckTimeout, r.silent())
 }
@@ -129,7 +129,7 @@ func (r *Row) SilenceDelay() time.Duration {
 // silent returns the number of earlier deliveries that had neither FAIL nor SNOOZE.
 func (r *Row) silent() int32 { return r.Attempt - 1 - r.Failures - r.Snoozes }
 
-// doubled returns d * 2^n, at most MaxSilence or d, whichever is longer.
+// doubled returns d * 2^n, at most the longer of MaxSilence and d.
 func doubled(d time.Duration, n int32) time.Duration {
 	limit := max(d, MaxSilence)
 	for ; n > 0 && d < limit; n-- {
@@ -138,8 +138,8 @@ func doubled(d time.Duration, n int32) time.Duration {
 	return min(d, limit)
 }
 
-// Backoff returns the distance from failure number n (from 1) to the retry; u
-// in [0, 1) is the caller's random number for the jitter.
+// Backoff returns the delay from failure number n (from 1) to the retry. u in [0, 1) is
+// a random number for the jitter.
 func (p RetryPolicy) Backoff(n int32, u float64) time.Duration {
 	d := float64(p.InitialBackoff)
 	for i := int32(1); i < n && d < float64(p.MaxBackoff); i++ {

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Code is the answer to an entry that a listener sent about a run. The numbers are
+// Code is the answer to an entry about a run in a listener's request. The numbers are
 // those of the API.
 type Code int16
 
-// What can become of an entry.
+// The codes.
 const (
-	Accepted   Code = 1 // taken
+	Accepted   Code = 1 // the entry was applied
 	Already    Code = 2 // the run has its final result
-	Superseded Code = 3 // this attempt is closed or not the caller's; the run goes on
+	Superseded Code = 3 // this attempt is closed or belongs to another caller; the run continues
 	Finished   Code = 4 // the task has ended
 	Unknown    Code = 5 // no such run of this tenant
 	Held       Code = 6 // another holder has the lease
-	Retry      Code = 7 // the row was busy for too long; say it again
+	Retry      Code = 7 // the row was locked for too long; repeat the entry
 	Invalid    Code = 8 // malformed
 )
 
@@ -33,25 +33,25 @@ func (c Code) String() string {
 	return fmt.Sprintf("Code(%d)", int16(c))
 }
 
-// Holder is the random identity of a listener process. 0 is nobody.
+// Holder is the random identity of a listener process. 0 means no holder.
 type Holder uint64
 
-// Reply answers one entry of a batch that a listener sent.
+// Reply answers one entry of a listener's request.
 type Reply struct {
 	Code Code
-	// Lease is the rest of the lease, for Accepted starts and heartbeats.
+	// Lease is the remaining time of the lease, for Accepted starts and heartbeats.
 	Lease time.Duration
-	// Field and Message say what is wrong, for Invalid.
+	// Field and Message name the broken rule, for Invalid.
 	Field, Message string
-	// Terms are for Accepted starts and checks: the terms of a task that was edited
-	// since the version that the listener has; nil: it was not.
+	// Terms are set for Accepted starts and checks of a task that was edited since the
+	// version that the listener has. Otherwise they are nil.
 	Terms *RunTerms
 }
 
-// Seen is an attempt as a listener has it.
+// Seen is an attempt with the version of its terms that a listener has.
 type Seen struct {
 	Attempt
-	// Version is the version in the record; 0: no newer terms are wanted.
+	// Version is the version in the record. 0 means that no newer terms are wanted.
 	Version int32
 }
 
@@ -62,7 +62,7 @@ type RunTerms struct {
 	Params  []byte // wire bytes of perceptor.v1.Params
 }
 
-// Publication is one delivery of a run: what a claim hands to the publisher.
+// Publication is one delivery of a run. A claim passes it to the publisher.
 type Publication struct {
 	Tenant      int32
 	Task        ID
@@ -71,16 +71,16 @@ type Publication struct {
 	Type        Type
 	Kind        string
 	ScheduledAt Instant
-	// ClaimedAt is when the run was claimed by the database's clock, and
-	// ScheduledAt if it was claimed ahead of that.
+	// ClaimedAt is the instant of the claim by the database's clock. It is ScheduledAt if
+	// the run was claimed ahead of that instant.
 	ClaimedAt  Instant
 	Missed     int64
 	Version    int32
 	AckTimeout time.Duration
-	// Params are the wire bytes of perceptor.v1.Params, untouched since AddTask.
+	// Params are the wire bytes of perceptor.v1.Params, unchanged since they were stored.
 	Params []byte
 	Origin
-	// Misfire is the policy that governs the task; 0: not known, as in a record.
+	// Misfire is the policy that applies to the task. 0 means not known, as in a record.
 	Misfire Misfire
 }
 

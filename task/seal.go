@@ -8,27 +8,27 @@ import (
 
 // # Sealed terms
 //
-// The terms of a task that no SQL statement compares are stored as one blob, with
-// its origin; NULL where all of them have the values that most tasks have, so that
-// a plain task pays nothing for them. The blob is the number of the format, then
+// The terms of a task that no SQL statement compares are stored as one blob, together
+// with its origin. The blob is NULL if all of them have the values that most tasks have,
+// so a plain task pays nothing for them. The blob is the number of the format, then
 // fields: a number (one byte), the length of the value (uvarint), the value. A field
-// that a program does not know makes the whole unreadable, because it may change
-// what the rest means.
+// that a program does not know makes the whole blob unreadable, because it may change
+// the meaning of the rest.
 //
-// [sealed.fields] lists the fields once, for writing and for reading, in the order
-// of their numbers, in which they are stored.
+// [sealed.fields] lists the fields once, for writing and for reading, in the order of
+// their numbers, which is their order in the blob.
 
 const sealedFormat = 1
 
 // sealed writes or reads the fields of a blob.
 type sealed struct {
 	reading bool
-	blob    []byte // what has been written
-	rest    []byte // what is still to be read
+	blob    []byte // the bytes that were written
+	rest    []byte // the bytes that are not read yet
 	damaged bool
 }
 
-// fields names the fields of a blob: the number, where the value is, and the value
+// fields lists the fields of a blob: the number, the place of the value, and the value
 // that is not stored.
 func (s *sealed) fields(t *Terms, o *Origin) {
 	s.cron(&t.Cron)
@@ -62,26 +62,27 @@ func (s *sealed) cron(c **Cron) {
 	}
 }
 
-// Seal returns the blob of terms and origin; nil: they are those of most tasks.
+// Seal returns the blob of terms and origin. It returns nil if they are those of most
+// tasks.
 func Seal(t *Terms, o *Origin) []byte {
 	if t.Damaged != "" {
 		return []byte(t.Damaged)
 	}
 	var s sealed
-	terms, origin := *t, *o // fields also sets what it writes
+	terms, origin := *t, *o // fields also sets the values that it writes
 	s.fields(&terms, &origin)
 	return s.blob
 }
 
-// usual are the terms of most tasks, as far as they are sealed.
+// usual are the sealed terms of most tasks.
 var usual = func() (t Terms) {
 	(&sealed{reading: true}).fields(&t, &Origin{})
 	return t
 }()
 
-// Unseal is the inverse of [Seal]. It takes any bytes, and keeps none: terms that
-// it cannot read are Damaged, and else those of most tasks. Terms that are not
-// sealed are zero.
+// Unseal is the inverse of [Seal]. It accepts any bytes and keeps no reference to them.
+// It returns terms that it cannot read as Damaged, and sets the other sealed terms to
+// those of most tasks. Terms that are not sealed are zero.
 func Unseal(blob []byte) (t Terms, o Origin) {
 	if len(blob) == 0 {
 		return usual, o
@@ -97,7 +98,7 @@ func Unseal(blob []byte) (t Terms, o Origin) {
 	return t, o
 }
 
-// value returns the stored value of a field, if that is the next one.
+// value returns the stored value of a field if that field is the next one.
 func (s *sealed) value(field byte) (v []byte, ok bool) {
 	if len(s.rest) == 0 || s.rest[0] != field {
 		return nil, false
@@ -119,7 +120,7 @@ func (s *sealed) write(field byte, value []byte) {
 	s.blob = append(binary.AppendUvarint(append(s.blob, field), uint64(len(value))), value...)
 }
 
-// number is a field of a number from 0 to limit. It returns what it has read, or v.
+// number is a field with a number from 0 to limit. It returns the number that it read, or v.
 func (s *sealed) number(field byte, v, unstored, limit int64) int64 {
 	if !s.reading {
 		if v != unstored {
@@ -139,7 +140,7 @@ func (s *sealed) number(field byte, v, unstored, limit int64) int64 {
 	return int64(u)
 }
 
-// duration is a field of whole milliseconds.
+// duration is a field with a duration in whole milliseconds.
 func (s *sealed) duration(field byte, at *time.Duration, unstored time.Duration) {
 	const limit = math.MaxInt64 / int64(time.Millisecond)
 	if s.reading || *at != unstored {
@@ -147,7 +148,7 @@ func (s *sealed) duration(field byte, at *time.Duration, unstored time.Duration)
 	}
 }
 
-// hundredths is a field of a number with two decimals.
+// hundredths is a field with a number of two decimals.
 func (s *sealed) hundredths(field byte, at *float64, unstored float64) {
 	if s.reading || *at != unstored {
 		*at = float64(s.number(field, int64(math.Round(*at*100)), int64(math.Round(unstored*100)), math.MaxInt32)) / 100
@@ -172,7 +173,7 @@ func (s *sealed) text(field byte, at *string) {
 	}
 }
 
-// texts is a field of several texts, each behind its length.
+// texts is a field with several texts, each preceded by its length.
 func (s *sealed) texts(field byte, at *[]string) {
 	if !s.reading {
 		var value []byte

@@ -54,7 +54,7 @@ func TestNothingIsStoredForATaskWithoutExtra(t *testing.T) {
 	spec := task.Spec{Terms: task.Terms{Misfire: task.FireOnce, Tags: []string{}, Retry: task.RetryPolicy{Jitter: task.UnsetJitter}}}
 	spec.Validate(task.DefaultLimits())
 	if blob := task.Seal(&spec.Terms, &spec.Origin); blob != nil || spec.Modeled() {
-		t.Errorf("got %x of %+v", blob, spec)
+		t.Errorf("Seal = %x for %+v, want nil", blob, spec)
 	}
 }
 
@@ -66,19 +66,20 @@ func TestBytesThatNoProgramWroteAreDamagedAndKept(t *testing.T) {
 	} {
 		terms, origin := task.Unseal(blob)
 		if terms.Damaged != string(blob) || !terms.Modeled() || string(task.Seal(&terms, &origin)) != string(blob) || len(terms.Tags) > 0 || terms.Spread != 0 {
-			t.Errorf("%x: %+v", blob, terms)
+			t.Errorf("Unseal(%x) = %+v, want it damaged", blob, terms)
 		}
 	}
 }
 
-// Reading gives the same for a blob and for what is written of it.
+// FuzzDecodeExtra checks that unsealing a blob, sealing the result and unsealing again
+// gives the same terms.
 func FuzzDecodeExtra(f *testing.F) {
 	f.Add(task.Seal(&task.Terms{Spread: time.Hour, Tags: []string{"a", "b"}, Cron: &task.Cron{Dialect: 1, Expression: "* * * * *", Zone: "UTC"}}, &task.Origin{Key: "k"}))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		terms, origin := task.Unseal(blob)
 		again, originAgain := task.Unseal(task.Seal(&terms, &origin))
 		if diff := cmp.Diff(terms, again) + cmp.Diff(origin, originAgain); diff != "" {
-			t.Errorf("%x: %s", blob, diff)
+			t.Errorf("Unseal(%x) differs after Seal: %s", blob, diff)
 		}
 	})
 }
@@ -90,16 +91,16 @@ func TestSpreadIsEvenAndStaysInItsWindow(t *testing.T) {
 	for i := range int64(n) {
 		d := task.SpreadOf(task.NewID(1024+i, task.Shard(i/1024%512)), window)
 		if d < 0 || d >= window || d%time.Millisecond != 0 {
-			t.Fatalf("%s of %s", d, window)
+			t.Fatalf("SpreadOf = %s for the window %s", d, window)
 		}
 		count[int(d*parts/window)]++
 	}
 	for i, c := range count {
 		if c < n/parts*95/100 || c > n/parts*105/100 {
-			t.Errorf("part %d has %d of %d", i, c, n/parts)
+			t.Errorf("part %d of the window has %d tasks, want about %d", i, c, n/parts)
 		}
 	}
 	if task.SpreadOf(1024, 0) != 0 {
-		t.Error("no window, and a distance")
+		t.Error("SpreadOf without a window is not 0")
 	}
 }

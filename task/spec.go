@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// Spec is what a caller asks for with AddTask. Fill it, then call [Spec.Validate]
-// once; after that every field has its effective value.
+// Spec is the task that a caller asks for with AddTask. Fill it, then call
+// [Spec.Validate] once. After that every field has its effective value.
 type Spec struct {
-	// Terms are as the request has them: a zero field takes its default. See
-	// [ZeroDuration] and [UnsetJitter] for what that cannot say.
+	// Terms are those of the request. A zero field gets its default. [ZeroDuration] and
+	// [UnsetJitter] stand for the values that zero cannot express.
 	Terms
 	Type Type
-	// Params are for validation; ParamsWire is what is stored.
+	// Params are for validation. The store keeps ParamsWire.
 	Params map[string]string
 	// ParamsWire are the wire bytes of perceptor.v1.Params.
 	ParamsWire []byte
@@ -24,15 +24,15 @@ type Spec struct {
 	Calendar Calendar
 }
 
-// Values that tell in a spec what a request has set from what it has left out. No
-// request can have them: its durations are whole milliseconds, and its jitter has
+// Values that distinguish fields that a request sets from fields that it omits. A
+// request cannot contain them: its durations are whole milliseconds, and its jitter has
 // two decimals.
 const (
-	// ZeroDuration is a duration that was set to 0, where 0 stands for the default.
+	// ZeroDuration is a duration that a request sets to 0, where 0 means the default.
 	ZeroDuration time.Duration = -1
-	// UnsetRetention stands for the tenant's retention, because 0 means none.
+	// UnsetRetention means the tenant's retention, because 0 means none.
 	UnsetRetention time.Duration = -1
-	// UnsetJitter stands for [DefaultJitter], because 0 means none.
+	// UnsetJitter means [DefaultJitter], because 0 means none.
 	UnsetJitter = -math.SmallestNonzeroFloat64
 )
 
@@ -52,8 +52,8 @@ func (s *Spec) Validate(l Limits) []Fault {
 	return v.list
 }
 
-// ResolveBegin sets Begin to now if the caller gave none. It returns the fault of a
-// task whose end has passed or that could never fire.
+// ResolveBegin sets Begin to now if the caller gave none. It returns a fault if the end
+// has passed or if the task could never fire.
 func (s *Spec) ResolveBegin(now Instant) []Fault {
 	v := &faults{}
 	if s.Begin == Never {
@@ -68,8 +68,8 @@ func (s *Spec) ResolveBegin(now Instant) []Fault {
 	return v.list
 }
 
-// firstInstant returns the scheduled instant of the first run; Never: the calendar has
-// no instant left.
+// firstInstant returns the scheduled instant of the first run. It returns Never if the
+// calendar has no instant left.
 func (s *Spec) firstInstant(id ID) Instant {
 	later := Instant(SpreadOf(id, s.Spread).Milliseconds())
 	if s.Cron == nil {
@@ -83,9 +83,9 @@ func (s *Spec) firstInstant(id ID) Instant {
 	return Never
 }
 
-// NeverFires returns the fault of a spec that could never fire: no instant lies
-// between its bounds, wherever the spread moves it, or all instants are too old for
-// the misfire policy. Begin is resolved, and Calendar is that of the id.
+// NeverFires returns a fault if the spec could never fire: no instant lies between its
+// bounds for some spread, or all instants are too old for the misfire policy. Begin must
+// be resolved, and Calendar must be that of the id.
 func (s *Spec) NeverFires(id ID, now Instant) []Fault {
 	if s.Cron == nil && s.Spread == 0 && s.Misfire != Skip {
 		return nil
@@ -182,8 +182,8 @@ func (s *Spec) checkBounds(v *faults) {
 	}
 }
 
-// checkDelivery checks a field that depends on another one as if the other were in its
-// own range. So one mistake is one fault.
+// checkDelivery checks a field that depends on another one as if the other were within
+// its own range, so that one mistake is one fault.
 func (s *Spec) checkDelivery(v *faults, l Limits) {
 	v.between("ack_timeout", s.AckTimeout, l.MinAckTimeout, MaxAckTimeout)
 	v.between("give_up_after", s.GiveUpAfter, min(max(s.AckTimeout, l.MinAckTimeout), MaxAckTimeout), MaxGiveUpAfter)
@@ -253,7 +253,7 @@ func (v *faults) between(field string, d, low, high time.Duration) {
 	}
 }
 
-// shownDuration returns d as the request has it.
+// shownDuration returns d as it was in the request.
 func shownDuration(d time.Duration) time.Duration {
 	if d == ZeroDuration {
 		return 0
@@ -273,7 +273,7 @@ func (v *faults) instant(field string, i Instant) {
 	}
 }
 
-// InstantFault says what is wrong with an instant of a request; "": nothing.
+// InstantFault says why an instant of a request is invalid, or returns "".
 func InstantFault(i Instant) string {
 	if i < 0 || i >= LastInstant {
 		return i.String() + " is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z"
@@ -287,8 +287,8 @@ func (v *faults) kind(kind string) {
 	}
 }
 
-// NameFault says what is wrong with a name that people and logs will read and that has
-// at most limit bytes; "": nothing.
+// NameFault says why a name that people and logs read is invalid, or returns "". limit
+// is the most bytes that it may have.
 func NameFault(name string, limit int) string {
 	switch {
 	case name == "":
@@ -315,8 +315,8 @@ func (v *faults) params(params map[string]string, limit int) {
 	}
 }
 
-// ParamsFault returns the first fault of params, if there is one. limit is the most
-// bytes that all keys and values together may have.
+// ParamsFault returns the first fault of params, and false if there is none. limit is the
+// most bytes that all keys and values together may have.
 func ParamsFault(params map[string]string, limit int) (Fault, bool) {
 	total := 0
 	for k, val := range params {

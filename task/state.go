@@ -8,7 +8,7 @@ type Type int16
 // The types of tasks.
 const (
 	OneShot     Type = 1 // one run, at begin_time
-	NonBlocking Type = 2 // runs on a grid, whatever the handlers do
+	NonBlocking Type = 2 // runs on a grid, independent of the handlers
 	Blocking    Type = 3 // the next run one interval after the last result
 )
 
@@ -28,14 +28,14 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%d)", int16(t))
 }
 
-// State is where a task is in its life. The numbers are stored.
+// State is the stage of a task's life. The numbers are stored.
 type State int16
 
 // The states of tasks.
 const (
 	Scheduled State = 1 // waits for its next run
-	Running   State = 2 // a run is open, and no other may be claimed before it is closed
-	Completed State = 3 // ended as its bounds or its handler said
+	Running   State = 2 // a run is open and must be closed before another one is claimed
+	Completed State = 3 // ended by its bounds or its handler
 	Cancelled State = 4 // ended by Cancel
 	Failed    State = 5 // ended because a run was given up
 )
@@ -63,15 +63,15 @@ func (s State) String() string {
 // Final reports whether a task in this state has ended.
 func (s State) Final() bool { return s >= Completed }
 
-// edges is the one table of the state machine. docs/task-states.md and the
-// CHECK constraints of the schema agree with it; a test says so.
+// edges is the table of the state machine. A test compares it with docs/task-states.md
+// and the CHECK constraints of the schema.
 var edges = map[State][]State{
 	Scheduled: {Running, Completed, Cancelled, Failed},
 	Running:   {Scheduled, Completed, Cancelled, Failed},
 }
 
-// CanBecome reports whether a task may go from s to next. Staying in a living
-// state is allowed: a NON_BLOCKING task is SCHEDULED again by each claim.
+// CanBecome reports whether a task may change from s to next. An unfinished task may
+// stay in its state: each claim makes a NON_BLOCKING task SCHEDULED again.
 func (s State) CanBecome(next State) bool {
 	if s == next {
 		return !s.Final()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Stored returns the numbers that the database stores, by the names that SQL
-// statements have for them: "type.BLOCKING", "state.RUNNING". Statements have no
-// other way to refer to them.
+// Stored returns the numbers that the database stores, by the names that SQL statements
+// use: "type.BLOCKING", "state.RUNNING". Statements have no other way to refer to them.
 func Stored() map[string]int64 {
 	names := map[string]int64{
 		"layout.SHARDS":              Shards,
@@ -45,9 +44,10 @@ func nameStored[T interface {
 	}
 }
 
-// Cell is where counters count a task: a living state, a final state while the task
-// is kept, or a final state afterwards. Dead runs have a cell of their own, and so
-// has what does not exist. The numbers are stored; those of the states are theirs.
+// Cell is the class in which counters count a task: a state of unfinished tasks, a final
+// state while the task is kept, or a final state afterwards. Dead runs and missing tasks
+// have cells of their own. The numbers are stored. A state has the same number as its
+// cell.
 type Cell int16
 
 // The cells that are not states.
@@ -65,7 +65,7 @@ var Cells = []Cell{
 	CompletedPurged, CancelledPurged, FailedPurged, DeadCell,
 }
 
-// CellOf returns the cell of a task in a state; kept matters for final ones.
+// CellOf returns the cell of a task in a state. kept matters for final states only.
 func CellOf(s State, kept bool) Cell {
 	if kept {
 		return Cell(s)
@@ -81,7 +81,7 @@ func CellOf(s State, kept bool) Cell {
 	return Cell(s)
 }
 
-// String returns the cell's name as statements have it.
+// String returns the cell's name in statements.
 func (c Cell) String() string {
 	switch c {
 	case NoCell:
@@ -98,17 +98,17 @@ func (c Cell) String() string {
 	return State(c).String()
 }
 
-// BulkWanted is what callers want of a bulk operation. The numbers are stored.
+// BulkWanted is the request of a caller for an open bulk operation. The numbers are stored.
 type BulkWanted int16
 
-// What callers may want.
+// The requests of callers.
 const (
 	WantRun   BulkWanted = 1
 	WantPause BulkWanted = 2
 	WantAbort BulkWanted = 3
 )
 
-// RatePurpose is what a tenant spends a rate on. The numbers are stored.
+// RatePurpose is the purpose for which a tenant's rate is used. The numbers are stored.
 type RatePurpose int16
 
 // The purposes.

@@ -57,7 +57,7 @@ func TestBrokenRulesAreNamedByField(t *testing.T) {
 		c.change(&s)
 		faults := s.Validate(limits())
 		if !slices.ContainsFunc(faults, func(f Fault) bool { return f.Field == c.field }) {
-			t.Errorf("%s: want a fault of %s, got %v", name, c.field, faults)
+			t.Errorf("%s: want a fault of field %s, got %v", name, c.field, faults)
 		}
 	}
 }
@@ -77,12 +77,12 @@ func TestTaskThatCouldNeverFireIsRefused(t *testing.T) {
 		"begins after the end": {Terms: Terms{Begin: 200, End: 150}},
 	} {
 		if faults := s.ResolveBegin(100); len(faults) != 1 || faults[0].Field != "end_time" {
-			t.Errorf("%s: %v", name, faults)
+			t.Errorf("%s: faults = %v", name, faults)
 		}
 	}
 	s := Spec{Terms: Terms{Begin: Never, End: 101}}
 	if faults := s.ResolveBegin(100); len(faults) != 0 || s.Begin != 100 {
-		t.Errorf("begin = %s, %v", s.Begin, faults)
+		t.Errorf("begin = %s, faults = %v", s.Begin, faults)
 	}
 }
 
@@ -95,10 +95,10 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 		}
 	}
 	if got := p.Backoff(1, 0.5); got != 1250*time.Millisecond {
-		t.Errorf("with jitter: %s", got)
+		t.Errorf("backoff with jitter = %s", got)
 	}
 	if got := p.Backoff(1_000_000, 0); got != 10*time.Second {
-		t.Errorf("after a million failures: %s", got)
+		t.Errorf("backoff after a million failures = %s", got)
 	}
 }
 
@@ -106,12 +106,12 @@ func TestIDsTellTheirShard(t *testing.T) {
 	for _, shard := range []Shard{0, 1, 31, 32, 511} {
 		id := NewID(77, shard)
 		if id.Shard() != shard || !id.Valid() || shard.Database() != int(shard)/32 {
-			t.Errorf("id %s of shard %d says %d", id, shard, id.Shard())
+			t.Errorf("shard of id %s, made for shard %d, = %d", id, shard, id.Shard())
 		}
 	}
 	for _, id := range []ID{0, 511, -512} {
 		if id.Valid() {
-			t.Errorf("%s is valid", id)
+			t.Errorf("id %s is valid, want invalid", id)
 		}
 	}
 }
@@ -124,13 +124,13 @@ func TestRunIDsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 	for _, s := range []string{"", "1", "-", "5-1", "123456-0", "123456--1", "x-1", "123456-x", "99999999999999999999-1"} {
 		if _, err := ParseRunID(s); err == nil {
-			t.Errorf("%q is a run_id", s)
+			t.Errorf("ParseRunID(%q) returns no error", s)
 		}
 	}
 }
 
-// TestDocumentedStatesAreThoseOfTheCode holds docs/task-states.md and the
-// constraints of the schema against the table in code.
+// TestDocumentedStatesAreThoseOfTheCode compares docs/task-states.md and the
+// constraints of the schema with the table in the code.
 func TestDocumentedStatesAreThoseOfTheCode(t *testing.T) {
 	doc := read(t, "../docs/task-states.md")
 	documented := map[string]bool{}
@@ -151,12 +151,12 @@ func TestDocumentedStatesAreThoseOfTheCode(t *testing.T) {
 	schema := read(t, "../migrations/sql/00001_tasks.sql")
 	for _, want := range []string{"task_living         CHECK (state IN (1, 2))", "task_done_final CHECK (state IN (3, 4, 5))"} {
 		if !strings.Contains(schema, want) {
-			t.Errorf("the schema does not say %s", want)
+			t.Errorf("the schema does not contain %s", want)
 		}
 	}
 	for _, s := range States {
 		if s.Final() != (s >= 3) {
-			t.Errorf("%s: final is %v", s, s.Final())
+			t.Errorf("%s: Final() = %v", s, s.Final())
 		}
 	}
 }

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Terms are what the caller of a task may say about it and change by an edit,
-// except for its params, which handlers change too. Specs, rows and dead runs
-// contain them and take them by assignment. Two values that say the same are deeply
-// equal after [Spec.Validate].
+// Terms are the properties of a task that its caller sets and may change by an edit,
+// except for its params, which handlers change too. Specs, rows and dead runs contain
+// them and copy them by assignment. Two equivalent values are deeply equal after
+// [Spec.Validate].
 //
 // A new term without a column needs a field here, a line in seal.go, its range in
 // spec.go, a field in proto/perceptor/v1/task.proto, a conversion in
 // server/terms.go, client/types.go and cmd/perceptorctl/taskterms.go, and a word in
 // docs/editing.md. If a statement must compare it, it needs a column instead of the
-// line: see store/shards/kernel/terms.go.
+// line in seal.go: see store/shards/kernel/terms.go.
 type Terms struct {
 	Kind string
-	// Begin is [Never] until the store sets it to now, when the caller gave none.
+	// Begin is [Never] until the store sets it to now, if the caller gave none.
 	Begin Instant
-	// End is Never when the task goes on for ever.
+	// End is Never if the task has no end.
 	End Instant
-	// Interval is 0 for ONE_SHOT, and where Cron says when.
+	// Interval is 0 for ONE_SHOT and for a task with Cron.
 	Interval time.Duration
-	// MaxCount is 0 when there is no limit; 1 for ONE_SHOT.
+	// MaxCount is 0 if there is no limit, and 1 for ONE_SHOT.
 	MaxCount      int64
 	Retry         RetryPolicy
 	AckTimeout    time.Duration
@@ -32,22 +32,23 @@ type Terms struct {
 	StopOnFailure bool
 	// Retention is how long the finished task is kept.
 	Retention time.Duration
-	// Cron says when runs are scheduled; nil: an interval does, or ONE_SHOT.
+	// Cron says when runs are scheduled. nil means Interval does, or a ONE_SHOT at Begin.
 	Cron *Cron
-	// Misfire is the policy for instants that passed without firing; 0: FireOnce.
+	// Misfire is the policy for instants that passed without firing. 0 means FireOnce.
 	Misfire Misfire
-	// CatchUp is how many missed instants FireAll fires at most.
+	// CatchUp is the most missed instants that FireAll fires.
 	CatchUp int32
-	// Grace is how late an instant may fire under Skip.
+	// Grace is the most lateness at which an instant still fires under Skip.
 	Grace time.Duration
-	// Spread is the window over which the instants of like tasks are spread: each
-	// of this task's is later by the same part of it, which follows from its id.
+	// Spread is the window over which the instants of like tasks are distributed. Each
+	// instant of this task is later by the same part of the window, which its id
+	// determines.
 	Spread time.Duration
-	// Tags find the task: sorted, each once.
+	// Tags find the task. They are sorted and distinct.
 	Tags []string
-	// Damaged are the stored bytes that cannot be read, or were written by a newer
-	// program; empty: they could be read. Such a task is put off and not fired by a
-	// rule that is not its own; its bytes are kept.
+	// Damaged are the stored bytes that cannot be read, or that a newer program wrote.
+	// Empty means that they could be read. A damaged task is deferred and not fired, so
+	// that it does not fire by a wrong rule. Its bytes are kept.
 	Damaged string
 }
 
@@ -55,14 +56,14 @@ type Terms struct {
 type Origin struct {
 	// Key is the idempotency_key that the task was added with.
 	Key string
-	// ReplayOf is the dead run that the task replays; zero: none.
+	// ReplayOf is the dead run that the task replays. Zero means none.
 	ReplayOf RunID
-	// TraceParent is the trace context of the add, as W3C writes it.
+	// TraceParent is the trace context of the add, in the format of W3C.
 	TraceParent string
 }
 
-// RetryPolicy says what happens when a handler fails. In a request zero fields
-// take their defaults, and so does a Jitter of [UnsetJitter].
+// RetryPolicy says what follows a failure. In a request zero fields get their
+// defaults, and so does a Jitter of [UnsetJitter].
 type RetryPolicy struct {
 	MaxAttempts    int32
 	InitialBackoff time.Duration
@@ -71,7 +72,7 @@ type RetryPolicy struct {
 	Jitter         float64
 }
 
-// Cron is a schedule by expression, in the words of the API.
+// Cron is a schedule by expression, as in the API.
 type Cron struct {
 	Dialect    Dialect
 	Expression string
@@ -102,15 +103,15 @@ func (d Dialect) String() string {
 	return fmt.Sprintf("Dialect(%d)", int16(d))
 }
 
-// Misfire says what happens to instants that passed without firing. The numbers
-// are stored, and those of the API.
+// Misfire is a policy for instants that passed without firing. The numbers are stored
+// and are those of the API.
 type Misfire int16
 
 // The misfire policies.
 const (
-	FireOnce Misfire = 1 // the stored instant fires, late; then the first one after now
+	FireOnce Misfire = 1 // the stored instant fires late, then the first one after now
 	FireAll  Misfire = 2 // each instant fires, one after the other
-	Skip     Misfire = 3 // what is older than a grace does not fire
+	Skip     Misfire = 3 // instants older than the grace do not fire
 )
 
 // String returns the policy's name as it is in the API.
@@ -129,19 +130,19 @@ func (m Misfire) String() string {
 // A Calendar is the set of instants that a cron expression matches in its zone.
 // It is safe for concurrent use.
 type Calendar interface {
-	// Next returns the first instant strictly after one; false: there is none.
+	// Next returns the first instant strictly after one, and false if there is none.
 	Next(after Instant) (Instant, bool)
 	// Count returns how many instants lie in (after, until].
 	Count(after, until Instant) int64
 }
 
-// Modeled reports whether package task alone can compute the task's instants: SQL
-// knows intervals that fire once.
+// Modeled reports whether only package task can compute the task's instants. SQL
+// computes only intervals under FireOnce.
 func (t *Terms) Modeled() bool {
 	return t.Cron != nil || t.Misfire > FireOnce || t.Damaged != ""
 }
 
-// MisfirePolicy returns the policy that governs a task of the type.
+// MisfirePolicy returns the policy that applies to a task of the type.
 func (t *Terms) MisfirePolicy(typ Type) Misfire {
 	if t.Misfire == 0 || (t.Misfire == FireAll && typ != NonBlocking) {
 		return FireOnce
@@ -149,16 +150,15 @@ func (t *Terms) MisfirePolicy(typ Type) Misfire {
 	return t.Misfire
 }
 
-// sameSchedule reports whether the instants of tasks with either terms follow the
-// same rule.
+// sameSchedule reports whether t and o give the same instants.
 func (t *Terms) sameSchedule(o *Terms) bool {
 	sameCron := t.Cron == o.Cron || (t.Cron != nil && o.Cron != nil && *t.Cron == *o.Cron)
 	return t.Interval == o.Interval && t.Spread == o.Spread && sameCron
 }
 
-// SpreadOf returns by how much the instants of a task are later: a part of the
-// window that looks random and follows from the id, in whole milliseconds. The
-// mixer is the finaliser of MurmurHash3 (Austin Appleby, public domain).
+// SpreadOf returns the delay of a task's instants: a part of the window that looks random
+// and depends only on the id, in whole milliseconds. The mixer is the finaliser of
+// MurmurHash3 (Austin Appleby, public domain).
 func SpreadOf(id ID, window time.Duration) time.Duration {
 	if window <= 0 {
 		return 0
@@ -172,8 +172,8 @@ func SpreadOf(id ID, window time.Duration) time.Duration {
 	return time.Duration(h%uint64(max(1, window.Milliseconds()))) * time.Millisecond
 }
 
-// SortTags returns tags in the order in which they are stored, each once; nil for
-// none.
+// SortTags returns tags sorted and distinct, as they are stored. It returns nil for an
+// empty list.
 func SortTags(tags []string) []string {
 	if len(tags) == 0 {
 		return nil

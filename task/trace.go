@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// TraceParentBytes is the length of a trace context as W3C writes it, in version 00.
+// TraceParentBytes is the length of a trace context in the format of W3C, version 00.
 const TraceParentBytes = 55
 
-// TraceParentFault says what is wrong with a trace context, version 00 of
-// https://www.w3.org/TR/trace-context: "00-TRACEID-SPANID-FLAGS"; "" if nothing is.
+// TraceParentFault says why a trace context is invalid, or returns "". The format is
+// version 00 of https://www.w3.org/TR/trace-context: "00-TRACEID-SPANID-FLAGS".
 func TraceParentFault(s string) string {
 	hex := func(part string) bool {
 		return strings.Trim(part, "0123456789abcdef") == ""
@@ -24,8 +24,7 @@ func TraceParentFault(s string) string {
 	return ""
 }
 
-// Sampled reports whether somebody records the trace of a context that has no
-// fault.
+// Sampled reports whether the trace of a valid context is recorded.
 func Sampled(traceParent string) bool {
 	return strings.IndexByte("13579bdf", traceParent[TraceParentBytes-1]) >= 0
 }

@@ -1,16 +1,16 @@
 package task
 
-// Trigger opens a run now, beside the schedule, and returns its number. The run is
-// stored like a retry that is due: its first delivery is attempt 1.
+// Trigger opens a run now, in addition to the schedule, and returns its number. The run
+// is stored like a retry that is due: its first delivery is attempt 1.
 //
-// The run counts as every other run. Its scheduled instant is now, also before
+// The run counts like every other run. Its scheduled instant is now, even before
 // begin_time and while the task is paused. Trigger fails at and after end_time, and
-// when max_count is used up.
+// if max_count is used up.
 //
 //   - The next instant of a NON_BLOCKING task does not change.
 //   - The next instant of a BLOCKING task comes after the result of the run, and at once
-//     if it has passed by then. Until then the Anchor of the row has it: an open run whose
-//     Anchor is after its ScheduledAt was triggered.
+//     if it has passed by then. Until then the Anchor of the row holds it. An open run
+//     whose Anchor is after its ScheduledAt was triggered.
 //   - For a ONE_SHOT task it is the only run.
 func (m *Machine) Trigger(now Instant) (int64, error) {
 	t := m.Task
@@ -35,9 +35,9 @@ func (m *Machine) Trigger(now Instant) (int64, error) {
 	return t.Seq, nil
 }
 
-// triggerBeside makes a run row for the new run of a NON_BLOCKING task. It detaches
-// the runs that are open as bits, because bits count from the newest run on a grid and
-// the new run is on none.
+// triggerBeside makes a run row for the new run of a NON_BLOCKING task. It detaches the
+// runs that are open as bits, because bits count from the newest run on a grid and the
+// new run is not on a grid.
 func (m *Machine) triggerBeside(now Instant) {
 	t := m.Task
 	m.detachFrom(0, now, now.Add(t.AckTimeout))
@@ -58,8 +58,7 @@ func (m *Machine) triggerBeside(now Instant) {
 	t.markChanged()
 }
 
-// triggered reports whether the open run of a ONE_SHOT or BLOCKING task was opened
-// by Trigger.
+// triggered reports whether Trigger opened the open run of a ONE_SHOT or BLOCKING task.
 func (r *Row) triggered() bool {
 	return r.Type != NonBlocking && r.State == Running && r.Anchor > r.ScheduledAt
 }
