@@ -17,20 +17,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// adding is one request on its way into the database.
+// adding is one request that is being stored.
 type adding struct {
 	req    task.AddRequest
 	shard  task.Shard
-	key    string // of the key row; empty: there is none
+	key    string // of the key row; empty if there is none
 	first  task.ID
 	result task.AddResult
-	keyed  *keyed // of a task with an idempotency_key; nil: the key is a request_id
+	keyed  *keyed // set for a task with an idempotency_key; nil if the key is a request_id
 }
 
-// Add stores the specs of one request in one shard, under consecutive ids. The
-// shard follows from the request_id, so that a repeated request finds
-// what the first one stored. After an error nothing was stored, or the outcome
-// is unknown; both are safe to repeat with the same request_id.
+// Add stores the specs of one request in one shard, under consecutive ids. The shard is
+// derived from the request_id, so a repeated request finds the stored tasks. After an
+// error nothing was stored, or the outcome is unknown; in both cases the call is safe to
+// repeat with the same request_id.
 func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
 	if n := len(req.Specs); n < 1 || n > task.MaxTasksPerAdd {
 		return task.AddResult{}, task.Errorf(task.ReasonInvalidField, "%d tasks: 1 to %d are allowed", n, task.MaxTasksPerAdd)
@@ -58,8 +58,8 @@ func (s *Store) addOne(ctx context.Context, a *adding) error {
 	return errs[0]
 }
 
-// doAdds stores a group of requests in one transaction. When the group fails
-// for a reason that one request may have caused, each is stored by itself.
+// doAdds stores a group of requests in one transaction. If the group fails for a reason
+// that a single request may have caused, doAdds stores each request separately.
 func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 	slices.SortStableFunc(group, compareAdding)
 	errs := make([]error, len(group))
@@ -77,8 +77,8 @@ func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 	return errs
 }
 
-// compareAdding puts rows that go into one table side by side, and keys into an
-// order that all writers share.
+// compareAdding orders requests so that rows of one table are adjacent, and so that all
+// writers insert keys in the same order.
 func compareAdding(a, b *adding) int {
 	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.req.Tenant, b.req.Tenant), cmp.Compare(a.key, b.key))
 }
@@ -141,8 +141,8 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 	return nil
 }
 
-// insertKeys writes the key rows of a group; fresh has the first ids of those
-// requests that had not been seen before.
+// insertKeys writes the key rows of a group. fresh contains the first ids of the new
+// requests.
 func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) (now task.Instant, fresh map[task.ID]bool, err error) {
 	var shards []int16
 	var tenants, counts []int32
@@ -186,9 +186,9 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 	return now, fresh, results.Close()
 }
 
-// settle gives each spec its id or its faults, and collects the rows to insert.
-// It returns the indexes of the refused ones. It may be called again after a
-// transaction that failed.
+// settle gives each spec its id or its faults, and collects the rows to insert. It
+// returns the indexes of the refused specs. It may be called again after a transaction
+// that failed.
 func (db *database) settle(a *adding, now task.Instant, rows *newTasks, moved *counters.Tally) (refused []int32) {
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
@@ -208,7 +208,7 @@ func (db *database) settle(a *adding, now task.Instant, rows *newTasks, moved *c
 
 func (a *adding) idOf(i int) task.ID { return a.first + task.ID(i*task.Shards) }
 
-// replay answers a request that had been seen before with what was stored then.
+// replay answers a repeated request with the tasks that the first request stored.
 func (db *database) replay(ctx context.Context, a *adding) error {
 	var first int64
 	var n int32
@@ -230,14 +230,14 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 		a.result.Items[i].ID = a.idOf(i)
 	}
 	for _, i := range refused {
-		a.result.Items[i] = task.AddItem{Faults: []task.Fault{{Field: "end_time", Message: "was refused when the request first came: the task would never fire"}}}
+		a.result.Items[i] = task.AddItem{Faults: []task.Fault{{Field: "end_time", Message: "was refused by the first request: the task would never fire"}}}
 	}
 	return nil
 }
 
-// newTasks collects the tasks of a group: near ones as rows, the others for packs.
+// newTasks collects the tasks of a group: near tasks as rows, the others for packs.
 type newTasks struct {
-	farFrom task.Instant // what is due later is far
+	farFrom task.Instant // tasks due later are far
 	near    *kernel.Inserts
 	far     far.Level0
 }

@@ -16,22 +16,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// busyFor is how long rows that somebody else has locked are tried again.
+// busyFor is how long entries are retried while other transactions have locked their rows.
 const busyFor = 2 * time.Second
 
-// entry is something that a listener said about an attempt, on its way through
-// the state machine.
+// entry is a call of a listener about an attempt, to be applied by the state machine.
 type entry struct {
 	tenant  int32
 	attempt task.Attempt
 	apply   func(k *task.Machine, now task.Instant) task.Reply
-	// event is what happens to the run when the entry is accepted; 0: nothing
-	// worth telling.
+	// event is the history event of the run if the entry is accepted; 0 means no event.
 	event  task.Event
 	detail string
 }
 
-// applyTo makes the step, and notes in the ledger what came of it.
+// applyTo takes the step, and records its effects in the ledger.
 func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Ledger) task.Reply {
 	if e.event == 0 || !l.Wants(e.tenant, e.event) {
 		return e.apply(k, now)
@@ -47,9 +45,9 @@ func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Ledger)
 func (e *entry) taskKey() kernel.Key { return kernel.KeyOf(e.tenant, e.attempt.Task, 0) }
 func (e *entry) runKey() kernel.Key  { return kernel.KeyOf(e.tenant, e.attempt.Task, e.attempt.Seq) }
 
-// apply takes entries of one database through the state machine, in order, and
-// answers each. Entries whose rows are locked are tried again for busyFor and
-// then answered with Retry.
+// apply applies entries of one database through the state machine, in order, and answers
+// each. Entries whose rows are locked are retried for busyFor and then answered with
+// Retry.
 func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply {
 	replies := make([]task.Reply, len(entries))
 	pending := make([]int, len(entries))
@@ -73,14 +71,14 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 	return replies
 }
 
-// decideBoth answers n entries of one database: first bySQL answers those of the
-// indexes plain that it finds a row for; then, in their order, the state machine
-// answers all others, and says why there was no row.
+// decideBoth answers n entries of one database. First bySQL answers the entries with the
+// indexes plain for which it finds a row. Then the state machine answers all others, in
+// their order, and says why there was no row.
 func (s *Store) decideBoth(ctx context.Context, d, n int, plain []int, at func(i int) entry, bySQL func(replies []task.Reply) error) []task.Reply {
 	replies := make([]task.Reply, n)
 	if len(plain) > 0 {
 		if err := bySQL(replies); err != nil {
-			clear(replies) // nothing of it was committed, as far as we know
+			clear(replies) // assume that nothing was committed; the entries are applied one by one
 			if !kernel.LockConflict(err) {
 				s.db.Log.Warn("results were not applied as one group; applying them one by one", "database", d, "entries", len(plain), "err", err)
 			}
@@ -100,8 +98,8 @@ func (s *Store) decideBoth(ctx context.Context, d, n int, plain []int, at func(i
 	return replies
 }
 
-// firstOfTask returns the indexes of those of n entries that are the first of
-// their task, in the order of the tasks' keys.
+// firstOfTask returns the indexes of the entries, of n, that are the first of their task,
+// in the order of the tasks' keys.
 func firstOfTask(n int, of func(i int) kernel.Key) []int {
 	seen := map[kernel.Key]bool{}
 	var out []int
@@ -115,8 +113,8 @@ func firstOfTask(n int, of func(i int) kernel.Key) []int {
 	return out
 }
 
-// applyOnce is one transaction of apply over the entries whose indexes are
-// pending. It returns those that are still pending; after an error all are.
+// applyOnce is one transaction of apply over the entries with the indexes pending. It
+// returns the indexes that are still pending; after an error that is all of them.
 func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending []int, replies []task.Reply) ([]int, error) {
 	var busy []int
 	var dead []task.DeadRun
@@ -176,9 +174,9 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 	return busy, nil
 }
 
-// whyAbsent says about each pending entry whose rows were not all locked why that
-// is: Retry (somebody else has one), Finished or Unknown. Entries that can go on
-// are not in the map.
+// whyAbsent returns, for each pending entry whose rows were not all locked, the reason:
+// Retry (another transaction has locked a row), Finished or Unknown. Entries whose rows
+// are locked are not in the map.
 func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, machines map[kernel.Key]*task.Machine) (map[int]task.Code, error) {
 	out := map[int]task.Code{}
 	var look []kernel.Key
@@ -218,7 +216,7 @@ func whyAbsent(ctx context.Context, tx pgx.Tx, entries []entry, pending []int, m
 	return out, nil
 }
 
-// finished tells which tasks have ended and are still known.
+// finished returns the keys of tasks that have ended and are retained.
 func finished(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[kernel.Key]bool, error) {
 	var tenants []int32
 	var ids []int64
@@ -240,13 +238,13 @@ func finished(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 	return out, err
 }
 
-// jitter draws the random number of a backoff.
+// jitter returns the random number of a backoff.
 func jitter() float64 { return rand.Float64() }
 
-// packedMachines puts the packed rows of tasks that are not in the near tier into
-// machines, for the state machine to answer by, and returns them too. Entries about
-// them are taken out of absent, and those about tasks that are on the move are to
-// be tried again.
+// packedMachines adds the packed rows of tasks that are not in the near tier to machines,
+// so that the state machine can answer, and also returns them. It removes the entries of
+// these tasks from absent. Entries of tasks that are moving between tiers are to be
+// retried.
 func packedMachines(ctx context.Context, q kernel.Querier, entries []entry, absent map[int]task.Code, machines map[kernel.Key]*task.Machine) (map[kernel.Key]*task.Machine, error) {
 	var keys []kernel.Key
 	for i, code := range absent {
@@ -275,12 +273,12 @@ func packedMachines(ctx context.Context, q kernel.Querier, entries []entry, abse
 	return far, nil
 }
 
-// unchanged makes sure that no step has changed a packed task: nothing of it is
-// open, so there is nothing to start, extend or close.
+// unchanged returns an error if a step has changed a packed task. A packed task has no
+// open run, so a step has nothing to start, extend or close.
 func unchanged(far map[kernel.Key]*task.Machine) error {
 	for _, k := range far {
 		if k.Task.Change != task.Kept || len(k.Runs) > 0 || len(k.Dead) > 0 {
-			return fmt.Errorf("task %d is packed, and a step has changed it", k.Task.ID)
+			return fmt.Errorf("a step has changed task %d, which is packed", k.Task.ID)
 		}
 	}
 	return nil

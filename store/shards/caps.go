@@ -16,24 +16,24 @@ import (
 
 // # Caps of kinds
 //
-// Runs of a kind with a cap are claimed under a lease. Whoever has the lease counts the
-// open ones in all databases, and may then claim as many as are missing to the cap.
-// The count can only be too high when the claim is made:
+// Runs of a kind with a cap are claimed under a cap lease. The holder of the lease counts
+// the open runs in all databases, and may then claim runs up to the cap. The count is
+// never too low when the claim is made:
 //
-//   - What is claimed is noted in the claim's transaction, and forgotten only when a
-//     look at the task's row shows that the run is not open.
-//   - To count a database raises a fence there first, to the epoch of the lease,
-//     which waits for claims of older leases. Each claim asserts that number. So when
-//     all databases are counted nobody else can claim any more, however slow.
+//   - A claimed run is recorded in the claim's transaction. The record is removed only
+//     after a look at the task's row shows that the run is not open.
+//   - To count, a database first raises a fence to the epoch of the lease. This waits for
+//     claims of older leases, and each claim asserts the fence. So once all databases
+//     are counted no older lease can claim, however slow its holder is.
 //
-// A database that is away cannot be counted, so then nothing of such kinds is
-// claimed anywhere. Plain kinds, and all reports, know nothing of this.
+// A database that is unavailable cannot be counted, so no run of such kinds is claimed
+// anywhere meanwhile. Kinds without a cap, and all reports, are not affected.
 
 // capLease is how long a cap lease lasts before another one may begin.
 const capLease = 5 * time.Second
 
-// AcquireCapLease acquires the lease of a kind with a cap and counts its open runs in all
-// databases. epoch is 0 if somebody else has the lease.
+// AcquireCapLease acquires the cap lease of a kind and counts the kind's open runs in all
+// databases. epoch is 0 if another dispatcher has the lease.
 func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
 	err = sql.CapBegin.QueryRow(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -70,13 +70,13 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoc
 	return n, err
 }
 
-// ReleaseCapLease lets others acquire the lease.
+// ReleaseCapLease releases the lease, so that others can acquire it.
 func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
 	_, err := sql.CapEnd.Exec(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, epoch)
 	return err
 }
 
-// noteCapped writes down the runs that were claimed of a kind with a cap.
+// noteCapped records the claimed runs of a kind with a cap.
 func (c *claiming) noteCapped(b *pgx.Batch) {
 	if c.req.CapLease == 0 || len(c.Publications) == 0 {
 		return

@@ -14,48 +14,47 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// change is a step that a caller makes a task take. It may refuse with an error.
+// change is a step that a caller requests for a task. It may refuse with an error.
 type change func(k *task.Machine, now task.Instant) error
 
-// Cancel ends a task and returns it; a finished one stays as it is.
+// Cancel ends a task and returns it. It does not change a finished task.
 func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return s.withMachine(ctx, tenant, id, "cancel", func(k *task.Machine, _ task.Instant) error { k.Cancel(); return nil }, nil)
 }
 
-// Pause lets no new run of a task be claimed, and returns the task.
+// Pause stops claims of new runs of a task, and returns the task.
 func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, _ task.Instant) error { k.Pause(); return nil }, errEnded)
 }
 
-// Resume lets a paused task go on, and returns it.
+// Resume ends the pause of a task, and returns the task.
 func (s *Store) Resume(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
 	return s.withMachine(ctx, tenant, id, "resume", func(k *task.Machine, now task.Instant) error { k.Resume(now); return nil }, errEnded)
 }
 
 func errEnded(t *task.Snapshot) error {
-	return task.Errorf(task.ReasonTaskFinished, "task %d has ended: it is %s since %s", t.ID, t.State, t.FinishedAt)
+	return task.Errorf(task.ReasonTaskFinished, "task %d has been %s since %s", t.ID, t.State, t.FinishedAt)
 }
 
-// withMachine makes a task take a step under its row's lock. A task that has ended
-// is returned as it is, or refused by ended. A locked row is waited for, for up
-// to busyFor.
+// withMachine applies a step to a task under the lock of its row. A task that has ended is
+// returned unchanged, or refused by ended. A locked row is waited for, up to busyFor.
 func (s *Store) withMachine(ctx context.Context, tenant int32, id task.ID, step string, f change, ended func(*task.Snapshot) error) (*task.Snapshot, error) {
 	return s.onMachine(ctx, tenant, id, stepOn{name: step, change: f, ended: ended})
 }
 
-// stepOn is a step on one task, with what belongs to its transaction.
+// stepOn is a step on one task, with the other work of its transaction.
 type stepOn struct {
 	name   string
 	change change
 	ended  func(*task.Snapshot) error
-	// before is asked once the task's row is locked, if it is set; done: the step
-	// need not be made.
+	// before, if set, is called once the task's row is locked; it returns true if the
+	// step is not needed.
 	before func(tx pgx.Tx) (done bool, err error)
-	// also adds statements to those that write the step, if it is set.
+	// also, if set, adds statements to those that write the step.
 	also func(b *pgx.Batch)
 }
 
-// onMachine is withMachine for steps that do more.
+// onMachine is withMachine for steps with other work in their transaction.
 func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (*task.Snapshot, error) {
 	if !id.Valid() {
 		return nil, notFound(id)
@@ -85,8 +84,8 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 	}
 }
 
-// tryMachine takes the step if the task's row exists and nobody else has it, or the
-// task is packed and can be recalled.
+// tryMachine applies the step if the task's row exists and can be locked at once, or if
+// the task is packed and can be recalled.
 func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
@@ -126,8 +125,8 @@ func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step s
 	return out, changed, nil
 }
 
-// lockOrRecall locks the row of a task, or moves the task out of its pack. The error is
-// [kernel.ErrNothing] where neither can be done now.
+// lockOrRecall locks the row of a task, or moves the task out of its pack. It returns
+// [kernel.ErrNothing] if neither is possible now.
 func (s *Store) lockOrRecall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.Instant) (*task.Machine, error) {
 	k := kernel.KeyOf(tenant, id, 0)
 	machines, err := s.machines.Lock(ctx, tx, []kernel.Key{k})
@@ -148,8 +147,8 @@ func (s *Store) lockOrRecall(ctx context.Context, tx pgx.Tx, tenant int32, id ta
 	return s.machines.New(row), nil
 }
 
-// applyTo makes the step on a locked row. It reports whether the task is as the step
-// wants it.
+// applyTo takes the step on a locked row. It reports whether the task is now in the state
+// that the step requests.
 func (step *stepOn) applyTo(tx pgx.Tx, k *task.Machine, now task.Instant) (bool, error) {
 	if step.before != nil {
 		if done, err := step.before(tx); done || err != nil {
@@ -165,7 +164,7 @@ func (step *stepOn) applyTo(tx pgx.Tx, k *task.Machine, now task.Instant) (bool,
 	return true, nil
 }
 
-// Update gives a task the terms of an edit, and returns it.
+// Update sets the terms of a task by an edit, and returns the task.
 func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
 	if err := s.machines.SetEditCalendar(&e, id); err != nil {
 		return nil, err
@@ -173,9 +172,9 @@ func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edi
 	return s.withMachine(ctx, tenant, id, "update", func(k *task.Machine, now task.Instant) error { return k.Edit(&e, now) }, errEnded)
 }
 
-// Trigger opens a run of a task now, and returns its number. A requestID that is
-// not empty makes it safe to repeat: the second call returns the first one's run,
-// also when the task has ended since.
+// Trigger opens a run of a task now, and returns its number. A non-empty requestID makes
+// the call safe to repeat: the second call returns the first one's run, even if the task
+// has ended since.
 func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, replayed bool, err error) {
 	if !id.Valid() {
 		return 0, false, notFound(id)

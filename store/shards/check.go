@@ -10,14 +10,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// check asks about one attempt.
+// check is a query about one attempt.
 type check struct {
 	tenant int32
 	task.Seen
 }
 
-// Check says which attempts shall still be handled, and with which terms if those
-// of the record are old. It locks and changes nothing.
+// Check returns which attempts are still to be handled, with the task's terms if those in
+// the record are out of date. It locks and changes nothing.
 func (s *Store) Check(ctx context.Context, tenant int32, as []task.Seen) ([]task.Reply, error) {
 	in := make([]check, len(as))
 	for i, a := range as {
@@ -26,7 +26,7 @@ func (s *Store) Check(ctx context.Context, tenant int32, as []task.Seen) ([]task
 	return spread(ctx, in, func(c *check) task.ID { return c.Task }, func(d int) *kernel.Batcher[check, task.Reply] { return s.dbs[d].checks })
 }
 
-// doChecks answers a group of one database.
+// doChecks answers a group of checks of one database.
 func (s *Store) doChecks(ctx context.Context, d int, in []check) []task.Reply {
 	ctx, cancel := context.WithTimeout(ctx, s.db.StatementTimeout())
 	defer cancel()
@@ -44,8 +44,8 @@ func (s *Store) doChecks(ctx context.Context, d int, in []check) []task.Reply {
 	return replies
 }
 
-// whyGone answers about attempts whose task has no row in the near tier. A task
-// with an open run has one, so the run is closed.
+// whyGone answers checks of attempts whose task has no row in the near tier. A task with
+// an open run has such a row, so the run is closed.
 func whyGone(ctx context.Context, q kernel.Querier, in []check, replies []task.Reply) error {
 	var gone []kernel.Key
 	for i, r := range replies {
@@ -71,8 +71,8 @@ func whyGone(ctx context.Context, q kernel.Querier, in []check, replies []task.R
 	return nil
 }
 
-// readChecks looks attempts up, all in one snapshot. Those whose task has no row
-// get no code.
+// readChecks looks up attempts, all in one snapshot. It sets no code for attempts whose
+// task has no row.
 func readChecks(ctx context.Context, q kernel.Querier, in []check) ([]task.Reply, error) {
 	n := len(in)
 	shards, tenants, versions := make([]int16, n), make([]int32, n), make([]int32, n)

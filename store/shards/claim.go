@@ -13,12 +13,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Claim takes the due rows of some shards of one database, in one transaction:
-// assert the ownership, acknowledge what has been published, claim, note the
-// claimed runs in the outbox.
+// Claim claims the due rows of some shards of one database, in one transaction: it
+// asserts the ownership, acknowledges published outbox parts, claims rows, and writes the
+// claimed runs into the outbox.
 //
-// A range claim that meets a lock for longer than lock_timeout is done again in
-// the capped form, which passes over locked rows.
+// If a range claim waits for a lock longer than lock_timeout, Claim repeats it in the
+// capped form, which skips locked rows.
 func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	claim, err := s.claim(ctx, req)
 	if err != nil && req.Form == task.RangeForm && kernel.LockConflict(err) {
@@ -67,12 +67,12 @@ type claiming struct {
 	task.Claim
 	store     *Store
 	req       task.ClaimRequest
-	tenants   map[int32]bool // blocked
+	tenants   map[int32]bool // blocked tenants
 	undecided []kernel.Key   // rows that need the state machine
 	ledger    *transition.Ledger
 }
 
-// claimRows sends everything up to the claim in one round trip.
+// claimRows sends all statements up to the claim in one round trip.
 func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	shards, epochs, nonces := kernel.OwnedArgs(c.req.Owned)
@@ -133,7 +133,7 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	return results.Close()
 }
 
-// queueClaims adds the claim statements; limit is the cap of each, 0 for none.
+// queueClaims adds the claim statements; limit is the most rows of each, or 0 for none.
 func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit int) {
 	blocked, blockedFor, ahead := c.req.Blocked, c.req.BlockedFor.Milliseconds(), c.req.Ahead.Milliseconds()
 	if blocked == nil {
@@ -160,7 +160,7 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	return len(shards), limit
 }
 
-// claimed has the columns of the fragment claim_returning.
+// claimed receives the columns of the fragment claim_returning.
 type claimed struct {
 	now        int64
 	tenant     int32
@@ -176,14 +176,14 @@ type claimed struct {
 	end        *int64
 	version    int32
 	ackTimeout int32
-	undecided  bool // the row is as it was, for the state machine to decide
+	undecided  bool // SQL has not changed the row; the state machine decides
 	kind       string
 	params     []byte
 	origin     task.Origin
 	misfire    task.Misfire
 }
 
-// scan reads what one claim statement returned.
+// scan reads the rows that one claim statement returned.
 func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	defer rows.Close()
 	var r claimed
@@ -216,9 +216,9 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	return n, rows.Err()
 }
 
-// becameRunning reports whether the claim has taken a task from SCHEDULED to
-// RUNNING: not so of run rows, redeliveries, triggered runs and tasks that have a
-// next run.
+// becameRunning reports whether the claim has moved a task from SCHEDULED to RUNNING. It
+// returns false for run rows, redeliveries, triggered runs and tasks that have a next
+// run.
 func (r *claimed) becameRunning() bool {
 	return r.run == 0 && task.State(r.state) == task.Running &&
 		(task.Type(r.typ) == task.NonBlocking || (r.attempt == 1 && r.anchor <= r.scheduled))
@@ -245,18 +245,18 @@ func (r *claimed) publication() task.Publication {
 	return p
 }
 
-// claimedAt returns when a run counts as claimed that was claimed at now, maybe
-// ahead of its instant.
+// claimedAt returns the instant at which a run counts as claimed if it is claimed at now,
+// possibly ahead of its scheduled instant.
 func claimedAt(p *task.Publication, now task.Instant) task.Instant { return max(now, p.ScheduledAt) }
 
-// decide lets the state machine work on the rows that SQL left alone. The claim
-// has locked them; a task's row that a run row needs beside it is passed over
-// with it when somebody else has it, and both stay due.
+// decide applies the state machine to the rows that SQL left undecided. The claim has
+// locked them. If a run row needs its task's row and another transaction has locked that
+// row, decide skips both, and they stay due.
 func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if len(c.undecided) == 0 {
 		return nil
 	}
-	// A task comes before its runs: its own run fires, though a dead one ends the task.
+	// A task comes before its runs, so that its own run fires even if a dead run ends the task.
 	slices.SortFunc(c.undecided, kernel.CompareKeys)
 	keys := slices.Clone(c.undecided)
 	for _, k := range c.undecided {
@@ -290,8 +290,8 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	return nil
 }
 
-// dueInstant returns when the step of a claimed row is made: one that was claimed
-// ahead is moved as if it were claimed when it is due.
+// dueInstant returns the instant of the step for a claimed row. A row that was claimed
+// ahead moves as if it were claimed at its due instant.
 func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 	r := k.Task
 	if run != 0 {
@@ -300,7 +300,7 @@ func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 	return max(c.Now, r.DueAt)
 }
 
-// note puts the publications into the outbox, and writes the ledger.
+// note writes the publications into the outbox, and the ledger.
 func (c *claiming) note(b *pgx.Batch) {
 	for i := range c.Publications {
 		c.ledger.Publication(&c.Publications[i])
@@ -316,11 +316,10 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 }
 
-// peekWalk is how many rows a look goes over that are nobody's, because their
-// tenants are held apart.
+// peekWalk is the most rows of excluded tenants that a peek walks over.
 const peekWalk = 1000
 
-// Peek counts what is due soon, and lists what is due first.
+// Peek counts the rows that are due soon, and lists the earliest.
 func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
 	var p task.Peek
 	var dues []int64
@@ -348,9 +347,9 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	return p, nil
 }
 
-// GiveUp makes runs dead that can never be published, and acknowledges parts of the
-// outbox, in one transaction that asserts the ownership. If shards were lost it
-// does nothing: their new owner will find the same.
+// GiveUp marks runs that can never be published as dead, and acknowledges parts of the
+// outbox, in one transaction that asserts the ownership. If shards were lost it does
+// nothing: their new owner will find the same runs.
 func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
 	_, err := s.db.InOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
 		now, err := kernel.Clock(ctx, tx)

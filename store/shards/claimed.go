@@ -12,9 +12,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Rows of a claim are many and narrow: 19 values, for each of which pgx would go
-// through an interface. Their columns are always the same, so they are decoded by
-// hand, from the binary format.
+// A claim returns many small rows of 19 values, and pgx would decode each value through
+// an interface. The columns are always the same, so this file decodes them by hand from
+// the binary format.
 
 // claimedTypes are the types of the columns of the fragment claim_returning.
 var claimedTypes = [...]uint32{
@@ -23,14 +23,14 @@ var claimedTypes = [...]uint32{
 	pgtype.Int4OID, pgtype.BoolOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.ByteaOID,
 }
 
-// checkClaimed refuses columns that decodeClaimed would misread.
+// checkClaimed returns an error for columns that decode would misread.
 func checkClaimed(columns []pgconn.FieldDescription) error {
 	if len(columns) != len(claimedTypes) {
 		return fmt.Errorf("read claimed rows: %d columns, want %d", len(columns), len(claimedTypes))
 	}
 	for i := range columns {
 		c := &columns[i]
-		// A text is the same in both formats.
+		// Text has the same encoding in both formats.
 		if c.DataTypeOID != claimedTypes[i] || (c.Format != pgx.BinaryFormatCode && c.DataTypeOID != pgtype.TextOID) {
 			return fmt.Errorf("read claimed rows: column %s has type %d in format %d, want type %d in binary", c.Name, c.DataTypeOID, c.Format, claimedTypes[i])
 		}
@@ -42,16 +42,16 @@ func checkClaimed(columns []pgconn.FieldDescription) error {
 type claimReader struct {
 	rows    pgx.Rows
 	checked bool
-	values  [][]byte // what is left of the row
-	err     error    // of the row
-	// What the pointers of a row lead to, and the kind of the one before: rows of
-	// one kind share its string.
+	values  [][]byte // values of the row that are not yet decoded
+	err     error    // first error in the row
+	// The targets of the row's pointers, and the kind of the previous row: consecutive rows
+	// of one kind share its string.
 	interval, end int64
 	kind          string
 }
 
-// read decodes the current row into r, which is valid until the next one is
-// read, but for its params.
+// read decodes the current row into r. Except for its params, r is valid until the next
+// row is read.
 func (d *claimReader) read(r *claimed) error {
 	if !d.checked {
 		if err := checkClaimed(d.rows.FieldDescriptions()); err != nil {
@@ -88,7 +88,7 @@ func (d *claimReader) next() []byte {
 	return v
 }
 
-// fixed returns the next value, which has n bytes; after an error n zeros.
+// fixed returns the next value, which must have n bytes. After an error it returns n zeros.
 func (d *claimReader) fixed(n int) []byte {
 	v := d.next()
 	if len(v) != n {
@@ -104,7 +104,7 @@ func (d *claimReader) int2() int16 { return int16(binary.BigEndian.Uint16(d.fixe
 func (d *claimReader) int4() int32 { return int32(binary.BigEndian.Uint32(d.fixed(4))) }
 func (d *claimReader) int8() int64 { return int64(binary.BigEndian.Uint64(d.fixed(8))) }
 
-// nullable puts the next value at place; nil: it is NULL.
+// nullable stores the next value at place and returns place, or returns nil for NULL.
 func (d *claimReader) nullable(place *int64) *int64 {
 	if d.values[0] == nil {
 		d.next()

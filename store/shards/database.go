@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Sizes of groups, in entries: what one transaction takes.
+// Most entries of one group, that is of one transaction.
 const (
 	addGroup    = 256 // requests
 	startGroup  = 2000
@@ -17,11 +17,11 @@ const (
 	beatGroup   = 1000
 )
 
-// paces are those of the groups of all databases.
+// paces holds the paces of the groups of all databases.
 type paces struct{ adds, starts, reports, beats kernel.Pace }
 
-// newPaces: under load an add waits up to 5 times AddSpacing, and so on. The
-// shares are what that load should cost at most, as parts of a core.
+// newPaces returns the paces for a configuration. Under load an add waits up to 5 times
+// AddSpacing, and so on. The shares limit the cost of that load, as parts of a core.
 func newPaces(c *Config) paces {
 	return paces{
 		adds:    kernel.Pace{Least: c.AddSpacing, Most: 5 * c.AddSpacing, Share: 2},

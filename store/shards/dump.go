@@ -12,13 +12,13 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Dump reads every living task of database d, near and far, as of one instant,
-// and gives them to visit in batches of up to some thousands, in no order. Tasks
-// out of packs lie in memory that lives as long as any of its batch is used. It
-// stops at visit's first error and returns it.
+// Dump reads every living task of database d, near and far, as of one instant, and
+// passes them to visit in batches of up to some thousands, in no order. Tasks from packs
+// share memory that lives as long as any task of its batch is used. Dump stops at visit's
+// first error and returns it.
 //
-// It reads everything in one snapshot, which keeps vacuum from its work for as
-// long; ctx is its only time limit.
+// It reads everything in one snapshot, which keeps vacuum from removing rows meanwhile.
+// ctx is its only time limit.
 func (s *Store) Dump(ctx context.Context, d int, visit func([]*task.Row) error) error {
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, s.db.Pool(d), opts, func(tx pgx.Tx) error {

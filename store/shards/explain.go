@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// explainedRuns is how many run rows of a task are explained, the oldest first.
+	// explainedRuns is the most run rows of a task that are explained, the oldest first.
 	explainedRuns = 10
-	// explainedEvents is how far back the history is looked at for errors.
+	// explainedEvents is the number of latest events that are searched for errors.
 	explainedEvents = 50
-	// explainedDead is among how many of a task's last runs the dead one is looked for.
+	// explainedDead is the number of a task's last runs that are searched for the dead run.
 	explainedDead = 100
-	// brokenFor is how long a topic counts as broken after its last row was put off.
+	// brokenFor is how long a topic counts as broken after its last row was deferred.
 	brokenFor = time.Minute
 )
 
-// Explain says what holds a task back, and returns up to n of its next instants.
-// Without a task (unknown, or of another tenant) it answers that. What lies in the
-// task's database is read in one snapshot; what has been used of rates and caps,
-// which others keep, after that.
+// Explain returns the reasons why a task has not fired, and up to n of its next instants.
+// If the task is unknown, or belongs to another tenant, the reason says so. The
+// data in the task's database is read in one snapshot; the use of rates and caps, which
+// other databases may store, is read after that.
 func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
 	unknown := task.Explanation{Reasons: []task.Reason{{Why: task.WhyUnknown, Text: "there is no such task; finished ones are forgotten after their retention"}}}
 	if !id.Valid() {
@@ -62,15 +62,15 @@ func (s *Store) Explain(ctx context.Context, tenant int32, id task.ID, n int) (t
 	return out, nil
 }
 
-// explained is what an explanation is made of.
+// explained is the data of an explanation.
 type explained struct {
 	c    *task.Circumstances
 	t    *task.Snapshot
-	k    *task.Machine // of a task that has not ended
-	dead *task.DeadRun // of one that has FAILED; may be nil
+	k    *task.Machine // set for a task that has not ended
+	dead *task.DeadRun // the last dead run of a FAILED task, or nil
 }
 
-// readExplained reads what lies in the task's database.
+// readExplained reads the data in the task's database.
 func (s *Store) readExplained(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, e *explained) (err error) {
 	if e.c, err = circumstances(ctx, tx, tenant, id); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Store) readExplained(ctx context.Context, tx pgx.Tx, tenant int32, id t
 	return explainRuns(ctx, tx, e.k, e.c)
 }
 
-// circumstances reads what a task depends on beside itself.
+// circumstances reads the state outside the task's rows on which the task depends.
 func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*task.Circumstances, error) {
 	c := &task.Circumstances{Errors: map[int64]string{}, HandedBack: map[int64]int32{}}
 	var rates *task.Rates
@@ -107,7 +107,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 	return c, nil
 }
 
-// explainRuns adds the oldest run rows of a task, and what its history knows of them.
+// explainRuns adds the oldest run rows of a task, and their events in the history.
 func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task.Circumstances) error {
 	t := k.Task
 	if t.OpenCount() == 0 {
@@ -142,8 +142,8 @@ func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task
 	return nil
 }
 
-// explainWaiting finds out whether a task that is due waits for its tenant's tokens, or
-// for a place of its kind.
+// explainWaiting finds out whether a due task waits for tokens of its tenant, or for the
+// concurrency cap of its kind.
 func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circumstances) error {
 	if c.Rates.DispatchRate > 0 {
 		err := sql.TurnsUsed.QueryRow(ctx, s.db.Pool(kernel.Home(t.Tenant)), t.Tenant, claimTokens.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
@@ -165,7 +165,7 @@ func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circums
 	return err
 }
 
-// lastDead returns the last run of a FAILED task that was given up, or nil.
+// lastDead returns the last dead run of a FAILED task, or nil.
 func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.DeadRun, error) {
 	if t.State != task.Failed {
 		return nil, nil
@@ -184,8 +184,8 @@ func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.De
 	return last, err
 }
 
-// queueTrouble notes that rows of tenants were put off because their topics take
-// no records, for [Store.Explain].
+// queueTrouble records for [Store.Explain] that rows of tenants were deferred because
+// their topics accept no records.
 func queueTrouble(b *pgx.Batch, tenants []int32) {
 	sql.TroubleNote.Queue(b, tenants, brokenFor.Milliseconds())
 }

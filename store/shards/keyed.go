@@ -15,29 +15,30 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A task with an idempotency_key is a request of its own, whose key row stands
-// where that of a request_id would: in the shard that the key names, in which the
-// task is then stored. What holds of requests holds of it: the first writer of the
-// key row stores, and everybody else reads what that has stored.
+// A task with an idempotency_key is a request of its own. Its key row replaces that of a
+// request_id: it is in the shard that is derived from the key, and the task is stored in
+// the same shard. The rules of requests apply: the first writer of the key row stores the
+// task, and later calls read that task.
 //
-// Such a row lives as long as its task can be read, and for max(retention, 24 h)
-// after the add. When its time is up the purge looks whether the task is still
-// there, and gives the row more time: a day, or until the next instant if that is
+// The key row lives as long as its task can be read, and for max(retention, 24 h) after
+// the add. When its time is over the purge checks whether the task still exists. If so, it
+// extends the row's life by a day, or until the next instant if that is later, but by at
+// most a week.
 // later, but never more than a week.
 
-// upsertTries bounds how often an upsert begins again because the task under its
-// key has ended, or another one has come, while it looked.
+// upsertTries is how often an upsert starts again because the task of its key ended or was
+// replaced meanwhile.
 const upsertTries = 8
 
-// keyed is what an adding has beside its request when its key is that of a task.
+// keyed is the part of an adding whose key is an idempotency_key.
 type keyed struct {
 	lifetime time.Duration
-	// begin is from when lifetime counts, if that is later than now: until then there
-	// is nothing to ask about.
+	// begin is the start of lifetime if it is later than now: until then the purge need not
+	// check the key.
 	begin task.Instant
-	// replaces is the finished task whose place the new one takes; 0: none.
+	// replaces is the finished task that the new one replaces; 0 if there is none.
 	replaces task.ID
-	// known is the task that has the key; 0: nobody had it.
+	// known is the task that has the key; 0 if the key is new.
 	known task.ID
 	same  bool // known was added with the same body
 }
@@ -89,7 +90,7 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 	return result, err == nil, err
 }
 
-// again answers an add under a key that is known.
+// again answers an add whose key is known.
 func (a *adding) again() (task.AddResult, error) {
 	k := a.keyed
 	if !k.same {
@@ -111,11 +112,11 @@ func newKeyed(req task.AddRequest, least time.Duration) *adding {
 	}
 }
 
-// errGone says that the task under a key has ended.
+// errGone means that the task of a key has ended.
 var errGone = errors.New("the task has ended")
 
-// replaceTerms edits the task that has the key of an upsert, and gives the key the
-// body of the upsert in the same transaction.
+// replaceTerms edits the task that has the key of an upsert, and stores the hash of the
+// upsert's body with the key in the same transaction.
 func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, error) {
 	id := a.keyed.known
 	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
@@ -154,18 +155,18 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	return out, nil
 }
 
-// replayKey notes which task has the key of a.
+// replayKey records which task has the key of a.
 func (a *adding) replayKey(id task.ID, hash []byte) error {
 	a.keyed.known, a.keyed.same = id, bytes.Equal(hash, a.req.Hash[:16])
 	return nil
 }
 
-// replaceKey gives the key of a to its new task, unless the task is refused or
-// somebody was faster.
+// replaceKey gives the key of a to its new task, unless the task is refused or another
+// call has replaced it first.
 func (a *adding) replaceKey(ctx context.Context, tx pgx.Tx, now task.Instant) (fresh bool, err error) {
 	spec := a.req.Specs[0]
 	if len(spec.ResolveBegin(now)) > 0 {
-		return true, nil // to be refused; the key row is not the new task's, and stays
+		return true, nil // the task will be refused, so the key row stays as it is
 	}
 	tag, err := sql.KeyReplace.Exec(ctx, tx, int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
 		a.keyed.lifetime.Milliseconds(), int64(a.keyed.replaces))
@@ -184,13 +185,13 @@ type ownKeys struct {
 	begins    []int64
 }
 
-// add takes the key of a over, if it is that of a single task.
+// add adds the key of a and returns true if it is an idempotency_key.
 func (o *ownKeys) add(a *adding) bool {
 	if a.keyed == nil {
 		return false
 	}
 	if a.keyed.replaces != 0 {
-		return true // its row is there
+		return true // its row exists
 	}
 	o.shards, o.tenants = append(o.shards, int16(a.shard)), append(o.tenants, a.req.Tenant)
 	o.keys, o.firsts = append(o.keys, a.key), append(o.firsts, int64(a.first))
@@ -206,15 +207,15 @@ func (o *ownKeys) queue(b *pgx.Batch) {
 	}
 }
 
-// keysAtOnce is how many keys of tasks one purge looks at.
+// keysAtOnce is the most idempotency_keys that one purge checks.
 const keysAtOnce = 500
 
-// maxKeyRenewal is the longest time after which a key is looked at again, and so
-// how much longer than its task it may live.
+// maxKeyRenewal is the longest time between two checks of a key, and so the longest time
+// that it may outlive its task.
 const maxKeyRenewal = 7 * 24 * time.Hour
 
-// purgeTaskKeys removes keys of tasks whose time is up and whose task can no
-// longer be read, and gives the others more time.
+// purgeTaskKeys checks expired idempotency_keys. It removes those whose task can no longer
+// be read, and extends the others.
 func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err error) {
 	rows, err := sql.KeysOfTasks.Query(ctx, s.db.Pool(d), keysAtOnce)
 	if err != nil {
@@ -251,9 +252,9 @@ func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err
 	return n, len(keys) == keysAtOnce, nil
 }
 
-// keyRenewal says how much longer the key of a task lives that can still be read: at
-// least so long, until an instant, at most so long. t is nil for one that is
-// damaged.
+// keyRenewal returns the arguments that extend the key of a task that can still be read:
+// the least extension, an instant until which it lives if that is later, and the longest
+// extension. t is nil for a damaged task.
 func (s *Store) keyRenewal(t *task.Snapshot) []any {
 	switch {
 	case t == nil:

@@ -11,15 +11,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// held is what a holder says about one attempt: a start, a heartbeat, or that
-// it hands the run back.
+// held is a call of a holder about one attempt: a start, a heartbeat, or a hand-back.
 type held struct {
 	tenant int32
 	holder task.Holder
 	task.Attempt
-	version int32 // what the holder has; newer terms are answered to starts
+	version int32 // version of the holder's terms; starts return newer terms
 	step    func(k *task.Machine, a task.Attempt, h task.Holder, now task.Instant) task.Reply
-	event   task.Event // what an accepted one is in the history
+	event   task.Event // history event of an accepted call
 }
 
 func (e *held) entry() entry {
@@ -32,8 +31,8 @@ func (e *held) entry() entry {
 	}}
 }
 
-// Start asks for the leases of BLOCKING runs, and answers each attempt in order.
-// An accepted one has the newer terms of the task, if there are such.
+// Start acquires the leases of BLOCKING runs, and answers each attempt in order. The reply
+// to an accepted one has the task's terms if they are newer than the holder's.
 func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []task.Seen) ([]task.Reply, error) {
 	in := make([]held, len(as))
 	for i, a := range as {
@@ -42,12 +41,12 @@ func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []tas
 	return spread(ctx, in, (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].starts })
 }
 
-// Heartbeat moves the deadlines of attempts that are being worked on.
+// Heartbeat extends the deadlines of attempts that are being executed.
 func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
 	return spread(ctx, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
-// HandBack takes back runs that their listener cannot handle.
+// HandBack returns runs that their listener cannot handle.
 func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
 	return spread(ctx, handBacks(tenant, h, as), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
@@ -70,7 +69,7 @@ func handBacks(tenant int32, h task.Holder, as []task.Attempt) []held {
 	return out
 }
 
-// doBeats takes a group of heartbeats and hand-backs of one database.
+// doBeats applies a group of heartbeats and hand-backs of one database.
 func (s *Store) doBeats(ctx context.Context, d int, in []held) []task.Reply {
 	entries := make([]entry, len(in))
 	for i := range in {
@@ -79,7 +78,7 @@ func (s *Store) doBeats(ctx context.Context, d int, in []held) []task.Reply {
 	return s.apply(ctx, d, entries)
 }
 
-// doStarts takes a group of starts of one database.
+// doStarts applies a group of starts of one database.
 func (s *Store) doStarts(ctx context.Context, d int, in []held) []task.Reply {
 	first := firstOfTask(len(in), func(i int) kernel.Key { return kernel.KeyOf(in[i].tenant, in[i].Task, 0) })
 	return s.decideBoth(ctx, d, len(in), first, func(i int) entry { return in[i].entry() },
@@ -120,8 +119,8 @@ func (s *Store) startPlain(ctx context.Context, d int, in []held, first []int, r
 	return s.addTerms(ctx, d, in, newer, at, replies)
 }
 
-// addTerms adds the terms of tasks that were edited since their records were made
-// to the replies at the given places.
+// addTerms adds the terms of tasks that were edited since their records were made to the
+// replies at the given indexes.
 func (s *Store) addTerms(ctx context.Context, d int, in []held, newer []task.Seen, at []int, replies []task.Reply) error {
 	list := make([]check, len(newer))
 	for i, a := range newer {
@@ -129,7 +128,7 @@ func (s *Store) addTerms(ctx context.Context, d int, in []held, newer []task.See
 	}
 	found, err := readChecks(ctx, s.db.Pool(d), list)
 	if err != nil {
-		return err // the leases are ours: they are answered when they are asked for again
+		return err // the leases are committed; a repeated start gets the answer
 	}
 	for i, r := range found {
 		replies[at[i]].Terms = r.Terms

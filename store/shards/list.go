@@ -14,29 +14,29 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// A listing goes through the databases one after another, and in each through
-// the places of tasks in the direction in which compactions move them: packs of
-// level 0, the others in the order of their ids, the near tier, and then the packs that are younger
-// than the beginning of the near tier's turn. A compaction gives its packs new, higher
-// ids. So a task that moves while it is listed
+// A listing visits the databases one after another. In each it visits the places of tasks
+// in the direction in which compactions move tasks: packs of level 0, the other packs in
+// the order of their ids, the near tier, and then the packs that are newer than the start
+// of the near tier's stage. A compaction gives its packs new, higher ids. So a task
+// that moves while it is listed
 //
-//   - from a pack moves to a place that is still to come; it may
-//     be met there for a second time;
-//   - from the near tier into a pack, by demotion, is met among the younger ones.
-//     Nothing comes after those, so it is missed if it is back in the near tier
-//     before they are read. Between the two its due instant passes from two
-//     horizons ahead to one, or somebody recalls it by hand.
+//   - from a pack moves to a place that the listing has not visited yet; it may be
+//     listed twice;
+//   - from the near tier into a pack, by demotion, is found in the newer packs. No stage
+//     follows these, so it is missed if it is back in the near tier before they are
+//     read. For this its due instant must pass from two horizons ahead to one, or a
+//     caller must recall it.
 //
-// A page has a bounded cost whatever it filters: it reads so many names of packs,
-// decodes the keys of so many packs and looks at so many rows, and then ends,
-// short or even empty, with the position that it has reached.
+// A page has a bounded cost for any filter: after a fixed number of pack names, decoded
+// packs or rows it ends with the position that it has reached. It may be short or
+// even empty.
 //
-// A range of due instants saves most of that: packs of other buckets are passed
-// over by their names, and the rows of each shard are read in the order of their
-// due instants. A task whose due instant moves while it is listed so may be met
-// twice, or not if it moves back.
+// A range of due instants saves most of that cost: packs of other buckets are skipped by
+// name, and the rows of each shard are read in the order of their due instants. A
+// task whose due instant moves while it is listed in this way may be listed twice, or
+// missed if it moves back.
 const (
-	listRows    = 2000 // rows of the near tier, when filters leave most of them out
+	listRows    = 2000 // rows of the near tier, matching or not
 	listPacks   = 32   // packs decoded
 	listWindows = 64   // statements that read names of packs
 )
@@ -47,7 +47,7 @@ type listing struct {
 	q                    task.ListQuery
 	page                 task.ListPage
 	at                   task.ListCursor
-	rows, packs, windows int // what is left of the bounds
+	rows, packs, windows int // the remaining bounds
 }
 
 // List returns a page of a tenant's tasks.
@@ -71,9 +71,9 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 	return l.page, nil
 }
 
-// ListCost returns about how many living tasks a listing looks at, by its range of
-// due instants and its state alone, of a tenant with so many: all of the packs that
-// it decodes, and of the near tier the part of the horizon that the range covers.
+// ListCost estimates how many living tasks a listing looks at, from its range of due
+// instants and its state alone, for a tenant with living tasks: all tasks of the packs
+// that it decodes, and the part of the near tier that the range covers.
 func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (int64, error) {
 	var packed, meet [task.Databases]int64
 	var now [task.Databases]task.Instant
@@ -86,7 +86,7 @@ func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (
 	near, n := living, int64(0)
 	for d := range packed {
 		near -= packed[d]
-		if q.State != task.Running { // what is packed is SCHEDULED
+		if q.State != task.Running { // packed tasks are SCHEDULED
 			n += meet[d]
 		}
 	}
@@ -101,15 +101,15 @@ func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (
 	return n, nil
 }
 
-// left is how many tasks the page still wants.
+// left returns how many more tasks the page can take.
 func (l *listing) left() int { return l.q.Limit - len(l.page.Tasks) }
 
 func (l *listing) spent() bool {
 	return l.left() <= 0 || l.rows <= 0 || l.packs <= 0 || l.windows <= 0
 }
 
-// step goes on in the stage where the listing is, and into the next one when
-// there is nothing left.
+// step continues in the current stage of the listing, and goes to the next stage at the
+// end.
 func (l *listing) step(ctx context.Context) error {
 	stage := l.at.Stage
 	if packed := l.q.State == 0 || l.q.State == task.Scheduled; !packed && stage != task.ListRows {
@@ -134,7 +134,7 @@ func (l *listing) step(ctx context.Context) error {
 	return err
 }
 
-// next goes to the beginning of the next stage.
+// next moves to the beginning of the next stage.
 func (l *listing) next() { l.at = l.at.NextStage() }
 
 // name returns the name of the pack at a position.
@@ -165,12 +165,12 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 	return l.collect(rows, budget)
 }
 
-// nearDue reads rows of the near tier by their due instants, one shard after the
-// other: so a narrow range costs little however many rows there are.
+// nearDue reads rows of the near tier by their due instants, one shard after another, so
+// a narrow range is cheap however many rows there are.
 func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 	q, at, budget := &l.q, &l.at, l.rows
 	if q.State.Final() {
-		return true, nil // what has ended is not due any more
+		return true, nil // ended tasks have no due instant
 	}
 	pool := l.store.db.Pool(at.Database)
 	l.windows--
@@ -203,8 +203,8 @@ func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 	return false, err
 }
 
-// collect puts the wanted ones of the rows that were looked at into the page, and
-// reports whether that were all there are.
+// collect adds the wanted rows to the page, and reports whether rows held all rows that
+// there are.
 func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 	defer rows.Close()
 	looked, at := 0, &l.at
@@ -230,8 +230,8 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 	return looked < budget && l.left() > 0, rows.Err()
 }
 
-// window looks for packs after the position that may hold tasks of the tenant,
-// and goes through them.
+// window looks for packs after the position that may hold tasks of the tenant, and adds
+// their tasks.
 func (l *listing) window(ctx context.Context) (end bool, err error) {
 	pool := l.store.db.Pool(l.at.Database)
 	w, err := far.PacksAfter(ctx, pool, l.at.Stage == task.ListLevel0, l.q.Tenant, l.at.Pack, l.q.DueFrom, l.q.DueEnd())
@@ -251,14 +251,14 @@ func (l *listing) window(ctx context.Context) (end bool, err error) {
 	return w.End, nil
 }
 
-// decodePacks goes through packs, given by their names, until the page is full.
+// decodePacks decodes packs, given by name, until the page is full.
 func (l *listing) decodePacks(ctx context.Context, names []int64) error {
 	packs, err := far.ReadPacks(ctx, l.store.db.Pool(l.at.Database), names)
 	if err != nil {
 		return err
 	}
 	if l.at.Stage == task.ListLevel0 {
-		slices.Reverse(packs) // their names fall
+		slices.Reverse(packs) // their names are in descending order
 	}
 	for i := range packs {
 		l.packs--
@@ -269,13 +269,13 @@ func (l *listing) decodePacks(ctx context.Context, names []int64) error {
 			return nil
 		}
 	}
-	l.at.Pack, l.at.Task = l.name(names[len(names)-1]), 0 // also past those that are gone
+	l.at.Pack, l.at.Task = l.name(names[len(names)-1]), 0 // also after packs that are gone
 	return nil
 }
 
-// addWanted puts the wanted tasks of one pack into the page, and moves the position
-// on. Tasks of a pack that is gone or damaged are left out: the first are still
-// to come, the others are told by FarDamaged.
+// addWanted adds the wanted tasks of one pack to the page, and advances the position.
+// Tasks of a pack that is gone or damaged are left out: a later stage lists the tasks of
+// a pack that is gone, and FarDamaged lists damaged packs.
 func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	after := task.ID(0)
 	if at := l.name(int64(p.Pack)); at == l.at.Pack {
@@ -314,5 +314,5 @@ func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	return err
 }
 
-// wants is the filter of a query on packed rows; all of them are SCHEDULED.
+// wants applies the filter of a query to a packed row. All packed rows are SCHEDULED.
 func (l *listing) wants(r *task.Row) bool { return r.Tenant == l.q.Tenant && l.q.Matches(r) }

@@ -14,12 +14,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The outbox holds, packed into one row for each claiming transaction, the runs
-// that were claimed and are not known to be published. Whoever takes a shard
-// over publishes what is left there. Format of entries: one byte 1, then for
-// each run five unsigned varints: shard, tenant, task id, seq, attempt. What a
-// record says besides is in the run's row; where that is closed, there is
-// nothing to publish.
+// The outbox holds, packed into one row for each claiming transaction, the runs that
+// were claimed and are not known to be published. The new owner of a shard publishes
+// the remaining entries. Format of entries: one byte 1, then for each run five unsigned
+// varints: shard, tenant, task id, seq, attempt. The other values of a record are in the
+// run's row. If the run is closed, it needs no publication.
 
 const outboxVersion = 1
 
@@ -56,7 +55,7 @@ func decodeEntries(b []byte) ([]outboxEntry, error) {
 		for i := range v {
 			x, n := binary.Uvarint(b)
 			if n <= 0 {
-				return nil, fmt.Errorf("%w: cut short", errOutboxFormat)
+				return nil, fmt.Errorf("%w: truncated", errOutboxFormat)
 			}
 			v[i], b = x, b[n:]
 		}
@@ -79,7 +78,7 @@ func shardsOf(pubs []task.Publication) []int16 {
 	return slices.Compact(out)
 }
 
-// partArgs spreads parts over two arrays, side by side.
+// partArgs converts parts into two parallel arrays.
 func partArgs(parts []task.OutboxPart) (rows []int64, shards []int16) {
 	for _, p := range parts {
 		for _, s := range p.Shards {
@@ -90,8 +89,8 @@ func partArgs(parts []task.OutboxPart) (rows []int64, shards []int16) {
 	return rows, shards
 }
 
-// queueAcknowledge adds the statements that acknowledge parts to a batch; it returns
-// how many there are.
+// queueAcknowledge adds the statements that acknowledge parts to a batch and returns their
+// number.
 func queueAcknowledge(b *pgx.Batch, parts []task.OutboxPart) int {
 	if len(parts) == 0 {
 		return 0
@@ -104,12 +103,12 @@ func queueAcknowledge(b *pgx.Batch, parts []task.OutboxPart) int {
 }
 
 // AcknowledgeOutbox removes published parts of the outbox in a transaction of its own. If
-// shards were lost it removes nothing and names them.
+// shards were lost it removes nothing and returns them.
 func (s *Store) AcknowledgeOutbox(ctx context.Context, d int, owned []task.Ownership, parts []task.OutboxPart) (lost []task.Shard, err error) {
 	return s.db.InOwnedTx(ctx, d, "acknowledge outbox", owned, func(tx pgx.Tx) error { return acknowledgeParts(ctx, tx, parts) })
 }
 
-// acknowledgeParts acknowledges parts as the last thing that a step does.
+// acknowledgeParts acknowledges parts with the last statements of a step.
 func acknowledgeParts(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) error {
 	b := &pgx.Batch{}
 	if queueAcknowledge(b, parts) == 0 {
@@ -118,10 +117,9 @@ func acknowledgeParts(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) e
 	return kernel.SendLast(ctx, tx, b)
 }
 
-// Unpublished returns what the outbox still holds for owned shards. It must be
-// called after [Store.Acquire] has returned, so that every transaction of an
-// older owner has ended. Entries whose run is no longer open are left out; the
-// part of their row names the shards all the same.
+// Unpublished returns the outbox entries of owned shards. Call it after [Store.Acquire]
+// has returned, when every transaction of an older owner has ended. Entries whose run is
+// no longer open are left out; the batch of their row still has the parts of the shards.
 func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
 	shards, _, _ := kernel.OwnedArgs(owned)
 	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards)
@@ -210,8 +208,8 @@ func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 	return out, nil
 }
 
-// OutboxStats says how many rows the outbox of database d has, and the age of
-// the oldest.
+// OutboxStats returns the number of rows in the outbox of database d, the instant of the
+// oldest, and the database's clock.
 func (s *Store) OutboxStats(ctx context.Context, d int) (rows int, oldest task.Instant, now task.Instant, err error) {
 	err = sql.OutboxStats.QueryRow(ctx, s.db.Pool(d)).Scan(&rows, &oldest, &now)
 	return rows, oldest, now, err

@@ -16,12 +16,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// bumpLockTimeout is how long an acquisition waits for the transactions of the
-// owner before: longer than any of them may idle.
+// bumpLockTimeout is how long an acquisition waits for the transactions of the previous
+// owner: longer than any of them may be idle.
 const bumpLockTimeout = 4 * time.Second
 
-// Acquire raises the epochs of shards, all of one database, and so ends every
-// older ownership of them. It waits for transactions that assert one.
+// Acquire raises the epochs of shards, all of one database, and so ends every older
+// ownership of them. It waits for transactions that assert an older ownership.
 func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner task.Owner) ([]task.Ownership, error) {
 	nonce, err := newNonce()
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 		return nil, err
 	}
 	if len(owned) != len(shards) {
-		return nil, fmt.Errorf("acquire: database %d knows %d of %d shards", d, len(owned), len(shards))
+		return nil, fmt.Errorf("acquire: database %d has %d of %d shards", d, len(owned), len(shards))
 	}
 	slices.SortFunc(owned, func(a, b task.Ownership) int { return cmp.Compare(a.Shard, b.Shard) })
 	return owned, nil
@@ -75,7 +75,7 @@ func items(shards []task.Shard) []int16 {
 	return out
 }
 
-// Release forgets name and address of an owner that let go. The epoch stays.
+// Release clears the name and address of an owner that released shards. The epoch stays.
 func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) error {
 	shards, epochs, nonces := kernel.OwnedArgs(owned)
 	if _, err := sql.OwnerRelease.Exec(ctx, s.db.Pool(d), shards, epochs, nonces); err != nil {
@@ -84,16 +84,16 @@ func (s *Store) Release(ctx context.Context, d int, owned []task.Ownership) erro
 	return nil
 }
 
-// ItemOwner is the ownership of an item as it is stored, for people and for hints.
+// ItemOwner is the stored ownership of an item, for people and for hints.
 type ItemOwner struct {
-	// Item is a shard, or 512 + a database's number for its chores.
+	// Item is a shard, or 512 + the number of a database for its chores.
 	Item  int
 	Epoch int64
 	task.Owner
 	AcquiredAt task.Instant
 }
 
-// Owners lists who owns the items of database d.
+// Owners lists the owners of the items of database d.
 func (s *Store) Owners(ctx context.Context, d int) ([]ItemOwner, error) {
 	rows, err := sql.OwnerList.Query(ctx, s.db.Pool(d), 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// mergeParams returns how a patch is applied to stored params; the outcome may
+// mergeParams returns a function that applies a patch to stored params. The result may
 // have at most limit bytes of keys and values.
 func mergeParams(limit int) task.Merge {
 	return func(stored []byte, patch *task.ParamsPatch) ([]byte, error) {
@@ -28,7 +28,7 @@ func mergeParams(limit int) task.Merge {
 			p.Entries[k] = v
 		}
 		if len(p.Entries) > task.MaxParams {
-			return nil, fmt.Errorf("leads to %d entries; at most %d are allowed", len(p.Entries), task.MaxParams)
+			return nil, fmt.Errorf("results in %d entries; at most %d are allowed", len(p.Entries), task.MaxParams)
 		}
 		if f, ok := task.ParamsFault(p.Entries, limit); ok {
 			return nil, errors.New(f.Message)

@@ -15,9 +15,9 @@ import (
 // purgeAtOnce is about how many rows of each table one purge removes.
 const purgeAtOnce = 5000
 
-// Purge removes expired keys, finished tasks and dead runs of database d, a
-// bounded number. It returns how many, and whether there may be more. Several may
-// do it at once.
+// Purge removes a bounded number of expired keys, finished tasks and dead runs of database
+// d. It returns how many it removed and whether there may be more. It is safe to call
+// concurrently.
 func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) {
 	n, more, err = s.purgeTaskKeys(ctx, d)
 	if err != nil {
@@ -46,9 +46,9 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 	return n + gone, more, nil
 }
 
-// OldestSnapshot returns the age of the oldest snapshot that anybody holds on the
-// server of database d: vacuum removes nothing that is younger. Sessions of other
-// users show only to those who may read all statistics.
+// OldestSnapshot returns the age of the oldest snapshot of any session on the server of
+// database d. Vacuum cannot remove rows that are newer than that snapshot. Sessions of
+// other users are visible only to users that may read all statistics.
 func (s *Store) OldestSnapshot(ctx context.Context, d int) (time.Duration, error) {
 	var ms int64
 	if err := sql.OldestSnapshot.QueryRow(ctx, s.db.Pool(d)).Scan(&ms); err != nil {
@@ -57,8 +57,8 @@ func (s *Store) OldestSnapshot(ctx context.Context, d int) (time.Duration, error
 	return kernel.Millis(ms), nil
 }
 
-// PurgeTask forgets a finished task before its retention is over. One that lives is
-// [task.FailedPrecondition].
+// PurgeTask removes a finished task before its retention is over. For a living task it
+// returns [task.FailedPrecondition].
 func (s *Store) PurgeTask(ctx context.Context, tenant int32, id task.ID) error {
 	if !id.Valid() {
 		return notFound(id)

@@ -13,15 +13,15 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// settingsLock is the number of the advisory lock of tenants' settings. Claims
-// share it until they end; package control takes it to change a tenant.
+// settingsLock is the number of the advisory lock of tenants' settings. Claims share it
+// until they end; package control acquires it exclusively to change a tenant.
 const settingsLock = 7031
 
-// apartSettings are the names of what makes a tenant's claims other than plain.
+// apartSettings are the settings that need claims other than plain foreground claims.
 var apartSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds", "kind_caps"}
 
-// Settings returns what database d knows of the tenants whose claims are not
-// plain.
+// Settings returns the settings in database d of the tenants that have any of
+// apartSettings.
 func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	settings := task.Settings{Rates: map[int32]task.Rates{}}
 	rows, err := sql.SettingsRead.Query(ctx, s.db.Pool(d), apartSettings)
@@ -42,21 +42,21 @@ func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	return settings, rows.Err()
 }
 
-// A purpose is what tokens are for. The numbers are stored.
+// purpose is the use of tokens. The numbers are stored.
 type purpose struct {
 	number      int16
 	rate, burst string // names of the settings
-	least       int    // burst where none is set
+	least       int    // burst if none is set
 }
 
 var (
 	claimTokens = purpose{1, "dispatch_rate", "dispatch_burst", 1}
-	// A request is let in as a whole, so the largest one must be within the burst.
+	// A request is admitted as a whole, so the burst must cover the largest one.
 	addTokens = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
 )
 
-// TakeTokens takes up to want of the runs that a tenant with a dispatch rate may
-// claim, after it has given back unused ones. Without a rate it gives all.
+// TakeTokens first returns unused tokens, and then takes up to want of the tokens of a
+// tenant with a dispatch rate. For a tenant without a rate it grants all.
 func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
 	return s.takeTokens(ctx, claimTokens, tenant, want, unused)
 }
@@ -82,7 +82,7 @@ func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, u
 			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 		}
 		if made.RowsAffected() == 0 {
-			break // the row is there, so it is the rate that is not
+			break // the row exists, so the tenant has no rate
 		}
 	}
 	return task.Tokens{Granted: want}, nil
@@ -104,7 +104,7 @@ func flowArgs(req *task.ClaimRequest) []any {
 	return []any{tenants, kinds, quotas, lows, sinces, outTenants, outKinds}
 }
 
-// flowOf returns the place of the flow that a claimed row belongs to, or -1.
+// flowOf returns the index of the flow to which a claimed row belongs, or -1.
 func (c *claiming) flowOf(tenant int32, kind string) int {
 	own := slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == kind })
 	if own >= 0 {
@@ -113,8 +113,8 @@ func (c *claiming) flowOf(tenant int32, kind string) int {
 	return slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == "" })
 }
 
-// waitingSince returns since when rows of a kind wait for tokens in this claim; 0: they do
-// not.
+// waitingSince returns since when rows of a kind wait for tokens in this claim, or 0 if
+// they do not wait.
 func (c *claiming) waitingSince(tenant int32, kind string) task.Instant {
 	if i := c.flowOf(tenant, kind); i >= 0 {
 		return c.req.Flows[i].WaitingSince
@@ -122,9 +122,9 @@ func (c *claiming) waitingSince(tenant int32, kind string) task.Instant {
 	return 0
 }
 
-// Replay answers a request that had been stored before; known is false when it had
-// not, and then nothing happens. It fails as Add does for a repeated RequestID or
-// Key; an upsert changes the living task of its key.
+// Replay answers a request that was stored before. If it was not, known is false and
+// nothing is changed. Replay fails as Add does for a repeated RequestID or Key. An upsert
+// changes the living task of its key.
 func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
 	if req.Key != "" {
 		return s.replayKeyed(ctx, req)

@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// notFound answers for unknown tasks and for those of other tenants alike.
+// notFound returns the error for unknown tasks and for tasks of other tenants.
 func notFound(id task.ID) error {
 	return task.Errorf(task.ReasonTaskNotFound, "there is no task %d", id)
 }
@@ -50,15 +50,15 @@ func getIn(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (*ta
 			return &task.Snapshot{Row: *f.Row(), FinishedAt: task.Never}, nil
 		}
 	}
-	return nil, task.Errorf(task.ReasonTaskBusy, "task %d is on the move; try again", id)
+	return nil, task.Errorf(task.ReasonTaskBusy, "task %d is moving between tiers; try again", id)
 }
 
-// readAgain bounds how often a task is looked for that moves between the moment
-// it is found in a pack and the moment its params are fetched.
+// readAgain is how often a read is repeated because the task moved after it was found in a
+// pack and before its params were read.
 const readAgain = 8
 
-// readTask finds a task in one snapshot: the task as its callers may see it, or
-// where it is packed, or neither.
+// readTask finds a task in one snapshot. It returns the task as callers see it, or its
+// packed row, or neither.
 func readTask(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (*task.Snapshot, *far.Task, error) {
 	rows, err := sql.TaskRead.Query(ctx, q, int16(id.Shard()), tenant, int64(id))
 	if err != nil {
@@ -85,15 +85,14 @@ func readTask(ctx context.Context, q kernel.Querier, tenant int32, id task.ID) (
 	return nil, f, err
 }
 
-// Census is the exact number of rows of a tenant, over all databases.
+// Census holds exact numbers of a tenant's tasks and rows, over all databases.
 type Census struct {
 	Scheduled, Running, RunRows, Finished, Dead int64
 }
 
-// Census counts a tenant's tasks and rows, wherever they are. It reads every row
-// and the keys of every pack: for checks and small installations only. Each
-// database is read in one snapshot, and one after another, so the sum is not one
-// instant.
+// Census counts a tenant's tasks and rows in all tiers. It reads every row and the
+// keys of every pack, so it is for checks and small installations only. Each database is
+// read in one snapshot, one after another, so the sum is not of one instant.
 func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 	var sum Census
 	for d := range task.Databases {
@@ -117,7 +116,7 @@ func (s *Store) Census(ctx context.Context, tenant int32) (Census, error) {
 	return sum, nil
 }
 
-// countPacked adds what packs hold of a tenant (0: of all). All of it is SCHEDULED.
+// countPacked adds the packed tasks of a tenant (0: of all tenants). All are SCHEDULED.
 func countPacked(ctx context.Context, tx pgx.Tx, tenant int32, add func(counters.Key, int64)) error {
 	return far.Each(ctx, tx, tenant, 0, task.Never, false, func(r *task.Row) {
 		add(counters.Key{Tenant: r.Tenant, Type: r.Type, Cell: task.Cell(r.State)}, 1)

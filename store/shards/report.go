@@ -14,7 +14,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// reported is one result on its way.
+// reported is one result that is being applied.
 type reported struct {
 	tenant      int32
 	paramsBytes int
@@ -37,8 +37,8 @@ func (r *reported) entry() entry {
 	}}
 }
 
-// Report takes results of one tenant and answers each, in order. paramsBytes is
-// the tenant's limit for the params that a patch leads to.
+// Report applies results of one tenant and answers each, in order. paramsBytes is the
+// tenant's limit for the params after a patch.
 func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, results []task.Report) ([]task.Reply, error) {
 	in := make([]reported, len(results))
 	for i, r := range results {
@@ -50,9 +50,9 @@ func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, resul
 	return spread(ctx, in, func(r *reported) task.ID { return r.Task }, func(d int) *kernel.Batcher[reported, task.Reply] { return s.dbs[d].reports })
 }
 
-// spread sends entries to the batchers of their databases and puts the answers
-// back into the order of the entries. Entries of a database that did not answer
-// are answered with Retry; only if none did it is an error.
+// spread sends entries to the batchers of their databases and returns the answers in the
+// order of the entries. Entries of a database that did not answer are answered with
+// Retry. It returns an error only if no database answered.
 func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *kernel.Batcher[E, task.Reply]) ([]task.Reply, error) {
 	var parts [task.Databases][]int
 	for i := range in {
@@ -101,8 +101,8 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 	return replies, nil
 }
 
-// doReports takes a group of results of one database. SQL decides a plain one
-// if it is the first of its task.
+// doReports applies a group of results of one database. SQL decides a plain result if it
+// is the first of its task.
 func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Reply {
 	plain := slices.DeleteFunc(firstOfTask(len(in), func(i int) kernel.Key { return kernel.KeyOf(in[i].tenant, in[i].Task, 0) }),
 		func(i int) bool { return !in[i].plain() })
@@ -110,11 +110,11 @@ func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Repl
 		func(replies []task.Reply) error { return s.reportPlain(ctx, d, in, plain, replies) })
 }
 
-// reportPlain takes results by SQL. It answers those that a row matched. A first
-// run is likely to be that of a ONE_SHOT, and ends its task; after a later one
-// its task is likely to go on. So each result goes first to the statement that
-// will probably match, and to the other one only if that did not: a row that is
-// looked up in vain costs 4 µs, a statement 0.3 ms.
+// reportPlain applies results by SQL. It answers those that matched a row. A first run is
+// probably that of a ONE_SHOT task, and ends its task; after a later run its task
+// probably goes on. So each result goes first to the statement that will probably match,
+// and to the other one only if it did not. A row that is looked up without a match
+// costs 4 µs, a statement 0.3 ms.
 func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []int, replies []task.Reply) error {
 	if len(plain) == 0 {
 		return nil
@@ -143,7 +143,7 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 	return err
 }
 
-// divide splits a list, in order.
+// divide splits a list in two, in order, by first.
 func divide(list []int, first func(int) bool) (yes, no []int) {
 	for _, i := range list {
 		if first(i) {
@@ -161,10 +161,10 @@ type reporting struct {
 	in      []reported
 	noted   []int32
 	replies []task.Reply
-	due     task.Instant // the earliest that was written
+	due     task.Instant // the earliest due instant that was written
 }
 
-// try gives two lists of results to two statements, in one round trip.
+// try passes two lists of results to two statements, in one round trip.
 func (r *reporting) try(ctx context.Context, one *statement.Statement, a []int, other *statement.Statement, b []int) error {
 	batch := &pgx.Batch{}
 	r.queue(batch, one, a)

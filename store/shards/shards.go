@@ -4,15 +4,14 @@
 //
 // # Parts
 //
-// This package has the near tier: the rows of tasks that are due soon, or open. Its
-// parts are packages of their own, which import each other in one direction only,
-// downwards:
+// This package has the near tier: the rows of tasks that are due soon or open. Its
+// parts are packages of their own. Each imports only parts that are below it:
 //
 //	shards       adds, claims, reports, leases, reads; what callers see
 //	bulk         operations on many tasks, in steps
-//	dead, far    runs that were given up; tasks that are not due soon, in packs
-//	transition   locks rows as state machines, and writes what their steps did
-//	counters, history   what a step means for numbers and for the events of runs
+//	dead, far    dead runs; tasks that are not due soon, in packs
+//	transition   locks rows as state machines, and writes the effects of steps
+//	counters, history   effects of steps on counters and on the events of runs
 //	kernel       transactions, keys and rows, COPY, group commit, errors
 //	sql          the statements, and the fragments that they share
 //
@@ -25,25 +24,25 @@
 //	add.go, keyed.go            adds; adds with an idempotency_key
 //	owner.go                    epochs: acquire and release shards
 //	claim.go, claimed.go        claims; reading claimed rows
-//	outbox.go                   what is claimed and may not be published
+//	outbox.go                   claimed runs that may not be published
 //	rates.go, caps.go           dispatch rates and concurrency caps
 //	report.go                   results of runs
 //	lease.go, check.go          starts, heartbeats, hand-backs; checks of attempts
-//	apply.go                    what listeners say, through the state machine
+//	apply.go                    applying calls of listeners through the state machine
 //	params.go                   patches of params
 //	read.go, list.go, dump.go   reading one task, pages of tasks, all tasks
-//	change.go                   changes by hand: cancel, pause, update, trigger
+//	change.go                   changes by callers: cancel, pause, update, trigger
 //	explain.go                  why a task has not fired
-//	purge.go                    forgetting what has expired
+//	purge.go                    removing expired rows
 //
 // # Two ways to move a row
 //
-// What happens to a row is defined by the state machine of package task. The
-// common cases of a claim and of a report are also written as SQL, because a
-// statement that moves thousands of rows costs a few microseconds a row. What
-// SQL does not decide comes back undecided, and is then decided by package task
-// on rows that the same transaction has locked (packages transition, and apply.go).
-// A property test drives the store and the machine with the same random histories.
+// The state machine of package task defines what happens to a row. The common cases of
+// a claim and of a report are also written as SQL, because a statement that moves
+// thousands of rows costs a few microseconds a row. Rows that SQL does not decide come
+// back undecided. Package task then decides them, on rows that the same transaction has
+// locked (package transition, and apply.go). A property test drives the store and the
+// machine with the same random histories.
 //
 // # Batches
 //
@@ -53,10 +52,10 @@
 //
 // # Locks
 //
-// Statements lock rows in the order of (shard, tenant, id). A statement that
-// waits longer than lock_timeout, or is chosen as the victim of a deadlock, is
-// done again in a form that passes over locked rows; those are tried again for
-// up to two seconds and then answered with Retry.
+// Statements lock rows in the order of (shard, tenant, id). A statement that waits longer
+// than lock_timeout, or is chosen as the victim of a deadlock, is repeated in a form
+// that skips locked rows. The skipped rows are retried for up to two seconds and then
+// answered with Retry.
 //
 // # Time
 //
@@ -64,10 +63,9 @@
 //
 // # Two tiers
 //
-// Tasks that are due soon are rows of the near tier's table; the others are
-// packed, many in one row (package far). Reads by id are one statement over all
-// places, and writes by id go through one function, which moves a packed task
-// into the near tier first.
+// Tasks that are due soon are rows of the near tier's table. The others are packed, many
+// in one row (package far). A read by id is one statement over all places. All writes by
+// id go through one function, which first moves a packed task into the near tier.
 package shards
 
 import (
@@ -94,46 +92,46 @@ import (
 type Config struct {
 	// KeyLifetime is how long a request_id is remembered. Defaults to 24 h.
 	KeyLifetime time.Duration
-	// AddSpacing, StartSpacing and ReportSpacing are the shortest distances
-	// between two groups of one database. Under load they grow to 5, 6 and 12
-	// times that, which costs latency and saves CPU; an idle database groups
-	// nothing. Default to 4, 8 and 40 ms.
+	// AddSpacing, StartSpacing and ReportSpacing are the shortest distances between two
+	// groups of one database. Under load the distances grow to 5, 6 and 12 times
+	// that, which costs latency and saves CPU; an idle database executes each call at
+	// once. Default to 4, 8 and 40 ms.
 	AddSpacing, StartSpacing, ReportSpacing time.Duration
-	// QueueLength bounds how many calls wait for one database. Defaults to 1024.
+	// QueueLength is the most calls that wait for one database. Defaults to 1024.
 	QueueLength int
-	// History, when set, says what of a tenant's history is kept; else failures
-	// are. It must not block.
+	// History, if set, returns which events of a tenant's history are kept. If nil,
+	// failures are kept. It must not block.
 	History func(tenant int32) task.HistoryLevel
-	// Horizon is how far ahead tasks are kept as rows; what is due later goes
-	// into packs. Defaults to [far.DefaultHorizon]; below 0 (see [far.HorizonOff]): every
-	// task is a row. Packs that exist are read in any case.
+	// Horizon is how far ahead tasks are kept as rows; tasks due later go into packs.
+	// Defaults to [far.DefaultHorizon]. Below 0 (see [far.HorizonOff]) every task is a
+	// row. Existing packs are read in any case.
 	Horizon time.Duration
-	// CatchUpInterval is the least distance of runs that catch up with missed instants.
+	// CatchUpInterval is the least distance between runs that catch up with missed instants.
 	// Defaults to [task.DefaultCatchUpInterval].
 	CatchUpInterval time.Duration
-	// DeadRetention is how long dead runs of tenants are kept that have no setting of
-	// their own. Defaults to [task.DefaultDeadRetention].
+	// DeadRetention is how long dead runs of a tenant without a setting of its own are
+	// kept. Defaults to [task.DefaultDeadRetention].
 	DeadRetention time.Duration
-	// Due, when set, is told the earliest due instant that a step has written:
-	// the hint for whoever owns the database's shards. It must not block.
+	// Due, if set, receives the earliest due instant that a step has written: the hint
+	// for the owner of the database's shards. It must not block.
 	Due func(database int, due task.Instant)
-	// Died, when set, is told about runs that reports gave up. It must not block.
+	// Died, if set, receives the runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
-	// Missed, when set, is told how many instants claims and resumes have let pass. It
-	// must not block, and keeps what it is given.
+	// Missed, if set, receives how many instants claims and resumes have missed. It must
+	// not block, and it owns its argument.
 	Missed func(task.MissedCounts)
-	// DropTenant, when set, removes what is not in this store of a tenant of which
-	// nothing is left here: topics, tokens, the tenant itself. It may be called again
-	// for the same one. Without it no deletion of a tenant comes to its end.
+	// DropTenant, if set, removes the data of a tenant outside this store, once the store
+	// holds nothing of the tenant: topics, tokens, the tenant itself. It may be called
+	// again for the same tenant. Without it no deletion of a tenant ends.
 	DropTenant func(ctx context.Context, tenant int32) error
-	// Failpoint, when set, is called at named points of transactions, and its
-	// error is returned as if the step had failed there. For tests.
+	// Failpoint, if set, is called at named points of transactions, and its error is
+	// returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error
 	Log       *slog.Logger
 }
 
-// Store keeps tasks. It is safe for concurrent use. The parts that have no need of
-// the near tier are packages, and the store has their methods.
+// Store keeps tasks. It is safe for concurrent use. Parts that do not need the near tier
+// are packages of their own, and the store has their methods.
 type Store struct {
 	*far.Tier
 	*dead.Letters
@@ -148,8 +146,8 @@ type Store struct {
 	paces    paces
 }
 
-// New returns a store over the databases of cluster. Calls that write through a
-// group need [Store.Run] to be running.
+// New returns a store over the databases of cluster. Calls that are grouped (adds,
+// starts, heartbeats, reports, checks) need [Store.Run] to be running.
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
 	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Failpoint: cfg.Failpoint, Log: cfg.Log})
@@ -191,8 +189,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Run works on the groups until ctx is done; then it finishes what has been
-// queued and returns nil.
+// Run executes the groups until ctx is done. Then it finishes the queued calls and returns
+// nil.
 func (s *Store) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, db := range s.dbs {
@@ -208,7 +206,7 @@ const clockTries = 3
 func (s *Store) Now(ctx context.Context) (now task.Instant, err error) {
 	first := rand.IntN(task.Databases)
 	for i := range clockTries {
-		// Neighbours are often on one server.
+		// Neighboring databases are often on one server.
 		d := (first + i*task.Databases/clockTries) % task.Databases
 		if err = sql.Now.QueryRow(ctx, s.db.Pool(d)).Scan(&now); err == nil {
 			return now, nil

@@ -1,26 +1,27 @@
 // Package bulk does operations on many tasks.
 //
-// An operation on many tasks is a row of bulk_operation in each database: what is
-// wanted, and how far it has come there (its part). docs/adr/0018-bulk-operations.md
-// has the reasons.
+// An operation on many tasks is a row of bulk_operation in each database. The row holds
+// the request and the progress in that database (its part).
+// docs/adr/0018-bulk-operations.md gives the reasons.
 //
-//   - It is created in the tenant's home database, and is durable when that has
-//     committed. The others are told at once, and by the owner of the home's chores
-//     as long as one of them has not heard (spread < version). Pause and abort go the
-//     same way.
-//   - Each database's part is done by the owner of its chores ([Operations.Bulk]), in
-//     steps of one transaction: assert the ownership, lock the part's row if it still
-//     stands where it was read, change some tasks, write how far it has come. So a
-//     step happens once or not at all, whoever dies.
-//   - A step about tasks goes the way of a listing (package shards, list.go). While it
-//     is in the near tier nothing is demoted, so that no task moves back past it.
+//   - The operation is created in the tenant's home database, and is durable when that
+//     transaction has committed. The other databases get a copy at once. The owner of
+//     the home database's chores sends it again while some database has not confirmed it
+//     (spread < version). Pause and abort are sent in the same way.
+//   - The owner of a database's chores does its part ([Operations.Bulk]), in steps of one
+//     transaction: assert the ownership, lock the part's row if its position has not
+//     changed since it was read, change some tasks, and store the new position. So a
+//     step happens once or not at all, no matter which process crashes.
+//   - A step on tasks visits them in the order of a listing (package shards, list.go).
+//     While it is in the near tier no task is demoted, so no task moves to a place that
+//     the operation has already passed.
 //
 // Files:
 //
-//	bulk.go    operations: creating, telling all databases, pausing, aborting
-//	step.go    steps: what they have in common, and those about dead and finished
-//	tasks.go   steps about living tasks, and about rows
-//	packs.go   steps about packs
+//	bulk.go    operations: creating, sending to all databases, pausing, aborting
+//	step.go    what steps have in common, and steps on dead runs and finished tasks
+//	tasks.go   steps on living tasks, and on rows
+//	packs.go   steps on packs
 //	count.go   dry runs
 //	tenant.go  the deletion of a tenant
 package bulk
@@ -49,9 +50,9 @@ import (
 
 // Config tunes [Operations].
 type Config struct {
-	// DropTenant, when set, removes what is not in this store of a tenant of which
-	// nothing is left here. It may be called again for the same one. Without it no
-	// deletion of a tenant comes to its end.
+	// DropTenant, if set, removes the data of a tenant outside this store, once the store
+	// holds nothing of the tenant. It may be called again for the same tenant. Without it
+	// no deletion of a tenant ends.
 	DropTenant func(ctx context.Context, tenant int32) error
 }
 
@@ -65,7 +66,7 @@ type Operations struct {
 	cfg      Config
 }
 
-// New returns the bulk operations of db, which change tasks by machines.
+// New returns the bulk operations of db. They change tasks through machines.
 func New(db *kernel.Databases, machines *transition.Machines, c *counters.Counters, d *dead.Letters, cfg Config) *Operations {
 	return &Operations{db: db, machines: machines, counters: c, dead: d, cfg: cfg}
 }
@@ -87,7 +88,7 @@ type Row struct {
 	err      string
 }
 
-// What is wanted of an operation.
+// Values of Row.Wanted: the requested state of an operation.
 const (
 	wantRun   int16 = 1
 	wantPause int16 = 2
@@ -99,7 +100,7 @@ func (r *Row) scan(row pgx.CollectableRow) error {
 		&r.sum.Matched, &r.sum.Done, &r.sum.Failed, &r.started, &r.finished, &r.err)
 }
 
-// Part returns the part of database d, whose row it is.
+// Part returns the part of database d, from which the row was read.
 func (r *Row) Part(d int) task.BulkPart {
 	p := task.BulkPart{
 		Database: d, State: r.state, BulkSum: r.sum, Error: r.err,
@@ -123,9 +124,9 @@ func Read(ctx context.Context, q kernel.Querier, statement *statement.Statement,
 	})
 }
 
-// CreateBulk stores an operation and returns it. With a request_id it is stored
-// once; another hash under the same one is [task.AlreadyExists]. A tenant may have
-// [task.MaxOpenBulk] open ones.
+// CreateBulk stores an operation and returns it. Repeating the call with the same
+// request_id returns the same operation; with another hash it fails with
+// [task.AlreadyExists]. A tenant may have [task.MaxOpenBulk] open operations.
 func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, requestID string, hash []byte) (*task.BulkOperation, error) {
 	text, err := json.Marshal(terms)
 	if err != nil {
@@ -137,7 +138,7 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	}
 	pool, most := ops.db.Pool(kernel.Home(tenant)), task.MaxOpenBulk
 	if action == task.BulkDeleteTenant {
-		most++ // whatever else is open
+		most++ // a deletion is allowed beside any other operations
 	}
 	if _, err := sql.BulkInsert.Exec(ctx, pool, tenant, id, int16(action), text, hash, most); err != nil {
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
@@ -145,9 +146,9 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	var stored []byte
 	switch err := sql.BulkHash.QueryRow(ctx, pool, tenant, id).Scan(&stored); {
 	case errors.Is(err, pgx.ErrNoRows) && action == task.BulkDeleteTenant:
-		return nil, task.Errorf(task.ReasonTenantNotFound, "the tenant is gone")
+		return nil, task.Errorf(task.ReasonTenantNotFound, "the tenant does not exist")
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, task.Errorf(task.ReasonTooManyOperations, "%d operations are open; at most %d may be", task.MaxOpenBulk, task.MaxOpenBulk)
+		return nil, task.Errorf(task.ReasonTooManyOperations, "the tenant has %d open operations; at most %d are allowed", task.MaxOpenBulk, task.MaxOpenBulk)
 	case err != nil:
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
 	case !bytes.Equal(stored, hash):
@@ -156,7 +157,7 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	return ops.told(ctx, tenant, id)
 }
 
-// bulkID follows from the request_id, or is drawn.
+// bulkID derives the id from the request_id, or draws one if there is none.
 func bulkID(tenant int32, requestID string) (int64, error) {
 	var b [32]byte
 	if requestID == "" {
@@ -169,7 +170,8 @@ func bulkID(tenant int32, requestID string) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(b[:8])>>2) + 1, nil
 }
 
-// told tells all databases of an operation, as far as they answer, and returns it.
+// told sends an operation to all databases and returns it. It logs databases that do not
+// answer.
 func (ops *Operations) told(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, []int64{id})
 	if err != nil {
@@ -188,8 +190,8 @@ func noBulk(id int64) error {
 	return task.Errorf(task.ReasonOperationNotFound, "there is no operation %d", id)
 }
 
-// SpreadBulk tells all other databases what is wanted of an operation, and notes
-// at home that they know.
+// SpreadBulk stores the operation and its requested state in all other databases, and
+// then records at home that they have it.
 func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 	at := kernel.Home(r.Tenant)
 	err := ops.db.Each(ctx, func(ctx context.Context, d int) error {
@@ -206,8 +208,8 @@ func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 	return err
 }
 
-// GetBulk returns an operation with all its parts. One whose database has not
-// heard of it, or does not answer, is told as running.
+// GetBulk returns an operation with all its parts. The part of a database that does not
+// have the operation yet, or does not answer, is shown as running.
 func (ops *Operations) GetBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, []int64{id})
 	if err != nil {
@@ -223,8 +225,8 @@ func (ops *Operations) GetBulk(ctx context.Context, tenant int32, id int64) (*ta
 	return list[0], nil
 }
 
-// ListBulk returns up to limit operations of a tenant that were created before one,
-// newest first.
+// ListBulk returns up to limit operations of a tenant, newest first, that come after the
+// cursor (created, id).
 func (ops *Operations) ListBulk(ctx context.Context, tenant int32, created task.Instant, id int64, limit int) ([]*task.BulkOperation, error) {
 	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkList, tenant, int64(created), id, limit)
 	if err != nil {
@@ -233,7 +235,7 @@ func (ops *Operations) ListBulk(ctx context.Context, tenant int32, created task.
 	return ops.withParts(ctx, tenant, rows)
 }
 
-// withParts adds what the other databases say to rows of the home database.
+// withParts adds the parts of the other databases to rows of the home database.
 func (ops *Operations) withParts(ctx context.Context, tenant int32, rows []*Row) ([]*task.BulkOperation, error) {
 	ids := make([]int64, len(rows))
 	list := make([]*task.BulkOperation, len(rows))
@@ -279,18 +281,18 @@ func stateOf(o *task.BulkOperation, wanted int16) task.BulkState {
 	return task.BulkRunning
 }
 
-// AbortBulk ends an operation where it stands, and returns it. Like the two below it
-// leaves one as it is that has ended or was aborted.
+// AbortBulk ends an operation at its current position, and returns it. AbortBulk,
+// PauseBulk and ResumeBulk do not change an operation that has ended or was aborted.
 func (ops *Operations) AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	return ops.wantBulk(ctx, tenant, id, wantAbort)
 }
 
-// PauseBulk lets an operation wait. See [Operations.AbortBulk].
+// PauseBulk pauses an operation. See [Operations.AbortBulk].
 func (ops *Operations) PauseBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	return ops.wantBulk(ctx, tenant, id, wantPause)
 }
 
-// ResumeBulk lets an operation go on. See [Operations.AbortBulk].
+// ResumeBulk resumes a paused operation. See [Operations.AbortBulk].
 func (ops *Operations) ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error) {
 	return ops.wantBulk(ctx, tenant, id, wantRun)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Dry runs of bulk operations: how many there are.
+// Dry runs of bulk operations count the tasks.
 
-// count counts what the operation would change, in one snapshot.
+// count counts the tasks that the operation would change, in one snapshot.
 func (b *bulkStep) count(ctx context.Context) (n int64, err error) {
 	err = b.s.db.InSnapshot(ctx, b.d, func(tx pgx.Tx) error {
 		switch a := b.row.Action; {

@@ -14,18 +14,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Bulk operations on what lies in packs: the wanted tasks are taken out and lie near from then on, or end.
+// Bulk operations on packed tasks remove them from their packs. The tasks then stay in the
+// near tier, or end.
 
-// nextPacks returns the packs to go on with, which hold what is wanted, and the
-// position that they lead to. None: there is none before next, which lies in the
-// same stage where it has looked at enough of them.
+// nextPacks returns the next packs that hold wanted tasks, and the position that they
+// lead to. If it returns no packs, no wanted task is before next. If next is then in the
+// same stage, nextPacks has reached the bound on packs to look at.
 //
-// A pack that holds nothing wanted never will: tasks only leave it. So it is passed
-// by without being locked. Where many hold little they are taken together: a step
-// costs as much as some hundred tasks.
+// A pack without wanted tasks never gets any, because tasks only leave packs. So it is
+// skipped without a lock. Packs with few wanted tasks are returned together, because a
+// step costs as much as some hundred tasks.
 func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []far.PackName, next task.ListCursor, err error) {
 	level0 := at.Stage == task.ListLevel0
-	if at.Task != 0 { // in the middle of it
+	if at.Task != 0 { // in the middle of a pack
 		name := far.PackName(at.Pack)
 		if level0 {
 			name = -name
@@ -66,8 +67,8 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 	}
 }
 
-// wantedIn counts the tasks of a pack that are to be changed. Those of a damaged one
-// are passed over: a compaction will quarantine it.
+// wantedIn counts the tasks of a pack that are to be changed. It returns 0 for a damaged
+// pack: a compaction will quarantine it.
 func (b *bulkStep) wantedIn(p *far.PackKeys) (n int) {
 	_, rows, err := p.Living()
 	if err != nil || p.Damaged != nil {
@@ -81,14 +82,15 @@ func (b *bulkStep) wantedIn(p *far.PackKeys) (n int) {
 	return n
 }
 
-// leaving are tasks of one pack that are changed; whole: nothing else is in it.
+// leaving holds the tasks of one pack that are changed; whole means that the pack holds
+// no other task.
 type leaving struct {
 	name     far.PackName
 	machines []*task.Machine
 	whole    bool
 }
 
-// packs changes tasks of some packs, and goes on at a position.
+// packs changes tasks of some packs. In the first pack it continues at a position.
 func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, at task.ListCursor, now task.Instant) error {
 	locked, err := far.Lock(ctx, tx, names)
 	if err != nil {
@@ -120,8 +122,8 @@ func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, a
 	return b.changePacked(ctx, tx, list, now)
 }
 
-// takeOut returns the wanted tasks of a locked pack after a task. If there are more
-// than one step may change it stops at last.
+// takeOut returns the wanted tasks of a locked pack after begin. If there are more than
+// one step may change, it stops at the task last.
 func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void map[far.Tombstone]bool, begin task.ID) (l leaving, last task.ID, err error) {
 	l.name = p.Name()
 	all, err := pack.Decode(p.Keys, p.Params)
@@ -147,8 +149,8 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 	return l, last, err
 }
 
-// packLimit is how many wanted tasks are enough for a step. With a rate it is one
-// pack: that may have to be left in the middle.
+// packLimit returns how many wanted tasks are enough for a step. With a rate a step takes
+// one pack, which it may have to leave in the middle.
 func (b *bulkStep) packLimit() int {
 	if b.terms.MaxRate > 0 {
 		return 1
@@ -156,8 +158,8 @@ func (b *bulkStep) packLimit() int {
 	return b.limit
 }
 
-// others are packs that were not to be locked. Those that are gone, or damaged, are
-// passed. One that somebody takes a task out of is waited for.
+// others handles the packs that could not be locked. It ignores packs that are gone or
+// damaged. It returns errBusy for a pack that another transaction has locked.
 func (b *bulkStep) others(ctx context.Context, tx pgx.Tx, names []far.PackName, locked []far.Locked) error {
 	var missing []int64
 	for _, name := range names {
@@ -177,7 +179,7 @@ func (b *bulkStep) others(ctx context.Context, tx pgx.Tx, names []far.PackName, 
 	return nil
 }
 
-// changePacked makes tasks of locked packs take the step.
+// changePacked applies the step to tasks of locked packs.
 func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, now task.Instant) error {
 	var near, ended []*task.Row
 	l := b.s.machines.NewLedger()
@@ -221,7 +223,7 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// toNear writes tasks that were packed as rows.
+// toNear writes packed tasks as rows.
 func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
 	if len(rows) == 0 {
 		return nil
@@ -231,7 +233,7 @@ func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) erro
 	for _, r := range rows {
 		if r.Paused {
 			paused = append(paused, kernel.RowKey(r))
-			r.DueAt = r.ScheduledAt // of the copy, for a moment
+			r.DueAt = r.ScheduledAt // for the COPY only; the pause is written below
 		}
 		b.due = min(b.due, r.DueAt)
 	}
@@ -246,7 +248,7 @@ func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) erro
 	return err
 }
 
-// doneArgs spreads ended tasks over the arrays that DoneInsert takes.
+// doneArgs converts ended tasks into the arrays that DoneInsert takes.
 func doneArgs(rows []*task.Row, now task.Instant) []any {
 	n := kernel.NewInserts()
 	var seqs, missed []int64

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// bulkTasks bounds the rows that one step changes; of packs it takes as many as
-	// have so many wanted tasks.
+	// bulkTasks is the most rows that one step changes. On packs, a step takes packs until
+	// they hold this many wanted tasks.
 	bulkTasks = 500
-	// MaxPacks bounds the packs that one step changes, bulkPacksLook those that it
-	// looks at.
+	// MaxPacks is the most packs that one step changes, bulkPacksLook the most packs that
+	// it looks at.
 	MaxPacks      = 16
 	bulkPacksLook = 64
-	// bulkLook bounds the rows that one step looks at.
+	// bulkLook is the most rows that one step looks at.
 	bulkLook = 2000
-	// bulkRetry is the pause after a step that failed, and after one that found its
-	// rows locked.
+	// bulkRetry is the pause after a step that failed; bulkBusy is the pause after a step
+	// that found its rows locked.
 	bulkRetry = 5 * time.Second
 	bulkBusy  = 100 * time.Millisecond
-	// bulkSlack is the longest distance of two looks at the operations: with a rate, one
-	// look may do what that allows for as long.
+	// bulkSlack is the longest distance between two looks at the operations. With a rate,
+	// one look may do the work that the rate allows for this long.
 	bulkSlack = 2 * time.Second
-	// bulkTimeout ends a step; countTimeout one of a dry run, which is one snapshot.
+	// bulkTimeout limits a step; countTimeout limits a dry run, which is one snapshot.
 	bulkTimeout  = 15 * time.Second
 	countTimeout = 3 * time.Minute
-	// bulkNote is how long the error of a step may take to be noted.
+	// bulkNote limits the time to store the error of a step.
 	bulkNote = 2 * time.Second
 )
 
@@ -48,21 +48,22 @@ type bulkStep struct {
 	row   *Row
 	terms task.BulkTerms
 	limit int
-	// What the step did.
-	next   string // the position to go on from
+	// The results of the step.
+	next   string // the position after the step
 	atRows bool
-	end    bool // the part is over
+	end    bool // the part has ended
 	sum    task.BulkSum
 	due    task.Instant
 	missed task.MissedCounts
-	wait   time.Duration // before the next step, beside what the rate asks for
+	wait   time.Duration // pause before the next step if there is no rate
 }
 
-// errBusy: somebody else has a row or a pack; the step is taken again soon.
-var errBusy = errors.New("somebody else has it")
+// errBusy means that another transaction has locked a row or a pack. The step is repeated
+// soon.
+var errBusy = errors.New("locked by another transaction")
 
-// Bulk takes the next step of the open operations of database d, of which own is
-// the ownership of the chores. small steps hold fewer locks for a shorter time.
+// Bulk executes the next step of the open operations of database d. own is the ownership
+// of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
 	if err := ops.spreadOpen(ctx, d); err != nil {
 		ops.db.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
@@ -100,8 +101,8 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	return out, err
 }
 
-// spreadOpen tells the other databases of operations that they may not know. Only
-// rows at home are ever behind.
+// spreadOpen sends operations to databases that may not have their latest state. Only
+// rows in the home database are ever behind.
 func (ops *Operations) spreadOpen(ctx context.Context, d int) error {
 	rows, err := Read(ctx, ops.db.Pool(d), sql.BulkUnspread, 10)
 	for _, r := range rows {
@@ -136,7 +137,7 @@ func (b *bulkStep) run(ctx context.Context) (task.BulkStep, error) {
 	return out, err
 }
 
-// do finds out what comes next and does it.
+// do decides what to do next and does it.
 func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 	switch a := b.row.Action; {
 	case b.terms.DryRun:
@@ -157,14 +158,14 @@ func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 	return false, fmt.Errorf("the action %s is not known to this program", b.row.Action)
 }
 
-// tx is the transaction of a step: f makes the changes, and leaves in b what they
-// come to.
+// tx is the transaction of a step. f makes the changes and stores the results of the step
+// in b.
 func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) error) (lost bool, err error) {
 	gone, err := b.s.db.InOwnedTx(ctx, b.d, "bulk", []task.Ownership{b.own}, func(tx pgx.Tx) error {
 		var now task.Instant
 		switch err := sql.BulkHold.QueryRow(ctx, tx, b.row.Tenant, b.row.ID, b.row.position).Scan(&now); {
 		case errors.Is(err, pgx.ErrNoRows):
-			return kernel.ErrNothing // paused, aborted, or moved by an owner before us
+			return kernel.ErrNothing // paused, aborted, or advanced by an earlier owner
 		case err != nil:
 			return err
 		}
@@ -178,7 +179,8 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 	return len(gone) > 0, err
 }
 
-// pause keeps to the rate: what one database may do is its part of it.
+// pause returns the pause after the step that keeps the rate. Each database may use an
+// equal part of the rate.
 func (b *bulkStep) pause() time.Duration {
 	if b.terms.MaxRate == 0 {
 		return b.wait
@@ -186,7 +188,7 @@ func (b *bulkStep) pause() time.Duration {
 	return time.Duration(b.sum.Done) * time.Second * task.Databases / time.Duration(b.terms.MaxRate)
 }
 
-// slack is how much of a pause may be made up for.
+// slack returns how much of a missed pause may be made up for.
 func (b *bulkStep) slack() time.Duration {
 	if b.terms.MaxRate == 0 {
 		return 0
@@ -194,7 +196,7 @@ func (b *bulkStep) slack() time.Duration {
 	return bulkSlack
 }
 
-// dead takes some dead runs away, and does them again if they are to be replayed.
+// dead removes some dead runs, and adds their replays if the action is a replay.
 func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
 	var at task.RunID
 	if b.row.position != "" {
@@ -243,7 +245,7 @@ func (b *bulkStep) wantsDead(r *task.DeadLetter) bool {
 	return b.terms.Dead.Matches(r) && r.DiedAt <= b.row.created
 }
 
-// finished forgets some finished tasks.
+// finished removes some finished tasks.
 func (b *bulkStep) finished(ctx context.Context) (lost bool, err error) {
 	var at int64
 	if b.row.position != "" {
@@ -287,7 +289,7 @@ func (b *bulkStep) wantsFinished(t *task.Snapshot) bool {
 	return f.Matches(&t.Row) && t.FinishedAt <= b.row.created
 }
 
-// readDone returns finished tasks of a tenant after an id.
+// readDone returns finished tasks of a tenant with ids greater than after.
 func readDone(ctx context.Context, q kernel.Querier, tenant int32, after int64, limit int) ([]*task.Snapshot, error) {
 	rows, err := sql.DoneWalk.Query(ctx, q, tenant, after, limit)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// tasks changes some living tasks: those of some packs, or some rows.
+// tasks changes some living tasks: tasks of some packs, or some rows.
 func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 	at := task.ListCursor{Database: b.d}
 	if b.row.position != "" {
@@ -41,7 +41,7 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 		if len(names) > 0 {
 			return b.to(ctx, next, func(tx pgx.Tx, now task.Instant) error { return b.packs(ctx, tx, names, next, now) })
 		}
-		if next.Stage == at.Stage { // it has looked at enough of them
+		if next.Stage == at.Stage { // it has reached the bound on packs to look at
 			return b.to(ctx, next, nil)
 		}
 		at = next
@@ -53,7 +53,7 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 	return b.rows(ctx, at)
 }
 
-// to takes the step that leads to a position.
+// to executes the step that leads to a position.
 func (b *bulkStep) to(ctx context.Context, at task.ListCursor, f func(pgx.Tx, task.Instant) error) (lost bool, err error) {
 	b.setNext(at)
 	return b.tx(ctx, func(tx pgx.Tx, now task.Instant) error {
@@ -107,7 +107,7 @@ func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err
 	return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
 }
 
-// changeRows locks rows and makes them take the step, if they are still wanted.
+// changeRows locks rows and applies the step to those that are still wanted.
 func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key, now task.Instant) error {
 	if len(keys) == 0 {
 		return nil
@@ -136,8 +136,8 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	return err
 }
 
-// unseen leaves out what the operation has changed before, where that does not
-// show: a task that is moved twice has been moved too far.
+// unseen removes the tasks that the operation has already changed, for actions whose
+// effect is not visible in the task: a task that is shifted twice has moved too far.
 func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
 	if b.row.Action != task.BulkReschedule || len(machines) == 0 {
 		return machines, nil
@@ -158,8 +158,8 @@ func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machi
 	return slices.DeleteFunc(machines, func(k *task.Machine) bool { return !fresh[k.Task.ID] }), nil
 }
 
-// wants reports whether a task is to be changed: it fits the filter, was there when
-// the operation was created, and is not as the action would leave it.
+// wants reports whether a task is to be changed: it matches the filter, it existed when
+// the operation was created, and the action would change it.
 func (b *bulkStep) wants(k *task.Machine) bool {
 	t := k.Task
 	if t.Tenant != b.row.Tenant || t.CreatedAt > b.row.created || !b.terms.Filter.Matches(t) {
@@ -176,7 +176,8 @@ func (b *bulkStep) wants(k *task.Machine) bool {
 	return true
 }
 
-// apply makes a task take the step, and counts it. False: it was refused.
+// apply applies the step to a task and counts it. It returns false if the step was
+// refused.
 func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 	b.sum.Matched++
 	switch b.row.Action {

@@ -19,22 +19,23 @@ import (
 
 // # Deleting a tenant
 //
-// The deletion is a bulk operation, too. When it is created the tenant's tokens are
-// refused and it is paused; calls that had been let in before end within
-// tenantGrace. Then each database removes what the tenant has there, in phases, all
-// of them twice: what moved while it was looked for is met the second time. It ends
-// with the counters. The home database waits for the others, has the rest removed
-// ([Config.DropTenant]), and forgets the operation.
+// The deletion is a bulk operation, too. When it is created, the tenant is paused and
+// its tokens are refused. Calls that were authorized before end within tenantGrace. Then
+// each database removes the tenant's data in phases. All phases run twice, so that the
+// second round finds tasks that moved during the first. The last phase removes the
+// counters. The home database waits for the others, has the remaining data removed
+// ([Config.DropTenant]), and deletes the operation.
 //
-// Events in the history are not looked for: no index finds those of a tenant. They
-// go with their days.
+// Events in the history are not removed: no index finds those of a tenant. They are
+// dropped with the partitions of their days.
 
-// tenantGrace is how long after the creation of the operation something of the
-// tenant may still be written: an answer of the authentication is remembered for
-// 5 s, and a call lasts up to 30 s.
+// tenantGrace is how long after the creation of the operation data of the tenant may
+// still be written: the result of an authentication is cached for 5 s, and a call lasts
+// at most 30 s.
 const tenantGrace = 40 * time.Second
 
-// tenantPhases are what the phases execute; nil: tasks are taken out of packs.
+// tenantPhases are the statements of the phases; nil means that tasks are removed from
+// packs.
 var tenantPhases = []func(context.Context, pgx.Tx, *bulkStep) pgx.Row{
 	nil,
 	deleteOfTenant(sql.TenantRows),
@@ -52,10 +53,10 @@ func deleteOfTenant(s *statement.Statement) func(context.Context, pgx.Tx, *bulkS
 	}
 }
 
-// tenantWait is the pause before the home database looks again for the others.
+// tenantWait is the pause before the home database checks the other databases again.
 const tenantWait = time.Second
 
-// tenant takes a step of the deletion. The position is "phase.cursor"; phases are
+// tenant executes a step of the deletion. The position is "phase.cursor"; phases are
 // counted through both rounds.
 func (b *bulkStep) tenant(ctx context.Context) (lost bool, err error) {
 	phase, cursor := 0, ""
@@ -96,7 +97,7 @@ func shardsIn(d int) []int16 {
 	return all
 }
 
-// packsOfTenant takes the tenant's tasks out of one pack.
+// packsOfTenant removes the tenant's tasks from one pack.
 func (b *bulkStep) packsOfTenant(ctx context.Context, phase int, cursor string) (lost bool, err error) {
 	at := task.ListCursor{Database: b.d}
 	if cursor != "" {
@@ -121,8 +122,8 @@ func (b *bulkStep) packsOfTenant(ctx context.Context, phase int, cursor string) 
 	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error { return b.emptyPack(ctx, tx, name) })
 }
 
-// nextPack returns the first pack after a position that may hold the tenant's tasks;
-// 0: there is none before next.
+// nextPack returns the first pack after a position that may hold the tenant's tasks, or 0
+// if there is none before next.
 func (b *bulkStep) nextPack(ctx context.Context, at task.ListCursor) (far.PackName, task.ListCursor, error) {
 	for {
 		w, err := far.PacksAfter(ctx, b.s.db.Pool(b.d), at.Stage == task.ListLevel0, b.row.Tenant, at.Pack, 0, task.Never)
@@ -175,7 +176,7 @@ func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name far.PackName) 
 	return far.Leave(ctx, tx, name, mine, !others)
 }
 
-// lastOfTenant removes the counters, and at home what is left anywhere.
+// lastOfTenant removes the counters and, in the home database, the remaining data.
 func (b *bulkStep) lastOfTenant(ctx context.Context) (lost bool, err error) {
 	for more := true; more; {
 		if _, more, err = b.s.counters.FoldCounters(ctx, b.d); err != nil {
@@ -230,8 +231,8 @@ func (b *bulkStep) dropCounters(ctx context.Context) func(pgx.Tx, task.Instant) 
 	}
 }
 
-// othersEnded reports whether nothing of the tenant is left in any other database.
-// One that has forgotten the operation has ended it.
+// othersEnded reports whether no other database has data of the tenant. A database that
+// has deleted the operation has ended it.
 func (b *bulkStep) othersEnded(ctx context.Context) (bool, error) {
 	var known bool
 	row := sql.BulkKnown.QueryRow(ctx, b.s.db.Pool(b.d), b.row.Tenant, b.row.ID)
@@ -247,9 +248,9 @@ func (b *bulkStep) othersEnded(ctx context.Context) (bool, error) {
 	return !slices.Contains(open[:], true), err
 }
 
-// DeleteTenant creates the operation that removes all that a tenant has, or returns
-// it as it stands. Its tokens must be refused, and it paused, before. When the
-// operation is over it is forgotten: [task.NotFound].
+// DeleteTenant creates the operation that removes all data of a tenant, or returns the
+// existing operation. The caller must have paused the tenant and revoked its tokens. Once
+// the operation has ended it is deleted, and calls return [task.NotFound].
 func (ops *Operations) DeleteTenant(ctx context.Context, tenant int32) (*task.BulkOperation, error) {
 	return ops.CreateBulk(ctx, tenant, task.BulkDeleteTenant, task.BulkTerms{}, "\x01delete", []byte{1})
 }

@@ -1,22 +1,22 @@
-// Package counters knows how many tasks a tenant has in each state, exactly.
+// Package counters keeps the exact number of a tenant's tasks in each state.
 //
-// That is never found by counting rows. Each transaction that moves tasks from one
-// state to another writes how many went where, as one row of counter_delta, with
-// its own changes: so the two cannot disagree. Nobody waits for anybody, as they
-// would for a row that holds a sum. [Counters.FoldCounters] adds deltas up; a
-// reader adds what is not folded yet. docs/adr/0008-counters-by-moves.md has the
-// reasons. What matters:
+// It never counts rows to answer a call. Each transaction that moves tasks from one
+// state to another writes the numbers of these moves as rows of counter_delta, so the
+// counters always agree with the tasks. Deltas are only appended, so transactions do not
+// wait for each other, as they would for a row that holds a sum.
+// [Counters.FoldCounters] adds deltas up; a reader adds the deltas that are not folded
+// yet. docs/adr/0008-counters-by-moves.md gives the reasons. The invariants:
 //
 //   - A delta is written in the transaction of the change, or by its statement.
-//   - Moves are between cells; every task is in one cell, so a tenant's cells add
-//     up to what was ever added.
-//   - Where a task is kept does not count: near or far, it is SCHEDULED.
+//   - A delta moves tasks between cells. Every task is in one cell, so the sum of a
+//     tenant's cells is the number of tasks that were ever added.
+//   - The tier of a task does not matter: near or far, it is SCHEDULED.
 //
 // Files:
 //
-//	tally.go     cells, and the moves of one transaction
+//	tally.go     the moves of one transaction
 //	counters.go  folding and reading
-//	recount.go   counting what there is, and repairing counters
+//	recount.go   counting tasks, and repairing counters
 package counters
 
 import (
@@ -32,23 +32,24 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// FoldAtOnce is how many deltas one call folds at most.
+// FoldAtOnce is the most deltas that one call folds.
 const FoldAtOnce = 2000
 
-// Counters are those of all databases. It is safe for concurrent use.
+// Counters are the counters of all databases. They are safe for concurrent use.
 type Counters struct {
 	db     *kernel.Databases
 	places []Place
 }
 
-// New returns the counters of db. places are all places where tasks may be beside
-// the rows of the near tier, and what is finished or dead.
+// New returns the counters of db. places are all places of tasks besides the rows of the
+// near tier, finished tasks and dead runs.
 func New(db *kernel.Databases, places ...Place) *Counters {
 	return &Counters{db: db, places: append([]Place{countRows}, places...)}
 }
 
 // FoldCounters adds some of the deltas of database d to its counters. It returns
-// how many, and whether there may be more. Several may do it at once.
+// the number of folded deltas and whether there may be more. It is safe to call
+// concurrently.
 func (c *Counters) FoldCounters(ctx context.Context, d int) (n int, more bool, err error) {
 	err = c.db.InTx(ctx, d, "fold", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
@@ -64,10 +65,10 @@ func (c *Counters) FoldCounters(ctx context.Context, d int) (n int, more bool, e
 	return n, err == nil && n == FoldAtOnce, err
 }
 
-// Counts returns the exact counts of a tenant by type, or those of all tenants
-// for 0, by tenant and type. It never counts rows. The databases are read at
-// once but not at one instant, so the sum may be of no instant while tasks are
-// on their way; a database's own part is.
+// Counts returns the exact counts of a tenant by type, or for tenant 0 the counts of all
+// tenants by tenant and type. It never counts rows. The databases are read concurrently
+// but not at one instant: each database's part is a snapshot, their sum may not be if
+// counts change meanwhile.
 func (c *Counters) Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error) {
 	var parts [task.Databases][]task.TypeCounts
 	err := c.db.Each(ctx, func(ctx context.Context, d int) (err error) {
@@ -84,7 +85,7 @@ func (c *Counters) Counts(ctx context.Context, tenant int32) ([]task.TypeCounts,
 	return sum, nil
 }
 
-// addCounts merges b into a; both are ordered, and so is the outcome.
+// addCounts merges b into a. Both are ordered, and so is the result.
 func addCounts(a, b []task.TypeCounts) []task.TypeCounts {
 	for _, c := range b {
 		i, ok := slices.BinarySearchFunc(a, c, compareCounts)

@@ -14,23 +14,23 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Difference is a counter that does not say what there is.
+// Difference is a counter that differs from the number of tasks or dead runs.
 type Difference struct {
 	Database int
 	Tenant   int32
 	Type     task.Type
 	// Of is a state, or DEAD for dead runs.
 	Of string
-	// Counted is how many there are, Counter what the counter said.
+	// Counted is the number found, Counter the value of the counter.
 	Counted, Counter int64
 }
 
-// Recount counts what database d holds of a tenant (0: of all), compares it with
-// the counters of the same instant, and returns every difference. With repair it
-// corrects the counters in the same transaction.
+// Recount counts the tasks and dead runs of a tenant (0: of all tenants) in database d,
+// compares the numbers with the counters of the same instant, and returns every
+// difference. With repair it corrects the counters in the same transaction.
 //
-// It reads everything in one snapshot, which keeps vacuum from its work for as
-// long: for quiet hours. ctx is its only time limit.
+// It reads everything in one snapshot, which keeps vacuum from removing rows meanwhile,
+// so call it in quiet hours. ctx is its only time limit.
 func (c *Counters) Recount(ctx context.Context, d int, tenant int32, repair bool) ([]Difference, error) {
 	var found []Difference
 	err := pgx.BeginTxFunc(ctx, c.db.Pool(d), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
@@ -60,9 +60,9 @@ func (c *Counters) Recount(ctx context.Context, d int, tenant int32, repair bool
 	return found, nil
 }
 
-// prepare sets a transaction up for reading all rows. Of two repairs the second
-// one's snapshot must be taken after the first has ended, or both would make the
-// same correction: LOCK takes none.
+// prepare sets a transaction up for reading all rows. LOCK takes no snapshot, so of two
+// repairs the second takes its snapshot after the first has ended. Otherwise both would
+// make the same correction.
 func prepare(ctx context.Context, tx pgx.Tx, repair bool) error {
 	if repair {
 		lock := `SET LOCAL lock_timeout = 10000; LOCK TABLE counter IN SHARE UPDATE EXCLUSIVE MODE`
@@ -73,15 +73,15 @@ func prepare(ctx context.Context, tx pgx.Tx, repair bool) error {
 	return kernel.ReadAll(ctx, tx)
 }
 
-// Key names a counter.
+// Key identifies a counter.
 type Key struct {
 	Tenant int32
 	Type   task.Type
 	Cell   task.Cell
 }
 
-// Place adds what one place of tasks holds of a tenant (0: of all), read in the
-// snapshot of the transaction.
+// Place calls add with the number of tasks of a tenant (0: of all tenants) in one place of
+// tasks, read in the snapshot of the transaction.
 type Place func(ctx context.Context, tx pgx.Tx, tenant int32, add func(Key, int64)) error
 
 func (c *Counters) countPlaces(ctx context.Context, tx pgx.Tx, tenant int32) (map[Key]int64, error) {
@@ -105,7 +105,7 @@ func countRows(ctx context.Context, tx pgx.Tx, tenant int32, add func(Key, int64
 	return err
 }
 
-// counter is a cell whose tasks can be counted, and where its number stands.
+// counter describes a cell whose tasks can be counted: its name and its field.
 type counter struct {
 	name string
 	of   func(*task.Counts) int64
@@ -120,9 +120,9 @@ var counted = map[task.Cell]counter{
 	task.DeadCell:             {"DEAD", func(c *task.Counts) int64 { return c.Dead }},
 }
 
-// differences compares what there is with what the counters said, and collects
-// in fix what makes that right: a task too many or too few is corrected as if it
-// had been added, or never been.
+// differences compares the counted numbers with the counters. It collects in fix the
+// moves that correct the counters: a surplus or missing task is corrected as if it had
+// been added, or had never been added.
 func differences(d int, there map[Key]int64, counters []task.TypeCounts, fix *Tally) []Difference {
 	said := map[Key]int64{}
 	for _, c := range counters {

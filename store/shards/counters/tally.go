@@ -13,18 +13,18 @@ type Tally struct {
 	types, from, to []int16
 	counts          []int64
 	index           map[transition]int
-	last            transition // equal ones come in runs
+	last            transition // equal transitions often follow each other
 	at              int
 }
 
-// transition says which tasks went from where to where.
+// transition is the key of a delta: a move of tasks from one cell to another.
 type transition struct {
 	tenant   int32
 	typ      task.Type
 	from, to task.Cell
 }
 
-// Move notes that n tasks went from one cell to another.
+// Move records that n tasks went from one cell to another.
 func (t *Tally) Move(tenant int32, typ task.Type, from, to task.Cell, n int64) {
 	k := transition{tenant, typ, from, to}
 	if k != t.last || len(t.counts) == 0 {
@@ -44,7 +44,7 @@ func (t *Tally) Move(tenant int32, typ task.Type, from, to task.Cell, n int64) {
 	t.counts[t.at] += n
 }
 
-// Machine notes what steps did to a task.
+// Machine records what the steps of a machine did to a task.
 func (t *Tally) Machine(k *task.Machine) {
 	from, to := task.Cell(k.Was), task.CellOf(k.Task.State, k.Task.Retention.Milliseconds() > 0)
 	if from != to {
@@ -55,7 +55,7 @@ func (t *Tally) Machine(k *task.Machine) {
 	}
 }
 
-// Queue adds the delta to a batch; nothing moved, nothing added.
+// Queue adds the statement that inserts the delta to a batch, unless nothing moved.
 func (t *Tally) Queue(b *pgx.Batch) {
 	if len(t.counts) > 0 {
 		sql.DeltaInsert.Queue(b, t.tenants, t.types, t.from, t.to, t.counts)

@@ -1,10 +1,10 @@
 // Package dead keeps the runs that were given up.
 //
-// A dead run is a row of dead_run, with all that its task said about it, so that it
-// can be done again when the task has long been purged. A replay takes the row away
-// and adds a ONE_SHOT task in the same shard, in one transaction: so it happens once.
-// A key, by the run's id, remembers which task that was for as long as request_ids
-// are remembered; who repeats a replay is told.
+// A dead run is a row of dead_run with a copy of its task's terms, so that it can be
+// replayed long after the task has been purged. A replay removes the row and adds a
+// ONE_SHOT task in the same shard, in one transaction, so it happens once. A key that is
+// derived from the run's id stores the id of that task for as long as request_ids are
+// remembered. Repeating a replay returns the same task.
 package dead
 
 import (
@@ -31,13 +31,13 @@ type Letters struct {
 	keyLifetime time.Duration
 }
 
-// New returns the dead runs of db. For keyLifetime it is remembered which task a
-// replay has added.
+// New returns the dead runs of db. Keys that map a replayed run to its task live for
+// keyLifetime.
 func New(db *kernel.Databases, keyLifetime time.Duration) *Letters {
 	return &Letters{db: db, keyLifetime: keyLifetime}
 }
 
-// scan has the columns of the fragment dead_columns, and params.
+// scan receives the columns of the fragment dead_columns, and params.
 type scan struct {
 	task.DeadLetter
 	sealed            []byte
@@ -75,7 +75,7 @@ func notFound(id task.RunID) error {
 	return task.Errorf(task.ReasonDeadRunNotFound, "there is no dead run %s", id)
 }
 
-// Dead returns a dead run that is kept.
+// Dead returns a stored dead run.
 func (l *Letters) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.DeadLetter, error) {
 	if !id.Task.Valid() {
 		return nil, notFound(id)
@@ -94,14 +94,14 @@ func (l *Letters) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.
 	return list[0], nil
 }
 
-// deadLook is how many rows of each database a page looks at.
+// deadLook is the most rows of each database that a page looks at.
 const deadLook = 1000
 
-// newestDead is before every dead run.
+// newestDead is a cursor before every dead run.
 var newestDead = task.DeadCursor{DiedAt: task.Never}
 
-// ListDead returns a page of a tenant's dead runs, newest first over all
-// databases; those of one task by their seq. A page has a bounded cost.
+// ListDead returns a page of a tenant's dead runs, newest first over all databases. The
+// dead runs of one task are ordered by seq. A page has a bounded cost.
 func (l *Letters) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
 	var page task.DeadPage
 	var err error
@@ -116,8 +116,8 @@ func (l *Letters) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage
 	return page, nil
 }
 
-// listDead asks all databases. Each looks at so many rows; the page ends where the
-// first of them has stopped to look.
+// listDead reads from all databases. Each looks at up to deadLook rows. The page ends at
+// the first position at which some database has stopped.
 func (l *Letters) listDead(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
 	after := newestDead
 	if q.DiedUntil > 0 {
@@ -156,7 +156,7 @@ func (l *Letters) listDead(ctx context.Context, q *task.DeadQuery) (page task.De
 	return page, nil
 }
 
-// listDeadOf asks the database of one task.
+// listDeadOf reads from the database of one task.
 func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
 	if !q.Task.Valid() {
 		return page, nil
@@ -187,7 +187,7 @@ func (l *Letters) Look(ctx context.Context, d int, statement *statement.Statemen
 	return Collect(rows)
 }
 
-// shorten cuts a page to its limit.
+// shorten truncates a page to limit.
 func shorten(page *task.DeadPage, limit int) {
 	if len(page.Runs) > limit {
 		c := page.Runs[limit-1].Cursor()
@@ -195,7 +195,7 @@ func shorten(page *task.DeadPage, limit int) {
 	}
 }
 
-// PurgeDead forgets a dead run.
+// PurgeDead removes a dead run.
 func (l *Letters) PurgeDead(ctx context.Context, tenant int32, id task.RunID) error {
 	if !id.Task.Valid() {
 		return notFound(id)
@@ -217,7 +217,7 @@ func (l *Letters) PurgeDead(ctx context.Context, tenant int32, id task.RunID) er
 	return nil
 }
 
-// Take removes dead runs of a tenant, and returns those that were there.
+// Take removes dead runs of a tenant and returns those that existed.
 func Take(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*task.DeadLetter, error) {
 	tenants, tasks, seqs := make([]int32, len(ids)), make([]int64, len(ids)), make([]int64, len(ids))
 	for i, id := range ids {
@@ -230,7 +230,7 @@ func Take(ctx context.Context, tx pgx.Tx, tenant int32, ids []task.RunID) ([]*ta
 	return Collect(rows)
 }
 
-// Forget counts dead runs out that have been taken.
+// Forget subtracts removed dead runs from the counters.
 func Forget(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error {
 	var moved counters.Tally
 	for _, d := range taken {
@@ -241,12 +241,11 @@ func Forget(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// replayKey remembers a replay.
+// replayKey returns the key under which the replay of a dead run is stored.
 func replayKey(id task.RunID) string { return kernel.ReplayPrefix + id.String() }
 
-// ReplayDead adds a ONE_SHOT task that does a dead run again, due now, and forgets
-// the dead run. Who repeats it within the lifetime of keys is answered with the
-// same task.
+// ReplayDead adds a ONE_SHOT task that repeats a dead run, due now, and removes the dead
+// run. Repeating the call within the lifetime of keys returns the same task.
 func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (task.Replayed, error) {
 	if !id.Task.Valid() {
 		return task.Replayed{}, notFound(id)
@@ -287,8 +286,8 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 	return task.Replayed{ID: task.ID(first), Before: true}, nil
 }
 
-// Replay adds the tasks that do dead runs again, which have been taken, with
-// their keys. Their ids have the numbers from number on.
+// Replay adds the tasks that repeat the removed dead runs, with their keys. Their ids
+// have consecutive numbers that begin with number.
 func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter, number int64) (made []*task.Row, due task.Instant, err error) {
 	now, err := kernel.Clock(ctx, tx)
 	if err != nil {
@@ -315,9 +314,8 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 	return made, rows.Due, tx.SendBatch(ctx, b).Close()
 }
 
-// DeadTenants returns up to limit tenants after one, in the order of their numbers,
-// of whom database d has dead runs that are not known to be on their dead-letter
-// topic.
+// DeadTenants returns, in numeric order, up to limit tenants greater than after of which
+// database d has dead runs that are not known to be published on their dead-letter topic.
 func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error) {
 	rows, err := sql.DeadTenants.Query(ctx, l.db.Pool(d), after, limit)
 	if err != nil {
@@ -331,14 +329,14 @@ func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int
 	})
 }
 
-// UnpublishedDead returns dead runs of database d that are not known to be on their
-// dead-letter topic: of each of the tenants the oldest ones.
+// UnpublishedDead returns, for each of the tenants, the oldest dead runs of database d
+// that are not known to be published on their dead-letter topic, at most each per tenant.
 func (l *Letters) UnpublishedDead(ctx context.Context, d int, tenants []int32, each int) ([]*task.DeadLetter, error) {
 	return l.Look(ctx, d, sql.DeadUnpublished, tenants, each)
 }
 
-// DeadPublished notes that dead runs of database d are on their topic. Some of them
-// may have been replayed or purged meanwhile.
+// DeadPublished records that dead runs of database d are published on their topic. Some
+// of them may have been replayed or purged meanwhile.
 func (l *Letters) DeadPublished(ctx context.Context, d int, runs []*task.DeadLetter) error {
 	var tenants []int32
 	var ids, seqs []int64

@@ -1,10 +1,9 @@
-// Package history writes down what happens to runs.
+// Package history stores what happens to runs.
 //
-// An event is a row of run_event, written in the transaction in which it happens,
-// as far as the tenant's level asks for it. The table is only appended to. Its
-// partitions are days: they are made ahead by [Events.MaintainHistory], and dropped
-// whole when they are old. What comes on a day that nobody made goes to the default
-// partition.
+// An event is a row of run_event, written in the transaction in which it happens, if
+// the tenant's level includes it. The table is append-only. It has a partition for each
+// day: [Events.MaintainHistory] creates partitions ahead and drops old ones as a whole.
+// Events of a day without a partition go into the default partition.
 //
 //	record.go   levels, and the events of one transaction
 //	history.go  reading, and the partitions
@@ -28,8 +27,8 @@ type Events struct{ db *kernel.Databases }
 // New returns the events of db.
 func New(db *kernel.Databases) *Events { return &Events{db} }
 
-// History returns up to limit events of a tenant's task that come after a
-// cursor, newest first. It outlives the task; of an unknown task it is empty.
+// History returns up to limit events of a tenant's task that come after a cursor, newest
+// first. Events outlive their task. For an unknown task the result is empty.
 func (e *Events) History(ctx context.Context, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
 	if !id.Valid() {
 		return nil, nil
@@ -41,7 +40,7 @@ func (e *Events) History(ctx context.Context, tenant int32, id task.ID, after ta
 	return list, nil
 }
 
-// Read is [Events.History] through q, in the order of a cursor.
+// Read is [Events.History] through q. after is the cursor.
 func Read(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error) {
 	rows, err := sql.EventRead.Query(ctx, q, tenant, int64(id),
 		int64(after.At), after.Seq, after.Attempt, int16(after.Event), limit)
@@ -58,19 +57,19 @@ func Read(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, after
 }
 
 const (
-	// daysAhead is how many days of history have their partition made ahead.
+	// daysAhead is the number of days for which partitions are created ahead.
 	daysAhead = 7
-	// historyLock bounds the wait for the table: who waits for it behind us waits
-	// as long.
+	// historyLock limits the wait for the lock of the table: statements that queue
+	// behind this one wait as long.
 	historyLock = 50 * time.Millisecond
-	// purgeEvents is how many rows one statement removes from the default partition.
+	// purgeEvents is the most rows that one statement removes from the default partition.
 	purgeEvents = 5000
 )
 
-// MaintainHistory makes the partitions of the coming days in database d and
-// drops those that ended keepDays days ago or earlier (at least 1; default 7).
-// While others use the table it leaves some of that to the next call. Once an
-// hour is often enough.
+// MaintainHistory creates the partitions of the coming days in database d and drops the
+// partitions that ended at least keepDays days ago (at least 1; default 7). If other
+// transactions use the table, it leaves part of the work to the next call. One call an
+// hour is enough.
 func (e *Events) MaintainHistory(ctx context.Context, d, keepDays int) error {
 	if keepDays <= 0 {
 		keepDays = DefaultHistoryDays
@@ -98,7 +97,7 @@ func (e *Events) MaintainHistory(ctx context.Context, d, keepDays int) error {
 	return err
 }
 
-// DefaultHistoryDays is how long history is kept.
+// DefaultHistoryDays is how many days history is kept.
 const DefaultHistoryDays = 7
 
 func (e *Events) historyStep(ctx context.Context, d int, step string, f func(tx pgx.Tx) error) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Levels says what of a tenant's history is kept; nil: the failures of all. It must
-// not block.
+// Levels returns which events of a tenant's history are kept. If it is nil, the failures
+// of all tenants are kept. It must not block.
 type Levels func(tenant int32) task.HistoryLevel
 
 // Of returns the level of a tenant.
@@ -22,7 +22,7 @@ func (l Levels) Of(tenant int32) task.HistoryLevel {
 	return l(tenant)
 }
 
-// At returns those of n tenants that are at a level, each once.
+// At returns the tenants, of n, that are at a level, each once.
 func (l Levels) At(level task.HistoryLevel, n int, tenant func(i int) int32) (out []int32) {
 	if l == nil && level != task.HistoryFailures {
 		return nil
@@ -41,11 +41,10 @@ func (l Levels) At(level task.HistoryLevel, n int, tenant func(i int) int32) (ou
 	return out
 }
 
-// Recorder returns the recorder of a transaction that begins.
+// Recorder returns an empty recorder for a transaction.
 func (l Levels) Recorder() Recorder { return Recorder{levels: l} }
 
-// Recorder collects what happened to runs in one transaction, as far as it is
-// wanted.
+// Recorder collects the events of one transaction that the levels include.
 type Recorder struct {
 	levels    Levels
 	tenant    int32 // of level
@@ -58,7 +57,7 @@ type Recorder struct {
 	details   []string
 }
 
-// Wants reports whether an event of a kind is kept.
+// Wants reports whether an event of a kind is kept for a tenant.
 func (e *Recorder) Wants(tenant int32, kind task.Event) bool {
 	if tenant != e.tenant || e.level == 0 {
 		e.tenant, e.level = tenant, e.levels.Of(tenant)
@@ -66,7 +65,7 @@ func (e *Recorder) Wants(tenant int32, kind task.Event) bool {
 	return e.level.Keeps(kind)
 }
 
-// Note adds an event. scheduled is [task.Never] where it is not known.
+// Note adds an event. scheduled is [task.Never] if it is not known.
 func (e *Recorder) Note(tenant int32, a task.Attempt, kind task.Event, scheduled task.Instant, detail string) {
 	if !e.Wants(tenant, kind) {
 		return
@@ -77,7 +76,7 @@ func (e *Recorder) Note(tenant int32, a task.Attempt, kind task.Event, scheduled
 	e.kinds, e.details = append(e.kinds, int16(kind)), append(e.details, detail)
 }
 
-// Publication notes the events of a delivery.
+// Publication adds the events of a delivery.
 func (e *Recorder) Publication(p *task.Publication) {
 	kind := task.EventClaimed
 	if p.Attempt > 1 {
@@ -90,7 +89,7 @@ func (e *Recorder) Publication(p *task.Publication) {
 	}
 }
 
-// Dead notes that a run was given up.
+// Dead adds the event of a run that was given up.
 func (e *Recorder) Dead(d *task.DeadRun) {
 	detail := d.Reason.String()
 	if d.Error != "" {
