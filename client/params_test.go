@@ -46,7 +46,7 @@ type everything struct {
 	Note     string            `param:",omitempty"`
 	Skipped  chan int          `param:"-"`
 	Others   map[string]string `param:",rest"`
-	hidden   int               // must be ignored
+	hidden   int               //nolint:unused // Params must ignore unexported fields
 }
 
 func TestParamsAreWrittenInTheFormOfTheirType(t *testing.T) {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -218,7 +219,7 @@ func reportOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (ta
 	if p := e.ParamsPatch; p != nil && len(p.Set)+len(p.Remove) > 0 {
 		result.Patch = &task.ParamsPatch{Set: p.Set, Remove: p.Remove}
 	}
-	if faults := append(r.faults, result.Validate(paramsBytes)...); len(faults) > 0 {
+	if faults := slices.Concat(r.faults, result.Validate(paramsBytes)); len(faults) > 0 {
 		return task.Report{}, &faults[0]
 	}
 	if result.Outcome != task.Success {
