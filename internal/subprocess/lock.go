@@ -11,11 +11,11 @@ import (
 
 const lockEvery = 50 * time.Millisecond
 
-// ErrLocked is returned by [TryLockFile] while another holds the lock.
+// ErrLocked is returned by [TryLockFile] while another holder has the lock.
 var ErrLocked = errors.New("locked by another process")
 
-// LockFile takes a lock that one holder at a time has, and that ends with its process. It waits until
-// ctx ends. The file is created and stays.
+// LockFile acquires an exclusive lock on the file at path, which it creates if it does not exist. It
+// waits for the lock until ctx ends. The lock ends with its process; the file stays.
 func LockFile(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		unlock, err := TryLockFile(path)

@@ -7,19 +7,19 @@ import (
 	"net"
 )
 
-// Ports are drawn below the range from which systems take the source ports of outgoing connections
-// (32768 and up on Linux, 49152 and up elsewhere), so a server that is restarted finds its port free.
+// Ports are drawn below the range of source ports of outgoing connections (32768 and up on Linux,
+// 49152 and up elsewhere), so the port of a server stays free while the server restarts.
 const (
 	lowestPort  = 15000
 	highestPort = 31999
 	portTries   = 100
 )
 
-// ErrNoFreePort is returned when no port of the range could be bound.
+// ErrNoFreePort is returned by [FreePort] when it could bind none of the ports that it tried.
 var ErrNoFreePort = errors.New("no free TCP port")
 
-// FreePort returns a TCP port on 127.0.0.1 that nobody listens on now. Another process can still take
-// it before it is used: callers try again with another when their server cannot bind it.
+// FreePort returns a TCP port on 127.0.0.1 that no process listens on now. Another process may bind it
+// before the caller does. A caller whose server cannot bind the port tries again with another one.
 func FreePort() (int, error) {
 	for range portTries {
 		port := lowestPort + rand.IntN(highestPort-lowestPort+1)

@@ -1,11 +1,12 @@
-// Package subprocess runs a server as a child of this process and promises three things about it:
-// it dies when this process dies, even by kill -9; a Ctrl-C in the terminal reaches only this process,
-// which then stops the child in its own order; and a signal never reaches a stranger that was given the
-// child's old process id.
+// Package subprocess runs a server as a child of this process. It guarantees three things:
 //
-// The kernel sends the parent-death signal when the *thread* that forked the child ends. A goroutine
-// locked to its thread therefore starts the child and stays with it until the child has ended.
-// Systems other than Linux have no such signal: there a child can outlive a parent that is killed.
+//   - The child dies when this process dies, even by kill -9.
+//   - A Ctrl-C in the terminal reaches only this process, which then stops its children in order.
+//   - A signal never reaches another process that has the process id of an ended child.
+//
+// The kernel sends the parent-death signal when the thread that forked the child ends. Therefore, a
+// goroutine that is locked to its thread starts the child and waits until the child has ended.
+// Only Linux has this signal. On other systems a child can outlive a parent that is killed.
 package subprocess
 
 import (
@@ -19,8 +20,8 @@ import (
 	"time"
 )
 
-// killWait bounds the wait for a process to be gone after SIGKILL, and stopWait for it to stand still
-// after SIGSTOP.
+// killWait bounds the wait for the end of a process after SIGKILL. stopWait bounds the wait for all
+// threads of a process to stop after SIGSTOP.
 const killWait, stopWait = 10 * time.Second, 10 * time.Second
 
 // Process is a started child. Its methods may be called concurrently.
@@ -31,8 +32,8 @@ type Process struct {
 	exit string // set before done is closed
 }
 
-// Start runs cmd in a process group of its own. When this process dies, the child gets onParentDeath.
-// cmd must not have been started; its SysProcAttr.Credential is kept.
+// Start starts cmd in a process group of its own. When this process dies, the child gets the signal
+// onParentDeath. cmd must not have been started. Start keeps its SysProcAttr.Credential.
 func Start(cmd *exec.Cmd, onParentDeath syscall.Signal) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -66,10 +67,11 @@ func Start(cmd *exec.Cmd, onParentDeath syscall.Signal) (*Process, error) {
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the child has ended and was waited for.
+// Done returns a channel that is closed after the child has ended and was waited for.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit says how the child ended, such as "exit status 1" or "signal: killed"; "running" while it runs.
+// Exit describes how the child ended, such as "exit status 1" or "signal: killed". It returns
+// "running" while the child runs.
 func (p *Process) Exit() string {
 	if p.Running() {
 		return "running"
@@ -87,7 +89,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Signal sends sig to the child. Signalling a child that has ended is an error ([os.ErrProcessDone]).
+// Signal sends sig to the child. It returns [os.ErrProcessDone] if the child has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("signal %s (pid %d) with %v: %w", p.name, p.PID(), sig, err)
@@ -95,18 +97,19 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// AwaitStopped returns when all threads of a process that was sent SIGSTOP stand still. The kernel
-// stops them one by one as they get a core, which on a busy machine takes a while.
+// AwaitStopped waits until all threads of a process that was sent SIGSTOP have stopped. The kernel
+// stops each thread when it next gets a core, which takes a while on a busy machine.
 func AwaitStopped(pid int) error {
 	for deadline := time.Now().Add(stopWait); !stopped(pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("pid %d still runs %v after SIGSTOP", pid, stopWait)
+			return fmt.Errorf("pid %d is still running %v after SIGSTOP", pid, stopWait)
 		}
 	}
 	return nil
 }
 
-// Kill ends the child with SIGKILL and waits until it is gone. It is no error if it has ended before.
+// Kill ends the child with SIGKILL and waits until it has ended. It returns nil if the child had ended
+// before.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -115,12 +118,12 @@ func (p *Process) Kill() error {
 	case <-p.done:
 		return nil
 	case <-time.After(killWait):
-		return fmt.Errorf("%s (pid %d) is still there %v after SIGKILL", p.name, p.PID(), killWait)
+		return fmt.Errorf("%s (pid %d) is still running %v after SIGKILL", p.name, p.PID(), killWait)
 	}
 }
 
-// Stop asks the child to end with sig and waits for it. When ctx ends first, the child is killed and
-// the error says so. It is no error if the child has ended before.
+// Stop sends sig to the child and waits until the child has ended. If ctx ends first, Stop kills the
+// child and returns an error that says so. It returns nil if the child had ended before.
 func (p *Process) Stop(ctx context.Context, sig syscall.Signal) error {
 	if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

@@ -17,7 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// parentVariable makes the test binary the parent of a sleeping child, to be killed by a test.
+// parentVariable is an environment variable. If it is set, the test binary starts a sleeping child and
+// waits, so that a test can kill the parent.
 const parentVariable = "PERCEPTOR_SUBPROCESS_TEST_PARENT"
 
 const patience = 10 * time.Second
@@ -58,7 +59,7 @@ func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: did not happen within %v", what, patience)
 		}
 	}
 }
@@ -79,10 +80,10 @@ func TestChildDiesWhenItsParentIsKilled(t *testing.T) {
 	}
 	var child int
 	if _, err := fmt.Sscan(line, &child); err != nil {
-		t.Fatalf("parent says %q", line)
+		t.Fatalf("parent printed %q, want a process id", line)
 	}
 	if !Alive(child) {
-		t.Fatal("the child is not running")
+		t.Fatal("the child is not running before its parent is killed")
 	}
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -103,7 +104,7 @@ func TestExitTellsHowTheChildEnded(t *testing.T) {
 			<-p.Done()
 		}
 		if got := p.Exit(); got != want {
-			t.Errorf("%s: got %q, want %q", script, got, want)
+			t.Errorf("Exit after %q = %q, want %q", script, got, want)
 		}
 	}
 }
@@ -115,15 +116,15 @@ func TestStopKillsAChildThatIgnoresTheSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Kill(sleeping[0], syscall.SIGKILL) //nolint:errcheck // its shell cannot end it
+	defer syscall.Kill(sleeping[0], syscall.SIGKILL) //nolint:errcheck // the killed shell does not end it
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := p.Stop(ctx, syscall.SIGTERM); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want the deadline's error", err)
+		t.Errorf("Stop: got %v, want the deadline's error", err)
 	}
 	if p.Running() {
-		t.Error("it is still running")
+		t.Error("the child is still running after Stop")
 	}
 }
 
@@ -137,13 +138,13 @@ func TestStoppingAnEndedChildIsNoError(t *testing.T) {
 		t.Error(err)
 	}
 	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("a signal to an ended child: got %v, want %v", err, os.ErrProcessDone)
+		t.Errorf("Signal to an ended child: got %v, want %v", err, os.ErrProcessDone)
 	}
 }
 
 func TestStartOfAMissingProgramFails(t *testing.T) {
 	if _, err := Start(exec.Command("/no/such/program"), syscall.SIGKILL); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v, want %v", err, os.ErrNotExist)
+		t.Errorf("Start: got %v, want %v", err, os.ErrNotExist)
 	}
 }
 
@@ -161,7 +162,7 @@ func TestNothingRunsAnyMoreWhenAStopWasAwaited(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond)
 	if after, err := CPUTime(p.PID()); err != nil || after != before {
-		t.Errorf("a stopped process has used %v, and %v before (%v)", after, before, err)
+		t.Errorf("CPU time of a stopped process = %v, %v, want %v as before", after, err, before)
 	}
 }
 
@@ -179,10 +180,10 @@ func TestCPUTimeGrowsWithWork(t *testing.T) {
 func TestMemoryOfAProcessIsWithinItsPeak(t *testing.T) {
 	now, peak, err := Memory(os.Getpid())
 	if err != nil || now < 1<<20 || peak < 1<<20 {
-		t.Errorf("this process has %d bytes resident and had %d at most (%v), want some MiB", now, peak, err)
+		t.Errorf("Memory of this process = %d, %d, %v, want at least 1 MiB each", now, peak, err)
 	}
 	if _, _, err := Memory(1 << 30); err == nil {
-		t.Error("a process that does not exist has memory")
+		t.Error("Memory of a process that does not exist returned no error")
 	}
 }
 
@@ -192,7 +193,7 @@ func TestFreePortCanBeBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if port < lowestPort || port > highestPort {
-		t.Errorf("got %d, want a port within %d to %d", port, lowestPort, highestPort)
+		t.Errorf("FreePort = %d, want a port from %d to %d", port, lowestPort, highestPort)
 	}
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -208,17 +209,17 @@ func TestFileLockHasOneHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := TryLockFile(path); !errors.Is(err, ErrLocked) {
-		t.Errorf("second holder: got %v, want %v", err, ErrLocked)
+		t.Errorf("TryLockFile of a locked file: got %v, want %v", err, ErrLocked)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), lockEvery)
 	defer cancel()
 	if _, err := LockFile(ctx, path); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
-		t.Errorf("wait for a held lock: got %v, want the deadline's error with the path", err)
+		t.Errorf("LockFile of a locked file: got %v, want the deadline's error with the path", err)
 	}
 	unlock()
 	unlock, err = LockFile(t.Context(), path)
 	if err != nil {
-		t.Fatalf("a free lock: %v", err)
+		t.Fatalf("LockFile of an unlocked file: %v", err)
 	}
 	unlock()
 }

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
 // clockTicks is the kernel's USER_HZ, 100 on every architecture that Go runs on.
 const clockTicks = 100
 
-// Children returns the process ids whose parent is pid. A process that has ended has none.
+// Children returns the ids of the processes whose parent is pid. It returns none if pid has ended.
 func Children(pid int) ([]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -24,7 +24,7 @@ func Children(pid int) ([]int, error) {
 	for _, path := range stats {
 		fields, err := statFields(path)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended since the listing
 		}
 		if parent, _ := strconv.Atoi(fields[1]); parent != pid {
 			continue
@@ -42,19 +42,24 @@ func Alive(pid int) bool {
 	return err == nil && fields[0] != "Z" && fields[0] != "X"
 }
 
-// stopped reports whether all threads of a process stand still after SIGSTOP, or have ended.
+// stopped reports whether every thread of a process is stopped or has ended.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, path := range threads {
 		fields, err := statFields(path)
-		if err == nil && !strings.Contains("TtZX", fields[0]) {
+		if err == nil && !slices.Contains(stoppedStates, fields[0]) {
 			return false
 		}
 	}
 	return err == nil
 }
 
-// CPUTime returns the processor time (user and system) that pid and its waited-for children have used.
+// stoppedStates are the states of threads that do not run again by themselves: stopped by a signal,
+// stopped by a debugger, zombie, dead.
+var stoppedStates = []string{"T", "t", "Z", "X"}
+
+// CPUTime returns the user and system processor time that pid and those of its children that it has
+// waited for have used.
 func CPUTime(pid int) (time.Duration, error) {
 	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -71,8 +76,7 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / clockTicks, nil
 }
 
-// Memory returns how much memory a process has resident now, and the most that it
-// ever had, in bytes.
+// Memory returns the resident memory of a process now and its peak, in bytes.
 func Memory(pid int) (now, peak int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Children returns the process ids whose parent is pid. A process that has ended has none.
+// Children returns the ids of the processes whose parent is pid. It returns none if pid has ended.
 func Children(pid int) ([]int, error) {
 	out, err := exec.Command("ps", "-axo", "pid=,ppid=").Output()
 	if err != nil {
@@ -36,15 +36,16 @@ func Alive(pid int) bool {
 	return err == nil && !bytes.HasPrefix(out, []byte("Z"))
 }
 
-// stopped is not known; a process stops soon after SIGSTOP.
+// stopped always returns true. These systems do not show the states of threads, but a process stops
+// soon after SIGSTOP.
 func stopped(int) bool { return true }
 
-// CPUTime is known on Linux only.
+// CPUTime is supported on Linux only. Here it returns [errors.ErrUnsupported].
 func CPUTime(int) (time.Duration, error) {
 	return 0, fmt.Errorf("read processor time: %w", errors.ErrUnsupported)
 }
 
-// Memory is known on Linux only.
+// Memory is supported on Linux only. Here it returns [errors.ErrUnsupported].
 func Memory(int) (now, peak int64, err error) {
 	return 0, 0, fmt.Errorf("read memory: %w", errors.ErrUnsupported)
 }

@@ -1,6 +1,6 @@
-// Package tempdir makes directories of temporary data that go with their
-// process: Close removes them, and when the process was killed first, the next
-// one that makes such a directory does.
+// Package tempdir makes temporary directories that do not outlive their process
+// for long. Close removes a directory. If its process was killed first, the next
+// process that makes a directory with the same prefix removes it.
 package tempdir
 
 import (
@@ -12,20 +12,21 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// lockName is a file that a living process holds locked. A directory that is
-// kept has none.
+// lockName is the name of a file that the owner of the directory keeps locked
+// while it runs. A directory that was kept has no such file.
 const lockName = "owner.lock"
 
-// Dir is a directory of this process.
+// Dir is a temporary directory that this process owns.
 type Dir struct {
-	// Path is absolute. Every user may enter: PostgreSQL may run as another one.
+	// Path is absolute. Every user may enter the directory, because PostgreSQL
+	// may run as another user.
 	Path   string
 	keep   bool
 	unlock func()
 }
 
-// New makes a directory whose name begins with prefix. One that is to be kept
-// stays after Close.
+// New makes a directory whose name begins with prefix. If keep is set, Close does
+// not remove it. New also removes orphans with the same prefix.
 func New(prefix string, keep bool) (*Dir, error) {
 	RemoveOrphans(prefix, lockName)
 	path, err := os.MkdirTemp("", prefix)
@@ -33,16 +34,17 @@ func New(prefix string, keep bool) (*Dir, error) {
 		return nil, fmt.Errorf("create temporary directory: %w", err)
 	}
 	if err := os.Chmod(path, 0o755); err != nil {
-		return nil, fmt.Errorf("open temporary directory: %w", err)
+		return nil, fmt.Errorf("set mode of temporary directory: %w", err)
 	}
 	unlock, err := subprocess.TryLockFile(filepath.Join(path, lockName))
 	if err != nil {
-		return nil, fmt.Errorf("own temporary directory: %w", err)
+		return nil, fmt.Errorf("lock temporary directory: %w", err)
 	}
 	return &Dir{path, keep, unlock}, nil
 }
 
-// Close removes the directory or releases it. It never waits for ctx.
+// Close removes the directory, or releases it if it is to be kept. It ignores its
+// context.
 func (d *Dir) Close(context.Context) error {
 	defer d.unlock()
 	if d.keep {
@@ -51,8 +53,9 @@ func (d *Dir) Close(context.Context) error {
 	return os.RemoveAll(d.Path)
 }
 
-// RemoveOrphans removes the directories of temporary data whose names begin with
-// prefix and whose owner is gone: the lock on its file named lock went with it.
+// RemoveOrphans removes the temporary directories whose names begin with prefix
+// and whose owner has ended. An owner keeps the file named lock locked while it
+// runs.
 func RemoveOrphans(prefix, lock string) {
 	locks, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*", lock))
 	if err != nil {
@@ -63,7 +66,7 @@ func RemoveOrphans(prefix, lock string) {
 		if err != nil {
 			continue
 		}
-		_ = os.RemoveAll(filepath.Dir(name)) // if not now, the next one tries again
+		_ = os.RemoveAll(filepath.Dir(name)) // the next call tries again
 		unlock()
 	}
 }

@@ -27,13 +27,13 @@ func TestADirectoryGoesWithItsProcess(t *testing.T) {
 	if gone(t, first.Path) {
 		t.Error("the directory of a living owner was removed")
 	}
-	first.unlock() // as the end of its process would
+	first.unlock() // the end of a process has the same effect
 	third, err := New("tempdir-", true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !gone(t, first.Path) {
-		t.Error("an orphan was left")
+		t.Error("New did not remove an orphan")
 	}
 	for _, d := range []*Dir{second, third} {
 		if err := d.Close(t.Context()); err != nil {
@@ -41,9 +41,9 @@ func TestADirectoryGoesWithItsProcess(t *testing.T) {
 		}
 	}
 	if !gone(t, second.Path) {
-		t.Error("Close left the directory")
+		t.Error("Close did not remove the directory")
 	}
 	if gone(t, third.Path) || !gone(t, filepath.Join(third.Path, lockName)) {
-		t.Error("a directory that is to be kept was removed, or looks like an orphan")
+		t.Error("Close removed a directory to be kept or left its lock file")
 	}
 }
