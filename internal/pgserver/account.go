@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// account is the user that the server runs as. PostgreSQL refuses root; everyone else runs it as himself.
+// account is the user that the server runs as. PostgreSQL refuses to run as root, so root runs it as
+// another user. All other users run it as themselves.
 type account struct {
 	name string
 	cred *syscall.Credential // nil: this process's own user
@@ -35,16 +36,16 @@ func serverAccount() (account, error) {
 		}
 		return account{name: name, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: []uint32{uint32(gid)}}}, nil
 	}
-	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody to run it as")
+	return account{}, errors.New("PostgreSQL cannot run as root, and neither the user postgres nor the user nobody exists")
 }
 
-// own gives path to the account.
+// own makes the account the owner of path.
 func (a account) own(path string) error {
 	if a.cred == nil {
 		return nil
 	}
 	if err := os.Chown(path, int(a.cred.Uid), int(a.cred.Gid)); err != nil {
-		return fmt.Errorf("give %s to the user %s: %w", path, a.name, err)
+		return fmt.Errorf("change owner of %s to %s: %w", path, a.name, err)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// Files of ours inside the data directory.
+// Files that this package adds to the data directory.
 const (
 	passwordName = "perceptor.password"
 	logName      = "server.log"
@@ -22,7 +22,7 @@ const (
 
 const pidName = "postmaster.pid"
 
-// dataMajor returns the version of an existing data directory, 0 if dir is missing or empty.
+// dataMajor returns the major version of a data directory, or 0 if dir does not exist or is empty.
 func dataMajor(dir string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -40,13 +40,13 @@ func dataMajor(dir string) (int, error) {
 	}
 	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return 0, fmt.Errorf("read data directory: %s/PG_VERSION says %q", dir, text)
+		return 0, fmt.Errorf("read data directory: %s/PG_VERSION contains %q, want a version number", dir, text)
 	}
 	return major, nil
 }
 
-// create makes a new data directory. It is made beside its place and renamed, so that a creation that
-// is cut off leaves nothing that looks like one.
+// create makes a new data directory. It makes a draft beside it and renames the draft, so that an
+// interrupted creation leaves nothing that looks like a data directory.
 func (l *launcher) create(ctx context.Context) error {
 	l.opts.Progress("creating a PostgreSQL data directory in " + l.opts.DataDir)
 	draft := l.opts.DataDir + ".new"
@@ -98,14 +98,14 @@ func (l *launcher) initdb(ctx context.Context, dir string) error {
 		return fmt.Errorf("create data directory: initdb: %w: %s", err, bytes.TrimSpace(out))
 	}
 	if err := os.Rename(password, filepath.Join(dir, passwordName)); err != nil {
-		return fmt.Errorf("keep password: %w", err)
+		return fmt.Errorf("store password: %w", err)
 	}
 	return nil
 }
 
-// checkUnused returns [ErrInUse] while a server runs on dir, and removes a pid file that names a
-// process which is something else: PostgreSQL would take that one for a server. A pid file whose
-// process is gone is left alone, since PostgreSQL looks there for survivors of a crash.
+// checkUnused returns [ErrInUse] if a server runs on dir. It removes a pid file that names a process of
+// another program, because PostgreSQL would mistake that process for a server. It keeps a pid file whose
+// process has ended, because PostgreSQL uses it to find survivors of a crash.
 func checkUnused(dir string) error {
 	path := filepath.Join(dir, pidName)
 	pid, err := readPID(path)
@@ -116,7 +116,7 @@ func checkUnused(dir string) error {
 		return err
 	}
 	if pid == 0 {
-		return fmt.Errorf("%w: a server is starting on %s; if none is, remove %s", ErrInUse, dir, path)
+		return fmt.Errorf("%w: a server is starting on %s; if no server is starting, remove %s", ErrInUse, dir, path)
 	}
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return nil
@@ -131,7 +131,7 @@ func checkUnused(dir string) error {
 	return nil
 }
 
-// readPID returns the process id in a pid file, 0 while the file is empty.
+// readPID returns the process id in a pid file, or 0 if the file is empty.
 func readPID(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func readPID(path string) (int, error) {
 func readPassword(dir string) (string, error) {
 	password, err := os.ReadFile(filepath.Join(dir, passwordName))
 	if err != nil {
-		return "", fmt.Errorf("%s was not created by Perceptor, or its password is gone: %w", dir, err)
+		return "", fmt.Errorf("%s was not created by Perceptor, or its password file was removed: %w", dir, err)
 	}
 	return strings.TrimSpace(string(password)), nil
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// MirrorVariable names the environment variable with the address of a Maven repository to download from.
+// MirrorVariable is the environment variable with the address of the Maven repository for downloads.
 const MirrorVariable = "PERCEPTOR_MAVEN_BASE_URL"
 
-// defaultMajor is downloaded when the data directory is new.
+// defaultMajor is the version that is downloaded for a new data directory.
 const defaultMajor = 18
 
 var downloads = map[int]embeddedpostgres.PostgresVersion{
@@ -26,8 +26,8 @@ var downloads = map[int]embeddedpostgres.PostgresVersion{
 	18: embeddedpostgres.V18,
 }
 
-// Download returns binaries of a major version (0: the newest) from the user's cache directory, and
-// fetches them when they are not there. progress, if not nil, is told when it fetches.
+// Download returns binaries of a major version from the user's cache directory, and downloads them if
+// they are missing. Version 0 stands for the newest. progress, if not nil, is called before a download.
 func Download(ctx context.Context, major int, progress func(what string)) (Binaries, error) {
 	root, err := downloadDir()
 	if err != nil {
@@ -66,7 +66,8 @@ func downloadInto(ctx context.Context, root string, major int, progress func(wha
 	return binariesIn(ctx, bin)
 }
 
-// downloadDir is a place that the server's user can enter, as root's home directory is not.
+// downloadDir returns a directory that the server's user can enter. For root that is not the home
+// directory.
 func downloadDir() (string, error) {
 	dir := "/var/cache/perceptor"
 	if os.Geteuid() != 0 {
@@ -82,8 +83,8 @@ func downloadDir() (string, error) {
 	return dir, nil
 }
 
-// fetch downloads and unpacks into home. The library has no call for this alone: it is asked to start a
-// server in a dir directory, which as root cannot succeed, and its verdict on that does not matter.
+// fetch downloads binaries and unpacks them into home. The library cannot only download. Therefore fetch
+// starts a server with it in a temporary directory and ignores the result, since root cannot start one.
 func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
 	dir, err := os.MkdirTemp(root, "fetch-")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// binaries holds programs that only tell their version, packed as a download is.
+// binaries is an archive in the format of a download. Its programs only print their version.
 //
 //go:embed testdata/binaries.txz
 var binaries []byte
@@ -40,11 +40,11 @@ func mirror(t *testing.T, digest func([]byte) string) (address string, downloads
 	downloads = new(atomic.Int32)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".sha256") {
-			w.Write([]byte(digest(jar.Bytes()))) //nolint:errcheck // the client complains
+			w.Write([]byte(digest(jar.Bytes()))) //nolint:errcheck // the client sees the failure
 			return
 		}
 		downloads.Add(1)
-		w.Write(jar.Bytes()) //nolint:errcheck // the client complains
+		w.Write(jar.Bytes()) //nolint:errcheck // the client sees the failure
 	}))
 	t.Cleanup(server.Close)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
@@ -68,17 +68,17 @@ func TestDownloadIsFetchedOnceAndKept(t *testing.T) {
 				t.Error(err)
 			}
 			if b.Major != 18 || !strings.HasPrefix(b.Dir, root) {
-				t.Errorf("got %+v, want version 18 below %s", b, root)
+				t.Errorf("binaries = %+v, want version 18 below %s", b, root)
 			}
 		})
 	}
 	wg.Wait()
 	if n := downloads.Load(); n != 1 {
-		t.Errorf("%d downloads, want 1", n)
+		t.Errorf("downloads = %d, want 1", n)
 	}
 	leftovers, err := filepath.Glob(filepath.Join(root, "fetch-*"))
 	if err != nil || len(leftovers) > 0 {
-		t.Errorf("left behind: %v, %v", leftovers, err)
+		t.Errorf("temporary directories left = %v, %v, want none", leftovers, err)
 	}
 }
 
@@ -88,10 +88,10 @@ func TestDownloadWithAWrongDigestIsRefused(t *testing.T) {
 	root := t.TempDir()
 	_, err := downloadInto(t.Context(), root, 0, nil)
 	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "checksums do not match") {
-		t.Errorf("got %v, want %v because of the checksum", err, ErrNotFound)
+		t.Errorf("download with a wrong digest: got %v, want %v with the checksum error", err, ErrNotFound)
 	}
 	if _, err := os.Stat(filepath.Join(root, "postgres-18.3.0")); err == nil {
-		t.Error("it was kept")
+		t.Error("the download with a wrong digest was kept")
 	}
 }
 
@@ -117,7 +117,7 @@ func TestNewestInstalledVersionIsFound(t *testing.T) {
 	for major, want := range map[int]string{0: "18.1", 17: "17.4"} {
 		b, err := findMajor(t.Context(), major)
 		if err != nil || b.Dir != filepath.Join(dir, want) {
-			t.Errorf("major %d: got %+v, %v, want %s", major, b, err, want)
+			t.Errorf("findMajor(%d) = %+v, %v, want %s", major, b, err, want)
 		}
 	}
 }

@@ -11,21 +11,21 @@ import (
 	"strconv"
 )
 
-// The major versions that are supported.
+// The supported major versions.
 const (
 	oldestMajor = 15
 	newestMajor = 18
 )
 
-// Binaries are the programs of one PostgreSQL installation.
+// Binaries locates the programs of one PostgreSQL installation.
 type Binaries struct {
-	// Dir holds initdb and postgres.
+	// Dir is the directory with initdb and postgres.
 	Dir string
-	// Major is the version, such as 17.
+	// Major is the major version, such as 17.
 	Major int
 }
 
-// places are where packages put PostgreSQL, as patterns of [filepath.Glob].
+// places are the directories of packaged PostgreSQL programs, as patterns of [filepath.Glob].
 var places = []string{
 	"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
 	"/usr/pgsql-*/bin",          // PGDG on Red Hat
@@ -39,8 +39,8 @@ var places = []string{
 
 var versionWords = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// Find returns the newest supported PostgreSQL on the machine: on PATH or where packages put it. It
-// returns [ErrNotFound] when there is none.
+// Find returns the newest supported PostgreSQL on the machine. It searches PATH and the directories of
+// packages. It returns [ErrNotFound] if it finds none.
 func Find(ctx context.Context) (Binaries, error) { return findMajor(ctx, 0) }
 
 // findMajor is Find for one major version; 0 stands for the newest.
@@ -63,7 +63,7 @@ func installed(ctx context.Context) []Binaries {
 	for _, pattern := range places {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
-			continue // a pattern of ours, never malformed
+			continue // does not happen, since the patterns are constants
 		}
 		dirs = append(dirs, found...)
 	}
@@ -76,7 +76,7 @@ func installed(ctx context.Context) []Binaries {
 	return all
 }
 
-// binariesIn searches one directory.
+// binariesIn returns the binaries in one directory, or an error if there are none of a supported version.
 func binariesIn(ctx context.Context, dir string) (Binaries, error) {
 	for _, program := range []string{"initdb", "postgres"} {
 		if _, err := os.Stat(filepath.Join(dir, program)); err != nil {
@@ -89,14 +89,14 @@ func binariesIn(ctx context.Context, dir string) (Binaries, error) {
 	}
 	words := versionWords.FindSubmatch(out)
 	if words == nil {
-		return Binaries{}, fmt.Errorf("ask %s for its version: it says %q", dir, out)
+		return Binaries{}, fmt.Errorf("ask %s for its version: it printed %q", dir, out)
 	}
 	major, err := strconv.Atoi(string(words[1]))
 	if err != nil {
 		return Binaries{}, fmt.Errorf("ask %s for its version: %w", dir, err)
 	}
 	if major < oldestMajor || major > newestMajor {
-		return Binaries{}, fmt.Errorf("%s holds PostgreSQL %d, not %d to %d", dir, major, oldestMajor, newestMajor)
+		return Binaries{}, fmt.Errorf("%s has PostgreSQL %d, want %d to %d", dir, major, oldestMajor, newestMajor)
 	}
 	return Binaries{Dir: dir, Major: major}, nil
 }

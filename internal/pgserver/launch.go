@@ -21,7 +21,7 @@ import (
 
 const (
 	pollEvery   = 10 * time.Millisecond
-	startWait   = 2 * time.Minute // crash recovery of a large data directory takes its time
+	startWait   = 2 * time.Minute // long enough for crash recovery of a large data directory
 	logLimit    = 8 << 20
 	lastWords   = 2 << 10
 	readyLine   = 7 // of postmaster.pid, counted from 0
@@ -29,7 +29,7 @@ const (
 	survivorTry = 500 * time.Millisecond
 )
 
-// launcher is a server that is about to start.
+// launcher starts a server.
 type launcher struct {
 	opts     Options
 	binaries Binaries
@@ -37,7 +37,8 @@ type launcher struct {
 	password string
 }
 
-// prepare does everything short of starting: binaries, user, data directory, password.
+// prepare does everything that precedes the start: it chooses binaries and user, creates the data
+// directory if it is new, and reads the password.
 func prepare(ctx context.Context, opts Options) (*launcher, error) {
 	l := &launcher{opts: opts, binaries: opts.Binaries}
 	major, err := dataMajor(opts.DataDir)
@@ -45,7 +46,7 @@ func prepare(ctx context.Context, opts Options) (*launcher, error) {
 		return nil, err
 	}
 	if major != 0 && (major < oldestMajor || major > newestMajor) {
-		return nil, fmt.Errorf("%w: %s is of version %d, supported are %d to %d", ErrVersion, opts.DataDir, major, oldestMajor, newestMajor)
+		return nil, fmt.Errorf("%w: %s has version %d, supported versions are %d to %d", ErrVersion, opts.DataDir, major, oldestMajor, newestMajor)
 	}
 	if l.binaries, err = chooseBinaries(ctx, opts, major); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func prepare(ctx context.Context, opts Options) (*launcher, error) {
 	return l, err
 }
 
-// chooseBinaries returns binaries of the data directory's major version; 0 stands for any.
+// chooseBinaries returns binaries of the data directory's major version. Version 0 stands for any.
 func chooseBinaries(ctx context.Context, opts Options, major int) (Binaries, error) {
 	b := opts.Binaries
 	var err error
@@ -83,7 +84,7 @@ func chooseBinaries(ctx context.Context, opts Options, major int) (Binaries, err
 		return Binaries{}, err
 	}
 	if major != 0 && b.Major != major {
-		return Binaries{}, fmt.Errorf("%w: %s is of version %d, the programs in %s are of version %d; use another directory, or pg_upgrade",
+		return Binaries{}, fmt.Errorf("%w: %s has version %d, the programs in %s have version %d; use another directory, or pg_upgrade",
 			ErrVersion, opts.DataDir, major, b.Dir, b.Major)
 	}
 	return b, nil
@@ -107,7 +108,8 @@ func (l *launcher) launchOnSomePort(ctx context.Context) (*Server, error) {
 	return nil, err
 }
 
-// launchDespiteSurvivors waits a while for the backends of a killed server, which end by themselves.
+// launchDespiteSurvivors starts the server. If backends of a killed server still run, it waits a while
+// for them, since they end by themselves, and tries again.
 func (l *launcher) launchDespiteSurvivors(ctx context.Context, port int) (*Server, error) {
 	for deadline := time.Now().Add(quitWait); ; {
 		s, err := l.launch(ctx, port)
@@ -163,7 +165,7 @@ func (l *launcher) args(ctx context.Context, port int) []string {
 	return args
 }
 
-// accepts asks the program itself whether it takes a setting.
+// accepts reports whether the program postgres accepts a setting.
 func (l *launcher) accepts(ctx context.Context, name, value string) bool {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.binaries.Dir, "postgres"),
 		"-D", l.opts.DataDir, "-c", name+"="+value, "-C", name)
@@ -172,7 +174,7 @@ func (l *launcher) accepts(ctx context.Context, name, value string) bool {
 	return cmd.Run() == nil
 }
 
-// openLog opens the log for appending and returns where this server's part begins.
+// openLog opens the log for appending and returns the offset at which this server's part begins.
 func (l *launcher) openLog() (*os.File, int64, error) {
 	path := filepath.Join(l.opts.DataDir, logName)
 	if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
@@ -195,8 +197,8 @@ func (l *launcher) openLog() (*os.File, int64, error) {
 	return log, start, nil
 }
 
-// waitReady returns when the server's pid file says that it accepts connections. A server that does not
-// get there is ended.
+// waitReady returns when the server's pid file says that it accepts connections. It kills a server that
+// does not become ready in time.
 func (s *Server) waitReady(ctx context.Context, logStart int64) error {
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
@@ -215,12 +217,13 @@ func (s *Server) waitReady(ctx context.Context, logStart int64) error {
 			if err := s.Kill(); err != nil {
 				return err
 			}
-			return fmt.Errorf("it did not accept connections in time: %w: %s", ctx.Err(), words)
+			return fmt.Errorf("server did not accept connections in time: %w: %s", ctx.Err(), words)
 		}
 	}
 }
 
-// ready reads the pid file as pg_ctl does: process id first, state in the eighth line.
+// ready reports whether the server is ready. It reads the pid file as pg_ctl does: the first line is the
+// process id, the eighth line is the state.
 func (s *Server) ready() bool {
 	text, err := os.ReadFile(filepath.Join(s.dataDir, pidName))
 	if err != nil {
@@ -238,10 +241,10 @@ func (s *Server) explain(logStart int64) error {
 	switch {
 	case strings.Contains(words, "Address already in use"), strings.Contains(words, "could not bind"):
 		return fmt.Errorf("%w: %d on 127.0.0.1", ErrPortInUse, s.port)
-	case strings.Contains(words, `lock file "`+pidName+`"`): // it exists, or another is just writing it
+	case strings.Contains(words, `lock file "`+pidName+`"`): // another server has or is writing the file
 		return fmt.Errorf("%w: %s: %s", ErrInUse, s.dataDir, words)
 	default:
-		return fmt.Errorf("it ended at once (%s): %s", s.process.Exit(), words)
+		return fmt.Errorf("server ended during its start (%s): %s", s.process.Exit(), words)
 	}
 }
 

@@ -1,14 +1,12 @@
-// Package pgserver runs a PostgreSQL server as a child of this process: for `taskd dev`, where it is the
-// database, and for the tests.
+// Package pgserver runs a PostgreSQL server as a child of this process. `taskd dev` and the tests use it.
 //
-// [Start] finds PostgreSQL 15 to 18 on the machine or downloads it, creates the data directory when it
-// is new, and starts the server on 127.0.0.1 with a random password that is kept in the data directory.
-// PostgreSQL refuses to run as root, so root runs it as the user postgres or
-// nobody.
+// [Start] finds PostgreSQL 15 to 18 on the machine or downloads it, creates the data directory if it is
+// new, and starts the server on 127.0.0.1 with a random password that is kept in the data directory.
+// PostgreSQL refuses to run as root, so root runs it as the user postgres or nobody.
 //
-// The server never outlives its parent on Linux: a clean [Server.Stop] shuts it down in order, and when
-// the parent is killed the kernel sends the server the signal for the same fast shutdown. Data that was
-// committed survives all of these; the next Start on the same directory recovers it.
+// On Linux the server does not outlive its parent. [Server.Stop] shuts it down in order. If the parent is
+// killed, the kernel sends the server the signal for the same fast shutdown. Committed data survives a
+// stop and a kill; the next Start on the same directory recovers it.
 package pgserver
 
 import (
@@ -25,7 +23,7 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// Reasons why a server cannot start; test with [errors.Is].
+// Errors of [Start]; test for them with [errors.Is].
 var (
 	ErrNotFound  = errors.New("no PostgreSQL 15 to 18 found")
 	ErrInUse     = errors.New("data directory is in use")
@@ -39,23 +37,24 @@ const (
 	quitWait  = 5 * time.Second
 )
 
-// Options says which server to start. Only DataDir is required.
+// Options configures a server. Only DataDir is required.
 type Options struct {
-	// DataDir holds the data; it is created when it does not exist. Its parent directory must allow
-	// the server's user to enter.
+	// DataDir is the data directory. Start creates it if it does not exist. The server's user must be
+	// allowed to enter its parent directory.
 	DataDir string
-	// Port on 127.0.0.1; 0 picks a free one.
+	// Port is the port on 127.0.0.1. If it is 0, Start picks a free one.
 	Port int
-	// Binaries to use; the zero value means those that [Find] finds, else a download.
+	// Binaries are the programs to use. If it is the zero value, Start uses those that [Find] finds, or
+	// else downloads them.
 	Binaries Binaries
-	// Settings of postgresql.conf, given on the command line.
+	// Settings are parameters of postgresql.conf. They are passed on the command line.
 	Settings map[string]string
-	// Preferred settings are dropped one by one where this build of PostgreSQL does not accept them.
+	// Preferred are like Settings, but those that this build of PostgreSQL does not accept are dropped.
 	Preferred map[string]string
-	// Scratch data need not survive a crash, so its creation is not forced to
-	// disk.
+	// Scratch says that the data need not survive a crash. Its creation is then
+	// not forced to disk.
 	Scratch bool
-	// Progress, if not nil, is called for long operations: a download, the
+	// Progress, if not nil, is called before long operations: a download and the
 	// creation of the data directory.
 	Progress func(what string)
 }
@@ -69,15 +68,15 @@ type Server struct {
 	password string
 }
 
-// Start starts a server and returns when it accepts connections, or when ctx ends; the server lives on
-// when ctx ends later. Errors wrap one of this package's where the cause is known, and end with the
-// server's own last words otherwise.
+// Start starts a server and waits until it accepts connections or ctx ends. The server keeps running when
+// ctx ends later. The error wraps one of this package's errors if the cause is known. Otherwise it ends
+// with the last lines of the server's log.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	if opts.DataDir == "" {
 		return nil, errors.New("start PostgreSQL: DataDir is empty")
 	}
 	if opts.Port < 0 || opts.Port > 65535 {
-		return nil, fmt.Errorf("start PostgreSQL: Port is %d, not within 0 to 65535", opts.Port)
+		return nil, fmt.Errorf("start PostgreSQL: Port is %d, want 0 to 65535", opts.Port)
 	}
 	if opts.Progress == nil {
 		opts.Progress = func(string) {}
@@ -99,10 +98,11 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// DSN is the connection string of the superuser for the database named postgres. It holds the password.
+// DSN returns the connection string of the superuser for the database named postgres. It contains the
+// password.
 func (s *Server) DSN() string { return s.DSNFor("postgres") }
 
-// DSNFor is [Server.DSN] for another database.
+// DSNFor returns the connection string of the superuser for a database.
 func (s *Server) DSNFor(database string) string {
 	u := url.URL{
 		Scheme:   "postgres",
@@ -114,27 +114,27 @@ func (s *Server) DSNFor(database string) string {
 	return u.String()
 }
 
-// Port on 127.0.0.1.
+// Port returns the server's port on 127.0.0.1.
 func (s *Server) Port() int { return s.port }
 
-// Major is the PostgreSQL version, such as 17.
+// Major returns the major version of PostgreSQL, such as 17.
 func (s *Server) Major() int { return s.major }
 
-// DataDir is absolute.
+// DataDir returns the absolute path of the data directory.
 func (s *Server) DataDir() string { return s.dataDir }
 
 // LogPath returns the path of the server's log.
 func (s *Server) LogPath() string { return filepath.Join(s.dataDir, logName) }
 
-// PID is the postmaster's process id.
+// PID returns the postmaster's process id.
 func (s *Server) PID() int { return s.process.PID() }
 
-// Done is closed when the server has ended, for whatever reason.
+// Done returns a channel that is closed when the server has ended for any reason.
 func (s *Server) Done() <-chan struct{} { return s.process.Done() }
 
-// Stop shuts the server down: clients are disconnected, everything is written (a fast shutdown). When
-// ctx ends first, the server is stopped at once and recovers at its next start; the error then says so.
-// Stopping a server that has ended is no error.
+// Stop shuts the server down (a fast shutdown): it disconnects clients and writes all data. If ctx ends
+// first, Stop ends the server at once and returns an error; the server recovers at its next start. Stop
+// returns nil if the server had ended before.
 func (s *Server) Stop(ctx context.Context) error {
 	if !s.process.Running() {
 		return nil
@@ -156,8 +156,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	return fmt.Errorf("stop PostgreSQL: fast shutdown took too long, it will recover at its next start: %w", ctx.Err())
 }
 
-// Kill ends every process of the server with SIGKILL, as the loss of its machine would, and returns
-// when they are gone. Killing a server that has ended is no error.
+// Kill ends every process of the server with SIGKILL, like the loss of its machine, and returns when they
+// have ended. It returns nil if the server had ended before.
 func (s *Server) Kill() error {
 	pids := s.PIDs()
 	if err := s.process.Kill(); err != nil {
@@ -166,9 +166,10 @@ func (s *Server) Kill() error {
 	return endChildren(pids)
 }
 
-// Pause stops every process of the server with SIGSTOP: connections stay open and nothing answers.
+// Pause suspends every process of the server with SIGSTOP until Resume. Connections stay open, but the
+// server does not answer.
 func (s *Server) Pause() error {
-	if err := s.process.Signal(syscall.SIGSTOP); err != nil { // first, so that it starts no others
+	if err := s.process.Signal(syscall.SIGSTOP); err != nil { // the postmaster first, so that it starts no others
 		return fmt.Errorf("pause PostgreSQL: %w", err)
 	}
 	if err := subprocess.AwaitStopped(s.PID()); err != nil {
@@ -211,7 +212,7 @@ func (s *Server) PIDs() []int {
 	return append(pids, children...)
 }
 
-// CPUTime is the processor time that the server's processes have used, those that have ended included.
+// CPUTime returns the processor time that the server's processes have used, including ended processes.
 func (s *Server) CPUTime() (time.Duration, error) {
 	var total time.Duration
 	for i, pid := range s.PIDs() {
@@ -219,7 +220,7 @@ func (s *Server) CPUTime() (time.Duration, error) {
 		if err != nil && i == 0 {
 			return 0, err
 		}
-		total += used // a backend that ended meanwhile is counted with the postmaster next time
+		total += used // a backend that has just ended counts with the postmaster in the next call
 	}
 	return total, nil
 }
@@ -231,7 +232,8 @@ func signalIfThere(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-// endChildren kills what the dead postmaster left and waits until it is gone. pids[0] is the postmaster.
+// endChildren kills the children of the dead postmaster and waits until they have ended. pids[0] is the
+// postmaster.
 func endChildren(pids []int) error {
 	deadline := time.Now().Add(quitWait)
 	for _, pid := range pids[1:] {
@@ -240,7 +242,7 @@ func endChildren(pids []int) error {
 				return err
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("kill PostgreSQL: pid %d is still there after SIGKILL", pid)
+				return fmt.Errorf("kill PostgreSQL: pid %d is still running after SIGKILL", pid)
 			}
 			time.Sleep(time.Millisecond)
 		}

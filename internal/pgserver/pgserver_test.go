@@ -21,7 +21,8 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// parentVariable makes the test binary start a server on the directory that it names, to be killed.
+// parentVariable is an environment variable. If it is set, the test binary starts a server on the
+// directory that it names and waits, so that a test can kill the parent.
 const parentVariable = "PERCEPTOR_PGSERVER_TEST_PARENT"
 
 const patience = 30 * time.Second
@@ -49,7 +50,7 @@ func beParent(dir string) {
 	<-s.Done()
 }
 
-// dataDir returns a place for a data directory that the server's user can enter.
+// dataDir returns a path for a data directory in a directory that the server's user can enter.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "perceptor-pgserver-")
@@ -63,7 +64,7 @@ func dataDir(t *testing.T) string {
 	return filepath.Join(dir, "data")
 }
 
-// template is a data directory that most tests copy, since making one takes a second.
+// template makes a data directory that most tests copy, because making one takes a second.
 var template = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "perceptor-pgserver-")
 	if err != nil {
@@ -139,11 +140,11 @@ func TestDataAndPasswordSurviveStopAndKill(t *testing.T) {
 	query(t, s.DSN(), "CREATE TABLE kept AS SELECT 'one' AS word")
 	port := s.Port()
 	stop(t, s)
-	stop(t, s) // once more is no error
+	stop(t, s) // a second Stop returns no error
 
 	s = start(t, Options{DataDir: dir, Port: port})
 	if s.Port() != port {
-		t.Errorf("port is %d, want %d as asked", s.Port(), port)
+		t.Errorf("port = %d, want the requested %d", s.Port(), port)
 	}
 	if got := query(t, s.DSN(), "SELECT word FROM kept"); got != "one" {
 		t.Errorf("after a stop: got %q, want one", got)
@@ -151,14 +152,14 @@ func TestDataAndPasswordSurviveStopAndKill(t *testing.T) {
 	query(t, s.DSN(), "UPDATE kept SET word = 'two'")
 	pids := s.PIDs()
 	if len(pids) < 3 {
-		t.Errorf("the server has processes %v, want its background ones too", pids)
+		t.Errorf("processes of the server = %v, want the background processes too", pids)
 	}
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range pids {
 		if subprocess.Alive(pid) {
-			t.Errorf("pid %d lives on after Kill", pid)
+			t.Errorf("pid %d is alive after Kill", pid)
 		}
 	}
 
@@ -220,7 +221,7 @@ func TestNoServerOutlivesAKilledParent(t *testing.T) {
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer parent.Process.Kill() //nolint:errcheck // ended already when all goes well
+	defer parent.Process.Kill() //nolint:errcheck // it has ended unless the test fails
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +229,7 @@ func TestNoServerOutlivesAKilledParent(t *testing.T) {
 	var pid int
 	var dsn string
 	if _, err := fmt.Sscan(line, &pid, &dsn); err != nil {
-		t.Fatalf("parent says %q", line)
+		t.Fatalf("parent printed %q, want process id and connection string", line)
 	}
 	query(t, dsn, "CREATE TABLE kept AS SELECT 'one' AS word")
 	children, err := subprocess.Children(pid)
@@ -249,7 +250,7 @@ func TestNoServerOutlivesAKilledParent(t *testing.T) {
 	}
 	s := start(t, Options{DataDir: dir})
 	if got := query(t, s.DSN(), "SELECT word FROM kept"); got != "one" {
-		t.Errorf("got %q, want one", got)
+		t.Errorf("after the parent was killed: got %q, want one", got)
 	}
 }
 
@@ -257,10 +258,10 @@ func TestDataDirOfARunningServerIsRefused(t *testing.T) {
 	s := start(t, Options{DataDir: madeDataDir(t)})
 	_, err := Start(t.Context(), Options{DataDir: s.DataDir()})
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), s.DataDir()) {
-		t.Fatalf("got %v, want %v with the directory", err, ErrInUse)
+		t.Fatalf("second Start: got %v, want %v with the directory", err, ErrInUse)
 	}
 	if got := query(t, s.DSN(), "SELECT 'well'"); got != "well" {
-		t.Errorf("the running server answers %q", got)
+		t.Errorf("answer of the running server = %q, want well", got)
 	}
 }
 
@@ -282,13 +283,13 @@ func TestTwoStartsOnOneDataDirGiveOneServer(t *testing.T) {
 		r := <-results
 		if r.err == nil {
 			started++
-			t.Cleanup(func() { r.s.Kill() }) //nolint:errcheck // checked by the other tests
+			t.Cleanup(func() { r.s.Kill() }) //nolint:errcheck // other tests check Kill
 		} else if !errors.Is(r.err, ErrInUse) {
-			t.Errorf("got %v, want %v", r.err, ErrInUse)
+			t.Errorf("concurrent Start: got %v, want %v", r.err, ErrInUse)
 		}
 	}
 	if started != 1 {
-		t.Errorf("%d servers run on one directory", started)
+		t.Errorf("servers on one directory = %d, want 1", started)
 	}
 }
 
@@ -365,7 +366,7 @@ func TestDirectoryOfOtherFilesIsRefusedAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Start(t.Context(), Options{DataDir: dir}); err == nil {
-		t.Error("it was taken for a data directory")
+		t.Error("Start accepted a directory of other files")
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
@@ -379,13 +380,13 @@ func TestCreationThatWasCutOffIsBegunAgain(t *testing.T) {
 	}
 	s := start(t, Options{DataDir: dir})
 	if got := query(t, s.DSN(), "SELECT 'well'"); got != "well" {
-		t.Errorf("got %q", got)
+		t.Errorf("answer = %q, want well", got)
 	}
 }
 
 func TestRootIsToldWhichDirectoryTheServerCannotEnter(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("PostgreSQL runs as the current user, who is not root")
+		t.Skip("PostgreSQL runs as the current user, which is not root")
 	}
 	closed := filepath.Join(dataDir(t), "closed")
 	if err := os.MkdirAll(closed, 0o700); err != nil {
@@ -393,7 +394,7 @@ func TestRootIsToldWhichDirectoryTheServerCannotEnter(t *testing.T) {
 	}
 	_, err := Start(t.Context(), Options{DataDir: filepath.Join(closed, "data")})
 	if err == nil || !strings.Contains(err.Error(), "cannot enter "+closed) {
-		t.Errorf("got %v, want it to name %s", err, closed)
+		t.Errorf("got %v, want an error that names %s", err, closed)
 	}
 }
 
@@ -424,7 +425,7 @@ func TestSettingsAreApplied(t *testing.T) {
 		"listen_addresses":     "127.0.0.1",
 	} {
 		if got := query(t, s.DSN(), "SHOW "+name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
+			t.Errorf("%s = %s, want %s", name, got, want)
 		}
 	}
 }
@@ -432,7 +433,7 @@ func TestSettingsAreApplied(t *testing.T) {
 func TestServersLastWordsExplainAFailedStart(t *testing.T) {
 	_, err := Start(t.Context(), Options{DataDir: madeDataDir(t), Settings: map[string]string{"work_mem": "much"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "work_mem"`) {
-		t.Errorf("got %v, want the server's complaint", err)
+		t.Errorf("got %v, want an error with the server's message", err)
 	}
 }
 

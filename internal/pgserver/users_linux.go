@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// usersOf returns the processes that work inside dir: every process of PostgreSQL does. The process
-// that the pid file names is of no special interest here.
+// usersOf returns the PostgreSQL processes whose working directory is dir. All processes of a server work
+// in its data directory. The process id in the pid file is not needed on Linux.
 func usersOf(dir string, _ int) []int {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {

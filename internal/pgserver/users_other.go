@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// usersOf returns pid if it is a PostgreSQL process; which directory it works in is not known here.
+// usersOf returns pid if it is a PostgreSQL process. It does not check the directory of the process,
+// which these systems do not show.
 func usersOf(_ string, pid int) []int {
 	out, err := exec.Command("ps", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {

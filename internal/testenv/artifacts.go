@@ -20,8 +20,8 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// mirrorVariable names the environment variable with the address of a Maven repository. Where it is
-// set, files come from there over plain HTTP calls; else Maven itself fetches them, as it is set up.
+// mirrorVariable is the environment variable with the address of a Maven repository. If it is set,
+// files are downloaded from there by HTTP. Otherwise Maven fetches them with its own configuration.
 const mirrorVariable = "PERCEPTOR_MAVEN_BASE_URL"
 
 const (
@@ -37,16 +37,16 @@ var (
 	zookeeperList []byte
 )
 
-// errChecksum marks a file that is not the one that the list names.
+// errChecksum is returned for a file whose digest differs from the one in the list.
 var errChecksum = errors.New("checksum does not match")
 
-// artifact is one file of a Maven repository, with the digest that it must have.
+// artifact is one file of a Maven repository and its expected digest.
 type artifact struct {
 	group, name, version, classifier string
 	sha256                           string
 }
 
-// file is its name in a Maven repository, in the cache and in Maven's own copies.
+// file returns the name of the file in a Maven repository, in the cache and in copies made by Maven.
 func (a artifact) file() string {
 	name := a.name + "-" + a.version
 	if a.classifier != "" {
@@ -59,7 +59,8 @@ func (a artifact) path() string {
 	return strings.ReplaceAll(a.group, ".", "/") + "/" + a.name + "/" + a.version + "/" + a.file()
 }
 
-// parseArtifacts reads a list: group:artifact:version[:classifier] SHA-256, one a line, # for comments.
+// parseArtifacts reads a list with one artifact on each line: group:artifact:version[:classifier]
+// SHA-256. A line that begins with # is a comment.
 func parseArtifacts(list []byte) ([]artifact, error) {
 	var all []artifact
 	lines := bufio.NewScanner(bytes.NewReader(list))
@@ -82,7 +83,7 @@ func parseArtifacts(list []byte) ([]artifact, error) {
 	return all, lines.Err()
 }
 
-// verify compares the file in dir with the list.
+// verify compares the digest of the file in dir with the expected one.
 func (a artifact) verify(dir string) error {
 	file, err := os.Open(filepath.Join(dir, a.file()))
 	if err != nil {
@@ -94,13 +95,13 @@ func (a artifact) verify(dir string) error {
 		return fmt.Errorf("read %s: %w", file.Name(), err)
 	}
 	if got := hex.EncodeToString(digest.Sum(nil)); got != a.sha256 {
-		return fmt.Errorf("%s: %w: it is %s, not %s", file.Name(), errChecksum, got, a.sha256)
+		return fmt.Errorf("%s: %w: got %s, want %s", file.Name(), errChecksum, got, a.sha256)
 	}
 	return nil
 }
 
-// library returns a directory that holds exactly the files of a list, each with the right digest. They
-// are fetched at most once per machine, whichever process comes first.
+// library returns a directory that holds the files of a list, each with the expected digest. The first
+// process on a machine that needs a list fetches its files. All others use them.
 func library(ctx context.Context, name string, list []byte) (string, error) {
 	all, err := parseArtifacts(list)
 	if err != nil {
@@ -143,7 +144,8 @@ func verifyAll(all []artifact, dir string) error {
 	return nil
 }
 
-// install fetches into a draft beside dir, verifies, and renames: dir is complete or not there.
+// install fetches the files into a draft directory beside dir, verifies them and renames the draft to
+// dir. Therefore dir is always complete if it exists.
 func install(ctx context.Context, name string, all []artifact, dir string) error {
 	draft, err := os.MkdirTemp(filepath.Dir(dir), name+"-draft-")
 	if err != nil {
@@ -170,7 +172,7 @@ func install(ctx context.Context, name string, all []artifact, dir string) error
 	return os.Rename(draft, dir)
 }
 
-// fetchFrom downloads from a Maven repository that the user named.
+// fetchFrom downloads the files from the Maven repository at the address mirror.
 func fetchFrom(ctx context.Context, mirror string, all []artifact, dir string) error {
 	for _, a := range all {
 		if err := download(ctx, strings.TrimRight(mirror, "/")+"/"+a.path(), filepath.Join(dir, a.file())); err != nil {
@@ -186,7 +188,7 @@ func fetchFrom(ctx context.Context, mirror string, all []artifact, dir string) e
 func download(ctx context.Context, address, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return fmt.Errorf("%s is not an address: %w", mirrorVariable, err)
+		return fmt.Errorf("%s is not a URL: %w", mirrorVariable, err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -207,7 +209,7 @@ func download(ctx context.Context, address, path string) error {
 	return file.Close()
 }
 
-// fetchByMaven has Maven copy the files, each named by itself and without what it depends on.
+// fetchByMaven runs Maven, which copies exactly the listed files and not their dependencies.
 func fetchByMaven(ctx context.Context, name string, all []artifact, dir string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
@@ -232,7 +234,8 @@ func fetchByMaven(ctx context.Context, name string, all []artifact, dir string) 
 	return nil
 }
 
-// firstError returns the line of Maven's output that tells what went wrong; the others tell where to read on.
+// firstError returns the first error line of Maven's output. It names the cause. The lines after it
+// point to documentation.
 func firstError(out []byte) string {
 	for line := range bytes.Lines(out) {
 		if _, text, ok := bytes.Cut(line, []byte("[ERROR] ")); ok {

@@ -65,7 +65,7 @@ func TestPinnedListsAreWellFormed(t *testing.T) {
 			seen[a.file()] = true
 		}
 		if len(all) < 10 {
-			t.Errorf("%s: only %d files", name, len(all))
+			t.Errorf("%s: the list has only %d files", name, len(all))
 		}
 	}
 }
@@ -110,15 +110,15 @@ func TestLibraryIsFetchedOnceByManyAndThenKept(t *testing.T) {
 func TestFileThatIsNotThePinnedOneIsRefused(t *testing.T) {
 	repository(t, plain)
 	list := fmt.Appendf(nil, listOfTwo, digest("first"), digest("what was pinned"))
-	for range 2 { // the second time it must not be found in the cache
+	for range 2 { // the second call must not find the file in the cache
 		dir, err := library(t.Context(), "example", list)
 		if !errors.Is(err, errChecksum) || !strings.Contains(err.Error(), "two-2.0-linux.jar") {
-			t.Errorf("got %q, %v, want %v with the file", dir, err, errChecksum)
+			t.Errorf("library = %q, %v, want %v with the file's name", dir, err, errChecksum)
 		}
 	}
 	kept, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "perceptor", "*", "*.jar"))
 	if err != nil || len(kept) > 0 {
-		t.Errorf("kept %v, %v", kept, err)
+		t.Errorf("files in the cache = %v, %v, want none", kept, err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestFileThatChangedInTheCacheIsFetchedAgain(t *testing.T) {
 	_, err = library(t.Context(), "example", list)
 	must(t, err)
 	if got, err := os.ReadFile(filepath.Join(dir, "one-1.0.jar")); err != nil || string(got) != "first" {
-		t.Errorf("got %q, %v, want the pinned one", got, err)
+		t.Errorf("content of the file = %q, %v, want the pinned content", got, err)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestMissingFileOfAMirrorIsNamed(t *testing.T) {
 	repository(t, nil)
 	_, err := library(t.Context(), "example", fmt.Appendf(nil, listOfTwo, digest("first"), digest("second")))
 	if err == nil || !strings.Contains(err.Error(), "/org/example/one/1.0/one-1.0.jar: 404") {
-		t.Errorf("got %v, want the address and 404", err)
+		t.Errorf("library: got %v, want an error with the file's path and 404", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestMissingMavenIsExplained(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := library(t.Context(), "kafka", kafkaList)
 	if err == nil || !strings.Contains(err.Error(), "apt-get install maven") || !strings.Contains(err.Error(), KafkaVariable) {
-		t.Errorf("got %v", err)
+		t.Errorf("library without Maven: got %v, want an error that names the package maven and %s", err, KafkaVariable)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// ZooKeeperEnsemble is several ZooKeeper servers that elect a leader. Each may be killed, paused and
-// restarted by itself; while most of them run, they serve.
+// ZooKeeperEnsemble is a group of ZooKeeper servers that elect a leader. Each server may be killed,
+// paused and restarted separately. The ensemble serves while a majority of its servers runs.
 type ZooKeeperEnsemble struct{ Servers []*ZooKeeperServer }
 
 // NewZooKeeperEnsemble starts an ensemble for one test.
@@ -27,8 +27,8 @@ func NewZooKeeperEnsemble(tb testing.TB, servers int, opts ...ZooKeeperOption) *
 	})
 }
 
-// StartZooKeeperEnsemble starts an ensemble with its data in dir and returns when all servers serve. Its
-// ports may be taken between their choice and their use: it tries some times.
+// StartZooKeeperEnsemble starts an ensemble with its data in dir and returns when all servers serve. If
+// another process binds one of the chosen ports first, it tries again with other ports, a few times.
 func StartZooKeeperEnsemble(ctx context.Context, dir string, servers int, opts ...ZooKeeperOption) (e *ZooKeeperEnsemble, err error) {
 	for try := range bindTries {
 		if e, err = startEnsemble(ctx, filepath.Join(dir, strconv.Itoa(try)), servers, opts); err == nil || !strings.Contains(err.Error(), "Address already in use") {
@@ -36,7 +36,7 @@ func StartZooKeeperEnsemble(ctx context.Context, dir string, servers int, opts .
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("start an ensemble of ZooKeepers: %w", err)
+		return nil, fmt.Errorf("start ZooKeeper ensemble: %w", err)
 	}
 	return e, nil
 }
@@ -71,7 +71,7 @@ func startEnsemble(ctx context.Context, dir string, servers int, opts []ZooKeepe
 	return e, nil
 }
 
-// prepareMember writes a server's files and does not start it.
+// prepareMember writes the files of a server but does not start it.
 func prepareMember(ctx context.Context, dir string, id, port int, peers string, opts []ZooKeeperOption) (*ZooKeeperServer, error) {
 	o := zookeeperOptions{tick: defaultTick}
 	for _, opt := range opts {
@@ -91,7 +91,7 @@ func prepareMember(ctx context.Context, dir string, id, port int, peers string, 
 	return s, os.WriteFile(config, append(zookeeperConfig(dir, port, o.tick), peers...), 0o600)
 }
 
-// Addrs are host:port of all servers.
+// Addrs returns host:port of each server.
 func (e *ZooKeeperEnsemble) Addrs() []string {
 	addrs := make([]string, len(e.Servers))
 	for i, s := range e.Servers {
@@ -103,18 +103,18 @@ func (e *ZooKeeperEnsemble) Addrs() []string {
 // Kill ends all servers with SIGKILL.
 func (e *ZooKeeperEnsemble) Kill() error { return e.each((*ZooKeeperServer).Kill) }
 
-// Stop kills all servers. Their data is not needed afterwards.
+// Stop kills all servers, because their data is not needed afterwards.
 func (e *ZooKeeperEnsemble) Stop(context.Context) error {
 	return e.each(func(s *ZooKeeperServer) error {
 		if s.PID() == 0 {
-			return nil // was never started
+			return nil // the server was never started
 		}
 		return s.Kill()
 	})
 }
 
-// Restart starts all servers that do not run, at once, resumes those that are paused, and returns when
-// all serve: after a pause a server may take half a minute to find its leader.
+// Restart concurrently starts all servers that do not run, resumes paused ones, and returns when all
+// servers serve. After a pause a server may take half a minute to find its leader.
 func (e *ZooKeeperEnsemble) Restart(ctx context.Context) error {
 	return e.each(func(s *ZooKeeperServer) error {
 		if !s.running() {

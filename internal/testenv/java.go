@@ -55,8 +55,8 @@ func findJava(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// javaServer is the common part of ZooKeeper and Kafka. Its methods may be
-// called concurrently.
+// javaServer is the part that ZooKeeperServer and KafkaServer have in common. Its
+// methods may be called concurrently.
 type javaServer struct {
 	addr     string // host:port
 	dir      string
@@ -68,13 +68,13 @@ type javaServer struct {
 	process *subprocess.Process
 }
 
-// Addr is host:port.
+// Addr returns host:port of the server.
 func (s *javaServer) Addr() string { return s.addr }
 
 // LogPath returns the path of the server's log.
 func (s *javaServer) LogPath() string { return filepath.Join(s.dir, serverLog) }
 
-// PID is the process id, 0 if the server was not started here.
+// PID returns the process id of the server, or 0 if this process did not start it.
 func (s *javaServer) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *javaServer) PID() int {
 	return s.process.PID()
 }
 
-// CPUTime is the processor time that the server has used since its last start.
+// CPUTime returns the processor time that the server has used since its last start.
 func (s *javaServer) CPUTime() (time.Duration, error) {
 	pid := s.PID()
 	if pid == 0 {
@@ -93,8 +93,8 @@ func (s *javaServer) CPUTime() (time.Duration, error) {
 	return subprocess.CPUTime(pid)
 }
 
-// Stop ends the server in order; one that ignores this is killed when ctx ends. Stopping a stopped
-// server is no error.
+// Stop shuts the server down in order. If the server is still running when ctx ends, Stop kills it.
+// Stop returns nil if the server is not running.
 func (s *javaServer) Stop(ctx context.Context) error {
 	return s.with(func(p *subprocess.Process) error {
 		if !p.Running() {
@@ -107,10 +107,10 @@ func (s *javaServer) Stop(ctx context.Context) error {
 	})
 }
 
-// Kill ends the server with SIGKILL and returns when it is gone.
+// Kill ends the server with SIGKILL and returns when it has ended.
 func (s *javaServer) Kill() error { return s.with((*subprocess.Process).Kill) }
 
-// Pause freezes the server: connections stay open and nothing answers, until Resume.
+// Pause suspends the server until Resume. Its connections stay open, but it does not answer.
 func (s *javaServer) Pause() error {
 	return s.with(func(p *subprocess.Process) error {
 		if err := p.Signal(syscall.SIGSTOP); err != nil {
@@ -125,8 +125,7 @@ func (s *javaServer) Resume() error {
 	return s.with(func(p *subprocess.Process) error { return p.Signal(syscall.SIGCONT) })
 }
 
-// Restart starts a server that was stopped or killed, on the same port and data; a running one is
-// stopped first.
+// Restart starts the server with the same port and data. It stops a running server first.
 func (s *javaServer) Restart(ctx context.Context) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -147,7 +146,7 @@ func (s *javaServer) with(f func(*subprocess.Process) error) error {
 	return f(p)
 }
 
-// launch starts the program and returns when it answers.
+// launch starts the program and returns when the server answers.
 func (s *javaServer) launch(ctx context.Context) error {
 	log, err := os.OpenFile(s.LogPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -183,12 +182,12 @@ func (s *javaServer) waitReady(ctx context.Context, process *subprocess.Process)
 		select {
 		case <-poll.C:
 		case <-process.Done():
-			return fmt.Errorf("it ended at once (%s): %s", process.Exit(), s.lastWords())
+			return fmt.Errorf("server ended during its start (%s): %s", process.Exit(), s.lastWords())
 		case <-ctx.Done():
 			if err := process.Kill(); err != nil {
 				return err
 			}
-			return fmt.Errorf("it did not answer in time (%w): %s", last, s.lastWords())
+			return fmt.Errorf("server did not answer in time (%w): %s", last, s.lastWords())
 		}
 	}
 }
@@ -201,7 +200,8 @@ func (s *javaServer) lastWords() string {
 	return string(bytes.TrimSpace(text[max(0, len(text)-lastWords):]))
 }
 
-// launchOnSomePort tries again on another port when one was taken between its choice and its use.
+// launchOnSomePort starts the server on a free port. If another process binds that port first, it tries
+// again with another one.
 func launchOnSomePort(ctx context.Context, s *javaServer, configure func(port int) error) error {
 	var err error
 	for range bindTries {

@@ -23,26 +23,27 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-// kafkaFlags are for a server that lives for minutes beside everything else on two cores: the second
-// compiler alone would use more of them than the broker does.
+// kafkaFlags are Java flags for a server that runs for minutes and shares two cores with all tests. They
+// turn off the optimizing compiler (C2), which would use more processor time than the broker itself.
 var kafkaFlags = []string{
 	"-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 	"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 }
 
-// KafkaServer is a one-node Kafka, broker and controller in one. Its methods may be called concurrently.
+// KafkaServer is a Kafka of one node that is both broker and controller. Its methods may be called
+// concurrently.
 type KafkaServer struct {
 	javaServer
 }
 
-// NewKafka starts a Kafka for one test, which may stop, kill, pause and restart it.
+// NewKafka starts a Kafka server for one test. The test may stop, kill, pause and restart it.
 func NewKafka(tb testing.TB) *KafkaServer {
 	tb.Helper()
 	return private(tb, StartKafka)
 }
 
-// StartKafka starts a Kafka with its data in dir, which is created, and returns when topics can be
-// created and consumer groups joined. Topics are not created by their use.
+// StartKafka starts a Kafka server with its data in dir, which it creates. It returns when the server can
+// create topics and coordinate consumer groups. The server does not create topics automatically.
 func StartKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 	return StartKafkaWith(ctx, dir, nil)
 }
@@ -84,7 +85,7 @@ func startKafka(ctx context.Context, dir string, settings map[string]string) (*K
 	return s, nil
 }
 
-// formatKafka writes the configuration and prepares the data directory, unless it was before.
+// formatKafka writes the configuration, and formats the data directory if it is new.
 func formatKafka(dir, config string, port int, settings map[string]string, run func(...string) *exec.Cmd) error {
 	controller, err := subprocess.FreePort()
 	if err != nil {
@@ -104,8 +105,8 @@ func formatKafka(dir, config string, port int, settings map[string]string, run f
 	return nil
 }
 
-// clusterID draws a cluster's name: 16 bytes in base64. Its first bit is cleared, so that it starts with a letter:
-// Kafka's tool takes an argument that starts with "-" for an option.
+// clusterID returns a random cluster id, 16 bytes in base64. Its first bit is 0, so the text starts with
+// a letter. Kafka's tool would parse an argument that starts with "-" as an option.
 func clusterID(random io.Reader) string {
 	var id [16]byte
 	io.ReadFull(random, id[:]) //nolint:errcheck // crypto/rand never fails
@@ -113,7 +114,8 @@ func clusterID(random io.Reader) string {
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-// kafkaConfig returns server.properties; of two lines for one setting the last one counts.
+// kafkaConfig returns the content of server.properties. The lines of settings follow the defaults and
+// override them.
 func kafkaConfig(dir string, port, controller int, settings map[string]string) []byte {
 	text := fmt.Appendf(nil, `node.id=1
 process.roles=broker,controller
@@ -146,8 +148,9 @@ log.cleaner.dedupe.buffer.size=8388608
 	return text
 }
 
-// joinable asks for a group's coordinator: with that answer the broker is up, and the topic of the
-// groups' offsets exists, whose creation would otherwise delay the first group by seconds.
+// joinable asks the broker for the coordinator of a group. The broker answers when it is up and the
+// offsets topic exists. The request creates that topic, which would otherwise delay the first consumer
+// group by seconds.
 func joinable(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -168,7 +171,7 @@ func joinable(ctx context.Context, addr string) error {
 		return found.Error
 	}
 	if found.Coordinator == nil || found.Coordinator.Port == 0 {
-		return errors.New("Kafka names no coordinator yet")
+		return errors.New("Kafka has no coordinator for the group yet")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/perceptor/perceptor/internal/pgserver"
 )
 
-// postgresSettings suit many small tests at once.
+// postgresSettings are settings for many small tests that run concurrently.
 var postgresSettings = map[string]string{
 	"max_connections":           "300",
 	"max_locks_per_transaction": "512",
@@ -23,8 +23,8 @@ var postgresSettings = map[string]string{
 	"jit":                       "off",
 }
 
-// forTests changes the settings of a server that serves tests only, of several packages at once. Processes
-// are killed there, machines are not: what was written survives without being forced to disk.
+// forTests changes the settings for a server that only tests use, those of several packages at once. Tests
+// kill processes but not machines, so written data survives without fsync.
 func forTests(o *pgserver.Options) {
 	o.Settings["max_connections"], o.Settings["fsync"] = "500", "off"
 }
@@ -41,25 +41,25 @@ type PostgresServer struct {
 	server *pgserver.Server
 }
 
-// PostgresOption changes how a PostgreSQL server is started.
+// PostgresOption is an option for starting a PostgreSQL server.
 type PostgresOption func(*pgserver.Options)
 
-// Setting sets one of postgresql.conf, such as shared_buffers.
+// Setting sets a parameter of postgresql.conf, such as shared_buffers.
 func Setting(name, value string) PostgresOption {
 	return func(o *pgserver.Options) { o.Settings[name] = value }
 }
 
-// NewPostgres starts a PostgreSQL server for one test, which may stop, kill, pause and restart it.
+// NewPostgres starts a PostgreSQL server for one test. The test may stop, kill, pause and restart it.
 func NewPostgres(tb testing.TB, opts ...PostgresOption) *PostgresServer {
 	tb.Helper()
-	// A server that a test kills leaves no shared memory behind when that lies among its data.
+	// With mmap, shared memory is in the data directory, so a killed server leaves nothing elsewhere.
 	opts = append([]PostgresOption{forTests, Setting("dynamic_shared_memory_type", "mmap")}, opts...)
 	return private(tb, func(ctx context.Context, dir string) (*PostgresServer, error) {
 		return StartPostgres(ctx, dir, opts...)
 	})
 }
 
-// StartPostgres starts a PostgreSQL server with its data in dir, which is created.
+// StartPostgres starts a PostgreSQL server with its data in dir, which it creates.
 func StartPostgres(ctx context.Context, dir string, opts ...PostgresOption) (*PostgresServer, error) {
 	o := pgserver.Options{
 		DataDir:   dir,
@@ -78,10 +78,10 @@ func StartPostgres(ctx context.Context, dir string, opts ...PostgresOption) (*Po
 	return &PostgresServer{dsn: server.DSN(), options: o, server: server}, nil
 }
 
-// DSN is the connection string of a superuser for the database named postgres.
+// DSN returns the connection string of a superuser for the database named postgres.
 func (s *PostgresServer) DSN() string { return s.dsn }
 
-// PID is the postmaster's process id, 0 if the server was not started here.
+// PID returns the postmaster's process id, or 0 if this process did not start the server.
 func (s *PostgresServer) PID() int {
 	server, err := s.own()
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *PostgresServer) PID() int {
 	return server.PID()
 }
 
-// CPUTime is the processor time that the server's processes have used since the last start.
+// CPUTime returns the processor time that the server's processes have used since the last start.
 func (s *PostgresServer) CPUTime() (time.Duration, error) {
 	server, err := s.own()
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *PostgresServer) CPUTime() (time.Duration, error) {
 	return server.CPUTime()
 }
 
-// Stop shuts the server down. Stopping a stopped server is no error.
+// Stop shuts the server down. It returns nil if the server is not running.
 func (s *PostgresServer) Stop(ctx context.Context) error {
 	server, err := s.own()
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *PostgresServer) Stop(ctx context.Context) error {
 	return server.Stop(ctx)
 }
 
-// Kill ends all processes of the server with SIGKILL and returns when they are gone.
+// Kill ends all processes of the server with SIGKILL and returns when they have ended.
 func (s *PostgresServer) Kill() error {
 	server, err := s.own()
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *PostgresServer) Kill() error {
 	return server.Kill()
 }
 
-// Pause freezes the server: connections stay open and nothing answers, until Resume.
+// Pause suspends the server until Resume. Its connections stay open, but it does not answer.
 func (s *PostgresServer) Pause() error {
 	server, err := s.own()
 	if err != nil {
@@ -135,8 +135,7 @@ func (s *PostgresServer) Resume() error {
 	return server.Resume()
 }
 
-// Restart starts a server that was stopped or killed, on the same port and data; a running one is
-// stopped first.
+// Restart starts the server with the same port and data. It stops a running server first.
 func (s *PostgresServer) Restart(ctx context.Context) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -160,27 +159,27 @@ func (s *PostgresServer) own() (*pgserver.Server, error) {
 	return s.server, nil
 }
 
-// Database creates an empty database on the shared server, drops it at the test's end, and returns its
-// connection string.
+// Database creates an empty database on the shared server and returns its connection string. The
+// database is dropped when the test ends.
 func Database(tb testing.TB) string {
 	tb.Helper()
 	return Postgres(tb).Database(tb)
 }
 
-// Database creates an empty database on this server, drops it at the test's end, and returns its
-// connection string.
+// Database creates an empty database on this server and returns its connection string. The database is
+// dropped when the test ends.
 func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
 	return s.DatabaseOf(tb, Template{})
 }
 
-// DatabaseOf is [Database] with the content of a template.
+// DatabaseOf is like [Database], but the database is a copy of a template.
 func DatabaseOf(tb testing.TB, t Template) string {
 	tb.Helper()
 	return Postgres(tb).DatabaseOf(tb, t)
 }
 
-// DatabaseOf is [PostgresServer.Database] with the content of a template.
+// DatabaseOf is like [PostgresServer.Database], but the database is a copy of a template.
 func (s *PostgresServer) DatabaseOf(tb testing.TB, t Template) string {
 	tb.Helper()
 	dsn, drop, err := s.create(t)
@@ -195,8 +194,8 @@ func (s *PostgresServer) DatabaseOf(tb testing.TB, t Template) string {
 	return dsn
 }
 
-// PackageDatabase returns the connection string of a database on the shared server that all tests of a
-// package's process share, with the content of a template when it is asked for first. [Main] drops it.
+// PackageDatabase returns the connection string of a database on the shared server. All tests of a
+// process share it. The first call creates it as a copy of a template, and [Main] drops it.
 func PackageDatabase(tb testing.TB, t Template) string {
 	tb.Helper()
 	server := Postgres(tb)
@@ -212,7 +211,8 @@ func PackageDatabase(tb testing.TB, t Template) string {
 	return shared.dsn
 }
 
-// create makes a database; drop removes it unless its server is gone.
+// create creates a copy of a template and returns its connection string. drop drops the database unless
+// its server is not running.
 func (s *PostgresServer) create(t Template) (dsn string, drop func() error, err error) {
 	name := "test_" + randomName()
 	if dsn, err = withDatabase(s.dsn, name); err != nil {
@@ -252,14 +252,14 @@ func (s *PostgresServer) administer(statement string) error {
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing depends on it
+	defer conn.Close(ctx) //nolint:errcheck // the statement has ended
 	if _, err := conn.Exec(ctx, statement); err != nil {
 		return fmt.Errorf("%s: %w", statement, err)
 	}
 	return nil
 }
 
-// withDatabase replaces the database of a connection string, in the form of a URL.
+// withDatabase replaces the database in a connection string, which must be a URL.
 func withDatabase(dsn, name string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme == "" {

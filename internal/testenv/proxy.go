@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Proxy stands between a client and a server, and spoils their connections. Its methods may be called
-// concurrently.
+// Proxy is a TCP proxy between clients and a server that can break and delay their connections. Its
+// methods may be called concurrently.
 type Proxy struct {
 	listener net.Listener
 
@@ -20,7 +20,7 @@ type Proxy struct {
 	wg       sync.WaitGroup
 }
 
-// NewProxy starts a proxy for one test.
+// NewProxy starts a proxy in front of the server at upstream, host:port, for one test.
 func NewProxy(tb testing.TB, upstream string) *Proxy {
 	tb.Helper()
 	p, err := StartProxy(upstream)
@@ -31,7 +31,7 @@ func NewProxy(tb testing.TB, upstream string) *Proxy {
 	return p
 }
 
-// StartProxy starts a proxy in front of host:port.
+// StartProxy starts a proxy in front of the server at upstream, host:port.
 func StartProxy(upstream string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,14 +43,14 @@ func StartProxy(upstream string) (*Proxy, error) {
 	return p, nil
 }
 
-// Close ends the proxy and all its connections.
+// Close stops the proxy and closes all its connections.
 func (p *Proxy) Close() {
 	p.listener.Close()
 	p.Cut()
 	p.wg.Wait()
 }
 
-// Addr is host:port.
+// Addr returns host:port of the proxy.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 func (p *Proxy) accept() {
@@ -79,8 +79,8 @@ func (p *Proxy) accept() {
 	}
 }
 
-// pump copies until one side ends. While the proxy is frozen it keeps the data
-// that it has read.
+// pump copies data from one connection to the other until one of them ends. While
+// the proxy is frozen, pump keeps the data that it has read.
 func (p *Proxy) pump(from, to net.Conn) {
 	defer p.forget(from, to)
 	buf := make([]byte, 32<<10)
@@ -109,7 +109,8 @@ func (p *Proxy) forget(conns ...net.Conn) {
 	}
 }
 
-// Cut closes all connections, without a word of the client to the server, and every new one until Heal.
+// Cut closes all connections, and every new one until Heal. The server gets no last message from its
+// clients.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,28 +122,28 @@ func (p *Proxy) Cut() {
 	p.thawed.Broadcast()
 }
 
-// Redirect sends new connections to another server.
+// Redirect connects new connections to the server at upstream, host:port.
 func (p *Proxy) Redirect(upstream string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.upstream = upstream
 }
 
-// Heal lets connections through again.
+// Heal ends a Cut: the proxy accepts connections again.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = false
 }
 
-// Freeze holds all bytes back, in both directions; the connections stay.
+// Freeze keeps all data in both directions until Thaw. The connections stay open.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.frozen = true
 }
 
-// Thaw delivers the data that Freeze has kept, in order.
+// Thaw ends a Freeze and delivers the kept data in order.
 func (p *Proxy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

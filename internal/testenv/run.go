@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// Exit codes of [Run] when the command's own is not known.
+// Exit codes of [Run] if the exit code of the command is not known.
 const (
 	exitNotStarted = 125
 	exitSignalled  = 130
 )
 
-// Run starts the shared servers that no environment variable names, all at once, runs command with the
-// variables set, stops the servers, and returns the command's exit code. SIGINT and SIGTERM are passed
-// on to the command, and the servers are stopped after it.
+// Run starts, concurrently, the shared servers that no environment variable names. It runs command with
+// the variables set, stops the servers, and returns the command's exit code. Run forwards SIGINT and
+// SIGTERM to the command and stops the servers after the command has ended.
 func Run(command []string) int {
 	if len(command) == 0 {
 		fmt.Fprintln(os.Stderr, "testenv: no command given")
@@ -64,7 +64,7 @@ func runWithServers(ctx context.Context, command []string) int {
 	}
 }
 
-// startAll starts the servers side by side and returns the variables that name them.
+// startAll starts the servers concurrently and returns the environment variables that name them.
 func startAll(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -13,15 +13,15 @@ import (
 
 const scratchPrefix = "perceptor-test-"
 
-// newScratch makes a directory of temporary data that every user may enter and that goes with its process.
+// newScratch makes a temporary directory that every user may enter and that does not outlive its process.
 func newScratch() (*tempdir.Dir, error) { return tempdir.New(scratchPrefix, false) }
 
-// serverDir names the directory of a server within a temporary directory.
+// serverDir returns the path of a server's directory within a temporary directory.
 func serverDir(place *tempdir.Dir, name string) string {
 	return filepath.Join(place.Path, strings.ToLower(name))
 }
 
-// private starts a server for one test and stops it at the test's end.
+// private starts a server for one test and stops it when the test ends.
 func private[S interface{ Stop(context.Context) error }](tb testing.TB, start func(context.Context, string) (S, error)) S {
 	tb.Helper()
 	place, err := newScratch()
@@ -44,13 +44,14 @@ func private[S interface{ Stop(context.Context) error }](tb testing.TB, start fu
 	return server
 }
 
-// Root returns a ZooKeeper path that no other test uses, such as /perceptor-test-x. It is not created.
+// Root returns a ZooKeeper path that no other test uses, such as /perceptor-test-x. It does not create
+// the node.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	return "/perceptor-test-" + randomName()
 }
 
-// TopicPrefix returns a prefix of topic and group names that no other test uses, with a dot at its end.
+// TopicPrefix returns a prefix for names of topics and groups that no other test uses. It ends with a dot.
 func TopicPrefix(tb testing.TB) string {
 	tb.Helper()
 	return "test-" + randomName() + "."

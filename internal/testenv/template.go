@@ -8,21 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Template is what databases hold when they are new. The first one on a server is filled, whichever
-// process asks for it; all others are copies, which take a small part of the time.
+// Template is the initial content of databases. The first process that uses it on a server fills a
+// template database. New databases are copies of that one, which is much faster than filling each.
 type Template struct {
-	// Name stands for the content: who changes that changes the name. A server that a variable names
-	// keeps the template, for other runs.
+	// Name identifies the content, so a template with other content must have another name. A server that
+	// an environment variable names keeps the template for later runs.
 	Name string
-	// Base, if not nil, is what Fill finds.
+	// Base, if not nil, is the template that Fill adds to.
 	Base *Template
-	// Fill makes the content. It leaves no connection open.
+	// Fill writes the content. It must close its connections before it returns.
 	Fill func(ctx context.Context, dsn string) error
 }
 
 const (
 	fillWait     = 5 * time.Minute
-	templateLock = 0x70657263 // of all who make templates, an advisory lock
+	templateLock = 0x70657263 // key of the advisory lock that serializes the creation of templates
 )
 
 // ensure creates a template unless it exists. Concurrent callers wait.
@@ -33,14 +33,14 @@ func (s *PostgresServer) ensure(t Template) error {
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the lock goes with it
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the end of the session releases the lock
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
 		return fmt.Errorf("wait for the template %s: %w", t.Name, err)
 	}
 	return s.have(ctx, conn, t)
 }
 
-// have is ensure under the lock.
+// have is ensure for a caller that has the advisory lock.
 func (s *PostgresServer) have(ctx context.Context, conn *pgx.Conn, t Template) error {
 	var whole bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", t.Name).Scan(&whole); err != nil {
@@ -62,7 +62,7 @@ func (s *PostgresServer) have(ctx context.Context, conn *pgx.Conn, t Template) e
 	return nil
 }
 
-// makeTemplate fills a database and marks it when it is whole.
+// makeTemplate creates a database, fills it, and marks it as a template when it is complete.
 func (s *PostgresServer) makeTemplate(ctx context.Context, conn *pgx.Conn, t Template, create string) error {
 	dsn, err := withDatabase(s.dsn, t.Name)
 	if err != nil {

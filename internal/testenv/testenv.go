@@ -1,26 +1,27 @@
-// Package testenv gives tests and load runs the real servers: PostgreSQL, Apache ZooKeeper 3.9.4 and
-// Apache Kafka 4.1.0 (KRaft, one node), each on a port of 127.0.0.1 that was free.
+// Package testenv provides tests and load runs with real servers: PostgreSQL, Apache ZooKeeper 3.9.4
+// and Apache Kafka 4.1.0 (KRaft, one node), each on a free port of 127.0.0.1.
 //
-// Shared servers serve a whole test run: [Postgres], [ZooKeeper] and [Kafka] return the ones named by
-// PERCEPTOR_TEST_POSTGRES_DSN, PERCEPTOR_TEST_ZOOKEEPER and PERCEPTOR_TEST_KAFKA. The command
-// internal/testenv/cmd/testenv starts all three, sets the variables for another command and stops the
-// servers after it; `make test` runs go test under it. Without a variable the first call in a test
-// process starts a server for that process, so that one package's tests work alone; such a package has
+// A whole test run uses the same shared servers. [Postgres], [ZooKeeper] and [Kafka] return the servers
+// named by PERCEPTOR_TEST_POSTGRES_DSN, PERCEPTOR_TEST_ZOOKEEPER and PERCEPTOR_TEST_KAFKA. The command
+// internal/testenv/cmd/testenv starts all three, runs another command with these variables set, and then
+// stops the servers. `make test` uses it to run go test. If a variable is not set, the first call in a
+// test process starts a server for that process, so that the tests of one package can run alone. Such a
+// package has
 //
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 //
-// or MainWithoutLeaks where goroutines live.
+// or MainWithoutLeaks if its tests start goroutines.
 //
-// Tests keep apart by [Database], [Root] and [TopicPrefix], so they may run in parallel. A [Template]
-// saves them the time to fill a database.
+// [Database], [Root] and [TopicPrefix] isolate tests from each other, so tests may run in parallel. A
+// [Template] saves the time to fill a database.
 //
-// Private servers are for tests that hurt them: [NewPostgres], [NewZooKeeper] and [NewKafka] can be
-// stopped, killed, paused and restarted, on the same port and data. [StartPostgres], [StartZooKeeper]
-// and [StartKafka] do the same without a test.
+// Tests that disturb a server use a private one. The servers of [NewPostgres], [NewZooKeeper] and
+// [NewKafka] can be stopped, killed, paused and restarted with the same port and data. [StartPostgres],
+// [StartZooKeeper] and [StartKafka] start the same servers outside a test.
 //
-// PostgreSQL is the machine's own (15 to 18), else a download. Kafka and ZooKeeper need Java 17; their
-// files are pinned by SHA-256 in the directory artifacts, fetched once and kept in the user's cache.
-// All servers die with the process that started them.
+// PostgreSQL is the one installed on the machine (15 to 18), or else a download. Kafka and ZooKeeper need
+// Java 17. Their files are pinned by SHA-256 in the directory artifacts, fetched once and kept in the
+// user's cache. All servers die with the process that started them.
 package testenv
 
 import (
@@ -37,15 +38,15 @@ import (
 	"github.com/perceptor/perceptor/internal/tempdir"
 )
 
-// Environment variables that name running servers to use instead of starting some.
+// Environment variables that name running servers. A server that is named is used and not started.
 const (
 	PostgresVariable  = "PERCEPTOR_TEST_POSTGRES_DSN" // connection string of a superuser
 	ZooKeeperVariable = "PERCEPTOR_TEST_ZOOKEEPER"    // host:port
 	KafkaVariable     = "PERCEPTOR_TEST_KAFKA"        // host:port
 )
 
-// LongVariable makes tests that can run for any time run for as long as it is worth,
-// and runs those that are skipped otherwise. `make test-long` sets it.
+// LongVariable is an environment variable. If it is set, soaks and storms run at full
+// length, and tests run that are skipped otherwise. `make test-long` sets it.
 const LongVariable = "PERCEPTOR_TEST_LONG"
 
 // Long reports whether [LongVariable] is set.
@@ -53,15 +54,15 @@ func Long() bool { return os.Getenv(LongVariable) != "" }
 
 var variableOf = map[string]string{"zookeeper": ZooKeeperVariable, "kafka": KafkaVariable}
 
-// ErrShared is returned by methods that would take a shared server away from other tests.
+// ErrShared is returned by methods that would stop a server that other tests use.
 var ErrShared = errors.New("the server is shared with other tests: start one of your own with New")
 
 const (
-	startTimeout = 5 * time.Minute // holds a first download
+	startTimeout = 5 * time.Minute // long enough for a download
 	stopTimeout  = 30 * time.Second
 )
 
-// pool holds the shared servers that a process uses, and why some could not start.
+// pool holds the shared servers that a process uses, and the errors of those that could not start.
 type pool struct {
 	sync.Mutex
 	dir       *tempdir.Dir
@@ -69,8 +70,8 @@ type pool struct {
 	zookeeper *ZooKeeperServer
 	kafka     *KafkaServer
 	errs      map[string]error
-	dsn       string       // of the package's database; empty until it is asked for
-	drop      func() error // removes it
+	dsn       string       // of the package's database; empty until PackageDatabase creates it
+	drop      func() error // drops that database
 }
 
 var shared = &pool{errs: map[string]error{}}
@@ -103,8 +104,8 @@ func Kafka(tb testing.TB) *KafkaServer {
 		StartKafka)
 }
 
-// share returns the server in slot: named by a variable, or started by the first caller. A start that
-// failed once fails for every later test at once.
+// share returns the server in slot, which an environment variable names or the first caller starts. If
+// the start fails, every later call fails immediately.
 func share[S any](tb testing.TB, name string, slot **S, variable string, named func(string) *S, start func(context.Context, string) (*S, error)) *S {
 	tb.Helper()
 	shared.Lock()
@@ -141,10 +142,10 @@ func startShared[S any](name string, start func(context.Context, string) (*S, er
 	return start(ctx, serverDir(shared.dir, name))
 }
 
-// Main runs a package's tests, stops the servers that they shared and exits.
+// Main runs a package's tests, stops the shared servers that this process started, and exits.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
-// MainWithoutLeaks is [Main], and fails when goroutines are left after the tests.
+// MainWithoutLeaks is like [Main] but also fails if goroutines are left after the tests.
 func MainWithoutLeaks(m *testing.M, opts ...goleak.Option) {
 	code := run(m)
 	if code == 0 {

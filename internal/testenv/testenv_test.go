@@ -23,7 +23,8 @@ import (
 
 const patience = 30 * time.Second
 
-// runVariable makes the test binary do what the command testenv does, with its arguments.
+// runVariable is an environment variable. If it is set, the test binary runs [Run] with its arguments, as
+// the command testenv does.
 const runVariable = "PERCEPTOR_TESTENV_TEST_RUN"
 
 func TestMain(m *testing.M) {
@@ -51,7 +52,7 @@ func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: did not happen within %v", what, patience)
 		}
 	}
 }
@@ -64,14 +65,14 @@ func TestDatabasesAreEmptyApartAndDropped(t *testing.T) {
 			conn, err := pgx.Connect(bounded(t), dsn)
 			must(t, err)
 			_, err = conn.Exec(bounded(t), "CREATE TABLE mine (n int)")
-			must(t, err) // the second would meet the first one's table
+			must(t, err) // fails if both tests get the same database
 			dsns = append(dsns, dsn)
 		}
-	}) // its connections are still open: dropping does not wait for them
+	}) // connections are still open, but dropping a database does not wait for them
 	for _, dsn := range dsns {
 		if conn, err := pgx.Connect(bounded(t), dsn); err == nil {
 			conn.Close(bounded(t))
-			t.Errorf("%s is still there", dsn)
+			t.Errorf("%s still exists after its test", dsn)
 		}
 	}
 }
@@ -107,26 +108,26 @@ func TestATemplateIsFilledOnceAndItsCopiesKeepApart(t *testing.T) {
 		}
 	})
 	if _, _, err := server.create(full); err == nil || !strings.Contains(err.Error(), "cut short") {
-		t.Fatalf("a template that could not be filled: got %v", err)
+		t.Fatalf("create with a Fill that fails: got %v, want the error of Fill", err)
 	}
 	one, two := DatabaseOf(t, full), DatabaseOf(t, full)
 	if n := words(one, "INSERT INTO words VALUES ('two')"); n != 2 {
-		t.Errorf("a copy that a row was added to has %d rows, want 2", n)
+		t.Errorf("rows in the copy that a row was added to = %d, want 2", n)
 	}
 	if n := words(two, "SELECT"); n != 1 || fills != 2 {
-		t.Errorf("another copy has %d rows, want 1, after %d fills", n, fills)
+		t.Errorf("rows in another copy = %d, want 1; calls of Fill = %d, want 2", n, fills)
 	}
 	if n := words(DatabaseOf(t, fuller), "SELECT"); n != 2 || fills != 2 {
-		t.Errorf("a copy of what is based on it has %d rows, want 2, after %d fills", n, fills)
+		t.Errorf("rows in a copy of the derived template = %d, want 2; calls of the base's Fill = %d, want 2", n, fills)
 	}
 }
 
 func TestNamesDoNotRepeat(t *testing.T) {
 	if a, b := Root(t), Root(t); a == b || !strings.HasPrefix(a, "/") {
-		t.Errorf("roots %q and %q", a, b)
+		t.Errorf("roots = %q and %q, want different absolute paths", a, b)
 	}
 	if a, b := TopicPrefix(t), TopicPrefix(t); a == b {
-		t.Errorf("topic prefixes %q and %q", a, b)
+		t.Errorf("topic prefixes = %q and %q, want different ones", a, b)
 	}
 }
 
@@ -138,20 +139,20 @@ func TestRunningServersAreTakenFromTheEnvironment(t *testing.T) {
 	t.Setenv(PostgresVariable, dsn)
 	s := Postgres(t)
 	if s.DSN() != dsn || s.PID() != 0 {
-		t.Errorf("got %s with pid %d, want the one that %s names", s.DSN(), s.PID(), PostgresVariable)
+		t.Errorf("Postgres = %s with pid %d, want the server that %s names", s.DSN(), s.PID(), PostgresVariable)
 	}
 	if err := s.Kill(); !errors.Is(err, ErrShared) {
-		t.Errorf("kill of a shared server: got %v, want %v", err, ErrShared)
+		t.Errorf("Kill of a shared server: got %v, want %v", err, ErrShared)
 	}
 	if err := s.Restart(t.Context()); !errors.Is(err, ErrShared) {
-		t.Errorf("restart of a shared server: got %v, want %v", err, ErrShared)
+		t.Errorf("Restart of a shared server: got %v, want %v", err, ErrShared)
 	}
 	if err := StopShared(); err != nil {
-		t.Errorf("end of a run with somebody else's server: %v", err)
+		t.Errorf("StopShared with a server that another process started: %v", err)
 	}
 }
 
-// server is what the private servers have in common.
+// server has the methods that all private servers have in common.
 type server interface {
 	PID() int
 	Stop(context.Context) error
@@ -162,7 +163,7 @@ type server interface {
 	CPUTime() (time.Duration, error)
 }
 
-// hurt stops, kills and pauses a server, which must have kept what was written and answer each time.
+// hurt stops, kills and pauses a server. After each, the server must answer and have its data.
 func hurt(t *testing.T, s server, kept func(context.Context) error) {
 	t.Helper()
 	must(t, kept(bounded(t)))
@@ -184,19 +185,19 @@ func hurt(t *testing.T, s server, kept func(context.Context) error) {
 
 	must(t, s.Kill())
 	if subprocess.Alive(pid) {
-		t.Errorf("pid %d lives on after Kill", pid)
+		t.Errorf("pid %d is alive after Kill", pid)
 	}
 	must(t, s.Restart(bounded(t)))
 	must(t, kept(bounded(t)))
 	if s.PID() == pid {
-		t.Error("the process is the one that was killed")
+		t.Error("the process id after Restart is that of the killed process")
 	}
 
 	pid = s.PID()
 	must(t, s.Stop(bounded(t)))
 	must(t, s.Stop(bounded(t)))
 	if subprocess.Alive(pid) {
-		t.Errorf("pid %d lives on after Stop", pid)
+		t.Errorf("pid %d is alive after Stop", pid)
 	}
 	must(t, s.Restart(bounded(t)))
 	must(t, kept(bounded(t)))
@@ -284,7 +285,7 @@ func TestKafkaKeepsItsRecords(t *testing.T) {
 	must(t, err)
 
 	hurt(t, s, func(ctx context.Context) error {
-		for ctx.Err() == nil { // a broker that has just started may still be loading the partition
+		for ctx.Err() == nil { // a broker may still load the partition just after its start
 			if err = fetchOne(ctx, client, topic); err == nil {
 				return nil
 			}
@@ -307,7 +308,7 @@ func fetchOne(ctx context.Context, client *kafka.Client, topic string) error {
 	}
 	value, err := io.ReadAll(record.Value)
 	if err == nil && string(value) != "one" {
-		err = fmt.Errorf("the record says %q", value)
+		err = fmt.Errorf("value of the record = %q, want one", value)
 	}
 	return err
 }
@@ -333,12 +334,12 @@ func TestConsumerGroupGetsItsFirstRecordFromAFreshKafka(t *testing.T) {
 	message, err := reader.FetchMessage(bounded(t))
 	must(t, err)
 	if string(message.Value) != "one" {
-		t.Errorf("got %q", message.Value)
+		t.Errorf("value of the message = %q, want one", message.Value)
 	}
 	must(t, reader.Close())
 }
 
-// command prepares the test binary to run as the command testenv.
+// command returns a call of the test binary that acts as the command testenv.
 func command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 	cmd := exec.Command(os.Args[0], args...)
 	for _, entry := range os.Environ() {
@@ -352,7 +353,7 @@ func command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &stderr
 }
 
-// onlyPostgres spares a run the servers that its test does not look at.
+// onlyPostgres makes a run start no ZooKeeper and no Kafka.
 func onlyPostgres(cmd *exec.Cmd) {
 	cmd.Env = append(cmd.Env, ZooKeeperVariable+"=127.0.0.1:1", KafkaVariable+"=127.0.0.1:2")
 }
@@ -368,11 +369,11 @@ func TestRunNamesItsServersAndPassesTheExitCodeOn(t *testing.T) {
 	}
 	lines := strings.Fields(string(out))
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], "postgres://") || lines[1] != "127.0.0.1:1" || lines[2] != "127.0.0.1:2" {
-		t.Fatalf("the command was told %q", lines)
+		t.Fatalf("variables of the command = %q, want a started PostgreSQL and the given addresses", lines)
 	}
 	if conn, err := pgx.Connect(bounded(t), lines[0]); err == nil {
 		conn.Close(bounded(t))
-		t.Error("the server outlives the run")
+		t.Error("the server still runs after the run")
 	}
 }
 
@@ -384,21 +385,21 @@ func TestServersEndWithARunThatIsInterruptedOrKilled(t *testing.T) {
 			out, err := cmd.StdoutPipe()
 			must(t, err)
 			must(t, cmd.Start())
-			defer cmd.Process.Kill() //nolint:errcheck // ended already when all goes well
+			defer cmd.Process.Kill() //nolint:errcheck // it has ended unless the test fails
 			if _, err := io.ReadAtLeast(out, make([]byte, 6), 6); err != nil {
 				t.Fatalf("%v: %s", err, stderr)
 			}
 			pids, err := subprocess.Children(cmd.Process.Pid)
 			must(t, err)
 			if len(pids) != 4 { // three servers and the command
-				t.Errorf("the run has processes %v, want 4", pids)
+				t.Errorf("processes of the run = %v, want 4", pids)
 			}
 			must(t, cmd.Process.Signal(sig))
 			if sig == syscall.SIGKILL {
 				killed := pids[:0]
 				for _, pid := range pids {
 					if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == "sleep\n" {
-						must(t, syscall.Kill(pid, syscall.SIGKILL)) // the command itself is left to its own devices
+						must(t, syscall.Kill(pid, syscall.SIGKILL)) // a killed run does not end its command
 						continue
 					}
 					killed = append(killed, pid)
@@ -408,7 +409,7 @@ func TestServersEndWithARunThatIsInterruptedOrKilled(t *testing.T) {
 			for _, pid := range pids {
 				waitFor(t, fmt.Sprintf("end of pid %d", pid), func() bool { return !subprocess.Alive(pid) })
 			}
-			cmd.Wait() //nolint:errcheck // it was told to end
+			cmd.Wait() //nolint:errcheck // it was ended by a signal
 		})
 	}
 }
@@ -421,7 +422,7 @@ func TestMissingJavaIsExplained(t *testing.T) {
 		t.Setenv("PATH", path)
 		_, err := StartKafka(t.Context(), t.TempDir())
 		if err == nil || !strings.Contains(err.Error(), "Java 17 or newer is needed") || !strings.Contains(err.Error(), KafkaVariable+"=host:port") {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("java %s: got %v, want an error that names Java 17 and %s", name, err, KafkaVariable)
 		}
 		if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: the error has more than one line: %v", name, err)

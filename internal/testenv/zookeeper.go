@@ -19,20 +19,20 @@ const (
 	probeWait   = time.Second
 )
 
-// ZooKeeperServer is a standalone ZooKeeper. Its methods may be called concurrently.
+// ZooKeeperServer is a standalone ZooKeeper server. Its methods may be called concurrently.
 type ZooKeeperServer struct{ javaServer }
 
-// ZooKeeperOption changes how a ZooKeeper is started.
+// ZooKeeperOption is an option for starting ZooKeeper servers.
 type ZooKeeperOption func(*zookeeperOptions)
 
 type zookeeperOptions struct{ tick time.Duration }
 
-// TickTime sets ZooKeeper's unit of time (default 500 ms). The server grants sessions of 2 to 20 ticks.
+// TickTime sets ZooKeeper's unit of time, by default 500 ms. Sessions time out after 2 to 20 ticks.
 func TickTime(tick time.Duration) ZooKeeperOption {
 	return func(o *zookeeperOptions) { o.tick = tick }
 }
 
-// NewZooKeeper starts a ZooKeeper for one test, which may stop, kill, pause and restart it.
+// NewZooKeeper starts a ZooKeeper server for one test. The test may stop, kill, pause and restart it.
 func NewZooKeeper(tb testing.TB, opts ...ZooKeeperOption) *ZooKeeperServer {
 	tb.Helper()
 	return private(tb, func(ctx context.Context, dir string) (*ZooKeeperServer, error) {
@@ -40,7 +40,8 @@ func NewZooKeeper(tb testing.TB, opts ...ZooKeeperOption) *ZooKeeperServer {
 	})
 }
 
-// StartZooKeeper starts a ZooKeeper with its data in dir, which is created, and returns when it serves.
+// StartZooKeeper starts a ZooKeeper server with its data in dir, which it creates, and returns when the
+// server serves.
 func StartZooKeeper(ctx context.Context, dir string, opts ...ZooKeeperOption) (*ZooKeeperServer, error) {
 	s, err := startZooKeeper(ctx, dir, opts)
 	if err != nil {
@@ -67,7 +68,8 @@ func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*Z
 	return s, nil
 }
 
-// newZooKeeper makes a server with its data in dir that has no address yet and reads the file named config.
+// newZooKeeper returns a server with its data in dir that has no address yet. The server will read its
+// settings from the file config.
 func newZooKeeper(ctx context.Context, dir string) (s *ZooKeeperServer, config string, err error) {
 	java, err := findJava(ctx)
 	if err != nil {
@@ -102,7 +104,7 @@ admin.enableServer=false
 `, filepath.Join(dir, "data"), port, tick.Milliseconds())
 }
 
-// serves asks for the server's state: its port answers a moment before it serves.
+// serves asks for the server's state, because the server accepts connections a moment before it serves.
 func serves(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, probeWait)
 	if err != nil {
@@ -120,7 +122,7 @@ func serves(addr string) error {
 		return err
 	}
 	if !strings.HasPrefix(string(answer), "Zookeeper version:") {
-		return errors.New("ZooKeeper says: " + strings.TrimSpace(string(answer)))
+		return errors.New("ZooKeeper answers: " + strings.TrimSpace(string(answer)))
 	}
 	return nil
 }

@@ -2,9 +2,9 @@
 //
 //	testenv run -- go test ./...
 //
-// It starts the three, names them to the command by PERCEPTOR_TEST_POSTGRES_DSN, PERCEPTOR_TEST_ZOOKEEPER
-// and PERCEPTOR_TEST_KAFKA, stops them when the command has ended, and exits with the command's code. A
-// server whose variable is set already is used and not started.
+// It starts the three servers and names them to the command in the variables PERCEPTOR_TEST_POSTGRES_DSN,
+// PERCEPTOR_TEST_ZOOKEEPER and PERCEPTOR_TEST_KAFKA. When the command has ended, it stops the servers and
+// exits with the command's exit code. A server whose variable is already set is used and not started.
 package main
 
 import (
