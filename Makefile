@@ -1,5 +1,5 @@
-# Perceptor's tasks. `make` lists them. Only `test` must work with nothing but Go, a C compiler and Java
-# on the machine; tools are built from tools/go.mod at their pinned versions.
+# The build targets of Perceptor. `make` lists them. `test` needs only Go, a C compiler and Java on the
+# machine. Tools are built from tools/go.mod at their pinned versions.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -29,12 +29,13 @@ test: $(TESTENV) ## run every test, race detector on, beside real servers
 	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone
 
 .PHONY: test-long
-test-long: ## run every test for as long as it is worth: soaks and storms too, some hours
+test-long: ## run every test at full length, with soaks and storms; takes some hours
 	PERCEPTOR_TEST_LONG=1 $(MAKE) --no-print-directory test TIMEOUT=1h
 
-# Most packages wait more than they compute: four at a time, those first that take longest. Those that
-# ALONE matches time what they kill. Everything is compiled before the first test, which might measure time.
-# go vet is part of check, so that no run of the tests repeats it.
+# Most packages wait more than they compute, so four run at a time. The packages that take longest (FIRST)
+# start first. The packages in ALONE measure times and run one by one. All tests are compiled before the
+# first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test
+# runs do not repeat it.
 ALONE := /(dispatch|loadtest)$$
 FIRST := /(store/shards|internal/mutation|internal/dev|internal/timingspec|assign|internal/virtualtest)$$
 GOTEST = go test -vet=off -timeout $(TIMEOUT)
@@ -53,11 +54,11 @@ test-alone: compile-tests
 	go list $(PACKAGES) | { grep -E '$(ALONE)' || true; } | xargs -r $(GOTEST) $(RACE) -p 1
 
 .PHONY: test-short
-test-short: $(TESTENV) ## run the tests that are quick
+test-short: $(TESTENV) ## run only the quick tests
 	$(SERVERS) $(GOTEST) -short -p 4 $(PACKAGES)
 
 .PHONY: check
-check: fmt-check vet lint verify test-short ## what to run before each commit
+check: fmt-check vet lint verify test-short ## run all checks that a commit must pass
 
 .PHONY: fmt
 fmt: ## format the Go files
@@ -87,7 +88,7 @@ proto: ## generate code from the contract
 	./proto/generate.sh
 
 .PHONY: verify
-verify: ## fail when generated code or the module's pins are not current
+verify: ## fail when generated code, go.mod or go.sum is not up to date
 	./proto/generate.sh --verify
 	go mod verify
 	go mod tidy -diff
@@ -111,5 +112,5 @@ $(TESTENV):
 	@go build -o $@ ./internal/testenv/cmd/testenv
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove built files
 	rm -rf bin third_party

@@ -7,12 +7,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Lists of a statement travel as binary arrays. pgx encodes them value by value
-// through an interface; an added task has 20 values and a result 8. The codecs
-// here append the same bytes in one loop, 3 to 6 times as fast, for the types that statements use. For
-// all other types, and for decoding, the codecs of pgx remain.
+// Statements pass lists as binary arrays. pgx encodes an array value by value through an interface,
+// and an added task has 20 values, a result 8. For the types that statements use, the codecs here
+// append the same bytes in one loop, 3 to 6 times as fast. The codecs of pgx encode all other types
+// and decode every type.
 
-// registerArrays replaces the array codecs of a connection.
+// registerArrays replaces the array codecs in the type map of a connection.
 func registerArrays(m *pgtype.Map) {
 	fixed(m, pgtype.Int2ArrayOID, pgtype.Int2OID, func(b []byte, v int16) []byte {
 		return append(b, 0, 0, 0, 2, byte(v>>8), byte(v))
@@ -48,7 +48,7 @@ func appendInt8(b []byte, v int64) []byte {
 	return append(b, 0, 0, 0, 8, byte(v>>56), byte(v>>48), byte(v>>40), byte(v>>32), byte(v>>24), byte(v>>16), byte(v>>8), byte(v))
 }
 
-// fixed puts a codec for []T in front of the one that m has for an array type.
+// fixed registers a codec for []T in m. It wraps the codec that m has for the array type.
 func fixed[T any](m *pgtype.Map, array, element uint32, add func([]byte, T) []byte) {
 	t, ok := m.TypeForOID(array)
 	if !ok {
@@ -57,7 +57,7 @@ func fixed[T any](m *pgtype.Map, array, element uint32, add func([]byte, T) []by
 	m.RegisterType(&pgtype.Type{Name: t.Name, OID: array, Codec: &arrayCodec[T]{Codec: t.Codec, element: element, add: add}})
 }
 
-// arrayCodec encodes []T by itself and leaves the rest to the codec it holds.
+// arrayCodec encodes []T. The embedded codec does everything else.
 type arrayCodec[T any] struct {
 	pgtype.Codec
 	element uint32

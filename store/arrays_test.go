@@ -22,7 +22,7 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 		{pgtype.Int2ArrayOID, []int16(nil)},
 		{pgtype.Int4ArrayOID, []int32{0, -1, math.MaxInt32}},
 		{pgtype.Int8ArrayOID, []int64{0, -1, math.MaxInt64, math.MinInt64}},
-		{pgtype.Int8ArrayOID, []int{1, 2}}, // a type that pgx is left with
+		{pgtype.Int8ArrayOID, []int{1, 2}}, // a type that the codec of pgx encodes
 		{pgtype.Int8ArrayOID, []*int64{&seven, nil, &seven}},
 		{pgtype.Int8ArrayOID, []*int64{&seven}},
 		{pgtype.BoolArrayOID, []bool{true, false}},

@@ -1,20 +1,20 @@
 // Package store connects to the logical databases: 16 schemas on 1 to 16
 // PostgreSQL servers, one pool for each. Its subpackages are the only ones that
-// know SQL: store/shards holds tasks, store/control tenants and tokens.
+// know SQL: store/shards holds tasks, store/control holds tenants and tokens.
 //
 // Each database has a pool of its own, because a session's search_path, its
 // prepared statements and their plans belong to one schema. A server that is
-// away stalls its databases and no other.
+// unreachable stalls only its own databases.
 //
 // # Sessions
 //
 // Every session sets its own limits: statement_timeout, lock_timeout, and
 // idle_in_transaction_session_timeout, so that a process that stops in the
-// middle of a transaction holds nobody up for long. Plans are generic, and
-// sequential, bitmap, hash and merge plans are off, and so is what keeps inner
-// sides of joins in memory: statements here touch few
-// rows by key, and the planner's guesses about arrays were measured to cost up
-// to ten times as much when they go wrong.
+// middle of a transaction does not block others for long. Plans are generic.
+// Sequential and bitmap scans, hash and merge joins, materialize and memoize
+// nodes are off, because statements here touch few rows by key. With them, wrong
+// estimates of the planner for arrays made statements up to ten times as
+// expensive in measurements.
 package store
 
 import (
@@ -33,30 +33,32 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Config says where the databases are and how to talk to them.
+// Config locates the databases and sets the limits of their sessions.
 type Config struct {
-	// Servers hold the databases; 1 to 16.
+	// Servers are the 1 to 16 servers that hold the databases.
 	Servers []Server
-	// Application is the application_name of the sessions.
+	// Application is the application_name of the sessions. Defaults to
+	// perceptor.
 	Application string
 	// MaxConns bounds the connections to one database. Defaults to 4.
 	MaxConns int
-	// StatementTimeout ends a statement. Defaults to 5 s.
+	// StatementTimeout is the longest time a statement may run. Defaults to 5 s.
 	StatementTimeout time.Duration
-	// LockTimeout ends a wait for a row. Defaults to 200 ms.
+	// LockTimeout is the longest time a statement may wait for a lock. Defaults
+	// to 200 ms.
 	LockTimeout time.Duration
-	// IdleInTransaction ends a session that stops in the middle of a
-	// transaction. Defaults to 2 s.
+	// IdleInTransaction is the longest time a session may be idle within a
+	// transaction before the server ends it. Defaults to 2 s.
 	IdleInTransaction time.Duration
 }
 
 // Server is one PostgreSQL server.
 type Server struct {
-	// DSN is a connection string or URL. It may hold a password, and is never
+	// DSN is a connection string or URL. It may contain a password and is never
 	// printed.
 	DSN string
-	// Databases are the numbers of the databases there. When all servers leave
-	// it empty, the 16 are spread evenly in order.
+	// Databases are the numbers of the databases on this server. If it is empty
+	// for all servers, the 16 databases are distributed evenly in order.
 	Databases []int
 }
 
@@ -78,7 +80,8 @@ type Cluster struct {
 // SchemaName returns the name of the schema of database d, 0 to 15.
 func SchemaName(d int) string { return fmt.Sprintf("perceptor_%02d", d) }
 
-// Open prepares the pools. It connects to nothing yet; see [Cluster.Check].
+// Open returns a cluster with one pool for each database. It does not connect to
+// the servers; [Cluster.Check] does.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	setDefaults(&cfg)
 	place, err := placement(cfg.Servers)
@@ -159,18 +162,19 @@ func namedPlacement(servers []Server) ([task.Databases]int, error) {
 	return place, nil
 }
 
-// scrub keeps a parse error that could quote a password out of messages.
+// scrub replaces a parse error whose message could quote a password. pgconn
+// redacts the messages of its own errors.
 func scrub(err error) error {
 	var parse *pgconn.ParseConfigError
 	if errors.As(err, &parse) {
 		return parse
 	}
-	return errors.New("it cannot be parsed")
+	return errors.New("cannot parse it")
 }
 
-// pingAfter is how long a connection has been idle that is tried before it is
-// used: longer than the distance of two looks of an idle dispatcher, or each look
-// would be two round trips.
+// pingAfter is the idle time after which a connection is pinged before it is
+// used. It is longer than the interval between two peeks of an idle dispatcher.
+// Otherwise each peek would cost two round trips.
 const pingAfter = 3 * time.Second
 
 func configure(pc *pgxpool.Config, cfg Config, d int) {
@@ -204,7 +208,7 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 // Pool returns the pool of database d, 0 to 15.
 func (c *Cluster) Pool(d int) *pgxpool.Pool { return c.pools[d] }
 
-// StatementTimeout returns the longest time a statement may take.
+// StatementTimeout returns the longest time a statement may run.
 func (c *Cluster) StatementTimeout() time.Duration { return c.timeout }
 
 // Close closes all pools. It waits for connections in use.
@@ -216,14 +220,15 @@ func (c *Cluster) Close() {
 	}
 }
 
-// Address returns where database d is, for messages: no credentials.
+// Address returns host, port, database and schema of database d for messages,
+// without credentials.
 func (c *Cluster) Address(d int) string {
 	cc := c.configs[d]
 	return fmt.Sprintf("%s:%d/%s, schema %s", cc.Host, cc.Port, cc.Database, SchemaName(d))
 }
 
-// Each runs f for every database at once and joins the errors, each with the
-// database's address.
+// Each calls f for all databases concurrently and joins the errors. It adds the
+// database's address to each error.
 func (c *Cluster) Each(ctx context.Context, f func(ctx context.Context, d int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, task.Databases)
@@ -238,8 +243,8 @@ func (c *Cluster) Each(ctx context.Context, f func(ctx context.Context, d int) e
 	return errors.Join(errs...)
 }
 
-// Check says whether every database can be reached and has the schema version
-// of this program.
+// Check returns an error unless every database can be reached and has the schema
+// version of this program.
 func (c *Cluster) Check(ctx context.Context) error {
 	return c.Each(ctx, func(ctx context.Context, d int) error {
 		version, err := migrations.Version(ctx, c.configs[d], SchemaName(d))
@@ -247,14 +252,15 @@ func (c *Cluster) Check(ctx context.Context) error {
 			return err
 		}
 		if want := migrations.Latest(); version != want {
-			return fmt.Errorf("the schema has version %d, this program needs %d: run perceptorctl migrate up", version, want)
+			return fmt.Errorf("schema has version %d, this program needs %d: run perceptorctl migrate up", version, want)
 		}
 		return nil
 	})
 }
 
-// Migrate brings every database up to date; done, when not nil, is called after
-// each with the number of versions applied now.
+// Migrate migrates every database to the schema version of this program. If done
+// is not nil, Migrate calls it after each database with the number of versions
+// that it applied.
 func (c *Cluster) Migrate(ctx context.Context, done func(d int, applied int)) error {
 	for d := range c.pools {
 		steps, err := migrations.Up(ctx, c.configs[d], SchemaName(d))

@@ -37,12 +37,12 @@ func TestMigratingTwiceAtOnceAppliesEachVersionOnce(t *testing.T) {
 		total += <-applied
 	}
 	if want := int(migrations.Latest()) * task.Databases; total != want {
-		t.Fatalf("%d versions were applied in all, want %d", total, want)
+		t.Fatalf("versions applied in total = %d, want %d", total, want)
 	}
 	c := storetest.OpenDSN(t, dsn)
 	if err := c.Migrate(t.Context(), func(d, n int) {
 		if n != 0 {
-			t.Errorf("database %d: %d versions were applied again", d, n)
+			t.Errorf("database %d: %d versions were applied again, want 0", d, n)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestEveryDatabaseHasItsShardTables(t *testing.T) {
 			FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relname ~ '^task_\d{3}$'`).Scan(&n, &low, &high)
 		first := d * task.ShardsPerDatabase
 		if err != nil || n != task.ShardsPerDatabase || low != first || high != first+task.ShardsPerDatabase-1 {
-			t.Fatalf("database %d has %d tables from %d to %d, %v", d, n, low, high, err)
+			t.Fatalf("database %d has %d shard tables from %d to %d, %v, want %d from %d", d, n, low, high, err, task.ShardsPerDatabase, first)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestEveryDatabaseHasItsShardTables(t *testing.T) {
 func TestCheckTellsToMigrate(t *testing.T) {
 	c := storetest.OpenDSN(t, testenv.Database(t))
 	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl migrate up") {
-		t.Fatal(err)
+		t.Fatalf("Check before a migration: got %v, want an error that names perceptorctl migrate up", err)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestDatabasesOfAnEarlierVersionAreRefused(t *testing.T) {
 	}
 	for name, err := range map[string]error{"check": c.Check(t.Context()), "migrate": c.Migrate(t.Context(), nil)} {
 		if !errors.Is(err, migrations.ErrOutdated) || !strings.Contains(err.Error(), "database 3 at ") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want %v for database 3", name, err, migrations.ErrOutdated)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestUnreachableServerIsNamedWithoutItsPassword(t *testing.T) {
 	defer cancel()
 	err := c.Check(ctx)
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") || strings.Contains(err.Error(), "hunter2") {
-		t.Fatal(err)
+		t.Fatalf("Check: got %v, want an error with the address and without the password", err)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestServersThatDoNotCoverTheDatabasesAreRefused(t *testing.T) {
 	} {
 		_, err := store.Open(t.Context(), store.Config{Servers: c.servers})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: Open: got %v, want an error with %q and without the password", c.name, err, c.want)
 		}
 	}
 }

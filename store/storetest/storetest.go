@@ -1,4 +1,4 @@
-// Package storetest gives tests migrated databases on a real PostgreSQL.
+// Package storetest provides tests with migrated databases on a real PostgreSQL server.
 package storetest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/perceptor/perceptor/store"
 )
 
-// Open returns a cluster of 16 migrated databases of the test's own. It is
-// closed when the test ends.
+// Open returns a cluster of 16 migrated databases that belong to this test alone.
+// The cluster is closed when the test ends.
 func Open(tb testing.TB, configure ...func(*store.Config)) *store.Cluster {
 	tb.Helper()
 	return OpenDSN(tb, DSN(tb), configure...)
@@ -24,7 +24,8 @@ func DSN(tb testing.TB) string {
 	return testenv.DatabaseOf(tb, Template())
 }
 
-// Template is what [DSN] is made of: all 16 migrated databases.
+// Template returns the template that [DSN] copies. It holds all 16 migrated
+// databases.
 func Template() testenv.Template {
 	return testenv.Template{Name: "migrated_" + migrations.Fingerprint(), Fill: func(ctx context.Context, dsn string) error {
 		c, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: dsn}}})
@@ -36,7 +37,8 @@ func Template() testenv.Template {
 	}}
 }
 
-// OpenDSN returns a cluster on one server.
+// OpenDSN returns a cluster of 16 databases on the server that dsn names. It does
+// not migrate them. The cluster is closed when the test ends.
 func OpenDSN(tb testing.TB, dsn string, configure ...func(*store.Config)) *store.Cluster {
 	tb.Helper()
 	cfg := store.Config{Servers: []store.Server{{DSN: dsn}}, Application: tb.Name()}
