@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// capacity is what claims may still add to the records in memory.
+// A capacity is the number and bytes of records that claims may still add to memory.
 type capacity struct {
 	records, bytes int
 	// Claims defer the rows of blocked tenants by blockedFor.
@@ -32,7 +32,7 @@ const (
 	goneAfter = 3 * time.Second
 )
 
-// capacity returns what claims may add at now. It records whether that is nothing, for
+// capacity returns the current capacity. If there is none it sets p.stopped, for
 // [pipeline.reopened].
 func (p *pipeline) capacity(now time.Time) capacity {
 	p.mu.Lock()

@@ -44,7 +44,7 @@ func TestAPlannerLooksAnewWhenTheClockWasSet(t *testing.T) {
 	}
 	p.clockMoved(at(101))
 	if st := p.next(at(101), situation{shards: true, records: 1, bytes: 1}); st.do != peek {
-		t.Errorf("got %s", st.do)
+		t.Errorf("next after the clock was set = %s, want a peek", st.do)
 	}
 }
 
@@ -52,6 +52,6 @@ func TestAPlannerBelievesAClockThatStandsStill(t *testing.T) {
 	p := planner{cfg: Config{}.withDefaults(), clock: db(0), known: task.Never, soon: []task.Upcoming{{Due: db(300)}}, peekAt: at(9000), sweepAt: at(9000)}
 	p.claimed(at(299), at(301), step{do: claim}, &task.Claim{Now: db(0)}, 0)
 	if due := p.localTime(db(300)); due.Before(at(590)) {
-		t.Errorf("the row is expected at %s, and the clock stands still", due)
+		t.Errorf("the row is expected at %s though the clock stands still", due)
 	}
 }

@@ -57,8 +57,8 @@ func (p *planner) wentTo(shards []task.Shard, until task.Instant) {
 	p.edge = max(p.edge, min(until, p.known))
 }
 
-// clockMoved forgets what is known of due instants after the database's clock was set, until
-// a peek has read it again.
+// clockMoved forgets the known due instants after the database's clock was set. A peek is
+// then due immediately.
 func (p *planner) clockMoved(now time.Time) {
 	p.soon, p.known = nil, task.Never
 	p.rangeUntil, p.rangeRows = 0, uncounted

@@ -24,7 +24,7 @@ type Flow struct {
 	claiming bool
 }
 
-// A Grant is what one claim may take of a flow.
+// A Grant limits what one claim may take of a flow.
 type Grant struct {
 	Flow *Flow
 	// Key is the flow's tenant and, for a capped kind, its kind.
