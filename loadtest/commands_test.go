@@ -15,11 +15,11 @@ import (
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
-// loads are short runs of the subcommands, by their flags.
+// loads are short runs of the subcommands with their flags.
 var loads = []struct {
 	load  func() *scenario.Options
 	flags string
-	// figures are those of the JSON that must be above 0.
+	// figures are the figures in the JSON that must be positive.
 	figures []string
 }{
 	{
@@ -61,17 +61,17 @@ func TestEverySubcommandMeasuresAndBreaksNothing(t *testing.T) {
 			}
 			hasFigures(t, text, c.figures)
 			if svg, err := os.ReadFile(picture); err != nil || !bytes.Contains(svg, []byte("throughput")) {
-				t.Errorf("there is no picture: %v", err)
+				t.Errorf("wrong chart: %v", err)
 			}
 			if o.Soak && (report.Soak == nil || len(report.Soak.Growth) == 0) {
-				t.Errorf("the verdict is %+v", report.Soak)
+				t.Errorf("wrong verdict of the soak: %+v", report.Soak)
 			}
 		})
 	}
 }
 
-// hasFigures checks that a report has what figures are read with, and the given
-// ones above 0.
+// hasFigures checks that a report has the data needed to read its figures, and that the
+// given figures are positive.
 func hasFigures(t *testing.T, text []byte, positive []string) {
 	t.Helper()
 	var got map[string]any
@@ -80,18 +80,18 @@ func hasFigures(t *testing.T, text []byte, positive []string) {
 	}
 	for _, name := range positive {
 		if v, ok := got[name].(float64); !ok || v <= 0 {
-			t.Errorf("%s is %v", name, got[name])
+			t.Errorf("%s = %v, want a positive number", name, got[name])
 		}
 	}
 	for _, name := range []string{"lateness_ms", "violations", "machine", "versions", "commit", "command", "seed"} {
 		if got[name] == nil {
-			t.Errorf("the JSON has no %s", name)
+			t.Errorf("the JSON report has no key %s", name)
 		}
 	}
 	cpu, ok := got["cpu_us_per_cycle"].(map[string]any)
 	for _, part := range []string{"postgres-backends", "taskd-1", "kafka", "loadtest", "total"} {
 		if v, isNumber := cpu[part].(float64); !ok || !isNumber || v < 0 {
-			t.Errorf("cpu_us_per_cycle of %s is %v", part, cpu[part])
+			t.Errorf("cpu_us_per_cycle of %s = %v, want a number", part, cpu[part])
 		}
 	}
 }
@@ -100,10 +100,10 @@ func TestTheGuideHasTheQuestionOfEveryExperiment(t *testing.T) {
 	for _, cmd := range experiments() {
 		row := "| [" + cmd.Name() + "](#" + cmd.Name() + ") | " + cmd.Short + " |"
 		if cmd.Short == "" || !strings.HasSuffix(cmd.Short, "?") || !strings.Contains(guide, row) {
-			t.Errorf("the guide has no row %q", row)
+			t.Errorf("the guide lacks the row %q", row)
 		}
 		if !strings.Contains(cmd.Example, "loadtest "+cmd.Name()+" ") || len(cmd.Long) < len(cmd.Short)+50 {
-			t.Errorf("%s is not explained: %q", cmd.Name(), cmd.Long)
+			t.Errorf("the help of %s has no explanation: %q", cmd.Name(), cmd.Long)
 		}
 	}
 }
@@ -131,12 +131,12 @@ func TestAWrongFlagIsRefusedByItsNameAndValue(t *testing.T) {
 		cmd.SetErr(testLog{t})
 		err := cmd.ExecuteContext(t.Context())
 		if err == nil {
-			t.Errorf("%s was taken", args)
+			t.Errorf("%s is accepted", args)
 			continue
 		}
 		for _, w := range want {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%s: %v does not name %s", args, err, w)
+				t.Errorf("%s: error %v does not contain %s", args, err, w)
 			}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// TestMain lets the test binary be a listener process, as the command is.
+// TestMain runs a listener process if the first argument is its command, as the program
+// does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == harness.ListenerName {
 		main()
@@ -31,11 +32,11 @@ func TestMain(m *testing.M) {
 
 const (
 	e2eSession = 2 * time.Second
-	e2eLimit   = 3 * time.Minute // of one scenario
+	e2eLimit   = 3 * time.Minute // for one scenario
 )
 
-// common is the stack that the tests share. Tests that disturb it, or create tenants,
-// run one after another; the others run side by side after them.
+// common is the stack that the tests share. Tests that disturb it or create tenants run one
+// after another; the other tests run in parallel after them.
 var common struct {
 	sync.Mutex
 	started bool
@@ -43,8 +44,8 @@ var common struct {
 	err     error
 }
 
-// realStack returns two dispatchers and a taskd beside real servers, all of which
-// run.
+// realStack returns a stack of two dispatchers, a taskd and real servers, all of them
+// running.
 func realStack(t *testing.T) *stack.Stack {
 	t.Helper()
 	if testing.Short() {
@@ -58,9 +59,9 @@ func realStack(t *testing.T) *stack.Stack {
 		common.started = true
 		o := harness.DefaultStack()
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
-		o.Postgres["fsync"] = "off" // processes are killed, and not the machine
+		o.Postgres["fsync"] = "off" // only processes are killed, not the machine
 		o.Postgres["shared_buffers"] = "256MB"
-		o.Settings = map[string]string{"chores.share": "1", "chores.purge_every": "1s"} // bulk operations are not held back
+		o.Settings = map[string]string{"chores.share": "1", "chores.purge_every": "1s"} // bulk operations run at full speed
 		common.stack, common.err = stack.Real(ctx, o)
 	}
 	if common.err != nil {
@@ -72,13 +73,13 @@ func realStack(t *testing.T) *stack.Stack {
 	return common.stack
 }
 
-// runs are what happens to the stack while all types of tasks are under way.
+// runs are the disturbances of the stack while tasks of all types run.
 var runs = []struct {
 	name    string
 	disturb []scenario.Disturbance
-	// takeover bounds the time until the last shard has a new owner; 0: none has
-	// to change hands. It tells how they changed hands, not how fast: after a
-	// clean stop nobody waits for the session to end.
+	// takeover bounds the time until the last shard has a new owner. 0 means that no shard
+	// changes its owner. The bound tells a clean stop, after which no member waits for the
+	// end of the session, from other take-overs.
 	takeover time.Duration
 }{
 	{name: "nothing happens"},
@@ -88,7 +89,7 @@ var runs = []struct {
 		takeover: 2*e2eSession + 2*time.Second,
 	},
 	{
-		name:     "a dispatcher stops in order",
+		name:     "a dispatcher stops gracefully",
 		disturb:  []scenario.Disturbance{{Action: scenario.Stop, Part: "dispatcher-1", After: time.Second}},
 		takeover: e2eSession,
 	},
@@ -125,16 +126,16 @@ func TestTheContractIsKeptWhateverHappensToTheParts(t *testing.T) {
 	}
 }
 
-// The rest of the contract is changed from outside while dispatchers and taskd are
-// killed and come back. Beside it another tenant is deleted, whose end waits for most
-// of that time in any case.
+// A load uses the rest of the contract while dispatchers and taskd are killed and
+// restarted. Meanwhile another tenant is deleted. The two tests are combined because the
+// end of the deletion takes most of that time anyway.
 func TestTheWholeContractIsKeptUnderKillsAndATenantBesideItIsDeleted(t *testing.T) {
 	s := realStack(t)
-	c := condemn(t, s)
+	c := deleteTenant(t, s)
 	underKills(t, s)
 	if !t.Failed() {
-		c.execute()
-		c.rise()
+		c.finishDeletion()
+		c.recreate()
 	}
 }
 
@@ -146,7 +147,7 @@ func underKills(t *testing.T, s *stack.Stack) {
 		{Action: scenario.Crash, Part: "dispatcher-1", After: 2 * time.Second},
 		{Action: scenario.Crash, Part: "taskd-1", After: 4 * time.Second},
 		{Action: scenario.Kill, Part: "dispatcher-2", After: 6 * time.Second},
-		// Whatever it had begun is silent.
+		// The calls that the listener had begun are silent.
 		{Action: scenario.Crash, Part: "listener-2", After: 3 * time.Second},
 	})
 	o.Contract, o.Rate, o.For = true, 100, 12*time.Second
@@ -160,7 +161,7 @@ func underKills(t *testing.T, s *stack.Stack) {
 	}
 	judge(t, report, 0)
 	if report.Silent == 0 {
-		t.Error("the listener died while it had nothing to do")
+		t.Error("the listener was killed during no call of a handler")
 	}
 }
 
@@ -207,20 +208,20 @@ func judge(t *testing.T, report *scenario.Report, takeover time.Duration) {
 		t.Errorf("the contract was broken %d times", report.Broken())
 	}
 	if !report.Complete || report.Tasks == 0 || report.Runs <= report.Tasks {
-		t.Errorf("%d tasks with %d runs, complete: %v; recurring tasks should have several", report.Tasks, report.Runs, report.Complete)
+		t.Errorf("%d tasks with %d runs, complete: %v, want a complete run with more runs than tasks", report.Tasks, report.Runs, report.Complete)
 	}
 	if takeover == 0 {
 		return
 	}
 	if report.TakeoverMs == nil {
-		t.Fatal("no takeover was seen")
+		t.Fatal("the report has no take-over")
 	}
 	if got := time.Duration(*report.TakeoverMs * float64(time.Millisecond)); got > takeover {
 		t.Errorf("the shards were taken over after %v, want at most %v", got, takeover)
 	}
 }
 
-// testLog is a writer of the test's log.
+// testLog is a writer to the test's log.
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(p []byte) (int, error) {

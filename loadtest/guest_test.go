@@ -14,10 +14,10 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// awaitLimit is how long a slow machine may take for anything.
+// awaitLimit bounds each wait on a slow machine.
 const awaitLimit = 2 * time.Minute
 
-// await polls until something is so.
+// await polls until so returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -27,12 +27,12 @@ func await(t *testing.T, what string, so func() bool) {
 			t.FailNow()
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", awaitLimit, what)
+			t.Fatalf("timeout after %v, waiting until %s", awaitLimit, what)
 		}
 	}
 }
 
-// guest is a tenant of the shared stack, beside that of the load, with handlers in
+// guest is a tenant of the shared stack, in addition to the load's tenant, with handlers in
 // this process.
 type guest struct {
 	*client.Client
@@ -44,7 +44,7 @@ type guest struct {
 	calls []*client.Run
 }
 
-// newGuest makes a tenant that no other test has.
+// newGuest creates a tenant for one test.
 func newGuest(t *testing.T, s *stack.Stack, name string) *guest {
 	t.Helper()
 	return newGuestNamed(t, s, name+"-"+strconv.FormatInt(time.Now().UnixMicro(), 36))
@@ -60,12 +60,12 @@ func newGuestNamed(t *testing.T, s *stack.Stack, name string) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() }) //nolint:errcheck // nothing depends on it
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // the connection is not used again
 	return &guest{Client: c, t: t, stack: s, name: name}
 }
 
-// listen calls handlers until the test ends or the returned function is called. All
-// calls are noted.
+// listen runs a listener with the handlers until the test ends or stop is called. It
+// records all calls.
 func (g *guest) listen(handlers map[string]client.Handler) (stop func()) {
 	g.t.Helper()
 	l, err := g.NewListener(client.ListenerConfig{StopGrace: 5 * time.Second})
@@ -96,7 +96,7 @@ func (g *guest) listen(handlers map[string]client.Handler) (stop func()) {
 	return stop
 }
 
-// called returns the calls so far of a kind.
+// called returns the calls of a kind up to now.
 func (g *guest) called(kind string) (runs []*client.Run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,7 +132,7 @@ func (g *guest) dead(f client.DeadFilter) (runs []*client.DeadRun) {
 	return runs
 }
 
-// topics returns the tenant's topics that there are.
+// topics returns the existing topics of the tenant.
 func (g *guest) topics() (names []string) {
 	g.t.Helper()
 	broker := kafka.Client{Addr: kafka.TCP(g.stack.Kafka()), Timeout: 30 * time.Second, Transport: &kafka.Transport{}}

@@ -1,11 +1,11 @@
-// Command loadtest puts load on a Perceptor installation, disturbs it, checks every
-// task against the contract from outside, and measures. Each subcommand is one
-// experiment; README.md lists the question that each of them answers.
+// Command loadtest puts load on a Perceptor installation, disturbs it, checks every task
+// against the contract from outside, and measures. Each subcommand is one experiment.
+// README.md lists the questions that they answer.
 //
 //	go run ./loadtest run --stack real --type mix --rate 1000 --for 30s
 //	go run ./loadtest cycle --rate 20000 --for 5m --json cycle.json --svg cycle.svg
 //
-// It exits with 1 when the verdict of the experiment is a fault, or the run failed.
+// It exits with status 1 if the verdict of the experiment is a fault or the run failed.
 package main
 
 import (
@@ -33,10 +33,10 @@ import (
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // as taskd and dispatcher do, and as a busy listener should
+		debug.SetGCPercent(400) // like taskd and dispatcher; recommended for busy listeners
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "loadtest:", err)
 		os.Exit(1)
@@ -48,7 +48,7 @@ func main() {
 //go:embed README.md
 var guide string
 
-// experiments are the subcommands, in the order of the help.
+// experiments returns the subcommands in the order of the help.
 func experiments() []*cobra.Command {
 	return []*cobra.Command{
 		harness.Command(scenario.Run(), guide),
@@ -87,7 +87,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// process returns a hidden command that experiments start as a process.
+// process returns a hidden command that experiments start as a process of its own.
 func process(name string, serve func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: "A process of an experiment", Hidden: true, DisableFlagParsing: true,

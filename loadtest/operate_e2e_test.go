@@ -22,7 +22,7 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	}
 	o := operate.DefaultOptions()
 	o.Tasks, o.Chunk, o.Days, o.Others = 10_000, 1000, 1, 0
-	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // more than the stack's: rows are demoted meanwhile
+	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // beyond the stack's horizon, so that rows are demoted during the run
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
 	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
 	o.On = s
@@ -41,13 +41,13 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 		t.Error(fault)
 	}
 	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 {
-		t.Errorf("%d operations, %d times verified, %d sizes", len(report.Bulk), report.Verified, len(report.Sizes))
+		t.Errorf("wrong report: %d bulk operations, %d verifications, %d sizes", len(report.Bulk), report.Verified, len(report.Sizes))
 	}
 	c, picture := report.Chart(), bytes.Buffer{}
 	if c == nil {
-		t.Fatal("there is no picture")
+		t.Fatal("the report has no chart")
 	}
 	if err := c.WriteSVG(&picture); err != nil || !bytes.Contains(picture.Bytes(), []byte("lateness")) {
-		t.Errorf("the picture: %v", err)
+		t.Errorf("wrong chart: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package floor moves the rows of full cycles by bare SQL, to say what the best possible
-// engine could do on a server: the limit to compare the real one with. The README of
-// loadtest says why it is a limit.
+// Package floor moves the rows of full cycles with plain SQL, to measure what the best
+// possible engine could do on a server: the limit to compare the real one with. The README
+// of loadtest explains why it is a limit.
 package floor
 
 import (
@@ -19,20 +19,21 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say what to move. Their units and bounds are those of the flags.
+// Options configure the measurement. Their units and bounds are those of the flags.
 type Options struct {
 	harness.Setup
 	Rate float64
 	Tick time.Duration
-	// For is how long each form is measured.
+	// For is the duration of the measurement of each form.
 	For time.Duration
-	// Delay is the time from adding a task to its being due.
+	// Delay is the time from adding a task until it is due.
 	Delay workload.Delay
-	// Interval is that of recurring tasks: their fires are measured. 0: one-shots.
+	// Interval is the interval of recurring tasks, whose fires are then measured. 0 means
+	// one-shots.
 	Interval    time.Duration
 	ParamsBytes int
-	// Connections work concurrently; 0: two for each core, so that one computes while
-	// another waits for the disk.
+	// Connections is the number of concurrent connections. 0 means two for each core, so
+	// that one computes while another waits for the disk.
 	Connections int
 	// Paced adds a run that keeps to the rate.
 	Paced bool
@@ -51,12 +52,12 @@ func (o *Options) About() harness.About { return harness.About{Name: "floor"} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {
-	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "cycles per second of the paced run; with --tick it gives the rows per statement")
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "cycles per second of the paced run; rate and tick determine the rows per statement")
 	harness.Num(f, &o.Tick, "tick", harness.Between(time.Millisecond, time.Minute), "time from one round over all databases to the next")
-	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "how long each form is measured")
-	f.Var(&o.Delay, "delay", "time from adding a task to its being due: 2s, or a range: 1s..10s")
+	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "duration of the measurement of each form")
+	f.Var(&o.Delay, "delay", "time from adding a task until it is due: 2s, or a range: 1s..10s")
 	f.Require(o.Delay.Validate() == nil && o.Delay.Max <= time.Hour, "--delay %v is not between 0s and 1h", o.Delay)
-	harness.Num(f, &o.Interval, "interval", harness.Between(0, time.Hour), "recurring tasks of this interval instead: claims and reports only")
+	harness.Num(f, &o.Interval, "interval", harness.Between(0, time.Hour), "measure claims and reports of recurring tasks with this interval instead")
 	f.Require(o.Interval == 0 || o.Interval >= o.Tick, "--interval %v is below --tick %v", o.Interval, o.Tick)
 	f.Switch(&o.Paced, "paced", "add a run that keeps to the rate")
 	harness.Num(f, &o.Connections, "connections", harness.Between(0, 64), "concurrent connections (default: two for each core)")
@@ -70,25 +71,25 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	return harness.WithPostgres(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) { return Measure(ctx, s, *o) })
 }
 
-// rowsPerTick is how many rows one statement adds to one database, on average.
+// rowsPerTick returns the average number of rows that one statement adds to one database.
 func (o *Options) rowsPerTick() float64 { return o.Rate * o.Tick.Seconds() / task.Databases }
 
-// ErrMoved is returned when a form did not move exactly all rows.
+// ErrMoved means that a form did not move exactly all rows.
 var ErrMoved = errors.New("the floor did not move exactly all rows")
 
-// Measure runs the forms on the server of a stack. It measures the processor time of
-// the stack's parts, too, and leaves nothing behind.
+// Measure runs the forms on the server of a stack. It also measures the processor time of
+// the stack's parts. It leaves nothing behind.
 func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
 	if err := harness.Validate(&o); err != nil {
 		return nil, err
 	}
 	if s.Postgres() == "" {
-		return nil, errors.New("the floor needs a stack whose PostgreSQL can be asked")
+		return nil, errors.New("the floor needs a stack whose PostgreSQL can be queried")
 	}
 	if o.Connections == 0 {
 		o.Connections = 2 * runtime.NumCPU()
 	}
-	o.Say("floor: making tables")
+	o.Say("floor: creating tables")
 	dsn, drop, err := makeDatabase(ctx, s.Postgres())
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 	return rep, nil
 }
 
-// form is a way to run.
+// form is a variant of the measurement.
 type form struct{ short, recurring, paced bool }
 
 func (o *Options) forms() []form {
@@ -135,7 +136,7 @@ func (o *Options) forms() []form {
 	return forms
 }
 
-// String names the form for people.
+// String returns a description of the form.
 func (f form) String() string {
 	s := "add, claim, report, purge"
 	switch {
@@ -147,41 +148,42 @@ func (f form) String() string {
 	if f.paced {
 		return s + ", paced"
 	}
-	return s + ", as fast as it goes"
+	return s + ", at full speed"
 }
 
-// makeDatabase makes an empty database on the server.
+// makeDatabase creates an empty database on the server.
 func makeDatabase(ctx context.Context, server string) (dsn string, drop func() error, err error) {
 	return harness.CreateDatabase(ctx, server, "perceptor_floor_"+strconv.FormatUint(rand.Uint64(), 36))
 }
 
-// Report is what was found.
+// Report is the result of the measurement.
 type Report struct {
 	harness.Header
 	harness.NoPicture
 	Rate             float64 `json:"rate"`
 	TickMs           float64 `json:"tick_ms"`
 	RowsPerStatement float64 `json:"rows_per_statement"`
-	// CyclesPerS is the full speed of the four statements, the floor (of recurring tasks: of
-	// their two); the short form has its own.
+	// CyclesPerS is the full speed of the four statements, or of the two statements of
+	// recurring tasks. This is the floor. The short form has its own speed.
 	CyclesPerS float64 `json:"cycles_per_s"`
 	Max        *Run    `json:"max"`
 	Short      *Run    `json:"short,omitempty"`
-	// Paced is nil unless it was asked for; Held says that it kept to its rate.
+	// Paced is nil unless requested. Held says that the paced run kept to its rate.
 	Paced *Run `json:"paced,omitempty"`
 	Held  bool `json:"held"`
 }
 
-// Run is what one form did.
+// Run is the result of one form.
 type Run struct {
 	Form       string  `json:"form"`
 	CyclesPerS float64 `json:"cycles_per_s"`
 	Seconds    float64 `json:"seconds"`
 	harness.CPU
 	WALBytesPerCycle float64 `json:"wal_bytes_per_cycle"`
-	// WorkMs is how long a tick over all databases takes.
+	// WorkMs is the mean time of a tick over all databases. It is the highest of all
+	// workers.
 	WorkMs float64 `json:"work_ms"`
-	// Moved are the rows of the whole run, all of which went all the way.
+	// Moved counts the rows of the whole run. All of them passed all statements.
 	Moved Moved `json:"moved"`
 }
 
@@ -196,18 +198,18 @@ func (rep *Report) add(f form, run *Run) {
 	}
 }
 
-// Summary is one line for people.
+// Summary returns the report in one line.
 func (rep *Report) Summary() string {
-	s := fmt.Sprintf("%.0f rows a statement; %.1f µs per cycle", rep.RowsPerStatement, rep.Max.UsPerCycle["total"])
+	s := fmt.Sprintf("%.0f rows per statement; %.1f µs per cycle", rep.RowsPerStatement, rep.Max.UsPerCycle["total"])
 	if rep.Short != nil {
-		s += fmt.Sprintf("; where reports delete %.0f cycles/s, %.1f µs", rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
+		s += fmt.Sprintf("; with reports that delete %.0f cycles/s, %.1f µs", rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
 	}
 	return s
 }
 
 // Table implements [harness.Report].
 func (rep *Report) Table(t *harness.Table) {
-	t.Line("\nfloor: bare SQL, %.0f rows a statement as ticks of %.0f ms have them at %.0f cycles/s (seed %d)",
+	t.Line("\nfloor: plain SQL, %.0f rows per statement, as in ticks of %.0f ms at %.0f cycles/s (seed %d)",
 		rep.RowsPerStatement, rep.TickMs, rep.Rate, rep.Seed)
 	for _, run := range []*Run{rep.Max, rep.Short, rep.Paced} {
 		if run == nil {
@@ -224,5 +226,5 @@ func (rep *Report) Table(t *harness.Table) {
 	}
 }
 
-// Verdict implements [harness.Report]: a floor has none.
+// Verdict implements [harness.Report]. A floor has no rules to break.
 func (rep *Report) Verdict() error { return nil }

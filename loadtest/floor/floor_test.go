@@ -36,15 +36,15 @@ func TestTheFloorMovesExactlyAllRowsAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("of cycles", func(t *testing.T) { cyclesMoveExactlyAllRows(t, s, dsn) })
-	t.Run("of recurring tasks", func(t *testing.T) { everyFireIsReported(t, s, dsn) })
-	t.Run("unless it loses some", func(t *testing.T) { lostRowsAreAnError(t, dsn) })
+	t.Run("cycles", func(t *testing.T) { cyclesMoveExactlyAllRows(t, s, dsn) })
+	t.Run("recurring tasks", func(t *testing.T) { everyFireIsReported(t, s, dsn) })
+	t.Run("lost rows", func(t *testing.T) { lostRowsAreAnError(t, dsn) })
 	if err := drop(); err != nil {
 		t.Fatal(err)
 	}
 	if conn, err := pgx.Connect(t.Context(), dsn); err == nil {
-		conn.Close(t.Context()) //nolint:errcheck // it should not be there
-		t.Error("the database is still there")
+		conn.Close(t.Context()) //nolint:errcheck // the connection is not used
+		t.Error("the database still exists after drop")
 	}
 }
 
@@ -55,15 +55,15 @@ func cyclesMoveExactlyAllRows(t *testing.T, s *stack.Stack, dsn string) {
 	}
 	for name, run := range map[string]*Run{"max": rep.Max, "short": rep.Short, "paced": rep.Paced} {
 		if run == nil || run.CyclesPerS <= 0 || run.WALBytesPerCycle <= 0 {
-			t.Errorf("%s: %+v", name, run)
+			t.Errorf("wrong result of %s: %+v", name, run)
 			continue
 		}
 		if m := run.Moved; m.Added == 0 || m.Claimed != m.Added || m.Reported != m.Added {
-			t.Errorf("%s moved %+v", name, m)
+			t.Errorf("%s moved %+v, want the same number of added, claimed and reported rows", name, m)
 		}
 	}
 	if rep.CyclesPerS != rep.Max.CyclesPerS {
-		t.Errorf("the floor is %v, at full speed it was %v", rep.CyclesPerS, rep.Max.CyclesPerS)
+		t.Errorf("CyclesPerS = %v, but Max has %v", rep.CyclesPerS, rep.Max.CyclesPerS)
 	}
 }
 
@@ -76,7 +76,7 @@ func everyFireIsReported(t *testing.T, s *stack.Stack, dsn string) {
 	}
 	for _, run := range []*Run{rep.Max, rep.Paced} {
 		if m := run.Moved; m.Added < 2900 || m.Added > 3000 || m.Claimed < m.Added/10 || m.Reported != m.Claimed || m.Purged != 0 {
-			t.Errorf("%s moved %+v, of 3,000 tasks", run.Form, m)
+			t.Errorf("%s moved %+v of about 3,000 tasks", run.Form, m)
 		}
 	}
 }
@@ -101,17 +101,17 @@ func lostRowsAreAnError(t *testing.T, dsn string) {
 	}
 	step(true)
 	if err := m.verify(ctx, form{}, moved); !errors.Is(err, ErrMoved) {
-		t.Errorf("rows that are still there: %v", err)
+		t.Errorf("verify with rows left = %v, want ErrMoved", err)
 	}
 	for range 10 {
 		step(false)
 	}
 	if err := m.verify(ctx, form{}, moved); err != nil {
-		t.Errorf("all rows have gone: %v", err)
+		t.Errorf("verify without rows left = %v, want nil", err)
 	}
 	moved.Claimed--
 	if err := m.verify(ctx, form{}, moved); !errors.Is(err, ErrMoved) {
-		t.Errorf("one claim is missing: %v", err)
+		t.Errorf("verify with a missing claim = %v, want ErrMoved", err)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestAMeasurementThatCannotBeIsRefused(t *testing.T) {
 	err := harness.Validate(&o)
 	for _, flag := range []string{"--rate 0", "--tick 0s", "--connections -1", "--params-bytes -1", "--delay 1h0m0s..500ms"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%v does not name %s", err, flag)
+			t.Errorf("error %v does not contain %s", err, flag)
 		}
 	}
 	external, err := stack.External(stack.ExternalOptions{Address: "nowhere", Token: "none"})
@@ -129,6 +129,6 @@ func TestAMeasurementThatCannotBeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Measure(t.Context(), external, options()); err == nil {
-		t.Error("a floor without a server was measured")
+		t.Error("Measure without a server returns no error")
 	}
 }

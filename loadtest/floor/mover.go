@@ -47,12 +47,12 @@ type worker struct {
 	form      form
 	databases []*database
 	moved     Moved
-	work      time.Duration // of the measured ticks
+	work      time.Duration // time in the measured ticks
 	ticks     int64
 }
 
-// run runs one form: until the first tasks have gone all the way round, the
-// measured time, and until all rows have gone.
+// run runs one form: first until cycles are complete in each tick, then for the measured
+// time, then until all rows are gone.
 func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 	workers := make([]*worker, min(m.Connections, task.Databases))
 	for i := range workers {
@@ -89,7 +89,7 @@ func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 	return run, m.account(ctx, workers, run)
 }
 
-// account adds up and verifies.
+// account sums up the moved rows and verifies them.
 func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error {
 	for _, w := range workers {
 		run.Moved.plus(w.moved)
@@ -97,7 +97,7 @@ func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error 
 	return m.verify(ctx, workers[0].form, run.Moved)
 }
 
-// measure takes the figures of the time in between.
+// measure returns the figures of the measured time.
 func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(context.Context, *worker) error) error) (*Run, error) {
 	count := func() (cycles int64) {
 		for _, w := range workers {
@@ -127,7 +127,7 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 	return run, nil
 }
 
-// cycles counts what has gone all the way round.
+// cycles returns the number of completed cycles.
 func (w *worker) cycles() int64 {
 	if w.form.short || w.form.recurring {
 		return w.moved.Reported
@@ -135,7 +135,7 @@ func (w *worker) cycles() int64 {
 	return w.moved.Purged
 }
 
-// repeat does so many ticks at once.
+// repeat executes a number of ticks without pauses.
 func (w *worker) repeat(ctx context.Context, ticks int) error {
 	for range ticks {
 		if err := w.tick(ctx, true); err != nil {
@@ -145,7 +145,7 @@ func (w *worker) repeat(ctx context.Context, ticks int) error {
 	return nil
 }
 
-// until does ticks until the end, paced or not.
+// until executes ticks until to, paced or not.
 func (w *worker) until(ctx context.Context, from, to time.Time) error {
 	for at := from; time.Now().Before(to); at = at.Add(w.m.Tick) {
 		if w.form.paced {
@@ -182,8 +182,8 @@ func (w *worker) populate(ctx context.Context) error {
 	return nil
 }
 
-// drain goes on without adding until nothing can be left. Of recurring tasks only
-// the last report is left.
+// drain executes further ticks without adds until no row can be left. For recurring tasks
+// only the last report is left to do.
 func (w *worker) drain(ctx context.Context, ticks int) error {
 	if w.form.recurring {
 		for _, d := range w.databases {
@@ -214,15 +214,15 @@ func (w *worker) tick(ctx context.Context, add bool) error {
 	return nil
 }
 
-// verify checks that every row that was added went every step, and that none is
-// left; of recurring ones that none was lost and every fire was reported.
+// verify checks that every added row passed every statement and that none is left. For
+// recurring tasks it checks that no row was lost and that every fire was reported.
 func (m *mover) verify(ctx context.Context, f form, moved Moved) error {
 	var left, fires, open int64
 	for d := range task.Databases {
 		var n, seqs, bits int64
 		const query = "SELECT count(*), coalesce(sum(seq), 0)::int8, count(*) FILTER (WHERE open_runs & 1 = 1) FROM task"
 		if err := m.cluster.Pool(d).QueryRow(ctx, query).Scan(&n, &seqs, &bits); err != nil {
-			return fmt.Errorf("count what is left: %w", err)
+			return fmt.Errorf("count the rows that are left: %w", err)
 		}
 		left, fires, open = left+n, fires+seqs, open+bits
 	}
@@ -236,7 +236,7 @@ func (m *mover) verify(ctx context.Context, f form, moved Moved) error {
 		rows = moved.Added
 	}
 	if moved != want || left != rows || open != 0 {
-		return fmt.Errorf("%w: %+v, want %+v; %d rows are there, want %d", ErrMoved, moved, want, left, rows)
+		return fmt.Errorf("%w: moved %+v, want %+v; %d rows are left, want %d", ErrMoved, moved, want, left, rows)
 	}
 	if !f.recurring {
 		return nil
@@ -269,19 +269,19 @@ var (
 
 const (
 	ackTimeout = 60 * time.Second
-	// reportedAt is where reported rows wait for their purge: far from what is
-	// due, so that no claim reads them.
+	// reportedAt is the due time of reported rows that wait for their purge. It is so late
+	// that no claim reads them.
 	reportedAt = int64(1) << 50
 )
 
-// database is one of the 16.
+// database is one of the 16 logical databases.
 type database struct {
 	*mover
-	delay  workload.Delay // of the next rows
+	delay  workload.Delay // delay of the next rows
 	number int
 	random *rand.Rand
 	shards []int16
-	now    int64 // virtual, ms
+	now    int64 // virtual time, ms
 	ticks  int
 	rest   float64 // fractions of rows still to add
 	next   int64   // number of the next id
@@ -289,7 +289,7 @@ type database struct {
 	pads [][]byte // rows share these params
 }
 
-// claimed are rows that wait for their report.
+// claimed is the set of rows that wait for their report.
 type claimed struct {
 	shard []int16
 	id    []int64
@@ -313,13 +313,13 @@ func newDatabase(m *mover, number int) *database {
 	return d
 }
 
-// pipeline is a transaction of one round trip.
+// pipeline is a transaction with one round trip.
 type pipeline struct {
 	pgx.Batch
 	read []func(pgx.BatchResults) error
 }
 
-// count queues a statement and adds the rows that it moves to a number.
+// count queues a statement and adds the number of its rows to to.
 func (p *pipeline) count(to *int64, statement string, args ...any) {
 	p.Queue(statement, args...)
 	p.read = append(p.read, func(r pgx.BatchResults) error {
@@ -344,8 +344,8 @@ func (d *database) send(ctx context.Context, p *pipeline) (err error) {
 	return nil
 }
 
-// tick does one transaction: what was claimed by the one before is reported, what
-// was reported is purged.
+// tick executes one transaction. It reports the rows that the previous tick claimed and
+// purges the rows that were reported before.
 func (d *database) tick(ctx context.Context, f form, add bool) (moved Moved, err error) {
 	low := d.now
 	d.now += d.Tick.Milliseconds()
@@ -375,7 +375,7 @@ func (d *database) tick(ctx context.Context, f form, add bool) (moved Moved, err
 	return moved, nil
 }
 
-// report queues the results of what was claimed last.
+// report queues the results of the rows that were claimed last.
 func (d *database) report(p *pipeline, f form, moved *Moved) {
 	switch {
 	case len(d.id) == 0:
@@ -388,7 +388,7 @@ func (d *database) report(p *pipeline, f form, moved *Moved) {
 	}
 }
 
-// lastReport reports what is still claimed.
+// lastReport reports the rows that are still claimed.
 func (d *database) lastReport(ctx context.Context) (moved Moved, err error) {
 	var p pipeline
 	if d.report(&p, form{recurring: true}, &moved); len(p.read) == 0 {
@@ -397,7 +397,7 @@ func (d *database) lastReport(ctx context.Context) (moved Moved, err error) {
 	return moved, d.send(ctx, &p)
 }
 
-// readKeys reads claimed rows without decoding more than their keys.
+// readKeys reads the claimed rows and decodes only their keys.
 func (c *claimed) readKeys(r pgx.BatchResults) error {
 	rows, err := r.Query()
 	if err != nil {
@@ -412,8 +412,8 @@ func (c *claimed) readKeys(r pgx.BatchResults) error {
 	return rows.Err()
 }
 
-// rows makes the tasks of a tick: one shard, consecutive ids, in due order. Over
-// 16 ticks, and in each tick over the 16 databases, they cover all delays evenly.
+// rows returns the tasks of a tick: one shard, consecutive ids, in due order. Over 16
+// ticks, and in each tick over the 16 databases, they cover all delays evenly.
 func (d *database) rows() (ids, dues []int64, params [][]byte) {
 	d.rest += d.rowsPerTick()
 	n := int(d.rest)

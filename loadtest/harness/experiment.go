@@ -1,14 +1,14 @@
-// Package harness is what all experiments share: one frame of flags, run, verdict
-// and report; the processor time, write-ahead log and table sizes that a stretch of
-// work uses; and the JSON, the table and the picture that a report is written as.
+// Package harness has the parts that all experiments share: the sequence of flags, run,
+// verdict and report; the measurement of processor time, write-ahead log and table sizes;
+// and the output of reports as JSON, table and chart.
 //
-// An experiment is a struct of options that embeds [Setup] and implements
-// [Experiment]. Its report embeds [Header], usually [Findings] and [CPU], and
-// implements [Report]. loadtest/main.go lists the experiments.
+// An experiment is a struct of options that embeds [Setup] and implements [Experiment]. Its
+// report embeds [Header], usually [Findings] and [CPU], and implements [Report].
+// loadtest/main.go lists the experiments.
 //
-// Reports use the same names for the same figures in the JSON: cycles_per_s,
-// tasks_per_s, lateness_ms, cpu_us_per_cycle, floor_cycles_per_s, ratio_to_floor,
-// ratio_to_empty, wal_bytes_per_fire, bytes_per_task, violations.
+// Reports use the same names for the same figures in the JSON: cycles_per_s, tasks_per_s,
+// lateness_ms, cpu_us_per_cycle, floor_cycles_per_s, ratio_to_floor, ratio_to_empty,
+// wal_bytes_per_fire, bytes_per_task, violations.
 package harness
 
 import (
@@ -39,13 +39,13 @@ import (
 // structs of options that embed [Setup].
 type Experiment[R Report] interface {
 	About() About
-	// Declare names all options and their bounds. It changes no option, so that
+	// Declare declares all options and their bounds. It changes no option, so that
 	// [Validate] can call it, too.
 	Declare(*Flags)
 	// Common returns the embedded [Setup].
 	Common() *Setup
-	// Measure runs the experiment. A report comes with an error when something went
-	// wrong after the first figures. Broken rules are no error: the report has them.
+	// Measure runs the experiment. It returns a report together with an error if something
+	// failed after the first figures. Violations are not an error: the report has them.
 	Measure(context.Context) (R, error)
 }
 
@@ -57,19 +57,19 @@ type Completer interface {
 // About names an experiment. Its help is the section of that name in the README.
 type About struct {
 	Name string
-	// Without names declared options that are no flags of this experiment.
+	// Without lists declared options that are no flags of this experiment.
 	Without []string
 	// Picture says that the reports have a chart.
 	Picture bool
 }
 
-// Report is what an experiment found. It is encoded as JSON as it is.
+// Report is the result of an experiment. It is encoded as JSON as it is.
 type Report interface {
-	// Table writes the report for people.
+	// Table writes the report as text.
 	Table(*Table)
-	// Chart returns the picture, or nil.
+	// Chart returns the chart, or nil.
 	Chart() *chart.Chart
-	// Verdict returns an error when a rule was broken.
+	// Verdict returns an error if a rule was broken.
 	Verdict() error
 }
 
@@ -79,10 +79,10 @@ type NoPicture struct{}
 // Chart implements [Report].
 func (NoPicture) Chart() *chart.Chart { return nil }
 
-// ErrBroken is returned by verdicts that found violations.
+// ErrBroken is the error of verdicts with violations.
 var ErrBroken = errors.New("the contract was broken")
 
-// Verdict returns [ErrBroken] with the faults; nil when there are none.
+// Verdict returns [ErrBroken] with the faults, or nil if there are none.
 func Verdict(faults []string) error {
 	if len(faults) == 0 {
 		return nil
@@ -101,8 +101,8 @@ func Section(guide, name string) (question, text, examples string) {
 	return strings.Trim(question, "*"), strings.TrimSpace(text), "  " + strings.ReplaceAll(examples, "\n", "\n  ")
 }
 
-// Command returns the subcommand that runs an experiment and writes its report, with the
-// help that a guide has. It returns an error when the verdict is one.
+// Command returns the subcommand that runs an experiment and writes its report. Its help
+// comes from a guide. The subcommand returns an error if the verdict is one.
 func Command[R Report](e Experiment[R], guide string) *cobra.Command {
 	about, out, all := e.About(), Output{}, newFlags(e.Common())
 	question, text, examples := Section(guide, about.Name)
@@ -127,9 +127,9 @@ func Command[R Report](e Experiment[R], guide string) *cobra.Command {
 		},
 	}
 	e.Declare(all)
-	all.StringVar(&out.JSON, "json", "", "write the report to this file, too (-: to standard output)")
+	all.StringVar(&out.JSON, "json", "", "also write the report to this file (-: to standard output)")
 	if about.Picture {
-		all.StringVar(&out.SVG, "svg", "", "draw the figures over time into this file")
+		all.StringVar(&out.SVG, "svg", "", "draw a chart of the figures over time to this file")
 	}
 	cmd.Flags().SortFlags = false
 	all.VisitAll(func(f *pflag.Flag) {
@@ -140,8 +140,8 @@ func Command[R Report](e Experiment[R], guide string) *cobra.Command {
 	return cmd
 }
 
-// Run validates the options of an experiment, fills in those that are not given,
-// and measures.
+// Run validates the options of an experiment, completes those that are not given, and
+// measures.
 func Run[R Report](ctx context.Context, e Experiment[R]) (report R, err error) {
 	if err := errors.Join(Validate(e), e.Common().prepare()); err != nil {
 		return report, err
@@ -149,9 +149,10 @@ func Run[R Report](ctx context.Context, e Experiment[R]) (report R, err error) {
 	return e.Measure(ctx)
 }
 
-// Output says where a report goes.
+// Output has the destinations of a report.
 type Output struct {
-	// JSON and SVG are names of files; empty: not written. JSON may be "-".
+	// JSON and SVG are file names; empty means not written. JSON may be "-" for standard
+	// output.
 	JSON, SVG string
 }
 
@@ -194,7 +195,7 @@ func toFile(path string, write func(io.Writer) error) error {
 	return file.Close()
 }
 
-// Table collects the lines of a report for people.
+// Table collects the lines of a report as text.
 type Table struct{ strings.Builder }
 
 // Line adds a line.
@@ -205,7 +206,7 @@ func (t *Table) Row(name, format string, args ...any) {
 	fmt.Fprintf(t, "  %-22s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// WriteTable writes a report for people.
+// WriteTable writes a report as text.
 func WriteTable(w io.Writer, r Report) error {
 	var t Table
 	r.Table(&t)
@@ -213,8 +214,7 @@ func WriteTable(w io.Writer, r Report) error {
 	return err
 }
 
-// Findings are the violations of the contract that a checker found; reports embed
-// them.
+// Findings are the violations of the contract that a checker found. Reports embed them.
 type Findings struct {
 	Violations map[check.Kind]int64 `json:"violations"`
 	// Examples are the first violations of each kind.
@@ -234,7 +234,7 @@ func (f *Findings) Broken() (n int64) {
 	return n
 }
 
-// Broke says for each kind of violation how many there are.
+// Broke returns a text for each kind of violation with their number.
 func (f *Findings) Broke() (faults []string) {
 	for _, k := range check.Kinds {
 		if n := f.Violations[k]; n > 0 {
@@ -264,8 +264,8 @@ func (t *Table) Examples(f *Findings) {
 	}
 }
 
-// LateLine draws by second the lateness that 99 of 100 runs do not exceed, in
-// milliseconds. x counts seconds since the instant from.
+// LateLine returns a line with the 99th percentile of the lateness of each second, in
+// milliseconds. x is the number of seconds since from.
 func LateLine(name string, f *check.Figures, from check.Micros) chart.Line {
 	l := chart.Line{Name: name}
 	for i := range f.Seconds {
@@ -276,7 +276,7 @@ func LateLine(name string, f *check.Figures, from check.Micros) chart.Line {
 	return l
 }
 
-// Header says what a figure was measured with; reports embed it.
+// Header describes what the figures were measured with. Reports embed it.
 type Header struct {
 	Command     string            `json:"command"`
 	CommandLine string            `json:"command_line"`
@@ -287,8 +287,8 @@ type Header struct {
 	Versions    map[string]string `json:"versions"`
 }
 
-// NewHeader returns the header of a run that begins now. versions are those of
-// the servers, as [stack.Stack] has them.
+// NewHeader returns the header of a run that begins now. versions are the versions of the
+// servers, as in [stack.Stack].
 func NewHeader(command string, seed uint64, versions map[string]string) Header {
 	all := map[string]string{"go": runtime.Version()}
 	maps.Copy(all, versions)
@@ -299,7 +299,7 @@ func NewHeader(command string, seed uint64, versions map[string]string) Header {
 	}
 }
 
-// Machine is what a run was on.
+// Machine describes the machine of a run.
 type Machine struct {
 	Cores    int     `json:"cores"`
 	MemoryGB float64 `json:"memory_gb"`
@@ -307,12 +307,12 @@ type Machine struct {
 	Arch     string  `json:"arch"`
 }
 
-// CommandLine is how this program was called, without the token.
+// CommandLine returns the command line of this program without the token.
 func CommandLine() string {
 	return strings.Join(append([]string{"loadtest"}, withoutToken(os.Args[1:])...), " ")
 }
 
-// withoutToken hides the token of a command line.
+// withoutToken replaces the token in a command line by dots.
 func withoutToken(args []string) []string {
 	shown := slices.Clone(args)
 	for i, arg := range args {
@@ -326,7 +326,7 @@ func withoutToken(args []string) []string {
 	return shown
 }
 
-// memoryGB reads the machine's memory; 0 where that is not known.
+// memoryGB returns the machine's memory, or 0 if that is not known.
 func memoryGB() float64 {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -343,7 +343,7 @@ func memoryGB() float64 {
 	return 0
 }
 
-// commit names what was built; "-dirty" when the tree has changes.
+// commit returns the commit of the source tree, with "-dirty" if the tree has changes.
 func commit() string {
 	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
@@ -356,7 +356,7 @@ func commit() string {
 	return id
 }
 
-// Quantiles of a distribution, in milliseconds.
+// Quantiles are quantiles of a distribution, in milliseconds.
 type Quantiles struct {
 	P50  float64 `json:"p50"`
 	P99  float64 `json:"p99"`
@@ -364,13 +364,13 @@ type Quantiles struct {
 	Max  float64 `json:"max"`
 }
 
-// QuantilesOf returns those of a histogram of microseconds.
+// QuantilesOf returns the quantiles of a histogram of microseconds.
 func QuantilesOf(h *hdrhistogram.Histogram) Quantiles {
 	q := func(p float64) float64 { return Round(float64(h.ValueAtQuantile(p)) / 1000) }
 	return Quantiles{P50: q(50), P99: q(99), P999: q(99.9), Max: Round(float64(h.Max()) / 1000)}
 }
 
-// String returns one line for people.
+// String returns the quantiles as one line of text.
 func (q Quantiles) String() string {
 	return fmt.Sprintf("p50 %.1f   p99 %.1f   p99.9 %.1f   max %.1f", q.P50, q.P99, q.P999, q.Max)
 }
@@ -378,21 +378,22 @@ func (q Quantiles) String() string {
 // Milliseconds rounds d to a hundredth of a millisecond.
 func Milliseconds(d time.Duration) float64 { return Round(d.Seconds() * 1000) }
 
-// MiB returns so many bytes in MiB, rounded.
+// MiB converts bytes to MiB, rounded.
 func MiB[T int64 | float64](bytes T) float64 { return Round(float64(bytes) / (1 << 20)) }
 
-// Round keeps two digits after the point.
+// Round rounds x to two decimal places.
 func Round(x float64) float64 { return math.Round(x*100) / 100 }
 
-// CPU is the processor time of a window, by part; reports embed it.
+// CPU is the processor time of a window by part. Reports embed it.
 type CPU struct {
-	// Seconds by part.
+	// Seconds is the processor time by part, in seconds.
 	Seconds map[string]float64 `json:"cpu_s"`
-	// UsPerCycle are microseconds per cycle by part, "total" among them.
+	// UsPerCycle is the processor time per cycle by part and for "total", in microseconds.
 	UsPerCycle map[string]float64 `json:"cpu_us_per_cycle"`
 }
 
-// NewCPU divides what was used by the number of cycles, or whatever was done.
+// NewCPU divides the used time by the number of cycles, or of the units of work of the
+// experiment.
 func NewCPU(used map[string]time.Duration, cycles int64) CPU {
 	c := CPU{Seconds: map[string]float64{}, UsPerCycle: map[string]float64{}}
 	total := 0.0
@@ -409,8 +410,8 @@ func NewCPU(used map[string]time.Duration, cycles int64) CPU {
 	return c
 }
 
-// Table returns lines for people, the costliest part first; per names what the
-// time was divided by, window is how long it was measured.
+// Table returns the processor times as text, the largest first. per is the unit of work
+// that the time was divided by, window the duration of the measurement.
 func (c CPU) Table(per string, window time.Duration) string {
 	names := slices.Collect(maps.Keys(c.Seconds))
 	total := 0.0

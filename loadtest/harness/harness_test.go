@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 )
 
-// counter is a process with a processor time to set.
+// counter is a process with a settable processor time.
 type counter struct {
 	pid  int
 	used time.Duration
@@ -36,15 +36,15 @@ func TestProcessorTimeIsAddedUpOverRestarts(t *testing.T) {
 	}{
 		{counter{1, 5, nil}, 5},
 		{counter{1, 7, nil}, 7},
-		{counter{1, 6, nil}, 7}, // a process of the group has just ended
+		{counter{1, 6, nil}, 7}, // a process of the group ended
 		{counter{1, 9, nil}, 9},
 		{counter{0, 0, errors.New("gone")}, 9},
-		{counter{2, 4, nil}, 13}, // it was started again
+		{counter{2, 4, nil}, 13}, // the process was restarted
 		{counter{2, 5, nil}, 14},
 	} {
 		*c = step.counter
 		if got := m.Sample()["x"]; got != step.want {
-			t.Errorf("after %+v: %d, want %d", step.counter, got, step.want)
+			t.Errorf("Sample after %+v = %d, want %d", step.counter, got, step.want)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestOnlyBackendsWithClientsServe(t *testing.T) {
 		"": false,
 	} {
 		if serves(title) != want {
-			t.Errorf("%q: serves is %v", title, !want)
+			t.Errorf("serves(%q) = %v", title, !want)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestOnlyBackendsWithClientsServe(t *testing.T) {
 func TestTheTokenIsNotShown(t *testing.T) {
 	got := withoutToken([]string{"run", "--token", "secret", "--token=secret", "--rate", "5"})
 	if want := []string{"run", "--token", "...", "--token=...", "--rate", "5"}; !slices.Equal(got, want) {
-		t.Errorf("got %v", got)
+		t.Errorf("withoutToken = %v, want the token replaced", got)
 	}
 }
 
@@ -84,14 +84,14 @@ func TestSettingsAreAddedToTheDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o.Postgres["jit"] != "on" || o.Postgres["shared_buffers"] != "1GB" || o.Postgres["max_wal_size"] == "" {
-		t.Errorf("PostgreSQL: %v", o.Postgres)
+		t.Errorf("wrong PostgreSQL settings: %v", o.Postgres)
 	}
 	if o.Settings["dispatcher.max_tick"] != "1s" || o.Kafka["a.b"] != "c=d" || o.Kafka["log.retention.bytes"] == "" {
-		t.Errorf("programs: %v, Kafka: %v", o.Settings, o.Kafka)
+		t.Errorf("wrong settings of the programs: %v, or of Kafka: %v", o.Settings, o.Kafka)
 	}
 	for _, bad := range []string{"x", "=x", ""} {
 		if err := flags.Parse([]string{"--pg", bad}); err == nil {
-			t.Errorf("--pg %q was taken", bad)
+			t.Errorf("--pg %q is accepted", bad)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestAReportIsWrittenAsTableJSONAndPicture(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := table.String(); !strings.Contains(got, "0.40 cores, 40.0 µs per cycle") || strings.Index(got, "postgres") > strings.Index(got, "taskd") {
-		t.Errorf("the table is\n%s", got)
+		t.Errorf("wrong table:\n%s", got)
 	}
 	text, err := os.ReadFile(out.JSON)
 	if err != nil {
@@ -139,16 +139,16 @@ func TestAReportIsWrittenAsTableJSONAndPicture(t *testing.T) {
 		CPU      map[string]float64 `json:"cpu_us_per_cycle"`
 	}
 	if err := json.Unmarshal(text, &got); err != nil || got.Command != "fake" || got.Seed != 7 || got.Versions["kafka"] != "4" || got.CPU["total"] != 40 {
-		t.Errorf("%v: the JSON is %s", err, text)
+		t.Errorf("wrong JSON (%v): %s", err, text)
 	}
 	if svg, err := os.ReadFile(out.SVG); err != nil || !bytes.Contains(svg, []byte("<title>fake</title>")) {
-		t.Errorf("%v: the picture is %s", err, svg)
+		t.Errorf("wrong chart (%v): %s", err, svg)
 	}
 
 	cmd.SetOut(noPaper{})
 	out = Output{JSON: filepath.Join(dir, "no", "r.json")}
 	if err := out.Write(cmd, f); !errors.Is(err, errNoPaper) || !strings.Contains(err.Error(), "r.json") {
-		t.Errorf("faults are %v", err)
+		t.Errorf("Write = %v, want both errors", err)
 	}
 }
 
@@ -178,20 +178,20 @@ func TestAServerTellsWALAndSizes(t *testing.T) {
 		}
 	}
 	if after, err := db.WAL(ctx); err != nil || after < before+100_000 {
-		t.Errorf("the log went from %d to %d, %v", before, after, err)
+		t.Errorf("WAL went from %d to %d bytes, %v", before, after, err)
 	}
 	sizes, err := db.Sizes(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s := sizes["task"]; len(sizes) != 2 || s.Heap < 100_000 || s.Indexes < 16_000 || s.Total() < s.Heap+s.Indexes {
-		t.Errorf("sizes are %+v", sizes)
+		t.Errorf("wrong sizes: %+v", sizes)
 	}
 	if n, err := db.Bytes(ctx); err != nil || n < sizes["task"].Total() {
-		t.Errorf("the database has %d bytes, %v", n, err)
+		t.Errorf("Bytes() = %d, %v", n, err)
 	}
 	if age, err := db.OldestSnapshot(ctx); err != nil || age < 0 {
-		t.Errorf("the oldest snapshot is %d, %v", age, err)
+		t.Errorf("OldestSnapshot() = %d, %v", age, err)
 	}
 }
 

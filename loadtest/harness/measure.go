@@ -32,20 +32,20 @@ const (
 	PostgresBackground = "postgres-background"
 )
 
-// Meter adds up processor time by process. A process that starts again begins
-// at zero; what it used before counts up to the last sample, so there must be one
-// before it is ended. A source named postgres is a server: its client backends
-// count as [PostgresBackends], all its other processes as [PostgresBackground]. A
-// backend that ends counts as background from its last sample on. The methods
-// may be called concurrently.
+// Meter sums up processor time by process. The time of a restarted process begins at zero.
+// The meter adds the time of its predecessor up to the last sample, so Sample must be
+// called before a process is ended. A source named postgres is a server: its client
+// backends count as [PostgresBackends], all its other processes as [PostgresBackground].
+// The time of a backend after its last sample counts as background. The methods may be
+// called concurrently.
 type Meter struct {
 	sources map[string]Source
 
 	mu       sync.Mutex
 	last     map[string]reading
 	total    map[string]time.Duration
-	backends map[int]time.Duration // of PostgreSQL, at the last sample
-	serving  time.Duration         // by all of them, up to now
+	backends map[int]time.Duration // time of each PostgreSQL backend at the last sample
+	serving  time.Duration         // time of all backends up to now
 }
 
 type reading struct {
@@ -53,8 +53,8 @@ type reading struct {
 	used time.Duration
 }
 
-// NewMeter returns a meter of this process ("loadtest"), of the stack's parts by
-// their names, and of others.
+// NewMeter returns a meter of this process (named "loadtest"), the stack's parts and the
+// other sources.
 func NewMeter(s *stack.Stack, others map[string]Source) *Meter {
 	m := newMeter(map[string]Source{"loadtest": Rusage(syscall.RUSAGE_SELF)})
 	if s != nil {
@@ -73,7 +73,8 @@ func newMeter(sources map[string]Source) *Meter {
 	}
 }
 
-// Rusage is this process, or its ended children, as getrusage names them.
+// Rusage is this process, or the set of its ended children. The value is the who argument
+// of getrusage.
 type Rusage int
 
 // PID implements [Source].
@@ -88,8 +89,8 @@ func (who Rusage) CPUTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// Sample returns what each part has used up to now, since some moment. It costs
-// some milliseconds: it reads the process table.
+// Sample returns the processor time of each part since an arbitrary moment. It takes some
+// milliseconds because it reads the process table.
 func (m *Meter) Sample() map[string]time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,13 +102,13 @@ func (m *Meter) Sample() map[string]time.Duration {
 		}
 		used, err := read()
 		if err != nil {
-			continue // it is not there now
+			continue // the source does not run now
 		}
 		before := m.last[name]
 		if before.pid != pid {
 			before = reading{pid: pid}
 		}
-		if used > before.used { // else a process of the group has just ended
+		if used > before.used { // a lower value means that a process of the group ended
 			m.total[name] += used - before.used
 			before.used = used
 		}
@@ -121,8 +122,8 @@ func (m *Meter) Sample() map[string]time.Duration {
 	return out
 }
 
-// samplePostgres returns what all processes of a server have used, and notes the
-// share of the backends: the process table is read once for both.
+// samplePostgres returns the time of all processes of a server and records the share of the
+// backends. It does both at once because it must read the process table.
 func (m *Meter) samplePostgres(postmaster int) (total time.Duration, err error) {
 	if total, err = subprocess.CPUTime(postmaster); err != nil {
 		return 0, err
@@ -135,7 +136,7 @@ func (m *Meter) samplePostgres(postmaster int) (total time.Duration, err error) 
 	for _, pid := range children {
 		used, err := subprocess.CPUTime(pid)
 		if err != nil {
-			continue // it has just ended and counts with the postmaster next time
+			continue // the process just ended; its time counts for the postmaster in the next sample
 		}
 		total += used
 		if serves(title(pid)) {
@@ -147,7 +148,7 @@ func (m *Meter) samplePostgres(postmaster int) (total time.Duration, err error) 
 	return total, nil
 }
 
-// title is what a process of PostgreSQL calls itself.
+// title returns the title that a process of PostgreSQL sets for itself.
 func title(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -156,8 +157,8 @@ func title(pid int) string {
 	return string(bytes.TrimRight(text, "\x00 "))
 }
 
-// serves reports whether a title is that of a backend with a client, such as
-// "postgres: perceptor postgres 127.0.0.1(34760) idle".
+// serves reports whether title is the title of a backend with a client, such as "postgres:
+// perceptor postgres 127.0.0.1(34760) idle".
 func serves(title string) bool {
 	if !strings.HasPrefix(title, "postgres: ") {
 		return false
@@ -173,7 +174,7 @@ func serves(title string) bool {
 	return true
 }
 
-// Used returns what was used between two samples, by part.
+// Used returns the time used between two samples, by part.
 func Used(before, after map[string]time.Duration) map[string]time.Duration {
 	used := maps.Clone(after)
 	for name := range used {
@@ -192,8 +193,7 @@ func TimeOf(used map[string]time.Duration, kind string) (sum time.Duration) {
 	return sum
 }
 
-// Stretch is a stretch of work whose use of processors and of the write-ahead log is
-// measured.
+// Stretch is a stretch of work whose processor time and write-ahead log are measured.
 type Stretch struct {
 	meter  *Meter
 	db     *Database
@@ -206,13 +206,13 @@ type Stretch struct {
 type Usage struct {
 	// CPU is the processor time by part.
 	CPU map[string]time.Duration
-	// WAL is in bytes.
+	// WAL is the number of bytes written to the write-ahead log.
 	WAL  int64
 	Took time.Duration
 }
 
-// BeginStretch begins to measure on the server of a connection string. [Stretch.End]
-// must be called.
+// BeginStretch begins a measurement on the server of a connection string. The caller must
+// call [Stretch.End].
 func BeginStretch(ctx context.Context, m *Meter, dsn string) (*Stretch, error) {
 	db, err := Dial(ctx, dsn)
 	if err != nil {
@@ -227,7 +227,7 @@ func BeginStretch(ctx context.Context, m *Meter, dsn string) (*Stretch, error) {
 	return s, nil
 }
 
-// End returns what was used since the begin.
+// End returns the usage since the begin.
 func (s *Stretch) End(ctx context.Context) (Usage, error) {
 	defer s.db.Close()
 	u := Usage{Took: time.Since(s.from), CPU: Used(s.before, s.meter.Sample())}
@@ -236,7 +236,7 @@ func (s *Stretch) End(ctx context.Context) (Usage, error) {
 	return u, err
 }
 
-// MeasureStretch does some work and returns what it used.
+// MeasureStretch calls work and returns its usage.
 func MeasureStretch(ctx context.Context, m *Meter, dsn string, work func() error) (Usage, error) {
 	s, err := BeginStretch(ctx, m, dsn)
 	if err != nil {
@@ -247,12 +247,12 @@ func MeasureStretch(ctx context.Context, m *Meter, dsn string, work func() error
 	return u, errors.Join(err, ended)
 }
 
-// Database reads the figures of a PostgreSQL server that only it knows. It is
-// not safe for concurrent use.
+// Database reads figures that only the PostgreSQL server knows. It is not safe for
+// concurrent use.
 type Database struct{ conn *pgx.Conn }
 
-// Dial connects to the server of a connection string, which needs the rights of
-// a superuser or of pg_monitor.
+// Dial connects to the server of a connection string. The user must be a superuser or a
+// member of pg_monitor.
 func Dial(ctx context.Context, dsn string) (*Database, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -268,9 +268,9 @@ func Dial(ctx context.Context, dsn string) (*Database, error) {
 }
 
 // Close ends the connection.
-func (d *Database) Close() { d.conn.Close(context.Background()) } //nolint:errcheck // nothing depends on it
+func (d *Database) Close() { d.conn.Close(context.Background()) } //nolint:errcheck // the connection is not used again
 
-// number asks for one number.
+// number returns the result of a query for one number.
 func (d *Database) number(ctx context.Context, what, query string) (n int64, err error) {
 	if err := d.conn.QueryRow(ctx, query).Scan(&n); err != nil {
 		return 0, fmt.Errorf("read %s: %w", what, err)
@@ -278,8 +278,8 @@ func (d *Database) number(ctx context.Context, what, query string) (n int64, err
 	return n, nil
 }
 
-// WAL returns the bytes of write-ahead log that the server has written since it was
-// made, for all its databases: differences of two readings count.
+// WAL returns the bytes of write-ahead log that the server has written for all databases
+// since its creation. Callers use the difference of two readings.
 func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
 	return d.number(ctx, "the position of the log", "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
 }
@@ -289,8 +289,8 @@ func (d *Database) Bytes(ctx context.Context) (bytes int64, err error) {
 	return d.number(ctx, "the size of the database", "SELECT pg_database_size(current_database())")
 }
 
-// OldestSnapshot returns the age, in transactions, of the oldest snapshot that holds
-// dead rows back; this session does not count.
+// OldestSnapshot returns the age, in transactions, of the oldest snapshot that keeps vacuum
+// from removing dead rows. It ignores this session.
 func (d *Database) OldestSnapshot(ctx context.Context) (age int64, err error) {
 	return d.number(ctx, "the age of the oldest snapshot", `SELECT coalesce(max(age), 0)::int8 FROM (
 	  SELECT age(backend_xmin) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
@@ -298,19 +298,19 @@ func (d *Database) OldestSnapshot(ctx context.Context) (age int64, err error) {
 	  UNION ALL SELECT age(transaction) FROM pg_prepared_xacts) s (age)`)
 }
 
-// Size is what the tables of one kind take on disk, in bytes.
+// Size is the disk space of the tables of one kind, in bytes.
 type Size struct {
-	// Heap are the rows, Indexes all indexes, Toast what is stored out of line,
-	// with the maps of free space.
+	// Heap is the size of the rows, Indexes of all indexes, Toast of out-of-line values and
+	// the free space maps.
 	Heap    int64 `json:"heap"`
 	Indexes int64 `json:"indexes"`
 	Toast   int64 `json:"toast"`
 }
 
-// Total is the sum.
+// Total returns the sum of all parts.
 func (s Size) Total() int64 { return s.Heap + s.Indexes + s.Toast }
 
-// sizesQuery adds up the tables of all logical databases by kind: a name without
+// sizesQuery sums up the tables of all logical databases by kind: the table's name without
 // its number.
 const sizesQuery = `SELECT kind, sum(heap)::int8, sum(indexes)::int8, sum(whole - heap)::int8
   FROM (SELECT regexp_replace(c.relname, '_\d+$', '') AS kind, pg_relation_size(c.oid) AS heap,
@@ -319,8 +319,8 @@ const sizesQuery = `SELECT kind, sum(heap)::int8, sum(indexes)::int8, sum(whole 
          WHERE n.nspname ~ '^perceptor_\d\d$' AND c.relkind = 'r') t
  GROUP BY kind`
 
-// Sizes returns what each kind of table takes: "task" stands for all shard
-// tables. It asks the file system for every file.
+// Sizes returns the sizes of the tables by kind; "task" stands for all shard tables. It is
+// slow because PostgreSQL asks the file system for every file.
 func (d *Database) Sizes(ctx context.Context) (map[string]Size, error) {
 	rows, err := d.conn.Query(ctx, sizesQuery)
 	if err != nil {
@@ -345,19 +345,19 @@ func Exec(ctx context.Context, dsn, statement string) error {
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
 	if _, err := conn.Exec(ctx, statement); err != nil {
 		return fmt.Errorf("%s: %w", statement, err)
 	}
 	return nil
 }
 
-// CreateDatabase creates an empty database on a server. drop removes it, also when ctx
-// has ended.
+// CreateDatabase creates an empty database on a server. drop removes it, even after ctx has
+// ended.
 func CreateDatabase(ctx context.Context, server, name string) (dsn string, drop func() error, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme == "" {
-		return "", nil, errors.New("the server's connection string is no URL")
+		return "", nil, errors.New("the server's connection string is not a URL")
 	}
 	u.Path = "/" + name
 	name = pgx.Identifier{name}.Sanitize()

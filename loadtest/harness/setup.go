@@ -21,23 +21,24 @@ import (
 
 const closeLimit = 2 * time.Minute
 
-// ListenerName is the hidden command of this program that is a listener process.
+// ListenerName is the hidden command of this program that runs a listener process.
 const ListenerName = "listener"
 
-// Setup is what all experiments need; their options embed it.
+// Setup has the options that all experiments need. Their options embed it.
 type Setup struct {
-	// Seed of everything random; 0: a new one.
+	// Seed is the seed of all random values. 0 means a new one.
 	Seed uint64
-	// Real says what the stack consists of.
+	// Real describes the stack.
 	Real stack.RealOptions
-	// On is a running stack to use instead; nil: one is started, and stopped in the
-	// end.
+	// On is a running stack to use. If it is nil, the experiment starts a stack and stops
+	// it at the end.
 	On *stack.Stack
-	// DataDir is the directory of the servers' data; empty: that of temporary files.
+	// DataDir is the directory of the servers' data. If it is empty, they use the directory
+	// for temporary files.
 	DataDir string
 	// Progress receives lines of progress. May be nil.
 	Progress io.Writer
-	// ListenerCommand starts a process that calls [workload.ServeListener]; nil: this
+	// ListenerCommand starts a process that calls [workload.ServeListener]. nil means this
 	// program with [ListenerName].
 	ListenerCommand []string
 }
@@ -51,7 +52,7 @@ func (s *Setup) Say(format string, args ...any) { Say(s.Progress, format, args..
 // Say writes one line of progress, with the time of day. to may be nil.
 func Say(to io.Writer, format string, args ...any) {
 	if to != nil {
-		fmt.Fprintf(to, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...)) //nolint:errcheck // people see it or not
+		fmt.Fprintf(to, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...)) //nolint:errcheck // progress is not essential
 	}
 }
 
@@ -72,7 +73,7 @@ func (s *Setup) prepare() error {
 	return useDataDir(s.DataDir)
 }
 
-// useDataDir makes dir the directory of all temporary files: the servers' data, too.
+// useDataDir makes dir the directory for all temporary files, including the servers' data.
 func useDataDir(dir string) error {
 	if dir == "" {
 		return nil
@@ -90,7 +91,7 @@ func useDataDir(dir string) error {
 	return nil
 }
 
-// SetHorizon configures far.horizon of the programs, unless --set did.
+// SetHorizon sets far.horizon of the programs unless --set has set it.
 func (s *Setup) SetHorizon(horizon time.Duration) {
 	if s.Real.Settings == nil {
 		s.Real.Settings = map[string]string{}
@@ -100,17 +101,18 @@ func (s *Setup) SetHorizon(horizon time.Duration) {
 	}
 }
 
-// WithStack returns what f finds on the stack.
+// WithStack calls f with the stack of s and returns its result.
 func WithStack[R any](ctx context.Context, s *Setup, f func(context.Context, *stack.Stack) (R, error)) (R, error) {
 	return With(ctx, s, stack.Real, f)
 }
 
-// WithPostgres returns what f finds on a stack that has only PostgreSQL.
+// WithPostgres calls f with a stack that has only PostgreSQL and returns its result.
 func WithPostgres[R any](ctx context.Context, s *Setup, f func(context.Context, *stack.Stack) (R, error)) (R, error) {
 	return With(ctx, s, stack.PostgresOnly, f)
 }
 
-// With returns what f finds on a stack that start starts.
+// With calls f with the stack that start returns, or with the running stack of s, and
+// returns its result.
 func With[R any](ctx context.Context, s *Setup, start func(context.Context, stack.RealOptions) (*stack.Stack, error), f func(context.Context, *stack.Stack) (R, error)) (r R, err error) {
 	if s.On != nil {
 		return f(ctx, s.On)
@@ -123,7 +125,7 @@ func With[R any](ctx context.Context, s *Setup, start func(context.Context, stac
 	return r, errors.Join(err, CloseStack(ctx, on))
 }
 
-// CloseStack stops a stack, also when ctx has ended.
+// CloseStack stops a stack, even if ctx has ended.
 func CloseStack(ctx context.Context, s *stack.Stack) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
@@ -147,7 +149,7 @@ func DefaultStack() stack.RealOptions {
 	}
 }
 
-// SleepUntil waits for an instant. Its error is that of ctx, if that ends first.
+// SleepUntil waits until at. It returns the error of ctx if ctx ends first.
 func SleepUntil(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
@@ -159,11 +161,11 @@ func SleepUntil(ctx context.Context, at time.Time) error {
 	}
 }
 
-// Sleep waits for d. Its error is that of ctx, if that ends first.
+// Sleep waits for d. It returns the error of ctx if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUntil(ctx, time.Now().Add(d)) }
 
-// Repeat calls f again and again, with every between two calls, until the returned
-// function is called or ctx ends. That function returns when f is not running.
+// Repeat calls f repeatedly, with pauses of every, until stop is called or ctx ends. When
+// stop returns, f is not running.
 func Repeat(ctx context.Context, every time.Duration, f func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -179,8 +181,8 @@ func Repeat(ctx context.Context, every time.Duration, f func()) (stop func()) {
 	}
 }
 
-// Flags are the declared options of an experiment. The default of each is the value
-// that it has when it is declared.
+// Flags are the declared options of an experiment. The default of each is its value at the
+// declaration.
 type Flags struct {
 	*pflag.FlagSet
 	common *Setup
@@ -193,7 +195,7 @@ func newFlags(s *Setup) *Flags {
 	return f
 }
 
-// Validate returns all faults of an experiment's options, each with its flag.
+// Validate returns all faults of an experiment's options. Each fault names its flag.
 func Validate(e interface {
 	Declare(*Flags)
 	Common() *Setup
@@ -204,7 +206,7 @@ func Validate(e interface {
 	return errors.Join(f.faults...)
 }
 
-// Require adds a fault unless ok.
+// Require adds a fault if ok is false.
 func (f *Flags) Require(ok bool, format string, args ...any) {
 	if !ok {
 		f.faults = append(f.faults, fmt.Errorf(format, args...))
@@ -216,10 +218,10 @@ type Number interface {
 	int | int64 | float64 | time.Duration
 }
 
-// Bounds are the values that an option may have.
+// Bounds is the range of an option.
 type Bounds[T Number] struct {
 	low, high T
-	above     bool // low is excluded
+	above     bool // excludes low
 }
 
 // Between returns the bounds low and high, both included.
@@ -228,7 +230,7 @@ func Between[T Number](low, high T) Bounds[T] { return Bounds[T]{low: low, high:
 // UpTo returns the bounds 0, excluded, and high.
 func UpTo[T Number](high T) Bounds[T] { return Bounds[T]{high: high, above: true} }
 
-// String returns the bounds as an error says them.
+// String returns the bounds as a part of an error message.
 func (b Bounds[T]) String() string {
 	if b.above {
 		return fmt.Sprintf("above %v and at most %v", b.low, b.high)
@@ -240,7 +242,7 @@ func (b Bounds[T]) hold(v T) bool {
 	return v <= b.high && (v > b.low || v == b.low && !b.above)
 }
 
-// Num declares a number.
+// Num declares a number with bounds.
 func Num[T Number](f *Flags, p *T, name string, b Bounds[T], usage string) {
 	switch p := any(p).(type) {
 	case *int:
@@ -255,10 +257,10 @@ func Num[T Number](f *Flags, p *T, name string, b Bounds[T], usage string) {
 	f.Require(b.hold(*p), "--%s %v is not %v", name, *p, b)
 }
 
-// Switch declares an option that is on or off.
+// Switch declares a boolean option.
 func (f *Flags) Switch(p *bool, name, usage string) { f.BoolVar(p, name, *p, usage) }
 
-// Choice declares an option that is one of some words.
+// Choice declares an option whose value is one of the given words.
 func (f *Flags) Choice(p *string, name string, words ...string) {
 	list := strings.Join(words, ", ")
 	f.StringVar(p, name, *p, "one of "+list)
@@ -267,29 +269,29 @@ func (f *Flags) Choice(p *string, name string, words ...string) {
 
 // Seed declares --seed.
 func (f *Flags) Seed() {
-	f.Uint64Var(&f.common.Seed, "seed", f.common.Seed, "seed of everything random (default: a new one)")
+	f.Uint64Var(&f.common.Seed, "seed", f.common.Seed, "seed of all random values (default: a new one)")
 }
 
-// Stack declares the options that say what a real stack consists of.
+// Stack declares the options of a real stack.
 func (f *Flags) Stack() {
 	o := &f.common.Real
 	Num(f, &o.Dispatchers, "dispatchers", Between(1, 4096), "dispatcher processes")
 	Num(f, &o.Taskds, "taskds", Between(1, 4096), "taskd processes")
 	Num(f, &o.Session, "session", Between(time.Second, 10*time.Second), "ZooKeeper session timeout")
 	f.Var(settings{&o.Settings}, "set", "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")
-	f.Var(settings{&o.Kafka}, "kafka", "settings of Kafka's server.properties, over the defaults: num.io.threads=2")
+	f.Var(settings{&o.Kafka}, "kafka", "settings of Kafka's server.properties; they replace the defaults: num.io.threads=2")
 	f.Postgres()
 }
 
 // Postgres declares the options of the PostgreSQL server and its data.
 func (f *Flags) Postgres() {
-	f.Var(settings{&f.common.Real.Postgres}, "pg", "settings of postgresql.conf, over the defaults: shared_buffers=1GB")
+	f.Var(settings{&f.common.Real.Postgres}, "pg", "settings of postgresql.conf; they replace the defaults: shared_buffers=1GB")
 	f.Switch(&f.common.Real.Keep, "keep", "keep data, logs and history")
 }
 
 // DataDir declares --data-dir.
 func (f *Flags) DataDir() {
-	f.StringVar(&f.common.DataDir, "data-dir", f.common.DataDir, "directory of the servers' data (default: the directory of temporary files)")
+	f.StringVar(&f.common.DataDir, "data-dir", f.common.DataDir, "directory of the servers' data (default: the directory for temporary files)")
 }
 
 // Listeners declares the options of listener processes.
@@ -308,8 +310,8 @@ func (f *Flags) ParamsBytes(p *int) {
 	Num(f, p, "params-bytes", Between(0, 16<<10), "size of the params of a task")
 }
 
-// settings is a flag that adds NAME=VALUE to a map, which may have defaults. Several
-// are separated by commas; a value may contain commas, too.
+// settings is a flag that adds NAME=VALUE to a map, which may have defaults. Commas
+// separate several settings. A value may contain commas, too.
 type settings struct{ to *map[string]string }
 
 // Type implements [pflag.Value].
@@ -338,7 +340,7 @@ func (s settings) Set(text string) error {
 	return nil
 }
 
-// many is a flag of large whole numbers, such as 1e9.
+// many is a flag for large integers, such as 1e9.
 type many int64
 
 // Type implements [pflag.Value].

@@ -1,6 +1,5 @@
-// Package tenantload is the load of one tenant: tasks that are added, listener
-// processes that are called for them, and a history of both that is checked against
-// the whole contract.
+// Package tenantload runs the load of one tenant: it adds tasks, runs their listener
+// processes, and checks the history of both against the whole contract.
 package tenantload
 
 import (
@@ -25,29 +24,30 @@ const (
 	stopLimit   = time.Minute
 	pollEvery   = 100 * time.Millisecond
 	reportEvery = 10 * time.Second
-	callTimeout = 2 * time.Minute // of one call of the adder, with its repetitions
+	callTimeout = 2 * time.Minute // of one call of the adder, with its retries
 )
 
-// Calm is how long no further handler is called before a load counts as over.
+// Calm is the time without a call of a handler after which a load counts as ended.
 const Calm = 2 * time.Second
 
 // Config describes a load.
 type Config struct {
-	// Tenant is created; empty: the load is for the tenant of the stack.
+	// Tenant is the name of the tenant to create. If it is empty, the load uses the tenant
+	// of the stack.
 	Tenant string
-	// Plan of the tasks.
+	// Plan is the plan of the tasks.
 	Plan workload.Plan
 	// Index is the number of the first listener. It is unique within the history.
 	Index uint16
-	// Listeners is a number of processes; 0: one. Workers are the concurrent handlers
-	// of each.
+	// Listeners is the number of processes; 0 means one. Workers is the number of
+	// concurrent handlers of each.
 	Listeners, Workers int
 }
 
-// Load is the load of one tenant. Its methods are called one after another.
+// Load is the load of one tenant. Its methods are not safe for concurrent use.
 type Load struct {
 	Config
-	// History receives what callers see.
+	// History records what callers see.
 	History *history.Writer
 	// Adder adds the tasks of the plan.
 	Adder *workload.Adder
@@ -57,13 +57,13 @@ type Load struct {
 	setup  *harness.Setup
 	dir    *tempdir.Dir
 	client *client.Client
-	adding chan struct{} // closed when nothing more is added
+	adding chan struct{} // closed when the adds have ended
 	stop   context.CancelFunc
 	quiet  time.Time
 }
 
-// Join creates the tenant and returns when its listeners are ready. It leaves nothing
-// behind when it fails.
+// Join creates the tenant and returns when its listeners are ready. If it fails, it leaves
+// nothing behind.
 func Join(ctx context.Context, s *stack.Stack, setup *harness.Setup, cfg Config) (*Load, error) {
 	l := &Load{Config: cfg, setup: setup, adding: make(chan struct{})}
 	if err := l.join(ctx, s); err != nil {
@@ -110,7 +110,8 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 	return nil
 }
 
-// AddUntil begins to add at the plan's rate, until the instant or until StopAdds.
+// AddUntil starts to add tasks at the plan's rate, until the given instant or a call of
+// StopAdds.
 func (l *Load) AddUntil(ctx context.Context, until time.Time) {
 	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
@@ -119,8 +120,7 @@ func (l *Load) AddUntil(ctx context.Context, until time.Time) {
 	}()
 }
 
-// StopAdds ends what AddUntil began, if anything, and returns when every add has its
-// answer.
+// StopAdds ends the adds of AddUntil, if any, and returns when every add has its answer.
 func (l *Load) StopAdds() {
 	if l.stop != nil {
 		l.stop()
@@ -149,7 +149,7 @@ func (l *Load) Called() (n int64) {
 	return n
 }
 
-// Sources returns the listeners by name, to be measured.
+// Sources returns the listeners by name, for a meter.
 func (l *Load) Sources() map[string]harness.Source {
 	sources := map[string]harness.Source{}
 	for i, p := range l.Processes {
@@ -158,8 +158,8 @@ func (l *Load) Sources() map[string]harness.Source {
 	return sources
 }
 
-// SayProgress says now and then how many of n tasks were called, until the returned
-// function is called or ctx ends.
+// SayProgress regularly prints how many of n tasks were called, until stop is called or ctx
+// ends.
 func (l *Load) SayProgress(ctx context.Context, n int64) (stop func()) {
 	before, at := l.Called(), time.Now()
 	return harness.Repeat(ctx, reportEvery, func() {
@@ -169,8 +169,8 @@ func (l *Load) SayProgress(ctx context.Context, n int64) (stop func()) {
 	})
 }
 
-// AwaitCalls waits until n calls were made and no further one is made for [Calm], but
-// not beyond the end. It reports whether there were so many.
+// AwaitCalls waits until n calls were made and then no further one for [Calm], but at most
+// until end. It returns complete = false if there were fewer than n calls.
 func (l *Load) AwaitCalls(ctx context.Context, n int64, end time.Time) (complete bool, err error) {
 	for seen, since := int64(-1), time.Now(); ; {
 		called := l.Called()
@@ -188,16 +188,17 @@ func (l *Load) AwaitCalls(ctx context.Context, n int64, end time.Time) (complete
 	}
 }
 
-// Drain waits until everything that was added has been called. The limit is an error.
+// Drain waits until all added tasks have been called. It returns an error if that takes
+// longer than limit.
 func (l *Load) Drain(ctx context.Context, limit time.Duration) error {
 	complete, err := l.AwaitCalls(ctx, l.Adder.Added(), time.Now().Add(limit))
 	if err == nil && !complete {
-		err = fmt.Errorf("tenant %s: %d of %d tasks were called within %v", l.Tenant, l.Called(), l.Adder.Added(), limit)
+		err = fmt.Errorf("tenant %s: only %d of %d tasks were called within %v", l.Tenant, l.Called(), l.Adder.Added(), limit)
 	}
 	return err
 }
 
-// Leave stops the listeners. Calling it again does nothing.
+// Leave stops the listeners. Further calls do nothing.
 func (l *Load) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -207,7 +208,7 @@ func (l *Load) Leave(ctx context.Context) error {
 		errs = append(errs, p.Died(), p.Stop(ctx))
 	}
 	if l.client != nil {
-		l.client.Close() //nolint:errcheck // no call is under way
+		l.client.Close() //nolint:errcheck // no call is in progress
 	}
 	if l.History != nil {
 		errs = append(errs, l.History.Close())
@@ -216,8 +217,8 @@ func (l *Load) Leave(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Check checks the history and returns the figures of a window. It is called after
-// Leave. fired is that of [check.Config].
+// Check checks the history and returns the figures of a window. It must be called after
+// Leave. fired becomes the Fired function of the [check.Config].
 func (l *Load) Check(from, to time.Time, fired func(*check.Add, task.Instant, check.Micros)) (check.Result, error) {
 	cfg := check.Config{Replies: true, From: check.At(from), To: check.At(to), Fired: fired}
 	if !l.quiet.IsZero() {
