@@ -1,11 +1,11 @@
-// Package assign puts load on the sharing of items, disturbs it, checks it from outside
-// and measures it: members are processes of their own, which share items over an ensemble
-// of ZooKeepers, each through a proxy, and work for them in Postgres with epochs as
-// dispatchers do. The README of loadtest has the rules that the checker checks.
+// Package assign measures the assignment of items, disturbs it and checks its rules from
+// outside. The members are separate processes. Each reaches an ensemble of ZooKeepers
+// through a proxy of its own and works for its items in Postgres, with epochs as
+// dispatchers have them. The README of loadtest lists the rules that the checker checks.
 //
 //	this process: proxies, disturbances, checker, measurements
 //	   |                                     |
-//	   | SIGSTOP, kill -9, cut, freeze       | reads: plan, members; epochs, work done
+//	   | SIGSTOP, kill -9, cut, freeze       | reads: plan, members; epochs, work
 //	   v                                     v
 //	member ── proxy ── ZooKeeper x 3      Postgres: item_owner (epoch, nonce)
 //	   └───────────────────────────────────>        item_work (epoch of the last work)
@@ -31,7 +31,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
-// Report is what the experiment found. The figure of several rounds is the worst.
+// Report is the result of the experiment. A figure of several rounds is the worst one.
 type Report struct {
 	harness.Header
 	harness.NoPicture
@@ -53,27 +53,27 @@ func (r *Report) Verdict() error { return harness.Verdict(r.Broken) }
 // Table implements [harness.Report].
 func (r *Report) Table(table *harness.Table) {
 	t := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "taken over after kill -9\t%.0f ms\tworst of %d; session %d ms\n", r.TakeoverMS, len(r.Measured.Takeovers), r.SessionMS)
-	fmt.Fprintf(t, "handed over by a clean stop\t%.0f ms\tworst of %d\n", r.HandoverMS, len(r.Measured.Handovers))
-	fmt.Fprintf(t, "settled after a common start\t%.0f ms\tworst of %d\n", r.SettleMS, len(r.Measured.Settles))
-	fmt.Fprintf(t, "moved by one more member\t%d items\tallowed are %d\n", r.MovedOnJoin, r.AllowedOnJoin)
-	fmt.Fprintf(t, "during an outage of ZooKeeper\t%.0f ms idle at most\t%d items moved\n", r.Measured.OutageIdle, r.Measured.OutageMoved)
+	fmt.Fprintf(t, "takeover after kill -9\t%.0f ms\tworst of %d; session %d ms\n", r.TakeoverMS, len(r.Measured.Takeovers), r.SessionMS)
+	fmt.Fprintf(t, "handover after SIGTERM\t%.0f ms\tworst of %d\n", r.HandoverMS, len(r.Measured.Handovers))
+	fmt.Fprintf(t, "settled after a start of all\t%.0f ms\tworst of %d\n", r.SettleMS, len(r.Measured.Settles))
+	fmt.Fprintf(t, "moved by one more member\t%d items\tat most %d allowed\n", r.MovedOnJoin, r.AllowedOnJoin)
+	fmt.Fprintf(t, "outage of ZooKeeper\tan item idle for at most %.0f ms\t%d items moved\n", r.Measured.OutageIdle, r.Measured.OutageMoved)
 	if s := r.Storm; s != nil {
-		fmt.Fprintf(t, "storm, seed %d\t%d calms\tsettled again after %d ms at most; an item idle for %d ms at most\n", s.Seed, s.Calms, s.SettledMS, s.IdleMS)
+		fmt.Fprintf(t, "storm, seed %d\t%d calms\tsettled again within %d ms; an item idle for at most %d ms\n", s.Seed, s.Calms, s.SettledMS, s.IdleMS)
 	}
 	fmt.Fprintf(t, "violations\t%d\t\n", r.Violations)
 	for _, what := range r.Broken {
 		fmt.Fprintf(t, "\t%s\t\n", what)
 	}
-	t.Flush() //nolint:errcheck // a table takes everything
+	t.Flush() //nolint:errcheck // writes to a table do not fail
 }
 
-// Experiment measures how items are shared, and disturbs that.
+// Experiment measures the assignment of items and then disturbs it.
 type Experiment struct {
 	harness.Setup
 	World Options
 	Plan  Plan
-	// Storm is how long the storm lasts; 0: there is none.
+	// Storm is the length of the storm; 0: no storm.
 	Storm time.Duration
 }
 
@@ -87,9 +87,9 @@ func (e *Experiment) About() harness.About { return harness.About{Name: "assign"
 
 // Declare implements [harness.Experiment].
 func (e *Experiment) Declare(f *harness.Flags) {
-	harness.Num(f, &e.Storm, "storm", harness.Between(0, 24*time.Hour), "how long the storm lasts; 0: there is none")
-	harness.Num(f, &e.Plan.Rounds, "rounds", harness.Between(0, 1000), "how often a member is killed, and how often one is stopped")
-	harness.Num(f, &e.Plan.Outage, "outage", harness.Between(0, 24*time.Hour), "how long all of ZooKeeper is away; 0: it is not")
+	harness.Num(f, &e.Storm, "storm", harness.Between(0, 24*time.Hour), "length of the storm; 0: no storm")
+	harness.Num(f, &e.Plan.Rounds, "rounds", harness.Between(0, 1000), "number of members that are killed, and of members that are stopped")
+	harness.Num(f, &e.Plan.Outage, "outage", harness.Between(0, 24*time.Hour), "how long all ZooKeeper servers are down; 0: no outage")
 	harness.Num(f, &e.World.Items, "items", harness.Between(1, 100_000), "items in the storm")
 	harness.Num(f, &e.World.MaxMembers, "members", harness.Between(1, 1000), "the most members at a time in the storm")
 	harness.Num(f, &e.World.Servers, "servers", harness.Between(1, 99), "ZooKeeper servers")
@@ -119,14 +119,14 @@ func (e *Experiment) Measure(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
-// sum takes the worst of the rounds and compares it with the allowed bounds.
+// sum sets the worst figures of the rounds and compares them with their bounds.
 func (r *Report) sum(p Plan) {
 	worst := func(ms []float64) float64 { return harness.Round(slices.Max(append(ms, 0))) }
 	r.TakeoverMS, r.HandoverMS, r.SettleMS = worst(r.Measured.Takeovers), worst(r.Measured.Handovers), worst(r.Measured.Settles)
 	r.MovedOnJoin = slices.Max(append(r.Measured.Joins, 0))
 	r.AllowedOnJoin = (p.SettleItems + p.SettleMembers) / (p.SettleMembers + 1)
 	if r.MovedOnJoin > r.AllowedOnJoin {
-		r.Broken = append(r.Broken, fmt.Sprintf("one more member moved %d items", r.MovedOnJoin))
+		r.Broken = append(r.Broken, fmt.Sprintf("one more member moved %d items, at most %d are allowed", r.MovedOnJoin, r.AllowedOnJoin))
 	}
 	if r.Measured.OutageMoved > 0 {
 		r.Broken = append(r.Broken, fmt.Sprintf("an outage of ZooKeeper moved %d items", r.Measured.OutageMoved))
@@ -134,10 +134,10 @@ func (r *Report) sum(p Plan) {
 	r.Violations = len(r.Broken)
 }
 
-// MemberName is the hidden command that is a member process.
+// MemberName is the hidden command that runs a member process.
 const MemberName = "assign-member"
 
-// memberConfig is given to a member process on its standard input.
+// memberConfig is the configuration that a member process reads from its standard input.
 type memberConfig struct {
 	Name     string        `json:"name"`
 	Servers  []string      `json:"servers"`
@@ -148,12 +148,12 @@ type memberConfig struct {
 	Session  time.Duration `json:"session"`
 	Takeover time.Duration `json:"takeover"`
 	Settle   time.Duration `json:"settle"`
-	// Pause is how long a transaction of work takes at most.
+	// Pause is the longest time between the assertion and the work of a transaction.
 	Pause time.Duration `json:"pause"`
 }
 
-// ServeMember is a member process: it reads its configuration from in, takes part
-// until ctx ends, and logs to log.
+// ServeMember runs a member until ctx ends. It reads the configuration from in and logs
+// to log.
 func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	var c memberConfig
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
@@ -164,7 +164,7 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	logger := slog.New(slog.NewTextHandler(log, nil)).With("who", c.Name)
+	logger := slog.New(slog.NewTextHandler(log, nil)).With("member", c.Name)
 	f := newFence(db, c.Name)
 	z, err := core.NewZooKeeper(c.assignConfig(logger), f)
 	if err != nil {
@@ -174,7 +174,7 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var working sync.WaitGroup
 	working.Go(func() {
-		f.work(beyond, 20*time.Millisecond, func() time.Duration { return rand.N(c.Pause + 1) }, func(err error) { logger.Warn("a round failed", "err", err) })
+		f.work(beyond, 20*time.Millisecond, func() time.Duration { return rand.N(c.Pause + 1) }, func(err error) { logger.Warn("a round of work failed", "err", err) })
 	})
 	err = z.Run(ctx)
 	stop()
@@ -189,7 +189,7 @@ func (c memberConfig) assignConfig(log *slog.Logger) core.Config {
 	}
 }
 
-// itemsOf are n items in so many groups.
+// itemsOf returns n items, distributed evenly over the groups.
 func itemsOf(n, groups int) []core.Item {
 	items := make([]core.Item, n)
 	for i := range items {
@@ -198,8 +198,8 @@ func itemsOf(n, groups int) []core.Item {
 	return items
 }
 
-// openPostgres opens a pool whose transactions do not outlive a suspended member
-// for long.
+// openPostgres opens a pool. Postgres ends its transactions soon after their member is
+// suspended.
 func openPostgres(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	conf, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -215,8 +215,8 @@ func openPostgres(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, 
 	return db, nil
 }
 
-// idleInTransaction ends the transactions of members that are suspended, so that
-// they hold nobody up for longer.
+// idleInTransaction is the time after which Postgres ends the transaction of a suspended
+// member, so that its locks do not delay other members for longer.
 const idleInTransaction = 2500 * time.Millisecond
 
 const tables = `
@@ -228,7 +228,7 @@ CREATE TABLE item_work (
 	overtaken int8 NOT NULL DEFAULT 0, worked_at timestamptz NOT NULL DEFAULT clock_timestamp());
 `
 
-// makeTables makes the rows of n items.
+// makeTables creates the tables with a row for each of n items.
 func makeTables(ctx context.Context, db *pgxpool.Pool, n int) error {
 	if _, err := db.Exec(ctx, tables); err != nil {
 		return fmt.Errorf("make tables: %w", err)
@@ -241,13 +241,13 @@ func makeTables(ctx context.Context, db *pgxpool.Pool, n int) error {
 	return nil
 }
 
-// A fence is the worker of a member: it takes items by raising their epochs, and
-// works for them in transactions that assert these.
+// A fence is the worker of a member. It acquires items by raising their epochs and works
+// for them in transactions that assert these epochs.
 type fence struct {
 	db   *pgxpool.Pool
 	name string
 	lost func(ids ...int)
-	slot chan struct{} // held by whoever works, or ends work
+	slot chan struct{} // full during a round of work and during Release
 
 	mu    sync.Mutex
 	owned map[int]holding
@@ -268,7 +268,7 @@ func idsOf(items []core.Item) []int32 {
 	return ids
 }
 
-// Acquire implements the worker of package assign.
+// Acquire implements [core.Worker].
 func (f *fence) Acquire(ctx context.Context, items []core.Item) error {
 	nonce := rand.Int64()
 	ids, taken := idsOf(items), map[int]holding{}
@@ -301,10 +301,10 @@ func (f *fence) Acquire(ctx context.Context, items []core.Item) error {
 	return nil
 }
 
-// Release implements the worker of package assign.
+// Release implements [core.Worker].
 func (f *fence) Release(ctx context.Context, items []core.Item) error {
 	select {
-	case f.slot <- struct{}{}: // nobody works now
+	case f.slot <- struct{}{}: // no round is running now
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -321,8 +321,8 @@ func (f *fence) forget(items []core.Item) {
 	}
 }
 
-// work works for all items, again and again, until ctx ends. pause is how long a
-// transaction takes from its assertion to its work, at most.
+// work does rounds of work until ctx ends, with a break of every between them. pause
+// returns the time from the assertion to the work of a transaction.
 func (f *fence) work(ctx context.Context, every time.Duration, pause func() time.Duration, failed func(error)) {
 	for ctx.Err() == nil {
 		select {
@@ -337,9 +337,9 @@ func (f *fence) work(ctx context.Context, every time.Duration, pause func() time
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) { _ = harness.Sleep(ctx, d) } // callers look at ctx
+func sleep(ctx context.Context, d time.Duration) { _ = harness.Sleep(ctx, d) } // callers check ctx
 
-// round is one transaction for all items.
+// round works for all owned items in one transaction.
 func (f *fence) round(ctx context.Context, pause time.Duration) error {
 	f.mu.Lock()
 	owned := maps.Clone(f.owned)
@@ -369,8 +369,8 @@ func (f *fence) round(ctx context.Context, pause time.Duration) error {
 	return nil
 }
 
-// assert answers which of the items are still owned; until the transaction ends
-// nobody can take these.
+// assert returns the items that are still owned. No other member can acquire these before
+// the transaction ends.
 func assert(ctx context.Context, tx pgx.Tx, owned map[int]holding) ([]int32, error) {
 	var items []int32
 	var epochs, nonces []int64
@@ -385,7 +385,7 @@ func assert(ctx context.Context, tx pgx.Tx, owned map[int]holding) ([]int32, err
 	return pgx.CollectRows(rows, pgx.RowTo[int32])
 }
 
-// drop forgets what is not current any more, and reports it.
+// drop removes the items that are not in current and reports them as lost.
 func (f *fence) drop(owned map[int]holding, current []int32) {
 	var lost []int
 	f.mu.Lock()

@@ -13,39 +13,41 @@ import (
 	core "github.com/perceptor/perceptor/assign"
 )
 
-// Measurements are what one run has measured; times in milliseconds.
+// Measurements are the figures of one run. Times are in milliseconds.
 type Measurements struct {
-	// Takeovers are from kill -9 of a member until the last of its items was
-	// acquired by another, by Postgres's clock; Handovers the same from SIGTERM.
+	// Takeovers are the times from kill -9 of a member until another member acquired the
+	// last of its items, by Postgres's clock. Handovers are the same times from SIGTERM.
 	Takeovers []float64 `json:"takeovers_ms"`
 	Handovers []float64 `json:"handovers_ms"`
-	// Settles are from the start of all members at once until every item has its
-	// owner, loads differing by at most one.
+	// Settles are the times from the start of all members until every item has an owner
+	// and the loads differ by at most one.
 	Settles []float64 `json:"settles_ms"`
-	// Joins are the items that one more member has moved.
+	// Joins are the numbers of items that one more member moved.
 	Joins []int `json:"joins_moved"`
-	// OutageIdle is how long any item was idle during an outage of all of
-	// ZooKeeper, OutageMoved how many items moved because of it.
+	// OutageIdle is the longest time that an item was idle during an outage of all
+	// ZooKeeper servers. OutageMoved is the number of items that moved because of it.
 	OutageIdle  float64 `json:"outage_idle_ms"`
 	OutageMoved int     `json:"outage_moved"`
 }
 
 // Plan says what to measure.
 type Plan struct {
-	// Rounds is how often members are killed, and stopped.
+	// Rounds is the number of members that are killed, and of members that are stopped.
 	Rounds int
-	// SettleItems are shared by SettleMembers in the measurement of settling.
+	// SettleItems is the number of items, and SettleMembers the number of members that
+	// share them, when the time to settle is measured SettleRounds times.
 	SettleItems, SettleMembers, SettleRounds int
-	// Outage is how long all of ZooKeeper is away.
+	// Outage is how long all ZooKeeper servers are down; 0: no outage.
 	Outage time.Duration
 }
 
-// DefaultPlan is that of the command.
+// DefaultPlan returns the plan that the flags have by default.
 func DefaultPlan() Plan {
 	return Plan{Rounds: 5, SettleItems: 512, SettleMembers: 20, SettleRounds: 5, Outage: 10 * time.Second}
 }
 
-// Measure measures in a world of its own.
+// Measure starts a world and takes the measurements of the plan in it. It returns the
+// violations that the checker found meanwhile.
 func Measure(ctx context.Context, o Options, p Plan) (m *Measurements, violations []string, err error) {
 	w, err := newWorld(ctx, o)
 	if err != nil {
@@ -71,6 +73,8 @@ func (w *world) awaitSettled(ctx context.Context) error {
 	return err
 }
 
+// measureMoves kills and stops members in turn and measures when others have acquired
+// their items.
 func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error {
 	for len(w.members) < 3 {
 		if _, err := w.startMember(); err != nil {
@@ -90,7 +94,7 @@ func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error
 			return err
 		}
 		*into = append(*into, took)
-		w.o.Progress("%v: all items taken after %.0f ms", signal, took)
+		w.o.Progress("%v: all items acquired after %.0f ms", signal, took)
 		if _, err := w.startMember(); err != nil {
 			return err
 		}
@@ -101,7 +105,8 @@ func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error
 	return nil
 }
 
-// leave ends a member and answers when the last of its items was acquired.
+// leave ends a member by a signal. It returns the time until the last of its items was
+// acquired by another.
 func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms float64, err error) {
 	owners, err := w.owners(ctx)
 	if err != nil {
@@ -113,7 +118,7 @@ func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms
 			items = append(items, item)
 		}
 	}
-	began := time.Now() // the same clock as that of Postgres: one machine
+	began := time.Now() // Postgres has the same clock: it runs on this machine
 	if err := m.process.Signal(signal); err != nil {
 		return 0, err
 	}
@@ -123,23 +128,23 @@ func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms
 	var last time.Time
 	err = w.db.QueryRow(ctx, "SELECT max(acquired_at) FROM item_owner WHERE item = ANY ($1) AND acquired_at > $2", items, began).Scan(&last)
 	if err != nil {
-		return 0, fmt.Errorf("when %d items were acquired: %w", len(items), err)
+		return 0, fmt.Errorf("read when %d items were acquired: %w", len(items), err)
 	}
 	return float64(last.Sub(began).Microseconds()) / 1000, nil
 }
 
-// awaitSettledWithout waits until one member is gone and every item has its owner.
+// awaitSettledWithout waits until member m has ended and every item has its owner.
 func (w *world) awaitSettledWithout(ctx context.Context, m *member) error {
 	select {
 	case <-m.process.Done():
 	case <-time.After(time.Minute):
-		return fmt.Errorf("member %s does not end", m.name)
+		return fmt.Errorf("member %s has not ended within a minute", m.name)
 	}
 	w.forgetMember(m)
 	return w.awaitSettled(ctx)
 }
 
-// measureOutage takes all of ZooKeeper away while members work.
+// measureOutage kills all ZooKeeper servers while members work, and restarts them later.
 func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) error {
 	if p.Outage == 0 {
 		return nil
@@ -148,7 +153,7 @@ func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) erro
 	if err != nil {
 		return err
 	}
-	w.o.Progress("all of ZooKeeper is away for %v", p.Outage)
+	w.o.Progress("all ZooKeeper servers are down for %v", p.Outage)
 	if err := w.ensemble.Kill(); err != nil {
 		return err
 	}
@@ -175,7 +180,7 @@ func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) erro
 	return nil
 }
 
-// differing are the items whose requested owner has changed.
+// differing returns the items whose requested owner differs between a and b.
 func differing(a, b core.Overview) (ids []int) {
 	owners := map[int]string{}
 	for _, it := range a.Items {
@@ -189,14 +194,15 @@ func differing(a, b core.Overview) (ids []int) {
 	return ids
 }
 
-// measureSettling starts many members in this process at once, and one more.
+// measureSettling starts many members in this process at once, and one more after they
+// have settled.
 func (w *world) measureSettling(ctx context.Context, p Plan, m *Measurements) error {
 	for round := range p.SettleRounds {
 		s := newCrowd(w, p, fmt.Sprintf("%s-settle-%d", root, round))
 		took, err := s.startMembers(ctx, p.SettleMembers)
 		if err == nil {
 			m.Settles = append(m.Settles, took)
-			w.o.Progress("%d items over %d members: settled after %.0f ms", p.SettleItems, p.SettleMembers, took)
+			w.o.Progress("%d members settled on %d items after %.0f ms", p.SettleMembers, p.SettleItems, took)
 			before := s.owners()
 			if _, err = s.startMembers(ctx, 1); err == nil {
 				m.Joins = append(m.Joins, movedBetween(before, s.owners()))
@@ -209,6 +215,7 @@ func (w *world) measureSettling(ctx context.Context, p Plan, m *Measurements) er
 	return nil
 }
 
+// movedBetween returns the number of items whose owner differs.
 func movedBetween(before, after []string) (n int) {
 	for i := range before {
 		if before[i] != after[i] {
@@ -218,7 +225,7 @@ func movedBetween(before, after []string) (n int) {
 	return n
 }
 
-// A crowd are members of one process that do nothing with their items.
+// A crowd is a number of members in this process that do no work for their items.
 type crowd struct {
 	config  core.Config
 	members []core.Assigner
@@ -250,8 +257,8 @@ type idle struct{}
 func (idle) Acquire(context.Context, []core.Item) error { return nil }
 func (idle) Release(context.Context, []core.Item) error { return nil }
 
-// startMembers starts n more members and answers how long it took until all items had
-// their owners.
+// startMembers starts n more members and returns the time in milliseconds until all items
+// had their owners.
 func (c *crowd) startMembers(ctx context.Context, n int) (ms float64, err error) {
 	began := time.Now()
 	for range n {
@@ -275,7 +282,7 @@ func (c *crowd) startMembers(ctx context.Context, n int) (ms float64, err error)
 		case <-c.change:
 		case <-time.After(5 * time.Millisecond):
 		case <-limit:
-			return 0, errors.New("the members do not settle")
+			return 0, errors.New("the members have not settled within two minutes")
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
@@ -292,7 +299,7 @@ func (c *crowd) settled() bool {
 	return total == len(c.config.Items) && most-least <= 1
 }
 
-// owners are the members that own the items, by item.
+// owners returns the owner of each item, by item id.
 func (c *crowd) owners() []string {
 	owners := make([]string, len(c.config.Items))
 	for _, m := range c.members {
@@ -304,7 +311,7 @@ func (c *crowd) owners() []string {
 	return owners
 }
 
-// stop ends all members: the youngest first, so that none has to lead.
+// stop ends all members. The youngest ends first, so that no other has to become leader.
 func (c *crowd) stop() error {
 	for _, cancel := range slices.Backward(c.cancel) {
 		cancel()

@@ -16,28 +16,28 @@ import (
 	core "github.com/perceptor/perceptor/assign"
 )
 
-// StormReport is what a storm has found.
+// StormReport is the result of a storm.
 //
-// The bounds count from when the servers serve again: a ZooKeeper that was
-// suspended may take half a minute to find its leader, which is not the members'.
+// The bounds count from the time at which the servers serve again. A suspended ZooKeeper
+// may take half a minute to find its leader, and this is not the fault of the members.
 type StormReport struct {
 	Seed       uint64         `json:"seed"`
 	Steps      map[string]int `json:"steps"`
 	Calms      int            `json:"calms"`
 	Looks      int            `json:"looks"`
 	Violations []string       `json:"violations"`
-	// SettledMS is the longest time from the end of disturbances until all was
-	// well, IdleMS the longest that an item was idle, Moved the most items that
-	// one more member has moved.
+	// SettledMS is the longest time from the end of disturbances until the members had
+	// settled. IdleMS is the longest time that an item was idle. Moved is the largest
+	// number of items that one more member moved.
 	SettledMS int64 `json:"settled_ms"`
-	// MendedMS is the longest that the servers themselves took to serve again.
+	// MendedMS is the longest time until all servers served again.
 	MendedMS int64 `json:"mended_ms"`
 	IdleMS   int64 `json:"idle_ms"`
 	Moved    int   `json:"moved_on_join"`
 }
 
-// A storm lets members join, stop, die, be suspended and cut off, servers die and
-// come back, and nodes be garbled, at random.
+// A storm disturbs a world at random. It starts, stops, kills, suspends and disconnects
+// members, kills and restarts servers, and overwrites and deletes nodes.
 type storm struct {
 	*world
 	rand   *rand.Rand
@@ -45,9 +45,8 @@ type storm struct {
 	report *StormReport
 }
 
-// Storm disturbs members for a while, lets them come to rest now and then, and
-// answers what the checker has found. Its error is about the world, not about
-// violations.
+// Storm disturbs members for length, with calms in between, and returns the findings of
+// the checker. Violations are in the report. The error is about the world itself.
 func Storm(ctx context.Context, o Options, length time.Duration) (*StormReport, error) {
 	w, err := newWorld(ctx, o)
 	if err != nil {
@@ -66,11 +65,11 @@ func Storm(ctx context.Context, o Options, length time.Duration) (*StormReport, 
 	return s.report, errors.Join(err, w.close())
 }
 
-// maxIdle holds the longest suspension, the end of a session, and a second
-// disturbance of the same kind right after it.
+// maxIdle returns the bound for the idle time of an item. It covers the longest
+// suspension, the end of a session, and a second disturbance of the same kind right after.
 func (s *storm) maxIdle() time.Duration { return 15*s.o.Session + s.calmBound() }
 
-// calmBound is how long it may take until all is well once nobody disturbs.
+// calmBound returns the time within which members must settle after the disturbances end.
 func (s *storm) calmBound() time.Duration { return 4*s.o.Session + 30*time.Second }
 
 func (s *storm) disturbFor(ctx context.Context, length time.Duration) error {
@@ -85,7 +84,7 @@ func (s *storm) disturbFor(ctx context.Context, length time.Duration) error {
 	}
 	for time.Now().Before(ends) && ctx.Err() == nil && len(s.check.violations()) == 0 {
 		s.report.Steps["coup"]++
-		if err := s.coup(ctx); err != nil { // it needs a calm to begin in
+		if err := s.coup(ctx); err != nil { // a coup begins in a calm
 			return err
 		}
 		for range 8 + s.rand.IntN(8) {
@@ -101,7 +100,7 @@ func (s *storm) disturbFor(ctx context.Context, length time.Duration) error {
 	return ctx.Err()
 }
 
-// pass lets time go by, and members wake up.
+// pass waits for d and resumes the members whose suspension ends meanwhile.
 func (s *storm) pass(ctx context.Context, d time.Duration) {
 	for until := time.Now().Add(d); time.Now().Before(until) && ctx.Err() == nil; {
 		if err := s.wakeUp(false); err != nil {
@@ -111,7 +110,7 @@ func (s *storm) pass(ctx context.Context, d time.Duration) {
 	}
 }
 
-// An action is one disturbance, and how often it comes.
+// An action is a disturbance with its weight in the random choice.
 type action struct {
 	name   string
 	weight int
@@ -133,7 +132,7 @@ var actions = []action{
 	{"outage", 1, (*storm).outage},
 }
 
-// step does one random thing.
+// step executes one random action.
 func (s *storm) step(ctx context.Context) error {
 	if len(s.members) == 0 {
 		return s.join(ctx, nil)
@@ -153,7 +152,7 @@ func (s *storm) step(ctx context.Context) error {
 	return nil
 }
 
-// calm ends all disturbances and demands that all is well within the bound, and
+// calm ends all disturbances. It requires that the members settle within the bound and
 // that one more member moves no more than its share.
 func (s *storm) calm(ctx context.Context) error {
 	if len(s.members) == 0 {
@@ -169,12 +168,12 @@ func (s *storm) calm(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		s.check.violate("calm", "not all is well %v after the last disturbance: %v", took.Round(time.Millisecond), err)
+		s.check.violate("calm", "the members have not settled %v after the last disturbance: %v", took.Round(time.Millisecond), err)
 		return nil
 	}
 	s.report.Calms++
 	s.report.SettledMS = max(s.report.SettledMS, took.Milliseconds())
-	s.o.Progress("all is well after %v", took.Round(time.Millisecond))
+	s.o.Progress("settled after %v", took.Round(time.Millisecond))
 	return s.oneMore(ctx)
 }
 
@@ -183,14 +182,14 @@ func (s *storm) unrestrict(ctx context.Context) error {
 	_, err := await(ctx, time.Minute, func() error {
 		err := s.admin.Reset(ctx)
 		if errors.Is(err, zk.ErrNoNode) {
-			return nil // nobody has been there
+			return nil // no member has created it yet
 		}
 		return err
 	})
 	return err
 }
 
-// oneMore lets a member join and counts what that moves.
+// oneMore starts a member and counts the items that move because of it.
 func (s *storm) oneMore(ctx context.Context) error {
 	before, err := s.overview(ctx)
 	if err != nil || len(s.members) >= s.o.MaxMembers {
@@ -215,7 +214,7 @@ func (s *storm) oneMore(ctx context.Context) error {
 	}
 	share := (s.o.Items + len(s.members) - 1) / len(s.members)
 	if s.report.Moved = max(s.report.Moved, moved); moved > share {
-		s.check.violate("moved", "a member that joined moved %d items, allowed are %d", moved, share)
+		s.check.violate("moved", "a member that joined moved %d items, at most %d are allowed", moved, share)
 	}
 	return nil
 }
@@ -234,7 +233,7 @@ func (s *storm) stop(ctx context.Context, m *member) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_ = m.process.Stop(limit, syscall.SIGTERM) // one that is cut off may need to be killed
+	_ = m.process.Stop(limit, syscall.SIGTERM) // Stop kills a member that is cut off and does not end in time
 	s.forgetMember(m)
 	return nil
 }
@@ -245,7 +244,7 @@ func (s *storm) kill(_ context.Context, m *member) error {
 	return err
 }
 
-// suspendOne stops a process for half a session, one and a half, or five.
+// suspendOne suspends a process for a half, one and a half, or five session timeouts.
 func (s *storm) suspendOne(_ context.Context, m *member) error {
 	if !m.resume.IsZero() {
 		return nil
@@ -275,7 +274,7 @@ func (s *storm) heal(ctx context.Context, _ *member) error {
 	return s.mendServers(ctx)
 }
 
-// mendServers starts what was killed.
+// mendServers restarts the servers that do not serve.
 func (s *storm) mendServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -285,13 +284,14 @@ func (s *storm) mendServers(ctx context.Context) error {
 	return err
 }
 
-// tree does something with nodes by hand; that ZooKeeper is away does not matter.
+// tree changes nodes directly, as an operator might. It waits at most two seconds and
+// ignores errors, because ZooKeeper may be down.
 func (s *storm) tree(f func() error) error {
 	done := make(chan struct{})
 	s.byHand.Go(func() {
 		defer close(done)
 		if err := f(); err != nil {
-			s.o.Progress("by hand: %v", err)
+			s.o.Progress("direct change of nodes: %v", err)
 		}
 	})
 	select {
@@ -320,8 +320,8 @@ func (s *storm) garble(context.Context, *member) error {
 	})
 }
 
-// childOf returns the path of one of the node's children, which n chooses; empty: it
-// has none.
+// childOf returns the path of a child of the node; n selects the child. It returns "" if
+// the node has no children.
 func (s *storm) childOf(node string, n int) (string, error) {
 	names, _, err := s.hands.Children(node)
 	if err != nil || len(names) == 0 {
@@ -331,7 +331,7 @@ func (s *storm) childOf(node string, n int) (string, error) {
 	return path.Join(node, names[n%len(names)]), nil
 }
 
-// deleteNode removes a member's node, the goodbyes, or the format.
+// deleteNode removes the node of a member, of leaving members, or of the format.
 func (s *storm) deleteNode(context.Context, *member) error {
 	what, n := s.rand.IntN(3), s.rand.IntN(1000)
 	return s.tree(func() error {
@@ -346,12 +346,12 @@ func (s *storm) deleteNode(context.Context, *member) error {
 	})
 }
 
-// restrict has an operator change the strategy, for as long as the storm lasts.
+// restrict changes the strategy, as an operator might. The next calm resets it.
 func (s *storm) restrict(ctx context.Context, m *member) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	what, item := s.rand.IntN(4), s.rand.IntN(s.o.Items)
-	_, _ = s.admin.Edit(ctx, func(st *core.Strategy) error { // ZooKeeper may be away, or the strategy garbled
+	_, _ = s.admin.Edit(ctx, func(st *core.Strategy) error { // ZooKeeper may be down, or the strategy unreadable
 		switch what {
 		case 0:
 			st.Drain(m.name)
@@ -367,7 +367,7 @@ func (s *storm) restrict(ctx context.Context, m *member) error {
 	return nil
 }
 
-// hurtServer kills or suspends one server of an ensemble that is whole.
+// hurtServer restarts the servers that are down and then kills or suspends one.
 func (s *storm) hurtServer(ctx context.Context, _ *member) error {
 	if err := s.mendServers(ctx); err != nil {
 		return err
@@ -379,7 +379,7 @@ func (s *storm) hurtServer(ctx context.Context, _ *member) error {
 	return server.Kill()
 }
 
-// outage takes all servers away for up to two sessions.
+// outage kills all servers and restarts them after up to two session timeouts.
 func (s *storm) outage(ctx context.Context, _ *member) error {
 	if err := s.ensemble.Kill(); err != nil {
 		return err
@@ -388,8 +388,8 @@ func (s *storm) outage(ctx context.Context, _ *member) error {
 	return s.mendServers(ctx)
 }
 
-// coup holds a leader back that is about to write a plan, removes its node, waits
-// for the next leader's plan, and lets the late one go.
+// coup delays a leader that is about to write a plan, removes its node, waits for the
+// next leader's plan, and then lets the delayed leader write.
 func (s *storm) coup(ctx context.Context) error {
 	o, err := s.overview(ctx)
 	leader := s.named(o, o.Leader)
@@ -401,10 +401,10 @@ func (s *storm) coup(ctx context.Context) error {
 		return err
 	}
 	_, _ = await(ctx, 10*time.Second, func() error { return s.listed(ctx, young.name) })
-	s.pass(ctx, s.o.Settle/3) // the leader has read it, and settles
+	s.pass(ctx, s.o.Settle/3) // the leader has seen the new member and waits for the rebalance delay
 	leader.proxy.Freeze()
 	s.pass(ctx, s.o.Settle)
-	s.o.Progress("coup: %s is held back with its plan", leader.name)
+	s.o.Progress("coup: %s is delayed before it writes its plan", leader.name)
 	_ = s.tree(func() error { return s.hands.Delete(s.node(o.Leader), -1) })
 	before := o.Generation
 	_, _ = await(ctx, s.o.Session/2, func() error {
@@ -413,12 +413,12 @@ func (s *storm) coup(ctx context.Context) error {
 		}
 		return nil
 	})
-	s.pass(ctx, 100*time.Millisecond) // the checker has seen it
+	s.pass(ctx, 100*time.Millisecond) // the checker has seen the new plan
 	leader.proxy.Thaw()
 	return nil
 }
 
-// named is the living member of that id.
+// named returns the living member with an id, or nil.
 func (s *storm) named(o core.Overview, id string) *member {
 	for _, m := range o.Members {
 		i := slices.IndexFunc(s.members, func(own *member) bool { return own.name == m.Info.Name })
@@ -429,6 +429,7 @@ func (s *storm) named(o core.Overview, id string) *member {
 	return nil
 }
 
+// listed returns an error unless a member of that name is in the overview.
 func (s *storm) listed(ctx context.Context, name string) error {
 	o, err := s.overview(ctx)
 	if err == nil && !slices.ContainsFunc(o.Members, func(m core.MemberState) bool { return m.Info.Name == name }) {
@@ -437,7 +438,7 @@ func (s *storm) listed(ctx context.Context, name string) error {
 	return err
 }
 
-// node is the path of a member's node.
+// node returns the path of a member's node.
 func (s *storm) node(id string) string {
 	names, _, err := s.hands.Children(s.env("members"))
 	if err != nil {

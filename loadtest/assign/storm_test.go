@@ -31,7 +31,8 @@ func serveMember() (code int) {
 	return 0
 }
 
-// options has a seed of its own, or that of ASSIGN_STORM_SEED.
+// options returns the default options with a random seed, or with that of
+// ASSIGN_STORM_SEED.
 func options(t *testing.T) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -52,8 +53,8 @@ func options(t *testing.T) Options {
 	return o
 }
 
-// length is half a minute, ten minutes among the long tests, some seconds among the
-// quick ones, or ASSIGN_STORM.
+// length returns the length of the storm: ASSIGN_STORM if it is set, otherwise 10 minutes
+// in the long tests, 10 seconds in the short ones and 30 seconds by default.
 func length(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("ASSIGN_STORM")
@@ -73,9 +74,9 @@ func length(t *testing.T) time.Duration {
 	return d
 }
 
-// TestAStormBreaksNothing lets processes share items over an ensemble while
-// members, servers, connections and nodes are hurt at random, for half a minute or
-// for ASSIGN_STORM=10m.
+// TestAStormBreaksNothing disturbs members, servers, connections and nodes at random
+// while processes share items, and wants no violation. ASSIGN_STORM=10m sets the length,
+// ASSIGN_STORM_SEED repeats a storm.
 func TestAStormBreaksNothing(t *testing.T) {
 	report, err := Storm(t.Context(), options(t), length(t))
 	if err != nil {
@@ -86,6 +87,6 @@ func TestAStormBreaksNothing(t *testing.T) {
 	}
 	t.Logf("%+v", report)
 	if len(report.Violations) == 0 && (report.Calms == 0 || report.Looks < 10) {
-		t.Errorf("too little was looked at: %+v", report)
+		t.Errorf("report = %+v, want at least one calm and 10 checks of the work", report)
 	}
 }

@@ -27,25 +27,27 @@ import (
 
 const root = "/storm"
 
-// Options say how large the world is.
+// Options describe a world.
 type Options struct {
-	// Member starts a member process: this program, with arguments that end in
-	// [ServeMember].
+	// Member is the command line of a member process: this program, with arguments that
+	// make it call [ServeMember].
 	Member []string
-	// Items are shared, in Groups; Servers is the size of the ensemble.
+	// Items is the number of items, Groups the number of their groups, and Servers the
+	// size of the ensemble.
 	Items, Groups, Servers int
-	// Session, Takeover and Settle are those of all members.
+	// Session is the session timeout of all members, Takeover their take-over delay, and
+	// Settle their rebalance delay.
 	Session, Takeover, Settle time.Duration
-	// MaxMembers bounds how many run at a time.
+	// MaxMembers bounds the number of members at a time.
 	MaxMembers int
-	// Seed of everything random.
+	// Seed makes all random choices repeatable.
 	Seed uint64
-	// Progress is told what happens; Keep leaves data and logs behind.
+	// Progress receives messages about each step. Keep keeps data and logs at the end.
 	Progress func(format string, args ...any)
 	Keep     bool
 }
 
-// DefaultOptions are those of the storm.
+// DefaultOptions returns the options of the storm.
 func DefaultOptions() Options {
 	return Options{
 		Items: 64, Groups: 4, Servers: 3, MaxMembers: 6,
@@ -53,26 +55,27 @@ func DefaultOptions() Options {
 	}
 }
 
-// A world is what members need: servers, and who looks at them.
+// A world is a set of members with the servers that they need and the clients that
+// observe and disturb them.
 type world struct {
 	o        Options
 	dir      *tempdir.Dir
 	postgres *testenv.PostgresServer
 	db       *pgxpool.Pool
 	ensemble *testenv.ZooKeeperEnsemble
-	hands    *zk.Conn // that change nodes
+	hands    *zk.Conn // changes nodes directly
 	byHand   sync.WaitGroup
 	admin    *core.Admin
-	members  []*member // alive, by age
+	members  []*member // alive, the oldest first
 	born     int
 }
 
-// A member is one process, and the proxy that it sees ZooKeeper through.
+// A member is one process with the proxy through which it reaches ZooKeeper.
 type member struct {
 	name    string
 	process *subprocess.Process
 	proxy   *testenv.Proxy
-	resume  time.Time // zero: it is not suspended
+	resume  time.Time // end of the suspension; zero: not suspended
 }
 
 func newWorld(ctx context.Context, o Options) (w *world, err error) {
@@ -107,25 +110,25 @@ func (w *world) start(ctx context.Context) (err error) {
 	return err
 }
 
-// connect returns a connection of its own to ZooKeeper.
+// connect returns a new connection to ZooKeeper that bypasses all proxies.
 func (w *world) connect() (*zk.Conn, error) {
 	conn, events, err := zk.Connect(w.ensemble.Addrs(), 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(silent{}))
 	if err != nil {
 		return nil, err
 	}
 	go func() {
-		for range events { // until it is closed
+		for range events { // until the connection is closed
 		}
 	}()
 	return conn, nil
 }
 
-// silent keeps the log of the ZooKeeper client to itself.
+// silent discards the log of the ZooKeeper client.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// close ends everything; errors of members do not matter any more.
+// close ends all members, connections and servers. It ignores errors of members.
 func (w *world) close() error {
 	for _, m := range w.members {
 		_ = m.process.Kill()
@@ -150,7 +153,7 @@ func (w *world) close() error {
 	return errors.Join(append(errs, w.dir.Close(ctx))...)
 }
 
-// startMember starts a member. Each begins with another server of the ensemble.
+// startMember starts a member. The members take the servers of the ensemble in turn.
 func (w *world) startMember() (*member, error) {
 	w.born++
 	addrs := w.ensemble.Addrs()
@@ -181,13 +184,13 @@ func (w *world) startMember() (*member, error) {
 	return m, nil
 }
 
-// forgetMember forgets a member whose process has ended.
+// forgetMember removes a member whose process has ended.
 func (w *world) forgetMember(m *member) {
 	m.proxy.Close()
 	w.members = slices.DeleteFunc(w.members, func(o *member) bool { return o == m })
 }
 
-// suspend stops a member's process for a while; see [world.wakeUp].
+// suspend stops a member's process; [world.wakeUp] resumes it after d.
 func (w *world) suspend(m *member, d time.Duration) error {
 	if err := m.process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -196,7 +199,7 @@ func (w *world) suspend(m *member, d time.Duration) error {
 	return nil
 }
 
-// wakeUp lets members go on whose time has come; all of them, if asked.
+// wakeUp resumes the members whose suspension is over, or all suspended members.
 func (w *world) wakeUp(all bool) error {
 	for _, m := range w.members {
 		if m.resume.IsZero() || !all && time.Now().Before(m.resume) {
@@ -210,8 +213,9 @@ func (w *world) wakeUp(all bool) error {
 	return nil
 }
 
-// died names members that have ended without being told to. That one which
-// starts while the format's node is missing refuses the root is right.
+// died returns an error that names the members that ended without a signal. A member that
+// starts while the node of the format is missing rightly refuses the root: died only
+// forgets it.
 func (w *world) died() error {
 	var errs []error
 	for _, m := range slices.Clone(w.members) {
@@ -226,6 +230,7 @@ func (w *world) died() error {
 	return errors.Join(errs...)
 }
 
+// lastWords returns the last line of a member's log.
 func (w *world) lastWords(m *member) string {
 	text, err := os.ReadFile(filepath.Join(w.dir.Path, m.name+".log"))
 	if err != nil {
@@ -235,7 +240,8 @@ func (w *world) lastWords(m *member) string {
 	return lines[len(lines)-1]
 }
 
-// await asks cond now and then until it is nil; else the last error is answered.
+// await calls cond until it returns nil, the limit is over or ctx ends. It returns the
+// last error of cond.
 func await(ctx context.Context, limit time.Duration, cond func() error) (took time.Duration, err error) {
 	began := time.Now()
 	for {
@@ -247,11 +253,11 @@ func await(ctx context.Context, limit time.Duration, cond func() error) (took ti
 	}
 }
 
-// A checker watches a world from outside. Its figures and violations may be read
-// when Run has returned.
+// A checker observes a world from outside. Its figures may be read after run has
+// returned.
 type checker struct {
 	w        *world
-	maxIdle  time.Duration // that is allowed
+	maxIdle  time.Duration // the longest idle time of an item that is allowed
 	mu       sync.Mutex
 	broken   []string
 	reported map[string]bool
@@ -268,7 +274,7 @@ func newChecker(w *world, maxIdle time.Duration) *checker {
 	return &checker{w: w, maxIdle: maxIdle, reported: map[string]bool{}, epochs: map[int]int64{}}
 }
 
-// violate notes a violation, once for each kind and thing.
+// violate records a violation, once for each key.
 func (c *checker) violate(key, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,7 +293,7 @@ func (c *checker) violations() []string {
 	return slices.Clone(c.broken)
 }
 
-// run looks until ctx ends.
+// run checks plans and work until ctx ends.
 func (c *checker) run(ctx context.Context) error {
 	conn, err := c.w.connect()
 	if err != nil {
@@ -316,31 +322,31 @@ func (c *checker) run(ctx context.Context) error {
 	return err
 }
 
-// lookAtPlan demands that each new plan has a higher generation.
+// lookAtPlan requires that each new plan has a higher generation.
 func (c *checker) lookAtPlan() {
 	data, stat, err := c.conn.Get(root + "/env/BASE/plan")
 	if err != nil || stat.Mzxid <= c.plan {
-		return // away, or from a server that lags
+		return // ZooKeeper is down, or this server lags
 	}
 	var p struct {
 		Generation int64  `json:"generation"`
 		Writer     string `json:"writer"`
 	}
 	if json.Unmarshal(data, &p) != nil || p.Generation == 0 {
-		return // none yet, or garbled by the storm
+		return // no plan yet, or the storm has overwritten it
 	}
 	if c.plan = stat.Mzxid; p.Generation <= c.generation {
-		c.violate(fmt.Sprint("plan", p.Generation), "plan %d of %s was written over plan %d", p.Generation, p.Writer, c.generation)
+		c.violate(fmt.Sprint("plan", p.Generation), "plan %d of %s replaced plan %d", p.Generation, p.Writer, c.generation)
 	}
 	c.generation = max(c.generation, p.Generation)
 }
 
-// lookAtWork reads what was done for each item.
+// lookAtWork reads the work on each item and checks epochs and idle times.
 func (c *checker) lookAtWork(ctx context.Context) error {
 	rows, err := c.w.db.Query(ctx, `SELECT w.item, o.epoch, w.epoch, w.overtaken, w.name,
 		extract(epoch FROM clock_timestamp() - w.worked_at)::float8 FROM item_work w JOIN item_owner o USING (item)`)
 	if err != nil {
-		return fmt.Errorf("read what was done: %w", err)
+		return fmt.Errorf("read the work: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -354,16 +360,16 @@ func (c *checker) lookAtWork(ctx context.Context) error {
 		idle := time.Duration(seconds * float64(time.Second))
 		c.idlest = max(c.idlest, idle)
 		if overtaken > 0 {
-			c.violate(fmt.Sprint("overtaken", item), "item %d: work was done by an epoch that had been overtaken (the last work is that of %s with epoch %d, the owner's is %d)", item, name, worked, epoch)
+			c.violate(fmt.Sprint("overtaken", item), "item %d: work was done with an epoch that was no longer the newest (last work by %s with epoch %d, the owner has epoch %d)", item, name, worked, epoch)
 		}
 		if epoch < c.epochs[item] {
-			c.violate(fmt.Sprint("epoch", item), "item %d: epoch %d after %d", item, epoch, c.epochs[item])
+			c.violate(fmt.Sprint("epoch", item), "item %d: epoch %d follows epoch %d", item, epoch, c.epochs[item])
 		}
 		if worked > epoch {
-			c.violate(fmt.Sprint("worked", item), "item %d: work of epoch %d, which nobody has: %d", item, worked, epoch)
+			c.violate(fmt.Sprint("worked", item), "item %d: work was done with epoch %d, but the newest epoch is %d", item, worked, epoch)
 		}
 		if idle > c.maxIdle {
-			c.violate(fmt.Sprint("idle", item), "item %d: idle for %v, allowed are %v", item, idle.Round(time.Millisecond), c.maxIdle)
+			c.violate(fmt.Sprint("idle", item), "item %d: idle for %v, at most %v is allowed", item, idle.Round(time.Millisecond), c.maxIdle)
 		}
 		c.epochs[item] = epoch
 	}
@@ -371,15 +377,15 @@ func (c *checker) lookAtWork(ctx context.Context) error {
 	return rows.Err()
 }
 
-// settled is nil when every item has one owner, a living member, by both
-// accounts, and loads differ by at most one.
+// settled returns nil if every item has one owner, a living member, according to both
+// ZooKeeper and Postgres, and the loads of members differ by at most one.
 func (w *world) settled(ctx context.Context) error {
 	o, err := w.overview(ctx)
 	if err != nil {
 		return err
 	}
 	if len(o.Members) != len(w.members) {
-		return fmt.Errorf("%d members are listed, %d are alive", len(o.Members), len(w.members))
+		return fmt.Errorf("%d members are listed, want the %d that are alive", len(o.Members), len(w.members))
 	}
 	names, loads := map[string]string{}, map[string]int{}
 	for _, m := range o.Members {
@@ -396,11 +402,11 @@ func (w *world) settled(ctx context.Context) error {
 		name := names[it.Requested]
 		switch {
 		case name == "":
-			return fmt.Errorf("item %d is planned for %q, who is not there", it.ID, it.Requested)
+			return fmt.Errorf("item %d is planned for %q, which is not a member", it.ID, it.Requested)
 		case len(it.Current) != 1 || it.Current[0] != it.Requested:
-			return fmt.Errorf("item %d is planned for %s and held by %v", it.ID, name, it.Current)
+			return fmt.Errorf("item %d is planned for %s, but its current owners are %v", it.ID, name, it.Current)
 		case owners[it.ID] != name:
-			return fmt.Errorf("item %d is planned for %s and worked for by %q", it.ID, name, owners[it.ID])
+			return fmt.Errorf("item %d is planned for %s, but %q works for it", it.ID, name, owners[it.ID])
 		}
 		loads[name]++
 	}
@@ -409,7 +415,7 @@ func (w *world) settled(ctx context.Context) error {
 		least, most = min(least, n), max(most, n)
 	}
 	if most-least > 1 {
-		return fmt.Errorf("loads %v", loads)
+		return fmt.Errorf("loads %v differ by more than one", loads)
 	}
 	return nil
 }
@@ -420,7 +426,7 @@ func (w *world) overview(ctx context.Context) (core.Overview, error) {
 	return w.admin.Overview(ctx)
 }
 
-// owners are who has worked for each item with its current epoch.
+// owners returns the name of the member that worked for each item with the newest epoch.
 func (w *world) owners(ctx context.Context) (map[int]string, error) {
 	rows, err := w.db.Query(ctx, "SELECT w.item, w.name FROM item_work w JOIN item_owner o USING (item) WHERE w.epoch = o.epoch AND w.name = o.name")
 	if err != nil {
