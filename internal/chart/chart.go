@@ -1,6 +1,6 @@
-// Package chart draws figures over time as SVG: panels under each other with one
-// common horizontal axis. A picture is one file that every browser shows, on a
-// light background of its own, without scripts or fonts of elsewhere.
+// Package chart draws figures over time as SVG: panels below each other that share one
+// horizontal axis. A picture is a single file that any browser displays. It has a light
+// background, no scripts and no external fonts.
 package chart
 
 import (
@@ -13,18 +13,18 @@ import (
 	"strconv"
 )
 
-// Chart is a picture.
+// Chart is a picture of one or more panels.
 type Chart struct {
 	// Title and Subtitle stand above all panels.
 	Title, Subtitle string
-	// XLabel says what the horizontal axis counts, with its unit.
+	// XLabel names the quantity of the horizontal axis and its unit.
 	XLabel string
 	// Spans are shaded in all panels.
 	Spans  []Span
 	Panels []Panel
 }
 
-// Span is a stretch of the horizontal axis.
+// Span is a named range of the horizontal axis.
 type Span struct {
 	Name     string
 	From, To float64
@@ -32,21 +32,21 @@ type Span struct {
 
 // Panel is one diagram.
 type Panel struct {
-	// Title says what is drawn and in which unit.
+	// Title names the quantity that is drawn and its unit.
 	Title string
-	// Log makes the vertical axis logarithmic: what is not above 0 is not drawn.
+	// Log makes the vertical axis logarithmic. Values that are not above 0 are not drawn.
 	Log   bool
 	Lines []Line
-	// Limits are horizontal lines, such as a goal.
+	// Limits are named horizontal lines, such as a target.
 	Limits []Limit
 }
 
-// Line is a series of points. A Y that is no number interrupts it.
+// Line is a series of points. A Y of NaN or infinity interrupts it.
 type Line struct {
 	Name string
 	X, Y []float64
-	// Dashed tells what was asked for from what was measured; Filled marks the
-	// area below.
+	// Dashed draws a dashed line, such as for a requested rate beside the measured one.
+	// Filled shades the area below the line.
 	Dashed, Filled bool
 }
 
@@ -69,12 +69,12 @@ const (
 	gapHeight    = 26.0
 	footHeight   = 44.0
 	plotWidth    = width - marginLeft - marginRight
-	letterWidth  = 6.6 // of 12px text, roughly
+	letterWidth  = 6.6 // approximate, of 12px text
 	maxTicks     = 6
 	maxTimeTicks = 10
 )
 
-// colours differ also for those who see few colours.
+// colours are distinguishable for colour-blind people, too.
 var colours = []string{"#1d4ed8", "#dc2626", "#d97706", "#047857", "#7c3aed", "#0e7490", "#be185d", "#4b5563"}
 
 // WriteSVG writes the picture.
@@ -101,6 +101,7 @@ func (c *Chart) WriteSVG(w io.Writer) error {
 	return err
 }
 
+// xs returns the X values of all lines.
 func (c *Chart) xs() []float64 {
 	var all []float64
 	for _, p := range c.Panels {
@@ -123,10 +124,10 @@ func (d *drawing) text(x, y float64, attributes, text string) {
 	d.f(`<text x="%s" y="%s" %s>%s</text>`+"\n", px(x), px(y), attributes, html.EscapeString(text))
 }
 
-// px writes a coordinate.
+// px formats a coordinate, rounded to a tenth of a pixel.
 func px(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// panel draws one diagram whose plot begins at top.
+// panel draws one diagram. The plot begins at top; title and legend are above it.
 func (d *drawing) panel(p *Panel, top float64) {
 	var ys []float64
 	for _, l := range p.Lines {
@@ -163,9 +164,10 @@ func (d *drawing) panel(p *Panel, top float64) {
 	}
 }
 
+// across returns the horizontal coordinate of a value.
 func (d *drawing) across(v float64) float64 { return marginLeft + plotWidth*d.x.place(v) }
 
-// legend names the lines, left-aligned.
+// legend draws the names of the lines from left to right.
 func (d *drawing) legend(p *Panel, y float64) {
 	x := marginLeft
 	for i, l := range p.Lines {
@@ -182,7 +184,7 @@ func dash(l Line) string {
 	return ""
 }
 
-// line draws the points, in one piece for each uninterrupted stretch.
+// line draws the points, as one path for each uninterrupted sequence.
 func (d *drawing) line(l Line, colour string, y axis, at func(float64) float64, bottom float64) {
 	for i := 0; i < len(l.X); {
 		if !y.shows(l.Y[i]) {
@@ -198,7 +200,7 @@ func (d *drawing) line(l Line, colour string, y axis, at func(float64) float64, 
 		if l.Filled {
 			d.f(`<path d="M%s %sL%sL%s %sZ" fill="%s" fill-opacity="0.08"/>`+"\n", px(d.across(l.X[from])), px(bottom), points, px(d.across(l.X[i-1])), px(bottom), colour)
 		}
-		if i == from+1 { // a point alone would not be seen
+		if i == from+1 { // a path of one point would be invisible
 			points += "h1.5"
 		}
 		d.f(`<path d="M%s" fill="none" stroke="%s" stroke-width="1.6" stroke-linejoin="round"%s/>`+"\n", points, colour, dash(l))
@@ -212,8 +214,8 @@ type axis struct {
 	ticks    []float64
 }
 
-// axisOf returns an axis that shows all values. A linear one begins at 0 unless
-// there are values below; a logarithmic one begins and ends at a power of ten.
+// axisOf returns an axis that shows all values. A linear axis begins at 0 unless there are
+// negative values. A logarithmic axis begins and ends at a power of ten.
 func axisOf(values []float64, log bool, most int) axis {
 	a := axis{log: log, from: math.Inf(1), to: math.Inf(-1)}
 	for _, v := range values {
@@ -243,7 +245,7 @@ func axisOf(values []float64, log bool, most int) axis {
 	return a
 }
 
-// timeAxis returns a linear axis that ends where the values end.
+// timeAxis returns a linear axis that begins and ends with the values.
 func timeAxis(values []float64) axis {
 	round := axisOf(values, false, maxTimeTicks)
 	a := axis{from: round.from, to: round.to}
@@ -261,6 +263,7 @@ func timeAxis(values []float64) axis {
 // clip returns the value of the axis that is nearest to v.
 func (a axis) clip(v float64) float64 { return min(max(v, a.from), a.to) }
 
+// decades returns the logarithmic axis over the range of a.
 func (a axis) decades(most int) axis {
 	if a.from > a.to {
 		a.from, a.to = 1, 10
@@ -284,12 +287,12 @@ func (a axis) decades(most int) axis {
 	return a
 }
 
-// shows reports whether a value has a place on the axis.
+// shows reports whether a value can be drawn on the axis.
 func (a axis) shows(v float64) bool {
 	return !math.IsNaN(v) && !math.IsInf(v, 0) && (!a.log || v > 0)
 }
 
-// place returns where v lies, 0 to 1.
+// place returns the position of v on the axis, from 0 to 1.
 func (a axis) place(v float64) float64 {
 	if a.log {
 		return math.Log(v/a.from) / math.Log(a.to/a.from)
@@ -297,7 +300,8 @@ func (a axis) place(v float64) float64 {
 	return (v - a.from) / (a.to - a.from)
 }
 
-// niceStep returns 1, 2 or 5 times a power of ten that is at least v.
+// niceStep returns the smallest number that is at least v and is 1, 2 or 5 times a power
+// of ten.
 func niceStep(v float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 2, 5} {
@@ -308,7 +312,7 @@ func niceStep(v float64) float64 {
 	return 10 * power
 }
 
-// label writes a value of an axis shortly: 20k, 1.5M, 0.2.
+// label formats a value of an axis in short form: 20k, 1.5M, 0.2.
 func label(v float64) string {
 	for _, unit := range []struct {
 		of   float64

@@ -20,7 +20,7 @@ func draw(t *testing.T, c *Chart) string {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			return b.String()
 		} else if err != nil {
-			t.Fatalf("it is no XML: %v\n%s", err, b.String())
+			t.Fatalf("the picture is not valid XML: %v\n%s", err, b.String())
 		}
 	}
 }
@@ -45,18 +45,18 @@ func TestAPictureIsXMLAndNamesEverything(t *testing.T) {
 		">20k<", ">100<", ">10<", `fill="#ffffff"`,
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("the picture has no %s", want)
+			t.Errorf("the picture lacks %s", want)
 		}
 	}
 }
 
 func TestALineIsInterruptedWhereThereIsNoValue(t *testing.T) {
 	got := draw(t, typical())
-	if n := strings.Count(got, `stroke-width="1.6"`); n != 3 { // one of the first panel, two of the second
-		t.Errorf("%d stretches are drawn, want 3", n)
+	if n := strings.Count(got, `stroke-width="1.6"`); n != 3 { // one in the first panel, two in the second
+		t.Errorf("%d paths are drawn, want 3", n)
 	}
 	if strings.Contains(got, "NaN") || strings.Contains(got, "Inf") {
-		t.Error("a coordinate is no number")
+		t.Error("a coordinate is not a number")
 	}
 }
 
@@ -81,11 +81,11 @@ func TestAxesHaveRoundTicksThatCoverTheValues(t *testing.T) {
 	} {
 		a := axisOf(c.values, c.log, 6)
 		if got := []float64{a.ticks[0], a.ticks[1], a.ticks[len(a.ticks)-1]}; !near(got[0], c.first) || !near(got[1], c.second) || !near(got[2], c.last) {
-			t.Errorf("%v, log %v: ticks %v", c.values, c.log, a.ticks)
+			t.Errorf("axis of %v, log %v: ticks = %v, want %v, %v, ..., %v", c.values, c.log, a.ticks, c.first, c.second, c.last)
 		}
 		for _, v := range c.values {
 			if p := a.place(v); p < 0 || p > 1 {
-				t.Errorf("%v, log %v: %v lies at %v", c.values, c.log, v, p)
+				t.Errorf("axis of %v, log %v: place of %v = %v, want 0 to 1", c.values, c.log, v, p)
 			}
 		}
 	}
@@ -94,13 +94,13 @@ func TestAxesHaveRoundTicksThatCoverTheValues(t *testing.T) {
 func TestTheTimeAxisEndsWhereTheValuesEnd(t *testing.T) {
 	a := timeAxis([]float64{-2, 114})
 	if a.place(-2) != 0 || a.place(114) != 1 || a.ticks[0] != 0 || a.ticks[len(a.ticks)-1] != 100 {
-		t.Errorf("from %v to %v, ticks %v", a.from, a.to, a.ticks)
+		t.Errorf("axis from %v to %v with ticks %v, want -2 to 114 with ticks 0 to 100", a.from, a.to, a.ticks)
 	}
 	if a.clip(-10) != -2 || a.clip(300) != 114 || a.clip(50) != 50 {
-		t.Error("what lies outside is not clipped")
+		t.Error("clip does not move values outside the axis to its ends, or moves one inside")
 	}
 	if empty := timeAxis(nil); empty.from >= empty.to {
-		t.Errorf("an axis of nothing goes from %v to %v", empty.from, empty.to)
+		t.Errorf("axis without values goes from %v to %v, want a positive length", empty.from, empty.to)
 	}
 }
 
@@ -109,7 +109,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-9*(1+math.Abs(b)) }
 func TestLabelsAreShort(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.2: "0.2", 999: "999", 1500: "1.5k", 20000: "20k", 2.5e6: "2.5M", 1e9: "1G"} {
 		if got := label(v); got != want {
-			t.Errorf("%v is written as %s, want %s", v, got, want)
+			t.Errorf("label(%v) = %s, want %s", v, got, want)
 		}
 	}
 }
