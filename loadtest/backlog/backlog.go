@@ -1,6 +1,7 @@
-// Package backlog fills an installation with up to a billion waiting tasks, measures
-// what that costs, works on top of it, and verifies by count and checksum that no task
-// was lost. The README of loadtest says what is loaded and how it is counted.
+// Package backlog fills an installation with up to a billion waiting tasks and measures
+// the cost of loading and storing them. It fires and changes tasks beside them, and verifies
+// by count and checksum that no task was lost. The README of loadtest describes the tasks
+// and how they are counted.
 package backlog
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// ImportOptions say what to load into an empty server. Their units and bounds are those
-// of the flags.
+// ImportOptions describe the tasks to load into an empty server. [ImportOptions.Declare]
+// has units and bounds.
 type ImportOptions struct {
 	harness.Setup
 	Load
@@ -53,14 +54,14 @@ func (o *ImportOptions) Measure(ctx context.Context) (*ImportReport, error) {
 	return harness.WithPostgres(ctx, &o.Setup, o.importInto)
 }
 
-// LoadReport is what loading took. A cycle of the processor time is a task.
+// LoadReport has the figures of loading. Its processor time per cycle is that per task.
 type LoadReport struct {
 	Tasks     int64   `json:"tasks"`
 	Checksum  string  `json:"checksum"`
 	Seconds   float64 `json:"load_s"`
 	TasksPerS float64 `json:"tasks_per_s"`
-	// BytesPerTask covers all tables that hold tasks, with locator, indexes and TOAST;
-	// Sizes has them by kind of table.
+	// BytesPerTask covers all tables that hold tasks, with locator, indexes and TOAST.
+	// Sizes has the sizes by kind of table.
 	BytesPerTask    float64                 `json:"bytes_per_task"`
 	BytesOnDisk     int64                   `json:"bytes_on_disk"`
 	PayloadPerTask  float64                 `json:"payload_bytes_per_task"`
@@ -72,7 +73,7 @@ type LoadReport struct {
 	harness.CPU
 }
 
-// measureLoad loads tasks and measures what that took.
+// measureLoad loads tasks and measures time, processor time, log and table sizes.
 func (s *Store) measureLoad(ctx context.Context, on *stack.Stack, l Load, mix Mix, progress io.Writer) (out loaded, rep *LoadReport, err error) {
 	used, err := harness.MeasureStretch(ctx, harness.NewMeter(on, nil), on.Postgres(), func() (err error) {
 		out, err = s.load(ctx, l, mix, progress)
@@ -107,7 +108,7 @@ func (s *Store) measureLoad(ctx context.Context, on *stack.Stack, l Load, mix Mi
 	return out, rep, nil
 }
 
-// ImportReport is what an import found.
+// ImportReport is the result of an import.
 type ImportReport struct {
 	harness.Header
 	harness.NoPicture
@@ -119,7 +120,7 @@ type ImportReport struct {
 	Verified    *Verify `json:"verified,omitempty"`
 }
 
-// Verify is what was found by reading everything back.
+// Verify compares the tasks that were read back with those that are expected.
 type Verify struct {
 	Expected string  `json:"expected"`
 	Found    string  `json:"found"`
@@ -127,6 +128,7 @@ type Verify struct {
 	Seconds  float64 `json:"seconds"`
 }
 
+// verify reads all tasks back and compares them with the expected sum.
 func (s *Store) verify(ctx context.Context, databases, readers int, expected Sum, progress io.Writer) (*Verify, error) {
 	found, took, err := s.readBack(ctx, databases, readers, expected.Count, progress)
 	if err != nil {
@@ -135,10 +137,10 @@ func (s *Store) verify(ctx context.Context, databases, readers int, expected Sum
 	return &Verify{Expected: expected.String(), Found: found.String(), Same: found == expected, Seconds: harness.Round(took.Seconds())}, nil
 }
 
-// Broken reports whether something was lost.
+// Broken reports whether the tasks differ from the expected ones.
 func (v *Verify) Broken() bool { return v != nil && !v.Same }
 
-// faults returns what was lost.
+// faults describes the difference, if there is one.
 func (v *Verify) faults() []string {
 	if !v.Broken() {
 		return nil
@@ -152,7 +154,7 @@ func (o *ImportOptions) importInto(ctx context.Context, on *stack.Stack) (*Impor
 		return nil, err
 	}
 	defer s.Close()
-	o.Say("making the tables")
+	o.Say("creating the tables")
 	if err := s.cluster.Migrate(ctx, nil); err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
@@ -184,8 +186,8 @@ func (rep *ImportReport) Table(t *harness.Table) {
 }
 
 func (r *LoadReport) write(t *harness.Table) {
-	t.Row("loaded", "%d tasks in %.1f s: %.0f tasks/s; the longest chunk took %.1f s", r.Tasks, r.Seconds, r.TasksPerS, r.ChunkS)
-	t.Row("on disk", "%s, %.1f bytes per task, of which %.1f are packed tasks", gigabytes(r.BytesOnDisk), r.BytesPerTask, r.PayloadPerTask)
+	t.Row("loaded", "%d tasks in %.1f s: %.0f tasks/s, the longest chunk took %.1f s", r.Tasks, r.Seconds, r.TasksPerS, r.ChunkS)
+	t.Row("on disk", "%s, %.1f bytes per task, %.1f of them in packs", gigabytes(r.BytesOnDisk), r.BytesPerTask, r.PayloadPerTask)
 	for _, kind := range []string{"far_pack", "far_locator", "far_level0", "far_tombstone", "task"} {
 		if s := r.Sizes[kind]; s.Total() > 1<<20 {
 			t.Row("  "+kind, "%.1f bytes per task: heap %.1f, TOAST %.1f, indexes %.1f", perTask(s.Total(), r), perTask(s.Heap, r), perTask(s.Toast, r), perTask(s.Indexes, r))
@@ -202,26 +204,27 @@ func (v *Verify) write(t *harness.Table) {
 	switch {
 	case v == nil:
 	case v.Same:
-		t.Row("read back", "%s: nothing was lost (%.0f s)", v.Found, v.Seconds)
+		t.Row("read back", "%s: no task is missing (%.0f s)", v.Found, v.Seconds)
 	default:
 		t.Row("read back", "%s: BROKEN, expected %s", v.Found, v.Expected)
 	}
 }
 
-// Options say what to load and what to do on top of it. Their units and bounds are
-// those of the flags.
+// Options describe the backlog and the work beside it. [Options.Declare] has units and
+// bounds.
 type Options struct {
 	harness.Setup
 	Load
 	Days int
-	// Quiet is the time from the begin of the run to the first due task; 0: the
-	// expected length of the run, and more.
+	// Quiet is the time from the begin of the run to the first due task; 0: somewhat more
+	// than the expected length of the run.
 	Quiet              time.Duration
 	ParamsBytes        int
 	Rate               float64
 	For, Warmup, Drain time.Duration
 	Listeners, Workers int
-	// Horizon of the installation. A short one makes the wait for the window short.
+	// Horizon is the far.horizon of the installation. A short one shortens the wait for
+	// the window.
 	Horizon             time.Duration
 	Empty, Fire, Verify bool
 	Operations          int
@@ -250,33 +253,33 @@ func (o *Options) About() harness.About { return harness.About{Name: "backlog", 
 func (o *Options) Declare(f *harness.Flags) {
 	o.Load.Declare(f)
 	declareShape(f, &o.Days, &o.ParamsBytes)
-	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task of the backlog is due before this (default: the expected length of the run, and more)")
+	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task of the backlog is due before this (default: somewhat more than the expected length of the run)")
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "tasks to fire per second")
 	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "length of the measured window")
-	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "firing before the window: checked, not measured")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "firing before the window, which is checked but not measured")
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait for the last call")
 	f.Switch(&o.Empty, "empty", "fire from the empty store first")
 	f.Switch(&o.Fire, "fire", "fire from the backlog")
-	harness.Num(f, &o.Operations, "operations", harness.Between(0, 100_000), "number of tasks to look up, to pause and resume, and to cancel; 0: none")
+	harness.Num(f, &o.Operations, "operations", harness.Between(0, 100_000), "number of tasks to look up, pause and resume, and number of tasks to cancel; 0: none")
 	f.Switch(&o.Verify, "verify", "read everything back and compare count and checksum")
 	harness.Num(f, &o.Horizon, "horizon", harness.Between(time.Minute, 24*time.Hour), "far.horizon of the installation")
 	f.Listeners(&o.Listeners, &o.Workers)
 	f.Seed()
 	f.DataDir()
 	f.Stack()
-	f.Require(int64(o.Operations) <= o.Tasks/100 || o.Operations == 0, "--operations %d is above a hundredth of --tasks %d", o.Operations, o.Tasks)
+	f.Require(int64(o.Operations) <= o.Tasks/100 || o.Operations == 0, "--operations %d is more than a hundredth of --tasks %d", o.Operations, o.Tasks)
 	days := time.Duration(o.Days) * 24 * time.Hour
-	f.Require(o.quiet() < days, "the run is expected to take up to %v, in which no task may be due, but all tasks are due within %v (--days); see --quiet", o.quiet(), days)
+	f.Require(o.quiet() < days, "the run is expected to take up to %v and no task may be due in that time, but all tasks are due within %v (--days); see --quiet", o.quiet(), days)
 }
 
 // declareShape declares when generated tasks are due and how large they are.
 func declareShape(f *harness.Flags, days, paramsBytes *int) {
-	harness.Num(f, days, "days", harness.Between(1, 3650), "tasks are due within so many days")
+	harness.Num(f, days, "days", harness.Between(1, 3650), "number of days within which all tasks are due")
 	harness.Num(f, paramsBytes, "params-bytes", harness.Between(0, 10_000), "size of the params of a task")
 }
 
-// Measure implements [harness.Experiment]: it loads the backlog, works on it and drops
-// it.
+// Measure implements [harness.Experiment]. It loads the backlog, fires and changes tasks
+// beside it, and drops it.
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	if err := CheckDisk(o.DataDir, o.Tasks, o.ParamsBytes); err != nil {
 		return nil, err
@@ -291,11 +294,11 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 
 // The expected length of a run, on the slow side.
 const (
-	loadsPerS = 200_000 // tasks, also while they are read back
+	loadsPerS = 200_000 // tasks loaded per second; also tasks read back per second
 	margin    = 30 * time.Minute
 )
 
-// quiet returns how long no task of the backlog may be due.
+// quiet returns the time from the begin of the run to the first due task of the backlog.
 func (o *Options) quiet() time.Duration {
 	if o.Quiet > 0 {
 		return o.Quiet
@@ -307,21 +310,22 @@ func (o *Options) quiet() time.Duration {
 // fires returns the number of tasks of one firing.
 func (o *Options) fires() int64 { return int64(o.Rate * (o.Warmup + o.For).Seconds()) }
 
-// lead returns the time from the begin of loading the tasks of a firing to the first
-// due instant: by then they are loaded, and beyond the horizon.
+// lead returns the time from the begin of loading the tasks of a firing to the first due
+// instant. It is long enough that the tasks are still beyond the horizon when they are
+// loaded.
 func (o *Options) lead() time.Duration {
 	return 20*time.Second + time.Duration(o.fires())*time.Second/loadsPerS + o.Horizon + time.Minute
 }
 
-// Load says how many tasks to load, and how.
+// Load describes a bulk load.
 type Load struct {
 	Tasks     int64
 	Databases int
-	// Loaders work concurrently, each on its chunk.
+	// Loaders is the number of chunks that are loaded concurrently.
 	Loaders int
-	// Chunk is the most tasks of one transaction.
+	// Chunk is the largest number of tasks in one transaction.
 	Chunk int
-	// Picks is the number of tasks of the largest tenant that are remembered.
+	// Picks is the number of random tasks of the largest tenant that the load returns.
 	Picks int
 }
 
@@ -333,7 +337,7 @@ func DefaultLoad() Load {
 // Declare declares the options of a bulk load.
 func (l *Load) Declare(f *harness.Flags) {
 	harness.Num(f, &l.Tasks, "tasks", harness.Between[int64](1, 1e10), "number of tasks: 1000000, 10e6, 1e9")
-	harness.Num(f, &l.Databases, "databases", harness.Between(1, task.Databases), "logical databases to load, from the first")
-	harness.Num(f, &l.Loaders, "loaders", harness.Between(1, 64), "chunks that are loaded concurrently")
-	harness.Num(f, &l.Chunk, "chunk", harness.Between(1, 2<<20), "tasks of one transaction; a loader needs some 500 bytes of memory for each")
+	harness.Num(f, &l.Databases, "databases", harness.Between(1, task.Databases), "number of logical databases to load, from the first on")
+	harness.Num(f, &l.Loaders, "loaders", harness.Between(1, 64), "number of chunks that are loaded concurrently")
+	harness.Num(f, &l.Chunk, "chunk", harness.Between(1, 2<<20), "tasks in one transaction; a loader needs about 500 bytes of memory for each")
 }

@@ -41,7 +41,7 @@ func TestASumIsTheSameInAnyOrderAndSeesEveryChange(t *testing.T) {
 	want := sumOf(rows)
 	rand.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 	if got := sumOf(rows); got != want {
-		t.Errorf("in another order: %v, want %v", got, want)
+		t.Errorf("sum in another order = %v, want %v", got, want)
 	}
 	for name, change := range map[string]func(r *task.Row){
 		"id":      func(r *task.Row) { r.ID += task.Shards },
@@ -53,12 +53,12 @@ func TestASumIsTheSameInAnyOrderAndSeesEveryChange(t *testing.T) {
 		before := rows[7]
 		change(&rows[7])
 		if got := sumOf(rows); got == want {
-			t.Errorf("a change of %s is not seen", name)
+			t.Errorf("the sum is the same after a change of %s", name)
 		}
 		rows[7] = before
 	}
 	if part := sumOf(rows[:10]); want.Minus(part) != sumOf(rows[10:]) || want.Minus(part).Plus(part) != want {
-		t.Error("a part that is taken away does not leave the rest")
+		t.Error("Minus and Plus do not agree with the sums of the parts")
 	}
 }
 
@@ -71,31 +71,31 @@ func TestGeneratedTasksAreThoseOfTheMix(t *testing.T) {
 		types[r.Type]++
 		tenants[r.Tenant]++
 		if r.DueAt < from || r.DueAt >= to || (r.Type == task.OneShot) != (r.Interval == 0) {
-			t.Fatalf("task %d: %+v", i, r)
+			t.Fatalf("task %d = %+v, want it due in the range, and an interval unless it is a ONE_SHOT", i, r)
 		}
 		var p perceptorv1.Params
 		if err := proto.Unmarshal(r.Params, &p); err != nil || len(p.Entries) < 3 || len(r.Params) < 90 || len(r.Params) > 110 {
-			t.Fatalf("task %d has %d bytes of params %v (%v)", i, len(r.Params), &p, err)
+			t.Fatalf("task %d has %d bytes of params %v (err = %v), want 90 to 110 bytes and at least 3 entries", i, len(r.Params), &p, err)
 		}
 	}
 	for typ, want := range map[task.Type]float64{task.OneShot: 0.85, task.NonBlocking: 0.10, task.Blocking: 0.05} {
 		if got := float64(types[typ]) / n; got < want*0.9 || got > want*1.1 {
-			t.Errorf("%.3f of the tasks are %s, want %.2f", got, typ, want)
+			t.Errorf("share of %[2]s tasks = %[1].3f, want %[3].2f", got, typ, want)
 		}
 	}
 	if got := float64(tenants[3]) / n; got < 0.05 || got > 0.15 || len(tenants) < 900 {
-		t.Errorf("the largest tenant has %.3f of the tasks, and there are %d tenants", got, len(tenants))
+		t.Errorf("share of the largest tenant = %.3f with %d tenants, want 0.05 to 0.15 with at least 900", got, len(tenants))
 	}
 }
 
 func TestAChunkIsTheSameForTheSameSeedAndNumber(t *testing.T) {
 	first := sumOf(generated(t, 4, 9, 500))
 	if again := sumOf(generated(t, 4, 9, 500)); again != first {
-		t.Error("two chunks of one number differ")
+		t.Error("two chunks with the same seed and number differ")
 	}
 	a, b := generated(t, 4, 9, 500), generated(t, 5, 9, 500)
 	if a[0].DueAt == b[0].DueAt && a[1].DueAt == b[1].DueAt {
-		t.Error("chunks of two seeds are alike")
+		t.Error("chunks of two seeds are the same")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestGeneratedTasksTakeSomeTwentyBytesInAPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := float64(len(p.Keys)+len(p.Params)) / float64(len(rows)); got < 8 || got > 28 {
-		t.Errorf("%.1f bytes per task: the params are too easy, or the packs too large", got)
+		t.Errorf("%.1f bytes per task, want 8 to 28: the params compress too well, or the packs are too large", got)
 	}
 }
 
@@ -119,28 +119,28 @@ func TestPiecesAreAllTasksOnceOverAllDatabases(t *testing.T) {
 	got := map[int]int64{}
 	for i, p := range l.pieces() {
 		if p.number != i || p.n < 1 || p.n > l.Chunk {
-			t.Fatalf("piece %d: %+v", i, p)
+			t.Fatalf("piece %d = %+v, want number %d and 1 to %d tasks", i, p, i, l.Chunk)
 		}
 		got[p.database] += int64(p.n)
 	}
 	var total int64
 	for d := range l.Databases {
 		if total += got[d]; got[d] < 200_000 || got[d] > 200_001 {
-			t.Errorf("database %d gets %d tasks", d, got[d])
+			t.Errorf("database %d gets %d tasks, want 200000 or 200001", d, got[d])
 		}
 	}
 	if total != l.Tasks {
-		t.Errorf("%d tasks, want %d", total, l.Tasks)
+		t.Errorf("all pieces have %d tasks, want %d", total, l.Tasks)
 	}
 }
 
 func TestADiskThatIsTooSmallIsRefusedWithBothNumbers(t *testing.T) {
 	err := CheckDisk(t.TempDir(), 1e15, 100)
 	if err == nil || !strings.Contains(err.Error(), "GB free") || !strings.Contains(err.Error(), "need") {
-		t.Errorf("err = %v", err)
+		t.Errorf("err = %v, want one with the space that is needed and the space that is free", err)
 	}
 	if need := needed(1e9, 100); need < 40e9 || need > 60e9 {
-		t.Errorf("a billion is said to need %s", gigabytes(need))
+		t.Errorf("a billion tasks need %s, want 40 to 60 GB", gigabytes(need))
 	}
 }
 
@@ -159,7 +159,7 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 		o.Tasks = 1_000_000
 		change(&o)
 		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%s: err = %v", flag, err)
+			t.Errorf("invalid %s: err = %v, want one that names the flag", flag, err)
 		}
 	}
 	o := DefaultOptions()
@@ -168,7 +168,7 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 	}
 }
 
-// BenchmarkGenerate is the part of an import that a real one does not have.
+// BenchmarkGenerate measures the generation of tasks, which only the experiment needs.
 func BenchmarkGenerate(b *testing.B) {
 	g, err := NewMaker(Mix{Tenant: 3, From: from, To: to, ParamsBytes: 100, Seed: 1})
 	if err != nil {

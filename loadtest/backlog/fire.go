@@ -19,11 +19,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// checkpointLead is how long before the window the server writes everything.
+// checkpointLead is the time from the checkpoint to the first due task of a firing.
 const checkpointLead = 40 * time.Second
 
-// FireReport is what one firing found. Rates, lateness and processor time are
-// those of the measured window, violations those of the whole firing.
+// FireReport is the result of one firing. Rates, lateness and processor time are those of
+// the measured window. Violations are those of the whole firing.
 type FireReport struct {
 	Tasks      int64             `json:"tasks"`
 	WindowS    float64           `json:"window_s"`
@@ -33,13 +33,13 @@ type FireReport struct {
 	harness.CPU
 	WALBytesPerFire float64 `json:"wal_bytes_per_fire"`
 	harness.Findings
-	// Complete is false when not everything was called in time.
+	// Complete reports whether all tasks were called in time.
 	Complete bool `json:"complete"`
 
 	figures check.Figures
 }
 
-// firing is one load of one-shots that become due, from packs to their results.
+// firing follows one load of one-shots from their packs to their results.
 type firing struct {
 	*runner
 	load     *tenantload.Load
@@ -48,8 +48,8 @@ type firing struct {
 	used     harness.Usage
 }
 
-// fire loads one-shots that are due soon, waits until all have been called, and
-// checks them.
+// fire loads one-shots that are due soon, waits until all have been called, and checks
+// their histories.
 func (r *runner) fire(ctx context.Context, what string) (*FireReport, error) {
 	r.Say("firing from the %s: %d tasks, %.0f per second", what, r.fires(), r.Rate)
 	kind := "fire-" + strconv.FormatInt(time.Now().UnixMicro(), 36)
@@ -59,7 +59,7 @@ func (r *runner) fire(ctx context.Context, what string) (*FireReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fire from the %s: %w", what, err)
 	}
-	defer load.Close(ctx) //nolint:errcheck // the next run removes what is left
+	defer load.Close(ctx) //nolint:errcheck // the next run removes leftovers
 	f := &firing{runner: r, load: load}
 	if err := errors.Join(f.run(ctx), r.stack.Died(), load.Leave(ctx)); err != nil {
 		return nil, fmt.Errorf("fire from the %s: %w", what, err)
@@ -73,7 +73,7 @@ func (f *firing) run(ctx context.Context) (err error) {
 	if err := f.loadAll(ctx, begin); err != nil {
 		return err
 	}
-	f.Say("loaded; the first are due in %v", time.Until(begin).Round(time.Second))
+	f.Say("loaded; the first task is due in %v", time.Until(begin).Round(time.Second))
 	if err := harness.SleepUntil(ctx, begin.Add(-checkpointLead)); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (f *firing) run(ctx context.Context) (err error) {
 	return err
 }
 
-// measureWindow measures what the window uses.
+// measureWindow measures processor time and log from the begin to the end of the window.
 func (f *firing) measureWindow(ctx context.Context) (err error) {
 	defer f.load.SayProgress(ctx, f.fires())()
 	if err := harness.SleepUntil(ctx, f.from); err != nil {
@@ -98,7 +98,7 @@ func (f *firing) measureWindow(ctx context.Context) (err error) {
 	return err
 }
 
-// loadAll loads the one-shots, evenly over the databases, and records them.
+// loadAll loads the one-shots evenly over the databases and records them in the history.
 func (f *firing) loadAll(ctx context.Context, begin time.Time) error {
 	l := Load{Tasks: f.fires(), Databases: f.Databases, Chunk: 1 << 19}
 	rng := rand.New(rand.NewPCG(f.Seed, uint64(begin.UnixNano())))
@@ -128,7 +128,7 @@ func (f *firing) loadAll(ctx context.Context, begin time.Time) error {
 	return nil
 }
 
-// oneShot fills in a task whose params listeners of package workload read.
+// oneShot fills in a task with params for the listeners of package workload.
 func (f *firing) oneShot(r *task.Row, number int64, pad string, due task.Instant) error {
 	params, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{
 		Entries: map[string]string{"n": strconv.FormatInt(number, 10), "pad": pad},
@@ -138,13 +138,13 @@ func (f *firing) oneShot(r *task.Row, number int64, pad string, due task.Instant
 	}
 	spec := task.Spec{Terms: task.Terms{Kind: f.load.Plan.Kind, Begin: due, End: task.Never}, Type: task.OneShot, ParamsWire: params}
 	if faults := spec.Validate(task.DefaultLimits()); len(faults) > 0 {
-		return fmt.Errorf("a task to fire: %s %s", faults[0].Field, faults[0].Message)
+		return fmt.Errorf("invalid task to fire: %s %s", faults[0].Field, faults[0].Message)
 	}
 	*r = *task.NewRow(f.tenant, 0, &spec, task.At(time.Now()))
 	return nil
 }
 
-// report checks the history and adds it up.
+// report checks the history and returns its figures.
 func (f *firing) report() (*FireReport, error) {
 	res, err := f.load.Check(f.from, f.to, nil)
 	if err != nil {
@@ -175,7 +175,7 @@ type runner struct {
 	stack  *stack.Stack
 	store  *Store
 	tenant int32
-	begins task.Instant // when the backlog begins to be due
+	begins task.Instant // when the first task of the backlog may be due
 	out    loaded
 	report *Report
 }
@@ -211,7 +211,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	return r.finish(ctx)
 }
 
-// fill loads the backlog while the programs are down, so that their work is not
+// fill loads the backlog. The programs are down meanwhile, so that their work is not
 // measured.
 func (r *runner) fill(ctx context.Context, report *Report) error {
 	if err := r.stopPrograms(ctx); err != nil {
@@ -233,7 +233,7 @@ func (r *runner) fill(ctx context.Context, report *Report) error {
 	if err := r.store.checkpoint(ctx); err != nil {
 		return err
 	}
-	r.Say("starting the programs again")
+	r.Say("restarting the programs")
 	ctx, cancel := context.WithTimeout(ctx, programStart)
 	defer cancel()
 	return r.stack.Revive(ctx)
@@ -250,7 +250,7 @@ func (r *runner) stopPrograms(ctx context.Context) error {
 	return nil
 }
 
-// finish makes calls about single tasks, and reads everything back.
+// finish looks up and changes single tasks, and reads all tasks back.
 func (r *runner) finish(ctx context.Context) (err error) {
 	expected := r.out.sum
 	if r.Operations > 0 {
@@ -267,7 +267,7 @@ func (r *runner) finish(ctx context.Context) (err error) {
 		return err
 	}
 	if now := task.At(time.Now()); now >= r.begins {
-		return errors.New("the run took longer than expected, and tasks of the backlog came due: they are missing in the count; choose a longer --quiet")
+		return errors.New("the run took longer than expected: tasks of the backlog became due and are missing in the count; choose a longer --quiet")
 	}
 	return nil
 }

@@ -20,47 +20,48 @@ const (
 	tenants        = 1000
 	kindsPerTenant = 8
 	zipfExponent   = 0.9
-	// otherTenants is the number of the second largest tenant; the largest one is
-	// the tenant of the stack.
+	// otherTenants is the base of the ids of all tenants but the largest one, which is the
+	// tenant of the stack.
 	otherTenants = 1_000_000
 )
 
-// Mix says what tasks are made.
+// Mix describes the generated tasks.
 type Mix struct {
-	// Tenant is the number of the largest tenant.
+	// Tenant is the id of the largest tenant.
 	Tenant int32
-	// From and To bound the due times.
+	// From and To bound the due instants. To is excluded.
 	From, To task.Instant
-	// ParamsBytes is the size of the params of a task, at least some 70.
+	// ParamsBytes is the approximate size of the params of a task. The smallest is about 70.
 	ParamsBytes int
-	Seed        uint64
+	// Seed makes the tasks repeatable.
+	Seed uint64
 }
 
-// Maker makes the tasks of chunks. It is not safe for concurrent use.
+// Maker generates the tasks of chunks. It is not safe for concurrent use.
 type Maker interface {
-	// Chunk makes n tasks without ids. They are the same for the same number, but for
-	// created_at, and are overwritten by the next call.
+	// Chunk returns n tasks without ids. Except for created_at, they depend only on the
+	// number of the chunk. The next call overwrites them.
 	Chunk(number, n int, now task.Instant) []task.Row
 }
 
-// generator is the maker of a [Mix].
+// generator is the [Maker] of a [Mix].
 type generator struct {
 	Mix
 	rng       *rand.Rand
-	tenants   []int32 // by 14 random bits: Zipf's law
+	tenants   []int32 // indexed by 14 random bits; the frequencies follow Zipf's law
 	kinds     map[int32][]string
 	templates []template
 	rows      []task.Row
 	params    []byte
 }
 
-// template is the wire form of params, and where their random digits go.
+// template is the wire form of params with the offsets of their random digits.
 type template struct {
 	wire   []byte
-	digits []int // places of single digits
+	digits []int // offsets in wire
 }
 
-// NewMaker returns a maker of the tasks of a mix.
+// NewMaker returns a maker for the tasks of a mix.
 func NewMaker(m Mix) (Maker, error) {
 	g := &generator{Mix: m, tenants: zipf(m.Tenant), kinds: map[int32][]string{}}
 	for _, t := range g.tenants {
@@ -108,7 +109,7 @@ func zipf(largest int32) []int32 {
 
 const digitMark = "0000000000000000000"
 
-// newTemplate returns params of about n bytes with 19 random digits, 63 bits.
+// newTemplate returns a template of about n bytes with 19 digits, for 63 random bits.
 func newTemplate(action string, n int) (template, error) {
 	entries := map[string]string{"order_id": "ord-" + digitMark[:12], "user_id": "u" + digitMark[:7], "action": action}
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: entries})
@@ -133,7 +134,7 @@ func newTemplate(action string, n int) (template, error) {
 	return t, nil
 }
 
-// draw appends params to g.params and returns them.
+// draw appends params with random digits to g.params and returns them.
 func (g *generator) draw(random uint64) []byte {
 	t := &g.templates[random%uint64(len(g.templates))]
 	at := len(g.params)
@@ -188,8 +189,8 @@ func (g *generator) make(r *task.Row, now task.Instant) {
 	}
 }
 
-// Sum is a number of tasks with the sum of their hashes: the same for the same
-// tasks in any order.
+// Sum is a number of tasks with the sum of their hashes. The sum does not depend on the
+// order of the tasks.
 type Sum struct {
 	Count int64
 	Hash  uint64
@@ -201,22 +202,22 @@ func (s *Sum) Add(r *task.Row) {
 	s.Hash += hashOf(r)
 }
 
-// Plus returns both together.
+// Plus returns the sum of the tasks of s and o.
 func (s Sum) Plus(o Sum) Sum { return Sum{s.Count + o.Count, s.Hash + o.Hash} }
 
-// Minus returns s without o.
+// Minus returns the sum of the tasks of s without those of o.
 func (s Sum) Minus(o Sum) Sum { return Sum{s.Count - o.Count, s.Hash - o.Hash} }
 
-// String returns both for people.
+// String returns the count and the checksum.
 func (s Sum) String() string { return fmt.Sprintf("%d tasks, checksum %016x", s.Count, s.Hash) }
 
-// hashOf is what a task adds to a sum: its id, instant, kind and params.
+// hashOf returns the hash of a task's id, scheduled instant, kind and params.
 func hashOf(r *task.Row) uint64 {
 	h := mix(uint64(r.ID)^0x9e3779b97f4a7c15, uint64(r.ScheduledAt)^0xbf58476d1ce4e5b9)
 	return hash(hash(h, r.Kind), r.Params)
 }
 
-// hash folds b into h by multiplication, eight bytes at a time.
+// hash mixes b into h by multiplication, eight bytes at a time.
 func hash[T string | []byte](h uint64, b T) uint64 {
 	n := uint64(len(b))
 	for ; len(b) >= 8; b = b[8:] {

@@ -21,10 +21,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// piece is a chunk that is to be loaded.
+// piece identifies a chunk to load: its number, its database and its n tasks.
 type piece struct{ number, database, n int }
 
-// pieces are all chunks, round the databases.
+// pieces returns all chunks. Consecutive chunks go to consecutive databases.
 func (l *Load) pieces() []piece {
 	left := make([]int64, l.Databases)
 	for d := range left {
@@ -47,7 +47,7 @@ func (l *Load) pieces() []piece {
 	return out
 }
 
-// pick is a task that the API will be asked about.
+// pick is a task that is later looked up or changed by the API.
 type pick struct {
 	id     task.ID
 	typ    task.Type
@@ -57,7 +57,7 @@ type pick struct {
 	hash   uint64
 }
 
-// loaded is what a load has stored.
+// loaded is the result of a load.
 type loaded struct {
 	sum          Sum
 	near, packs  int64
@@ -70,13 +70,13 @@ type loaded struct {
 
 const reportEvery = 10 * time.Second
 
-// progress says how far something is, until it is stopped.
+// progress counts tasks and reports the count regularly until it is stopped.
 type progress struct {
 	atomic.Int64
 	stop func()
 }
 
-// newProgress returns the progress towards a total.
+// newProgress starts a progress towards a total.
 func newProgress(ctx context.Context, to io.Writer, what string, total int64) *progress {
 	p, begin := &progress{}, time.Now()
 	say := func() {
@@ -95,10 +95,10 @@ func newProgress(ctx context.Context, to io.Writer, what string, total int64) *p
 type loader struct {
 	store *Store
 	l     Load
-	say   io.Writer // of progress
+	say   io.Writer // receives progress
 	done  *progress
-	// maker returns the maker of one loader. stored receives each stored chunk; it is
-	// called concurrently.
+	// maker returns a maker; each concurrent loader has one. stored receives each stored
+	// chunk. It is called concurrently.
 	maker  func() (Maker, error)
 	stored func(rows []task.Row)
 	mu     sync.Mutex
@@ -166,8 +166,8 @@ func (ld *loader) loadPieces(ctx context.Context, queue <-chan piece) error {
 	return nil
 }
 
-// storeChunk stores a chunk. It tries again when the chunk certainly was not stored: a
-// busy server must not cost an hour's work.
+// storeChunk stores a chunk. It tries again if the chunk was certainly not stored, so that
+// one failure of a busy server does not waste an hour's work.
 func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (stored far.Loaded, err error) {
 	for try := range 3 {
 		if try > 0 {
@@ -183,7 +183,7 @@ func (ld *loader) storeChunk(ctx context.Context, d int, rows []task.Row) (store
 	return stored, err
 }
 
-// count adds a stored chunk to the totals.
+// count reports a stored chunk and adds it to the totals.
 func (ld *loader) count(rows []task.Row, stored far.Loaded, took time.Duration) {
 	ld.stored(rows)
 	ld.mu.Lock()
@@ -196,7 +196,7 @@ func (ld *loader) count(rows []task.Row, stored far.Loaded, took time.Duration) 
 	ld.done.Add(int64(len(rows)))
 }
 
-// picker remembers random tasks of the largest tenant.
+// picker chooses random tasks of the largest tenant.
 type picker struct {
 	most, perChunk int
 	tenant         int32
@@ -204,20 +204,20 @@ type picker struct {
 	picks          []pick
 }
 
-// pickSome picks some tasks of a chunk.
+// pickSome picks perChunk tasks of a chunk.
 func (p *picker) pickSome(rows []task.Row) {
 	for range p.perChunk {
 		p.picks = append(p.picks, p.pickOne(rows)...)
 	}
 }
 
-// result returns the picks in random order.
+// result returns at most most of the picks, in random order.
 func (p *picker) result() []pick {
 	p.drawn.Shuffle(len(p.picks), func(i, j int) { p.picks[i], p.picks[j] = p.picks[j], p.picks[i] })
 	return p.picks[:min(p.most, len(p.picks))]
 }
 
-// pickOne returns a random task of the largest tenant, if it finds one.
+// pickOne returns a random task of the largest tenant, or nil if it does not find one.
 func (p *picker) pickOne(rows []task.Row) []pick {
 	for range 1000 {
 		r := &rows[p.drawn.IntN(len(rows))]
@@ -239,7 +239,7 @@ func (p *picker) picked(id task.ID) bool {
 	return false
 }
 
-// readBack adds up what the databases hold.
+// readBack returns the sum of all tasks in the databases, and the time to read them.
 func (s *Store) readBack(ctx context.Context, databases, readers int, expected int64, progress io.Writer) (Sum, time.Duration, error) {
 	var mu sync.Mutex
 	var total Sum
@@ -256,7 +256,7 @@ func (s *Store) readBack(ctx context.Context, databases, readers int, expected i
 	return total, time.Since(begin), err
 }
 
-// read calls visit, concurrently, with all rows of the first databases.
+// read calls visit with all tasks of the first databases. The calls are concurrent.
 func (s *Store) read(ctx context.Context, databases, readers int, expected int64, visit func([]*task.Row), to io.Writer) error {
 	done := newProgress(ctx, to, "read back", expected)
 	defer done.stop()
@@ -274,11 +274,11 @@ func (s *Store) read(ctx context.Context, databases, readers int, expected int64
 	return g.Wait()
 }
 
-// checkpointLimit is the longest time that writing gigabytes may take on a slow disk.
+// checkpointLimit bounds a checkpoint, which may write gigabytes to a slow disk.
 const checkpointLimit = 15 * time.Minute
 
-// Store is the databases of a server as a bulk load sees them. Other experiments fill
-// them through it and read what they hold.
+// Store fills the databases of a server by the bulk path and reads them back. Other
+// experiments use it, too.
 type Store struct {
 	cluster *store.Cluster
 	shards  *shards.Store
@@ -300,7 +300,7 @@ func Open(ctx context.Context, dsn string, horizon time.Duration, conns int) (*S
 // Close ends the connections.
 func (s *Store) Close() { s.cluster.Close() }
 
-// Tenant returns the number of a tenant.
+// Tenant returns the id of a tenant.
 func (s *Store) Tenant(ctx context.Context, name string) (id int32, err error) {
 	if err := s.cluster.Pool(0).QueryRow(ctx, "SELECT id FROM tenant WHERE name = $1", name).Scan(&id); err != nil {
 		return 0, fmt.Errorf("look up tenant %s: %w", name, err)
@@ -308,15 +308,16 @@ func (s *Store) Tenant(ctx context.Context, name string) (id int32, err error) {
 	return id, nil
 }
 
-// checkpoint makes the server write everything, so that different steps begin alike.
+// checkpoint makes the server write all dirty pages, so that all steps begin in the same
+// state.
 func (s *Store) checkpoint(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkpointLimit)
 	defer cancel()
 	return harness.Exec(ctx, s.dsn, "CHECKPOINT")
 }
 
-// Analyze makes the server look at its tables and write everything, so that different
-// steps begin alike.
+// Analyze makes the server analyze its tables and write all dirty pages, so that all steps
+// begin in the same state.
 func (s *Store) Analyze(ctx context.Context) error {
 	for d := range task.Databases {
 		if _, err := s.cluster.Pool(d).Exec(ctx, "ANALYZE task, far_pack, far_level0, far_tombstone"); err != nil {
@@ -326,28 +327,28 @@ func (s *Store) Analyze(ctx context.Context) error {
 	return s.checkpoint(ctx)
 }
 
-// Filled is what [Store.Fill] has stored.
+// Filled is the result of [Store.Fill].
 type Filled struct {
-	// Near and Packed count tasks by tier, Packs the packs.
+	// Near and Packed count the tasks of the near and the far tier, Packs the packs.
 	Near, Packed, Packs int64
 	Took                time.Duration
 }
 
 // Fill generates l.Tasks tasks and stores them by the bulk path. stored receives the
-// tasks with their ids, a chunk at a time; it is called concurrently.
+// tasks with their ids, one chunk at a time. It is called concurrently.
 func (s *Store) Fill(ctx context.Context, l Load, maker func() (Maker, error), stored func([]task.Row), progress io.Writer) (Filled, error) {
 	ld := &loader{store: s, l: l, maker: maker, stored: stored}
 	out, err := ld.run(ctx, progress)
 	return Filled{Near: out.near, Packed: l.Tasks - out.near, Packs: out.packs, Took: out.took}, err
 }
 
-// Read calls visit, concurrently, with every living task of all databases, as of one
-// instant in each.
+// Read calls visit with every living task of all databases. Each database is read as of
+// one instant. The calls are concurrent.
 func (s *Store) Read(ctx context.Context, readers int, expected int64, visit func([]*task.Row), progress io.Writer) error {
 	return s.read(ctx, task.Databases, readers, expected, visit, progress)
 }
 
-// Finished counts the retained finished tasks of a tenant and kind in a state.
+// Finished returns the number of retained finished tasks of a tenant and kind in a state.
 func (s *Store) Finished(ctx context.Context, tenant int32, kind string, state task.State) (n int64, err error) {
 	for d := range task.Databases {
 		var in int64
@@ -360,33 +361,34 @@ func (s *Store) Finished(ctx context.Context, tenant int32, kind string, state t
 	return n, nil
 }
 
-// What a run needs on disk.
+// The space that a run needs on disk.
 const (
-	bytesPerTask = 36       // keys, params, their pages, the locator
-	walBytes     = 12 << 30 // max_wal_size, and what a slow checkpoint lets it grow by
+	bytesPerTask = 36       // keys, params, page overhead and locator
+	walBytes     = 12 << 30 // max_wal_size and its growth during a slow checkpoint
 	otherBytes   = 3 << 30  // Kafka, the near tier, the history of the firing
 )
 
-// CheckDisk returns an error, with both numbers, when dir has no room for n
-// tasks with params of so many bytes. dir "" is that of temporary files.
+// CheckDisk returns an error if dir has no space for n tasks with params of paramsBytes
+// bytes. The error has the space that is needed and the space that is free. An empty dir
+// means the directory of temporary files.
 func CheckDisk(dir string, n int64, paramsBytes int) error {
 	if dir == "" {
 		dir = os.TempDir()
 	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("look at the disk of %s: %w", dir, err)
+		return fmt.Errorf("read the free space of %s: %w", dir, err)
 	}
 	free := int64(fs.Bavail) * fs.Bsize
 	if need := needed(n, paramsBytes); free < need {
-		return fmt.Errorf("%d tasks need %s on disk (%d bytes), and %s has %s free (%d bytes); load fewer, or choose another --data-dir",
+		return fmt.Errorf("%d tasks need %s on disk (%d bytes), but %s has only %s free (%d bytes); load fewer tasks or choose another --data-dir",
 			n, gigabytes(need), need, dir, gigabytes(free), free)
 	}
 	return nil
 }
 
-// needed is an estimate on the safe side. A quarter of what params have beyond a
-// hundred bytes is taken to be left of them.
+// needed returns a safe estimate of the bytes that n tasks need on disk. It assumes that
+// params beyond a hundred bytes compress to a quarter.
 func needed(n int64, paramsBytes int) int64 {
 	wal := min(walBytes, n*bytesPerTask+1<<30)
 	return n*int64(bytesPerTask+max(0, paramsBytes-100)/4) + wal + otherBytes

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// filled returns a store with some tasks in two databases, near and far.
+// filled returns a store with 20,000 tasks in the near and far tier of two databases.
 func filled(t *testing.T) (*Store, loaded) {
 	t.Helper()
 	ctx := t.Context()
@@ -30,9 +30,9 @@ func filled(t *testing.T) (*Store, loaded) {
 	return target, out
 }
 
-func (t *Store) exec(tb testing.TB, sql string) {
+func (s *Store) exec(tb testing.TB, sql string) {
 	tb.Helper()
-	if _, err := t.cluster.Pool(1).Exec(context.Background(), sql); err != nil {
+	if _, err := s.cluster.Pool(1).Exec(context.Background(), sql); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -48,10 +48,10 @@ func TestWhatIsLostIsMissedWhereverItWas(t *testing.T) {
 		return v
 	}
 	if v := found(); v.Broken() || out.sum.Count != 20_000 {
-		t.Fatalf("nothing is lost, and it says %+v; loaded %v", v, out.sum)
+		t.Fatalf("verify = %+v before any loss, loaded %v, want 20000 tasks and none missing", v, out.sum)
 	}
 	if len(out.picks) != 50 || out.near == 0 || out.packs == 0 {
-		t.Fatalf("%d tasks are picked, %d near, %d packs", len(out.picks), out.near, out.packs)
+		t.Fatalf("%d tasks picked, %d near tasks, %d packs; want 50 picked and some of the others", len(out.picks), out.near, out.packs)
 	}
 	for name, change := range map[string][2]string{
 		"a row": {
@@ -73,7 +73,7 @@ func TestWhatIsLostIsMissedWhereverItWas(t *testing.T) {
 		}{{change[0], true}, {change[1], false}} {
 			target.exec(t, "DO $$ BEGIN "+step.sql+"; END $$")
 			if v := found(); v.Broken() != step.broken {
-				t.Errorf("%s, broken should be %t: %+v", name, step.broken, v)
+				t.Errorf("change of %s: want broken = %t, verify = %+v", name, step.broken, v)
 			}
 		}
 	}

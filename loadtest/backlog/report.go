@@ -16,7 +16,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Report is what a run found. Parts that were not asked for are absent.
+// Report is the result of a run. Parts that were not measured are absent.
 type Report struct {
 	harness.Header
 	Databases   int     `json:"databases"`
@@ -29,8 +29,9 @@ type Report struct {
 	// Empty is the firing from the empty store, Fire the one from the backlog.
 	Empty *FireReport `json:"empty,omitempty"`
 	Fire  *FireReport `json:"fire,omitempty"`
-	// RatioToEmpty compares the cycles per second of both, CPURatioToEmpty the
-	// processor time per cycle, WALRatioToEmpty the log per fire.
+	// The ratios divide a figure of Fire by that of Empty: RatioToEmpty the cycles per
+	// second, CPURatioToEmpty the processor time per cycle, WALRatioToEmpty the
+	// write-ahead log per fire.
 	RatioToEmpty    *float64 `json:"ratio_to_empty,omitempty"`
 	CPURatioToEmpty *float64 `json:"cpu_ratio_to_empty,omitempty"`
 	WALRatioToEmpty *float64 `json:"wal_ratio_to_empty,omitempty"`
@@ -39,7 +40,7 @@ type Report struct {
 	Verified   *Verify           `json:"verified,omitempty"`
 }
 
-// Verdict implements [harness.Report]: it names broken rules, lost tasks and wrong
+// Verdict implements [harness.Report]. It names broken rules, missing tasks and wrong
 // answers.
 func (rep *Report) Verdict() error {
 	var faults []string
@@ -54,6 +55,7 @@ func (rep *Report) Verdict() error {
 	return harness.Verdict(append(faults, rep.Verified.faults()...))
 }
 
+// compare sets the ratios.
 func (rep *Report) compare() {
 	if rep.Empty == nil || rep.Fire == nil {
 		return
@@ -84,7 +86,7 @@ func (rep *Report) Table(t *harness.Table) {
 		ratio *float64
 	}{{"cycles/s", rep.RatioToEmpty}, {"processor time", rep.CPURatioToEmpty}, {"WAL", rep.WALRatioToEmpty}} {
 		if r.ratio != nil {
-			t.Row(r.name+", to empty", "%.2f", *r.ratio)
+			t.Row(r.name+", ratio to empty", "%.2f", *r.ratio)
 		}
 	}
 	rep.Operations.write(t)
@@ -95,14 +97,14 @@ func (f *FireReport) write(t *harness.Table, what string, rate float64) {
 	if f == nil {
 		return
 	}
-	t.Line("\nfiring from %s: %d tasks, %.0f per second asked for, %.0f s measured", what, f.Tasks, rate, f.WindowS)
+	t.Line("\nfiring from %s: %d tasks at %.0f per second, %.0f s measured", what, f.Tasks, rate, f.WindowS)
 	t.Row("cycles/s", "%.0f   (fires/s %.0f)", f.CyclesPerS, f.FiresPerS)
 	t.Row("lateness ms", "%s", f.LatenessMs)
 	t.WriteString(f.CPU.Table("cycle", time.Duration(f.WindowS*float64(time.Second))))
 	t.Row("WAL", "%.0f bytes per fire", f.WALBytesPerFire)
 	t.Findings(&f.Findings)
 	if !f.Complete {
-		t.Row("", "not everything was called in time")
+		t.Row("", "not all tasks were called in time")
 	}
 }
 
@@ -110,7 +112,7 @@ func (o *OperationsReport) write(t *harness.Table) {
 	if o == nil {
 		return
 	}
-	t.Line("\n%d random tasks, one call after another", o.Calls)
+	t.Line("\n%d random tasks, one call at a time", o.Calls)
 	t.Row("get ms", "%s", o.GetMs)
 	t.Row("pause ms", "%s", o.PauseMs)
 	t.Row("resume ms", "%s", o.ResumeMs)
@@ -123,13 +125,13 @@ func (o *OperationsReport) write(t *harness.Table) {
 	}
 }
 
-// Chart implements [harness.Report]: throughput and lateness of both firings.
+// Chart implements [harness.Report]. It draws throughput and lateness of both firings.
 func (rep *Report) Chart() *chart.Chart {
 	if rep.Fire == nil {
 		return nil
 	}
 	cycles := chart.Panel{Title: "cycles per second"}
-	late := chart.Panel{Title: "lateness in ms, 99 of 100 are less", Log: true}
+	late := chart.Panel{Title: "99th percentile of the lateness, ms", Log: true}
 	for _, f := range []struct {
 		name string
 		rep  *FireReport
@@ -152,25 +154,25 @@ func (rep *Report) Chart() *chart.Chart {
 	}
 }
 
-// maxExamples is how many wrong answers are kept.
+// maxExamples is the number of wrong answers that the report describes.
 const maxExamples = 5
 
-// OperationsReport is what calls about single waiting tasks took, each call by
-// itself, one after another.
+// OperationsReport has the durations of calls for single waiting tasks. The calls follow
+// each other.
 type OperationsReport struct {
 	Calls    int               `json:"calls"`
 	GetMs    harness.Quantiles `json:"get_ms"`
 	PauseMs  harness.Quantiles `json:"pause_ms"`
 	ResumeMs harness.Quantiles `json:"resume_ms"`
 	CancelMs harness.Quantiles `json:"cancel_ms"`
-	// Wrong counts answers that were errors, or told of another task than was
-	// loaded.
+	// Wrong counts errors and answers that differ from the loaded task. Examples
+	// describes some of them.
 	Wrong    int      `json:"wrong"`
 	Examples []string `json:"examples,omitempty"`
 }
 
-// operations asks about random tasks: the first half of picks is looked up, paused
-// and resumed, the second half cancelled. It returns what the second half came to.
+// operations looks up, pauses and resumes the first half of the picks and cancels the
+// second half. It returns the sum of the cancelled tasks.
 func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsReport, Sum, error) {
 	c, err := client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token})
 	if err != nil {
@@ -179,7 +181,7 @@ func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsRepor
 	defer c.Close()
 	half := len(picks) / 2
 	rep := &OperationsReport{Calls: half}
-	r.Say("asking for, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
+	r.Say("looking up, pausing and resuming %d random tasks, and cancelling %d others, one by one", half, half)
 	edit, drop := picks[:half], picks[half:2*half]
 	var gone Sum
 	for _, step := range []struct {
@@ -206,12 +208,13 @@ func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsRepor
 	return rep, gone, nil
 }
 
-func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(context.Context, int64) (*client.TaskInfo, error), wrong func(pick, *client.TaskInfo) string) (harness.Quantiles, error) {
+// each makes a call for each pick and returns the distribution of the durations.
+func (o *OperationsReport) each(ctx context.Context, picks []pick, call func(context.Context, int64) (*client.TaskInfo, error), wrong func(pick, *client.TaskInfo) string) (harness.Quantiles, error) {
 	took := hdrhistogram.New(1, int64(time.Minute/time.Microsecond), 3)
 	for _, p := range picks {
 		begin := time.Now()
 		t, err := call(ctx, int64(p.id))
-		took.RecordValue(time.Since(begin).Microseconds()) //nolint:errcheck // longer than a minute is an error of its own
+		took.RecordValue(time.Since(begin).Microseconds()) //nolint:errcheck // a call of more than a minute fails by itself
 		fault := ""
 		if err != nil {
 			fault = err.Error()
@@ -222,14 +225,15 @@ func (rep *OperationsReport) each(ctx context.Context, picks []pick, call func(c
 			return harness.Quantiles{}, ctx.Err()
 		}
 		if fault != "" {
-			if rep.Wrong++; len(rep.Examples) < maxExamples {
-				rep.Examples = append(rep.Examples, fmt.Sprintf("task %s: %s", p.id, fault))
+			if o.Wrong++; len(o.Examples) < maxExamples {
+				o.Examples = append(o.Examples, fmt.Sprintf("task %s: %s", p.id, fault))
 			}
 		}
 	}
 	return harness.QuantilesOf(took), nil
 }
 
+// unless returns "" if ok, and fault otherwise.
 func unless(ok bool, fault string) string {
 	if ok {
 		return ""
@@ -237,7 +241,7 @@ func unless(ok bool, fault string) string {
 	return fault
 }
 
-// differs compares what the API says with what was loaded.
+// differs describes how the API's answer differs from the loaded task.
 func differs(p pick, t *client.TaskInfo) string {
 	params, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: t.Params})
 	switch {
@@ -246,11 +250,11 @@ func differs(p pick, t *client.TaskInfo) string {
 	case t.State != client.Scheduled || t.Paused:
 		return fmt.Sprintf("is in state %d, paused %t", t.State, t.Paused)
 	case task.Type(t.Type) != p.typ || t.Kind != p.kind:
-		return fmt.Sprintf("is a %v of kind %s, and was a %v of kind %s", task.Type(t.Type), t.Kind, p.typ, p.kind)
+		return fmt.Sprintf("is a %v of kind %s, want a %v of kind %s", task.Type(t.Type), t.Kind, p.typ, p.kind)
 	case task.At(t.ScheduledAt) != p.due:
-		return fmt.Sprintf("is scheduled at %v, and was for %v", t.ScheduledAt, p.due)
+		return fmt.Sprintf("is scheduled at %v, want %v", t.ScheduledAt, p.due)
 	case !bytes.Equal(params, p.params):
-		return fmt.Sprintf("has params %v, which it was not loaded with", t.Params)
+		return fmt.Sprintf("has params %v that differ from the loaded ones", t.Params)
 	}
 	return ""
 }
