@@ -16,7 +16,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/scenario"
 )
 
-// engineCommand makes the test's program the engine, as a command of loadtest is.
+// engineCommand is the argument with which the test binary runs [Engine].
 const engineCommand = "engine"
 
 func TestMain(m *testing.M) {
@@ -53,7 +53,7 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 		t.Error(err)
 	}
 	if report.Broken() != 0 || len(report.Failed()) != 0 || len(report.Rows) != 1 {
-		t.Fatalf("%d jobs did not run once, %v failed, %d rows", report.Broken(), report.Failed(), len(report.Rows))
+		t.Fatalf("%d jobs did not run exactly once, failed = %v, %d rows; want 0, none, 1", report.Broken(), report.Failed(), len(report.Rows))
 	}
 	row := report.Rows[0]
 	for name, figure := range map[string]float64{
@@ -62,11 +62,11 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 		"wal_bytes_per_cycle": row.WALBytesPerCycle,
 	} {
 		if figure <= 0 {
-			t.Errorf("%s is %v", name, figure)
+			t.Errorf("%s = %v, want above 0", name, figure)
 		}
 	}
 	if l := row.LatenessMs; l == nil || l.P50 < 0 || l.P99 < l.P50 || l.Max < l.P99 || l.Max == 0 {
-		t.Errorf("lateness is %+v: it must not be early, and must grow", l)
+		t.Errorf("lateness = %+v, want no negative value and p50 <= p99 <= max", l)
 	}
 }
 
@@ -84,14 +84,14 @@ func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		lines []string
-		want  string // part of the error; empty: none
+		want  string // part of the error; empty: no error
 	}{
 		{"all of it", []string{begin, "", end, goodResult}, ""},
 		{"nothing", nil, "no result"},
 		{"ended early", []string{begin, end}, "no result"},
-		{"out of order", []string{end}, `told "end" after []`},
-		{"twice", []string{begin, begin}, `told "begin"`},
-		{"more", []string{begin, end, goodResult, goodResult}, `told "result"`},
+		{"out of order", []string{end}, `event "end" after []`},
+		{"twice", []string{begin, begin}, `event "begin" after`},
+		{"more", []string{begin, end, goodResult, goodResult}, `event "result" after`},
 		{"noise", []string{"hello"}, `output "hello"`},
 		{"no time", []string{begin, end, `{"event":"result","enqueue_s":0,"whole_s":2,"cpu_s":1}`}, "enqueue_s = 0"},
 		{"too many violations", []string{begin, end, strings.Replace(goodResult, `"violations":1`, `"violations":11`, 1)}, "11 violations"},
@@ -111,7 +111,7 @@ func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
 			}
 			if test.want != "" {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Fatalf("the error is %v, want one with %q", err, test.want)
+					t.Fatalf("err = %v, want one with %q", err, test.want)
 				}
 				return
 			}
@@ -119,7 +119,7 @@ func TestAProgramsOutputIsReadOrRefused(t *testing.T) {
 				Version: "1.2", EnqueueS: 1, WholeS: 2, CPUS: 0.5, Runs: 10, Violations: 1, LatenessMs: phase.Quantiles{P50: 1, P99: 2, Max: 3},
 			}
 			if err != nil || got != want || calls != "be" {
-				t.Errorf("%+v, %v after calls %q, want %+v", got, err, calls, want)
+				t.Errorf("result = %+v, err = %v, calls = %q, want %+v after calls \"be\"", got, err, calls, want)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestAnErrorOfTheMeterEndsTheOutput(t *testing.T) {
 	broken := errors.New("no meter")
 	out := &output{begin: func() error { return broken }}
 	if err := out.line([]byte(`{"event":"begin"}`)); !errors.Is(err, broken) {
-		t.Errorf("the error is %v, want %v", err, broken)
+		t.Errorf("err = %v, want %v", err, broken)
 	}
 }
 
@@ -140,12 +140,12 @@ func TestWorkSurvivesTheCommandLine(t *testing.T) {
 		{Phase: phase.Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
 	} {
 		if got, err := phase.Parse(w.Args()); err != nil || got != w {
-			t.Errorf("%+v, %v, want %+v", got, err, w)
+			t.Errorf("Parse(Args()) = %+v, %v, want %+v", got, err, w)
 		}
 	}
 	for _, w := range []phase.Work{{Phase: "other", Jobs: 1}, {Phase: phase.Cycle}, {Phase: phase.Lateness, Jobs: 1}} {
 		if got, err := phase.Parse(w.Args()); err == nil {
-			t.Errorf("%+v is accepted", got)
+			t.Errorf("Parse accepts the invalid work %+v", got)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestOptionsNameAllFaults(t *testing.T) {
 	err := harness.Validate(&o)
 	for _, want := range []string{"jobs 0", "spread -1ns", "params-bytes 1", "lateness-for 0s", `"cron" is not one of river, graphile-worker`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error lacks %q: %v", want, err)
+			t.Errorf("err = %[2]v, want one with %[1]q", want, err)
 		}
 	}
 }
@@ -170,12 +170,12 @@ func TestATallyFindsJobsThatRanNotOrTwice(t *testing.T) {
 		y.Ran(n)
 	}
 	if got := y.Violations(); got != 2 {
-		t.Errorf("%d violations, want 2: job 1 ran twice, job 2 never", got)
+		t.Errorf("%d violations, want 2, because job 1 ran twice and job 2 never", got)
 	}
 	y.Completed(3)
 	select {
 	case <-y.All:
-		t.Error("three of four are all")
+		t.Error("All is closed after three of four completions")
 	default:
 	}
 	y.Completed(2)
@@ -193,12 +193,12 @@ func TestDueInstantsFillTheSpreadEvenly(t *testing.T) {
 		dues = append(dues, phase.DueOf(n, jobs, time.Second))
 	}
 	if slices.IsSorted(dues) {
-		t.Error("they are due in the order of their adds")
+		t.Error("the jobs are due in the order of their adds")
 	}
 	slices.Sort(dues)
 	for i, due := range dues {
 		if want := time.Duration(i) * time.Millisecond; (due - want).Abs() > time.Microsecond {
-			t.Fatalf("due %d is %s, want %s", i, due, want)
+			t.Fatalf("due instant %d = %s, want %s", i, due, want)
 		}
 	}
 }
@@ -223,7 +223,7 @@ func TestAnInstalledFileMustHaveItsDigest(t *testing.T) {
 			}
 			err := verify(dir, "list")
 			if (err == nil) != (test.want == "") || (err != nil && !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("the error is %v, want one with %q", err, test.want)
+				t.Errorf("err = %v, want one with %q (empty: no error)", err, test.want)
 			}
 		})
 	}
@@ -256,7 +256,7 @@ func TestEveryPeerHasItsSourcesAndLocks(t *testing.T) {
 		}
 		for _, name := range test.files {
 			if len(files[name]) == 0 {
-				t.Errorf("%s has no %s", test.peer.dir, name)
+				t.Errorf("the sources of %s lack %s", test.peer.dir, name)
 			}
 		}
 		before, err := cacheDir(test.peer.dir, files)
@@ -265,7 +265,7 @@ func TestEveryPeerHasItsSourcesAndLocks(t *testing.T) {
 		}
 		files[test.files[0]] = append(files[test.files[0]], '\n')
 		if after, err := cacheDir(test.peer.dir, files); err != nil || after == before {
-			t.Errorf("%s: changed sources are built in the same place %s (%v)", test.peer.dir, after, err)
+			t.Errorf("%s: cache directory after a change of the sources = %s, err = %v, want another directory", test.peer.dir, after, err)
 		}
 	}
 }
@@ -273,7 +273,7 @@ func TestEveryPeerHasItsSourcesAndLocks(t *testing.T) {
 func TestAMissingToolIsNamed(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if err := execute(context.Background(), t.TempDir(), nil, "mvn", "package"); err == nil || !strings.Contains(err.Error(), "mvn is missing") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("err = %v, want one that names mvn", err)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestARowHasWhatWasMeasured(t *testing.T) {
 		Violations: 2,
 	}
 	if !reflect.DeepEqual(row, want) {
-		t.Errorf("row is %+v, want %+v", row, want)
+		t.Errorf("row = %+v, want %+v", row, want)
 	}
 }
 
@@ -302,10 +302,10 @@ func TestAStacksRateCountsFromTheFirstAddToTheLastResult(t *testing.T) {
 	row.addStack(rep, map[string]time.Duration{"taskd-1": 6 * time.Millisecond, "postgres-backends": 12 * time.Millisecond}, 6000)
 	client, postgres := row.parts()
 	if row.CyclesPerS != 200 || client != 10 || postgres != 20 || row.WALBytesPerCycle != 10 || row.Failed != "" {
-		t.Errorf("%v cycles/s, %v and %v µs, %v B, %q; want 200, 10, 20, 10", row.CyclesPerS, client, postgres, row.WALBytesPerCycle, row.Failed)
+		t.Errorf("cycles/s = %v, client = %v µs, postgres = %v µs, WAL = %v B, failed = %q; want 200, 10, 20, 10, none", row.CyclesPerS, client, postgres, row.WALBytesPerCycle, row.Failed)
 	}
 	row.addStack(&scenario.Report{}, nil, 0)
 	if row.CyclesPerS != 0 || row.Failed == "" {
-		t.Errorf("an empty run gives %v cycles/s, failed %q", row.CyclesPerS, row.Failed)
+		t.Errorf("empty run: cycles/s = %v, failed = %q, want 0 and a reason", row.CyclesPerS, row.Failed)
 	}
 }

@@ -30,17 +30,18 @@ const (
 	engineTenant = 1
 	engineKind   = "noop"
 
-	// An add is one request of so many tasks, and so goes to one shard; so many
-	// requests are under way. Larger ones save nothing and fill shards unevenly.
+	// addTasks is the number of tasks of an add request, which goes to one shard. Larger
+	// requests save nothing and fill shards unevenly.
 	addTasks = 500
+	// addCalls is the number of concurrent add requests.
 	addCalls = 16
-	// reportCalls bounds the reports under way.
+	// reportCalls bounds the concurrent reports.
 	reportCalls = 64
 )
 
-// Engine is the program of Perceptor's own engine: the store and the dispatcher
-// in one process, with a callback in the place of Kafka. It does the work of args, which are
-// those of [phase.Work.Args], on the empty database dsn, and writes events to out.
+// Engine is the program for Perceptor's own engine: the store and the dispatcher in one
+// process, with a callback in the place of Kafka. It does the work that args describe, as
+// [phase.Work.Args] returns them, in the empty database dsn, and writes events to out.
 func Engine(ctx context.Context, dsn string, args []string, out io.Writer) error {
 	w, err := phase.Parse(args)
 	if err != nil {
@@ -68,8 +69,8 @@ type engine struct {
 	dispatcher *dispatch.Dispatcher
 	tally      *phase.Tally
 	pad        string
-	reports    chan struct{} // holds one token for each report under way
-	failed     chan error    // the first report that failed
+	reports    chan struct{} // has one element for each concurrent report
+	failed     chan error    // the error of the first report that failed
 }
 
 func newEngine(w phase.Work, cluster *store.Cluster) (*engine, error) {
@@ -89,8 +90,8 @@ func newEngine(w phase.Work, cluster *store.Cluster) (*engine, error) {
 	return e, err
 }
 
-// run does the phase while the store's and the dispatcher's own loops run. The
-// dispatcher lets go of its shards before the store stops.
+// run does the phase while the loops of the store and of the dispatcher run. The
+// dispatcher releases its shards before the store stops.
 func (e *engine) run(ctx context.Context, out io.Writer) error {
 	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopStore()
@@ -111,8 +112,8 @@ func (e *engine) run(ctx context.Context, out io.Writer) error {
 // Added implements [phase.Program].
 func (e *engine) Added(context.Context) error { return nil }
 
-// Start implements [phase.Program]: the dispatcher becomes the owner of all shards and
-// claims.
+// Start implements [phase.Program]. The dispatcher becomes the owner of all shards and
+// begins to claim.
 func (e *engine) Start(ctx context.Context) error {
 	all := make([]task.Shard, task.Shards)
 	for s := range all {
@@ -121,7 +122,7 @@ func (e *engine) Start(ctx context.Context) error {
 	return e.dispatcher.Acquire(ctx, all)
 }
 
-// Add implements [phase.Program] by one request, as taskd would.
+// Add implements [phase.Program] by one request to the store, as taskd does.
 func (e *engine) Add(ctx context.Context, from, to int, due func(n int) time.Time) error {
 	req := task.AddRequest{Tenant: engineTenant, RequestID: rand.Text(), Specs: make([]task.Spec, to-from)}
 	req.Hash = sha256.Sum256([]byte(req.RequestID))
@@ -144,6 +145,7 @@ func (e *engine) Add(ctx context.Context, from, to int, due func(n int) time.Tim
 	return nil
 }
 
+// spec returns job n as a task.
 func (e *engine) spec(n int, due time.Time) (task.Spec, error) {
 	params := map[string]string{"n": strconv.Itoa(n), "pad": e.pad}
 	wire, err := proto.Marshal(&perceptorv1.Params{Entries: params})
@@ -152,14 +154,14 @@ func (e *engine) spec(n int, due time.Time) (task.Spec, error) {
 	}
 	s := task.Spec{Terms: task.Terms{Kind: engineKind, Begin: task.At(due), End: task.Never}, Type: task.OneShot, Params: params, ParamsWire: wire}
 	if faults := s.Validate(task.DefaultLimits()); len(faults) > 0 {
-		return task.Spec{}, fmt.Errorf("spec: %v", faults)
+		return task.Spec{}, fmt.Errorf("invalid task: %v", faults)
 	}
 	s.Params, s.Retention = nil, 0
 	return s, nil
 }
 
-// Publish is where Kafka would be: it calls the handler for each run and sends
-// the results on their way.
+// Publish takes the place of Kafka. It calls the handler for each run and starts the report
+// of the results.
 func (e *engine) Publish(ctx context.Context, pubs []task.Publication, published func([]int, error)) {
 	index := make([]int, len(pubs))
 	results := make([]task.Report, len(pubs))
@@ -181,7 +183,7 @@ func (e *engine) Publish(ctx context.Context, pubs []task.Publication, published
 	}()
 }
 
-// handle is the handler: it reads its params and does nothing.
+// handle is the handler. It checks its params and does nothing else.
 func (e *engine) handle(p *task.Publication) task.Report {
 	n := -1
 	if params, err := record.Params(p.Params); err == nil && params["pad"] == e.pad {
@@ -195,11 +197,12 @@ func (e *engine) handle(p *task.Publication) task.Report {
 	}
 }
 
+// report reports results and counts them when all are accepted.
 func (e *engine) report(ctx context.Context, results []task.Report) {
 	replies, err := e.store.Report(ctx, engineTenant, task.DefaultMaxParamsBytes, results)
 	for _, r := range replies {
 		if r.Code != task.Accepted && err == nil {
-			err = fmt.Errorf("a result was answered %s", r.Code)
+			err = fmt.Errorf("reply to a result = %s, want it accepted", r.Code)
 		}
 	}
 	if err != nil {
@@ -232,17 +235,18 @@ func (e *engine) Wrong(ctx context.Context) (int64, error) {
 }
 
 // errNoResult is returned for a program that ended without a result.
-var errNoResult = errors.New("the program reported no result")
+var errNoResult = errors.New("the program ended with no result")
 
-// output reads what a program writes, and calls begin and end on its events.
+// output interprets the lines that a program writes. It calls begin and end for the events
+// of these names.
 type output struct {
 	begin, end func() error
 	seen       []string
 	result     *phase.Result
 }
 
-// line takes one line. Anything that is not an event is an error: a program that
-// prints other things prints them to standard error.
+// line interprets one line. A line that is not an event is an error, because programs write
+// all other messages to standard error.
 func (o *output) line(text []byte) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -253,7 +257,7 @@ func (o *output) line(text []byte) error {
 	}
 	order := []string{phase.BeginEvent, phase.EndEvent, phase.ResultEvent}
 	if n := len(o.seen); n >= len(order) || l.Event != order[n] {
-		return fmt.Errorf("the program told %q after %q", l.Event, o.seen)
+		return fmt.Errorf("event %q after %q is out of order", l.Event, o.seen)
 	}
 	o.seen = append(o.seen, l.Event)
 	switch l.Event {
@@ -269,16 +273,16 @@ func (o *output) line(text []byte) error {
 // done returns the result of a program that has ended.
 func (o *output) done(w phase.Work) (phase.Result, error) {
 	if o.result == nil {
-		return phase.Result{}, fmt.Errorf("%w: it told %q", errNoResult, o.seen)
+		return phase.Result{}, fmt.Errorf("%w after events %q", errNoResult, o.seen)
 	}
 	r := *o.result
 	for name, v := range map[string]float64{"enqueue_s": r.EnqueueS, "whole_s": r.WholeS, "cpu_s": r.CPUS} {
 		if v <= 0 || math.IsInf(v, 0) || math.IsNaN(v) {
-			return phase.Result{}, fmt.Errorf("the program told %s = %v, which is not a positive time", name, v)
+			return phase.Result{}, fmt.Errorf("the program reported %s = %v, which is not a positive time", name, v)
 		}
 	}
 	if r.Violations < 0 || r.Runs < 0 || r.Violations > int64(w.Jobs) {
-		return phase.Result{}, fmt.Errorf("the program told %d violations in %d runs of %d jobs", r.Violations, r.Runs, w.Jobs)
+		return phase.Result{}, fmt.Errorf("the program reported %d violations in %d runs of %d jobs", r.Violations, r.Runs, w.Jobs)
 	}
 	return r, nil
 }

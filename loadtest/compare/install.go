@@ -27,21 +27,22 @@ import (
 const (
 	modulePath   = "github.com/perceptor/perceptor"
 	installLimit = 10 * time.Minute
-	// oldestNode is what the Node peers ask for.
+	// oldestNode and oldestJava are the oldest major versions that the peers support.
 	oldestNode = 22
 	oldestJava = 17
 )
 
-// peer is another scheduler: a directory here with its program, which is
-// installed in the user's cache.
+// peer is another scheduler. A directory of this package has the source of its program,
+// which is installed in the user's cache.
 type peer struct {
-	// dir is the directory beside this file; with are files of other directories that
-	// it needs: a package in Go with its directory, others beside its own.
-	dir  string
+	// dir is the directory beside this file.
+	dir string
+	// with lists further files that the program needs. A Go file keeps its directory;
+	// others are copied into dir.
 	with []string
-	// build installs what the program needs in a copy of dir.
+	// build installs the dependencies of the program in a copy of dir.
 	build func(ctx context.Context, dir string) error
-	// command starts the program that was built in dir.
+	// command returns the command line of the program that was built in dir.
 	command func(ctx context.Context, dir string) ([]string, error)
 }
 
@@ -74,7 +75,7 @@ var (
 			return []string{java, "-cp", jars, "Peer"}, nil
 		},
 	}
-	// node is Node itself, for machines whose own is older than the peers ask for.
+	// node is Node itself, for machines that have none or an older one than oldestNode.
 	node = peer{
 		dir:   "node",
 		build: npm,
@@ -94,13 +95,13 @@ func nodePeer(dir string) peer {
 	}
 }
 
-// npm installs exactly what package-lock.json names; its digests are checked.
-// No package runs a script of its own.
+// npm installs exactly the packages of package-lock.json and checks their digests. It does
+// not run scripts of packages.
 func npm(ctx context.Context, dir string) error {
 	return execute(ctx, dir, nil, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 }
 
-// findNode returns the machine's Node, or installs one.
+// findNode returns the path of the machine's Node, or installs one.
 func findNode(ctx context.Context) (string, error) {
 	path, err := findProgram(ctx, "node", "--version", regexp.MustCompile(`v(\d+)\.`), oldestNode)
 	if err == nil {
@@ -113,11 +114,12 @@ func findNode(ctx context.Context) (string, error) {
 	return command[0], nil
 }
 
-// findProgram finds a program in PATH that is new enough.
+// findProgram finds a program in PATH and checks that its major version is not below
+// oldest.
 func findProgram(ctx context.Context, name, versionFlag string, version *regexp.Regexp, oldest int) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("%s is missing: install version %d or newer", name, oldest)
+		return "", fmt.Errorf("%s is missing; install version %d or newer", name, oldest)
 	}
 	out, err := exec.CommandContext(ctx, path, versionFlag).CombinedOutput()
 	if err != nil {
@@ -125,17 +127,16 @@ func findProgram(ctx context.Context, name, versionFlag string, version *regexp.
 	}
 	words := version.FindSubmatch(out)
 	if words == nil {
-		return "", fmt.Errorf("%s says %q: version %d or newer is needed", path, bytes.TrimSpace(out), oldest)
+		return "", fmt.Errorf("%s prints no version but %q; version %d or newer is needed", path, bytes.TrimSpace(out), oldest)
 	}
 	if major, err := strconv.Atoi(string(words[1])); err != nil || major < oldest {
-		return "", fmt.Errorf("%s is version %s: %d or newer is needed", path, words[1], oldest)
+		return "", fmt.Errorf("%s has version %s; %d or newer is needed", path, words[1], oldest)
 	}
 	return path, nil
 }
 
-// install returns the command of the peer's program. What it needs is fetched
-// once and kept in the user's cache, for as long as the sources here are the
-// same.
+// install returns the command line of the peer's program. It builds the program once and
+// keeps it in the user's cache until the sources change.
 func (p peer) install(ctx context.Context, progress func(string)) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, installLimit)
 	defer cancel()
@@ -161,8 +162,8 @@ func (p peer) install(ctx context.Context, progress func(string)) ([]string, err
 	return p.command(ctx, dir)
 }
 
-// buildInto builds beside dir and renames: a build that is cut off leaves
-// nothing that looks like one.
+// buildInto builds in a temporary directory and renames it to dir, so that an interrupted
+// build leaves no dir.
 func (p peer) buildInto(ctx context.Context, files map[string][]byte, dir string) error {
 	draft, err := os.MkdirTemp(filepath.Dir(dir), p.dir+"-draft-")
 	if err != nil {
@@ -184,8 +185,8 @@ func (p peer) buildInto(ctx context.Context, files map[string][]byte, dir string
 	return os.Rename(draft, dir)
 }
 
-// sources reads the peer's files, by name. The working directory must lie in the
-// module.
+// sources returns the contents of the peer's files by name. The working directory must be
+// in the module.
 func (p peer) sources(ctx context.Context) (map[string][]byte, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()
 	if err != nil {
@@ -215,7 +216,7 @@ func (p peer) sources(ctx context.Context) (map[string][]byte, error) {
 	return files, nil
 }
 
-// cacheDir names the place of what is built from these files.
+// cacheDir returns the directory for a program that is built from these files.
 func cacheDir(name string, files map[string][]byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -237,7 +238,7 @@ func cacheDir(name string, files map[string][]byte) (string, error) {
 func execute(ctx context.Context, dir string, env []string, name string, args ...string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return fmt.Errorf("%s is missing: install it", name)
+		return fmt.Errorf("%s is missing; install it", name)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, append(os.Environ(), env...), time.Second
@@ -248,8 +249,8 @@ func execute(ctx context.Context, dir string, env []string, name string, args ..
 	return nil
 }
 
-// verify compares the files of a list, "SHA-256  name" a line, with their
-// digests; beside them there may be no other.
+// verify checks the files of a list against their digests. Each line of the list is
+// "SHA-256  name". The directory target/lib may have no other files.
 func verify(dir, list string) error {
 	text, err := os.ReadFile(filepath.Join(dir, list))
 	if err != nil {
@@ -266,7 +267,7 @@ func verify(dir, list string) error {
 			return err
 		}
 		if sum := sha256.Sum256(file); hex.EncodeToString(sum[:]) != digest {
-			return fmt.Errorf("%s has another SHA-256 than %s says", name, list)
+			return fmt.Errorf("%s has another SHA-256 than in %s", name, list)
 		}
 		named = append(named, filepath.Join(dir, name))
 	}
@@ -282,15 +283,15 @@ func verify(dir, list string) error {
 	return nil
 }
 
-// contestant is who takes part.
+// contestant is a scheduler to measure.
 type contestant struct {
 	name string
-	// prepare installs what is missing and returns the program; nil: it is the
-	// full stack, which is none.
+	// prepare installs the program if necessary and returns it. It is nil for the full
+	// stack, which is not a single program.
 	prepare func(ctx context.Context, r *runner) (program, error)
 }
 
-// Names are those of all contestants, in the order in which they work.
+// Names returns the names of all contestants, in the order in which they work.
 func Names() []string {
 	var names []string
 	for _, c := range contestants() {
@@ -317,17 +318,17 @@ func installed(p peer) func(context.Context, *runner) (program, error) {
 	}
 }
 
-// program is what does a contestant's work: a command line, to which the flags
-// of the work are added.
+// program is the command line of a contestant's program. The flags of the work are appended
+// to it.
 type program struct{ command []string }
 
 const (
-	lineLimit = 64 << 10
-	lastWords = 2 << 10
+	lineLimit = 64 << 10 // bytes of a line of output
+	lastWords = 2 << 10  // bytes of a log that an error quotes
 )
 
-// run starts the program and reads what it writes until it ends. Its standard
-// error goes to a file.
+// run starts the program and reads its output until it ends. Its standard error goes to a
+// file.
 func (p program) run(ctx context.Context, logPath, dsn string, w phase.Work, out *output) error {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -347,20 +348,20 @@ func (p program) run(ctx context.Context, logPath, dsn string, w phase.Work, out
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.command[0], err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = process.Kill() })() // it has ended if it cannot be killed
+	defer context.AfterFunc(ctx, func() { _ = process.Kill() })() // Kill fails only for a program that has ended
 	err = read(reader, out)
 	if err != nil {
 		err = errors.Join(err, process.Kill())
 	}
 	<-process.Done()
 	if ctx.Err() != nil {
-		return fmt.Errorf("it did not end in time: %w%s", ctx.Err(), words(logPath))
+		return fmt.Errorf("the program did not end in time: %w%s", ctx.Err(), words(logPath))
 	}
 	if err != nil {
 		return fmt.Errorf("%w%s", err, words(logPath))
 	}
 	if exit := process.Exit(); exit != "exit status 0" {
-		return fmt.Errorf("it ended with %s%s", exit, words(logPath))
+		return fmt.Errorf("the program ended with %s%s", exit, words(logPath))
 	}
 	return nil
 }
@@ -376,7 +377,7 @@ func read(from *os.File, out *output) error {
 	return lines.Err()
 }
 
-// words are the last ones of a log, for an error.
+// words returns the end of a log for an error message, or "".
 func words(path string) string {
 	text, err := os.ReadFile(path)
 	text = bytes.TrimSpace(text)

@@ -14,7 +14,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
-// Report is what a comparison found.
+// Report is the result of a comparison.
 type Report struct {
 	harness.Header
 	harness.NoPicture
@@ -27,32 +27,35 @@ type Report struct {
 	Rows         []*Row            `json:"rows"`
 }
 
-// Row is what a contestant did. Figures of phases that it did not do are absent.
+// Row has the figures of a contestant. Those of phases that it did not do are absent.
 type Row struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
-	// Of the phase cycle.
+	// CyclesPerS, CPUUsPerCycle and WALBytesPerCycle are figures of the phase cycle.
 	CyclesPerS float64 `json:"cycles_per_s,omitempty"`
-	// CPUUsPerCycle is by part: client, postgres, total. Of the full stack, client
-	// is split into its processes, load generator included, and postgres into
-	// backends and background.
+	// CPUUsPerCycle is in microseconds by part: client, postgres, total. For the full
+	// stack, the processes of the client, with the load generator, are separate parts, and
+	// so are the backends and the background processes of Postgres.
 	CPUUsPerCycle    map[string]float64 `json:"cpu_us_per_cycle,omitempty"`
 	WALBytesPerCycle float64            `json:"wal_bytes_per_cycle,omitempty"`
-	// Of the phase drain. TasksPerS are those added while nothing else was done.
+	// TasksPerS, DrainPerS and DrainCPUUs are figures of the phase drain without waiting
+	// jobs. TasksPerS is the rate of the adds, while no job runs. DrainCPUUs is in
+	// microseconds per job.
 	TasksPerS  float64 `json:"tasks_per_s,omitempty"`
 	DrainPerS  float64 `json:"drain_per_s,omitempty"`
 	DrainCPUUs float64 `json:"drain_cpu_us,omitempty"`
-	// RatioToEmpty is the drain beside jobs that wait, to the drain without.
+	// DrainWaitingPerS is the drain beside waiting jobs. RatioToEmpty divides it by the
+	// drain without them.
 	DrainWaitingPerS float64 `json:"drain_waiting_per_s,omitempty"`
 	RatioToEmpty     float64 `json:"ratio_to_empty,omitempty"`
-	// RatioOfCPU is the same of processor time per job, which other work on the
-	// machine disturbs less: above 1 is dearer.
+	// RatioOfCPU is the same ratio of processor time per job, which other work on the
+	// machine disturbs less. Above 1, waiting jobs make the drain more expensive.
 	RatioOfCPU float64 `json:"ratio_of_cpu,omitempty"`
-	// Of the phase lateness.
+	// LatenessMs is the figure of the phase lateness.
 	LatenessMs *phase.Quantiles `json:"lateness_ms,omitempty"`
 
-	// Runs is how many of the jobs the full stack was given: its load keeps to a
-	// clock, and leaves out what the API did not take in time.
+	// Runs is the number of jobs that were added to the full stack. Its load follows a
+	// clock and omits the adds that the API did not accept in time.
 	Runs int64 `json:"runs,omitempty"`
 
 	Violations int64 `json:"violations"`
@@ -67,7 +70,7 @@ func (r *runner) newReport() *Report {
 	}
 }
 
-// add enters what came of a phase.
+// add sets the figures of a phase.
 func (row *Row) add(w phase.Work, m measured) {
 	if m.Version != "" {
 		row.Version = m.Version
@@ -97,7 +100,7 @@ func (row *Row) add(w phase.Work, m measured) {
 	}
 }
 
-// Broken is the number of jobs that did not run exactly once, of all rows.
+// Broken returns the number of jobs in all rows that did not run exactly once.
 func (r *Report) Broken() (n int64) {
 	for _, row := range r.Rows {
 		n += row.Violations
@@ -105,7 +108,7 @@ func (r *Report) Broken() (n int64) {
 	return n
 }
 
-// Failed names the contestants whose rows are not complete.
+// Failed returns the names of the contestants whose rows are not complete.
 func (r *Report) Failed() (names []string) {
 	for _, row := range r.Rows {
 		if row.Failed != "" {
@@ -115,13 +118,13 @@ func (r *Report) Failed() (names []string) {
 	return names
 }
 
-// Verdict implements [harness.Report]: every job must run exactly once.
+// Verdict implements [harness.Report]. Every job must run exactly once.
 func (r *Report) Verdict() error {
 	switch {
 	case r.Broken() > 0:
 		return fmt.Errorf("%w: %d jobs did not run exactly once", harness.ErrBroken, r.Broken())
 	case len(r.Failed()) > 0:
-		return fmt.Errorf("not complete: %s", strings.Join(r.Failed(), ", "))
+		return fmt.Errorf("the rows of these contestants are not complete: %s", strings.Join(r.Failed(), ", "))
 	}
 	return nil
 }
@@ -132,7 +135,7 @@ const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %11s\n"
 func (r *Report) Table(b *harness.Table) {
 	fmt.Fprintf(b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",
 		r.Jobs, r.ParamsBytes, r.SpreadS, r.Versions["postgres"], r.Machine.Cores)
-	fmt.Fprintf(b, "  µs of processor time per job by client and PostgreSQL; drain with %d more waiting; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)
+	fmt.Fprintf(b, "  client, postgres: µs of processor time per job; ratio: drain beside %d waiting jobs to drain without; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)
 	fmt.Fprintf(b, format, "", "version", "cycles/s", "client", "postgres", "µs", "WAL B", "adds/s", "drain/s", "ratio", "p50 / p99 / max ms", "violations")
 	for _, row := range r.Rows {
 		late := "-"
@@ -143,7 +146,7 @@ func (r *Report) Table(b *harness.Table) {
 		fmt.Fprintf(b, format, row.Name, row.Version, orDash("%.0f", row.CyclesPerS), orDash("%.0f", client), orDash("%.0f", postgres), orDash("%.0f", client+postgres),
 			orDash("%.0f", row.WALBytesPerCycle), orDash("%.0f", row.TasksPerS), orDash("%.0f", row.DrainPerS), orDash("%.2f", row.RatioToEmpty), late, fmt.Sprint(row.Violations))
 		if row.Runs > 0 && row.Runs != int64(r.Jobs) {
-			fmt.Fprintf(b, "    of %d of the jobs: the API did not take the others in time\n", row.Runs)
+			fmt.Fprintf(b, "    figures of %d jobs: the API did not accept the others in time\n", row.Runs)
 		}
 		if row.Failed != "" {
 			fmt.Fprintf(b, "    failed: %s\n", row.Failed)
@@ -151,7 +154,8 @@ func (r *Report) Table(b *harness.Table) {
 	}
 }
 
-// orDash formats a figure; 0 is one that was not measured.
+// orDash formats a figure. It returns a dash for 0, which stands for a figure that was not
+// measured.
 func orDash(format string, x float64) string {
 	if x == 0 {
 		return "-"
@@ -160,24 +164,24 @@ func orDash(format string, x float64) string {
 }
 
 const (
-	// stackDelay is from adding to due. A task that is due when it comes is
-	// looked for less often than one that was seen coming.
+	// stackDelay is the time from the add of a task to its due instant. A task that is due
+	// at once is found later than one whose due instant the dispatcher knows ahead.
 	stackDelay = time.Second
-	// stackRate is offered at most: more than two cores can do.
+	// stackRate is the highest rate of adds, per second. Two cores cannot follow it.
 	stackRate = 30_000
 	// stackDrain bounds the wait for the last callback.
 	stackDrain = 5 * time.Minute
-	// stackWarmup is how long the listener has to find its partitions before
-	// lateness counts.
+	// stackWarmup is the time in which the listener gets its partitions before lateness is
+	// measured.
 	stackWarmup = 3 * time.Second
-	// stackWorkers are handlers at the same time.
+	// stackWorkers is the number of concurrent handlers.
 	stackWorkers = 256
 )
 
-// fullStack is Perceptor as its users have it: adds go through taskd, runs
-// through dispatcher and Kafka to a listener, and results back through taskd. It
-// brings its own PostgreSQL, with the settings of the one that the others work
-// on, because its programs live as long as it does.
+// fullStack measures Perceptor as its users run it. Adds go through taskd, runs through a
+// dispatcher and Kafka to a listener, and results back through taskd. The stack has a
+// PostgreSQL of its own because its programs live as long as it does. Its settings are
+// those of the server for the other contestants.
 func (r *runner) fullStack(ctx context.Context, row *Row) error {
 	o := r.Setup
 	if o.Real.Taskds == 0 || o.Real.Dispatchers == 0 {
@@ -202,7 +206,8 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 	return err
 }
 
-// stackCycle adds the jobs at a rate that the stack cannot follow.
+// stackCycle adds the jobs at a higher rate than the stack can follow and sets the figures
+// of the phase cycle.
 func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error {
 	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
 	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
@@ -220,6 +225,7 @@ func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error
 	return nil
 }
 
+// load returns a load of one-shots on the stack.
 func (r *runner) load(s *stack.Stack, command string, rate float64, lasts time.Duration) *scenario.Options {
 	o := scenario.Run()
 	o.Command, o.Type, o.Rate, o.For, o.Warmup, o.Drain = command, "one_shot", rate, lasts, 0, stackDrain
@@ -229,13 +235,13 @@ func (r *runner) load(s *stack.Stack, command string, rate float64, lasts time.D
 	return o
 }
 
-// addStack enters what a burst of tasks did. As for the others, the rate is
-// from the first add to the last completion, here in whole seconds. Processor
-// time is that of the whole load, the listener's start and the check included.
+// addStack sets the figures of a burst of tasks. As for the other contestants, the rate is
+// that from the first add to the last completion, but in whole seconds. Processor time is
+// that of the whole load, including the start of the listener and the check.
 func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration, wal int64) {
 	row.Violations += rep.Broken()
 	if !rep.Complete {
-		row.Failed = "it was not completed"
+		row.Failed = "not all tasks were completed in time"
 	}
 	row.CyclesPerS = harness.Round(float64(rep.Runs) / float64(max(1, seconds(rep.Series))))
 	row.CPUUsPerCycle = harness.NewCPU(used, rep.Runs).UsPerCycle
@@ -243,7 +249,7 @@ func (row *Row) addStack(rep *scenario.Report, used map[string]time.Duration, wa
 	row.Runs = rep.Runs
 }
 
-// seconds is how many seconds there are from the first add to the last result.
+// seconds returns the number of seconds from the first add to the last result.
 func seconds(series []scenario.SecondReport) int {
 	first, last := -1, -1
 	for i, s := range series {
@@ -260,7 +266,8 @@ func seconds(series []scenario.SecondReport) int {
 	return last - first + 1
 }
 
-// parts are what the processor time of a row is told by.
+// parts returns the processor time per cycle of the client and of Postgres, in
+// microseconds.
 func (row *Row) parts() (client, postgres float64) {
 	for name, us := range row.CPUUsPerCycle {
 		switch name {

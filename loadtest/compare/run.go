@@ -1,7 +1,7 @@
-// Package compare drives other schedulers that keep their jobs in PostgreSQL, and
-// Perceptor's own engine, with the same work on the same server, one after the other.
-// The README of loadtest has the phases, the protocol of the programs and the rules of
-// fair play.
+// Package compare measures other schedulers that keep their jobs in PostgreSQL, Perceptor's
+// own engine and its full stack, with the same work on the same server, one after the
+// other. The README of loadtest describes the phases, the protocol of the programs and the
+// rules of fair play.
 package compare
 
 import (
@@ -18,30 +18,30 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// Options say what to compare, and how. Their units and bounds are those of the flags.
+// Options describe a comparison. [Options.Declare] has units and bounds.
 type Options struct {
 	harness.Setup
-	// Jobs is the work of cycle and drain, due over Spread.
+	// Jobs is the number of jobs of the phases cycle and drain, due evenly over Spread.
 	Jobs        int
 	Spread      time.Duration
 	ParamsBytes int
 	Waiting     int
-	// LatenessRate is in jobs per second, for LatenessFor; 0: no such phase. Each job is
-	// due LatenessAhead after its add.
+	// LatenessRate is the rate of the phase lateness in jobs per second, for LatenessFor;
+	// 0: the phase is skipped. Each job is due LatenessAhead after its add.
 	LatenessRate               int
 	LatenessFor, LatenessAhead time.Duration
-	// Only names the contestants; empty: all of [Names].
+	// Only has the names of the contestants; empty: all of [Names].
 	Only []string
-	// EngineCommand starts a process that calls [Engine] with the arguments that follow;
-	// nil: this program with [EngineName].
+	// EngineCommand starts a process that calls [Engine] with the further arguments; nil:
+	// this program with [EngineName].
 	EngineCommand []string
 }
 
 // EngineName is the hidden command of this program that calls [Engine].
 const EngineName = "compare-engine"
 
-// DefaultOptions returns the defaults of the flags, with which the documented figures
-// were measured.
+// DefaultOptions returns the defaults of the flags. The documented figures were measured
+// with them.
 func DefaultOptions() Options {
 	return Options{
 		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000, LatenessRate: 1000,
@@ -54,12 +54,12 @@ func (o *Options) About() harness.About { return harness.About{Name: "compare"} 
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {
-	harness.Num(f, &o.Jobs, "jobs", harness.Between(1, phase.MaxJobs), "jobs that are added, fired and completed")
-	harness.Num(f, &o.Spread, "spread", harness.UpTo(time.Hour), "the jobs are due evenly over this; jobs / spread bounds cycles/s")
+	harness.Num(f, &o.Jobs, "jobs", harness.Between(1, phase.MaxJobs), "number of jobs that are added, fired and completed")
+	harness.Num(f, &o.Spread, "spread", harness.UpTo(time.Hour), "time over which the jobs are evenly due; jobs / spread bounds cycles/s")
 	harness.Num(f, &o.ParamsBytes, "params-bytes", harness.Between(minParams, maxParams), "size of the params of a job")
-	harness.Num(f, &o.Waiting, "waiting", harness.Between(0, phase.MaxJobs), "jobs that wait in the table while others run; 0: not measured")
+	harness.Num(f, &o.Waiting, "waiting", harness.Between(0, phase.MaxJobs), "number of jobs that wait in the table while others run; 0: not measured")
 	harness.Num(f, &o.LatenessRate, "lateness-rate", harness.Between(0, 1_000_000), "jobs per second for the measurement of lateness; 0: not measured")
-	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long that goes on")
+	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long lateness is measured")
 	f.Require(o.LatenessRate == 0 || o.LatenessFor > 0, "--lateness-for %v is not above 0", o.LatenessFor)
 	f.StringSliceVar(&o.Only, "only", o.Only, "the contestants: "+strings.Join(Names(), ", ")+" (default: all)")
 	for _, name := range o.Only {
@@ -68,9 +68,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Postgres()
 }
 
-// Measure implements [harness.Experiment]: it lets the contestants work, one after the
-// other. A contestant that fails, or cannot be installed, has a row that says why; the
-// error is about the run as a whole.
+// Measure implements [harness.Experiment]. The contestants work one after the other. If one
+// fails or cannot be installed, its row says why. An error is about the whole run.
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	if o.EngineCommand == nil {
 		o.EngineCommand = []string{o.ListenerCommand[0], EngineName}
@@ -87,7 +86,7 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 
 const (
 	minParams, maxParams = 32, 10_000
-	// phaseLimit is how long a contestant may take for one phase.
+	// phaseLimit bounds the time of a contestant for one phase.
 	phaseLimit = 15 * time.Minute
 )
 
@@ -117,7 +116,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// contest lets one contestant do all phases.
+// contest measures all phases of one contestant.
 func (r *runner) contest(ctx context.Context, c contestant) *Row {
 	row := &Row{Name: c.name, CPUUsPerCycle: map[string]float64{}}
 	if c.prepare == nil {
@@ -143,7 +142,7 @@ func (r *runner) contest(ctx context.Context, c contestant) *Row {
 	return row
 }
 
-// phases are what every contestant does.
+// phases returns the work of all phases.
 func (r *runner) phases() []phase.Work {
 	w := phase.Work{Phase: phase.Cycle, Jobs: r.Jobs, ParamsBytes: r.ParamsBytes, Spread: r.Spread}
 	all := []phase.Work{w}
@@ -162,19 +161,19 @@ func (r *runner) phases() []phase.Work {
 	return all
 }
 
-// measured is what came of one phase.
+// measured is the result of one phase.
 type measured struct {
 	phase.Result
 	postgres time.Duration // processor time between begin and end
 	wal      int64         // bytes
 }
 
-// measure runs one phase in a database of its own.
+// measure runs one phase in a new database and drops it afterwards.
 func (r *runner) measure(ctx context.Context, p program, name string, w phase.Work) (m measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	dsn, drop, err := harness.CreateDatabase(ctx, r.server.Postgres(), "compare")
-	if err == nil { // no dirty page of the last phase is left
+	if err == nil { // write the dirty pages of the last phase
 		err = harness.Exec(ctx, r.server.Postgres(), "CHECKPOINT")
 	}
 	if err != nil {
@@ -194,7 +193,7 @@ func (r *runner) measure(ctx context.Context, p program, name string, w phase.Wo
 		},
 	}
 	defer func() {
-		if stretch != nil { // the program failed in between
+		if stretch != nil { // the program failed between begin and end
 			_, _ = stretch.End(ctx)
 		}
 	}()

@@ -1,6 +1,7 @@
-// graphile-worker, set up as its page on performance advises: concurrency 24, a
-// local queue of 500, batched completions. pollInterval is how soon it looks for
-// jobs that become due while it has none: its default of 2 s is all lateness.
+// This peer is graphile-worker with the settings that its page on performance advises:
+// concurrency 24, a local queue of 500 and batched completions. pollInterval is the interval
+// in ms at which an idle worker looks for due jobs. With its default of 2 s, lateness would
+// consist of little else.
 
 import { readFileSync } from "node:fs";
 import { Logger, makeWorkerUtils, run as runWorker } from "graphile-worker";
@@ -33,8 +34,8 @@ run({
   async start(handle) {
     runner = await runWorker({ preset, noHandleSignals: true, taskList: { noop: (params) => handle(params) } });
   },
-  // Stopping completes what has run. It also ends the polling, so that what
-  // follows is not part of the figures.
+  // stop writes the completions of the jobs that have run. It also ends the polling, so that
+  // the queries that follow are not part of the figures.
   settle: () => runner.stop(),
   async left() {
     const { rows } = await pool.query("SELECT count(*)::int AS n FROM graphile_worker._private_jobs WHERE run_at <= now() OR attempts > 0");

@@ -1,16 +1,17 @@
-// The work of package compare for schedulers in Node: one phase, counted and told.
+// This module does one phase of the work of package compare for schedulers in Node. It
+// measures, counts and reports.
 //
 // A peer has:
-//   version
+//   version        its version
 //   batch          jobs in one call of add
-//   adders         calls of add at the same time
-//   prepare()      makes the tables
+//   adders         number of concurrent calls of add
+//   prepare()      creates the tables
 //   add(jobs)      stores jobs {n, due, pad}; due is a Date
-//   analyze()      after a bulk insert
+//   analyze()      analyzes the tables after a bulk insert
 //   start(handle)  starts workers that call handle(params) for each job
-//   settle()       after the last job has run: returns when the database has all completions
-//   left()         after that: how many of the phase's jobs are not completed
-//   close()
+//   settle()       is called after the last job has run; returns when all completions are in the database
+//   left()         is called after settle; returns the number of the phase's jobs that are not completed
+//   close()        ends all connections
 
 import { parseArgs } from "node:util";
 
@@ -21,7 +22,7 @@ const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const emit = (event) => process.stdout.write(JSON.stringify(event) + "\n");
 const now = () => performance.timeOrigin + performance.now();
 
-// dueOf spreads jobs evenly, in an order that has nothing to do with that of the adds.
+// dueOf distributes the due instants evenly, in another order than that of the adds.
 const dueOf = (n, jobs, spread) => (spread * ((n * 7919) % jobs)) / jobs;
 
 function parseWork() {
@@ -48,7 +49,7 @@ export async function run(peer) {
   let first = 0;
   let begun = 0;
   let cpu;
-  let dueAt; // of job n, in ms
+  let dueAt; // returns the due instant of job n in ms
   let finished;
   const all = new Promise((done) => (finished = done));
 
@@ -119,7 +120,7 @@ export async function run(peer) {
       added = await addPaced();
       break;
     default:
-      throw new Error(`phase ${work.phase} is not known`);
+      throw new Error(`unknown phase ${work.phase}`);
   }
   await all;
   await peer.settle();

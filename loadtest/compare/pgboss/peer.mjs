@@ -1,6 +1,6 @@
-// pg-boss: bulk inserts, large batches, the shortest interval of polling that it
-// allows, and no pause between full batches. Stored rows stay until its own
-// maintenance removes them, as by default.
+// This peer is pg-boss with bulk inserts, large batches, the shortest polling interval that
+// it allows, and no pause between full batches. As by default, rows stay until its own
+// maintenance removes them.
 
 import { readFileSync } from "node:fs";
 import { PgBoss } from "pg-boss";

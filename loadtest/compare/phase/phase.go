@@ -1,7 +1,7 @@
-// Package phase does one phase of the work of package compare: it times, counts and
-// reports, and the program of a contestant adds jobs and runs them. The programs in Go
-// share it; the one of River, a module of its own, is built with a copy. It needs the
-// standard library only.
+// Package phase does one phase of the work of package compare. It measures, counts and
+// reports, while the program of a contestant adds jobs and runs them. The programs in Go
+// share it. That of River is a separate module and is built with a copy, so the package
+// imports only the standard library.
 package phase
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// The phases; see package compare.
+// The phases. The README of loadtest describes them.
 const (
 	Cycle    = "cycle"
 	Drain    = "drain"
@@ -28,32 +28,33 @@ const (
 	// MaxJobs bounds the memory in which a program counts the runs of each job.
 	MaxJobs = 100_000_000
 
-	aMonth     = 30 * 24 * time.Hour // waiting jobs are due after it
+	aMonth     = 30 * 24 * time.Hour // time until waiting jobs are due
 	pacedEvery = 10 * time.Millisecond
 )
 
-// Work is what a contestant is asked to do in one phase.
+// Work describes one phase of a contestant.
 type Work struct {
 	Phase string
-	// Jobs are added and run, each with ParamsBytes of params.
+	// Jobs is the number of jobs that are added and run, each with ParamsBytes of params.
 	Jobs, ParamsBytes int
 	// Spread is the time over which the jobs of cycle and drain are due.
 	Spread time.Duration
 	// Waiting is the number of further jobs in the table, due in a month.
 	Waiting int
-	// Rate is in jobs per second, of lateness; each job is due Ahead after its add.
+	// Rate is the rate of the phase lateness in jobs per second. Each job is due Ahead
+	// after its add.
 	Rate  int
 	Ahead time.Duration
 }
 
-// fields has the integers of the work by their flags.
+// fields returns the integers of the work by the names of their flags.
 func (w *Work) fields(spreadMs, aheadMs *int) map[string]*int {
 	return map[string]*int{
 		"jobs": &w.Jobs, "params-bytes": &w.ParamsBytes, "spread-ms": spreadMs, "waiting": &w.Waiting, "rate": &w.Rate, "ahead-ms": aheadMs,
 	}
 }
 
-// Args returns the flags of a contestant's program.
+// Args returns the work as flags of a contestant's program.
 func (w Work) Args() []string {
 	spread, ahead := int(w.Spread.Milliseconds()), int(w.Ahead.Milliseconds())
 	args := []string{"--phase=" + w.Phase}
@@ -63,7 +64,7 @@ func (w Work) Args() []string {
 	return args
 }
 
-// Parse reads flags as [Work.Args] writes them.
+// Parse returns the work of flags that [Work.Args] returned.
 func Parse(args []string) (w Work, err error) {
 	var spread, ahead int
 	f := flag.NewFlagSet("work", flag.ContinueOnError)
@@ -101,22 +102,23 @@ func (w Work) String() string {
 
 // Result is what a program reports about its phase.
 type Result struct {
-	// Version of the contestant.
+	// Version is the version of the contestant.
 	Version string `json:"version"`
-	// EnqueueS is the time of the adds, WholeS that of everything that is measured.
+	// EnqueueS is the duration of the adds and WholeS that of the measured phase, in
+	// seconds.
 	EnqueueS float64 `json:"enqueue_s"`
 	WholeS   float64 `json:"whole_s"`
-	// CPUS is the processor time of the program between begin and end.
+	// CPUS is the processor time of the program between begin and end, in seconds.
 	CPUS float64 `json:"cpu_s"`
-	// Runs counts calls of the handler, Violations the jobs that were not run exactly
+	// Runs counts calls of the handler. Violations counts the jobs that did not run exactly
 	// once.
 	Runs       int64 `json:"runs"`
 	Violations int64 `json:"violations"`
-	// LatenessMs is from due to the call.
+	// LatenessMs is the time from the due instant to the call of the handler.
 	LatenessMs Quantiles `json:"lateness_ms"`
 }
 
-// Quantiles of a distribution, in milliseconds.
+// Quantiles has quantiles of a distribution, in milliseconds.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
@@ -136,15 +138,16 @@ type Line struct {
 	Result
 }
 
-// Program is a contestant.
+// Program is the part of a contestant's program that uses the contestant.
 type Program interface {
-	// Add stores the jobs [from, to) in one batch. It may be called concurrently.
+	// Add stores the jobs [from, to) in one batch. due returns the due instant of a job.
+	// Add may be called concurrently.
 	Add(ctx context.Context, from, to int, due func(n int) time.Time) error
-	// Added is called after many jobs were added.
+	// Added is called after a bulk insert.
 	Added(ctx context.Context) error
 	// Start begins to run jobs.
 	Start(ctx context.Context) error
-	// AwaitAll returns when every job has run and the database has its completion.
+	// AwaitAll returns when every job has run and its completion is in the database.
 	AwaitAll(ctx context.Context) error
 	// Wrong returns the number of jobs without exactly one completion in the database.
 	Wrong(ctx context.Context) (int64, error)
@@ -157,9 +160,9 @@ type Runner struct {
 	*Tally
 	// Batch is the number of jobs of an add, Adders the number of concurrent adds.
 	Batch, Adders int
-	// Version of the contestant.
+	// Version is the version of the contestant.
 	Version string
-	// Out receives the lines.
+	// Out receives a [Line] for each event.
 	Out io.Writer
 
 	begun    time.Time
@@ -178,7 +181,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return r.finish(ctx, took)
 }
 
-// addWaiting adds the jobs that only wait.
+// addWaiting adds the jobs that are not due during the phase.
 func (r *Runner) addWaiting(ctx context.Context) error {
 	due := time.Now().Add(aMonth)
 	err := r.addMany(ctx, r.Waiting, func(n int) time.Time { return due.Add(DueOf(n, r.Waiting, aMonth)) })
@@ -188,7 +191,7 @@ func (r *Runner) addWaiting(ctx context.Context) error {
 	return err
 }
 
-// work does the phase and returns the time of the adds.
+// work does the phase and returns the duration of the adds.
 func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
 	if r.Phase == Drain {
 		if took, err = r.addAll(ctx); err == nil {
@@ -216,7 +219,7 @@ func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
 }
 
 func (r *Runner) begin() {
-	_ = r.emit(Line{Event: BeginEvent}) // the result would fail, too
+	_ = r.emit(Line{Event: BeginEvent}) // if it fails, the later events fail, too
 	r.begun, r.begunCPU = time.Now(), cpuTime()
 }
 
@@ -237,7 +240,7 @@ func (r *Runner) addMany(ctx context.Context, n int, due func(n int) time.Time) 
 	return b.wait()
 }
 
-// addPaced adds jobs at the rate, each due a while later.
+// addPaced adds jobs at the rate, each due Ahead after its add.
 func (r *Runner) addPaced(ctx context.Context) (time.Duration, error) {
 	b, begin := r.newBatches(ctx), time.Now()
 	due := func(n int) time.Time {
@@ -258,7 +261,7 @@ func (r *Runner) addPaced(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// batches are adds, some of them at a time. The first error ends them.
+// batches makes adds concurrently, up to a bound. The first error ends them.
 type batches struct {
 	r      *Runner
 	ctx    context.Context
@@ -292,8 +295,8 @@ func (b *batches) wait() error {
 	return err
 }
 
-// finish waits for the last completion, writes the result, and checks that the
-// database agrees.
+// finish waits for the last completion, compares the completions in the database with the
+// counted ones, and writes the result.
 func (r *Runner) finish(ctx context.Context, added time.Duration) error {
 	if err := r.AwaitAll(ctx); err != nil {
 		return err
@@ -317,19 +320,19 @@ func (r *Runner) finish(ctx context.Context, added time.Duration) error {
 
 // Tally counts the runs of each job of a phase. It may be used concurrently.
 type Tally struct {
-	// All is closed when as many completions were reported as there are jobs.
+	// All is closed when the number of completions reaches the number of jobs.
 	All chan struct{}
 
 	runs      []atomic.Uint32
 	total     atomic.Int64
-	first     atomic.Int64 // when the first run was, in Unix ns
+	first     atomic.Int64 // time of the first run, in Unix ns
 	completed atomic.Int64
 
 	mu   sync.Mutex
 	late []float64 // ms
 }
 
-// NewTally returns a tally of so many jobs.
+// NewTally returns a tally for a number of jobs.
 func NewTally(jobs int) *Tally {
 	return &Tally{runs: make([]atomic.Uint32, jobs), All: make(chan struct{})}
 }
@@ -352,7 +355,7 @@ func (t *Tally) Completed(n int) {
 	}
 }
 
-// LateBy records the lateness of runs.
+// LateBy records the lateness of runs in milliseconds.
 func (t *Tally) LateBy(ms ...float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -369,7 +372,7 @@ func (t *Tally) Violations() (n int64) {
 	return n
 }
 
-// Quantiles returns those of the lateness.
+// Quantiles returns the quantiles of the lateness.
 func (t *Tally) Quantiles() Quantiles {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -381,14 +384,14 @@ func (t *Tally) Quantiles() Quantiles {
 	return Quantiles{P50: at(0.5), P99: at(0.99), Max: t.late[len(t.late)-1]}
 }
 
-// DueOf returns when job n of a phase is due, after the begin of the phase: evenly over
-// the spread, in an order that is independent of that of the adds.
+// DueOf returns the time from the begin of a phase until its job n is due. The jobs are due
+// evenly over the spread, in another order than that of the adds.
 func DueOf(n, jobs int, spread time.Duration) time.Duration {
-	const stride = 7919 // a prime; any that does not divide the number of jobs
+	const stride = 7919 // any prime that does not divide the number of jobs would do
 	return time.Duration(float64(spread) * float64(n*stride%jobs) / float64(jobs))
 }
 
-// cpuTime returns the processor time of this process; 0: not known.
+// cpuTime returns the processor time of this process, or 0 if it is not known.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

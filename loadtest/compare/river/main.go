@@ -1,6 +1,7 @@
-// Command river does the work of package compare with River. As its documentation
-// advises for throughput: bulk inserts by COPY, many workers, short fetch cooldown and
-// poll interval. It is built with a copy of ../phase as its package phase.
+// Command river does the work of package compare with River. It uses what River's
+// documentation advises for throughput: bulk inserts by COPY, many workers, a short fetch
+// cooldown and a short poll interval. It is built with a copy of ../phase as its package
+// phase.
 package main
 
 import (
@@ -38,7 +39,7 @@ func main() {
 	}
 }
 
-// noop is a job's params.
+// noop has the params of a job.
 type noop struct {
 	N   int    `json:"n"`
 	Pad string `json:"pad"`

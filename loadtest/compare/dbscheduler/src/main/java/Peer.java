@@ -32,9 +32,9 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongUnaryOperator;
 
 /**
- * Does the work of package compare with db-scheduler: lock-and-fetch, which its documentation advises
- * for throughput on PostgreSQL, with more than enough threads and one fetch for many executions; batched
- * inserts, which the driver rewrites into one statement; ANALYZE after them.
+ * Does the work of package compare with db-scheduler. It uses lock-and-fetch, which the documentation
+ * advises for throughput on PostgreSQL, with more than enough threads and one fetch for many executions.
+ * Inserts are batched, and the driver rewrites a batch into one statement. ANALYZE follows them.
  */
 public final class Peer {
   private static final int BATCH = 5_000;
@@ -117,7 +117,7 @@ public final class Peer {
         begin();
         added = addPaced();
       }
-      default -> throw new IllegalArgumentException("phase " + phase + " is not known");
+      default -> throw new IllegalArgumentException("unknown phase " + phase);
     }
     finish(added);
   }
@@ -235,7 +235,7 @@ public final class Peer {
     return nowNs() - from;
   }
 
-  /** Spreads jobs evenly, in an order that has nothing to do with that of the adds. */
+  /** Distributes the due instants evenly, in another order than that of the adds. */
   private static long dueOf(long n, long jobs, long spreadNs) {
     return (long) ((double) spreadNs * (n * 7919 % jobs) / jobs);
   }
@@ -278,13 +278,13 @@ public final class Peer {
     return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
   }
 
-  /** The version in the name of the jar: its manifest has none. */
+  /** Returns the version from the name of the jar, because its manifest has none. */
   private static String version() {
     String path = Scheduler.class.getProtectionDomain().getCodeSource().getLocation().getPath();
     return path.replaceAll(".*/db-scheduler-|\\.jar$", "");
   }
 
-  /** Task data are bytes already. */
+  /** Keeps task data as the bytes that they are. */
   private static final class Bytes implements Serializer {
     @Override
     public byte[] serialize(Object data) {
