@@ -1,10 +1,9 @@
-// Package fairness measures how tenants affect each other: the lateness of one
-// tenant's runs while another tenant has a million overdue tasks, how evenly tenants
-// with a backlog are served, how exactly a dispatch rate is kept, and how soon a
-// raised rate acts.
+// Package fairness measures how tenants affect each other: the lateness of one tenant's
+// runs while another tenant has a million overdue tasks, how evenly backlogged tenants are
+// served, how exactly a dispatch rate is kept, and how soon a raised rate takes effect.
 //
-// Each tenant has a listener process and a history of its own. Each history is
-// checked against the whole contract.
+// Each tenant has its own listener process and its own history. Each history is checked
+// against the whole contract.
 package fairness
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say how much load there is. Their units and bounds are those of the flags.
+// Options describe the load. [Options.Declare] has units and bounds.
 type Options struct {
 	harness.Setup
 	Rate                  float64
@@ -53,20 +52,20 @@ func (o *Options) About() harness.About { return harness.About{Name: "fairness",
 func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e6), "tasks per second of the steady tenant")
 	harness.Num(f, &o.Alone, "alone", harness.UpTo(24*time.Hour), "how long the steady tenant is measured alone")
-	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "its load before that")
-	harness.Num(f, &o.Backlog, "backlog", harness.Between(1000, 100_000_000), "tasks of the other tenant, all due at one instant")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "load of the steady tenant before it is measured")
+	harness.Num(f, &o.Backlog, "backlog", harness.Between(1000, 100_000_000), "number of tasks of the other tenant, all due at one instant")
 	harness.Num(f, &o.AddRate, "add-rate", harness.UpTo(1e6), "tasks per second at which backlogs are added")
-	harness.Num(f, &o.Sharers, "sharers", harness.Between(0, 16), "tenants of equal weight with a backlog; 0: none")
-	harness.Num(f, &o.ShareBacklog, "share-backlog", harness.Between(1000, 100_000_000), "tasks of each of them")
-	harness.Num(f, &o.Limit, "limit", harness.Between(0, 100_000), "dispatch rate of a tenant with a backlog; 0: not measured")
-	f.IntVar(&o.RaisedLimit, "raised-limit", o.RaisedLimit, "the dispatch rate after it is raised")
-	harness.Num(f, &o.LimitFor, "limit-for", harness.UpTo(24*time.Hour), "how long the rate is measured before")
+	harness.Num(f, &o.Sharers, "sharers", harness.Between(0, 16), "number of backlogged tenants of equal weight; 0: none")
+	harness.Num(f, &o.ShareBacklog, "share-backlog", harness.Between(1000, 100_000_000), "number of tasks of each of them")
+	harness.Num(f, &o.Limit, "limit", harness.Between(0, 100_000), "dispatch rate of a backlogged tenant; 0: not measured")
+	f.IntVar(&o.RaisedLimit, "raised-limit", o.RaisedLimit, "dispatch rate after the raise")
+	harness.Num(f, &o.LimitFor, "limit-for", harness.UpTo(24*time.Hour), "how long the dispatch rate is measured before the raise")
 	f.ParamsBytes(&o.ParamsBytes)
 	f.Workers(&o.Workers)
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait for each backlog")
 	f.Seed()
 	f.Stack()
-	f.Require(o.Sharers != 1, "--sharers %d: want 0, or at least 2", o.Sharers)
+	f.Require(o.Sharers != 1, "--sharers %d is neither 0 nor at least 2", o.Sharers)
 	f.Require(o.Limit == 0 || o.RaisedLimit > o.Limit, "--raised-limit %d is not above --limit %d", o.RaisedLimit, o.Limit)
 }
 
@@ -77,26 +76,28 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	})
 }
 
-// Report is what a run found.
+// Report is the result of a run.
 type Report struct {
 	harness.Header
 	Rate    float64 `json:"rate"`
 	Backlog int     `json:"backlog"`
 
-	// Lateness of the steady tenant, from the scheduled instant to the handler.
+	// AloneMs and BesideMs are the lateness of the steady tenant alone and beside the
+	// backlog, from the scheduled instant to the handler.
 	AloneMs  harness.Quantiles `json:"lateness_ms_alone"`
 	BesideMs harness.Quantiles `json:"lateness_ms_beside"`
 	P99Alone float64           `json:"p99_ms_alone"`
-	// P99Beside covers the time from the instant at which the backlog was due until it
-	// was gone, which took DrainS.
+	// P99Beside covers the DrainS seconds from the due instant of the backlog until the
+	// backlog was drained.
 	P99Beside float64 `json:"p99_ms_beside"`
 	Ratio     float64 `json:"p99_ratio"`
 	DrainS    float64 `json:"drain_s"`
 	DrainPerS float64 `json:"drain_per_s"`
-	// P99BySecond is the steady tenant's lateness, by second since the backlog was due.
+	// P99BySecond is the steady tenant's lateness by second since the backlog was due.
 	P99BySecond []float64 `json:"p99_ms_by_second"`
 
-	// Shares are the calls of tenants of equal weight when half of all was done.
+	// Shares has the number of calls of each tenant of equal weight at the time when half of
+	// all tasks were called. Jain is Jain's index of fairness of the shares.
 	Shares []int64 `json:"shares,omitempty"`
 	Jain   float64 `json:"jain_index,omitempty"`
 
@@ -104,10 +105,11 @@ type Report struct {
 
 	harness.Findings
 
-	late chart.Line // of the steady tenant
+	late chart.Line // lateness of the steady tenant
 }
 
-// LimitReport is about a dispatch rate.
+// LimitReport has the figures of a tenant with a dispatch rate. Rates are in runs per
+// second.
 type LimitReport struct {
 	Rate        int     `json:"rate"`
 	Measured    float64 `json:"measured"`
@@ -115,6 +117,7 @@ type LimitReport struct {
 	ActsAfterMs int64   `json:"acts_after_ms"`
 }
 
+// report checks all histories and returns their figures.
 func (r *runner) report(header harness.Header) (*Report, error) {
 	rep := &Report{
 		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: harness.Round(1000*jain(r.shares)) / 1000,
@@ -155,8 +158,8 @@ func (r *runner) report(header harness.Header) (*Report, error) {
 	return rep, nil
 }
 
-// jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
-// all, 0 without shares.
+// jain returns Jain's index of fairness. It is 1 if all n shares are equal, 1/n if one
+// tenant has everything, and 0 without shares.
 func jain(shares []int64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, x := range shares {
@@ -171,27 +174,27 @@ func jain(shares []int64) float64 {
 
 // Table implements [harness.Report].
 func (rep *Report) Table(t *harness.Table) {
-	t.Line("\na tenant of %.0f runs per second, beside one with %d tasks due at one instant (seed %d)", rep.Rate, rep.Backlog, rep.Seed)
+	t.Line("\na tenant of %.0f runs per second beside another with %d tasks due at one instant (seed %d)", rep.Rate, rep.Backlog, rep.Seed)
 	t.Row("lateness ms, alone", "%s", rep.AloneMs)
 	t.Row("lateness ms, beside", "%s", rep.BesideMs)
-	t.Row("p99, beside to alone", "%.2f", rep.Ratio)
-	t.Row("the backlog took", "%.0f s, %.0f per second", rep.DrainS, rep.DrainPerS)
+	t.Row("p99, ratio to alone", "%.2f", rep.Ratio)
+	t.Row("backlog drained", "in %.0f s, %.0f tasks per second", rep.DrainS, rep.DrainPerS)
 	if len(rep.Shares) > 0 {
-		t.Row("shares of equals", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
+		t.Row("shares", "%v, Jain's index %.4f", rep.Shares, rep.Jain)
 	}
 	if l := rep.Limit; l != nil {
-		t.Row(fmt.Sprintf("rate of %d", l.Rate), "%.1f per second; raised to %d it acts after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
+		t.Row(fmt.Sprintf("rate of %d", l.Rate), "%.1f runs per second; the raise to %d takes effect after %d ms", l.Measured, l.RaisedTo, l.ActsAfterMs)
 	}
 	t.Findings(&rep.Findings)
 }
 
-// Chart implements [harness.Report]: the steady tenant's lateness over time.
+// Chart implements [harness.Report]. It draws the steady tenant's lateness over time.
 func (rep *Report) Chart() *chart.Chart {
 	return &chart.Chart{
-		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside one with %d overdue", rep.Rate, rep.Backlog),
-		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.P99Alone),
+		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside another with %d overdue tasks", rep.Rate, rep.Backlog),
+		Subtitle: fmt.Sprintf("99th percentile of the lateness alone: %.0f ms", rep.P99Alone),
 		XLabel:   "seconds since the backlog was due",
-		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{rep.late}}},
+		Panels:   []chart.Panel{{Title: "99th percentile of the lateness, ms", Log: true, Lines: []chart.Line{rep.late}}},
 		Spans:    []chart.Span{{Name: "backlog", From: 0, To: rep.DrainS}},
 	}
 }
@@ -203,7 +206,7 @@ const (
 	pollEvery = 100 * time.Millisecond
 )
 
-// span is the time of which figures are taken.
+// span is a period of measurement.
 type span struct{ from, to time.Time }
 
 type runner struct {
@@ -225,7 +228,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	}
 	for _, l := range r.loads {
 		err = errors.Join(err, l.Leave(ctx))
-		defer l.Close(ctx) //nolint:errcheck // the next run removes what is left
+		defer l.Close(ctx) //nolint:errcheck // the next run removes leftovers
 	}
 	if err != nil {
 		return nil, err
@@ -234,6 +237,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	return r.report(header)
 }
 
+// measure does all measurements that the options ask for.
 func (r *runner) measure(ctx context.Context) error {
 	err := r.measureBeside(ctx)
 	if err == nil && r.Sharers > 0 {
@@ -245,7 +249,7 @@ func (r *runner) measure(ctx context.Context) error {
 	return err
 }
 
-// measureBeside runs the steady tenant alone and then beside one with a backlog.
+// measureBeside measures the steady tenant alone and then beside a backlogged tenant.
 func (r *runner) measureBeside(ctx context.Context) (err error) {
 	delay := workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second}
 	if r.steady, err = r.join(ctx, "steady", workload.Plan{Rate: r.Rate, Delay: delay}); err != nil {
@@ -268,7 +272,7 @@ func (r *runner) measureBeside(ctx context.Context) (err error) {
 		return err
 	}
 	if late := time.Since(due); late > 0 {
-		r.Say("the last of them were added %v after that: choose a lower --add-rate", late.Round(time.Millisecond))
+		r.Say("the last tasks of the backlog were added %v after they were due; choose a lower --add-rate", late.Round(time.Millisecond))
 	}
 	if err := harness.SleepUntil(ctx, due); err != nil {
 		return err
@@ -279,12 +283,12 @@ func (r *runner) measureBeside(ctx context.Context) (err error) {
 		return err
 	}
 	r.beside = span{due, time.Now().Add(-tenantload.Calm)}
-	r.Say("the backlog is gone after %v", r.beside.to.Sub(due).Round(time.Second))
+	r.Say("the backlog was drained in %v", r.beside.to.Sub(due).Round(time.Second))
 	r.steady.StopAdds()
 	return r.steady.Drain(ctx, r.Drain)
 }
 
-// addTime returns how long adding n tasks of a backlog takes.
+// addTime returns the time to add n tasks of a backlog.
 func (r *runner) addTime(n int) time.Duration {
 	return time.Duration(float64(n) / r.AddRate * float64(time.Second))
 }
@@ -301,13 +305,13 @@ func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*te
 	return l, err
 }
 
-// joinBacklog creates a tenant all of whose tasks are due at one instant.
+// joinBacklog creates a tenant for tasks that are all due at one instant.
 func (r *runner) joinBacklog(ctx context.Context, name string, due time.Time) (*tenantload.Load, error) {
 	return r.join(ctx, name, workload.Plan{Rate: r.AddRate, AddsPerCall: perCall, DueAt: due})
 }
 
-// measureShares lets tenants of equal weight drain their backlogs, and counts what each
-// has got when half of all is done.
+// measureShares lets tenants of equal weight drain their backlogs. It counts the calls of
+// each tenant at the time when half of all tasks were called.
 func (r *runner) measureShares(ctx context.Context) error {
 	var sharers []*tenantload.Load
 	due := time.Now().Add(time.Duration(r.Sharers)*(r.addTime(r.ShareBacklog)+5*time.Second) + dueAfter).Truncate(time.Second)
@@ -327,7 +331,7 @@ func (r *runner) measureShares(ctx context.Context) error {
 	if err := r.awaitHalf(ctx, sharers); err != nil {
 		return err
 	}
-	r.Say("when half of all was done each had got %v", r.shares)
+	r.Say("calls of each tenant after half of all tasks: %v", r.shares)
 	for _, l := range sharers {
 		if err := l.Drain(ctx, r.Drain); err != nil {
 			return err
@@ -336,8 +340,8 @@ func (r *runner) measureShares(ctx context.Context) error {
 	return nil
 }
 
-// awaitHalf waits until half of all tasks of the sharers were called and counts the
-// calls of each.
+// awaitHalf waits until half of the sharers' tasks were called and counts the calls of each
+// sharer.
 func (r *runner) awaitHalf(ctx context.Context, sharers []*tenantload.Load) error {
 	half := int64(r.Sharers) * int64(r.ShareBacklog) / 2
 	for end := time.Now().Add(r.Drain); ; {
@@ -359,7 +363,8 @@ func (r *runner) awaitHalf(ctx context.Context, sharers []*tenantload.Load) erro
 	}
 }
 
-// measureLimit measures a dispatch rate, and how soon a raised one acts.
+// measureLimit measures how exactly a dispatch rate is kept and how soon a raised one takes
+// effect.
 func (r *runner) measureLimit(ctx context.Context) error {
 	n := max(int(r.LimitFor.Seconds()+10)*r.Limit+10*r.RaisedLimit, 1000)
 	due := time.Now().Add(r.addTime(n) + dueAfter)
@@ -376,7 +381,7 @@ func (r *runner) measureLimit(ctx context.Context) error {
 	if err := limited.AddAll(ctx, n); err != nil {
 		return err
 	}
-	if err := harness.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // the burst is over
+	if err := harness.SleepUntil(ctx, due.Add(5*time.Second)); err != nil { // after the initial burst
 		return err
 	}
 	began, before := time.Now(), limited.Called()
@@ -385,7 +390,7 @@ func (r *runner) measureLimit(ctx context.Context) error {
 	}
 	r.limit.Rate, r.limit.RaisedTo = r.Limit, r.RaisedLimit
 	r.limit.Measured = harness.Round(float64(limited.Called()-before) / time.Since(began).Seconds())
-	r.Say("at a rate of %d there were %.1f per second; it is raised to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
+	r.Say("dispatch rate %d: %.1f runs per second; raising it to %d", r.Limit, r.limit.Measured, r.RaisedLimit)
 	if err := setRate(r.RaisedLimit); err != nil {
 		return err
 	}
@@ -395,21 +400,23 @@ func (r *runner) measureLimit(ctx context.Context) error {
 	return limited.Drain(ctx, r.Drain)
 }
 
-// awaitRaise waits until more runs were called than the old rate allows.
+// awaitRaise waits until more runs were called than the old rate allows, and sets the time
+// that this took.
 func (r *runner) awaitRaise(ctx context.Context, limited *tenantload.Load) error {
 	raised, at := time.Now(), limited.Called()
 	for {
 		if err := harness.Sleep(ctx, pollEvery); err != nil {
 			return err
 		}
-		// More than the old rate can have given, by half a second of the new one.
+		// The bound is twice what the old rate allows in half a second more, plus a burst
+		// of one second.
 		since := time.Since(raised)
 		if float64(limited.Called()-at) > 2*float64(r.Limit)*(since.Seconds()+0.5)+float64(r.Limit) {
 			r.limit.ActsAfterMs = since.Milliseconds()
 			return nil
 		}
 		if since > time.Minute {
-			return fmt.Errorf("a rate that was raised from %d to %d does not act after a minute", r.Limit, r.RaisedLimit)
+			return fmt.Errorf("the raise of the dispatch rate from %d to %d has taken no effect within a minute", r.Limit, r.RaisedLimit)
 		}
 	}
 }

@@ -23,13 +23,13 @@ func TestJainsIndexIsOneForEqualsAndTheirInverseNumberWhenOneHasAll(t *testing.T
 func TestOptionsNameEveryFault(t *testing.T) {
 	o := DefaultOptions()
 	if err := harness.Validate(&o); err != nil {
-		t.Errorf("the defaults: %v", err)
+		t.Errorf("Validate(defaults) = %v", err)
 	}
 	o.Rate, o.Backlog, o.Sharers, o.RaisedLimit, o.Drain = 0, 1, 1, 1, 0
 	err := harness.Validate(&o)
 	for _, field := range []string{"--rate", "--backlog", "--sharers", "--raised-limit", "--drain"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s is not named in: %v", field, err)
+			t.Errorf("err = %[2]v, want one that names %[1]s", field, err)
 		}
 	}
 }
@@ -38,6 +38,6 @@ func TestViolationsStandInTheTable(t *testing.T) {
 	rep := &Report{Findings: harness.Findings{Violations: map[check.Kind]int64{check.Lost: 3}}}
 	var text bytes.Buffer
 	if err := harness.WriteTable(&text, rep); err != nil || rep.Broken() != 3 || !strings.Contains(text.String(), "lost 3") {
-		t.Errorf("%v\n%s", err, text.String())
+		t.Errorf("err = %v, broken = %d, want 3 broken rules and \"lost 3\" in the table:\n%s", err, rep.Broken(), text.String())
 	}
 }
