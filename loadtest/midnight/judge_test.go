@@ -9,8 +9,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// spread tells the tally of n tasks whose parts of the window are those of their
-// ids, and which share of them is called a tenth of the window late.
+// spread returns a tally of n tasks that are spread over the window by their ids. A share
+// late of the tasks is called a tenth of the window late.
 func spread(n int64, window time.Duration, late float64) *tally {
 	at := task.Instant(1_800_000_000_000)
 	t := &tally{tasks: n, at: check.Of(at), parts: partition(n, window)}
@@ -26,21 +26,21 @@ func spread(n int64, window time.Duration, late float64) *tally {
 }
 
 func TestCallsSpreadByTheirIdsAreFlat(t *testing.T) {
-	tell := spread(200_000, 10*time.Minute, 0)
-	if f := judgeParts(tell.parts); !f.Flat || f.Fires == 0 {
-		t.Errorf("%+v, want flat, and not exactly so", f)
+	calls := spread(200_000, 10*time.Minute, 0)
+	if f := judgeParts(calls.parts); !f.Flat || f.Fires == 0 {
+		t.Errorf("flatness = %+v, want flat with a deviation above 0", f)
 	}
-	if n := len(tell.parts); n != 20 {
-		t.Errorf("%d parts, want 20 of 10,000 calls", n)
+	if n := len(calls.parts); n != 20 {
+		t.Errorf("%d parts, want 20 with 10,000 calls each", n)
 	}
 }
 
 func TestCallsThatPileUpAreNotFlat(t *testing.T) {
 	if f := judgeParts(spread(200_000, 10*time.Minute, 0.5).parts); f.Flat || f.Scheduled > maxDeviation {
-		t.Errorf("%+v, want flat instants and calls that are not", f)
+		t.Errorf("flatness = %+v, want flat scheduled instants and calls that are not flat", f)
 	}
 	if f := judgeParts(partition(200_000, time.Minute)); f.Flat {
-		t.Error("a window without any call counts as flat")
+		t.Error("a window without calls is judged as flat")
 	}
 }
 
@@ -53,14 +53,14 @@ func TestLatenessThatFallsIsSteady(t *testing.T) {
 	}{
 		{"falls", []float64{18, 20, 15, nan, 10, 10.5, 4, 0.1, 0.1}, true},
 		{"hardly late", []float64{0.01, 0.2, 0.01}, true},
-		{"goes up again", []float64{20, 10, 13, 4, 0.1}, false},
+		{"rises again", []float64{20, 10, 13, 4, 0.1}, false},
 		{"stays", []float64{20, 20, 20}, false},
 		{"grows", []float64{1, 2, 3}, false},
-		{"nobody", []float64{nan, nan}, false},
-		{"nothing", nil, false},
+		{"no value", []float64{nan, nan}, false},
+		{"no second", nil, false},
 	} {
 		if f := judgeFall(test.medians); f.Steady != test.steady {
-			t.Errorf("%s: %+v", test.name, f)
+			t.Errorf("%s: fall = %+v, want steady = %t", test.name, f, test.steady)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestTheReportNamesEveryFault(t *testing.T) {
 		}
 	}
 	if f := good().Faults(); len(f) != 0 {
-		t.Errorf("a good report has %v", f)
+		t.Errorf("faults of a good report = %v, want none", f)
 	}
 	for name, spoil := range map[string]func(*Report){
 		"not flat":   func(r *Report) { r.Flatness.Flat = false },
@@ -87,7 +87,7 @@ func TestTheReportNamesEveryFault(t *testing.T) {
 		r := good()
 		spoil(r)
 		if f := r.Faults(); len(f) != 1 {
-			t.Errorf("%s: %v", name, f)
+			t.Errorf("%s: faults = %v, want one", name, f)
 		}
 	}
 }

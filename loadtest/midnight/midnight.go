@@ -1,6 +1,6 @@
-// Package midnight makes very many tasks due at one instant, with or without a window
-// that they are spread over, and judges how an installation copes. The README of
-// loadtest has the rules of the verdict.
+// Package midnight makes very many tasks due at one instant, or spread over a window after
+// it, and judges how an installation copes. The README of loadtest has the rules of the
+// verdict.
 package midnight
 
 import (
@@ -23,16 +23,20 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say what is due. Their units and bounds are those of the flags.
+// Options describe the burst and the load beside it. [Options.Declare] has units and
+// bounds.
 type Options struct {
 	harness.Setup
-	// Tasks are due at the instant, spread over the window Spread; 0: no window.
+	// Tasks is the number of tasks that are due at the instant, spread over the window
+	// Spread; 0: no window.
 	Tasks  int64
 	Spread time.Duration
+	// Cron makes them recurring tasks with a cron expression. Beside is the number of other
+	// tasks due per second.
 	Cron   bool
 	Beside float64
-	// Lead is the time from the first add to the instant; 0: the expected time of the
-	// adds, and the horizon.
+	// Lead is the time from the first add to the instant; 0: the expected time of the adds
+	// plus the horizon.
 	Lead, Drain, Horizon            time.Duration
 	ParamsBytes, Listeners, Workers int
 }
@@ -51,11 +55,11 @@ func (o *Options) About() harness.About { return harness.About{Name: "midnight",
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Tasks, "tasks", harness.Between[int64](1000, 100e6), "number of tasks: 50e3, 1e6")
-	harness.Num(f, &o.Spread, "spread", harness.Between(0, task.MaxSpread), "the window over which they are spread; 0: all at once")
-	f.Require(o.Spread%time.Millisecond == 0, "--spread %v is not in whole milliseconds", o.Spread)
+	harness.Num(f, &o.Spread, "spread", harness.Between(0, task.MaxSpread), "window over which they are spread; 0: all at once")
+	f.Require(o.Spread%time.Millisecond == 0, "--spread %v is not a multiple of 1ms", o.Spread)
 	f.Switch(&o.Cron, "cron", "daily NON_BLOCKING tasks by a cron expression instead of one-shots")
-	harness.Num(f, &o.Beside, "beside", harness.Between(1.0, 1000), "other one-shots due per second")
-	harness.Num(f, &o.Lead, "lead", harness.Between(0, 24*time.Hour), "how long before the instant adding begins (default: the expected time, and the horizon)")
+	harness.Num(f, &o.Beside, "beside", harness.Between(1.0, 1000), "number of other one-shots due per second")
+	harness.Num(f, &o.Lead, "lead", harness.Between(0, 24*time.Hour), "time from the first add to the instant (default: the expected time of the adds plus the horizon)")
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait for the last call")
 	f.ParamsBytes(&o.ParamsBytes)
 	f.Listeners(&o.Listeners, &o.Workers)
@@ -73,14 +77,14 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 }
 
 const (
-	addsPerS  = 5000 // on the slow side
-	firesPerS = 8000 // likewise
+	addsPerS  = 5000 // a low estimate
+	firesPerS = 8000 // a low estimate
 	leadMore  = 20 * time.Second
-	beforeIt  = 5 * time.Second // others are due before the instant
+	beforeIt  = 5 * time.Second // time before the instant in which others are due
 	ackTime   = 10 * time.Minute
 )
 
-// lead returns how long before the instant adding begins.
+// lead returns the time from the first add to the instant.
 func (o *Options) lead() time.Duration {
 	if o.Lead > 0 {
 		return o.Lead
@@ -88,18 +92,18 @@ func (o *Options) lead() time.Duration {
 	return time.Duration(o.all())*time.Second/addsPerS + o.Horizon + leadMore
 }
 
-// window returns how long after the instant others become due.
+// window returns the time after the instant in which others are due.
 func (o *Options) window() time.Duration {
 	return o.Spread + max(20*time.Second, time.Duration(o.Tasks)*time.Second/firesPerS)
 }
 
-// others returns the number of tasks beside the burst.
+// others returns the number of tasks that are not part of the burst.
 func (o *Options) others() int64 { return int64(o.Beside * (beforeIt + o.window()).Seconds()) }
 
 // all returns the number of tasks.
 func (o *Options) all() int64 { return o.Tasks + o.others() }
 
-// maxRows returns the bound of a claim.
+// maxRows returns the largest number of rows that a claim may move.
 func (o *Options) maxRows() int64 {
 	if n, err := strconv.ParseInt(o.Real.Settings["dispatcher.max_rows"], 10, 64); err == nil {
 		return n
@@ -119,7 +123,7 @@ type burst struct {
 
 	at       time.Time // the instant
 	complete bool
-	claimed  int64 // rows of the largest claim
+	claimed  int64 // number of rows of the largest claim
 }
 
 func (b *burst) run(ctx context.Context) (_ *Report, err error) {
@@ -132,7 +136,7 @@ func (b *burst) run(ctx context.Context) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer b.load.Close(ctx) //nolint:errcheck // the next run removes what is left
+	defer b.load.Close(ctx) //nolint:errcheck // the next run removes leftovers
 	b.memory.pids = map[string]func() int{}
 	for _, p := range b.stack.Programs() {
 		b.memory.pids[p.Name] = p.PID
@@ -165,10 +169,10 @@ func (b *burst) fire(ctx context.Context) (err error) {
 	return b.readClaims(ctx)
 }
 
-// addTasks adds everything that will be due.
+// addTasks adds all tasks of the burst and all others.
 func (b *burst) addTasks(ctx context.Context) error {
 	b.at = time.Now().Add(b.lead()).Truncate(time.Second).Add(time.Second)
-	b.Say("adding %d tasks that are due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.others())
+	b.Say("adding %d tasks due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.others())
 	stop := harness.Repeat(ctx, reportEvery, func() { b.Say("added %d of %d", b.load.Adder.Added(), b.all()) })
 	err := b.load.Adder.Fill(ctx, b.all(), b.task)
 	stop()
@@ -176,15 +180,15 @@ func (b *burst) addTasks(ctx context.Context) error {
 		return err
 	}
 	if left := time.Until(b.at); left < b.Horizon {
-		b.Say("adding ended %v before the instant, within the horizon: some were added to the near tier", left.Round(time.Second))
+		b.Say("the last add was %v before the instant and within the horizon: some tasks went to the near tier", left.Round(time.Second))
 	}
 	if time.Now().After(b.at.Add(-2 * beforeIt)) {
-		return fmt.Errorf("adding took longer than expected: it ended %v before the instant; choose a longer --lead than %v", time.Until(b.at), b.lead())
+		return fmt.Errorf("adding took longer than expected and ended %v before the instant; choose a longer --lead than %v", time.Until(b.at), b.lead())
 	}
 	return nil
 }
 
-// task returns the task of a number. Those of the burst come first.
+// task returns the task with a number. The tasks of the burst have the first numbers.
 func (b *burst) task(number int64) (client.Task, check.Add) {
 	at := b.at
 	if number > b.Tasks {
@@ -199,7 +203,7 @@ func (b *burst) task(number int64) (client.Task, check.Add) {
 	return t, a
 }
 
-// setTerms makes a task one of the burst.
+// setTerms sets the spread and the cron expression of a task of the burst.
 func (b *burst) setTerms(t *client.Task, a *check.Add) {
 	if b.Spread > 0 || b.Cron {
 		a.Terms, t.Spread = &check.Terms{Spread: b.Spread}, b.Spread
@@ -222,30 +226,31 @@ func (b *burst) readClaims(ctx context.Context) error {
 		b.claimed = max(b.claimed, int64(m["perceptor_claim_rows_max"]))
 	}
 	if b.claimed == 0 {
-		return errors.New("no dispatcher has a largest claim (perceptor_claim_rows_max)")
+		return errors.New("perceptor_claim_rows_max is 0 at every dispatcher")
 	}
 	return nil
 }
 
 const (
-	maxDeviation = 0.05
-	perPart      = 10_000 // calls
+	maxDeviation = 0.05   // of a part from the mean, as a share
+	perPart      = 10_000 // expected calls
 	maxParts     = 60
-	maxRise      = 0.1 // of the peak of lateness
-	leastRise    = 1.0 // s
+	maxRise      = 0.1 // of the lateness, as a share of its peak
+	leastRise    = 1.0 // s; a smaller rise is always allowed
 )
 
-// Part is an equal part of the window.
+// Part is one of the equal parts of the window. FromS and ToS are seconds from the begin of
+// the window.
 type Part struct {
 	FromS float64 `json:"from_s"`
 	ToS   float64 `json:"to_s"`
-	// Scheduled counts the runs whose instant lies in it, Fires those that were
-	// called in it.
+	// Scheduled counts the runs with a scheduled instant in the part. Fires counts the runs
+	// that were called in it.
 	Scheduled int64 `json:"scheduled"`
 	Fires     int64 `json:"fires"`
 }
 
-// partition returns the parts of a window that n tasks are spread over.
+// partition returns the parts of a window over which n tasks are spread.
 func partition(n int64, window time.Duration) []Part {
 	parts := make([]Part, min(max(n/perPart, 2), maxParts))
 	length := window.Seconds() / float64(len(parts))
@@ -255,21 +260,23 @@ func partition(n int64, window time.Duration) []Part {
 	return parts
 }
 
-// partAt returns the part that an instant lies in; calls after the window, of runs
-// that are due at its very end, count in the last one.
+// partAt returns the part in which an instant lies, s seconds after the begin of the window.
+// Calls after the window, of runs that are due at its very end, count in the last part.
 func partAt(parts []Part, s float64) *Part {
 	length := parts[0].ToS
 	return &parts[min(max(int(s/length), 0), len(parts)-1)]
 }
 
-// Flatness says how much the parts differ.
+// Flatness describes how much the parts differ.
 type Flatness struct {
-	// Scheduled and Fires are the largest deviations from the mean, as shares.
+	// Scheduled and Fires are the largest deviations of a part from the mean, as shares of
+	// the mean.
 	Scheduled float64 `json:"scheduled"`
 	Fires     float64 `json:"fires"`
 	Flat      bool    `json:"flat"`
 }
 
+// judgeParts returns the flatness of the parts.
 func judgeParts(parts []Part) Flatness {
 	f := Flatness{
 		Scheduled: deviation(parts, func(p Part) int64 { return p.Scheduled }),
@@ -279,7 +286,8 @@ func judgeParts(parts []Part) Flatness {
 	return f
 }
 
-// deviation returns the largest distance of a part from the mean, as a share of it.
+// deviation returns the largest difference of a part from the mean, as a share of the mean.
+// It returns 1 if all parts are empty.
 func deviation(parts []Part, of func(Part) int64) float64 {
 	total := int64(0)
 	for _, p := range parts {
@@ -295,20 +303,20 @@ func deviation(parts []Part, of func(Part) int64) float64 {
 	return math.Round(most*1e4) / 1e4
 }
 
-// Fall says how the lateness of the others went from its peak on.
+// Fall describes the lateness of the others after its peak.
 type Fall struct {
 	PeakS  float64 `json:"peak_s"`   // the highest median of a second
 	PeakAt int     `json:"peak_at"`  // seconds after the instant
-	Rise   float64 `json:"rise_s"`   // the most that it went up again
-	LastS  float64 `json:"last_s"`   // in the last second
-	Room   float64 `json:"may_be_s"` // what rise and last may be
-	// Faults say what was not steady.
+	Rise   float64 `json:"rise_s"`   // the largest rise after the peak
+	LastS  float64 `json:"last_s"`   // median of the last second
+	Room   float64 `json:"may_be_s"` // the bound of Rise and LastS
+	// Faults describe how the fall was not steady.
 	Faults []string `json:"faults,omitempty"`
 	Steady bool     `json:"steady"`
 }
 
-// judgeFall takes the median lateness of the others by the second that they were
-// due in, from the instant on. What is no number had none.
+// judgeFall judges the median lateness of the others. medians has one value for each second
+// from the instant on in which others were due; NaN: none were due.
 func judgeFall(medians []float64) Fall {
 	var f Fall
 	medians = slices.Clone(medians)
@@ -328,21 +336,21 @@ func judgeFall(medians []float64) Fall {
 		lowest = min(lowest, m)
 	}
 	if seen < 2 {
-		f.Faults = append(f.Faults, "fewer than two seconds have others in them")
+		f.Faults = append(f.Faults, "others were due in fewer than two seconds")
 	}
 	if f.Rise > f.Room {
-		f.Faults = append(f.Faults, fmt.Sprintf("it went up again by %.1f s, more than %.1f s", f.Rise, f.Room))
+		f.Faults = append(f.Faults, fmt.Sprintf("it rose again by %.1f s, at most %.1f s is allowed", f.Rise, f.Room))
 	}
 	if f.LastS > f.Room {
-		f.Faults = append(f.Faults, fmt.Sprintf("it was still %.1f s in the last second, more than %.1f s", f.LastS, f.Room))
+		f.Faults = append(f.Faults, fmt.Sprintf("it was %.1f s in the last second, at most %.1f s is allowed", f.LastS, f.Room))
 	}
 	f.Steady = len(f.Faults) == 0
 	return f
 }
 
-// Room is how much more memory a program may have resident during the burst than
-// before it. It holds at most 64 MiB of records under way and some 32 MiB of
-// bookkeeping, and its collector lets the heap grow to five times the live size.
+// Room is the number of bytes by which the resident memory of a program may grow during the
+// burst. A program has at most 64 MiB of records and about 32 MiB of bookkeeping in memory,
+// and its garbage collector lets the heap grow to five times the live size.
 const Room = 5 * (64 + 32) << 20
 
 const memoryEvery = time.Second
@@ -358,7 +366,7 @@ type memorySample struct {
 	resident, peak map[string]int64 // bytes, by program
 }
 
-// look takes a sample. The first one is from before the burst.
+// look takes a sample. The first one precedes the burst.
 func (m *memory) look() {
 	s := memorySample{at: time.Now(), resident: map[string]int64{}, peak: map[string]int64{}}
 	for name, pid := range m.pids {
@@ -369,14 +377,15 @@ func (m *memory) look() {
 	m.samples = append(m.samples, s)
 }
 
-// Memory is what a program had resident, in MiB.
+// Memory is the resident memory of a program in MiB: before the burst, at its peak, and the
+// bound of the peak.
 type Memory struct {
 	Before float64 `json:"before_mib"`
 	Peak   float64 `json:"peak_mib"`
 	Bound  float64 `json:"bound_mib"`
 }
 
-// Bounded reports whether the program stayed within its bound.
+// Bounded reports whether the peak was measured and is within the bound.
 func (m Memory) Bounded() bool { return m.Peak > 0 && m.Peak <= m.Bound }
 
 func (m *memory) report() map[string]Memory {
@@ -389,7 +398,7 @@ func (m *memory) report() map[string]Memory {
 			}
 			peak = max(peak, s.peak[name])
 		}
-		// An earlier peak, such as that of adding, is not the burst's.
+		// An earlier peak, such as that of the adds, does not count for the burst.
 		bound := max(before, m.samples[0].peak[name]) + Room
 		out[name] = Memory{Before: harness.MiB(before), Peak: harness.MiB(peak), Bound: harness.MiB(bound)}
 	}

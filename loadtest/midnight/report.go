@@ -12,32 +12,33 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Report is what a run found. Seconds count from the instant.
+// Report is the result of a run. Seconds count from the instant.
 type Report struct {
 	harness.Header
 	Tasks   int64   `json:"tasks"`
 	SpreadS float64 `json:"spread_s"`
 	Cron    bool    `json:"cron"`
 	BesideS float64 `json:"beside_per_s"`
-	// FiredInS is how long after the instant the last task of the burst was called.
+	// FiredInS is the time from the instant to the first call of the last task of the
+	// burst, in seconds. FiresPer is the number of tasks divided by it.
 	FiredInS float64 `json:"fired_in_s"`
 	FiresPer float64 `json:"fires_per_s"`
 
 	Parts    []Part    `json:"parts,omitempty"`
 	Flatness *Flatness `json:"flatness,omitempty"`
 
-	// LargestClaim is in rows; the dispatchers count it themselves.
+	// LargestClaim is in rows, as the dispatchers report it. Cap is its bound.
 	LargestClaim int64             `json:"largest_claim_rows"`
 	Cap          int64             `json:"cap_rows"`
 	Memory       map[string]Memory `json:"memory"`
 	Fall         *Fall             `json:"lateness_fall,omitempty"`
 
-	// LatenessMs is that of the burst, BesideMs that of the others.
+	// LatenessMs is the lateness of the burst, BesideMs that of the others.
 	LatenessMs harness.Quantiles `json:"lateness_ms"`
 	BesideMs   harness.Quantiles `json:"beside_lateness_ms"`
 	Seconds    []SecondReport    `json:"series"`
 	harness.Findings
-	// Complete is false when not everything was called in time.
+	// Complete reports whether all tasks were called in time.
 	Complete bool `json:"complete"`
 
 	samples []memorySample
@@ -45,37 +46,38 @@ type Report struct {
 	at      time.Time
 }
 
-// SecondReport is one second.
+// SecondReport has the figures of one second after the instant.
 type SecondReport struct {
 	S int `json:"s"`
-	// Fires of the burst, and what of it was due and not called at its end.
+	// Fires is the number of calls of the burst. Left is the number of its tasks that were
+	// due and not called at the end of the second.
 	Fires int64 `json:"fires"`
 	Left  int64 `json:"left"`
-	// BesideS is the median lateness of the others that were due in it, in seconds;
-	// below 0: there were none.
+	// BesideS is the median lateness of the others that were due in the second, in seconds;
+	// below 0: none were due.
 	BesideS float64 `json:"beside_lateness_s"`
 }
 
-// Faults names every broken rule.
+// Faults describes every broken rule.
 func (rep *Report) Faults() []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	if f := rep.Flatness; f != nil && !f.Flat {
-		fault("calls differ by up to %.1f %%, scheduled instants by %.1f %%: more than %.0f %%", 100*f.Fires, 100*f.Scheduled, 100*maxDeviation)
+		fault("parts differ from the mean by up to %.1f %% of the calls and %.1f %% of the scheduled instants, more than %.0f %%", 100*f.Fires, 100*f.Scheduled, 100*maxDeviation)
 	}
 	if rep.LargestClaim > rep.Cap {
-		fault("a claim moved %d rows, the cap is %d", rep.LargestClaim, rep.Cap)
+		fault("a claim moved %d rows, more than the cap of %d", rep.LargestClaim, rep.Cap)
 	}
 	for _, name := range rep.names {
 		if m := rep.Memory[name]; !m.Bounded() {
-			fault("%s had %.0f MiB resident, more than %.0f", name, m.Peak, m.Bound)
+			fault("%s had %.0f MiB of resident memory, more than the bound of %.0f MiB", name, m.Peak, m.Bound)
 		}
 	}
 	if rep.Fall != nil && !rep.Fall.Steady {
 		fault("lateness did not fall steadily: %s", strings.Join(rep.Fall.Faults, "; "))
 	}
 	if !rep.Complete {
-		fault("not everything was called in time")
+		fault("not all tasks were called in time")
 	}
 	return append(faults, rep.Broke()...)
 }
@@ -83,7 +85,7 @@ func (rep *Report) Faults() []string {
 // Verdict implements [harness.Report].
 func (rep *Report) Verdict() error { return harness.Verdict(rep.Faults()) }
 
-// tally adds up what the checker tells of runs.
+// tally adds up the runs that the checker reports.
 type tally struct {
 	tasks   int64
 	at      check.Micros
@@ -92,7 +94,7 @@ type tally struct {
 	last    check.Micros
 	late    check.Spread
 	beside  check.Spread
-	latest  [2]time.Duration // of both
+	latest  [2]time.Duration // the largest lateness of the burst and of the others
 }
 
 type second struct {
@@ -100,7 +102,7 @@ type second struct {
 	beside     *check.Spread
 }
 
-// second returns that of an instant; all before the first count in it.
+// second returns the second of an instant. Earlier instants count in the first second.
 func (t *tally) second(m check.Micros) *second {
 	i := max(0, int(m.Sub(t.at)/time.Second))
 	for len(t.seconds) <= i {
@@ -134,7 +136,7 @@ func (t *tally) fired(a *check.Add, at task.Instant, first check.Micros) {
 	}
 }
 
-// report checks the history and adds it up.
+// report checks the history and returns its figures.
 func (b *burst) report() (*Report, error) {
 	b.Say("checking")
 	t := &tally{tasks: b.Tasks, at: check.At(b.at)}
@@ -164,7 +166,7 @@ func (b *burst) report() (*Report, error) {
 	return rep, nil
 }
 
-// series fills in the seconds and returns the others' lateness in each.
+// series sets the seconds and returns the others' median lateness in each, or NaN.
 func (rep *Report) series(t *tally) (medians []float64) {
 	var due, fired int64
 	for i, s := range t.seconds {
@@ -186,33 +188,33 @@ func quantiles(s *check.Spread, most time.Duration) harness.Quantiles {
 
 // Table implements [harness.Report].
 func (rep *Report) Table(t *harness.Table) {
-	t.Line("\nmidnight: %d tasks due at %s, spread over %v, %.0f others a second (seed %d)",
+	t.Line("\nmidnight: %d tasks due at %s, spread over %v, %.0f others per second (seed %d)",
 		rep.Tasks, rep.at.UTC().Format(time.RFC3339), time.Duration(rep.SpreadS*float64(time.Second)), rep.BesideS, rep.Seed)
-	t.Row("all called", "%.1f s after the instant: %.0f/s", rep.FiredInS, rep.FiresPer)
+	t.Row("all called", "%.1f s after the instant, %.0f per second", rep.FiredInS, rep.FiresPer)
 	t.Row("lateness ms", "%s", rep.LatenessMs)
 	t.Row("  of the others", "%s", rep.BesideMs)
 	if f := rep.Flatness; f != nil {
-		t.Row("calls by parts", "%d parts of %.1f s: the mean and at most %.2f %% from it; scheduled instants: %.2f %%",
+		t.Row("calls by parts", "%d parts of %.1f s differ from the mean by at most %.2f %%; scheduled instants by %.2f %%",
 			len(rep.Parts), rep.Parts[0].ToS, 100*f.Fires, 100*f.Scheduled)
 	}
 	if f := rep.Fall; f != nil {
-		t.Row("others' lateness", "falls from %.1f s (due %d s after the instant) to %.1f s, up again by %.1f s at most", f.PeakS, f.PeakAt, f.LastS, f.Rise)
+		t.Row("others' lateness", "falls from %.1f s (due %d s after the instant) to %.1f s and rises by at most %.1f s", f.PeakS, f.PeakAt, f.LastS, f.Rise)
 		for i := 0; i < len(rep.Seconds); i += len(rep.Seconds)/12 + 1 {
 			s := rep.Seconds[i]
 			t.Row("", "%4d s: %7d called, %8d left, others %.1f s late", s.S, s.Fires, s.Left, max(0, s.BesideS))
 		}
 	}
-	t.Row("largest claim", "%d rows, the cap is %d (perceptor_claim_rows_max of the dispatchers)", rep.LargestClaim, rep.Cap)
+	t.Row("largest claim", "%d rows with a cap of %d (perceptor_claim_rows_max of the dispatchers)", rep.LargestClaim, rep.Cap)
 	for _, name := range rep.names {
 		m := rep.Memory[name]
-		t.Row("memory of "+name, "%.0f MiB before, %.0f at most, bound %.0f", m.Before, m.Peak, m.Bound)
+		t.Row("memory of "+name, "%.0f MiB before the burst, peak %.0f, bound %.0f", m.Before, m.Peak, m.Bound)
 	}
 	for _, f := range rep.Faults() {
 		t.Row("BROKEN", "%s", f)
 	}
 	t.Examples(&rep.Findings)
 	if len(rep.Faults()) == 0 {
-		t.Row("verdict", "all rules were kept, no violation of the contract")
+		t.Row("verdict", "no rule broken, no violation of the contract")
 	}
 }
 
@@ -238,7 +240,7 @@ func (rep *Report) Chart() *chart.Chart {
 		Panels: []chart.Panel{
 			calls,
 			{Title: "due and not called", Lines: []chart.Line{left}},
-			{Title: "lateness of others, by the second that they were due in, s", Lines: []chart.Line{late}},
+			{Title: "lateness of others, by the second in which they were due, s", Lines: []chart.Line{late}},
 			rep.memoryPanel(),
 		},
 	}
