@@ -15,33 +15,34 @@ import (
 const (
 	pollEvery = 200 * time.Millisecond
 	sayEvery  = 10 * time.Second
-	// afterAbort is how long an aborted operation is watched, abortPoll how often.
+	// afterAbort is the time for which an aborted operation is watched, abortPoll the
+	// interval of the looks.
 	afterAbort = 2 * time.Second
 	abortPoll  = 20 * time.Millisecond
 )
 
-// BulkFigures are those of one operation.
+// BulkFigures has the figures of one bulk operation.
 type BulkFigures struct {
 	Name    string `json:"name"`
 	State   string `json:"state"`
 	Matched int64  `json:"matched"`
 	Done    int64  `json:"done"`
 	Failed  int64  `json:"failed"`
-	// BeginsMs is how long after its creation the first tasks were met, at a look
-	// every 200 ms.
+	// BeginsMs is the time from the creation of the operation until it has matched a task,
+	// with a resolution of 200 ms.
 	BeginsMs  int64   `json:"begins_after_ms"`
 	Seconds   float64 `json:"seconds"`
 	TasksPerS float64 `json:"tasks_per_s"`
-	// CPU is per task, less what the steady tenant needs by itself.
+	// CPU is the processor time per task, less that of the steady tenant alone.
 	harness.CPU
-	// LatenessMs is that of the steady tenant meanwhile.
+	// LatenessMs is the lateness of the steady tenant during the operation.
 	LatenessMs harness.Quantiles `json:"lateness_ms"`
-	// MemoryMiB is what programs have resident after it.
+	// MemoryMiB is the resident memory of each program after the operation.
 	MemoryMiB map[string]float64 `json:"memory_mib"`
 
-	// Of operations that were aborted. MaxRate and Rate are per second; Rate is that
-	// from the first progress on. ActsMs is from the call until nothing was changed any
-	// more, AnsweredMs until it was answered.
+	// MaxRate is the limit of the rate, and Rate the measured rate from the first progress
+	// on, in tasks per second. ActsMs is the time from the call that aborts the operation
+	// until no more tasks are changed, AnsweredMs the time until the answer.
 	MaxRate    int     `json:"max_rate,omitempty"`
 	Rate       float64 `json:"rate,omitempty"`
 	ActsMs     float64 `json:"abort_acts_after_ms,omitempty"`
@@ -50,18 +51,19 @@ type BulkFigures struct {
 	from, to time.Time
 }
 
-// n is how many tasks the figures are divided by.
+// n returns the number of tasks by which rates and processor time are divided.
 func (f *BulkFigures) n() int64 { return max(f.Matched, f.Done) }
 
-// operation is one bulk operation of the large tenant.
+// operation is a bulk operation on tasks of the large tenant.
 type operation struct {
 	name string
 	bulk client.Bulk
-	// until ends it before it is done, by abort; nil: it goes on.
+	// until reports whether to abort the operation, a time since after its first progress;
+	// nil: never.
 	until func(info *client.BulkInfo, since time.Duration) bool
 }
 
-// do creates an operation, watches it to its end, and takes its figures.
+// do creates an operation, watches it to its end, and returns its figures.
 func (r *runner) do(ctx context.Context, op operation) (*BulkFigures, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel()
@@ -89,7 +91,7 @@ func (r *runner) do(ctx context.Context, op operation) (*BulkFigures, error) {
 	return f, nil
 }
 
-// watch waits for the end of an operation, or aborts it.
+// watch waits for the end of an operation, or aborts it when op.until reports true.
 func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *client.BulkInfo) (*client.BulkInfo, error) {
 	var first time.Time // of progress
 	at, said := int64(0), time.Now()
@@ -114,7 +116,7 @@ func (r *runner) watch(ctx context.Context, f *BulkFigures, op operation, info *
 		}
 		if now.Sub(said) > sayEvery {
 			said = now
-			r.Say("%s: %d done, in %d of 16 databases to the end", op.name, info.Done, info.FinishedParts)
+			r.Say("%s: %d tasks done, %d of 16 databases finished", op.name, info.Done, info.FinishedParts)
 		}
 	}
 	return info, nil
@@ -124,7 +126,7 @@ func ended(info *client.BulkInfo) bool {
 	return info.State == client.BulkDone || info.State == client.BulkAborted && !info.FinishedAt.IsZero()
 }
 
-// abort aborts an operation and watches when it stands.
+// abort aborts an operation and measures when it stops changing tasks.
 func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.BulkInfo, error) {
 	begin := time.Now()
 	info, err := r.client.AbortBulk(ctx, id)
@@ -151,12 +153,12 @@ func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.B
 // tasksOf selects the tasks of a kind.
 func tasksOf(kind int) client.Filter { return client.Filter{Kind: kindNames[kind]} }
 
-// step is an operation on a whole kind: first counted, then done, then looked at.
+// step is an operation on a whole kind. It is counted by a dry run, done, and verified.
 type step struct {
 	name  string
 	kind  int
 	bulk  client.Bulk
-	apply func(*entry) // what it makes of the kind
+	apply func(*entry) // applies the operation to the expected entry of the kind
 }
 
 func (r *runner) steps() []step {
@@ -168,7 +170,7 @@ func (r *runner) steps() []step {
 	}
 }
 
-// bulks does all operations, and verifies after each.
+// bulks does all operations and verifies all tasks after each.
 func (r *runner) bulks(ctx context.Context) error {
 	for _, s := range r.steps() {
 		if err := r.whole(ctx, s); err != nil {
@@ -183,7 +185,7 @@ func (r *runner) bulks(ctx context.Context) error {
 	return nil
 }
 
-// whole counts, does and verifies a step.
+// whole does a step: dry run, operation, verification.
 func (r *runner) whole(ctx context.Context, s step) error {
 	want := r.books.groups[s.kind].Count
 	s.bulk.Tasks = tasksOf(s.kind)
@@ -199,16 +201,16 @@ func (r *runner) whole(ctx context.Context, s step) error {
 	}
 	r.report.Bulk = append(r.report.Bulk, counted, done)
 	if counted.Matched != want || counted.Done != 0 {
-		r.fault("%s: the dry run says %d matched and %d done; there are %d", s.name, counted.Matched, counted.Done, want)
+		r.fault("%s: the dry run reports %d matched and %d done, want %d and 0", s.name, counted.Matched, counted.Done, want)
 	}
 	if done.Matched != want || done.Done != want || done.Failed != 0 {
-		r.fault("%s: %d matched, %d done, %d failed; the dry run said %d", s.name, done.Matched, done.Done, done.Failed, counted.Matched)
+		r.fault("%s: %d matched, %d done, %d failed; want all %d of the dry run done", s.name, done.Matched, done.Done, done.Failed, counted.Matched)
 	}
 	r.books.change(s.kind, s.apply)
 	return r.verify(ctx, s.name)
 }
 
-// throttled pauses a kind at a rate, and aborts that after a while.
+// throttled pauses a kind at a limited rate and aborts the operation after ThrottleFor.
 func (r *runner) throttled(ctx context.Context) error {
 	f, err := r.do(ctx, operation{
 		name:  fmt.Sprintf("pause, at most %d/s, aborted", r.Throttle),
@@ -220,23 +222,24 @@ func (r *runner) throttled(ctx context.Context) error {
 	}
 	r.report.Bulk = append(r.report.Bulk, f)
 	if most := rateBound(r.Throttle, r.ThrottleFor); f.Rate > most {
-		r.fault("%s: %.0f tasks a second, more than %.0f", f.Name, f.Rate, most)
+		r.fault("%s: %.0f tasks per second, at most %.0f are allowed", f.Name, f.Rate, most)
 	}
 	r.books.change(kindAbort, func(e *entry) { e.Paused += f.Done })
 	return r.verify(ctx, f.Name)
 }
 
-// rateBound is what a rate may look like over a while: each database may make up for
-// two seconds, and does a whole step at once, of what another one allows.
+// rateBound returns the highest rate that may be measured over a period. Beyond the limit,
+// each database may make up for two seconds and do one whole step of a second at once.
 func rateBound(rate int, over time.Duration) float64 {
 	return float64(rate) * (1.02 + 3/over.Seconds())
 }
 
-// aborted pauses the rest of the kind at full speed, and aborts that on its way.
+// aborted pauses the rest of the kind at full speed and aborts the operation after a quarter
+// of it.
 func (r *runner) aborted(ctx context.Context) error {
 	left := r.books.groups[kindAbort].Count - r.books.groups[kindAbort].Paused
 	f, err := r.do(ctx, operation{
-		name:  "pause, aborted on its way",
+		name:  "pause, aborted after a quarter",
 		bulk:  client.Bulk{Action: client.BulkPause, Tasks: tasksOf(kindAbort)},
 		until: func(info *client.BulkInfo, _ time.Duration) bool { return info.Done >= left/4 },
 	})
@@ -248,7 +251,7 @@ func (r *runner) aborted(ctx context.Context) error {
 	return r.verify(ctx, f.Name)
 }
 
-// verify reads everything back and compares it with what it should be.
+// verify reads all tasks back and compares them with the expected ones.
 func (r *runner) verify(ctx context.Context, after string) error {
 	found := &book{large: r.mix.large, steady: r.steadyID}
 	begin := time.Now()
@@ -263,7 +266,7 @@ func (r *runner) verify(ctx context.Context, after string) error {
 		return err
 	}
 	if cancelled != r.cancelled {
-		r.fault("after %s: %d tasks of %s are kept as cancelled; want %d", after, cancelled, kindNames[kindCancel], r.cancelled)
+		r.fault("after %s: %d tasks of kind %s are retained as cancelled, want %d", after, cancelled, kindNames[kindCancel], r.cancelled)
 	}
 	r.report.Verified++
 	r.Say("read back in %.1f s", time.Since(begin).Seconds())

@@ -22,12 +22,12 @@ import (
 
 const (
 	largestPage = task.MaxPageSize
-	// mostPages ends a list that does not end.
+	// mostPages bounds the pages of a list that never ends.
 	mostPages = 200_000
 )
 
-// ListFigures are those of the pages of one list. Processor time is per page, less
-// what idle programs use.
+// ListFigures has the figures of the pages of one list. Processor time is per page, less
+// that of the idle programs.
 type ListFigures struct {
 	Name        string            `json:"name"`
 	Pages       int               `json:"pages"`
@@ -38,20 +38,21 @@ type ListFigures struct {
 	TaskdUs     float64           `json:"taskd_us_per_page"`
 }
 
-// list is one that is measured.
+// list is a list that is measured.
 type list struct {
 	name  string
-	small bool // of the small tenant
+	small bool // reads tasks of the small tenant instead of the large one
 	query *perceptorv1.ListTasksRequest
-	// far: from the middle of the list on.
+	// far makes the measurement begin in the middle of the list.
 	far bool
 }
 
+// within returns a query for the tasks that are due in s.
 func within(s span) *perceptorv1.ListTasksRequest {
 	return &perceptorv1.ListTasksRequest{DueFrom: timestamppb.New(s.from.Time()), DueUntil: timestamppb.New(s.to.Time())}
 }
 
-// ranges are the due instants that lists ask for.
+// ranges are the due ranges of lists.
 type ranges struct{ near, day, minutes, nothing span }
 
 func (m *mix) ranges() ranges {
@@ -62,7 +63,8 @@ func (m *mix) ranges() ranges {
 	}
 }
 
-// lists are all that are measured.
+// lists returns all lists that are measured. scanned adds those of the small tenant that are
+// allowed only if a scan of its tasks is.
 func lists(m *mix, scanned bool) []list {
 	all, r := &perceptorv1.ListTasksRequest{}, m.ranges()
 	kindDay, tagDay := within(r.day), within(r.day)
@@ -72,11 +74,11 @@ func lists(m *mix, scanned bool) []list {
 		{name: "all, from the middle on", query: all, far: true},
 		{name: "all of a small tenant", small: true, query: all},
 		{name: "state SCHEDULED", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_SCHEDULED}},
-		{name: "state RUNNING (there is none)", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_RUNNING}},
+		{name: "state RUNNING (no task has it)", query: &perceptorv1.ListTasksRequest{State: perceptorv1.Task_RUNNING}},
 		{name: "due range, near", query: within(r.near)},
 		{name: "due range, a far day", query: within(r.day)},
 		{name: "due range, ten far minutes", query: within(r.minutes)},
-		{name: "due range, nothing is due", query: within(r.nothing)},
+		{name: "due range without tasks", query: within(r.nothing)},
 		{name: "kind, a far day", query: kindDay},
 		{name: "tag of one in 100, a far day", query: tagDay},
 	}
@@ -88,7 +90,8 @@ func lists(m *mix, scanned bool) []list {
 	return out
 }
 
-// measure reads pages of a list.
+// measure reads pages of a list and returns their figures. middle is the number of tasks
+// before the middle of the list.
 func (r *runner) measure(ctx context.Context, l list, middle int64) (ListFigures, error) {
 	api := r.large
 	if l.small {
@@ -127,7 +130,7 @@ func (r *runner) measure(ctx context.Context, l list, middle int64) (ListFigures
 	return f, nil
 }
 
-// skip goes so many tasks into a list.
+// skip reads a list until tasks of them have passed.
 func (r *runner) skip(ctx context.Context, api *lister, q *perceptorv1.ListTasksRequest, tasks int64) error {
 	q.PageSize = largestPage
 	for n, pages := int64(0), 0; n < tasks && pages < mostPages; pages++ {
@@ -137,19 +140,19 @@ func (r *runner) skip(ctx context.Context, api *lister, q *perceptorv1.ListTasks
 		}
 		n += int64(len(page.GetTasks()))
 		if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
-			return fmt.Errorf("it ends after %d tasks, before %d", n, tasks)
+			return fmt.Errorf("the list ends after %d tasks, want more than %d", n, tasks)
 		}
 	}
 	return nil
 }
 
-// complete is a list that is read to its end, and what it must meet.
+// complete is a list that is read to its end, with the tasks that it must return.
 type complete struct {
 	list
 	want *wanted
 }
 
-// completes are the lists that are read to their ends.
+// completes returns the lists that are read to their ends.
 func completes(m *mix) []complete {
 	r := m.ranges()
 	kind, tag := kindNames[kindPlain], commonTag
@@ -165,18 +168,19 @@ func completes(m *mix) []complete {
 	}
 }
 
-// Completeness is what a list met that was read to its end.
+// Completeness is the result of a list that was read to its end. Want and Met count tasks,
+// Twice the tasks that the list returned more than once.
 type Completeness struct {
 	Name  string `json:"name"`
 	Want  int64  `json:"want"`
 	Met   int64  `json:"met"`
 	Twice int64  `json:"met_twice"`
 	Pages int    `json:"pages"`
-	// Refused is the answer to a list that is not allowed.
+	// Refused is the error message of a list that is refused.
 	Refused string `json:"refused,omitempty"`
 }
 
-// readOut reads a list to its end. Tasks that moved meanwhile may be met twice.
+// readOut reads a list to its end. A list may return a task twice if it moved meanwhile.
 func (r *runner) readOut(ctx context.Context, c complete) (Completeness, error) {
 	out := Completeness{Name: c.name, Want: c.want.n.Load()}
 	api := r.large
@@ -206,15 +210,17 @@ func (r *runner) readOut(ctx context.Context, c complete) (Completeness, error) 
 	return out, nil
 }
 
-// Refusal is the answer to a list that would look at too many tasks.
+// Refusal is the answer to a list that would scan too many tasks.
 type Refusal struct {
 	Name string `json:"name"`
-	// Must: it had to be refused. Hint is the answer; empty: it was allowed.
+	// Must reports whether the list must be refused. Hint is the error message; empty: the
+	// list was allowed.
 	Must bool   `json:"must"`
 	Hint string `json:"hint"`
 }
 
-// refusals asks for what would be full scans.
+// refusals requests lists that need full scans and returns the answers. living is the
+// number of tasks of the large tenant.
 func (r *runner) refusals(ctx context.Context, living int64) (out []Refusal, err error) {
 	for _, l := range []list{
 		{name: "kind", query: &perceptorv1.ListTasksRequest{Kind: kindNames[kindPlain]}},
@@ -232,7 +238,7 @@ func (r *runner) refusals(ctx context.Context, living int64) (out []Refusal, err
 
 const callLimit = time.Minute
 
-// lister asks for single pages, which the SDK hides.
+// lister requests single pages, which the SDK hides.
 type lister struct {
 	conn  *grpc.ClientConn
 	tasks perceptorv1.TaskServiceClient
@@ -249,9 +255,9 @@ func newLister(address, token string) (*lister, error) {
 	return &lister{conn, perceptorv1.NewTaskServiceClient(conn), token}, nil
 }
 
-func (l *lister) close() { l.conn.Close() } //nolint:errcheck // nothing is on its way
+func (l *lister) close() { l.conn.Close() } //nolint:errcheck // no call is open
 
-// page returns one page and how long it took.
+// page returns one page and the duration of the call.
 func (l *lister) page(ctx context.Context, q *perceptorv1.ListTasksRequest) (*perceptorv1.ListTasksResponse, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+l.token), callLimit)
 	defer cancel()
@@ -260,7 +266,7 @@ func (l *lister) page(ctx context.Context, q *perceptorv1.ListTasksRequest) (*pe
 	return page, time.Since(begin), err
 }
 
-// refusal returns what a refused list was told; "" when it was answered.
+// refusal returns the error message of a refused list, or "" if the list is allowed.
 func (l *lister) refusal(ctx context.Context, q *perceptorv1.ListTasksRequest) (string, error) {
 	_, _, err := l.page(ctx, q)
 	if status.Code(err) == codes.FailedPrecondition {

@@ -14,38 +14,38 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The kinds of every tenant; of the large one each is a tenth of all tasks.
+// The kinds of every tenant. Each kind of the large tenant has a tenth of all tasks.
 const (
 	kindPause = iota // paused and resumed
 	kindMove         // rescheduled
 	kindCancel
-	kindAbort // paused until that is aborted
-	kindPlain // left alone
+	kindAbort // paused by operations that are aborted
+	kindPlain // not changed
 	kinds
 )
 
 var kindNames = [kinds]string{"operate.pause", "operate.move", "operate.cancel", "operate.abort", "operate.plain"}
 
-// Tags: one task of a hundred has the first, one of ten the second.
+// The tags. One task of a hundred has rareTag, one of ten has commonTag.
 const (
 	rareTag   = "campaign-7"
 	commonTag = "vip"
 )
 
-// Shares of the tenants.
+// The shares of the tenants in all tasks. Other tenants have the rest.
 const (
 	largeShare  = 0.5
 	mediumShare = 0.2
 	smallShare  = 0.005
 )
 
-// nearMargin keeps due instants away from the borders of what is near.
+// nearMargin is the distance of near due instants from the horizon.
 const nearMargin = 30 * time.Second
 
-// span is a range of due instants, the end not in it.
+// span is the range of due instants [from, to).
 type span struct{ from, to task.Instant }
 
-// part returns part i of n.
+// part returns part i of n equal parts.
 func (s span) part(i, n task.Instant) span {
 	width := (s.to - s.from) / n
 	return span{s.from + i*width, s.from + (i+1)*width}
@@ -53,10 +53,10 @@ func (s span) part(i, n task.Instant) span {
 
 func (s span) holds(at task.Instant) bool { return s.from <= at && at < s.to }
 
-// tenants are their numbers.
+// tenants are the ids of the tenants.
 type tenants struct{ large, medium, small int32 }
 
-// mix says what tasks are made.
+// mix describes the generated tasks.
 type mix struct {
 	tenants
 	near, far   span
@@ -75,15 +75,16 @@ func newMix(o *Options, t tenants, now task.Instant) mix {
 	}
 }
 
-// maker makes them, out of those of a backlog: types, intervals and params stay.
+// maker generates the tasks of a mix from those of a backlog. It keeps their types,
+// intervals and params.
 type maker struct {
 	mix
 	backlog.Maker
-	round uint64 // of loading: no two make the same
+	round uint64 // of loading; each round makes other tasks
 	tags  [4][]string
 }
 
-// otherTenants is the number of the first of the others.
+// otherTenants is the id of the first of the other tenants.
 const otherTenants = 1_000_000
 
 func (m mix) maker(round int) (backlog.Maker, error) {
@@ -136,16 +137,16 @@ func (m *maker) tenant(rng *rand.Rand) int32 {
 	return otherTenants + int32(rng.IntN(m.others))
 }
 
-// wanted counts the tasks that a list is to meet.
+// wanted counts the tasks that a list must return. Empty fields match all tasks.
 type wanted struct {
 	tenant int32
 	kind   string
 	tag    string
-	due    span // none: any
+	due    span
 	n      atomic.Int64
 }
 
-// count counts a task if the list is to meet it.
+// count counts a task if the list must return it.
 func (w *wanted) count(r *task.Row) {
 	switch {
 	case r.Tenant != w.tenant, w.kind != "" && r.Kind != w.kind, w.due != span{} && !w.due.holds(r.DueAt):
@@ -155,46 +156,48 @@ func (w *wanted) count(r *task.Row) {
 	}
 }
 
-// shift is how far tasks are rescheduled.
+// shift is the time by which tasks are rescheduled.
 const shift = time.Hour
 
-// groups are the kinds of the large tenant, and everything else.
+// The groups are the kinds of the large tenant and a group of all other tasks.
 const (
 	others = kinds
 	groups = kinds + 1
 )
 
-// entry sums up the tasks of a group. It is the same in any order.
+// entry sums up the tasks of a group. It does not depend on their order.
 type entry struct {
 	Count int64
-	// Hash is of what no operation changes, and of the scheduled instant.
+	// Hash is the sum of the hashes of the tasks. A hash covers the scheduled instant and
+	// everything that no operation changes.
 	Hash uint64
-	// Paused are those with the flag, Odd those whose state or due instant does not
-	// fit what they are.
+	// Paused counts the paused tasks. Odd counts the tasks that are not SCHEDULED, or whose
+	// due instant does not fit their scheduled instant.
 	Paused, Odd int64
 }
 
-// String returns the entry for people.
+// String describes the entry.
 func (e entry) String() string {
 	text := fmt.Sprintf("%d tasks (checksum %016x), %d paused", e.Count, e.Hash, e.Paused)
 	if e.Odd > 0 {
-		text += fmt.Sprintf(", %d whose state or due instant does not fit", e.Odd)
+		text += fmt.Sprintf(", %d with a wrong state or due instant", e.Odd)
 	}
 	return text
 }
 
-// book sums up all tasks but those of the steady tenant, and of tenants that were there
-// before: the large one is the first that is made. add may be called concurrently,
-// one page each.
+// book sums up all tasks, except those of the steady tenant and of tenants that existed
+// before the run. The run creates the large tenant first, so these have lower ids. add may
+// be called concurrently.
 type book struct {
 	large, steady int32
 	mu            sync.Mutex
 	groups        [groups]entry
 }
 
-// page is the share of one goroutine.
+// page sums up the tasks that one goroutine counts.
 type page [groups]entry
 
+// groupOf returns the group of a task, or -1 for an unknown kind of the large tenant.
 func (b *book) groupOf(r *task.Row) int {
 	if r.Tenant == b.large {
 		return slices.Index(kindNames[:], r.Kind)
@@ -202,7 +205,7 @@ func (b *book) groupOf(r *task.Row) int {
 	return others
 }
 
-// count adds a task to a page, as it is.
+// count adds a task to a page.
 func (b *book) count(p *page, r *task.Row) {
 	if r.Tenant < b.large || r.Tenant == b.steady {
 		return
@@ -224,6 +227,7 @@ func (b *book) count(p *page, r *task.Row) {
 	}
 }
 
+// add adds a page to the book.
 func (b *book) add(p *page) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,7 +239,7 @@ func (b *book) add(p *page) {
 
 var hashSeed = maphash.MakeSeed()
 
-// hashOf is of what a task is, with a scheduled instant.
+// hashOf returns the hash of a task with at as its scheduled instant.
 func hashOf(r *task.Row, at task.Instant) uint64 {
 	var h maphash.Hash
 	h.SetSeed(hashSeed)
@@ -252,14 +256,15 @@ func hashOf(r *task.Row, at task.Instant) uint64 {
 	return h.Sum64()
 }
 
-// books are what was stored, and what it comes to by operations.
+// books sum up the tasks that must be stored, first after loading and then after each
+// operation.
 type books struct {
 	book
-	// moved is the kind that is rescheduled, as it is then.
+	// moved is the entry of kindMove after it is rescheduled.
 	moved entry
 }
 
-// record records what was stored.
+// record adds tasks that were stored.
 func (b *books) record(rows []task.Row) {
 	var p page
 	moved := uint64(0)
@@ -277,10 +282,10 @@ func (b *books) record(rows []task.Row) {
 	b.moved.Count = b.groups[kindMove].Count
 }
 
-// change says what an operation has made of the group.
+// change applies an operation to a group.
 func (b *books) change(group int, what func(*entry)) { what(&b.groups[group]) }
 
-// compare returns what is not as it should be.
+// compare describes each group that differs.
 func compare(want, got *[groups]entry) (faults []string) {
 	for g := range want {
 		if want[g] != got[g] {
@@ -288,7 +293,7 @@ func compare(want, got *[groups]entry) (faults []string) {
 			if g < kinds {
 				name = kindNames[g]
 			}
-			faults = append(faults, fmt.Sprintf("%s: found %s; want %s", name, got[g], want[g]))
+			faults = append(faults, fmt.Sprintf("%s: found %s, want %s", name, got[g], want[g]))
 		}
 	}
 	return faults

@@ -1,6 +1,6 @@
-// Package operate measures what operators do to a large store: lists and bulk
-// operations, over rows of the near tier and packed tasks alike. After each operation it
-// reads everything back and compares. The README of loadtest says what is stored.
+// Package operate measures lists and bulk operations of operators on a large store, with
+// tasks in the near and the far tier. After each operation it reads all tasks back and
+// compares them with the expected ones. The README of loadtest describes the tasks.
 package operate
 
 import (
@@ -20,24 +20,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options say how much is stored, and what is done to it. Their units and bounds are
-// those of the flags.
+// Options describe the stored tasks and the measurements. [Options.Declare] has units and
+// bounds.
 type Options struct {
 	harness.Setup
-	// Load says how many tasks to store, over all databases.
+	// Load describes the bulk load, over all databases.
 	backlog.Load
 	Days int
-	// Quiet is the time from the begin of the run to the first due task; 0: the
-	// expected length of the run, and more.
+	// Quiet is the time from the begin of the run to the first due task; 0: somewhat more
+	// than the expected length of the run.
 	Quiet time.Duration
-	// Near is the share of tasks that are due within Horizon; Horizon 0: twice Quiet.
+	// Near is the share of tasks that are due within Horizon. Horizon 0 means twice Quiet.
 	Near    float64
 	Horizon time.Duration
-	// Others is the number of tenants that no list asks for. They do not exist.
+	// Others is the number of further tenants. They have tasks but no entry in the tenant
+	// table, and no list is for them.
 	Others, ParamsBytes int
 	Lists, Bulk         bool
 	Pages, PageSize     int
-	// Idle is how long the idle programs are measured.
+	// Idle is the time for which the idle programs are measured.
 	Idle               time.Duration
 	Rate               float64
 	Alone, Warmup      time.Duration
@@ -64,31 +65,31 @@ func (o *Options) Declare(f *harness.Flags) {
 	o.Load.Declare(f)
 	f.Require(o.Tasks >= 10_000, "--tasks %d is below 10000", o.Tasks)
 	f.Require(o.Databases == task.Databases, "--databases %d: this load needs all %d", o.Databases, task.Databases)
-	harness.Num(f, &o.Days, "days", harness.Between(1, 3650), "tasks are due within so many days")
-	harness.Num(f, &o.Near, "near", harness.Between(0, 0.9), "share of tasks that are due within the horizon, and lie in rows")
-	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task is due before this (default: the expected length of the run, and more)")
+	harness.Num(f, &o.Days, "days", harness.Between(1, 3650), "number of days within which all tasks are due")
+	harness.Num(f, &o.Near, "near", harness.Between(0, 0.9), "share of tasks that are due within the horizon and stored in rows")
+	harness.Num(f, &o.Quiet, "quiet", harness.Between(0, 10*365*24*time.Hour), "no task is due before this (default: somewhat more than the expected length of the run)")
 	f.DurationVar(&o.Horizon, "horizon", o.Horizon, "far.horizon of the installation (default: twice --quiet)")
 	harness.Num(f, &o.ParamsBytes, "params-bytes", harness.Between(0, 10_000), "size of the params of a task")
 	f.Switch(&o.Lists, "lists", "measure lists")
-	harness.Num(f, &o.Pages, "pages", harness.Between(1, 100_000), "measured pages of each list")
-	harness.Num(f, &o.PageSize, "page-size", harness.Between(1, task.MaxPageSize), "tasks of a page")
+	harness.Num(f, &o.Pages, "pages", harness.Between(1, 100_000), "number of measured pages of each list")
+	harness.Num(f, &o.PageSize, "page-size", harness.Between(1, task.MaxPageSize), "number of tasks of a page")
 	f.Switch(&o.Bulk, "bulk", "measure bulk operations")
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(10_000.0), "tasks per second of the steady tenant")
 	harness.Num(f, &o.Alone, "alone", harness.UpTo(24*time.Hour), "how long the steady tenant is measured alone")
-	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "its load before that")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "load of the steady tenant before it is measured")
 	harness.Num(f, &o.Throttle, "throttle", harness.Between(task.Databases, task.MaxBulkRate), "max_rate of the throttled operation, tasks per second")
-	harness.Num(f, &o.ThrottleFor, "throttle-for", harness.UpTo(24*time.Hour), "how long it runs before it is aborted")
+	harness.Num(f, &o.ThrottleFor, "throttle-for", harness.UpTo(24*time.Hour), "how long the throttled operation runs before it is aborted")
 	harness.Num(f, &o.Limit, "limit", harness.UpTo(24*time.Hour), "the longest time of one operation")
 	f.Workers(&o.Workers)
 	f.Seed()
 	f.DataDir()
 	f.Stack()
-	f.Require(o.Others >= 0 && o.Others <= 100_000, "%d other tenants: want 0 to 100000", o.Others)
+	f.Require(o.Others >= 0 && o.Others <= 100_000, "%d other tenants are not between 0 and 100000", o.Others)
 	f.Require(o.Lists || o.Bulk, "--lists and --bulk are both off")
-	f.Require(o.horizon() >= o.quiet()+2*nearMargin, "--horizon %v leaves no room for tasks that are due after --quiet %v", o.horizon(), o.quiet())
+	f.Require(o.horizon() >= o.quiet()+2*nearMargin, "--horizon %v leaves no time for tasks that are due after --quiet %v", o.horizon(), o.quiet())
 	days := time.Duration(o.Days) * 24 * time.Hour
 	f.Require(o.horizon()+o.quiet()+time.Hour <= days,
-		"packed tasks are due after the horizon of %v and the expected length of the run, %v, but all tasks are due within %v (--days); see --quiet", o.horizon(), o.quiet(), days)
+		"packed tasks are due after the horizon of %v plus the expected length of the run of %v, but all tasks are due within %v (--days); see --quiet", o.horizon(), o.quiet(), days)
 }
 
 // Measure implements [harness.Experiment].
@@ -103,12 +104,12 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	return harness.WithStack(ctx, &o.Setup, o.run)
 }
 
-// measureOn measures on a stack that goes on afterwards: the tenants with all their
-// tasks are deleted in the end, so only those that exist may have tasks. The stack has a
-// far.horizon of its own; rows that are due beyond twice that are demoted meanwhile.
+// measureOn measures on a stack that is used further. It deletes the tenants with all their
+// tasks at the end, so only tenants that exist may have tasks. The stack has its own
+// far.horizon, and demotes rows that are due beyond twice that horizon meanwhile.
 func (o *Options) measureOn(ctx context.Context) (*Report, error) {
 	if o.Others > 0 {
-		return nil, fmt.Errorf("%d other tenants would stay in the stack", o.Others)
+		return nil, fmt.Errorf("the tasks of %d other tenants would stay in the stack", o.Others)
 	}
 	report, err := o.run(ctx, o.On)
 	var gone errgroup.Group
@@ -120,15 +121,15 @@ func (o *Options) measureOn(ctx context.Context) (*Report, error) {
 
 // The expected length of a run, on the slow side.
 const (
-	storesPerS = 200_000 // tasks
-	readsPerS  = 500_000 // tasks, while they are read back
+	storesPerS = 200_000 // tasks stored per second
+	readsPerS  = 500_000 // tasks read back per second
 	readBacks  = 8
-	bulkPerS   = 1000 // tasks
+	bulkPerS   = 1000 // tasks changed per second
 	bulkSteps  = 5
 	margin     = 20 * time.Minute
 )
 
-// quiet returns how long no task may be due.
+// quiet returns the time from the begin of the run to the first due task.
 func (o *Options) quiet() time.Duration {
 	if o.Quiet > 0 {
 		return o.Quiet
@@ -141,7 +142,7 @@ func (o *Options) quiet() time.Duration {
 	return d
 }
 
-// horizon returns that of the installation.
+// horizon returns the far.horizon of the installation.
 func (o *Options) horizon() time.Duration {
 	if o.Horizon > 0 {
 		return o.Horizon
@@ -149,7 +150,7 @@ func (o *Options) horizon() time.Duration {
 	return max(2*o.quiet(), 10*time.Minute).Truncate(time.Second)
 }
 
-// maxScan returns the number of tasks that a list may look at.
+// maxScan returns the number of tasks that a list may scan.
 func (o *Options) maxScan() int64 {
 	if n, err := strconv.ParseInt(o.Real.Settings["taskd.max_list_scan"], 10, 64); err == nil {
 		return n
@@ -157,10 +158,10 @@ func (o *Options) maxScan() int64 {
 	return 1_000_000
 }
 
-// rowTasks is the number of packed tasks that take as much on disk as a row.
+// rowTasks is the number of packed tasks that need as much disk space as a row.
 const rowTasks = 12
 
-// diskTasks returns the number of packed tasks that would take as much on disk: some
+// diskTasks returns the number of packed tasks that need as much disk space as the run. Some
 // tasks are rows from the begin, and others become rows by operations.
 func (o *Options) diskTasks() int64 {
 	rows := o.Near
@@ -170,7 +171,7 @@ func (o *Options) diskTasks() int64 {
 	return int64(float64(o.Tasks) * (1 + rows*rowTasks))
 }
 
-// Report is what a run found. Parts that were not asked for are absent.
+// Report is the result of a run. Parts that were not measured are absent.
 type Report struct {
 	harness.Header
 	Tasks     int64   `json:"tasks"`
@@ -180,26 +181,26 @@ type Report struct {
 	PageSize  int     `json:"page_size"`
 	Rate      float64 `json:"rate"`
 
-	// Sizes are the store as it was when lists were measured.
+	// Sizes has the figures of the store at each size at which lists were measured.
 	Sizes []*Size `json:"sizes"`
-	// Cancelled is the list of finished tasks, after the operations.
+	// Cancelled is the list of cancelled tasks after the operations.
 	Cancelled *ListFigures `json:"list_cancelled,omitempty"`
 
 	// AloneMs is the lateness of the steady tenant before the operations.
 	AloneMs harness.Quantiles `json:"lateness_ms"`
 	Bulk    []*BulkFigures    `json:"bulk,omitempty"`
-	// Verified is how often everything was read back.
+	// Verified is the number of times that all tasks were read back.
 	Verified int `json:"verified"`
 
-	// Faults are what was not as it had to be.
+	// Faults describes each difference from the expected result.
 	Faults []string `json:"faults"`
 	harness.Findings
 
-	late  chart.Line // of the steady tenant
+	late  chart.Line // lateness of the steady tenant
 	start time.Time
 }
 
-// Size is a store with so many tasks in it.
+// Size has the figures of a store with a number of tasks.
 type Size struct {
 	Tasks     int64   `json:"tasks"`
 	Near      int64   `json:"near"`
@@ -212,7 +213,7 @@ type Size struct {
 	Complete []Completeness `json:"complete,omitempty"`
 }
 
-// AllFaults returns everything that was not as it had to be.
+// AllFaults returns the faults of the report and those of the steady tenant.
 func (rep *Report) AllFaults() []string {
 	out := slices.Clone(rep.Faults)
 	for _, broke := range rep.Broke() {
@@ -238,7 +239,7 @@ func (rep *Report) Table(t *harness.Table) {
 	}
 	t.Examples(&rep.Findings)
 	if len(rep.AllFaults()) == 0 {
-		t.Line("  no fault; everything read back and compared %d times", rep.Verified)
+		t.Line("  no fault; all tasks read back and compared %d times", rep.Verified)
 	}
 }
 
@@ -249,7 +250,7 @@ func (rep *Report) writeLists(t *harness.Table) {
 		return
 	}
 	small, large := rep.Sizes[0], rep.Sizes[n-1]
-	t.Line("\nlists by pages of %d, at %d and at %d tasks; µs of PostgreSQL for a page", rep.PageSize, small.Tasks, large.Tasks)
+	t.Line("\nlists by pages of %d, at %d and at %d tasks; µs of PostgreSQL per page", rep.PageSize, small.Tasks, large.Tasks)
 	t.Line("  %-30s %21s %23s %23s %18s %6s", "", "rows", "p50 ms", "p99 ms", "PostgreSQL µs", "ratio")
 	for _, l := range large.Lists {
 		s := find(small.Lists, l.Name)
@@ -266,10 +267,11 @@ func (rep *Report) writeLists(t *harness.Table) {
 		t.Line("  by %-27s %s", x.Name+" alone", x.Hint)
 	}
 	for _, c := range large.Complete {
-		t.Line("  to its end: %-26s met %d of %d, %d twice, in %d pages", c.Name, c.Met, c.Want, c.Twice, c.Pages)
+		t.Line("  to its end: %-26s returned %d of %d tasks, %d twice, in %d pages", c.Name, c.Met, c.Want, c.Twice, c.Pages)
 	}
 }
 
+// find returns the figures of a list by its name.
 func find(lists []ListFigures, name string) ListFigures {
 	for _, l := range lists {
 		if l.Name == name {
@@ -279,6 +281,7 @@ func find(lists []ListFigures, name string) ListFigures {
 	return ListFigures{}
 }
 
+// ratio returns a / b, or 0 if b is not above 0.
 func ratio(a, b float64) float64 {
 	if b <= 0 {
 		return 0
@@ -286,12 +289,12 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// writeBulk writes the operations, one a line.
+// writeBulk writes one line for each operation.
 func (rep *Report) writeBulk(t *harness.Table) {
 	if len(rep.Bulk) == 0 {
 		return
 	}
-	t.Line("\nbulk operations beside a tenant of %.0f runs per second; µs a task, of PostgreSQL and of the dispatchers", rep.Rate)
+	t.Line("\nbulk operations beside a tenant of %.0f runs per second; µs per task, of PostgreSQL and of the dispatchers", rep.Rate)
 	t.Line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "", "matched", "done", "begins s", "s", "tasks/s", "µs Pg", "µs disp", "µs all", "lateness of the tenant, ms")
 	t.Line("  %-32s %9s %9s %8s %8s %8s %8s %8s %8s   %s", "alone", "", "", "", "", "", "", "", "", rep.AloneMs)
 	for _, f := range rep.Bulk {
@@ -307,26 +310,26 @@ func (rep *Report) writeBulk(t *harness.Table) {
 	}
 	for _, f := range rep.Bulk {
 		if f.MaxRate > 0 {
-			t.Line("  %s: %.0f tasks a second", f.Name, f.Rate)
+			t.Line("  %s: %.0f tasks per second", f.Name, f.Rate)
 		}
 		if f.ActsMs > 0 {
-			t.Line("  %s: the abort acts after %.0f ms, answered after %.0f ms, %s", f.Name, f.ActsMs, f.AnsweredMs, f.State)
+			t.Line("  %s: the abort takes effect after %.0f ms and is answered after %.0f ms, %s", f.Name, f.ActsMs, f.AnsweredMs, f.State)
 		}
 	}
 	last := rep.Bulk[len(rep.Bulk)-1]
-	t.Line("  resident in the end, MiB: %v", last.MemoryMiB)
+	t.Line("  resident memory at the end, MiB: %v", last.MemoryMiB)
 }
 
-// Chart implements [harness.Report]: the steady tenant's lateness over time.
+// Chart implements [harness.Report]. It draws the steady tenant's lateness over time.
 func (rep *Report) Chart() *chart.Chart {
 	if len(rep.Bulk) == 0 {
 		return nil
 	}
 	c := &chart.Chart{
 		Title:    fmt.Sprintf("A tenant of %.0f runs per second beside bulk operations on %d tasks", rep.Rate, rep.Tasks),
-		Subtitle: fmt.Sprintf("alone, 99 of 100 runs are less than %.0f ms late", rep.AloneMs.P99),
+		Subtitle: fmt.Sprintf("99th percentile of the lateness alone: %.0f ms", rep.AloneMs.P99),
 		XLabel:   "seconds",
-		Panels:   []chart.Panel{{Title: "lateness in ms, 99 of 100 are less", Log: true, Lines: []chart.Line{rep.late}}},
+		Panels:   []chart.Panel{{Title: "99th percentile of the lateness, ms", Log: true, Lines: []chart.Line{rep.late}}},
 	}
 	for _, f := range rep.Bulk {
 		c.Spans = append(c.Spans, chart.Span{Name: f.Name, From: f.from.Sub(rep.start).Seconds(), To: f.to.Sub(rep.start).Seconds()})

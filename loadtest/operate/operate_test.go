@@ -15,7 +15,7 @@ import (
 
 const begin = task.Instant(1_800_000_000_000)
 
-// made returns n tasks of the default mix, with ids.
+// made returns n generated tasks of the default mix, with ids.
 func made(t *testing.T, round, n int) (mix, []task.Row) {
 	t.Helper()
 	o := DefaultOptions()
@@ -42,7 +42,7 @@ func TestTasksOfTheMixHaveTheirShares(t *testing.T) {
 		case m.near.holds(r.DueAt):
 			counts["near"]++
 		case !m.far.holds(r.DueAt):
-			t.Fatalf("task %d is due at %s, neither near %v nor far %v", i, r.DueAt, m.near, m.far)
+			t.Fatalf("task %d is due at %s, want it in the near range %v or the far range %v", i, r.DueAt, m.near, m.far)
 		}
 		switch r.Tenant {
 		case m.large:
@@ -59,7 +59,7 @@ func TestTasksOfTheMixHaveTheirShares(t *testing.T) {
 			counts["common"]++
 		}
 		if r.DueAt != r.ScheduledAt || r.Begin != r.DueAt || r.Retention == 0 {
-			t.Fatalf("task %d: %+v", i, r)
+			t.Fatalf("task %d = %+v, want equal instants and a retention", i, r)
 		}
 	}
 	want := map[string]float64{"near": 0.1, "small": smallShare, "medium": mediumShare, "rare": 0.01, "common": 0.1}
@@ -68,15 +68,15 @@ func TestTasksOfTheMixHaveTheirShares(t *testing.T) {
 	}
 	for name, share := range want {
 		if got := float64(counts[name]) / n; math.Abs(got-share) > share/5 {
-			t.Errorf("%s: %.4f of the tasks, want %.4f", name, got, share)
+			t.Errorf("share of %s tasks = %.4f, want %.4f", name, got, share)
 		}
 	}
 	if _, again := made(t, 1, n); again[0].DueAt == rows[0].DueAt && again[1].DueAt == rows[1].DueAt {
-		t.Error("two rounds make the same tasks")
+		t.Error("two rounds generate the same tasks")
 	}
 }
 
-// bookOf takes rows down as they are read back.
+// bookOf returns the book of rows that are read back.
 func bookOf(rows []task.Row) *book {
 	b := &book{large: 3, steady: 9}
 	var p page
@@ -93,11 +93,11 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 	b.large = 3
 	b.record(rows)
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
-		t.Fatalf("nothing has changed, and it says %v", faults)
+		t.Fatalf("faults without a change = %v, want none", faults)
 	}
-	rows = append(rows, task.Row{Tenant: 2, Terms: task.Terms{Kind: kindNames[kindPlain]}, State: task.Running}) // of an earlier tenant
+	rows = append(rows, task.Row{Tenant: 2, Terms: task.Terms{Kind: kindNames[kindPlain]}, State: task.Running}) // of a tenant that existed before
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
-		t.Fatalf("somebody else's task counts: %v", faults)
+		t.Fatalf("faults after a task of another tenant = %v, want none", faults)
 	}
 	of := func(tenant int32, kind int) *task.Row {
 		i := slices.IndexFunc(rows, func(r task.Row) bool { return r.Tenant == tenant && r.Kind == kindNames[kind] })
@@ -120,7 +120,7 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 			before := *where.row
 			change(where.row)
 			if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) != 1 || !strings.HasPrefix(faults[0], where.name+":") {
-				t.Errorf("%s, %s: %v", name, where.name, faults)
+				t.Errorf("change %q in %s: faults = %v, want one of this group", name, where.name, faults)
 			}
 			*where.row = before
 		}
@@ -139,11 +139,11 @@ func TestARescheduledKindIsExpectedWhereItIsThen(t *testing.T) {
 		}
 	}
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) != 1 {
-		t.Errorf("before it is expected: %v", faults)
+		t.Errorf("faults before the change of the books = %v, want one", faults)
 	}
 	b.change(kindMove, func(e *entry) { *e = b.moved })
 	if faults := compare(&b.groups, &bookOf(rows).groups); len(faults) > 0 {
-		t.Error(faults)
+		t.Errorf("faults after the change of the books = %v, want none", faults)
 	}
 }
 
@@ -155,20 +155,20 @@ func TestWhatAListMustMeetIsCountedByItsFilter(t *testing.T) {
 			c.want.count(&rows[i])
 		}
 		if n := c.want.n.Load(); n == 0 || n == int64(len(rows)) {
-			t.Errorf("%s: %d of %d tasks", c.name, n, len(rows))
+			t.Errorf("list %s wants %d of %d tasks, want some but not all", c.name, n, len(rows))
 		}
 	}
 	if whole, kind := all[0].want.n.Load(), all[1].want.n.Load(); kind >= whole/2 {
-		t.Errorf("one of five kinds has %d of %d tasks", kind, whole)
+		t.Errorf("list of one of five kinds wants %d of %d tasks, want fewer than half", kind, whole)
 	}
 }
 
 func TestARateMayBeExceededByWhatIsMadeUpForOnly(t *testing.T) {
 	if got := rateBound(1000, 30*time.Second); got < 1100 || got > 1150 {
-		t.Errorf("1000 a second may look like %.0f over 30 s", got)
+		t.Errorf("rateBound(1000, 30s) = %.0f, want 1100 to 1150", got)
 	}
 	if got := rateBound(1000, time.Second); got < 4000 {
-		t.Errorf("within a second each database may have made up for two and done two steps, and %.0f is allowed", got)
+		t.Errorf("rateBound(1000, 1s) = %.0f, want at least 4000: two seconds are made up for and two steps are done", got)
 	}
 }
 
@@ -208,13 +208,13 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 		o := DefaultOptions()
 		change(&o)
 		if err := harness.Validate(&o); err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%s: err = %v", flag, err)
+			t.Errorf("invalid %s: err = %v, want one that names the flag", flag, err)
 		}
 	}
 	for _, n := range []int64{10_000, 1e6, 1e7, 1e8} {
 		o := DefaultOptions()
 		if o.Tasks = n; harness.Validate(&o) != nil {
-			t.Errorf("%d tasks by default: %v", n, harness.Validate(&o))
+			t.Errorf("Validate(defaults with %d tasks) = %v", n, harness.Validate(&o))
 		}
 	}
 }
@@ -232,9 +232,9 @@ func TestFaultsAndRatiosStandInTheTable(t *testing.T) {
 	if err := harness.WriteTable(&text, rep); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"something was lost", "lost 3", "2.50", "give due_from", "31.5", "acts after 12 ms"} {
+	for _, want := range []string{"something was lost", "lost 3", "2.50", "give due_from", "31.5", "takes effect after 12 ms"} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("the table has no %q:\n%s", want, text.String())
+			t.Errorf("the table lacks %q:\n%s", want, text.String())
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The tenants by name.
+// The names of the tenants.
 const (
 	largeTenant  = "operate-large"
 	mediumTenant = "operate-medium"
@@ -25,10 +25,10 @@ const (
 	steadyTenant = "operate-steady"
 )
 
-// drainLimit is how long the steady tenant may take to be done in the end.
+// drainLimit bounds the time for the last runs of the steady tenant.
 const drainLimit = 2 * time.Minute
 
-// rates are what parts use in a second.
+// rates is the processor time per second of each part of the stack.
 type rates map[string]time.Duration
 
 type runner struct {
@@ -36,7 +36,7 @@ type runner struct {
 	stack  *stack.Stack
 	store  *backlog.Store
 	mix    mix
-	begins task.Instant // when tasks begin to be due
+	begins task.Instant // the first due instant
 	books  books
 	must   []complete
 	large  *lister
@@ -70,12 +70,12 @@ func (o *Options) run(ctx context.Context, s *stack.Stack) (_ *Report, err error
 		err = r.operate(ctx)
 	}
 	if now := task.At(time.Now()); err == nil && now >= r.begins {
-		err = errors.New("the run took longer than expected, and tasks came due: choose a longer --quiet")
+		err = errors.New("the run took longer than expected and tasks became due; choose a longer --quiet")
 	}
 	return r.report, err
 }
 
-// open makes the tenants, and all connections.
+// open creates the tenants and opens all connections.
 func (r *runner) open(ctx context.Context) (err error) {
 	if r.store, err = backlog.Open(ctx, r.stack.Postgres(), r.horizon(), r.Loaders+1); err != nil {
 		return err
@@ -115,14 +115,14 @@ func (r *runner) close() {
 		}
 	}
 	if r.client != nil {
-		r.client.Close() //nolint:errcheck // nothing is on its way
+		r.client.Close() //nolint:errcheck // no call is open
 	}
 	if r.store != nil {
 		r.store.Close()
 	}
 }
 
-// fill stores a tenth and then the rest, and measures lists in between and after.
+// fill stores a tenth of the tasks and then the rest. It measures the lists after each.
 func (r *runner) fill(ctx context.Context) error {
 	sizes := []int64{r.Tasks / 10, r.Tasks}
 	if !r.Lists {
@@ -159,7 +159,7 @@ func (r *runner) fill(ctx context.Context) error {
 	return nil
 }
 
-// record records what was stored. It is called concurrently.
+// record counts stored tasks. It is called concurrently.
 func (r *runner) record(rows []task.Row) {
 	r.books.record(rows)
 	for i := range rows {
@@ -169,7 +169,7 @@ func (r *runner) record(rows []task.Row) {
 	}
 }
 
-// listAll measures the lists at one size.
+// listAll measures all lists at one size of the store.
 func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 	if r.idle, err = r.quietest(ctx); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 	}
 	for _, x := range rep.Refused {
 		if (x.Hint != "") != x.Must {
-			r.fault("a list by %s of %d tasks, where %d may be looked at: %q", x.Name, living, r.maxScan(), x.Hint)
+			r.fault("list by %s of %d tasks with a scan limit of %d: refused with %q (empty: allowed), want the opposite", x.Name, living, r.maxScan(), x.Hint)
 		}
 	}
 	for _, c := range r.must {
@@ -205,14 +205,14 @@ func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 		}
 		rep.Complete = append(rep.Complete, got)
 		if got.Met != got.Want {
-			r.fault("the list %s met %d tasks, want %d", got.Name, got.Met, got.Want)
+			r.fault("list %s returned %d tasks, want %d", got.Name, got.Met, got.Want)
 		}
 	}
 	return nil
 }
 
-// quietest returns the least that the parts use by themselves: what comes after a
-// load, such as a sweep, would be taken from every page else.
+// quietest returns the least of several measurements of the idle parts. Otherwise work that
+// follows a load, such as a sweep, would be subtracted from every page.
 func (r *runner) quietest(ctx context.Context) (rates, error) {
 	const looks = 5
 	var least rates
@@ -226,7 +226,7 @@ func (r *runner) quietest(ctx context.Context) (rates, error) {
 	return least, nil
 }
 
-// atMost returns the smaller of both; the receiver may be nil for none.
+// atMost returns the smaller of both rates for each part of b. The receiver may be nil.
 func (a rates) atMost(b rates) rates {
 	out := rates{}
 	for name, used := range b {
@@ -238,7 +238,7 @@ func (a rates) atMost(b rates) rates {
 	return out
 }
 
-// watchFor returns what the parts use by themselves.
+// watchFor measures the parts for d.
 func (r *runner) watchFor(ctx context.Context, d time.Duration) (rates, error) {
 	begin, before := time.Now(), r.meter.Sample()
 	if err := harness.SleepUntil(ctx, begin.Add(d)); err != nil {
@@ -251,7 +251,7 @@ func (r *runner) watchFor(ctx context.Context, d time.Duration) (rates, error) {
 	return used, nil
 }
 
-// net takes away what was used anyway.
+// net subtracts the processor time that the parts use anyway over a period.
 func net(used map[string]time.Duration, anyway rates, over time.Duration) map[string]time.Duration {
 	out := map[string]time.Duration{}
 	for name, u := range used {
@@ -260,18 +260,19 @@ func net(used map[string]time.Duration, anyway rates, over time.Duration) map[st
 	return out
 }
 
+// fault reports a fault.
 func (r *runner) fault(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.Say("FAULT: %s", text)
 	r.report.Faults = append(r.report.Faults, text)
 }
 
-// operate does the bulk operations, beside the steady tenant.
+// operate does the bulk operations beside the steady tenant and checks its history.
 func (r *runner) operate(ctx context.Context) (err error) {
 	if err := r.join(ctx); err != nil {
 		return err
 	}
-	defer r.steady.Close(ctx) //nolint:errcheck // the next run removes what is left
+	defer r.steady.Close(ctx) //nolint:errcheck // the next run removes leftovers
 	err = r.beside(ctx)
 	r.steady.StopAdds()
 	if err == nil {
@@ -301,7 +302,7 @@ func (r *runner) join(ctx context.Context) (err error) {
 	return err
 }
 
-// beside does all that is done while the steady tenant works.
+// beside does all measurements beside the steady tenant.
 func (r *runner) beside(ctx context.Context) (err error) {
 	r.steady.AddUntil(ctx, time.Now().Add(24*time.Hour))
 	if err := harness.Sleep(ctx, r.Warmup); err != nil {
@@ -327,7 +328,7 @@ func (r *runner) beside(ctx context.Context) (err error) {
 	return err
 }
 
-// read adds up all that is stored.
+// read adds all stored tasks to b.
 func (r *runner) read(ctx context.Context, b *book) error {
 	return r.store.Read(ctx, r.Loaders, r.Tasks, func(rows []*task.Row) {
 		var p page
@@ -338,7 +339,8 @@ func (r *runner) read(ctx context.Context, b *book) error {
 	}, r.Progress)
 }
 
-// checkSteady checks what the steady tenant saw, as a whole and by operation.
+// checkSteady checks the history of the steady tenant and sets its lateness, alone and for
+// each operation.
 func (r *runner) checkSteady() error {
 	rep, from := r.report, r.aloneSpan[0]
 	whole, err := r.steady.Check(from, time.Now(), nil)
