@@ -37,7 +37,7 @@ func (s *Store) exec(tb testing.TB, sql string) {
 	}
 }
 
-func TestWhatIsLostIsMissedWhereverItWas(t *testing.T) {
+func TestVerifyFindsEveryLoss(t *testing.T) {
 	target, out := filled(t)
 	found := func() *Verify {
 		t.Helper()

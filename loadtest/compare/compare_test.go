@@ -164,7 +164,7 @@ func TestOptionsNameAllFaults(t *testing.T) {
 	}
 }
 
-func TestATallyFindsJobsThatRanNotOrTwice(t *testing.T) {
+func TestATallyFindsJobsThatDidNotRunExactlyOnce(t *testing.T) {
 	y := phase.NewTally(4)
 	for _, n := range []int{0, 1, 1, 3, -1} {
 		y.Ran(n)
@@ -277,7 +277,7 @@ func TestAMissingToolIsNamed(t *testing.T) {
 	}
 }
 
-func TestARowHasWhatWasMeasured(t *testing.T) {
+func TestARowHasTheMeasuredFigures(t *testing.T) {
 	row := &Row{Name: "x"}
 	m := measured{Result: phase.Result{Version: "1", EnqueueS: 2, WholeS: 4, CPUS: 1}, postgres: 3 * time.Second, wal: 4000}
 	row.add(phase.Work{Phase: phase.Cycle, Jobs: 1000}, m)

@@ -127,7 +127,7 @@ func TestABookSeesEveryChangeInItsGroup(t *testing.T) {
 	}
 }
 
-func TestARescheduledKindIsExpectedWhereItIsThen(t *testing.T) {
+func TestARescheduledKindIsExpectedAtItsNewInstants(t *testing.T) {
 	_, rows := made(t, 0, 5000)
 	var b books
 	b.large = 3
@@ -147,7 +147,7 @@ func TestARescheduledKindIsExpectedWhereItIsThen(t *testing.T) {
 	}
 }
 
-func TestWhatAListMustMeetIsCountedByItsFilter(t *testing.T) {
+func TestTasksThatAListMustReturnAreCountedByItsFilter(t *testing.T) {
 	m, rows := made(t, 0, 50_000)
 	all := completes(&m)
 	for _, c := range all {
@@ -163,7 +163,7 @@ func TestWhatAListMustMeetIsCountedByItsFilter(t *testing.T) {
 	}
 }
 
-func TestARateMayBeExceededByWhatIsMadeUpForOnly(t *testing.T) {
+func TestARateMayBeExceededOnlyByTwoSecondsAndAStep(t *testing.T) {
 	if got := rateBound(1000, 30*time.Second); got < 1100 || got > 1150 {
 		t.Errorf("rateBound(1000, 30s) = %.0f, want 1100 to 1150", got)
 	}
@@ -172,7 +172,7 @@ func TestARateMayBeExceededByWhatIsMadeUpForOnly(t *testing.T) {
 	}
 }
 
-func TestWhatProgramsUseAnywayIsNotCounted(t *testing.T) {
+func TestTheUseOfIdleProgramsIsSubtracted(t *testing.T) {
 	used := map[string]time.Duration{"postgres-backends": 5 * time.Second, "taskd-1": time.Second}
 	got := net(used, rates{"postgres-backends": 100 * time.Millisecond, "taskd-1": time.Second}, 10*time.Second)
 	if got["postgres-backends"] != 4*time.Second || got["taskd-1"] != 0 {
