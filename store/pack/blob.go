@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// What the first byte of a blob says that it holds.
+// The first byte of a blob, which says what the blob holds.
 const (
 	keysMagic   = 'K'
 	paramsMagic = 'P'
@@ -22,7 +22,7 @@ const (
 	headerBytes = 7   // magic, version, flags, CRC-32C of everything else
 	smallBytes  = 512 // content below this is not compressed
 
-	// No content is longer: what a decoder allocates is bounded by these.
+	// The most bytes of content. They bound the memory that a decoder allocates.
 	maxKeysBytes   = 2 << 20
 	maxParamsBytes = MaxParams + 1<<20
 )
@@ -91,8 +91,8 @@ func seal(magic byte, content []byte, fast bool) ([]byte, error) {
 	return blob, nil
 }
 
-// open returns the content of a blob. It may share memory with the blob, or
-// with room, which is used when it is large enough.
+// open returns the content of a blob. The result may share memory with the blob, or with
+// room, which is used if it is large enough.
 func open(magic byte, blob, room []byte) ([]byte, error) {
 	switch {
 	case len(blob) < headerBytes:

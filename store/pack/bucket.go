@@ -8,7 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Level is how wide the buckets of a pack are. The numbers are stored.
+// Level is the width of a pack's buckets. The numbers are stored.
 type Level int16
 
 // The levels of the timing wheel, from the finest.
@@ -36,7 +36,7 @@ func Stored() map[string]int64 {
 	return names
 }
 
-// LocatorPage is how many tasks a page of the locator covers.
+// LocatorPage is the number of tasks that a page of the locator covers.
 const LocatorPage = 256
 
 // Valid reports whether l is one of the four levels.
@@ -79,13 +79,13 @@ func BucketOf(due task.Instant, l Level) Bucket {
 	return Bucket{Level: l, At: due - due%widths[l]}
 }
 
-// End returns the first instant behind the bucket.
+// End returns the first instant after the bucket.
 func (b Bucket) End() task.Instant { return b.At + widths[b.Level] }
 
-// MinuteOf returns the minute in which due lies, since 1970: what the locator
-// keeps. The locator's 0, "not there", is no minute of a far task.
+// MinuteOf returns the minute of due since 1970, as the locator stores it. The locator's
+// 0 means that a task is not there; no far task has this minute.
 func MinuteOf(due task.Instant) int32 { return int32(min(due, LastDue) / minuteMillis) }
 
-// MinuteBegin returns when a minute of the locator begins. It lies in the same
-// bucket, on every level, as what is due in that minute.
+// MinuteBegin returns the beginning of a minute of the locator. On every level it lies in
+// the same bucket as the instants of that minute.
 func MinuteBegin(minute int32) task.Instant { return task.Instant(minute) * minuteMillis }

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// How the values of a column are written. The low four bits of a column's first
-// byte are its width, the bytes of its widest value.
+// The forms of a column. The low four bits of a column's first byte are its width: the
+// number of bytes of its widest value.
 const (
 	offsets = 0x00 // each value less the column's base, the smallest
 	deltas  = 0x10 // each value less the one before it, zigzag; base: the first
@@ -79,8 +79,8 @@ func (c *column) at(i int) int64 {
 	return c.values[i]
 }
 
-// reader takes content apart. After the first fault every further read gives
-// zeros; err has the fault.
+// reader parses content. After the first fault, which err holds, every further read
+// returns zeros.
 type reader struct {
 	rest  []byte
 	err   error
@@ -114,7 +114,7 @@ func (r *reader) varint() int64 {
 	return v
 }
 
-// count reads a number that says how many of something follow: at most limit.
+// count reads the number of items that follow. It must be at most limit.
 func (r *reader) count(what string, limit int) int {
 	n := r.uvarint()
 	if n > uint64(limit) {
@@ -199,8 +199,8 @@ func (r *reader) indexes(n int, what string, limit int) column {
 	return c
 }
 
-// end makes sure that no further sections follow, which might change what the
-// others mean, and that nothing is left.
+// end checks that no further sections follow, because they might change the meaning of the
+// others, and that no bytes are left.
 func (r *reader) end() error {
 	if n := r.uvarint(); n != 0 {
 		r.fail("has %d further sections; this program knows none", n)
@@ -208,7 +208,7 @@ func (r *reader) end() error {
 	return r.done()
 }
 
-// done makes sure that nothing is left.
+// done checks that no bytes are left.
 func (r *reader) done() error {
 	if len(r.rest) > 0 {
 		r.fail("has %d bytes behind its end", len(r.rest))

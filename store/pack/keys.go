@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// policy holds what many tasks have in common. A pack lists each combination once.
+// policy holds the values that many tasks share. A pack lists each combination once.
 type policy struct {
 	typ                              task.Type
 	stop                             bool
@@ -37,7 +37,7 @@ func (p *policy) fill(r *task.Row) {
 	}
 }
 
-// numbers returns the policy as it is written: units as in the near tier.
+// numbers returns the policy as it is stored, in the units of the near tier.
 func (p *policy) numbers() [11]int64 {
 	stop := int64(0)
 	if p.stop {
@@ -60,7 +60,7 @@ func (p *policy) set(n [11]int64) {
 
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// mostMillis is what a time.Duration can hold.
+// mostMillis is the most milliseconds that a time.Duration can hold.
 const mostMillis = math.MaxInt64 / int64(time.Millisecond)
 
 // policyLimits are the exclusive upper bounds of a policy's numbers.
@@ -135,7 +135,7 @@ const (
 
 var forms = [columns]byte{tenantColumn: deltas, numberColumn: deltas, createdColumn: deltas}
 
-// table is the scratch of an encoder: the rows column by column.
+// table is the working memory of an encoder: the rows, column by column.
 type table struct {
 	cells    []int64
 	n        int
@@ -171,10 +171,10 @@ func (t *table) set(i int, r *task.Row) {
 	at(sealedColumn, t.sealedOf(r))
 }
 
-// plain are the terms of which nothing is sealed.
+// plain are the terms without sealed terms.
 var plain, _ = task.Unseal(nil)
 
-// sealedOf returns 0 for none, else one more than the number of the row's sealed terms.
+// sealedOf returns 0 for none, or the number of the row's sealed terms plus one.
 func (t *table) sealedOf(r *task.Row) int64 {
 	terms := r.Terms
 	terms.Retry, terms.StopOnFailure = plain.Retry, plain.StopOnFailure // the policy has them
@@ -223,7 +223,7 @@ func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 // sealedSection is the number of the only section that may follow the columns.
 const sealedSection = 1
 
-// appendSealed writes how many sections follow, and the one of the sealed terms.
+// appendSealed writes the number of further sections, and the section of the sealed terms.
 func (t *table) appendSealed(dst []byte) []byte {
 	if len(t.sealed.list) == 0 {
 		return binary.AppendUvarint(dst, 0)
@@ -236,7 +236,7 @@ func (t *table) appendSealed(dst []byte) []byte {
 	return appendColumn(dst, offsets, t.column(sealedColumn))
 }
 
-// fits returns why a row cannot be in a pack.
+// fits returns an error that says why a row cannot be in a pack, or nil.
 func fits(r *task.Row) error {
 	switch {
 	case r.State != task.Scheduled || r.Run != 0 || r.Paused || r.Out || r.OpenCount() != 0 || r.Attempt != 0 || r.Failures != 0 || r.Holder != 0:
@@ -289,7 +289,7 @@ func readKinds(r *reader) []string {
 	return kinds
 }
 
-// unsealed is what [task.Unseal] returns.
+// unsealed holds the results of [task.Unseal].
 type unsealed struct {
 	terms  task.Terms
 	origin task.Origin
