@@ -27,12 +27,13 @@ import (
 
 // State is what a virtual clock shows.
 type State struct {
-	// Frozen: it stands still until it is moved. Else it goes as the server's does.
+	// Frozen is true if the clock stands still until it is moved. Otherwise it runs with
+	// the server's clock.
 	Frozen bool
 	Now    task.Instant
 }
 
-// Errors of databases whose clock is not the one that is asked for.
+// Errors of databases that do not have the requested clock.
 var (
 	// ErrReal: the databases have the real clock.
 	ErrReal = errors.New("the databases have the real clock")
@@ -40,8 +41,8 @@ var (
 	ErrUsed = errors.New("the databases have had tasks by the real clock, so they cannot have a virtual one")
 )
 
-// Installed reports whether the databases have a virtual clock. If only some have
-// one it says so, and names a database that has none in err, which is no [ErrReal].
+// Installed reports whether the databases have a virtual clock. If only some have one, it
+// returns true and an error that names a database without one and is not [ErrReal].
 func Installed(ctx context.Context, c *store.Cluster) (bool, error) {
 	has, err := installed(ctx, c)
 	if err != nil {
@@ -72,10 +73,10 @@ func installed(ctx context.Context, c *store.Cluster) (has [task.Databases]bool,
 	return has, err
 }
 
-// Install gives migrated databases a virtual clock that shows start, unless they
-// have one: that one goes on as it is. It returns what the clock shows. Databases
-// that have had a task are refused with [ErrUsed]. No other program may be at work
-// on them. Repeating one that was cut short completes it.
+// Install gives migrated databases a virtual clock that shows start. A virtual clock that
+// is already installed continues unchanged. Install returns the state of the clock. It
+// refuses databases that have had a task with [ErrUsed]. No other program may use the
+// databases meanwhile. Repeating an interrupted call completes it.
 func Install(ctx context.Context, c *store.Cluster, start State) (State, error) {
 	has, err := installed(ctx, c)
 	if err != nil {
@@ -122,7 +123,7 @@ func checkUnused(ctx context.Context, c *store.Cluster, d int) error {
 	return nil
 }
 
-// startValue is what the table has for a clock.
+// startValue returns the value that the table stores for a clock that shows start.
 func startValue(ctx context.Context, c *store.Cluster, start State) (int64, error) {
 	if start.Frozen {
 		return int64(start.Now), nil
@@ -134,7 +135,7 @@ func startValue(ctx context.Context, c *store.Cluster, start State) (int64, erro
 	return int64(start.Now) - real, nil
 }
 
-// install is one transaction.
+// install installs the clock of database d in one transaction.
 func install(ctx context.Context, c *store.Cluster, d int, frozen bool, value int64) error {
 	return pgx.BeginFunc(ctx, c.Pool(d), func(tx pgx.Tx) error {
 		for _, create := range []*statement.Statement{sql.CreateTable, sql.ReplaceFunction} {
@@ -147,7 +148,7 @@ func install(ctx context.Context, c *store.Cluster, d int, frozen bool, value in
 	})
 }
 
-// Read returns what the clock shows. [ErrReal]: there is none.
+// Read returns the state of the clock, or [ErrReal] if there is no virtual clock.
 func Read(ctx context.Context, c *store.Cluster) (State, error) {
 	all, err := Installed(ctx, c)
 	if err != nil {
@@ -167,9 +168,9 @@ func read(ctx context.Context, c *store.Cluster, d int) (s State, real task.Inst
 	return s, real, nil
 }
 
-// Move sets the clock of all databases to an instant, or leaves it where it is if
-// it shows a later one. It returns what it shows then. After an error it may have
-// been moved on some servers; all of it may be asked for again.
+// Move sets the clock of all databases to an instant, or leaves it unchanged if it shows a
+// later one. It returns the state of the clock. After an error the clock may have moved on
+// some servers. Repeating the call completes the move.
 func Move(ctx context.Context, c *store.Cluster, to task.Instant) (State, error) {
 	s, real, err := read(ctx, c, 0)
 	if err != nil {
@@ -188,8 +189,8 @@ func Move(ctx context.Context, c *store.Cluster, to task.Instant) (State, error)
 	return s, nil
 }
 
-// Switch makes the clock stand still or go, from what it shows. No other program
-// may be at work on the databases.
+// Switch freezes the clock or lets it run, from the instant that it shows. No other program
+// may use the databases meanwhile.
 func Switch(ctx context.Context, c *store.Cluster, frozen bool) (State, error) {
 	s, err := Read(ctx, c)
 	if err != nil || s.Frozen == frozen {
@@ -208,7 +209,7 @@ func Switch(ctx context.Context, c *store.Cluster, frozen bool) (State, error) {
 	return s, nil
 }
 
-// servers are the databases, those of one server together.
+// servers returns the databases, grouped by server.
 func servers(c *store.Cluster) [][]int {
 	var groups [][]int
 	index := map[string]int{}
@@ -224,8 +225,8 @@ func servers(c *store.Cluster) [][]int {
 	return groups
 }
 
-// each changes the clocks of databases on one server in one transaction: a batch is
-// one unless it says otherwise.
+// each changes the clocks of databases on one server in one transaction. A batch is one
+// transaction unless it contains other transaction statements.
 func each(ctx context.Context, c *store.Cluster, databases []int, change string, args ...any) error {
 	b := &pgx.Batch{}
 	for _, d := range databases {

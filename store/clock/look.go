@@ -12,19 +12,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// View is what there is to wait for in one database, at one moment.
+// View describes the pending work of one database at one moment.
 type View struct {
-	// Database is which one.
+	// Database is the number of the database.
 	Database int
 	Now      task.Instant
-	// Due is the earliest due instant of the near tier; [task.Never]: there is none.
+	// Due is the earliest due instant of the near tier. [task.Never] means that there is none.
 	Due task.Instant
 	// Arrivals: the far tier has packs of which nobody knows when they are due.
 	Arrivals bool
-	// Bucket is where the earliest bucket of the far tier begins; [task.Never]:
-	// there is none.
+	// Bucket is the beginning of the earliest bucket of the far tier. [task.Never] means
+	// that there is none.
 	Bucket task.Instant
-	// Outbox is how many claims are not known to be published.
+	// Outbox is the number of claims that are not known to be published.
 	Outbox int
 	// Waiting are the earliest due instants of tenants with a rate, or with kinds of
 	// which only so many may run at once, as far as first claims go.
@@ -56,7 +56,7 @@ func (o OpenRun) String() string {
 // MaxOpen bounds the tasks whose open runs are listed for one database.
 const MaxOpen = 1000
 
-// Look returns what there is to wait for in a database.
+// Look returns the pending work of a database.
 func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 	rows, err := sql.Look.Query(ctx, c.Pool(d), MaxOpen)
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// readTimeout bounds the question to one database.
+	// readTimeout bounds a query of one database.
 	readTimeout = time.Second
 	// writeTimeout bounds a change of one database.
 	writeTimeout = 3 * time.Second
-	// syncEvery is the distance of two Syncs of [Store.Run].
+	// syncEvery is the time between two Syncs of [Store.Run].
 	syncEvery = 30 * time.Second
-	// syncPage is how many rows a Sync reads at once.
+	// syncPage is the number of rows that a Sync reads at once.
 	syncPage = 1000
 )
 
-// Scope says which calls a token is good for. The numbers are stored.
+// Scope says which calls a token allows. The numbers are stored.
 type Scope int16
 
 // The scopes.
@@ -41,18 +41,18 @@ type Tenant struct {
 	Name string
 	// ParamsBytes is the limit on the params of a task.
 	ParamsBytes int
-	// Retention is for tasks that do not say their own.
+	// Retention applies to tasks that do not set their own.
 	Retention time.Duration
-	// History says what of the history of runs is written down.
+	// History says which events of runs are recorded.
 	History task.HistoryLevel
-	// Rates says how much it may use.
+	// Rates are the tenant's limits and weight.
 	Rates     task.Rates
 	CreatedAt task.Instant
 	// Version numbers the changes of the settings, from 1.
 	Version int32
 }
 
-// TenantChange has the new values of a tenant's settings; nil: as it was.
+// TenantChange has the new values of a tenant's settings. nil leaves a setting unchanged.
 type TenantChange struct {
 	ParamsBytes *int
 	Retention   *time.Duration
@@ -67,21 +67,21 @@ type Token struct {
 	// Tenant is the tenant's name, for TenantScope.
 	Tenant      string
 	Description string
-	// ExpiresAt and RevokedAt are [task.Never] while there is no such instant.
+	// ExpiresAt and RevokedAt are [task.Never] if the token does not expire or is not revoked.
 	ExpiresAt task.Instant
 	CreatedAt task.Instant
 	RevokedAt task.Instant
 }
 
-// Identity is who holds a secret. Tenant is set for TenantScope only.
+// Identity is the holder of a secret. Tenant is set for TenantScope only.
 type Identity struct {
 	TokenID string
 	Scope   Scope
 	Tenant  Tenant
 }
 
-// Store is the 16 copies. It is safe for concurrent use. Its errors are of type
-// [task.Error].
+// Store accesses the copies in the 16 databases. It is safe for concurrent use. Its errors
+// are of type [task.Error].
 type Store struct {
 	cluster *store.Cluster
 	log     *slog.Logger
@@ -127,7 +127,7 @@ func askOne[T any](ctx context.Context, s *Store, d int, ask func(context.Contex
 	return answer, domainError(err)
 }
 
-// decide runs a change in the database that decides.
+// decide runs a change in database 0, which decides.
 func (s *Store) decide(ctx context.Context, change func(context.Context, pgx.Tx) error) error {
 	return s.change(ctx, 0, change)
 }
@@ -143,8 +143,8 @@ func (s *Store) change(ctx context.Context, d int, change func(context.Context, 
 	return err
 }
 
-// copyOut brings a change that database 0 has taken to all others. It goes on
-// when the caller has left: half a change helps nobody.
+// copyOut copies a change that database 0 has stored to all others. It continues after the
+// caller has left, so that no change stays incomplete.
 func (s *Store) copyOut(ctx context.Context, what string, put func(ctx context.Context, d int, tx pgx.Tx) error) error {
 	ctx = context.WithoutCancel(ctx)
 	err := s.cluster.Each(ctx, func(ctx context.Context, d int) error {
@@ -154,7 +154,7 @@ func (s *Store) copyOut(ctx context.Context, what string, put func(ctx context.C
 		return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return put(ctx, d, tx) })
 	})
 	if err != nil {
-		return away(err, what+", but not in all databases yet; that is completed without you once they are back")
+		return away(err, what+", but not in all databases yet; it completes without another call when they recover")
 	}
 	return nil
 }

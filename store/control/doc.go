@@ -1,26 +1,25 @@
-// Package control stores tenants and their tokens. They are few and read by
-// every call, so they lie in all 16 databases: one server's death stops nobody's
-// authentication.
+// Package control stores tenants and their tokens. They are few and every call reads them,
+// so all 16 databases hold them. Authentication survives the loss of a server.
 //
 // # Writing
 //
-// Database 0 decides: names and ids are unique there, and a change that it has
-// not taken has not happened. The other 15 take copies. If some of them are away
-// the call answers [task.Unavailable], and says that the change is made and will
-// be completed: [Store.Sync] copies what any reachable database has into those
-// that lack it. taskd runs it at its start and every 30 s ([Store.Run]).
+// Database 0 decides: names and ids are unique there, and a change that it has not
+// stored has not happened. The other 15 hold copies. If some of them are unavailable,
+// the call returns [task.Unavailable] and says that the change is made and will be
+// completed: [Store.Sync] copies the rows of all reachable databases into those that
+// lack them. taskd runs it at its start and every 30 s ([Store.Run]).
 //
-// Rows only ever gain: a tenant is inserted once and stays, and of two versions
-// of its settings the higher one wins; a token is inserted once and may then get
-// a revoked_at, of which the earliest wins. So copies may arrive late, twice and
-// in any order, and the union of all databases is always right.
+// Rows never lose data. A tenant is inserted once and stays, and of two versions of its
+// settings the higher one wins. A token is inserted once and may then get a revoked_at,
+// of which the earliest wins. So copies may arrive late, twice and in any order, and the
+// union of all databases is always right.
 //
 // # Reading
 //
-// Any database may answer; they are asked in order until one does. One that has
-// failed, for a read or a write, may have missed a revocation. It is asked last,
-// until a Sync has brought it up to date. What a database that this process
-// never saw fail has missed is corrected by the next Sync of any taskd.
+// Any database may answer. They are asked in order until one does. A database that has
+// failed, for a read or a write, may have missed a revocation. It is asked last until a
+// Sync has updated it. If a database missed a change although this process never saw it
+// fail, the next Sync of any taskd corrects it.
 //
 // # Tokens
 //

@@ -8,9 +8,9 @@ import (
 	"github.com/perceptor/perceptor/store/control/sql"
 )
 
-// DropTenant removes a tenant and its tokens from all databases, database 0 last,
-// and notes in each that its number is never to be used again. It may be repeated
-// until all databases have answered; one that is not there does no harm.
+// DropTenant removes a tenant and its tokens from all databases, database 0 last, and
+// records in each that its number must not be used again. It may be repeated until all
+// databases have answered. Dropping a tenant that does not exist has no effect.
 func (s *Store) DropTenant(ctx context.Context, id int32) error {
 	drop := func(ctx context.Context, d int, tx pgx.Tx) error {
 		if err := raiseSettings(ctx, tx, d); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Run calls [Store.Sync] at once and then every 30 s, until ctx is cancelled;
-// then it returns nil. What fails is logged when it begins and when it ends.
+// Run calls [Store.Sync] at once and then every 30 s, until ctx is cancelled. Then it
+// returns nil. It logs the first failure and the recovery.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
@@ -41,9 +41,9 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// Sync compares the databases that can be reached and copies what one has and
-// another lacks. The error names those that could not be read or written; the
-// others are in order all the same. It may run in many processes at once.
+// Sync compares the reachable databases and copies rows to those that lack them. The error
+// names the databases that could not be read or written; Sync still updates the others. It
+// may run in many processes at once.
 func (s *Store) Sync(ctx context.Context) error {
 	digests, readErr := s.digests(ctx)
 	if same(digests) {
@@ -62,7 +62,7 @@ func (s *Store) Sync(ctx context.Context) error {
 	return errors.Join(readErr, u.conflict)
 }
 
-// digests returns those of the databases that answer; "" stands for no answer.
+// digests returns the digests of the databases. "" means that the database did not answer.
 func (s *Store) digests(ctx context.Context) (digests [task.Databases]string, err error) {
 	err = s.cluster.Each(ctx, func(ctx context.Context, d int) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -93,7 +93,7 @@ func same(digests [task.Databases]string) bool {
 	return true
 }
 
-// trust takes suspicion away from the databases that were compared.
+// trust clears the suspicion of the databases that were compared.
 func (s *Store) trust(digests [task.Databases]string) {
 	for d := range digests {
 		if digests[d] != "" {
@@ -112,7 +112,7 @@ func (s *Store) each(ctx context.Context, digests [task.Databases]string, f func
 	})
 }
 
-// union is what all databases have together.
+// union is the union of the rows of all databases.
 type union struct {
 	mu       sync.Mutex
 	tenants  map[int32]Tenant

@@ -80,8 +80,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 	})
 }
 
-// HistoryLevels returns the levels of those tenants that have another one than
-// the default.
+// HistoryLevels returns the levels of the tenants that do not have the default level.
 func (s *Store) HistoryLevels(ctx context.Context) (map[int32]task.HistoryLevel, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (map[int32]task.HistoryLevel, error) {
 		rows, err := sql.HistoryLevels.Query(ctx, pool, int16(task.HistoryFailures))
@@ -144,8 +143,8 @@ func scanTenant(row pgx.CollectableRow) (Tenant, error) {
 // shards shares it in claims.
 const settingsLock = 7031
 
-// raiseSettings waits for the claims under way in database d, keeps others back
-// until the transaction ends, and makes them read the settings anew.
+// raiseSettings waits for the running claims of database d, delays further claims until the
+// transaction ends, and makes them read the settings again.
 func raiseSettings(ctx context.Context, tx pgx.Tx, d int) error {
 	if _, err := sql.LockSettings.Exec(ctx, tx, int32(settingsLock), int32(d)); err != nil {
 		return err
@@ -154,8 +153,7 @@ func raiseSettings(ctx context.Context, tx pgx.Tx, d int) error {
 	return err
 }
 
-// changedRates returns a tenant's rates with the change, or nil when there is
-// none.
+// changedRates returns a tenant's rates with the change, or nil if nothing changes.
 func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChange) (*string, error) {
 	if c.None() {
 		return nil, nil
@@ -184,8 +182,7 @@ func ratesJSON(r *task.Rates) string {
 	return string(text)
 }
 
-// putTenants inserts those that are not there, and newer settings of others,
-// into database d.
+// putTenants inserts missing tenants, and newer settings of others, into database d.
 func putTenants(ctx context.Context, d int, tx pgx.Tx, tenants []Tenant) error {
 	if len(tenants) == 0 {
 		return nil

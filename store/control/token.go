@@ -39,7 +39,7 @@ func newSecret() (id, secret string) {
 	return id, id + "_" + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-// idOf returns the id that a secret begins with; "" if it is none of ours.
+// idOf returns the id that a secret begins with, or "" if the secret has another form.
 func idOf(secret string) string {
 	const idLen = len(tokenPrefix) + idChars
 	if len(secret) != idLen+1+secretChars || !strings.HasPrefix(secret, tokenPrefix) || secret[idLen] != '_' {
@@ -159,7 +159,7 @@ func scanToken(row pgx.CollectableRow) (storedToken, error) {
 	return t, err
 }
 
-// putTokens inserts those that are not there, and their revocations.
+// putTokens inserts missing tokens and the revocations of others.
 func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 	n := len(tokens)
 	ids, hashes, scopes := make([]string, n), make([][]byte, n), make([]int16, n)
@@ -173,9 +173,8 @@ func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 	return err
 }
 
-// Authenticate finds out whose secret a caller holds. Whatever is wrong with it,
-// the error is the same [task.NotFound]; [task.Unavailable] when no database
-// answers.
+// Authenticate returns the holder of a secret. It returns the same [task.NotFound] for
+// every fault of the secret, and [task.Unavailable] if no database answers.
 func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, error) {
 	id := idOf(secret)
 	if id == "" {
@@ -197,7 +196,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, erro
 	})
 }
 
-// identityOf reads a token, and says whether it is neither revoked nor expired.
+// identityOf reads a token. good is true if it is neither revoked nor expired.
 func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identity, hash []byte, good bool, err error) {
 	who.TokenID = id
 	var tenantID *int32
