@@ -45,7 +45,7 @@ func TestRepeatedRequestStoresNothingAndGetsTheFirstAnswer(t *testing.T) {
 	}
 	req.Hash[0]++
 	if _, err := b.Add(t.Context(), req); task.CodeOf(err) != task.AlreadyExists {
-		t.Fatalf("another body under the same request_id: %v", err)
+		t.Fatalf("add with another body and the same request_id: %v", err)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestAddWhoseAnswerWasLostIsStoredOnce(t *testing.T) {
 	}).running()
 	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot)}}
 	if _, err := b.Add(t.Context(), req); task.CodeOf(err) != task.Unavailable {
-		t.Fatalf("the lost answer: %v", err)
+		t.Fatalf("add with a lost answer: %v", err)
 	}
 	again, err := b.Add(t.Context(), req)
 	if err != nil || !again.Replayed {

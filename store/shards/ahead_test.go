@@ -209,7 +209,7 @@ func TestBlockedTenantIsNeverPutOffToEarlier(t *testing.T) {
 		}
 		row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 		if want := max(due, b.now.Add(blockedFor)); row.DueAt != want || row.ScheduledAt != due || row.Seq != 0 {
-			t.Fatalf("put off by %s: row = %+v, want it due at %s", blockedFor, row, want)
+			t.Fatalf("deferred by %s: row = %+v, want it due at %s", blockedFor, row, want)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestOutboxKnowsWhenRunsThatWereClaimedAheadAreScheduled(t *testing.T) {
 	b.acquire()
 	batches, err := b.Unpublished(t.Context(), b.d, b.owned)
 	if err != nil || len(batches) != 1 || len(batches[0].Publications) != 3 {
-		t.Fatalf("the outbox holds %+v, %v", batches, err)
+		t.Fatalf("outbox = %+v, %v", batches, err)
 	}
 	for _, p := range batches[0].Publications {
 		if p.ScheduledAt != due || p.Seq != 1 || p.Attempt != 1 {

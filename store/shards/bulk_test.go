@@ -17,8 +17,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// bulk stores an operation in the bundle's database alone, as if it had been
-// spread there.
+// bulk stores an operation in the bundle's database alone, as if the home database had
+// sent it.
 func (b *bundle) bulk(action task.BulkAction, terms task.BulkTerms) *bulk.Row {
 	b.t.Helper()
 	b.exec(`INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, replicated_version) VALUES ($1, $2, $3, $4, '', now_ms(), 1)`,
@@ -36,7 +36,7 @@ func termsOf(t testing.TB, terms task.BulkTerms) []byte {
 	return text
 }
 
-// part returns how an operation stands in the bundle's database.
+// part returns the part of an operation in the bundle's database.
 func (b *bundle) part(op *bulk.Row) task.BulkPart {
 	b.t.Helper()
 	rows, err := bulk.Read(b.t.Context(), b.db.Pool(b.d), sql.BulkRead, op.Tenant, []int64{op.ID})
@@ -46,7 +46,7 @@ func (b *bundle) part(op *bulk.Row) task.BulkPart {
 	return rows[0].Part(b.d)
 }
 
-// finishBulk takes steps until there is nothing to do, and calls between after each.
+// finishBulk executes steps until nothing is left to do, and calls between after each.
 func (b *bundle) finishBulk(own task.Ownership, op *bulk.Row, between func()) task.BulkSum {
 	b.t.Helper()
 	for range 1000 {
@@ -98,7 +98,7 @@ func TestABulkOperationChangesEachWantedTaskOnceInBothTiers(t *testing.T) {
 				b.add(b.spec(task.OneShot, b.inHours(4), tagged("red")))
 				sum := b.finishBulk(own, op, func() { b.advance(time.Minute) })
 				if sum != (task.BulkSum{Matched: c.done, Done: c.done}) {
-					t.Errorf("it came to %+v, want %d", sum, c.done)
+					t.Errorf("sum = %+v, want %d", sum, c.done)
 				}
 				if diff := cmp.Diff(c.left, b.counts()); diff != "" {
 					t.Errorf("counts (-want +got):\n%s", diff)
@@ -173,8 +173,8 @@ func TestARateIsMadeUpForWhereLooksComeLateAndNeverForLong(t *testing.T) {
 	}
 }
 
-// TestABulkOperationSurvivesACrashAtAnyPoint: a step that fails before or after its
-// commit is taken again by a new owner, and nothing is done twice or left out.
+// TestABulkOperationSurvivesACrashAtAnyPoint checks that a new owner repeats a step that
+// failed before or after its commit, and that no task is changed twice or missed.
 func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
 	for _, action := range []task.BulkAction{task.BulkCancel, task.BulkPause, task.BulkReplay} {
 		for _, point := range []string{kernel.BeforeCommit, kernel.AfterCommit} {
@@ -210,7 +210,7 @@ func TestABulkOperationSurvivesACrashAtAnyPoint(t *testing.T) {
 					b.advance(time.Minute)
 				}
 				if p := b.part(op); p.State != task.BulkDone || p.BulkSum != (task.BulkSum{Matched: want, Done: want}) {
-					t.Errorf("it came to %+v, want %d", p, want)
+					t.Errorf("sum = %+v, want %d", p, want)
 				}
 				if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) > 0 {
 					t.Errorf("counters differ: %+v, %v", found, err)
@@ -238,11 +238,11 @@ func TestTheErrorOfAStepIsNotedAlsoWhenItsTimeIsOver(t *testing.T) {
 		t.Fatal("the step has not failed")
 	}
 	if p := b.part(op); p.Error == "" || p.Done != 0 {
-		t.Errorf("the part is %+v", p)
+		t.Errorf("part = %+v", p)
 	}
 }
 
-// TestADryRunPassesOverWhatTheOperationPassesOver: a pack that cannot be read.
+// TestADryRunPassesOverWhatTheOperationPassesOver uses a pack that cannot be read.
 func TestADryRunPassesOverWhatTheOperationPassesOver(t *testing.T) {
 	for name, change := range map[string]string{
 		"set aside":      `UPDATE far_pack SET quarantine_reason = 'cannot be moved' WHERE id = (SELECT min(id) FROM far_pack)`,
@@ -259,7 +259,7 @@ func TestADryRunPassesOverWhatTheOperationPassesOver(t *testing.T) {
 				t.Errorf("the dry run counted %+v", sum)
 			}
 			if sum := b.finishBulk(own, b.bulk(task.BulkCancel, task.BulkTerms{}), func() { b.advance(time.Minute) }); sum != (task.BulkSum{Matched: 1, Done: 1}) {
-				t.Errorf("the operation came to %+v", sum)
+				t.Errorf("operation = %+v", sum)
 			}
 		})
 	}
@@ -272,7 +272,7 @@ func TestARescheduledTaskIsMovedOnceWhereverItIs(t *testing.T) {
 	ended := b.add(b.spec(task.OneShot, b.inHours(1), func(s *task.Spec) { s.End = b.now.Add(2 * time.Hour) }))[0]
 	op := b.bulk(task.BulkReschedule, task.BulkTerms{Shift: 90 * time.Minute})
 	if sum := b.finishBulk(own, op, func() {}); sum != (task.BulkSum{Matched: 37, Done: 36, Failed: 1}) {
-		t.Errorf("it came to %+v", sum)
+		t.Errorf("sum = %+v", sum)
 	}
 	for id, s := range all {
 		got, err := b.Get(t.Context(), b.tenant, id)
@@ -281,14 +281,14 @@ func TestARescheduledTaskIsMovedOnceWhereverItIs(t *testing.T) {
 		}
 	}
 	if got, err := b.Get(t.Context(), b.tenant, ended); err != nil || got.ScheduledAt != b.now.Add(time.Hour) {
-		t.Errorf("the one that would never fire: %+v, %v", got, err)
+		t.Errorf("task that would never fire = %+v, %v", got, err)
 	}
 	if n, more, err := b.Purge(t.Context(), b.d); err != nil || more || n != 37 {
 		t.Errorf("%d notes are purged, more %t, %v", n, more, err)
 	}
 	early := b.bulk(task.BulkReschedule, task.BulkTerms{NextAt: b.now.Add(time.Minute)})
 	if sum := b.finishBulk(own, early, func() {}); sum.Done != 37 {
-		t.Errorf("it came to %+v", sum)
+		t.Errorf("sum = %+v", sum)
 	}
 	b.advance(time.Minute)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 37 {
@@ -307,7 +307,7 @@ func TestAStaleOwnerOfTheChoresTakesNoBulkStep(t *testing.T) {
 		t.Errorf("%+v, %v", step, err)
 	}
 	if p := b.part(op); p.Done != 0 || p.StartedAt != task.Never {
-		t.Errorf("it did %+v", p)
+		t.Errorf("part = %+v", p)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestTasksThatAreCutMeanwhileAreCancelledOnce(t *testing.T) {
 		b.put(inPack, pack.Hour, moved...)
 	})
 	if sum != (task.BulkSum{Matched: 36, Done: 36}) {
-		t.Errorf("it came to %+v", sum)
+		t.Errorf("sum = %+v", sum)
 	}
 	if diff := cmp.Diff(task.Counts{Added: 36, Cancelled: 36}, b.counts()); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
@@ -366,7 +366,7 @@ func TestNothingIsDemotedWhileABulkOperationGoesThroughTheRows(t *testing.T) {
 		t.Errorf("demoted %d, %v", out.Packed, err)
 	}
 	if sum := b.finishBulk(own, op, func() { b.advance(time.Second) }); sum.Done != 3 {
-		t.Errorf("it came to %+v", sum)
+		t.Errorf("sum = %+v", sum)
 	}
 }
 
@@ -390,7 +390,7 @@ func TestARowThatSomebodyHasIsWaitedForAndNotLeftOut(t *testing.T) {
 	}
 	b.advance(time.Second)
 	if sum := b.finishBulk(own, op, func() { b.advance(time.Second) }); sum.Done != 1 {
-		t.Errorf("it came to %+v", sum)
+		t.Errorf("sum = %+v", sum)
 	}
 }
 
@@ -410,14 +410,14 @@ func TestFinishedTasksAndDeadRunsArePurgedByTheirFilters(t *testing.T) {
 		t.Errorf("purged %+v", sum)
 	}
 	if err := b.PurgeTask(t.Context(), b.tenant, done[0]); task.CodeOf(err) != task.NotFound {
-		t.Errorf("one that is gone: %v", err)
+		t.Errorf("purge of a purged task: %v", err)
 	}
 	if err := b.PurgeTask(t.Context(), b.tenant, done[1]); err != nil {
 		t.Error(err)
 	}
 	living := b.add(b.spec(task.OneShot, b.inHours(1)))[0]
 	if err := b.PurgeTask(t.Context(), b.tenant, living); task.CodeOf(err) != task.FailedPrecondition {
-		t.Errorf("a living one: %v", err)
+		t.Errorf("purge of a living task: %v", err)
 	}
 	for i := range 4 {
 		b.die(kind([]string{"a", "b"}[i%2]), func(s *task.Spec) { s.Retention = 0 })
@@ -450,7 +450,7 @@ func TestAnOperationReachesAllDatabasesAndIsAbortedInAll(t *testing.T) {
 		t.Errorf("the same request made %d and %d, %v", op.ID, again.ID, err)
 	}
 	if _, err := b.CreateBulk(t.Context(), tenant, task.BulkPause, terms, "once", []byte("other")); task.CodeOf(err) != task.AlreadyExists {
-		t.Errorf("another body: %v", err)
+		t.Errorf("same request_id with another body: %v", err)
 	}
 	for i, c := range []struct {
 		f    func() (*task.BulkOperation, error)
@@ -477,7 +477,7 @@ func TestAnOperationReachesAllDatabasesAndIsAbortedInAll(t *testing.T) {
 		t.Errorf("listed %v, %v", list, err)
 	}
 	if _, err := b.GetBulk(t.Context(), tenant+1, op.ID); task.CodeOf(err) != task.NotFound {
-		t.Errorf("of another tenant: %v", err)
+		t.Errorf("operation of another tenant: %v", err)
 	}
 }
 

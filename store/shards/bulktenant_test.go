@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// fill gives the bundle's tenant something of everything.
+// fill gives the bundle's tenant rows of every kind.
 func (b *bundle) fill() {
 	b.t.Helper()
 	for i := range 6 {
@@ -99,14 +99,14 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 	if _, err := b.GetBulk(t.Context(), mine, 1); task.CodeOf(err) != task.NotFound {
 		t.Error(err)
 	}
-	// A call that was under way meanwhile begins nothing.
+	// A call that was under way during the deletion creates nothing.
 	for d := range task.Databases {
 		if _, err := b.db.Pool(d).Exec(t.Context(), `INSERT INTO deleted_tenant VALUES ($1, 1)`, mine); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := b.DeleteTenant(t.Context(), mine); task.CodeOf(err) != task.NotFound {
-		t.Errorf("asked after the end: %v", err)
+		t.Errorf("DeleteTenant after the deletion = %v, want NotFound", err)
 	}
 	if err := b.SpreadBulk(t.Context(), &bulk.Row{Tenant: mine, ID: 1, Action: task.BulkDeleteTenant, Terms: []byte("{}"), Wanted: 1, Version: 1}); err != nil {
 		t.Error(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// checkOne asks about an attempt whose record has a version.
+// checkOne checks an attempt whose record has a version.
 func (b *bundle) checkOne(a task.Attempt, version int32) task.Reply {
 	return b.doChecks(context.Background(), b.d, []check{{tenant: b.tenant, Seen: task.Seen{Attempt: a, Version: version}}})[0]
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// BenchmarkCut moves tasks through the far tier: a re-cut of arrivals into days and
-// hours, a split of an hour into minutes, a promotion of it, a demotion. It reports
-// for each what a task costs in this process and in the session that does it, and
-// how long the longest transaction took; and how long claims took beside promotions.
+// BenchmarkCut moves tasks through the far tier: a compaction of level 0 into days and
+// hours, a split of an hour into minutes, its promotion, and a demotion. For each it
+// reports the cost of a task in this process and in the PostgreSQL session, the duration
+// of the longest transaction, and the duration of claims during promotions.
 func BenchmarkCut(b *testing.B) {
 	for range b.N {
 		c := &cutBench{bundle: setup(b), b: b, r: rand.New(rand.NewPCG(1, 2))}
@@ -81,7 +81,7 @@ func (c *cutBench) arrivals(n int, due func() task.Instant) {
 	}
 }
 
-// measure does steps until no more is to be done.
+// measure compacts until nothing is left to do.
 func (c *cutBench) measure(name string, step func() task.Compaction) {
 	tasks, longest := 0, time.Duration(0)
 	goBefore, pgBefore := ownTime(), c.backendCPU()
@@ -104,7 +104,7 @@ func (c *cutBench) measure(name string, step func() task.Compaction) {
 	c.b.Logf("%s: %d tasks", name, tasks)
 }
 
-// claimsBeside promotes again what was demoted, with claims of due rows beside it.
+// claimsBeside promotes the demoted tasks again, while due rows are claimed.
 func (c *cutBench) claimsBeside(own task.Ownership, hour pack.Bucket) {
 	claims := func(stop <-chan struct{}) []time.Duration {
 		var took []time.Duration

@@ -28,7 +28,7 @@ func (b *bundle) chores() task.Ownership {
 	return owned[0]
 }
 
-// compact compacts until nothing more is to be compacted at once, and adds up what was moved.
+// compact compacts until nothing is left to compact, and adds up the results.
 func (b *bundle) compact(own task.Ownership, kind task.CompactionKind) task.Compaction {
 	b.t.Helper()
 	var sum task.Compaction
@@ -47,8 +47,8 @@ func (b *bundle) compact(own task.Ownership, kind task.CompactionKind) task.Comp
 	return sum
 }
 
-// addMany stores n ONE_SHOT tasks, due where due says, and returns their ids in
-// that order.
+// addMany stores n ONE_SHOT tasks whose due instants due returns, and returns their ids
+// in that order.
 func (b *bundle) addMany(n int, due func(i int) task.Instant) []task.ID {
 	b.t.Helper()
 	var ids []task.ID
@@ -64,8 +64,8 @@ func (b *bundle) addMany(n int, due func(i int) task.Instant) []task.ID {
 	return ids
 }
 
-// everywhere returns all rows of the bundle's tenant, wherever they are, and
-// fails if one is in two places, or in a pack that its locator does not lead to.
+// everywhere returns all rows of the bundle's tenant in all tiers. It fails if a task is
+// in two places, or in a pack that its locator does not lead to.
 func (b *bundle) everywhere() map[kernel.Key]*task.Row {
 	b.t.Helper()
 	out := b.rows()
@@ -78,7 +78,7 @@ func (b *bundle) everywhere() map[kernel.Key]*task.Row {
 	return out
 }
 
-// findable fails for tasks that Get does not answer.
+// findable fails for tasks that Get does not find.
 func (b *bundle) findable(ids []task.ID) {
 	b.t.Helper()
 	for _, id := range ids {
@@ -117,8 +117,8 @@ func (b *bundle) count(query string, args ...any) (n int) {
 	return n
 }
 
-// TestTasksGoThroughEveryLevelAndAreNeverLost moves the clock over forty days, in
-// steps, and looks at every step where the tasks are.
+// TestTasksGoThroughEveryLevelAndAreNeverLost advances the clock over forty days in
+// steps, and checks the places of the tasks at every step.
 func TestTasksGoThroughEveryLevelAndAreNeverLost(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
@@ -185,7 +185,7 @@ func TestLevelsFollowTheDistance(t *testing.T) {
 	soon := b.addMany(3, func(int) task.Instant { return hour.Add(20 * time.Minute) })
 	got := b.compact(own, task.CompactLevel0)
 	if got.Near != len(soon) || got.Packed != 403 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	want := map[pack.Bucket]int{
 		{Level: pack.Minute, At: hour.Add(30 * time.Minute)}: 100,
@@ -211,7 +211,7 @@ func TestSmallHourIsPromotedWholeAndStaysInTheNearTier(t *testing.T) {
 	}
 	b.setClock(hour.At.Add(-9 * time.Minute))
 	if got := b.compact(own, task.CompactPromote); got.Near != len(ids) || got.Late != 0 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if out, err := b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
 		t.Fatalf("rows of an hour that was promoted whole go back: %+v, %v", out, err)
@@ -228,7 +228,7 @@ func TestBigHourIsSplitIntoMinutes(t *testing.T) {
 	b.setClock(hour.At.Add(-29 * time.Minute))
 	got := b.compact(own, task.CompactSplit)
 	if got.Near != 0 || got.Packed != n || got.More {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if buckets := b.bucketsOf(); len(buckets) != 60 {
 		t.Fatalf("%d buckets, want the 60 minutes", len(buckets))
@@ -248,7 +248,7 @@ func TestLatePromotionIsDueAtOnceAndKeepsItsScheduledInstant(t *testing.T) {
 	b.compact(own, task.CompactLevel0)
 	b.setClock(at.Add(2 * time.Hour))
 	if got := b.compact(own, task.CompactPromote); got.Near != 1 || got.Late != 2*time.Hour {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if r := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; r.DueAt != b.now || r.ScheduledAt != at {
 		t.Fatalf("due %s, scheduled %s", r.DueAt, r.ScheduledAt)
@@ -266,7 +266,7 @@ func TestMergeKeepsEveryTask(t *testing.T) {
 	before := b.everywhere()
 	got := b.compact(own, task.CompactMerge)
 	if got.Read != far.CrowdedPacks || got.Written != 1 || got.Packed != far.CrowdedPacks*50 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if diff := cmp.Diff(before, b.everywhere()); diff != "" {
 		t.Fatal(diff)
@@ -286,7 +286,7 @@ func TestPacksThatMergingDoesNotHelpAreLeftAlone(t *testing.T) {
 	}
 	b.PassOver(b.d, bucket)
 	if got := b.compact(own, task.CompactMerge); got.Read != 0 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	b.setClock(hour.At)
 	got := b.compact(own, task.CompactPromote)
 	if got.Near != 40 || len(got.Damaged) != 1 || got.Damaged[0].Tasks != 10 || !strings.Contains(got.Damaged[0].Reason, "damaged") {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if n := b.count(`SELECT count(*) FROM far_pack WHERE quarantine_reason IS NOT NULL`); n != 1 || b.count(`SELECT count(*) FROM far_pack`) != 1 {
 		t.Fatalf("%d packs are marked", n)
@@ -315,7 +315,7 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 		}
 	}
 	if got := b.compact(own, task.CompactPromote); got.Read+len(got.Damaged) != 0 {
-		t.Fatalf("it is taken again: %+v", got)
+		t.Fatalf("the damaged pack is compacted again: %+v", got)
 	}
 	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Damaged != 1 || f.Packs != 0 {
 		t.Fatalf("stats = %+v, %v", f, err)
@@ -339,7 +339,7 @@ func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 	b.setClock(hour.At)
 	got := b.compact(own, task.CompactPromote)
 	if got.Near != 60 || len(got.Damaged) != 1 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestStaleMoverSetsNothingAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := b.count(`SELECT count(*) FROM far_level0 WHERE quarantine_reason IS NOT NULL`); n != 0 {
-		t.Fatal("it was set aside")
+		t.Fatal("the pack was quarantined")
 	}
 }
 
@@ -494,7 +494,7 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 		return nil
 	})
 	if got := b.compact(own, task.CompactPromote); got.Near != 10 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if err := <-cancelled; err != nil {
 		t.Fatal(err)
@@ -520,7 +520,7 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 		return nil
 	})
 	if got := b.compact(own, task.CompactPromote); got.Near != 9 || got.Void != 1 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[4], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
@@ -535,7 +535,7 @@ func (b *bundle) waitForLock() {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	b.t.Error("nobody waits for a lock")
+	b.t.Error("no session waits for a lock")
 }
 
 func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
@@ -550,7 +550,7 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 			return nil
 		}
 		if got := b.compact(own, task.CompactPromote); got.Read != 0 {
-			t.Errorf("a pack that is held was cut: %+v", got)
+			t.Errorf("a locked pack was compacted: %+v", got)
 		}
 		return nil
 	})
@@ -558,7 +558,7 @@ func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.compact(own, task.CompactPromote); got.Near != 9 || got.Void != 1 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if rows := b.everywhere(); len(rows) != 9 || rows[kernel.KeyOf(b.tenant, ids[0], 0)] != nil {
 		t.Fatalf("%d tasks are left", len(rows))
@@ -578,10 +578,10 @@ func TestAddDuringARecutComesWithTheNext(t *testing.T) {
 		return nil
 	})
 	if got := b.compact(own, task.CompactLevel0); got.Packed != 100 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 	if got := b.compact(own, task.CompactLevel0); got.Packed != 3 || len(b.everywhere()) != 103 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("compaction = %+v", got)
 	}
 }
 
@@ -594,9 +594,9 @@ func TestOneCutIsBounded(t *testing.T) {
 	}
 	c, err := b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, MaxTasks: 350})
 	if err != nil || c.Packed != 300 || !c.More {
-		t.Fatalf("cut = %+v, %v", c, err)
+		t.Fatalf("compaction = %+v, %v", c, err)
 	}
 	if c, err = b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, Before: b.now}); err != nil || c.Read != 0 {
-		t.Fatalf("what was added later is cut, too: %+v, %v", c, err)
+		t.Fatalf("tasks added later are compacted, too: %+v, %v", c, err)
 	}
 }

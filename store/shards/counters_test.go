@@ -17,7 +17,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// counts returns what the counters of the bundle's tenant say, summed over types.
+// counts returns the counters of the bundle's tenant, summed over types.
 func (b *bundle) counts() task.Counts {
 	b.t.Helper()
 	list, err := b.Counts(context.Background(), b.tenant)
@@ -31,15 +31,15 @@ func (b *bundle) counts() task.Counts {
 	return sum
 }
 
-// recounted fails unless the counters say what there is.
+// recounted fails if the counters differ from the stored rows.
 func (b *bundle) recounted() {
 	b.t.Helper()
 	if found, err := b.Recount(context.Background(), b.d, b.tenant, false); err != nil || len(found) > 0 {
-		b.t.Fatalf("the counters are not what there is: %+v, %v", found, err)
+		b.t.Fatalf("counters differ from the rows: %+v, %v", found, err)
 	}
 }
 
-// folded folds until nothing is left.
+// folded folds until no delta is left.
 func (b *bundle) folded() {
 	b.t.Helper()
 	for more := true; more; {

@@ -67,8 +67,8 @@ func TestADeadRunIsDoneAgainOnceHoweverOftenItIsReplayed(t *testing.T) {
 	}
 }
 
-// TestAReplayIsRememberedAsLongAsARequest: its key is not one of those that live as
-// long as their task, which a caller's idempotency_key could be.
+// TestAReplayIsRememberedAsLongAsARequest checks that the key of a replay is not one that
+// lives as long as its task. A caller's idempotency_key could be equal to such a key.
 func TestAReplayIsRememberedAsLongAsARequest(t *testing.T) {
 	b := setup(t)
 	id := b.die()
@@ -212,10 +212,10 @@ func purgedAfterAMinute(t *testing.T, b *bundle) {
 		t.Fatalf("after the minute %d are purged, more: %t, %v", n, more, err)
 	}
 	if _, err := b.Dead(t.Context(), b.tenant, old); task.CodeOf(err) != task.NotFound {
-		t.Errorf("the old one: %v", err)
+		t.Errorf("get of the old dead run: %v", err)
 	}
 	if _, err := b.Dead(t.Context(), b.tenant, young); err != nil {
-		t.Errorf("the young one: %v", err)
+		t.Errorf("get of the young dead run: %v", err)
 	}
 	if diff := cmp.Diff(task.Counts{Added: 2, PurgedFailed: 2, Dead: 1, Died: 2}, b.counts()); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)

@@ -31,10 +31,9 @@ var (
 )
 
 // BenchmarkEngine runs the store at a given rate without an API and a broker: an
-// adder, a claimer for each database, and a listener that reports what it is
-// given. It prints the CPU µs per cycle of the backends of each program, of the
-// server's other processes, and of this one. -benchtime=200000x sets how many
-// cycles are run.
+// adder, a claimer for each database, and a listener that reports its runs. It prints
+// the CPU µs per cycle of the backends of each program, of the server's other processes,
+// and of this process. -benchtime=200000x sets the number of cycles.
 func BenchmarkEngine(b *testing.B) {
 	for _, rate := range []int{1000, 5000, 12000, 20000} {
 		b.Run(fmt.Sprintf("rate=%d", rate), func(b *testing.B) { runEngine(b, rate) })
@@ -185,7 +184,7 @@ func mixBits(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// claims claims all that is due in one database, at every tick.
+// claims claims all due rows of one database, at every tick.
 func (e *engine) claims(ctx context.Context, d int) {
 	var shards []task.Shard
 	for i := range task.ShardsPerDatabase {
@@ -306,7 +305,7 @@ func (e *engine) exec(sql string) {
 	}
 }
 
-// cpu returns what each group of processes has used.
+// cpu returns the CPU time of each group of processes.
 func (e *engine) cpu() map[string]time.Duration {
 	rows, err := e.tds.Pool(0).Query(context.Background(), `SELECT pid, CASE WHEN backend_type = 'client backend' THEN application_name ELSE 'bg' END FROM pg_stat_activity WHERE $1 = 1`, 1)
 	if err != nil {

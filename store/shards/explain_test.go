@@ -157,8 +157,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 	}
 }
 
-// limit makes the bundle's tenant one with these rates, whose turns are given out
-// here.
+// limit gives the bundle's tenant these rates. The bundle's database grants its tokens.
 func (b *bundle) limit(rates string) {
 	b.t.Helper()
 	b.tenant += int32(b.d)
@@ -175,7 +174,7 @@ func (b *bundle) dueOfKind() task.ID {
 	return id
 }
 
-// openOfKind claims runs of tasks of the kind, as one with a cap.
+// openOfKind claims runs of tasks of the kind, under its cap.
 func (b *bundle) openOfKind(n int) {
 	b.t.Helper()
 	var specs []task.Spec

@@ -14,9 +14,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// BenchmarkFar prints what the request side of the far tier costs: adds of far
-// tasks in groups, and Get and Cancel of tasks in packs of so many. pg-µs and
-// go-µs are CPU for each task; the rest is the time of a call.
+// BenchmarkFar prints the cost of calls on the far tier: adds of far tasks in groups, and
+// Get and Cancel of tasks in packs of n tasks. pg-µs and go-µs are CPU time for each
+// task; the other figure is the duration of a call.
 func BenchmarkFar(b *testing.B) {
 	const groups = 100
 	for _, size := range []int{1, 16, 256} {
@@ -84,7 +84,7 @@ func (b *bundle) measure(bench *testing.B, tasks, n int, call func(i int) error)
 	bench.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// packed makes one pack of so many tasks, due within an hour.
+// packed makes one pack of n tasks, due within an hour.
 func (b *bundle) packed(size int) []task.ID {
 	b.t.Helper()
 	ids := b.addMany(size, func(i int) task.Instant { return b.now.Add(5*time.Hour) + task.Instant(i*7919%3_000_000) })
@@ -98,8 +98,8 @@ func ownTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// backendCPU adds up what the sessions of this test's database have used. It
-// needs the server to be on this machine.
+// backendCPU returns the CPU time that the sessions of this test's database have used.
+// The server must run on this machine.
 func (b *bundle) backendCPU() (sum time.Duration) {
 	rows, err := b.db.Pool(b.d).Query(b.t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
 	if err != nil {

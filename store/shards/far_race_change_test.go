@@ -9,28 +9,27 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Edits and triggers in the race of the far tier. An edit is repeated until it is
-// known what became of it, by one actor a task; so of the instants at which a task
-// may begin two are possible at a time. Each edit sets a mark in the params, which
-// only grows.
+// Edits and triggers in the race of the far tier. One actor edits a task, and repeats an
+// edit until its outcome is known. So at any time a task may begin at one of at most two
+// instants. Each edit sets a mark in the params, which only grows.
 type edits struct {
 	typ     task.Type
 	editing bool
 	next    task.Instant // where an edit wants the task to begin; 0: no edit is under way
-	// mark and version are those of the last edit that was answered, and since when;
+	// mark and version are those of the last answered edit, and the instant since when;
 	// wanted is the mark of the edit that is under way.
 	mark, wanted int
 	version      int32
 	since        int64
-	// opened are the runs that triggers were answered with, by seq; pending is how many
-	// triggers are under way.
+	// opened are the runs that triggers have returned, by seq; pending is the number of
+	// triggers that are under way.
 	opened  map[int64]string
 	pending int
 }
 
 func (e *edits) isTriggered(seq int64) bool { return e.opened[seq] != "" || e.pending > 0 }
 
-// terms says what is wrong with the params of a delivery; "": nothing.
+// terms describes the fault in the params of a delivery, or returns "" for none.
 func (e *edits) terms(p *task.Publication, began int64) string {
 	mark, _ := strconv.Atoi(string(p.Params)) // none: 0
 	switch {
@@ -43,8 +42,7 @@ func (e *edits) terms(p *task.Publication, began int64) string {
 	return ""
 }
 
-// enough reports whether something has been changed, which takes long on a busy
-// machine.
+// enough reports whether enough changes were made, which takes long on a busy machine.
 func (f *farRace) enough() bool {
 	return f.answeredEdits.Load() >= leastChanges && f.answeredTriggers.Load() >= leastChanges || time.Now().After(f.until)
 }
@@ -123,7 +121,7 @@ func (f *farRace) edit(t *racer, every time.Duration, move bool) {
 	}
 }
 
-// edited notes what an edit has come to.
+// edited records the outcome of an edit.
 func (f *farRace) edited(t *racer, got *task.Snapshot) {
 	mark, _ := strconv.Atoi(string(got.Params))
 	f.answeredEdits.Add(1)
@@ -136,7 +134,7 @@ func (f *farRace) edited(t *racer, got *task.Snapshot) {
 	t.begin, t.mark, t.version, t.since = got.Begin, mark, got.Version, f.order.Add(1)
 }
 
-// trigger opens a run, once, however often it has to ask.
+// trigger opens one run and repeats the call until its outcome is known.
 func (f *farRace) trigger() {
 	t := f.pick()
 	if t == nil {
@@ -172,7 +170,7 @@ func (f *farRace) trigger() {
 	}
 }
 
-// judgeChanges holds what the tasks have become against what was answered.
+// judgeChanges compares the tasks with the answers to edits and triggers.
 func (f *farRace) judgeChanges() {
 	for _, t := range f.tasks {
 		for seq := range t.opened {

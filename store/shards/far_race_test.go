@@ -17,16 +17,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// The race of all who move, change, read and fire far tasks, with failures before
-// and after their commits, owners that are replaced at any moment, and a clock
-// that runs hours within seconds. It is judged from outside: by ids, by what was
-// acknowledged, and by what was published.
+// The race of all actors that move, change, read and fire far tasks. Steps fail before
+// and after their commits, owners are replaced at any moment, and the clock advances by
+// hours within seconds. The test judges from outside: by ids, by acknowledged changes and
+// by published runs.
 type farRace struct {
 	*bundle
 	seed  uint64
 	order atomic.Int64 // orders acknowledgements and the beginnings of claims
 	quiet atomic.Bool  // no failpoint fires
-	// How many changes were answered, and until when more are waited for.
+	// The number of answered changes, and how long to wait for more.
 	answeredEdits, answeredTriggers atomic.Int64
 	until                           time.Time
 
@@ -37,7 +37,7 @@ type farRace struct {
 	fails []string
 }
 
-// racer is what is known about one task.
+// racer is the test's knowledge of one task.
 type racer struct {
 	id        task.ID
 	begin     task.Instant
@@ -50,7 +50,7 @@ type racer struct {
 	edits           // in far_race_change_test.go
 }
 
-// mostRacers bounds the work.
+// mostRacers is the most tasks.
 const mostRacers = 8000
 
 var errFailpoint = errors.New("failpoint")
@@ -69,7 +69,7 @@ func (f *farRace) fail(format string, args ...any) {
 	}
 }
 
-// pick returns any task; nil while there is none.
+// pick returns any task, or nil if there is none.
 func (f *farRace) pick() *racer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *farRace) pick() *racer {
 	return f.tasks[f.r.IntN(len(f.tasks))]
 }
 
-// failpoint strikes the steps of movers and callers. Adds, claims and reports have
+// failpoint makes steps of movers and callers fail. Adds, claims and reports have
 // tests of their own.
 func (f *farRace) failpoint(point string, _ int) error {
 	switch point {
@@ -230,7 +230,7 @@ func (f *farRace) pauser() {
 	f.mu.Unlock()
 }
 
-// getter reads a task. All are kept after their end, so all are found.
+// getter reads a task. All tasks are retained after their end, so all are found.
 func (f *farRace) getter() {
 	t := f.pick()
 	if t == nil {
@@ -256,7 +256,7 @@ func (f *farRace) getter() {
 	}
 }
 
-// mover does steps for as long as it owns the chores, or a while longer.
+// mover compacts while it owns the chores, or a while longer.
 func (f *farRace) mover(s *Store) {
 	owned, err := s.Acquire(context.Background(), f.d, []task.Shard{task.ChoresShard(f.d)}, task.Owner{Name: "mover"})
 	if err != nil {
@@ -293,7 +293,7 @@ func (f *farRace) moverStep(s *Store, own task.Ownership) (lost bool, err error)
 	return c.Lost, err
 }
 
-// claimer fires what is due and reports it.
+// claimer claims due tasks and reports their results.
 func (f *farRace) claimer() int {
 	form := []task.ClaimForm{task.RangeForm, task.CappedForm}[f.random(2)]
 	began := f.order.Add(1)
@@ -340,7 +340,7 @@ func (f *farRace) published(p *task.Publication, began int64) {
 	}
 }
 
-// reportAll takes the results of runs, again as long as rows are locked.
+// reportAll reports the results of runs and repeats those whose rows are locked.
 func (f *farRace) reportAll(pubs []task.Publication) {
 	for tries := 0; len(pubs) > 0; tries++ {
 		var starts []task.Attempt
@@ -369,8 +369,7 @@ func (f *farRace) reportAll(pubs []task.Publication) {
 	}
 }
 
-// TestNothingIsLostDoubledOrRevivedWhileTasksMove runs all of them against each
-// other.
+// TestNothingIsLostDoubledOrRevivedWhileTasksMove runs all actors concurrently.
 func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	f := &farRace{seed: uint64(time.Now().UnixNano()), byID: map[task.ID]*racer{}}
 	f.r = rand.New(rand.NewPCG(f.seed, 1))
@@ -403,7 +402,7 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	f.judge()
 }
 
-// settle lets every task come to its end.
+// settle waits until every task has ended.
 func (f *farRace) settle() {
 	f.quiet.Store(true)
 	own := f.chores()

@@ -32,7 +32,7 @@ func (p place) String() string { return [...]string{"near", "arrival", "pack"}[p
 var everyPlace = []place{inNear, inArrival, inPack}
 
 // put moves rows of the near tier to a place, all into one pack, as an add or a
-// cut leaves them.
+// compaction would leave them.
 func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 	b.t.Helper()
 	if p == inNear {
@@ -66,8 +66,8 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 	}
 }
 
-// inRange reports whether an arrival may still have the numbers of ids from first
-// to last; then there may be no second one.
+// inRange reports whether a pack of level 0 may still cover the numbers of the ids from
+// first to last. If it returns false, a second such pack is not allowed.
 func (b *bundle) inRange(first, last task.ID) (yes bool) {
 	b.t.Helper()
 	err := b.db.Pool(b.d).QueryRow(b.t.Context(), `SELECT EXISTS (SELECT FROM far_level0 a WHERE a.first <= $2 AND a.last >= $1)`,
@@ -106,8 +106,8 @@ func (b *bundle) packs() []far.PackName {
 	return out
 }
 
-// unpack moves what counts in a pack into the near tier, as a cut does. It
-// returns an error when somebody holds the pack for too long.
+// unpack moves the living tasks of a pack into the near tier, as a compaction does. It
+// returns an error if another transaction locks the pack for too long.
 func (b *bundle) unpack(p far.PackName) error {
 	ctx := context.Background()
 	tx, err := b.db.Pool(b.d).Begin(ctx)
@@ -147,7 +147,7 @@ func (b *bundle) unpack(p far.PackName) error {
 	return tx.Commit(ctx)
 }
 
-// farRows returns the packed rows of the bundle's tenant that count.
+// farRows returns the packed rows of the bundle's tenant that are not void.
 func (b *bundle) farRows() map[kernel.Key]*task.Row {
 	b.t.Helper()
 	out := map[kernel.Key]*task.Row{}
@@ -175,14 +175,14 @@ func (b *bundle) farRows() map[kernel.Key]*task.Row {
 	return out
 }
 
-// inHours makes a spec begin so many hours from now.
+// inHours makes a spec begin n hours from now.
 func (b *bundle) inHours(n int) func(*task.Spec) {
 	return func(s *task.Spec) { s.Begin = b.now.Add(time.Duration(n) * time.Hour) }
 }
 
 func nearOnly(c *Config) { c.Horizon = far.HorizonOff }
 
-// answersOf makes one task in a place and returns what all calls answer about it.
+// answersOf adds one task in a place and returns the answers of all calls about it.
 func answersOf(t *testing.T, p place) []any {
 	b := setup(t, nearOnly)
 	ctx := t.Context()
@@ -538,8 +538,8 @@ func TestAListingMeetsEveryTaskWhereverItIs(t *testing.T) {
 	}
 }
 
-// listAll goes through all pages and calls between after each. It returns how
-// often each task was met, and makes sure that tokens survive being text.
+// listAll reads all pages and calls between after each. It returns how often each task was
+// listed, and checks that page tokens survive their encoding as text.
 func (b *bundle) listAll(q task.ListQuery, between func()) map[task.ID]int {
 	b.t.Helper()
 	seen := map[task.ID]int{}

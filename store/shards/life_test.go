@@ -95,8 +95,8 @@ func TestNonBlockingKeepsItsGridAndCountsMissedInstants(t *testing.T) {
 	}
 }
 
-// TestMissedInstantsAreToldWhoeverFindsThem: a claim in SQL, one by the state machine,
-// a resume, and a resume in bulk.
+// TestMissedInstantsAreToldWhoeverFindsThem covers a claim in SQL, a claim by the state
+// machine, a resume, and a resume in bulk.
 func TestMissedInstantsAreToldWhoeverFindsThem(t *testing.T) {
 	told := map[int32]int64{}
 	b := setup(t, nearOnly, func(c *Config) {

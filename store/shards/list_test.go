@@ -18,8 +18,8 @@ func tagged(tags ...string) func(*task.Spec) {
 
 func kept(s *task.Spec) { s.Retention = time.Hour }
 
-// spread makes 36 tasks over all places, due in 1 to 12 hours, and returns them
-// by what they have.
+// spread adds 36 tasks over all places, due in 1 to 12 hours, and returns them by their
+// properties.
 func (b *bundle) spread() (all map[task.ID]task.Spec) {
 	b.t.Helper()
 	all = map[task.ID]task.Spec{}

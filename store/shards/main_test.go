@@ -32,8 +32,8 @@ type bundle struct {
 	adds   int
 }
 
-// shared is what all tests use: to connect anew would cost each of them the plans
-// of all its statements.
+// shared is shared by all tests: with a connection of its own, each test would have to
+// plan all its statements again.
 var shared struct {
 	sync.Mutex
 	cluster *store.Cluster
@@ -114,9 +114,8 @@ func checked() testenv.Template {
 // testClock stands still until a test moves it.
 const testClock = `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE AS 'SELECT now FROM test_clock'; `
 
-// constraints are what holds of every row, whatever happens. The schema of
-// installations leaves them out, because they cost too much.
-// The timeouts are for machines that do much else.
+// constraints are invariants of every row. The schema of installations leaves them out
+// because they cost too much. The timeouts are longer, for busy machines.
 const constraints = `BEGIN; SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '120s';
 	ALTER TABLE task
 	ADD CONSTRAINT task_type          CHECK (type IN (1, 2, 3)),

@@ -11,7 +11,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// missedSum adds up what a store tells of missed instants.
+// missedSum adds up the missed instants that a store reports.
 type missedSum struct {
 	mu  sync.Mutex
 	sum task.MissedCounts
@@ -27,7 +27,7 @@ func (m *missedSum) collect(c *Config) {
 	}
 }
 
-// take returns the sum, and begins anew.
+// take returns the sum and resets it.
 func (m *missedSum) take() task.MissedCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()

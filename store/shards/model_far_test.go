@@ -14,7 +14,7 @@ import (
 // The far tier in random histories: between any two steps rows may go into packs
 // and come out again. The model knows nothing of it.
 
-// pack moves some tasks that wait for nothing but their instant into one pack.
+// pack moves some idle tasks into one pack.
 func (h *sideBySide) pack() {
 	p := rapid.SampledFrom(everyPlace[1:]).Draw(h.rt, "place")
 	level := rapid.SampledFrom([]pack.Level{pack.Minute, pack.Hour, pack.Day, pack.Month}).Draw(h.rt, "level")
@@ -51,7 +51,7 @@ func (h *sideBySide) unpackOne() {
 	}
 }
 
-// promote moves what is due until an instant into the near tier.
+// promote moves tasks due before an instant into the near tier.
 func (h *sideBySide) promote(until task.Instant) {
 	for _, p := range h.packs() {
 		packs, err := far.ReadPacks(h.t.Context(), h.db.Pool(h.d), []int64{int64(p)})

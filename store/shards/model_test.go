@@ -104,7 +104,7 @@ func (m *model) rows() map[kernel.Key]*task.Row {
 	return out
 }
 
-// settle carries out what a step did to a task's rows.
+// settle stores the effects of a step on a task's rows.
 func (m *model) settle(id task.ID, now task.Instant) {
 	k := m.machines[id]
 	c := m.count(k.Task.Type)
@@ -126,8 +126,8 @@ func (m *model) settle(id task.ID, now task.Instant) {
 	}
 }
 
-// claim does what is due, and ahead of the clock what is scheduled. Rows that SQL
-// decides come first, as in a claim.
+// claim claims due rows and, ahead of the clock, scheduled rows. Rows that SQL decides
+// come first, as in a claim of the store.
 func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication {
 	var plain, undecided []kernel.Key
 	for k, r := range m.rows() {
@@ -168,7 +168,7 @@ func needsMachine(r *task.Row, now task.Instant) bool {
 	return (r.Type == task.NonBlocking && r.Run == 0) || (r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter)
 }
 
-// say applies what a listener says to the model.
+// say applies a call of a listener to the model.
 func (m *model) say(a task.Attempt, now task.Instant, f func(*task.Machine) task.Reply) task.Reply {
 	k := m.machines[a.Task]
 	if k == nil {
@@ -523,7 +523,7 @@ func (h *sideBySide) fold() {
 	}
 }
 
-// compare holds the stored rows against those of the model.
+// compare compares the stored rows with those of the model.
 func (h *sideBySide) compare() {
 	if diff := cmp.Diff(h.m.rows(), h.everywhere(), cmp.AllowUnexported(kernel.Key{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(task.Row{}, "Change", "Calendar")); diff != "" {
 		h.rt.Fatalf("rows at %s: want -, got +\n%s", h.now, diff)
@@ -545,9 +545,9 @@ func (h *sideBySide) compare() {
 	}
 }
 
-// recount holds the counters against the stored rows.
+// recount compares the counters with the stored rows.
 func (h *sideBySide) recount() {
 	if found, err := h.Recount(context.Background(), h.d, 0, false); err != nil || len(found) > 0 {
-		h.rt.Fatalf("the counters are not what there is: %+v, %v", found, err)
+		h.rt.Fatalf("counters differ from the rows: %+v, %v", found, err)
 	}
 }

@@ -80,7 +80,7 @@ func TestLanesTakeTheOldestUpToTheirQuota(t *testing.T) {
 		t.Errorf("taken %v (-want +got)\n%s", c.FlowRows, diff)
 	}
 	if c.Outbox == 0 {
-		t.Error("what lanes take is not in the outbox")
+		t.Error("runs that flows claimed are not in the outbox")
 	}
 	low := b.lane("", 4)
 	low.Low = b.now
@@ -101,8 +101,8 @@ func TestLanesOfKindsAndOfTheOthers(t *testing.T) {
 	}
 }
 
-// TestWaitingForATurnIsNoMisfire: of a row that waits for its tenant's turn each
-// instant fires; what was late before that is a misfire as ever.
+// TestWaitingForATurnIsNoMisfire checks that each instant of a row fires although the row
+// waits for a token. Instants that were late before the wait are misfires as usual.
 func TestWaitingForATurnIsNoMisfire(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -203,8 +203,8 @@ func TestSettingsAreThoseOfTenantsWhoseClaimsAreNotPlain(t *testing.T) {
 	b.exec(`DELETE FROM tenant`)
 }
 
-// TestTurnsNeverExceedTheRate: whoever takes them and whenever, over any time there
-// are no more than rate x time + burst.
+// TestTurnsNeverExceedTheRate checks that over any time at most rate x time + burst
+// tokens are granted, to any number of callers.
 func TestTurnsNeverExceedTheRate(t *testing.T) {
 	b := setup(t)
 	tenant := int32(b.d) + 16*int32(b.tenant)
@@ -340,8 +340,8 @@ func TestReplayAnswersForKeysThatAreKnown(t *testing.T) {
 	}
 }
 
-// TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed: of every type, whatever
-// closes them.
+// TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed covers every type and every way to
+// close a run.
 func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "capped"}

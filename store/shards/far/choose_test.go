@@ -17,7 +17,7 @@ func TestOnlyMergesThatDoNotHelpAreRemembered(t *testing.T) {
 		c := compacting{t: tier, d: 3, req: task.CompactionRequest{Kind: test.kind}, out: task.Compaction{Read: 20, Written: test.written}}
 		c.noteMerge([]candidate{{bucket: bucket}})
 		if _, passed := tier.movers[3].unmerged[bucket]; passed != test.want {
-			t.Errorf("%s of 20 packs into %d: passed over %v, want %v", test.kind, test.written, passed, test.want)
+			t.Errorf("%s of 20 packs into %d: skipped %v, want %v", test.kind, test.written, passed, test.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// TestCutKeepsTheMultisetOfTasks: whatever the rows, what comes out is what went in.
+// TestCutKeepsTheMultisetOfTasks checks that routing loses and duplicates no row.
 func TestCutKeepsTheMultisetOfTasks(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
