@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// banner prints all addresses and the next steps.
+// banner prints all addresses and an example of a call.
 func (in *installation) banner(ctx context.Context) {
 	kept := "kept; --ephemeral keeps nothing"
 	if in.dir.ephemeral {
@@ -15,7 +15,7 @@ func (in *installation) banner(ctx context.Context) {
 	}
 	kind := "hello"
 	if in.o.Demo {
-		kind = kindOneShot // its handler prints the callback
+		kind = kindOneShot // the demo's handler prints the callback
 	}
 	at := in.info()
 	http := "http://" + at.HTTP
@@ -37,5 +37,5 @@ func (in *installation) banner(ctx context.Context) {
 	line("admin", at.Admin)
 	fmt.Fprintf(&b, "\nAdd a task, in another shell:\n\n  curl -sS %s/v1/tasks -H 'Authorization: Bearer %s' \\\n"+
 		"    -d '{\"kind\":\"%s\",\"type\":\"ONE_SHOT\"}'\n\nCtrl-C stops everything.\n\n", http, at.Token, kind)
-	_, _ = fmt.Fprint(in.o.Out, b.String()) // errors of the output do not matter
+	_, _ = fmt.Fprint(in.o.Out, b.String()) // the installation also works without its output
 }

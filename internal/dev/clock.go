@@ -14,28 +14,28 @@ import (
 // ClockMode selects the clock of an installation.
 type ClockMode string
 
-// The clocks.
+// The modes of the clock.
 const (
 	RealClock    ClockMode = ""
-	FrozenClock  ClockMode = "frozen"  // stands still until it is moved
-	RunningClock ClockMode = "running" // goes as the real one does, and can be moved on
+	FrozenClock  ClockMode = "frozen"  // moves only when it is told to
+	RunningClock ClockMode = "running" // runs at the speed of the real clock and can be moved forward
 )
 
-// checkClock returns faults of the combination of options.
+// checkClock returns an error if the options of the clock contradict each other.
 func (o *Options) checkClock() error {
 	switch {
 	case o.VirtualClock != RealClock && o.VirtualClock != FrozenClock && o.VirtualClock != RunningClock:
 		return fmt.Errorf("the virtual clock %q is neither %s nor %s", o.VirtualClock, FrozenClock, RunningClock)
 	case o.VirtualClock == RealClock && !o.ClockStart.IsZero():
-		return errors.New("there is a start for the virtual clock, and no virtual clock")
+		return errors.New("a start is given for the virtual clock, but there is no virtual clock")
 	case o.VirtualClock != RealClock && o.Demo:
-		return errors.New("the demo goes by the real clock, not by a virtual one")
+		return errors.New("the demo needs the real clock and does not work with a virtual one")
 	}
 	return nil
 }
 
-// setClock gives new data the clock that is wanted, and refuses data that lives by
-// another one.
+// setClock sets the requested clock for new data, and refuses data with another
+// clock.
 func (in *installation) setClock(ctx context.Context, cluster *store.Cluster) error {
 	virtual, err := clock.Installed(ctx, cluster)
 	if err != nil && !virtual {
@@ -70,7 +70,7 @@ func (in *installation) closeClock() {
 	}
 }
 
-// clockLine returns the banner's line about the clock; "" for the real one.
+// clockLine returns the banner's line about the clock, or "" for the real clock.
 func (in *installation) clockLine(ctx context.Context) string {
 	if in.clock == nil {
 		return ""

@@ -16,12 +16,13 @@ const (
 	formatName = "format"
 	format     = "perceptor-dev 1\n"
 	lockName   = "lock"
-	// ephemeralPrefix begins the names of directories that are removed after use.
+	// ephemeralPrefix is the prefix of directories that are removed after use.
 	ephemeralPrefix = "perceptor-dev-"
 )
 
-// DefaultDataDir is where data is kept when nothing else is said. Root runs
-// PostgreSQL as another user, who could not enter root's own directory.
+// DefaultDataDir returns the default data directory. For root it is outside the
+// home directory, because root runs PostgreSQL as another user, who could not
+// enter that.
 func DefaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/perceptor/dev"
@@ -58,9 +59,9 @@ func openDataDir(path string) (*dataDir, error) {
 	return lockDataDir(path, false)
 }
 
-// openEphemeral makes a directory that close removes. What killed processes
-// left is removed first. Another process may take a directory that is not locked
-// yet for such a one, and remove it: then the next one does.
+// openEphemeral makes a directory that close removes. It first removes those that
+// killed processes have left. In the moment before the new directory is locked,
+// another process may lock it as an orphan. Then openEphemeral tries again.
 func openEphemeral() (d *dataDir, err error) {
 	tempdir.RemoveOrphans(ephemeralPrefix, lockName)
 	for range 3 {
@@ -76,9 +77,9 @@ func makeEphemeral() (*dataDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
 	}
-	// PostgreSQL may run as another user.
+	// PostgreSQL may run as another user, who must enter the directory.
 	if err := os.Chmod(path, 0o755); err != nil {
-		return nil, fmt.Errorf("open data directory: %w", err)
+		return nil, fmt.Errorf("set mode of data directory: %w", err)
 	}
 	if err := checkFormat(path); err != nil {
 		return nil, err
@@ -86,7 +87,8 @@ func makeEphemeral() (*dataDir, error) {
 	return lockDataDir(path, true)
 }
 
-// checkFormat marks an empty directory as ours and refuses foreign ones.
+// checkFormat writes the format file into an empty directory. It refuses
+// directories of other programs and of other formats.
 func checkFormat(path string) error {
 	name := filepath.Join(path, formatName)
 	text, err := os.ReadFile(name)
@@ -94,7 +96,7 @@ func checkFormat(path string) error {
 	case err == nil && string(text) == format:
 		return nil
 	case err == nil:
-		return fmt.Errorf("data directory %s has the format %.40q; this program knows %q: choose another with --data-dir", path, strings.TrimSpace(string(text)), strings.TrimSpace(format))
+		return fmt.Errorf("data directory %s has the format %.40q, this program needs %q: choose another with --data-dir", path, strings.TrimSpace(string(text)), strings.TrimSpace(format))
 	case !errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("data directory: %w", err)
 	}
@@ -130,7 +132,7 @@ func lockDataDir(path string, ephemeral bool) (*dataDir, error) {
 
 func (d *dataDir) join(name string) string { return filepath.Join(d.path, name) }
 
-// close releases the directory, and removes an ephemeral one.
+// close unlocks the directory. It removes an ephemeral one.
 func (d *dataDir) close() error {
 	defer d.unlock()
 	if !d.ephemeral {
@@ -139,7 +141,7 @@ func (d *dataDir) close() error {
 	return os.RemoveAll(d.path)
 }
 
-// readSecret returns a stored secret, or "".
+// readSecret returns a stored secret, or "" if there is none.
 func (d *dataDir) readSecret(name string) string {
 	text, err := os.ReadFile(d.join(name))
 	if err != nil {
@@ -150,7 +152,7 @@ func (d *dataDir) readSecret(name string) string {
 
 func (d *dataDir) writeSecret(name, secret string) error {
 	if err := os.WriteFile(d.join(name), []byte(secret+"\n"), 0o600); err != nil {
-		return fmt.Errorf("keep token: %w", err)
+		return fmt.Errorf("store token: %w", err)
 	}
 	return nil
 }

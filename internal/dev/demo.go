@@ -23,31 +23,31 @@ const (
 	kindBlocking    = "quality-check"
 )
 
-// numberParam is the param with a task's number.
+// numberParam is the name of the parameter that holds a task's number.
 const numberParam = "order"
 
 const (
 	addEvery    = time.Second
 	seriesEvery = 3 * time.Second
 	seriesRuns  = 3
-	// A series takes about this long, a single run that long: none is begun so
-	// late that it would not end in time.
+	// seriesTime and the next constant are the approximate durations of a series
+	// and of a single run. The demo begins none that would not end in time.
 	seriesTime = 4 * time.Second
 	singleTime = 1500 * time.Millisecond
-	// patience is how long callbacks that are due are waited for at the end, and
-	// hurry the same after Ctrl-C.
+	// patience is how long the demo waits at its end for callbacks that are due.
+	// After Ctrl-C it waits for hurry.
 	patience   = 15 * time.Second
 	hurry      = 500 * time.Millisecond
 	cancelWait = time.Second
 )
 
-// demo adds tasks and listens to their runs.
+// demo adds tasks and handles their runs.
 type demo struct {
 	in     *installation
 	client *client.Client
 	seen   *observer
-	until  time.Time // no task is begun that would not end by then; zero: no end
-	end    time.Time // everything that was due before must be done; zero: nothing
+	until  time.Time // no task is added that would not end by then; zero: no end
+	end    time.Time // every run due before must be done; zero: no run
 
 	print                    sync.Mutex
 	adds, callbacks, results atomic.Int64
@@ -59,7 +59,7 @@ func (in *installation) demo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() //nolint:errcheck // nothing depends on it
+	defer c.Close() //nolint:errcheck // all calls have ended
 	d := &demo{in: in, client: c, seen: newObserver()}
 	if in.o.For > 0 {
 		d.until = time.Now().Add(in.o.For)
@@ -79,7 +79,7 @@ func (in *installation) demo(ctx context.Context) error {
 	return errors.Join(err, d.summary())
 }
 
-// listener prints a line for each callback.
+// listener returns a listener that prints a line for each callback.
 func (d *demo) listener() (*client.Listener, error) {
 	l, err := d.client.NewListener(client.ListenerConfig{
 		StopGrace: hurry, Logger: d.in.o.Log,
@@ -102,11 +102,11 @@ func (d *demo) listener() (*client.Listener, error) {
 	return l, nil
 }
 
-// handler works for up to the given time.
+// handler returns a handler that works for up to the given time.
 func (d *demo) handler(work time.Duration) client.Handler {
 	return func(ctx context.Context, r *client.Run) error {
 		now := time.Now()
-		number, _ := strconv.ParseInt(r.Params[numberParam], 10, 64) // 0: a task of another caller
+		number, _ := strconv.ParseInt(r.Params[numberParam], 10, 64) // 0 for a task of another caller
 		seen := check.Execution{
 			Number: number, ID: task.ID(r.TaskID), Seq: r.Seq, Attempt: int32(r.Attempt), ScheduledAt: task.At(r.ScheduledAt),
 			Missed: r.Missed, Start: check.At(now), Version: int32(r.Version),
@@ -143,7 +143,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.in.o.Out, format+"\n", args...)
 }
 
-// add adds tasks at a modest rate until ctx ends.
+// add adds tasks at a low rate until ctx ends.
 func (d *demo) add(ctx context.Context) error {
 	tick := time.NewTicker(addEvery)
 	defer tick.Stop()
@@ -165,12 +165,12 @@ func (d *demo) add(ctx context.Context) error {
 	}
 }
 
-// fits reports whether something that takes this long ends in time.
+// fits reports whether a task that begins now and takes this long ends in time.
 func (d *demo) fits(now time.Time, takes time.Duration) bool {
 	return d.until.IsZero() || now.Add(takes).Before(d.until)
 }
 
-// addOne adds a task that begins in up to half a second and ends in a minute.
+// addOne adds a task that begins within half a second and ends within a minute.
 func (d *demo) addOne(ctx context.Context, t client.Task) {
 	t.Begin = time.Now().Add(100*time.Millisecond + rand.N(400*time.Millisecond)).Truncate(time.Millisecond)
 	t.End = t.Begin.Add(time.Minute)
@@ -191,8 +191,9 @@ func (d *demo) addOne(ctx context.Context, t client.Task) {
 	}, time.Now())
 }
 
-// finish waits for what was due when the time was up; after Ctrl-C it hurries,
-// and judges nothing as lost. What is left is cancelled.
+// finish waits for runs that were due when the time was up, and then cancels the
+// remaining tasks. After Ctrl-C it waits for a shorter time and counts no run as
+// lost.
 func (d *demo) finish(ctx context.Context) {
 	end, wait := time.Now(), patience
 	interrupted := !errors.Is(context.Cause(ctx), errTimeIsUp)
@@ -219,7 +220,7 @@ func (d *demo) finish(ctx context.Context) {
 	cancelling.Wait()
 }
 
-// summary prints the last line, and returns an error if the contract was broken.
+// summary prints the last line. It returns an error if the contract was broken.
 func (d *demo) summary() error {
 	total, examples := d.seen.verdict(d.end)
 	for _, e := range examples {

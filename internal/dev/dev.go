@@ -19,36 +19,36 @@ import (
 
 // Options configure the installation.
 type Options struct {
-	// DataDir is where data is kept; ignored when Ephemeral.
+	// DataDir is the data directory. It is ignored if Ephemeral is set.
 	DataDir string
-	// Ephemeral keeps nothing.
+	// Ephemeral says that the data is removed at the end.
 	Ephemeral bool
 	Ports     Ports
-	// Demo adds tasks and listens to their runs. It goes by the real clock.
+	// Demo runs a demo, which adds tasks and handles their runs. It needs the
+	// real clock.
 	Demo bool
-	// VirtualClock, if set, makes the installation live by a clock that only moves
-	// when it is told to, or that goes as the real one does and can be moved on.
+	// VirtualClock selects a virtual clock, which is frozen or running.
 	VirtualClock ClockMode
-	// ClockStart is the initial time of the virtual clock for new data; zero:
-	// the real time.
+	// ClockStart is the initial time of the virtual clock for new data. The zero
+	// time stands for the real time.
 	ClockStart time.Time
-	// For is how long the installation runs; 0: until ctx ends.
+	// For is how long the installation runs. 0 means until ctx ends.
 	For time.Duration
-	// Out gets output for the user, Log messages that need attention.
+	// Out receives output for the user. Log receives messages that need attention.
 	Out io.Writer
 	Log *slog.Logger
-	// Version is shown.
+	// Version is the version that the banner shows.
 	Version string
-	// Ready, if set, is called when everything serves. It must not block.
+	// Ready, if set, is called when the installation serves. It must not block.
 	Ready func(Info)
 }
 
-// Info says where everything is.
+// Info describes a running installation.
 type Info struct {
 	// GRPC, HTTP, Ops and Kafka are host:port; Postgres is a connection string.
 	GRPC, HTTP, Ops, Kafka, Postgres string
-	// DataDir is where the data is, Token the secret of the tenant demo, Admin
-	// that of an admin token.
+	// DataDir is the data directory, Token the token of the tenant demo, and
+	// Admin an admin token.
 	DataDir, Token, Admin string
 }
 
@@ -58,11 +58,11 @@ const (
 	nodeGrace  = time.Second
 )
 
-// ErrViolated is returned when the demo has seen the contract broken.
-var ErrViolated = errors.New("the demo has seen the task contract broken")
+// ErrViolated is returned when the demo has found violations of the contract.
+var ErrViolated = errors.New("the demo has found violations of the task contract")
 
-// Run runs everything until ctx ends, or Options.For has passed, and stops it
-// again within 3 seconds.
+// Run runs an installation until ctx ends or Options.For has passed. It then stops
+// within 3 seconds.
 func Run(ctx context.Context, o Options) (err error) {
 	began := time.Now()
 	if err := o.checkClock(); err != nil {
@@ -89,7 +89,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	return in.run(ctx, progress)
 }
 
-// unlessStopped drops the error of a start that was cut short on purpose.
+// unlessStopped returns nil if ctx has ended, since the start was interrupted on
+// purpose, and err otherwise.
 func unlessStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -104,7 +105,7 @@ func (o *Options) openDataDir() (*dataDir, error) {
 	return openDataDir(o.DataDir)
 }
 
-// installation has the parts that run on the servers.
+// installation holds the parts that run on the servers.
 type installation struct {
 	o       *Options
 	dir     *dataDir
@@ -116,8 +117,8 @@ type installation struct {
 	registry   *prometheus.Registry
 	dispatcher *app.Dispatcher
 	api        *app.API
-	clock      *app.VirtualClock // nil: the real one
-	// token and admin are the secrets.
+	clock      *app.VirtualClock // nil if the clock is the real one
+	// token and admin are the secrets of the tokens.
 	token, admin string
 }
 
@@ -138,7 +139,7 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 	return app.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
 }
 
-// configure makes the configuration: defaults, and the parts that are here.
+// configure makes the configuration from the defaults and the local addresses.
 func (in *installation) configure() error {
 	loaded, err := config.Load(config.Sources{Environ: []string{}})
 	if err != nil {
@@ -215,8 +216,8 @@ func (in *installation) makeTenant(ctx context.Context) error {
 	return err
 }
 
-// makeToken returns the secret that is kept in the data directory, or that of a
-// new token if it is not good any more.
+// makeToken returns the secret in the data directory. If that is missing or no
+// longer valid, it creates a token and stores its secret.
 func (in *installation) makeToken(ctx context.Context, name string, t control.Token) (string, error) {
 	if secret := in.dir.readSecret(name); secret != "" {
 		if _, err := in.api.Control().Authenticate(ctx, secret); err == nil {
@@ -236,11 +237,12 @@ func (in *installation) watchPostgres(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-in.servers.postgres.Done():
-		return fmt.Errorf("PostgreSQL has ended by itself: see %s", in.servers.postgres.LogPath())
+		return fmt.Errorf("PostgreSQL ended unexpectedly: see %s", in.servers.postgres.LogPath())
 	}
 }
 
-// front is what happens while everything runs.
+// front prints the banner when everything serves, and then runs the demo or waits
+// for the end.
 func (in *installation) front(ctx context.Context) error {
 	if err := in.awaitReady(ctx); err != nil {
 		return unlessStopped(ctx, err)
@@ -269,7 +271,7 @@ func (in *installation) info() Info {
 	}
 }
 
-// errTimeIsUp is the cause of the end when Options.For has passed.
+// errTimeIsUp is the cause of the context's end when Options.For has passed.
 var errTimeIsUp = errors.New("the time is up")
 
 // awaitReady returns when the API serves and all shards are owned.

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// output is what people would see.
+// output collects the output for the user.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -52,7 +52,8 @@ func options(t *testing.T, out *output) Options {
 	return Options{Out: out, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Version: "test"}
 }
 
-// running starts an installation and returns where it is, and how to stop it.
+// running starts an installation. It returns its addresses and a function that stops
+// it.
 func running(t *testing.T, o Options) (Info, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -76,7 +77,7 @@ func running(t *testing.T, o Options) (Info, func()) {
 	return Info{}, nil
 }
 
-// placeForData is a directory that PostgreSQL's user can enter.
+// placeForData returns the path of a new directory that PostgreSQL's user can enter.
 func placeForData(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "perceptor-devtest-")
@@ -111,21 +112,21 @@ func TestDemoCallsBackTasksOfAllTypesWithoutAViolation(t *testing.T) {
 		`Not for production`, `curl -sS http://127.0.0.1:\d+/v1/tasks -H 'Authorization: Bearer pct_`, `removed at the end`,
 	} {
 		if !regexp.MustCompile(line).MatchString(out.String()) {
-			t.Errorf("nothing matches %s in:\n%s", line, out)
+			t.Errorf("no line matches %s in:\n%s", line, out)
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	summary := lines[len(lines)-1]
 	var adds, fires, callbacks, results, violations int
 	if _, err := fmt.Sscanf(summary, "adds=%d fires=%d callbacks=%d results=%d violations=%d", &adds, &fires, &callbacks, &results, &violations); err != nil {
-		t.Fatalf("the last line is %q: %v", summary, err)
+		t.Fatalf("last line = %q, want the summary: %v", summary, err)
 	}
-	// Every task begins long before the end; how far a series gets is the machine's matter.
+	// Every task begins long before the end. The length of a series depends on the machine.
 	if adds < 4 || fires < adds || callbacks < adds || results < adds || violations != 0 {
-		t.Errorf("got %s", summary)
+		t.Errorf("summary = %s, want at least 4 adds, all fired, and no violation", summary)
 	}
 	if _, err := os.Stat(where.DataDir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there", where.DataDir)
+		t.Errorf("the ephemeral directory %s still exists", where.DataDir)
 	}
 }
 
@@ -139,19 +140,19 @@ func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
 	o.DataDir = placeForData(t)
 	first, stop := running(t, o)
 	if first.DataDir != o.DataDir {
-		t.Errorf("data is in %s, want %s", first.DataDir, o.DataDir)
+		t.Errorf("data directory = %s, want %s", first.DataDir, o.DataDir)
 	}
 	id := addTask(t, first)
 	stop()
 
 	second, stop := running(t, o)
 	if second.Token != first.Token || second.Admin != first.Admin {
-		t.Error("the tokens have changed")
+		t.Error("the tokens changed in a restart")
 	}
 	c := dial(t, second)
 	got, err := c.GetTask(t.Context(), id)
 	if err != nil || got.State != client.Scheduled {
-		t.Errorf("the task is gone: %+v, %v", got, err)
+		t.Errorf("task after the restart = %+v, %v, want the added one", got, err)
 	}
 	for _, probe := range []string{"healthz", "readyz", "metrics"} {
 		res, err := http.Get("http://" + second.Ops + "/" + probe)
@@ -167,13 +168,13 @@ func TestDataTokenAndTasksSurviveARestart(t *testing.T) {
 
 	_, err = openDataDir(o.DataDir)
 	if err == nil || !strings.Contains(err.Error(), "is in use by another taskd dev (pid "+fmt.Sprint(os.Getpid())+")") {
-		t.Errorf("a second user of the directory: got %v", err)
+		t.Errorf("Run on a directory in use: got %v", err)
 	}
 	stop()
 
 	o.VirtualClock = FrozenClock
 	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "has tasks by the real clock: choose another directory with --data-dir, or --ephemeral") {
-		t.Errorf("a virtual clock for tasks by the real one: got %v", err)
+		t.Errorf("virtual clock for data with the real clock: got %v", err)
 	}
 }
 
@@ -198,7 +199,7 @@ func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T
 		t.Errorf("moved %+v, %v", moved, err)
 	}
 	if got, want := noons(), []time.Time{start.Add(12 * time.Hour), start.Add(36 * time.Hour)}; !slices.EqualFunc(got, want, time.Time.Equal) {
-		t.Errorf("runs of %s, want %s", got, want)
+		t.Errorf("instants of the runs = %s, want %s", got, want)
 	}
 	if _, err := c.CancelTask(t.Context(), id); err != nil {
 		t.Error(err)
@@ -206,13 +207,13 @@ func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T
 	stop()
 
 	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "shows 2026-01-03T02:00:00.000Z: a start is for new data") {
-		t.Errorf("another start: got %v", err)
+		t.Errorf("ClockStart for existing data: got %v", err)
 	}
 	o.ClockStart = time.Time{}
 	real := o
 	real.VirtualClock = RealClock
 	if err := Run(t.Context(), real); err == nil || !strings.Contains(err.Error(), "has a virtual clock: give --virtual-clock") {
-		t.Errorf("by the real clock: got %v", err)
+		t.Errorf("real clock for data with a virtual clock: got %v", err)
 	}
 	second, stop := running(t, o)
 	if now, err := clockOf(t, second).Now(t.Context()); err != nil || !now.Equal(start.Add(50*time.Hour)) {
@@ -233,8 +234,8 @@ func TestAVirtualClockSurvivesARestartAndNobodyTakesItForTheRealOne(t *testing.T
 	}
 }
 
-// listenForNoons listens until the returned function is called, which returns what
-// the runs were scheduled for.
+// listenForNoons listens until the returned function is called. That function returns
+// the scheduled instants of the runs.
 func listenForNoons(t *testing.T, at Info) func() []time.Time {
 	t.Helper()
 	l, err := dial(t, at).NewListener(client.ListenerConfig{})
@@ -276,7 +277,7 @@ func TestClocksThatDoNotGoTogetherAreRefused(t *testing.T) {
 	for want, o := range map[string]Options{
 		"neither frozen nor running":  {VirtualClock: "warped"},
 		"no virtual clock":            {ClockStart: time.Now()},
-		"the demo goes by the real c": {VirtualClock: FrozenClock, Demo: true},
+		"the demo needs the real clo": {VirtualClock: FrozenClock, Demo: true},
 	} {
 		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -300,7 +301,7 @@ func addTask(t *testing.T, at Info) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // nothing depends on it
+	defer c.Close() //nolint:errcheck // all calls have ended
 	id, err := c.AddTask(t.Context(), client.Task{Kind: "later", Type: client.OneShot, Begin: time.Now().Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func TestTakenPortsAreAllNamed(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(o.DataDir); !errors.Is(err, os.ErrNotExist) {
-		t.Error("a data directory was made all the same")
+		t.Error("Run made a data directory although ports are in use")
 	}
 }
 
@@ -347,7 +348,7 @@ func TestForeignDataDirectoriesAreRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
-			t.Errorf("%s: something was written", name)
+			t.Errorf("%s: Run wrote into the directory", name)
 		}
 	}
 }
@@ -358,13 +359,13 @@ func TestEphemeralDataOfKilledProcessesIsRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	orphan.unlock() // as the end of its process would
+	orphan.unlock() // the end of a process has the same effect
 	alive, err := openEphemeral()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(orphan.path); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the orphan is still there")
+		t.Error("the orphan was not removed")
 	}
 	other, err := openEphemeral()
 	if err != nil {

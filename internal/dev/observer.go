@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// forgetAfter is how long an ended task is remembered, to see late calls of its
-	// handler.
+	// forgetAfter is how long an ended task is remembered, to detect late calls of
+	// its handler.
 	forgetAfter = time.Minute
 	maxExamples = 10
 )
 
-// observer records what callers and handlers see of the demo's tasks, and lets package
-// loadtest/check compare that with the contract. It knows nothing else about the
-// installation. Its methods may be called concurrently, and handlers may be called
-// before the task is known.
+// observer records what the callers and handlers of the demo's tasks observe, and
+// checks it against the contract with package loadtest/check. It uses no other
+// knowledge about the installation. Its methods may be called concurrently. A call of a
+// handler may be recorded before the answer to the add of its task.
 type observer struct {
 	mu       sync.Mutex
 	tasks    map[task.ID]*observed
@@ -28,16 +28,17 @@ type observer struct {
 	examples []string
 }
 
-// observed is what is known about one task.
+// observed holds the observations of one task.
 type observed struct {
 	check.Task
 	running int
-	last    time.Time // when something happened
+	last    time.Time // time of the last observation
 }
 
 func newObserver() *observer { return &observer{tasks: map[task.ID]*observed{}} }
 
-// touch returns the task of an id. The mutex is locked.
+// touch returns the observations of a task and notes the time. The caller must hold the
+// mutex.
 func (o *observer) touch(id task.ID, now time.Time) *observed {
 	t := o.tasks[id]
 	if t == nil {
@@ -96,7 +97,8 @@ func (t *observed) accepted() int64 {
 	return int64(len(seqs))
 }
 
-// over reports whether no further call is expected. Tasks of other callers have no Add.
+// over reports whether no further call of the handler is expected. Tasks of other callers
+// have no Add.
 func (t *observed) over() bool {
 	return t.running <= 0 && (t.Add == nil || t.accepted() >= t.Add.MaxCount)
 }
@@ -108,8 +110,8 @@ func (t *observed) waiting() bool {
 	})
 }
 
-// check compares tasks with the contract. Everything that was due before quiet must be
-// done; the zero time requires nothing.
+// check compares tasks with the contract. Every run due before quiet must be done. The
+// zero time requires no run.
 func (o *observer) check(tasks []*observed, quiet time.Time) check.Result {
 	cfg := check.Config{Replies: true, OneClock: true}
 	if !quiet.IsZero() {
@@ -124,7 +126,7 @@ func (o *observer) check(tasks []*observed, quiet time.Time) check.Result {
 	return c.Result()
 }
 
-// record adds the violations of a check to the verdict.
+// record adds the violations of a check to those found before.
 func (o *observer) record(r check.Result) {
 	o.total += r.Total()
 	for _, v := range r.Examples {
@@ -141,7 +143,7 @@ func (o *observer) all() (tasks []*observed) {
 	return tasks
 }
 
-// sweep checks and forgets tasks that ended a while ago.
+// sweep checks and forgets the tasks that ended more than forgetAfter ago.
 func (o *observer) sweep(now time.Time) {
 	o.swept = now
 	var ended []*observed
@@ -154,7 +156,7 @@ func (o *observer) sweep(now time.Time) {
 	o.record(o.check(ended, now))
 }
 
-// pending reports whether something that was due at an instant is not done.
+// pending reports whether a run that was due at an instant is not done.
 func (o *observer) pending(at time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -174,8 +176,8 @@ func (o *observer) unfinished() (ids []int64) {
 	return ids
 }
 
-// verdict checks the remaining tasks; see check. It returns the number of violations,
-// and the first ones in words.
+// verdict checks the remaining tasks with check. It returns the number of all violations
+// and descriptions of the first ones.
 func (o *observer) verdict(quiet time.Time) (total int64, examples []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

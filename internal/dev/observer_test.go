@@ -14,7 +14,7 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(ms int) time.Time { return t0.Add(time.Duration(ms) * time.Millisecond) }
 
-// history tells an observer what happened to task 1, in order.
+// history records the events of task 1 with an observer, in order.
 type history struct {
 	*observer
 	blocking bool
@@ -30,7 +30,7 @@ func (h history) addAs(id task.ID, typ task.Type, interval time.Duration, count 
 	}, now)
 }
 
-// run is a whole run: called, ended, its result accepted.
+// run records a whole run: the handler was called and ended, its result was accepted.
 func (h history) run(seq int64, scheduled, start, end int) {
 	h.begin(start)
 	h.end(seq, scheduled, start, end)
@@ -147,13 +147,13 @@ func TestNothingIsLostThatIsNotYetDue(t *testing.T) {
 	h.add(blocking, time.Second, 3)
 	h.run(1, 0, 5, 500)
 	if h.pending(at(1499)) {
-		t.Error("before the interval has passed something is due")
+		t.Error("pending = true before the interval has passed")
 	}
-	if !h.pending(at(1520)) { // the clocks of a result may differ by some ms
-		t.Error("when it has passed nothing is due")
+	if !h.pending(at(1520)) { // clocks may differ by some ms
+		t.Error("pending = false after the interval has passed")
 	}
 	if ids := h.unfinished(); !slices.Equal(ids, []int64{1}) {
-		t.Errorf("unfinished: %v", ids)
+		t.Errorf("unfinished tasks = %v", ids)
 	}
 }
 
@@ -162,15 +162,15 @@ func TestAHandlerThatRunsIsWaitedFor(t *testing.T) {
 	h.add(oneShot, 0, 1)
 	h.begin(5)
 	if !h.pending(at(-1)) {
-		t.Error("a running handler is not waited for")
+		t.Error("pending = false while a handler runs")
 	}
 	h.call(1, 1, 0, 5, 6, 0)
 	if !h.pending(at(-1)) {
-		t.Error("a result without an answer is not waited for")
+		t.Error("pending = false while a result has no answer")
 	}
 	h.report(1, 7)
 	if h.pending(at(10_000)) {
-		t.Error("something is waited for when everything is done")
+		t.Error("pending = true when every run is done")
 	}
 }
 
@@ -180,11 +180,11 @@ func TestTasksThatAreOverAreForgotten(t *testing.T) {
 	h.run(1, 0, 5, 6)
 	h.addAs(2, oneShot, 0, 1, at(0).Add(forgetAfter/2))
 	if len(h.tasks) != 2 {
-		t.Error("forgotten too early")
+		t.Error("the task was forgotten too early")
 	}
 	h.addAs(3, oneShot, 0, 1, at(7).Add(forgetAfter+forgetAfter/2))
 	if h.tasks[1] != nil || h.tasks[2] == nil {
-		t.Error("what is over must be forgotten, and nothing else")
+		t.Error("sweep must forget exactly the tasks that are over")
 	}
 	if h.total != 0 {
 		t.Errorf("%d violations: %v", h.total, h.examples)

@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// Ports are those of 127.0.0.1 to listen on; 0 chooses a free one.
+// Ports are the ports of 127.0.0.1 to listen on. 0 stands for any free port.
 type Ports struct{ GRPC, HTTP, Ops, Kafka, Postgres int }
 
-// DefaultPorts are used when nothing else is said.
+// DefaultPorts are the default ports of taskd dev.
 var DefaultPorts = Ports{GRPC: 7070, HTTP: 7071, Ops: 7072, Kafka: 7092, Postgres: 7032}
 
-// sockets are the open ports.
+// sockets holds the listeners of the open ports.
 type sockets struct{ grpc, http, ops, kafka net.Listener }
 
-// open opens all ports, or names all that are taken.
+// open opens all ports. Its error names every port that cannot be opened.
 func (p Ports) open(ctx context.Context) (*sockets, error) {
 	s := &sockets{}
 	var errs []error
@@ -39,7 +39,7 @@ func (p Ports) open(ctx context.Context) (*sockets, error) {
 		if l, err := openPort(ctx, "postgres", p.Postgres); err != nil {
 			errs = append(errs, err)
 		} else {
-			_ = l.Close() // it has not been used
+			_ = l.Close() // it was only a test of the port
 		}
 	}
 	if len(errs) > 0 {
@@ -62,14 +62,14 @@ func openPort(ctx context.Context, name string, port int) (net.Listener, error) 
 }
 
 func portInUse(name string, port int) error {
-	return fmt.Errorf("port %d on 127.0.0.1 for %s is in use: stop whoever uses it, or choose another with --%s-port (0: any that is free)", port, name, name)
+	return fmt.Errorf("port %d on 127.0.0.1 for %s is in use: stop the program that uses it, or choose another with --%s-port (0: any free port)", port, name, name)
 }
 
-// close closes what nobody else has closed.
+// close closes all listeners. Most are already closed by their servers.
 func (s *sockets) close() {
 	for _, l := range []net.Listener{s.grpc, s.http, s.ops, s.kafka} {
 		if l != nil {
-			_ = l.Close() // most often closed by its server
+			_ = l.Close() // an error says that the server has closed it
 		}
 	}
 }

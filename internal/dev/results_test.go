@@ -14,7 +14,7 @@ import (
 	"github.com/perceptor/perceptor/client/clienttest"
 )
 
-// calls is what handlers saw, by task.
+// calls records the calls of handlers, by task.
 type calls struct {
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -33,7 +33,7 @@ func newCalls() *calls {
 	return c
 }
 
-// note writes a call down, and returns how many there were of its task.
+// note records a call, and returns the number of calls for its task.
 func (c *calls) note(r *client.Run) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *calls) list(id int64) []seenCall {
 	return c.of[id]
 }
 
-// ended polls until a task has ended.
+// ended waits until a task has ended, and returns it.
 func ended(t *testing.T, c *client.Client, id int64) *client.TaskInfo {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -114,17 +114,17 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 		t.Helper()
 		for d, err := range c.ListDeadRuns(t.Context(), client.DeadFilter{TaskID: id}) {
 			if err != nil || d.Reason != reason || d.Error != text || d.RunID != client.RunID(id, 1) {
-				t.Errorf("dead run %+v, %v; want %s: %s", d, err, reason, text)
+				t.Errorf("dead run = %+v, %v, want %s: %s", d, err, reason, text)
 			}
 			return
 		}
-		t.Error("no run is dead")
+		t.Error("no dead run was found")
 	}
 	distances := func(t *testing.T, id int64, n int) {
 		t.Helper()
 		list := seen.list(id)
 		if len(list) != n {
-			t.Fatalf("%d calls, want %d", len(list), n)
+			t.Fatalf("calls of the handler = %d, want %d", len(list), n)
 		}
 		for i, c := range list {
 			if c.attempt != i+1 || c.traceParent != traceParent {
@@ -164,7 +164,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 			}
 			distances(t, retry, 3)
 		})
-		final := client.Completed // a recurring task goes on, and has no run left
+		final := client.Completed // a recurring task continues, and has no run left
 		if typ == client.OneShot {
 			final = client.Failed
 		}
@@ -194,7 +194,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 	})
 }
 
-// sameRefusals holds the errors of a client in memory against the real ones.
+// sameRefusals compares the errors of a client in memory with those of the service.
 func sameRefusals(t *testing.T, real, fake client.Tasks) {
 	for _, bad := range []client.Task{
 		{},

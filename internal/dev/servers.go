@@ -15,11 +15,12 @@ import (
 	"github.com/perceptor/perceptor/internal/pgserver"
 )
 
-// postgresStop bounds PostgreSQL's orderly end: the whole must stop within 3 s.
+// postgresStop bounds the orderly stop of PostgreSQL, since the whole installation
+// must stop within 3 s.
 const postgresStop = 1500 * time.Millisecond
 
-// postgresSettings are those of a small database that loses nothing, unless
-// nothing is to be kept.
+// postgresSettings returns the settings of a small database. Unless it is ephemeral,
+// the database loses no committed data.
 func postgresSettings(ephemeral bool) map[string]string {
 	fsync := "on"
 	if ephemeral {
@@ -35,8 +36,8 @@ func postgresSettings(ephemeral bool) map[string]string {
 	}
 }
 
-// preferredSettings speed up the start after a hurried stop where the system
-// has them: one call syncs what would else be thousands of files.
+// preferredSettings speed up the start after an immediate stop, on systems that
+// support them: one call of syncfs replaces a sync of thousands of files.
 var preferredSettings = map[string]string{"recovery_init_sync_method": "syncfs"}
 
 // servers holds the servers that the API and the dispatcher use.
@@ -46,7 +47,7 @@ type servers struct {
 	broker   string
 }
 
-// startServers starts both side by side.
+// startServers starts PostgreSQL and Kafka concurrently.
 func startServers(ctx context.Context, dir *dataDir, o *Options, kafka net.Listener, progress func(string)) (*servers, error) {
 	s := &servers{broker: kafka.Addr().String()}
 	var starting errgroup.Group
@@ -70,8 +71,8 @@ func startServers(ctx context.Context, dir *dataDir, o *Options, kafka net.Liste
 	return s, nil
 }
 
-// startKafka runs a broker on a listener. It syncs what it acknowledges, and
-// drops what topics need not keep every minute.
+// startKafka runs a broker on a listener. The broker syncs records before it
+// acknowledges them, and removes expired records every minute.
 func startKafka(dir string, l net.Listener, log *slog.Logger) (*kfake.Cluster, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("start Kafka: %w", err)
@@ -97,8 +98,8 @@ func (l kafkaLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	}
 }
 
-// stop ends both; PostgreSQL last, nobody needs it any more. What it has
-// committed survives, however it ends.
+// stop stops Kafka and then PostgreSQL. Committed data survives even if PostgreSQL
+// must be killed.
 func (s *servers) stop(log *slog.Logger, ephemeral bool) error {
 	if s.kafka != nil {
 		s.kafka.Close()
