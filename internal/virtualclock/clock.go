@@ -11,16 +11,16 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Databases are where the clock is.
+// Databases gives access to the clock and the pending work in the databases.
 type Databases interface {
 	Read(ctx context.Context) (clock.State, error)
-	// Move sets the clock of all databases, never back.
+	// Move sets the clock of all databases. It never sets a clock back.
 	Move(ctx context.Context, to task.Instant) (clock.State, error)
 	// Look returns the pending work of a database.
 	Look(ctx context.Context, database int) (clock.View, error)
 }
 
-// Over are the databases of a cluster.
+// Over returns the databases of a cluster.
 func Over(c *store.Cluster) Databases { return over{c} }
 
 type over struct{ *store.Cluster }
@@ -35,39 +35,40 @@ func (o over) Look(ctx context.Context, d int) (clock.View, error) {
 	return clock.Look(ctx, o.Cluster, d)
 }
 
-// Part is a process that lives by the clock, such as a dispatcher. Its methods
+// Part is a process that works by the clock, such as a dispatcher. Its methods
 // must not block.
 type Part interface {
-	// ClockMoved: what was known of the database's clock is void, or something is
-	// due there that should have been published.
+	// ClockMoved is called when the database's clock has moved, and again as long
+	// as due work there is not published. The part must read the clock again.
 	ClockMoved(database int)
-	// Promote: tasks of the far tier are to be moved into the near tier now.
+	// Promote is called when tasks of the far tier must be moved into the near
+	// tier now.
 	Promote(database int)
-	// Fired counts deliveries that Kafka has acknowledged.
+	// Fired returns the number of deliveries that Kafka has acknowledged.
 	Fired() int64
 }
 
 // Config of a [Clock].
 type Config struct {
 	Databases Databases
-	// Horizon is that of the far tier: how far ahead of the clock tasks are
-	// promoted. Default, also below 0: 10 min.
+	// Horizon is the horizon of the far tier: how far ahead of the clock tasks
+	// are promoted. Defaults to 10 min; values below 0 also mean the default.
 	Horizon time.Duration
 	// Parts are called when the clock moves.
 	Parts []Part
 }
 
 // Clock moves the clock of one installation. Its methods may be called
-// concurrently; moves come one after the other.
+// concurrently. Moves run one after the other.
 type Clock struct {
 	cfg Config
 	// moving is locked by the current move.
 	moving chan struct{}
-	// left are runs that earlier moves have left open.
+	// left holds the runs that earlier moves have left open.
 	left map[openRun]bool
 }
 
-// openRun names a delivery that awaits its result.
+// openRun identifies a delivery that has no result yet.
 type openRun struct {
 	task.RunID
 	attempt int32
@@ -83,41 +84,43 @@ func New(cfg Config) *Clock {
 
 // Options configure how a move treats runs without a result.
 type Options struct {
-	// Settle bounds the wait at one instant, counted from the last progress.
-	// Default: 10 s.
+	// Settle is how long the move waits at one instant without progress.
+	// Defaults to 10 s.
 	Settle time.Duration
-	// LeaveOpen: runs that are open when Settle has passed are left open; they
-	// are in [Moved].Open, and not waited for again before their next attempt.
+	// LeaveOpen says that the move leaves runs open that have no result after
+	// Settle. They are listed in [Moved].Open. Moves wait for them again only at
+	// their next attempt.
 	LeaveOpen bool
-	// NoWait: wait until due runs are published, but not for their results.
+	// NoWait says that the move waits for the publication of due runs, but not
+	// for their results.
 	NoWait bool
-	// For bounds the move: after so long it ends at the instant it is at. 0: no
-	// bound.
+	// For bounds the duration of the move. When it has passed, the move ends at
+	// the instant that it has reached. 0 means no bound.
 	For time.Duration
 }
 
-// DefaultSettle and MaxSettle are those of [Options].
+// Bounds of [Options] and of one move.
 const (
 	DefaultSettle = 10 * time.Second
 	MaxSettle     = time.Minute
 	// MaxAdvance bounds one move.
 	MaxAdvance = 3660 * 24 * time.Hour
-	// maxInstants bounds those that are listed.
+	// maxInstants bounds the length of [Moved].Instants.
 	maxInstants = 1000
 )
 
 // Moved is the result of a move.
 type Moved struct {
-	// Now is the time of the clock; Reached: it is the requested one.
+	// Now is the time of the clock. Reached says that it is the requested time.
 	Now     task.Instant
 	Reached bool
-	// Visited counts the instants at which something was due, Instants are the
+	// Visited counts the instants at which something was due. Instants holds the
 	// first 1000 of them.
 	Visited  int
 	Instants []task.Instant
-	// Fired counts the deliveries meanwhile.
+	// Fired counts the deliveries during the move.
 	Fired int64
-	// Open are runs that were left open.
+	// Open holds the runs that were left open, at most 1000.
 	Open []clock.OpenRun
 }
 
@@ -127,8 +130,8 @@ func (c *Clock) Now(ctx context.Context) (clock.State, error) {
 	return s, explain(err)
 }
 
-// Next returns the instant at which something is due next, and when something
-// must be promoted: for people. [task.Never]: nothing is due.
+// Next returns the next instant at which something is due, or [task.Never] if
+// nothing is. It is for display only, since the instant may change at any time.
 func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
 	for began := time.Now(); ; {
 		views, err := c.lookAll(ctx)
@@ -152,7 +155,7 @@ func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
 	}
 }
 
-// nextWait is how long recently added tasks may take to leave level 0.
+// nextWait is how long Next waits for recently added tasks to leave level 0.
 const nextWait = 5 * time.Second
 
 func (c *Clock) promote(database int) {
@@ -161,14 +164,14 @@ func (c *Clock) promote(database int) {
 	}
 }
 
-// Advance moves the clock to an instant, step by step. Errors are of package task:
-// [task.InvalidArgument] where the instant has passed or is too far away,
-// [task.FailedPrecondition] where something does not settle.
+// Advance moves the clock to an instant, step by step. It returns an error with
+// code [task.InvalidArgument] if the instant has passed or is too far away, and
+// one with code [task.FailedPrecondition] if the installation does not settle.
 func (c *Clock) Advance(ctx context.Context, to task.Instant, o Options) (Moved, error) {
 	return c.move(ctx, to, o, false)
 }
 
-// AdvanceBy moves the clock on by a distance.
+// AdvanceBy advances the clock by d.
 func (c *Clock) AdvanceBy(ctx context.Context, d time.Duration, o Options) (Moved, error) {
 	s, err := c.Now(ctx)
 	if err != nil {
@@ -180,7 +183,7 @@ func (c *Clock) AdvanceBy(ctx context.Context, d time.Duration, o Options) (Move
 	return c.move(ctx, s.Now.Add(d), o, false)
 }
 
-// Jump moves the clock to an instant at once, and settles there.
+// Jump moves the clock to an instant in one step, and settles there.
 func (c *Clock) Jump(ctx context.Context, to task.Instant, o Options) (Moved, error) {
 	return c.move(ctx, to, o, true)
 }
@@ -225,7 +228,7 @@ func (c *Clock) fired() (n int64) {
 	return n
 }
 
-// moved calls all parts.
+// moved calls ClockMoved of all parts for all databases.
 func (c *Clock) moved() {
 	for d := range task.Databases {
 		for _, p := range c.cfg.Parts {
@@ -239,14 +242,14 @@ func invalid(field, format string, args ...any) error {
 	return &task.Error{Code: task.InvalidArgument, Message: "the clock cannot be moved", Faults: []task.Fault{fault}}
 }
 
-// explain gives an error of the databases its code.
+// explain returns err with a code for the caller.
 func explain(err error) error {
 	var known *task.Error
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.Is(err, clock.ErrReal):
-		return task.Errorf(task.ReasonNoVirtualClock, "this installation runs by the real clock, which nobody can move")
+		return task.Errorf(task.ReasonNoVirtualClock, "this installation runs by the real clock, which cannot be moved")
 	}
 	return task.Errorf(task.ReasonClockUnavailable, "the virtual clock does not answer").CausedBy(err)
 }

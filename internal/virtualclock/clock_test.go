@@ -14,8 +14,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// world is a fake installation. What is due is handled as soon as a part is told,
-// after a while; it is its own part.
+// world is a fake installation and its only part. A call of ClockMoved claims due
+// rows, which are handled a while later.
 type world struct {
 	mu    sync.Mutex
 	now   task.Instant
@@ -23,15 +23,16 @@ type world struct {
 	away  error
 	takes time.Duration
 	due   [task.Databases][]task.Instant
-	// buckets of the far tier begin, and hold one task due at begin + 5 min.
+	// buckets holds the begins of buckets of the far tier. Each bucket has one task,
+	// due 5 min after its begin.
 	buckets  [task.Databases][]task.Instant
 	arrivals [task.Databases]bool
-	silent   map[task.Instant]int32 // runs that nobody answers, by when they are due: attempts so far
-	lazy     bool                   // nobody claims or promotes
+	silent   map[task.Instant]int32 // attempts so far of runs without a result, by due time
+	lazy     bool                   // calls do not claim or promote
 	open     [task.Databases][]clock.OpenRun
 	outbox   [task.Databases]int
 	fired    int64
-	at       []task.Instant // what fired when
+	at       []task.Instant // the instants at which runs fired
 	moves    []task.Instant
 	early    bool
 }
@@ -66,7 +67,7 @@ func (w *world) Look(_ context.Context, d int) (clock.View, error) {
 	return v, w.away
 }
 
-// ClockMoved claims what is due; it is handled a while later.
+// ClockMoved claims due rows. They are handled a while later.
 func (w *world) ClockMoved(d int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,13 +177,13 @@ func TestASilentRunStopsTheClockUnlessItIsLeftOpen(t *testing.T) {
 			t.Errorf("moved %+v, %v", m, err)
 		}
 		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("%s: a run that was left open was waited for again", took)
+			t.Errorf("the move took %s, want less: it waited again for a run that was left open", took)
 		}
 		if m, err = c.Advance(t.Context(), 11*minute, Options{LeaveOpen: true}); err != nil || time.Since(began) > 4*time.Second {
-			t.Errorf("moved %+v, %v: the next move waits for what the last one has left open", m, err)
+			t.Errorf("Advance = %+v, %v: the next move waits for a run that the last one left open", m, err)
 		}
 		if _, err = c.Advance(t.Context(), 12*minute, Options{Settle: time.Second}); err == nil {
-			t.Error("a move that leaves nothing open has passed over what another one has left")
+			t.Error("a move without LeaveOpen did not wait for a run that another move left open")
 		}
 	})
 }
@@ -201,8 +202,8 @@ func TestWithoutWaitingOnlyPublishingIsWaitedFor(t *testing.T) {
 
 func TestWhatIsDueAndNotClaimedIsAnError(t *testing.T) {
 	for want, prepare := range map[string]func(*world){
-		"rows of 1 databases are due and nobody has claimed them": func(w *world) { w.due[7] = []task.Instant{minute} },
-		"tasks of the far tier in 1 databases wait":               func(w *world) { w.arrivals[7] = true },
+		"rows of 1 databases are due and were not claimed":       func(w *world) { w.due[7] = []task.Instant{minute} },
+		"tasks of the far tier in 1 databases were not promoted": func(w *world) { w.arrivals[7] = true },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &world{lazy: true}
@@ -247,10 +248,10 @@ func TestMovesThatCannotBeAreRefused(t *testing.T) {
 	}
 	w.real = true
 	if _, err := c.AdvanceBy(t.Context(), time.Second, Options{}); task.CodeOf(err) != task.FailedPrecondition || !strings.Contains(err.Error(), "real clock") {
-		t.Errorf("the real clock: got %v", err)
+		t.Errorf("AdvanceBy with the real clock: got %v, want an error that names the real clock", err)
 	}
 	w.real, w.away = false, errors.New("away")
 	if _, err := c.AdvanceBy(t.Context(), time.Second, Options{}); task.CodeOf(err) != task.Unavailable {
-		t.Errorf("no database: got %v", err)
+		t.Errorf("AdvanceBy without a database: got %v", err)
 	}
 }

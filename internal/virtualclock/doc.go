@@ -1,33 +1,35 @@
 // Package virtualclock moves the virtual clock of an installation, so that a
 // month can be tested in a second. Package store/clock keeps the clock in the
-// databases; this package knows what must have happened before it may go on.
+// databases. This package decides when the clock may move.
 //
 // # Advance
 //
-// The clock goes from one instant at which something is due to the next, and
-// waits at each until all is settled:
+// [Clock.Advance] moves the clock from one due instant to the next. At each
+// instant it waits until the installation has settled:
 //
-//   - no row is due any more: the dispatcher has claimed all of them;
-//   - no run is open: all were published, handled, and their results are stored;
-//   - no bucket of the far tier begins within the horizon, and none of its packs
-//     is of unknown content: what is due next is in the near tier.
+//   - No row is due. The dispatcher has claimed all due rows.
+//   - No run is open. All runs were published and handled, and their results are
+//     stored.
+//   - No bucket of the far tier begins within the horizon, and level 0 is empty.
+//     The tasks that are due next are in the near tier.
 //
-// So each run fires at its own instant, in order, never early and never late; a
-// retry comes after its backoff, and what a handler adds is seen before the clock
-// moves on. In the end the clock shows the instant that was asked for, and what is
-// due there has fired.
+// Therefore each run fires at its own instant, in order, never early and never
+// late. A retry fires after its backoff, and a task that a handler adds counts
+// before the clock moves on. At the end the clock shows the requested instant, and
+// all tasks due by then have fired.
 //
-// A run that nobody answers keeps the clock where it is until [Options].Settle has
-// passed without progress. Then Advance fails and names it, or leaves it open, as
-// the caller wants: its ack deadline is an instant like any other.
+// A run without a result stops the clock until [Options].Settle has passed without
+// progress. Then Advance fails with an error that names the run. With
+// [Options].LeaveOpen it leaves the run open and moves on; the run's ack deadline
+// is then an instant like any other.
 //
 // # Jump
 //
-// [Clock.Jump] moves the clock at once, as if the installation had been away
-// meanwhile: what became due in between fires late, by the misfire rules.
+// [Clock.Jump] moves the clock in one step, like an outage of the installation.
+// Tasks that became due in between fire late, by the misfire rules.
 //
-// # Who must be told
+// # Parts
 //
-// Dispatchers plan by the clock that they have seen last, and chores sleep by real
-// time. [Part] is how they learn that the clock has moved.
+// Dispatchers plan with the time that they last read, and chores sleep in real
+// time. The clock calls each [Part] when it has moved.
 package virtualclock

@@ -13,7 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// move is one that is under way.
+// move is a move of the clock in progress.
 type move struct {
 	c     *Clock
 	o     Options
@@ -21,18 +21,18 @@ type move struct {
 	now   task.Instant
 	began time.Time
 	fired int64
-	// quiet: a look has seen that nothing was left to do. Only a look that begins
-	// after that can find nothing in all databases and be right.
+	// quiet says that a look has found nothing left to do. Databases are read one
+	// by one, so only a second look that finds nothing proves that all are settled.
 	quiet bool
-	// visited is the last instant that was counted.
+	// visited is the last instant counted in done.Visited.
 	visited task.Instant
 	done    Moved
 }
 
 // advance settles at each instant and goes to the next.
 func (m *move) advance(ctx context.Context) error {
-	defer m.c.moved() // also those who had nothing due
-	moved := false    // by one step at least, so that whoever calls again gets on
+	defer m.c.moved() // parts without due work must learn the new time too
+	moved := false    // one step at least, so that repeated short calls make progress
 	for {
 		next, err := m.settle(ctx)
 		if err != nil {
@@ -53,7 +53,7 @@ func (m *move) advance(ctx context.Context) error {
 	}
 }
 
-// jump goes to the end at once.
+// jump moves the clock to the end in one step.
 func (m *move) jump(ctx context.Context) error {
 	defer m.c.moved()
 	views, err := m.c.lookAll(ctx)
@@ -71,8 +71,9 @@ func (m *move) jump(ctx context.Context) error {
 	return nil
 }
 
-// visit notes that something is due at this instant, by what was known before the
-// clock came here: a dispatcher may be quicker than the next look.
+// visit counts the current instant if due, the next due instant that was known
+// before the clock moved, has come. A look after the move may find nothing, because
+// a dispatcher may have claimed the rows already.
 func (m *move) visit(due task.Instant) {
 	done := &m.done
 	if due > m.now || m.visited == m.now && done.Visited > 0 {
@@ -93,23 +94,25 @@ func (m *move) set(ctx context.Context, to task.Instant) error {
 	return nil
 }
 
-// Distances of two looks, and of two reminders of the same part.
+// Waits of a move.
 const (
-	firstLook   = time.Millisecond
-	lastLook    = 10 * time.Millisecond
+	// firstLook is the pause between the first two looks. It grows to lastLook.
+	firstLook = time.Millisecond
+	lastLook  = 10 * time.Millisecond
+	// remindEvery is the least time between two reminders of the same database.
 	remindEvery = 50 * time.Millisecond
-	// settles is how many times Settle an instant may take with progress: more
-	// means that runs come for ever.
+	// settles times Settle is how long an instant with progress may take. After
+	// that, runs are assumed to cause new runs without end.
 	settles = 6
-	// takenOff is how long a claim may stay in the outbox when it is published.
+	// takenOff is how long a published claim may stay in the outbox.
 	takenOff = 5 * time.Second
-	// ownWork is how long what the installation does by itself may take without
-	// progress, on a slow machine, too; Settle is for handlers.
+	// ownWork is how long work of the installation itself may take without
+	// progress, even on a slow machine. Settle is for handlers.
 	ownWork = 30 * time.Second
 )
 
-// settle waits until nothing is left to do at this instant, and returns the one
-// at which something is to do next.
+// settle waits until nothing is left to do at this instant, and returns the next
+// instants at which there is something to do.
 func (m *move) settle(ctx context.Context) (ahead, error) {
 	w := &waiting{m: m, entered: time.Now(), progressed: time.Now()}
 	pause := firstLook
@@ -127,7 +130,7 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 		switch {
 		case len(w.busy) == 0 && m.quiet && len(databases) == task.Databases:
 			return next, nil
-		case len(w.busy) == 0: // handlers may have added something elsewhere
+		case len(w.busy) == 0: // handlers may have added tasks in other databases
 			databases, m.quiet = allDatabases, true
 			continue
 		}
@@ -139,7 +142,7 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 			databases = allDatabases
 			continue
 		}
-		if w.apart { // where turns are given out is another database
+		if w.background { // the home databases of tenants, which grant tokens, may be others
 			databases = allDatabases
 		}
 		if !sleep(ctx, pause) {
@@ -149,11 +152,11 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 	}
 }
 
-// ahead is when something is to do next: a row is due, or a bucket of the far tier
-// begins within the horizon.
+// ahead holds the next instants with work: due is when a row becomes due, promote
+// is when a bucket of the far tier enters the horizon.
 type ahead struct{ due, promote task.Instant }
 
-// stop is where the clock must not go by.
+// stop returns the earliest of the instants. The clock must not pass it.
 func (a ahead) stop() task.Instant { return min(a.due, a.promote) }
 
 func (m *move) next(views []clock.View) ahead {
@@ -177,10 +180,10 @@ var allDatabases = func() (all []int) {
 	return all
 }()
 
-// lookAll looks at every database.
+// lookAll returns the pending work of all databases.
 func (c *Clock) lookAll(ctx context.Context) ([]clock.View, error) { return c.look(ctx, allDatabases) }
 
-// look looks at several databases concurrently.
+// look reads the pending work of several databases concurrently.
 func (c *Clock) look(ctx context.Context, databases []int) ([]clock.View, error) {
 	views, errs := make([]clock.View, len(databases)), make([]error, len(databases))
 	var looking sync.WaitGroup
@@ -209,25 +212,26 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// waiting is the wait at one instant.
+// waiting is the state of the wait at one instant.
 type waiting struct {
 	m                   *move
 	entered, progressed time.Time
 	reminded            [task.Databases]time.Time
 	fired               int64
-	// apart: rows of tenants that are held apart are due; held counts those tenants
-	// that are waited for, database by database.
-	apart bool
-	held  int
+	// background says that rows of background tenants are due. flows counts the
+	// tenants that the move waits for, once in each database.
+	background bool
+	flows      int
 
-	// busy are the databases that are waited for, and why: rows are due, tasks of
-	// the far tier are to be promoted, claims are not published, runs are open.
+	// busy holds the databases that the move waits for. The other fields are the
+	// reasons: databases with due rows, databases with tasks to promote, claims in
+	// the outbox, and open runs.
 	busy                      []int
 	due, promote, unpublished int
 	open                      []clock.OpenRun
 }
 
-// see handles the pending work of a database.
+// see evaluates the pending work of several databases, and notes progress.
 func (w *waiting) see(views []clock.View) {
 	before := len(w.open) + w.due + w.promote
 	w.busy, w.open, w.due, w.promote, w.unpublished = nil, nil, 0, 0, 0
@@ -242,23 +246,24 @@ func (w *waiting) see(views []clock.View) {
 	}
 }
 
-// turnWait is how long nothing must have happened before rows that are due wait
-// for their tenant's next turn: a dispatcher may have some turns at hand.
-const turnWait = 100 * time.Millisecond
+// tokenWait is the time without progress after which due rows are assumed to wait
+// for their tenant's next token. Before that, a dispatcher may still have tokens.
+const tokenWait = 100 * time.Millisecond
 
-// seeWaiting looks at the tenants that are held apart. What is due of them has to be
-// waited for while there is a turn for it, else it is when the clock shows that.
+// seeWaiting evaluates the due rows of background tenants. The move waits for them
+// while the tenant has a token. Otherwise the instant of the next token becomes a
+// due instant.
 func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
-	before := w.held
-	w.apart, w.held = false, 0
+	before := w.flows
+	w.background, w.flows = false, 0
 	defer func() {
-		if w.held != before {
+		if w.flows != before {
 			w.progressed = time.Now()
 		}
 	}()
-	turns := map[int32]task.Instant{}
+	tokens := map[int32]task.Instant{}
 	for i := range views {
-		maps.Copy(turns, views[i].Turns)
+		maps.Copy(tokens, views[i].Turns)
 	}
 	for i := range views {
 		v := &views[i]
@@ -267,12 +272,12 @@ func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
 				next.due = min(next.due, due)
 				continue
 			}
-			w.apart = true
-			if turn := turns[tenant]; turn > v.Now && time.Since(w.progressed) >= turnWait {
-				next.due = min(next.due, turn)
+			w.background = true
+			if token := tokens[tenant]; token > v.Now && time.Since(w.progressed) >= tokenWait {
+				next.due = min(next.due, token)
 				continue
 			}
-			w.held++
+			w.flows++
 			w.m.visit(v.Now)
 			w.remind(v.Database, true, false)
 			if !slices.Contains(w.busy, v.Database) {
@@ -282,12 +287,12 @@ func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
 	}
 }
 
-// seeOne says whether a database has to be waited for, and tells those who have
-// to do something there.
+// seeOne reports whether the move must wait for a database, and reminds the parts
+// that have work there.
 func (w *waiting) seeOne(v *clock.View) bool {
 	c := w.m.c
 	if w.m.now < v.Now {
-		w.m.now = v.Now // a clock that goes
+		w.m.now = v.Now // a running clock
 	}
 	promote := v.Arrivals || v.Bucket != task.Never && v.Bucket < v.Now.Add(c.cfg.Horizon)
 	due := v.Due <= v.Now
@@ -298,11 +303,11 @@ func (w *waiting) seeOne(v *clock.View) bool {
 	if promote {
 		w.promote++
 	}
-	// A claim that was under way when the clock was set may take its records for
-	// claimed ahead, and hold them.
-	held := v.Outbox > 0 && time.Since(w.entered) >= remindEvery
-	if due || promote || held {
-		w.remind(v.Database, due || held, promote)
+	// A claim that was in progress when the clock was set may put its records into
+	// the delay queue, because it compares their due times with the old time.
+	delayed := v.Outbox > 0 && time.Since(w.entered) >= remindEvery
+	if due || promote || delayed {
+		w.remind(v.Database, due || delayed, promote)
 	}
 	w.unpublished += v.Outbox
 	if w.m.o.NoWait {
@@ -332,22 +337,23 @@ func (w *waiting) remind(d int, due, promote bool) {
 	}
 }
 
-// over reports whether runs were left open, because the wait has been long enough.
-// It is an error when that is not wanted, or when more than runs are waited for.
+// over returns true if the wait was long enough and runs were left open. It returns
+// an error if the caller does not allow that, or if work of the installation itself
+// is unfinished.
 func (w *waiting) over() (left bool, err error) {
 	o := &w.m.o
 	idle, all := time.Since(w.progressed), time.Since(w.entered)
 	if idle < o.Settle && all >= max(settles*o.Settle, DefaultSettle) {
-		return false, task.Errorf(task.ReasonClockStuck, "at %s runs have come for %s and there is no end: does a handler ask to be called again at once?", w.m.now, all.Round(time.Second))
+		return false, task.Errorf(task.ReasonClockStuck, "at %s runs have fired for %s without an end: does a handler ask to be called again at once?", w.m.now, all.Round(time.Second))
 	}
 	if err := w.stuck(idle); err != nil || w.due+w.promote > 0 || idle < o.Settle || len(w.open) == 0 {
 		return false, err
 	}
 	if !o.LeaveOpen && w.unpublished > 0 && o.Settle >= takenOff {
-		return false, task.Errorf(task.ReasonClockStuck, "at %s %d claims are not known to be published after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
+		return false, task.Errorf(task.ReasonClockStuck, "at %s %d claims are not acknowledged by Kafka after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
 	}
 	if !o.LeaveOpen {
-		return false, task.Errorf(task.ReasonClockStuck, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open goes on without their results", w.m.now, openText(w.open, o.Settle))
+		return false, task.Errorf(task.ReasonClockStuck, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open continues without their results", w.m.now, openText(w.open, o.Settle))
 	}
 	for _, r := range w.open {
 		if len(w.m.c.left) < maxLeft {
@@ -358,7 +364,8 @@ func (w *waiting) over() (left bool, err error) {
 	return true, nil
 }
 
-// stuck returns the work that the installation itself does not finish.
+// stuck returns an error that names the work that the installation itself has not
+// finished in time.
 func (w *waiting) stuck(idle time.Duration) error {
 	wait := max(w.m.o.Settle, ownWork)
 	if idle < wait {
@@ -367,21 +374,21 @@ func (w *waiting) stuck(idle time.Duration) error {
 	at := w.m.now
 	switch {
 	case w.due > 0:
-		return task.Errorf(task.ReasonClockStuck, "at %s rows of %d databases are due and nobody has claimed them for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s rows of %d databases are due and were not claimed for %s: does a dispatcher own their shards, and does Kafka answer?", at, w.due, wait)
 	case w.promote > 0:
-		return task.Errorf(task.ReasonClockStuck, "at %s tasks of the far tier in %d databases wait for their promotion for %s: does a dispatcher own the chores?", at, w.promote, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s tasks of the far tier in %d databases were not promoted for %s: does a dispatcher own the chores?", at, w.promote, wait)
 	case w.unpublished > 0:
-		return task.Errorf(task.ReasonClockStuck, "at %s %d claims are not known to be published after %s: does Kafka answer?", at, w.unpublished, wait)
-	case w.held > 0:
-		return task.Errorf(task.ReasonClockStuck, "at %s runs of tenants with a rate or a cap are due and nobody has claimed them for %s: is the cap of a kind full of runs that were left open?", at, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s %d claims are not acknowledged by Kafka after %s: does Kafka answer?", at, w.unpublished, wait)
+	case w.flows > 0:
+		return task.Errorf(task.ReasonClockStuck, "at %s runs of tenants with a rate or a cap are due and were not claimed for %s: is the cap of a kind full of runs that were left open?", at, wait)
 	}
 	return nil
 }
 
 const (
-	maxLeft  = 100_000 // runs that are remembered as left open
-	maxNamed = 5       // runs that an error names
-	maxOpen  = 1000    // runs that an answer names
+	maxLeft  = 100_000 // most runs in Clock.left
+	maxNamed = 5       // most runs that an error names
+	maxOpen  = 1000    // most runs in Moved.Open
 )
 
 func appendSome(list, more []clock.OpenRun) []clock.OpenRun {

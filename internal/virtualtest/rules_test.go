@@ -14,8 +14,8 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// TestTheContractHoldsInVirtualTime runs on one stack, one case after the other:
-// each begins where the clock of the last one ended.
+// TestTheContractHoldsInVirtualTime runs all cases on one stack, one after the other.
+// Each case begins at the time at which the last one ended.
 func TestTheContractHoldsInVirtualTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole installation; make test runs it")
@@ -28,23 +28,23 @@ func TestTheContractHoldsInVirtualTime(t *testing.T) {
 		{"a month of a daily task is thirty runs at noon", monthOfDays},
 		{"a BLOCKING run follows its result by an interval", blocking},
 		{"a retry comes after its backoff", retries},
-		{"a run that nobody answers is delivered again at its ack deadline", ackTimeout},
-		{"a run that nobody answers stops the clock and is named", unanswered},
+		{"a run without a result is delivered again at its ack deadline", ackTimeout},
+		{"a run without a result stops the clock and is named", unanswered},
 		{"a task due in twenty days comes out of the far tier in time", farTier},
 		{"many far tasks fire each at its instant", manyFar},
-		{"what a handler adds fires before the clock goes on", addedByHandler},
+		{"a task that a handler adds fires before the clock moves on", addedByHandler},
 		{"a jump is an outage: one late run, the others missed", jump},
-		{"a handler that asks to be called at once for ever is found out", forEver},
-		{"a bounded move ends at an instant and goes on from there", bounded},
-		{"a tenant that is paused holds nobody's clock", paused},
+		{"a handler that asks again and again to be called at once is an error", forEver},
+		{"a bounded move ends at an instant, and the next one continues there", bounded},
+		{"a paused tenant does not stop the clock", paused},
 		{"a rate spreads runs over virtual time", rate},
-		{"the clock goes on from where it was after a restart", restart},
+		{"the clock continues at the same time after a restart", restart},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, s) })
 	}
 }
 
-// noon is the first noon after the clock's time.
+// noon returns the first noon after the clock's time.
 func noon(t *testing.T, s *Stack) time.Time {
 	t.Helper()
 	at := s.Now(t).Truncate(day).Add(day / 2)
@@ -54,7 +54,7 @@ func noon(t *testing.T, s *Stack) time.Time {
 	return at
 }
 
-// fired checks at which instants runs were scheduled and fired.
+// fired checks that runs were scheduled and fired at the wanted instants.
 func fired(t *testing.T, runs *Runs, want ...time.Time) {
 	t.Helper()
 	var scheduled, at []time.Time
@@ -88,7 +88,7 @@ func blocking(t *testing.T, s *Stack) {
 	fired(t, runs, first, first.Add(time.Hour), first.Add(2*time.Hour))
 	info, err := tenant.GetTask(t.Context(), id)
 	if err != nil || info.State != client.Completed || !info.FinishedAt.Equal(first.Add(2*time.Hour)) {
-		t.Errorf("the task is %+v, %v", info, err)
+		t.Errorf("task = %+v, %v", info, err)
 	}
 }
 
@@ -110,7 +110,7 @@ func retries(t *testing.T, s *Stack) {
 		at = append(at, r.At.Sub(first))
 	}
 	if want := []time.Duration{0, time.Minute, 11 * time.Minute, 71 * time.Minute}; !slices.Equal(at, want) {
-		t.Errorf("attempts after %s, want %s", at, want)
+		t.Errorf("times of the attempts = %s, want %s", at, want)
 	}
 }
 
@@ -125,7 +125,7 @@ func ackTimeout(t *testing.T, s *Stack) {
 		at = append(at, i.Time().Sub(first))
 	}
 	if want := []time.Duration{0, time.Minute, 3 * time.Minute, 7 * time.Minute}; !slices.Equal(at, want) || moved.Fired != 4 {
-		t.Errorf("%d deliveries after %s, want %s", moved.Fired, at, want)
+		t.Errorf("deliveries = %d, times = %s, want %s", moved.Fired, at, want)
 	}
 	if n := len(moved.Open); n != 4 || moved.Open[n-1].RunID != (task.RunID{Task: task.ID(id), Seq: 1}) || moved.Open[n-1].Attempt != 4 {
 		t.Errorf("left open: %v", moved.Open)
@@ -170,7 +170,7 @@ func farTier(t *testing.T, s *Stack) {
 	}
 }
 
-// manyFar adds enough at once that they are packed where they arrive.
+// manyFar adds so many tasks at once that they are stored in packs immediately.
 func manyFar(t *testing.T, s *Stack) {
 	tenant, now := s.Tenant(t), s.Now(t)
 	runs := tenant.Record(t, "later")
@@ -197,7 +197,7 @@ func manyFar(t *testing.T, s *Stack) {
 		delete(want, r.TaskID)
 	}
 	if len(want) != 0 {
-		t.Errorf("%d tasks have not fired", len(want))
+		t.Errorf("tasks that have not fired = %d, want 0", len(want))
 	}
 }
 
@@ -231,7 +231,7 @@ func jump(t *testing.T, s *Stack) {
 	s.Advance(t, time.Hour)
 	all := runs.All()
 	if len(all) != 4 || all[2].Missed != 4 {
-		t.Fatalf("%d runs, the third one of which says %d missed", len(all), all[min(2, len(all)-1)].Missed)
+		t.Fatalf("runs = %d, missed instants of the third = %d", len(all), all[min(2, len(all)-1)].Missed)
 	}
 	if late := all[2]; !late.ScheduledAt.Equal(first.Add(2*time.Hour)) || !late.At.Equal(first.Add(6*time.Hour+30*time.Minute)) {
 		t.Errorf("the late run was scheduled at %s and fired at %s", late.ScheduledAt, late.At)
@@ -249,7 +249,7 @@ func forEver(t *testing.T, s *Stack) {
 	}})
 	tenant.Add(t, client.Task{Kind: "again", Type: client.Blocking, Interval: time.Hour})
 	_, err := s.Clock.AdvanceBy(t.Context(), day, virtualclock.Options{Settle: time.Second})
-	if task.CodeOf(err) != task.FailedPrecondition || !contains(err, "there is no end") {
+	if task.CodeOf(err) != task.FailedPrecondition || !contains(err, "without an end") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -267,11 +267,11 @@ func bounded(t *testing.T, s *Stack) {
 		}
 		reached = m.Reached
 		if calls > 100 {
-			t.Fatal("there is no progress")
+			t.Fatal("a bounded move made no progress")
 		}
 	}
 	if calls == 1 {
-		t.Error("the bound has stopped nothing")
+		t.Error("no move ended because of its bound")
 	}
 	fired(t, runs, first, first.Add(time.Hour), first.Add(2*time.Hour))
 }
@@ -284,7 +284,7 @@ func restart(t *testing.T, s *Stack) {
 	before := s.Now(t)
 	s.Restart(t)
 	if now := s.Now(t); !now.Equal(before) {
-		t.Errorf("the clock shows %s, and %s before the restart", now, before)
+		t.Errorf("time after the restart = %s, want %s as before", now, before)
 	}
 	tenant.Client = tenant.Dial(t)
 	runs := tenant.Record(t, "hourly")
@@ -306,7 +306,7 @@ func paused(t *testing.T, s *Stack) {
 	tenant.SetRates(t, task.RatesChange{Paused: &no})
 	s.Advance(t, time.Hour)
 	if all := runs.All(); len(all) != 3 || all[0].Missed != 1 || !all[1].ScheduledAt.Equal(first.Add(2*time.Hour)) {
-		t.Errorf("%d runs after the pause", len(all))
+		t.Errorf("runs after the pause = %d", len(all))
 	}
 }
 

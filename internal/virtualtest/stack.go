@@ -25,21 +25,22 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Epoch is the initial time of the clock of a new stack, a Thursday.
+// Epoch is the initial time of the clock of a new stack. It is a Thursday.
 var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Options of a stack.
+// Options configures a stack.
 type Options struct {
-	// Real takes Apache Kafka and ZooKeeper of package testenv in place of a
-	// broker and an assignment in the process.
+	// Real selects Apache Kafka and ZooKeeper of package testenv. Without it the
+	// broker and the assignment run in the process.
 	Real bool
-	// Dispatchers is how many run; 1 by default, and without Real always.
+	// Dispatchers is the number of dispatchers. Defaults to 1; without Real it is
+	// always 1.
 	Dispatchers int
-	// Begin is the initial time of the clock; [Epoch] by default.
+	// Begin is the initial time of the clock. Defaults to [Epoch].
 	Begin time.Time
 	// Configure, if set, changes the configuration of all nodes.
 	Configure func(*config.Config)
-	// Log gets the log of the nodes; by default it is discarded.
+	// Log receives the log of the nodes. If it is nil, the log is discarded.
 	Log *slog.Logger
 }
 
@@ -58,7 +59,7 @@ type Stack struct {
 	nodes
 }
 
-// nodes has the parts that a restart replaces.
+// nodes holds the parts that a restart replaces.
 type nodes struct {
 	api         *app.API
 	dispatchers []*app.Dispatcher
@@ -83,18 +84,20 @@ func Start(tb testing.TB, o Options) *Stack {
 	return s
 }
 
-// Servers are where a stack finds its parts.
+// Servers locates the servers of a stack.
 type Servers struct {
-	// DSN is of a PostgreSQL database that is empty, or migrated and not used.
+	// DSN is the connection string of a PostgreSQL database that is empty, or
+	// migrated and unused.
 	DSN string
-	// Kafka and ZooKeeper are host:port; empty: parts in the process.
+	// Kafka and ZooKeeper are host:port. If one is empty, a replacement runs in the
+	// process.
 	Kafka, ZooKeeper string
-	// TopicPrefix and Root keep stacks on the same servers apart.
+	// TopicPrefix and Root isolate stacks that use the same servers.
 	TopicPrefix, Root string
 }
 
-// New runs a stack on the test's own databases; it serves other tests, too, for
-// as long as tb lasts. Close it.
+// New runs a stack on databases of the test tb. Other tests may use the stack until
+// tb ends. The caller must close it.
 func New(tb testing.TB, o Options) (*Stack, error) {
 	tb.Helper()
 	at := Servers{DSN: storetest.DSN(tb)}
@@ -105,7 +108,7 @@ func New(tb testing.TB, o Options) (*Stack, error) {
 	return Open(context.Background(), at, o)
 }
 
-// Open runs a stack on these servers, without a test. Close it.
+// Open runs a stack on these servers, without a test. The caller must close it.
 func Open(ctx context.Context, at Servers, o Options) (*Stack, error) {
 	if o.Begin.IsZero() {
 		o.Begin = Epoch
@@ -209,8 +212,8 @@ func (s *Stack) options(c *config.Config) app.Options {
 	return app.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true}
 }
 
-// Counter returns the sum of a counter over all nodes, as far as it has a label of
-// this value.
+// Counter returns the sum of a counter over all nodes. It counts only the series
+// whose label has this value.
 func (s *Stack) Counter(tb testing.TB, name, label, value string) (sum float64) {
 	tb.Helper()
 	for _, registry := range s.metrics {
@@ -290,9 +293,8 @@ func (s *Stack) awaitOwners(ctx context.Context) error {
 	}
 }
 
-// Restart stops all nodes and starts them again on the same data. Clients of
-// tenants go on; the API has another address, so make new ones with
-// [Tenant.Client].
+// Restart stops all nodes and starts them again on the same data. The API then has
+// another address, which [Tenant.Dial] uses.
 func (s *Stack) Restart(tb testing.TB) {
 	tb.Helper()
 	if err := s.stopNodes(); err != nil {
@@ -323,7 +325,7 @@ func (s *Stack) stopNodes() error {
 	})...)
 }
 
-// Close stops everything.
+// Close stops all nodes and the servers that the stack started.
 func (s *Stack) Close() error {
 	err := s.stopNodes()
 	if s.cluster != nil {

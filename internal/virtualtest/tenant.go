@@ -25,18 +25,19 @@ func (s *Stack) Now(tb testing.TB) time.Time {
 	return state.Now.Time()
 }
 
-// patience is for slow machines: how long a run may take, and how often a new
-// listener may have to try before it is in its group.
+// patience bounds the wait for a run's result, and the start of a listener, on slow
+// machines.
 const patience = time.Minute
 
-// Advance moves the clock on, step by step, until everything that is due on the
-// way has fired and has its result. A run without one fails the test.
+// Advance advances the clock by d, step by step. All tasks due on the way fire, and
+// their runs have results when it returns. A run without a result fails the test.
 func (s *Stack) Advance(tb testing.TB, d time.Duration) virtualclock.Moved {
 	tb.Helper()
 	return s.AdvanceWith(tb, d, virtualclock.Options{Settle: patience})
 }
 
-// AdvanceWith is [Stack.Advance] with options: for runs that nobody answers, say
+// AdvanceWith is [Stack.Advance] with options. For example, these options leave runs
+// open that have no result after a second:
 //
 //	virtualclock.Options{Settle: time.Second, LeaveOpen: true}
 func (s *Stack) AdvanceWith(tb testing.TB, d time.Duration, o virtualclock.Options) virtualclock.Moved {
@@ -65,7 +66,7 @@ type Tenant struct {
 	s           *Stack
 }
 
-// Tenant makes a new tenant. When the test ends its tasks are cancelled.
+// Tenant creates a tenant. Its tasks are cancelled when the test ends.
 func (s *Stack) Tenant(tb testing.TB) *Tenant {
 	tb.Helper()
 	s.tenants++
@@ -89,7 +90,7 @@ func (s *Stack) Tenant(tb testing.TB) *Tenant {
 	return t
 }
 
-// Dial returns another client of the tenant, at the API's present address.
+// Dial returns a new client of the tenant for the API's current address.
 func (t *Tenant) Dial(tb testing.TB) *client.Client {
 	tb.Helper()
 	c, err := t.dial()
@@ -126,7 +127,7 @@ func (t *Tenant) Add(tb testing.TB, what client.Task) int64 {
 	return id
 }
 
-// cancelAll leaves nothing that would fire in the next test.
+// cancelAll cancels all tasks of the tenant, so that none fires in the next test.
 func (t *Tenant) cancelAll(tb testing.TB) {
 	if t.s.stop == nil {
 		return // the stack has ended
@@ -184,21 +185,21 @@ type Ran struct {
 	At time.Time
 }
 
-// Runs are the calls of a handler.
+// Runs records the calls of a handler.
 type Runs struct {
 	mu  sync.Mutex
 	all []Ran
 }
 
-// All returns the calls so far, in their order.
+// All returns the calls so far, in order.
 func (r *Runs) All() []Ran {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all)
 }
 
-// Record listens for a kind and notes each run. What it answers is done's matter;
-// without one it is SUCCESS.
+// Record listens for a kind and records each run. The result of a run is that of
+// done, or SUCCESS if done is not given.
 func (t *Tenant) Record(tb testing.TB, kind string, done ...client.Handler) *Runs {
 	tb.Helper()
 	r := &Runs{}

@@ -32,7 +32,7 @@ func TestAnHourlyTaskFiresAtItsExactInstantsForThreeDays(t *testing.T) {
 
 			got := runs.All()
 			if len(got) != 72 || moved.Visited != 72 || moved.Fired != 72 || !moved.Reached {
-				t.Fatalf("%d runs; moved %+v", len(got), moved)
+				t.Fatalf("runs = %d, Advance = %+v, want 72 each", len(got), moved)
 			}
 			for i, run := range got {
 				want := first.Add(time.Duration(i) * time.Hour)
@@ -41,7 +41,7 @@ func TestAnHourlyTaskFiresAtItsExactInstantsForThreeDays(t *testing.T) {
 				}
 			}
 			if now := s.Now(t); !now.Equal(Epoch.Add(3 * day)) {
-				t.Errorf("the clock shows %s", now)
+				t.Errorf("the clock shows %s, want %s", now, Epoch.Add(3*day))
 			}
 		})
 	}
