@@ -1,5 +1,5 @@
-// Package examples_test runs the examples against a real installation, with
-// their hours shrunk.
+// Package examples_test runs the examples against a real installation with shortened
+// hours.
 package examples_test
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// hour is how long an hour takes here.
+// hour is the duration of an hour in these tests.
 const hour = 200 * time.Millisecond
 
-// contents is a world in which scores and complaints grow with every look.
+// contents is a store of contents whose scores and complaints grow with every look.
 type contents struct {
 	mu       sync.Mutex
 	looks    map[string][]time.Time
 	promoted map[string]int
 	deleted  map[string]int
-	growth   map[string]float64 // of the score, with every look
+	growth   map[string]float64 // of the score with every look
 }
 
 func newContents() *contents {
@@ -41,7 +41,7 @@ func (c *contents) look(content string) int {
 func (c *contents) Score(_ context.Context, content string) (float64, error) {
 	n := c.look(content)
 	if n == 2 {
-		return 0, errors.New("the statistics are away for a moment") // retried
+		return 0, errors.New("the statistics are unavailable for a moment") // the check is retried
 	}
 	return c.growth[content] * float64(n), nil
 }
@@ -78,7 +78,7 @@ func installation(t *testing.T) *client.Client {
 	s, err := stack.Real(ctx, stack.RealOptions{
 		Taskds: 1, Dispatchers: 1, Session: 4 * time.Second, Progress: func(what string) { t.Log(what) },
 		Settings: map[string]string{"taskd.min_interval": "100ms", "taskd.min_ack_timeout": "100ms"},
-		Postgres: map[string]string{"fsync": "off"}, // processes are stopped, and not the machine
+		Postgres: map[string]string{"fsync": "off"}, // the test stops processes, not the machine
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func listen(t *testing.T, c *client.Client, handlers map[string]client.Handler) 
 	}
 }
 
-// awaitEnd waits until a task has ended, and returns it.
+// awaitEnd waits until a task has ended and returns it.
 func awaitEnd(t *testing.T, c *client.Client, id int64) *client.TaskInfo {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -193,8 +193,8 @@ func bothCases(t *testing.T, c *client.Client) {
 	}
 }
 
-// absentListeners lets one task of each type wait, delivered again and again,
-// until there is a listener.
+// absentListeners adds one task of each type while no listener runs. Their runs are
+// delivered again and again until a listener starts.
 func absentListeners(t *testing.T, c *client.Client) {
 	const ack = 300 * time.Millisecond
 	var ids []int64
@@ -209,7 +209,7 @@ func absentListeners(t *testing.T, c *client.Client) {
 		}
 		ids = append(ids, id)
 	}
-	time.Sleep(10 * ack) // the outage; nothing is waited for
+	time.Sleep(10 * ack) // the outage has a fixed length
 	var mu sync.Mutex
 	calls := map[int64]int{}
 	defer listen(t, c, map[string]client.Handler{"patient": func(_ context.Context, run *client.Run) error {

@@ -1,9 +1,9 @@
-// Command feedbackwatch watches the negative feedback on a post that is shown to
-// many: every four hours, until there is too much of it; then it deletes the post.
+// Command feedbackwatch checks the complaints about a post every four hours. When
+// there are too many, it deletes the post and ends.
 //
 //	PERCEPTOR_TOKEN=... go run ./examples/feedbackwatch -scale 500ms
 //
-// -scale says how long an hour takes.
+// -scale sets the duration of an hour.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	hour := flag.Duration("scale", scale(), "how long an hour takes (or set TIME_SCALE)")
+	hour := flag.Duration("scale", scale(), "duration of an hour (or set TIME_SCALE)")
 	flag.Parse()
 	if err := run(*hour); err != nil {
 		log.Fatal(err)
@@ -36,7 +36,7 @@ func scale() time.Duration {
 	return time.Hour
 }
 
-// run shows a post to many and returns when it has been deleted.
+// run shows a post to many people and returns when it has been deleted.
 func run(hour time.Duration) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -75,7 +75,7 @@ func show(ctx context.Context, c *client.Client, feed *feed, hour time.Duration)
 	return nil
 }
 
-// feed is content in memory: every look finds some more complaints.
+// feed holds content in memory. Every check finds more complaints.
 type feed struct {
 	mu         sync.Mutex
 	complaints map[string]int

@@ -1,9 +1,9 @@
-// Command qualitycheck publishes some content and watches its quality: the first
-// check after one hour, then one every hour, until the score is high enough.
+// Command qualitycheck publishes some content and checks its quality every hour
+// until its score is high enough.
 //
 //	PERCEPTOR_TOKEN=... go run ./examples/qualitycheck -scale 1s
 //
-// -scale says how long an hour takes.
+// -scale sets the duration of an hour.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 func main() {
-	hour := flag.Duration("scale", scale(), "how long an hour takes (or set TIME_SCALE)")
-	posts := flag.Int("posts", 3, "how many posts to publish")
+	hour := flag.Duration("scale", scale(), "duration of an hour (or set TIME_SCALE)")
+	posts := flag.Int("posts", 3, "number of posts to publish")
 	flag.Parse()
 	if err := run(*hour, *posts); err != nil {
 		log.Fatal(err)
@@ -81,7 +81,7 @@ func publish(ctx context.Context, c *client.Client, blog *blog, hour time.Durati
 	return nil
 }
 
-// blog is content in memory: every look finds a post a little better.
+// blog holds content in memory. Every check finds a slightly higher score.
 type blog struct {
 	mu       sync.Mutex
 	checks   map[string]int

@@ -1,14 +1,14 @@
-// Command sharefiles reads files from a directory together with its other copies:
-// each file is read by one of them and then moved to DIR/done. It needs ZooKeeper
-// and package assign, and nothing else of this repository.
+// Command sharefiles shares the files of a directory among several copies of itself.
+// One copy reads each file and then moves it to DIR/done. The command needs ZooKeeper
+// and only package assign of this repository.
 //
 //	go run ./examples/sharefiles --zookeeper localhost:2181 --dir /tmp/in &
 //	go run ./examples/sharefiles --zookeeper localhost:2181 --dir /tmp/in &
 //	go run ./examples/sharefiles --zookeeper localhost:2181 --dir /tmp/in &
 //	cp *.txt /tmp/in
 //
-// The work is divided by the first letter of a file's name into 27 items, the
-// last of which is for names that begin with none. Copies may be started, stopped
+// The files are divided into 27 items by the first letter of their names. The last
+// item has the names that do not begin with a letter. Copies may be started, stopped
 // and killed at any time.
 package main
 
@@ -31,14 +31,14 @@ import (
 
 const letters = "abcdefghijklmnopqrstuvwxyz"
 
-// others is the item of names that begin with no letter.
+// others is the item of names that do not begin with a letter.
 const others = len(letters)
 
 func main() {
 	servers := flag.String("zookeeper", "localhost:2181", "servers, host:port, separated by commas")
 	dir := flag.String("dir", "", "directory to share")
-	takes := flag.Duration("takes", 0, "how long reading a file takes, for trying things out")
-	session := flag.Duration("session", 10*time.Second, "after this long without a sign a copy counts as dead")
+	takes := flag.Duration("takes", 0, "additional duration of reading a file, for experiments")
+	session := flag.Duration("session", 10*time.Second, "a copy without contact for this long counts as dead")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, strings.Split(*servers, ","), *session, reader{*dir, *takes})
@@ -79,7 +79,7 @@ type reader struct {
 	takes time.Duration
 }
 
-// find lists files that are to be read, of the items that this copy has.
+// find returns the unread files of the selected items.
 func (r reader) find(_ context.Context, s loop.Selection) ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r reader) find(_ context.Context, s loop.Selection) ([]string, error) {
 	return names, nil
 }
 
-// itemOf is the item that a name belongs to.
+// itemOf returns the item that a name belongs to.
 func itemOf(name string) int {
 	if i := strings.Index(letters, strings.ToLower(name[:1])); i >= 0 {
 		return i
@@ -103,7 +103,7 @@ func itemOf(name string) int {
 	return others
 }
 
-// read reads one file and moves it away.
+// read reads one file and moves it to the directory done.
 func (r reader) read(ctx context.Context, name string) error {
 	text, err := os.ReadFile(filepath.Join(r.dir, name))
 	if err != nil {

@@ -211,10 +211,10 @@ func TestPrintShowsOriginsAndNoSecrets(t *testing.T) {
 	}
 	again, err := load(t, out.String(), nil)
 	if err != nil {
-		t.Fatalf("what was printed cannot be read: %v", err)
+		t.Fatalf("the printed configuration cannot be loaded: %v", err)
 	}
 	if again.Taskd != l.Taskd || again.Log != l.Log || again.Dispatcher != l.Dispatcher {
-		t.Error("what was printed reads differently")
+		t.Error("the printed configuration differs after loading")
 	}
 }
 
@@ -246,7 +246,7 @@ func TestKeysHaveDistinctNamesAndWords(t *testing.T) {
 			t.Errorf("%s has no documentation", k.Name)
 		}
 		if injected.MatchString(k.Env()) || otherVariables[k.Env()] {
-			t.Errorf("%s is taken for a variable of others", k.Env())
+			t.Errorf("%s would be ignored as a variable of another program", k.Env())
 		}
 	}
 }

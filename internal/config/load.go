@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FileVariable names the environment variable with the path of the file, where
-// no flag gives it.
+// FileVariable is the environment variable with the path of the file. It applies if
+// no flag names the file.
 const FileVariable = "PERCEPTOR_CONFIG"
 
 // Sources are the inputs of a configuration.
@@ -124,7 +124,7 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 	return k, func(Key) string { return "file " + src.File }, nil
 }
 
-// otherVariables belong to the programs and the SDK, and are no keys.
+// otherVariables are variables of the programs and the SDK that are not keys.
 var otherVariables = map[string]bool{
 	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_MAVEN_BASE_URL": true,
 }

@@ -83,7 +83,7 @@ func TestReadyzListsWhatIsNotWell(t *testing.T) {
 				t.Errorf("got %d %q, want %d %q", code, body, c.code, c.body)
 			}
 			if code, _ := get("/healthz"); code != 200 {
-				t.Errorf("healthz: got %d: it must not depend on anything", code)
+				t.Errorf("/healthz = %d, want 200 whatever the checks return", code)
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func TestMetricsAreServed(t *testing.T) {
 		`perceptor_owned_shards 512`, `perceptor_claims_stopped 1`, `perceptor_outbox_rows{database="3"} 2`, "go_goroutines",
 	} {
 		if !strings.Contains(body, want) {
-			t.Errorf("%q is missing", want)
+			t.Errorf("/metrics does not contain %q", want)
 		}
 	}
 }
@@ -135,11 +135,11 @@ func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
 	log.Info("quiet")
 	log.Warn("loud", "shard", 3)
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, `"msg":"loud","shard":3`) {
-		t.Errorf("got %s", got)
+		t.Errorf("log = %s, want only the warning", got)
 	}
 	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
 		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
-			t.Errorf("%v is taken", bad)
+			t.Errorf("NewLog accepted %v", bad)
 		}
 	}
 }

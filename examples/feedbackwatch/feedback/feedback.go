@@ -1,7 +1,7 @@
-// Package feedback takes content down that people do not want to see.
+// Package feedback deletes content about which too many people complain.
 //
-// Content that is shown to many is looked at every four hours. When the negative
-// feedback goes beyond a threshold, the content is deleted and the watch ends.
+// Content that is shown to many people is checked every four hours. When the number
+// of complaints reaches a threshold, the content is deleted and the checks end.
 package feedback
 
 import (
@@ -17,20 +17,20 @@ const Kind = "feedback-watch"
 
 const everyHours = 4
 
-// Params are what a look knows.
+// Params are the parameters of a check.
 type Params struct {
 	Content string `param:",required"`
 }
 
-// Contents is where content lives.
+// Contents is the store of contents.
 type Contents interface {
-	// Complaints returns how many people complained about a content so far.
+	// Complaints returns the number of people who have complained about a content.
 	Complaints(ctx context.Context, content string) (int, error)
-	// Delete takes a content down. Deleting it twice does no harm.
+	// Delete deletes a content. Deleting it twice does no harm.
 	Delete(ctx context.Context, content string) error
 }
 
-// Watcher deletes content about which too many complain.
+// Watcher deletes content about which too many people complain.
 type Watcher struct {
 	Contents Contents
 	// TooMany is the number of complaints at which content is deleted.
@@ -38,14 +38,14 @@ type Watcher struct {
 }
 
 // Watch adds the task that watches a content from now on. It returns the id of
-// the task. hour is how long an hour takes: time.Hour, or less to watch it
-// happen. Watching the same content twice adds one task.
+// the task. hour is the duration of an hour: time.Hour, or less for a
+// demonstration. Watching the same content twice adds only one task.
 func Watch(ctx context.Context, c client.Tasks, content string, promoted time.Time, hour time.Duration) (int64, error) {
 	id, err := c.AddTask(ctx, client.Task{
 		Kind:     Kind,
 		Type:     client.Blocking,
 		Begin:    promoted.Add(everyHours * hour),
-		Interval: everyHours * hour, // without an End: as long as the content is there
+		Interval: everyHours * hour, // no End: the task runs until the content is deleted
 		Params:   client.MustParams(Params{Content: content}),
 	}, client.WithRequestID("feedback-"+content))
 	if err != nil {
@@ -54,7 +54,7 @@ func Watch(ctx context.Context, c client.Tasks, content string, promoted time.Ti
 	return id, nil
 }
 
-// Look is the handler: one look at the feedback on one content.
+// Look is the handler. It checks the feedback on one content.
 func (w *Watcher) Look(ctx context.Context, _ *client.Run, p Params) error {
 	complaints, err := w.Contents.Complaints(ctx, p.Content)
 	if err != nil {
@@ -66,5 +66,5 @@ func (w *Watcher) Look(ctx context.Context, _ *client.Run, p Params) error {
 	if err := w.Contents.Delete(ctx, p.Content); err != nil {
 		return fmt.Errorf("deleting %s: %w", p.Content, err)
 	}
-	return client.Stop(nil) // there is nothing left to watch
+	return client.Stop(nil) // end the task, since the content is deleted
 }

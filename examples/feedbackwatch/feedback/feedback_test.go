@@ -9,7 +9,7 @@ import (
 	"github.com/perceptor/perceptor/client/clienttest"
 )
 
-// contents has one number of complaints for everything.
+// contents has the same number of complaints for every content.
 type contents struct {
 	complaints int
 	err        error
@@ -32,7 +32,7 @@ func TestOnlyUnwantedContentIsDeleted(t *testing.T) {
 	}{
 		"few complaints":       {complaints: 29},
 		"too many":             {complaints: 30, deleted: 1},
-		"feedback not to know": {complaints: 99, err: down},
+		"feedback unavailable": {complaints: 99, err: down},
 	} {
 		have := &contents{complaints: c.complaints, err: c.err}
 		watcher := Watcher{Contents: have, TooMany: 30}

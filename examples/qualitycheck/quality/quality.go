@@ -1,8 +1,8 @@
-// Package quality promotes content that turns out to be good.
+// Package quality promotes content of high quality.
 //
-// Content is looked at for the first time one hour after it appeared, then every
-// hour, for at most two days and at most 1,000 times. Once its score is high
-// enough it is promoted, and its checks end.
+// Content is checked for the first time one hour after it appeared and then every
+// hour, for at most two days and at most 1,000 times. When its score is high enough,
+// it is promoted and the checks end.
 package quality
 
 import (
@@ -24,31 +24,31 @@ const (
 	atMostChecks    = 1000
 )
 
-// Params are what a check knows.
+// Params are the parameters of a check.
 type Params struct {
 	Content string `param:",required"`
-	// LastScore is what the check before has found.
+	// LastScore is the score that the previous check found.
 	LastScore float64 `param:",omitempty"`
 }
 
-// Contents is where content lives.
+// Contents is the store of contents.
 type Contents interface {
-	// Score returns the present score of a content, from 0 to 1.
+	// Score returns the current score of a content, from 0 to 1.
 	Score(ctx context.Context, content string) (float64, error)
-	// Promote shows a content to many. Promoting it twice does no harm.
+	// Promote shows a content to many people. Promoting it twice does no harm.
 	Promote(ctx context.Context, content string) error
 }
 
 // Checker checks content until it is good enough.
 type Checker struct {
 	Contents Contents
-	// Enough is the score from which on content is promoted.
+	// Enough is the lowest score at which content is promoted.
 	Enough float64
 }
 
-// Watch adds the task that checks a content which appeared at the given time. It
-// returns the id of the task. hour is how long an hour takes: time.Hour, or less
-// to watch it happen. Watching the same content twice adds one task.
+// Watch adds the task that checks a content that appeared at the given time. It
+// returns the id of the task. hour is the duration of an hour: time.Hour, or less
+// for a demonstration. Watching the same content twice adds only one task.
 func Watch(ctx context.Context, c client.Tasks, content string, appeared time.Time, hour time.Duration) (int64, error) {
 	id, err := c.AddTask(ctx, client.Task{
 		Kind:     Kind,
@@ -65,18 +65,18 @@ func Watch(ctx context.Context, c client.Tasks, content string, appeared time.Ti
 	return id, nil
 }
 
-// Check is the handler: one look at one content. An error means that it is
-// looked at again soon; see the retry policy of a task.
+// Check is the handler. It checks one content. If it returns an error, the check is
+// retried soon, according to the retry policy of the task.
 func (c *Checker) Check(ctx context.Context, run *client.Run, p Params) error {
 	score, err := c.Contents.Score(ctx, p.Content)
 	if err != nil {
 		return fmt.Errorf("scoring %s: %w", p.Content, err)
 	}
 	if score < c.Enough {
-		return run.SetParams(Params{Content: p.Content, LastScore: score}) // the next check will see it
+		return run.SetParams(Params{Content: p.Content, LastScore: score}) // for the next check
 	}
 	if err := c.Contents.Promote(ctx, p.Content); err != nil {
 		return fmt.Errorf("promoting %s: %w", p.Content, err)
 	}
-	return client.Stop(nil) // that was the last check
+	return client.Stop(nil) // end the task, since the content is promoted
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/perceptor/perceptor/client/clienttest"
 )
 
-// contents has one score for everything.
+// contents has the same score for every content.
 type contents struct {
 	score    float64
 	err      error
@@ -37,7 +37,7 @@ func TestOnlyGoodContentIsPromoted(t *testing.T) {
 	}{
 		"not good enough":   {score: 0.89, status: client.Success},
 		"just enough":       {score: 0.9, promoted: 1, status: client.Success, stop: true},
-		"score not to know": {score: 1, err: down, status: client.Failure},
+		"score unavailable": {score: 1, err: down, status: client.Failure},
 	} {
 		have := &contents{score: c.score, err: c.err}
 		checker := Checker{Contents: have, Enough: 0.9}
