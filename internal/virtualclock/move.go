@@ -350,7 +350,7 @@ func (w *waiting) over() (left bool, err error) {
 		return false, err
 	}
 	if !o.LeaveOpen && w.unpublished > 0 && o.Settle >= takenOff {
-		return false, task.Errorf(task.ReasonClockStuck, "at %s %d claims are not acknowledged by Kafka after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
+		return false, task.Errorf(task.ReasonClockStuck, "at %s %d claims are still in the outbox after %s: does Kafka answer?", w.m.now, w.unpublished, o.Settle)
 	}
 	if !o.LeaveOpen {
 		return false, task.Errorf(task.ReasonClockStuck, "at %s %s: is a listener running that has these kinds? A longer settle waits longer, leave_open continues without their results", w.m.now, openText(w.open, o.Settle))
@@ -378,7 +378,7 @@ func (w *waiting) stuck(idle time.Duration) error {
 	case w.promote > 0:
 		return task.Errorf(task.ReasonClockStuck, "at %s tasks of the far tier in %d databases were not promoted for %s: does a dispatcher own the chores?", at, w.promote, wait)
 	case w.unpublished > 0:
-		return task.Errorf(task.ReasonClockStuck, "at %s %d claims are not acknowledged by Kafka after %s: does Kafka answer?", at, w.unpublished, wait)
+		return task.Errorf(task.ReasonClockStuck, "at %s %d claims are still in the outbox after %s: does Kafka answer?", at, w.unpublished, wait)
 	case w.flows > 0:
 		return task.Errorf(task.ReasonClockStuck, "at %s runs of tenants with a rate or a cap are due and were not claimed for %s: is the cap of a kind full of runs that were left open?", at, wait)
 	}
