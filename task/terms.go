@@ -105,6 +105,12 @@ func (d Dialect) String() string {
 
 // Misfire is a policy for instants that passed without firing. The numbers are stored
 // and are those of the API.
+//
+// The rules of the policies are in misfire.go. A new policy also needs its name
+// ([Misfire.String]), its ranges (checkMisfire in spec.go), the distance of its
+// instants (fireGrid in due.go), its value in task.proto and in client/types.go, and
+// the flag in cmd/perceptorctl/taskterms.go. SQL needs nothing: it leaves every policy
+// other than FireOnce to this package ([Terms.Modeled]).
 type Misfire int16
 
 // The misfire policies.

@@ -97,4 +97,10 @@
 //     slow backlogs were not.
 //
 // ADR 14 (docs/adr/0014-rates-and-fairness.md) has the reasons and figures.
+//
+// # Reading the code
+//
+// scheduler.go decides who is backlogged and how backlogged tenants share, rate.go is the
+// rate controller, tokens.go the cache of tokens, flow.go one flow, and flows.go the flows
+// of one database.
 package fair
