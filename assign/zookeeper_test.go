@@ -173,8 +173,8 @@ func TestAMemberRegistersAgainAfterItsSessionHasExpired(t *testing.T) {
 		t.Fatalf("a is still registered: %q, was %q", c.nodeOf(a), first)
 	}
 	a.proxy.Thaw()
-	c.observer.await(t, "both have three", func() bool {
-		return len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
+	c.observer.await(t, "a has registered again and both have three", func() bool {
+		return a.Snapshot().Counts.Registrations > 1 && len(a.Snapshot().Owned()) == 3 && len(b.Snapshot().Owned()) == 3
 	})
 	if again := c.nodeOf(a); again <= first {
 		t.Errorf("registered as %q, was %q", again, first)
