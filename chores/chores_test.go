@@ -184,7 +184,7 @@ func (f *fake) DeadPublished(_ context.Context, _ int, runs []*task.DeadLetter) 
 
 func (f *fake) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	_, err := f.do(ctx, d, "stats")
-	return task.FarStats{ArrivedTasks: f.arrived}, err
+	return task.FarStats{Level0Tasks: f.arrived}, err
 }
 func (f *fake) OldestSnapshot(context.Context, int) (time.Duration, error) { return 0, nil }
 

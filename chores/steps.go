@@ -112,7 +112,7 @@ func (l *loop) statsStep(ctx context.Context) (work, error) {
 		return nothing, err
 	}
 	l.c.events.Stats(l.d, far, oldest)
-	if far.ArrivedTasks >= l.c.cfg.CompactTasks {
+	if far.Level0Tasks >= l.c.cfg.CompactTasks {
 		l.compaction.at = earlier(l.compaction.at, time.Now())
 	}
 	return nothing, nil

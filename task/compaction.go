@@ -84,9 +84,9 @@ type DamagedPack struct {
 
 // FarStats says what the far tier of one database holds.
 type FarStats struct {
-	// Arrivals and ArrivedTasks count the packs of level 0 and their tasks; Packs and
+	// Level0 and Level0Tasks count the packs of level 0 and their tasks; Packs and
 	// PackedTasks count the other packs and their tasks. Void copies are included.
-	Arrivals, ArrivedTasks, Packs, PackedTasks int64
+	Level0, Level0Tasks, Packs, PackedTasks int64
 	// Damaged counts quarantined packs. The other figures do not include them.
 	Damaged int64
 	// Oldest is the age of the oldest pack of level 0. 0 means that there is none.

@@ -137,8 +137,8 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 			e.add(Failed, "far tier", "database %d: %s", d, oneLine(err))
 			return
 		}
-		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Arrivals, sum.Damaged+f.Damaged
-		sum.PackedTasks += f.PackedTasks + f.ArrivedTasks
+		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Level0, sum.Damaged+f.Damaged
+		sum.PackedTasks += f.PackedTasks + f.Level0Tasks
 		sum.Oldest, sum.Behind = max(sum.Oldest, f.Oldest), max(sum.Behind, f.Behind)
 	}
 	switch {

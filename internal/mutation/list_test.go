@@ -51,7 +51,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "outbox-list-written-back",
-		in:   "store/shards", statement: "OutboxTakeOff",
+		in:   "store/shards", statement: "OutboxAcknowledge",
 		old: "s <> ALL (p.shards)",
 		new: "true",
 		pkg: "./store/shards", tests: "TestOutboxRowLoses",

@@ -102,9 +102,9 @@ func (m *Chores) Stepped(chore string, took time.Duration, failed bool) {
 // Far sets what the far tier of a database holds.
 func (m *Chores) Far(database int, f task.FarStats) {
 	name := strconv.Itoa(database)
-	m.tasks.WithLabelValues(name, "level0").Set(float64(f.ArrivedTasks))
+	m.tasks.WithLabelValues(name, "level0").Set(float64(f.Level0Tasks))
 	m.tasks.WithLabelValues(name, "bucket").Set(float64(f.PackedTasks))
-	m.packs.WithLabelValues(name, "level0").Set(float64(f.Arrivals))
+	m.packs.WithLabelValues(name, "level0").Set(float64(f.Level0))
 	m.packs.WithLabelValues(name, "bucket").Set(float64(f.Packs))
 	m.quarantined.WithLabelValues(name).Set(float64(f.Damaged))
 	m.level0Age.WithLabelValues(name).Set(f.Oldest.Seconds())

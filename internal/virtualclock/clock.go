@@ -145,7 +145,7 @@ func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
 			for _, due := range v.Waiting {
 				next = min(next, due)
 			}
-			if unknown = unknown || v.Arrivals; v.Arrivals {
+			if unknown = unknown || v.Level0; v.Level0 {
 				c.promote(v.Database)
 			}
 		}

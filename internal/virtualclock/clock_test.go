@@ -57,7 +57,7 @@ func (w *world) Move(_ context.Context, to task.Instant) (clock.State, error) {
 func (w *world) Look(_ context.Context, d int) (clock.View, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := clock.View{Database: d, Now: w.now, Due: task.Never, Bucket: task.Never, Arrivals: w.arrivals[d], Open: slices.Clone(w.open[d]), Outbox: w.outbox[d]}
+	v := clock.View{Database: d, Now: w.now, Due: task.Never, Bucket: task.Never, Level0: w.arrivals[d], Open: slices.Clone(w.open[d]), Outbox: w.outbox[d]}
 	if len(w.due[d]) > 0 {
 		v.Due = slices.Min(w.due[d])
 	}

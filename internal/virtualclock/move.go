@@ -263,7 +263,7 @@ func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
 	}()
 	tokens := map[int32]task.Instant{}
 	for i := range views {
-		maps.Copy(tokens, views[i].Turns)
+		maps.Copy(tokens, views[i].Tokens)
 	}
 	for i := range views {
 		v := &views[i]
@@ -294,7 +294,7 @@ func (w *waiting) seeOne(v *clock.View) bool {
 	if w.m.now < v.Now {
 		w.m.now = v.Now // a running clock
 	}
-	promote := v.Arrivals || v.Bucket != task.Never && v.Bucket < v.Now.Add(c.cfg.Horizon)
+	promote := v.Level0 || v.Bucket != task.Never && v.Bucket < v.Now.Add(c.cfg.Horizon)
 	due := v.Due <= v.Now
 	if due {
 		w.due++

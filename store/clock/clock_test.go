@@ -157,7 +157,7 @@ func look(t *testing.T, c *store.Cluster) {
 		t.Fatal(err)
 	}
 	want := View{Database: 1, Now: year2030, Due: task.Never, Bucket: task.Never}
-	if v, err := Look(ctx, c, 1); err != nil || v.Now != want.Now || v.Due != want.Due || v.Bucket != want.Bucket || v.Arrivals || v.Outbox != 0 || len(v.Open) != 0 {
+	if v, err := Look(ctx, c, 1); err != nil || v.Now != want.Now || v.Due != want.Due || v.Bucket != want.Bucket || v.Level0 || v.Outbox != 0 || len(v.Open) != 0 {
 		t.Errorf("an empty database: %+v, %v", v, err)
 	}
 	exec(t, c, 1, `INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, quarantine_reason, keys, params) VALUES
@@ -165,7 +165,7 @@ func look(t *testing.T, c *store.Cluster) {
 	exec(t, c, 1, `INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES (1, 2, 1, 1, 1, 1, '', '')`)
 	exec(t, c, 1, `INSERT INTO outbox (shards, created_at, entries) VALUES ('{32}', 1, '')`)
 	v, err := Look(ctx, c, 1)
-	if err != nil || v.Bucket != 77 || !v.Arrivals || v.Outbox != 1 {
+	if err != nil || v.Bucket != 77 || !v.Level0 || v.Outbox != 1 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }

@@ -19,8 +19,8 @@ type View struct {
 	Now      task.Instant
 	// Due is the earliest due instant of the near tier. [task.Never] means that there is none.
 	Due task.Instant
-	// Arrivals: the far tier has packs of which nobody knows when they are due.
-	Arrivals bool
+	// Level0: the far tier has packs of which nobody knows when they are due.
+	Level0 bool
 	// Bucket is the beginning of the earliest bucket of the far tier. [task.Never] means
 	// that there is none.
 	Bucket task.Instant
@@ -29,9 +29,9 @@ type View struct {
 	// Waiting are the earliest due instants of tenants with a rate, or with kinds of
 	// which only so many may run at once, as far as first claims go.
 	Waiting map[int32]task.Instant
-	// Turns say when there is a turn for a tenant with a rate, for those whose
-	// turns this database gives out.
-	Turns map[int32]task.Instant
+	// Tokens say when there is a turn for a tenant with a rate, for those whose
+	// tokens this database gives out.
+	Tokens map[int32]task.Instant
 	// Open are runs that await their result, up to [MaxOpen].
 	Open []OpenRun
 }
@@ -66,9 +66,9 @@ func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 	var due, bucket, id, run, seq, open *int64
 	var tenant, kind *string
 	var attempt *int32
-	var tenants, turns []int32
+	var tenants, tokens []int32
 	var dues, frees []int64
-	_, err = pgx.ForEachRow(rows, []any{&v.Now, &due, &v.Arrivals, &bucket, &v.Outbox, &tenants, &dues, &turns, &frees,
+	_, err = pgx.ForEachRow(rows, []any{&v.Now, &due, &v.Level0, &bucket, &v.Outbox, &tenants, &dues, &tokens, &frees,
 		&tenant, &id, &run, &seq, &attempt, &open, &kind}, func() error {
 		if id != nil {
 			v.Open = appendOpen(v.Open, OpenRun{Tenant: *tenant, RunID: task.RunID{Task: task.ID(*id), Seq: *run}, Attempt: *attempt, Kind: *kind}, *seq, *open)
@@ -78,7 +78,7 @@ func Look(ctx context.Context, c *store.Cluster, d int) (View, error) {
 	if err != nil {
 		return View{}, fmt.Errorf("look at database %d: %w", d, err)
 	}
-	v.Waiting, v.Turns = instants(tenants, dues), instants(turns, frees)
+	v.Waiting, v.Tokens = instants(tenants, dues), instants(tokens, frees)
 	if due != nil {
 		v.Due = task.Instant(*due)
 	}

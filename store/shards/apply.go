@@ -29,8 +29,8 @@ type entry struct {
 	detail string
 }
 
-// applyTo takes the step, and records its effects in the ledger.
-func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Ledger) task.Reply {
+// applyTo takes the step, and records its effects in the effects.
+func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Effects) task.Reply {
 	if e.event == 0 || !l.Wants(e.tenant, e.event) {
 		return e.apply(k, now)
 	}
@@ -141,7 +141,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			return err
 		}
 		var touched transition.Touched
-		l := s.machines.NewLedger()
+		l := s.machines.NewEffects()
 		for _, i := range pending {
 			e := &entries[i]
 			machine := machines[e.taskKey()]

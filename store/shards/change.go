@@ -89,9 +89,9 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
 	due := task.Never
-	var l *transition.Ledger
+	var l *transition.Effects
 	err = s.db.InTx(ctx, d, step.name, func(tx pgx.Tx) error {
-		l = s.machines.NewLedger()
+		l = s.machines.NewEffects()
 		now, err := kernel.Clock(ctx, tx)
 		if err != nil {
 			return err

@@ -35,7 +35,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 		c.tenants[t] = true
 	}
 	err := s.db.InTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
-		c.Claim, c.undecided, c.ledger = task.Claim{Next: task.Never}, nil, s.machines.NewLedger()
+		c.Claim, c.undecided, c.effects = task.Claim{Next: task.Never}, nil, s.machines.NewEffects()
 		if err := c.claimRows(ctx, tx); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	if c.Settings != 0 {
 		return task.Claim{Now: c.Now, Settings: c.Settings}, nil
 	}
-	s.machines.TellMissed(c.ledger.Missed)
+	s.machines.TellMissed(c.effects.Missed)
 	return c.Claim, nil
 }
 
@@ -69,7 +69,7 @@ type claiming struct {
 	req       task.ClaimRequest
 	tenants   map[int32]bool // blocked tenants
 	undecided []kernel.Key   // rows that need the state machine
-	ledger    *transition.Ledger
+	effects   *transition.Effects
 }
 
 // claimRows sends all statements up to the claim in one round trip.
@@ -142,20 +142,20 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	low := int64(c.req.Low)
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
-		sql.ClaimLanes.Queue(b, append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
+		sql.ClaimFlows.Queue(b, append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
 		return 1, 0
 	}
-	apart := c.req.ExcludedTenants
-	if apart == nil {
-		apart = []int32{}
+	excluded := c.req.ExcludedTenants
+	if excluded == nil {
+		excluded = []int32{}
 	}
 	if c.req.Form == task.RangeForm {
-		sql.ClaimRange.Queue(b, shards, low, blocked, blockedFor, ahead, apart)
+		sql.ClaimRange.Queue(b, shards, low, blocked, blockedFor, ahead, excluded)
 		return 1, 0
 	}
 	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
-		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, apart, limit)
+		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, excluded, limit)
 	}
 	return len(shards), limit
 }
@@ -209,7 +209,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			c.Missed += p.Missed
 			c.Publications = append(c.Publications, p)
 			if r.becameRunning() {
-				c.ledger.Move(r.tenant, p.Type, task.Cell(task.Scheduled), task.Cell(task.Running), 1)
+				c.effects.Move(r.tenant, p.Type, task.Cell(task.Scheduled), task.Cell(task.Running), 1)
 			}
 		}
 	}
@@ -286,7 +286,7 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			c.Missed += skipped.N
 		}
 	}
-	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.ledger))
+	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.effects))
 	return nil
 }
 
@@ -300,12 +300,12 @@ func (c *claiming) dueInstant(k *task.Machine, run int64) task.Instant {
 	return max(c.Now, r.DueAt)
 }
 
-// note writes the publications into the outbox, and the ledger.
+// note writes the publications into the outbox, and the effects.
 func (c *claiming) note(b *pgx.Batch) {
 	for i := range c.Publications {
-		c.ledger.Publication(&c.Publications[i])
+		c.effects.Publication(&c.Publications[i])
 	}
-	c.ledger.Queue(b, c.Now)
+	c.effects.Queue(b, c.Now)
 	c.noteCapped(b)
 	if c.Deferred > 0 {
 		queueTrouble(b, c.req.Blocked)
@@ -327,9 +327,9 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	look := sql.Peek
 	args := []any{items(req.Shards), int64(req.Low), req.Window.Milliseconds(), req.Limit, task.MaxSoon, int64(max(req.Low, req.From))}
 	found := []any{&p.Now, &p.Rows, &dues, &of, &p.Settings}
-	var known, apart *int64
+	var known, excluded *int64
 	if len(req.ExcludedTenants) > 0 {
-		look, args, found = sql.PeekApart, append(args, req.ExcludedTenants, peekWalk), append(found, &known, &apart)
+		look, args, found = sql.PeekExcluded, append(args, req.ExcludedTenants, peekWalk), append(found, &known, &excluded)
 	}
 	if err := look.QueryRow(ctx, s.db.Pool(d), args...).Scan(found...); err != nil {
 		return task.Peek{}, err
@@ -337,8 +337,8 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	if known != nil {
 		p.Known = task.Instant(*known)
 	}
-	if apart != nil {
-		p.ExcludedDue = task.Instant(*apart)
+	if excluded != nil {
+		p.ExcludedDue = task.Instant(*excluded)
 	}
 	p.Soon = make([]task.Upcoming, len(dues))
 	for i, due := range dues {
@@ -374,7 +374,7 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 				touched.Add(machine)
 			}
 		}
-		if _, err := transition.Write(ctx, tx, touched.Machines, now, s.machines.NewLedger()); err != nil {
+		if _, err := transition.Write(ctx, tx, touched.Machines, now, s.machines.NewEffects()); err != nil {
 			return err
 		}
 		return acknowledgeParts(ctx, tx, parts)

@@ -17,17 +17,17 @@ const (
 	beatGroup   = 1000
 )
 
-// paces holds the paces of the groups of all databases.
-type paces struct{ adds, starts, reports, beats kernel.Pace }
+// spacings holds the spacings of the groups of all databases.
+type spacings struct{ adds, starts, reports, beats kernel.Spacing }
 
-// newPaces returns the paces for a configuration. Under load an add waits up to 5 times
+// newSpacings returns the spacings for a configuration. Under load an add waits up to 5 times
 // AddSpacing, and so on. The shares limit the cost of that load, as parts of a core.
-func newPaces(c *Config) paces {
-	return paces{
-		adds:    kernel.Pace{Least: c.AddSpacing, Most: 5 * c.AddSpacing, Share: 2},
-		starts:  kernel.Pace{Least: c.StartSpacing, Most: 6 * c.StartSpacing, Share: 1},
-		reports: kernel.Pace{Least: c.ReportSpacing, Most: 12 * c.ReportSpacing, Share: 0.2},
-		beats:   kernel.Pace{Least: c.ReportSpacing, Most: 6 * c.ReportSpacing, Share: 0.2},
+func newSpacings(c *Config) spacings {
+	return spacings{
+		adds:    kernel.Spacing{Least: c.AddSpacing, Most: 5 * c.AddSpacing, Share: 2},
+		starts:  kernel.Spacing{Least: c.StartSpacing, Most: 6 * c.StartSpacing, Share: 1},
+		reports: kernel.Spacing{Least: c.ReportSpacing, Most: 12 * c.ReportSpacing, Share: 0.2},
+		beats:   kernel.Spacing{Least: c.ReportSpacing, Most: 6 * c.ReportSpacing, Share: 0.2},
 	}
 }
 
@@ -45,11 +45,11 @@ type database struct {
 func newDatabase(s *Store, d int) *database {
 	db := &database{store: s, d: d}
 	q := s.cfg.QueueLength
-	db.adds = kernel.NewBatcher(q, addGroup, d, &s.paces.adds, db.doAdds)
-	db.starts = kernel.NewBatcher(q, startGroup, d, &s.paces.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
-	db.reports = kernel.NewBatcher(q, reportGroup, d, &s.paces.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
-	db.beats = kernel.NewBatcher(q, beatGroup, d, &s.paces.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
-	db.checks = kernel.NewBatcher(q, startGroup, d, &s.paces.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
+	db.adds = kernel.NewBatcher(q, addGroup, d, &s.spacings.adds, db.doAdds)
+	db.starts = kernel.NewBatcher(q, startGroup, d, &s.spacings.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
+	db.reports = kernel.NewBatcher(q, reportGroup, d, &s.spacings.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
+	db.beats = kernel.NewBatcher(q, beatGroup, d, &s.spacings.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
+	db.checks = kernel.NewBatcher(q, startGroup, d, &s.spacings.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
 	return db
 }
 

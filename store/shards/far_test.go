@@ -23,13 +23,13 @@ type place int
 
 const (
 	inNear place = iota
-	inArrival
+	inLevel0
 	inPack
 )
 
 func (p place) String() string { return [...]string{"near", "arrival", "pack"}[p] }
 
-var everyPlace = []place{inNear, inArrival, inPack}
+var everyPlace = []place{inNear, inLevel0, inPack}
 
 // put moves rows of the near tier to a place, all into one pack, as an add or a
 // compaction would leave them.
@@ -53,7 +53,7 @@ func (b *bundle) put(p place, level pack.Level, ids ...task.ID) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if p == inArrival && !b.inRange(packed.MinID, packed.MaxID) {
+	if p == inLevel0 && !b.inRange(packed.MinID, packed.MaxID) {
 		b.exec(`INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES ($1, $2, $3, now_ms(), $4, $5, $6, $7)`,
 			kernel.NumberOf(packed.MinID), kernel.NumberOf(packed.MaxID), packed.N, packed.MinTenant, packed.MaxTenant, packed.Keys, packed.Params)
 		return

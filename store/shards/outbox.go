@@ -97,7 +97,7 @@ func queueAcknowledge(b *pgx.Batch, parts []task.OutboxPart) int {
 	}
 	rows, shards := partArgs(parts)
 	sql.OutboxDeleteWhole.Queue(b, rows, shards)
-	sql.OutboxTakeOff.Queue(b, rows, shards)
+	sql.OutboxAcknowledge.Queue(b, rows, shards)
 	sql.OutboxDeleteEmpty.Queue(b, rows)
 	return 3
 }
@@ -193,7 +193,7 @@ func (s *Store) republish(ctx context.Context, d int, entries []outboxEntry) ([]
 
 // readRows returns the rows of keys that exist, without locking them.
 func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[kernel.Key]*task.Row, error) {
-	rows, err := sql.KinRead.Query(ctx, q, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
+	rows, err := sql.MachineRead.Query(ctx, q, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}

@@ -19,18 +19,18 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		// want are conditions that the plan must have.
 		want []string
 	}{
-		"TaskRead":      {`0, 1, 512`, append([]string{"One-Time Filter: (NOT $"}, farConditions...)},
-		"FarCopies":     {`1, 512`, farConditions},
-		"FarWhere":      {`'{0}', '{1}', '{512}'`, append([]string{"task_done_pkey", "(id = u"}, farConditions...)},
-		"FarKeys":       {`'{1,-2}'`, []string{"far_pack_pkey", "far_level0_pkey", "far_tombstone_pkey"}},
-		"PackParams":    {`1`, []string{"far_pack_pkey"}},
-		"ArrivalParams": {`1`, []string{"far_level0_pkey"}},
-		"PackHold":      {`1`, []string{"far_pack_pkey"}},
-		"ArrivalHold":   {`1`, []string{"far_level0_pkey"}},
-		"PackWindow":    {`1, 0, 100, 0, 9`, []string{"far_pack_pkey", "(id > $2)"}},
-		"PackDue":       {`1, 0, 100, 0, 9`, []string{"far_pack_bucket", ") AND (bucket_at > ", ") AND (bucket_at < "}},
-		"ArrivalWindow": {`1, 0, 100`, []string{"far_level0_pkey", "(first > $2)"}},
-		"FarDamaged":    {`10`, []string{"far_pack_quarantine", "far_level0_quarantine"}},
+		"TaskRead":     {`0, 1, 512`, append([]string{"One-Time Filter: (NOT $"}, farConditions...)},
+		"FarCopies":    {`1, 512`, farConditions},
+		"FarWhere":     {`'{0}', '{1}', '{512}'`, append([]string{"task_done_pkey", "(id = u"}, farConditions...)},
+		"FarKeys":      {`'{1,-2}'`, []string{"far_pack_pkey", "far_level0_pkey", "far_tombstone_pkey"}},
+		"PackParams":   {`1`, []string{"far_pack_pkey"}},
+		"Level0Params": {`1`, []string{"far_level0_pkey"}},
+		"PackHold":     {`1`, []string{"far_pack_pkey"}},
+		"Level0Hold":   {`1`, []string{"far_level0_pkey"}},
+		"PackWindow":   {`1, 0, 100, 0, 9`, []string{"far_pack_pkey", "(id > $2)"}},
+		"PackDue":      {`1, 0, 100, 0, 9`, []string{"far_pack_bucket", ") AND (bucket_at > ", ") AND (bucket_at < "}},
+		"Level0Window": {`1, 0, 100`, []string{"far_level0_pkey", "(first > $2)"}},
+		"FarDamaged":   {`10`, []string{"far_pack_quarantine", "far_level0_quarantine"}},
 	}
 	for filled, fill := range []func(){
 		func() { b.exec(`TRUNCATE far_pack, far_level0, far_locator, far_tombstone`) }, // nothing, and never vacuumed

@@ -30,11 +30,11 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"ReportGoOnNoted": `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}', '{1}'`,
 			"StartRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
 			"RowsUpdate":      `'{0}', '{1}', '{512}', '{0}', '{1}', '{1}', '{1}', '{1}', '{0}', '{0}', '{1}', '{0}', '{null}', '{null}', '{0}', '{1}', '{f}'`,
-			"KinLock":         `'{0}', '{1}', '{512}', '{0}'`,
-			"KinRead":         `'{0}', '{1}', '{512}', '{0}'`,
+			"MachineLock":     `'{0}', '{1}', '{512}', '{0}'`,
+			"MachineRead":     `'{0}', '{1}', '{512}', '{0}'`,
 			"DoneStates":      `'{1}', '{512}'`,
 			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard),
-			"ClaimLanes":      lanesArgs,
+			"ClaimFlows":      flowPlanArgs,
 			"CapForget":       `1, 'k'`,
 			"CapOpen":         `1, 'k'`,
 			"Demote":          `1000::int8, 10`,
@@ -142,19 +142,19 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":  {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}'`, task.ShardsPerDatabase},
-			"ClaimCapped": {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard), 1},
-			"ClaimLanes":  {lanesArgs, task.ShardsPerDatabase},
-			"Peek":        {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
-			"DueShard":    {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
-			"TaskListDue": {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000`, b.owned[0].Shard), 1},
-			"PeekApart":   {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
+			"ClaimRange":   {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}'`, task.ShardsPerDatabase},
+			"ClaimCapped":  {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard), 1},
+			"ClaimFlows":   {flowPlanArgs, task.ShardsPerDatabase},
+			"Peek":         {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
+			"DueShard":     {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
+			"TaskListDue":  {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000`, b.owned[0].Shard), 1},
+			"PeekExcluded": {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
 		} {
 			plan := b.explain(name, test.args)
 			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {
 				t.Errorf("%s (state %d) uses the due index %d times, want %d:\n%s", name, filled, n, test.tables, plan)
 			}
-			if name == "Peek" || name == "PeekApart" {
+			if name == "Peek" || name == "PeekExcluded" {
 				continue
 			}
 			if n := len(dueRange.FindAllString(plan, -1)); n != test.tables {
@@ -184,8 +184,8 @@ func TestAPageOfRowsBeginsWhereTheLastOneEnded(t *testing.T) {
 // pairRange is an index range that begins at a pair.
 var pairRange = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$1\) AND .*\(ROW\(shard, id\) > ROW\(`)
 
-// lanesArgs are arguments of ClaimLanes.
-const lanesArgs = `'{0}', 1000::int8, '{}', 0::int8, '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
+// flowPlanArgs are arguments of ClaimFlows.
+const flowPlanArgs = `'{0}', 1000::int8, '{}', 0::int8, '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
 
 // dueRange is an index range with both ends: what is beyond them is not visited.
 var dueRange = regexp.MustCompile(`Index Cond: \(\(due_at [<>]=? [^)]*\) AND \(due_at [<>]`)

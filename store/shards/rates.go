@@ -17,14 +17,14 @@ import (
 // until they end; package control acquires it exclusively to change a tenant.
 const settingsLock = 7031
 
-// apartSettings are the settings that need claims other than plain foreground claims.
-var apartSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds", "kind_caps"}
+// flowSettings are the settings that need claims other than plain foreground claims.
+var flowSettings = []string{"dispatch_rate", "weight", "paused", "paused_kinds", "kind_caps"}
 
 // Settings returns the settings in database d of the tenants that have any of
-// apartSettings.
+// flowSettings.
 func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	settings := task.Settings{Rates: map[int32]task.Rates{}}
-	rows, err := sql.SettingsRead.Query(ctx, s.db.Pool(d), apartSettings)
+	rows, err := sql.SettingsRead.Query(ctx, s.db.Pool(d), flowSettings)
 	if err != nil {
 		return task.Settings{}, fmt.Errorf("read settings: %w", err)
 	}
@@ -70,14 +70,14 @@ func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, u
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
-		err := sql.TurnsTake.QueryRow(ctx, pool, tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
+		err := sql.TokensTake.QueryRow(ctx, pool, tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 			}
 			return t, nil
 		}
-		made, err := sql.TurnsMake.Exec(ctx, pool, tenant, p.number)
+		made, err := sql.TokensMake.Exec(ctx, pool, tenant, p.number)
 		if err != nil {
 			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 		}
@@ -88,7 +88,7 @@ func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, u
 	return task.Tokens{Granted: want}, nil
 }
 
-// flowArgs spreads the flows of a claim over the arrays of ClaimLanes.
+// flowArgs spreads the flows of a claim over the arrays of ClaimFlows.
 func flowArgs(req *task.ClaimRequest) []any {
 	n := len(req.Flows)
 	tenants, kinds := make([]int32, n), make([]string, n)

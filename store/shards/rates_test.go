@@ -33,7 +33,7 @@ func (b *bundle) claimReq(req task.ClaimRequest) task.Claim {
 	return c
 }
 
-func (b *bundle) lane(kind string, rows int) task.Flow {
+func (b *bundle) flow(kind string, rows int) task.Flow {
 	return task.Flow{TenantKind: task.TenantKind{Tenant: b.tenant, Kind: kind}, Rows: rows, WaitingSince: task.Never}
 }
 
@@ -58,19 +58,19 @@ func TestFrontClaimsTakeOnlyOpenRunsOfTenantsHeldApart(t *testing.T) {
 			t.Errorf("%s: claim = %+v", form, c)
 		}
 		if c := b.claimReq(task.ClaimRequest{Form: form, ExcludedTenants: []int32{3}}); len(c.Publications) != 3 {
-			t.Errorf("%s: with the tenant no longer apart the claim took %d runs, want 3", form, len(c.Publications))
+			t.Errorf("%s: with the tenant no longer excluded the claim took %d runs, want 3", form, len(c.Publications))
 		}
 	}
 }
 
-func TestLanesTakeTheOldestUpToTheirQuota(t *testing.T) {
+func TestFlowsTakeTheOldestUpToTheirQuota(t *testing.T) {
 	b := setup(t)
 	var ids []task.ID
 	for i := range 6 {
 		ids = append(ids, b.add(b.spec(task.OneShot, begin(b.now.Add(time.Duration(i)*time.Second))))...)
 	}
 	b.advance(10 * time.Second)
-	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.lane("", 4), {TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9}}})
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.flow("", 4), {TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9}}})
 	var got []task.ID
 	for _, p := range c.Publications {
 		got = append(got, p.Task)
@@ -82,28 +82,28 @@ func TestLanesTakeTheOldestUpToTheirQuota(t *testing.T) {
 	if c.Outbox == 0 {
 		t.Error("runs that flows claimed are not in the outbox")
 	}
-	low := b.lane("", 4)
+	low := b.flow("", 4)
 	low.Low = b.now
 	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{low}}); c.Rows != 0 {
 		t.Errorf("%d rows at or below the bound were taken", c.Rows)
 	}
 }
 
-func TestLanesOfKindsAndOfTheOthers(t *testing.T) {
+func TestFlowsOfKindsAndOfTheOthers(t *testing.T) {
 	b := setup(t)
 	for range 3 {
 		b.add(b.spec(task.OneShot, ofKind("capped")), b.spec(task.OneShot, ofKind("paused")), b.spec(task.OneShot, ofKind("plain")))
 	}
 	out := []task.TenantKind{{Tenant: b.tenant, Kind: "capped"}, {Tenant: b.tenant, Kind: "paused"}, {Tenant: b.tenant + 1, Kind: "plain"}}
-	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.lane("", 10), b.lane("capped", 2)}, ExcludedKinds: out})
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.flow("", 10), b.flow("capped", 2)}, ExcludedKinds: out})
 	if diff := cmp.Diff(map[string]int{"plain": 3, "capped": 2}, claimedKinds(c)); diff != "" || !slices.Equal(c.FlowRows, []int{3, 2}) {
 		t.Errorf("taken %v (-want +got)\n%s", c.FlowRows, diff)
 	}
 }
 
-// TestWaitingForATurnIsNoMisfire checks that each instant of a row fires although the row
+// TestWaitingForATokenIsNoMisfire checks that each instant of a row fires although the row
 // waits for a token. Instants that were late before the wait are misfires as usual.
-func TestWaitingForATurnIsNoMisfire(t *testing.T) {
+func TestWaitingForATokenIsNoMisfire(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		held   func(start task.Instant) task.Instant
@@ -117,9 +117,9 @@ func TestWaitingForATurnIsNoMisfire(t *testing.T) {
 		start := b.now
 		id := b.add(b.spec(task.NonBlocking))[0]
 		b.advance(4*time.Minute + time.Second)
-		lane := b.lane("", 1)
-		lane.WaitingSince = test.held(start)
-		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}})
+		flow := b.flow("", 1)
+		flow.WaitingSince = test.held(start)
+		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{flow}})
 		row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
 		next := start.Add(time.Duration(test.missed+1) * time.Minute)
 		if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
@@ -345,11 +345,11 @@ func TestReplayAnswersForKeysThatAreKnown(t *testing.T) {
 func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "capped"}
-	turn := func(want int) int64 {
+	lease := func(want int) int64 {
 		t.Helper()
 		epoch, open, err := b.AcquireCapLease(t.Context(), kind)
 		if err != nil || epoch == 0 || open != want {
-			t.Fatalf("turn %d, %d open, %v; want %d open", epoch, open, err, want)
+			t.Fatalf("lease %d, %d open, %v; want %d open", epoch, open, err, want)
 		}
 		if again, _, err := b.AcquireCapLease(t.Context(), kind); again != 0 || err != nil {
 			t.Fatalf("a second turn at the same time: %d, %v", again, err)
@@ -362,24 +362,24 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	once := b.add(b.spec(task.OneShot, ofKind("capped")))[0]
 	grid := b.add(b.spec(task.NonBlocking, ofKind("capped")))[0]
 	one := b.add(b.spec(task.Blocking, ofKind("capped")))[0]
-	lane := task.Flow{TenantKind: kind, Rows: 9, WaitingSince: task.Never}
-	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}, CapLease: turn(0)}); len(c.Publications) != 3 {
+	flow := task.Flow{TenantKind: kind, Rows: 9, WaitingSince: task.Never}
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{flow}, CapLease: lease(0)}); len(c.Publications) != 3 {
 		t.Fatalf("%d runs were claimed, want 3", len(c.Publications))
 	}
-	turn(3)
+	lease(3)
 	b.report(success(once, 1, 1, 7))
-	turn(2)
+	lease(2)
 	b.report(failure(grid, 1, 1, 7)) // it has a row of its own now, and comes again
-	turn(2)
+	lease(2)
 	if _, err := b.Cancel(t.Context(), b.tenant, one); err != nil {
 		t.Fatal(err)
 	}
-	epoch := turn(1)
+	epoch := lease(1)
 	b.advance(time.Minute)
-	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{lane}, CapLease: epoch}); len(c.Publications) != 1 || c.Publications[0].Seq != 2 {
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{flow}, CapLease: epoch}); len(c.Publications) != 1 || c.Publications[0].Seq != 2 {
 		t.Fatalf("claim = %+v", c)
 	}
-	turn(2)
+	lease(2)
 }
 
 func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {

@@ -143,7 +143,7 @@ type Store struct {
 	machines *transition.Machines
 	cfg      Config
 	dbs      [task.Databases]*database
-	paces    paces
+	spacings spacings
 }
 
 // New returns a store over the databases of cluster. Calls that are grouped (adds,
@@ -157,7 +157,7 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
 		Operations: bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant}),
 		Events:     history.New(db),
-		db:         db, machines: machines, cfg: cfg, paces: newPaces(&cfg),
+		db:         db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
 	}
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d)

@@ -39,8 +39,8 @@ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8;
 -- Also the server's clock.
 SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 1000)::int8 FROM virtual_clock c;
 
--- fragment: turn_free
--- When there is a turn, as statement TurnsTake of package store/shards has it; 0: there
+-- fragment: token_free
+-- When there is a token, as statement TokensTake of package store/shards has it; 0: there
 -- is no rate.
 coalesce(ceil((u.tat_us + 1000000.0::float8 / nullif((a.rates ->> 'dispatch_rate')::float8, 0)
   * (1 - coalesce((a.rates ->> 'dispatch_burst')::float8, greatest((a.rates ->> 'dispatch_rate')::float8, 1)))) / 1000)::int8, 0)
@@ -49,30 +49,30 @@ coalesce(ceil((u.tat_us + 1000000.0::float8 / nullif((a.rates ->> 'dispatch_rate
 -- What there is to wait for. At least one row: the same head beside each open run. First
 -- claims of paused tenants and kinds are nothing to wait for. Those of tenants with a rate,
 -- or with capped kinds, are listed by tenant.
-WITH apart AS MATERIALIZED (
+WITH limited AS MATERIALIZED (
   SELECT a.id, a.rates FROM tenant a WHERE a.rates ?| ARRAY['dispatch_rate', 'paused', 'paused_kinds', 'kind_caps']),
 lists AS MATERIALIZED (
-  SELECT ARRAY(SELECT a.id FROM apart a) AS apart,
-         ARRAY(SELECT a.id FROM apart a WHERE a.rates ->> 'paused' = 'true') AS paused,
-         ARRAY(SELECT a.id || '/' || k FROM apart a, jsonb_array_elements_text(a.rates -> 'paused_kinds') k) AS kinds),
+  SELECT ARRAY(SELECT a.id FROM limited a) AS limited,
+         ARRAY(SELECT a.id FROM limited a WHERE a.rates ->> 'paused' = 'true') AS paused,
+         ARRAY(SELECT a.id || '/' || k FROM limited a, jsonb_array_elements_text(a.rates -> 'paused_kinds') k) AS kinds),
 waiting AS MATERIALIZED (
   SELECT t.tenant_id AS tenant, min(t.due_at) AS due
-    FROM lists l JOIN task t ON t.tenant_id = ANY (l.apart)
-   WHERE cardinality(l.apart) > 0 AND t.state = {{state.SCHEDULED}} AND t.due_at IS NOT NULL
+    FROM lists l JOIN task t ON t.tenant_id = ANY (l.limited)
+   WHERE cardinality(l.limited) > 0 AND t.state = {{state.SCHEDULED}} AND t.due_at IS NOT NULL
      AND t.tenant_id <> ALL (l.paused) AND t.tenant_id || '/' || t.kind <> ALL (l.kinds)
    GROUP BY t.tenant_id)
-SELECT h.now, h.due, h.arrivals, h.bucket, h.outbox, h.tenants, h.dues, h.turns, h.frees,
+SELECT h.now, h.due, h.level0, h.bucket, h.outbox, h.tenants, h.dues, h.tokens, h.frees,
        o.tenant, o.id, o.run, o.seq, o.attempt, o.open_runs, o.kind
   FROM (SELECT now_ms() AS now,
                (SELECT t.due_at FROM task t
-                 WHERE t.due_at IS NOT NULL AND (t.state <> {{state.SCHEDULED}} OR t.tenant_id <> ALL (ARRAY(SELECT a.id FROM apart a)))
+                 WHERE t.due_at IS NOT NULL AND (t.state <> {{state.SCHEDULED}} OR t.tenant_id <> ALL (ARRAY(SELECT a.id FROM limited a)))
                  ORDER BY t.due_at LIMIT 1) AS due,
                ARRAY(SELECT w.tenant FROM waiting w ORDER BY w.tenant) AS tenants,
                ARRAY(SELECT w.due FROM waiting w ORDER BY w.tenant) AS dues,
-               ARRAY(SELECT u.tenant_id FROM token_bucket u WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS turns,
-               ARRAY(SELECT {{turn_free}} FROM token_bucket u LEFT JOIN apart a ON a.id = u.tenant_id
+               ARRAY(SELECT u.tenant_id FROM token_bucket u WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS tokens,
+               ARRAY(SELECT {{token_free}} FROM token_bucket u LEFT JOIN limited a ON a.id = u.tenant_id
                       WHERE u.purpose = {{rate.CLAIMS}} ORDER BY u.tenant_id) AS frees,
-               EXISTS (SELECT FROM far_level0 a WHERE a.quarantine_reason IS NULL) AS arrivals,
+               EXISTS (SELECT FROM far_level0 a WHERE a.quarantine_reason IS NULL) AS level0,
                (SELECT min(b.at) FROM (
                   SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.quarantine_reason IS NULL) AS at
                     FROM generate_series({{level.MINUTE}}, {{level.MONTH}}) l) b) AS bucket,

@@ -47,8 +47,8 @@ WHERE mine.name = excluded.name AND mine.version < excluded.version;
 -- A tenant with its tokens, and what it has used of its rates and caps.
 WITH gone AS (INSERT INTO deleted_tenant (id, deleted_at) VALUES (@tenant, now_ms()) ON CONFLICT DO NOTHING),
 tokens AS (DELETE FROM token WHERE tenant_id = @tenant),
-turns AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
-cap_turns AS (DELETE FROM cap_lease WHERE tenant_id = @tenant),
+tokens AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
+cap_leases AS (DELETE FROM cap_lease WHERE tenant_id = @tenant),
 cap_fences AS (DELETE FROM cap_fence WHERE tenant_id = @tenant),
 capped AS (DELETE FROM capped_run WHERE tenant_id = @tenant)
 DELETE FROM tenant WHERE id = @tenant;

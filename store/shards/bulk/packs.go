@@ -182,7 +182,7 @@ func (b *bulkStep) others(ctx context.Context, tx pgx.Tx, names []far.PackName, 
 // changePacked applies the step to tasks of locked packs.
 func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, now task.Instant) error {
 	var near, ended []*task.Row
-	l := b.s.machines.NewLedger()
+	l := b.s.machines.NewEffects()
 	for i := range list {
 		p := &list[i]
 		changed := p.machines[:0]

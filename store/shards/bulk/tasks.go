@@ -130,7 +130,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 		return err
 	}
 	machines = slices.DeleteFunc(machines, func(k *task.Machine) bool { return !b.apply(k, now) })
-	l := b.s.machines.NewLedger()
+	l := b.s.machines.NewEffects()
 	due, err := transition.Write(ctx, tx, machines, now, l)
 	b.due, b.missed = min(b.due, due), l.Missed
 	return err

@@ -5,7 +5,7 @@
 // counters always agree with the tasks. Deltas are only appended, so transactions do not
 // wait for each other, as they would for a row that holds a sum.
 // [Counters.FoldCounters] adds deltas up; a reader adds the deltas that are not folded
-// yet. docs/adr/0008-counters-by-moves.md gives the reasons. The invariants:
+// yet. docs/adr/0008-counters-by-transitions.md gives the reasons. The invariants:
 //
 //   - A delta is written in the transaction of the change, or by its statement.
 //   - A delta moves tasks between cells. Every task is in one cell, so the sum of a

@@ -49,14 +49,14 @@ func (c *compacting) level0(ctx context.Context) ([]candidate, error) {
 	if before == 0 {
 		before = task.Never
 	}
-	return c.query(ctx, sql.CutArrivals, int64(before), compactPacks+1)
+	return c.query(ctx, sql.CompactLevel0Packs, int64(before), compactPacks+1)
 }
 
 // promotable returns the packs, of all levels, whose buckets begin within the horizon.
 func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level := pack.Minute; level <= pack.Month; level++ {
-		list, err := c.query(ctx, sql.CutBuckets, int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
+		list, err := c.query(ctx, sql.CompactBuckets, int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
 func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
 	var all []candidate
 	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
-		list, err := c.query(ctx, sql.CutBuckets, int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
+		list, err := c.query(ctx, sql.CompactBuckets, int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func tasksByBucket(list []candidate) map[pack.Bucket]int {
 // crowded returns the small packs of the bucket that has the most small packs.
 func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 	const most = 16
-	rows, err := sql.CutCrowded.Query(ctx, c.t.db.Pool(c.d), CrowdedPacks, smallTasks, smallBytes, most)
+	rows, err := sql.CompactCrowded.Query(ctx, c.t.db.Pool(c.d), CrowdedPacks, smallTasks, smallBytes, most)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (c *compacting) crowded(ctx context.Context) ([]candidate, error) {
 		return nil, nil
 	}
 	c.out.More = len(found) > 1
-	list, err := c.query(ctx, sql.CutSmall, int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, compactPacks+1)
+	list, err := c.query(ctx, sql.CompactSmall, int16(found[0].Level), int64(found[0].At), smallTasks, smallBytes, compactPacks+1)
 	for i := range list {
 		list[i].from = source{keep: found[0]}
 	}

@@ -313,9 +313,9 @@ func (c *compacting) quarantine(ctx context.Context, bad damage) error {
 // database's chores. Quarantine returns the stored description; lost reports whether the
 // ownership was lost.
 func (t *Tier) Quarantine(ctx context.Context, d int, own task.Ownership, p task.DamagedPack) (found task.DamagedPack, lost bool, err error) {
-	mark, id := sql.PackDamaged, p.Pack
+	mark, id := sql.PackQuarantine, p.Pack
 	if id < 0 {
-		mark, id = sql.ArrivalDamaged, -id
+		mark, id = sql.Level0Quarantine, -id
 	}
 	if len(p.Reason) > MaxReason {
 		p.Reason = kernel.Truncate(p.Reason, MaxReason)

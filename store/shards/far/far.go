@@ -116,7 +116,7 @@ func (t *Tier) Horizon() time.Duration {
 func (t *Tier) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	var f task.FarStats
 	var oldest, behind int64
-	err := sql.FarStats.QueryRow(ctx, t.db.Pool(d)).Scan(&f.Arrivals, &f.ArrivedTasks, &f.Packs, &f.PackedTasks,
+	err := sql.FarStats.QueryRow(ctx, t.db.Pool(d)).Scan(&f.Level0, &f.Level0Tasks, &f.Packs, &f.PackedTasks,
 		&f.Damaged, &oldest, &behind)
 	if err != nil {
 		return task.FarStats{}, fmt.Errorf("count packs: %w", err)

@@ -48,7 +48,7 @@ func (f *Level0) Queue(b *pgx.Batch) error {
 		keys, params = append(keys, p.Keys), append(params, p.Params)
 		rest = rest[n:]
 	}
-	sql.ArrivalInsert.Queue(b, firsts, lasts, counts, minTenants, maxTenants, keys, params)
+	sql.Level0Insert.Queue(b, firsts, lasts, counts, minTenants, maxTenants, keys, params)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 	for _, q := range []struct {
 		statement *statement.Statement
 		ids       []int64
-	}{{sql.CutLockArrivals, level0}, {sql.CutLockPacks, packs}} {
+	}{{sql.CompactLockLevel0, level0}, {sql.CompactLockPacks, packs}} {
 		if len(q.ids) == 0 {
 			continue
 		}
@@ -94,7 +94,7 @@ func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombst
 	for i := range locked {
 		ids[i] = locked[i].id
 	}
-	rows, err := sql.CutOverrides.Query(ctx, tx, ids)
+	rows, err := sql.CompactTombstones.Query(ctx, tx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -108,12 +108,12 @@ func ReadTombstones(ctx context.Context, tx pgx.Tx, locked []Locked) (map[Tombst
 func dropPacks(ctx context.Context, tx pgx.Tx, taken []int64) error {
 	level0, packs := splitIDs(taken)
 	b := &pgx.Batch{}
-	sql.CutDropOverrides.Queue(b, taken)
+	sql.CompactDropTombstones.Queue(b, taken)
 	if len(level0) > 0 {
-		sql.CutDropArrivals.Queue(b, level0)
+		sql.CompactDropLevel0.Queue(b, level0)
 	}
 	if len(packs) > 0 {
-		sql.CutDropPacks.Queue(b, packs)
+		sql.CompactDropPacks.Queue(b, packs)
 	}
 	return tx.SendBatch(ctx, b).Close()
 }

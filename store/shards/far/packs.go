@@ -85,9 +85,9 @@ func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.R
 	find, arg := sql.PackParams, int64(p)
 	switch {
 	case p.Level0() && hold:
-		find, arg = sql.ArrivalHold, -arg
+		find, arg = sql.Level0Hold, -arg
 	case p.Level0():
-		find, arg = sql.ArrivalParams, -arg
+		find, arg = sql.Level0Params, -arg
 	case hold:
 		find = sql.PackHold
 	}

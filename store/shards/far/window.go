@@ -35,7 +35,7 @@ type Window struct {
 // the names, most of which then belong to the range.
 func PacksAfter(ctx context.Context, q kernel.Querier, level0 bool, tenant int32, at int64, from, until task.Instant) (Window, error) {
 	if level0 {
-		return readWindow(ctx, q, sql.ArrivalWindow, at, WindowPacks, tenant, at, WindowPacks)
+		return readWindow(ctx, q, sql.Level0Window, at, WindowPacks, tenant, at, WindowPacks)
 	}
 	if from > 0 || until < task.Never {
 		w, err := readWindow(ctx, q, sql.PackDue, at, DuePacks, tenant, at, DuePacks, int64(from), int64(until))

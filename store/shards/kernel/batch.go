@@ -8,14 +8,14 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Batcher groups the entries of concurrent calls. Its [Pace] sets the distance between
+// Batcher groups the entries of concurrent calls. Its [Spacing] sets the distance between
 // the starts of two groups. A call to an idle batcher starts a group at once. Calls that
 // come while a group runs, or before the next group may start, share the next group.
 type Batcher[E, R any] struct {
-	queue chan batchCall[E, R]
-	limit int // a group takes no further call once it has this many entries
-	d     int // the database
-	pace  *Pace
+	queue   chan batchCall[E, R]
+	limit   int // a group takes no further call once it has this many entries
+	d       int // the database
+	spacing *Spacing
 	// do answers every entry, in order.
 	do func(ctx context.Context, entries []E) []R
 	// closed is closed when run has returned.
@@ -29,9 +29,9 @@ type batchCall[E, R any] struct {
 
 // NewBatcher returns a batcher for database d. At most queue calls wait. A group takes no
 // further call once it has limit entries. do answers every entry, in order.
-func NewBatcher[E, R any](queue, limit, d int, p *Pace, do func(context.Context, []E) []R) *Batcher[E, R] {
+func NewBatcher[E, R any](queue, limit, d int, p *Spacing, do func(context.Context, []E) []R) *Batcher[E, R] {
 	return &Batcher[E, R]{
-		queue: make(chan batchCall[E, R], queue), limit: limit, d: d, pace: p, do: do,
+		queue: make(chan batchCall[E, R], queue), limit: limit, d: d, spacing: p, do: do,
 		closed: make(chan struct{}),
 	}
 }
@@ -72,7 +72,7 @@ func (b *Batcher[E, R]) Run(ctx context.Context) error {
 			Sleep(ctx, time.Until(next)) // returns early if ctx ends
 			start := time.Now()
 			full := b.group(context.WithoutCancel(ctx), first)
-			if next = start.Add(b.pace.took(b.d, start, time.Since(start))); full {
+			if next = start.Add(b.spacing.took(b.d, start, time.Since(start))); full {
 				next = start // waiting would not make a larger group
 			}
 		case <-ctx.Done():
@@ -112,13 +112,13 @@ func (b *Batcher[E, R]) group(ctx context.Context, first batchCall[E, R]) (full 
 	return len(entries) >= b.limit
 }
 
-// Pace controls the distance between the starts of two groups of one kind in each
+// Spacing controls the distance between the starts of two groups of one kind in each
 // database, so that the groups of all databases together take at most Share seconds per
 // second. A statement costs 0.2 to 0.4 ms of CPU before it changes its first row, because
 // a database has 32 tables, and 1 ms if 63 other databases have used the caches meanwhile.
 // So a longer distance, between Least and Most, saves CPU under load: a result costs 58,
 // 24 and 15 µs in groups of 30, 100 and 300.
-type Pace struct {
+type Spacing struct {
 	Least, Most time.Duration
 	Share       float64
 
@@ -129,7 +129,7 @@ type Pace struct {
 
 // took records how long a group of database d took that started at start. It returns the
 // distance from start to the earliest start of the next group.
-func (p *Pace) took(d int, start time.Time, took time.Duration) time.Duration {
+func (p *Spacing) took(d int, start time.Time, took time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.tooks[d] > 0 {

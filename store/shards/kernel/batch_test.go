@@ -9,7 +9,7 @@ import (
 
 func TestGroupsAreFartherApartTheMoreTimeThoseOfAllDatabasesTake(t *testing.T) {
 	const ms = time.Millisecond
-	p := Pace{Least: 40 * ms, Most: 240 * ms, Share: 0.2}
+	p := Spacing{Least: 40 * ms, Most: 240 * ms, Share: 0.2}
 	now := time.Now()
 	if got := p.took(0, now, 2*ms); got != 40*ms {
 		t.Errorf("one database that takes little: %s, want the least", got)

@@ -93,7 +93,7 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: BulkLock(shards int2[], tenants int4[], ids int8[])
--- KinLock for tasks, but waits for rows that somebody else has locked.
+-- MachineLock for tasks, but waits for rows that somebody else has locked.
 SELECT {{row_columns}}
   FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run

@@ -52,7 +52,7 @@ UPDATE task t SET {{claim_set}}
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
 RETURNING {{claim_returning}};
 
--- name: ClaimLanes(
+-- name: ClaimFlows(
 --   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
 --   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
 --   capped_kinds text[])
@@ -155,24 +155,24 @@ SELECT now_ms(),
            WHERE t.shard = ANY (@shards) AND t.due_at > @low
            ORDER BY t.due_at LIMIT @max_listed) f) first;
 
--- name: PeekApart(
+-- name: PeekExcluded(
 --   shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8,
 --   excluded_tenants int4[], max_walked int8)
 -- Peek while tenants are excluded, whose rows are not listed. At most @max_walked rows are
 -- looked at, however many rows are excluded. If that was all of them, the instant of the
 -- last one says how far the list reaches.
 WITH walked AS MATERIALIZED (
-  SELECT t.due_at, t.shard, t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS apart
+  SELECT t.due_at, t.shard, t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded
     FROM task t
    WHERE t.shard = ANY (@shards) AND t.due_at > @low
    ORDER BY t.due_at LIMIT @max_walked)
 SELECT now_ms(),
-       (SELECT CASE WHEN count(*) < @max_counted THEN count(*) FILTER (WHERE NOT soon.apart) ELSE @max_counted END FROM (
-          SELECT t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS apart FROM task t
+       (SELECT CASE WHEN count(*) < @max_counted THEN count(*) FILTER (WHERE NOT soon.excluded) ELSE @max_counted END FROM (
+          SELECT t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded FROM task t
            WHERE t.shard = ANY (@shards) AND t.due_at > @count_from AND t.due_at <= now_ms() + @window_ms
            LIMIT @max_counted) AS soon),
        first.dues, first.shards, (SELECT version FROM settings),
        (SELECT CASE WHEN count(*) >= @max_walked THEN max(due_at) END FROM walked),
-       (SELECT min(due_at) FROM walked WHERE apart)
+       (SELECT min(due_at) FROM walked WHERE excluded)
   FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
-          SELECT w.due_at, w.shard FROM walked w WHERE NOT w.apart ORDER BY w.due_at LIMIT @max_listed) f) first;
+          SELECT w.due_at, w.shard FROM walked w WHERE NOT w.excluded ORDER BY w.due_at LIMIT @max_listed) f) first;

@@ -37,7 +37,7 @@ LATERAL (
 ((get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4)::int4)::int8 << 24) | (get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 1)::int4) << 16)
   | (get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 2)::int4) << 8) | get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 3)::int4))
 
--- name: ArrivalInsert(
+-- name: Level0Insert(
 --   firsts int8[], lasts int8[], counts int4[], min_tenants int4[], max_tenants int4[], keys bytea[], params bytea[])
 -- The packs of level 0 that a group of adds leaves.
 INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params)
@@ -76,14 +76,14 @@ SELECT -a.first, a.quarantine_reason, a.keys, (SELECT array_agg(o.id) FROM far_t
 -- name: PackParams(id int8)
 SELECT p.params FROM far_pack p WHERE p.id = @id;
 
--- name: ArrivalParams(first int8)
+-- name: Level0Params(first int8)
 SELECT a.params FROM far_level0 a WHERE a.first = @first;
 
 -- name: PackHold(id int8)
 -- PackParams, and the pack stays until the transaction ends.
 SELECT p.params FROM far_pack p WHERE p.id = @id FOR SHARE;
 
--- name: ArrivalHold(first int8)
+-- name: Level0Hold(first int8)
 SELECT a.params FROM far_level0 a WHERE a.first = @first FOR SHARE;
 
 -- name: Recall(
@@ -113,7 +113,7 @@ SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > @after_pack AND (@tenant = 
                   LIMIT @max_packs) p
          LIMIT @max_packs) p;
 
--- name: ArrivalWindow(tenant int4, after_first int8, max_packs int8)
+-- name: Level0Window(tenant int4, after_first int8, max_packs int8)
 -- The next @max_packs packs of level 0 after a number: which of them may hold tasks of a
 -- tenant, how many there are, and the last one. Tenant 0: any.
 SELECT coalesce(array_agg(-a.first) FILTER (WHERE @tenant = 0 OR @tenant BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
@@ -134,7 +134,7 @@ SELECT now_ms(), coalesce(sum(x.n), 0)::int8, coalesce(sum(x.n) FILTER (WHERE x.
         SELECT a.n, true FROM far_level0 a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x;
 
 -- name: PackWindow(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)
--- ArrivalWindow for packs of buckets in which something may be due in [@due_from,
+-- Level0Window for packs of buckets in which something may be due in [@due_from,
 -- @due_until).
 SELECT coalesce(array_agg(p.id) FILTER (WHERE (@tenant = 0 OR @tenant BETWEEN p.min_tenant AND p.max_tenant) AND {{pack_meets}}), '{}'),
        count(*), coalesce(max(p.id), 0)

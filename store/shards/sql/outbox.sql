@@ -9,7 +9,7 @@ DELETE FROM outbox o
  USING (SELECT row, array_agg(shard) AS shards FROM unnest(@rows, @shards) AS u (row, shard) GROUP BY row) p
  WHERE o.id = p.row AND o.shards <@ p.shards;
 
--- name: OutboxTakeOff(rows int8[], shards int2[])
+-- name: OutboxAcknowledge(rows int8[], shards int2[])
 -- Removes parts, side by side. The list is changed here and never written back from the
 -- program: two owners would put each other's entries back.
 UPDATE outbox o

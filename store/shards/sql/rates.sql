@@ -1,4 +1,4 @@
--- What tenants may use: see rates.go and the tables settings and turn.
+-- What tenants may use: see rates.go and the tables settings and token_bucket.
 
 -- name: SettingsNow()
 SELECT now_ms(), version FROM settings;
@@ -9,10 +9,10 @@ SELECT s.version, t.id, t.rates
   FROM settings s
   LEFT JOIN tenant t ON t.rates ?| @settings;
 
--- name: TurnsMake(tenant int4, purpose int2)
+-- name: TokensMake(tenant int4, purpose int2)
 INSERT INTO token_bucket (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
 
--- name: TurnsTake(tenant int4, purpose int2, wanted int8, unused int8, rate_name text, burst_name text, min_burst int8)
+-- name: TokensTake(tenant int4, purpose int2, wanted int8, unused int8, rate_name text, burst_name text, min_burst int8)
 -- Takes as many of @wanted tokens as the rate allows, after @unused ones were returned. A
 -- token lasts step_us. The tokens that were given out may reach at most burst tokens ahead
 -- of now, also after the rate was raised. Returns how many were taken, and in how many ms
@@ -32,7 +32,7 @@ done AS (
   UPDATE token_bucket u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
--- name: TurnsUsed(tenant int4, purpose int2, rate int8, burst int8)
+-- name: TokensUsed(tenant int4, purpose int2, rate int8, burst int8)
 -- Whether a tenant uses up its rate: what was given out reaches to within a token and half
 -- a second of the limit, because tokens are taken several at a time.
 SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 500000, 0) FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose;

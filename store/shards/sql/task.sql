@@ -107,7 +107,7 @@ SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.scheduled_at,
   FROM unnest(@tenants, @ids, @types, @params, @created_ats, {{term_arrays}}, @dues, @scheduled_ats, @modeled)
        AS u (tenant_id, id, type, params, created_at, {{term_columns}}, due_at, scheduled_at, modeled);
 
--- name: KinLock(shards int2[], tenants int4[], ids int8[], runs int8[])
+-- name: MachineLock(shards int2[], tenants int4[], ids int8[], runs int8[])
 -- Rows of tasks (run = 0) and of the given runs, in the order of their keys. A row that
 -- somebody else has locked is passed over.
 SELECT {{row_columns}}
@@ -117,8 +117,8 @@ SELECT {{row_columns}}
  ORDER BY u.n
    FOR UPDATE OF t SKIP LOCKED;
 
--- name: KinRead(shards int2[], tenants int4[], ids int8[], runs int8[])
--- KinLock without locks.
+-- name: MachineRead(shards int2[], tenants int4[], ids int8[], runs int8[])
+-- MachineLock without locks.
 SELECT {{row_columns}}
   FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs) AS u (shard, tenant_id, id, run) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;

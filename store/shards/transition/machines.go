@@ -6,7 +6,7 @@
 //	machines.go  locking rows as state machines
 //	calendar.go  calendars of rows with a cron expression
 //	write.go     writing the effects of steps
-//	ledger.go    effects of steps on counters and history
+//	effects.go    effects of steps on counters and history
 //
 // In one transaction a caller locks rows, makes the machines take steps, and writes; see
 // [Machines.Lock], [Write] and [WriteLast].
@@ -66,7 +66,7 @@ func (m *Machines) New(r *task.Row) *task.Machine {
 // Lock locks the rows of keys and returns their machines by the key of the task. Rows
 // that another transaction has locked, and rows that do not exist, are missing.
 func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[kernel.Key]*task.Machine, error) {
-	rows, err := sql.KinLock.Query(ctx, tx, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
+	rows, err := sql.MachineLock.Query(ctx, tx, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Write writes the effects of steps on rows, and the ledger, in one round trip. It
+// Write writes the effects of steps on rows, and the effects, in one round trip. It
 // returns the earliest due instant that was written.
-func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
+func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Effects) (task.Instant, error) {
 	b, due := Batch(machines, now, l)
 	if b.Len() == 0 {
 		return due, nil
@@ -21,7 +21,7 @@ func Write(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.In
 }
 
 // WriteLast is [Write] for the last statements of a step: it sends the COMMIT with them.
-func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Ledger) (task.Instant, error) {
+func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant, l *Effects) (task.Instant, error) {
 	b, due := Batch(machines, now, l)
 	if b.Len() == 0 {
 		return due, nil
@@ -30,21 +30,21 @@ func WriteLast(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now tas
 }
 
 // Batch returns the statements of [Write], for a step that adds some of its own.
-func Batch(machines []*task.Machine, now task.Instant, l *Ledger) (*pgx.Batch, task.Instant) {
+func Batch(machines []*task.Machine, now task.Instant, l *Effects) (*pgx.Batch, task.Instant) {
 	b := &pgx.Batch{}
 	due := queueMachines(b, machines, now, l)
 	l.Queue(b, now)
 	return b, due
 }
 
-// queueMachines adds the effects of steps on rows to a batch and to the ledger.
-func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
+// queueMachines adds the effects of steps on rows to a batch and to the effects.
+func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Effects) task.Instant {
 	return queueRows(b, machines, now, l, func(r *task.Row) { queueRow(b, r) })
 }
 
 // QueueClaimed is queueMachines for the steps of a claim: one statement writes all rows
 // that they changed.
-func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger) task.Instant {
+func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Effects) task.Instant {
 	var u rowUpdates
 	due := queueRows(b, machines, now, l, func(r *task.Row) {
 		if r.Change == task.Changed {
@@ -59,7 +59,7 @@ func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *L
 
 // queueRows calls write for each changed row, except for rows of ended tasks, and
 // returns the earliest due instant of these rows.
-func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Ledger, write func(r *task.Row)) task.Instant {
+func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Effects, write func(r *task.Row)) task.Instant {
 	due := task.Never
 	for _, k := range machines {
 		l.Machine(k)

@@ -1,6 +1,6 @@
 -- What the mover does: cuts, demotion, the locator. docs/adr/0007-far-tier.md
 
--- name: CutArrivals(added_before int8, max_packs int8)
+-- name: CompactLevel0Packs(added_before int8, max_packs int8)
 -- Packs of level 0 that could be compacted now.
 SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.params))::int8, now_ms()
   FROM far_level0 a
@@ -8,7 +8,7 @@ SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.p
  ORDER BY a.first
  LIMIT @max_packs;
 
--- name: CutBuckets(level int2, ahead_ms int8, max_packs int8)
+-- name: CompactBuckets(level int2, ahead_ms int8, max_packs int8)
 -- Packs of a level, those of the oldest bucket first. The bucket begins at most @ahead_ms
 -- ahead.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
@@ -17,7 +17,7 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
  ORDER BY p.level, p.bucket_at
  LIMIT @max_packs;
 
--- name: CutCrowded(min_packs int4, max_tasks int4, max_bytes int4, max_buckets int8)
+-- name: CompactCrowded(min_packs int4, max_tasks int4, max_bytes int4, max_buckets int8)
 -- Buckets with at least @min_packs packs of less than @max_tasks tasks and @max_bytes
 -- bytes.
 SELECT p.level, p.bucket_at
@@ -28,7 +28,7 @@ HAVING count(*) >= @min_packs
  ORDER BY count(*) DESC
  LIMIT @max_buckets;
 
--- name: CutSmall(level int2, bucket_at int8, max_tasks int4, max_bytes int4, max_packs int8)
+-- name: CompactSmall(level int2, bucket_at int8, max_tasks int4, max_bytes int4, max_packs int8)
 -- The small packs of such a bucket.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
@@ -37,7 +37,7 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
  ORDER BY p.id
  LIMIT @max_packs;
 
--- name: CutLockArrivals(firsts int8[])
+-- name: CompactLockLevel0(firsts int8[])
 -- Locked, and still there. A pack from which somebody recalls a task at this moment is
 -- passed over: it comes next time.
 SELECT -a.first, a.n, a.keys, a.params
@@ -45,24 +45,24 @@ SELECT -a.first, a.n, a.keys, a.params
  WHERE a.first = ANY (@firsts) AND a.quarantine_reason IS NULL
    FOR UPDATE SKIP LOCKED;
 
--- name: CutLockPacks(ids int8[])
--- CutLockArrivals for packs of buckets.
+-- name: CompactLockPacks(ids int8[])
+-- CompactLockLevel0 for packs of buckets.
 SELECT p.id, p.n, p.keys, p.params
   FROM far_pack p
  WHERE p.id = ANY (@ids) AND p.quarantine_reason IS NULL
    FOR UPDATE SKIP LOCKED;
 
--- name: CutOverrides(packs int8[])
+-- name: CompactTombstones(packs int8[])
 -- A statement of its own, after the locks: it sees what was void before them.
 SELECT o.pack, o.id FROM far_tombstone o WHERE o.pack = ANY (@packs);
 
--- name: CutDropOverrides(packs int8[])
+-- name: CompactDropTombstones(packs int8[])
 DELETE FROM far_tombstone o WHERE o.pack = ANY (@packs);
 
--- name: CutDropArrivals(firsts int8[])
+-- name: CompactDropLevel0(firsts int8[])
 DELETE FROM far_level0 a WHERE a.first = ANY (@firsts);
 
--- name: CutDropPacks(ids int8[])
+-- name: CompactDropPacks(ids int8[])
 DELETE FROM far_pack p WHERE p.id = ANY (@ids);
 
 -- name: PackInsert(
@@ -71,10 +71,10 @@ DELETE FROM far_pack p WHERE p.id = ANY (@ids);
 INSERT INTO far_pack (level, bucket_at, n, min_tenant, max_tenant, min_id, max_id, keys, params)
 SELECT * FROM unnest(@levels, @buckets, @counts, @min_tenants, @max_tenants, @min_ids, @max_ids, @keys, @params);
 
--- name: ArrivalDamaged(first int8, reason text)
+-- name: Level0Quarantine(first int8, reason text)
 UPDATE far_level0 SET quarantine_reason = @reason WHERE first = @first AND quarantine_reason IS NULL;
 
--- name: PackDamaged(id int8, reason text)
+-- name: PackQuarantine(id int8, reason text)
 UPDATE far_pack SET quarantine_reason = @reason WHERE id = @id AND quarantine_reason IS NULL;
 
 -- name: LocatorRead(pages int8[])

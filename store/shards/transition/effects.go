@@ -10,25 +10,25 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Ledger collects what a transaction writes besides its rows: counter deltas and events
+// Effects collects what a transaction writes besides its rows: counter deltas and events
 // of runs. The missed counts are reported after the commit.
-type Ledger struct {
+type Effects struct {
 	counters.Tally
 	history.Recorder
 	Missed task.MissedCounts
 }
 
-// NewLedger returns an empty ledger for a transaction.
-func (m *Machines) NewLedger() *Ledger { return &Ledger{Recorder: m.cfg.Levels.Recorder()} }
+// NewEffects returns the empty effects of a transaction.
+func (m *Machines) NewEffects() *Effects { return &Effects{Recorder: m.cfg.Levels.Recorder()} }
 
 // Queue adds at most two statements to a batch.
-func (l *Ledger) Queue(b *pgx.Batch, now task.Instant) {
+func (l *Effects) Queue(b *pgx.Batch, now task.Instant) {
 	l.Tally.Queue(b)
 	l.Recorder.Queue(b, now)
 }
 
 // Machine records what the steps of a machine did to a task.
-func (l *Ledger) Machine(k *task.Machine) {
+func (l *Effects) Machine(k *task.Machine) {
 	l.Tally.Machine(k)
 	for i := range k.Dead {
 		l.Dead(&k.Dead[i])
@@ -41,7 +41,7 @@ func (l *Ledger) Machine(k *task.Machine) {
 }
 
 // Publication records that a delivery was claimed, and the instants that were skipped.
-func (l *Ledger) Publication(p *task.Publication) {
+func (l *Effects) Publication(p *task.Publication) {
 	if p.Missed > 0 {
 		l.Missed.Add(p.Tenant, p.Misfire, p.Missed)
 	}
