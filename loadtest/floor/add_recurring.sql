@@ -1,5 +1,5 @@
 -- Adds NON_BLOCKING tasks. $1 shard, $2 ids, $3 due, $4 params, $5 now, $6 interval in ms
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, begin_at, interval_ms, give_up_after_ms, retention_ms,
-  created_at, ack_timeout_ms, initial_backoff_ms, max_backoff_ms, max_attempts, multiplier, jitter, type, state, kind, params)
-SELECT $1::int2, 1, u.id, 0, u.due, u.due, u.due, u.due, $6::int8, 86400000, 0, $5::int8, 60000, 1000, 3600000, 5, 200, 10, 2, 1, 'floor', u.params
+  created_at, ack_timeout_ms, type, state, kind, params)
+SELECT $1::int2, 1, u.id, 0, u.due, u.due, u.due, u.due, $6::int8, 86400000, 0, $5::int8, 60000, 2, 1, 'floor', u.params
   FROM unnest($2::int8[], $3::int8[], $4::bytea[]) AS u (id, due, params)
