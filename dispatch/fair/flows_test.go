@@ -80,8 +80,8 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	if !f.Hint(at(5), task.At(at(5))) || !f.Next(false).Equal(begun.Add(flowTick)) {
 		t.Errorf("next claim after a hint at %s, want %s", f.Next(false), begun.Add(flowTick))
 	}
-	parts, _ := f.Request(at(20), grants, nil) // the first request sweeps
-	parts, _ = f.Request(at(20), grants, nil)
+	f.Request(at(20), grants, nil) // the first request sweeps
+	parts, _ := f.Request(at(20), grants, nil)
 	if low := task.At(begun).Add(-flowGrace); parts[0].Low != low || parts[0].WaitingSince != task.Never {
 		t.Errorf("request = %+v, want bound %d and no WaitingSince", parts[0], low)
 	}

@@ -26,9 +26,10 @@ const (
 	TokenLifetime = time.Second
 	// requestsPerSecond is the number of requests that a second's tokens are divided into.
 	requestsPerSecond = 4
-	// LeastTokenWait and MostTokenWait bound the time between two requests if the first
-	// granted no token.
-	LeastTokenWait, MostTokenWait = 10 * time.Millisecond, time.Second
+	// LeastTokenWait is the least time between two requests if the first granted no token.
+	LeastTokenWait = 10 * time.Millisecond
+	// MostTokenWait is the most time between two such requests.
+	MostTokenWait = time.Second
 )
 
 // TakeTokens takes up to want tokens. If ask is true the cache is empty: the caller requests
