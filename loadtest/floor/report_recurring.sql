@@ -1,5 +1,5 @@
--- Clears the bit of the last run, which no index knows of. $1 shards, $2 ids. The
--- condition on u makes every plan start from the list, as in the product.
+-- Clears the bit of the last run, which is in no index. $1 shards, $2 ids. The condition on
+-- u makes every plan start from the list, as in the product.
 UPDATE task t SET open_runs = t.open_runs & ~1::int8
   FROM (SELECT *, 1 AS tenant_id, 0::int8 AS run FROM unnest($1::int2[], $2::int8[]) AS u (shard, id)
         WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0) u

@@ -3,8 +3,9 @@
 
 -- +goose Up
 
--- The only clock of the system. Floored, so that nothing is ever early.
--- date_part is a float8, exact to 0.24 µs; extract is a numeric, and takes 1 µs.
+-- The only clock of the system. It rounds down, so that no task fires early. date_part
+-- returns a float8, which is exact to 0.24 µs. extract returns a numeric, and a call of
+-- it takes 1 µs.
 CREATE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8 $$;
 
@@ -15,48 +16,48 @@ CREATE TABLE task (
   tenant_id          int4 NOT NULL,
   id                 int8 NOT NULL,
   run                int8 NOT NULL,
-  due_at             int8,            -- next run, ack deadline or retry; NULL: nothing to wait for
+  due_at             int8,            -- next run, ack deadline or retry; NULL: the row waits for no instant
   scheduled_at       int8 NOT NULL,   -- of the open run, else of the next run
   anchor             int8 NOT NULL,   -- scheduled_at of run seq: a point of the grid
   begin_at           int8 NOT NULL,
-  end_at             int8,            -- NULL: never
+  end_at             int8,            -- NULL: the task has no end
   interval_ms        int8,            -- NULL: ONE_SHOT
   seq                int8 NOT NULL DEFAULT 0,
   max_count          int8,            -- NULL: no limit
-  open_runs          int8 NOT NULL DEFAULT 0,  -- bit i: run seq - i awaits its result
-  first_claim_at     int8,            -- of the open run; NULL: none is open
-  holder             int8,            -- who has the lease; NULL: nobody
+  open_runs          int8 NOT NULL DEFAULT 0,  -- bit i is set: run seq - i awaits its result
+  first_claim_at     int8,            -- of the open run; NULL: no run is open
+  holder             int8,            -- the listener that has the lease; NULL: there is no lease
   missed             int8 NOT NULL DEFAULT 0,
   give_up_after_ms   int8 NOT NULL,
   retention_ms       int8 NOT NULL,
   created_at         int8 NOT NULL,
   ack_timeout_ms     int4 NOT NULL,
   attempt            int4 NOT NULL DEFAULT 0,
-  failures           int4 NOT NULL DEFAULT 0,  -- of the open run: FAILs in the low 10 bits, above them snoozes
+  failures           int4 NOT NULL DEFAULT 0,  -- of the open run: FAILs in the low 10 bits, snoozes above them
   open_rows          int4 NOT NULL DEFAULT 0,
   version            int4 NOT NULL DEFAULT 1,
   type               int2 NOT NULL,
   state              int2 NOT NULL,
   paused             bool NOT NULL DEFAULT false,
   out                bool NOT NULL DEFAULT false,  -- an attempt is delivered and awaits its result
-  undecided          bool NOT NULL DEFAULT false,  -- the last claim left the row to package task, which decides in the same transaction
+  undecided          bool NOT NULL DEFAULT false,  -- the last claim left the decision to package task, which decides in the same transaction
   kind               text NOT NULL,
   params             bytea NOT NULL,  -- wire bytes of perceptor.v1.Params
-  modeled            bool NOT NULL DEFAULT false,  -- package task alone computes its instants
-  terms              bytea,           -- the terms that no statement compares (task.Seal); NULL: those of most tasks
-  -- A statement parses the constraints of every table that it touches anew, and a
-  -- row is checked each time it moves: all that could be said of a row cost 10 % of
-  -- a cycle. These guard where a row is found; what states go together is held by
-  -- the tests of package shards, whose tables have more constraints.
+  modeled            bool NOT NULL DEFAULT false,  -- only package task can compute its instants
+  terms              bytea,           -- sealed terms (task.Seal), which no statement compares; NULL: the values that most tasks have
+  -- Each statement parses the constraints of all tables that it touches, and each new
+  -- version of a row is checked. A full set of constraints took 10 % of a cycle. These
+  -- two protect only the place of a row. The tests of package shards check which values
+  -- may occur together: their tables have more constraints.
   CONSTRAINT task_id_in_shard    CHECK (id % 512 = shard AND id >= 512),
   CONSTRAINT task_living         CHECK (state IN (1, 2))
 ) PARTITION BY LIST (shard);
 
--- Vacuum of one shard table throws away every cached plan over all 32, and a plan
--- takes milliseconds; most dead rows are pruned by those who read the page. So it
--- comes late. Plans are generic and need no statistics: analyze is off. And it leaves
--- the file as long as it is: it will be filled again in a moment, and to cut it takes
--- a lock that stops everybody.
+-- Vacuum of one shard table invalidates every cached plan over all 32 shard tables, and
+-- making a plan takes milliseconds. Reads of a page prune most of its dead rows.
+-- Therefore vacuum runs late. Plans are generic and need no statistics, so analyze is
+-- off. Vacuum does not truncate the file: new rows fill it again soon, and truncation
+-- takes a lock that blocks all other statements.
 -- +goose StatementBegin
 DO $$
 DECLARE
@@ -71,30 +72,32 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- int4 + int2 + int8 align to 16 bytes, so the shard costs nothing and lets the
--- parent declare the key. It must not come first: "shard = ANY (..) AND due_at .."
--- would then match this index, too, and without statistics the planner took it for
--- half of the tables, to read them whole: 40 pages a claimed row against 14.
+-- int4, int2 and int8 together are aligned to 16 bytes, so the shard takes no space in
+-- the key, and with it the partitioned table can declare the key. The shard must not come
+-- first: "shard = ANY (..) AND due_at .." would then match this index too. Without
+-- statistics the planner chose this index for half of the tables and read those whole: 40
+-- pages for each claimed row instead of 14.
 ALTER TABLE task ADD CONSTRAINT task_pkey PRIMARY KEY (tenant_id, shard, id, run);
 CREATE INDEX task_due ON task (due_at);
 
--- Numbers of ids, in blocks: one draw serves 1,024 tasks.
+-- The numbers in task ids, in blocks: one call of nextval serves 1,024 tasks.
 CREATE SEQUENCE task_number INCREMENT BY 1024 MINVALUE 1024 START WITH 1024;
 
--- What an add stored, so that its retry stores nothing. One row per request.
+-- The result of an add, so that a retry of the add stores nothing. One row per request.
 CREATE TABLE task_key (
   shard      int2 NOT NULL,
   tenant_id  int4 NOT NULL,
   key        text NOT NULL,
   first_id   int8 NOT NULL,           -- of consecutive ids in this shard
-  n          int4 NOT NULL,           -- how many tasks the request had
-  refused    int4[],                  -- indexes of tasks that were refused; NULL: none
+  n          int4 NOT NULL,           -- number of tasks in the request
+  refused    int4[],                  -- indexes of the refused tasks; NULL: no task was refused
   body_hash  bytea NOT NULL,
   expires_at int8 NOT NULL,
-  of_task    bool NOT NULL DEFAULT false,  -- an idempotency_key of a single task, as whose it lives
+  of_task    bool NOT NULL DEFAULT false,  -- an idempotency_key of a single task: the row lives as long as the task
   CONSTRAINT task_key_pkey PRIMARY KEY (shard, tenant_id, key)
 );
--- Rows come in the order of their expiry, so every entry goes to the last page.
+-- Rows are inserted in the order of their expiry, so every index entry goes to the last
+-- page.
 CREATE INDEX task_key_expiry ON task_key (expires_at);
 
 -- Finished tasks, kept for their retention.
@@ -124,7 +127,7 @@ CREATE TABLE task_done (
 );
 CREATE INDEX task_done_expiry ON task_done (expires_at);
 
--- Runs that were given up, with all that is needed to do them again.
+-- Dead runs: runs that were given up. The row has all columns that a replay needs.
 CREATE TABLE dead_run (
   tenant_id    int4 NOT NULL,
   id           int8 NOT NULL,
@@ -148,9 +151,9 @@ CREATE TABLE dead_run (
 CREATE INDEX dead_run_died ON dead_run (tenant_id, died_at, id, seq);
 CREATE INDEX dead_run_unpublished ON dead_run (tenant_id, died_at) WHERE NOT published;
 
--- Who owns a shard (item = its number) or this database's chores (item = 512 +
--- its number). The epoch only grows; every claiming transaction asserts epoch
--- and nonce under FOR SHARE.
+-- The owner of each shard (item = number of the shard) and of this database's chores
+-- (item = 512 + number of the database). The epoch only grows. Every claiming transaction
+-- asserts the epoch and the nonce under FOR SHARE.
 CREATE TABLE owner (
   item        int2 NOT NULL,
   epoch       int8 NOT NULL DEFAULT 0,
@@ -171,8 +174,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- What was claimed and is not known to be published: one row per claim. entries
--- is packed; store/shards knows its format.
+-- Claimed runs that may not be published yet: one row per claim. store/shards defines the
+-- packed format of entries.
 CREATE TABLE outbox (
   id         int8 GENERATED ALWAYS AS IDENTITY,
   shards     int2[] NOT NULL,
@@ -181,31 +184,32 @@ CREATE TABLE outbox (
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
--- Tenants whose rows were put off because Kafka does not take their records.
+-- Tenants whose rows were deferred because Kafka does not accept their records.
 CREATE TABLE topic_failure (
   tenant_id int4 NOT NULL,
   since     int8 NOT NULL,
-  seen      int8 NOT NULL,            -- when a row was put off last
+  seen      int8 NOT NULL,            -- when a row was last deferred
   CONSTRAINT topic_failure_pkey PRIMARY KEY (tenant_id)
 ) WITH (fillfactor = 50);
 
--- The rules that claims and reports decide by SQL alone. Package task defines
--- them; they are expressions, so that the planner inlines them.
+-- Rules by which claims and reports decide in SQL alone. Package task defines them. Each
+-- is a single expression, so that the planner inlines it.
 
--- How many grid steps lie between a fired instant and the next one: instants
--- that have passed are missed (FIRE_ONCE).
+-- Returns the number of grid steps from a fired instant to the next one. The steps skip
+-- instants that have passed, which count as missed (FIRE_ONCE).
 CREATE FUNCTION grid_steps(scheduled int8, step int8, now int8, last bool) RETURNS int8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT CASE WHEN last THEN 1 ELSE greatest(1, (now - scheduled + step - 1) / step) END $$;
 
--- The distance to the next delivery after so many silent ones.
+-- Returns the time from a delivery to the next one after "silent" deliveries without an
+-- answer.
 CREATE FUNCTION silence_ms(ack_timeout int4, silent int4) RETURNS int8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT least(ack_timeout::int8 << least(silent, 22), greatest(ack_timeout, 3600000)::int8) $$;
 
--- How many deliveries had an answer: both counts that the column failures holds.
--- A run has at most 1,000 failures; a column of its own for snoozes would cost
--- every row four bytes.
+-- Returns the number of deliveries that had an answer: the sum of both counts in the
+-- column failures. A run has at most 1,000 failures, so they need 10 bits. A separate
+-- column for snoozes would cost every row four bytes.
 CREATE FUNCTION answered(failures int4) RETURNS int4
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT (failures & 1023) + (failures >> 10) $$;

@@ -1,5 +1,5 @@
--- Tenants and tokens. They are written to all databases and read from any, so
--- that one server's death stops nobody's authentication.
+-- Tenants and tokens. They are written to all databases and read from any database, so
+-- that authentication continues when one server is down.
 
 -- +goose Up
 CREATE TABLE tenant (
@@ -7,11 +7,11 @@ CREATE TABLE tenant (
   name              text NOT NULL,
   max_params_bytes  int4 NOT NULL,
   default_retention_ms int8 NOT NULL,
-  dead_retention_ms int8,             -- of dead runs; NULL: as the installation is configured
+  dead_retention_ms int8,             -- of dead runs; NULL: the default of the installation
   created_at        int8 NOT NULL,
   history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
-  rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates: what is not there is not limited
-  version           int4 NOT NULL,    -- of the settings: the highest counts
+  rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates; a missing limit means no limit
+  version           int4 NOT NULL,    -- of the settings; the highest version wins
   CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),
   CONSTRAINT tenant_name_key UNIQUE (name),
@@ -19,8 +19,8 @@ CREATE TABLE tenant (
   CONSTRAINT tenant_id CHECK (id > 0)
 );
 
--- Tenants that were deleted. Their numbers are never used again, and a database
--- that still has one of them cannot bring it back.
+-- Deleted tenants. Their ids are never used again, and a database that still has such a
+-- tenant cannot restore it.
 CREATE TABLE deleted_tenant (
   id      int4 NOT NULL,
   deleted_at int8 NOT NULL,
@@ -41,8 +41,8 @@ CREATE TABLE token (
   CONSTRAINT token_hash CHECK (length(secret_hash) = 32)
 );
 
--- The version of all tenants' settings in this database. Who changes a tenant holds
--- an advisory lock that claims share, and raises it.
+-- The version of all tenants' settings in this database. A transaction that changes a
+-- tenant raises the version. It takes, exclusively, the advisory lock that claims share.
 CREATE TABLE settings (
   one     bool NOT NULL DEFAULT true,
   version int8 NOT NULL DEFAULT 1,
@@ -51,9 +51,9 @@ CREATE TABLE settings (
 ) WITH (fillfactor = 10);
 INSERT INTO settings DEFAULT VALUES;
 
--- What tenants with a rate have used of it, in their home database: tat_us is when,
--- in microseconds since 1970, all tokens that were given out are paid for: the
--- theoretical arrival time of GCRA (ITU-T I.371).
+-- The used tokens of tenants with a rate, in their home database. tat_us is the
+-- theoretical arrival time of GCRA (ITU-T I.371), in microseconds since 1970: the instant
+-- at which the rate has made up for all granted tokens.
 CREATE TABLE token_bucket (
   tenant_id int4 NOT NULL,
   purpose   int2 NOT NULL,            -- 1 claims, 2 adds
@@ -62,8 +62,8 @@ CREATE TABLE token_bucket (
   CONSTRAINT token_bucket_purpose CHECK (purpose IN (1, 2))
 ) WITH (fillfactor = 10);
 
--- Who may claim runs of a kind with a cap: in the tenant's home database. epoch
--- numbers the leases, and only grows.
+-- Cap leases, in the tenant's home database. A cap lease is the right to claim runs of a
+-- capped kind. epoch numbers the leases of a kind and only grows.
 CREATE TABLE cap_lease (
   tenant_id  int4 NOT NULL,
   kind       text NOT NULL,
@@ -72,7 +72,8 @@ CREATE TABLE cap_lease (
   CONSTRAINT cap_lease_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 
--- The newest lease that has counted this database: claims of older ones fail.
+-- The newest cap lease under which the open runs of this database were counted. Claims
+-- under older leases fail.
 CREATE TABLE cap_fence (
   tenant_id int4 NOT NULL,
   kind      text NOT NULL,
@@ -80,7 +81,8 @@ CREATE TABLE cap_fence (
   CONSTRAINT cap_fence_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 
--- Runs of kinds with a cap that were claimed, and are open unless somebody looks.
+-- Claimed runs of capped kinds. A row stays after its run has ended, until the runs of
+-- the kind are checked.
 CREATE TABLE capped_run (
   tenant_id int4 NOT NULL,
   kind      text NOT NULL,

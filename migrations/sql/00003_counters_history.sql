@@ -2,11 +2,11 @@
 
 -- +goose Up
 
--- State transitions that nobody has folded yet: one row for each transaction, written
--- by itself, with lists side by side: so many tasks of the tenant and type went from
--- one cell to another. Cells (task.Cell): 0 none, 1 SCHEDULED, 2 RUNNING, 3 COMPLETED,
--- 4 CANCELLED, 5 FAILED (all three: still kept), 6 to 8 the same but no longer kept,
--- 9 dead runs. There is no index: whoever reads, reads all, and folding takes any.
+-- State transitions that are not folded yet. Each transaction writes its own row with
+-- parallel arrays: counts[i] tasks of tenants[i] and types[i] went from from_cells[i] to
+-- to_cells[i]. Cells (task.Cell): 0 none, 1 SCHEDULED, 2 RUNNING, 3 COMPLETED, 4
+-- CANCELLED, 5 FAILED (3 to 5: still kept), 6 to 8 the same but no longer kept, 9 dead
+-- runs. The table has no index: a read reads all rows, and a fold takes any rows.
 CREATE TABLE counter_delta (
   tenants    int4[] NOT NULL,
   types      int2[] NOT NULL,
@@ -15,11 +15,11 @@ CREATE TABLE counter_delta (
   counts     int8[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 
--- What has been folded. added and died only grow, save by a repair.
+-- The sums of the folded transitions. Only a repair can decrease added and died.
 CREATE TABLE counter (
   tenant_id        int4 NOT NULL,
   type             int2 NOT NULL,
-  added            int8 NOT NULL,     -- = the next eight together
+  added            int8 NOT NULL,     -- the sum of the next eight columns
   scheduled        int8 NOT NULL,
   running          int8 NOT NULL,
   completed        int8 NOT NULL,
@@ -29,19 +29,20 @@ CREATE TABLE counter (
   purged_cancelled int8 NOT NULL,
   purged_failed    int8 NOT NULL,
   dead             int8 NOT NULL,     -- dead runs that are kept
-  died             int8 NOT NULL,     -- dead runs ever
+  died             int8 NOT NULL,     -- all dead runs since the beginning
   CONSTRAINT counter_pkey PRIMARY KEY (tenant_id, type),
   CONSTRAINT counter_balance CHECK (added = scheduled + running + completed + cancelled + failed
                                             + purged_completed + purged_cancelled + purged_failed)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- What happened to runs: append-only, in day partitions made ahead. Not
--- more than eight columns, so that a row with NULLs has no longer head than one without.
+-- Events of runs. The table is append-only. It has one partition for each day, which is
+-- made ahead. It has at most eight columns, so that NULLs do not make the header of a row
+-- longer.
 CREATE TABLE run_event (
   at           int8 NOT NULL,
   id           int8 NOT NULL,         -- of the task
   seq          int8 NOT NULL,
-  scheduled_at int8,                  -- NULL: told by the event of the claim
+  scheduled_at int8,                  -- NULL: the event of the claim has it
   tenant_id    int4 NOT NULL,
   attempt      int4 NOT NULL,
   event        int2 NOT NULL,
@@ -50,12 +51,13 @@ CREATE TABLE run_event (
 ) PARTITION BY RANGE (at);
 CREATE INDEX run_event_task ON run_event (id, at);
 
--- Takes what comes on a day that has no partition.
+-- Takes the events of days that have no partition.
 CREATE TABLE run_event_default PARTITION OF run_event DEFAULT;
 
--- Makes the partition of a day (days since 1970-01-01), unless it is there, or
--- rows of that day are in the default partition and have to stay there. It is
--- made aside and attached, which blocks no insert into the other partitions.
+-- Makes the partition of a day (days since 1970-01-01). It returns false if the partition
+-- exists, or if the default partition has rows of that day, which have to stay there. The
+-- partition is created as a separate table and then attached, which blocks no insert into
+-- the other partitions.
 -- +goose StatementBegin
 CREATE FUNCTION run_event_make_day(day int4) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE

@@ -4,13 +4,14 @@
 SELECT to_regclass('virtual_clock') IS NOT NULL;
 
 -- name: Used()
--- Whether the database has ever had a task: then it has instants of the real clock.
+-- Returns whether the database has ever had a task. Such a database has instants of the
+-- real clock.
 SELECT (SELECT is_called FROM task_number) OR EXISTS (SELECT FROM task_key) OR EXISTS (SELECT FROM task)
     OR EXISTS (SELECT FROM far_pack) OR EXISTS (SELECT FROM far_level0);
 
 -- name: CreateTable()
--- One row. value_ms is the instant that a frozen clock shows, else how far the clock
--- is ahead of the server's.
+-- The table has one row. value_ms is the instant that a frozen clock shows, or else the
+-- number of milliseconds by which the clock is ahead of the server's.
 CREATE TABLE virtual_clock (
   one      bool NOT NULL DEFAULT true,
   frozen   bool NOT NULL,
@@ -20,8 +21,8 @@ CREATE TABLE virtual_clock (
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000);
 
 -- name: ReplaceFunction()
--- PL/pgSQL keeps the plan of its query for the session; a function in SQL would make
--- it anew for each statement that asks for the time.
+-- PL/pgSQL keeps the plan of the query for the session. A function in SQL would plan the
+-- query again for each statement that calls it.
 CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 BEGIN
   RETURN (SELECT CASE WHEN c.frozen THEN c.value_ms
@@ -36,19 +37,20 @@ INSERT INTO virtual_clock (frozen, value_ms) VALUES (@frozen, @value_ms);
 SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8;
 
 -- name: Read()
--- Also the server's clock.
+-- Returns the server's clock too.
 SELECT c.frozen, now_ms(), floor(date_part('epoch', statement_timestamp()) * 1000)::int8 FROM virtual_clock c;
 
 -- fragment: token_free
--- When there is a token, as statement TokensTake of package store/shards has it; 0: there
--- is no rate.
+-- The instant at which the next token is free, computed as in statement TokensTake of
+-- package store/shards. It is 0 if the tenant has no rate.
 coalesce(ceil((u.tat_us + 1000000.0::float8 / nullif((a.rates ->> 'dispatch_rate')::float8, 0)
   * (1 - coalesce((a.rates ->> 'dispatch_burst')::float8, greatest((a.rates ->> 'dispatch_rate')::float8, 1)))) / 1000)::int8, 0)
 
 -- name: Look(max_open_runs int8)
--- What there is to wait for. At least one row: the same head beside each open run. First
--- claims of paused tenants and kinds are nothing to wait for. Those of tenants with a rate,
--- or with capped kinds, are listed by tenant.
+-- Returns everything that the clock has to wait for. There is one row for each open run,
+-- and at least one row. All rows have the same values in the columns of h. First claims of
+-- paused tenants and kinds are left out. First claims of tenants with a rate or with capped
+-- kinds are listed by tenant.
 WITH limited AS MATERIALIZED (
   SELECT a.id, a.rates FROM tenant a WHERE a.rates ?| ARRAY['dispatch_rate', 'paused', 'paused_kinds', 'kind_caps']),
 lists AS MATERIALIZED (

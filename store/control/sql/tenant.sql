@@ -1,5 +1,5 @@
 -- name: LockTenants(name text)
--- Creations are few: one at a time keeps the ids dense.
+-- Tenants are created rarely. One creation at a time keeps the ids dense.
 SELECT pg_advisory_xact_lock(hashtext(current_schema() || @name));
 
 -- name: NewTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb)
@@ -8,7 +8,7 @@ SELECT greatest(coalesce(max(id), 0), (SELECT coalesce(max(g.id), 0) FROM delete
 RETURNING id, created_at, version;
 
 -- name: ChangeTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb)
--- NULL leaves a setting as it is.
+-- A NULL parameter leaves its setting unchanged.
 UPDATE tenant SET
   max_params_bytes = coalesce(@max_params_bytes, max_params_bytes), default_retention_ms = coalesce(@default_retention_ms, default_retention_ms),
   history = coalesce(@history, history), rates = coalesce(@rates, rates), version = version + 1
@@ -16,7 +16,8 @@ UPDATE tenant SET
 RETURNING id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version;
 
 -- name: LockSettings(lock int4, database int4)
--- Waits for the claims that have read the old settings; later claims wait for the new ones.
+-- Waits for the claims that have read the old settings. Later claims wait for the new
+-- settings.
 SELECT pg_advisory_xact_lock(@lock, @database) FROM set_config('lock_timeout', '2500ms', true);
 
 -- name: RaiseSettings()
@@ -26,13 +27,13 @@ UPDATE settings SET version = version + 1;
 SELECT rates FROM tenant WHERE name = @name FOR UPDATE;
 
 -- name: HistoryLevels(usual int2)
--- Tenants that have another level than the usual one.
+-- Tenants whose level is not @usual.
 SELECT id, history FROM tenant WHERE history <> @usual;
 
 -- name: PutTenants(
 --   ids int4[], names text[], max_params_bytes int4[], default_retentions_ms int8[], created_ats int8[],
 --   histories int2[], rates text[], versions int4[])
--- Of two versions of a tenant's settings the higher one counts.
+-- The higher of two versions of a tenant's settings wins.
 INSERT INTO tenant AS mine (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version)
 SELECT id, name, params, retention, created, history, rates::jsonb, version
   FROM unnest(@ids, @names, @max_params_bytes, @default_retentions_ms, @created_ats, @histories, @rates, @versions)
@@ -44,7 +45,7 @@ ON CONFLICT (id) DO UPDATE SET
 WHERE mine.name = excluded.name AND mine.version < excluded.version;
 
 -- name: DropTenant(tenant int4)
--- A tenant with its tokens, and what it has used of its rates and caps.
+-- Deletes a tenant with its API tokens, its token buckets and the state of its caps.
 WITH gone AS (INSERT INTO deleted_tenant (id, deleted_at) VALUES (@tenant, now_ms()) ON CONFLICT DO NOTHING),
 tokens AS (DELETE FROM token WHERE tenant_id = @tenant),
 tokens AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
@@ -68,6 +69,6 @@ SELECT id, name, max_params_bytes, default_retention_ms, created_at, history, ra
 WHERE id > @after_id ORDER BY id LIMIT @max_rows;
 
 -- name: Digest()
--- Equal in two databases when they have the same tenants and tokens.
+-- Returns a value that is equal in two databases if they have the same tenants and tokens.
 SELECT coalesce((SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM tenant t), '')
     || coalesce((SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM token t), '');

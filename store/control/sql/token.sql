@@ -1,5 +1,5 @@
 -- name: NewToken(id text, secret_hash bytea, scope int2, tenant_name text, description text, expires_at int8)
--- No row: the tenant does not exist, or the expiry has passed.
+-- Returns no row if the tenant does not exist or if the expiry has passed.
 WITH owner AS (SELECT id FROM tenant WHERE name = @tenant_name)
 INSERT INTO token (id, secret_hash, scope, tenant_id, description, created_at, expires_at)
 SELECT @id, @secret_hash, @scope, (SELECT id FROM owner), @description, now_ms(), @expires_at
@@ -9,7 +9,7 @@ RETURNING tenant_id, created_at;
 -- name: PutTokens(
 --   ids text[], secret_hashes bytea[], scopes int2[], tenants int4[], descriptions text[], created_ats int8[],
 --   expires_ats int8[], revoked_ats int8[])
--- Of two revocations the earlier one counts; NULL counts as none.
+-- The earlier of two revocations wins. NULL means that the token is not revoked.
 INSERT INTO token AS mine (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
 SELECT * FROM unnest(@ids, @secret_hashes, @scopes, @tenants, @descriptions, @created_ats, @expires_ats, @revoked_ats)
     AS u (id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at)
@@ -18,7 +18,8 @@ ON CONFLICT (id) DO UPDATE SET revoked_at = least(mine.revoked_at, excluded.revo
 WHERE mine.revoked_at IS DISTINCT FROM least(mine.revoked_at, excluded.revoked_at);
 
 -- name: RevokeToken(id text)
--- Always touches the row, so that what it returns is settled.
+-- Always writes the row, also if the token is revoked already, so that the returned values
+-- are final.
 UPDATE token SET revoked_at = least(revoked_at, now_ms()) WHERE id = @id
 RETURNING id, secret_hash, scope, tenant_id, description, created_at, expires_at, revoked_at,
   (SELECT name FROM tenant WHERE id = tenant_id);

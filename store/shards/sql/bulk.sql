@@ -5,8 +5,8 @@ b.tenant_id, b.id, b.action, b.terms, b.created_at, b.wanted, b.version, b.state
   b.started_at, b.finished_at, b.error
 
 -- name: BulkInsert(tenant int4, id int8, action int2, terms bytea, body_hash bytea, max_open int8)
--- In the home database. At most @max_open operations of a tenant are open. None is inserted
--- for a tenant whose deletion is over.
+-- In the home database. Inserts no row if the tenant already has @max_open open operations,
+-- or if its deletion is complete.
 INSERT INTO bulk_operation (tenant_id, id, action, terms, body_hash, created_at, replicated_version)
 SELECT @tenant, @id, @action, @terms, @body_hash, now_ms(), 0
  WHERE (SELECT count(*) FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.state = {{bulk_state.RUNNING}}) < @max_open
@@ -17,7 +17,7 @@ SELECT @tenant, @id, @action, @terms, @body_hash, now_ms(), 0
 SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkPut(tenant int4, id int8, action int2, terms bytea, created_at int8, wanted int2, version int4)
--- Of two versions of what is wanted the higher one counts.
+-- The higher of two versions of wanted wins.
 INSERT INTO bulk_operation AS b (tenant_id, id, action, terms, body_hash, created_at, wanted, version, replicated_version, state, finished_at)
 SELECT @tenant, @id, @action, @terms, '', @created_at, @wanted, @version, @version, CASE WHEN @wanted = {{wanted.ABORT}} THEN {{bulk_state.ABORTED}} ELSE {{bulk_state.RUNNING}} END,
        CASE WHEN @wanted = {{wanted.ABORT}} THEN now_ms() END
@@ -29,7 +29,7 @@ SELECT @tenant, @id, @action, @terms, '', @created_at, @wanted, @version, @versi
  WHERE b.version < excluded.version;
 
 -- name: BulkWant(tenant int4, id int8, wanted int2)
--- In the home database. What is aborted stays aborted.
+-- In the home database. An aborted operation stays aborted.
 UPDATE bulk_operation b SET
   wanted = @wanted, version = version + 1,
   state = CASE WHEN b.state = {{bulk_state.RUNNING}} AND @wanted = {{wanted.ABORT}} THEN {{bulk_state.ABORTED}} ELSE b.state END,
@@ -37,11 +37,11 @@ UPDATE bulk_operation b SET
  WHERE b.tenant_id = @tenant AND b.id = @id AND b.wanted <> {{wanted.ABORT}} AND b.wanted <> @wanted;
 
 -- name: BulkSpread(tenant int4, id int8, version int4)
--- In the home database: all databases have this version.
+-- In the home database. Records that all databases have this version.
 UPDATE bulk_operation b SET replicated_version = greatest(b.replicated_version, @version) WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkUnspread(max_rows int8)
--- Operations that some database may not have yet.
+-- Operations whose current version some database may not have yet.
 SELECT {{bulk_columns}} FROM bulk_operation b WHERE b.replicated_version < b.version LIMIT @max_rows;
 
 -- name: BulkRead(tenant int4, ids int8[])
@@ -55,7 +55,7 @@ SELECT {{bulk_columns}} FROM bulk_operation b
  LIMIT @max_rows;
 
 -- name: BulkNext()
--- The operation that goes next here.
+-- The operation whose next step is due first in this database.
 SELECT {{bulk_columns}}
   FROM bulk_operation b
  WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.next_at <= now_ms()
@@ -63,7 +63,7 @@ SELECT {{bulk_columns}}
  LIMIT 1;
 
 -- name: BulkHold(tenant int4, id int8, position text)
--- Locks an operation if its position is still the same.
+-- Locks an operation if its position is still @position.
 SELECT now_ms() FROM bulk_operation b
  WHERE b.tenant_id = @tenant AND b.id = @id AND b.position = @position AND b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}}
    FOR UPDATE;
@@ -71,8 +71,9 @@ SELECT now_ms() FROM bulk_operation b
 -- name: BulkMove(
 --   tenant int4, id int8, position text, matched int8, done int8, failed int8, pause_ms int8, at_rows bool,
 --   ended bool, slack_ms int8)
--- What a step has done. next_at also orders operations. With a rate a pause counts from the
--- end of the one before, so that time lost by a late step is made up for, up to @slack_ms.
+-- Records the result of a step. next_at also orders operations. With a rate, a pause begins
+-- at the end of the previous pause, so that later steps make up for the delay of a late
+-- step, up to @slack_ms.
 UPDATE bulk_operation b SET
   position = @position, matched = b.matched + @matched, done = b.done + @done, failed = b.failed + @failed,
   next_at = least(greatest(b.next_at, now_ms() - @slack_ms), now_ms()) + @pause_ms, at_rows = @at_rows, started_at = coalesce(b.started_at, now_ms()), error = '',
@@ -93,7 +94,7 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: BulkLock(shards int2[], tenants int4[], ids int8[])
--- MachineLock for tasks, but waits for rows that somebody else has locked.
+-- MachineLock for tasks, but it waits for rows that another transaction has locked.
 SELECT {{row_columns}}
   FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
@@ -105,7 +106,7 @@ SELECT {{row_columns}}
 INSERT INTO far_tombstone (pack, id) SELECT @pack, u.id FROM unnest(@ids) AS u (id);
 
 -- name: BulkPauseRows(shards int2[], tenants int4[], ids int8[])
--- Rows that were just copied from a pack.
+-- Pauses rows that were just copied from a pack.
 UPDATE task t SET paused = true, due_at = NULL
   FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids) AS u (shard, tenant_id, id) {{list_first}}) u
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
@@ -114,7 +115,7 @@ UPDATE task t SET paused = true, due_at = NULL
 --   tenants int4[], ids int8[], types int2[], params bytea[], created_ats int8[], begins int8[], ends int8[],
 --   intervals_ms int8[], max_counts int8[], ack_timeouts_ms int4[], give_up_afters_ms int8[], retentions_ms int8[],
 --   kinds text[], terms bytea[], seqs int8[], missed int8[], versions int4[], states int2[], now int8)
--- Tasks that end in a pack.
+-- Inserts tasks that finish while they are in a pack.
 INSERT INTO task_done {{done_row}}
 SELECT u.tenant_id, u.id, @now, @now + u.retention_ms, u.seq, u.missed, u.version, u.type, u.state, u.params, u.created_at, {{term_columns}}
   FROM unnest(@tenants, @ids, @types, @params, @created_ats, {{term_arrays}}, @seqs, @missed, @versions, @states)
@@ -129,7 +130,7 @@ SELECT {{done_columns}}, d.finished_at
  LIMIT @max_rows;
 
 -- name: DoneTake(tenants int4[], ids int8[])
--- Deletes finished tasks. Returns how many.
+-- Deletes finished tasks. Returns the number of deleted rows.
 WITH gone AS (
   DELETE FROM task_done d
    USING (SELECT * FROM unnest(@tenants, @ids) AS u (tenant_id, id) {{list_first}}) u
@@ -140,13 +141,13 @@ counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
 
 -- name: BulkSeen(tenant int4, operation int8, ids int8[])
--- Which of these tasks an operation has not changed yet; from now on it has.
+-- Returns the tasks that an operation has not changed yet, and records them as changed.
 INSERT INTO bulk_seen (tenant_id, operation, id) SELECT @tenant, @operation, u.id FROM unnest(@ids) AS u (id)
     ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: BulkForget(max_rows int8)
--- What operations have seen that have ended here.
+-- Deletes the recorded tasks of operations that have ended in this database.
 WITH gone AS (
   DELETE FROM bulk_seen
    WHERE ctid = ANY (ARRAY(
@@ -155,7 +156,7 @@ WITH gone AS (
   RETURNING 1)
 SELECT count(*) FROM gone;
 
--- The deletion of a tenant. Each statement removes some rows, and returns how many.
+-- The deletion of a tenant. Each statement deletes some rows and returns their number.
 
 -- name: TenantRows(tenant int4, max_rows int8)
 WITH part AS MATERIALIZED (
@@ -190,11 +191,11 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: TenantBulk(tenant int4, operation int8)
--- All operations but one.
+-- Deletes all operations of the tenant except @operation.
 DELETE FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id <> @operation;
 
 -- name: TenantCounters(tenant int4)
--- With what is recorded about its topic.
+-- Deletes the counters of a tenant and the recorded failure of its topic.
 WITH trouble AS (DELETE FROM topic_failure x WHERE x.tenant_id = @tenant)
 DELETE FROM counter c WHERE c.tenant_id = @tenant;
 
@@ -202,5 +203,5 @@ DELETE FROM counter c WHERE c.tenant_id = @tenant;
 DELETE FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkKnown(tenant int4, id int8)
--- In the home database: whether all databases have the current version.
+-- In the home database. Returns whether all databases have the current version.
 SELECT b.replicated_version >= b.version FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;

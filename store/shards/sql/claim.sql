@@ -1,11 +1,11 @@
--- Statements of the claiming transaction. The claims share the fragment claim_set, which
--- is the claim itself. SCHEDULED rows are claimed as far ahead of the clock as asked, all
--- others when they are due; so are deferred rows, because nothing delays their record
--- until then.
+-- Statements of the claiming transaction. All claims share the fragment claim_set, which is
+-- the claim itself. SCHEDULED rows are claimed up to @ahead_ms before they are due. All
+-- other rows are claimed when they are due. So are deferred rows, because nothing would
+-- delay their records until then.
 
 -- name: AssertOwned(items int2[], epochs int8[], nonces int8[])
--- Which of the ownerships are current. FOR SHARE holds off a take-over until this
--- transaction ends; a plain read would let a stale owner claim.
+-- Returns the items whose ownership is current. FOR SHARE delays a take-over until this
+-- transaction ends. With a plain read a stale owner could claim.
 SELECT o.item
   FROM unnest(@items, @epochs, @nonces) WITH ORDINALITY AS u (item, epoch, nonce, n)
   JOIN owner o ON o.item = u.item AND o.epoch = u.epoch AND o.nonce = u.nonce
@@ -14,7 +14,7 @@ SELECT o.item
 
 -- name: AssertClaim(items int2[], epochs int8[], nonces int8[], lock int4, database int4)
 -- AssertOwned for claims. Claims share the advisory lock of the tenants' settings until
--- they end, so whoever changes a setting waits for them.
+-- they end, so that a change of a setting waits for them.
 SELECT o.item
   FROM pg_advisory_xact_lock_shared(@lock, @database) l,
        unnest(@items, @epochs, @nonces) WITH ORDINALITY AS u (item, epoch, nonce, n)
@@ -24,10 +24,10 @@ SELECT o.item
 
 -- name: ClaimRange(
 --   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[])
--- All due rows of the shards. Rows of @blocked_tenants are only deferred by
--- @blocked_for_ms. Of @excluded_tenants only open runs are claimed.
--- The end of the range is a value of its own: a comparison with c is a condition of a join,
--- and a plan that was made on empty tables does not look such a condition up in the index.
+-- Claims all due rows of the shards. Rows of @blocked_tenants are not claimed but deferred
+-- by @blocked_for_ms. Of @excluded_tenants only open runs are claimed.
+-- The end of the range is a scalar subquery. A comparison with c would be a join condition,
+-- and a plan that was made on empty tables does not use the index for a join condition.
 UPDATE task t SET {{claim_set}}
   FROM (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
  WHERE t.shard = ANY (@shards) AND t.due_at > @low AND t.due_at <= (SELECT now_ms() + @ahead_ms)
@@ -37,8 +37,8 @@ RETURNING {{claim_returning}};
 -- name: ClaimCapped(
 --   shard int2, low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
 --   max_rows int8)
--- One shard: at most @max_rows rows, oldest first, passing over locked ones. The clock is
--- read once and not for every row.
+-- Claims at most @max_rows rows of one shard, oldest first, and skips locked rows. The
+-- clock is read once and not for every row.
 WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run
     FROM task d
@@ -56,12 +56,12 @@ RETURNING {{claim_returning}};
 --   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
 --   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
 --   capped_kinds text[])
--- Rows of excluded tenants: of each flow its oldest. Flows are given side by side. One
--- without a kind ('') claims all kinds of its tenant but those that @capped_tenants and
--- @capped_kinds list side by side. @flow_waiting_since says since when the rows of a flow
--- have been waiting for tokens.
--- The tenant is compared with an expression and not with a column, or the planner would
--- read all rows of the tenant by their key.
+-- Claims the oldest rows of each flow of excluded tenants. The flow parameters are parallel
+-- arrays. A flow without a kind ('') claims all kinds of its tenant except those in the
+-- parallel arrays @capped_tenants and @capped_kinds. @flow_waiting_since is the instant
+-- since which the rows of a flow have been waiting for tokens.
+-- The tenant is compared with an expression and not with a column. With a column the
+-- planner would read all rows of the tenant by their key.
 WITH due AS MATERIALIZED (
   SELECT d.shard, d.tenant_id, d.id, d.run, q.held
     FROM unnest(@flow_tenants, @flow_kinds, @flow_quotas, @flow_lows, @flow_waiting_since) q (tenant_id, kind, quota, low, held)
@@ -117,22 +117,24 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
     WHEN t.type <> {{type.NON_BLOCKING}} THEN {{claim_at}} END
 
 -- fragment: claim_at
--- When a row counts as claimed: one that is claimed ahead, when it is due. RUNNING rows
--- are never claimed ahead, so for them this is c.now.
+-- The instant at which a row counts as claimed: its due_at if it is claimed ahead, else
+-- now. RUNNING rows are never claimed ahead, so for them this is c.now.
 greatest(c.now, t.due_at)
 
 -- fragment: kept
 ({{needs_machine}} OR t.tenant_id = ANY (@blocked_tenants))
 
 -- fragment: needs_machine
--- Instants that SQL cannot compute, open runs whose bits cannot be kept, bits whose
--- time is up, and runs to give up.
+-- Whether only package task can decide: SQL cannot compute the instants, open_runs cannot
+-- represent the open runs, the time of open runs in open_runs is over, or the run has to be
+-- given up.
 (CASE t.state
    WHEN {{state.SCHEDULED}} THEN t.modeled OR t.type = {{type.NON_BLOCKING}} AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
    ELSE (t.type = {{type.NON_BLOCKING}} AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
 
 -- fragment: next_instant
--- What passed while the row waited for its tenant's turn was not missed.
+-- Instants that passed while the row waited for tokens of its tenant do not count as
+-- missed.
 (t.scheduled_at + t.interval_ms * grid_steps(t.scheduled_at, t.interval_ms, greatest(c.held, t.due_at), {{count_spent}}))
 
 -- fragment: last_run
@@ -142,8 +144,9 @@ greatest(c.now, t.due_at)
 coalesce(t.seq + 1 >= t.max_count, false)
 
 -- name: Peek(shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8)
--- What is due first, in shards and instants side by side, and how many rows are due within
--- the window, counted from @count_from up to @max_counted.
+-- Returns the first due instants and their shards as parallel arrays, and the number of
+-- rows that are due after @count_from and within the window. The count stops at
+-- @max_counted.
 SELECT now_ms(),
        (SELECT count(*) FROM (
           SELECT 1 FROM task t
@@ -158,9 +161,9 @@ SELECT now_ms(),
 -- name: PeekExcluded(
 --   shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8,
 --   excluded_tenants int4[], max_walked int8)
--- Peek while tenants are excluded, whose rows are not listed. At most @max_walked rows are
--- looked at, however many rows are excluded. If that was all of them, the instant of the
--- last one says how far the list reaches.
+-- Peek without the first runs of @excluded_tenants in the list. The list comes from at most
+-- @max_walked rows, however many rows are excluded. If there are that many, the instant of
+-- the last one is returned: the list is complete up to it.
 WITH walked AS MATERIALIZED (
   SELECT t.due_at, t.shard, t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded
     FROM task t

@@ -1,7 +1,7 @@
--- What the mover does: cuts, demotion, the locator. docs/adr/0007-far-tier.md
+-- Statements of compaction, demotion and the locator: see docs/adr/0007-far-tier.md.
 
 -- name: CompactLevel0Packs(added_before int8, max_packs int8)
--- Packs of level 0 that could be compacted now.
+-- Packs of level 0 that can be compacted now.
 SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.params))::int8, now_ms()
   FROM far_level0 a
  WHERE a.quarantine_reason IS NULL AND a.created_at < @added_before
@@ -9,8 +9,7 @@ SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.p
  LIMIT @max_packs;
 
 -- name: CompactBuckets(level int2, ahead_ms int8, max_packs int8)
--- Packs of a level, those of the oldest bucket first. The bucket begins at most @ahead_ms
--- ahead.
+-- Packs of a level whose bucket begins at most @ahead_ms ahead, oldest bucket first.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
  WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms
@@ -29,7 +28,7 @@ HAVING count(*) >= @min_packs
  LIMIT @max_buckets;
 
 -- name: CompactSmall(level int2, bucket_at int8, max_tasks int4, max_bytes int4, max_packs int8)
--- The small packs of such a bucket.
+-- The small packs of a bucket that CompactCrowded returned.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
  WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at = @bucket_at
@@ -38,8 +37,8 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
  LIMIT @max_packs;
 
 -- name: CompactLockLevel0(firsts int8[])
--- Locked, and still there. A pack from which somebody recalls a task at this moment is
--- passed over: it comes next time.
+-- Locks and returns the packs that still exist. It skips a pack from which another
+-- transaction recalls a task at this moment. A later compaction takes that pack.
 SELECT -a.first, a.n, a.keys, a.params
   FROM far_level0 a
  WHERE a.first = ANY (@firsts) AND a.quarantine_reason IS NULL
@@ -53,7 +52,8 @@ SELECT p.id, p.n, p.keys, p.params
    FOR UPDATE SKIP LOCKED;
 
 -- name: CompactTombstones(packs int8[])
--- A statement of its own, after the locks: it sees what was void before them.
+-- A separate statement after the locks, so that it sees all tombstones that were committed
+-- before them.
 SELECT o.pack, o.id FROM far_tombstone o WHERE o.pack = ANY (@packs);
 
 -- name: CompactDropTombstones(packs int8[])
@@ -86,7 +86,7 @@ SELECT * FROM unnest(@pages, @latest_minutes, @minutes)
     ON CONFLICT (page) DO UPDATE SET latest = excluded.latest, minutes = excluded.minutes;
 
 -- name: LocatorPurge(max_pages int8, keep_damaged_ms int8)
--- Pages that can lead to no pack any more. Quarantined packs keep theirs for
+-- Deletes pages that no longer lead to a pack. Pages of quarantined packs are kept for
 -- @keep_damaged_ms.
 DELETE FROM far_locator
  WHERE page = ANY (ARRAY (
@@ -110,7 +110,8 @@ SELECT (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
 ;
 
 -- name: OldestSnapshot()
--- Of sessions and of prepared transactions. Vacuum itself holds nobody up.
+-- Returns the age of the oldest snapshot of sessions and prepared transactions, in ms.
+-- Autovacuum workers are left out, because their snapshots delay no cleanup.
 SELECT greatest(0, extract(epoch FROM clock_timestamp() - least(
          (SELECT min(a.xact_start) FROM pg_stat_activity a
            WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker'),
@@ -118,8 +119,8 @@ SELECT greatest(0, extract(epoch FROM clock_timestamp() - least(
 ;
 
 -- name: Demote(beyond_ms int8, max_rows int8)
--- Rows that wait for nothing but an instant more than @beyond_ms ahead.
--- run + 0 keeps the planner from searching in the key's index, which it would read from end
+-- Deletes and returns rows that wait only for an instant more than @beyond_ms ahead.
+-- run + 0 keeps the planner from using the index of the key, which it would read from end
 -- to end.
 WITH far AS MATERIALIZED (
   SELECT t.shard, t.tenant_id, t.id

@@ -1,12 +1,12 @@
 -- Exact counters: package counters, and the tables counter_delta and counter.
 
 -- name: DeltaInsert(tenants int4[], types int2[], from_cells int2[], to_cells int2[], counts int8[])
--- State transitions, side by side.
+-- Inserts state transitions, given as parallel arrays.
 INSERT INTO counter_delta (tenants, types, from_cells, to_cells, counts)
 VALUES (@tenants, @types, @from_cells, @to_cells, @counts);
 
 -- fragment: delta_of_transitions
--- The transitions of a statement, from its table "changed": a row for each task.
+-- Records the transitions of a statement. Its table "changed" has a row for each task.
 INSERT INTO counter_delta (tenants, types, from_cells, to_cells, counts)
   SELECT array_agg(m.tenant_id), array_agg(m.type), array_agg(m.from_cell), array_agg(m.to_cell), array_agg(m.n)
     FROM (SELECT tenant_id, type, from_cell::int2, to_cell::int2, count(*) AS n FROM changed GROUP BY 1, 2, 3, 4) m
@@ -23,7 +23,8 @@ SELECT u.tenant_id, u.type, u.from_cell, u.to_cell, u.n
     FROM d, unnest(d.tenants, d.types, d.from_cells, d.to_cells, d.counts) AS u (tenant_id, type, from_cell, to_cell, n)
 
 -- fragment: sums
--- What transitions m come to. One from nothing adds a task, unless it is that of a dead run.
+-- The changes of the counters by the transitions m. A transition from cell NONE adds a
+-- task, unless it goes to cell DEAD.
 m.tenant_id, m.type,
   sum(CASE WHEN m.from_cell = {{cell.NONE}} AND m.to_cell <> {{cell.DEAD}} THEN m.n ELSE 0 END)::int8 AS added,
   sum(m.n * ((m.to_cell = {{cell.SCHEDULED}})::int - (m.from_cell = {{cell.SCHEDULED}})::int))::int8 AS scheduled,
@@ -38,7 +39,8 @@ m.tenant_id, m.type,
   sum(CASE WHEN m.to_cell = {{cell.DEAD}} THEN m.n ELSE 0 END)::int8 AS died
 
 -- name: CounterFold(max_deltas int8)
--- Takes up to @max_deltas deltas that nobody else is taking.
+-- Folds up to @max_deltas deltas that no other transaction has locked. Returns their
+-- number.
 WITH d AS (
   DELETE FROM counter_delta
    WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM counter_delta x LIMIT @max_deltas FOR UPDATE SKIP LOCKED))
@@ -57,7 +59,8 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: CounterRead(tenant int4)
--- Counters with what is not folded yet, of one instant. Tenant 0: all.
+-- Counters including the deltas that are not folded yet, from one snapshot. Tenant 0 means
+-- all tenants.
 WITH d AS (SELECT tenants, types, from_cells, to_cells, counts FROM counter_delta)
 SELECT s.tenant_id, s.type, sum(s.added)::int8, sum(s.scheduled)::int8, sum(s.running)::int8,
        sum(s.completed)::int8, sum(s.cancelled)::int8, sum(s.failed)::int8,
@@ -71,7 +74,8 @@ SELECT s.tenant_id, s.type, sum(s.added)::int8, sum(s.scheduled)::int8, sum(s.ru
  ORDER BY s.tenant_id, s.type;
 
 -- name: RecountRows(tenant int4)
--- Every row, counted: tenant, type, cell, number. Tenant 0: all.
+-- Counts all rows. Returns tenant, type, cell and number of rows. Tenant 0 means all
+-- tenants.
 SELECT t.tenant_id, t.type, t.state, count(*)
   FROM task t WHERE t.run = 0 AND (@tenant = 0 OR t.tenant_id = @tenant) GROUP BY 1, 2, 3
  UNION ALL

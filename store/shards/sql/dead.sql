@@ -1,4 +1,4 @@
--- Runs that were given up.
+-- Dead runs: runs that were given up.
 
 -- fragment: dead_columns
 x.tenant_id, x.id, x.seq, x.scheduled_at, x.died_at, x.attempt, x.reason, x.type, x.kind, x.error,
@@ -19,8 +19,8 @@ SELECT {{dead_columns}}, x.params FROM dead_run x WHERE x.tenant_id = @tenant AN
 -- name: DeadList(
 --   tenant int4, before_died_at int8, before_id int8, before_seq int8, died_from int8, kind text, type int2,
 --   reason int2, max_rows int8)
--- Newest first, after a position. Returns every row that it looks at; params are NULL where
--- the filter does not match. Kind '', type 0 and reason 0: any.
+-- Dead runs after a position, newest first. Returns every row that it reads. Params are
+-- NULL in rows that do not match the filter. Kind '', type 0 and reason 0 match all.
 SELECT {{dead_columns}},
        CASE WHEN (@kind = '' OR x.kind = @kind) AND (@type = 0 OR x.type = @type) AND (@reason = 0 OR x.reason = @reason) THEN x.params END
   FROM dead_run x
@@ -37,7 +37,7 @@ SELECT {{dead_columns}}, x.params
  LIMIT @max_rows;
 
 -- name: DeadWalk(tenant int4, after_id int8, after_seq int8, max_rows int8)
--- In the order of the key, for a walk through all of a tenant.
+-- Dead runs in the order of the key, for a walk through all dead runs of a tenant.
 SELECT {{dead_columns}}, NULL::bytea
   FROM dead_run x
  WHERE x.tenant_id = @tenant AND (x.id, x.seq) > (@after_id, @after_seq)
@@ -45,15 +45,16 @@ SELECT {{dead_columns}}, NULL::bytea
  LIMIT @max_rows;
 
 -- name: DeadTake(tenants int4[], ids int8[], seqs int8[])
--- Deletes dead runs, and returns them.
+-- Deletes dead runs and returns them.
 DELETE FROM dead_run x
  USING (SELECT * FROM unnest(@tenants, @ids, @seqs) AS u (tenant_id, id, seq) {{list_first}}) u
  WHERE x.tenant_id = ANY (ARRAY[u.tenant_id]) AND x.id = u.id AND x.seq = u.seq
 RETURNING {{dead_columns}}, x.params;
 
 -- name: DeadPurge(max_rows int8, default_retention_ms int8)
--- Dead runs that are older than their tenant's retention of dead runs; about @max_rows of
--- each tenant. @default_retention_ms is for tenants that set none.
+-- Deletes dead runs that are older than their tenant's retention of dead runs, about
+-- @max_rows of each tenant. @default_retention_ms applies to tenants that set no such
+-- retention.
 WITH gone AS (
   DELETE FROM dead_run d
    USING (SELECT n.id, (SELECT e.died_at FROM dead_run e
@@ -69,15 +70,15 @@ counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
 
 -- name: DeadUnpublished(tenants int4[], max_rows int8)
--- The oldest of each tenant that are not on their topic yet, at most @max_rows of each.
+-- The oldest unpublished dead runs of each tenant, at most @max_rows of each.
 SELECT {{dead_columns}}, x.params
   FROM unnest(@tenants) AS u (tenant_id)
  CROSS JOIN LATERAL (
    SELECT d.* FROM dead_run d WHERE NOT d.published AND d.tenant_id = u.tenant_id ORDER BY d.tenant_id, d.died_at LIMIT @max_rows) x;
 
 -- name: DeadTenants(after_tenant int4, max_tenants int4)
--- Tenants with unpublished dead runs, each found by one look into the index, and how long
--- the oldest one has waited.
+-- Tenants with unpublished dead runs, and how long the oldest of these runs has waited.
+-- Each tenant is found by one index look-up.
 WITH RECURSIVE waiting (tenant_id, died_at, n) AS (
   (SELECT x.tenant_id, x.died_at, 1 FROM dead_run x
     WHERE NOT x.published AND x.tenant_id > @after_tenant ORDER BY x.tenant_id, x.died_at LIMIT 1)

@@ -1,11 +1,11 @@
--- The far tier as callers meet it: arrivals, looking a task up, recall, lists.
+-- The far tier for callers: adding packs of level 0, looking up a task, recall, lists.
 
 -- fragment: far_copies
--- The packs that may hold the task u (tenant_id, id), without those whose copy
--- of it is void. An arrival is found by its range of numbers; a pack by the
--- minute in the locator, which lies in one bucket of each level. OFFSET 0 keeps
--- the planner from reading all packs of a level first, as it would like to when
--- the tables are empty.
+-- The packs that may contain the task u (tenant_id, id), without packs whose copy of it is
+-- void. A pack of level 0 is found by its range of numbers. Any other pack is found by the
+-- task's minute in the locator, which lies in one bucket of each level. OFFSET 0 keeps the
+-- planner from reading all packs of a level first, which it prefers when the tables are
+-- empty.
 LATERAL (
   SELECT -a.first AS pack, a.quarantine_reason, a.keys
     FROM (SELECT a.first, a.last, a.min_tenant, a.max_tenant, a.quarantine_reason, a.keys
@@ -33,13 +33,13 @@ LATERAL (
                  AS w (level, width)
 
 -- fragment: minute_of_task
--- Four bytes, big endian, never above int4's largest.
+-- The minute in the locator: four bytes, big endian, at most the largest int4.
 ((get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4)::int4)::int8 << 24) | (get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 1)::int4) << 16)
   | (get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 2)::int4) << 8) | get_byte(l.minutes, (u.id / {{layout.SHARDS}} % {{locator.PAGE}} * 4 + 3)::int4))
 
 -- name: Level0Insert(
 --   firsts int8[], lasts int8[], counts int4[], min_tenants int4[], max_tenants int4[], keys bytea[], params bytea[])
--- The packs of level 0 that a group of adds leaves.
+-- Inserts the packs of level 0 that a group commit of adds makes.
 INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params)
 SELECT u.first, u.last, u.n, now_ms(), u.min_tenant, u.max_tenant, u.keys, u.params
   FROM unnest(@firsts, @lasts, @counts, @min_tenants, @max_tenants, @keys, @params)
@@ -49,8 +49,9 @@ SELECT u.first, u.last, u.n, now_ms(), u.min_tenant, u.max_tenant, u.keys, u.par
 SELECT c.pack, c.quarantine_reason, c.keys FROM (SELECT @tenant AS tenant_id, @id AS id) u, {{far_copies}};
 
 -- name: FarWhere(shards int2[], tenants int4[], ids int8[])
--- The packs that may hold tasks; 0: the near tier, or finished. One statement, so that a
--- task that moves is not missed.
+-- The packs that may contain tasks. Pack 0 means that the task is in the near tier or
+-- finished. It is one statement, so that it does not miss a task that moves at the same
+-- time.
 SELECT u.n, c.pack
   FROM (SELECT * FROM unnest(@shards, @tenants, @ids) WITH ORDINALITY AS u (shard, tenant_id, id, n) {{list_first}}) u,
        {{far_copies}}
@@ -64,8 +65,8 @@ SELECT u.n, 0
   JOIN task_done d ON d.tenant_id = ANY (ARRAY[u.tenant_id]) AND d.id = u.id;
 
 -- name: FarKeys(packs int8[])
--- Packs and what is void in them. @packs are ids, and minus first numbers of packs of level
--- 0.
+-- Packs with the ids of their void tasks. @packs contains ids of packs, and negated first
+-- numbers of packs of level 0.
 SELECT p.id, p.quarantine_reason, p.keys, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
   FROM far_pack p WHERE p.id = ANY (@packs)
  UNION ALL
@@ -80,7 +81,7 @@ SELECT p.params FROM far_pack p WHERE p.id = @id;
 SELECT a.params FROM far_level0 a WHERE a.first = @first;
 
 -- name: PackHold(id int8)
--- PackParams, and the pack stays until the transaction ends.
+-- PackParams with a lock, so that the pack stays until the transaction ends.
 SELECT p.params FROM far_pack p WHERE p.id = @id FOR SHARE;
 
 -- name: Level0Hold(first int8)
@@ -99,9 +100,10 @@ SELECT v.id % {{layout.SHARDS}}, @tenant, v.id, 0, @due_at, @scheduled_at, @anch
   FROM void v;
 
 -- name: PackDue(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)
--- The packs of buckets in which something may be due in [@due_from, @due_until), in the
--- order of the buckets: how many there are, up to @max_packs, and which of them may hold
--- tasks of a tenant and come after a pack. Tenant 0: any.
+-- Reads up to @max_packs packs in whose buckets tasks may be due in [@due_from,
+-- @due_until), in the order of the buckets. Returns the packs that come after @after_pack
+-- and may contain tasks of the tenant, the number of packs read, and the largest id read.
+-- Tenant 0 means all tenants.
 SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > @after_pack AND (@tenant = 0 OR @tenant BETWEEN p.min_tenant AND p.max_tenant)), '{}'),
        count(*), coalesce(max(p.id), 0)
   FROM (SELECT p.id, p.min_tenant, p.max_tenant
@@ -114,28 +116,29 @@ SELECT coalesce(array_agg(p.id) FILTER (WHERE p.id > @after_pack AND (@tenant = 
          LIMIT @max_packs) p;
 
 -- name: Level0Window(tenant int4, after_first int8, max_packs int8)
--- The next @max_packs packs of level 0 after a number: which of them may hold tasks of a
--- tenant, how many there are, and the last one. Tenant 0: any.
+-- Reads the next @max_packs packs of level 0 after @after_first. Returns the packs that may
+-- contain tasks of the tenant, the number of packs read, and the first number of the last
+-- one. Tenant 0 means all tenants.
 SELECT coalesce(array_agg(-a.first) FILTER (WHERE @tenant = 0 OR @tenant BETWEEN a.min_tenant AND a.max_tenant), '{}'), count(*), coalesce(max(a.first), 0)
   FROM (SELECT a.first, a.min_tenant, a.max_tenant FROM far_level0 a WHERE a.first > @after_first ORDER BY a.first LIMIT @max_packs) a;
 
 -- fragment: pack_meets
--- Whether something may be due in the bucket of pack p in [@due_from, @due_until).
+-- Whether the bucket of pack p overlaps [@due_from, @due_until).
 p.bucket_at < @due_until
   AND p.bucket_at + CASE p.level WHEN {{level.MINUTE}} THEN {{ms.MINUTE}}::int8 WHEN {{level.HOUR}} THEN {{ms.HOUR}}
                       WHEN {{level.DAY}} THEN {{ms.DAY}} ELSE {{ms.MONTH}} END > @due_from
 
 -- name: FarDue(tenant int4, due_from int8, due_until int8)
--- How many tasks lie in packs that may have some of a tenant, and in those of them whose
--- tasks may be due in [@due_from, @due_until).
+-- Returns the number of tasks in packs that may contain tasks of the tenant, and the number
+-- of tasks in those of these packs whose tasks may be due in [@due_from, @due_until).
 SELECT now_ms(), coalesce(sum(x.n), 0)::int8, coalesce(sum(x.n) FILTER (WHERE x.meets), 0)::int8
   FROM (SELECT p.n, {{pack_meets}} AS meets FROM far_pack p WHERE @tenant BETWEEN p.min_tenant AND p.max_tenant
          UNION ALL
         SELECT a.n, true FROM far_level0 a WHERE @tenant BETWEEN a.min_tenant AND a.max_tenant) x;
 
 -- name: PackWindow(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)
--- Level0Window for packs of buckets in which something may be due in [@due_from,
--- @due_until).
+-- Level0Window for packs of far_pack. It returns only packs whose bucket overlaps
+-- [@due_from, @due_until).
 SELECT coalesce(array_agg(p.id) FILTER (WHERE (@tenant = 0 OR @tenant BETWEEN p.min_tenant AND p.max_tenant) AND {{pack_meets}}), '{}'),
        count(*), coalesce(max(p.id), 0)
   FROM (SELECT p.id, p.min_tenant, p.max_tenant, p.level, p.bucket_at FROM far_pack p WHERE p.id > @after_pack ORDER BY p.id LIMIT @max_packs) p;

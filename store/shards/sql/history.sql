@@ -3,14 +3,14 @@
 -- name: EventInsert(
 --   at int8, ids int8[], seqs int8[], scheduled_ats int8[], tenants int4[], attempts int4[], events int2[],
 --   details text[])
--- Events of one instant, side by side. Detail '': none.
+-- Inserts events of one instant, given as parallel arrays. Detail '' means no detail.
 INSERT INTO run_event (at, id, seq, scheduled_at, tenant_id, attempt, event, detail)
 SELECT @at, u.id, u.seq, u.scheduled_at, u.tenant_id, u.attempt, u.event, nullif(u.detail, '')
   FROM unnest(@ids, @seqs, @scheduled_ats, @tenants, @attempts, @events, @details)
        AS u (id, seq, scheduled_at, tenant_id, attempt, event, detail);
 
 -- name: EventRead(tenant int4, id int8, at int8, seq int8, attempt int4, event int2, max_rows int8)
--- Newest first, after a position.
+-- Events of a task after a position, newest first.
 SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, coalesce(e.detail, '')
   FROM run_event e
  WHERE e.id = @id AND e.tenant_id = @tenant AND e.at <= @at
@@ -19,16 +19,18 @@ SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, coalesce(e.detail, '')
  LIMIT @max_rows;
 
 -- name: EventDays(days_ahead int4)
--- Makes the partitions from today on. Returns how many are new.
+-- Makes the partitions of today and of the next @days_ahead days. Returns the number of new
+-- partitions.
 SELECT count(*) FILTER (WHERE run_event_make_day(g))
   FROM generate_series((now_ms() / {{ms.DAY}})::int4, (now_ms() / {{ms.DAY}})::int4 + @days_ahead) g;
 
 -- name: EventDrop(keep_days int4)
--- Drops the oldest day that ended @keep_days ago or earlier. Returns whether there was one.
+-- Drops the partition of the oldest day that ended @keep_days days ago or earlier. Returns
+-- whether there was one.
 SELECT run_event_drop_before((now_ms() / {{ms.DAY}})::int4 - @keep_days);
 
 -- name: EventPurge(keep_days int4, max_rows int8)
--- EventDrop for rows that came on a day without a partition.
+-- EventDrop for rows of days without a partition.
 DELETE FROM run_event_default
  WHERE ctid = ANY (ARRAY(SELECT e.ctid FROM run_event_default e
                           WHERE e.at < (now_ms() / {{ms.DAY}} - @keep_days) * {{ms.DAY}} LIMIT @max_rows));

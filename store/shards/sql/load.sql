@@ -1,11 +1,11 @@
 -- Loading many new tasks at once: far/load.go.
 
 -- name: NumberBlocks(blocks int4)
--- Several blocks of numbers.
+-- Returns several blocks of numbers.
 SELECT nextval('task_number') FROM generate_series(1, @blocks);
 
 -- name: DumpPacks()
--- Every pack, with the tasks that are void in it.
+-- All packs, with the ids of their void tasks.
 SELECT p.id, p.quarantine_reason, p.keys, p.params, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
   FROM far_pack p
  UNION ALL

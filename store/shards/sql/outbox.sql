@@ -4,14 +4,15 @@
 INSERT INTO outbox (shards, created_at, entries) VALUES (@shards, now_ms(), @entries) RETURNING id;
 
 -- name: OutboxDeleteWhole(rows int8[], shards int2[])
--- Rows of which no shard is left. Rows and shards are parts, side by side.
+-- Deletes rows whose remaining parts are all given. @rows and @shards name parts, as
+-- parallel arrays.
 DELETE FROM outbox o
  USING (SELECT row, array_agg(shard) AS shards FROM unnest(@rows, @shards) AS u (row, shard) GROUP BY row) p
  WHERE o.id = p.row AND o.shards <@ p.shards;
 
 -- name: OutboxAcknowledge(rows int8[], shards int2[])
--- Removes parts, side by side. The list is changed here and never written back from the
--- program: two owners would put each other's entries back.
+-- Removes parts, given as parallel arrays. The list of shards is changed here and never
+-- written back from the program: otherwise two owners could restore each other's parts.
 UPDATE outbox o
    SET shards = ARRAY(SELECT s FROM unnest(o.shards) AS s WHERE s <> ALL (p.shards))
   FROM (SELECT row, array_agg(shard) AS shards FROM unnest(@rows, @shards) AS u (row, shard) GROUP BY row) p

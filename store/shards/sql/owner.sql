@@ -1,7 +1,8 @@
--- Who owns which shard. Epochs come from here and from nowhere else.
+-- The owners of shards and chores. Epochs are raised here and nowhere else.
 
 -- name: OwnerLock(items int2[])
--- In order, so that two acquirers do not wait for each other.
+-- Locks the items in ascending order, so that two acquiring members do not wait for each
+-- other.
 SELECT item FROM owner WHERE item = ANY (@items) ORDER BY item FOR UPDATE;
 
 -- name: OwnerBump(items int2[], nonce int8, name text, hint_addr text)

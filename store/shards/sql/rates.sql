@@ -1,10 +1,11 @@
--- What tenants may use: see rates.go and the tables settings and token_bucket.
+-- The limits of tenants: see rates.go and the tables settings and token_bucket.
 
 -- name: SettingsNow()
 SELECT now_ms(), version FROM settings;
 
 -- name: SettingsRead(settings text[])
--- Tenants whose claims are not plain, with the version of the same instant.
+-- Tenants with settings that affect their claims, with the version of the settings from the
+-- same snapshot.
 SELECT s.version, t.id, t.rates
   FROM settings s
   LEFT JOIN tenant t ON t.rates ?| @settings;
@@ -13,11 +14,11 @@ SELECT s.version, t.id, t.rates
 INSERT INTO token_bucket (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
 
 -- name: TokensTake(tenant int4, purpose int2, wanted int8, unused int8, rate_name text, burst_name text, min_burst int8)
--- Takes as many of @wanted tokens as the rate allows, after @unused ones were returned. A
--- token lasts step_us. The tokens that were given out may reach at most burst tokens ahead
--- of now, also after the rate was raised. Returns how many were taken, and in how many ms
--- there is one more.
--- @min_burst is the burst where the tenant sets none.
+-- Returns @unused tokens to the bucket and takes as many of @wanted tokens as the rate
+-- allows. A token lasts step_us. The granted tokens may reach at most burst tokens ahead of
+-- now, also after the rate was raised. Returns the number of tokens taken, and the time in
+-- ms until one more token is free.
+-- The burst of a tenant that sets none is its rate, but at least @min_burst.
 WITH rate AS (
   SELECT 1000000.0::float8 / (r.rates ->> @rate_name)::float8 AS step_us,
          coalesce((r.rates ->> @burst_name)::float8, greatest((r.rates ->> @rate_name)::float8, @min_burst)) AS burst
@@ -33,12 +34,14 @@ done AS (
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
 -- name: TokensUsed(tenant int4, purpose int2, rate int8, burst int8)
--- Whether a tenant uses up its rate: what was given out reaches to within a token and half
--- a second of the limit, because tokens are taken several at a time.
+-- Returns whether a tenant uses up its rate: the granted tokens reach to within one token
+-- and half a second of the limit. The half second is there because tokens are taken several
+-- at a time.
 SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 500000, 0) FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose;
 
 -- name: CapBegin(tenant int4, kind text, duration_ms int8)
--- The next cap lease of a kind, unless another one has not expired.
+-- Begins the next cap lease of a kind. Returns no row if the previous lease has not
+-- expired.
 INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at) VALUES (@tenant, @kind, 1, now_ms() + @duration_ms)
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = c.epoch + 1, expires_at = excluded.expires_at
  WHERE c.expires_at <= now_ms()
@@ -48,8 +51,8 @@ RETURNING epoch;
 UPDATE cap_lease SET expires_at = 0 WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
 
 -- name: CapFence(tenant int4, kind text, epoch int8)
--- Waits for claims of older leases, and refuses later ones. No row: a newer lease has been
--- here.
+-- Waits for claims under older leases, and makes later claims under them fail. Returns no
+-- row if this lease or a newer one is recorded already.
 INSERT INTO cap_fence AS c (tenant_id, kind, epoch) VALUES (@tenant, @kind, @epoch)
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch WHERE c.epoch < excluded.epoch
 RETURNING epoch;
@@ -69,13 +72,13 @@ open AS MATERIALIZED (
               ELSE t.seq - u.seq BETWEEN 0 AND 63 AND (t.open_runs >> (t.seq - u.seq)::int4) & 1 = 1 END)
 
 -- name: CapForget(tenant int4, kind text)
--- Forgets the runs that are no longer open.
+-- Deletes the recorded runs that are no longer open.
 WITH {{capped_open}}
 DELETE FROM capped_run c
  WHERE c.tenant_id = @tenant AND c.kind = @kind AND (c.id, c.seq) NOT IN (SELECT o.id, o.seq FROM open o);
 
 -- name: CapOpen(tenant int4, kind text)
--- How many runs are open, without forgetting any.
+-- Returns the number of open runs without deleting any row.
 WITH {{capped_open}}
 SELECT count(*) FROM open;
 
@@ -83,7 +86,7 @@ SELECT count(*) FROM open;
 SELECT count(*) FROM capped_run WHERE tenant_id = @tenant AND kind = @kind;
 
 -- name: CapAssert(tenant int4, kind text, epoch int8)
--- No row: the lease is over here.
+-- Returns no row if a newer lease has fenced this one off in this database.
 SELECT epoch FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch FOR SHARE;
 
 -- name: CapNote(tenant int4, kind text, ids int8[], seqs int8[])

@@ -1,4 +1,4 @@
--- Reading for callers.
+-- Reads for callers.
 
 -- fragment: done_columns
 -- The columns of row_columns, for a finished task.
@@ -6,9 +6,9 @@ d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_a
   0::int4, 0::int4, 0::int4, NULL::int8, NULL::int8, d.missed, d.version, d.params, d.created_at, {{term_columns}}
 
 -- name: TaskRead(shard int2, tenant int4, id int8)
--- A task by its id. One statement over all places of a task, so that a task that moves is
--- not missed: its row, or the packs that may hold it (pack is not 0). Packs are looked for
--- only when there is no row.
+-- A task by its id: its row, or the packs that may contain it (pack is not 0). One
+-- statement reads all places of a task, so that it does not miss a task that moves at the
+-- same time. It looks for packs only if there is no row.
 WITH here AS MATERIALIZED (
   SELECT {{row_columns}}, NULL::int8 AS finished_at
     FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0
@@ -28,10 +28,10 @@ SELECT {{no_row}}, NULL, c.pack, c.quarantine_reason, c.keys
   0::int8, NULL::int8, NULL::int8, NULL::int8, 0::int4, 0::int8, 0::int8, ''::text, NULL::bytea
 
 -- name: TaskList(tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8)
--- Living tasks of a tenant after a position. Returns every row that it looks at, wanted or
--- not, so that a page has a bounded cost whatever it filters. The index is entered at the
--- pair of shard and id; the shard alone leaves partitions out. Kind '', type 0 and state 0:
--- any.
+-- Unfinished tasks of a tenant after a position. Returns every row that it reads, and in
+-- wanted whether the row matches the filter, so that the cost of a page is bounded for
+-- every filter. The condition on (shard, id) says where the index scan begins. The
+-- condition on the shard alone excludes partitions. Kind '', type 0 and state 0 match all.
 SELECT {{row_columns}}, NULL::int8 AS finished_at,
        (@kind = '' OR t.kind = @kind) AND (@type = 0 OR t.type = @type) AND (@state = 0 OR t.state = @state) AS wanted
   FROM task t
@@ -51,8 +51,9 @@ SELECT g.shard::int2
 -- name: TaskListDue(
 --   tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8, due_from int8,
 --   due_until int8)
--- TaskList of one shard, by due instants in [@due_from, @due_until). Rows of other tenants
--- and of runs are looked at too. At @due_from itself the list begins after @after_id.
+-- TaskList of one shard, in the order of due instants in [@due_from, @due_until). It also
+-- reads rows of other tenants and run rows. At @due_from itself the list begins after
+-- @after_id.
 SELECT {{row_columns}}, NULL::int8 AS finished_at,
        t.tenant_id = @tenant AND t.run = 0
          AND (@kind = '' OR t.kind = @kind) AND (@type = 0 OR t.type = @type) AND (@state = 0 OR t.state = @state) AS wanted
@@ -71,14 +72,16 @@ SELECT {{done_columns}}, d.finished_at,
  LIMIT @max_rows;
 
 -- name: DoneStates(tenants int4[], ids int8[])
--- Which of these tasks are finished and kept. OFFSET keeps the look-ups apart: while the
--- table had one row, or none, the planner began the join with that table.
+-- Returns which of these tasks are finished and kept. OFFSET 0 makes the planner look up
+-- each task separately. Without it the planner began the join with task_done while that
+-- table had at most one row.
 SELECT d.tenant_id, d.id
   FROM unnest(@tenants, @ids) AS u (tenant_id, id)
  CROSS JOIN LATERAL (SELECT x.tenant_id, x.id FROM task_done x WHERE x.tenant_id = u.tenant_id AND x.id = u.id OFFSET 0) d;
 
 -- name: Census(tenant int4)
--- Exact numbers of rows, for checks and small installations: it reads every row.
+-- Exact numbers of rows, for checks and small installations. It reads every row of the
+-- tenant.
 SELECT count(*) FILTER (WHERE t.run = 0 AND t.state = {{state.SCHEDULED}}), count(*) FILTER (WHERE t.run = 0 AND t.state = {{state.RUNNING}}),
        count(*) FILTER (WHERE t.run > 0), (SELECT count(*) FROM task_done d WHERE d.tenant_id = @tenant),
        (SELECT count(*) FROM dead_run x WHERE x.tenant_id = @tenant)

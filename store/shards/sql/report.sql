@@ -1,15 +1,16 @@
--- Results that SQL decides by itself: SUCCESS (or stop) without a change of params,
--- at most one per task and batch. Everything else goes to package task. The lists of
--- parameters are side by side. A next instant of NULL means: by the interval.
+-- Results that SQL decides alone: SUCCESS (or stop) without a change of params, at most one
+-- result per task and batch. Package task decides all other results. The list parameters
+-- are parallel arrays. If a next instant is NULL, the interval determines it.
 
 -- fragment: results
 (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids, @seqs, @attempts, @holders, @next_instants, @stops)
        WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, next, stop, n) {{list_first}}) u
 
 -- fragment: row_of_result
--- The row must hold the open run of this very attempt. Of BLOCKING only the
--- holder of the current attempt counts; of the others any attempt does. What comes
--- after a triggered run of a BLOCKING task, or by cron, package task says.
+-- The row must contain the open run of the result. For a BLOCKING task only the result of
+-- the current attempt's holder counts; for other types the result of any attempt counts.
+-- Package task decides after triggered runs of BLOCKING tasks and when the next instant
+-- comes from a cron expression.
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
        WHEN {{type.NON_BLOCKING}} THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
@@ -22,7 +23,8 @@ t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND
 greatest(coalesce(u.next, c.now + t.interval_ms), c.now)
 
 -- fragment: ends
--- A NON_BLOCKING task with run rows is left to package task.
+-- Whether the result ends the task. Package task decides for NON_BLOCKING tasks with run
+-- rows.
 CASE t.type
   WHEN {{type.ONE_SHOT}} THEN true
   WHEN {{type.BLOCKING}} THEN u.stop OR coalesce(t.seq >= t.max_count, false) OR coalesce({{next_of_result}} >= t.end_at, false)
@@ -31,15 +33,15 @@ CASE t.type
 -- name: ReportEnd(
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
 --   stops bool[])
--- Results that end their task: its row is deleted, and inserted into task_done if the task
--- has a retention.
+-- Results that end their task. The row of the task is deleted, and inserted into task_done
+-- if the task has a retention.
 {{report_end}}
 SELECT n, NULL::int8 FROM gone;
 
 -- name: ReportEndNoted(
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
 --   stops bool[], history_tenants int4[])
--- ReportEnd with events in the history, for tenants that want them.
+-- ReportEnd that also inserts events into the history, for @history_tenants.
 {{report_end}},
 noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
 SELECT n, NULL::int8 FROM gone;
@@ -54,13 +56,13 @@ SELECT n, due_at FROM gone;
 -- name: ReportGoOnNoted(
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
 --   stops bool[], history_tenants int4[])
--- ReportGoOn with events in the history, for tenants that want them.
+-- ReportGoOn that also inserts events into the history, for @history_tenants.
 {{report_go_on}},
 noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
 SELECT n, due_at FROM gone;
 
 -- fragment: succeeded
--- When the run was scheduled is told by the event of its claim.
+-- The event of the run's claim has its scheduled_at.
 INSERT INTO run_event (at, id, seq, tenant_id, attempt, event)
   SELECT now_ms(), g.id, g.run_seq, g.tenant_id, g.run_attempt, {{event.SUCCEEDED}}
 
@@ -105,8 +107,8 @@ changed AS (
 counted AS ({{delta_of_transitions}})
 
 -- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
--- Leases of BLOCKING runs. Changes no indexed column unless less than half of the lease is
--- left.
+-- Begins or extends leases of BLOCKING runs. It changes an indexed column only if less than
+-- half of the lease is left.
 UPDATE task t SET
   holder = u.holder,
   due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
@@ -119,8 +121,9 @@ UPDATE task t SET
 RETURNING u.n, t.due_at - c.now, t.version;
 
 -- name: CheckRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], known_versions int4[])
--- The state of attempts that are about to be handled, and the terms of tasks that were
--- edited after @known_versions. Version 0: no terms are wanted.
+-- The state of attempts that are about to be executed, and the kind and params of tasks
+-- that were edited after @known_versions. Version 0 means that the caller does not want
+-- them.
 SELECT u.n, t.type, t.state, t.seq, t.open_runs, t.open_rows, t.attempt, t.out, r.attempt, r.out,
        CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.version, t.version) ELSE 0 END,
        CASE WHEN u.version > 0 AND coalesce(r.version, t.version) > u.version THEN coalesce(r.kind, t.kind) ELSE '' END,

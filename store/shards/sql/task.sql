@@ -1,11 +1,11 @@
--- Reading and writing whole rows.
+-- Reads and writes of whole rows.
 
 -- fragment: row_columns
 t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.seq, t.open_runs,
   t.open_rows, t.attempt, t.failures, t.first_claim_at, t.holder, t.missed, t.version, t.params, t.created_at, {{term_columns}}
 
 -- fragment: term_columns
--- The terms of a task: those that statements compare, and the others sealed in one.
+-- The terms of a task: those that statements compare, and the sealed terms in one column.
 begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, retention_ms, kind, terms
 
 -- fragment: term_values
@@ -17,29 +17,30 @@ begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, rete
 @begins, @ends, @intervals_ms, @max_counts, @ack_timeouts_ms, @give_up_afters_ms, @retentions_ms, @kinds, @terms
 
 -- fragment: list_first
--- Makes the planner start from the list u and look each row up by its key. Left
--- to itself it may read all rows for each entry of the list: plans are generic
--- and are often made while the tables are empty. The second condition is never
--- evaluated, because no id is negative; but the planner believes that going
--- through the list once for every row would be expensive.
--- All that is compared with the key must come from the list, constants too: with
--- "run = 0" a plan made while a table was small read its whole index for each entry.
--- So did one for a table that was vacuumed while it was empty, because the order of
--- the index seemed useful for a merge join. "tenant_id = ANY (ARRAY[u.tenant_id])" is
--- of no use for that.
+-- Makes the planner start from the list u and look up each row by its key. Otherwise the
+-- planner may read all rows for each entry of the list, because plans are generic and are
+-- often made while the tables are empty. The second condition is never evaluated, because
+-- no id is negative. It makes the planner believe that reading the list once for every row
+-- is expensive.
+-- Every value that is compared with the key must come from the list, also a constant. With
+-- "run = 0" a plan that was made while a table was small read the whole index for each
+-- entry. A plan for a table that was vacuumed while it was empty did so too, because the
+-- order of the index seemed useful for a merge join. A merge join cannot use
+-- "tenant_id = ANY (ARRAY[u.tenant_id])".
 WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g < u.id) > 0 OFFSET 0
 
 -- name: Now()
 SELECT now_ms();
 
 -- name: NumberBlock()
--- A block of numbers for ids.
+-- Returns a block of numbers for ids.
 SELECT nextval('task_number');
 
 -- name: KeyInsert(
 --   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],
 --   lifetime_ms int8)
--- The first writer of a key stores its tasks; everybody else reads what it stored.
+-- The first request with a key stores its tasks. All other requests with the key read the
+-- stored row.
 INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at)
 SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + @lifetime_ms
   FROM unnest(@shards, @tenants, @keys, @first_ids, @counts, @body_hashes)
@@ -53,8 +54,8 @@ SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = @shard AND te
 -- name: KeyInsertFor(
 --   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],
 --   lifetimes_ms int8[], begins int8[], max_ahead_ms int8)
--- KeyInsert for keys of single tasks. Each has its own lifetime, which counts from the
--- task's begin, but at most from @max_ahead_ms ahead.
+-- KeyInsert for keys of single tasks. Each key has its own lifetime, which counts from the
+-- task's begin, but at the latest from @max_ahead_ms ahead of now.
 INSERT INTO task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at, of_task)
 SELECT u.shard, u.tenant_id, u.key, u.first_id, u.n, u.body_hash, now_ms() + u.lifetime + least(greatest(u.at - now_ms(), 0), @max_ahead_ms), true
   FROM unnest(@shards, @tenants, @keys, @first_ids, @counts, @body_hashes, @lifetimes_ms, @begins)
@@ -72,24 +73,25 @@ UPDATE task_key SET first_id = @first_id, body_hash = @body_hash, expires_at = g
 DELETE FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
 
 -- name: KeysOfTasks(max_rows int8)
--- Keys of single tasks that have expired, oldest first.
+-- Expired keys of single tasks, oldest first.
 SELECT k.shard, k.tenant_id, k.key, k.first_id FROM task_key k
  WHERE k.expires_at <= now_ms() AND k.of_task ORDER BY k.expires_at LIMIT @max_rows;
 
 -- name: KeyRenew(
 --   shard int2, tenant int4, key text, first_id int8, min_lifetime_ms int8, until int8, max_lifetime_ms int8)
--- Lets a key live until an instant, but at least for @min_lifetime_ms and at most for
--- @max_lifetime_ms.
+-- Sets the expiry of a key to @until, but at least @min_lifetime_ms and at most
+-- @max_lifetime_ms ahead of now.
 UPDATE task_key SET expires_at = now_ms() + greatest(@min_lifetime_ms, least(@until - now_ms(), @max_lifetime_ms)) WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
 
 -- name: KeyRefuse(shard int2, tenant int4, key text, refused int4[])
--- Records which tasks of a request were refused, by their indexes.
+-- Records the indexes of the tasks of a request that were refused.
 UPDATE task_key SET refused = @refused WHERE shard = @shard AND tenant_id = @tenant AND key = @key;
 
 -- name: KeyPurge(max_rows int8)
--- About @max_rows rows, and all that expire with the last of them: a range needs no join,
--- which a plan that was made on an empty table could get wrong. Returns how many. Keys of
--- single tasks stay: they live as long as their task.
+-- Deletes about @max_rows expired rows: it also deletes all rows that expire at the same
+-- instant as the last one. The range of instants avoids a join, for which a plan that was
+-- made on an empty table could be wrong. Returns the number of deleted rows. Keys of single
+-- tasks stay, because they live as long as their task.
 WITH gone AS (
   DELETE FROM task_key
    WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_key e WHERE e.expires_at <= now_ms() AND NOT e.of_task
@@ -108,8 +110,8 @@ SELECT u.id % {{layout.SHARDS}}, u.tenant_id, u.id, 0, u.due_at, u.scheduled_at,
        AS u (tenant_id, id, type, params, created_at, {{term_columns}}, due_at, scheduled_at, modeled);
 
 -- name: MachineLock(shards int2[], tenants int4[], ids int8[], runs int8[])
--- Rows of tasks (run = 0) and of the given runs, in the order of their keys. A row that
--- somebody else has locked is passed over.
+-- Locks and returns the rows of tasks (run = 0) and of the given runs, in the order of
+-- their keys. It skips rows that another transaction has locked.
 SELECT {{row_columns}}
   FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs)
           WITH ORDINALITY AS u (shard, tenant_id, id, run, n) {{list_first}}) u
@@ -127,7 +129,7 @@ SELECT {{row_columns}}
 --   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, anchor int8, seq int8,
 --   open_runs int8, open_rows int4, attempt int4, failures int4, first_claim_at int8, holder int8, missed int8,
 --   version int4, state int2, paused bool, out bool, params bytea)
--- All that steps of package task may change.
+-- Updates all columns that package task may change.
 UPDATE task t SET
   due_at = @due_at, scheduled_at = @scheduled_at, anchor = @anchor, seq = @seq, open_runs = @open_runs, open_rows = @open_rows, attempt = @attempt, failures = @failures,
   first_claim_at = @first_claim_at, holder = @holder, missed = @missed, version = @version, state = @state, paused = @paused, out = @out, params = @params
@@ -137,8 +139,8 @@ UPDATE task t SET
 --   shard int2, tenant int4, id int8, begin_at int8, end_at int8, interval_ms int8, max_count int8,
 --   ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, kind text, terms bytea, modeled bool, version int4,
 --   params bytea)
--- The terms of a task, in its row and in all its run rows, so that later deliveries have
--- them. Params NULL: as they are.
+-- Changes the terms of a task in its row and in all its run rows, so that later deliveries
+-- have the new terms. If @params is NULL, the params stay unchanged.
 UPDATE task t SET
   ({{term_columns}}) = ROW({{term_values}}),
   modeled = @modeled, version = @version, params = coalesce(@params, t.params)
@@ -148,7 +150,8 @@ UPDATE task t SET
 --   shards int2[], tenants int4[], ids int8[], runs int8[], dues int8[], scheduled_ats int8[], anchors int8[],
 --   seqs int8[], open_runs int8[], open_rows int4[], attempts int4[], failures int4[], first_claims int8[],
 --   holders int8[], missed int8[], states int2[], outs bool[])
--- What a claim may change of locked rows: a list for each column.
+-- Updates all columns of locked rows that a claim may change. There is a list for each
+-- column.
 UPDATE task t SET
   due_at = u.due_at, scheduled_at = u.scheduled_at, anchor = u.anchor, seq = u.seq, open_runs = u.open_runs,
   open_rows = u.open_rows, attempt = u.attempt, failures = u.failures, first_claim_at = u.first_claim_at,
@@ -162,7 +165,7 @@ UPDATE task t SET
 -- name: RowAdd(
 --   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, attempt int4, failures int4,
 --   first_claim_at int8, version int4, out bool, params bytea)
--- A run row beside its task's row.
+-- Inserts a run row of a task that has a row.
 INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, attempt, failures, first_claim_at, version, state, out,
                   params, type, created_at, modeled, {{term_columns}})
 SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.seq, @attempt, @failures, @first_claim_at, @version, {{state.RUNNING}}, @out,
@@ -171,7 +174,7 @@ SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.seq
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0;
 
 -- name: RowRemove(shard int2, tenant int4, id int8, run int8)
--- One run row.
+-- Deletes one run row.
 DELETE FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
 -- fragment: done_row
@@ -188,7 +191,8 @@ SELECT g.tenant_id, g.id, @now, @now + g.retention_ms, @seq, @missed, @version, 
  WHERE g.run = 0 AND g.retention_ms > 0;
 
 -- name: DonePurge(max_rows int8)
--- As KeyPurge.
+-- Deletes about @max_rows expired rows, as KeyPurge does. Returns the number of deleted
+-- rows.
 WITH gone AS (
   DELETE FROM task_done
    WHERE expires_at <= coalesce((SELECT e.expires_at FROM task_done e WHERE e.expires_at <= now_ms()
