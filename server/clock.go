@@ -73,7 +73,8 @@ func (s *clockService) SetClock(ctx context.Context, r *perceptorv1.SetClockRequ
 	return answer, err
 }
 
-// checked returns the faults of a request to move the clock.
+// checked adds the faults of w to faults and returns them as one error, or nil if there
+// are none. Without a virtual clock it returns errRealClock.
 func (s *clockService) checked(faults []task.Fault, w *perceptorv1.ClockWait) error {
 	if s.clock == nil {
 		return errRealClock

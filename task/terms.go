@@ -109,8 +109,10 @@ func (d Dialect) String() string {
 // The rules of the policies are in misfire.go. A new policy also needs its name
 // ([Misfire.String]), its ranges (checkMisfire in spec.go), the distance of its
 // instants (fireGrid in due.go), its value in task.proto and in client/types.go, and
-// the flag in cmd/perceptorctl/taskterms.go. SQL needs nothing: it leaves every policy
-// other than FireOnce to this package ([Terms.Modeled]).
+// the flag in cmd/perceptorctl/tasktiming.go. A policy with a parameter also needs
+// server/terms.go and server/update.go. The checker of the load test (loadtest/check/runs.go)
+// has the rules once more. SQL needs nothing: it leaves every policy other than FireOnce to
+// this package ([Terms.Modeled]).
 type Misfire int16
 
 // The misfire policies.

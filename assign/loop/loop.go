@@ -98,8 +98,8 @@ func (l *Loop[T]) Release(ctx context.Context, items []assign.Item) error {
 }
 
 // Run executes tasks until ctx is cancelled; then it finishes the running tasks
-// and returns nil. It must outlast the assigner, which calls Release: see
-// [Run].
+// and returns nil. It must not end before the assigner does, because the assigner calls
+// Release; the function [Run] ensures that order.
 func (l *Loop[T]) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return ErrRunning

@@ -55,7 +55,7 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 func (c *ctl) tenantUpdate() *cobra.Command {
 	s := &tenantSettings{}
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change the settings of a tenant; they apply within 5 s", Args: cobra.ExactArgs(1),
+		Use: "update NAME", Short: "Change the settings of a tenant; claims obey them at once, adds within 5 s", Args: cobra.ExactArgs(1),
 		Example: "  perceptorctl tenant update acme --history all\n  perceptorctl tenant update acme --weight 10 --max-backlog 0",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := &perceptorv1.Tenant{}

@@ -129,8 +129,8 @@ var otherVariables = map[string]bool{
 	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_MAVEN_BASE_URL": true,
 }
 
-// injected matches variables that Kubernetes sets for a service called perceptor,
-// and those of the tests.
+// injected matches environment variables that are not configuration: those that Kubernetes
+// sets for a service whose name begins with perceptor, and those that the tests use.
 var injected = regexp.MustCompile(`^PERCEPTOR_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)$|^PERCEPTOR_.*TEST_`)
 
 func envLayer(d *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {

@@ -48,7 +48,7 @@ WHERE mine.name = excluded.name AND mine.version < excluded.version;
 -- Deletes a tenant with its API tokens, its token buckets and the state of its caps.
 WITH gone AS (INSERT INTO deleted_tenant (id, deleted_at) VALUES (@tenant, now_ms()) ON CONFLICT DO NOTHING),
 tokens AS (DELETE FROM token WHERE tenant_id = @tenant),
-tokens AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
+buckets AS (DELETE FROM token_bucket WHERE tenant_id = @tenant),
 cap_leases AS (DELETE FROM cap_lease WHERE tenant_id = @tenant),
 cap_fences AS (DELETE FROM cap_fence WHERE tenant_id = @tenant),
 capped AS (DELETE FROM capped_run WHERE tenant_id = @tenant)

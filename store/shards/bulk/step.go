@@ -20,8 +20,8 @@ const (
 	// bulkTasks is the most rows that one step changes. On packs, a step takes packs until
 	// they hold this many wanted tasks.
 	bulkTasks = 500
-	// MaxPacks is the most packs that one step changes, bulkPacksLook the most packs that
-	// it looks at.
+	// MaxPacks is the maximum number of packs that one step changes. bulkPacksLook is the
+	// maximum number that it examines.
 	MaxPacks      = 16
 	bulkPacksLook = 64
 	// bulkLook is the most rows that one step looks at.
