@@ -152,8 +152,7 @@ type memberConfig struct {
 	Pause time.Duration `json:"pause"`
 }
 
-// ServeMember runs a member until ctx ends. It reads the configuration from in and logs
-// to log.
+// ServeMember runs a member until ctx ends. It reads the configuration from in and logs to log.
 func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	var c memberConfig
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
@@ -165,7 +164,7 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	}
 	defer db.Close()
 	logger := slog.New(slog.NewTextHandler(log, nil)).With("member", c.Name)
-	f := newFence(db, c.Name)
+	f := &fence{db: db, name: c.Name, slot: make(chan struct{}, 1), owned: map[int]holding{}}
 	z, err := core.NewZooKeeper(c.assignConfig(logger), f)
 	if err != nil {
 		return err
@@ -198,8 +197,7 @@ func itemsOf(n, groups int) []core.Item {
 	return items
 }
 
-// openPostgres opens a pool. Postgres ends its transactions soon after their member is
-// suspended.
+// openPostgres opens a pool. Postgres ends its transactions soon after their member is suspended.
 func openPostgres(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	conf, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -228,7 +226,6 @@ CREATE TABLE item_work (
 	overtaken int8 NOT NULL DEFAULT 0, worked_at timestamptz NOT NULL DEFAULT clock_timestamp());
 `
 
-// makeTables creates the tables with a row for each of n items.
 func makeTables(ctx context.Context, db *pgxpool.Pool, n int) error {
 	if _, err := db.Exec(ctx, tables); err != nil {
 		return fmt.Errorf("make tables: %w", err)
@@ -254,10 +251,6 @@ type fence struct {
 }
 
 type holding struct{ epoch, nonce int64 }
-
-func newFence(db *pgxpool.Pool, name string) *fence {
-	return &fence{db: db, name: name, slot: make(chan struct{}, 1), owned: map[int]holding{}}
-}
 
 func idsOf(items []core.Item) []int32 {
 	ids := make([]int32, len(items))
@@ -369,8 +362,7 @@ func (f *fence) round(ctx context.Context, pause time.Duration) error {
 	return nil
 }
 
-// assert returns the items that are still owned. No other member can acquire these before
-// the transaction ends.
+// assert returns the items still owned. No other member can acquire them before the transaction ends.
 func assert(ctx context.Context, tx pgx.Tx, owned map[int]holding) ([]int32, error) {
 	var items []int32
 	var epochs, nonces []int64

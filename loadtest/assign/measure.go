@@ -67,14 +67,12 @@ func Measure(ctx context.Context, o Options, p Plan) (m *Measurements, violation
 	return m, check.violations(), errors.Join(err, w.close())
 }
 
-// awaitSettled waits until every item has its owner.
 func (w *world) awaitSettled(ctx context.Context) error {
 	_, err := await(ctx, 2*time.Minute, func() error { return w.settled(ctx) })
 	return err
 }
 
-// measureMoves kills and stops members in turn and measures when others have acquired
-// their items.
+// measureMoves kills and stops members in turn and measures when others have acquired their items.
 func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error {
 	for len(w.members) < 3 {
 		if _, err := w.startMember(); err != nil {
@@ -105,8 +103,7 @@ func (w *world) measureMoves(ctx context.Context, p Plan, m *Measurements) error
 	return nil
 }
 
-// leave ends a member by a signal. It returns the time until the last of its items was
-// acquired by another.
+// leave ends m by a signal and returns the time until another acquired the last of its items.
 func (w *world) leave(ctx context.Context, m *member, signal syscall.Signal) (ms float64, err error) {
 	owners, err := w.owners(ctx)
 	if err != nil {
@@ -251,7 +248,6 @@ func newCrowd(w *world, p Plan, root string) *crowd {
 	return c
 }
 
-// idle is a worker that does nothing.
 type idle struct{}
 
 func (idle) Acquire(context.Context, []core.Item) error { return nil }

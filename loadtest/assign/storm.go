@@ -132,7 +132,6 @@ var actions = []action{
 	{"outage", 1, (*storm).outage},
 }
 
-// step executes one random action.
 func (s *storm) step(ctx context.Context) error {
 	if len(s.members) == 0 {
 		return s.join(ctx, nil)
@@ -274,7 +273,6 @@ func (s *storm) heal(ctx context.Context, _ *member) error {
 	return s.mendServers(ctx)
 }
 
-// mendServers restarts the servers that do not serve.
 func (s *storm) mendServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -320,8 +318,7 @@ func (s *storm) garble(context.Context, *member) error {
 	})
 }
 
-// childOf returns the path of a child of the node; n selects the child. It returns "" if
-// the node has no children.
+// childOf returns the path of the child of node that n selects, or "" if it has no children.
 func (s *storm) childOf(node string, n int) (string, error) {
 	names, _, err := s.hands.Children(node)
 	if err != nil || len(names) == 0 {
@@ -438,7 +435,6 @@ func (s *storm) listed(ctx context.Context, name string) error {
 	return err
 }
 
-// node returns the path of a member's node.
 func (s *storm) node(id string) string {
 	names, _, err := s.hands.Children(s.env("members"))
 	if err != nil {

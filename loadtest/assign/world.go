@@ -55,8 +55,7 @@ func DefaultOptions() Options {
 	}
 }
 
-// A world is a set of members with the servers that they need and the clients that
-// observe and disturb them.
+// A world is a set of members with their servers and the clients that observe and disturb them.
 type world struct {
 	o        Options
 	dir      *tempdir.Dir
@@ -230,7 +229,6 @@ func (w *world) died() error {
 	return errors.Join(errs...)
 }
 
-// lastWords returns the last line of a member's log.
 func (w *world) lastWords(m *member) string {
 	text, err := os.ReadFile(filepath.Join(w.dir.Path, m.name+".log"))
 	if err != nil {
@@ -240,8 +238,7 @@ func (w *world) lastWords(m *member) string {
 	return lines[len(lines)-1]
 }
 
-// await calls cond until it returns nil, the limit is over or ctx ends. It returns the
-// last error of cond.
+// await calls cond until it returns nil, limit is over or ctx ends. It returns cond's last error.
 func await(ctx context.Context, limit time.Duration, cond func() error) (took time.Duration, err error) {
 	began := time.Now()
 	for {
@@ -253,8 +250,7 @@ func await(ctx context.Context, limit time.Duration, cond func() error) (took ti
 	}
 }
 
-// A checker observes a world from outside. Its figures may be read after run has
-// returned.
+// A checker observes a world from outside. Its figures may be read after run has returned.
 type checker struct {
 	w        *world
 	maxIdle  time.Duration // the longest idle time of an item that is allowed

@@ -140,7 +140,6 @@ func (s *Store) verify(ctx context.Context, databases, readers int, expected Sum
 // Broken reports whether the tasks differ from the expected ones.
 func (v *Verify) Broken() bool { return v != nil && !v.Same }
 
-// faults describes the difference, if there is one.
 func (v *Verify) faults() []string {
 	if !v.Broken() {
 		return nil
@@ -210,8 +209,7 @@ func (v *Verify) write(t *harness.Table) {
 	}
 }
 
-// Options describe the backlog and the work beside it. [Options.Declare] has units and
-// bounds.
+// Options describe the backlog and the work beside it. [Options.Declare] has units and bounds.
 type Options struct {
 	harness.Setup
 	Load
@@ -223,8 +221,7 @@ type Options struct {
 	Rate               float64
 	For, Warmup, Drain time.Duration
 	Listeners, Workers int
-	// Horizon is the far.horizon of the installation. A short one shortens the wait for
-	// the window.
+	// Horizon is the far.horizon of the installation. A short one shortens the wait for the window.
 	Horizon             time.Duration
 	Empty, Fire, Verify bool
 	Operations          int
@@ -307,7 +304,6 @@ func (o *Options) quiet() time.Duration {
 	return perTask + 2*(o.lead()+o.Warmup+o.For+o.Drain) + margin
 }
 
-// fires returns the number of tasks of one firing.
 func (o *Options) fires() int64 { return int64(o.Rate * (o.Warmup + o.For).Seconds()) }
 
 // lead returns the time from the begin of loading the tasks of a firing to the first due

@@ -48,8 +48,7 @@ type firing struct {
 	used     harness.Usage
 }
 
-// fire loads one-shots that are due soon, waits until all have been called, and checks
-// their histories.
+// fire loads one-shots that are due soon, awaits their calls, and checks their histories.
 func (r *runner) fire(ctx context.Context, what string) (*FireReport, error) {
 	r.Say("firing from the %s: %d tasks, %.0f per second", what, r.fires(), r.Rate)
 	kind := "fire-" + strconv.FormatInt(time.Now().UnixMicro(), 36)
@@ -144,7 +143,6 @@ func (f *firing) oneShot(r *task.Row, number int64, pad string, due task.Instant
 	return nil
 }
 
-// report checks the history and returns its figures.
 func (f *firing) report() (*FireReport, error) {
 	res, err := f.load.Check(f.from, f.to, nil)
 	if err != nil {
@@ -211,8 +209,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	return r.finish(ctx)
 }
 
-// fill loads the backlog. The programs are down meanwhile, so that their work is not
-// measured.
+// fill loads the backlog. The programs are down meanwhile, so that their work is not measured.
 func (r *runner) fill(ctx context.Context, report *Report) error {
 	if err := r.stopPrograms(ctx); err != nil {
 		return err

@@ -57,7 +57,6 @@ type pick struct {
 	hash   uint64
 }
 
-// loaded is the result of a load.
 type loaded struct {
 	sum          Sum
 	near, packs  int64
@@ -76,7 +75,6 @@ type progress struct {
 	stop func()
 }
 
-// newProgress starts a progress towards a total.
 func newProgress(ctx context.Context, to io.Writer, what string, total int64) *progress {
 	p, begin := &progress{}, time.Now()
 	say := func() {
@@ -91,7 +89,6 @@ func newProgress(ctx context.Context, to io.Writer, what string, total int64) *p
 	return p
 }
 
-// loader loads pieces.
 type loader struct {
 	store *Store
 	l     Load
@@ -119,7 +116,9 @@ func (s *Store) load(ctx context.Context, l Load, mix Mix, progress io.Writer) (
 		mu.Lock()
 		defer mu.Unlock()
 		sum = sum.Plus(part)
-		p.pickSome(rows)
+		for range p.perChunk {
+			p.picks = append(p.picks, p.pickOne(rows)...)
+		}
 	}}
 	out, err := ld.run(ctx, progress)
 	out.sum, out.picks = sum, p.result()
@@ -202,13 +201,6 @@ type picker struct {
 	tenant         int32
 	drawn          *rand.Rand
 	picks          []pick
-}
-
-// pickSome picks perChunk tasks of a chunk.
-func (p *picker) pickSome(rows []task.Row) {
-	for range p.perChunk {
-		p.picks = append(p.picks, p.pickOne(rows)...)
-	}
 }
 
 // result returns at most most of the picks, in random order.
@@ -308,8 +300,7 @@ func (s *Store) Tenant(ctx context.Context, name string) (id int32, err error) {
 	return id, nil
 }
 
-// checkpoint makes the server write all dirty pages, so that all steps begin in the same
-// state.
+// checkpoint makes the server write all dirty pages, so that all steps begin in the same state.
 func (s *Store) checkpoint(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkpointLimit)
 	defer cancel()

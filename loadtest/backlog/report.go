@@ -40,8 +40,7 @@ type Report struct {
 	Verified   *Verify           `json:"verified,omitempty"`
 }
 
-// Verdict implements [harness.Report]. It names broken rules, missing tasks and wrong
-// answers.
+// Verdict implements [harness.Report]. It names broken rules, missing tasks and wrong answers.
 func (rep *Report) Verdict() error {
 	var faults []string
 	for _, f := range []*FireReport{rep.Empty, rep.Fire} {
@@ -55,7 +54,6 @@ func (rep *Report) Verdict() error {
 	return harness.Verdict(append(faults, rep.Verified.faults()...))
 }
 
-// compare sets the ratios.
 func (rep *Report) compare() {
 	if rep.Empty == nil || rep.Fire == nil {
 		return
@@ -233,7 +231,6 @@ func (o *OperationsReport) each(ctx context.Context, picks []pick, call func(con
 	return harness.QuantilesOf(took), nil
 }
 
-// unless returns "" if ok, and fault otherwise.
 func unless(ok bool, fault string) string {
 	if ok {
 		return ""

@@ -63,8 +63,7 @@ func (k *checking) acceptedReport(e *Execution) *Reply {
 	return nil
 }
 
-// notBefore checks that the next attempt keeps its delay after an accepted failure or
-// snooze.
+// notBefore checks that the next attempt keeps its delay after an accepted failure or snooze.
 func (k *checking) notBefore(r *run, rest []Execution, failed *Execution) {
 	for _, e := range rest {
 		if e.Attempt != failed.Attempt+1 {
@@ -78,8 +77,7 @@ func (k *checking) notBefore(r *run, rest []Execution, failed *Execution) {
 	}
 }
 
-// neverDied checks that a task without a successful run did not fail before all its
-// attempts were made.
+// neverDied checks that a task without a successful run did not fail before its last attempt.
 func (k *checking) neverDied(r *run) {
 	if k.Final == nil || k.Final.State != task.Failed || k.Add.Type != task.OneShot {
 		return
@@ -201,7 +199,6 @@ func (k *checking) notBeforeDeadline(r *run) {
 	}
 }
 
-// reply records the answer to a report.
 func (k *checking) reply(p *Reply) {
 	if p.Call != Report {
 		return
@@ -241,7 +238,6 @@ func (r *run) reported(p *Reply) *Execution {
 	return found
 }
 
-// recordResult records the accepted final result of e.
 func (r *run) recordResult(p *Reply, e *Execution) {
 	r.accepted++
 	r.closed = true
@@ -253,7 +249,6 @@ func (r *run) recordResult(p *Reply, e *Execution) {
 	}
 }
 
-// results checks the answers to the results.
 func (k *checking) results() {
 	if !k.cfg.Replies {
 		return
@@ -369,8 +364,7 @@ func (k *checking) absent() {
 	}
 }
 
-// specEdited checks the terms of an edited task. It returns false if the task was not
-// edited.
+// specEdited checks the terms of a task. It returns false if the task was not edited.
 func (k *checking) specEdited(f *Final) bool {
 	var last *Op
 	for i := range k.Ops {

@@ -71,8 +71,7 @@ func (k *checking) changes() {
 	k.marks()
 }
 
-// notAfterCancel checks that no handler begins later than the window after the answer to a
-// cancel.
+// notAfterCancel checks that no handler begins later than the window after an answered cancel.
 func (k *checking) notAfterCancel() {
 	op := k.cancelled
 	if op == nil || !op.Known {
@@ -87,8 +86,7 @@ func (k *checking) notAfterCancel() {
 	}
 }
 
-// paused checks that no run that is scheduled after the answer to a pause begins before the
-// next resume is sent.
+// paused checks that no run scheduled after an answered pause begins before the next resume is sent.
 func (k *checking) paused(i int) {
 	op := &k.Ops[i]
 	if !op.Known {
@@ -148,8 +146,7 @@ func (k *checking) triggered(op *Op) {
 	}
 }
 
-// perhapsTriggered finds the run of a trigger that got no answer: a run at an instant that
-// is not in the schedule.
+// perhapsTriggered finds the run, at an instant not in the schedule, of a trigger without an answer.
 func (k *checking) perhapsTriggered(op *Op) {
 	g, err := k.gridOf(k.Add, k.ID)
 	if err != nil || k.Add.Type != task.NonBlocking {
@@ -164,8 +161,7 @@ func (k *checking) perhapsTriggered(op *Op) {
 	}
 }
 
-// over reports whether a cancel may have kept a run that was claimed at an instant from its
-// handler.
+// over reports whether a cancel may have kept a run claimed at an instant from its handler.
 func (k *checking) over(claimed Micros) bool {
 	return k.cancelled != nil && claimed > k.cancelled.Sent.Add(-k.cfg.Delivery)
 }

@@ -71,8 +71,7 @@ type Second struct {
 	Counts
 	// LatestMicros is the largest lateness of the runs scheduled in the second, in µs.
 	LatestMicros int64
-	// Lateness is the lateness of all runs scheduled in the second. It is nil if there are
-	// none.
+	// Lateness is the lateness of all runs scheduled in the second. It is nil if there are none.
 	Lateness *Spread
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Terms are the terms that few tasks have: a calendar, a policy for missed instants, a
-// spread.
+// Terms are the terms that few tasks have: a calendar, a policy for missed instants, a spread.
 type Terms struct {
 	// Cron is an expression of six fields in the time zone Zone. If it is empty, the
 	// interval applies.
@@ -34,8 +33,7 @@ type grid struct {
 	// first is the first instant, or Never if there is none within maxScan.
 	first task.Instant
 	step  task.Instant // of an interval
-	// days is the calendar of a cron task, nil for an interval. Its instants are shifted by
-	// part.
+	// days is the calendar of a cron task, nil for an interval. Its instants are shifted by part.
 	days *calendar
 	part task.Instant
 	from task.Instant // begin
@@ -101,7 +99,6 @@ func (g *grid) count(from, to task.Instant) (n int64, last task.Instant) {
 	return n + 1, from + task.Instant(n)*g.step
 }
 
-// has reports whether x is an instant of the schedule.
 func (g *grid) has(x task.Instant) bool { return g.next(x) == x }
 
 // A calendar finds the instants of a cron expression by trying every second. It shares no
@@ -116,8 +113,7 @@ type calendar struct {
 	instants []task.Instant
 }
 
-// fieldBounds has the lowest and highest values of the fields: second, minute, hour, day,
-// month, day of the week.
+// fieldBounds has the bounds of second, minute, hour, day, month, day of the week.
 var fieldBounds = [6][2]int{{0, 59}, {0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
 func newCalendar(expression, zone string) (*calendar, error) {

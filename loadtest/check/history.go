@@ -72,8 +72,7 @@ type Add struct {
 	// Now says that the task was to begin when it was added, between Sent and Answered.
 	// Begin is then ignored.
 	Now bool
-	// MaxAttempts is the number of failures that a run may have; 0 means that it is not
-	// checked.
+	// MaxAttempts is the number of failures that a run may have; 0 means that it is not checked.
 	MaxAttempts int32
 	// Retained says that the finished task can still be looked up at the end.
 	Retained bool
@@ -102,8 +101,7 @@ type Execution struct {
 	// backoff.
 	Permanent bool
 	After     time.Duration
-	// Version is the version of the task that the handler got, and Mark the mark in its
-	// params.
+	// Version is the version of the task that the handler got, and Mark the mark in its params.
 	Version int32
 	Mark    int64
 }

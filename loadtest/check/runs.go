@@ -134,8 +134,7 @@ func (k *checking) distance(before, r *run) {
 	}
 }
 
-// following returns when the next run of a BLOCKING task is due after a result that was
-// accepted at taken.
+// following returns when the next run of a BLOCKING task is due after a result accepted at taken.
 func (k *checking) following(taken Micros) Micros {
 	if k.grid.days == nil {
 		return taken.Add(k.Add.Interval)
@@ -143,8 +142,7 @@ func (k *checking) following(taken Micros) Micros {
 	return Of(k.grid.next(task.Instant(taken/1000) + 1))
 }
 
-// earliest returns the earliest instant at which the accepted result can have been
-// reported.
+// earliest returns the earliest instant at which the accepted result can have been reported.
 func (r *run) earliest() Micros {
 	if r.ended != 0 {
 		return r.ended
@@ -233,7 +231,6 @@ func (k *checking) starts() {
 	}
 }
 
-// intervalString formats an interval for messages.
 func intervalString(d time.Duration) string {
 	if d == 0 {
 		return "none"
@@ -370,14 +367,8 @@ func (k *checking) mayBeMissed(at task.Instant, last *run) bool {
 	switch k.misfire() {
 	case task.FireAll:
 		return false
-	case task.Skip: // it was not claimed within the grace
-		return k.skippable(at)
+	case task.Skip: // it was older than its grace at Quiet, and the API's count allows one more
+		return k.Final != nil && k.missed < k.Final.Missed && k.due(at.Add(k.Add.Terms.Grace))
 	}
 	return last != nil && Of(at) < last.first // it had passed when the last run was claimed
-}
-
-// skippable reports whether the instant was older than its grace at Quiet and the API's
-// count of missed instants allows one more.
-func (k *checking) skippable(at task.Instant) bool {
-	return k.Final != nil && k.missed < k.Final.Missed && k.due(at.Add(k.Add.Terms.Grace))
 }

@@ -234,11 +234,9 @@ func (e *engine) Wrong(ctx context.Context) (int64, error) {
 	return max(n, -n), err
 }
 
-// errNoResult is returned for a program that ended without a result.
 var errNoResult = errors.New("the program ended with no result")
 
-// output interprets the lines that a program writes. It calls begin and end for the events
-// of these names.
+// output interprets the lines of a program. It calls begin and end for the events of these names.
 type output struct {
 	begin, end func() error
 	seen       []string
@@ -270,7 +268,6 @@ func (o *output) line(text []byte) error {
 	return nil
 }
 
-// done returns the result of a program that has ended.
 func (o *output) done(w phase.Work) (phase.Result, error) {
 	if o.result == nil {
 		return phase.Result{}, fmt.Errorf("%w after events %q", errNoResult, o.seen)
@@ -287,6 +284,5 @@ func (o *output) done(w phase.Work) (phase.Result, error) {
 	return r, nil
 }
 
-// DSNVariable names the environment variable with the connection string of a
-// program's database.
+// DSNVariable names the environment variable with the connection string of a program's database.
 const DSNVariable = "DATABASE_URL"

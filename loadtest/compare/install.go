@@ -114,8 +114,7 @@ func findNode(ctx context.Context) (string, error) {
 	return command[0], nil
 }
 
-// findProgram finds a program in PATH and checks that its major version is not below
-// oldest.
+// findProgram finds a program in PATH whose major version is not below oldest.
 func findProgram(ctx context.Context, name, versionFlag string, version *regexp.Regexp, oldest int) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -185,8 +184,7 @@ func (p peer) buildInto(ctx context.Context, files map[string][]byte, dir string
 	return os.Rename(draft, dir)
 }
 
-// sources returns the contents of the peer's files by name. The working directory must be
-// in the module.
+// sources returns the peer's files by name. The working directory must be in the module.
 func (p peer) sources(ctx context.Context) (map[string][]byte, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()
 	if err != nil {
@@ -234,7 +232,6 @@ func cacheDir(name string, files map[string][]byte) (string, error) {
 	return filepath.Join(root, name+"-"+hex.EncodeToString(sum.Sum(nil)[:6])), nil
 }
 
-// execute runs a command in dir.
 func execute(ctx context.Context, dir string, env []string, name string, args ...string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -318,8 +315,7 @@ func installed(p peer) func(context.Context, *runner) (program, error) {
 	}
 }
 
-// program is the command line of a contestant's program. The flags of the work are appended
-// to it.
+// program is the command line of a contestant's program, without the flags of the work.
 type program struct{ command []string }
 
 const (
@@ -327,8 +323,7 @@ const (
 	lastWords = 2 << 10  // bytes of a log that an error quotes
 )
 
-// run starts the program and reads its output until it ends. Its standard error goes to a
-// file.
+// run reads the output of the program until it ends. Its standard error goes to a file.
 func (p program) run(ctx context.Context, logPath, dsn string, w phase.Work, out *output) error {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

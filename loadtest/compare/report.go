@@ -70,7 +70,6 @@ func (r *runner) newReport() *Report {
 	}
 }
 
-// add sets the figures of a phase.
 func (row *Row) add(w phase.Work, m measured) {
 	if m.Version != "" {
 		row.Version = m.Version
@@ -154,8 +153,7 @@ func (r *Report) Table(b *harness.Table) {
 	}
 }
 
-// orDash formats a figure. It returns a dash for 0, which stands for a figure that was not
-// measured.
+// orDash formats a figure; 0 was not measured and is a dash.
 func orDash(format string, x float64) string {
 	if x == 0 {
 		return "-"
@@ -171,8 +169,7 @@ const (
 	stackRate = 30_000
 	// stackDrain bounds the wait for the last callback.
 	stackDrain = 5 * time.Minute
-	// stackWarmup is the time in which the listener gets its partitions before lateness is
-	// measured.
+	// stackWarmup is the time for the listener to get its partitions before lateness is measured.
 	stackWarmup = 3 * time.Second
 	// stackWorkers is the number of concurrent handlers.
 	stackWorkers = 256
@@ -206,8 +203,7 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 	return err
 }
 
-// stackCycle adds the jobs at a higher rate than the stack can follow and sets the figures
-// of the phase cycle.
+// stackCycle adds the jobs faster than the stack can follow and sets the figures of the phase cycle.
 func (r *runner) stackCycle(ctx context.Context, s *stack.Stack, row *Row) error {
 	rate := min(stackRate, float64(r.Jobs)/r.Spread.Seconds())
 	lasts := time.Duration(float64(r.Jobs) / rate * float64(time.Second))
@@ -266,8 +262,7 @@ func seconds(series []scenario.SecondReport) int {
 	return last - first + 1
 }
 
-// parts returns the processor time per cycle of the client and of Postgres, in
-// microseconds.
+// parts returns the processor time per cycle of the client and of Postgres, in microseconds.
 func (row *Row) parts() (client, postgres float64) {
 	for name, us := range row.CPUUsPerCycle {
 		switch name {

@@ -40,8 +40,7 @@ type Options struct {
 // EngineName is the hidden command of this program that calls [Engine].
 const EngineName = "compare-engine"
 
-// DefaultOptions returns the defaults of the flags. The documented figures were measured
-// with them.
+// DefaultOptions returns the defaults of the flags. The documented figures were measured with them.
 func DefaultOptions() Options {
 	return Options{
 		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000, LatenessRate: 1000,
@@ -90,7 +89,6 @@ const (
 	phaseLimit = 15 * time.Minute
 )
 
-// runner is one comparison.
 type runner struct {
 	*Options
 	server *stack.Stack
@@ -116,7 +114,6 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// contest measures all phases of one contestant.
 func (r *runner) contest(ctx context.Context, c contestant) *Row {
 	row := &Row{Name: c.name, CPUUsPerCycle: map[string]float64{}}
 	if c.prepare == nil {
@@ -142,7 +139,6 @@ func (r *runner) contest(ctx context.Context, c contestant) *Row {
 	return row
 }
 
-// phases returns the work of all phases.
 func (r *runner) phases() []phase.Work {
 	w := phase.Work{Phase: phase.Cycle, Jobs: r.Jobs, ParamsBytes: r.ParamsBytes, Spread: r.Spread}
 	all := []phase.Work{w}
@@ -161,7 +157,6 @@ func (r *runner) phases() []phase.Work {
 	return all
 }
 
-// measured is the result of one phase.
 type measured struct {
 	phase.Result
 	postgres time.Duration // processor time between begin and end

@@ -108,8 +108,7 @@ type Report struct {
 	late chart.Line // lateness of the steady tenant
 }
 
-// LimitReport has the figures of a tenant with a dispatch rate. Rates are in runs per
-// second.
+// LimitReport has the figures of a tenant with a dispatch rate. Rates are in runs per second.
 type LimitReport struct {
 	Rate        int     `json:"rate"`
 	Measured    float64 `json:"measured"`
@@ -117,7 +116,6 @@ type LimitReport struct {
 	ActsAfterMs int64   `json:"acts_after_ms"`
 }
 
-// report checks all histories and returns their figures.
 func (r *runner) report(header harness.Header) (*Report, error) {
 	rep := &Report{
 		Header: header, Rate: r.Rate, Backlog: r.Backlog, Shares: r.shares, Jain: harness.Round(1000*jain(r.shares)) / 1000,
@@ -206,7 +204,6 @@ const (
 	pollEvery = 100 * time.Millisecond
 )
 
-// span is a period of measurement.
 type span struct{ from, to time.Time }
 
 type runner struct {
@@ -237,7 +234,6 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	return r.report(header)
 }
 
-// measure does all measurements that the options ask for.
 func (r *runner) measure(ctx context.Context) error {
 	err := r.measureBeside(ctx)
 	if err == nil && r.Sharers > 0 {
@@ -293,7 +289,6 @@ func (r *runner) addTime(n int) time.Duration {
 	return time.Duration(float64(n) / r.AddRate * float64(time.Second))
 }
 
-// join creates a tenant and starts its listener.
 func (r *runner) join(ctx context.Context, name string, plan workload.Plan) (*tenantload.Load, error) {
 	plan.Types, plan.Kind, plan.ParamsBytes, plan.Seed = []task.Type{task.OneShot}, "fair-"+name, r.ParamsBytes, r.Seed
 	l, err := tenantload.Join(ctx, r.stack, &r.Setup, tenantload.Config{
@@ -340,8 +335,7 @@ func (r *runner) measureShares(ctx context.Context) error {
 	return nil
 }
 
-// awaitHalf waits until half of the sharers' tasks were called and counts the calls of each
-// sharer.
+// awaitHalf waits until half of the sharers' tasks were called and counts the calls of each.
 func (r *runner) awaitHalf(ctx context.Context, sharers []*tenantload.Load) error {
 	half := int64(r.Sharers) * int64(r.ShareBacklog) / 2
 	for end := time.Now().Add(r.Drain); ; {
@@ -363,8 +357,7 @@ func (r *runner) awaitHalf(ctx context.Context, sharers []*tenantload.Load) erro
 	}
 }
 
-// measureLimit measures how exactly a dispatch rate is kept and how soon a raised one takes
-// effect.
+// measureLimit measures how exactly a dispatch rate is kept and how soon a raised one takes effect.
 func (r *runner) measureLimit(ctx context.Context) error {
 	n := max(int(r.LimitFor.Seconds()+10)*r.Limit+10*r.RaisedLimit, 1000)
 	due := time.Now().Add(r.addTime(n) + dueAfter)
@@ -400,8 +393,7 @@ func (r *runner) measureLimit(ctx context.Context) error {
 	return limited.Drain(ctx, r.Drain)
 }
 
-// awaitRaise waits until more runs were called than the old rate allows, and sets the time
-// that this took.
+// awaitRaise sets the time until more runs were called than the old rate allows.
 func (r *runner) awaitRaise(ctx context.Context, limited *tenantload.Load) error {
 	raised, at := time.Now(), limited.Called()
 	for {

@@ -180,8 +180,7 @@ type Run struct {
 	Seconds    float64 `json:"seconds"`
 	harness.CPU
 	WALBytesPerCycle float64 `json:"wal_bytes_per_cycle"`
-	// WorkMs is the mean time of a tick over all databases. It is the highest of all
-	// workers.
+	// WorkMs is the mean time of a tick over all databases. It is the highest of all workers.
 	WorkMs float64 `json:"work_ms"`
 	// Moved counts the rows of the whole run. All of them passed all statements.
 	Moved Moved `json:"moved"`

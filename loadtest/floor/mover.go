@@ -18,7 +18,6 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// mover moves rows through all databases.
 type mover struct {
 	Options
 	cluster *store.Cluster
@@ -86,15 +85,10 @@ func (m *mover) run(ctx context.Context, f form) (*Run, error) {
 	if err := each(func(ctx context.Context, w *worker) error { return w.drain(ctx, warm) }); err != nil {
 		return nil, err
 	}
-	return run, m.account(ctx, workers, run)
-}
-
-// account sums up the moved rows and verifies them.
-func (m *mover) account(ctx context.Context, workers []*worker, run *Run) error {
 	for _, w := range workers {
 		run.Moved.plus(w.moved)
 	}
-	return m.verify(ctx, workers[0].form, run.Moved)
+	return run, m.verify(ctx, f, run.Moved)
 }
 
 // measure returns the figures of the measured time.
@@ -127,7 +121,6 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 	return run, nil
 }
 
-// cycles returns the number of completed cycles.
 func (w *worker) cycles() int64 {
 	if w.form.short || w.form.recurring {
 		return w.moved.Reported
@@ -163,7 +156,6 @@ func (w *worker) until(ctx context.Context, from, to time.Time) error {
 	return nil
 }
 
-// populate adds the recurring tasks.
 func (w *worker) populate(ctx context.Context) error {
 	for _, d := range w.databases {
 		for low := time.Duration(0); low < w.m.Interval; low += w.m.Tick {
@@ -247,7 +239,6 @@ func (m *mover) verify(ctx context.Context, f form, moved Moved) error {
 	})
 }
 
-// The statements.
 var (
 	//go:embed add.sql
 	addSQL string

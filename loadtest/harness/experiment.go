@@ -140,8 +140,7 @@ func Command[R Report](e Experiment[R], guide string) *cobra.Command {
 	return cmd
 }
 
-// Run validates the options of an experiment, completes those that are not given, and
-// measures.
+// Run validates the options of an experiment, completes those that are not given, and measures.
 func Run[R Report](ctx context.Context, e Experiment[R]) (report R, err error) {
 	if err := errors.Join(Validate(e), e.Common().prepare()); err != nil {
 		return report, err
@@ -151,8 +150,7 @@ func Run[R Report](ctx context.Context, e Experiment[R]) (report R, err error) {
 
 // Output has the destinations of a report.
 type Output struct {
-	// JSON and SVG are file names; empty means not written. JSON may be "-" for standard
-	// output.
+	// JSON and SVG are file names; empty means not written. JSON may be "-" for standard output.
 	JSON, SVG string
 }
 
@@ -392,8 +390,7 @@ type CPU struct {
 	UsPerCycle map[string]float64 `json:"cpu_us_per_cycle"`
 }
 
-// NewCPU divides the used time by the number of cycles, or of the units of work of the
-// experiment.
+// NewCPU divides the used time by the number of cycles, or of the units of work of the experiment.
 func NewCPU(used map[string]time.Duration, cycles int64) CPU {
 	c := CPU{Seconds: map[string]float64{}, UsPerCycle: map[string]float64{}}
 	total := 0.0

@@ -247,8 +247,7 @@ func MeasureStretch(ctx context.Context, m *Meter, dsn string, work func() error
 	return u, errors.Join(err, ended)
 }
 
-// Database reads figures that only the PostgreSQL server knows. It is not safe for
-// concurrent use.
+// Database reads figures that only the PostgreSQL server knows. It is not safe for concurrent use.
 type Database struct{ conn *pgx.Conn }
 
 // Dial connects to the server of a connection string. The user must be a superuser or a
@@ -310,8 +309,7 @@ type Size struct {
 // Total returns the sum of all parts.
 func (s Size) Total() int64 { return s.Heap + s.Indexes + s.Toast }
 
-// sizesQuery sums up the tables of all logical databases by kind: the table's name without
-// its number.
+// sizesQuery sums up the tables of all databases by kind: the table's name without its number.
 const sizesQuery = `SELECT kind, sum(heap)::int8, sum(indexes)::int8, sum(whole - heap)::int8
   FROM (SELECT regexp_replace(c.relname, '_\d+$', '') AS kind, pg_relation_size(c.oid) AS heap,
                pg_indexes_size(c.oid) AS indexes, pg_table_size(c.oid) AS whole
@@ -352,8 +350,7 @@ func Exec(ctx context.Context, dsn, statement string) error {
 	return nil
 }
 
-// CreateDatabase creates an empty database on a server. drop removes it, even after ctx has
-// ended.
+// CreateDatabase creates an empty database on a server. drop removes it, even after ctx has ended.
 func CreateDatabase(ctx context.Context, server, name string) (dsn string, drop func() error, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme == "" {

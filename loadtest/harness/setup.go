@@ -238,10 +238,6 @@ func (b Bounds[T]) String() string {
 	return fmt.Sprintf("between %v and %v", b.low, b.high)
 }
 
-func (b Bounds[T]) hold(v T) bool {
-	return v <= b.high && (v > b.low || v == b.low && !b.above)
-}
-
 // Num declares a number with bounds.
 func Num[T Number](f *Flags, p *T, name string, b Bounds[T], usage string) {
 	switch p := any(p).(type) {
@@ -254,7 +250,7 @@ func Num[T Number](f *Flags, p *T, name string, b Bounds[T], usage string) {
 	case *time.Duration:
 		f.DurationVar(p, name, *p, usage)
 	}
-	f.Require(b.hold(*p), "--%s %v is not %v", name, *p, b)
+	f.Require(*p <= b.high && (*p > b.low || *p == b.low && !b.above), "--%s %v is not %v", name, *p, b)
 }
 
 // Switch declares a boolean option.

@@ -23,8 +23,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options describe the burst and the load beside it. [Options.Declare] has units and
-// bounds.
+// Options describe the burst and the load beside it. [Options.Declare] has units and bounds.
 type Options struct {
 	harness.Setup
 	// Tasks is the number of tasks that are due at the instant, spread over the window
@@ -100,7 +99,6 @@ func (o *Options) window() time.Duration {
 // others returns the number of tasks that are not part of the burst.
 func (o *Options) others() int64 { return int64(o.Beside * (beforeIt + o.window()).Seconds()) }
 
-// all returns the number of tasks.
 func (o *Options) all() int64 { return o.Tasks + o.others() }
 
 // maxRows returns the largest number of rows that a claim may move.
@@ -113,7 +111,6 @@ func (o *Options) maxRows() int64 {
 
 const reportEvery = 10 * time.Second
 
-// burst is one run.
 type burst struct {
 	*Options
 	stack  *stack.Stack
@@ -169,7 +166,6 @@ func (b *burst) fire(ctx context.Context) (err error) {
 	return b.readClaims(ctx)
 }
 
-// addTasks adds all tasks of the burst and all others.
 func (b *burst) addTasks(ctx context.Context) error {
 	b.at = time.Now().Add(b.lead()).Truncate(time.Second).Add(time.Second)
 	b.Say("adding %d tasks due at %s, spread over %v, and %d others", b.Tasks, b.at.UTC().Format("15:04:05"), b.Spread, b.others())
@@ -203,7 +199,6 @@ func (b *burst) task(number int64) (client.Task, check.Add) {
 	return t, a
 }
 
-// setTerms sets the spread and the cron expression of a task of the burst.
 func (b *burst) setTerms(t *client.Task, a *check.Add) {
 	if b.Spread > 0 || b.Cron {
 		a.Terms, t.Spread = &check.Terms{Spread: b.Spread}, b.Spread
@@ -276,7 +271,6 @@ type Flatness struct {
 	Flat      bool    `json:"flat"`
 }
 
-// judgeParts returns the flatness of the parts.
 func judgeParts(parts []Part) Flatness {
 	f := Flatness{
 		Scheduled: deviation(parts, func(p Part) int64 { return p.Scheduled }),

@@ -136,7 +136,6 @@ func (t *tally) fired(a *check.Add, at task.Instant, first check.Micros) {
 	}
 }
 
-// report checks the history and returns its figures.
 func (b *burst) report() (*Report, error) {
 	b.Say("checking")
 	t := &tally{tasks: b.Tasks, at: check.At(b.at)}

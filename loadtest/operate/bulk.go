@@ -150,7 +150,6 @@ func (r *runner) abort(ctx context.Context, f *BulkFigures, id int64) (*client.B
 	return info, nil
 }
 
-// tasksOf selects the tasks of a kind.
 func tasksOf(kind int) client.Filter { return client.Filter{Kind: kindNames[kind]} }
 
 // step is an operation on a whole kind. It is counted by a dry run, done, and verified.
@@ -234,8 +233,7 @@ func rateBound(rate int, over time.Duration) float64 {
 	return float64(rate) * (1.02 + 3/over.Seconds())
 }
 
-// aborted pauses the rest of the kind at full speed and aborts the operation after a quarter
-// of it.
+// aborted pauses the rest of the kind at full speed and aborts after a quarter of it.
 func (r *runner) aborted(ctx context.Context) error {
 	left := r.books.groups[kindAbort].Count - r.books.groups[kindAbort].Paused
 	f, err := r.do(ctx, operation{

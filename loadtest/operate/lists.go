@@ -38,7 +38,6 @@ type ListFigures struct {
 	TaskdUs     float64           `json:"taskd_us_per_page"`
 }
 
-// list is a list that is measured.
 type list struct {
 	name  string
 	small bool // reads tasks of the small tenant instead of the large one
@@ -52,7 +51,6 @@ func within(s span) *perceptorv1.ListTasksRequest {
 	return &perceptorv1.ListTasksRequest{DueFrom: timestamppb.New(s.from.Time()), DueUntil: timestamppb.New(s.to.Time())}
 }
 
-// ranges are the due ranges of lists.
 type ranges struct{ near, day, minutes, nothing span }
 
 func (m *mix) ranges() ranges {

@@ -53,10 +53,8 @@ func (s span) part(i, n task.Instant) span {
 
 func (s span) holds(at task.Instant) bool { return s.from <= at && at < s.to }
 
-// tenants are the ids of the tenants.
 type tenants struct{ large, medium, small int32 }
 
-// mix describes the generated tasks.
 type mix struct {
 	tenants
 	near, far   span
@@ -75,8 +73,7 @@ func newMix(o *Options, t tenants, now task.Instant) mix {
 	}
 }
 
-// maker generates the tasks of a mix from those of a backlog. It keeps their types,
-// intervals and params.
+// maker generates a mix from a backlog's tasks. It keeps their types, intervals and params.
 type maker struct {
 	mix
 	backlog.Maker
@@ -205,7 +202,6 @@ func (b *book) groupOf(r *task.Row) int {
 	return others
 }
 
-// count adds a task to a page.
 func (b *book) count(p *page, r *task.Row) {
 	if r.Tenant < b.large || r.Tenant == b.steady {
 		return
@@ -227,7 +223,6 @@ func (b *book) count(p *page, r *task.Row) {
 	}
 }
 
-// add adds a page to the book.
 func (b *book) add(p *page) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,15 +251,13 @@ func hashOf(r *task.Row, at task.Instant) uint64 {
 	return h.Sum64()
 }
 
-// books sum up the tasks that must be stored, first after loading and then after each
-// operation.
+// books sum up the tasks that must be stored, after loading and after each operation.
 type books struct {
 	book
 	// moved is the entry of kindMove after it is rescheduled.
 	moved entry
 }
 
-// record adds tasks that were stored.
 func (b *books) record(rows []task.Row) {
 	var p page
 	moved := uint64(0)
@@ -282,7 +275,6 @@ func (b *books) record(rows []task.Row) {
 	b.moved.Count = b.groups[kindMove].Count
 }
 
-// change applies an operation to a group.
 func (b *books) change(group int, what func(*entry)) { what(&b.groups[group]) }
 
 // compare describes each group that differs.

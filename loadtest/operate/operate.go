@@ -20,8 +20,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Options describe the stored tasks and the measurements. [Options.Declare] has units and
-// bounds.
+// Options describe the stored tasks and the measurements. [Options.Declare] has units and bounds.
 type Options struct {
 	harness.Setup
 	// Load describes the bulk load, over all databases.
@@ -150,7 +149,6 @@ func (o *Options) horizon() time.Duration {
 	return max(2*o.quiet(), 10*time.Minute).Truncate(time.Second)
 }
 
-// maxScan returns the number of tasks that a list may scan.
 func (o *Options) maxScan() int64 {
 	if n, err := strconv.ParseInt(o.Real.Settings["taskd.max_list_scan"], 10, 64); err == nil {
 		return n
@@ -271,7 +269,6 @@ func (rep *Report) writeLists(t *harness.Table) {
 	}
 }
 
-// find returns the figures of a list by its name.
 func find(lists []ListFigures, name string) ListFigures {
 	for _, l := range lists {
 		if l.Name == name {
@@ -289,7 +286,6 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// writeBulk writes one line for each operation.
 func (rep *Report) writeBulk(t *harness.Table) {
 	if len(rep.Bulk) == 0 {
 		return

@@ -169,7 +169,6 @@ func (r *runner) record(rows []task.Row) {
 	}
 }
 
-// listAll measures all lists at one size of the store.
 func (r *runner) listAll(ctx context.Context, rep *Size) (err error) {
 	if r.idle, err = r.quietest(ctx); err != nil {
 		return err
@@ -238,7 +237,6 @@ func (a rates) atMost(b rates) rates {
 	return out
 }
 
-// watchFor measures the parts for d.
 func (r *runner) watchFor(ctx context.Context, d time.Duration) (rates, error) {
 	begin, before := time.Now(), r.meter.Sample()
 	if err := harness.SleepUntil(ctx, begin.Add(d)); err != nil {
@@ -260,7 +258,6 @@ func net(used map[string]time.Duration, anyway rates, over time.Duration) map[st
 	return out
 }
 
-// fault reports a fault.
 func (r *runner) fault(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.Say("FAULT: %s", text)
@@ -285,7 +282,6 @@ func (r *runner) operate(ctx context.Context) (err error) {
 	return r.checkSteady()
 }
 
-// join starts the steady tenant.
 func (r *runner) join(ctx context.Context) (err error) {
 	plan := workload.Plan{
 		Kind: "steady", Types: []task.Type{task.OneShot}, Rate: r.Rate, ParamsBytes: r.ParamsBytes, Seed: r.Seed,
@@ -302,7 +298,6 @@ func (r *runner) join(ctx context.Context) (err error) {
 	return err
 }
 
-// beside does all measurements beside the steady tenant.
 func (r *runner) beside(ctx context.Context) (err error) {
 	r.steady.AddUntil(ctx, time.Now().Add(24*time.Hour))
 	if err := harness.Sleep(ctx, r.Warmup); err != nil {
@@ -339,8 +334,7 @@ func (r *runner) read(ctx context.Context, b *book) error {
 	}, r.Progress)
 }
 
-// checkSteady checks the history of the steady tenant and sets its lateness, alone and for
-// each operation.
+// checkSteady checks the steady tenant's history and sets its lateness, alone and by operation.
 func (r *runner) checkSteady() error {
 	rep, from := r.report, r.aloneSpan[0]
 	whole, err := r.steady.Check(from, time.Now(), nil)

@@ -43,8 +43,7 @@ const (
 // Disturbance is an action on a part of the stack in the middle of the load.
 type Disturbance struct {
 	Action Action
-	// Part is the name of the part. A name without a number means the first part of its
-	// kind.
+	// Part is the name of the part. A name without a number means the first part of its kind.
 	Part string
 	// After is the time from the begin of the measured window to the action.
 	After time.Duration
@@ -158,8 +157,7 @@ func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(stri
 	return done
 }
 
-// ownedBy returns the shards that a dispatcher owns. It returns none if the stack cannot
-// tell.
+// ownedBy returns the shards that a dispatcher owns, or none if the stack cannot tell.
 func ownedBy(ctx context.Context, s *stack.Stack, name string) ([]stack.Owner, error) {
 	if s.Owners() == nil || !strings.HasPrefix(name, "dispatcher") {
 		return nil, nil
@@ -171,8 +169,7 @@ func ownedBy(ctx context.Context, s *stack.Stack, name string) ([]stack.Owner, e
 	return slices.DeleteFunc(all, func(o stack.Owner) bool { return o.Name != name }), nil
 }
 
-// watch waits until the shards have new owners, if the disturbance lasts long enough that
-// they must get some.
+// watch waits for new owners of the shards if the disturbance lasts so long that there must be some.
 func (d *disturbed) watch(ctx context.Context, s *stack.Stack, owned []stack.Owner) error {
 	if len(owned) == 0 {
 		return nil
@@ -297,8 +294,7 @@ func (c *crew) callbacks() (n int64) {
 	return n
 }
 
-// stop stops the listeners that are alive. It returns an error if one of them ended by
-// itself.
+// stop stops the living listeners. It returns an error if one of them ended by itself.
 func (c *crew) stop(ctx context.Context) error {
 	errs := make([]error, len(c.hands))
 	var all sync.WaitGroup
@@ -311,8 +307,7 @@ func (c *crew) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// killed returns the times of death of killed listeners by number, and the names of their
-// histories.
+// killed returns the times of death of killed listeners by number, and the names of their histories.
 func (c *crew) killed() (deaths map[uint16]check.Micros, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,7 +317,6 @@ func (c *crew) killed() (deaths map[uint16]check.Micros, names []string) {
 	return maps.Clone(c.deaths), names
 }
 
-// begin starts a listener in this place.
 func (h *hand) begin() error {
 	h.crew.mu.Lock()
 	defer h.crew.mu.Unlock()

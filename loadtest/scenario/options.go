@@ -27,8 +27,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
-// addOnlyMargin is the time that a run which only adds tasks needs after its window to read
-// all tasks.
+// addOnlyMargin is the time that a run which only adds needs after its window to read all tasks.
 const addOnlyMargin = 2 * time.Minute
 
 // minContract is the shortest load during which tasks can be changed.
@@ -229,8 +228,7 @@ func (o *Options) require(f *harness.Flags) {
 	o.requireDisturbances(f)
 }
 
-// requireDisturbances adds the faults of disturbances that are impossible or end all
-// processes of a kind.
+// requireDisturbances adds the faults of disturbances that are impossible or end all processes of a kind.
 func (o *Options) requireDisturbances(f *harness.Flags) {
 	ended := map[string]int{}
 	for _, d := range o.Disturbances {

@@ -83,8 +83,7 @@ type Report struct {
 	// Fifths are the fifths of the window, Samples the samples of the server.
 	Fifths  []Fifth  `json:"fifths,omitempty"`
 	Samples []Sample `json:"samples,omitempty"`
-	// Soak says whether the system keeps its speed and size. It is nil unless the run is a
-	// soak.
+	// Soak says whether the system keeps its speed and size. It is nil unless the run is a soak.
 	Soak *Verdict `json:"soak,omitempty"`
 
 	// Complete is false if the run was interrupted. Then no run counts as lost.
@@ -132,7 +131,6 @@ func (rep *Report) Verdict() error {
 	return nil
 }
 
-// report makes the report from the outcome of the check.
 func (r *runner) report(res check.Result) *Report {
 	f, seconds := res.Figures, max(0, r.to.Sub(r.from).Seconds())
 	perSecond := func(n int64) float64 { return harness.Round(float64(n) / max(seconds, 1e-3)) }

@@ -158,7 +158,6 @@ func (r *runner) load(ctx context.Context) error {
 	return r.drain(ctx)
 }
 
-// disturbAll runs all disturbances concurrently.
 func (r *runner) disturbAll(ctx context.Context) error {
 	all := make([]*disturbed, len(r.Disturbances))
 	var wg sync.WaitGroup
@@ -226,7 +225,6 @@ func (r *runner) recordFinals(ctx context.Context) error {
 	return nil
 }
 
-// check checks the history and returns the report.
 func (r *runner) check() (*Report, error) {
 	r.Say("checking")
 	cfg := check.Config{Epsilon: r.Epsilon, Finals: r.final, Replies: true, From: check.At(r.from), To: check.At(r.to)}
@@ -348,8 +346,7 @@ func (r *runner) progress() func() {
 	}
 }
 
-// phase returns the name of the current phase, or the seconds since the begin of the
-// measured window.
+// phase returns the name of the current phase, or the seconds since the window began.
 func (r *runner) phase(now time.Time) string {
 	switch {
 	case now.Before(r.from):

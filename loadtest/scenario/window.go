@@ -56,8 +56,7 @@ type sample struct {
 	snapshot int64
 }
 
-// instants returns the instants of the samples: the boundaries of the fifths and, between
-// them, every multiple of every.
+// instants returns the boundaries of the fifths and, between them, every multiple of every.
 func instants(from, to time.Time, every time.Duration) (at []time.Time, boundary []bool) {
 	fifth := to.Sub(from) / fifths
 	for i := range fifths {
@@ -138,8 +137,7 @@ func (w *window) cpu() map[string]time.Duration {
 	return harness.Used(w.taken[0].cpu, w.taken[len(w.taken)-1].cpu)
 }
 
-// wal returns the number of WAL bytes written in the window. It returns false if that is
-// not known.
+// wal returns the WAL bytes written in the window, or false if they are not known.
 func (w *window) wal() (int64, bool) {
 	if !w.complete() {
 		return 0, false
@@ -160,7 +158,6 @@ func (w *window) report(from time.Time) []Sample {
 	return out
 }
 
-// fifths returns the throughput and the cost of each fifth of the window.
 func (r *runner) fifths(f check.Figures) []Fifth {
 	if !r.window.complete() {
 		return nil

@@ -64,8 +64,7 @@ func (p *program) start(ctx context.Context) error {
 	return p.waitReady(ctx, process)
 }
 
-// plainEnviron returns the environment without the variables that configure Perceptor's
-// programs.
+// plainEnviron returns the environment without the variables that configure Perceptor.
 func plainEnviron() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PERCEPTOR_") })
 }
@@ -240,8 +239,7 @@ const (
 	buildLimit = 5 * time.Minute
 )
 
-// build compiles commands of this module into dir. The working directory must be inside the
-// module.
+// build compiles commands of this module into dir. The working directory must be inside the module.
 func build(ctx context.Context, dir string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()

@@ -196,7 +196,6 @@ func postgresVersion(ctx context.Context, dsn string) (version string, err error
 	return version, nil
 }
 
-// startPrograms starts the taskds, then the dispatchers.
 func (r *realStack) startPrograms(ctx context.Context) error {
 	config := filepath.Join(r.dir, "perceptor.yaml")
 	if err := r.writeConfig(config); err != nil {
@@ -266,8 +265,7 @@ func (r *realStack) writeConfig(path string) error {
 	return nil
 }
 
-// startProgram starts taskd or dispatcher. keys are the configuration keys of this process
-// alone.
+// startProgram starts taskd or dispatcher. keys are the configuration keys of this process alone.
 func (r *realStack) startProgram(ctx context.Context, config, name, opsAddr string, keys map[string]string) error {
 	binary, _, _ := strings.Cut(name, "-")
 	p := &program{

@@ -150,7 +150,6 @@ func (s *Stack) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// onClose adds a step to Close.
 func (s *Stack) onClose(f func(context.Context) error) { s.close = append(s.close, f) }
 
 // add makes server a part of the stack. Close stops it.

@@ -234,8 +234,7 @@ func (o *Owners) AwaitTakeover(ctx context.Context, before []Owner) (task.Instan
 	return last, nil
 }
 
-// poll reads the owners until done returns true or ctx ends. It retries if the database
-// does not answer.
+// poll reads the owners until done returns true or ctx ends, even if the database fails to answer.
 func (o *Owners) poll(ctx context.Context, done func([]Owner) bool) error {
 	var (
 		conn *pgx.Conn

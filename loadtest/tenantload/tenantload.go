@@ -110,8 +110,7 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 	return nil
 }
 
-// AddUntil starts to add tasks at the plan's rate, until the given instant or a call of
-// StopAdds.
+// AddUntil starts to add tasks at the plan's rate, until the given instant or a call of StopAdds.
 func (l *Load) AddUntil(ctx context.Context, until time.Time) {
 	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
@@ -158,8 +157,7 @@ func (l *Load) Sources() map[string]harness.Source {
 	return sources
 }
 
-// SayProgress regularly prints how many of n tasks were called, until stop is called or ctx
-// ends.
+// SayProgress regularly prints how many of n tasks were called, until stop is called or ctx ends.
 func (l *Load) SayProgress(ctx context.Context, n int64) (stop func()) {
 	before, at := l.Called(), time.Now()
 	return harness.Repeat(ctx, reportEvery, func() {

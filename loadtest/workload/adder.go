@@ -185,8 +185,7 @@ func (a *Adder) call(ctx context.Context, batch []item) ([]client.AddResult, err
 	return a.client.AddTasks(ctx, tasks)
 }
 
-// answerOf returns the outcome of an add that an error stands for. Only the errors listed
-// here are refusals.
+// answerOf returns the outcome of an add with an error. Only the errors listed here are refusals.
 func answerOf(err error) check.Answer {
 	if err == nil {
 		return check.Acknowledged

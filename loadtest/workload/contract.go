@@ -115,8 +115,7 @@ func (it *item) complete() client.Task {
 	return t
 }
 
-// add adds a task and returns its id. It returns 0 if the add was refused or its outcome is
-// not known.
+// add adds a task and returns its id, or 0 if it was refused or the outcome is not known.
 func (c *Contract) add(ctx context.Context, it *item) task.ID {
 	callers := c.clients[:1]
 	if it.add.Key {
@@ -202,19 +201,13 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 	return false
 }
 
-// until waits for a random time of up to twice the mean. It returns false if the tasks end
-// soon.
+// until waits for a random time of up to twice the mean. It returns false if the tasks end soon.
 func (c *Contract) until(ctx context.Context, random *rand.Rand, mean time.Duration) bool {
 	wait := time.Duration(random.Int64N(int64(2 * mean)))
 	if time.Now().Add(wait).After(c.to.Add(-2 * time.Second)) {
 		return false
 	}
 	return harness.Sleep(ctx, wait) == nil
-}
-
-// started waits until the task has begun.
-func (c *Contract) started(ctx context.Context, it *item) bool {
-	return harness.Sleep(ctx, time.Until(it.add.Begin.Time())) == nil
 }
 
 // simple makes a change that has no arguments.

@@ -25,8 +25,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// ListenerConfig is the configuration that a listener process reads from its standard
-// input.
+// ListenerConfig is the configuration that a listener process reads from its standard input.
 type ListenerConfig struct {
 	// Index is the unique number of the process.
 	Index   uint16
@@ -131,7 +130,6 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 	return sdk.Run(ctx)
 }
 
-// handle is the handler.
 func (l *listener) handle(ctx context.Context, run *client.Run) error {
 	start := time.Now()
 	e := check.Execution{

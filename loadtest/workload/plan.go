@@ -80,7 +80,6 @@ func Types(name string) ([]task.Type, error) {
 	return nil, fmt.Errorf("type %q is not one of one_shot, non_blocking, blocking, mix", name)
 }
 
-// rateOf returns the rate of one of the plan's types.
 func (p *Plan) rateOf(t task.Type) float64 {
 	for _, u := range p.Types {
 		if t == u {
@@ -202,8 +201,7 @@ func numberOf(params map[string]string, pad string) int64 {
 	return n
 }
 
-// markOf returns the mark in the params, 0 if there is none, or a negative value if it is
-// not a number.
+// markOf returns the mark in the params: 0 if there is none, negative if it is not a number.
 func markOf(params map[string]string) int64 {
 	text, ok := params[markParam]
 	if !ok {
@@ -218,8 +216,7 @@ func markOf(params map[string]string) int64 {
 
 const longestDelay = 366 * 24 * time.Hour
 
-// Delay is a uniformly random time between two bounds. It is a flag value: "2s" or
-// "2s..4s".
+// Delay is a uniformly random time between two bounds. It is a flag value: "2s" or "2s..4s".
 type Delay struct{ Min, Max time.Duration }
 
 // Type implements pflag.Value.

@@ -16,7 +16,6 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// varieties are all varieties of a contract load.
 var varieties = append([]variety{
 	{name: "calendar", make: makeCalendar},
 	{name: "calendar of a chain", make: makeChain},
@@ -190,8 +189,7 @@ var edited = []variety{
 	{name: "upserted", make: makeUpserted, live: liveUpserted},
 }
 
-// liveMarked sets marks. Sometimes two callers set one concurrently with the same expected
-// version.
+// liveMarked sets marks, sometimes by two callers at once with the same expected version.
 func liveMarked(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
 	for mark := int64(1); c.until(ctx, random, 2*time.Second); mark += 2 {
 		version := c.version(ctx, it)
@@ -218,10 +216,9 @@ func liveRescheduled(ctx context.Context, c *Contract, random *rand.Rand, it *it
 	}
 }
 
-// liveTriggered triggers the task. Two callers send each request, concurrently or one after
-// the other.
+// liveTriggered triggers the task. Two callers send each request, at once or in turn.
 func liveTriggered(ctx context.Context, c *Contract, random *rand.Rand, it *item) {
-	if !c.started(ctx, it) {
+	if harness.Sleep(ctx, time.Until(it.add.Begin.Time())) != nil {
 		return
 	}
 	for request := int64(1); c.until(ctx, random, 3*time.Second); request++ {

@@ -104,14 +104,12 @@ func (w Work) String() string {
 type Result struct {
 	// Version is the version of the contestant.
 	Version string `json:"version"`
-	// EnqueueS is the duration of the adds and WholeS that of the measured phase, in
-	// seconds.
+	// EnqueueS is the duration of the adds and WholeS that of the measured phase, in seconds.
 	EnqueueS float64 `json:"enqueue_s"`
 	WholeS   float64 `json:"whole_s"`
 	// CPUS is the processor time of the program between begin and end, in seconds.
 	CPUS float64 `json:"cpu_s"`
-	// Runs counts calls of the handler. Violations counts the jobs that did not run exactly
-	// once.
+	// Runs counts calls of the handler. Violations counts the jobs that did not run exactly once.
 	Runs       int64 `json:"runs"`
 	Violations int64 `json:"violations"`
 	// LatenessMs is the time from the due instant to the call of the handler.

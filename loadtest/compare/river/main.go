@@ -39,7 +39,6 @@ func main() {
 	}
 }
 
-// noop has the params of a job.
 type noop struct {
 	N   int    `json:"n"`
 	Pad string `json:"pad"`
