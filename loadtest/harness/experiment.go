@@ -248,7 +248,7 @@ func (f *Findings) Verdict() error { return Verdict(f.Broke()) }
 // Findings adds the violations and the examples.
 func (t *Table) Findings(f *Findings) {
 	if f.Broken() == 0 {
-		t.Row("violations", "none")
+		t.Row("violations", "0")
 	} else {
 		t.Row("violations", "%d   (%s)", f.Broken(), strings.Join(f.Broke(), ", "))
 	}
