@@ -31,7 +31,7 @@ import (
 var files embed.FS
 
 var (
-	statements    = statement.MustLoad(files)
+	statements    = statement.MustLoad(files, nil)
 	serverVersion = statements.Get("ServerVersion")
 	schemaForm    = statements.Get("SchemaForm")
 	schemaVersion = statements.Get("SchemaVersion")

@@ -217,7 +217,7 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 		}
 		looked, at.Task = looked+1, scan.ID()
 		if l.q.HasDue() {
-			at.Due = scan.DueOr(0)
+			at.Due = scan.Row().DueAt
 		}
 		if !wanted {
 			continue

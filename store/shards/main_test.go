@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -238,9 +240,8 @@ func (b *bundle) rows() map[kernel.Key]*task.Row {
 	return out
 }
 
-const rowColumns = `t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.seq, t.open_runs,
-	t.open_rows, t.attempt, t.failures, t.first_claim_at, t.holder, t.missed, t.version, t.params, t.created_at,
-	begin_at, end_at, interval_ms, max_count, ack_timeout_ms, give_up_after_ms, retention_ms, kind, terms`
+// rowColumns are the columns that [kernel.CollectRows] reads from a row t.
+var rowColumns = strings.TrimPrefix(strings.Split(sql.DumpRows.Text(), " FROM ")[0], "SELECT ")
 
 // spec returns a valid spec of a type, beginning now.
 func (b *bundle) spec(typ task.Type, change ...func(*task.Spec)) task.Spec {

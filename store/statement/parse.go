@@ -3,6 +3,7 @@ package statement
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -11,6 +12,8 @@ import (
 type parsed struct {
 	statements map[string]*source
 	fragments  map[string]string
+	// given are the fragments that the program defines.
+	given map[string]string
 }
 
 // source is a statement as its file has it.
@@ -26,12 +29,13 @@ var (
 )
 
 // parseFiles reads all .sql files at the top of dir.
-func parseFiles(dir fs.FS) (*parsed, error) {
+func parseFiles(dir fs.FS, given map[string]string) (*parsed, error) {
 	names, err := fs.Glob(dir, "*.sql")
 	if err != nil {
 		return nil, err
 	}
-	all := &parsed{statements: map[string]*source{}, fragments: map[string]string{}}
+	all := &parsed{statements: map[string]*source{}, fragments: map[string]string{}, given: given}
+	maps.Copy(all.fragments, given)
 	for _, name := range names {
 		text, err := fs.ReadFile(dir, name)
 		if err != nil {
@@ -80,7 +84,7 @@ func (p *parsed) piece(lines []string) error {
 		if p.statements[m[1]] != nil {
 			return fmt.Errorf("statement %s is defined twice", m[1])
 		}
-		parameters, rest, err := parseParameters(m[2], lines[1:])
+		parameters, rest, err := p.parameters(m[2], lines[1:])
 		if err != nil {
 			return fmt.Errorf("statement %s: %w", m[1], err)
 		}
@@ -96,9 +100,9 @@ func (p *parsed) piece(lines []string) error {
 	return nil
 }
 
-// parseParameters reads a list that begins in the line of the header and ends with
-// the first closing parenthesis.
-func parseParameters(list string, rest []string) ([]Parameter, []string, error) {
+// parameters reads a list that begins in the line of the header and ends with the first
+// closing parenthesis.
+func (p *parsed) parameters(list string, rest []string) ([]Parameter, []string, error) {
 	for !strings.HasSuffix(list, ")") {
 		if len(rest) == 0 || !strings.HasPrefix(rest[0], "--") {
 			return nil, nil, fmt.Errorf("the list of parameters does not end")
@@ -109,6 +113,10 @@ func parseParameters(list string, rest []string) ([]Parameter, []string, error) 
 	list = strings.TrimSpace(strings.TrimSuffix(list, ")"))
 	if list == "" {
 		return nil, rest, nil
+	}
+	list, err := (&names{fragments: p.given}).fill(list, 0)
+	if err != nil {
+		return nil, nil, err
 	}
 	var out []Parameter
 	seen := map[string]bool{}

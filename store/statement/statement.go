@@ -12,7 +12,8 @@
 // which calls pass their values. The body refers to a parameter as @name.
 //
 // {{name}} stands for a fragment: text that statements share. A fragment may use
-// other fragments, and the parameters of the statement that uses it.
+// other fragments, and the parameters of the statement that uses it. The program may
+// define fragments, too; {{name}} in a list of parameters stands for one of those.
 // {{group.NAME}} stands for a number that the program defines: a state, a type.
 //
 // Loading replaces all of this by plain SQL with positional parameters, once: the
@@ -103,10 +104,11 @@ type Set struct {
 	resolved   map[string]bool
 }
 
-// Load reads all .sql files at the top of dir. The tables hold the numbers that
+// Load reads all .sql files at the top of dir. The given fragments are added to those of
+// the files; lists of parameters may use them, too. The tables hold the numbers that
 // statements may name; no name is in two of them.
-func Load(dir fs.FS, tables ...map[string]int64) (*Set, error) {
-	all, err := parseFiles(dir)
+func Load(dir fs.FS, fragments map[string]string, tables ...map[string]int64) (*Set, error) {
+	all, err := parseFiles(dir, fragments)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +128,8 @@ func Load(dir fs.FS, tables ...map[string]int64) (*Set, error) {
 }
 
 // MustLoad is [Load] for files embedded in the program; it panics on an error.
-func MustLoad(dir fs.FS, tables ...map[string]int64) *Set {
-	set, err := Load(dir, tables...)
+func MustLoad(dir fs.FS, fragments map[string]string, tables ...map[string]int64) *Set {
+	set, err := Load(dir, fragments, tables...)
 	if err != nil {
 		panic(err)
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 func load(text string) (*Set, error) {
-	return Load(fstest.MapFS{"a.sql": {Data: []byte(text)}}, map[string]int64{"state.RUNNING": 2}, map[string]int64{"type.BLOCKING": 3})
+	given := map[string]string{"pair": "a int8, b text", "values": "@a, @b"}
+	return Load(fstest.MapFS{"a.sql": {Data: []byte(text)}}, given, map[string]int64{"state.RUNNING": 2}, map[string]int64{"type.BLOCKING": 3})
 }
 
 func TestFragmentsAreFilledIntoStatements(t *testing.T) {
@@ -35,6 +36,19 @@ func TestParametersAreNumberedInTheOrderOfTheHeader(t *testing.T) {
 		if got := set.Get("One").Text(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestTheProgramMayDefineListsOfParameters(t *testing.T) {
+	set, err := load("-- name: One(id int8, {{pair}})\nSELECT @id, {{values}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := set.Get("One").Text(), "SELECT $1::int8, $2::int8, $3::text"; got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+	if _, err := load("-- name: One({{text}})\nSELECT @a\n-- fragment: text\na int8"); err == nil {
+		t.Fatal("a list of parameters uses a fragment that only a file defines")
 	}
 }
 

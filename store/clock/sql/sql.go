@@ -13,7 +13,7 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-var set = statement.MustLoad(files, task.Stored(), pack.Stored())
+var set = statement.MustLoad(files, nil, task.Stored(), pack.Stored())
 
 // All returns all statements. It is for tests.
 func All() []*statement.Statement { return set.All() }

@@ -11,7 +11,7 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-var set = statement.MustLoad(files, map[string]int64{"scope.TENANT": TenantScope, "scope.ADMIN": AdminScope})
+var set = statement.MustLoad(files, nil, map[string]int64{"scope.TENANT": TenantScope, "scope.ADMIN": AdminScope})
 
 // The scopes of tokens. The numbers are stored.
 const (

@@ -48,10 +48,8 @@ func Recall(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID, now task.I
 // RecallRow writes the row of a packed task into the near tier, and a tombstone for its
 // copy in the pack. It returns false if another transaction has done so.
 func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bool, err error) {
-	args := append([]any{
-		int64(p), r.Tenant, int64(r.ID), kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), r.Seq, r.Missed,
-		r.Version, int16(r.Type), kernel.NotNil(r.Params), int64(r.CreatedAt), r.Modeled(),
-	}, kernel.TermArgs(r)...)
+	args := []any{int64(p), r.Tenant, int64(r.ID), int16(r.Type), kernel.NotNil(r.Params), int64(r.CreatedAt), r.Modeled()}
+	args = append(sql.WaitingArgs(args, r), kernel.TermArgs(r)...)
 	tag, err := sql.Recall.Exec(ctx, tx, args...)
 	return err == nil && tag.RowsAffected() > 0, err
 }

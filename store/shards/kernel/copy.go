@@ -10,15 +10,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
 // copyColumns lists the columns for which a waiting task has values; the other columns
 // have their defaults. copyRow writes them in this order.
-const copyColumns = `(shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, missed, created_at, version, type, state, params, modeled, ` +
-	copyTermColumns + `)`
-
-const copyFields = 15 + copyTermFields
+var (
+	copyColumns = `(shard, tenant_id, id, run, type, created_at, params, modeled, ` + sql.Names(sql.WaitingColumns) + `, ` + copyTermColumns + `)`
+	copyFields  = uint16(8 + len(sql.WaitingColumns) + copyTermFields)
+)
 
 // partitionedFrom is the number of rows from which on a COPY into each partition pays.
 // Below it one COPY into the parent is cheaper, although it has to route each row.
@@ -68,14 +69,30 @@ func copyRow(b []byte, r *task.Row) []byte {
 	b = binary.BigEndian.AppendUint16(b, copyFields)
 	b = copy2(b, int16(r.ID.Shard()))
 	b = copy4(b, r.Tenant)
-	for _, v := range [...]int64{int64(r.ID), 0, int64(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor), r.Seq, r.Missed, int64(r.CreatedAt)} {
-		b = copy8(b, v)
-	}
-	b = copy4(b, r.Version)
-	b = copy2(copy2(b, int16(r.Type)), int16(r.State))
+	b = copy8(copy8(b, int64(r.ID)), 0)
+	b = copy8(copy2(b, int16(r.Type)), int64(r.CreatedAt))
 	b = copyBytes(b, r.Params)
 	b = append(b, 0, 0, 0, 1, bit(r.Modeled()))
+	for i := range sql.WaitingColumns {
+		b = copyState(b, r, &sql.WaitingColumns[i])
+	}
 	return copyTerms(b, r)
+}
+
+// copyState writes a state column.
+func copyState(b []byte, r *task.Row, c *sql.Column) []byte {
+	v, ok := c.Value(r)
+	switch {
+	case !ok:
+		return copyOr(b, 0, false)
+	case c.Type == "int8":
+		return copy8(b, v)
+	case c.Type == "int4":
+		return copy4(b, int32(v))
+	case c.Type == "int2":
+		return copy2(b, int16(v))
+	}
+	return append(b, 0, 0, 0, 1, bit(v != 0))
 }
 
 func bit(b bool) byte {

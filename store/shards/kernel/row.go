@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -80,63 +81,34 @@ func InstantOr(v *int64, none task.Instant) task.Instant {
 // Millis converts a duration that is stored in milliseconds.
 func Millis[T ~int32 | ~int64](ms T) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// One column holds the number of a run's failures, in its low bits, and the number of
-// its snoozes: see answered() in the schema.
-const (
-	failureBits = 10
-	maxFailures = 1<<failureBits - 1
-)
-
-// Failures returns the value of the column that stores failures and snoozes.
-func Failures(r *task.Row) int32 { return r.Snoozes<<failureBits | r.Failures }
-
 // RowScan receives the columns of the fragment row_columns, in its order.
 type RowScan struct {
-	tenant                      int32
-	id, run                     int64
-	typ, state                  int16
-	paused, out                 bool
-	due                         *int64
-	scheduled, anchor, seq      int64
-	openRuns                    int64
-	openRows, attempt, failures int32
-	firstClaim, holder          *int64
-	missed                      int64
-	version                     int32
-	params                      []byte
-	created                     int64
-	terms                       termScan
+	tenant  int32
+	id, run int64
+	typ     int16
+	params  []byte
+	created int64
+	state   sql.State
+	terms   termScan
 }
 
 // Targets returns the scan targets of the columns, followed by more.
 func (s *RowScan) Targets(more ...any) []any {
-	targets := append([]any{
-		&s.tenant, &s.id, &s.run, &s.typ, &s.state, &s.paused, &s.out, &s.due, &s.scheduled, &s.anchor, &s.seq, &s.openRuns,
-		&s.openRows, &s.attempt, &s.failures, &s.firstClaim, &s.holder, &s.missed, &s.version, &s.params, &s.created,
-	}, s.terms.targets()...)
-	return append(targets, more...)
+	s.state = sql.NewState()
+	targets := s.state.Targets([]any{&s.tenant, &s.id, &s.run, &s.typ, &s.params, &s.created})
+	return append(append(targets, s.terms.targets()...), more...)
 }
 
 // ID returns the id of the task.
 func (s *RowScan) ID() task.ID { return task.ID(s.id) }
 
-// DueOr returns the due instant of the row, or none if it has none.
-func (s *RowScan) DueOr(none task.Instant) task.Instant { return InstantOr(s.due, none) }
-
 // Row returns the scanned row.
 func (s *RowScan) Row() *task.Row {
 	r := &task.Row{
-		Tenant: s.tenant, ID: task.ID(s.id), Run: s.run, Type: task.Type(s.typ), State: task.State(s.state),
-		Paused: s.paused, Out: s.out, DueAt: InstantOr(s.due, task.Never), ScheduledAt: task.Instant(s.scheduled),
-		Anchor: task.Instant(s.anchor), Seq: s.seq, OpenRuns: uint64(s.openRuns), OpenRows: s.openRows, Attempt: s.attempt,
-		FirstClaimAt: InstantOr(s.firstClaim, 0), Missed: s.missed, Version: s.version,
-		Params: s.params, CreatedAt: task.Instant(s.created),
+		Tenant: s.tenant, ID: task.ID(s.id), Run: s.run, Type: task.Type(s.typ), Params: s.params, CreatedAt: task.Instant(s.created),
 	}
 	r.Terms, r.Origin = s.terms.terms()
-	r.Failures, r.Snoozes = s.failures&maxFailures, s.failures>>failureBits
-	if s.holder != nil {
-		r.Holder = task.Holder(*s.holder)
-	}
+	s.state.Fill(r)
 	return r
 }
 

@@ -88,15 +88,14 @@ SELECT p.params FROM far_pack p WHERE p.id = @id FOR SHARE;
 SELECT a.params FROM far_level0 a WHERE a.first = @first FOR SHARE;
 
 -- name: Recall(
---   pack int8, tenant int4, id int8, due_at int8, scheduled_at int8, anchor int8, seq int8, missed int8, version int4,
---   type int2, params bytea, created_at int8, modeled bool, begin_at int8, end_at int8, interval_ms int8,
+--   pack int8, tenant int4, id int8, type int2, params bytea, created_at int8, modeled bool, {{waiting_parameters}}, begin_at int8, end_at int8, interval_ms int8,
 --   max_count int8, ack_timeout_ms int4, give_up_after_ms int8, retention_ms int8, kind text, terms bytea)
 -- Voids a pack's copy of a task and inserts its row into the near tier. Does nothing if the
 -- copy is void already.
 WITH void AS (
   INSERT INTO far_tombstone (pack, id) VALUES (@pack, @id) ON CONFLICT DO NOTHING RETURNING id)
-INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, missed, version, type, state, params, created_at, modeled, {{term_columns}})
-SELECT v.id % {{layout.SHARDS}}, @tenant, v.id, 0, @due_at, @scheduled_at, @anchor, @seq, @missed, @version, @type, {{state.SCHEDULED}}, @params, @created_at, @modeled, {{term_values}}
+INSERT INTO task (shard, tenant_id, id, run, type, params, created_at, modeled, {{waiting_names}}, {{term_columns}})
+SELECT v.id % {{layout.SHARDS}}, @tenant, v.id, 0, @type, @params, @created_at, @modeled, {{waiting_values}}, {{term_values}}
   FROM void v;
 
 -- name: PackDue(tenant int4, after_pack int8, max_packs int8, due_from int8, due_until int8)

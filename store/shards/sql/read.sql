@@ -2,8 +2,7 @@
 
 -- fragment: done_columns
 -- The columns of row_columns, for a finished task.
-d.tenant_id, d.id, 0::int8, d.type, d.state, false, false, NULL::int8, d.begin_at, d.begin_at, d.seq, 0::int8,
-  0::int4, 0::int4, 0::int4, NULL::int8, NULL::int8, d.missed, d.version, d.params, d.created_at, {{term_columns}}
+d.tenant_id, d.id, 0::int8, d.type, d.params, d.created_at, {{state_finished}}, {{term_columns}}
 
 -- name: TaskRead(shard int2, tenant int4, id int8)
 -- A task by its id: its row, or the packs that may contain it (pack is not 0). One
@@ -23,8 +22,7 @@ SELECT {{no_row}}, NULL, c.pack, c.quarantine_reason, c.keys
 
 -- fragment: no_row
 -- As many columns as row_columns has, of the same types.
-0::int4, 0::int8, 0::int8, 0::int2, 0::int2, false, false, NULL::int8, 0::int8, 0::int8, 0::int8, 0::int8,
-  0::int4, 0::int4, 0::int4, NULL::int8, NULL::int8, 0::int8, 0::int4, NULL::bytea, 0::int8,
+0::int4, 0::int8, 0::int8, 0::int2, NULL::bytea, 0::int8, {{state_none}},
   0::int8, NULL::int8, NULL::int8, NULL::int8, 0::int4, 0::int8, 0::int8, ''::text, NULL::bytea
 
 -- name: TaskList(tenant int4, shard int2, after_id int8, kind text, type int2, state int2, max_rows int8)

@@ -13,7 +13,7 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-var set = statement.MustLoad(files, task.Stored(), pack.Stored())
+var set = statement.MustLoad(files, stateFragments(), task.Stored(), pack.Stored())
 
 // Get returns a statement by its name. It is for tests; programs use the variables.
 func Get(name string) *statement.Statement { return set.Get(name) }

@@ -1,8 +1,8 @@
 -- Reads and writes of whole rows.
 
 -- fragment: row_columns
-t.tenant_id, t.id, t.run, t.type, t.state, t.paused, t.out, t.due_at, t.scheduled_at, t.anchor, t.seq, t.open_runs,
-  t.open_rows, t.attempt, t.failures, t.first_claim_at, t.holder, t.missed, t.version, t.params, t.created_at, {{term_columns}}
+-- The columns of the schema that a task.Row has. columns.go has the list of state columns.
+t.tenant_id, t.id, t.run, t.type, t.params, t.created_at, {{state_columns}}, {{term_columns}}
 
 -- fragment: term_columns
 -- The terms of a task: those that statements compare, and the sealed terms in one column.
@@ -126,13 +126,9 @@ SELECT {{row_columns}}
   JOIN task t ON t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
 -- name: RowUpdate(
---   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, anchor int8, seq int8,
---   open_runs int8, open_rows int4, attempt int4, failures int4, first_claim_at int8, holder int8, missed int8,
---   version int4, state int2, paused bool, out bool, params bytea)
+--   shard int2, tenant int4, id int8, run int8, params bytea, {{state_parameters}})
 -- Updates all columns that package task may change.
-UPDATE task t SET
-  due_at = @due_at, scheduled_at = @scheduled_at, anchor = @anchor, seq = @seq, open_runs = @open_runs, open_rows = @open_rows, attempt = @attempt, failures = @failures,
-  first_claim_at = @first_claim_at, holder = @holder, missed = @missed, version = @version, state = @state, paused = @paused, out = @out, params = @params
+UPDATE task t SET {{state_values}}, params = @params
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = @run;
 
 -- name: RowEdit(
@@ -147,29 +143,18 @@ UPDATE task t SET
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id;
 
 -- name: RowsUpdate(
---   shards int2[], tenants int4[], ids int8[], runs int8[], dues int8[], scheduled_ats int8[], anchors int8[],
---   seqs int8[], open_runs int8[], open_rows int4[], attempts int4[], failures int4[], first_claims int8[],
---   holders int8[], missed int8[], states int2[], outs bool[])
--- Updates all columns of locked rows that a claim may change. There is a list for each
--- column.
-UPDATE task t SET
-  due_at = u.due_at, scheduled_at = u.scheduled_at, anchor = u.anchor, seq = u.seq, open_runs = u.open_runs,
-  open_rows = u.open_rows, attempt = u.attempt, failures = u.failures, first_claim_at = u.first_claim_at,
-  holder = u.holder, missed = u.missed, state = u.state, out = u.out
-  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs, @dues, @scheduled_ats, @anchors, @seqs, @open_runs,
-                             @open_rows, @attempts, @failures, @first_claims, @holders, @missed, @states, @outs)
-          AS u (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, open_runs, open_rows, attempt, failures,
-                first_claim_at, holder, missed, state, out) {{list_first}}) u
+--   shards int2[], tenants int4[], ids int8[], runs int8[], {{state_lists}})
+-- Updates the state of locked rows. There is a list for each column.
+UPDATE task t SET {{state_listed}}
+  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs, {{state_arrays}})
+          AS u (shard, tenant_id, id, run, {{state_names}}) {{list_first}}) u
  WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
 
 -- name: RowAdd(
---   shard int2, tenant int4, id int8, run int8, due_at int8, scheduled_at int8, attempt int4, failures int4,
---   first_claim_at int8, version int4, out bool, params bytea)
+--   shard int2, tenant int4, id int8, run int8, params bytea, {{run_parameters}})
 -- Inserts a run row of a task that has a row.
-INSERT INTO task (shard, tenant_id, id, run, due_at, scheduled_at, anchor, seq, attempt, failures, first_claim_at, version, state, out,
-                  params, type, created_at, modeled, {{term_columns}})
-SELECT t.shard, t.tenant_id, t.id, @run, @due_at, @scheduled_at, t.anchor, t.seq, @attempt, @failures, @first_claim_at, @version, {{state.RUNNING}}, @out,
-       @params, t.type, t.created_at, t.modeled, {{term_columns}}
+INSERT INTO task (shard, tenant_id, id, run, anchor, seq, state, params, type, created_at, modeled, {{run_names}}, {{term_columns}})
+SELECT t.shard, t.tenant_id, t.id, @run, t.anchor, t.seq, {{state.RUNNING}}, @params, t.type, t.created_at, t.modeled, {{run_values}}, {{term_columns}}
   FROM task t
  WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0;
 

@@ -45,15 +45,15 @@ func queueMachines(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *
 // QueueClaimed is queueMachines for the steps of a claim: one statement writes all rows
 // that they changed.
 func QueueClaimed(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Effects) task.Instant {
-	var u rowUpdates
+	var changed []*task.Row
 	due := queueRows(b, machines, now, l, func(r *task.Row) {
 		if r.Change == task.Changed {
-			u.add(r)
+			changed = append(changed, r)
 		} else {
 			queueRow(b, r)
 		}
 	})
-	u.queue(b)
+	queueChanged(b, changed)
 	return due
 }
 
@@ -88,31 +88,15 @@ func queueRows(b *pgx.Batch, machines []*task.Machine, now task.Instant, l *Effe
 	return due
 }
 
-// rowUpdates holds rows, column by column, for RowsUpdate.
-type rowUpdates struct {
-	keys                                  []kernel.Key
-	dues, firstClaims, holders            []*int64
-	scheduleds, anchors, seqs, bits, miss []int64
-	openRows, attempts, failures          []int32
-	states                                []int16
-	outs                                  []bool
-}
-
-func (u *rowUpdates) add(r *task.Row) {
-	u.keys = append(u.keys, kernel.RowKey(r))
-	u.dues, u.firstClaims, u.holders = append(u.dues, kernel.Nullable(r.DueAt)), append(u.firstClaims, kernel.OrNull(int64(r.FirstClaimAt))), append(u.holders, kernel.OrNull(int64(r.Holder)))
-	u.scheduleds, u.anchors, u.seqs = append(u.scheduleds, int64(r.ScheduledAt)), append(u.anchors, int64(r.Anchor)), append(u.seqs, r.Seq)
-	u.bits, u.miss = append(u.bits, int64(r.OpenRuns)), append(u.miss, r.Missed)
-	u.openRows, u.attempts, u.failures = append(u.openRows, r.OpenRows), append(u.attempts, r.Attempt), append(u.failures, kernel.Failures(r))
-	u.states, u.outs = append(u.states, int16(r.State)), append(u.outs, r.Out)
-}
-
-func (u *rowUpdates) queue(b *pgx.Batch) {
-	if len(u.keys) == 0 {
+func queueChanged(b *pgx.Batch, rows []*task.Row) {
+	if len(rows) == 0 {
 		return
 	}
-	sql.RowsUpdate.Queue(b, append(kernel.KeyArgs(u.keys), u.dues, u.scheduleds, u.anchors, u.seqs, u.bits, u.openRows,
-		u.attempts, u.failures, u.firstClaims, u.holders, u.miss, u.states, u.outs)...)
+	keys := make([]kernel.Key, len(rows))
+	for i, r := range rows {
+		keys[i] = kernel.RowKey(r)
+	}
+	sql.RowsUpdate.Queue(b, sql.StateLists(kernel.KeyArgs(keys), rows)...)
 }
 
 func queueDead(b *pgx.Batch, k *task.Machine) {
@@ -137,12 +121,9 @@ func queueRow(b *pgx.Batch, r *task.Row) {
 	shard, id := int16(r.ID.Shard()), int64(r.ID)
 	switch r.Change {
 	case task.Added:
-		sql.RowAdd.Queue(b, shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), r.Attempt, kernel.Failures(r),
-			kernel.OrNull(int64(r.FirstClaimAt)), r.Version, r.Out, kernel.NotNil(r.Params))
+		sql.RowAdd.Queue(b, sql.RunArgs([]any{shard, r.Tenant, id, r.Run, kernel.NotNil(r.Params)}, r)...)
 	case task.Changed:
-		sql.RowUpdate.Queue(b, shard, r.Tenant, id, r.Run, kernel.Nullable(r.DueAt), int64(r.ScheduledAt), int64(r.Anchor),
-			r.Seq, int64(r.OpenRuns), r.OpenRows, r.Attempt, kernel.Failures(r), kernel.OrNull(int64(r.FirstClaimAt)), kernel.OrNull(int64(r.Holder)),
-			r.Missed, r.Version, int16(r.State), r.Paused, r.Out, kernel.NotNil(r.Params))
+		sql.RowUpdate.Queue(b, sql.StateArgs([]any{shard, r.Tenant, id, r.Run, kernel.NotNil(r.Params)}, r)...)
 	case task.Removed:
 		sql.RowRemove.Queue(b, shard, r.Tenant, id, r.Run)
 	}
