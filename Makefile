@@ -33,10 +33,12 @@ test-long: ## run every test at full length, with soaks and storms; takes some h
 	PERCEPTOR_TEST_LONG=1 $(MAKE) --no-print-directory test TIMEOUT=1h
 
 # Most packages wait more than they compute, so four run at a time. The packages that take longest (FIRST)
-# start first. The packages in ALONE measure times and run one by one. All tests are compiled before the
-# first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test
+# start first. The packages in ALONE measure times: dispatch runs by itself, and beside loadtest, which waits
+# for most of its time, run only the light packages in LIGHT, one after another. All tests are compiled before
+# the first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test
 # runs do not repeat it.
 ALONE := /(dispatch|loadtest)$$
+LIGHT := /(examples|internal/testenv|schedule|store/pack|delivery)$$
 FIRST := /(store/shards|internal/mutation|internal/dev|internal/timingspec|assign|internal/virtualtest)$$
 GOTEST = go test -vet=off -timeout $(TIMEOUT)
 
@@ -46,12 +48,13 @@ compile-tests:
 
 .PHONY: test-together
 test-together: compile-tests
-	{ go list $(PACKAGES) | grep -E '$(FIRST)' || true; go list $(PACKAGES) | grep -vE '$(FIRST)|$(ALONE)' || true; } | \
+	{ go list $(PACKAGES) | grep -E '$(FIRST)' || true; go list $(PACKAGES) | grep -vE '$(FIRST)|$(ALONE)|$(LIGHT)' || true; } | \
 	  xargs -r $(GOTEST) $(RACE) -p 4
 
 .PHONY: test-alone
 test-alone: compile-tests
-	go list $(PACKAGES) | { grep -E '$(ALONE)' || true; } | xargs -r $(GOTEST) $(RACE) -p 1
+	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE)
+	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | xargs -r $(GOTEST) $(RACE) -p 2
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run only the quick tests
