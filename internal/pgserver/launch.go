@@ -139,7 +139,7 @@ func (l *launcher) launch(ctx context.Context, port int) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{process: process, dataDir: l.opts.DataDir, port: port, major: l.binaries.Major, password: l.password}
+	s := &Server{process: process, account: l.account, binaries: l.binaries, dataDir: l.opts.DataDir, port: port, password: l.password}
 	if err := s.waitReady(ctx, start); err != nil {
 		return nil, err
 	}

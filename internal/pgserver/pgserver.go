@@ -62,9 +62,10 @@ type Options struct {
 // Server is a running PostgreSQL server. Its methods may be called concurrently.
 type Server struct {
 	process  *subprocess.Process
+	account  account
+	binaries Binaries
 	dataDir  string
 	port     int
-	major    int
 	password string
 }
 
@@ -118,7 +119,7 @@ func (s *Server) DSNFor(database string) string {
 func (s *Server) Port() int { return s.port }
 
 // Major returns the major version of PostgreSQL, such as 17.
-func (s *Server) Major() int { return s.major }
+func (s *Server) Major() int { return s.binaries.Major }
 
 // DataDir returns the absolute path of the data directory.
 func (s *Server) DataDir() string { return s.dataDir }
