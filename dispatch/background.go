@@ -92,7 +92,11 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 func (b *background) choose(now time.Time, backlog bool) ([]*fair.Grant, task.Settings) {
 	capacity := b.pipeline.capacity(now)
 	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
-	return b.flows.choose(now, backlog, capacity.blocks)
+	grants, by := b.flows.choose(now, backlog, capacity.blocks)
+	if capacity.gone && len(grants) > 0 {
+		b.pipeline.probing(now)
+	}
+	return grants, by
 }
 
 // pay sets how many rows each flow may claim and takes the tokens for them. It returns the

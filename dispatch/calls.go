@@ -37,6 +37,7 @@ func (p *pipeline) pick(now time.Time) (*call, time.Time) {
 	var wakes earliest
 	p.release(now)
 	wakes.add(p.delayed.next())
+	wakes.add(p.outage.pingAt())
 	if p.failingCalls < p.cfg.PublishConcurrency {
 		if next := p.pickFailing(now, &wakes); next != nil {
 			p.failingCalls++

@@ -11,25 +11,24 @@ type capacity struct {
 	// Claims defer the rows of blocked tenants by blockedFor.
 	blocked    []int32
 	blockedFor time.Duration
-	// gone is set if Kafka acknowledges no record at all.
-	gone bool
+	// gone is set while no broker answers. Then claims only probe; probeIn is how long the
+	// next probe of a flow has to wait.
+	gone    bool
+	probeIn time.Duration
 }
 
 // blocks returns how long claims for the tenant have to wait, or 0 if they need not wait.
 func (c *capacity) blocks(tenant int32) time.Duration {
-	if c.gone || slices.Contains(c.blocked, tenant) {
+	if slices.Contains(c.blocked, tenant) {
 		return max(c.blockedFor, minBlock)
 	}
-	return 0
+	return c.probeIn
 }
 
 // Breaker bounds.
 const (
 	minBlock = time.Second
 	maxBlock = 30 * time.Second
-	// Kafka counts as gone when a breaker is open and no record was acknowledged for
-	// goneAfter.
-	goneAfter = 3 * time.Second
 )
 
 // capacity returns the current capacity. If there is none it sets p.stopped, for
@@ -73,6 +72,9 @@ func (p *pipeline) measure(now time.Time) capacity {
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
+	if r.gone = p.outage.gone; r.gone {
+		r.probeIn = max(p.outage.probedAt.Add(probeEvery).Sub(now), 0)
+	}
 	since, crowd := now, p.crowd()
 	for _, l := range p.topics {
 		if !p.broken(l, crowd) {
@@ -88,7 +90,6 @@ func (p *pipeline) measure(now time.Time) capacity {
 	}
 	slices.Sort(r.blocked)
 	r.blockedFor = min(max(now.Sub(since), minBlock), maxBlock)
-	r.gone = !p.failedAt.IsZero() && now.Sub(p.failedAt) > goneAfter
 	return r
 }
 

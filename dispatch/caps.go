@@ -112,6 +112,9 @@ func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, epoc
 		b.flows.deferUntil([]*fair.Grant{g}, now.Add(wait))
 		return limit, 0
 	}
+	if capacity.gone {
+		b.pipeline.probing(now)
+	}
 	g.Lease = epoch
 	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(limit-open, b.cfg.MaxRows/8), false)
 	if len(paid) == 0 {

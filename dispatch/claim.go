@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/task"
@@ -54,13 +53,7 @@ func (c *claimer) failed(step string, err error, parts []*part) {
 // lost drops the shards that have another owner now. Parts of the other shards wait for the
 // next transaction.
 func (c *claimer) lost(owned []task.Ownership, lost []task.Shard, parts []*part) {
-	gone := owned[:0:0]
-	for _, o := range owned {
-		if slices.Contains(lost, o.Shard) {
-			gone = append(gone, o)
-		}
-	}
-	dropped := c.ownership.drop(gone, nil)
+	dropped := c.ownership.dropLost(owned, lost)
 	c.tracker.putBack(parts)
 	if dropped {
 		c.planning.lost()

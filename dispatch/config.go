@@ -50,8 +50,8 @@ type Store interface {
 	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error
 
 	// GiveUp makes unpublishable runs dead and acknowledges parts, in one transaction that
-	// asserts ownership.
-	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error
+	// asserts ownership. If any shard is lost, it does nothing and returns the lost shards.
+	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) (lost []task.Shard, err error)
 
 	// Release clears the owner's name and address, but not the epoch. It is best effort.
 	Release(ctx context.Context, database int, owned []task.Ownership) error
@@ -61,10 +61,14 @@ type Store interface {
 type Publisher interface {
 	// Publish sends each publication once and reports its outcome to settle: nil only if all
 	// in-sync replicas have acknowledged it. After an error the record may be stored or not,
-	// unless the error implements [Unpublishable]. Publish calls settle for every index
+	// unless the error implements [Unpublishable] or [Obsolete]. Publish calls settle for every index
 	// exactly once, for groups with the same outcome, possibly from several goroutines, and
 	// never after it has returned.
 	Publish(ctx context.Context, pubs []task.Publication, settle func(index []int, err error))
+
+	// Ping returns nil if at least one broker answers. It is called while records are not
+	// acknowledged, to learn whether only their topics fail.
+	Ping(ctx context.Context) error
 }
 
 // Unpublishable is implemented by errors of records that can never be published.
@@ -72,6 +76,14 @@ type Unpublishable interface {
 	error
 	// Unpublishable reports whether no retry can publish the record.
 	Unpublishable() bool
+}
+
+// Obsolete is implemented by errors of records that need not be published any more, because
+// their tenant was deleted.
+type Obsolete interface {
+	error
+	// Obsolete reports whether the record is to be dropped.
+	Obsolete() bool
 }
 
 // Config configures a dispatcher. The zero value of each field except Owner stands for the

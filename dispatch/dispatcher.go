@@ -173,20 +173,11 @@ func (d *Dispatcher) wakeAll() {
 
 // confirmed implements [settler].
 func (d *Dispatcher) confirmed(now time.Time, records []*record) {
-	var parts [task.Databases][]*part
-	for _, r := range records {
-		parts[r.part.database] = append(parts[r.part.database], r.part)
-	}
 	var offset [task.Databases]time.Duration
 	for i, b := range d.dbs {
-		if len(parts[i]) == 0 {
-			continue
-		}
 		offset[i] = b.planning.offset()
-		if b.tracker.confirmed(parts[i], now) {
-			b.planning.wake()
-		}
 	}
+	d.settle(now, records)
 	late := make([]time.Duration, len(records))
 	for i, r := range records {
 		late[i] = now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time())
@@ -196,6 +187,31 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 		}
 	}
 	d.scheduler.observePublished(now, records, late)
+}
+
+// settle counts settled records in their outbox parts.
+func (d *Dispatcher) settle(now time.Time, records []*record) {
+	var parts [task.Databases][]*part
+	for _, r := range records {
+		parts[r.part.database] = append(parts[r.part.database], r.part)
+	}
+	for i, b := range d.dbs {
+		if len(parts[i]) > 0 && b.tracker.confirmed(parts[i], now) {
+			b.planning.wake()
+		}
+	}
+}
+
+// dropped implements [settler].
+func (d *Dispatcher) dropped(now time.Time, records []*record) {
+	d.settle(now, records)
+	count := map[int32]int{}
+	for _, r := range records {
+		count[r.pub.Tenant]++
+	}
+	for tenant, n := range count {
+		d.events.Dropped(tenant, n)
+	}
 }
 
 // unpublishable implements [settler].

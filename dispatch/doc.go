@@ -62,6 +62,11 @@
 // is bounded: at the bound claims stop and the backlog waits in Postgres, visible and
 // cancellable.
 //
+// A failing topic says nothing about the other topics. While calls fail and nothing is
+// acknowledged, the pipeline pings the brokers, and only if none answers does Kafka count as
+// gone ([outage]). Then one claim per second probes, in the foreground as for flows, and the
+// pings find out when Kafka has returned.
+//
 // # Fair sharing
 //
 // The sections above describe the foreground: one claim takes the due rows of all tenants.
@@ -102,8 +107,8 @@
 // (topicqueue.go), the results of a call (results.go), and package fair.
 //
 // Each of them has one owner with the lock: planning.go, tracker.go, clock.go, pipeline.go
-// (with calls.go, which selects the records of each call, and capacity.go, which says what
-// claims may still add), flows.go, scheduler.go, tokens.go.
+// (with calls.go, which selects the records of each call, capacity.go, which says what claims
+// may still add, and outage.go, which knows whether any broker answers), flows.go, scheduler.go, tokens.go.
 //
 // There are few goroutines. Each database has loop.go, whose steps are foreground.go (claims
 // and peeks), acknowledge.go and giveup.go; and background.go, twice. All databases share

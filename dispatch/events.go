@@ -38,6 +38,8 @@ type Events struct {
 	// PublishFailed is called when records of the tenant were not confirmed. They are sent
 	// again.
 	PublishFailed func(tenant int32, records int, err error)
+	// Dropped is called when records of a deleted tenant were dropped. They count as confirmed.
+	Dropped func(tenant int32, records int)
 	// BreakerOpened is called when claims begin to defer rows of the tenant, and
 	// BreakerClosed when they no longer do.
 	BreakerOpened func(tenant int32, err error)
@@ -80,6 +82,9 @@ func (e Events) fill() Events {
 	}
 	if e.PublishFailed == nil {
 		e.PublishFailed = func(int32, int, error) {}
+	}
+	if e.Dropped == nil {
+		e.Dropped = func(int32, int) {}
 	}
 	if e.BreakerOpened == nil {
 		e.BreakerOpened = func(int32, error) {}

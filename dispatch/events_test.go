@@ -61,8 +61,8 @@ func probeEvents(e *Events, probe func(event string)) {
 }
 
 // everyEvent makes each event happen: tenant 1 has a backlog, tenant 2 a rate, tenant 3 a
-// topic that fails for a while, tenant 4 a record that is too large. One claim has an
-// unknown outcome.
+// topic that fails for a while, tenant 4 a record that is too large, tenant 5 is deleted. One
+// claim has an unknown outcome.
 func everyEvent(t *testing.T, w *world, m *member) {
 	var down atomic.Bool
 	down.Store(true)
@@ -72,6 +72,8 @@ func everyEvent(t *testing.T, w *world, m *member) {
 			return false, errDown
 		case p.Tenant == 4:
 			return false, tooLargeError{}
+		case p.Tenant == 5:
+			return false, deletedError{}
 		}
 		return true, nil
 	}
@@ -79,7 +81,7 @@ func everyEvent(t *testing.T, w *world, m *member) {
 	for n := range int64(8000) {
 		w.store.add(id(0, n+1), 1, 0, 0)
 	}
-	for tenant := range int32(3) {
+	for tenant := range int32(4) {
 		w.store.add(id(32, int64(tenant+1)), tenant+2, 0, 0)
 	}
 	m.acquire(0, 32)

@@ -14,6 +14,8 @@ type fakeKafka struct {
 	// answer, if set, decides the outcome of each record. It may block.
 	answer func(ctx context.Context, p *task.Publication) (stored bool, err error)
 	wait   time.Duration
+	// ping, if set, is the result of each ping.
+	ping func() error
 	// delay, if set, blocks for the duration of a call with that number of records.
 	delay func(ctx context.Context, records int)
 	// clock is the database's clock. early are the runs that were published before their
@@ -74,6 +76,13 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 		})
 	}
 	records.Wait()
+}
+
+func (k *fakeKafka) Ping(context.Context) error {
+	if k.ping == nil {
+		return nil
+	}
+	return k.ping()
 }
 
 func (k *fakeKafka) store(pubs []task.Publication) {

@@ -457,23 +457,23 @@ func (s *fakeStore) Peek(_ context.Context, db int, req task.PeekRequest) (task.
 	return k, nil
 }
 
-func (s *fakeStore) GiveUp(ctx context.Context, db int, owned []task.Ownership, pubs []task.Publication, _ task.DeadReason, message string, parts []task.OutboxPart) error {
+func (s *fakeStore) GiveUp(ctx context.Context, db int, owned []task.Ownership, pubs []task.Publication, _ task.DeadReason, message string, parts []task.OutboxPart) ([]task.Shard, error) {
 	unlock, err := s.lock(ctx, db)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lost(owned)) > 0 {
-		return errRolledBack
+	if lost := s.lost(owned); len(lost) > 0 {
+		return lost, nil
 	}
 	for _, p := range pubs {
 		s.dead[p.RunID()] = message
 		s.closed[p.RunID()] = true
 	}
 	s.remove(parts)
-	return nil
+	return nil, nil
 }
 
 func (s *fakeStore) Release(context.Context, int, []task.Ownership) error {

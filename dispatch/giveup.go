@@ -87,18 +87,22 @@ func (g *giveUps) giveUp(ctx context.Context) {
 		pubs[i] = u.pub
 	}
 	cause := group[0].err
-	err := g.store.GiveUp(ctx, g.number, owned, pubs, task.Unpublishable, cause.Error(), outboxParts(parts))
-	if err != nil {
+	lost, err := g.store.GiveUp(ctx, g.number, owned, pubs, task.Unpublishable, cause.Error(), outboxParts(parts))
+	switch {
+	case err != nil:
 		g.put(group, time.Now().Add(giveUpAgain))
 		g.events.StoreFailed(g.number, "give up", err)
 		if errors.Is(err, task.ErrOutcomeUnknown) {
 			g.ownership.drop(owned, err)
 		}
-		return
+	case len(lost) > 0:
+		g.put(group, time.Now()) // the next step gives up those of the other shards
+		g.ownership.dropLost(owned, lost)
+	default:
+		g.pipeline.discard(recordsOf(group))
+		g.tracker.gaveUp(group, parts)
+		g.events.GaveUp(g.number, pubs, cause)
 	}
-	g.pipeline.discard(recordsOf(group))
-	g.tracker.gaveUp(group, parts)
-	g.events.GaveUp(g.number, pubs, cause)
 }
 
 func recordsOf(group []unpublishable) []*record {

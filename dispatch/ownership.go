@@ -120,6 +120,18 @@ func (o *ownership) drop(owned []task.Ownership, err error) bool {
 	return true
 }
 
+// dropLost drops those of the ownerships whose shards have another owner now. It reports
+// whether any shard was dropped.
+func (o *ownership) dropLost(owned []task.Ownership, lost []task.Shard) bool {
+	gone := owned[:0:0]
+	for _, own := range owned {
+		if slices.Contains(lost, own.Shard) {
+			gone = append(gone, own)
+		}
+	}
+	return o.drop(gone, nil)
+}
+
 // release releases shards. It waits for their records to be settled, for at most
 // [Config.ReleaseTimeout].
 func (o *ownership) release(ctx context.Context, shards []task.Shard) error {

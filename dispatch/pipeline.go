@@ -13,6 +13,9 @@ import (
 type settler interface {
 	// confirmed reports that Kafka has confirmed the records.
 	confirmed(now time.Time, records []*record)
+	// dropped reports records that are settled although they were not published, because
+	// their tenants were deleted.
+	dropped(now time.Time, records []*record)
 	// unpublishable reports that a record can never be published.
 	unpublishable(u unpublishable)
 	// capacityFreed reports that there is capacity again after there was none.
@@ -43,9 +46,7 @@ type pipeline struct {
 	// them. failingCalls counts current calls for failing tenants.
 	foreground, background traffic
 	failingCalls           int
-	// ackedAt is when a record of any tenant was last acknowledged. failedAt is when the
-	// first call after that failed, or zero.
-	ackedAt, failedAt time.Time
+	outage                 outage
 	// stopped is set when a database has found no capacity.
 	stopped bool
 }
@@ -137,6 +138,9 @@ func (p *pipeline) run(ctx context.Context) {
 	waiter := p.newWaiter()
 	defer waiter.stop()
 	for ctx.Err() == nil && p.killed() == nil {
+		if p.pingDue(time.Now()) {
+			calls.Go(func() { p.ping(ctx) })
+		}
 		next, at := p.pick(time.Now())
 		if next != nil {
 			calls.Go(func() { p.send(ctx, next) })
@@ -160,11 +164,15 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.PublishTimeout)
 	defer cancel()
 	p.publisher.Publish(ctx, pubs, func(index []int, err error) {
-		done, never := results.settleRecords(index, err)
-		if len(done) > 0 && p.at(ctx, AfterPublish, -1) == nil {
-			p.acknowledged(done)
+		settled := results.settleRecords(index, err)
+		if len(settled.acked) > 0 && p.at(ctx, AfterPublish, -1) == nil {
+			p.acknowledged(settled.acked)
 		}
-		for _, u := range never {
+		if len(settled.obsolete) > 0 {
+			p.settler.dropped(time.Now(), settled.obsolete)
+			p.discard(settled.obsolete)
+		}
+		for _, u := range settled.never {
 			p.settler.unpublishable(u)
 		}
 	})
@@ -175,8 +183,7 @@ func (p *pipeline) acknowledged(records []*record) {
 	now := time.Now()
 	p.settler.confirmed(now, records)
 	p.mu.Lock()
-	p.ackedAt = now
-	p.failedAt = time.Time{}
+	p.outage.answered()
 	p.mu.Unlock()
 	p.discard(records)
 }
@@ -240,10 +247,8 @@ func (p *pipeline) callEnded(now time.Time, l *topicQueue, o outcome) func() {
 	l.queue = append(l.queue, o.failed...)
 	if len(o.failed) > 0 {
 		l.failed(now, o.acked > 0, p.cfg.BreakerAfter, p.longestRetry())
-		if p.failedAt.IsZero() {
-			p.failedAt = now
-		}
-	} else if o.acked > 0 {
+		p.outage.failed(now)
+	} else if o.acked+o.obsolete > 0 {
 		l.succeeded()
 	}
 	if wasOpen && o.acked > 0 {

@@ -19,6 +19,11 @@ type tooLargeError struct{}
 func (tooLargeError) Error() string       { return "too large" }
 func (tooLargeError) Unpublishable() bool { return true }
 
+type deletedError struct{}
+
+func (deletedError) Error() string  { return "tenant was deleted" }
+func (deletedError) Obsolete() bool { return true }
+
 func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var down atomic.Bool
@@ -189,6 +194,79 @@ func TestGivingUpByAFormerOwnerChangesNothing(t *testing.T) {
 	})
 }
 
+func TestRecordsOfADeletedTenantAreDroppedAndCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var deleted atomic.Bool
+		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
+			switch {
+			case p.Tenant != 9:
+				return true, nil
+			case deleted.Load():
+				return false, deletedError{}
+			}
+			return false, errDown // its topic was removed a little before
+		}
+		var dropped atomic.Int32
+		m := w.start("a", func(_ *Config, e *Events) {
+			e.Dropped = func(tenant int32, n int) { dropped.Add(tenant * int32(n)) }
+		})
+		w.store.add(id(0, 1), 9, 0, 0)
+		w.store.add(id(0, 2), 9, 0, 0)
+		w.store.add(id(0, 3), 1, 0, 0)
+		m.acquire(0)
+		time.Sleep(20 * time.Second)
+		if f := m.Figures(); f.Records != 2 || len(f.Broken) != 1 {
+			t.Errorf("before the tenant is deleted Figures() = %+v, want two records and an open breaker", f)
+		}
+		deleted.Store(true)
+		time.Sleep(15 * time.Second)
+		if f := m.Figures(); f.Records != 0 || f.Bytes != 0 || len(f.Broken) != 0 || w.store.outboxRows() != 0 {
+			t.Errorf("Figures() = %+v, %d outbox rows, want neither records nor a breaker nor rows", f, w.store.outboxRows())
+		}
+		if n := dropped.Load(); n != 2*9 {
+			t.Errorf("sum of dropped records by tenant = %d, want 18", n)
+		}
+		wantTimes(t, w.kafka, run(id(0, 3), 1), 1)
+		m.stop()
+	})
+}
+
+// TestGivingUpGoesOnForTheShardsThatAreNotLost takes a shard over between the refusal of
+// records in two shards and their giving up.
+func TestGivingUpGoesOnForTheShardsThatAreNotLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(context.Context, *task.Publication) (bool, error) { return false, tooLargeError{} }
+		g := newGate(BeforePublish)
+		var gaveUp atomic.Int32
+		m := w.start("a", func(c *Config, e *Events) {
+			c.Failpoint = g.pass
+			e.GaveUp = func(_ int, pubs []task.Publication, _ error) { gaveUp.Add(int32(len(pubs))) }
+			e.StoreFailed = func(_ int, step string, err error) { t.Errorf("%s failed: %v", step, err) }
+		})
+		w.store.add(id(0, 1), 9, 0, 0)
+		w.store.add(id(1, 2), 9, 0, 0)
+		m.acquire(0, 1)
+		<-g.reached
+		m.unassign(1)
+		if _, err := w.store.Acquire(t.Context(), 0, []task.Shard{1}, task.Owner{}); err != nil {
+			t.Fatal(err)
+		}
+		close(g.open)
+		within(t, time.Second, "the run of the shard that is not lost is dead", func() bool { return len(w.store.deadRuns()) > 0 })
+		time.Sleep(time.Second)
+		if dead := w.store.deadRuns(); len(dead) != 1 || dead[run(id(0, 1), 1)] == "" || gaveUp.Load() != 1 {
+			t.Errorf("dead runs = %v, %d reported, want the one of shard 0", dead, gaveUp.Load())
+		}
+		if lost := m.hasLost(); !slices.Equal(lost, []task.Shard{1}) {
+			t.Errorf("lost shards = %v, want [1]", lost)
+		}
+		if f := m.Figures(); f.Records != 0 || w.store.outboxRows() != 1 {
+			t.Errorf("Figures() = %+v, outbox rows = %d, want no records and the row with shard 1", f, w.store.outboxRows())
+		}
+		m.stop()
+	})
+}
+
 func TestSmallPublishesKeepTheirDistanceAndTheFirstGoesAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.wait = time.Microsecond
@@ -245,10 +323,10 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 
 func TestPublisherThatForgetsARecordIsAskedAgain(t *testing.T) {
 	r := newResults([]*record{{part: &part{}}, {part: &part{}}, {part: &part{}}})
-	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 1 {
-		t.Fatalf("%d records settled, want 1", len(done))
+	if s := r.settleRecords([]int{1}, nil); len(s.acked) != 1 {
+		t.Fatalf("%d records settled, want 1", len(s.acked))
 	}
-	if done, _ := r.settleRecords([]int{1}, nil); len(done) != 0 {
+	if s := r.settleRecords([]int{1}, nil); len(s.acked) != 0 {
 		t.Error("a record was settled twice")
 	}
 	failed, _ := r.rest()

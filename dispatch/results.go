@@ -20,6 +20,7 @@ const (
 	acked
 	refused
 	handedOn // can never be published, and the settler was told
+	obsolete // need not be published
 )
 
 var errUnsettled = errors.New("publisher reported no outcome for the record")
@@ -28,27 +29,51 @@ func newResults(records []*record) *results {
 	return &results{records: records, state: make([]resultState, len(records)), err: make([]error, len(records))}
 }
 
-// settleRecords stores the outcome of some records. It returns the newly acknowledged
-// records and those that can never be published.
-func (r *results) settleRecords(index []int, err error) (done []*record, never []unpublishable) {
-	var u Unpublishable
-	final := errors.As(err, &u) && u.Unpublishable()
+// A settlement holds the records that were settled for good: acknowledged ones, those that need
+// not be published, and those that can never be published.
+type settlement struct {
+	acked, obsolete []*record
+	never           []unpublishable
+}
+
+// settleRecords stores the outcome of some records. It returns those that are newly settled for
+// good.
+func (r *results) settleRecords(index []int, err error) (s settlement) {
+	state := outcomeOf(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, i := range index {
-		switch {
-		case r.state[i] != unsettled:
-		case err == nil:
-			r.state[i] = acked
-			done = append(done, r.records[i])
-		case final:
-			r.state[i] = handedOn
-			never = append(never, unpublishable{r.records[i], err})
+		if r.state[i] != unsettled {
+			continue
+		}
+		r.state[i] = state
+		switch state {
+		case acked:
+			s.acked = append(s.acked, r.records[i])
+		case obsolete:
+			s.obsolete = append(s.obsolete, r.records[i])
+		case handedOn:
+			s.never = append(s.never, unpublishable{r.records[i], err})
 		default:
-			r.state[i], r.err[i] = refused, err
+			r.err[i] = err
 		}
 	}
-	return done, never
+	return s
+}
+
+// outcomeOf returns the state of records with the error.
+func outcomeOf(err error) resultState {
+	var u Unpublishable
+	var o Obsolete
+	switch {
+	case err == nil:
+		return acked
+	case errors.As(err, &u) && u.Unpublishable():
+		return handedOn
+	case errors.As(err, &o) && o.Obsolete():
+		return obsolete
+	}
+	return refused
 }
 
 // rest returns the indices of the records to send again, and the records whose shard was
@@ -58,7 +83,7 @@ func (r *results) rest() (failed []int, gone []*record) {
 	defer r.mu.Unlock()
 	for i, rec := range r.records {
 		switch {
-		case r.state[i] == acked || r.state[i] == handedOn:
+		case r.state[i] == acked || r.state[i] == handedOn || r.state[i] == obsolete:
 		case rec.part.dropped.Load():
 			gone = append(gone, rec)
 		default:
@@ -73,9 +98,9 @@ func (r *results) rest() (failed []int, gone []*record) {
 
 // An outcome is the result of a call for one tenant.
 type outcome struct {
-	acked  int
-	failed []*record
-	err    error
+	acked, obsolete int
+	failed          []*record
+	err             error
 }
 
 func (r *results) byTenant(failed []int) map[int32]outcome {
@@ -84,8 +109,11 @@ func (r *results) byTenant(failed []int) map[int32]outcome {
 	m := make(map[int32]outcome)
 	for i, rec := range r.records {
 		o := m[rec.pub.Tenant]
-		if r.state[i] == acked {
+		switch r.state[i] {
+		case acked:
 			o.acked++
+		case obsolete:
+			o.obsolete++
 		}
 		m[rec.pub.Tenant] = o
 	}

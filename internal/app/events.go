@@ -69,6 +69,10 @@ func (d *Dispatcher) events() dispatch.Events {
 			d.work.publishFailed.Add(int64(records))
 			log.Debug("records were not acknowledged; sending them again", "tenant", d.names.label(tenant), "records", records, "err", err)
 		},
+		Dropped: func(tenant int32, records int) {
+			m.Dropped(d.names.label(tenant), records)
+			log.Info("records of a deleted tenant are dropped", "tenant", d.names.label(tenant), "records", records)
+		},
 		BreakerOpened: func(tenant int32, err error) {
 			log.Warn("topic fails; its runs are deferred", "tenant", d.names.label(tenant), "err", err)
 		},

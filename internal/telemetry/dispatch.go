@@ -30,6 +30,7 @@ type Dispatch struct {
 	largest            atomic.Int64 // claim, in rows
 	storeFailures      *prometheus.CounterVec
 	publishFailures    *prometheus.CounterVec
+	dropped            *prometheus.CounterVec
 	dead, missed       *prometheus.CounterVec
 	shards             *prometheus.CounterVec
 	republished        prometheus.Counter
@@ -50,6 +51,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		rows:            histograms("claim_rows", "Rows claimed by one transaction.", prometheus.ExponentialBuckets(1, 4, 8), "form"),
 		storeFailures:   counters("store_failures_total", "Steps in the database that failed and are tried again.", "step"),
 		publishFailures: counters("publish_failures_total", "Records that Kafka did not acknowledge and that are sent again.", "tenant"),
+		dropped:         counters("records_dropped_total", "Records that were not published because their tenant was deleted.", "tenant"),
 		dead:            counters("runs_dead_total", "Runs that became dead when they were claimed or published.", "tenant"),
 		shards:          counters("shard_changes_total", "Shards acquired, released or lost.", "change"),
 		outboxRows:      gauges("outbox_rows", "Rows of the outbox.", "database"),
@@ -57,7 +59,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		republished:     counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
 	}
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
-		m.outboxRows, m.outboxAge, m.republished)
+		m.outboxRows, m.outboxAge, m.republished, m.dropped)
 	m.missed = missed(r)
 	gauge := func(name, help string, value func(Figures) int) {
 		r.MustRegister(gaugeFunc(name, help, func() float64 { return float64(value(figures())) }))
@@ -125,6 +127,9 @@ func (m *Dispatch) StoreFailed(step string) { m.storeFailures.WithLabelValues(st
 func (m *Dispatch) PublishFailed(tenant string, n int) {
 	m.publishFailures.WithLabelValues(tenant).Add(float64(n))
 }
+
+// Dropped counts n records of a deleted tenant.
+func (m *Dispatch) Dropped(tenant string, n int) { m.dropped.WithLabelValues(tenant).Add(float64(n)) }
 
 // Missed counts n instants that claims, and resumes of bulk operations, have let pass.
 func (m *Dispatch) Missed(tenant, policy string, n int64) {

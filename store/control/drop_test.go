@@ -29,6 +29,11 @@ func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) 
 			t.Fatal(err)
 		}
 	}
+	for id, want := range map[int32]bool{1: false, gone.ID: true, 77: false} {
+		if deleted, err := s.Deleted(t.Context(), id); err != nil || deleted != want {
+			t.Errorf("Deleted(%d) = %v, %v, want %v", id, deleted, err, want)
+		}
+	}
 	if n := count(t, cluster, "tenant WHERE name = 'b'"); n != everywhere(0) {
 		t.Errorf("rows by database: %v", n)
 	}

@@ -105,6 +105,15 @@ func (s *Store) TenantByID(ctx context.Context, id int32) (Tenant, error) {
 	return s.oneTenant(ctx, sql.TenantByID, id)
 }
 
+// Deleted reports whether the tenant with the number is known to be deleted. A tenant that is
+// only not found may be missing from a restored database.
+func (s *Store) Deleted(ctx context.Context, id int32) (bool, error) {
+	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (deleted bool, err error) {
+		err = sql.TenantDeleted.QueryRow(ctx, pool, id).Scan(&deleted)
+		return deleted, err
+	})
+}
+
 func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, key any) (Tenant, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Tenant, error) {
 		rows, err := statement.Query(ctx, pool, key)

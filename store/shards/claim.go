@@ -349,9 +349,9 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 
 // GiveUp marks runs that can never be published as dead, and acknowledges parts of the
 // outbox, in one transaction that asserts the ownership. If shards were lost it does
-// nothing: their new owner will find the same runs.
-func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) error {
-	_, err := s.db.InOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
+// nothing and returns them: their new owner will find the same runs.
+func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) (lost []task.Shard, err error) {
+	return s.db.InOwnedTx(ctx, d, "give up", owned, func(tx pgx.Tx) error {
 		now, err := kernel.Clock(ctx, tx)
 		if err != nil {
 			return err
@@ -379,5 +379,4 @@ func (s *Store) GiveUp(ctx context.Context, d int, owned []task.Ownership, pubs 
 		}
 		return acknowledgeParts(ctx, tx, parts)
 	})
-	return err
 }

@@ -114,7 +114,7 @@ func TestDeadRunsAreCounted(t *testing.T) {
 	b.report(failure(ids[0], 1, 1, 7))
 	for i := range c.Publications {
 		if c.Publications[i].Task == ids[1] {
-			if err := b.GiveUp(t.Context(), b.d, b.owned, c.Publications[i:i+1], task.Unpublishable, "too large", nil); err != nil {
+			if _, err := b.GiveUp(t.Context(), b.d, b.owned, c.Publications[i:i+1], task.Unpublishable, "too large", nil); err != nil {
 				t.Fatal(err)
 			}
 		}

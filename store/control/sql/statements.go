@@ -11,6 +11,7 @@ var (
 	HistoryLevels  = set.Get("HistoryLevels")
 	PutTenants     = set.Get("PutTenants")
 	DropTenant     = set.Get("DropTenant")
+	TenantDeleted  = set.Get("TenantDeleted")
 	TenantByName   = set.Get("TenantByName")
 	TenantByID     = set.Get("TenantByID")
 	TenantsAfter   = set.Get("TenantsAfter")

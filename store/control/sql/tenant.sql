@@ -54,6 +54,9 @@ cap_fences AS (DELETE FROM cap_fence WHERE tenant_id = @tenant),
 capped AS (DELETE FROM capped_run WHERE tenant_id = @tenant)
 DELETE FROM tenant WHERE id = @tenant;
 
+-- name: TenantDeleted(tenant int4)
+SELECT EXISTS (SELECT FROM deleted_tenant WHERE id = @tenant);
+
 -- name: TenantByName(name text)
 SELECT id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version FROM tenant WHERE name = @name;
 
