@@ -3,6 +3,8 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,7 +26,6 @@ func BenchmarkPublish(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer topics.Close()
 			topics.cfg.Prefix = ""
 			var pubs []task.Publication
 			for tenant, topic := range tenants {
@@ -48,7 +49,7 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 func benchmarkWriter(b *testing.B, addr string, tenants names, pubs []task.Publication) {
-	transport := Config{Brokers: []string{addr}}.withDefaults().transport()
+	transport := Config{Brokers: []string{addr}}.withDefaults().transport(slices.Sorted(maps.Values(tenants)))
 	defer transport.CloseIdleConnections()
 	w := &kafka.Writer{
 		Addr: kafka.TCP(addr), RequiredAcks: kafka.RequireAll, BatchSize: 5000, BatchTimeout: time.Millisecond, Transport: transport,

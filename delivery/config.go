@@ -36,8 +36,7 @@ type Config struct {
 	// RequestBytes is the maximum size of a produce request, and so of a
 	// record. Default: 16 MiB.
 	RequestBytes int
-	// MetadataTTL is the maximum age of cached topics and leaders. Default: 2
-	// s.
+	// MetadataTTL is the maximum age of the cached list of brokers. Default: 2 s.
 	MetadataTTL time.Duration
 	// DialTimeout bounds the opening of a connection. Default: 3 s.
 	DialTimeout time.Duration
@@ -106,11 +105,15 @@ func codecOf(name string) (compress.Codec, error) {
 }
 
 // transport returns a transport with its own connections, because the library's shared one
-// detects new topics and leaders too late.
-func (c Config) transport() *kafka.Transport {
+// detects new topics and leaders too late. It knows the brokers and the given topics; without
+// that list it would read the layout of all topics of the cluster every MetadataTTL.
+func (c Config) transport(topics []string) *kafka.Transport {
+	if topics == nil {
+		topics = []string{} // nil stands for all topics
+	}
 	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}
 	return &kafka.Transport{
-		Dial: dialer.DialContext, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL,
+		Dial: dialer.DialContext, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL, MetadataTopics: topics,
 		ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,41 +22,38 @@ const DeadSuffix = ".dead"
 // DeadLetters publishes dead runs to the dead-letter topics of their tenants,
 // which it creates on first use. Its methods may be called concurrently.
 type DeadLetters struct {
+	conn    Config
 	topics  *Topics
 	tenants Tenants
-	writer  *kafka.Writer
-	// transport belongs to the writer.
-	transport *kafka.Transport
 
 	mu   sync.Mutex
 	made map[string]bool
 }
 
-// NewDeadLetters returns a DeadLetters, which connects on first use. The caller
-// must close it.
+// NewDeadLetters returns a DeadLetters, which connects for each call of Publish: dead runs are
+// rare, and an open connection would have to know the layout of all dead-letter topics.
 func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters, error) {
 	if err := conn.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dead letters: %w", err)
 	}
-	conn = conn.withDefaults()
-	transport := conn.transport()
-	return &DeadLetters{
-		transport: transport, topics: topics, tenants: tenants, made: map[string]bool{},
-		writer: &kafka.Writer{
-			Addr: kafka.TCP(conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
-			BatchTimeout: 10 * time.Millisecond, WriteTimeout: conn.Timeout, BatchBytes: int64(conn.RequestBytes),
-			Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
-				id, _ := strconv.ParseInt(string(m.Key), 10, 64) // Publish has encoded the key
-				return partitions[record.Partition(task.ID(id), len(partitions))]
-			}),
-		},
-	}, nil
+	return &DeadLetters{conn: conn.withDefaults(), topics: topics, tenants: tenants, made: map[string]bool{}}, nil
 }
 
-// Close closes the connections.
-func (d *DeadLetters) Close() {
-	_ = d.writer.Close() // no write is in progress
-	d.transport.CloseIdleConnections()
+// writer returns a writer for the topics and a function that closes it.
+func (d *DeadLetters) writer(topics []string) (*kafka.Writer, func()) {
+	transport := d.conn.transport(topics)
+	w := &kafka.Writer{
+		Addr: kafka.TCP(d.conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
+		BatchTimeout: 10 * time.Millisecond, WriteTimeout: d.conn.Timeout, BatchBytes: int64(d.conn.RequestBytes),
+		Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
+			id, _ := strconv.ParseInt(string(m.Key), 10, 64) // Publish has encoded the key
+			return partitions[record.Partition(task.ID(id), len(partitions))]
+		}),
+	}
+	return w, func() {
+		_ = w.Close() // no write is in progress
+		transport.CloseIdleConnections()
+	}
 }
 
 // Publish returns the indexes of the dead runs that all in-sync replicas have
@@ -73,7 +71,7 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 		switch {
 		case err2 == nil:
 			err2 = d.ensure(ctx, name)
-		case task.CodeOf(err2) == task.NotFound:
+		case d.deleted(ctx, r.Tenant):
 			done = append(done, i)
 			continue
 		}
@@ -95,10 +93,23 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 	return d.write(ctx, messages, index, done, err)
 }
 
+// deleted reports whether the tenant is known to be deleted.
+func (d *DeadLetters) deleted(ctx context.Context, tenant int32) bool {
+	deleted, err := d.tenants.Deleted(ctx, tenant)
+	return err == nil && deleted
+}
+
 // write publishes messages. If the error is WriteErrors, the messages whose error is nil
 // were written.
 func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index, done []int, err error) ([]int, error) {
-	failed := d.writer.WriteMessages(ctx, messages...)
+	topics := make([]string, len(messages))
+	for i := range messages {
+		topics[i] = messages[i].Topic
+	}
+	slices.Sort(topics)
+	writer, closeWriter := d.writer(slices.Compact(topics))
+	defer closeWriter()
+	failed := writer.WriteMessages(ctx, messages...)
 	var each kafka.WriteErrors
 	switch {
 	case failed == nil:
@@ -145,7 +156,9 @@ func (d *DeadLetters) forget(topic string) {
 // topics are not an error.
 func (t *Topics) Remove(ctx context.Context, tenant string) error {
 	names := []string{t.Name(tenant), t.Name(tenant) + DeadSuffix}
-	res, err := t.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: names})
+	client, closeClient := t.client()
+	defer closeClient()
+	res, err := client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: names})
 	if err != nil {
 		return fmt.Errorf("delete topics %v: %w", names, err)
 	}

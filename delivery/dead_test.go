@@ -15,17 +15,21 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(topics.Close)
 	d, err := NewDeadLetters(Config{Brokers: c.ListenAddrs()}, topics, tenants)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.Close)
 	var runs []*task.DeadLetter
 	for i := range 6 {
 		runs = append(runs, &task.DeadLetter{DeadRun: task.DeadRun{
 			Tenant: int32(1 + i%2), RunID: task.RunID{Task: task.NewID(int64(i+1), 0), Seq: 1}, Attempt: 1, Kind: "mail", Reason: task.Silent,
 		}, Type: task.OneShot})
+	}
+	if done, err := d.Publish(t.Context(), []*task.DeadLetter{{DeadRun: task.DeadRun{Tenant: 3}}}); err == nil || len(done) != 0 {
+		t.Errorf("Publish = %v, %v for a tenant that is not found, want an error", done, err)
+	}
+	if done, err := d.Publish(t.Context(), []*task.DeadLetter{{DeadRun: task.DeadRun{Tenant: deletedTenant}}}); err != nil || len(done) != 1 {
+		t.Errorf("Publish = %v, %v for a deleted tenant, want it done", done, err)
 	}
 	done, err := d.Publish(t.Context(), runs)
 	if slices.Sort(done); err != nil || !slices.Equal(done, []int{0, 1, 2, 3, 4, 5}) {

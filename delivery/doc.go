@@ -10,8 +10,8 @@
 // all in-sync replicas.
 //
 // An error means that a record was not acknowledged; it may still be stored.
-// Only [TooLargeError] is final. The publisher itself retries after a broken
-// connection, and splits batches that are too large. All other retries are left
+// Only [TooLargeError] and [DeletedTenantError] are final. The publisher itself retries after a
+// broken connection, and splits batches that are too large. All other retries are left
 // to the caller, which knows how long to retry and which tenants may wait. So a
 // record may be stored more than once, always with the same run_id and attempt.
 //

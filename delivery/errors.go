@@ -35,6 +35,15 @@ func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic
 
 func (e *TopicError) Unwrap() error { return e.Err }
 
+// A DeletedTenantError reports a record whose tenant was deleted. Its topic is gone and nobody
+// will read the record.
+type DeletedTenantError struct{ Tenant int32 }
+
+func (e *DeletedTenantError) Error() string { return fmt.Sprintf("tenant %d was deleted", e.Tenant) }
+
+// Obsolete returns true because the record need not be published.
+func (e *DeletedTenantError) Obsolete() bool { return true }
+
 // ErrUnknownTenant reports that the tenant of a record has no known topic.
 var ErrUnknownTenant = errors.New("unknown tenant")
 

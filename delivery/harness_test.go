@@ -36,6 +36,13 @@ func (n names) TenantTopic(_ context.Context, tenant int32) (string, string, err
 	return strings.TrimPrefix(name, "t-"), name, nil
 }
 
+// deletedTenant is the number of the first tenant that was deleted.
+const deletedTenant = 1000
+
+func (n names) Deleted(_ context.Context, tenant int32) (bool, error) {
+	return tenant >= deletedTenant, nil
+}
+
 // broker starts a cluster in memory with the topics of names, 4 partitions
 // each.
 func broker(t testing.TB, tenants names, opts ...kfake.Opt) *kfake.Cluster {

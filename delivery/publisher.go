@@ -8,15 +8,11 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/apiversions"
-	"github.com/segmentio/kafka-go/protocol/createtopics"
-	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
@@ -28,6 +24,9 @@ import (
 type Tenants interface {
 	// TenantTopic returns the name and the topic of a tenant.
 	TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error)
+	// Deleted reports whether the tenant is known to be deleted. It is asked about tenants
+	// that are not found or have no topic, and may ask a database.
+	Deleted(ctx context.Context, tenant int32) (bool, error)
 }
 
 // A Publisher publishes deliveries to Kafka. Its methods may be called
@@ -38,11 +37,7 @@ type Publisher struct {
 	codec     compress.Codec
 	addr      net.Addr
 	transport *kafka.Transport
-
-	// stale is set when an answer shows that the layout is outdated. refreshed
-	// is when the layout was last requested, in Unix ns.
-	stale     atomic.Bool
-	refreshed atomic.Int64
+	layouts   *layouts
 }
 
 // NewPublisher returns a publisher, which connects on first use.
@@ -55,31 +50,17 @@ func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{cfg: cfg, tenants: tenants, codec: codec, addr: kafka.TCP(cfg.Brokers...), transport: cfg.transport()}, nil
+	p := &Publisher{cfg: cfg, tenants: tenants, codec: codec, addr: kafka.TCP(cfg.Brokers...), transport: cfg.transport(nil)}
+	p.layouts = &layouts{transport: p.transport, addr: p.addr, timeout: cfg.DialTimeout, topics: map[string]topicLayout{}}
+	return p, nil
 }
 
 // Close closes the connections. No method may be called afterwards.
 func (p *Publisher) Close() { p.transport.CloseIdleConnections() }
 
-// Ping sends a request to a broker. It does not use cached answers.
-func (p *Publisher) Ping(ctx context.Context) error {
-	for try := 1; ; try++ {
-		res, err := p.transport.RoundTrip(ctx, p.addr, &apiversions.Request{})
-		if err == nil {
-			if code := res.(*apiversions.Response).ErrorCode; code != 0 {
-				return fmt.Errorf("ping Kafka: %w", kafka.Error(code))
-			}
-			return nil
-		}
-		if try == maxBroken || !isBroken(err) {
-			return fmt.Errorf("ping Kafka: %w", err)
-		}
-	}
-}
-
 // Publish sends each publication to its tenant's topic. It calls report with the
 // outcome: nil when all in-sync replicas have acknowledged the record,
-// otherwise an error (see [TooLargeError], [TopicError]). It calls report exactly
+// otherwise an error (see [TooLargeError], [TopicError], [DeletedTenantError]). It calls report exactly
 // once for every index, for groups of indexes as brokers answer, possibly from
 // several goroutines, and never after Publish has returned.
 func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, report func(index []int, err error)) {
@@ -94,6 +75,7 @@ func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, report
 
 // topicGroup holds the publications of one tenant.
 type topicGroup struct {
+	id            int32
 	tenant, topic string
 	index         []int
 }
@@ -104,7 +86,7 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report
 	for i := range pubs {
 		g := byID[pubs[i].Tenant]
 		if g == nil {
-			g = &topicGroup{}
+			g = &topicGroup{id: pubs[i].Tenant}
 			byID[pubs[i].Tenant] = g
 		}
 		g.index = append(g.index, i)
@@ -116,7 +98,7 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report
 			err = ErrUnknownTenant
 		}
 		if err != nil {
-			report(g.index, fmt.Errorf("find topic of tenant %d: %w", id, err))
+			report(g.index, p.orDeleted(ctx, id, fmt.Errorf("find topic of tenant %d: %w", id, err)))
 			continue
 		}
 		groups = append(groups, g)
@@ -125,51 +107,13 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report
 	return groups
 }
 
-// layout returns the partitions of the topics, from the cache after the first
-// contact. For unknown topics it requests the layout again, at most every
-// refreshEvery.
-func (p *Publisher) layout(ctx context.Context, topics []string) (*metadata.Response, error) {
-	if p.stale.Load() && p.refresh(ctx) {
-		p.stale.Store(false)
+// orDeleted returns err, or a [DeletedTenantError] if err has its cause in the deletion of the
+// tenant.
+func (p *Publisher) orDeleted(ctx context.Context, tenant int32, err error) error {
+	if deleted, failed := p.tenants.Deleted(ctx, tenant); failed != nil || !deleted {
+		return err
 	}
-	res, err := p.remembered(ctx, topics)
-	if err == nil && slices.ContainsFunc(res.Topics, isMissing) && p.refresh(ctx) {
-		res, err = p.remembered(ctx, topics)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find leaders: %w", err)
-	}
-	return res, nil
-}
-
-func isMissing(t metadata.ResponseTopic) bool {
-	return t.ErrorCode != 0 || len(t.Partitions) == 0
-}
-
-func (p *Publisher) remembered(ctx context.Context, topics []string) (*metadata.Response, error) {
-	res, err := p.transport.RoundTrip(ctx, p.addr, &metadata.Request{TopicNames: topics})
-	if err != nil {
-		return nil, err
-	}
-	return res.(*metadata.Response), nil
-}
-
-// refreshEvery is the minimum interval between additional requests for the
-// layout.
-const refreshEvery = 200 * time.Millisecond
-
-// refresh makes the transport read the layout immediately. The library does so after each
-// request to create topics, so refresh requests the creation of no topics. It returns false
-// if the last refresh was less than refreshEvery ago, or if the request failed.
-func (p *Publisher) refresh(ctx context.Context) bool {
-	last, now := p.refreshed.Load(), time.Now().UnixNano()
-	if now-last < int64(refreshEvery) || !p.refreshed.CompareAndSwap(last, now) {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
-	defer cancel()
-	_, err := p.transport.RoundTrip(ctx, p.addr, &createtopics.Request{ValidateOnly: true, TimeoutMs: 1000})
-	return err == nil
+	return &DeletedTenantError{Tenant: tenant}
 }
 
 // A batch holds records of one partition.
@@ -189,7 +133,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	for i, g := range groups {
 		topics[i] = g.topic
 	}
-	layout, err := p.layout(ctx, topics)
+	layouts, err := p.layouts.of(ctx, topics)
 	if err != nil {
 		for _, g := range groups {
 			report(g.index, err)
@@ -197,13 +141,16 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 		return nil
 	}
 	byLeader := make(map[int32][]*batch)
-	for i, g := range groups {
-		t := &layout.Topics[i]
-		if isMissing(*t) {
-			report(g.index, &TopicError{Topic: g.topic, Err: kafka.Error(cmp.Or(t.ErrorCode, int16(kafka.LeaderNotAvailable)))})
+	for _, g := range groups {
+		t, known := layouts[g.topic]
+		if !known {
+			t.err = errNoAnswer
+		}
+		if t.err != nil {
+			report(g.index, p.orDeleted(ctx, g.id, t.err))
 			continue
 		}
-		parts := make([][]int, len(t.Partitions))
+		parts := make([][]int, len(t.partitions))
 		for _, j := range g.index {
 			n := record.Partition(pubs[j].Task, len(parts))
 			parts[n] = append(parts[n], j)
@@ -212,7 +159,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 			if len(index) == 0 {
 				continue
 			}
-			part := &t.Partitions[n]
+			part := &t.partitions[n]
 			if part.LeaderID < 0 {
 				report(index, fmt.Errorf("publish to topic %s, partition %d: %w", g.topic, part.PartitionIndex, kafka.LeaderNotAvailable))
 				continue
@@ -291,10 +238,11 @@ type partitionKey struct {
 // request sends one produce request and reports the outcome of its records. It
 // returns batches to send again because they were split.
 func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch, pubs []task.Publication, report func([]int, error)) []*batch {
-	res, err := p.produce(ctx, batches)
+	res, err := p.produce(ctx, leader, batches)
 	if err != nil {
 		err = fmt.Errorf("publish to broker %d: %w", leader, err)
 		for _, b := range batches {
+			p.layouts.outdated(b.group.topic)
 			report(b.index, err)
 		}
 		return nil
@@ -319,7 +267,7 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 			report(b.index, &TooLargeError{Topic: b.group.topic, Bytes: len(b.set)})
 		default:
 			if isMoved(code) {
-				p.stale.Store(true)
+				p.layouts.outdated(b.group.topic)
 			}
 			report(b.index, partitionError(b.group.topic, code))
 		}
@@ -330,12 +278,12 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 // maxBroken bounds the broken connections that one request may encounter.
 const maxBroken = 4
 
-// produce sends the batches. It replaces broken connections immediately.
-func (p *Publisher) produce(ctx context.Context, batches []*batch) (*produce.Response, error) {
+// produce sends the batches to their leader. It replaces broken connections immediately.
+func (p *Publisher) produce(ctx context.Context, leader int32, batches []*batch) (*produce.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout+time.Second)
 	defer cancel()
 	for try := 1; ; try++ {
-		res, err := p.transport.RoundTrip(ctx, p.addr, produceRequest(batches, p.cfg.Timeout))
+		res, err := p.transport.RoundTrip(ctx, p.addr, newProduceRequest(leader, batches, p.cfg.Timeout))
 		if err == nil {
 			answer, ok := res.(*produce.Response)
 			if !ok {
@@ -349,9 +297,9 @@ func (p *Publisher) produce(ctx context.Context, batches []*batch) (*produce.Res
 	}
 }
 
-// produceRequest builds the request. Batches of a topic are adjacent.
-func produceRequest(batches []*batch, timeout time.Duration) *rawproduce.Request {
-	req := &rawproduce.Request{Acks: int16(kafka.RequireAll), Timeout: int32(timeout.Milliseconds())}
+// newProduceRequest builds the request. Batches of a topic are adjacent.
+func newProduceRequest(leader int32, batches []*batch, timeout time.Duration) *produceRequest {
+	req := &produceRequest{Acks: int16(kafka.RequireAll), Timeout: int32(timeout.Milliseconds()), leader: leader}
 	at := make(map[string]int)
 	for _, b := range batches {
 		i, ok := at[b.group.topic]

@@ -42,7 +42,6 @@ func TestRecordsArriveAsTheyWerePublishedOnARealKafka(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer topics.Close()
 			topics.cfg.Prefix = ""
 			for _, topic := range tenants {
 				if _, err := topics.Ensure(t.Context(), topic); err != nil {
@@ -264,6 +263,20 @@ func TestMissingTopicAndUnknownTenantFailAlone(t *testing.T) {
 			if !errors.Is(err, ErrUnknownTenant) {
 				t.Errorf("tenant 3: %v", err)
 			}
+		}
+	}
+}
+
+func TestRecordsOfADeletedTenantAreObsoleteWithAndWithoutItsName(t *testing.T) {
+	tenants := tenantsOf("", 1)
+	c := broker(t, tenants)
+	tenants[deletedTenant] = "t-deleted" // its name is still cached, its topic is gone
+	p := publisher(t, c.ListenAddrs(), tenants, nil)
+	pubs := append(append(deliveries(1, 3, 10), deliveries(deletedTenant, 3, 10)...), deliveries(deletedTenant+1, 3, 10)...)
+	for i, err := range publish(t, p, pubs) {
+		var deleted *DeletedTenantError
+		if got := errors.As(err, &deleted) && deleted.Obsolete(); got != (pubs[i].Tenant >= deletedTenant) {
+			t.Errorf("tenant %d: %v", pubs[i].Tenant, err)
 		}
 	}
 }

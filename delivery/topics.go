@@ -72,24 +72,23 @@ const maxTopicBytes = 249
 // Topics creates and checks the topics of tenants. Its methods may be called
 // concurrently.
 type Topics struct {
-	cfg       TopicConfig
-	client    *kafka.Client
-	transport *kafka.Transport
+	cfg  TopicConfig
+	conn Config
 }
 
-// NewTopics returns a Topics, which connects on first use.
+// NewTopics returns a Topics, which connects for each call.
 func NewTopics(conn Config, cfg TopicConfig) (*Topics, error) {
 	if err := errors.Join(conn.Validate(), cfg.Validate()); err != nil {
 		return nil, fmt.Errorf("configure topics: %w", err)
 	}
-	conn = conn.withDefaults()
-	t := conn.transport()
-	client := &kafka.Client{Addr: kafka.TCP(conn.Brokers...), Timeout: conn.Timeout, Transport: t}
-	return &Topics{cfg: cfg.withDefaults(), client: client, transport: t}, nil
+	return &Topics{cfg: cfg.withDefaults(), conn: conn.withDefaults()}, nil
 }
 
-// Close closes the connections. No method may be called afterwards.
-func (t *Topics) Close() { t.transport.CloseIdleConnections() }
+// client returns a client that knows the given topics, and a function that closes it.
+func (t *Topics) client(topics ...string) (*kafka.Client, func()) {
+	transport := t.conn.transport(topics)
+	return &kafka.Client{Addr: kafka.TCP(t.conn.Brokers...), Timeout: t.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
+}
 
 // Name returns the topic of the tenant with the given name.
 func (t *Topics) Name(tenant string) string { return t.cfg.Prefix + tenant }
@@ -104,14 +103,17 @@ func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err e
 	entries := []kafka.ConfigEntry{
 		{ConfigName: "cleanup.policy", ConfigValue: "delete"},
 		{ConfigName: "retention.ms", ConfigValue: strconv.FormatInt(t.cfg.Retention.Milliseconds(), 10)},
+		{ConfigName: "retention.bytes", ConfigValue: "-1"},
 	}
 	if need := t.messageBytes(); need > defaultMessageBytes {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: strconv.Itoa(need)})
 	}
-	if t.cfg.Replication >= 3 {
+	client, closeClient := t.client(topic)
+	defer closeClient()
+	if t.replicas(ctx, client) >= 2 {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "min.insync.replicas", ConfigValue: "2"})
 	}
-	res, err := t.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
+	res, err := client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
 		Topic: topic, NumPartitions: t.cfg.Partitions, ReplicationFactor: t.cfg.Replication, ConfigEntries: entries,
 	}}})
 	if err == nil {
@@ -121,6 +123,28 @@ func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err e
 		return "", fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	return topic, nil
+}
+
+// replicas returns the number of replicas of a new topic, or 0 if it is the broker's default and
+// cannot be read.
+func (t *Topics) replicas(ctx context.Context, client *kafka.Client) int64 {
+	if t.cfg.Replication > 0 {
+		return int64(t.cfg.Replication)
+	}
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+	if err != nil || len(meta.Brokers) == 0 {
+		return 0
+	}
+	settings, err := describe(ctx, client, []kafka.DescribeConfigRequestResource{brokerResource(meta)})
+	if err != nil || len(settings) == 0 {
+		return 0
+	}
+	n, _ := number(settingsOf(settings[0]), "default.replication.factor")
+	return n
+}
+
+func brokerResource(meta *kafka.MetadataResponse) kafka.DescribeConfigRequestResource {
+	return kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(meta.Brokers[0].ID)}
 }
 
 // defaultMessageBytes is Kafka's default of max.message.bytes.
@@ -137,6 +161,9 @@ type Finding struct {
 	Topic string
 	// Fatal is set if runs may be lost or cannot be published.
 	Fatal bool
+	// Unsafe is set, beside Fatal, if acknowledged records may be lost. A dispatcher refuses to
+	// start with such a topic.
+	Unsafe bool
 	// Message names the setting, its value and the rule.
 	Message string
 }
@@ -155,7 +182,9 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 	if len(topics) == 0 {
 		return nil, nil
 	}
-	meta, err := t.client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	client, closeClient := t.client(topics...)
+	defer closeClient()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
 	if err != nil {
 		return nil, fmt.Errorf("read topics: %w", err)
 	}
@@ -164,17 +193,15 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 	replicas := make(map[string]int)
 	for _, m := range meta.Topics {
 		if m.Error != nil || len(m.Partitions) == 0 {
-			found = append(found, Finding{m.Name, true, fmt.Sprintf("cannot be used: %v", m.Error)})
+			found = append(found, Finding{Topic: m.Name, Fatal: true, Message: fmt.Sprintf("cannot be used: %v", m.Error)})
 			continue
 		}
 		replicas[m.Name] = len(m.Partitions[0].Replicas)
 		resources = append(resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: m.Name})
 	}
 	if len(resources) > 0 && len(meta.Brokers) > 0 {
-		resources = append(resources, kafka.DescribeConfigRequestResource{
-			ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(meta.Brokers[0].ID),
-		})
-		settings, err := t.describe(ctx, resources)
+		resources = append(resources, brokerResource(meta))
+		settings, err := describe(ctx, client, resources)
 		if err != nil {
 			return nil, err
 		}
@@ -186,8 +213,8 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 	return found, nil
 }
 
-func (t *Topics) describe(ctx context.Context, resources []kafka.DescribeConfigRequestResource) ([]kafka.DescribeConfigResponseResource, error) {
-	res, err := t.client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: resources})
+func describe(ctx context.Context, client *kafka.Client, resources []kafka.DescribeConfigRequestResource) ([]kafka.DescribeConfigResponseResource, error) {
+	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: resources})
 	if err != nil {
 		return nil, fmt.Errorf("read settings of topics: %w", err)
 	}
@@ -201,20 +228,20 @@ func (t *Topics) describe(ctx context.Context, resources []kafka.DescribeConfigR
 
 // checkSettings checks the settings of one topic, or of the broker.
 func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas map[string]int) []Finding {
-	settings := make(map[string]string, len(r.ConfigEntries))
-	for _, e := range r.ConfigEntries {
-		settings[e.ConfigName] = e.ConfigValue
-	}
+	settings := settingsOf(r)
 	if r.ResourceType == int8(kafka.ResourceTypeBroker) {
 		return t.checkBroker(settings)
 	}
 	topic := r.ResourceName
 	var found []Finding
 	add := func(fatal bool, format string, args ...any) {
-		found = append(found, Finding{topic, fatal, fmt.Sprintf(format, args...)})
+		found = append(found, Finding{Topic: topic, Fatal: fatal, Message: fmt.Sprintf(format, args...)})
 	}
 	if ms, ok := number(settings, "retention.ms"); ok && ms >= 0 && time.Duration(ms)*time.Millisecond < t.cfg.GiveUpAfter {
 		add(true, "retention.ms %d is below give_up_after %s: runs in flight would be lost", ms, t.cfg.GiveUpAfter)
+	}
+	if n, ok := number(settings, "retention.bytes"); ok && n >= 0 {
+		add(true, "retention.bytes %d: records may be deleted before retention.ms has passed; it must be -1", n)
 	}
 	if p := settings["cleanup.policy"]; strings.Contains(p, "compact") {
 		add(true, "cleanup.policy %s: older runs of a task would be lost; it must be delete", p)
@@ -228,6 +255,7 @@ func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas 
 		add(false, "has one replica: the loss of a broker's disk loses runs in flight")
 	case ok && n < 2:
 		add(true, "min.insync.replicas %d with %d replicas: the loss of one broker may lose runs in flight; it must be 2 or more", n, replicas[topic])
+		found[len(found)-1].Unsafe = true
 	}
 	return found
 }
@@ -235,9 +263,17 @@ func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas 
 func (t *Topics) checkBroker(settings map[string]string) []Finding {
 	minutes, ok := number(settings, "offsets.retention.minutes")
 	if ok && time.Duration(minutes)*time.Minute < t.cfg.GiveUpAfter {
-		return []Finding{{"", true, fmt.Sprintf("broker setting offsets.retention.minutes %d is below give_up_after %s: listeners that were down would miss runs", minutes, t.cfg.GiveUpAfter)}}
+		return []Finding{{Fatal: true, Message: fmt.Sprintf("broker setting offsets.retention.minutes %d is below give_up_after %s: listeners that were down would miss runs", minutes, t.cfg.GiveUpAfter)}}
 	}
 	return nil
+}
+
+func settingsOf(r kafka.DescribeConfigResponseResource) map[string]string {
+	settings := make(map[string]string, len(r.ConfigEntries))
+	for _, e := range r.ConfigEntries {
+		settings[e.ConfigName] = e.ConfigValue
+	}
+	return settings
 }
 
 func number(settings map[string]string, name string) (int64, bool) {

@@ -32,7 +32,6 @@ func newTestTopics(t *testing.T, brokers []string, cfg TopicConfig) *Topics {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(topics.Close)
 	return topics
 }
 
@@ -55,7 +54,9 @@ func testEnsure(t *testing.T, brokers []string, prefix string) {
 			t.Errorf("Ensure = %s, want %s", name, prefix+"acme")
 		}
 	}
-	meta, err := topics.client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topics.Name("acme")}})
+	client, closeClient := topics.client(topics.Name("acme"))
+	defer closeClient()
+	meta, err := client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topics.Name("acme")}})
 	if err != nil || len(meta.Topics[0].Partitions) != 8 {
 		t.Fatalf("Metadata = %v, %v, want 8 partitions", meta, err)
 	}
@@ -95,8 +96,11 @@ func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
 	entries := []kafka.ConfigEntry{
 		{ConfigName: "retention.ms", ConfigValue: "3600000"}, {ConfigName: "cleanup.policy", ConfigValue: "compact"},
 		{ConfigName: "max.message.bytes", ConfigValue: "10000"}, {ConfigName: "min.insync.replicas", ConfigValue: "1"},
+		{ConfigName: "retention.bytes", ConfigValue: "1000000"},
 	}
-	res, err := topics.client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
+	client, closeClient := topics.client("bad")
+	defer closeClient()
+	res, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
 		{Topic: "bad", NumPartitions: 1, ReplicationFactor: 3, ConfigEntries: entries},
 	}})
 	if err != nil || res.Errors["bad"] != nil {
@@ -108,17 +112,33 @@ func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
 	}
 	var text strings.Builder
 	for _, f := range found {
-		if !f.Fatal {
-			t.Errorf("finding is not fatal: %s", f)
+		if unsafe := strings.Contains(f.Message, "insync"); !f.Fatal || f.Unsafe != unsafe {
+			t.Errorf("finding is fatal %t, unsafe %t: %s", f.Fatal, f.Unsafe, f)
 		}
 		text.WriteString(f.String() + "\n")
 	}
 	for _, want := range []string{
 		"topic bad: retention.ms 3600000 is below give_up_after 24h0m0s", "topic bad: cleanup.policy compact",
-		"topic bad: max.message.bytes 10000 is below", "topic bad: min.insync.replicas 1 with 3 replicas", "topic gone: cannot be used",
+		"topic bad: max.message.bytes 10000 is below", "topic bad: min.insync.replicas 1 with 3 replicas",
+		"topic bad: retention.bytes 1000000", "topic gone: cannot be used",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, text.String())
+		}
+	}
+}
+
+// TestNewTopicWithReplicasIsSafe also leaves the number of replicas to the brokers.
+func TestNewTopicWithReplicasIsSafe(t *testing.T) {
+	c := broker(t, nil, kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{"default.replication.factor": "3"}))
+	for name, replication := range map[string]int{"two": 2, "three": 3, "default": 0} {
+		topics := newTestTopics(t, c.ListenAddrs(), TopicConfig{Replication: replication})
+		topic, err := topics.Ensure(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found, err := topics.Check(t.Context(), []string{topic}); err != nil || len(found) != 0 {
+			t.Errorf("%s: findings = %v, %v, want none", name, found, err)
 		}
 	}
 }

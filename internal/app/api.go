@@ -120,7 +120,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards}
 	a.server, err = server.New(server.Config{
 		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
-		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout},
+		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
 	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
@@ -181,9 +181,6 @@ func (a *API) Run(ctx context.Context) error {
 }
 
 func (a *API) close() {
-	if a.topics != nil {
-		a.topics.Close()
-	}
 	if a.publisher != nil {
 		a.publisher.Close()
 	}

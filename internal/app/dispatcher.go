@@ -225,6 +225,9 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	if d.o.Local {
 		return nil
 	}
+	if err := d.refuseUnsafe(ctx); err != nil {
+		return err
+	}
 	return reach(ctx, d.o.Log, fmt.Sprintf("zookeeper at %v", c.ZooKeeper.Servers), c.StartTimeout, func(ctx context.Context) error {
 		return reachAny(ctx, c.ZooKeeper.Servers)
 	})
@@ -267,14 +270,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 }
 
 func (d *Dispatcher) close() {
-	if d.topics != nil {
-		d.topics.Close()
-	}
 	if d.publisher != nil {
 		d.publisher.Close()
-	}
-	if d.letters != nil {
-		d.letters.Close()
 	}
 	if d.cluster != nil {
 		d.cluster.Close()
@@ -327,7 +324,8 @@ func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	d.metrics.Outbox(db, rows, age)
 }
 
-// checkTopics checks the topics of all tenants once and logs its findings.
+// checkTopics checks the topics of all tenants once. It returns an error if one may lose
+// acknowledged records.
 func (d *Dispatcher) checkTopics(ctx context.Context) error {
 	for after, tries := "", 0; ; {
 		page, err := d.control.Tenants(ctx, after, topicsPage)
@@ -335,6 +333,8 @@ func (d *Dispatcher) checkTopics(ctx context.Context) error {
 			err = d.checkPage(ctx, page)
 		}
 		switch {
+		case errors.Is(err, errUnsafe):
+			return err
 		case err != nil && tries < topicsTries && ctx.Err() == nil:
 			tries++
 			select {
@@ -353,6 +353,24 @@ func (d *Dispatcher) checkTopics(ctx context.Context) error {
 	}
 }
 
+// errUnsafe is the error for topics that may lose acknowledged records.
+var errUnsafe = errors.New("a dispatcher does not publish to topics that may lose runs")
+
+// refuseUnsafe returns an error if a topic of the first tenants may lose acknowledged records.
+// checkTopics checks the others while the dispatcher works. A topic that cannot be read is not
+// refused.
+func (d *Dispatcher) refuseUnsafe(ctx context.Context) error {
+	page, err := d.control.Tenants(ctx, "", topicsPage)
+	if err != nil {
+		return nil
+	}
+	if err := d.checkPage(ctx, page); errors.Is(err, errUnsafe) {
+		return err
+	}
+	return nil
+}
+
+// checkPage checks the topics of tenants and logs its findings.
 func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error {
 	topics := make([]string, len(page))
 	for i, t := range page {
@@ -360,6 +378,9 @@ func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error
 	}
 	findings, err := d.topics.Check(ctx, topics)
 	for _, f := range findings {
+		if f.Unsafe {
+			err = errors.Join(err, fmt.Errorf("%w: %s", errUnsafe, f))
+		}
 		if f.Fatal {
 			d.o.Log.Error("topic may lose runs", "err", f.String())
 		} else {

@@ -181,7 +181,6 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	if err != nil {
 		return err
 	}
-	defer topics.Close()
 	page, err := tenants.Tenants(ctx, "", topicsPage)
 	if err != nil {
 		return errors.New("the tenants cannot be read, so their topics were not checked")

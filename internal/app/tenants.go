@@ -176,6 +176,17 @@ func (n *names) TenantTopic(ctx context.Context, tenant int32) (name, topic stri
 	return found.Name, n.prefix + found.Name, nil
 }
 
+// Deleted implements [delivery.Tenants].
+func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
+	deleted, err := n.store.Deleted(ctx, tenant)
+	if deleted {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.known, tenant)
+	}
+	return deleted, err
+}
+
 // label returns the name of the tenant for metrics, or its number if the name is not
 // cached. It makes no call.
 func (n *names) label(tenant int32) string {

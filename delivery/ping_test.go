@@ -1,0 +1,38 @@
+package delivery
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+)
+
+// TestPingIsAnsweredBesideBrokersThatAreDownAndThatHang pings often, because a ping that
+// asked one broker only would succeed by chance.
+func TestPingIsAnsweredBesideBrokersThatAreDownAndThatHang(t *testing.T) {
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // accepts and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	down.Close()
+	others := []string{hangs.Addr().String(), down.Addr().String()}
+	ping := func(brokers []string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		return publisher(t, brokers, names{}, nil).Ping(ctx)
+	}
+	up := broker(t, names{1: "t-1"}).ListenAddrs()
+	for range 10 {
+		if err := ping(append(up, others...)); err != nil {
+			t.Error(err)
+		}
+	}
+	if ping(others) == nil {
+		t.Error("a ping succeeded although no broker answers")
+	}
+}
