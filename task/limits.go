@@ -72,6 +72,9 @@ type Limits struct {
 	MinInterval time.Duration
 	// MinAckTimeout is the shortest ack_timeout. Default: 1 s; at least 10 ms.
 	MinAckTimeout time.Duration
+	// RecordRetention is how long Kafka keeps a record, or 0 if that is unknown. A silent run is
+	// published again after its ack_timeout, which must come before its record may be deleted.
+	RecordRetention time.Duration
 	// ParamsBytes is the tenant's limit on all keys and values together.
 	ParamsBytes int
 }

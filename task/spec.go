@@ -186,6 +186,9 @@ func (s *Spec) checkBounds(v *faults) {
 // its own range, so that one mistake is one fault.
 func (s *Spec) checkDelivery(v *faults, l Limits) {
 	v.between("ack_timeout", s.AckTimeout, l.MinAckTimeout, MaxAckTimeout)
+	if l.RecordRetention > 0 && s.AckTimeout >= l.RecordRetention && s.AckTimeout <= MaxAckTimeout {
+		v.add("ack_timeout", "%s is not below kafka.retention %s: Kafka might delete the record of a run before it is published again", s.AckTimeout, l.RecordRetention)
+	}
 	v.between("give_up_after", s.GiveUpAfter, min(max(s.AckTimeout, l.MinAckTimeout), MaxAckTimeout), MaxGiveUpAfter)
 	v.between("retention", s.Retention, 0, MaxRetention)
 	r := s.Retry

@@ -62,6 +62,30 @@ func TestBrokenRulesAreNamedByField(t *testing.T) {
 	}
 }
 
+// TestAckTimeoutMustEndBeforeARecordMayBeDeleted checks the fault's text, too, because the limit
+// is a setting that callers do not know.
+func TestAckTimeoutMustEndBeforeARecordMayBeDeleted(t *testing.T) {
+	l := limits()
+	for retention, want := range map[time.Duration]string{
+		0:                 "",
+		3*time.Hour + 1:   "",
+		3 * time.Hour:     "3h0m0s is not below kafka.retention 3h0m0s",
+		2 * time.Hour:     "3h0m0s is not below kafka.retention 2h0m0s",
+		MaxAckTimeout * 3: "",
+	} {
+		l.RecordRetention = retention
+		s := valid(OneShot)
+		s.AckTimeout = 3 * time.Hour
+		faults := s.Validate(l)
+		if want == "" && len(faults) == 0 {
+			continue
+		}
+		if len(faults) != 1 || faults[0].Field != "ack_timeout" || want == "" || !strings.Contains(faults[0].Message, want) {
+			t.Errorf("retention %s: faults = %v, want %q", retention, faults, want)
+		}
+	}
+}
+
 func TestAllFaultsComeAtOnce(t *testing.T) {
 	s := Spec{Type: Blocking, Terms: Terms{Interval: -1, MaxCount: -1, Begin: Never, End: Never}}
 	if faults := s.Validate(limits()); len(faults) != 3 {

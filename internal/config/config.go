@@ -85,7 +85,7 @@ type Kafka struct {
 	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's name follows."`
 	Partitions        int           `key:"partitions" default:"8" doc:"Partitions of a new topic. At most this many listeners share a tenant's runs. Fewer partitions cost the brokers less."`
 	ReplicationFactor int           `key:"replication_factor" default:"0" doc:"Replicas of a new topic. 0: the default of the brokers. With 3 or more, min.insync.replicas is set to 2."`
-	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. Choose at least the longest give_up_after of your tasks, since Kafka may have the only copy of a run in flight."`
+	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. It must be longer than every ack_timeout, because a run without a result is published again after its ack_timeout, or after an hour if that is longer; taskd refuses a task with another ack_timeout."`
 	Compression       string        `key:"compression" default:"none" doc:"none, lz4, zstd, snappy or gzip."`
 	Timeout           time.Duration `key:"timeout" default:"10s" doc:"How long a broker may wait for its replicas."`
 	TLS               KafkaTLS      `key:"tls" doc:"TLS for connections to the brokers."`

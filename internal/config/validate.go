@@ -72,7 +72,7 @@ func (c *Kafka) validate(v *validator, needed bool) {
 	v.addresses("kafka.advertised_brokers", c.AdvertisedBrokers)
 	v.between("kafka.partitions", c.Partitions, 1, 10_000)
 	v.between("kafka.replication_factor", c.ReplicationFactor, 0, 32)
-	v.atLeast("kafka.retention", c.Retention, time.Hour)
+	v.atLeast("kafka.retention", c.Retention, 2*time.Hour) // a silent run is published again after an hour at most
 	v.atLeast("kafka.timeout", c.Timeout, 100*time.Millisecond)
 	v.oneOf("kafka.compression", c.Compression, "none", "lz4", "zstd", "snappy", "gzip")
 	v.pair("kafka.tls.cert_file", c.TLS.CertFile, "kafka.tls.key_file", c.TLS.KeyFile)
