@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"sync"
 	"time"
 
@@ -193,20 +192,18 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(genCtx, cancel)()
-	reader := c.newReader(a.ID, a.Offset)
+	next := a.Offset
+	reader := c.newReader(ctx, a.ID, next)
 	defer func() { c.closeReader(reader) }()
 	for {
-		m, err := reader.FetchMessage(ctx)
+		m, err := reader.fetch()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, kafka.OffsetOutOfRange):
-			// The topic was created again and is younger than the offset. Its
-			// records may be for this group, so none is skipped.
-			c.report(fmt.Sprintf("partition %d has no offset %d: reading from its start", a.ID, a.Offset), err)
 			c.closeReader(reader)
-			reader = c.newReader(a.ID, kafka.FirstOffset)
-			t = c.restart(g, a.ID)
+			next, t = c.afterGap(ctx, g, t, next)
+			reader = c.newReader(ctx, a.ID, next)
 			sleep(ctx, c.times.backoff)
 		case err != nil:
 			c.report(fmt.Sprintf("reading partition %d", a.ID), err)
@@ -214,6 +211,7 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 		case !c.l.engine.admit(ctx):
 			return
 		default:
+			next = c.checkGap(m, next)
 			c.deliver(t, m)
 		}
 	}
@@ -234,73 +232,6 @@ func (c *consumer) deliver(t *tracker, m kafka.Message) {
 			"partition", m.Partition, "offset", m.Offset, "suppressed", suppressed, "err", err)
 	}
 	c.l.engine.skip(t, m.Offset)
-}
-
-// reader reads one partition. Its Close does not wait for the running fetch.
-type reader struct {
-	*kafka.Reader
-	mu     sync.Mutex
-	conn   net.Conn
-	closed bool
-}
-
-func (c *consumer) newReader(partition int, offset int64) *reader {
-	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
-	r := &reader{}
-	dialer := *c.dialer
-	dialer.DialFunc = r.dial
-	r.Reader = kafka.NewReader(kafka.ReaderConfig{
-		Brokers: c.brokers, Topic: c.topic, Partition: partition, Dialer: &dialer,
-		QueueCapacity: readAhead, MinBytes: 1, MaxBytes: maxFetchBytes, MaxWait: c.times.maxWait,
-		ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
-		OffsetOutOfRangeError: true, ErrorLogger: debug,
-	})
-	if err := r.SetOffset(offset); err != nil {
-		c.report("setting the offset", err) // only a closed reader returns an error
-	}
-	return r
-}
-
-// dial keeps the last connection, which is the one that fetches.
-func (r *reader) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		conn.Close()
-		return nil, net.ErrClosed
-	}
-	r.conn = conn
-	return conn, nil
-}
-
-// closeReader closes r without waiting for a fetch or a dial, so that a
-// rebalance is not delayed.
-func (c *consumer) closeReader(r *reader) {
-	r.mu.Lock()
-	r.closed = true
-	conn := r.conn
-	r.mu.Unlock()
-	c.closing.Go(func() {
-		if conn != nil {
-			conn.Close()
-		}
-		r.Close()
-	})
-}
-
-// restart replaces the tracker of a partition that is read from its start
-// again.
-func (c *consumer) restart(g *generation, partition int) *tracker {
-	e := c.l.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	g.trackers[partition].over = true
-	g.trackers[partition] = newTracker(partition, -1)
-	return g.trackers[partition]
 }
 
 // commitUntil commits done offsets periodically and at the end of the

@@ -35,11 +35,33 @@ type Events struct {
 	// Poison is called for a record that cannot be decoded. The record is
 	// skipped.
 	Poison func(partition int, offset int64, err error)
+	// OutOfRange is called when a partition does not have the offset to read next. The listener
+	// continues with the records that are there.
+	OutOfRange func(OutOfRange)
 	// Assigned is called when partitions were assigned: at the start and after
 	// every rebalance.
 	Assigned func(partitions []int)
 	// Committed is called after offsets were committed.
 	Committed func(offsets map[int]int64)
+}
+
+// OutOfRange says what a partition has instead of the offset to read next. The runs of lost
+// records are delivered again after their ack_timeout, because the service has no result for
+// them.
+type OutOfRange struct {
+	Partition int
+	// Next is the offset to read next. The partition has the offsets from First to before End.
+	Next, First, End int64
+}
+
+// Lost returns how many records Kafka has deleted before they were read. It returns -1 if that
+// is unknown because the partition ends before Next: then the topic was created again, or Kafka
+// has lost records, and the listener reads the partition from its start.
+func (o OutOfRange) Lost() int64 {
+	if o.Next > o.End {
+		return -1
+	}
+	return max(o.First-o.Next, 0)
 }
 
 // Delivery names one delivery of one run.
