@@ -222,9 +222,6 @@ func reportOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (ta
 	if faults := slices.Concat(r.faults, result.Validate(paramsBytes)); len(faults) > 0 {
 		return task.Report{}, &faults[0]
 	}
-	if result.Outcome != task.Success {
-		result.Next = task.Never
-	}
 	return task.Report{Attempt: attempt, Holder: holder, Result: result}, nil
 }
 

@@ -112,6 +112,13 @@ func TestMalformedResultsAreRefusedOneByOne(t *testing.T) {
 		{"a next time before the epoch", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = secs(-1) }), "next_execute_time", "1969-12-31T23:59:59.000Z is not between"},
 		{"a next time in the year 9999", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = secs(year9999) }), "next_execute_time", "is not between"},
 		{"a next time that is none", good(func(r *perceptorv1.RunResult) { r.NextExecuteTime = &timestamppb.Timestamp{Nanos: -5} }), "next_execute_time", "-5 ns"},
+		// timing: T10.10
+		{"a failure with a next time", good(func(r *perceptorv1.RunResult) {
+			r.Outcome, r.NextExecuteTime = perceptorv1.RunResult_FAIL, after(time.Hour)
+		}), "next_execute_time", "only SUCCESS sets the next run, not FAIL"},
+		{"a snooze with a next time", good(func(r *perceptorv1.RunResult) {
+			r.Outcome, r.RedeliverAfter, r.NextExecuteTime = perceptorv1.RunResult_SNOOZE, durationpb.New(time.Second), after(time.Hour)
+		}), "next_execute_time", "not SNOOZE"},
 		{"a NUL byte in a changed param", patch(map[string]string{"k": "\x00"}), `params_patch.set["k"]`, "NUL byte"},
 		{"a changed param without key", patch(map[string]string{"": ""}), "params_patch.set", "has 0 bytes"},
 		{"changed params over the limit", patch(map[string]string{"k": strings.Repeat("v", 1000)}), "params_patch.set", "limit is 1000"},
@@ -143,9 +150,9 @@ func TestResultsReachTheStoreAsTheyWereSaid(t *testing.T) {
 	request := &perceptorv1.ReportResultsRequest{Holder: 9, Results: []*perceptorv1.RunResult{
 		{Attempt: attempt(1000, 2, 3), Outcome: perceptorv1.RunResult_SUCCESS, NextExecuteTime: after(time.Hour), Stop: true,
 			ParamsPatch: &perceptorv1.ParamsPatch{Set: map[string]string{"a": "b"}, Remove: []string{"c"}}},
-		{Attempt: attempt(1001, 1, 1), Outcome: perceptorv1.RunResult_FAIL, Error: "no\x00thing", NextExecuteTime: after(time.Hour),
+		{Attempt: attempt(1001, 1, 1), Outcome: perceptorv1.RunResult_FAIL, Error: "no\x00thing",
 			ParamsPatch: &perceptorv1.ParamsPatch{}},
-		{Attempt: attempt(1002, 1, 1), Outcome: perceptorv1.RunResult_SNOOZE, RedeliverAfter: durationpb.New(24 * time.Hour), NextExecuteTime: after(time.Hour)},
+		{Attempt: attempt(1002, 1, 1), Outcome: perceptorv1.RunResult_SNOOZE, RedeliverAfter: durationpb.New(24 * time.Hour)},
 		{Attempt: attempt(1003, 1, 1), Outcome: perceptorv1.RunResult_FAIL, RedeliverAfter: durationpb.New(time.Millisecond), Permanent: true},
 	}}
 	var reply perceptorv1.ReportResultsResponse

@@ -72,7 +72,7 @@ func TestFieldsLeftOutTakeTheirDefaults(t *testing.T) {
 			RetryPolicy: &perceptorv1.RetryPolicy{InitialBackoff: durationpb.New(0), Jitter: proto.Float64(0)}},
 			func(s *task.Spec) {
 				s.Type, s.MaxCount, s.Retention, s.Retry.Jitter = task.OneShot, 1, 0, 0
-				s.Retry.InitialBackoff = time.Millisecond
+				s.Retry.InitialBackoff = time.Millisecond // timing: T8.9
 			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

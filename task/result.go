@@ -65,13 +65,15 @@ type Report struct {
 // Ends reports whether the result is the last one of its run under every retry policy.
 func (r *Result) Ends() bool { return r.Outcome == Success || r.Stop || r.Permanent }
 
-// Validate returns every broken rule. paramsBytes is the tenant's limit. Next may be set
-// with any outcome, although it counts with Success only. After is [ZeroDuration] if the
-// request sets it to 0.
+// Validate returns every broken rule. paramsBytes is the tenant's limit. After is
+// [ZeroDuration] if the request sets it to 0.
 func (r *Result) Validate(paramsBytes int) []Fault {
 	v := &faults{}
 	if r.Next != Never {
 		v.instant("next_execute_time", r.Next)
+		if r.Outcome == Fail || r.Outcome == Snooze {
+			v.add("next_execute_time", "%s: only SUCCESS sets the next run, not %s", r.Next, r.Outcome)
+		}
 	}
 	if r.After != 0 {
 		v.between("redeliver_after", r.After, MinAfter, MaxAfter)
