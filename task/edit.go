@@ -28,11 +28,10 @@ type Edit struct {
 // delivery has the new terms, also a delivery of a run that is open now. The schedule
 // continues like this:
 //
-//   - Before the first run, the first instant is that of a task that is added with the
-//     new terms.
+//   - Before begin_time, and if the edit changes begin_time, the first instant is that of a
+//     task that is added with the new terms.
 //   - Later, a new interval counts from the edit: the next instant is the edit plus one
-//     interval, or begin_time if that is later. The next instant of a cron expression is
-//     its first match after the edit.
+//     interval. The next instant of a cron expression is its first match after the edit.
 //   - An instant that has come and was not claimed yet fires, and the new schedule
 //     continues from it.
 //   - The next instant after an open run of a BLOCKING task follows from its result.
@@ -67,14 +66,21 @@ func (m *Machine) Edit(e *Edit, now Instant) error {
 		m.spaceCatchUp(now)
 	}
 	t.markChanged()
+	m.editRuns(e.Params)
+	return nil
+}
+
+// editRuns gives the terms and the version of the task to all its run rows, so that the
+// versions that its attempts see never decrease. With params it gives them the params too.
+func (m *Machine) editRuns(params bool) {
+	t := m.Task
 	for _, r := range m.Runs {
 		r.Terms, r.Calendar, r.Version = t.Terms, t.Calendar, t.Version
-		if e.Params {
+		if params {
 			r.Params = t.Params
 		}
 	}
-	m.Edited, m.EditedParams = true, e.Params
-	return nil
+	m.Edited, m.EditedParams = true, params
 }
 
 func errVersion(t *Row, want int32) error {
@@ -130,12 +136,12 @@ func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	case n.MaxCount > 0 && n.MaxCount < n.Seq:
 		return faulty("max_count", "%d: %d runs were claimed already", n.MaxCount, n.Seq)
 	case t.Seq == 0:
-		return m.firstInstant(e, n, other || begin, now)
+		return m.firstInstant(e, n, other, begin, now)
 	case t.Type == NonBlocking:
 		return m.rescheduleGrid(e, n, other, now)
 	case t.State == Running:
-		if other && t.triggered() {
-			n.Anchor = max(n.after(e, now).ScheduledAt, n.ScheduledAt+1)
+		if other && t.triggered() && t.planned() > now {
+			n.Anchor = ^n.after(e, now).ScheduledAt
 		}
 		return nil
 	case other && t.ScheduledAt > now:
@@ -145,16 +151,23 @@ func (m *Machine) reschedule(e *Edit, n *Row, now Instant) error {
 	return n.waitForNext(other, now)
 }
 
-// firstInstant schedules the first run of a task again if the edit moved it.
-func (m *Machine) firstInstant(e *Edit, n *Row, moved bool, now Instant) error {
-	s := *e.Spec
+// firstInstant schedules the first run of a task again if the edit moved it. other and
+// begin say whether the schedule and begin_time have changed.
+func (m *Machine) firstInstant(e *Edit, n *Row, other, begin bool, now Instant) error {
+	s, moved := *e.Spec, other || begin
 	s.Begin = n.Begin
 	if f := s.ResolveBegin(now); len(f) > 0 && (moved || m.Task.End != n.End) {
 		return &Error{Code: InvalidArgument, Faults: f}
 	}
 	if moved {
 		first := NewRow(n.Tenant, n.ID, &s, now)
-		n.ScheduledAt, n.Anchor = first.ScheduledAt, first.Anchor
+		switch {
+		case begin || n.Begin >= now || n.exhausted(first.ScheduledAt):
+			n.ScheduledAt = first.ScheduledAt
+		case n.ScheduledAt > now:
+			n.ScheduledAt = n.after(e, now).ScheduledAt
+		}
+		n.Anchor = n.ScheduledAt
 	}
 	return n.waitForNext(moved, now)
 }

@@ -256,7 +256,7 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 	case n <= 0 || (r.State == Running && r.Type != Blocking):
 		return nil
 	case r.triggered():
-		next.ScheduledAt = r.Anchor
+		next.ScheduledAt = r.planned()
 	case r.State == Running:
 		next.ScheduledAt = next.instantAfter(now, now)
 	case r.ScheduledAt <= now:

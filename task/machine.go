@@ -155,8 +155,8 @@ func (m *Machine) scheduleAt(next, now Instant) {
 func (m *Machine) scheduleNext(now Instant) {
 	t := m.Task
 	switch {
-	case t.triggered() && t.Anchor != Never:
-		m.scheduleAt(t.Anchor, now)
+	case t.triggered() && t.planned() != Never:
+		m.scheduleAt(t.planned(), now)
 	case t.Interval > 0:
 		m.scheduleAt(now.Add(t.Interval), now)
 	case t.Calendar != nil || t.exhausted(now):
@@ -179,7 +179,6 @@ func (m *Machine) Pause() {
 		return
 	}
 	t.Paused = true
-	t.Version++
 	if t.State == Scheduled {
 		t.DueAt = Never
 	}
@@ -187,14 +186,14 @@ func (m *Machine) Pause() {
 }
 
 // Resume allows claims again. Instants that passed during the pause follow the misfire
-// policy.
+// policy: the next claim applies it. If SKIP leaves no instant to claim now, Resume applies
+// it, so that the missed instants are told at once.
 func (m *Machine) Resume(now Instant) {
 	t := m.Task
 	if !t.Paused {
 		return
 	}
 	t.Paused = false
-	t.Version++
 	t.markChanged()
 	if t.State != Scheduled {
 		return
@@ -205,7 +204,7 @@ func (m *Machine) Resume(now Instant) {
 	}
 	t.DueAt = max(t.ScheduledAt, now)
 	m.spaceCatchUp(now)
-	if t.misfire() != Skip || t.unreadable() {
+	if t.misfire() != Skip || t.unreadable() || t.firesLate(now) {
 		return
 	}
 	from := t.ScheduledAt

@@ -117,6 +117,14 @@ func (r *Row) skipMissed(now Instant) (n int64) {
 	return n
 }
 
+// firesLate reports whether an instant of a SCHEDULED row that has come will fire, by the
+// misfire policy.
+func (r *Row) firesLate(now Instant) bool {
+	late := *r
+	late.skipMissed(now)
+	return late.ScheduledAt <= now && !late.exhausted(late.ScheduledAt)
+}
+
 func (r *Row) catchUp() int32 {
 	if r.CatchUp > 0 {
 		return r.CatchUp

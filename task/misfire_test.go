@@ -205,7 +205,7 @@ func TestResumeTreatsMissedInstantsByThePolicy(t *testing.T) {
 		{"FIRE_ONCE", NonBlocking, Terms{}, 10_000, 20_500, 0, Scheduled},
 		{"FIRE_ALL", NonBlocking, Terms{Misfire: FireAll}, 10_000, 20_500, 0, Scheduled},
 		{"SKIP", NonBlocking, Terms{Misfire: Skip}, 21_000, 21_000, 11, Scheduled},
-		{"SKIP with an instant within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 20_000, 20_500, 10, Scheduled},
+		{"SKIP with an instant within the grace", Blocking, Terms{Misfire: Skip, Grace: time.Second}, 10_000, 20_500, 0, Scheduled}, // the claim tells its run
 		{"SKIP without a further instant", OneShot, Terms{Misfire: Skip}, Never, Never, 1, Completed},
 	} {
 		m := timedMachine(c.typ, false, c.terms)
@@ -359,5 +359,158 @@ func TestUpcomingIsWhatFires(t *testing.T) {
 	m := timedMachine(OneShot, true, Terms{})
 	if got := m.Task.Upcoming(-1, 5); !slices.Equal(got, []Instant{10_000}) {
 		t.Errorf("Upcoming of ONE_SHOT = %d", got)
+	}
+}
+
+// timing: T12.2
+func TestATriggerMovesNoInstantOfABlockingTask(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		terms        Terms
+		trigger, end Instant
+		pause        bool
+		next         Instant // what fires after the triggered run, at at
+		at           Instant
+		missed       int64
+	}{
+		{"to come", Terms{}, 10_300, 10_400, false, 11_000, 11_000, 0},
+		{"passes before the result", Terms{}, 10_300, 15_500, false, 11_000, 15_500, 0},
+		{"is now", Terms{}, 11_000, 11_400, false, 11_000, 11_400, 0},
+		{"has passed", Terms{}, 15_500, 15_600, false, 11_000, 15_600, 0},
+		{"paused, to come", Terms{}, 10_300, 10_400, true, 11_000, 20_000, 0},
+		{"paused, has passed", Terms{}, 15_500, 15_600, true, 11_000, 20_000, 0},
+		{"paused, is now", Terms{}, 11_000, 11_600, true, 11_000, 20_000, 0},
+		{"SKIP, within the grace", Terms{Misfire: Skip, Grace: 5 * time.Second}, 10_300, 15_500, false, 11_000, 15_500, 0},
+		{"SKIP, after the grace", Terms{Misfire: Skip, Grace: 2 * time.Second}, 10_300, 15_500, false, 14_000, 15_500, 3},
+		{"SKIP, paused, has passed", Terms{Misfire: Skip}, 15_500, 15_600, true, 20_000, 20_000, 9},
+	} {
+		m := timedMachine(Blocking, false, c.terms)
+		m.Due(0, 10_000)
+		succeed(t, m, 10_000) // the next instant is 11 s
+		if c.pause {
+			m.Pause()
+		}
+		if seq, err := m.Trigger(c.trigger); seq != 2 || err != nil {
+			t.Fatal(seq, err)
+		}
+		if p := m.Due(0, c.trigger); p == nil || p.ScheduledAt != c.trigger || p.Attempt != 1 {
+			t.Errorf("%s: the triggered run is %+v", c.name, p)
+		}
+		succeed(t, m, c.end)
+		if c.pause {
+			m.Resume(20_000)
+		}
+		if p := m.Due(0, c.at); p == nil || p.ScheduledAt != c.next || m.Task.Missed != c.missed || p.Missed != c.missed {
+			t.Errorf("%s: then %+v, missed %d; want %d, %d", c.name, p, m.Task.Missed, c.next, c.missed)
+		}
+	}
+}
+
+func TestTheRunAfterAResumeKnowsWhatWasMissed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		typ    Type
+		terms  Terms
+		fires  Instant
+		missed int64
+	}{
+		{"FIRE_ONCE", NonBlocking, Terms{}, 10_000, 10},
+		{"FIRE_ALL, the newest 3", NonBlocking, Terms{Misfire: FireAll, CatchUp: 3}, 18_000, 8},
+		{"SKIP", NonBlocking, Terms{Misfire: Skip, Grace: 2 * time.Second}, 19_000, 9},
+		{"SKIP of a BLOCKING task", Blocking, Terms{Misfire: Skip, Grace: 2 * time.Second}, 19_000, 9},
+		{"SKIP by the grace", NonBlocking, Terms{Misfire: Skip, Grace: 500 * time.Millisecond}, 20_000, 10},
+	} {
+		m := timedMachine(c.typ, false, c.terms)
+		m.Pause()
+		m.Resume(20_500)
+		if p := m.Due(0, 20_500); p == nil || p.ScheduledAt != c.fires || p.Missed != c.missed || m.Task.Missed != c.missed || len(m.Skipped) != 0 {
+			t.Errorf("%s: %+v, missed %d, skipped %v; want %d with %d missed", c.name, p, m.Task.Missed, m.Skipped, c.fires, c.missed)
+		}
+	}
+}
+
+func TestANextInstantOfAHandlerPassesNothingOverInSilence(t *testing.T) {
+	success := func(m *Machine, next Instant) Report {
+		return Report{Attempt: first(m, 1), Holder: 7, Result: Result{Outcome: Success, Next: next}}
+	}
+	for _, c := range []struct {
+		name    string
+		terms   Terms
+		byCron  bool
+		pause   bool
+		at      Instant // of the result
+		next    Instant
+		missed  int64
+		planned Instant // the next run
+	}{
+		{"nothing has passed", Terms{}, false, false, 10_500, 15_000, 0, 15_000},
+		{"an earlier one", Terms{}, false, false, 10_500, 10_700, 0, 10_700},
+		{"FIRE_ALL, a backlog", Terms{Misfire: FireAll, CatchUp: 2}, false, false, 15_500, 17_000, 5, 17_000},
+		{"FIRE_ALL, a backlog by cron", Terms{Misfire: FireAll, CatchUp: 2}, true, false, 15_500, 17_000, 5, 17_000},
+		{"a past one means now", Terms{Misfire: FireAll, CatchUp: 2}, false, false, 15_000, 0, 4, 15_000},
+		{"FIRE_ONCE while paused", Terms{}, false, true, 15_500, 17_000, 5, 17_000},
+		{"SKIP while paused", Terms{Misfire: Skip, Grace: time.Hour}, false, true, 15_500, 17_000, 5, 17_000},
+		{"now, at an instant", Terms{}, false, true, 15_000, 15_000, 4, 15_000},
+	} {
+		m := timedMachine(NonBlocking, c.byCron, c.terms)
+		m.Due(0, 10_000)
+		if c.pause {
+			m.Pause()
+		}
+		says(t, m, success(m, c.next), c.at, Accepted)
+		r := m.Task
+		if r.ScheduledAt != c.planned || r.Missed != c.missed || r.State != Scheduled || (r.DueAt == Never) != c.pause {
+			t.Errorf("%s: next %d, missed %d, due %d; want %d, %d", c.name, r.ScheduledAt, r.Missed, r.DueAt, c.planned, c.missed)
+		}
+		want := []Skipped{{Seq: 2, From: 11_000, N: c.missed}}
+		if c.missed == 0 {
+			want = nil
+		}
+		if !slices.Equal(m.Skipped, want) {
+			t.Errorf("%s: skipped %v, want %v", c.name, m.Skipped, want)
+		}
+	}
+}
+
+func TestANextInstantGivesATaskAnotherRunAfterItsLast(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		count   int64
+		next    Instant
+		planned Instant // 0: none
+	}{
+		{"before the end", 0, 10_900, 10_900},
+		{"at the end", 0, 11_000, 0},
+		{"no run is left", 1, 10_900, 0},
+	} {
+		for _, others := range []bool{false, true} {
+			m := timedMachine(NonBlocking, false, Terms{}, func(s *Spec) { s.End, s.MaxCount = 11_000, c.count })
+			if others { // another run is open
+				if m.Task.MaxCount > 0 {
+					m.Task.MaxCount++
+				}
+				if _, err := m.Trigger(9000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.Due(0, 10_000)
+			if m.Task.State != Running {
+				t.Fatalf("%s: %+v", c.name, m.Task)
+			}
+			last := Attempt{RunID{m.Task.ID, m.Task.Seq}, 1}
+			says(t, m, Report{Attempt: last, Result: Result{Outcome: Success, Next: c.next}}, 10_300, Accepted)
+			switch r := m.Task; {
+			case c.planned != 0 && (r.State != Scheduled || r.ScheduledAt != c.planned || r.DueAt != c.planned || r.Missed != 0):
+				t.Errorf("%s: %+v, want a run at %d", c.name, r, c.planned)
+			case c.planned == 0 && others && r.State != Running, c.planned == 0 && !others && r.State != Completed:
+				t.Errorf("%s: the task is %s", c.name, r.State)
+			}
+			if c.planned == 0 {
+				continue
+			}
+			if p := m.Due(0, c.planned); p == nil || p.ScheduledAt != c.planned || m.Task.State != Running {
+				t.Errorf("%s: fired %+v, then %s", c.name, p, m.Task.State)
+			}
+		}
 	}
 }

@@ -13,14 +13,16 @@ func (m *Machine) MoveNext(next, now Instant) error {
 	case next >= t.End:
 		return Errorf(ReasonEndTimeReached, "task %d: %s is not before its end_time %s", t.ID, next, t.End)
 	}
-	if next < t.Begin {
-		t.Begin, m.Edited = next, true
-	}
+	earlier := next < t.Begin
+	t.Begin = min(t.Begin, next)
 	if t.Type != NonBlocking || t.Seq == 0 {
 		t.Anchor = next
 	}
 	t.Version++
 	t.waitUntil(next, now)
 	t.markChanged()
+	if earlier || t.OpenRows > 0 {
+		m.editRuns(false)
+	}
 	return nil
 }

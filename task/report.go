@@ -150,11 +150,15 @@ func (m *Machine) continueAfter(res Report, now Instant) {
 	case res.Stop || t.Type == OneShot:
 		m.finish(Completed)
 	case t.Type == Blocking && res.Next != Never:
-		m.scheduleAt(max(res.Next, now), now)
+		next := max(res.Next, now)
+		if t.triggered() {
+			m.passOver(t.planned(), next, now)
+		}
+		m.scheduleAt(next, now)
 	case t.Type == Blocking:
 		m.scheduleNext(now)
 	default:
-		if res.Next != Never && t.State == Scheduled {
+		if res.Next != Never {
 			m.moveGrid(max(res.Next, now), now)
 		}
 		m.finishIfDone()
@@ -162,14 +166,36 @@ func (m *Machine) continueAfter(res Report, now Instant) {
 }
 
 // moveGrid moves the next run of a NON_BLOCKING task to an instant that a handler
-// chose. The grid continues from there.
+// chose. The grid continues from there. A task that had no next run, because the next
+// instant was not before its end_time, has one again.
 func (m *Machine) moveGrid(next, now Instant) {
 	t := m.Task
-	if next < t.End {
+	if t.State == Scheduled {
+		m.passOver(t.ScheduledAt, next, now)
+	}
+	switch {
+	case !t.exhausted(next):
 		t.waitUntil(next, now)
+	case t.State == Scheduled:
+		t.ScheduledAt = next
+		t.State = Running
+		t.DueAt = now.Add(t.AckTimeout)
+	}
+}
+
+// passOver counts the instants that a handler's choice of the next instant drops: those
+// from at on that have come and are before next. An instant that has not come is not
+// missed; the choice replaces it.
+func (m *Machine) passOver(at, next, now Instant) {
+	t := m.Task
+	last := min(now, next-1)
+	if at > last {
 		return
 	}
-	t.ScheduledAt = next
-	t.State = Running
-	t.DueAt = now.Add(t.AckTimeout)
+	n := int64(1)
+	if t.Type == NonBlocking || t.misfire() == Skip {
+		n += t.countInstants(at, last)
+	}
+	t.Missed += n
+	m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: at, N: n})
 }

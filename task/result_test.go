@@ -1,6 +1,7 @@
 package task
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -220,4 +221,30 @@ func TestASnoozeLeavesTheParamsAlone(t *testing.T) {
 	res := snoozed(m, 1, time.Minute)
 	res.Patch = &ParamsPatch{Set: map[string]string{"k": "v"}}
 	says(t, m, res, now, Accepted) // would panic if it called merge
+}
+
+// timing: T9.4
+func TestOnlySilentDeliveriesLengthenTheDelay(t *testing.T) {
+	for _, answer := range []func(m *Machine, n int32) Report{
+		func(m *Machine, n int32) Report { r := failed(m, n); r.After = time.Minute; return r },
+		func(m *Machine, n int32) Report { return snoozed(m, n, time.Minute) },
+	} {
+		const begin = Instant(1_000_000)
+		m := machineOf(t, OneShot, begin)
+		var at []time.Duration
+		for n := int32(2); n <= 5; n++ {
+			now := m.Task.DueAt
+			p := m.Due(0, now)
+			if p == nil || p.Attempt != n {
+				t.Fatalf("delivery %d = %+v", n, p)
+			}
+			at = append(at, now.Sub(begin))
+			if n == 2 {
+				says(t, m, answer(m, n), now, Accepted)
+			}
+		}
+		if want := []time.Duration{1 * time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute}; !slices.Equal(at, want) {
+			t.Errorf("deliveries after %s, want %s", at, want)
+		}
+	}
 }

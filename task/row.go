@@ -22,7 +22,8 @@ type Row struct {
 	// RUNNING, and run rows), or otherwise of the next run.
 	ScheduledAt Instant
 	// Anchor is the scheduled instant of run Seq, and so a point of the grid. Before the
-	// first run it is the first instant.
+	// first run it is the first instant. While a triggered run of a BLOCKING task is open,
+	// it holds the planned instant: see triggered.
 	Anchor Instant
 	// Seq is the number of runs claimed so far.
 	Seq int64

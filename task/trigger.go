@@ -8,9 +8,9 @@ package task
 // if max_count is used up.
 //
 //   - The next instant of a NON_BLOCKING task does not change.
-//   - The next instant of a BLOCKING task comes after the result of the run, and at once
-//     if it has passed by then. Until then the Anchor of the row holds it. An open run
-//     whose Anchor is after its ScheduledAt was triggered.
+//   - The next instant of a BLOCKING task stays planned. Until the run has its result, the
+//     Anchor of the row holds it: see [Row.triggered]. If it has passed by then, it fires at
+//     once, or the misfire policy skips it.
 //   - For a ONE_SHOT task it is the only run.
 func (m *Machine) Trigger(now Instant) (int64, error) {
 	t := m.Task
@@ -29,7 +29,7 @@ func (m *Machine) Trigger(now Instant) (int64, error) {
 	t.clearRun()
 	t.Seq++
 	t.State, t.FirstClaimAt = Running, now
-	t.Anchor = max(t.ScheduledAt, now+1)
+	t.Anchor = ^t.ScheduledAt
 	t.ScheduledAt, t.DueAt = now, now
 	t.markChanged()
 	return t.Seq, nil
@@ -59,6 +59,11 @@ func (m *Machine) triggerBeside(now Instant) {
 }
 
 // triggered reports whether Trigger opened the open run of a ONE_SHOT or BLOCKING task.
+// The Anchor of such a row is the bitwise complement of the planned instant. So it is
+// negative, which no instant of a schedule is.
 func (r *Row) triggered() bool {
-	return r.Type != NonBlocking && r.State == Running && r.Anchor > r.ScheduledAt
+	return r.Type != NonBlocking && r.State == Running && r.Anchor < 0
 }
+
+// planned returns the next instant of a row whose open run was triggered.
+func (r *Row) planned() Instant { return ^r.Anchor }

@@ -57,6 +57,31 @@ var callerStories = []story{
 		e.fired("0s 4h@5h30m0.1s 5h@5h30m0.2s 6h")
 		e.is(id, client.Scheduled, 4, 3)
 	}},
+	{"the run after a resume knows what was missed", "timing: T11.4", func(e *stage) {
+		for _, c := range []struct {
+			change func(*client.Task)
+			fired  string
+			missed int64
+		}{
+			{func(*client.Task) {}, "0s 1h@5h30m 6h", 4},
+			{func(t *client.Task) { t.Misfire, t.MisfireLimit = client.FireAll, 1 }, "0s 5h@5h30m0.1s 6h", 4},
+			{func(t *client.Task) { t.Misfire, t.MisfireGrace = client.SkipMissed, 40*time.Minute }, "0s 5h@5h30m 6h", 4},
+		} {
+			e.log.mu.Lock()
+			e.log.calls = nil
+			e.log.mu.Unlock()
+			t := hourly(client.NonBlocking)
+			c.change(&t)
+			id := pausedUntil530(e, t)
+			e.fired(c.fired)
+			e.is(id, client.Scheduled, 3, 4)
+			if calls := e.log.all(); len(calls) == 3 && calls[1].Missed != c.missed {
+				e.Errorf("policy %d: the run knows of %d missed, want %d", t.Misfire, calls[1].Missed, c.missed)
+			}
+			must[*client.TaskInfo](e)(e.tenant.CancelTask(e.Context(), id))
+			e.begin(e.zero.Add(24 * time.Hour))
+		}
+	}},
 	{"a trigger does not disturb", "timing: T12.1 T12.2", func(e *stage) {
 		id := e.add(hourly(client.NonBlocking))
 		e.until("20m")
@@ -70,6 +95,49 @@ var callerStories = []story{
 		e.trigger(id)
 		e.until("2h30m")
 		e.fired("0s 20m 1h 2h")
+	}},
+	{"a trigger of a paused BLOCKING does not disturb", "timing: T12.2", func(e *stage) {
+		id := e.add(hourly(client.Blocking))
+		e.until("10m")
+		must[*client.TaskInfo](e)(e.tenant.PauseTask(e.Context(), id))
+		e.until("5h20m")
+		e.trigger(id)
+		e.until("5h30m")
+		must[*client.TaskInfo](e)(e.tenant.ResumeTask(e.Context(), id))
+		e.until("6h15m")
+		e.fired("0s 5h20m 1h@5h30m")
+		e.is(id, client.Scheduled, 3, 0)
+	}},
+	{"a triggered run says when the next one is", "timing: T12.5", func(e *stage) {
+		for _, typ := range []client.Type{client.NonBlocking, client.Blocking} {
+			e.log.mu.Lock()
+			e.log.calls = nil
+			e.log.mu.Unlock()
+			e.answers(next(2, e.at("40m")))
+			id := e.add(hourly(typ))
+			e.until("20m")
+			e.trigger(id)
+			e.until("2h")
+			e.fired("0s 20m 40m 1h40m")
+			e.is(id, client.Scheduled, 4, 0)
+			must[*client.TaskInfo](e)(e.tenant.CancelTask(e.Context(), id))
+			e.begin(e.zero.Add(24 * time.Hour))
+		}
+	}},
+	{"an instant that passes during a triggered run", "timing: T12.6", func(e *stage) {
+		task := client.Task{Type: client.Blocking, Interval: time.Hour, AckTimeout: 24 * time.Hour}
+		once := e.add(task)
+		task.Misfire, task.MisfireGrace = client.SkipMissed, time.Minute
+		skips := e.add(task)
+		e.until("50m")
+		e.trigger(once)
+		e.trigger(skips)
+		finish := e.open("1h10m")
+		finish()
+		e.until("2h5m")
+		e.fired("0s 0s 50m 50m 1h@1h10m 2h")
+		e.is(once, client.Scheduled, 3, 0)
+		e.is(skips, client.Scheduled, 3, 1)
 	}},
 	{"a triggered run counts", "timing: T12.3", func(e *stage) {
 		id := e.add(client.Task{Type: client.Blocking, Interval: time.Hour, MaxCount: 2})

@@ -64,6 +64,33 @@ var editStories = []story{
 		e.until("2h")
 		e.fired("0s 1h@1h30m 1h50m")
 	}},
+	{"an edit before the first run counts like any other", "timing: T13.13", func(e *stage) {
+		daily := e.add(client.Task{Type: client.NonBlocking, Cron: cron("0 6 * * *"), Begin: e.at("1ms")})
+		later := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, Begin: e.at("2h")})
+		e.until("30m")
+		e.edit(daily, client.Task{Interval: 20 * time.Minute})
+		e.edit(later, client.Task{Interval: 20 * time.Minute})
+		e.until("1h15m")
+		e.fired("50m 1h10m")
+		must[*client.TaskInfo](e)(e.tenant.CancelTask(e.Context(), daily))
+		e.until("2h30m")
+		e.fired("50m 1h10m 2h 2h20m")
+	}},
+	{"a pause is no change of the terms", "timing: T13.8 T13.10", func(e *stage) {
+		e.answers(fails(1, client.Retry(errNo, 90*time.Minute)))
+		id := e.add(hourly(client.NonBlocking))
+		e.until("10m")
+		for range 2 {
+			must[*client.TaskInfo](e)(e.tenant.PauseTask(e.Context(), id))
+			must[*client.TaskInfo](e)(e.tenant.ResumeTask(e.Context(), id))
+		}
+		e.until("2h30m")
+		e.fired("0s 1h 0s@1h30m 2h")
+		e.same("the attempts saw", fmt.Sprint(e.paramsOf("n")), "[ of version 1  of version 1  of version 1  of version 1]")
+		if v := e.task(id).Version; v != 1 {
+			e.Errorf("version %d, want 1", v)
+		}
+	}},
 	{"only a change by a caller is a new version", "timing: T13.8 T13.9", func(e *stage) {
 		e.answers(func(_ context.Context, r *client.Run) error { r.SetParam("n", fmt.Sprint(r.Seq)); return nil })
 		id := e.add(hourly(client.NonBlocking))

@@ -11,6 +11,11 @@ import (
 // outage is away from 0:30 to 5:30, with a task that fires every hour from 0:00 on,
 // by an interval or by cron; then the clock goes on to 6:30.
 func outage(e *stage, fired string, missed int64, change func(*client.Task)) {
+	outageUntil(e, "5h30m", fired, missed, change)
+}
+
+// outageUntil is outage with another end.
+func outageUntil(e *stage, end, fired string, missed int64, change func(*client.Task)) {
 	for _, byCron := range []bool{false, true} {
 		e.log.mu.Lock()
 		e.log.calls = nil
@@ -23,7 +28,7 @@ func outage(e *stage, fired string, missed int64, change func(*client.Task)) {
 		change(&t)
 		id := e.add(t)
 		e.until("30m")
-		e.away("5h30m")
+		e.away(end)
 		e.until("6h30m")
 		e.fired(fired)
 		if got := e.task(id); got.MissedCount != missed {
@@ -58,6 +63,24 @@ var misfireStories = []story{
 	}},
 	{"SKIP fires within the grace", "timing: T7.5 T7.9", func(e *stage) {
 		outage(e, "0s 5h@5h30m 6h", 4, func(t *client.Task) { t.Misfire, t.MisfireGrace = client.SkipMissed, 40*time.Minute })
+	}},
+	{"SKIP fires all within the grace", "timing: T7.13", func(e *stage) {
+		outage(e, "0s 3h@5h30m 4h@5h30m0.1s 5h@5h30m0.2s 6h", 2, func(t *client.Task) { t.Misfire, t.MisfireGrace = client.SkipMissed, 160*time.Minute })
+	}},
+	{"an instant at the return fires", "timing: T7.14", func(e *stage) {
+		outageUntil(e, "5h", "0s 1h@5h 5h@5h0m0.001s 6h", 3, func(*client.Task) {})
+	}},
+	{"an instant at the return is one of the limit", "timing: T7.14", func(e *stage) {
+		outageUntil(e, "5h", "0s 4h@5h 5h@5h0m0.1s 6h", 3, func(t *client.Task) { t.Misfire, t.MisfireLimit = client.FireAll, 2 })
+	}},
+	{"SKIP fires at the return", "timing: T7.14", func(e *stage) {
+		outageUntil(e, "5h", "0s 5h 6h", 4, func(t *client.Task) { t.Misfire, t.MisfireGrace = client.SkipMissed, client.NoGrace })
+	}},
+	{"the last run misses nothing", "timing: T7.15", func(e *stage) {
+		outage(e, "0s 1h@5h30m", 0, func(t *client.Task) { t.MaxCount = 2 })
+	}},
+	{"FIRE_ALL chooses before the count", "timing: T7.15", func(e *stage) {
+		outage(e, "0s 3h@5h30m 4h@5h30m0.1s", 2, func(t *client.Task) { t.Misfire, t.MisfireLimit, t.MaxCount = client.FireAll, 3, 3 })
 	}},
 	{"a skipped ONE_SHOT has no run", "timing: T7.6", func(e *stage) {
 		id := e.add(client.Task{Type: client.OneShot, Begin: e.at("1h"), Misfire: client.SkipMissed})

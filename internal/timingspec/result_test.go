@@ -90,6 +90,14 @@ var resultStories = []story{
 		e.fired("0s 0s@1m 0s@3m")
 		e.is(id, client.Failed, 1, 0)
 	}},
+	{"a retry may follow at once", "timing: T8.9", func(e *stage) {
+		e.answers(fails(1, errNo))
+		policy := retry(5)
+		policy.InitialBackoff = time.Millisecond // the server stores a 0 like this
+		e.add(client.Task{Type: client.OneShot, Retry: policy})
+		e.until("1h")
+		e.fired("0s 0s@1ms")
+	}},
 	{"a recurring task goes on after a dead run", "timing: T8.4", func(e *stage) {
 		e.answers(fails(9, errNo))
 		id := e.add(client.Task{Type: client.Blocking, Interval: time.Hour, Retry: retry(1)})
@@ -159,6 +167,33 @@ var resultStories = []story{
 		e.add(hourly(client.NonBlocking))
 		e.until("1h30m")
 		e.fired("0s 10m 1h10m")
+	}},
+	{"a choice of a handler counts what it drops", "timing: T10.8", func(e *stage) {
+		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
+		finish := e.openWith("10m", next(1, e.at("6h30m")))
+		e.meanwhile("30m")
+		must[*client.TaskInfo](e)(e.tenant.PauseTask(e.Context(), id))
+		e.meanwhile("5h30m")
+		before := e.missedMetric()
+		finish()
+		e.until("6h")
+		e.is(id, client.Scheduled, 1, 5)
+		if got := e.missedMetric() - before; got != 5 {
+			e.Errorf("the metric has %v, want 5", got)
+		}
+		must[*client.TaskInfo](e)(e.tenant.ResumeTask(e.Context(), id))
+		e.until("8h")
+		e.fired("0s 6h30m 7h30m")
+		e.is(id, client.Scheduled, 3, 5)
+	}},
+	{"a choice of a handler after the last run", "timing: T10.9", func(e *stage) {
+		e.answers(next(2, e.at("1h30m")))
+		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, End: e.at("2h")})
+		counted := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, MaxCount: 2, Begin: e.at("1ms")})
+		e.until("3h")
+		e.fired("0s 1ms 1h 1h0m0.001s 1h30m")
+		e.is(id, client.Completed, 3, 0)
+		e.is(counted, client.Completed, 2, 0)
 	}},
 	{"an expression goes on after what a handler says", "timing: T10.3", func(e *stage) {
 		e.answers(next(1, e.at("10m")))

@@ -259,11 +259,17 @@ func (e *stage) history(id int64) []*perceptorv1.RunEvent {
 // returns the function that lets it end. The clock stays there.
 func (e *stage) open(since string) (finish func()) {
 	e.Helper()
+	return e.openWith(since, func(context.Context, *client.Run) error { return nil })
+}
+
+// openWith is open with what the handler does at its end.
+func (e *stage) openWith(since string, end client.Handler) (finish func()) {
+	e.Helper()
 	hold := make(chan struct{})
-	e.answers(func(ctx context.Context, _ *client.Run) error {
+	e.answers(func(ctx context.Context, r *client.Run) error {
 		select {
 		case <-hold:
-			return nil
+			return end(ctx, r)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -18,7 +18,7 @@ CREATE TABLE task (
   run                int8 NOT NULL,
   due_at             int8,            -- next run, ack deadline or retry; NULL: the row waits for no instant
   scheduled_at       int8 NOT NULL,   -- of the open run, else of the next run
-  anchor             int8 NOT NULL,   -- scheduled_at of run seq: a point of the grid
+  anchor             int8 NOT NULL,   -- scheduled_at of run seq: a point of the grid; negative: see task.Row
   begin_at           int8 NOT NULL,
   end_at             int8,            -- NULL: the task has no end
   interval_ms        int8,            -- NULL: ONE_SHOT

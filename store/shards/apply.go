@@ -119,6 +119,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 	var busy []int
 	var dead []task.DeadRun
 	due := task.Never
+	l := s.machines.NewEffects()
 	err := s.db.InTx(ctx, d, "apply", func(tx pgx.Tx) error {
 		now, err := kernel.Clock(ctx, tx)
 		if err != nil {
@@ -141,7 +142,6 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			return err
 		}
 		var touched transition.Touched
-		l := s.machines.NewEffects()
 		for _, i := range pending {
 			e := &entries[i]
 			machine := machines[e.taskKey()]
@@ -168,6 +168,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		return pending, err
 	}
 	s.db.TellDue(d, due)
+	s.machines.TellMissed(l.Missed)
 	if s.cfg.Died != nil && len(dead) > 0 {
 		s.cfg.Died(dead)
 	}

@@ -504,3 +504,18 @@ func TestADatabaseThatDidNotHearOfAnOperationIsToldByTheChoresOfItsHome(t *testi
 		t.Fatal(err)
 	}
 }
+
+// timing: T13.10
+func TestARescheduledTaskGivesItsOpenRunsItsVersion(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.NonBlocking))[0]
+	b.claim(task.RangeForm)
+	if got := b.report(failure(id, 1, 1, 7)); got[0] != task.Accepted {
+		t.Fatal(got)
+	}
+	b.finishBulk(b.chores(), b.bulk(task.BulkReschedule, task.BulkTerms{Shift: time.Hour}), func() {})
+	b.advance(time.Minute)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Attempt != 2 || c.Publications[0].Version != 2 {
+		t.Errorf("the retry: %+v", c.Publications)
+	}
+}

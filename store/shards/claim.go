@@ -221,7 +221,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 // run.
 func (r *claimed) becameRunning() bool {
 	return r.run == 0 && task.State(r.state) == task.Running &&
-		(task.Type(r.typ) == task.NonBlocking || (r.attempt == 1 && r.anchor <= r.scheduled))
+		(task.Type(r.typ) == task.NonBlocking || (r.attempt == 1 && r.anchor >= 0))
 }
 
 func (r *claimed) publication() task.Publication {

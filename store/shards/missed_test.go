@@ -57,6 +57,15 @@ func TestMissedInstantsAreToldByPolicy(t *testing.T) {
 	inBulk := func(b *bundle, _ task.ID) {
 		b.finishBulk(b.chores(), b.bulk(task.BulkResume, task.BulkTerms{}), func() {})
 	}
+	resumeAndClaim := func(b *bundle, id task.ID) { resume(b, id); b.claim(task.RangeForm) }
+	claimAndPause := func(b *bundle, id task.ID) { b.claim(task.RangeForm); pause(b, id) }
+	moveNext := func(b *bundle, id task.ID) {
+		r := success(id, 1, 1, 7)
+		r.Next = b.now.Add(time.Minute)
+		if got := b.report(r); got[0] != task.Accepted {
+			b.t.Fatal(got)
+		}
+	}
 	everyMinute := byCron("* * * * *", "UTC")
 	for _, tc := range []struct {
 		name   string
@@ -75,7 +84,10 @@ func TestMissedInstantsAreToldByPolicy(t *testing.T) {
 		{"SKIP, none fires", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Second}), none, claim, task.Skip, 6},
 		{"SKIP, one fires", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 5},
 		{"SKIP of a ONE_SHOT task", task.OneShot, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), none, claim, task.Skip, 1},
-		{"a resume", task.Blocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), pause, resume, task.Skip, 5},
+		{"a resume", task.Blocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Second}), pause, resume, task.Skip, 6},
+		{"a resume, one fires", task.Blocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Minute}), pause, resumeAndClaim, task.Skip, 5},
+		{"a next instant of a handler", task.NonBlocking, misfire(task.Terms{Misfire: task.FireAll, CatchUp: 2}), claim, moveNext, task.FireAll, 5},
+		{"a next instant of a handler while paused", task.NonBlocking, misfire(task.Terms{}), claimAndPause, moveNext, task.FireOnce, 5},
 		{"a resume that ends the task", task.OneShot, misfire(task.Terms{Misfire: task.Skip}), pause, resume, task.Skip, 1},
 		{"a resume in bulk", task.NonBlocking, misfire(task.Terms{Misfire: task.Skip, Grace: time.Second}), pause, inBulk, task.Skip, 6},
 	} {

@@ -28,6 +28,7 @@ type naive struct {
 	open      bool // BLOCKING: a run is
 	ended     bool
 	fired     []int64
+	told      []int64 // how many were missed, as each run's record says
 	missed    int64
 }
 
@@ -75,6 +76,7 @@ func (n *naive) claim(now, ahead int64) {
 	default:
 		return
 	}
+	before := n.missed
 	switch {
 	case n.policy == task.Skip:
 		for n.next < now-n.grace && n.next < n.end {
@@ -96,13 +98,14 @@ func (n *naive) claim(now, ahead int64) {
 	n.fired = append(n.fired, n.next)
 	last := n.max > 0 && int64(len(n.fired)) >= n.max
 	if n.typ != task.NonBlocking {
-		n.open = true
+		n.open, n.told = true, append(n.told, n.missed-before)
 		return
 	}
 	n.next = n.after(n.next, n.next)
 	for n.policy == task.FireOnce && n.next < now && n.next < n.end && !last {
 		n.drop()
 	}
+	n.told = append(n.told, n.missed-before)
 	n.due = max(n.next, now+1)
 	if n.next <= now {
 		n.due = now + n.pace
@@ -111,13 +114,19 @@ func (n *naive) claim(now, ahead int64) {
 }
 
 // resumed makes the next instant due, at once if it has passed, but what catches up
-// keeps its distance; Skip drops what is too old without waiting for a claim.
+// keeps its distance; if Skip leaves nothing to claim, it drops what is too old at once.
 func (n *naive) resumed(now int64) {
 	if n.paused || n.ended || n.open {
 		return
 	}
-	for n.policy == task.Skip && n.next < now-n.grace && n.next < n.end {
-		n.drop()
+	first := n.next
+	for n.policy == task.Skip && first < now-n.grace && first < n.end {
+		first = n.after(first, first)
+	}
+	if first > now || first >= n.end { // else the claim drops what is too old, and tells its run
+		for n.next != first {
+			n.drop()
+		}
 	}
 	n.ended = n.next >= n.end
 	n.due = max(n.next, now)
@@ -126,15 +135,27 @@ func (n *naive) resumed(now int64) {
 	}
 }
 
-// succeed is the result of the open run of a ONE_SHOT or BLOCKING task.
-func (n *naive) succeed(now int64) {
+// succeed is the result of an open run. next is what its handler says of the next one; 0
+// says nothing.
+func (n *naive) succeed(now, next int64) {
 	n.open = false
 	if n.typ == task.OneShot || (n.max > 0 && int64(len(n.fired)) >= n.max) {
 		n.ended = true
 		return
 	}
-	if n.next = now + n.interval; n.interval == 0 {
+	switch {
+	case n.typ == task.NonBlocking && next == 0:
+		return
+	case next != 0:
+		next = max(next, now)
+		for n.typ == task.NonBlocking && n.next <= now && n.next < next && n.next < n.end {
+			n.drop()
+		}
+		n.next = next
+	case n.interval == 0:
 		n.next = n.after(now, now)
+	default:
+		n.next = now + n.interval
 	}
 	n.due = n.next
 	n.ended = n.next >= n.end
@@ -263,19 +284,22 @@ func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
 
 // live takes the store and the model through the same outages.
 func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
-	var fired []int64
+	var fired, told []int64
 	var open []task.Attempt
 	succeed := func() {
 		for _, a := range open {
 			if n.typ == task.Blocking {
 				b.start(7, a)
 			}
-			if codes := b.report(success(id, a.Seq, a.Attempt, 7)); codes[0] != task.Accepted {
+			r, next := success(id, a.Seq, a.Attempt, 7), int64(0)
+			if rapid.IntRange(0, 5).Draw(rt, "says when") == 0 {
+				r.Next = b.now.Add(time.Duration(rapid.IntRange(-5000, 60_000).Draw(rt, "next")) * time.Millisecond)
+				next = int64(r.Next)
+			}
+			if codes := b.report(r); codes[0] != task.Accepted {
 				rt.Fatalf("result of run %d: %s", a.Seq, codes[0])
 			}
-			if n.typ != task.NonBlocking {
-				n.succeed(int64(b.now))
-			}
+			n.succeed(int64(b.now), next)
 		}
 		open = nil
 	}
@@ -297,15 +321,16 @@ func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
 				if p.Attempt > 1 {
 					continue
 				}
-				fired, open = append(fired, int64(p.ScheduledAt)), append(open, attempt(id, p.Seq, p.Attempt))
+				fired, told = append(fired, int64(p.ScheduledAt)), append(told, p.Missed)
+				open = append(open, attempt(id, p.Seq, p.Attempt))
 			}
 			n.claim(int64(b.now), ahead.Milliseconds())
 			if n.typ == task.NonBlocking {
 				succeed()
 			}
 		}
-		if !slices.Equal(fired, n.fired) {
-			rt.Fatalf("at %s: fired %v, the model %v", b.now, fired, n.fired)
+		if !slices.Equal(fired, n.fired) || !slices.Equal(told, n.told) {
+			rt.Fatalf("at %s: fired %v with %v missed, the model %v with %v", b.now, fired, told, n.fired, n.told)
 		}
 	}
 	got, err := b.Get(context.Background(), b.tenant, id)

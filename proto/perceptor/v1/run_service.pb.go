@@ -395,9 +395,11 @@ type RunResult struct {
 	Outcome RunResult_Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=perceptor.v1.RunResult_Outcome" json:"outcome,omitempty"`
 	// The error. At most 1,024 bytes; longer texts are truncated.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// The start of the next run, instead of the one by the schedule; with SUCCESS
-	// only. A past instant means now. At or after end_time the task becomes
-	// COMPLETED. Ignored for ONE_SHOT. Not before 1970-01-01T00:00:00Z.
+	// The start of the next run, instead of the one by the schedule. Not allowed
+	// with FAIL and SNOOZE. A past instant means now. At or after end_time the
+	// task becomes COMPLETED when its open runs are closed. Instants that have
+	// passed without a run and are before it count as missed. Ignored for
+	// ONE_SHOT. Not before 1970-01-01T00:00:00Z.
 	NextExecuteTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_execute_time,json=nextExecuteTime,proto3" json:"next_execute_time,omitempty"`
 	// End the task as COMPLETED with this result, whatever its bounds are. With
 	// FAIL the run is not retried. Not allowed with SNOOZE.

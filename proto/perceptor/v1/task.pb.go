@@ -368,7 +368,7 @@ type Task struct {
 	Attempt int32 `protobuf:"varint,26,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The number of runs without a final result.
 	OpenRunCount int32 `protobuf:"varint,27,opt,name=open_run_count,json=openRunCount,proto3" json:"open_run_count,omitempty"`
-	// Increases with every change by a caller (not by runs).
+	// Increases with every edit (not by runs, pause and resume).
 	Version int32 `protobuf:"varint,28,opt,name=version,proto3" json:"version,omitempty"`
 	// When AddTask was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
@@ -743,7 +743,7 @@ type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of failures after which a run is given up. 1 to 1000. Default: 5.
 	MaxAttempts int32 `protobuf:"varint,1,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// The delay before the first retry. 0 to 24 h. Default: 1 s.
+	// The delay before the first retry. 0 to 24 h; 0 means 1 ms. Default: 1 s.
 	InitialBackoff *durationpb.Duration `protobuf:"bytes,2,opt,name=initial_backoff,json=initialBackoff,proto3" json:"initial_backoff,omitempty"`
 	// The factor between two delays. 1 to 10, two decimals. Default: 2.
 	Multiplier float64 `protobuf:"fixed64,3,opt,name=multiplier,proto3" json:"multiplier,omitempty"`

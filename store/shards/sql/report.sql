@@ -9,14 +9,16 @@
 -- fragment: row_of_result
 -- The row must contain the open run of the result. For a BLOCKING task only the result of
 -- the current attempt's holder counts; for other types the result of any attempt counts.
--- Package task decides after triggered runs of BLOCKING tasks and when the next instant
--- comes from a cron expression.
+-- Package task decides after triggered runs of BLOCKING tasks, when the next instant comes
+-- from a cron expression, and when u.next drops instants of a NON_BLOCKING task that have
+-- come, or gives it a next run again.
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
        WHEN {{type.NON_BLOCKING}} THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
+               AND (u.next IS NULL OR u.stop OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now))
        ELSE t.state = {{state.RUNNING}} AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
-        AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor <= t.scheduled_at
+        AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor >= 0
              AND (t.interval_ms IS NOT NULL OR u.next IS NOT NULL OR u.stop))) END
 
 -- fragment: next_of_result
@@ -87,11 +89,11 @@ WITH gone AS (
 UPDATE task t SET
   due_at = CASE
     WHEN t.type = {{type.BLOCKING}} THEN CASE WHEN NOT t.paused THEN {{next_of_result}} END
-    WHEN u.next IS NULL OR t.state = {{state.RUNNING}} THEN t.due_at
+    WHEN u.next IS NULL THEN t.due_at
     WHEN NOT t.paused THEN greatest(u.next, c.now) END,
   scheduled_at = CASE
     WHEN t.type = {{type.BLOCKING}} THEN {{next_of_result}}
-    WHEN u.next IS NULL OR t.state = {{state.RUNNING}} THEN t.scheduled_at
+    WHEN u.next IS NULL THEN t.scheduled_at
     ELSE greatest(u.next, c.now) END,
   anchor = CASE WHEN t.type = {{type.BLOCKING}} THEN {{next_of_result}} ELSE t.anchor END,
   state = CASE WHEN t.type = {{type.BLOCKING}} THEN {{state.SCHEDULED}} ELSE t.state END,
@@ -100,7 +102,7 @@ UPDATE task t SET
   FROM {{results}}, (SELECT now_ms() AS now OFFSET 0) c
  WHERE {{row_of_result}} AND NOT ({{ends}})
    AND NOT (t.type = {{type.NON_BLOCKING}} AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
-   AND NOT (t.type = {{type.NON_BLOCKING}} AND u.next IS NOT NULL AND t.state = {{state.SCHEDULED}} AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
+   AND NOT (t.type = {{type.NON_BLOCKING}} AND u.next IS NOT NULL AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
 RETURNING u.n, t.due_at, t.id, t.tenant_id, t.type, u.seq AS run_seq, u.attempt AS run_attempt),
 changed AS (
   SELECT g.tenant_id, g.type, {{cell.RUNNING}} AS from_cell, {{cell.SCHEDULED}} AS to_cell FROM gone g WHERE g.type = {{type.BLOCKING}}),
