@@ -47,18 +47,41 @@ func (g *engine) wantsCheck(a *arrival) bool {
 	}
 	// For runs of a dispatcher that took over a shard the claim time is
 	// unknown; they count as late.
-	return task.At(time.Now().Add(g.clockAhead)).Sub(a.pub.ClaimedAt) > lateAfter
+	return task.At(g.service.now(time.Now())).Sub(a.pub.ClaimedAt) > lateAfter
 }
 
-// setClock records the offset of the service's clock from the local one.
+// serviceClock estimates the clock of the service. The zero value takes it for the
+// local one.
+type serviceClock struct {
+	shown time.Time     // what the service's clock showed at read
+	read  time.Time     // with the reading of the local monotonic clock
+	ahead time.Duration // how far it was ahead of the local wall clock
+}
+
+// now returns the later one of two estimates. One counts by the local monotonic clock,
+// which stands still while the machine is suspended; the other one by the local wall
+// clock, which may be set. A run that seems older than it is costs a check; one that
+// seems younger would not be checked.
+func (c serviceClock) now(local time.Time) time.Time {
+	wall := local.Round(0).Add(c.ahead)
+	if c.read.IsZero() {
+		return wall
+	}
+	if steady := c.shown.Add(local.Sub(c.read)); steady.After(wall) {
+		return steady
+	}
+	return wall
+}
+
+// setClock reads the service's clock from an answer to a question sent at asked.
 func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	if now == nil {
 		return
 	}
-	answered := time.Now()
+	shown, read := now.AsTime(), asked.Add(time.Since(asked)/2)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.clockAhead = now.AsTime().Sub(asked.Add(answered.Sub(asked) / 2))
+	g.service = serviceClock{shown: shown, read: read, ahead: shown.Sub(read.Round(0))}
 }
 
 // freeSlot releases the slot of an entry whose handler is not called. The

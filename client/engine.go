@@ -30,7 +30,7 @@ type engine struct {
 	starts     int // requested, or leased and waiting for a worker
 	busy       int // handlers that run
 	turn       bool
-	clockAhead time.Duration // offset of the service's clock from the local one
+	service    serviceClock
 	mean       time.Duration // moving average of a handler's duration
 	stopping   bool
 	executions map[*execution]struct{} // executions whose handler runs
@@ -43,7 +43,8 @@ type engine struct {
 	parked     int                     // entries that wait for a slot of their kind
 	late       []late                  // records for Events.PutOff, which is called without the lock
 
-	unanswered logLimit
+	unanswered  logLimit
+	lostResults logLimit
 
 	handlers sync.WaitGroup
 }
@@ -329,6 +330,9 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		called = g.l.cfg.Events.Checked
 	}
 	fireCode(called, &a.rec.pub, r.Code)
+	if a.rec.suspect && r.Code == task.Accepted {
+		g.reopened(&a.rec.pub)
+	}
 	g.step(func(t *table, out []action) []action {
 		if r.Terms != nil && a.entry.phase == starting && a.entry.rec == a.rec {
 			t.renew(a.rec, r.Terms, g.l.kinds[r.Terms.Kind] != nil)
@@ -348,6 +352,15 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		}
 		return nil
 	})
+}
+
+// reopened tells that a run that was settled here is open again.
+func (g *engine) reopened(p *task.Publication) {
+	fire(g.l.cfg.Events.Reopened, p)
+	if suppressed, ok := g.lostResults.allow(); ok {
+		g.l.log.Warn("a database has lost the result of a run; its handler is called again",
+			"task_id", p.Task.String(), "run_id", p.RunID().String(), "attempt", p.Attempt, "suppressed", suppressed)
+	}
 }
 
 func (g *engine) reportAnswered(a action, r task.Reply) {

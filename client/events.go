@@ -27,6 +27,10 @@ type Events struct {
 	// HandedBack is called with every answer to a hand-back. A run is handed
 	// back if its kind has no handler here.
 	HandedBack func(d Delivery, code string)
+	// Reopened is called for a run that was settled here and that the service
+	// says is open: its database has lost commits, in a fail-over or a restore.
+	// The handler is called again.
+	Reopened func(Delivery)
 	// Skipped is called for a record that is a duplicate or is outdated.
 	Skipped func(Delivery)
 	// PutOff is called for a record that is snoozed without calling its

@@ -108,7 +108,7 @@ func (s *fakeService) CheckRuns(ctx context.Context, q *perceptorv1.CheckRunsReq
 	}
 	a := &perceptorv1.CheckRunsResponse{}
 	for _, e := range q.GetAttempts() {
-		r := s.each("check", e, func(*refRun) task.Code { return task.Accepted })
+		r := s.each("check", e, func(r *refRun) task.Code { return r.check(e.GetAttempt()) })
 		r.Lease, r.Terms = nil, s.terms[e.GetTaskId()]
 		a.Replies = append(a.Replies, r)
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -12,11 +13,14 @@ import (
 // world is one run with the service's rules (refRun), one partition, and two
 // listener processes, one of which owns the partition. Random steps produce all
 // failures: lost answers, RETRY, rebalances, crashes, missing results, repeated
-// and late records, and hand-backs.
+// and late records, hand-backs, and fail-overs that lose commits.
 type world struct {
 	t         *rapid.T
 	run       *refRun
-	log       []int32 // the attempt at each offset
+	past      []refRun // states of the run that a fail-over may bring back
+	failovers int
+	claims    task.Instant // the clock: how often the run was claimed
+	log       []delivery   // the record at each offset
 	committed int64
 	procs     [2]*proc
 	owner     int
@@ -24,6 +28,12 @@ type world struct {
 	executed  map[int32]bool // attempts whose handler has ended in any process
 	accepted  int            // accepted FAILs that were checked
 	busy      bool           // listeners may put runs off
+}
+
+// delivery is a record of the run.
+type delivery struct {
+	attempt int32
+	claimed task.Instant // 0: the record was published again after a take-over
 }
 
 // proc is a listener process from its start to its end.
@@ -75,10 +85,10 @@ func (w *world) do(p *proc, acts []action) {
 // check verifies the invariants.
 func (w *world) check() {
 	r := w.run
-	if r.final == 0 && !r.row {
+	if r.final == 0 && !r.row && r.attempt > 0 && w.failovers == 0 {
 		found := false
-		for _, attempt := range w.log[w.committed:] {
-			found = found || attempt == 1
+		for _, d := range w.log[w.committed:] {
+			found = found || d.attempt == 1
 		}
 		if !found {
 			w.t.Fatalf("the run is lost: it has no row, and offset %d of %v is committed", w.committed, w.log)
@@ -95,7 +105,7 @@ func (w *world) check() {
 	}
 	for _, p := range w.procs {
 		for attempt, n := range p.ended {
-			if n > 1 {
+			if n > 1 && w.failovers == 0 {
 				w.t.Fatalf("one process executed attempt %d %d times", attempt, n)
 			}
 		}
@@ -109,7 +119,8 @@ func (w *world) fetch() bool {
 	}
 	offset := p.next
 	p.next++
-	pub := task.Publication{Task: task.NewID(1, 1), Seq: 1, Attempt: w.log[offset], Type: w.run.typ}
+	d := w.log[offset]
+	pub := task.Publication{Task: task.NewID(1, 1), Seq: 1, Attempt: d.attempt, Type: w.run.typ, ClaimedAt: d.claimed}
 	w.do(p, p.table.arrive(nil, &arrival{pub: pub, handled: p.handles, at: p.on.add(offset)}))
 	return true
 }
@@ -132,6 +143,7 @@ func (w *world) perform(p *proc, i int, f fate, res task.Result) {
 			w.do(p, answer(task.Retry))
 			return
 		}
+		w.past = append(w.past, *w.run)
 		code := judge()
 		if f == lost {
 			w.check()
@@ -143,7 +155,12 @@ func (w *world) perform(p *proc, i int, f fate, res task.Result) {
 	attempt := a.rec.pub.Attempt
 	switch a.verb {
 	case doStart:
-		call(func() task.Code { return w.run.start(attempt, p.holder) },
+		call(func() task.Code {
+			if a.rec.pub.Type != task.Blocking {
+				return w.run.check(attempt)
+			}
+			return w.run.start(attempt, p.holder)
+		},
 			func(c task.Code) []action { return p.table.startAnswered(nil, a.entry, c) })
 	case doReport:
 		call(func() task.Code { return w.run.report(attempt, p.holder, a.res) },
@@ -179,7 +196,7 @@ func (w *world) beat(p *proc) {
 // step performs one random step.
 func (w *world) step() {
 	p := w.procs[rapid.IntRange(0, 1).Draw(w.t, "process")]
-	switch rapid.SampledFrom([]string{"fetch", "fetch", "perform", "perform", "perform", "perform", "beat", "redeliver", "repeat", "rebalance", "crash"}).Draw(w.t, "step") {
+	switch rapid.SampledFrom([]string{"fetch", "fetch", "perform", "perform", "perform", "perform", "beat", "redeliver", "repeat", "rebalance", "crash", "fail over"}).Draw(w.t, "step") {
 	case "fetch":
 		w.fetch()
 	case "perform":
@@ -194,8 +211,14 @@ func (w *world) step() {
 		w.redeliver()
 	case "repeat":
 		if len(w.log) < 30 {
-			w.log = append(w.log, rapid.SampledFrom(w.log).Draw(w.t, "attempt"))
+			d := rapid.SampledFrom(w.log).Draw(w.t, "record")
+			if rapid.Bool().Draw(w.t, "by another dispatcher") {
+				d.claimed = 0
+			}
+			w.log = append(w.log, d)
 		}
+	case "fail over":
+		w.failOver()
 	case "rebalance":
 		w.assign(rapid.IntRange(0, 1).Draw(w.t, "owner"))
 	case "crash":
@@ -210,15 +233,31 @@ func (w *world) step() {
 	}
 }
 
-func (w *world) redeliver() bool {
-	if len(w.log) >= 30 {
-		return false
+func (w *world) redeliver() bool { return len(w.log) < 30 && w.deliver() }
+
+// deliver claims the run, if it can be claimed. After a fail-over the open bit of a
+// NON_BLOCKING run may be back although its record was consumed; then its silence
+// makes its row.
+func (w *world) deliver() bool {
+	if w.failovers > 0 && w.run.attempt > 0 {
+		w.run.row = true
 	}
 	attempt := w.run.deliver()
-	if attempt > 0 {
-		w.log = append(w.log, attempt)
+	if attempt == 0 {
+		return false
 	}
-	return attempt > 0
+	w.claims++
+	w.log = append(w.log, delivery{attempt, w.claims})
+	return true
+}
+
+// failOver brings back an earlier state of the run, or the one before its claim.
+func (w *world) failOver() {
+	before := append([]refRun{{typ: w.run.typ, max: w.run.max}}, w.past...)
+	*w.run = rapid.SampledFrom(before).Draw(w.t, "state")
+	w.run.fails = slices.Clone(w.run.fails)
+	w.past, w.failovers = nil, w.failovers+1
+	w.accepted = min(w.accepted, len(w.run.fails))
 }
 
 // quiet completes all pending actions without faults.
@@ -242,7 +281,8 @@ func TestNoHistoryLosesARun(t *testing.T) {
 
 func history(r *rapid.T) {
 	typ := rapid.SampledFrom(task.Types).Draw(r, "type")
-	w := &world{t: r, run: newRefRun(typ, 3), log: []int32{1}, executed: map[int32]bool{}, busy: true}
+	w := &world{t: r, run: &refRun{typ: typ, max: 3}, executed: map[int32]bool{}, busy: true}
+	w.deliver()
 	w.procs[0], w.procs[1] = w.newProc(true), w.newProc(rapid.Bool().Draw(r, "both have the handler"))
 	w.assign(0)
 	for range rapid.IntRange(0, 60).Draw(r, "steps") {
@@ -254,11 +294,9 @@ func history(r *rapid.T) {
 	w.assign(0)
 	w.quiet()
 	for n := 0; w.run.final == 0; n++ {
-		attempt := w.run.deliver()
-		if attempt == 0 || n == 3 {
+		if n == 3 || !w.deliver() {
 			r.Fatalf("the run is not over after %d redeliveries: %+v, log %v", n, *w.run, w.log)
 		}
-		w.log = append(w.log, attempt)
 		w.quiet()
 	}
 	w.atRest()

@@ -19,15 +19,28 @@ type refRun struct {
 }
 
 func newRefRun(typ task.Type, maxAttempts int) *refRun {
-	return &refRun{typ: typ, row: typ != task.NonBlocking, attempt: 1, out: true, max: maxAttempts}
+	r := &refRun{typ: typ, max: maxAttempts}
+	r.deliver()
+	return r
 }
 
-func (r *refRun) start(attempt int32, holder uint64) task.Code {
+// check is the answer to calls that concern the current attempt only.
+func (r *refRun) check(attempt int32) task.Code {
 	switch {
+	case attempt > r.attempt:
+		return task.Unknown
 	case r.final != 0:
 		return task.Already
 	case attempt != r.attempt || !r.out:
 		return task.Superseded
+	}
+	return task.Accepted
+}
+
+func (r *refRun) start(attempt int32, holder uint64) task.Code {
+	switch code := r.check(attempt); {
+	case code != task.Accepted:
+		return code
 	case r.holder != 0 && r.holder != holder:
 		return task.Held
 	}
@@ -48,6 +61,8 @@ func (r *refRun) mayReport(attempt int32, holder uint64, res task.Result) bool {
 
 func (r *refRun) report(attempt int32, holder uint64, res task.Result) task.Code {
 	switch {
+	case attempt > r.attempt:
+		return task.Unknown
 	case r.final != 0:
 		return task.Already
 	case !r.mayReport(attempt, holder, res):
@@ -69,10 +84,10 @@ func (r *refRun) report(attempt int32, holder uint64, res task.Result) task.Code
 }
 
 func (r *refRun) beat(attempt int32, holder uint64) task.Code {
-	switch {
-	case r.final != 0:
-		return task.Already
-	case attempt != r.attempt || !r.out || (r.typ == task.Blocking && r.holder != holder):
+	switch code := r.check(attempt); {
+	case code != task.Accepted:
+		return code
+	case r.typ == task.Blocking && r.holder != holder:
 		return task.Superseded
 	}
 	r.row = true
@@ -80,11 +95,9 @@ func (r *refRun) beat(attempt int32, holder uint64) task.Code {
 }
 
 func (r *refRun) handBack(attempt int32, holder uint64) task.Code {
-	switch {
-	case r.final != 0:
-		return task.Already
-	case attempt != r.attempt || !r.out:
-		return task.Superseded
+	switch code := r.check(attempt); {
+	case code != task.Accepted:
+		return code
 	case r.holder != 0:
 		return task.Held
 	}
@@ -92,10 +105,13 @@ func (r *refRun) handBack(attempt int32, holder uint64) task.Code {
 	return task.Accepted
 }
 
-// deliver is the claim after a failure, silence or a hand-back. It returns the
-// new attempt, or 0 when only Kafka can deliver the run.
+// deliver is the first claim, or the one after a failure, silence or a hand-back.
+// It returns the new attempt, or 0 when only Kafka can deliver the run.
 func (r *refRun) deliver() int32 {
-	if r.final != 0 || !r.row {
+	switch {
+	case r.attempt == 0:
+		r.row = r.typ != task.NonBlocking
+	case r.final != 0 || !r.row:
 		return 0
 	}
 	r.attempt++

@@ -18,11 +18,13 @@ import (
 //     is not answered yet): the record waits. The result of the active attempt is
 //     sent, and sent again, under the attempt that ran. If that attempt is settled
 //     and the run is not over, the highest waiting attempt is executed.
-//  3. The run is over (SUCCESS, a stop or a permanent FAIL was ACCEPTED, or the
-//     answer to any call was ALREADY, FINISHED or UNKNOWN): the record is skipped.
-//  4. The run continues (FAIL or SNOOZE was ACCEPTED, or the answer was
-//     SUPERSEDED): an attempt up to the settled one is skipped, a higher one is
-//     executed.
+//  3. The run was over (SUCCESS, a stop or a permanent FAIL was ACCEPTED, or the
+//     answer to any call was ALREADY, FINISHED or UNKNOWN): a copy of the settled
+//     record is skipped. The service is asked about every other record, by a start
+//     (BLOCKING) or a check. If the run is open, it is executed.
+//  4. The run continued (FAIL or SNOOZE was ACCEPTED, or the answer was
+//     SUPERSEDED): a copy of the settled record is skipped, and a higher attempt is
+//     executed. The service is asked about every other record, as in rule 3.
 //  5. HELD in answer to a start settles nothing: the record is done and the table
 //     forgets it. RETRY in answer to any call: the table sends the same call again.
 //
@@ -30,6 +32,21 @@ import (
 // run: its retries arrive at the same process (same partition) and would all be
 // skipped until the run is given up. And a remembered FAIL must never be sent
 // again under a later attempt: that would count two attempts for one execution.
+//
+// The table remembers more than the service if a database loses its last commits, in
+// a fail-over to a replica that was behind or in a restore. A run whose claim and
+// result were lost is claimed again, under the same run id. So what the table
+// remembers proves only that a record with the same attempt and the same claim time
+// is a copy. All other records of a settled run may belong to a run that is open:
+// those with a higher attempt, with another claim time, or with none (a dispatcher
+// published it again after a take-over). They are rare, and asking costs one call.
+//
+// If a settled run turns out to be open, its handler is called again. Reporting the
+// remembered result instead would be wrong. The contract calls a handler until its
+// result is stored, and it is not stored any more. What the handler wrote may be lost
+// as well, if its service uses the same server. The run may even be another one: seq
+// is counted again from the state that was restored, perhaps after an edit or a
+// trigger. A handler that has kept its effects recognises the run id.
 //
 // Invariant: a record's offset is committed only when nothing can be lost, that
 // is, when its run is settled or a row in Postgres will cause another delivery.
@@ -53,92 +70,6 @@ func newTable(limit int) *table {
 	return &table{active: map[task.RunID]*entry{}, past: newRecentRuns(limit)}
 }
 
-// phase is the stage that an active run has reached.
-type phase uint8
-
-const (
-	queued    phase = iota + 1 // waits for a worker or a lease
-	starting                   // a start was requested and is not answered
-	running                    // the handler runs, or may begin
-	reporting                  // the handler has ended, its result is not answered
-	returning                  // a hand-back was sent and is not answered
-)
-
-// entry is an active run.
-type entry struct {
-	phase phase
-	// rec is the active record. Its attempt is the one that is reported.
-	rec *arrival
-	// best is the waiting record with the highest attempt above that of rec;
-	// nil: none.
-	best *arrival
-	// before is the last attempt of this run that was settled here without
-	// ending the run; 0: none. The table remembers it if rec is forgotten.
-	before int32
-	// waiting has all waiting records that are not released, including best.
-	waiting []*arrival
-	// leased is set after an accepted start or heartbeat: a row in Postgres
-	// will cause another delivery.
-	leased bool
-	// owed is set when a duplicate's offset was committed because this entry is
-	// being executed. The entry must then be executed even if another listener
-	// reads its own record again.
-	owed bool
-	// tries counts consecutive RETRY answers.
-	tries int
-	// result is the result to report.
-	result task.Result
-	// refused is set when the result was INVALID and was replaced by a FAIL
-	// that says so.
-	refused bool
-	// execution and slot belong to the engine: the execution of rec, and the
-	// slot of the kind's limit that it occupies.
-	execution *execution
-	slot      *limit
-}
-
-// arrival is a record from Kafka.
-type arrival struct {
-	pub task.Publication
-	// handled: this listener has a handler for the kind.
-	handled bool
-	// at is the record's position on its partition.
-	at position
-	// done: the tracker knows that the offset may be committed.
-	done bool
-	// check: the service is asked, before the handler is called, whether to run
-	// it.
-	check bool
-}
-
-// asks reports whether the service is asked before the handler is called.
-func (a *arrival) asks() bool { return a.check || a.pub.Type == task.Blocking }
-
-// renew replaces the terms of a pending record by newer ones of its task.
-func (t *table) renew(a *arrival, terms *task.RunTerms, handled bool) {
-	t.bytes += len(terms.Params) - len(a.pub.Params)
-	a.pub.Version, a.pub.Kind, a.pub.Params, a.handled = terms.Version, terms.Kind, terms.Params, handled
-}
-
-// verb is what an action asks the engine to do.
-type verb uint8
-
-const (
-	doQueue    verb = iota + 1 // put the entry in the queue; call begin when there is room
-	doStart                    // request the lease or check; answer with startAnswered
-	doExecute                  // run the handler; answer with handlerEnded or leaseExpired
-	doReport                   // report the result; answer with reportAnswered
-	doHandBack                 // hand the attempt back; answer with handBackAnswered
-	doCommit                   // mark the record's offset as done
-	doSkip                     // call Events.Skipped for the record
-)
-
-// String returns the verb as tests write it.
-func (v verb) String() string {
-	return [...]string{doQueue: "queue", doStart: "start", doExecute: "execute", doReport: "report",
-		doHandBack: "hand back", doCommit: "commit", doSkip: "skip"}[v]
-}
-
 // action is one output of the table.
 type action struct {
 	verb  verb
@@ -155,22 +86,20 @@ func (t *table) arrive(out []action, a *arrival) []action {
 	if e := t.active[id]; e != nil {
 		return t.addWaiting(out, e, a)
 	}
-	before := int32(0)
-	if m, ok := t.past.runs[id]; ok {
-		if m.ends || a.pub.Attempt <= m.ran {
-			return t.release(append(out, action{verb: doSkip, rec: a}), a)
-		}
-		t.past.drop(id)
-		before = m.ran
+	before := t.past.get(id)
+	if before.covers(&a.pub) {
+		return t.release(append(out, action{verb: doSkip, rec: a}), a)
 	}
+	t.past.drop(id)
+	a.suspect = before.ends || a.pub.Attempt <= before.ran
 	e := &entry{}
 	t.active[id] = e
 	return t.activate(out, e, a, before)
 }
 
-// activate makes a the active record of e; before is the attempt that was
-// settled last.
-func (t *table) activate(out []action, e *entry, a *arrival, before int32) []action {
+// activate makes a the active record of e; before says how the run was settled
+// before.
+func (t *table) activate(out []action, e *entry, a *arrival, before settled) []action {
 	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before, slot: e.slot}
 	if a.handled {
 		e.phase = queued
@@ -258,6 +187,7 @@ func (t *table) dequeue(out []action, e *entry) ([]action, bool) {
 func (t *table) swap(out []action, e *entry, b *arrival) []action {
 	old := e.rec
 	e.rec, e.best = b, nil
+	b.suspect = old.suspect
 	for i, w := range e.waiting {
 		if w == b {
 			e.waiting[i] = old
@@ -285,7 +215,7 @@ func (e *entry) orphaned() bool {
 // abandon removes e and commits none of its offsets.
 func (t *table) abandon(e *entry) {
 	delete(t.active, e.rec.pub.RunID())
-	t.past.add(e.rec.pub.RunID(), e.before, false)
+	t.past.add(e.rec.pub.RunID(), e.before)
 	t.countPending(e.rec, -1)
 	for _, w := range e.waiting {
 		t.countPending(w, -1)
@@ -400,10 +330,12 @@ func (t *table) handBackAnswered(out []action, e *entry, code task.Code) []actio
 // settleAttempt ends the work on the active record and remembers its outcome;
 // ends reports whether the run is over.
 func (t *table) settleAttempt(out []action, e *entry, ends bool) []action {
+	p := &e.rec.pub
+	s := settled{ran: max(p.Attempt, e.before.ran), claimed: p.ClaimedAt, ends: ends}
 	if !ends && e.best != nil {
-		return t.runNext(out, e, e.rec.pub.Attempt)
+		return t.runNext(out, e, s)
 	}
-	t.past.add(e.rec.pub.RunID(), e.rec.pub.Attempt, ends)
+	t.past.add(p.RunID(), s)
 	return t.closeEntry(out, e)
 }
 
@@ -412,37 +344,48 @@ func (t *table) forgetAttempt(out []action, e *entry) []action {
 	if e.best != nil {
 		return t.runNext(out, e, e.before)
 	}
-	t.past.add(e.rec.pub.RunID(), e.before, false)
+	t.past.add(e.rec.pub.RunID(), e.before)
 	return t.closeEntry(out, e)
 }
 
-// runNext activates the waiting record with the highest attempt; before is the
-// attempt that was settled last.
-func (t *table) runNext(out []action, e *entry, before int32) []action {
+// runNext activates the waiting record with the highest attempt; before says how
+// the run was settled before.
+func (t *table) runNext(out []action, e *entry, before settled) []action {
 	t.unbegin(e)
-	out = t.release(out, e.rec)
 	b := e.best
 	e.best = nil
-	for _, w := range e.waiting {
-		if w != b {
-			out = t.release(append(out, action{verb: doSkip, rec: w}), w)
-		}
-	}
-	clear(e.waiting)
-	e.waiting = e.waiting[:0]
+	out, e.waiting = t.releaseCopies(t.release(out, e.rec), e, b)
 	return t.activate(out, e, b, before)
 }
 
-// closeEntry removes e and releases all its records.
+// closeEntry removes e and releases its records. Those of another delivery whose
+// offsets are not committed arrive again: the answer may be older than they are.
 func (t *table) closeEntry(out []action, e *entry) []action {
 	t.unbegin(e)
 	delete(t.active, e.rec.pub.RunID())
-	out = t.release(out, e.rec)
-	for _, w := range e.waiting {
-		out = t.release(append(out, action{verb: doSkip, rec: w}), w)
-	}
+	out, again := t.releaseCopies(t.release(out, e.rec), e, nil)
 	e.phase, e.waiting, e.best = 0, nil, nil
+	for _, w := range again {
+		t.countPending(w, -1)
+		out = t.arrive(out, w)
+	}
 	return out
+}
+
+// releaseCopies releases the waiting records of e but for next that nothing is
+// needed for: copies of the active record, and records that a row in Postgres
+// will deliver again. It returns the others but for next.
+func (t *table) releaseCopies(out []action, e *entry, next *arrival) (_ []action, kept []*arrival) {
+	for _, w := range e.waiting {
+		switch {
+		case w == next:
+		case w.done || w.copies(e.rec):
+			out = t.release(append(out, action{verb: doSkip, rec: w}), w)
+		default:
+			kept = append(kept, w)
+		}
+	}
+	return out, kept
 }
 
 func (t *table) unbegin(e *entry) {

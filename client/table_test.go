@@ -28,8 +28,16 @@ func newScript(t *testing.T, typ task.Type) *script {
 // arrive adds a record of the run.
 func (s *script) arrive(attempt int32) { s.arriveAs(attempt, true) }
 
+// again adds a record of another claim of the same attempt. 0 stands for a record
+// that does not have its claim time.
+func (s *script) again(attempt int32, claim task.Instant) { s.add(attempt, claim, true) }
+
 func (s *script) arriveAs(attempt int32, handled bool) {
-	pub := task.Publication{Task: task.NewID(1, 1), Seq: 1, Attempt: attempt, Type: s.typ, Kind: "k"}
+	s.add(attempt, task.Instant(attempt)*1000, handled)
+}
+
+func (s *script) add(attempt int32, claim task.Instant, handled bool) {
+	pub := task.Publication{Task: task.NewID(1, 1), Seq: 1, Attempt: attempt, Type: s.typ, Kind: "k", ClaimedAt: claim}
 	at := s.on.add(s.offset)
 	s.offset++
 	s.note(fmt.Sprintf("arrive %d", attempt), s.table.arrive(nil, &arrival{pub: pub, handled: handled, at: at}))
@@ -139,15 +147,20 @@ func TestAttemptAfterSupersededStartRuns(t *testing.T) {
 		"start SUPERSEDED: commit @0, queue 2", "begin: start 2", "start ACCEPTED: execute 2")
 }
 
-func TestOldAttemptAfterSupersededIsSkipped(t *testing.T) {
-	s := newScript(t, task.Blocking)
+func TestOldAttemptAfterSupersededIsNotExecuted(t *testing.T) {
+	s := newScript(t, task.OneShot)
 	s.arrive(2)
 	s.begin()
-	s.started(task.Superseded)
+	s.fail(2)
+	s.reported(task.Superseded)
 	s.arrive(2)
 	s.arrive(1)
-	s.want("arrive 2: queue 2", "begin: start 2", "start SUPERSEDED: commit @0",
-		"arrive 2: skip @1, commit @1", "arrive 1: skip @2, commit @2")
+	s.begin()
+	s.started(task.Superseded)
+	s.arrive(3)
+	s.want("arrive 2: queue 2", "begin: execute 2", "fail: report FAIL of 2", "report SUPERSEDED: commit @0",
+		"arrive 2: skip @1, commit @1", "arrive 1: queue 1", "begin: start 1", "start SUPERSEDED: commit @2",
+		"arrive 3: queue 3")
 }
 
 func TestNewestOfQueuedAttemptsIsTheOneThatRuns(t *testing.T) {
@@ -229,7 +242,9 @@ func TestHeldStartLetsAWaitingAttemptStart(t *testing.T) {
 		"start HELD: commit @0, queue 3")
 }
 
-func TestRunThatIsOverIsSkippedWhateverTheAttempt(t *testing.T) {
+// A run that is over gets no second execution, whatever the attempt. The service is
+// asked about records that are not copies of the settled one.
+func TestRunThatIsOverIsExecutedOnlyIfTheServiceSaysThatItIsOpen(t *testing.T) {
 	for _, code := range []task.Code{task.Already, task.Finished, task.Unknown} {
 		s := newScript(t, task.OneShot)
 		s.arrive(1)
@@ -237,10 +252,93 @@ func TestRunThatIsOverIsSkippedWhateverTheAttempt(t *testing.T) {
 		s.arrive(2)
 		s.fail(1)
 		s.reported(code)
+		s.arrive(1)
+		s.arrive(3)
+		s.begin()
+		s.started(code)
 		s.arrive(3)
 		s.want("arrive 1: queue 1", "begin: execute 1", "arrive 2: commit @1", "fail: report FAIL of 1",
-			"report "+code.String()+": commit @0, skip @1", "arrive 3: skip @2, commit @2")
+			"report "+code.String()+": commit @0, skip @1", "arrive 1: skip @2, commit @2",
+			"arrive 3: queue 3", "begin: start 3", "start "+code.String()+": commit @3", "arrive 3: skip @4, commit @4")
 	}
+}
+
+// The claim and the result of a run are lost in a fail-over, and the run is claimed
+// again: as the same attempt at another time, or it was only published again.
+func TestRunWhoseResultWasLostIsExecutedAgain(t *testing.T) {
+	for _, typ := range task.Types {
+		for name, next := range map[string]struct {
+			attempt int32
+			claim   task.Instant
+		}{"claimed again": {1, 5000}, "published again": {1, 0}, "a later attempt": {2, 2000}} {
+			s := newScript(t, typ)
+			s.arrive(1)
+			s.begin()
+			if typ == task.Blocking {
+				s.started(task.Accepted)
+			}
+			s.succeed(1)
+			s.reported(task.Accepted)
+			s.log = nil
+			s.again(next.attempt, next.claim)
+			s.begin()
+			s.started(task.Accepted)
+			started := fmt.Sprintf("start ACCEPTED: execute %d", next.attempt)
+			if typ == task.Blocking {
+				started = fmt.Sprintf("start ACCEPTED: commit @1, execute %d", next.attempt)
+			}
+			s.want(fmt.Sprintf("arrive %d: queue %[1]d", next.attempt), fmt.Sprintf("begin: start %d", next.attempt), started)
+			if t.Failed() {
+				t.Fatalf("%s, %s", typ, name)
+			}
+		}
+	}
+}
+
+// The new claim arrives while the result of the lost one is on its way.
+func TestRecordOfAnotherClaimThatWaitedIsJudgedAgain(t *testing.T) {
+	s := newScript(t, task.NonBlocking)
+	s.arrive(1)
+	s.begin()
+	s.succeed(1)
+	s.arrive(1)      // a copy
+	s.again(1, 5000) // only Kafka has it
+	s.reported(task.Accepted)
+	s.begin()
+	s.started(task.Accepted)
+	s.want("arrive 1: queue 1", "begin: execute 1", "success: report SUCCESS of 1", "arrive 1", "arrive 1",
+		"report ACCEPTED: commit @0, skip @1, commit @1, queue 1", "begin: start 1", "start ACCEPTED: execute 1")
+}
+
+// Two records of a settled run arrive. The service is asked about the newer one, too.
+func TestNewestOfSuspectAttemptsIsAskedAbout(t *testing.T) {
+	s := newScript(t, task.OneShot)
+	s.arrive(1)
+	s.begin()
+	s.succeed(1)
+	s.reported(task.Accepted)
+	s.log = nil
+	s.arrive(2)
+	s.arrive(3)
+	s.begin()
+	s.started(task.Already)
+	s.want("arrive 2: queue 2", "arrive 3: commit @2", "begin: commit @1, skip @1, start 3", "start ALREADY")
+}
+
+func TestQueuedSuspectOfALostPartitionStaysRemembered(t *testing.T) {
+	s := newScript(t, task.OneShot)
+	s.arrive(1)
+	s.begin()
+	s.succeed(1)
+	s.reported(task.Accepted)
+	s.log = nil
+	s.arrive(2)
+	s.on.over = true
+	s.begin() // left to the next owner of the partition
+	s.on = newTracker(0, 0)
+	s.offset = 0
+	s.arrive(1)
+	s.want("arrive 2: queue 2", "begin", "arrive 1: skip @0, commit @0")
 }
 
 func TestStopWithFailEndsTheRun(t *testing.T) {
@@ -250,8 +348,9 @@ func TestStopWithFailEndsTheRun(t *testing.T) {
 	s.stopWithFail(1)
 	s.reported(task.Accepted)
 	s.arrive(2)
+	s.begin()
 	s.want("arrive 1: queue 1", "begin: execute 1", "fail and stop: report FAIL of 1",
-		"report ACCEPTED: commit @0", "arrive 2: skip @1, commit @1")
+		"report ACCEPTED: commit @0", "arrive 2: queue 2", "begin: start 2")
 }
 
 func TestStartAnsweredRetryIsAskedAgain(t *testing.T) {
@@ -352,7 +451,7 @@ func TestMemoryIsBoundedAndForgetsTheOldest(t *testing.T) {
 	tab := newTable(10)
 	on := newTracker(0, 0)
 	settle := func(number int64, attempt int32) {
-		pub := task.Publication{Task: task.NewID(number, 1), Seq: 1, Attempt: attempt, Type: task.OneShot}
+		pub := task.Publication{Task: task.NewID(number, 1), Seq: 1, Attempt: attempt, Type: task.OneShot, ClaimedAt: task.Instant(attempt)}
 		acts := tab.arrive(nil, &arrival{pub: pub, handled: true, at: on.add(on.next)})
 		if acts[0].verb != doQueue {
 			t.Fatalf("task %d attempt %d: %s", number, attempt, acts[0].verb)
@@ -366,13 +465,13 @@ func TestMemoryIsBoundedAndForgetsTheOldest(t *testing.T) {
 		settle(n+1, 1)
 		settle(500_000, int32(n)+1) // always among the newest
 	}
-	if len(tab.past.runs) != 10 || len(tab.past.order) > 40 || tab.pending != 0 || len(tab.active) != 0 {
-		t.Errorf("%d remembered, %d ordered, %d pending, %d active", len(tab.past.runs), len(tab.past.order), tab.pending, len(tab.active))
+	if len(tab.past.index) != 10 || len(tab.past.nodes) > 12 || tab.pending != 0 || len(tab.active) != 0 {
+		t.Errorf("%d remembered, %d nodes, %d pending, %d active", len(tab.past.index), len(tab.past.nodes), tab.pending, len(tab.active))
 	}
-	if _, ok := tab.past.runs[task.RunID{Task: task.NewID(500_000, 1), Seq: 1}]; !ok {
+	if tab.past.get(task.RunID{Task: task.NewID(500_000, 1), Seq: 1}).ran == 0 {
 		t.Error("the newest run was forgotten")
 	}
-	if _, ok := tab.past.runs[task.RunID{Task: task.NewID(1, 1), Seq: 1}]; ok {
+	if tab.past.get(task.RunID{Task: task.NewID(1, 1), Seq: 1}).ran != 0 {
 		t.Error("the oldest run was kept")
 	}
 }
