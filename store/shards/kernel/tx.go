@@ -183,7 +183,7 @@ func classifyCommit(err error) error {
 	var pg *pgconn.PgError
 	var unsent pgx.ErrPreprocessingBatch
 	switch {
-	case errors.As(err, &pg) && pg.Severity == "ERROR", errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err), errors.As(err, &unsent):
+	case errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR", errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err), errors.As(err, &unsent):
 		return err
 	}
 	return errors.Join(err, task.ErrOutcomeUnknown)
