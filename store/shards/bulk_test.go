@@ -120,6 +120,33 @@ func TestABulkOperationChangesEachWantedTaskOnceInBothTiers(t *testing.T) {
 	}
 }
 
+func TestABulkOperationConcernsTheTasksOfItsInstantThoughClocksDiffer(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			b := setup(t, nearOnly)
+			own := b.chores()
+			home := (b.d + 1) % task.Databases
+			b.tenant += int32((home - kernel.Home(b.tenant) + task.Databases) % task.Databases)
+			if _, err := b.db.Pool(home).Exec(t.Context(), `UPDATE test_clock SET now = $1`, int64(b.now.Add(ahead))); err != nil {
+				t.Fatal(err)
+			}
+			older := b.add(b.spec(task.OneShot, b.inHours(9)))[0]
+			op, err := b.CreateBulk(t.Context(), b.tenant, task.BulkPause, task.BulkTerms{}, "", []byte("hash"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.advance(time.Millisecond)
+			newer := b.add(b.spec(task.OneShot, b.inHours(9)))[0]
+			b.finishBulk(own, &bulk.Row{Tenant: b.tenant, ID: op.ID}, func() { b.advance(time.Minute) })
+			for id, want := range map[task.ID]bool{older: true, newer: false} {
+				if s, err := b.Get(t.Context(), b.tenant, id); err != nil || s.Paused != want {
+					t.Errorf("the task that was added before the operation (%t) is paused: %t, want %t; %v", id == older, s.Paused, want, err)
+				}
+			}
+		})
+	}
+}
+
 func TestAStepTakesManyPacksThatHoldLittleAndPassesByThoseThatHoldNothing(t *testing.T) {
 	b := setup(t, nearOnly)
 	own := b.chores()

@@ -12,6 +12,10 @@
 //     transaction: assert the ownership, lock the part's row if its position has not
 //     changed since it was read, change some tasks, and store the new position. So a
 //     step happens once or not at all, no matter which process crashes.
+//   - An operation concerns what existed when it was created. Each database compares with
+//     that instant by its own clock: the home database says how long ago it was, and the
+//     others subtract that from their clocks. So the difference of two clocks has no
+//     effect; the time that the copy is on its way is added to the instant.
 //   - A step on tasks visits them in the order of a listing (package shards, list.go).
 //     While it is in the near tier no task is demoted, so no task moves to a place that
 //     the operation has already passed.
@@ -77,7 +81,7 @@ type Row struct {
 	ID       int64
 	Action   task.BulkAction
 	Terms    []byte
-	created  task.Instant
+	created  task.Instant // by the clock of the database of the row
 	Wanted   int16
 	Version  int32
 	state    task.BulkState
@@ -194,11 +198,18 @@ func noBulk(id int64) error {
 // then records at home that they have it.
 func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 	at := kernel.Home(r.Tenant)
+	var age int64
+	switch err := sql.BulkAge.QueryRow(ctx, ops.db.Pool(at), r.Tenant, r.ID).Scan(&age); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil // it was removed since r was read
+	case err != nil:
+		return fmt.Errorf("spread bulk operation: %w", err)
+	}
 	err := ops.db.Each(ctx, func(ctx context.Context, d int) error {
 		if d == at {
 			return nil
 		}
-		_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), r.Tenant, r.ID, int16(r.Action), r.Terms, int64(r.created), r.Wanted, r.Version)
+		_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), r.Tenant, r.ID, int16(r.Action), r.Terms, age, r.Wanted, r.Version)
 		return err
 	})
 	if err != nil {

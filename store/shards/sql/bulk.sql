@@ -16,10 +16,15 @@ SELECT @tenant, @id, @action, @terms, @body_hash, now_ms(), 0
 -- name: BulkHash(tenant int4, id int8)
 SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
--- name: BulkPut(tenant int4, id int8, action int2, terms bytea, created_at int8, wanted int2, version int4)
--- The higher of two versions of wanted wins.
+-- name: BulkAge(tenant int4, id int8)
+-- In the home database. Returns how long ago an operation was created.
+SELECT greatest(now_ms() - b.created_at, 0) FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
+
+-- name: BulkPut(tenant int4, id int8, action int2, terms bytea, age_ms int8, wanted int2, version int4)
+-- The higher of two versions of wanted wins. created_at is compared with instants of this
+-- database, so it is written by the clock of this database.
 INSERT INTO bulk_operation AS b (tenant_id, id, action, terms, body_hash, created_at, wanted, version, replicated_version, state, finished_at)
-SELECT @tenant, @id, @action, @terms, '', @created_at, @wanted, @version, @version, CASE WHEN @wanted = {{wanted.ABORT}} THEN {{bulk_state.ABORTED}} ELSE {{bulk_state.RUNNING}} END,
+SELECT @tenant, @id, @action, @terms, '', now_ms() - @age_ms, @wanted, @version, @version, CASE WHEN @wanted = {{wanted.ABORT}} THEN {{bulk_state.ABORTED}} ELSE {{bulk_state.RUNNING}} END,
        CASE WHEN @wanted = {{wanted.ABORT}} THEN now_ms() END
  WHERE NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = @tenant)
     ON CONFLICT (tenant_id, id) DO UPDATE SET

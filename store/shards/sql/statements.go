@@ -4,6 +4,7 @@ package sql
 var (
 	BulkInsert     = set.Get("BulkInsert")
 	BulkHash       = set.Get("BulkHash")
+	BulkAge        = set.Get("BulkAge")
 	BulkPut        = set.Get("BulkPut")
 	BulkWant       = set.Get("BulkWant")
 	BulkSpread     = set.Get("BulkSpread")
