@@ -19,12 +19,25 @@ imports() { go -C tools run ./googleapis ../third_party/googleapis; }
 
 # generated lists the generated files below a directory, in a fixed order.
 generated() {
-  (cd "$1" && find proto -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.swagger.json' | LC_ALL=C sort)
+  (cd "$1" && find proto record -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.swagger.json' -o -path '*/testdata/record.binpb' |
+    LC_ALL=C sort)
 }
 
 generate() {
   imports
   buf generate --output "$1"
+  record "$1"
+}
+
+# record compiles record/record.proto alone, as other projects do, without the
+# files that the protos import.
+record() {
+  local alone
+  alone=$(mktemp -d)
+  cp record/record.proto "$alone"
+  mkdir -p "$1/record/testdata"
+  buf build "$alone" --exclude-source-info -o "$1/record/testdata/record.binpb"
+  rm -r "$alone"
 }
 
 verify() {

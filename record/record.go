@@ -1,6 +1,6 @@
 // Package record defines the form of one delivery of one run in Kafka. The
 // producer and the client share it; docs/record-format.md describes it for
-// other languages.
+// other languages, and record.proto defines the value for their compilers.
 //
 //   - The key is the task id in decimal. [Partition] distributes tasks by a hash
 //     of the id. There is no guarantee about order.
@@ -97,7 +97,9 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	b = appendVarint(b, fieldMissed, p.Missed)
 	b = appendVarint(b, fieldVersion, int64(p.Version))
 	b = appendMillis(b, fieldAckTimeout, p.AckTimeout.Milliseconds())
-	b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
+	if p.ClaimedAt != 0 { // 0: not known
+		b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
+	}
 	b = appendBytes(b, fieldTrace, p.TraceParent)
 	if p.ReplayOf.Task != 0 {
 		b = appendBytes(b, fieldReplayOf, p.ReplayOf.String())

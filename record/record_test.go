@@ -40,7 +40,10 @@ func generated(t testing.TB, p task.Publication) []byte {
 	m := &perceptorv1.RunRecord{
 		TaskId: int64(p.Task), Seq: p.Seq, Attempt: p.Attempt, Type: perceptorv1.Task_Type(p.Type), Kind: p.Kind,
 		ScheduledTime: timestamppb.New(p.ScheduledAt.Time()), MissedCount: p.Missed, Version: p.Version,
-		AckTimeout: durationpb.New(p.AckTimeout), ClaimTime: timestamppb.New(p.ClaimedAt.Time()), TraceParent: p.TraceParent,
+		AckTimeout: durationpb.New(p.AckTimeout), TraceParent: p.TraceParent,
+	}
+	if p.ClaimedAt != 0 {
+		m.ClaimTime = timestamppb.New(p.ClaimedAt.Time())
 	}
 	if len(p.Params) > 0 {
 		m.Params = &perceptorv1.Params{}

@@ -72,7 +72,7 @@ type Publication struct {
 	Kind        string
 	ScheduledAt Instant
 	// ClaimedAt is the instant of the claim by the database's clock. It is ScheduledAt if
-	// the run was claimed ahead of that instant.
+	// the run was claimed ahead of that instant. 0 means that it is not known.
 	ClaimedAt  Instant
 	Missed     int64
 	Version    int32

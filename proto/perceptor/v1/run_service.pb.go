@@ -36,11 +36,12 @@ const (
 	// The run has its final result already. Nothing changed.
 	RunCode_RUN_CODE_ALREADY RunCode = 2
 	// This attempt is closed or has another holder; the run continues. Nothing
-	// changed.
+	// changed. A FAIL that is sent again after a lost answer gets this code.
 	RunCode_RUN_CODE_SUPERSEDED RunCode = 3
-	// The task has ended. Nothing changed.
+	// The task has ended and is still kept. Nothing changed.
 	RunCode_RUN_CODE_FINISHED RunCode = 4
-	// The tenant has no such run. Nothing changed.
+	// The tenant has no such run, or its task has ended and is not kept. Nothing
+	// changed.
 	RunCode_RUN_CODE_UNKNOWN RunCode = 5
 	// Another holder has the lease. Nothing changed; the record needs no further
 	// work.
@@ -244,7 +245,9 @@ type RunReply struct {
 	// The outcome of the entry.
 	Code RunCode `protobuf:"varint,1,opt,name=code,proto3,enum=perceptor.v1.RunCode" json:"code,omitempty"`
 	// For ACCEPTED of StartRuns and HeartbeatRuns: how long the lease lasts,
-	// counted from before the call was sent.
+	// counted from before the call was sent. For runs that are not BLOCKING it is
+	// the time until the run is delivered again unless something is heard of it;
+	// it excludes nobody.
 	Lease *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// For INVALID: the path of the faulty field within the entry.
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
@@ -1203,7 +1206,8 @@ type RunRecord struct {
 	// The task's ack_timeout.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	// When the run was claimed, by the database's clock, or when it was due if
-	// that was later.
+	// that was later. Absent if a dispatcher published the record again after a
+	// take-over: then the record is old.
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
 	// Task.trace_parent: the trace to which the trace of the run links.
 	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`

@@ -36,8 +36,9 @@ const (
 // needs a token of the tenant.
 //
 // All calls are batched: 1 to 5,000 entries, answered one by one in the order
-// of the request. All calls may be retried: a repeated entry is answered with
-// ALREADY or a similar code and has no effect.
+// of the request. All calls may be retried: a repeated entry has no further
+// effect, and is answered like the first one or with ALREADY, SUPERSEDED,
+// FINISHED or UNKNOWN.
 type RunServiceClient interface {
 	// Requests the lease of BLOCKING runs. Their handler starts only after
 	// ACCEPTED.
@@ -134,8 +135,9 @@ func (c *runServiceClient) GetDelivery(ctx context.Context, in *GetDeliveryReque
 // needs a token of the tenant.
 //
 // All calls are batched: 1 to 5,000 entries, answered one by one in the order
-// of the request. All calls may be retried: a repeated entry is answered with
-// ALREADY or a similar code and has no effect.
+// of the request. All calls may be retried: a repeated entry has no further
+// effect, and is answered like the first one or with ALREADY, SUPERSEDED,
+// FINISHED or UNKNOWN.
 type RunServiceServer interface {
 	// Requests the lease of BLOCKING runs. Their handler starts only after
 	// ACCEPTED.
