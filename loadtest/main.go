@@ -28,6 +28,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
 	"github.com/perceptor/perceptor/loadtest/scenario"
+	"github.com/perceptor/perceptor/loadtest/storm"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
@@ -64,6 +65,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(midnight.DefaultOptions()), guide),
 		harness.Command(new(assign.DefaultExperiment()), guide),
 		harness.Command(new(fairness.DefaultOptions()), guide),
+		harness.Command(new(storm.DefaultOptions()), guide),
 	}
 }
 

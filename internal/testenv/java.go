@@ -93,6 +93,9 @@ func (s *javaServer) CPUTime() (time.Duration, error) {
 	return subprocess.CPUTime(pid)
 }
 
+// Answers asks the server, as a client would, whether it serves, and waits about a second for the answer.
+func (s *javaServer) Answers(ctx context.Context) error { return s.answers(ctx) }
+
 // Stop shuts the server down in order. If the server is still running when ctx ends, Stop kills it.
 // Stop returns nil if the server is not running.
 func (s *javaServer) Stop(ctx context.Context) error {

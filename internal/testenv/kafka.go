@@ -34,6 +34,7 @@ var kafkaFlags = []string{
 // concurrently.
 type KafkaServer struct {
 	javaServer
+	run func(args ...string) *exec.Cmd // a program of Kafka's library
 }
 
 // NewKafka starts a Kafka server for one test. The test may stop, kill, pause and restart it.
@@ -58,6 +59,26 @@ func StartKafkaWith(ctx context.Context, dir string, settings map[string]string)
 }
 
 func startKafka(ctx context.Context, dir string, settings map[string]string) (*KafkaServer, error) {
+	s, err := newKafka(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	id := clusterID(rand.Reader)
+	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
+		controller, err := subprocess.FreePort()
+		if err != nil {
+			return err
+		}
+		return s.format(id, kafkaConfig(dir, port, controller, settings))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newKafka returns a server with its data in dir that has no address and no configuration yet.
+func newKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 	java, err := findJava(ctx)
 	if err != nil {
 		return nil, err
@@ -69,35 +90,26 @@ func startKafka(ctx context.Context, dir string, settings map[string]string) (*K
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "server.properties")
-	run := func(args ...string) *exec.Cmd {
+	s := &KafkaServer{javaServer: javaServer{dir: dir}}
+	s.run = func(args ...string) *exec.Cmd {
 		return exec.Command(java, append(append(slices.Clone(kafkaFlags), "-cp", filepath.Join(lib, "*")), args...)...)
 	}
-	s := &KafkaServer{javaServer{dir: dir}}
-	s.program = func() *exec.Cmd { return run("kafka.Kafka", config) }
+	s.program = func() *exec.Cmd { return s.run("kafka.Kafka", s.config()) }
 	s.answers = func(ctx context.Context) error { return joinable(ctx, s.addr) }
-	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
-		return formatKafka(dir, config, port, settings, run)
-	})
-	if err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 
-// formatKafka writes the configuration, and formats the data directory if it is new.
-func formatKafka(dir, config string, port int, settings map[string]string, run func(...string) *exec.Cmd) error {
-	controller, err := subprocess.FreePort()
-	if err != nil {
+func (s *KafkaServer) config() string { return filepath.Join(s.dir, "server.properties") }
+
+// format writes the configuration, and formats the data directory if it is new.
+func (s *KafkaServer) format(cluster string, config []byte) error {
+	if err := os.WriteFile(s.config(), config, 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(config, kafkaConfig(dir, port, controller, settings), 0o600); err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join(dir, "data", "meta.properties")); err == nil {
+	if _, err := os.Stat(filepath.Join(s.dir, "data", "meta.properties")); err == nil {
 		return nil
 	}
-	cmd := run("kafka.tools.StorageTool", "format", "-t", clusterID(rand.Reader), "-c", config)
+	cmd := s.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", s.config())
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format data directory: %w: %s", err, bytes.TrimSpace(out[max(0, len(out)-lastWords):]))

@@ -99,6 +99,19 @@ func (s *PostgresServer) CPUTime() (time.Duration, error) {
 	return server.CPUTime()
 }
 
+// Answers asks the server, as a client would, whether it serves, and waits a second for the answer.
+func (s *PostgresServer) Answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // the statement has ended
+	_, err = conn.Exec(ctx, "SELECT 1")
+	return err
+}
+
 // Stop shuts the server down. It returns nil if the server is not running.
 func (s *PostgresServer) Stop(ctx context.Context) error {
 	server, err := s.own()

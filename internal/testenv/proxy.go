@@ -4,10 +4,11 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
-// Proxy is a TCP proxy between clients and a server that can break and delay their connections. Its
-// methods may be called concurrently.
+// Proxy is a TCP proxy between clients and a server that can break and delay their connections, and
+// change the server. Its methods may be called concurrently.
 type Proxy struct {
 	listener net.Listener
 
@@ -16,6 +17,8 @@ type Proxy struct {
 	thawed   *sync.Cond
 	frozen   bool
 	down     bool
+	delay    time.Duration
+	harmed   int64
 	conns    map[net.Conn]bool
 	wg       sync.WaitGroup
 }
@@ -62,13 +65,17 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		upstream := p.upstream
 		p.mu.Unlock()
-		out, err := net.Dial("tcp", upstream)
+		out, err := net.DialTimeout("tcp", upstream, probeWait)
 		if err != nil {
+			p.mu.Lock()
+			p.harmed++
+			p.mu.Unlock()
 			in.Close()
 			continue
 		}
 		p.mu.Lock()
 		if p.down {
+			p.harmed++
 			in.Close()
 			out.Close()
 		}
@@ -87,10 +94,15 @@ func (p *Proxy) pump(from, to net.Conn) {
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
+		delay := p.delay
+		if p.frozen || delay > 0 {
+			p.harmed++
+		}
 		for p.frozen && !p.down {
 			p.thawed.Wait()
 		}
 		p.mu.Unlock()
+		time.Sleep(delay)
 		if _, err := to.Write(buf[:n]); err != nil {
 			return
 		}
@@ -115,6 +127,7 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = true
+	p.harmed += int64(len(p.conns))
 	for c := range p.conns {
 		c.Close()
 	}
@@ -149,4 +162,27 @@ func (p *Proxy) Thaw() {
 	defer p.mu.Unlock()
 	p.frozen = false
 	p.thawed.Broadcast()
+}
+
+// Delay keeps each piece of data for d before it is passed on, in both directions. 0 ends the delay.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Connections returns the number of open connections from clients.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns) / 2
+}
+
+// Harmed returns how many connections were closed or refused, by Cut or because the server did not
+// listen, plus how many pieces of data Freeze and Delay have kept, since the start. It proves that a
+// disturbance of the link or of the server had an effect.
+func (p *Proxy) Harmed() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.harmed
 }

@@ -112,6 +112,8 @@ type Config struct {
 	// death of a listener until the calls that it had begun are repeated. Deaths needs
 	// both.
 	AckTimeout, Redelivery time.Duration
+	// Told has what databases have lost of acknowledged changes. nil: nothing may be lost.
+	Told *Told
 	// Fired is called for each run, with the start of its first execution. May be nil.
 	Fired func(add *Add, at task.Instant, first Micros)
 	// Examples is the number of violations of each kind to keep. Default 5.
@@ -133,6 +135,8 @@ type Checker struct {
 	calendars map[string]*calendar
 	// keyed has the ids of adds with an idempotency_key, by number
 	keyed map[int64]task.ID
+	// gone counts the tasks that were lost as a whole, as databases told.
+	gone int64
 }
 
 // New returns a checker that has checked no tasks.
@@ -188,6 +192,9 @@ func (c *Checker) Task(t Task) {
 	k := &checking{Checker: c, Task: t}
 	k.unfinished()
 	k.gather()
+	if k.toldLost() {
+		return
+	}
 	if t.Add == nil || t.Add.Answer == Refused {
 		k.phantom()
 		return

@@ -200,10 +200,10 @@ func (c *Checker) Balance(before, after task.Counts) {
 			after.Added, after.Scheduled, after.Running, after.Finished()-after.Purged(), after.Purged(), sum)
 	}
 	added, f := after.Added-before.Added, &c.figures
-	if added < f.Tasks {
+	if added < f.Tasks-c.gone {
 		k.violate(Lost, 0, "%d adds were acknowledged, but the API counts only %d", f.Tasks, added)
 	}
-	if added > f.Tasks+f.NotKnown {
+	if added > f.Tasks+f.NotKnown+c.gone {
 		k.violate(Phantom, 0, "the API counts %d adds, but %d were acknowledged and only %d got no answer", added, f.Tasks, f.NotKnown)
 	}
 }
@@ -238,6 +238,17 @@ func middle(i int) time.Duration {
 func (s *Spread) Add(d time.Duration) {
 	s.counts[bucket(d.Microseconds())]++
 	s.n++
+}
+
+// Merge adds the durations of o, which may be nil.
+func (s *Spread) Merge(o *Spread) {
+	if o == nil {
+		return
+	}
+	s.n += o.n
+	for i, c := range o.counts {
+		s.counts[i] += c
+	}
 }
 
 // Quantile returns the duration that the given share of all durations does not exceed,

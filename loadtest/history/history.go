@@ -310,10 +310,13 @@ func (r *reader) op() (o check.Op) {
 	return o
 }
 
+// Sink receives the tasks of a history, such as a [check.Checker].
+type Sink interface{ Task(check.Task) }
+
 // Check passes every task of the history in dir to c. All writers must have been closed. A
 // record that ends in the middle is an error, except at the end of a file of one of the
 // killed writers.
-func Check(dir string, c *check.Checker, killed ...string) error {
+func Check(dir string, c Sink, killed ...string) error {
 	a := assembly{dir: dir, killed: killed, checker: c, unanswered: map[int64]*check.Add{}}
 	if err := a.load(unanswered); err != nil {
 		return err
@@ -338,7 +341,7 @@ func Check(dir string, c *check.Checker, killed ...string) error {
 type assembly struct {
 	dir     string
 	killed  []string // names of writers whose last record may be torn
-	checker *check.Checker
+	checker Sink
 	// unanswered are the adds without an id, by number.
 	unanswered map[int64]*check.Add
 	// tasks are the tasks of the current part, by id.

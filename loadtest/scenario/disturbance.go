@@ -2,13 +2,10 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/perceptor/perceptor/loadtest/check"
@@ -216,181 +213,15 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 	return fmt.Errorf("unknown action %q", d.Action)
 }
 
-// groupLimit is the longest time that Kafka takes to assign the partitions of a dead
-// listener to others: a session of the SDK's consumer group and a rebalance.
-const groupLimit = 21 * time.Second
-
-// crew is the set of listener processes. Each process has a number of its own, also the
-// successor of a killed one, so that the checker can tell them apart.
-type crew struct {
-	start func(index uint16) (*workload.Listener, error)
-	hands []*hand
-
-	mu     sync.Mutex // guards the fields below and those of all hands
-	next   uint16
-	deaths map[uint16]check.Micros
-}
-
-// hand is a place in the crew: the current listener and its predecessors. It is a part that
-// can be killed and started again.
-type hand struct {
-	crew  *crew
-	name  string
-	now   *workload.Listener // nil after a kill
-	index uint16
-	past  []*workload.Listener
-}
-
-var _ stack.Server = (*hand)(nil)
-
-// errListener is the error of every action on a listener other than Kill and Crash.
-var errListener = errors.New("a listener can only be killed and started again")
-
-// startListeners starts n listeners and waits until all have joined their group.
-func (c *crew) startListeners(ctx context.Context, n int) error {
-	c.deaths = map[uint16]check.Micros{}
-	for i := range n {
-		h := &hand{crew: c, name: fmt.Sprintf("listener-%d", i+1)}
-		if err := h.begin(); err != nil {
-			return err
-		}
-		c.hands = append(c.hands, h)
-	}
-	for _, h := range c.hands {
-		if err := h.now.AwaitReady(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// part returns the hand with the given name. A name without a number means the first one.
-func (c *crew) part(name string) (stack.Part, error) {
-	for _, h := range c.hands {
-		if h.name == name || h.name == name+"-1" {
-			return stack.Part{Name: h.name, Server: h}, nil
-		}
-	}
-	return stack.Part{}, fmt.Errorf("unknown listener %q: there are %d listeners", name, len(c.hands))
-}
-
-// all returns all listeners that were ever started.
-func (c *crew) all() (list []*workload.Listener) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, h := range c.hands {
-		list = append(list, h.past...)
-		if h.now != nil {
-			list = append(list, h.now)
-		}
-	}
-	return list
-}
-
-func (c *crew) callbacks() (n int64) {
-	for _, l := range c.all() {
-		n += l.Callbacks()
-	}
-	return n
-}
-
-// stop stops the living listeners. It returns an error if one of them ended by itself.
-func (c *crew) stop(ctx context.Context) error {
-	errs := make([]error, len(c.hands))
-	var all sync.WaitGroup
-	for i, h := range c.hands {
-		if h.now != nil {
-			all.Go(func() { errs[i] = errors.Join(h.now.Died(), h.now.Stop(ctx)) })
-		}
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-// killed returns the times of death of killed listeners by number, and the names of their histories.
-func (c *crew) killed() (deaths map[uint16]check.Micros, names []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for index := range c.deaths {
-		names = append(names, workload.HistoryName(index))
-	}
-	return maps.Clone(c.deaths), names
-}
-
-func (h *hand) begin() error {
-	h.crew.mu.Lock()
-	defer h.crew.mu.Unlock()
-	l, err := h.crew.start(h.crew.next)
-	if err != nil {
-		return err
-	}
-	h.now, h.index = l, h.crew.next
-	h.crew.next++
-	return nil
-}
-
-// Kill implements [stack.Server].
-func (h *hand) Kill() error {
-	h.crew.mu.Lock()
-	defer h.crew.mu.Unlock()
-	if h.now == nil {
-		return nil
-	}
-	if err := h.now.Died(); err != nil {
-		return err
-	}
-	if err := h.now.Kill(); err != nil {
-		return err
-	}
-	h.crew.deaths[h.index] = check.At(time.Now())
-	h.past, h.now = append(h.past, h.now), nil
-	return nil
-}
-
-// Restart implements [stack.Server]. It starts a new listener after a Kill.
-func (h *hand) Restart(ctx context.Context) error {
-	if h.PID() != 0 {
-		return errListener
-	}
-	if err := h.begin(); err != nil {
-		return err
-	}
-	return h.now.AwaitReady(ctx)
-}
-
-// Stop implements [stack.Server].
-func (h *hand) Stop(context.Context) error { return errListener }
-
-// Pause implements [stack.Server].
-func (h *hand) Pause() error { return errListener }
-
-// Resume implements [stack.Server].
-func (h *hand) Resume() error { return errListener }
-
-// PID implements [stack.Server].
-func (h *hand) PID() int {
-	h.crew.mu.Lock()
-	defer h.crew.mu.Unlock()
-	if h.now == nil {
-		return 0
-	}
-	return h.now.PID()
-}
-
-// CPUTime implements [stack.Server].
-func (h *hand) CPUTime() (time.Duration, error) {
-	h.crew.mu.Lock()
-	defer h.crew.mu.Unlock()
-	if h.now == nil {
-		return 0, errListener
-	}
-	return h.now.CPUTime()
-}
-
 // part returns a part of the stack, or a listener.
 func (r *runner) part(name string) (stack.Part, error) {
 	if kindOf(name) == listenerKind {
-		return r.crew.part(name)
+		for _, h := range r.crew.Hands {
+			if h.Name == name || h.Name == name+"-1" {
+				return stack.Part{Name: h.Name, Server: h}, nil
+			}
+		}
+		return stack.Part{}, fmt.Errorf("unknown listener %q: there are %d listeners", name, len(r.crew.Hands))
 	}
 	return r.stack.Part(name)
 }
@@ -405,18 +236,18 @@ func (r *runner) startListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	mortal := slices.ContainsFunc(r.Disturbances, func(d Disturbance) bool { return kindOf(d.Part) == listenerKind })
-	r.crew.start = func(index uint16) (*workload.Listener, error) {
+	r.crew.Begin = func(index uint16) (*workload.Listener, error) {
 		return workload.StartListener(r.ListenerCommand, workload.ListenerConfig{
 			Index: index, Address: r.stack.Address, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
 			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail, Check: r.Check, Mortal: mortal,
 		}, filepath.Join(r.historyDir, fmt.Sprintf("listener-%d.log", index+1)))
 	}
-	if err := r.crew.startListeners(ctx, r.Listeners); err != nil {
+	if err := r.crew.Start(ctx, listenerKind, r.Listeners); err != nil {
 		return err
 	}
 	sources := map[string]harness.Source{}
-	for _, h := range r.crew.hands {
-		sources[h.name] = h
+	for _, h := range r.crew.Hands {
+		sources[h.Name] = h
 	}
 	r.meter = harness.NewMeter(r.stack, sources)
 	return nil
@@ -425,7 +256,7 @@ func (r *runner) startListeners(ctx context.Context) error {
 func (r *runner) stopListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	return r.crew.stop(ctx)
+	return r.crew.Stop(ctx)
 }
 
 // listenerKind is a listener's name without its number.

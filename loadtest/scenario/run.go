@@ -38,7 +38,7 @@ type runner struct {
 	history    *history.Writer
 	client     *client.Client
 	adder      *workload.Adder
-	crew       crew
+	crew       workload.Crew
 	meter      *harness.Meter
 	window     window
 	floor      *floor.Report
@@ -83,7 +83,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	r.adder = workload.NewAdder(r.plan, r.client, r.history)
 
 	if r.Contract {
-		if r.before, err = r.count(ctx); err != nil {
+		if r.before, err = r.stack.Sum(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -187,7 +187,7 @@ func (r *runner) drain(ctx context.Context) error {
 	defer cancel()
 	seen, since := int64(-1), time.Now()
 	for {
-		if n := r.crew.callbacks(); n != seen {
+		if n := r.crew.Callbacks(); n != seen {
 			seen, since = n, time.Now()
 		}
 		if time.Since(since) >= calm {
@@ -217,7 +217,7 @@ func (r *runner) recordFinals(ctx context.Context) error {
 	}
 	if r.Contract {
 		var err error
-		if r.after, err = r.count(ctx); err != nil {
+		if r.after, err = r.stack.Sum(ctx); err != nil {
 			return err
 		}
 	}
@@ -238,7 +238,7 @@ func (r *runner) check() (*Report, error) {
 		cfg.Spans = append(cfg.Spans, d.span())
 	}
 	var killed []string
-	if cfg.Deaths, killed = r.crew.killed(); len(killed) > 0 {
+	if cfg.Deaths, killed = r.crew.Killed(); len(killed) > 0 {
 		cfg.AckTimeout, cfg.Redelivery = r.AckTimeout, r.redelivery()
 	}
 	c := check.New(cfg)
@@ -286,7 +286,7 @@ func (r *runner) changeWindow() time.Duration {
 // redelivery returns the longest time from the death of a listener until its runs are
 // called again. That is their deadline, which a heartbeat may just have extended, plus the
 // time until another listener has its partitions and the run is delivered.
-func (r *runner) redelivery() time.Duration { return r.AckTimeout + groupLimit + r.delivery() }
+func (r *runner) redelivery() time.Duration { return r.AckTimeout + workload.GroupLimit + r.delivery() }
 
 // delivery returns the longest time from a run's claim to its handler. It includes the
 // duration of each disturbance and a take-over.
@@ -295,24 +295,10 @@ func (r *runner) delivery() time.Duration {
 	for _, dist := range r.disturbed {
 		d += r.Real.Session + dist.took
 		if kindOf(dist.part) == listenerKind {
-			d += groupLimit
+			d += workload.GroupLimit
 		}
 	}
 	return max(d, r.Delivery)
-}
-
-// count returns the task counts of the tenant, summed over all types.
-func (r *runner) count(ctx context.Context) (sum task.Counts, err error) {
-	a, err := r.stack.Counts(ctx)
-	for _, c := range a.GetCounts() {
-		p := c.GetPurgedByState()
-		sum = sum.Plus(task.Counts{
-			Added: c.GetAdded(), Scheduled: c.GetScheduled(), Running: c.GetRunning(),
-			Completed: c.GetCompleted(), Cancelled: c.GetCancelled(), Failed: c.GetFailed(),
-			PurgedCompleted: p.GetCompleted(), PurgedCancelled: p.GetCancelled(), PurgedFailed: p.GetFailed(),
-		})
-	}
-	return sum, err
 }
 
 // totals are the counts up to an instant.
@@ -324,7 +310,7 @@ type totals struct {
 
 func (r *runner) totals() totals {
 	t := totals{at: time.Now(), added: r.adder.Added()}
-	for _, l := range r.crew.all() {
+	for _, l := range r.crew.All() {
 		p := l.Progress()
 		t.callbacks += p.Callbacks
 		t.accepted += p.Accepted

@@ -108,6 +108,9 @@ func answers(ctx context.Context, url string) error {
 	return nil
 }
 
+// Answers asks the program whether it is ready and waits a moment for the answer.
+func (p *program) Answers(ctx context.Context) error { return answers(ctx, p.readyURL) }
+
 // said returns the end of the program's log.
 func (p *program) said() string {
 	text, err := os.ReadFile(p.logPath)

@@ -52,8 +52,8 @@ const (
 // Real starts a stack of real parts. If it fails, it stops the parts that it has started.
 func Real(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error {
-		s.Session = o.Session
-		return (&realStack{Stack: s, o: o, dir: dir}).start(ctx)
+		r := &realStack{Stack: s, o: o, dir: dir}
+		return r.start(ctx, r.startServers)
 	})
 }
 
@@ -98,14 +98,22 @@ type realStack struct {
 	o   RealOptions
 	dir string
 
-	postgres  *testenv.PostgresServer
-	kafka     *testenv.KafkaServer
-	zookeeper *testenv.ZooKeeperServer
+	// postgres has the connection string of each server, brokers and zookeepers the
+	// addresses, as the programs use them.
+	postgres, brokers, zookeepers []string
+	// link returns the address through which others reach the server of a part that
+	// listens at addr. nil means addr.
+	link func(part, addr string) (string, error)
 }
 
-func (r *realStack) start(ctx context.Context) error {
+// start starts the servers and the programs.
+func (r *realStack) start(ctx context.Context, startServers func(context.Context) error) error {
+	r.Session = r.o.Session
 	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
-	if err := r.startServers(ctx); err != nil {
+	var all errgroup.Group
+	all.Go(func() error { return startServers(ctx) })
+	all.Go(func() error { return build(ctx, filepath.Join(r.dir, "bin"), "taskd", "dispatcher") })
+	if err := all.Wait(); err != nil {
 		return err
 	}
 	admin, err := r.prepare(ctx)
@@ -125,39 +133,49 @@ func (r *realStack) start(ctx context.Context) error {
 	return r.owners.AwaitAll(ctx, r.dispatcherNames())
 }
 
-// startServers starts the servers and builds the programs concurrently.
+// startServers starts one server of each kind.
 func (r *realStack) startServers(ctx context.Context) error {
-	var all errgroup.Group
+	var (
+		all       errgroup.Group
+		postgres  *testenv.PostgresServer
+		kafka     *testenv.KafkaServer
+		zookeeper *testenv.ZooKeeperServer
+	)
 	all.Go(func() (err error) {
-		r.postgres, err = startPostgres(ctx, r.dir, r.o)
+		postgres, err = startPostgres(ctx, r.dir, r.o)
 		return err
 	})
 	all.Go(func() (err error) {
-		r.zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"))
+		zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"))
 		return err
 	})
 	all.Go(func() (err error) {
-		r.kafka, err = testenv.StartKafkaWith(ctx, filepath.Join(r.dir, "kafka"), r.o.Kafka)
+		kafka, err = testenv.StartKafkaWith(ctx, filepath.Join(r.dir, "kafka"), r.o.Kafka)
 		return err
 	})
-	all.Go(func() error { return build(ctx, filepath.Join(r.dir, "bin"), "taskd", "dispatcher") })
 	err := all.Wait()
-	if r.postgres != nil {
-		r.add("postgres", r.postgres)
+	if postgres != nil {
+		r.add("postgres", postgres)
+		r.postgres = []string{postgres.DSN()}
 	}
-	if r.zookeeper != nil {
-		r.add("zookeeper", r.zookeeper)
+	if zookeeper != nil {
+		r.add("zookeeper", zookeeper)
+		r.zookeepers = []string{zookeeper.Addr()}
 	}
-	if r.kafka != nil {
-		r.add("kafka", r.kafka)
-		r.kafkaAddr = r.kafka.Addr()
+	if kafka != nil {
+		r.add("kafka", kafka)
+		r.brokers, r.kafkaAddr = []string{kafka.Addr()}, kafka.Addr()
 	}
 	return err
 }
 
 // prepare creates the tables and returns the secret of an admin token.
 func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
-	cluster, err := store.Open(ctx, store.Config{Servers: []store.Server{{DSN: r.postgres.DSN()}}, Application: "loadtest"})
+	servers := make([]store.Server, len(r.postgres))
+	for i, dsn := range r.postgres {
+		servers[i].DSN = dsn
+	}
+	cluster, err := store.Open(ctx, store.Config{Servers: servers, Application: "loadtest"})
 	if err != nil {
 		return "", err
 	}
@@ -170,9 +188,9 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("create admin token: %w", err)
 	}
-	r.owners, r.postgresDSN = newOwners(r.postgres.DSN()), r.postgres.DSN()
+	r.owners, r.postgresDSN = newOwners(r.postgres...), r.postgres[0]
 	r.Versions["zookeeper"], r.Versions["kafka"] = zookeeperVersion, kafkaVersion
-	r.Versions["postgres"], err = postgresVersion(ctx, r.postgres.DSN())
+	r.Versions["postgres"], err = postgresVersion(ctx, r.postgresDSN)
 	return admin, err
 }
 
@@ -207,11 +225,17 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		addresses = append(addresses, a[0])
+		name, address := fmt.Sprintf("taskd-%d", i+1), a[0]
 		keys := map[string]string{"taskd.grpc_addr": a[0], "taskd.http_addr": a[1], "taskd.ops_addr": a[2]}
-		if err := r.startProgram(ctx, config, fmt.Sprintf("taskd-%d", i+1), a[2], keys); err != nil {
+		if err := r.startProgram(ctx, config, name, a[2], keys); err != nil {
 			return err
 		}
+		if r.link != nil {
+			if address, err = r.link(name, address); err != nil {
+				return err
+			}
+		}
+		addresses = append(addresses, address)
 	}
 	r.Address = strings.Join(addresses, ",")
 	for _, name := range r.dispatcherNames() {
@@ -251,10 +275,14 @@ func freeAddresses(n int) ([]string, error) {
 
 // writeConfig writes the configuration that all programs share.
 func (r *realStack) writeConfig(path string) error {
+	servers := make([]map[string]string, len(r.postgres))
+	for i, dsn := range r.postgres {
+		servers[i] = map[string]string{"dsn": dsn}
+	}
 	text, err := yaml.Marshal(map[string]any{
-		"postgres":  map[string]any{"servers": []any{map[string]any{"dsn": r.postgres.DSN()}}},
-		"kafka":     map[string]any{"brokers": []string{r.kafka.Addr()}},
-		"zookeeper": map[string]any{"servers": []string{r.zookeeper.Addr()}, "session_timeout": r.o.Session.String()},
+		"postgres":  map[string]any{"servers": servers},
+		"kafka":     map[string]any{"brokers": r.brokers},
+		"zookeeper": map[string]any{"servers": r.zookeepers, "session_timeout": r.o.Session.String()},
 	})
 	if err == nil {
 		err = os.WriteFile(path, text, 0o600)

@@ -41,6 +41,20 @@ func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksRespo
 	return nil, fmt.Errorf("count the tasks: %w", err)
 }
 
+// Sum returns the task counts of the load's tenant, summed over all types.
+func (s *Stack) Sum(ctx context.Context) (sum task.Counts, err error) {
+	a, err := s.Counts(ctx)
+	for _, c := range a.GetCounts() {
+		p := c.GetPurgedByState()
+		sum = sum.Plus(task.Counts{
+			Added: c.GetAdded(), Scheduled: c.GetScheduled(), Running: c.GetRunning(),
+			Completed: c.GetCompleted(), Cancelled: c.GetCancelled(), Failed: c.GetFailed(),
+			PurgedCompleted: p.GetCompleted(), PurgedCancelled: p.GetCancelled(), PurgedFailed: p.GetFailed(),
+		})
+	}
+	return sum, err
+}
+
 // dial calls f with a connection to an API and a context that carries the token.
 func dial(ctx context.Context, address, token string, f func(context.Context, *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), callWait)
@@ -145,19 +159,26 @@ func External(o ExternalOptions) (*Stack, error) {
 // take-over, so this time does not blur the result.
 const watchEvery = 50 * time.Millisecond
 
-// Owners reads the owner tables of a server with all databases.
-type Owners struct {
-	dsn   string
-	query string
-}
+// Owners reads the owner tables of all databases.
+type Owners struct{ servers []ownersOf }
 
-func newOwners(dsn string) *Owners {
-	parts := make([]string, task.Databases)
-	for d := range parts {
-		parts[d] = fmt.Sprintf("SELECT item, epoch, name, acquired_at FROM %s.owner WHERE item < %d",
-			pgx.Identifier{store.SchemaName(d)}.Sanitize(), task.Shards)
+// ownersOf reads the owner tables of the databases on one server.
+type ownersOf struct{ dsn, query string }
+
+// newOwners returns a reader for the servers, among which the databases are distributed
+// evenly in order.
+func newOwners(dsns ...string) *Owners {
+	o := &Owners{}
+	each := task.Databases / len(dsns)
+	for i, dsn := range dsns {
+		parts := make([]string, each)
+		for d := range parts {
+			parts[d] = fmt.Sprintf("SELECT item, epoch, name, acquired_at FROM %s.owner WHERE item < %d",
+				pgx.Identifier{store.SchemaName(i*each + d)}.Sanitize(), task.Shards)
+		}
+		o.servers = append(o.servers, ownersOf{dsn, strings.Join(parts, " UNION ALL ")})
 	}
-	return &Owners{dsn: dsn, query: strings.Join(parts, " UNION ALL ")}
+	return o
 }
 
 // Owner is the owner of a shard.
@@ -170,24 +191,38 @@ type Owner struct {
 
 // List returns the owners of all shards.
 func (o *Owners) List(ctx context.Context) ([]Owner, error) {
-	conn, err := pgx.Connect(ctx, o.dsn)
-	if err != nil {
-		return nil, fmt.Errorf("list owners: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // the connection is not used again
-	return o.list(ctx, conn)
+	conns := make([]*pgx.Conn, len(o.servers))
+	defer closeAll(ctx, conns)
+	return o.list(ctx, conns)
 }
 
-func (o *Owners) list(ctx context.Context, conn *pgx.Conn) ([]Owner, error) {
-	rows, err := conn.Query(ctx, o.query)
-	if err != nil {
-		return nil, fmt.Errorf("list owners: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Owner])
-	if err != nil {
-		return nil, fmt.Errorf("list owners: %w", err)
+// list connects the connections that are nil or closed and returns the owners of all shards.
+func (o *Owners) list(ctx context.Context, conns []*pgx.Conn) (all []Owner, err error) {
+	for i, s := range o.servers {
+		if conns[i] == nil || conns[i].IsClosed() {
+			if conns[i], err = pgx.Connect(ctx, s.dsn); err != nil {
+				return nil, fmt.Errorf("list owners: %w", err)
+			}
+		}
+		rows, err := conns[i].Query(ctx, s.query)
+		if err != nil {
+			return nil, fmt.Errorf("list owners: %w", err)
+		}
+		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Owner])
+		if err != nil {
+			return nil, fmt.Errorf("list owners: %w", err)
+		}
+		all = append(all, some...)
 	}
 	return all, nil
+}
+
+func closeAll(ctx context.Context, conns []*pgx.Conn) {
+	for _, conn := range conns {
+		if conn != nil {
+			conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
+		}
+	}
 }
 
 // AwaitAll waits until every shard has an owner and each named dispatcher owns a shard.
@@ -234,34 +269,23 @@ func (o *Owners) AwaitTakeover(ctx context.Context, before []Owner) (task.Instan
 	return last, nil
 }
 
-// poll reads the owners until done returns true or ctx ends, even if the database fails to answer.
+// poll reads the owners until done returns true or ctx ends, even if a database fails to answer.
 func (o *Owners) poll(ctx context.Context, done func([]Owner) bool) error {
-	var (
-		conn *pgx.Conn
-		err  error
-	)
-	defer func() {
-		if conn != nil {
-			conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
-		}
-	}()
+	conns := make([]*pgx.Conn, len(o.servers))
+	defer closeAll(ctx, conns)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		if conn == nil || conn.IsClosed() {
-			conn, err = pgx.Connect(ctx, o.dsn)
-		}
-		if err == nil {
-			var all []Owner
-			if all, err = o.list(ctx, conn); err == nil && done(all) {
-				return nil
-			}
+		limited, cancel := context.WithTimeout(ctx, probeWait)
+		all, err := o.list(limited, conns)
+		cancel()
+		if err == nil && done(all) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("watch owners: %w", ctx.Err())
 		case <-tick.C:
 		}
-		err = nil
 	}
 }

@@ -172,7 +172,7 @@ func (c *Contract) replay(ctx context.Context, caller *client.Client, it *item, 
 	}
 	add.Answered, add.Answer = check.At(time.Now()), answerOf(err)
 	if add.Answer != check.Acknowledged {
-		c.fault("replay %s: %w", run, err)
+		c.fault(it.add.ID, "replay %s: %w", run, err)
 		return
 	}
 	add.ID = task.ID(id)
@@ -284,7 +284,7 @@ func (c *Contract) upsert(ctx context.Context, caller *client.Client, it *item, 
 			return err
 		}
 		if task.ID(id) != op.ID {
-			c.fault("an upsert of task %d was answered with id %d", op.ID, id)
+			c.fault(op.ID, "an upsert of task %d was answered with id %d", op.ID, id)
 		}
 		info, err := caller.GetTask(ctx, id)
 		if err == nil {

@@ -1,0 +1,155 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+// ClusterOptions describe a stack whose servers are replicated.
+type ClusterOptions struct {
+	RealOptions
+	// Postgres is the number of PostgreSQL servers, among which the databases are
+	// distributed. Brokers and ZooKeepers are the numbers of servers of Kafka and ZooKeeper.
+	Servers, Brokers, ZooKeepers int
+}
+
+// Cluster is a real stack of several servers of each kind. Everybody reaches a server only
+// through its link, which can be cut, frozen, delayed and redirected to another server.
+type Cluster struct {
+	*Stack
+	// Servers are the PostgreSQL servers, named postgres-1 and so on.
+	Servers []*testenv.PostgresServer
+	// Brokers are the Kafka servers, named kafka-1 and so on.
+	Brokers *testenv.KafkaCluster
+	// ZooKeepers are the ZooKeeper servers, named zookeeper-1 and so on.
+	ZooKeepers *testenv.ZooKeeperEnsemble
+
+	mu    sync.Mutex // guards links during the start
+	links map[string]*testenv.Proxy
+}
+
+// StartCluster starts a replicated stack. If it fails, it stops the parts that it has started.
+func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
+	c := &Cluster{links: map[string]*testenv.Proxy{}}
+	_, err := launch(ctx, o.RealOptions, func(s *Stack, dir string) error {
+		c.Stack = s
+		r := &realStack{Stack: s, o: o.RealOptions, dir: dir, link: c.link}
+		return r.start(ctx, func(ctx context.Context) error { return c.startServers(ctx, r, o) })
+	})
+	return c, err
+}
+
+// Link returns the link to a part, or nil if the part has none.
+func (c *Cluster) Link(part string) *testenv.Proxy { return c.links[part] }
+
+// link creates the link to the part that listens at addr and returns its address.
+func (c *Cluster) link(part, addr string) (string, error) {
+	p, err := testenv.StartProxy(addr)
+	if err != nil {
+		return "", fmt.Errorf("link to %s: %w", part, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.links[part] = p
+	c.onClose(func(context.Context) error { p.Close(); return nil })
+	return p.Addr(), nil
+}
+
+func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptions) error {
+	var all errgroup.Group
+	c.Servers = make([]*testenv.PostgresServer, o.Servers)
+	for i := range c.Servers {
+		all.Go(func() (err error) {
+			c.Servers[i], err = startPostgres(ctx, filepath.Join(r.dir, "postgres", strconv.Itoa(i+1)), o.RealOptions)
+			return err
+		})
+	}
+	all.Go(func() (err error) {
+		c.ZooKeepers, err = testenv.StartZooKeeperEnsemble(ctx, filepath.Join(r.dir, "zookeeper"), o.ZooKeepers)
+		return err
+	})
+	all.Go(func() (err error) {
+		c.Brokers, err = testenv.StartKafkaCluster(ctx, filepath.Join(r.dir, "kafka"), testenv.KafkaClusterOptions{
+			Servers: o.Brokers, Settings: o.Kafka, Advertise: c.advertise(),
+		})
+		return err
+	})
+	err := all.Wait()
+	c.addServers()
+	if err != nil {
+		return err
+	}
+	return c.linkServers(r)
+}
+
+// advertise returns a function that creates the link of the next broker.
+func (c *Cluster) advertise() func(addr string) (string, error) {
+	n := 0
+	return func(addr string) (string, error) {
+		n++
+		return c.link(fmt.Sprintf("kafka-%d", n), addr)
+	}
+}
+
+// addServers makes the servers that have started parts of the stack.
+func (c *Cluster) addServers() {
+	for i, s := range c.Servers {
+		if s != nil {
+			c.addScratch("postgres", i, s)
+		}
+	}
+	if c.ZooKeepers != nil {
+		for i, s := range c.ZooKeepers.Servers {
+			c.addScratch("zookeeper", i, s)
+		}
+	}
+	if c.Brokers != nil {
+		for i, s := range c.Brokers.Servers {
+			c.addScratch("kafka", i, s)
+		}
+	}
+}
+
+// addScratch makes server i of a kind a part of the stack. Close kills it: a graceful stop
+// would wait for the other servers, and the data is not needed afterwards.
+func (c *Cluster) addScratch(kind string, i int, server Server) {
+	name := fmt.Sprintf("%s-%d", kind, i+1)
+	c.Parts = append(c.Parts, Part{name, server})
+	c.onClose(func(context.Context) error {
+		if err := server.Kill(); err != nil {
+			return fmt.Errorf("kill %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// linkServers creates the links to PostgreSQL and ZooKeeper, and tells r all addresses.
+func (c *Cluster) linkServers(r *realStack) error {
+	for i, s := range c.Servers {
+		dsn, err := url.Parse(s.DSN())
+		if err != nil {
+			return fmt.Errorf("link to PostgreSQL: %w", err)
+		}
+		if dsn.Host, err = c.link(fmt.Sprintf("postgres-%d", i+1), dsn.Host); err != nil {
+			return err
+		}
+		r.postgres = append(r.postgres, dsn.String())
+	}
+	for i, s := range c.ZooKeepers.Servers {
+		addr, err := c.link(fmt.Sprintf("zookeeper-%d", i+1), s.Addr())
+		if err != nil {
+			return err
+		}
+		r.zookeepers = append(r.zookeepers, addr)
+	}
+	r.brokers, r.kafkaAddr = c.Brokers.Addrs(), c.Brokers.Addrs()[0]
+	return nil
+}

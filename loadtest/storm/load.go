@@ -1,0 +1,235 @@
+package storm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/tempdir"
+	"github.com/perceptor/perceptor/loadtest/check"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/history"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	joinLimit  = 2 * time.Minute
+	stopLimit  = time.Minute
+	finalLimit = 2 * time.Minute
+	// calm is the time without a call of a handler after which a load may be done.
+	calm      = 2 * time.Second
+	pollEvery = 250 * time.Millisecond
+
+	interval   = 2 * time.Second
+	ackTimeout = 10 * time.Second
+	work       = 5 * time.Millisecond
+	failShare  = 0.02
+	workers    = 32
+	// varietyEach is the number of tasks of each variety of the contract load, and
+	// varietyRate the runs per second that they make together.
+	varietyEach = 1
+	varietyRate = 12
+)
+
+// load is the load of one tenant, with its observations.
+type load struct {
+	setup   *harness.Setup
+	tenant  string
+	on      *stack.Stack // with the tenant's token
+	dir     *tempdir.Dir
+	history *history.Writer
+	client  *client.Client
+	adder   *workload.Adder
+	crew    workload.Crew
+	plan    workload.Plan
+	bulk    bulk
+
+	before, after task.Counts
+	quiet         time.Time
+	stopped       bool
+}
+
+// join creates a tenant with a load of some time. The tasks of its bulk operations are due
+// after another, longer time.
+func join(ctx context.Context, setup *harness.Setup, on *stack.Stack, tenant string, rate float64, lasts, due time.Duration) (*load, error) {
+	l := &load{setup: setup, tenant: tenant}
+	secret, err := on.CreateTenant(ctx, tenant)
+	if err != nil {
+		return l, err
+	}
+	own := *on
+	own.Token, l.on = secret, &own
+	if l.dir, err = tempdir.New("perceptor-history-", setup.Real.Keep); err != nil {
+		return l, err
+	}
+	if l.history, err = history.Create(l.dir.Path, "loadtest"); err != nil {
+		return l, err
+	}
+	if l.client, err = l.connect(); err != nil {
+		return l, err
+	}
+	l.plan = workload.Plan{
+		Kind: "load", Types: task.Types, Rate: max(rate-varietyRate, 1), Lasts: lasts, Interval: interval, AckTimeout: ackTimeout,
+		ParamsBytes: 100, Retain: 1, Seed: setup.Seed, Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second},
+	}
+	l.adder = workload.NewAdder(l.plan, l.client, l.history)
+	if err := l.bulk.fill(ctx, l.client, due); err != nil {
+		return l, err
+	}
+	if l.before, err = l.on.Sum(ctx); err != nil {
+		return l, err
+	}
+	return l, nil
+}
+
+func (l *load) connect() (*client.Client, error) {
+	return client.New(client.Config{Address: l.on.Address, Token: l.on.Token})
+}
+
+// topic returns the name of the tenant's Kafka topic.
+func (l *load) topic() string { return "perceptor." + l.tenant }
+
+// listen starts n listeners.
+func (l *load) listen(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	l.crew.Begin = func(index uint16) (*workload.Listener, error) {
+		return workload.StartListener(l.setup.ListenerCommand, workload.ListenerConfig{
+			Index: index, Address: l.on.Address, Token: l.on.Token, Kind: l.plan.Kind, Pad: l.plan.Pad(),
+			History: l.dir.Path, Workers: workers, Work: work, Fail: failShare, Mortal: true,
+		}, filepath.Join(l.dir.Path, fmt.Sprintf("listener-%d.log", index+1)))
+	}
+	return l.crew.Start(ctx, "listener", n)
+}
+
+// limit gives the tenant a dispatch rate or a concurrency cap, both above what its load needs.
+func (l *load) limit(ctx context.Context, rate, openRuns int32) error {
+	t := &perceptorv1.Tenant{Name: l.tenant, DispatchRate: rate}
+	fields := []string{"dispatch_rate"}
+	if openRuns > 0 {
+		t.KindCaps, fields = map[string]int32{l.plan.Kind: openRuns}, append(fields, "kind_caps")
+	}
+	return l.on.UpdateTenant(ctx, t, fields...)
+}
+
+// run puts the load on the stack until the given instant. It returns what callers were
+// answered that no caller may be answered.
+func (l *load) run(ctx context.Context, from, to time.Time) error {
+	callers := make([]*client.Client, 2)
+	for i := range callers {
+		var err error
+		if callers[i], err = l.connect(); err != nil {
+			return err
+		}
+		defer callers[i].Close()
+	}
+	var all sync.WaitGroup
+	var errs [2]error
+	all.Go(func() { l.adder.Run(ctx, from, to) })
+	all.Go(func() {
+		errs[0] = workload.NewContract(l.plan, varietyEach, l.adder, callers, l.history).Run(ctx, from, to)
+	})
+	all.Go(func() { errs[1] = l.bulk.run(ctx, l.client, to) })
+	all.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(errs[:]...)
+}
+
+// drain waits until no handler is called any more and all tasks have ended, but not longer
+// than until end. It returns what keeps the load from being done, or "".
+func (l *load) drain(ctx context.Context, end time.Time) (left string, err error) {
+	for seen, since := int64(-1), time.Now(); ; {
+		if n := l.crew.Callbacks(); n != seen {
+			seen, since = n, time.Now()
+		}
+		if time.Since(since) >= calm {
+			living, err := workload.AnyLiving(ctx, l.client, l.plan.Kind)
+			if err == nil && !living {
+				break
+			}
+			if left = "some tasks have not ended"; err != nil {
+				left = err.Error()
+			}
+		}
+		if time.Now().After(end) {
+			break
+		}
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
+			return "", err
+		}
+		left = ""
+	}
+	l.quiet = time.Now()
+	return left, nil
+}
+
+// stop stops the listeners. Further calls do nothing.
+func (l *load) stop(ctx context.Context) error {
+	if l.stopped {
+		return nil
+	}
+	l.stopped = true
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	return l.crew.Stop(ctx)
+}
+
+// recordFinals records all tasks that the API knows, and the tenant's counts.
+func (l *load) recordFinals(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, finalLimit)
+	defer cancel()
+	if _, err := workload.RecordFinals(ctx, l.client, l.plan, l.history); err != nil {
+		return err
+	}
+	l.after, err = l.on.Sum(ctx)
+	return err
+}
+
+// close ends the client and removes the history.
+func (l *load) close(ctx context.Context) error {
+	var errs []error
+	if l.client != nil {
+		l.client.Close() //nolint:errcheck // no call is in progress
+	}
+	if l.dir != nil {
+		errs = append(errs, l.dir.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// check checks the history. delivery is the longest time from a claim to a handler.
+func (l *load) check(from, to time.Time, delivery time.Duration, plant *planting, complete bool) (check.Result, error) {
+	cfg := check.Config{
+		Replies: true, Finals: complete, From: check.At(from), To: check.At(to), AckTimeout: ackTimeout,
+		Window: check.DefaultWindow + 2*work + busy, Slack: busy, Delivery: delivery, Redelivery: ackTimeout + workload.GroupLimit + delivery,
+	}
+	if complete {
+		cfg.Quiet = check.At(l.quiet)
+	}
+	var killed []string
+	cfg.Deaths, killed = l.crew.Killed()
+	c := check.New(cfg)
+	if err := history.Check(l.dir.Path, plant.before(c), killed...); err != nil {
+		return check.Result{}, fmt.Errorf("tenant %s: %w", l.tenant, err)
+	}
+	if complete {
+		c.Balance(l.before, l.after)
+	}
+	return c.Result(), nil
+}
+
+// busy is how much longer than its own time a step may take on a busy machine.
+const busy = 1500 * time.Millisecond
+
+// tenantName returns the name of tenant i.
+func tenantName(i int) string { return "storm-" + strconv.Itoa(i+1) }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/storm"
+)
+
+// stormSeed is a seed whose first faults in a short storm concern parts of different kinds.
+const stormSeed = 1
+
+func TestTheContractIsKeptInAStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts every real part several times; make test runs it")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := storm.DefaultOptions()
+	o.Seed, o.For, o.Tenants, o.Rate = stormSeed, 25*time.Second, 2, 60
+	if testenv.Long() {
+		o.Seed, o.For, o.Tenants = 0, 5*time.Minute, 3
+	}
+	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
+	report, err := harness.Run(ctx, &o)
+	if err != nil {
+		t.Error(err)
+	}
+	if report == nil {
+		return
+	}
+	if err := harness.WriteTable(testLog{t}, report); err != nil {
+		t.Error(err)
+	}
+	if err := report.Verdict(); err != nil {
+		t.Errorf("seed %d: %v", o.Seed, err)
+	}
+	if !report.Complete || len(report.Faults) == 0 || report.Tasks == 0 || report.Runs <= report.Tasks {
+		t.Errorf("%d faults, %d tasks with %d runs, complete: %v, want a complete storm with faults and more runs than tasks",
+			len(report.Faults), report.Tasks, report.Runs, report.Complete)
+	}
+}
