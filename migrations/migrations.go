@@ -6,6 +6,12 @@
 //
 // A schema that was created before these versions is refused: see [ErrOutdated].
 //
+// # Rolling upgrades
+//
+// While an installation is upgraded, programs of two releases work on one schema. So a
+// program works on the schemas of the release before it and of the release after it: see
+// [Works]. docs/adr/0020-rolling-upgrades.md has the rules that new versions obey for that.
+//
 // Supports PostgreSQL 15 to 18.
 package migrations
 
@@ -93,6 +99,19 @@ func Latest() int64 {
 		return 0
 	}
 	return int64(len(entries))
+}
+
+// FirstRelease is the version of the first release. Earlier versions are parts of its
+// schema, on which no program works.
+const FirstRelease = 5
+
+// Works reports whether this program works on a schema of version v: its own version, the
+// one before, whose migration has not run yet, and the one after, whose programs are being
+// started.
+func Works(v int64) bool { return works(v, Latest()) }
+
+func works(v, latest int64) bool {
+	return v >= max(latest-1, FirstRelease) && v <= latest+1
 }
 
 // Fingerprint is the same for the same texts of all versions: 16 characters of 0-9

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -243,19 +244,41 @@ func (c *Cluster) Each(ctx context.Context, f func(ctx context.Context, d int) e
 	return errors.Join(errs...)
 }
 
-// Check returns an error unless every database can be reached and has the schema
-// version of this program.
-func (c *Cluster) Check(ctx context.Context) error {
-	return c.Each(ctx, func(ctx context.Context, d int) error {
-		version, err := migrations.Version(ctx, c.configs[d], SchemaName(d))
-		if err != nil {
+// Errors of [Cluster.Check] about a schema on which this program does not work.
+var (
+	ErrSchemaOld = errors.New("run perceptorctl migrate up")
+	ErrSchemaNew = errors.New("start a newer version of this program")
+)
+
+// Schemas are the versions of the schemas, by database.
+type Schemas [task.Databases]int64
+
+// Old reports whether a schema does not have all versions that this program knows.
+func (s Schemas) Old() bool { return slices.Min(s[:]) < migrations.Latest() }
+
+// Current reports whether every schema has the version of this program.
+func (s Schemas) Current() bool { return !s.Old() && slices.Max(s[:]) == migrations.Latest() }
+
+// String compares the versions with that of this program.
+func (s Schemas) String() string {
+	return fmt.Sprintf("databases have versions %d to %d, this program has %d", slices.Min(s[:]), slices.Max(s[:]), migrations.Latest())
+}
+
+// Check returns an error unless every database can be reached and has a schema on which
+// this program works. Then it returns the versions.
+func (c *Cluster) Check(ctx context.Context) (versions Schemas, err error) {
+	err = c.Each(ctx, func(ctx context.Context, d int) (err error) {
+		versions[d], err = migrations.Version(ctx, c.configs[d], SchemaName(d))
+		if err != nil || migrations.Works(versions[d]) {
 			return err
 		}
-		if want := migrations.Latest(); version != want {
-			return fmt.Errorf("schema has version %d, this program needs %d: run perceptorctl migrate up", version, want)
+		cure := ErrSchemaOld
+		if versions[d] > migrations.Latest() {
+			cure = ErrSchemaNew
 		}
-		return nil
+		return fmt.Errorf("schema has version %d, this program has %d and works with at most one version of difference: %w", versions[d], migrations.Latest(), cure)
 	})
+	return versions, err
 }
 
 // Migrate migrates every database to the schema version of this program. If done

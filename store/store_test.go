@@ -47,8 +47,8 @@ func TestMigratingTwiceAtOnceAppliesEachVersionOnce(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Check(t.Context()); err != nil {
-		t.Fatal(err)
+	if versions, err := c.Check(t.Context()); err != nil || versions[3] != migrations.Latest() {
+		t.Fatal(versions, err)
 	}
 }
 
@@ -67,8 +67,32 @@ func TestEveryDatabaseHasItsShardTables(t *testing.T) {
 
 func TestCheckTellsToMigrate(t *testing.T) {
 	c := storetest.OpenDSN(t, testenv.Database(t))
-	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl migrate up") {
+	if _, err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl migrate up") {
 		t.Fatalf("Check before a migration: got %v, want an error that names perceptorctl migrate up", err)
+	}
+}
+
+// TestOneVersionOfDifferenceIsAllowed: during an upgrade, programs of two releases work on
+// one schema.
+func TestOneVersionOfDifferenceIsAllowed(t *testing.T) {
+	c := storetest.Open(t)
+	latest := migrations.Latest()
+	for version, want := range map[int64]error{latest: nil, latest + 1: nil, latest + 2: store.ErrSchemaNew, migrations.FirstRelease - 1: store.ErrSchemaOld} {
+		if _, err := c.Pool(3).Exec(t.Context(), `UPDATE schema_version SET is_applied = version_id <= $1; `, version); err != nil {
+			t.Fatal(err)
+		}
+		if version > latest {
+			if _, err := c.Pool(3).Exec(t.Context(), `INSERT INTO schema_version (version_id, is_applied) VALUES ($1, true)`, version); err != nil {
+				t.Fatal(err)
+			}
+		}
+		versions, err := c.Check(t.Context())
+		if !errors.Is(err, want) || versions[3] != version || (want != nil && !strings.Contains(err.Error(), "database 3 at ")) {
+			t.Errorf("version %d: %v, want %v", version, err, want)
+		}
+		if _, err := c.Pool(3).Exec(t.Context(), `DELETE FROM schema_version WHERE version_id > $1`, latest); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -77,7 +101,8 @@ func TestDatabasesOfAnEarlierVersionAreRefused(t *testing.T) {
 	if _, err := c.Pool(3).Exec(t.Context(), `CREATE SCHEMA perceptor_03; CREATE TABLE perceptor_03.goose_db_version (version_id int8)`, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"check": c.Check(t.Context()), "migrate": c.Migrate(t.Context(), nil)} {
+	_, check := c.Check(t.Context())
+	for name, err := range map[string]error{"check": check, "migrate": c.Migrate(t.Context(), nil)} {
 		if !errors.Is(err, migrations.ErrOutdated) || !strings.Contains(err.Error(), "database 3 at ") {
 			t.Errorf("%s: got %v, want %v for database 3", name, err, migrations.ErrOutdated)
 		}
@@ -88,7 +113,7 @@ func TestUnreachableServerIsNamedWithoutItsPassword(t *testing.T) {
 	c := storetest.OpenDSN(t, "postgres://somebody:hunter2@127.0.0.1:1/perceptor?connect_timeout=1")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	err := c.Check(ctx)
+	_, err := c.Check(ctx)
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") || strings.Contains(err.Error(), "hunter2") {
 		t.Fatalf("Check: got %v, want an error with the address and without the password", err)
 	}

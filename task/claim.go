@@ -148,6 +148,15 @@ type OutboxBatch struct {
 	Publications []Publication
 }
 
+// OutboxStats describes the outbox of one database.
+type OutboxStats struct {
+	// Rows counts the rows that wait until they are published. Waiting counts the rows
+	// that only a newer program can read, Quarantined the damaged rows.
+	Rows, Waiting, Quarantined int
+	// Oldest is when the oldest of Rows was written, or 0. Now is the database's clock.
+	Oldest, Now Instant
+}
+
 // A PeekRequest asks which rows of some shards of a database will be due, and when.
 type PeekRequest struct {
 	Shards []Shard

@@ -89,6 +89,9 @@ type FarStats struct {
 	Level0, Level0Tasks, Packs, PackedTasks int64
 	// Damaged counts quarantined packs. The other figures do not include them.
 	Damaged int64
+	// Waiting counts the packs, of those that the first four figures count, in which a
+	// compaction has found a version that this program cannot read.
+	Waiting int64
 	// Oldest is the age of the oldest pack of level 0. 0 means that there is none.
 	Oldest time.Duration
 	// Behind is the time since the beginning of the oldest bucket. 0 means that no

@@ -154,6 +154,27 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 	return r.publication(seq, r.ScheduledAt, attempt, 0, 0)
 }
 
+// OpenPublications returns the deliveries of the row's open runs that were claimed at an
+// instant up to until, as [Row.Publication] does.
+func (r *Row) OpenPublications(until Instant) (out []Publication) {
+	add := func(seq int64, attempt int32) {
+		if p := r.Publication(seq, attempt); p != nil && p.ScheduledAt <= until {
+			out = append(out, *p)
+		}
+	}
+	switch {
+	case r.Run != 0:
+		add(r.Run, r.Attempt)
+	case r.Type != NonBlocking:
+		add(r.Seq, r.Attempt)
+	default:
+		for i := range int64(OpenBits) {
+			add(r.Seq-i, 1)
+		}
+	}
+	return out
+}
+
 // GiveUp makes the run of an attempt a dead run at once and returns true if that
 // attempt is out. Otherwise it returns false and changes nothing.
 func (m *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Instant) bool {

@@ -47,6 +47,7 @@ const (
 	ReasonTaskBusy          ErrorReason = "TASK_BUSY"
 	ReasonTaskDamaged       ErrorReason = "TASK_DAMAGED"
 	ReasonOperationNotFound ErrorReason = "OPERATION_NOT_FOUND"
+	ReasonNewerProgram      ErrorReason = "NEWER_PROGRAM_NEEDED"
 	ReasonOperationDamaged  ErrorReason = "OPERATION_DAMAGED"
 	ReasonTooManyOperations ErrorReason = "TOO_MANY_OPERATIONS"
 )
@@ -110,7 +111,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
-		Unavailable: {ReasonTaskBusy, ReasonDatabaseUnavailable, ReasonKafkaUnavailable, ReasonZooKeeperUnavailable, ReasonServerBusy,
+		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonKafkaUnavailable, ReasonZooKeeperUnavailable, ReasonServerBusy,
 			ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
 		DataLoss: {ReasonOperationDamaged},
 	} {

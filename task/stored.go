@@ -12,6 +12,8 @@ func Stored() map[string]int64 {
 		"layout.SHARDS":              Shards,
 		"layout.SHARDS_PER_DATABASE": ShardsPerDatabase,
 
+		"instant.NEVER": int64(Never),
+
 		"ms.MINUTE": time.Minute.Milliseconds(),
 		"ms.HOUR":   time.Hour.Milliseconds(),
 		"ms.DAY":    24 * time.Hour.Milliseconds(),

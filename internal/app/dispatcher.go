@@ -313,15 +313,9 @@ func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	rows, oldest, now, err := d.shards.OutboxStats(ctx, db)
-	if err != nil {
-		return // /readyz reports the database
+	if o, err := d.shards.OutboxStats(ctx, db); err == nil { // /readyz reports the database
+		d.metrics.Outbox(db, o)
 	}
-	age := time.Duration(0)
-	if rows > 0 {
-		age = now.Sub(oldest)
-	}
-	d.metrics.Outbox(db, rows, age)
 }
 
 // checkTopics checks the topics of all tenants once. It returns an error if one may lose

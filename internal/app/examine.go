@@ -70,11 +70,16 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 		return
 	}
 	e.add(OK, "postgres", "all %d databases answer", task.Databases)
-	if err := checkDatabases(ctx, cluster); err != nil {
+	versions, err := checkDatabases(ctx, cluster)
+	if err != nil {
 		e.add(Failed, "schema", "%s", oneLine(err))
 		return
 	}
-	e.add(OK, "schema", "every database is up to date")
+	if versions.Current() {
+		e.add(OK, "schema", "every database is up to date")
+	} else {
+		e.add(Warning, "schema", "%s: finish the upgrade", versions)
+	}
 	if err := checkClock(ctx, cluster); err != nil {
 		e.add(Failed, "clock", "%s", oneLine(err))
 	}
@@ -107,24 +112,30 @@ const oldOutbox = 60_000
 
 func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 	s := shards.New(cluster, shards.Config{})
-	rows := 0
+	var sum task.OutboxStats
 	var old []string
 	for d := range task.Databases {
-		n, oldest, now, err := s.OutboxStats(ctx, d)
+		o, err := s.OutboxStats(ctx, d)
 		if err != nil {
 			e.add(Failed, "outbox", "database %d: %s", d, oneLine(err))
 			return
 		}
-		rows += n
-		if n > 0 && now-oldest > oldOutbox {
-			old = append(old, fmt.Sprintf("database %d: %s", d, now.Sub(oldest)))
+		sum.Rows, sum.Waiting, sum.Quarantined = sum.Rows+o.Rows, sum.Waiting+o.Waiting, sum.Quarantined+o.Quarantined
+		if o.Rows > 0 && o.Now-o.Oldest > oldOutbox {
+			old = append(old, fmt.Sprintf("database %d: %s", d, o.Now.Sub(o.Oldest)))
 		}
+	}
+	if sum.Quarantined > 0 {
+		e.add(Warning, "outbox", "%d damaged rows are quarantined; the open runs of their shards were published again; report the rows, then delete them", sum.Quarantined)
+	}
+	if sum.Waiting > 0 {
+		e.add(Warning, "outbox", "%d rows were written by a newer program; they wait until dispatchers of its version own their shards", sum.Waiting)
 	}
 	if len(old) > 0 {
 		e.add(Warning, "outbox", "old claims are not published: %s", strings.Join(old, ", "))
 		return
 	}
-	e.add(OK, "outbox", "%d rows wait for Kafka's acknowledgement", rows)
+	e.add(OK, "outbox", "%d rows wait for Kafka's acknowledgement", sum.Rows)
 }
 
 // far checks that the chores keep up.
@@ -138,12 +149,15 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 			return
 		}
 		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Level0, sum.Damaged+f.Damaged
+		sum.Waiting += f.Waiting
 		sum.PackedTasks += f.PackedTasks + f.Level0Tasks
 		sum.Oldest, sum.Behind = max(sum.Oldest, f.Oldest), max(sum.Behind, f.Behind)
 	}
 	switch {
 	case sum.Damaged > 0:
-		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire", sum.Damaged)
+		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire (perceptorctl pack list)", sum.Damaged)
+	case sum.Waiting > 0:
+		e.add(Failed, "far tier", "%d packs were written by a newer program; their tasks wait until dispatchers of its version do the chores", sum.Waiting)
 	case sum.Behind > lateBucket:
 		e.add(Failed, "far tier", "tasks that were due %s ago are still packed; does a dispatcher own the chores?", sum.Behind)
 	default:

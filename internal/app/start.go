@@ -59,7 +59,7 @@ type finalError struct{ error }
 // someDo is true, it logs a warning and returns nil when only some answer in time.
 func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster, patience time.Duration, someDo bool) error {
 	err := reach(ctx, log, "postgres", patience, func(ctx context.Context) error {
-		if err := checkDatabases(ctx, cluster); err != nil {
+		if _, err := checkDatabases(ctx, cluster); err != nil {
 			return err
 		}
 		return checkClock(ctx, cluster)
@@ -68,7 +68,7 @@ func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster
 		return err
 	}
 	away, _ := awayDatabases(ctx, cluster)
-	if len(away) == task.Databases || strings.Contains(err.Error(), migrateHint) || strings.Contains(err.Error(), clockHint) {
+	if len(away) == task.Databases || unsuitable(err.Error()) || strings.Contains(err.Error(), clockHint) {
 		return err
 	}
 	log.Warn("starting without some databases, which do not answer", "databases", away, "err", err)
@@ -80,24 +80,28 @@ const (
 	clockHint   = "taskd dev --virtual-clock"
 )
 
-// checkDatabases returns nil, or the first of the databases' errors.
-func checkDatabases(ctx context.Context, cluster *store.Cluster) error {
+// unsuitable reports whether an error is about a schema on which this program does not work.
+func unsuitable(text string) bool {
+	return strings.Contains(text, migrateHint) || strings.Contains(text, store.ErrSchemaNew.Error())
+}
+
+// checkDatabases returns the versions of the schemas, or the first of the databases' errors.
+func checkDatabases(ctx context.Context, cluster *store.Cluster) (versions store.Schemas, err error) {
 	// A ping fails faster than sixteen schema checks.
 	if away, err := awayDatabases(ctx, cluster); len(away) > 0 {
-		return fmt.Errorf("%w (%d of %d databases do not answer)", err, len(away), task.Databases)
+		return versions, fmt.Errorf("%w (%d of %d databases do not answer)", err, len(away), task.Databases)
 	}
-	err := cluster.Check(ctx)
-	if err == nil {
-		return nil
+	if versions, err = cluster.Check(ctx); err == nil {
+		return versions, nil
 	}
 	first, _, more := strings.Cut(err.Error(), "\n")
 	if more {
 		first += " (others too)"
 	}
-	if strings.Contains(first, migrateHint) {
-		return finalError{errors.New(first)}
+	if unsuitable(first) {
+		return versions, finalError{errors.New(first)}
 	}
-	return errors.New(first)
+	return versions, errors.New(first)
 }
 
 // checkClock returns an error for databases with a virtual clock, in which nothing

@@ -164,7 +164,7 @@ func (in *installation) migrate(ctx context.Context, progress func(string)) erro
 		return err
 	}
 	defer cluster.Close()
-	if cluster.Check(ctx) != nil {
+	if versions, err := cluster.Check(ctx); err != nil || versions.Old() {
 		progress("creating the tables of 512 shards")
 		if err := cluster.Migrate(ctx, nil); err != nil {
 			return err

@@ -17,7 +17,7 @@ type Chores struct {
 	compacted, read                 *prometheus.CounterVec // tasks, packs
 	damaged                         *prometheus.CounterVec
 	promotionLag, tasks, packs      *prometheus.GaugeVec
-	quarantined, level0Age          *prometheus.GaugeVec
+	quarantined, waiting, level0Age *prometheus.GaugeVec
 	snapshot                        *prometheus.GaugeVec
 	bulk, bulkParts                 *prometheus.CounterVec
 	deadLetters, deadLetterFailures *prometheus.CounterVec
@@ -39,6 +39,7 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 		tasks:        gauges("far_tasks", "Tasks in packs, including void copies; place is level0 or bucket.", "database", "place"),
 		packs:        gauges("far_packs", "Packs; place is level0 or bucket.", "database", "place"),
 		quarantined:  gauges("far_packs_quarantined", "Packs that are quarantined.", "database"),
+		waiting:      gauges("far_packs_waiting", "Packs that only a newer program can read; their tasks wait for it.", "database"),
 		level0Age:    gauges("far_level0_oldest_seconds", "Age of the oldest pack in level 0; tasks are late when it exceeds the horizon.", "database"),
 
 		snapshot: gauges("oldest_snapshot_seconds", "Age of the oldest snapshot on a Postgres server; vacuum removes no row that was deleted after it.", "server"),
@@ -50,7 +51,7 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 		deadLetterFailures: counters("dead_letter_failures_total", "Dead runs that Kafka did not acknowledge and that are sent again.", "tenant"),
 		deadLetterLag:      gauges("dead_letter_lag_seconds", "Age of the oldest dead run that is not on its dead-letter topic; 0 when there is none.", "database"),
 	}
-	r.MustRegister(m.duration, m.failures, m.compacted, m.read, m.damaged, m.promotionLag, m.tasks, m.packs, m.quarantined, m.level0Age, m.snapshot,
+	r.MustRegister(m.duration, m.failures, m.compacted, m.read, m.damaged, m.promotionLag, m.tasks, m.packs, m.quarantined, m.waiting, m.level0Age, m.snapshot,
 		m.bulk, m.bulkParts, m.deadLetters, m.deadLetterFailures, m.deadLetterLag,
 		gaugeFunc("owned_chores", "Databases whose chores this dispatcher owns.", func() float64 { return float64(owned()) }))
 	return m
@@ -107,6 +108,7 @@ func (m *Chores) Far(database int, f task.FarStats) {
 	m.packs.WithLabelValues(name, "level0").Set(float64(f.Level0))
 	m.packs.WithLabelValues(name, "bucket").Set(float64(f.Packs))
 	m.quarantined.WithLabelValues(name).Set(float64(f.Damaged))
+	m.waiting.WithLabelValues(name).Set(float64(f.Waiting))
 	m.level0Age.WithLabelValues(name).Set(f.Oldest.Seconds())
 }
 
@@ -118,7 +120,7 @@ func (m *Chores) Snapshot(server string, age time.Duration) {
 // Forget removes the figures of a database whose chores this process no longer owns.
 func (m *Chores) Forget(database int) {
 	name := strconv.Itoa(database)
-	for _, g := range []*prometheus.GaugeVec{m.promotionLag, m.tasks, m.packs, m.quarantined, m.level0Age, m.deadLetterLag} {
+	for _, g := range []*prometheus.GaugeVec{m.promotionLag, m.tasks, m.packs, m.quarantined, m.waiting, m.level0Age, m.deadLetterLag} {
 		g.DeletePartialMatch(prometheus.Labels{"database": name})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // Figures are what a dispatcher reports of itself at one moment.
@@ -36,6 +38,7 @@ type Dispatch struct {
 	republished        prometheus.Counter
 	outboxRows         *prometheus.GaugeVec
 	outboxAge          *prometheus.GaugeVec
+	outboxUnreadable   *prometheus.GaugeVec
 }
 
 // NewDispatch registers the metrics of a dispatcher. It calls figures at each
@@ -56,10 +59,12 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		shards:          counters("shard_changes_total", "Shards acquired, released or lost.", "change"),
 		outboxRows:      gauges("outbox_rows", "Rows of the outbox.", "database"),
 		outboxAge:       gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
-		republished:     counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
+		outboxUnreadable: gauges("outbox_rows_unreadable",
+			"Rows of the outbox that cannot be read; state is damaged (quarantined) or newer (waiting for a newer program). Other metrics do not count them.", "database", "state"),
+		republished: counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
 	}
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
-		m.outboxRows, m.outboxAge, m.republished, m.dropped)
+		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.republished, m.dropped)
 	m.missed = missed(r)
 	gauge := func(name, help string, value func(Figures) int) {
 		r.MustRegister(gaugeFunc(name, help, func() float64 { return float64(value(figures())) }))
@@ -148,10 +153,15 @@ func (m *Dispatch) ShardsChanged(change string, n int) {
 func (m *Dispatch) Republished(n int) { m.republished.Add(float64(n)) }
 
 // Outbox sets what the outbox of a database holds.
-func (m *Dispatch) Outbox(database, rows int, oldest time.Duration) {
-	name := strconv.Itoa(database)
-	m.outboxRows.WithLabelValues(name).Set(float64(rows))
-	m.outboxAge.WithLabelValues(name).Set(oldest.Seconds())
+func (m *Dispatch) Outbox(database int, o task.OutboxStats) {
+	name, age := strconv.Itoa(database), time.Duration(0)
+	if o.Rows > 0 {
+		age = o.Now.Sub(o.Oldest)
+	}
+	m.outboxRows.WithLabelValues(name).Set(float64(o.Rows))
+	m.outboxAge.WithLabelValues(name).Set(age.Seconds())
+	m.outboxUnreadable.WithLabelValues(name, "damaged").Set(float64(o.Quarantined))
+	m.outboxUnreadable.WithLabelValues(name, "newer").Set(float64(o.Waiting))
 }
 
 // ForgetOutbox removes the figures of a database in which this dispatcher owns no
@@ -160,4 +170,5 @@ func (m *Dispatch) ForgetOutbox(database int) {
 	name := strconv.Itoa(database)
 	m.outboxRows.DeleteLabelValues(name)
 	m.outboxAge.DeleteLabelValues(name)
+	m.outboxUnreadable.DeletePartialMatch(prometheus.Labels{"database": name})
 }

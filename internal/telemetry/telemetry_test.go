@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +29,7 @@ func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string)
 	m := NewDispatch(registry, func() Figures { return Figures{Shards: 512, Stopped: true} })
 	m.Published("acme", "ONE_SHOT", true, 40*time.Millisecond)
 	m.Published("acme", "ONE_SHOT", false, time.Hour)
-	m.Outbox(3, 2, time.Second)
+	m.Outbox(3, task.OutboxStats{Rows: 2, Oldest: 1000, Now: 2000})
 	m.Missed("acme", "SKIP", 5)
 	api := NewAPI(registry) // of the same process
 	api.Added("acme", "BLOCKING", 3)

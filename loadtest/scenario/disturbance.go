@@ -25,10 +25,11 @@ const (
 	Pause   Action = "pause"   // SIGSTOP, later SIGCONT
 	Restart Action = "restart" // graceful stop, then start
 	Crash   Action = "crash"   // SIGKILL, then start
+	Replace Action = "replace" // graceful stop, then start of another version
 )
 
 // Actions lists all actions.
-var Actions = []Action{Kill, Stop, Pause, Restart, Crash}
+var Actions = []Action{Kill, Stop, Pause, Restart, Crash, Replace}
 
 const (
 	// actionLimit bounds a stop or a restart. takeoverLimit bounds the wait for new owners
@@ -46,26 +47,34 @@ type Disturbance struct {
 	After time.Duration
 	// For is the length of a pause.
 	For time.Duration
+	// With is the folder of the programs of a replacement.
+	With string
 }
 
-// ParseDisturbance parses "PART@AFTER", or "PART@AFTER:FOR" for a pause.
+// ParseDisturbance parses "PART@AFTER", "PART@AFTER:FOR" for a pause, or
+// "PART@AFTER:FOLDER" for a replacement.
 func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	d := Disturbance{Action: action}
 	part, when, ok := strings.Cut(text, "@")
-	after, length, paused := strings.Cut(when, ":")
+	after, more, colon := strings.Cut(when, ":")
 	var err error
 	if d.Part = part; ok {
 		d.After, err = time.ParseDuration(after)
 	}
-	if ok && err == nil && paused {
-		d.For, err = time.ParseDuration(length)
-	}
-	if ok && part != "" && err == nil && d.After >= 0 && paused == (action == Pause) && (d.For > 0) == paused {
-		return d, nil
-	}
 	want := "PART@AFTER, such as dispatcher@10s"
-	if action == Pause {
+	switch action {
+	case Pause:
 		want = "PART@AFTER:FOR, such as dispatcher@10s:6s"
+		length, wrong := time.ParseDuration(more)
+		d.For, ok = length, ok && wrong == nil && length > 0
+	case Replace:
+		want = "PART@AFTER:FOLDER, such as dispatcher@10s:bin"
+		d.With, ok = more, ok && more != ""
+	default:
+		ok = ok && !colon
+	}
+	if ok && part != "" && err == nil && d.After >= 0 {
+		return d, nil
 	}
 	return d, fmt.Errorf("--%s %q: want %s", action, text, want)
 }
@@ -73,8 +82,11 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 // String returns the action and the text that ParseDisturbance parses.
 func (d Disturbance) String() string {
 	s := fmt.Sprintf("%s %s@%v", d.Action, d.Part, d.After)
-	if d.Action == Pause {
+	switch d.Action {
+	case Pause:
 		s += ":" + d.For.String()
+	case Replace:
+		s += ":" + d.With
 	}
 	return s
 }
@@ -200,6 +212,8 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 			return err
 		}
 		return p.Restart(ctx)
+	case Replace:
+		return p.Replace(ctx, d.With)
 	case Pause:
 		if err := p.Pause(); err != nil {
 			return err

@@ -141,7 +141,7 @@ func (o *Options) About() harness.About {
 
 // Flags that some experiments do not have.
 var (
-	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash"}
+	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash", "replace"}
 	oneShotFlags   = []string{"delay", "adds-per-call", "keyed", "retain"}
 	recurringFlags = []string{"type", "interval", "sample-every"}
 	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
@@ -201,6 +201,7 @@ var disturbanceUsage = map[Action]string{
 	Pause:   "freeze a part and resume it later: dispatcher@10s:6s",
 	Restart: "restart a part gracefully: kafka, postgres, zookeeper, taskd, dispatcher @15s",
 	Crash:   "kill -9 a part and start it again: postgres@15s, listener@7s",
+	Replace: "stop taskd or dispatcher and start the program of another version, from its folder: dispatcher@5s:/opt/next",
 }
 
 func (o *Options) setCheck(text string) error {

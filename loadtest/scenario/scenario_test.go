@@ -18,11 +18,12 @@ func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
 		text   string
 		want   Disturbance
 	}{
-		{Kill, "dispatcher@10s", Disturbance{Kill, "dispatcher", 10 * time.Second, 0}},
-		{Stop, "taskd-2@1500ms", Disturbance{Stop, "taskd-2", 1500 * time.Millisecond, 0}},
-		{Pause, "dispatcher@10s:6s", Disturbance{Pause, "dispatcher", 10 * time.Second, 6 * time.Second}},
-		{Restart, "kafka@0s", Disturbance{Restart, "kafka", 0, 0}},
-		{Crash, "listener-2@7s", Disturbance{Crash, "listener-2", 7 * time.Second, 0}},
+		{Kill, "dispatcher@10s", Disturbance{Kill, "dispatcher", 10 * time.Second, 0, ""}},
+		{Stop, "taskd-2@1500ms", Disturbance{Stop, "taskd-2", 1500 * time.Millisecond, 0, ""}},
+		{Pause, "dispatcher@10s:6s", Disturbance{Pause, "dispatcher", 10 * time.Second, 6 * time.Second, ""}},
+		{Restart, "kafka@0s", Disturbance{Restart, "kafka", 0, 0, ""}},
+		{Replace, "taskd-2@3s:/opt/next", Disturbance{Replace, "taskd-2", 3 * time.Second, 0, "/opt/next"}},
+		{Crash, "listener-2@7s", Disturbance{Crash, "listener-2", 7 * time.Second, 0, ""}},
 	} {
 		got, err := ParseDisturbance(c.action, c.text)
 		if err != nil || got != c.want {
@@ -33,8 +34,9 @@ func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
 
 func TestAMalformedDisturbanceIsRefused(t *testing.T) {
 	for action, texts := range map[Action][]string{
-		Kill:  {"", "dispatcher", "@10s", "dispatcher@", "dispatcher@10", "dispatcher@-1s", "dispatcher@10s:6s", "dispatcher@x"},
-		Pause: {"dispatcher@10s", "dispatcher@10s:", "dispatcher@10s:0s", "dispatcher@10s:-6s"},
+		Kill:    {"", "dispatcher", "@10s", "dispatcher@", "dispatcher@10", "dispatcher@-1s", "dispatcher@10s:6s", "dispatcher@x"},
+		Replace: {"dispatcher@10s", "dispatcher@10s:", "dispatcher@x:bin"},
+		Pause:   {"dispatcher@10s", "dispatcher@10s:", "dispatcher@10s:0s", "dispatcher@10s:-6s"},
 	} {
 		for _, text := range texts {
 			if d, err := ParseDisturbance(action, text); err == nil {
@@ -63,13 +65,13 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 		{"--session", func(o *Options) { o.Real.Session = time.Minute }},
 		{"--adds-per-call", func(o *Options) { o.AddsPerCall = 1001 }},
 		{"--work", func(o *Options) { o.Work = time.Hour }},
-		{"dispatcher", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "dispatcher", time.Second, 0}} }},
-		{"postgres", func(o *Options) { o.Disturbances = []Disturbance{{Stop, "postgres", time.Second, 0}} }},
-		{"--pause", func(o *Options) { o.Disturbances = []Disturbance{{Pause, "listener", time.Second, time.Second}} }},
-		{"listener", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "listener", time.Second, 0}} }},
-		{"--restart", func(o *Options) { o.Disturbances = []Disturbance{{Restart, "kafka", time.Hour, 0}} }},
+		{"dispatcher", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "dispatcher", time.Second, 0, ""}} }},
+		{"postgres", func(o *Options) { o.Disturbances = []Disturbance{{Stop, "postgres", time.Second, 0, ""}} }},
+		{"--pause", func(o *Options) { o.Disturbances = []Disturbance{{Pause, "listener", time.Second, time.Second, ""}} }},
+		{"listener", func(o *Options) { o.Disturbances = []Disturbance{{Kill, "listener", time.Second, 0, ""}} }},
+		{"--restart", func(o *Options) { o.Disturbances = []Disturbance{{Restart, "kafka", time.Hour, 0, ""}} }},
 		{"--pause", func(o *Options) {
-			o.Stack, o.Disturbances = "external", []Disturbance{{Pause, "kafka", time.Second, time.Second}}
+			o.Stack, o.Disturbances = "external", []Disturbance{{Pause, "kafka", time.Second, time.Second, ""}}
 		}},
 	} {
 		o := DefaultOptions()

@@ -196,6 +196,20 @@ func (p *program) Restart(ctx context.Context) error {
 	return p.start(ctx)
 }
 
+// Replace starts a program of the stack again, with the program of the same name in
+// another folder, as in an upgrade. It first stops the one that runs.
+func (p Part) Replace(ctx context.Context, folder string) error {
+	own, ok := p.Server.(*program)
+	if !ok {
+		return fmt.Errorf("%s is neither taskd nor dispatcher, so it cannot be replaced", p.Name)
+	}
+	if err := own.Stop(ctx); err != nil {
+		return err
+	}
+	own.path = filepath.Join(folder, filepath.Base(own.path))
+	return own.start(ctx)
+}
+
 // PID implements [Server].
 func (p *program) PID() int {
 	process, err := p.running()

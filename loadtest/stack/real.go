@@ -36,6 +36,9 @@ type RealOptions struct {
 	Postgres map[string]string
 	// Kafka changes settings of server.properties.
 	Kafka map[string]string
+	// Programs is the folder of the programs taskd and dispatcher. Empty: they are built
+	// from this tree.
+	Programs string
 	// Keep says that the data directory is not removed.
 	Keep bool
 	// Progress is called with a message before each slow step.
@@ -112,7 +115,13 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
 	var all errgroup.Group
 	all.Go(func() error { return startServers(ctx) })
-	all.Go(func() error { return build(ctx, filepath.Join(r.dir, "bin"), "taskd", "dispatcher") })
+	all.Go(func() error {
+		if r.o.Programs != "" {
+			return nil
+		}
+		r.o.Programs = filepath.Join(r.dir, "bin")
+		return build(ctx, r.o.Programs, "taskd", "dispatcher")
+	})
 	if err := all.Wait(); err != nil {
 		return err
 	}
@@ -297,7 +306,7 @@ func (r *realStack) writeConfig(path string) error {
 func (r *realStack) startProgram(ctx context.Context, config, name, opsAddr string, keys map[string]string) error {
 	binary, _, _ := strings.Cut(name, "-")
 	p := &program{
-		name: name, path: filepath.Join(r.dir, "bin", binary), logPath: filepath.Join(r.dir, name+".log"),
+		name: name, path: filepath.Join(r.o.Programs, binary), logPath: filepath.Join(r.dir, name+".log"),
 		readyURL: "http://" + opsAddr + "/readyz", env: []string{"PERCEPTOR_CONFIG=" + config},
 	}
 	for _, settings := range []map[string]string{keys, r.o.Settings} {

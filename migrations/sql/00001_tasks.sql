@@ -175,12 +175,13 @@ END $$;
 -- +goose StatementEnd
 
 -- Claimed runs that may not be published yet: one row per claim. store/shards defines the
--- packed format of entries.
+-- packed format of entries. A quarantined row stays when no shard is left in it.
 CREATE TABLE outbox (
   id         int8 GENERATED ALWAYS AS IDENTITY,
   shards     int2[] NOT NULL,
   created_at int8 NOT NULL,
   entries    bytea NOT NULL,
+  quarantine_reason text,             -- why the entries cannot be read; NULL: the row is not quarantined
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 

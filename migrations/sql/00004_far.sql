@@ -12,6 +12,7 @@ CREATE TABLE far_level0 (
   created_at int8 NOT NULL,
   min_tenant int4 NOT NULL,
   max_tenant int4 NOT NULL,
+  newer      bool NOT NULL DEFAULT false,  -- a program found a version that it cannot read
   quarantine_reason text,             -- why the pack is quarantined; NULL: it is not
   keys       bytea NOT NULL,
   params     bytea NOT NULL,
@@ -29,6 +30,7 @@ CREATE TABLE far_pack (
   max_tenant int4 NOT NULL,
   min_id     int8 NOT NULL,
   max_id     int8 NOT NULL,
+  newer      bool NOT NULL DEFAULT false,
   quarantine_reason text,
   keys       bytea NOT NULL,
   params     bytea NOT NULL,
@@ -38,7 +40,10 @@ CREATE TABLE far_pack (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX far_pack_bucket ON far_pack (level, bucket_at);
 
--- Queries look for quarantined packs often, and usually there are none.
+-- Queries look for packs of newer versions and for quarantined packs often, and usually
+-- there are none.
+CREATE INDEX far_level0_newer ON far_level0 (first) WHERE newer;
+CREATE INDEX far_pack_newer   ON far_pack (id)      WHERE newer;
 CREATE INDEX far_level0_quarantine ON far_level0 (first) WHERE quarantine_reason IS NOT NULL;
 CREATE INDEX far_pack_quarantine   ON far_pack (id)      WHERE quarantine_reason IS NOT NULL;
 

@@ -99,6 +99,8 @@ func open(magic byte, blob, room []byte) ([]byte, error) {
 		return nil, damaged("has %d bytes; a header has %d", len(blob), headerBytes)
 	case blob[0] != magic:
 		return nil, damaged("begins with %#x instead of %q", blob[0], magic)
+	case blob[1] > version:
+		return nil, fmt.Errorf("%w: the blob is of version %d; this program knows version %d", ErrNewer, blob[1], version)
 	case blob[1] != version:
 		return nil, damaged("is of version %d; this program knows version %d", blob[1], version)
 	case blob[2]&^compressed != 0:
@@ -132,6 +134,14 @@ func inflate(magic byte, body, room []byte) ([]byte, error) {
 		return nil, damaged("has %d bytes of content instead of %d", len(content), n)
 	}
 	return content, nil
+}
+
+// recovered makes a panic of a reader an error: one pack must not end every process that
+// reads it. It must be deferred.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = damaged("makes its reader panic: %v", p)
+	}
 }
 
 // damaged returns an error that matches ErrDamaged.

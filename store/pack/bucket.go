@@ -29,7 +29,7 @@ var widths = [...]task.Instant{Minute: minuteMillis, Hour: hourMillis, Day: dayM
 
 // Stored returns the numbers that statements about packs name: "level.HOUR".
 func Stored() map[string]int64 {
-	names := map[string]int64{"locator.PAGE": LocatorPage}
+	names := map[string]int64{"locator.PAGE": LocatorPage, "pack.VERSION": version}
 	for l := Minute; l.Valid(); l++ {
 		names["level."+strings.ToUpper(l.String())] = int64(l)
 	}

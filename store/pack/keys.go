@@ -128,9 +128,10 @@ const (
 	policyColumn
 	baseColumns
 
-	// In the section of sealed terms, if there is one.
-	sealedColumn = baseColumns // 0: none; else one more than its number
-	columns      = baseColumns + 1
+	// In the sections, if there are any.
+	sealedColumn = baseColumns     // 0: none; else one more than its number
+	pausedColumn = baseColumns + 1 // 1: paused
+	columns      = baseColumns + 2
 )
 
 var forms = [columns]byte{tenantColumn: deltas, numberColumn: deltas, createdColumn: deltas}
@@ -142,6 +143,7 @@ type table struct {
 	kinds    dictionary[string]
 	policies dictionary[policy]
 	sealed   dictionary[string]
+	paused   bool // some task is
 }
 
 func (t *table) column(c int) []int64 { return t.cells[c*t.n : (c+1)*t.n] }
@@ -151,8 +153,13 @@ func (t *table) set(i int, r *task.Row) {
 	at(tenantColumn, int64(r.Tenant))
 	at(numberColumn, int64(r.ID)/task.Shards)
 	at(shardColumn, int64(r.ID)%task.Shards)
-	at(dueColumn, int64(r.DueAt))
-	at(scheduledColumn, int64(r.ScheduledAt-r.DueAt))
+	due, paused := r.DueAt, int64(0)
+	if r.Paused {
+		due, paused, t.paused = r.ScheduledAt, 1, true
+	}
+	at(dueColumn, int64(due))
+	at(scheduledColumn, int64(r.ScheduledAt-due))
+	at(pausedColumn, paused)
 	at(beginColumn, int64(r.Begin-r.ScheduledAt))
 	at(anchorColumn, int64(r.Anchor-r.Begin))
 	if r.End == task.Never {
@@ -217,34 +224,47 @@ func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 	for c := range baseColumns {
 		dst = appendColumn(dst, forms[c], t.column(c))
 	}
-	return t.appendSealed(dst), nil
+	return t.appendSections(dst), nil
 }
 
-// sealedSection is the number of the only section that may follow the columns.
-const sealedSection = 1
+// The numbers of the sections that may follow the columns.
+const (
+	sealedSection = 1
+	pausedSection = 2
+)
 
-// appendSealed writes the number of further sections, and the section of the sealed terms.
-func (t *table) appendSealed(dst []byte) []byte {
-	if len(t.sealed.list) == 0 {
-		return binary.AppendUvarint(dst, 0)
+// appendSections writes the number of further sections, and the sections.
+func (t *table) appendSections(dst []byte) []byte {
+	sections := uint64(0)
+	for _, has := range []bool{len(t.sealed.list) > 0, t.paused} {
+		if has {
+			sections++
+		}
 	}
-	dst = binary.AppendUvarint(binary.AppendUvarint(dst, 1), sealedSection)
-	dst = binary.AppendUvarint(dst, uint64(len(t.sealed.list)))
-	for _, e := range t.sealed.list {
-		dst = append(binary.AppendUvarint(dst, uint64(len(e))), e...)
+	dst = binary.AppendUvarint(dst, sections)
+	if len(t.sealed.list) > 0 {
+		dst = binary.AppendUvarint(dst, sealedSection)
+		dst = binary.AppendUvarint(dst, uint64(len(t.sealed.list)))
+		for _, e := range t.sealed.list {
+			dst = append(binary.AppendUvarint(dst, uint64(len(e))), e...)
+		}
+		dst = appendColumn(dst, offsets, t.column(sealedColumn))
 	}
-	return appendColumn(dst, offsets, t.column(sealedColumn))
+	if t.paused {
+		dst = appendColumn(binary.AppendUvarint(dst, pausedSection), offsets, t.column(pausedColumn))
+	}
+	return dst
 }
 
 // fits returns an error that says why a row cannot be in a pack, or nil.
 func fits(r *task.Row) error {
 	switch {
-	case r.State != task.Scheduled || r.Run != 0 || r.Paused || r.Out || r.OpenCount() != 0 || r.Attempt != 0 || r.Failures != 0 || r.Holder != 0:
-		return fmt.Errorf("pack: task %s is %s, run %d, paused %t, %d open: only waiting tasks without open runs are packed", r.ID, r.State, r.Run, r.Paused, r.OpenCount())
+	case r.State != task.Scheduled || r.Run != 0 || r.Out || r.OpenCount() != 0 || r.Attempt != 0 || r.Failures != 0 || r.Holder != 0:
+		return fmt.Errorf("pack: task %s is %s, run %d, %d open: only waiting tasks without open runs are packed", r.ID, r.State, r.Run, r.OpenCount())
 	case !r.ID.Valid():
 		return fmt.Errorf("pack: %d is not a task id", int64(r.ID))
-	case r.DueAt < 0 || r.DueAt == task.Never || r.ScheduledAt < 0 || r.Begin < 0 || r.Anchor < 0 || r.End < 0 || r.CreatedAt < 0 || r.FirstClaimAt < 0:
-		return fmt.Errorf("pack: task %s has an instant before 1970, or is never due", r.ID)
+	case r.DueAt < 0 || (r.DueAt == task.Never) != r.Paused || r.ScheduledAt < 0 || r.ScheduledAt == task.Never || r.Begin < 0 || r.Anchor < 0 || r.End < 0 || r.CreatedAt < 0 || r.FirstClaimAt < 0:
+		return fmt.Errorf("pack: task %s has an instant before 1970, or is never due without a pause", r.ID)
 	case r.Seq < 0 || r.MaxCount < 0 || r.Missed < 0 || r.Version < 0:
 		return fmt.Errorf("pack: task %s has a negative count", r.ID)
 	case len(r.Kind) > task.MaxKindBytes:
@@ -274,7 +294,7 @@ func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
 			cols[c] = r.column(n)
 		}
 	}
-	sealed := readSealed(r, n, &cols)
+	sealed := readSections(r, n, &cols)
 	if err := r.done(); err != nil {
 		return nil, err
 	}
@@ -295,18 +315,27 @@ type unsealed struct {
 	origin task.Origin
 }
 
-// readSealed reads the sections behind the columns. It returns the dictionary of
+// readSections reads the sections behind the columns. It returns the dictionary of
 // sealed terms: at index 0 those of most tasks.
-func readSealed(r *reader, n int, cols *[columns]column) []unsealed {
+func readSections(r *reader, n int, cols *[columns]column) []unsealed {
 	list := []unsealed{{terms: plain}}
-	sections := r.uvarint()
-	if sections == 0 || r.err != nil {
-		return list
+	last := uint64(0)
+	for sections := r.count("further sections", pausedSection); sections > 0 && r.err == nil; sections-- {
+		section := r.uvarint()
+		switch {
+		case section <= last || section > pausedSection:
+			r.fail("has a section of number %d after number %d; this program knows numbers up to %d", section, last, pausedSection)
+		case section == sealedSection:
+			list = readSealed(r, n, cols, list)
+		case section == pausedSection:
+			cols[pausedColumn] = r.indexes(n, "state of pause", 2)
+		}
+		last = section
 	}
-	if section := r.uvarint(); sections > 1 || section != sealedSection {
-		r.fail("has %d further sections, the first of number %d; this program knows number %d alone", sections, section, sealedSection)
-		return list
-	}
+	return list
+}
+
+func readSealed(r *reader, n int, cols *[columns]column, list []unsealed) []unsealed {
 	for i := r.count("sealed terms", MaxTasks); i > 0 && r.err == nil; i-- {
 		var u unsealed
 		u.terms, u.origin = task.Unseal(r.bytes(r.count("bytes in sealed terms", task.MaxSealedBytes)))
@@ -348,6 +377,9 @@ func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, 
 		r.State = task.Scheduled
 		r.DueAt = task.Instant(cols[dueColumn].at(i))
 		r.ScheduledAt = r.DueAt + task.Instant(cols[scheduledColumn].at(i))
+		if cols[pausedColumn].at(i) == 1 {
+			r.Paused, r.DueAt = true, task.Never
+		}
 		r.Begin = r.ScheduledAt + task.Instant(cols[beginColumn].at(i))
 		r.Anchor = r.Begin + task.Instant(cols[anchorColumn].at(i))
 		r.End = task.Never

@@ -25,10 +25,19 @@
 //	uvarint  number of kinds; each: length (uvarint), bytes
 //	uvarint  number of policies; each: 11 uvarints (see policy.numbers)
 //	         the columns in the order of tenantColumn .. policyColumn
-//	uvarint  number of further sections: 0, or 1 when any task has sealed terms:
-//	uvarint  1, the section's number
+//	uvarint  number of further sections, which follow in the order of their numbers
+//
+// Section 1 follows if any task has sealed terms:
+//
+//	uvarint  1
 //	uvarint  number of sealed terms (task.Seal); each: length (uvarint), bytes
 //	column   which of them each task has: 0 none, else its place, from 1
+//
+// Section 2 follows if any task is paused. Such a task is due never; the column of due_at
+// has its scheduled_at.
+//
+//	uvarint  2
+//	column   1 for a paused task, else 0
 //
 // and that of the params
 //
@@ -47,8 +56,13 @@
 //
 // A blob that was cut or changed must not become a wrong task. The checksum is
 // compared before anything is read, every length before anything is allocated,
-// and a version, a flag or a section that this program does not know is refused:
-// it may change what the rest means. All of that matches [ErrDamaged].
+// and a flag or a section that this program does not know is refused: it may
+// change what the rest means. All of that matches [ErrDamaged].
+//
+// A blob of a newer version is not damaged: it matches [ErrNewer], and a program of
+// that version can read it. Every version begins with the magic byte and the version.
+// A new flag or section needs a new version. A program must not write a version that
+// the release before it cannot read.
 package pack
 
 import (
@@ -68,10 +82,13 @@ const MaxTasks = 4096
 // MaxParams is the most bytes of params, all tasks together, in one pack.
 const MaxParams = 16 << 20
 
-// ErrDamaged is matched by every error that says that a blob cannot be read: it
-// was cut or changed, or it is of a version or has parts that this program does
-// not know.
+// ErrDamaged is matched by every error that says that a blob was cut or changed, so
+// that no program can read it.
 var ErrDamaged = errors.New("damaged pack")
+
+// ErrNewer is matched by every error that says that a blob is of a newer version than
+// this program knows. Nothing else is known about the blob.
+var ErrNewer = errors.New("pack of a newer version")
 
 // Pack holds the two blobs of some tasks, and what a row of far_level0 or
 // far_pack says about them.
@@ -105,8 +122,8 @@ type scratch struct {
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // Encode packs 1 to [MaxTasks] rows in the order given, with at most [MaxParams]
-// bytes of params (see [Fit]). Each must be SCHEDULED, not paused, without an
-// open run, and no row of a run. fast compresses the keys less, for packs that do
+// bytes of params (see [Fit]). Each must be SCHEDULED, without an open run, and
+// no row of a run. fast compresses the keys less, for packs that do
 // not live long. It may be called concurrently, and keeps nothing of rows.
 func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	if len(rows) < 1 || len(rows) > MaxTasks {
@@ -115,6 +132,7 @@ func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.table.kinds, s.table.policies, s.table.sealed = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}
+	s.table.paused = false
 	p := span(rows)
 	var err error
 	if s.content, err = appendKeys(s.content[:0], rows, &s.table); err != nil {
@@ -183,7 +201,7 @@ func idSum(rows []*task.Row) uint32 {
 // Decode returns the rows of a pack in the order in which they were packed. All
 // of them, and their params, lie in shared memory that lives as long as any of
 // them is used; they may be changed, but Params only as a whole. An error
-// matches [ErrDamaged].
+// matches [ErrDamaged] or [ErrNewer].
 func Decode(keys, params []byte) ([]*task.Row, error) {
 	rows, err := DecodeKeys(keys)
 	if err != nil {
@@ -201,7 +219,8 @@ type room struct {
 var rooms = sync.Pool{New: func() any { return &room{cells: make([]int64, columns*MaxTasks)} }}
 
 // DecodeKeys is [Decode] without the params, which stay nil.
-func DecodeKeys(keys []byte) ([]*task.Row, error) {
+func DecodeKeys(keys []byte) (rows []*task.Row, err error) {
+	defer recovered(&err)
 	room := rooms.Get().(*room)
 	defer rooms.Put(room)
 	content, err := open(keysMagic, keys, room.content)
@@ -211,8 +230,7 @@ func DecodeKeys(keys []byte) ([]*task.Row, error) {
 	if keys[2]&compressed != 0 {
 		room.content = content
 	}
-	rows, err := readKeys(content, room.cells)
-	if err != nil {
+	if rows, err = readKeys(content, room.cells); err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
 	return rows, nil
@@ -221,8 +239,9 @@ func DecodeKeys(keys []byte) ([]*task.Row, error) {
 // FillParams sets the params of those rows that want chooses by their index, or
 // of all if want is nil. rows must be all rows of the pack, in its order. What
 // want has chosen is copied; else the rows share memory. An error matches
-// [ErrDamaged].
-func FillParams(rows []*task.Row, params []byte, want func(i int) bool) error {
+// [ErrDamaged] or [ErrNewer].
+func FillParams(rows []*task.Row, params []byte, want func(i int) bool) (err error) {
+	defer recovered(&err)
 	content, err := open(paramsMagic, params, nil)
 	if err != nil {
 		return fmt.Errorf("params: %w", err)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,9 @@ func drawRow(t *rapid.T, i int) *task.Row {
 	if rapid.Bool().Draw(t, "never ends") {
 		r.End = task.Never
 	}
+	if rapid.IntRange(0, 3).Draw(t, "paused") == 0 {
+		r.Paused, r.DueAt = true, task.Never
+	}
 	if rapid.IntRange(0, 3).Draw(t, "sealed") == 0 {
 		r.Spread, r.Key = span("spread"), rapid.StringN(0, 9, 40).Draw(t, "key")
 		r.Tags = task.SortTags(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "red"}), 0, 3).Draw(t, "tags"))
@@ -66,7 +70,7 @@ func drawRows(t *rapid.T) []*task.Row {
 		rows[i] = drawRow(t, i)
 		if i > 0 && rapid.Bool().Draw(t, "like the one before") {
 			like := *rows[i-1]
-			like.ID, like.DueAt, like.Params = rows[i].ID, rows[i].DueAt, rows[i].Params
+			like.ID, like.DueAt, like.Paused, like.Params = rows[i].ID, rows[i].DueAt, rows[i].Paused, rows[i].Params
 			rows[i] = &like
 		}
 	}
@@ -231,7 +235,11 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 			for _, flip := range []byte{0x01, 0x80, 0xff} {
 				bad := bytes.Clone(p.Keys)
 				bad[i] ^= flip
-				if _, err := Decode(bad, p.Params); !errors.Is(err, ErrDamaged) {
+				want := ErrDamaged
+				if i == 1 && bad[i] > version {
+					want = ErrNewer
+				}
+				if _, err := Decode(bad, p.Params); !errors.Is(err, want) {
 					t.Fatalf("%d tasks, byte %d of the keys changed: err = %v", n, i, err)
 				}
 			}
@@ -239,7 +247,11 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 		for i := range p.Params {
 			bad := bytes.Clone(p.Params)
 			bad[i] ^= 0x10
-			if _, err := Decode(p.Keys, bad); !errors.Is(err, ErrDamaged) {
+			want := ErrDamaged
+			if i == 1 {
+				want = ErrNewer
+			}
+			if _, err := Decode(p.Keys, bad); !errors.Is(err, want) {
 				t.Fatalf("%d tasks, byte %d of the params changed: err = %v", n, i, err)
 			}
 		}
@@ -278,7 +290,7 @@ func TestWhatThisVersionDoesNotKnowIsRefused(t *testing.T) {
 		return b
 	}
 	for name, blob := range map[string][]byte{
-		"version 2":         keys(func(b []byte) []byte { b[1] = 2; return b }),
+		"version 0":         keys(func(b []byte) []byte { b[1] = 0; return b }),
 		"an unknown flag":   keys(func(b []byte) []byte { b[2] |= 0x40; return b }),
 		"a further section": keys(func(b []byte) []byte { b[len(b)-1] = 1; return append(b, 1, 0) }),
 		"bytes at the end":  keys(func(b []byte) []byte { return append(b, 0) }),
@@ -287,6 +299,32 @@ func TestWhatThisVersionDoesNotKnowIsRefused(t *testing.T) {
 		if _, err := DecodeKeys(blob); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: err = %v, want ErrDamaged", name, err)
 		}
+	}
+}
+
+// TestANewerVersionIsNotDamage: this program knows nothing else about such a blob, and
+// another one can read it.
+func TestANewerVersionIsNotDamage(t *testing.T) {
+	p := mustEncode(t, typical(20, 1), false)
+	for name, change := range map[string]func(){
+		"params":       func() { p.Params[1] = version + 1 },
+		"keys":         func() { p.Keys[1] = 255 },
+		"another body": func() { p.Keys = []byte{keysMagic, version + 1, 0xff, 0, 0, 0, 0} },
+	} {
+		change()
+		if _, err := Decode(p.Keys, p.Params); !errors.Is(err, ErrNewer) || errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: err = %v, want ErrNewer", name, err)
+		}
+	}
+}
+
+func TestAPanicOfAReaderIsDamage(t *testing.T) {
+	err := func() (err error) {
+		defer recovered(&err)
+		return []error{}[len(t.Name())]
+	}()
+	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "out of range") {
+		t.Errorf("err = %v, want ErrDamaged with the cause", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -322,6 +323,93 @@ func TestDamagedPackIsSetAsideAndTheOthersAreMoved(t *testing.T) {
 	}
 }
 
+// TestAPackOfANewerVersionWaitsForAProgramThatCanReadIt: an older program leaves it alone,
+// tells callers to try again, and moves all others.
+func TestAPackOfANewerVersionWaitsForAProgramThatCanReadIt(t *testing.T) {
+	for _, place := range everyPlace[1:] {
+		t.Run(place.String(), func(t *testing.T) {
+			b := setup(t, nearOnly)
+			own := b.chores()
+			newer := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+			known := b.add(b.spec(task.OneShot, b.inHours(5)))[0]
+			b.put(place, pack.Hour, newer...)
+			b.exec(`UPDATE far_pack SET keys = set_byte(keys, 1, 2), params = set_byte(params, 1, 2); UPDATE far_level0 SET keys = set_byte(keys, 1, 2)`)
+			b.put(place, pack.Hour, known)
+			for name, call := range map[string]func() error{
+				"Get":    func() error { _, err := b.Get(t.Context(), b.tenant, newer[0]); return err },
+				"Cancel": func() error { _, err := b.Cancel(t.Context(), b.tenant, newer[1]); return err },
+				"List": func() error {
+					q := task.ListQuery{Tenant: b.tenant, Limit: 5}
+					for {
+						page, err := b.List(t.Context(), q)
+						if q.After = page.Next; err != nil || q.After == nil {
+							return err
+						}
+					}
+				},
+			} {
+				if err := call(); !needsNewer(err) || task.CodeOf(err) != task.Unavailable {
+					t.Errorf("%s: %v, want %s", name, err, task.ReasonNewerProgram)
+				}
+			}
+			b.advance(5 * time.Hour)
+			for range 3 {
+				for _, kind := range []task.CompactionKind{task.CompactLevel0, task.CompactMerge, task.CompactSplit, task.CompactPromote} {
+					if got := b.compact(own, kind); len(got.Damaged) > 0 || got.Near > 1 {
+						t.Fatalf("%s: %+v", kind, got)
+					}
+				}
+			}
+			if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Waiting != 1 || f.Damaged != 0 {
+				t.Errorf("stats %+v, %v", f, err)
+			}
+			if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Task != known {
+				t.Errorf("claimed %s", deliveries(c.Publications))
+			}
+			// What the newer program knows.
+			b.exec(`UPDATE far_pack SET keys = set_byte(keys, 1, 1), params = set_byte(params, 1, 1); UPDATE far_level0 SET keys = set_byte(keys, 1, 1)`)
+			if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Waiting != 0 {
+				t.Errorf("stats of the newer program %+v, %v", f, err)
+			}
+			b.compact(own, task.CompactLevel0)
+			b.compact(own, task.CompactPromote)
+			if c := b.claim(task.RangeForm); len(c.Publications) != 2 {
+				t.Errorf("the newer program claims %s", deliveries(c.Publications))
+			}
+		})
+	}
+}
+
+func needsNewer(err error) bool {
+	var e *task.Error
+	return errors.As(err, &e) && e.Reason == task.ReasonNewerProgram
+}
+
+// TestAPackThatWasQuarantinedWronglyIsPutBack: it fires, and one that is damaged is
+// quarantined again.
+func TestAPackThatWasQuarantinedWronglyIsPutBack(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	good, bad := b.add(b.spec(task.OneShot, b.inHours(5)))[0], b.add(b.spec(task.OneShot, b.inHours(5)))[0]
+	b.put(everyPlace[1], pack.Hour, good)
+	b.put(everyPlace[2], pack.Hour, bad)
+	b.exec(`UPDATE far_level0 SET quarantine_reason = 'no'; UPDATE far_pack SET quarantine_reason = 'no';
+		UPDATE far_pack SET keys = '\x00' WHERE min_id = max_id AND min_id = ` + strconv.FormatInt(int64(bad), 10) + `;
+		UPDATE far_level0 SET keys = '\x00' WHERE first = ` + strconv.FormatInt(int64(bad)/task.Shards, 10))
+	if n, err := b.Restore(t.Context(), b.d, []int64{-1, 1 << 60}); err != nil || n != 0 {
+		t.Fatalf("%d packs that do not exist, %v", n, err)
+	}
+	if n, err := b.Restore(t.Context(), b.d, nil); err != nil || n != 2 {
+		t.Fatalf("%d packs, %v", n, err)
+	}
+	b.advance(5 * time.Hour)
+	damaged := b.compact(own, task.CompactLevel0).Damaged
+	damaged = append(damaged, b.compact(own, task.CompactPromote).Damaged...)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Task != good || len(damaged) != 1 {
+		t.Errorf("claimed %s, damaged %+v", deliveries(c.Publications), damaged)
+	}
+}
+
 func TestPackThatPostgresRefusesIsFoundAndSetAside(t *testing.T) {
 	b := setup(t)
 	own := b.chores()
@@ -461,8 +549,8 @@ func TestDemotedTaskIsFoundAndRecalled(t *testing.T) {
 	if err != nil || !got.Paused || got.Seq != 1 {
 		t.Fatalf("pause = %+v, %v", got, err)
 	}
-	if out, err = b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 0 {
-		t.Fatalf("a paused task is demoted: %+v, %v", out, err)
+	if out, err = b.Demote(t.Context(), b.d, own, 0); err != nil || out.Packed != 1 {
+		t.Fatalf("a paused task is not demoted: %+v, %v", out, err)
 	}
 	if _, err := b.Resume(t.Context(), b.tenant, ids[0]); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func TestGivingUpReturnsTheLostShardsAndDoesNothing(t *testing.T) {
 	if n := b.counts(); n.Died != 0 {
 		t.Errorf("counts = %+v, want no dead run", n)
 	}
-	if rows, _, _, err := b.OutboxStats(t.Context(), b.d); err != nil || rows != 1 {
-		t.Errorf("%d outbox rows, %v, want 1", rows, err)
+	if o, err := b.OutboxStats(t.Context(), b.d); err != nil || o.Rows != 1 {
+		t.Errorf("%d outbox rows, %v, want 1", o.Rows, err)
 	}
 }

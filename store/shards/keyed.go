@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
@@ -238,7 +239,7 @@ func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err
 		change := sql.KeyDrop
 		t, err := s.Get(ctx, k.tenant, task.ID(k.id))
 		switch code := task.CodeOf(err); {
-		case err == nil, code == task.DataLoss:
+		case err == nil, code == task.DataLoss, errors.Is(err, pack.ErrNewer):
 			change, args = sql.KeyRenew, append(args, s.keyRenewal(t)...)
 		case code != task.NotFound:
 			return n, false, err
@@ -254,7 +255,7 @@ func (s *Store) purgeTaskKeys(ctx context.Context, d int) (n int, more bool, err
 
 // keyRenewal returns the arguments that extend the key of a task that can still be read:
 // the least extension, an instant until which it lives if that is later, and the longest
-// extension. t is nil for a damaged task.
+// extension. t is nil for a task that cannot be read.
 func (s *Store) keyRenewal(t *task.Snapshot) []any {
 	switch {
 	case t == nil:

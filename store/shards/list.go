@@ -285,6 +285,9 @@ func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	}
 	l.at.Task = 0
 	all, rows, err := p.Living()
+	if newer := far.Newer(err); newer != nil {
+		return newer
+	}
 	if err != nil || p.Damaged != nil {
 		return nil //nolint:nilerr // see above
 	}
@@ -305,7 +308,10 @@ func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	}
 	want := func(i int) bool { return wanted[all[i].ID] }
 	gone, err := far.ReadParams(ctx, l.store.db.Pool(l.at.Database), p.Pack, all, want, false)
-	if gone || errors.Is(err, pack.ErrDamaged) {
+	switch newer := far.Newer(err); {
+	case newer != nil:
+		return newer
+	case gone || errors.Is(err, pack.ErrDamaged):
 		return nil
 	}
 	for _, r := range order {

@@ -18,7 +18,8 @@ import (
 // were claimed and are not known to be published. The new owner of a shard publishes
 // the remaining entries. Format of entries: one byte 1, then for each run five unsigned
 // varints: shard, tenant, task id, seq, attempt. The other values of a record are in the
-// run's row. If the run is closed, it needs no publication.
+// run's row. If the run is closed, it needs no publication. The first byte of a newer
+// format is larger. unreadable.go handles rows that this program cannot read.
 
 const outboxVersion = 1
 
@@ -42,11 +43,18 @@ func encodeEntries(pubs []task.Publication) []byte {
 	return out
 }
 
-var errOutboxFormat = errors.New("outbox entries are damaged")
+// Errors of a row that cannot be read: it is damaged, or a newer program wrote it.
+var (
+	errOutboxFormat = errors.New("outbox entries are damaged")
+	errOutboxNewer  = errors.New("outbox entries have a newer format than this program knows")
+)
 
 func decodeEntries(b []byte) ([]outboxEntry, error) {
-	if len(b) == 0 || b[0] != outboxVersion {
-		return nil, fmt.Errorf("%w: unknown version", errOutboxFormat)
+	switch {
+	case len(b) == 0 || b[0] == 0:
+		return nil, fmt.Errorf("%w: no format", errOutboxFormat)
+	case b[0] > outboxVersion:
+		return nil, fmt.Errorf("%w: %d instead of %d", errOutboxNewer, b[0], outboxVersion)
 	}
 	b = b[1:]
 	var out []outboxEntry
@@ -117,40 +125,61 @@ func acknowledgeParts(ctx context.Context, tx pgx.Tx, parts []task.OutboxPart) e
 	return kernel.SendLast(ctx, tx, b)
 }
 
+// An outboxRow is a row of the outbox as a new owner reads it.
+type outboxRow struct {
+	id      int64
+	shards  []task.Shard // of the row and of the owner
+	created task.Instant
+	entries []outboxEntry
+	fault   error // why the entries cannot be read, or nil
+}
+
 // Unpublished returns the outbox entries of owned shards. Call it after [Store.Acquire]
 // has returned, when every transaction of an older owner has ended. Entries whose run is
 // no longer open are left out; the batch of their row still has the parts of the shards.
+// In place of the entries of a row that it cannot read, it returns all open runs that the
+// row may have listed.
 func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
-	shards, _, _ := kernel.OwnedArgs(owned)
-	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards)
+	found, err := s.readOutbox(ctx, d, owned)
 	if err != nil {
 		return nil, fmt.Errorf("read outbox: %w", err)
 	}
-	var out []task.OutboxBatch
-	var entries [][]outboxEntry
-	var id int64
-	var of []int16
-	var packed []byte
-	_, err = pgx.ForEachRow(rows, []any{&id, &of, &packed}, func() error {
-		found, err := decodeEntries(packed)
-		if err != nil {
-			return fmt.Errorf("row %d: %w", id, err)
+	out := make([]task.OutboxBatch, len(found))
+	for i := range found {
+		r := &found[i]
+		out[i].Part = task.OutboxPart{Row: r.id, Shards: r.shards}
+		if r.fault != nil {
+			err = s.unreadable(ctx, d, r, &out[i])
+		} else {
+			out[i].Publications, err = s.republish(ctx, d, r.entries)
 		}
-		mine := intersect(of, shards)
-		found = slices.DeleteFunc(found, func(e outboxEntry) bool { return !slices.Contains(mine, e.id.Shard()) })
-		out = append(out, task.OutboxBatch{Part: task.OutboxPart{Row: id, Shards: mine}})
-		entries = append(entries, found)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read outbox: %w", err)
-	}
-	for i := range out {
-		if out[i].Publications, err = s.republish(ctx, d, entries[i]); err != nil {
-			return nil, fmt.Errorf("read outbox: %w", err)
+		if err != nil {
+			return nil, fmt.Errorf("read outbox: row %d: %w", r.id, err)
 		}
 	}
 	return out, nil
+}
+
+func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership) ([]outboxRow, error) {
+	shards, _, _ := kernel.OwnedArgs(owned)
+	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r outboxRow, err error) {
+		var of []int16
+		var packed []byte
+		if err := row.Scan(&r.id, &of, &r.created, &packed); err != nil {
+			return r, err
+		}
+		r.shards = intersect(of, shards)
+		r.fault = kernel.Recovered(func() (err error) {
+			r.entries, err = decodeEntries(packed)
+			return err
+		})
+		r.entries = slices.DeleteFunc(r.entries, func(e outboxEntry) bool { return !slices.Contains(r.shards, e.id.Shard()) })
+		return r, nil
+	})
 }
 
 func intersect(a, b []int16) []task.Shard {
@@ -208,9 +237,8 @@ func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 	return out, nil
 }
 
-// OutboxStats returns the number of rows in the outbox of database d, the instant of the
-// oldest, and the database's clock.
-func (s *Store) OutboxStats(ctx context.Context, d int) (rows int, oldest task.Instant, now task.Instant, err error) {
-	err = sql.OutboxStats.QueryRow(ctx, s.db.Pool(d)).Scan(&rows, &oldest, &now)
-	return rows, oldest, now, err
+// OutboxStats describes the outbox of database d.
+func (s *Store) OutboxStats(ctx context.Context, d int) (o task.OutboxStats, err error) {
+	err = sql.OutboxStats.QueryRow(ctx, s.db.Pool(d), []byte{outboxVersion}).Scan(&o.Rows, &o.Waiting, &o.Quarantined, &o.Oldest, &o.Now)
+	return o, err
 }

@@ -168,8 +168,8 @@ func TestOutboxRowLosesOnlyTheShardsTakenOff(t *testing.T) {
 	for _, s := range all[1:] {
 		acknowledge(s)
 	}
-	if n, _, _, err := b.OutboxStats(context.Background(), b.d); err != nil || n != 0 {
-		t.Fatalf("%d outbox rows are left, %v", n, err)
+	if o, err := b.OutboxStats(context.Background(), b.d); err != nil || o.Rows != 0 {
+		t.Fatalf("%d outbox rows are left, %v", o.Rows, err)
 	}
 }
 

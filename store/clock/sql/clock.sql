@@ -78,7 +78,7 @@ SELECT h.now, h.due, h.level0, h.bucket, h.outbox, h.tenants, h.dues, h.tokens, 
                (SELECT min(b.at) FROM (
                   SELECT (SELECT min(p.bucket_at) FROM far_pack p WHERE p.level = l AND p.quarantine_reason IS NULL) AS at
                     FROM generate_series({{level.MINUTE}}, {{level.MONTH}}) l) b) AS bucket,
-               (SELECT count(*) FROM outbox) AS outbox) h
+               (SELECT count(*) FROM outbox WHERE quarantine_reason IS NULL) AS outbox) h
   LEFT JOIN (SELECT coalesce(n.name, t.tenant_id::text) AS tenant, t.id, t.run, t.seq, t.attempt, t.open_runs, t.kind
                FROM task t LEFT JOIN tenant n ON n.id = t.tenant_id
               WHERE t.out OR t.open_runs <> 0 LIMIT @max_open_runs) o ON true;

@@ -48,7 +48,10 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 			for i := range packs {
 				p := &packs[i]
 				at.Pack = p.Pack.Position()
-				n := b.wantedIn(p)
+				n, err := b.wantedIn(p)
+				if err != nil {
+					return nil, at, err
+				}
 				if looked++; n > 0 {
 					names, wanted = append(names, p.Pack), wanted+n
 				}
@@ -68,18 +71,22 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 }
 
 // wantedIn counts the tasks of a pack that are to be changed. It returns 0 for a damaged
-// pack: a compaction will quarantine it.
-func (b *bulkStep) wantedIn(p *far.PackKeys) (n int) {
+// pack: a compaction will quarantine it. A pack of a newer version is an error: the
+// operation waits for a program that can read it.
+func (b *bulkStep) wantedIn(p *far.PackKeys) (n int, err error) {
 	_, rows, err := p.Living()
+	if newer := far.Newer(err); newer != nil {
+		return 0, newer
+	}
 	if err != nil || p.Damaged != nil {
-		return 0
+		return 0, nil //nolint:nilerr // see above
 	}
 	for _, r := range rows {
 		if b.wants(&task.Machine{Task: r}) {
 			n++
 		}
 	}
-	return n
+	return n, nil
 }
 
 // leaving holds the tasks of one pack that are changed; whole means that the pack holds
@@ -127,6 +134,9 @@ func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, a
 func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void map[far.Tombstone]bool, begin task.ID) (l leaving, last task.ID, err error) {
 	l.name = p.Name()
 	all, err := pack.Decode(p.Keys, p.Params)
+	if newer := far.Newer(err); newer != nil {
+		return l, 0, newer
+	}
 	if err != nil {
 		return l, 0, nil //nolint:nilerr // a compaction will quarantine it
 	}
@@ -229,23 +239,10 @@ func (b *bulkStep) toNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) erro
 		return nil
 	}
 	kernel.SortNear(rows)
-	var paused []kernel.Key
 	for _, r := range rows {
-		if r.Paused {
-			paused = append(paused, kernel.RowKey(r))
-			r.DueAt = r.ScheduledAt // for the COPY only; the pause is written below
-		}
 		b.due = min(b.due, r.DueAt)
 	}
-	if err := kernel.CopyNear(ctx, tx, rows); err != nil {
-		return err
-	}
-	if len(paused) == 0 {
-		return nil
-	}
-	slices.SortFunc(paused, kernel.CompareKeys)
-	_, err := sql.BulkPauseRows.Exec(ctx, tx, kernel.KeyArgs(paused)[:3]...)
-	return err
+	return kernel.CopyNear(ctx, tx, rows)
 }
 
 // doneArgs converts ended tasks into the arrays that DoneInsert takes.

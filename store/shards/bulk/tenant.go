@@ -156,6 +156,9 @@ func (b *bulkStep) emptyPack(ctx context.Context, tx pgx.Tx, name far.PackName) 
 		return err
 	}
 	all, err := pack.DecodeKeys(locked[0].Keys)
+	if newer := far.Newer(err); newer != nil {
+		return newer
+	}
 	if err != nil {
 		return nil //nolint:nilerr // a compaction will quarantine it
 	}

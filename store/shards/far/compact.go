@@ -27,7 +27,8 @@ import (
 //
 // Compaction skips a pack from which a caller is recalling a task. A pack that cannot be
 // decoded, or that PostgreSQL rejects even alone, is quarantined in a transaction of its
-// own.
+// own. A pack of a newer version is only marked: this program chooses it no more, and the
+// first program that can read it does.
 
 // BeforeLock is the failpoint of a compaction that has chosen packs and not locked them.
 const BeforeLock = "before_lock"
@@ -123,6 +124,7 @@ type moved struct {
 	task.Compaction
 	due     task.Instant
 	damaged []damage
+	newer   []damage
 }
 
 // move is the transaction of a compaction.
@@ -144,6 +146,9 @@ func (c *compacting) move(ctx context.Context, chosen []candidate) error {
 	m.Lost = len(lost) > 0
 	c.out.Add(&m.Compaction)
 	c.t.db.TellDue(c.d, m.due)
+	if err := c.markNewer(ctx, m.newer); err != nil {
+		return err
+	}
 	for _, bad := range m.damaged {
 		if err := c.quarantine(ctx, bad); err != nil {
 			return err
@@ -174,15 +179,25 @@ func (c *compacting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) 
 	if err := c.writeNear(ctx, tx, route.near, &m); err != nil {
 		return m, err
 	}
-	if c.req.Kind == task.CompactLevel0 { // all others have their entries, which stay
-		if err := locate(ctx, tx, route.far); err != nil {
-			return m, err
-		}
+	if err := locate(ctx, tx, c.unlocated(route)); err != nil {
+		return m, err
 	}
 	if err := writePacks(ctx, tx, route, &m.Compaction); err != nil {
 		return m, err
 	}
 	return m, dropPacks(ctx, tx, taken)
+}
+
+// unlocated returns the packed rows whose entries in the locator change: all of level 0, and
+// paused rows, which move to another bucket. All others have their entries, which stay.
+func (c *compacting) unlocated(route *routing) map[pack.Bucket][]*task.Row {
+	if c.req.Kind == task.CompactLevel0 {
+		return route.far
+	}
+	if len(route.paused) == 0 {
+		return nil
+	}
+	return map[pack.Bucket][]*task.Row{route.pausedBucket(): route.paused}
 }
 
 // decode routes the rows of packs and returns the ids of the packs that it decoded.
@@ -196,7 +211,11 @@ func (c *compacting) decode(locked []Locked, void map[Tombstone]bool, route *rou
 			break
 		}
 		rows, err := c.rowsOf(p)
-		if err != nil {
+		switch {
+		case errors.Is(err, pack.ErrNewer):
+			m.newer = append(m.newer, damage{p.candidate, err.Error()})
+			continue
+		case err != nil:
 			m.damaged = append(m.damaged, damage{p.candidate, err.Error()})
 			continue
 		}
@@ -297,6 +316,30 @@ func insertPacks(ctx context.Context, tx pgx.Tx, packs []bucketPack) error {
 
 // MaxReason is the most bytes that are stored of the reason why a pack is damaged.
 const MaxReason = 500
+
+// markNewer marks packs of a newer version, so that this program does not choose them
+// again and again.
+func (c *compacting) markNewer(ctx context.Context, packs []damage) error {
+	if len(packs) == 0 {
+		return nil
+	}
+	ids, tasks := make([]int64, len(packs)), 0
+	for i, p := range packs {
+		ids[i], tasks = p.id, tasks+p.n
+	}
+	level0, others := splitIDs(ids)
+	_, err := c.t.db.InOwnedTx(ctx, c.d, "mark newer packs", []task.Ownership{c.req.Own}, func(tx pgx.Tx) error {
+		if _, err := sql.Level0Newer.Exec(ctx, tx, level0); err != nil {
+			return err
+		}
+		_, err := sql.PackNewer.Exec(ctx, tx, others)
+		return err
+	})
+	if err == nil {
+		c.t.db.Log.Warn("packs wait for a newer program", "database", c.d, "pack", packs[0].id, "tasks", tasks, "err", packs[0].reason)
+	}
+	return err
+}
 
 // quarantine marks a pack as damaged.
 func (c *compacting) quarantine(ctx context.Context, bad damage) error {

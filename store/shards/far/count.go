@@ -10,6 +10,7 @@ import (
 
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -35,8 +36,9 @@ func (t *Tier) FarCount(ctx context.Context, d int) (map[Key]int64, error) {
 }
 
 // Each visits the packed tasks of a tenant (0: of all tenants), without their params,
-// in the buckets that overlap [from, until). With passDamaged it skips packs that cannot
-// be read or are quarantined. Without it, a pack that cannot be read is an error.
+// in the buckets that overlap [from, until). With passDamaged it skips packs that are
+// damaged or quarantined. Without it, a damaged pack is an error, and a pack of a newer
+// version is one in any case.
 func Each(ctx context.Context, tx pgx.Tx, tenant int32, from, until task.Instant, passDamaged bool, visit func(*task.Row)) error {
 	for _, level0 := range []bool{true, false} {
 		for at, more := int64(0), true; more; {
@@ -62,6 +64,9 @@ func visitSome(ctx context.Context, tx pgx.Tx, names []int64, tenant int32, pass
 	}
 	for i := range packs {
 		_, rows, err := packs[i].Living()
+		if newer := Newer(err); newer != nil {
+			return newer
+		}
 		if passDamaged && (err != nil || packs[i].Damaged != nil) {
 			continue
 		}
@@ -109,6 +114,28 @@ func (t *Tier) FarDamaged(ctx context.Context) ([]DamagedPack, error) {
 		out = append(out, some...)
 	}
 	return out, nil
+}
+
+// Restore ends the quarantine of the named packs of database d, or of all its packs if
+// names is empty, and returns how many there were. Compactions then read the packs again,
+// and quarantine those that are damaged. No task of a quarantined pack has moved, so
+// nothing is doubled.
+func (t *Tier) Restore(ctx context.Context, d int, names []int64) (n int, err error) {
+	level0, packs := splitIDs(names)
+	for _, q := range []struct {
+		statement *statement.Statement
+		ids       []int64
+	}{{sql.Level0Restore, level0}, {sql.PackRestore, packs}} {
+		if len(names) > 0 && len(q.ids) == 0 {
+			continue // no ids would mean all
+		}
+		tag, err := q.statement.Exec(ctx, t.db.Pool(d), append([]int64{}, q.ids...))
+		if err != nil {
+			return n, fmt.Errorf("restore packs of database %d: %w", d, err)
+		}
+		n += int(tag.RowsAffected())
+	}
+	return n, nil
 }
 
 // Dump decodes every pack, quarantined packs included, and gives the tasks that are not void

@@ -9,6 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -18,7 +19,8 @@ const demoteRows = 4000
 
 // Demote moves up to limit rows of database d from the near tier into packs, in one
 // transaction that asserts own, the ownership of the database's chores. It moves idle
-// rows that are due beyond two horizons and skips locked ones. A limit of 0 means the
+// rows that are due beyond two horizons, and paused ones that would be due so far from now,
+// before or after. It skips locked rows. A limit of 0 means the
 // store's own bound, which no other limit exceeds.
 func (t *Tier) Demote(ctx context.Context, d int, own task.Ownership, limit int) (task.Compaction, error) {
 	if t.cfg.Horizon <= 0 {
@@ -51,15 +53,11 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 	if err := sql.BulkAtRows.QueryRow(ctx, tx).Scan(&held); held || err != nil {
 		return out, err
 	}
-	rows, err := sql.Demote.Query(ctx, tx, t.demoteBeyond().Milliseconds(), limit)
-	if err != nil {
-		return out, err
-	}
-	list, err := kernel.CollectRows(rows)
+	list, err := t.takeIdle(ctx, tx, limit)
 	if err != nil || len(list) == 0 {
 		return out, err
 	}
-	out.More = len(list) == limit
+	out.More = len(list) >= limit
 	route := newRouting(out.Now.Add(t.Horizon()))
 	route.add(list, source{})
 	route.settle()
@@ -70,6 +68,24 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 		return out, err
 	}
 	return out, writePacks(ctx, tx, route, &out)
+}
+
+// takeIdle deletes and returns rows to demote.
+func (t *Tier) takeIdle(ctx context.Context, tx pgx.Tx, limit int) (list []*task.Row, err error) {
+	for _, q := range []*statement.Statement{sql.Demote, sql.DemotePaused} {
+		rows, err := q.Query(ctx, tx, t.demoteBeyond().Milliseconds(), limit-len(list))
+		if err != nil {
+			return nil, err
+		}
+		some, err := kernel.CollectRows(rows)
+		if err != nil {
+			return nil, err
+		}
+		if list = append(list, some...); len(list) >= limit {
+			break
+		}
+	}
+	return list, nil
 }
 
 // demoteBeyond returns how far ahead a row must be due to be demoted: two horizons, and

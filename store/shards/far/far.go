@@ -31,8 +31,9 @@
 //   - Claims, acquisitions and outbox entries concern open runs only, and so never a
 //     packed task.
 //
-// No answer shows the tier of a task, with one exception: a call on a task whose pack is
-// damaged fails with [task.DataLoss].
+// No answer shows the tier of a task, with two exceptions: a call on a task whose pack is
+// damaged fails with [task.DataLoss], and a call that needs a pack of a newer version fails
+// with [task.ReasonNewerProgram].
 //
 // Files:
 //
@@ -117,7 +118,7 @@ func (t *Tier) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	var f task.FarStats
 	var oldest, behind int64
 	err := sql.FarStats.QueryRow(ctx, t.db.Pool(d)).Scan(&f.Level0, &f.Level0Tasks, &f.Packs, &f.PackedTasks,
-		&f.Damaged, &oldest, &behind)
+		&f.Damaged, &f.Waiting, &oldest, &behind)
 	if err != nil {
 		return task.FarStats{}, fmt.Errorf("count packs: %w", err)
 	}

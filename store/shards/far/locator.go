@@ -16,7 +16,7 @@ import (
 )
 
 // The locator stores, for each task that went into far_pack, the minute in which
-// it is due: 256 numbers a page. Only the owner of a database's chores writes it,
+// it is due, and for a paused task a minute of its bucket: 256 numbers a page. Only the owner of a database's chores writes it,
 // one transaction at a time, so this package may read a page, change it and write it
 // back. Numbers come in blocks of 1024, so a load of whole blocks writes whole pages.
 
@@ -42,8 +42,12 @@ type locatorPage struct {
 // writes every entry.
 func locate(ctx context.Context, tx pgx.Tx, rows map[pack.Bucket][]*task.Row) error {
 	pages := map[int64]*locatorPage{}
-	for _, list := range rows {
+	for bucket, list := range rows {
 		for _, r := range list {
+			due := r.DueAt
+			if r.Paused {
+				due = bucket.At // due never
+			}
 			page, offset := pageOf(r.ID)
 			p := pages[page]
 			if p == nil {
@@ -51,7 +55,7 @@ func locate(ctx context.Context, tx pgx.Tx, rows map[pack.Bucket][]*task.Row) er
 				pages[page] = p
 			}
 			p.set++
-			binary.BigEndian.PutUint32(p.minutes[offset:], uint32(pack.MinuteOf(r.DueAt)))
+			binary.BigEndian.PutUint32(p.minutes[offset:], uint32(pack.MinuteOf(due)))
 		}
 	}
 	if len(pages) == 0 {

@@ -45,37 +45,49 @@ func (f *Task) Row() *task.Row { return f.rows[f.at] }
 // Fill reads and sets the params of the task. See [ReadParams].
 func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool, err error) {
 	gone, err = ReadParams(ctx, q, f.pack, f.rows, func(i int) bool { return i == f.at }, hold)
-	if errors.Is(err, pack.ErrDamaged) {
-		err = damaged(f.pack, f.Row().ID, err)
+	if errors.Is(err, pack.ErrDamaged) || errors.Is(err, pack.ErrNewer) {
+		err = unreadable(f.pack, f.Row().ID, err)
 	}
 	return gone, err
 }
 
-// damaged returns the error for a task whose pack cannot be read or was quarantined.
-func damaged(p PackName, id task.ID, cause error) error {
+// Newer returns the error of a call that needs a pack of a newer version, or nil if err
+// has another cause.
+func Newer(err error) error {
+	if !errors.Is(err, pack.ErrNewer) {
+		return nil
+	}
+	return task.Errorf(task.ReasonNewerProgram, "stored tasks need a newer version of this program; try again").CausedBy(err)
+}
+
+// unreadable returns the error for a task whose pack cannot be read or was quarantined.
+func unreadable(p PackName, id task.ID, cause error) error {
+	if err := Newer(fmt.Errorf("pack %d: %w", p, cause)); err != nil {
+		return err
+	}
 	return task.Errorf(task.ReasonTaskDamaged, "the stored data of task %d is damaged", id).CausedBy(fmt.Errorf("pack %d: %w", p, cause))
 }
 
 // Find returns the task from the packs that may hold it, or nil if none of them does.
 // It is an error if a pack cannot be read and no other pack has the task.
 func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
-	var unreadable error
+	var fault error
 	for _, c := range copies {
 		rows, err := pack.DecodeKeys(c.Keys)
 		if err != nil {
-			unreadable = damaged(c.Pack, id, err)
+			fault = unreadable(c.Pack, id, err)
 			continue
 		}
 		at := slices.IndexFunc(rows, func(r *task.Row) bool { return r.ID == id && r.Tenant == tenant })
 		switch {
 		case at < 0:
 		case c.Damaged != nil:
-			return nil, damaged(c.Pack, id, errors.New(*c.Damaged))
+			return nil, unreadable(c.Pack, id, errors.New(*c.Damaged))
 		default:
 			return &Task{pack: c.Pack, rows: rows, at: at}, nil
 		}
 	}
-	return nil, unreadable
+	return nil, fault
 }
 
 // ReadParams reads and sets the params of those rows of a pack for which want is true;

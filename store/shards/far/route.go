@@ -24,6 +24,9 @@ const (
 	// params before compression.
 	packTasks = 2048
 	packBytes = 8 << 20
+	// pausedReach is how far ahead paused tasks are packed, whenever they would be due. When
+	// their bucket is opened, they move on to a later one, and void copies are dropped.
+	pausedReach = 30 * 24 * 3600_000
 	// minuteTasks is the fewest tasks for which a pack of one minute is made.
 	minuteTasks = 64
 	// wholeHour is the most tasks of an hour that is promoted at once.
@@ -44,14 +47,16 @@ type source struct {
 // routing collects rows by destination. It is pure: the same rows lead to the same
 // routes.
 //
-// Rows of an opened bucket go to strictly lower levels, so no bucket is opened without
-// end. A minute with few rows is not worth a pack. Its rows wait in their hour or, if
+// Rows of an opened bucket go to strictly lower levels, and paused ones to a bucket that is
+// not opened for weeks, so no bucket is opened without end. A minute with few rows is not worth a pack. Its rows wait in their hour or, if
 // that hour begins within the horizon, in the near tier.
 type routing struct {
 	// border is now + horizon: rows due before it go to the near tier.
 	border task.Instant
 	near   []*task.Row
 	far    map[pack.Bucket][]*task.Row
+	// paused are the rows of far whose bucket does not follow from their due instant.
+	paused []*task.Row
 }
 
 func newRouting(border task.Instant) *routing {
@@ -71,12 +76,19 @@ func (r *routing) levelOf(due task.Instant) pack.Level {
 	return pack.Month
 }
 
+// pausedBucket returns the bucket of paused tasks.
+func (r *routing) pausedBucket() pack.Bucket { return pack.BucketOf(r.border+pausedReach, pack.Day) }
+
 // add routes the rows of one source.
 func (r *routing) add(rows []*task.Row, from source) {
 	for _, row := range rows {
 		switch {
 		case from.keep.Level != 0:
 			r.far[from.keep] = append(r.far[from.keep], row)
+		case row.Paused:
+			b := r.pausedBucket()
+			r.far[b] = append(r.far[b], row)
+			r.paused = append(r.paused, row)
 		case from.whole, from.level == pack.Minute, row.DueAt < r.border:
 			r.near = append(r.near, row)
 		default:

@@ -152,6 +152,9 @@ func NotNil(b []byte) []byte {
 
 // Truncate shortens s to at most n bytes at a rune boundary.
 func Truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
 	for n > 0 && s[n]&0xC0 == 0x80 {
 		n--
 	}

@@ -110,12 +110,6 @@ SELECT {{row_columns}}
 -- Voids copies in a locked pack.
 INSERT INTO far_tombstone (pack, id) SELECT @pack, u.id FROM unnest(@ids) AS u (id);
 
--- name: BulkPauseRows(shards int2[], tenants int4[], ids int8[])
--- Pauses rows that were just copied from a pack.
-UPDATE task t SET paused = true, due_at = NULL
-  FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids) AS u (shard, tenant_id, id) {{list_first}}) u
- WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run;
-
 -- name: DoneInsert(
 --   tenants int4[], ids int8[], types int2[], params bytea[], created_ats int8[], begins int8[], ends int8[],
 --   intervals_ms int8[], max_counts int8[], ack_timeouts_ms int4[], give_up_afters_ms int8[], retentions_ms int8[],

@@ -40,7 +40,7 @@ var stateColumns = []Column{
 	field("missed", "int8", func(r *task.Row) *int64 { return &r.Missed }).finished("d.missed").ofWaiting(),
 	field("version", "int4", func(r *task.Row) *int32 { return &r.Version }).finished("d.version").ofRun().ofWaiting(),
 	field("state", "int2", func(r *task.Row) *task.State { return &r.State }).finished("d.state").ofWaiting(),
-	flag("paused", func(r *task.Row) *bool { return &r.Paused }),
+	flag("paused", func(r *task.Row) *bool { return &r.Paused }).ofWaiting(),
 	field("open_runs", "int8", func(r *task.Row) *uint64 { return &r.OpenRuns }),
 	field("open_rows", "int4", func(r *task.Row) *int32 { return &r.OpenRows }),
 	field("attempt", "int4", func(r *task.Row) *int32 { return &r.Attempt }).ofRun(),

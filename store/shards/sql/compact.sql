@@ -1,10 +1,22 @@
 -- Statements of compaction, demotion and the locator: see docs/adr/0007-far-tier.md.
 
+-- fragment: level0_readable
+-- Whether this program knows the version of the pack a, the second byte of its blobs. Only
+-- packs in which a program has found a newer version are looked at.
+(NOT a.newer OR (substring(a.keys FROM 2 FOR 1) <= {{newest_version}} AND substring(a.params FROM 2 FOR 1) <= {{newest_version}}))
+
+-- fragment: pack_readable
+-- level0_readable for the pack p of a bucket.
+(NOT p.newer OR (substring(p.keys FROM 2 FOR 1) <= {{newest_version}} AND substring(p.params FROM 2 FOR 1) <= {{newest_version}}))
+
+-- fragment: newest_version
+set_byte('\x00'::bytea, 0, {{pack.VERSION}})
+
 -- name: CompactLevel0Packs(added_before int8, max_packs int8)
 -- Packs of level 0 that can be compacted now.
 SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.params))::int8, now_ms()
   FROM far_level0 a
- WHERE a.quarantine_reason IS NULL AND a.created_at < @added_before
+ WHERE a.quarantine_reason IS NULL AND a.created_at < @added_before AND {{level0_readable}}
  ORDER BY a.first
  LIMIT @max_packs;
 
@@ -12,7 +24,7 @@ SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.p
 -- Packs of a level whose bucket begins at most @ahead_ms ahead, oldest bucket first.
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
- WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms
+ WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms AND {{pack_readable}}
  ORDER BY p.level, p.bucket_at
  LIMIT @max_packs;
 
@@ -21,7 +33,7 @@ SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.p
 -- bytes.
 SELECT p.level, p.bucket_at
   FROM far_pack p
- WHERE p.quarantine_reason IS NULL AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes
+ WHERE p.quarantine_reason IS NULL AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes AND {{pack_readable}}
  GROUP BY p.level, p.bucket_at
 HAVING count(*) >= @min_packs
  ORDER BY count(*) DESC
@@ -32,7 +44,7 @@ HAVING count(*) >= @min_packs
 SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
   FROM far_pack p
  WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at = @bucket_at
-   AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes
+   AND p.n < @max_tasks AND octet_length(p.keys) + octet_length(p.params) < @max_bytes AND {{pack_readable}}
  ORDER BY p.id
  LIMIT @max_packs;
 
@@ -77,6 +89,22 @@ UPDATE far_level0 SET quarantine_reason = @reason WHERE first = @first AND quara
 -- name: PackQuarantine(id int8, reason text)
 UPDATE far_pack SET quarantine_reason = @reason WHERE id = @id AND quarantine_reason IS NULL;
 
+-- name: Level0Newer(firsts int8[])
+UPDATE far_level0 SET newer = true WHERE first = ANY (@firsts);
+
+-- name: PackNewer(ids int8[])
+UPDATE far_pack SET newer = true WHERE id = ANY (@ids);
+
+-- name: Level0Restore(firsts int8[])
+-- Ends the quarantine of the packs, or of all packs if @firsts is empty.
+UPDATE far_level0 SET quarantine_reason = NULL
+ WHERE quarantine_reason IS NOT NULL AND (first = ANY (@firsts) OR cardinality(@firsts) = 0);
+
+-- name: PackRestore(ids int8[])
+-- Level0Restore for packs of buckets.
+UPDATE far_pack SET quarantine_reason = NULL
+ WHERE quarantine_reason IS NOT NULL AND (id = ANY (@ids) OR cardinality(@ids) = 0);
+
 -- name: LocatorRead(pages int8[])
 SELECT l.page, l.minutes FROM far_locator l WHERE l.page = ANY (@pages);
 
@@ -105,8 +133,10 @@ SELECT (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
        (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NULL),
        (SELECT coalesce(sum(p.n), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL),
        (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NOT NULL) + (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NOT NULL),
-       (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
-       (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL)
+       (SELECT count(*) FROM far_level0 a WHERE a.newer AND a.quarantine_reason IS NULL AND NOT {{level0_readable}})
+       + (SELECT count(*) FROM far_pack p WHERE p.newer AND p.quarantine_reason IS NULL AND NOT {{pack_readable}}),
+       (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL AND {{level0_readable}}),
+       (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL AND {{pack_readable}})
 ;
 
 -- name: OldestSnapshot()
@@ -126,6 +156,21 @@ WITH far AS MATERIALIZED (
   SELECT t.shard, t.tenant_id, t.id
     FROM task t
    WHERE t.due_at > now_ms() + @beyond_ms AND t.state = {{state.SCHEDULED}} AND t.run + 0 = 0 AND NOT t.paused AND t.open_runs = 0 AND t.open_rows = 0
+   LIMIT @max_rows
+     FOR UPDATE SKIP LOCKED)
+DELETE FROM task t
+ USING (SELECT *, 0::int8 AS run FROM far u {{list_first}}) u
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+RETURNING {{row_columns}};
+
+-- name: DemotePaused(beyond_ms int8, max_rows int8)
+-- Deletes and returns paused rows that would be due more than @beyond_ms ahead, or were due
+-- so long ago: those have been paused for as long.
+WITH far AS MATERIALIZED (
+  SELECT t.shard, t.tenant_id, t.id
+    FROM task t
+   WHERE t.due_at IS NULL AND t.paused AND t.state = {{state.SCHEDULED}} AND t.run + 0 = 0 AND t.open_runs = 0 AND t.open_rows = 0
+     AND (t.scheduled_at < now_ms() - @beyond_ms OR (t.scheduled_at > now_ms() + @beyond_ms AND t.scheduled_at < {{instant.NEVER}}))
    LIMIT @max_rows
      FOR UPDATE SKIP LOCKED)
 DELETE FROM task t

@@ -4,11 +4,11 @@
 INSERT INTO outbox (shards, created_at, entries) VALUES (@shards, now_ms(), @entries) RETURNING id;
 
 -- name: OutboxDeleteWhole(rows int8[], shards int2[])
--- Deletes rows whose remaining parts are all given. @rows and @shards name parts, as
--- parallel arrays.
+-- Deletes rows whose remaining parts are all given, except quarantined ones. @rows and
+-- @shards name parts, as parallel arrays.
 DELETE FROM outbox o
  USING (SELECT row, array_agg(shard) AS shards FROM unnest(@rows, @shards) AS u (row, shard) GROUP BY row) p
- WHERE o.id = p.row AND o.shards <@ p.shards;
+ WHERE o.id = p.row AND o.shards <@ p.shards AND o.quarantine_reason IS NULL;
 
 -- name: OutboxAcknowledge(rows int8[], shards int2[])
 -- Removes parts, given as parallel arrays. The list of shards is changed here and never
@@ -19,10 +19,30 @@ UPDATE outbox o
  WHERE o.id = p.row;
 
 -- name: OutboxDeleteEmpty(rows int8[])
-DELETE FROM outbox WHERE id = ANY (@rows) AND cardinality(shards) = 0;
+DELETE FROM outbox WHERE id = ANY (@rows) AND cardinality(shards) = 0 AND quarantine_reason IS NULL;
 
 -- name: OutboxRead(shards int2[])
-SELECT id, shards, entries FROM outbox WHERE shards && @shards ORDER BY id;
+SELECT id, shards, created_at, entries FROM outbox WHERE shards && @shards ORDER BY id;
 
--- name: OutboxStats()
-SELECT count(*), coalesce(min(created_at), 0), now_ms() FROM outbox;
+-- name: OutboxQuarantine(id int8, reason text)
+UPDATE outbox SET quarantine_reason = @reason WHERE id = @id AND quarantine_reason IS NULL;
+
+-- name: OpenRuns(shard int2, after_tenant int4, after_id int8, after_run int8, max_rows int8)
+-- Reads the next @max_rows rows of a shard in the order of their keys. Returns those with
+-- open runs that may be unpublished, and the last row, each with the number of rows read.
+-- A listener that has the lease of a run has received its record.
+SELECT w.tenant_id, w.id, w.run, w.open, w.n
+  FROM (SELECT x.tenant_id, x.id, x.run, x.open, count(*) OVER () AS n, row_number() OVER (ORDER BY x.tenant_id, x.id, x.run) AS i
+          FROM (SELECT t.tenant_id, t.id, t.run, (t.out AND t.holder IS NULL) OR t.open_runs <> 0 AS open
+                  FROM task t
+                 WHERE t.shard = @shard AND (t.tenant_id, t.shard, t.id, t.run) > (@after_tenant, @shard, @after_id, @after_run)
+                 ORDER BY t.tenant_id, t.shard, t.id, t.run LIMIT @max_rows) x) w
+ WHERE w.open OR w.i = w.n;
+
+-- name: OutboxStats(newest_format bytea)
+-- Counts the rows that wait for their publication, the rows that only a newer program can
+-- read, and the quarantined rows.
+SELECT count(*) FILTER (WHERE o.readable AND o.quarantine_reason IS NULL), count(*) FILTER (WHERE NOT o.readable AND o.quarantine_reason IS NULL),
+       count(*) FILTER (WHERE o.quarantine_reason IS NOT NULL),
+       coalesce(min(o.created_at) FILTER (WHERE o.readable AND o.quarantine_reason IS NULL), 0), now_ms()
+  FROM (SELECT created_at, quarantine_reason, substring(entries FROM 1 FOR 1) <= @newest_format AS readable FROM outbox) o;
