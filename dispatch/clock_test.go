@@ -55,3 +55,65 @@ func TestAPlannerBelievesAClockThatStandsStill(t *testing.T) {
 		t.Errorf("the row is expected at %s though the clock stands still", due)
 	}
 }
+
+func TestLeasesAreMeasuredByAClockThatIsNeverSetForward(t *testing.T) {
+	const hour = 3_600_000
+	type answer struct{ start, now, shown int }
+	tests := []struct {
+		name    string
+		answers []answer
+		at      int
+		most    int // without the tolerance
+		setFor  int // -1: the clock decides
+	}{
+		{"no answer", nil, 0, 0, -1},
+		{"an answer", []answer{{1000, 1010, 5000}}, 2000, 6001, 0},
+		{"a clock that goes on", []answer{{1000, 1010, 5000}, {3000, 3010, 7005}}, 4000, 8001, 0},
+		{"a slow answer says less", []answer{{1000, 1010, 5000}, {3000, 9000, 12990}}, 9000, 13008, 0},
+		{"an hour forward", []answer{{1000, 1010, 5000}, {3000, 3010, 7005 + hour}}, 4000, 8003, 990},
+		{"an hour forward, seen again", []answer{{1000, 1010, 5000}, {3000, 3010, 7005 + hour}, {5000, 5010, 9005 + hour}}, 6000, 10005, 2990},
+		{"an hour forward twice", []answer{{1000, 1010, 5000}, {3000, 3010, 7005 + hour}, {5000, 5010, 9005 + 2*hour}}, 6000, 10005, 990},
+		{"forward and back", []answer{{1000, 1010, 5000}, {3000, 3010, 7005 + hour}, {5000, 5010, 9003}}, 6000, 10004, 0},
+		{"an hour back", []answer{{1000, 1010, 5000 + hour}, {3000, 3010, 7005}}, 4000, 8006, 0},
+		{"forward, a day ago", []answer{{1000, 1010, 5000}, {3000, 3010, 7005 + hour}, {24 * hour, 24*hour + 10, 25 * hour}, {24*hour + 4000, 24*hour + 4010, 25*hour + 4000}}, 24*hour + 5000, 25*hour + 5001, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var c steadyClock
+			for _, a := range tt.answers {
+				c = c.next(at(a.start), at(a.now), db(a.shown))
+			}
+			steady, setFor := c.leases(at(tt.at))
+			if tt.setFor < 0 {
+				if steady != 0 || setFor != 0 {
+					t.Errorf("leases = %s, %s, want nothing", steady, setFor)
+				}
+				return
+			}
+			if d := steady.Sub(db(tt.most)) - setBy; d < -3*time.Millisecond || d > 3*time.Millisecond || setFor != time.Duration(tt.setFor)*time.Millisecond {
+				t.Errorf("leases = %s, set for %s; want %s and %d ms", steady.Add(-setBy), setFor, db(tt.most), tt.setFor)
+			}
+		})
+	}
+}
+
+func TestClaimsAfterAClockWasSetForwardHoldTheLeasesBeforeIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		m := w.start("a", nil)
+		w.store.add(id(0, 1), 100, 0, 100*time.Millisecond)
+		m.acquire(0)
+		time.Sleep(2 * time.Second)
+		before := w.store.now()
+		w.store.skew = time.Hour
+		time.Sleep(2 * time.Second)
+		if c := w.store.lastClaim(); c.SteadyNow > before.Add(2*time.Second+2*setBy) || c.SetFor < time.Second || c.SetFor > 2*time.Second {
+			t.Errorf("2 s after the clock was set forward, leases end by %s (it showed %s) or after %s", c.SteadyNow, before, c.SetFor)
+		}
+		m.ClockMoved(0) // it was meant
+		time.Sleep(2 * time.Second)
+		if c := w.store.lastClaim(); c.SteadyNow < w.store.now() || c.SetFor != 0 {
+			t.Errorf("leases end by %s, after %s; the clock shows %s", c.SteadyNow, c.SetFor, w.store.now())
+		}
+		m.stop()
+	})
+}

@@ -52,10 +52,11 @@ func (f *foreground) claimStep(ctx context.Context, st step) {
 func (f *foreground) request(st step, capacity capacity) (task.ClaimRequest, []*part, task.Settings) {
 	owned, parts := f.tracker.forClaim(st.shards, maxParts)
 	x := f.flows.excluded()
+	steady, setFor := f.clock.leases(time.Now())
 	return task.ClaimRequest{
 		Database: f.number, Owned: owned, Form: st.form, Low: st.low, Ahead: st.ahead, MaxRows: st.rows,
 		Blocked: capacity.blocked, BlockedFor: capacity.blockedFor, Acknowledged: outboxParts(parts),
-		Settings: x.settings.Version, ExcludedTenants: x.tenants,
+		Settings: x.settings.Version, ExcludedTenants: x.tenants, SteadyNow: steady, SetFor: setFor,
 	}, parts, x.settings
 }
 

@@ -57,6 +57,12 @@ type ClaimRequest struct {
 	Ahead time.Duration
 	// MaxRows bounds CappedForm: how many rows one transaction may claim.
 	MaxRows int
+	// SteadyNow is the most that the database's clock would show if it had not been set,
+	// and SetFor is how long ago it was seen to have been set forward. A lease that ends
+	// after SteadyNow and may be longer than SetFor is still held, whatever the clock
+	// shows. A SteadyNow of 0 means that the clock decides.
+	SteadyNow Instant
+	SetFor    time.Duration
 	// Blocked tenants are not claimed; their due rows are deferred by BlockedFor.
 	Blocked    []int32
 	BlockedFor time.Duration

@@ -1,7 +1,7 @@
 package task
 
 // Start gives the lease of a BLOCKING run to h. It moves the deadline only if less than
-// half of the lease is left.
+// half of the lease is left, or if the clock was set back since.
 func (m *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	if m.Task.Type != Blocking {
 		return Reply{Code: Invalid, Field: "task_id", Message: "a " + m.Task.Type.String() + " run is not started; only BLOCKING runs are"}
@@ -17,9 +17,14 @@ func (m *Machine) Start(a Attempt, h Holder, now Instant) Reply {
 	if r.DueAt.Sub(now) < r.AckTimeout/2 {
 		r.DueAt = now.Add(r.AckTimeout)
 	}
+	r.endBySilence(now)
 	r.markChanged()
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
+
+// endBySilence moves a deadline that is farther away than any that is set at now, because
+// the clock was set back.
+func (r *Row) endBySilence(now Instant) { r.DueAt = min(r.DueAt, now.Add(r.SilenceDelay())) }
 
 // Heartbeat moves the deadline of an attempt that is being executed. The first
 // heartbeat of a NON_BLOCKING run detaches the run.
@@ -36,6 +41,7 @@ func (m *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 		r = m.detachRun(a.Seq, now, due)
 	}
 	r.DueAt = max(r.DueAt, due)
+	r.endBySilence(now)
 	r.markChanged()
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
@@ -48,8 +54,8 @@ func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 	if code != Accepted {
 		return Reply{Code: code}
 	}
-	if r.Holder != 0 && r.Holder != h && r.DueAt > now {
-		return Reply{Code: Held}
+	if r.Holder != 0 && r.Holder != h {
+		return Reply{Code: Held} // its lease may go on although the clock says that it is over
 	}
 	if r.Type == NonBlocking && r.Run == 0 {
 		r = m.detachRun(a.Seq, now, now)

@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -139,7 +140,7 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	if blocked == nil {
 		blocked = []int32{}
 	}
-	low := int64(c.req.Low)
+	low, steady, setFor := int64(c.req.Low), int64(cmp.Or(c.req.SteadyNow, task.Never)), c.req.SetFor.Milliseconds()
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
 		sql.ClaimFlows.Queue(b, append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
@@ -150,12 +151,12 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		excluded = []int32{}
 	}
 	if c.req.Form == task.RangeForm {
-		sql.ClaimRange.Queue(b, shards, low, blocked, blockedFor, ahead, excluded)
+		sql.ClaimRange.Queue(b, shards, low, blocked, blockedFor, ahead, excluded, steady, setFor)
 		return 1, 0
 	}
 	limit = max(1, c.req.MaxRows/len(shards))
 	for _, shard := range shards {
-		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, excluded, limit)
+		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, excluded, limit, steady, setFor)
 	}
 	return len(shards), limit
 }

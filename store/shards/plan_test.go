@@ -33,7 +33,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"MachineLock":     `'{0}', '{1}', '{512}', '{0}'`,
 			"MachineRead":     `'{0}', '{1}', '{512}', '{0}'`,
 			"DoneStates":      `'{1}', '{512}'`,
-			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard),
+			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
 			"ClaimFlows":      flowPlanArgs,
 			"CapForget":       `1, 'k'`,
 			"CapOpen":         `1, 'k'`,
@@ -142,8 +142,8 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":   {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}'`, task.ShardsPerDatabase},
-			"ClaimCapped":  {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10`, b.owned[0].Shard), 1},
+			"ClaimRange":   {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
+			"ClaimCapped":  {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
 			"ClaimFlows":   {flowPlanArgs, task.ShardsPerDatabase},
 			"Peek":         {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
 			"DueShard":     {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},

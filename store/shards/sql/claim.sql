@@ -2,6 +2,11 @@
 -- the claim itself. SCHEDULED rows are claimed up to @ahead_ms before they are due. All
 -- other rows are claimed when they are due. So are deferred rows, because nothing would
 -- delay their records until then.
+--
+-- A lease lasts for a time, and its end is stored as an instant. If the clock is set
+-- forward, a lease whose end has passed is held nevertheless: until @steady_now, which is
+-- what the clock would show at most if it had not been set, has reached its end, or until
+-- its length has passed since (@set_for_ms).
 
 -- name: AssertOwned(items int2[], epochs int8[], nonces int8[])
 -- Returns the items whose ownership is current. FOR SHARE delays a take-over until this
@@ -23,7 +28,8 @@ SELECT o.item
    FOR SHARE OF o;
 
 -- name: ClaimRange(
---   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[])
+--   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
+--   steady_now int8, set_for_ms int8)
 -- Claims all due rows of the shards. Rows of @blocked_tenants are not claimed but deferred
 -- by @blocked_for_ms. Of @excluded_tenants only open runs are claimed.
 -- The end of the range is a scalar subquery. A comparison with c would be a join condition,
@@ -32,11 +38,12 @@ UPDATE task t SET {{claim_set}}
   FROM (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
  WHERE t.shard = ANY (@shards) AND t.due_at > @low AND t.due_at <= (SELECT now_ms() + @ahead_ms)
    AND (t.due_at <= c.now OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now)) AND (t.tenant_id <> ALL (@excluded_tenants) OR t.state = {{state.RUNNING}})
+   AND (t.holder IS NULL OR t.due_at <= @steady_now OR silence_ms(t.ack_timeout_ms, t.attempt - 1 - answered(t.failures)) <= @set_for_ms)
 RETURNING {{claim_returning}};
 
 -- name: ClaimCapped(
 --   shard int2, low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
---   max_rows int8)
+--   max_rows int8, steady_now int8, set_for_ms int8)
 -- Claims at most @max_rows rows of one shard, oldest first, and skips locked rows. The
 -- clock is read once and not for every row.
 WITH due AS MATERIALIZED (
@@ -44,6 +51,7 @@ WITH due AS MATERIALIZED (
     FROM task d
    WHERE d.shard = @shard AND d.due_at > @low AND d.due_at <= (SELECT now_ms() + @ahead_ms)
      AND (d.due_at <= (SELECT now_ms()) OR (d.state = {{state.SCHEDULED}} AND d.scheduled_at > (SELECT now_ms()))) AND (d.tenant_id <> ALL (@excluded_tenants) OR d.state = {{state.RUNNING}})
+     AND (d.holder IS NULL OR d.due_at <= @steady_now OR silence_ms(d.ack_timeout_ms, d.attempt - 1 - answered(d.failures)) <= @set_for_ms)
    ORDER BY d.due_at
    LIMIT @max_rows
      FOR UPDATE SKIP LOCKED)

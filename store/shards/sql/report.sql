@@ -110,10 +110,12 @@ counted AS ({{delta_of_transitions}})
 
 -- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
 -- Begins or extends leases of BLOCKING runs. It changes an indexed column only if less than
--- half of the lease is left.
+-- half of the lease is left, or if more is left than a lease lasts: then the clock was set
+-- back.
 UPDATE task t SET
   holder = u.holder,
-  due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms ELSE t.due_at END
+  due_at = CASE WHEN 2 * (t.due_at - c.now) < t.ack_timeout_ms THEN c.now + t.ack_timeout_ms
+    ELSE least(t.due_at, c.now + silence_ms(t.ack_timeout_ms, t.attempt - 1 - answered(t.failures))) END
   FROM (SELECT *, 0::int8 AS run FROM unnest(@shards, @tenants, @ids, @seqs, @attempts, @holders)
           WITH ORDINALITY AS u (shard, tenant_id, id, seq, attempt, holder, n) {{list_first}}) u,
        (SELECT now_ms() AS now OFFSET 0) c
