@@ -14,13 +14,14 @@ var allowed = map[string]struct {
 	n   int
 	why string
 }{
-	"internal/testenv":      {8, "makes and drops whole databases, by names that it draws"},
+	"internal/testenv":      {14, "makes and drops whole databases, by names that it draws, and promotes standbys"},
 	"loadtest/assign":       {11, "tables of its own, made for one run"},
 	"loadtest/backlog":      {4, "prepares and counts from outside what the product stored"},
 	"loadtest/compare":      {1, "empties the buffers between phases"},
 	"loadtest/floor":        {2, "measures Postgres without the product"},
 	"loadtest/harness":      {6, "asks the server for its figures, and makes databases"},
-	"loadtest/stack":        {1, "asks all databases of a server at once, by schema"},
+	"loadtest/stack":        {11, "asks all databases of a server at once, by schema, and replaces servers by their standbys"},
+	"loadtest/storm":        {2, "compares the rows of a server with those of its copy"},
 	"migrations":            {1, "the name of the schema that it creates is part of the statement"},
 	"store/clock":           {3, "the schema's name is part of the statement"},
 	"store/shards":          {1, "a setting of a transaction takes no parameters"},

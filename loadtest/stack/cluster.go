@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -16,9 +15,10 @@ import (
 // ClusterOptions describe a stack whose servers are replicated.
 type ClusterOptions struct {
 	RealOptions
-	// Postgres is the number of PostgreSQL servers, among which the databases are
-	// distributed. Brokers and ZooKeepers are the numbers of servers of Kafka and ZooKeeper.
-	Servers, Brokers, ZooKeepers int
+	// Servers is the number of PostgreSQL servers, among which the databases are
+	// distributed. The first Replicated of them have standbys. Brokers and ZooKeepers are
+	// the numbers of servers of Kafka and ZooKeeper.
+	Servers, Replicated, Brokers, ZooKeepers int
 }
 
 // Cluster is a real stack of several servers of each kind. Everybody reaches a server only
@@ -26,7 +26,7 @@ type ClusterOptions struct {
 type Cluster struct {
 	*Stack
 	// Servers are the PostgreSQL servers, named postgres-1 and so on.
-	Servers []*testenv.PostgresServer
+	Servers []*Replicas
 	// Brokers are the Kafka servers, named kafka-1 and so on.
 	Brokers *testenv.KafkaCluster
 	// ZooKeepers are the ZooKeeper servers, named zookeeper-1 and so on.
@@ -47,6 +47,16 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	return c, err
 }
 
+// Replicas returns the PostgreSQL server with the given name, or nil if it has no standbys.
+func (c *Cluster) Replicas(name string) *Replicas {
+	for _, s := range c.Servers {
+		if synchronous, _ := s.Standbys(); s.name == name && synchronous != nil {
+			return s
+		}
+	}
+	return nil
+}
+
 // Link returns the link to a part, or nil if the part has none.
 func (c *Cluster) Link(part string) *testenv.Proxy { return c.links[part] }
 
@@ -65,10 +75,11 @@ func (c *Cluster) link(part, addr string) (string, error) {
 
 func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptions) error {
 	var all errgroup.Group
-	c.Servers = make([]*testenv.PostgresServer, o.Servers)
+	c.Servers = make([]*Replicas, o.Servers)
 	for i := range c.Servers {
 		all.Go(func() (err error) {
-			c.Servers[i], err = startPostgres(ctx, filepath.Join(r.dir, "postgres", strconv.Itoa(i+1)), o.RealOptions)
+			name := fmt.Sprintf("postgres-%d", i+1)
+			c.Servers[i], err = startReplicas(ctx, name, filepath.Join(r.dir, name), o.RealOptions)
 			return err
 		})
 	}
@@ -87,7 +98,15 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 	if err != nil {
 		return err
 	}
-	return c.linkServers(r)
+	if err := c.linkServers(r); err != nil {
+		return err
+	}
+	for _, s := range c.Servers[:o.Replicated] {
+		if err := s.Follow(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // advertise returns a function that creates the link of the next broker.
@@ -104,6 +123,7 @@ func (c *Cluster) addServers() {
 	for i, s := range c.Servers {
 		if s != nil {
 			c.addScratch("postgres", i, s)
+			c.onClose(s.Stop)
 		}
 	}
 	if c.ZooKeepers != nil {
@@ -133,14 +153,15 @@ func (c *Cluster) addScratch(kind string, i int, server Server) {
 
 // linkServers creates the links to PostgreSQL and ZooKeeper, and tells r all addresses.
 func (c *Cluster) linkServers(r *realStack) error {
-	for i, s := range c.Servers {
-		dsn, err := url.Parse(s.DSN())
+	for _, s := range c.Servers {
+		dsn, err := url.Parse(s.Primary().DSN())
 		if err != nil {
 			return fmt.Errorf("link to PostgreSQL: %w", err)
 		}
-		if dsn.Host, err = c.link(fmt.Sprintf("postgres-%d", i+1), dsn.Host); err != nil {
+		if dsn.Host, err = c.link(s.name, dsn.Host); err != nil {
 			return err
 		}
+		s.link = c.links[s.name]
 		r.postgres = append(r.postgres, dsn.String())
 	}
 	for i, s := range c.ZooKeepers.Servers {

@@ -22,9 +22,9 @@ const (
 
 // bulk changes many tasks at once, again and again.
 type bulk struct {
-	// done counts the operations that ended, faults are what was wrong.
-	done   int
-	faults []error
+	// begun and done count operations, faults are what was wrong.
+	begun, done int
+	faults      []error
 }
 
 // fill adds the tasks, which are due after a time or later.
@@ -46,25 +46,25 @@ func (b *bulk) fill(ctx context.Context, c *client.Client, after time.Duration) 
 }
 
 // run pauses, resumes and shifts all tasks in turn until the given instant. Each operation
-// must change every task exactly once.
-func (b *bulk) run(ctx context.Context, c *client.Client, to time.Time) error {
+// must change every task exactly once, unless a database has lost changes.
+func (b *bulk) run(ctx context.Context, c *client.Client, to time.Time, lost *told) {
 	actions := []client.Bulk{
 		{Action: client.BulkPause}, {Action: client.BulkResume}, {Action: client.BulkReschedule, Shift: time.Minute},
 	}
 	for i := 0; time.Now().Before(to) && ctx.Err() == nil; i++ {
-		if err := b.one(ctx, c, actions[i%len(actions)]); err != nil {
+		if err := b.one(ctx, c, actions[i%len(actions)], lost); err != nil && !lost.any() {
 			b.faults = append(b.faults, err)
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // one creates an operation and waits for its end.
-func (b *bulk) one(ctx context.Context, c *client.Client, o client.Bulk) error {
+func (b *bulk) one(ctx context.Context, c *client.Client, o client.Bulk, lost *told) error {
 	ctx, cancel := context.WithTimeout(ctx, bulkLimit)
 	defer cancel()
-	o.Tasks, o.RequestID = client.Filter{Kind: bulkKind}, fmt.Sprintf("storm-%d", b.done)
+	b.begun++
+	o.Tasks, o.RequestID = client.Filter{Kind: bulkKind}, fmt.Sprintf("storm-%d", b.begun)
 	var info *client.BulkInfo
 	var last error
 	for info == nil || info.FinishedAt.IsZero() {
@@ -74,11 +74,14 @@ func (b *bulk) one(ctx context.Context, c *client.Client, o client.Bulk) error {
 		} else {
 			next, last = c.GetBulk(ctx, info.ID)
 		}
-		if last == nil {
+		switch {
+		case last == nil:
 			info = next
+		case errors.Is(last, client.ErrNotFound) && lost.any():
+			return last // the operation is among what was lost
 		}
 		if err := harness.Sleep(ctx, bulkEvery); err != nil {
-			return fmt.Errorf("bulk operation %d has not ended after %v: %v", b.done, bulkLimit, last) //nolint:errorlint // the cause may be nil
+			return fmt.Errorf("bulk operation %d has not ended after %v: %v", b.begun, bulkLimit, last) //nolint:errorlint // the cause may be nil
 		}
 	}
 	b.done++

@@ -46,6 +46,10 @@ var faults = []fault{
 	{"swallow-link", "link", 2 * time.Second, 10 * time.Second, (*runner).swallowLink},
 	{"lose-broker", "kafka", 3 * time.Second, 12 * time.Second, (*runner).loseBroker},
 	{"delete-topic", "topic", 3 * time.Second, 8 * time.Second, (*runner).deleteTopic},
+	{"fail-over-sync", "replicated", 0, 0, (*runner).failOverSync},
+	{"fail-over-async", "replicated", time.Second, 4 * time.Second, (*runner).failOverAsync},
+	{"restore", "replicated", time.Second, 6 * time.Second, (*runner).restore},
+	{"kill-standby", "replicated", 2 * time.Second, 8 * time.Second, (*runner).killStandby},
 }
 
 // part is a part of the stack.
@@ -90,7 +94,7 @@ func (h *happening) tookOver(d time.Duration) {
 func (r *runner) happen(ctx context.Context, p Planned) (*happening, error) {
 	h := &happening{Planned: p, at: time.Now()}
 	r.Say("%s", p)
-	err := named(p.Name)[0].do(r, ctx, h)
+	err := kindNamed(p.Name).do(r, ctx, h)
 	h.healed = time.Now()
 	if err != nil {
 		return h, fmt.Errorf("%s: %w", p, err)

@@ -121,8 +121,8 @@ func (l *load) limit(ctx context.Context, rate, openRuns int32) error {
 }
 
 // run puts the load on the stack until the given instant. It returns what callers were
-// answered that no caller may be answered.
-func (l *load) run(ctx context.Context, from, to time.Time) error {
+// answered that no caller may be answered, except about tasks of which something was lost.
+func (l *load) run(ctx context.Context, from, to time.Time, lost *told) error {
 	callers := make([]*client.Client, 2)
 	for i := range callers {
 		var err error
@@ -132,17 +132,19 @@ func (l *load) run(ctx context.Context, from, to time.Time) error {
 		defer callers[i].Close()
 	}
 	var all sync.WaitGroup
-	var errs [2]error
+	var refused error
 	all.Go(func() { l.adder.Run(ctx, from, to) })
 	all.Go(func() {
-		errs[0] = workload.NewContract(l.plan, varietyEach, l.adder, callers, l.history).Run(ctx, from, to)
+		contract := workload.NewContract(l.plan, varietyEach, l.adder, callers, l.history)
+		contract.Excuse = lost.has
+		refused = contract.Run(ctx, from, to)
 	})
-	all.Go(func() { errs[1] = l.bulk.run(ctx, l.client, to) })
+	all.Go(func() { l.bulk.run(ctx, l.client, to, lost) })
 	all.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errors.Join(errs[:]...)
+	return refused
 }
 
 // drain waits until no handler is called any more and all tasks have ended, but not longer
@@ -207,22 +209,28 @@ func (l *load) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// check checks the history. delivery is the longest time from a claim to a handler.
-func (l *load) check(from, to time.Time, delivery time.Duration, plant *planting, complete bool) (check.Result, error) {
-	cfg := check.Config{
-		Replies: true, Finals: complete, From: check.At(from), To: check.At(to), AckTimeout: ackTimeout,
-		Window: check.DefaultWindow + 2*work + busy, Slack: busy, Delivery: delivery, Redelivery: ackTimeout + workload.GroupLimit + delivery,
+// read passes all tasks of the history to a sink.
+func (l *load) read(sink history.Sink) error {
+	_, killed := l.crew.Killed()
+	if err := history.Check(l.dir.Path, sink, killed...); err != nil {
+		return fmt.Errorf("tenant %s: %w", l.tenant, err)
 	}
-	if complete {
+	return nil
+}
+
+// check checks the history. cfg has what all tenants have in common.
+func (l *load) check(cfg check.Config, plant *planting) (check.Result, error) {
+	cfg.Replies, cfg.AckTimeout, cfg.Redelivery = true, ackTimeout, ackTimeout+workload.GroupLimit+cfg.Delivery
+	cfg.Window, cfg.Slack = check.DefaultWindow+2*work+busy, busy
+	if cfg.Finals {
 		cfg.Quiet = check.At(l.quiet)
 	}
-	var killed []string
-	cfg.Deaths, killed = l.crew.Killed()
+	cfg.Deaths, _ = l.crew.Killed()
 	c := check.New(cfg)
-	if err := history.Check(l.dir.Path, plant.before(c), killed...); err != nil {
-		return check.Result{}, fmt.Errorf("tenant %s: %w", l.tenant, err)
+	if err := l.read(plant.before(c)); err != nil {
+		return check.Result{}, err
 	}
-	if complete {
+	if cfg.Finals {
 		c.Balance(l.before, l.after)
 	}
 	return c.Result(), nil

@@ -71,6 +71,11 @@ func named(name string) []fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(k fault) bool { return !k.allowed([]string{name}) })
 }
 
+// kindNamed returns the fault with exactly this name, which must exist.
+func kindNamed(name string) fault {
+	return faults[slices.IndexFunc(faults, func(k fault) bool { return k.name == name })]
+}
+
 func faultNames() []string {
 	names := make([]string, len(faults))
 	for i, k := range faults {

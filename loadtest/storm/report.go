@@ -53,7 +53,7 @@ type FaultReport struct {
 	// TakeoverMs is the time from the begin of the fault until other parts had taken over.
 	TakeoverMs *float64 `json:"takeover_ms,omitempty"`
 	// LateP99Ms and LateMaxMs are the lateness of the runs that were due from the begin of
-	// the fault until 5 s after the recovery.
+	// the fault until 3 s after the recovery.
 	LateP99Ms float64 `json:"late_p99_ms"`
 	LateMaxMs float64 `json:"late_max_ms"`
 }
@@ -66,7 +66,7 @@ type PlantReport struct {
 }
 
 // aftermath is the time after a recovery whose lateness counts for the fault.
-const aftermath = 5 * time.Second
+const aftermath = 3 * time.Second
 
 func faultReport(h *happening, from time.Time, figures []check.Figures) FaultReport {
 	rep := FaultReport{

@@ -23,12 +23,14 @@ type runner struct {
 	header harness.Header
 	loads  []*load
 
-	plan      []Planned
-	from, to  time.Time
-	happened  []*happening
-	complete  bool
-	left      []string // what was not done in time
-	unhealthy []error  // what else was wrong
+	plan     []Planned
+	from, to time.Time
+	happened []*happening
+	told     told
+	complete bool
+
+	mu        sync.Mutex
+	unhealthy []error // what was wrong besides violations
 }
 
 const (
@@ -50,7 +52,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	err = r.storm(ctx)
-	r.unhealthy = append(r.unhealthy, r.on.Died())
+	r.wrong(r.on.Died())
 	for _, l := range r.loads {
 		err = errors.Join(err, l.stop(ctx))
 	}
@@ -79,6 +81,7 @@ func (r *runner) parts() map[string][]string {
 			all[kind] = append(all[kind], fmt.Sprintf("%s-%d", kind, i+1))
 		}
 	}
+	all["replicated"] = all["postgres"][:replicated]
 	all["link"] = slices.Concat(all["postgres"], all["zookeeper"], all["kafka"], all["taskd"])
 	return all
 }
@@ -142,7 +145,7 @@ func (r *runner) storm(ctx context.Context) error {
 	defer working.Wait()
 	errs := make([]error, len(r.loads))
 	for i, l := range r.loads {
-		working.Go(func() { errs[i] = l.run(loading, r.from, r.to) })
+		working.Go(func() { errs[i] = l.run(loading, r.from, r.to, &r.told) })
 	}
 	if err := r.disturb(ctx); err != nil {
 		cancel()
@@ -152,15 +155,22 @@ func (r *runner) storm(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r.unhealthy = append(r.unhealthy, errs...)
+	for _, err := range errs {
+		r.wrong(err)
+	}
 	return r.drain(ctx)
 }
 
-// disturb lets the faults of the plan happen one after the other. A fault that begins too
-// late because of the ones before begins at once, unless the load has ended.
+// disturb lets the faults of the plan happen one after the other. A fault that is late
+// because of the ones before begins soon after them, unless the load has ended.
 func (r *runner) disturb(ctx context.Context) error {
+	free := time.Now()
 	for _, p := range r.plan {
-		if err := harness.SleepUntil(ctx, r.from.Add(p.At)); err != nil {
+		at := r.from.Add(p.At)
+		if free.After(at) {
+			at = free
+		}
+		if err := harness.SleepUntil(ctx, at); err != nil {
 			return err
 		}
 		if time.Now().Add(p.Lasts).After(r.to) {
@@ -168,7 +178,7 @@ func (r *runner) disturb(ctx context.Context) error {
 			continue
 		}
 		h, err := r.happen(ctx, p)
-		r.happened = append(r.happened, h)
+		r.happened, free = append(r.happened, h), time.Now().Add(aftermath)
 		if err != nil {
 			return err
 		}
@@ -182,10 +192,17 @@ func (r *runner) drain(ctx context.Context) error {
 	return r.each(ctx, func(l *load, ctx context.Context) error {
 		left, err := l.drain(ctx, end)
 		if left != "" {
-			r.Say("tenant %s: %s after %v", l.tenant, left, r.Drain)
+			r.wrong(fmt.Errorf("tenant %s: %s %v after the load", l.tenant, left, r.Drain))
 		}
 		return err
 	})
+}
+
+// wrong records a fault that is no violation of a rule for tasks.
+func (r *runner) wrong(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unhealthy = append(r.unhealthy, err)
 }
 
 // each calls f for all loads concurrently.
@@ -234,14 +251,30 @@ func (r *runner) delivery() time.Duration {
 	return calmDelivery + longest + workload.GroupLimit
 }
 
+// tell collects the numbers of the tasks that were lost as a whole.
+func (r *runner) tell() error {
+	for _, l := range r.loads {
+		if err := l.read(numbers{&r.told}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // check checks the histories of all tenants.
 func (r *runner) check() (*Report, error) {
 	r.Say("checking")
+	if err := r.tell(); err != nil {
+		return nil, err
+	}
 	plant := &planting{name: r.Plant}
 	rep := &Report{Header: r.header, Plan: r.plan, Complete: r.complete, Findings: harness.Findings{Violations: map[check.Kind]int64{}}}
+	rep.ToldLost = len(r.told.Tasks)
 	var figures []check.Figures
 	for _, l := range r.loads {
-		res, err := l.check(r.from, r.to, r.delivery(), plant, r.complete)
+		res, err := l.check(check.Config{
+			Finals: r.complete, From: check.At(r.from), To: check.At(r.to), Delivery: r.delivery(), Told: r.told.loss(),
+		}, plant)
 		if err != nil {
 			return nil, err
 		}

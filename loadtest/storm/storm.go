@@ -47,6 +47,8 @@ type Options struct {
 const (
 	brokers    = 3
 	zookeepers = 3
+	// replicated is the number of PostgreSQL servers with standbys.
+	replicated = 1
 	// warmup is the time of the load before the first fault, tail the time after the last one.
 	warmup = 4 * time.Second
 	tail   = 4 * time.Second
@@ -92,7 +94,7 @@ func (o *Options) Declare(f *harness.Flags) {
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	header := harness.NewHeader("storm", o.Seed, nil)
 	on, err := stack.StartCluster(ctx, stack.ClusterOptions{
-		RealOptions: o.Real, Servers: o.Servers, Brokers: brokers, ZooKeepers: zookeepers,
+		RealOptions: o.Real, Servers: o.Servers, Replicated: replicated, Brokers: brokers, ZooKeepers: zookeepers,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the stack: %w", err)

@@ -1,0 +1,280 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+// Replicas is a PostgreSQL server that may have standbys and a base backup. As a part of a
+// stack it is its primary. Its methods may be called concurrently, but only one at a time
+// that changes the primary.
+type Replicas struct {
+	name, dir string
+	link      *testenv.Proxy
+	options   []testenv.PostgresOption
+
+	mu      sync.Mutex
+	primary *testenv.PostgresServer
+	// sync is the synchronous standby, async the asynchronous one; nil: there is none.
+	sync, async *testenv.PostgresServer
+	backup      string // the data directory of the base backup
+	made        int    // data directories
+}
+
+// Names of standbys in pg_stat_replication.
+const (
+	syncName  = "sync_standby"
+	asyncName = "async_standby"
+)
+
+var _ Server = (*Replicas)(nil)
+
+// startReplicas starts a server without standbys.
+func startReplicas(ctx context.Context, name, dir string, o RealOptions) (*Replicas, error) {
+	r := &Replicas{name: name, dir: dir}
+	archive := filepath.Join(dir, "archive")
+	if err := os.MkdirAll(archive, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(archive, 0o777); err != nil { //nolint:gosec // the server runs as another user
+		return nil, err
+	}
+	settings := map[string]string{
+		"archive_mode": "on", "archive_command": "cp %p " + archive + "/%f", "restore_command": "cp " + archive + "/%f %p",
+		"wal_retrieve_retry_interval": "500ms",
+	}
+	for name, value := range o.Postgres {
+		settings[name] = value
+	}
+	for name, value := range settings {
+		r.options = append(r.options, testenv.Setting(name, value))
+	}
+	var err error
+	r.primary, err = testenv.StartPostgres(ctx, r.newDir(), r.options...)
+	return r, err
+}
+
+func (r *Replicas) newDir() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made++
+	return filepath.Join(r.dir, strconv.Itoa(r.made))
+}
+
+// Primary returns the current primary.
+func (r *Replicas) Primary() *testenv.PostgresServer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.primary
+}
+
+// Standbys returns the standbys. They are nil if there are none.
+func (r *Replicas) Standbys() (synchronous, asynchronous *testenv.PostgresServer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sync, r.async
+}
+
+// Follow makes a base backup of the primary and starts its standbys. It returns when every
+// commit waits for the synchronous one.
+func (r *Replicas) Follow(ctx context.Context) error {
+	primary := r.Primary()
+	backup, err := primary.BackUp(ctx, "backup")
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.name, err)
+	}
+	synchronous, err := testenv.StartStandby(ctx, primary, r.newDir(), syncName, r.options...)
+	if err != nil {
+		return fmt.Errorf("%s: start the synchronous standby: %w", r.name, err)
+	}
+	r.mu.Lock()
+	r.sync, r.backup = synchronous, backup
+	r.mu.Unlock()
+	asynchronous, err := testenv.StartStandby(ctx, primary, r.newDir(), asyncName, r.options...)
+	if err != nil {
+		return fmt.Errorf("%s: start the asynchronous standby: %w", r.name, err)
+	}
+	r.mu.Lock()
+	r.async = asynchronous
+	r.mu.Unlock()
+	return awaitCommits(ctx, primary.DSN(), syncName)
+}
+
+// awaitCommits makes all commits wait for a standby, and returns when they do.
+func awaitCommits(ctx context.Context, dsn, standby string) error {
+	return onServer(ctx, dsn, func(conn *pgx.Conn) error {
+		for _, statement := range []string{"ALTER SYSTEM SET synchronous_standby_names = " + standby, "SELECT pg_reload_conf()"} {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("make commits synchronous: %w", err)
+			}
+		}
+		return pollServer(ctx, conn, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync')", standby)
+	})
+}
+
+// onServer calls f with a connection.
+func onServer(ctx context.Context, dsn string, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
+	return f(conn)
+}
+
+// pollServer repeats a query until it returns true.
+func pollServer(ctx context.Context, conn *pgx.Conn, query string, args ...any) error {
+	for done := false; ; {
+		if err := conn.QueryRow(ctx, query, args...).Scan(&done); err != nil {
+			return fmt.Errorf("poll PostgreSQL: %w", err)
+		}
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("poll PostgreSQL: %w", ctx.Err())
+		case <-time.After(readyEvery):
+		}
+	}
+}
+
+// FailOver kills the primary and the other standby and promotes a standby. It calls compare
+// with the new primary before anybody else can reach it. It returns the killed primary.
+func (r *Replicas) FailOver(ctx context.Context, standby *testenv.PostgresServer, compare func(*testenv.PostgresServer) error) (was *testenv.PostgresServer, err error) {
+	if was, err = r.fell(standby); err != nil {
+		return nil, err
+	}
+	err = onServer(ctx, standby.DSN(), func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "ALTER SYSTEM RESET synchronous_standby_names") // a copy of the primary's
+		return err
+	})
+	if err == nil {
+		err = standby.Promote(ctx)
+	}
+	if err == nil {
+		err = compare(standby)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fail over %s: %w", r.name, err)
+	}
+	r.serve(standby)
+	return was, nil
+}
+
+// RestorePoint names the present moment in the log. It returns when the log up to it is in the archive.
+func (r *Replicas) RestorePoint(ctx context.Context, name string) error {
+	return onServer(ctx, r.Primary().DSN(), func(conn *pgx.Conn) error {
+		var file string
+		if _, err := conn.Exec(ctx, "SELECT pg_create_restore_point($1)", name); err != nil {
+			return fmt.Errorf("create a restore point: %w", err)
+		}
+		if err := conn.QueryRow(ctx, "SELECT pg_walfile_name(pg_switch_wal())").Scan(&file); err != nil {
+			return fmt.Errorf("end the log's file: %w", err)
+		}
+		return pollServer(ctx, conn, "SELECT coalesce(last_archived_wal >= $1, false) FROM pg_stat_archiver", file)
+	})
+}
+
+// Restore kills all servers and replaces the primary by the base backup with the log up to a
+// restore point. It calls compare as [Replicas.FailOver] does, and returns the killed primary.
+func (r *Replicas) Restore(ctx context.Context, point string, compare func(*testenv.PostgresServer) error) (was *testenv.PostgresServer, err error) {
+	if was, err = r.fell(nil); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(r.backup, "recovery.signal"), nil, 0o644); err != nil { //nolint:gosec // the server runs as another user
+		return nil, err
+	}
+	options := append([]testenv.PostgresOption{
+		testenv.Setting("recovery_target_name", point), testenv.Setting("recovery_target_action", "promote"),
+	}, r.options...)
+	restored, err := testenv.StartPostgres(ctx, r.backup, options...)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.name, err)
+	}
+	err = onServer(ctx, restored.DSN(), func(conn *pgx.Conn) error {
+		return pollServer(ctx, conn, "SELECT NOT pg_is_in_recovery()")
+	})
+	r.serve(restored)
+	return was, errors.Join(err, compare(restored))
+}
+
+// fell kills all servers except one, and cuts the link.
+func (r *Replicas) fell(except *testenv.PostgresServer) (was *testenv.PostgresServer, err error) {
+	was = r.Primary()
+	synchronous, asynchronous := r.Standbys()
+	r.link.Cut()
+	errs := []error{was.Kill()}
+	for _, s := range []*testenv.PostgresServer{synchronous, asynchronous} {
+		if s != nil && s != except {
+			errs = append(errs, s.Kill())
+		}
+	}
+	return was, errors.Join(errs...)
+}
+
+// serve makes a server the primary and directs the link to it.
+func (r *Replicas) serve(primary *testenv.PostgresServer) {
+	r.mu.Lock()
+	r.primary, r.sync, r.async = primary, nil, nil
+	r.mu.Unlock()
+	r.link.Redirect(primary.Addr())
+	r.link.Heal()
+}
+
+// Timeline returns the timeline of the primary's log. Each promotion begins a new one.
+func (r *Replicas) Timeline(ctx context.Context) (timeline string, err error) {
+	err = onServer(ctx, r.Primary().DSN(), func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT ltrim(substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), '0')").Scan(&timeline)
+	})
+	return timeline, err
+}
+
+// Kill implements [Server]. It kills only the primary.
+func (r *Replicas) Kill() error { return r.Primary().Kill() }
+
+// Pause implements [Server].
+func (r *Replicas) Pause() error { return r.Primary().Pause() }
+
+// Resume implements [Server].
+func (r *Replicas) Resume() error { return r.Primary().Resume() }
+
+// Restart implements [Server].
+func (r *Replicas) Restart(ctx context.Context) error { return r.Primary().Restart(ctx) }
+
+// PID implements [Server].
+func (r *Replicas) PID() int { return r.Primary().PID() }
+
+// CPUTime implements [Server].
+func (r *Replicas) CPUTime() (time.Duration, error) { return r.Primary().CPUTime() }
+
+// Answers asks the primary to commit something.
+func (r *Replicas) Answers(ctx context.Context) error {
+	return onServer(ctx, r.Primary().DSN(), func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		return err
+	})
+}
+
+// Stop implements [Server]. It kills all servers: a shutdown would wait for the standbys,
+// and the data is not needed afterwards.
+func (r *Replicas) Stop(context.Context) error {
+	synchronous, asynchronous := r.Standbys()
+	var errs []error
+	for _, s := range []*testenv.PostgresServer{r.Primary(), synchronous, asynchronous} {
+		if s != nil {
+			errs = append(errs, s.Kill())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,119 @@
+package storm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
+)
+
+// followLimit bounds the start of standbys, failLimit a promotion or a restore.
+const followLimit, failLimit = 2 * time.Minute, 2 * time.Minute
+
+// failOverSync replaces a primary by its synchronous standby. Nothing may be lost.
+func (r *runner) failOverSync(ctx context.Context, h *happening) error {
+	return r.replaced(ctx, h, func(ctx context.Context, p *stack.Replicas) error {
+		standby, _ := p.Standbys()
+		_, err := p.FailOver(ctx, standby, func(*testenv.PostgresServer) error { return nil })
+		h.tookOver(time.Since(h.at))
+		return err
+	})
+}
+
+// failOverAsync replaces a primary by its asynchronous standby, which has followed it until
+// some time before. What was committed since is lost.
+func (r *runner) failOverAsync(ctx context.Context, h *happening) error {
+	return r.replaced(ctx, h, func(ctx context.Context, p *stack.Replicas) error {
+		_, standby := p.Standbys()
+		if err := errors.Join(standby.Unfollow(ctx), harness.Sleep(ctx, h.Lasts)); err != nil {
+			return err
+		}
+		return r.losing(ctx, h, p, func(compare func(*testenv.PostgresServer) error) (*testenv.PostgresServer, error) {
+			return p.FailOver(ctx, standby, compare)
+		})
+	})
+}
+
+// restore replaces a primary and its standbys by the base backup with the log up to some
+// time before. What was committed since is lost.
+func (r *runner) restore(ctx context.Context, h *happening) error {
+	return r.replaced(ctx, h, func(ctx context.Context, p *stack.Replicas) error {
+		point := fmt.Sprintf("storm_%d", h.At.Milliseconds())
+		if err := errors.Join(p.RestorePoint(ctx, point), harness.Sleep(ctx, h.Lasts)); err != nil {
+			return err
+		}
+		return r.losing(ctx, h, p, func(compare func(*testenv.PostgresServer) error) (*testenv.PostgresServer, error) {
+			return p.Restore(ctx, point, compare)
+		})
+	})
+}
+
+// killStandby kills the synchronous standby and starts it again later. No commit of the
+// primary ends meanwhile.
+func (r *runner) killStandby(ctx context.Context, h *happening) error {
+	return r.disturbed(ctx, h, func(ctx context.Context, _ part) error {
+		standby, _ := r.on.Replicas(h.Part).Standbys()
+		if err := standby.Kill(); err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, h.Lasts+restartLimit)
+		defer cancel()
+		return errors.Join(harness.Sleep(ctx, h.Lasts), standby.Restart(limited))
+	})
+}
+
+// replaced calls act, which replaces a primary. The fault has an effect if the timeline of
+// the log has changed. Then it starts new standbys.
+func (r *runner) replaced(ctx context.Context, h *happening, act func(context.Context, *stack.Replicas) error) error {
+	p := r.on.Replicas(h.Part)
+	if p == nil {
+		return fmt.Errorf("%s has no standbys", h.Part)
+	}
+	before, err := p.Timeline(ctx)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, failLimit)
+	defer cancel()
+	if err := act(limited, p); err != nil {
+		return err
+	}
+	after, err := p.Timeline(ctx)
+	if err != nil {
+		return err
+	}
+	if after != before {
+		h.saw("timeline %s became %s", before, after)
+	}
+	following, done := context.WithTimeout(ctx, followLimit)
+	defer done()
+	return p.Follow(following)
+}
+
+// losing calls replace, which replaces a primary by an older copy, and tells what that has lost.
+func (r *runner) losing(ctx context.Context, h *happening, p *stack.Replicas, replace func(compare func(*testenv.PostgresServer) error) (*testenv.PostgresServer, error)) error {
+	var is, had rows
+	begin := time.Now()
+	was, err := replace(func(now *testenv.PostgresServer) (err error) {
+		is, err = readRows(ctx, now.DSN())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	h.tookOver(time.Since(begin))
+	if err := was.Restart(ctx); err != nil { // nobody knows its address any more
+		return fmt.Errorf("start the former primary: %w", err)
+	}
+	had, err = readRows(ctx, was.DSN())
+	if err := errors.Join(err, was.Kill()); err != nil {
+		return err
+	}
+	lost := r.told.add(had, is)
+	h.saw("changes of %d tasks were lost", lost)
+	return nil
+}
