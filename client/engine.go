@@ -46,6 +46,11 @@ type engine struct {
 	unanswered  logLimit
 	lostResults logLimit
 
+	// again holds the entries whose call was not answered, and unansweredEntries is their
+	// number.
+	again             retries
+	unansweredEntries int
+
 	handlers sync.WaitGroup
 }
 
@@ -63,6 +68,7 @@ func newEngine(l *Listener) *engine {
 		runs: make(chan *execution, l.cfg.Workers), stopped: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	g.senders = newSenders(g)
+	g.again = retries{newAgain(g.senders.starts), newAgain(g.senders.checks), newAgain(g.senders.reports), newAgain(g.senders.handBacks)}
 	return g
 }
 
@@ -88,7 +94,7 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.pending-g.parked >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
+		return g.table.pending-g.parked-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {
@@ -157,9 +163,9 @@ func (g *engine) perform(acts []action) {
 				g.starts++
 			}
 			if a.rec.pub.Type == task.Blocking {
-				pushAction(g.senders.starts, a)
+				g.pushAction(g.again.starts, a)
 			} else {
-				pushAction(g.senders.checks, a)
+				g.pushAction(g.again.checks, a)
 			}
 		case doExecute:
 			f := newExecution(g, a.entry, a.rec)
@@ -169,9 +175,9 @@ func (g *engine) perform(acts []action) {
 				g.launch(f)
 			}
 		case doReport:
-			pushAction(g.senders.reports, a)
+			g.pushAction(g.again.reports, a)
 		case doHandBack:
-			pushAction(g.senders.handBacks, a)
+			g.pushAction(g.again.handBacks, a)
 		case doCommit:
 			a.rec.at.tracker.done(a.rec.at.offset)
 		case doSkip:
@@ -334,6 +340,7 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		g.reopened(&a.rec.pub)
 	}
 	g.step(func(t *table, out []action) []action {
+		g.answered(a, r.Code)
 		if r.Terms != nil && a.entry.phase == starting && a.entry.rec == a.rec {
 			t.renew(a.rec, r.Terms, g.l.kinds[r.Terms.Kind] != nil)
 		}
@@ -369,12 +376,18 @@ func (g *engine) reportAnswered(a action, r task.Reply) {
 	if r.Code == task.Invalid {
 		g.l.log.Error("result refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
 	}
-	g.step(func(t *table, out []action) []action { return t.reportAnswered(out, a.entry, r.Code, refusal) })
+	g.step(func(t *table, out []action) []action {
+		g.answered(a, r.Code)
+		return t.reportAnswered(out, a.entry, r.Code, refusal)
+	})
 }
 
 func (g *engine) handBackAnswered(a action, r task.Reply) {
 	fireCode(g.l.cfg.Events.HandedBack, &a.rec.pub, r.Code)
-	g.step(func(t *table, out []action) []action { return t.handBackAnswered(out, a.entry, r.Code) })
+	g.step(func(t *table, out []action) []action {
+		g.answered(a, r.Code)
+		return t.handBackAnswered(out, a.entry, r.Code)
+	})
 }
 
 // active counts the runs that a stop has to wait for. The caller holds the

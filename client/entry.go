@@ -44,6 +44,8 @@ type entry struct {
 	// slot of the kind's limit that it occupies.
 	execution *execution
 	slot      *limit
+	// unanswered belongs to the engine, too: the last call was not answered.
+	unanswered bool
 }
 
 // arrival is a record from Kafka.

@@ -222,7 +222,7 @@ func (f *execution) beatEvery(d time.Duration) {
 func (f *execution) beatAgain() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.schedule(max(minBeat, min(f.every/4, time.Second)))
+	f.schedule(max(minBeat, f.every/2))
 }
 
 // schedule sets the timer of the next heartbeat. The caller holds f.mu.

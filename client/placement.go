@@ -1,12 +1,18 @@
 package client
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -20,8 +26,9 @@ import (
 // Shards are drawn at random, so different clients use different shards.
 //
 // The shard of a request follows from its request_id ([task.ShardOf]). The client
-// draws ids until one maps to the chosen shard. Only a request that was never sent
-// gets a new id: a retry keeps its id.
+// draws ids until one maps to the chosen shard. A retry keeps its id, because the first
+// try may have been stored. Only a request for which every answer was that the server of its
+// database hangs and nothing was stored moves: it gets a new id, of another database.
 const (
 	stayFor        = time.Second
 	stayTasks      = 4000             // after this many tasks the client moves to another shard
@@ -88,6 +95,52 @@ func (p *placement) markUnavailable(s task.Shard, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.avoidUntil[s.Database()] = now.Add(avoidFor)
+}
+
+// placedAdd is a request whose shard the placement chose.
+type placedAdd struct {
+	c     *Client
+	n     int // tasks
+	shard task.Shard
+	id    string
+	// stored is set if a try may have been stored.
+	stored bool
+}
+
+// maxMoves bounds how often one try of a request moves.
+const maxMoves = 4
+
+// place chooses the shard of a request of n tasks. The caller must call release.
+func (c *Client) place(n int) *placedAdd {
+	p := &placedAdd{c: c, n: n}
+	p.choose()
+	return p
+}
+
+func (p *placedAdd) choose() {
+	p.shard = p.c.placement.acquire(p.n, time.Now())
+	p.id = requestIDFor(p.shard)
+}
+
+func (p *placedAdd) release() { p.c.placement.release(p.shard) }
+
+// add makes one try.
+func (p *placedAdd) add(ctx context.Context, q *perceptorv1.AddTasksRequest, opts ...grpc.CallOption) (*perceptorv1.AddTasksResponse, error) {
+	for moves := 0; ; moves++ {
+		q.RequestId = p.id
+		a, err := p.c.tasks.AddTasks(ctx, q, opts...)
+		if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+			p.c.placement.markUnavailable(p.shard, time.Now())
+		}
+		if err == nil || errorOf("AddTasks", status.Convert(err)).Reason != string(task.ReasonDatabaseStalled) {
+			p.stored = true
+		}
+		if p.stored || moves == maxMoves {
+			return a, err
+		}
+		p.release()
+		p.choose()
+	}
 }
 
 // requestIDFor draws a request id that maps to shard s.

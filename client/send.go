@@ -95,51 +95,41 @@ func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { g.senders.beats.run(ctx) })
 }
 
-// pushAction queues a. An action that was answered with RETRY is queued after a
-// delay.
-func pushAction(b *batcher[action], a action) {
-	if a.tries == 0 {
-		b.push(a)
-		return
-	}
-	time.AfterFunc(retryDelay(a.tries), func() { b.push(a) })
-}
-
-// deliver makes one batched call and passes each reply to answer. It repeats
-// the call until it succeeds or ctx ends, whatever the error: a token can be
-// renewed and a service can recover. If the service refuses the whole batch,
-// deliver splits it.
+// deliver makes one batched call and passes each reply to answer. Without an answer all
+// entries are sent again later, whatever the error: a token can be renewed and a service can
+// recover. If the service refuses the whole batch, deliver splits it.
 func (g *engine) deliver(ctx context.Context, op string, acts []action,
 	do func(context.Context, []action) ([]*perceptorv1.RunReply, error),
 	answer func(action, task.Reply, time.Time),
 ) {
-	for tries := 1; ctx.Err() == nil; tries++ {
-		asked := time.Now()
-		try, cancel := context.WithTimeout(ctx, tryTimeout)
-		replies, err := do(try, acts)
-		cancel()
-		refused := status.Code(err) == codes.InvalidArgument || unsendable(status.Convert(err))
-		switch {
-		case err == nil && len(replies) == len(acts):
-			for i, a := range acts {
-				answer(a, replyOf(replies[i]), asked)
-			}
-			return
-		case err == nil:
-			err = errors.New("the number of replies differs from the number of entries")
-		case refused && len(acts) > 1:
-			g.deliver(ctx, op, acts[:len(acts)/2], do, answer)
-			g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
-			return
-		case refused:
-			answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
-			return
+	asked := time.Now()
+	try, cancel := context.WithTimeout(ctx, tryTimeout)
+	replies, err := do(try, acts)
+	cancel()
+	refused := status.Code(err) == codes.InvalidArgument || unsendable(status.Convert(err))
+	switch {
+	case err == nil && len(replies) == len(acts):
+		for i, a := range acts {
+			answer(a, replyOf(replies[i]), asked)
 		}
-		if suppressed, ok := g.unanswered.allow(); ok && ctx.Err() == nil {
-			g.l.log.Warn("call failed; retrying", "op", op, "entries", len(acts), "tries", tries, "suppressed", suppressed, "err", err)
-		}
-		sleep(ctx, retryDelay(tries))
+		return
+	case err == nil:
+		err = errors.New("the number of replies differs from the number of entries")
+	case refused && len(acts) > 1:
+		g.deliver(ctx, op, acts[:len(acts)/2], do, answer)
+		g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
+		return
+	case refused:
+		answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
+		return
 	}
+	if ctx.Err() != nil {
+		return
+	}
+	if suppressed, ok := g.unanswered.allow(); ok {
+		g.l.log.Warn("call failed; retrying", "op", op, "entries", len(acts), "suppressed", suppressed, "err", err)
+	}
+	g.unansweredAgain(acts)
 }
 
 // sendBeats sends heartbeats once. An execution whose heartbeat had no answer

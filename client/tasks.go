@@ -7,9 +7,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -145,21 +142,14 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	return batch
 }
 
-// addBatch makes one call. Without an id it draws one for a shard that the
-// placement chooses.
+// addBatch makes one call. Without an id it draws one for a shard that the placement
+// chooses.
 func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	add := c.tasks.AddTasks
 	if id == "" {
-		shard := c.placement.acquire(len(batch), time.Now())
-		defer c.placement.release(shard)
-		id = requestIDFor(shard)
-		add = func(ctx context.Context, q *perceptorv1.AddTasksRequest, opts ...grpc.CallOption) (*perceptorv1.AddTasksResponse, error) {
-			a, err := c.tasks.AddTasks(ctx, q, opts...)
-			if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
-				c.placement.markUnavailable(shard, time.Now())
-			}
-			return a, err
-		}
+		p := c.place(len(batch))
+		defer p.release()
+		id, add = p.id, p.add
 	}
 	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
 	if err == nil && len(a.GetResults()) != len(batch) {

@@ -63,15 +63,10 @@ func (b *background) next(backlog bool) time.Time {
 func (b *background) claimDue(ctx context.Context, backlog bool) {
 	granted := b.cfg.MaxRows / 8
 	if backlog {
-		select {
-		case b.scheduler.turn <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		defer func() { <-b.scheduler.turn }()
 		if granted = b.scheduler.takeRows(ctx); granted == 0 {
 			return
 		}
+		defer holdBriefly(b.scheduler.turn)()
 	}
 	// A claim waits until it can get all rows that it asks for, so that databases get equal
 	// shares. It therefore asks for no more than half of the background's capacity.
@@ -123,7 +118,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 // takeTokens takes tokens for the rows of a grant. It returns false if there are none.
 func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) bool {
 	tokens, again, err := b.tokens.takeTokens(ctx, g.Key.Tenant, rate, g.Rows)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && tokens == 0 && ctx.Err() == nil {
 		b.events.StoreFailed(b.number, "take tokens", err)
 	}
 	if tokens == 0 {

@@ -87,14 +87,47 @@ func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration
 		c.events.StoreFailed(-1, "acquire cap lease", err)
 		return capFailed
 	}
+	return c.claimUnder(ctx, kind, epoch, open)
+}
+
+// claimUnder claims from all databases under a lease, and returns how long the next claim of
+// the kind has to wait. It leaves out databases that answer slowly, and gives up when one
+// begins to: it cannot know how many runs that one has claimed.
+func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, epoch int64, open int) time.Duration {
+	wait := time.Duration(0)
 	c.first++
 	for i := range c.databases {
-		limit, claimed := c.databases[(c.first+i)%len(c.databases)].claimCapped(ctx, kind, epoch, open)
+		b := c.databases[(c.first+i)%len(c.databases)]
+		if b.place.isSlow() {
+			wait = capBusy
+			continue
+		}
+		limit, claimed, ok := b.tryCapped(ctx, kind, epoch, open)
+		if !ok {
+			return capFailed
+		}
 		if open += claimed; limit > 0 && open >= limit {
 			return capFull
 		}
 	}
-	return 0
+	return wait
+}
+
+// tryCapped is claimCapped, for at most placeFor. ok is false if that is over. Then the claim
+// goes on, and the next lease ends it.
+func (b *background) tryCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int, ok bool) {
+	type outcome struct{ limit, claimed int }
+	done := make(chan outcome, 1)
+	go func() {
+		limit, claimed := b.claimCapped(ctx, kind, epoch, open)
+		done <- outcome{limit, claimed}
+	}()
+	select {
+	case o := <-done:
+		return o.limit, o.claimed, true
+	case <-time.After(placeFor):
+		return 0, 0, false
+	}
 }
 
 // claimCapped claims runs of a kind that has open runs in all databases together. It returns

@@ -35,9 +35,10 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 	}
 	e := newEnv(cfg, store, events)
 	d := &Dispatcher{
-		env: e, scheduler: newScheduler(e), tokens: newTokenStore(store), caps: newCapLoop(e),
+		env: e, scheduler: newScheduler(e), caps: newCapLoop(e),
 		activity: &activity{recent: max(e.cfg.MaxTick, e.cfg.ClaimAhead)},
 	}
+	d.tokens = newTokenStore(store, d.ownedPart)
 	d.pipeline = newPipeline(e, publisher, d.scheduler.backlogged, d)
 	places := make(chan struct{}, e.cfg.ClaimConcurrency)
 	for i := range d.dbs {
@@ -125,6 +126,16 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 func (d *Dispatcher) ClockMoved(database int) {
 	d.tokens.clockMoved()
 	d.dbs[database].clockMoved()
+}
+
+// ownedPart returns the part of all shards that this process owns.
+func (d *Dispatcher) ownedPart() float64 {
+	owned := 0
+	for _, b := range d.dbs {
+		shards, _ := b.tracker.counts()
+		owned += shards
+	}
+	return float64(owned) / task.Shards
 }
 
 // Figures is a snapshot of a dispatcher's state.

@@ -20,6 +20,8 @@ type world struct {
 	t     testing.TB
 	store *fakeStore
 	kafka *fakeKafka
+	// through, if set, is the store that dispatchers use in front of store.
+	through Store
 }
 
 func newWorld(t testing.TB) *world {
@@ -41,20 +43,26 @@ type member struct {
 	lost     []task.Shard
 	// again tells whether lost shards are acquired again.
 	again bool
+	// added numbers the tasks of worstLateness.
+	added int64
 }
 
 var errKilled = errors.New("killed")
 
 func (w *world) start(name string, change func(*Config, *Events)) *member {
 	w.t.Helper()
-	m := &member{w: w, done: make(chan error, 1), assigned: map[task.Shard]bool{}, again: true}
+	m := &member{w: w, done: make(chan error, 1), assigned: map[task.Shard]bool{}, again: true, added: 10}
 	cfg := Config{Owner: task.Owner{Name: name}, Lost: m.onLost}
 	var events Events
 	if change != nil {
 		change(&cfg, &events)
 	}
 	var err error
-	m.Dispatcher, err = New(cfg, w.store, w.kafka, events)
+	store := Store(w.store)
+	if w.through != nil {
+		store = w.through
+	}
+	m.Dispatcher, err = New(cfg, store, w.kafka, events)
 	if err != nil {
 		w.t.Fatal(err)
 	}

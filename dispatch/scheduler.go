@@ -14,7 +14,7 @@ import (
 type scheduler struct {
 	*env
 	// turn holds one token: only one claim at a time claims backlogs, and databases wait for
-	// the token in first-come order.
+	// the token in first-come order. A claim that takes longer than placeFor gives it back.
 	turn chan struct{}
 
 	mu   sync.Mutex
@@ -65,9 +65,14 @@ func (s *scheduler) observePublished(now time.Time, records []*record, late []ti
 	}
 }
 
-// takeRows waits until rows of backlogs may be claimed, and returns their number, or 0 if
-// ctx has ended. The caller has the token of s.turn.
+// takeRows takes the token of s.turn, waits until rows of backlogs may be claimed, and returns
+// their number. If ctx ends before, it returns 0 and the token is back.
 func (s *scheduler) takeRows(ctx context.Context) int {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return 0
+	}
 	for {
 		s.mu.Lock()
 		n, wait := s.fair.TakeRows(time.Now())
@@ -76,6 +81,7 @@ func (s *scheduler) takeRows(ctx context.Context) int {
 			return n
 		}
 		if !pause(ctx, wait) {
+			<-s.turn
 			return 0
 		}
 	}

@@ -10,8 +10,14 @@ import (
 
 // A tokenStore takes tokens of tenants with a dispatch rate, for all databases. Its methods
 // may be called concurrently.
+//
+// The tenant's home database grants tokens. While it does not answer, the dispatcher grants
+// itself the part of the rate that corresponds to its part of all shards. All dispatchers
+// together then keep the rate, as no shard has two owners.
 type tokenStore struct {
 	store Store
+	// part returns the part of all shards that this process owns.
+	part func() float64
 
 	mu     sync.Mutex
 	caches map[int32]*tokenCache
@@ -24,9 +30,12 @@ type tokenCache struct {
 	tokens fair.TokenCache
 }
 
-func newTokenStore(store Store) *tokenStore {
-	return &tokenStore{store: store, caches: map[int32]*tokenCache{}}
+func newTokenStore(store Store, part func() float64) *tokenStore {
+	return &tokenStore{store: store, part: part, caches: map[int32]*tokenCache{}}
 }
+
+// tokenWait bounds a request to a home database.
+const tokenWait = 500 * time.Millisecond
 
 func (s *tokenStore) cache(tenant int32) *tokenCache {
 	s.mu.Lock()
@@ -54,13 +63,17 @@ func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, w
 	if !ask {
 		return tokens, again, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
 	granted, err := s.store.TakeTokens(ctx, tenant, fair.TokenRequest(rate, want), c.tokens.Unused())
 	if err != nil {
-		return 0, now.Add(fair.MostTokenWait), err
+		now = time.Now()
+		c.tokens.GrantPart(now, float64(rate)*s.part())
+	} else {
+		c.tokens.Grant(now, granted)
 	}
-	c.tokens.Grant(now, granted)
 	tokens, again, _ = c.tokens.TakeTokens(now, want)
-	return tokens, again, nil
+	return tokens, again, err
 }
 
 // giveBack returns unused tokens.

@@ -24,6 +24,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/compare"
 	"github.com/perceptor/perceptor/loadtest/fairness"
 	"github.com/perceptor/perceptor/loadtest/floor"
+	"github.com/perceptor/perceptor/loadtest/hang"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
@@ -66,6 +67,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(assign.DefaultExperiment()), guide),
 		harness.Command(new(fairness.DefaultOptions()), guide),
 		harness.Command(new(storm.DefaultOptions()), guide),
+		harness.Command(new(hang.DefaultOptions()), guide),
 	}
 }
 

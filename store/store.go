@@ -4,7 +4,9 @@
 //
 // Each database has a pool of its own, because a session's search_path, its
 // prepared statements and their plans belong to one schema. A server that is
-// unreachable stalls only its own databases.
+// unreachable stalls only its own databases. One that hangs, which connections alone do
+// not show, is noticed within half a second: until it answers, calls for its databases fail
+// at once with [ErrStalled], so nobody waits for it (see the type watch).
 //
 // # Sessions
 //
@@ -76,6 +78,11 @@ type Cluster struct {
 	pools   [task.Databases]*pgxpool.Pool
 	configs [task.Databases]*pgx.ConnConfig
 	timeout time.Duration
+	// place is the server of each database. watches and probers are by server.
+	place   [task.Databases]int
+	watches [task.Databases]*watch
+	probers [task.Databases]*prober
+	onStall func(address string, stalled bool)
 }
 
 // SchemaName returns the name of the schema of database d, 0 to 15.
@@ -89,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{timeout: cfg.StatementTimeout}
+	c := &Cluster{timeout: cfg.StatementTimeout, place: place}
 	for d, server := range place {
 		pc, err := pgxpool.ParseConfig(cfg.Servers[server].DSN)
 		if err != nil {
@@ -98,6 +105,8 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		}
 		c.configs[d] = pc.ConnConfig.Copy()
 		configure(pc, cfg, d)
+		w := c.watchServer(d, c.configs[d], cfg.Application)
+		pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
 		if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 			c.Close()
 			return nil, fmt.Errorf("open database %d: %w", d, err)
@@ -214,6 +223,7 @@ func (c *Cluster) StatementTimeout() time.Duration { return c.timeout }
 
 // Close closes all pools. It waits for connections in use.
 func (c *Cluster) Close() {
+	c.closeWatches()
 	for _, p := range c.pools {
 		if p != nil {
 			p.Close()

@@ -65,6 +65,7 @@ const (
 // Reasons about the installation.
 const (
 	ReasonDatabaseUnavailable  ErrorReason = "DATABASE_UNAVAILABLE"
+	ReasonDatabaseStalled      ErrorReason = "DATABASE_STALLED"
 	ReasonDatabaseBusy         ErrorReason = "DATABASE_BUSY"
 	ReasonKafkaUnavailable     ErrorReason = "KAFKA_UNAVAILABLE"
 	ReasonZooKeeperUnavailable ErrorReason = "ZOOKEEPER_UNAVAILABLE"
@@ -111,8 +112,8 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
-		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonKafkaUnavailable, ReasonZooKeeperUnavailable, ReasonServerBusy,
-			ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
+		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,
+			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
 		DataLoss: {ReasonOperationDamaged},
 	} {
 		for _, reason := range reasons {

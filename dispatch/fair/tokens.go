@@ -19,6 +19,9 @@ type TokenCache struct {
 	// tokens are valid until expires. If the home database granted none, the next request is
 	// sent at askAt.
 	expires, askAt time.Time
+	// The last grant without the home database was at partAt, and left a fraction of a token.
+	partAt   time.Time
+	fraction float64
 }
 
 const (
@@ -62,6 +65,23 @@ func (c *TokenCache) Grant(now time.Time, t task.Tokens) {
 	if t.Granted == 0 {
 		c.askAt = now.Add(min(max(time.Duration(t.Wait)*time.Millisecond, LeastTokenWait), MostTokenWait))
 	}
+}
+
+// GrantPart replaces the tokens by those of perSecond since the last call, for at most
+// TokenLifetime. It is for the time in which the home database does not answer.
+func (c *TokenCache) GrantPart(now time.Time, perSecond float64) {
+	since := min(now.Sub(c.partAt), TokenLifetime)
+	if c.partAt.IsZero() {
+		since = time.Second / requestsPerSecond
+	}
+	exact := perSecond*since.Seconds() + c.fraction
+	granted := int(exact)
+	c.partAt, c.fraction = now, exact-float64(granted)
+	wait := MostTokenWait
+	if perSecond > 0 {
+		wait = time.Duration((1 - c.fraction) / perSecond * float64(time.Second))
+	}
+	c.Grant(now, task.Tokens{Granted: granted, Wait: wait.Milliseconds() + 1})
 }
 
 // ReturnTokens returns tokens that were taken but not used.

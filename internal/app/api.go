@@ -76,6 +76,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd"); err != nil {
 		return err
 	}
+	logStalls(a.cluster, a.o.Log)
 	kafka, err := kafkaConfig(c, "perceptor-taskd")
 	if err != nil {
 		return err

@@ -79,6 +79,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.cluster, err = OpenCluster(ctx, c, "perceptor-dispatcher"); err != nil {
 		return err
 	}
+	logStalls(d.cluster, d.o.Log)
 	kafka, err := kafkaConfig(c, "perceptor-dispatcher")
 	if err != nil {
 		return err

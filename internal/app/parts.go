@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -37,6 +38,18 @@ func OpenCluster(ctx context.Context, c *config.Config, application string) (*st
 		return nil, errors.New(oneLine(err))
 	}
 	return cluster, nil
+}
+
+// logStalls logs when a server hangs and when it answers again.
+func logStalls(cluster *store.Cluster, log *slog.Logger) {
+	cluster.OnStall(func(address string, stalled bool) {
+		server, _, _ := strings.Cut(address, "/")
+		if stalled {
+			log.Warn("the PostgreSQL server does not answer; calls for its databases fail until it does", "server", server)
+		} else {
+			log.Info("the PostgreSQL server answers again", "server", server)
+		}
+	})
 }
 
 // kafkaConfig returns the configuration of Kafka clients.

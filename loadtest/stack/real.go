@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,10 @@ import (
 type RealOptions struct {
 	// Taskds and Dispatchers are the numbers of processes, at least 1.
 	Taskds, Dispatchers int
+	// PostgresServers is the number of PostgreSQL servers of [Real]; 0 means one. The
+	// databases are distributed evenly over them. The parts are named postgres, postgres-2,
+	// and so on.
+	PostgresServers int
 	// Session is the ZooKeeper session timeout: the time until a dispatcher that vanished
 	// loses its shards. 1 to 10 s.
 	Session time.Duration
@@ -146,14 +151,16 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 func (r *realStack) startServers(ctx context.Context) error {
 	var (
 		all       errgroup.Group
-		postgres  *testenv.PostgresServer
+		postgres  = make([]*testenv.PostgresServer, max(1, r.o.PostgresServers))
 		kafka     *testenv.KafkaServer
 		zookeeper *testenv.ZooKeeperServer
 	)
-	all.Go(func() (err error) {
-		postgres, err = startPostgres(ctx, r.dir, r.o)
-		return err
-	})
+	for i := range postgres {
+		all.Go(func() (err error) {
+			postgres[i], err = startPostgres(ctx, filepath.Join(r.dir, strconv.Itoa(i)), r.o)
+			return err
+		})
+	}
 	all.Go(func() (err error) {
 		zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"))
 		return err
@@ -163,9 +170,16 @@ func (r *realStack) startServers(ctx context.Context) error {
 		return err
 	})
 	err := all.Wait()
-	if postgres != nil {
-		r.add("postgres", postgres)
-		r.postgres = []string{postgres.DSN()}
+	for i, server := range postgres {
+		if server == nil {
+			continue
+		}
+		name := "postgres"
+		if i > 0 {
+			name = fmt.Sprintf("postgres-%d", i+1)
+		}
+		r.add(name, server)
+		r.postgres = append(r.postgres, server.DSN())
 	}
 	if zookeeper != nil {
 		r.add("zookeeper", zookeeper)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -91,6 +93,21 @@ func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields 
 		_, err := api.UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{Name: t.Name, Tenant: t, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}})
 		return err
 	})
+}
+
+// TenantNumber returns the number of a tenant, which determines its home database.
+func (s *Stack) TenantNumber(ctx context.Context, name string) (int32, error) {
+	var servers []store.Server
+	for _, o := range s.owners.servers {
+		servers = append(servers, store.Server{DSN: o.dsn})
+	}
+	cluster, err := store.Open(ctx, store.Config{Servers: servers, Application: "loadtest"})
+	if err != nil {
+		return 0, err
+	}
+	defer cluster.Close()
+	t, err := control.New(cluster, slog.New(slog.DiscardHandler)).Tenant(ctx, name)
+	return t.ID, err
 }
 
 // DeleteTenant begins to delete a tenant with all its data, or returns the progress of that

@@ -44,6 +44,8 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch 
 	}
 	var sum atomic.Int64
 	err = s.db.Each(ctx, func(ctx context.Context, d int) error {
+		ctx, cancel := s.db.UntilStalled(ctx, d)
+		defer cancel()
 		n, err := s.countCapped(ctx, d, of, epoch)
 		sum.Add(int64(n))
 		return err

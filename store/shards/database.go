@@ -45,11 +45,11 @@ type database struct {
 func newDatabase(s *Store, d int) *database {
 	db := &database{store: s, d: d}
 	q := s.cfg.QueueLength
-	db.adds = kernel.NewBatcher(q, addGroup, d, &s.spacings.adds, db.doAdds)
-	db.starts = kernel.NewBatcher(q, startGroup, d, &s.spacings.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
-	db.reports = kernel.NewBatcher(q, reportGroup, d, &s.spacings.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
-	db.beats = kernel.NewBatcher(q, beatGroup, d, &s.spacings.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
-	db.checks = kernel.NewBatcher(q, startGroup, d, &s.spacings.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
+	db.adds = kernel.NewBatcher(s.db, d, q, addGroup, &s.spacings.adds, db.doAdds)
+	db.starts = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
+	db.reports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
+	db.beats = kernel.NewBatcher(s.db, d, q, beatGroup, &s.spacings.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
+	db.checks = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
 	return db
 }
 

@@ -52,7 +52,8 @@ func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, resul
 
 // spread sends entries to the batchers of their databases and returns the answers in the
 // order of the entries. Entries of a database that did not answer are answered with
-// Retry. It returns an error only if no database answered.
+// Retry. Spread does not wait for a server that hangs. It returns an error only if no
+// database answered, for other reasons than that.
 func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *kernel.Batcher[E, task.Reply]) ([]task.Reply, error) {
 	var parts [task.Databases][]int
 	for i := range in {
@@ -91,7 +92,7 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 				replies[i] = a.replies[j]
 			}
 		}
-		if a.err != nil {
+		if a.err != nil && !kernel.Stalled(a.err) {
 			errs = append(errs, a.err)
 		}
 	}

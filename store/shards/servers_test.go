@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -82,5 +83,90 @@ func TestOneServersDeathStallsNobodyElse(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("database 15 after its server came back: %v", err)
 		}
+	}
+}
+
+// TestOneServerThatHangsDelaysNobodyElse freezes one of two servers. Calls that cover both
+// answer for the databases of the other one.
+func TestOneServerThatHangsDelaysNobodyElse(t *testing.T) {
+	frozen := testenv.NewPostgres(t)
+	cluster, err := store.Open(context.Background(), store.Config{Servers: []store.Server{
+		{DSN: testenv.Database(t)}, {DSN: frozen.DSN()},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	if err := cluster.Migrate(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	s := New(cluster, Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := async(func() error { return s.Run(ctx) })
+	defer func() { cancel(); <-done }()
+	attempts := make([]task.Attempt, 100)
+	for i := range attempts {
+		shard := task.Shard(i * task.Shards / len(attempts))
+		attempts[i] = task.Attempt{RunID: task.RunID{Task: task.NewID(1, shard), Seq: 1}, Attempt: 1}
+	}
+	beat := func() (answered, again int, took time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		began := time.Now()
+		replies, err := s.Heartbeat(ctx, 1, 7, attempts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range replies {
+			if r.Code == task.Retry {
+				again++
+			} else {
+				answered++
+			}
+		}
+		return answered, again, time.Since(began)
+	}
+	if answered, again, _ := beat(); answered != 100 || again != 0 {
+		t.Fatalf("%d entries answered and %d not while both servers answer, want 100 and 0", answered, again)
+	}
+	if err := frozen.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Resume() //nolint:errcheck // again, if the test has failed
+	if answered, again, took := beat(); answered != 50 || again != 50 || took > 3*time.Second {
+		t.Errorf("the first call: %d entries answered and %d not after %v, want 50 and 50 in less than a second", answered, again, took)
+	}
+	for range 5 {
+		if answered, again, took := beat(); answered != 50 || again != 50 || took > time.Second {
+			t.Errorf("a further call: %d entries answered and %d not after %v, want 50 and 50 at once", answered, again, took)
+		}
+	}
+	began := time.Now()
+	if _, err := s.TakeTokens(t.Context(), 8, 10, 0); err == nil || time.Since(began) > time.Second {
+		t.Errorf("tokens of a frozen home: %v after %v, want an error at once", err, time.Since(began))
+	}
+	spec := task.Spec{Terms: task.Terms{Kind: "k", Begin: task.Never, End: task.Never}, Type: task.OneShot}
+	spec.Validate(task.DefaultLimits())
+	id := "0"
+	for n := 0; task.ShardOf(id).Database() < task.Databases/2; n++ {
+		id = fmt.Sprint(n)
+	}
+	var known *task.Error
+	if _, err := s.Add(t.Context(), task.AddRequest{Tenant: 1, RequestID: id, Specs: []task.Spec{spec}}); !errors.As(err, &known) || known.Reason != task.ReasonDatabaseStalled {
+		t.Errorf("an add to the frozen server: %v, want the reason %s", err, task.ReasonDatabaseStalled)
+	}
+	if err := frozen.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		answered, _, _ := beat()
+		if answered == len(attempts) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("only %d entries are answered after the freeze", answered)
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -3,16 +3,22 @@ package kernel
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
 
 // Batcher groups the entries of concurrent calls. Its [Spacing] sets the distance between
 // the starts of two groups. A call to an idle batcher starts a group at once. Calls that
 // come while a group runs, or before the next group may start, share the next group.
+//
+// While the database's server hangs ([store.Cluster.Stalled]), calls fail at once, also those
+// that wait for an answer. A group takes no call whose caller has left.
 type Batcher[E, R any] struct {
-	queue   chan batchCall[E, R]
+	db      *Databases
+	queue   chan *batchCall[E, R]
 	limit   int // a group takes no further call once it has this many entries
 	d       int // the database
 	spacing *Spacing
@@ -25,23 +31,34 @@ type Batcher[E, R any] struct {
 type batchCall[E, R any] struct {
 	entries []E
 	answer  chan []R // buffered, so that the batcher never blocks on it
+	// decided is set by the first of two: a group that takes the call, or a caller that
+	// leaves.
+	decided atomic.Bool
 }
 
-// NewBatcher returns a batcher for database d. At most queue calls wait. A group takes no
-// further call once it has limit entries. do answers every entry, in order.
-func NewBatcher[E, R any](queue, limit, d int, p *Spacing, do func(context.Context, []E) []R) *Batcher[E, R] {
+// NewBatcher returns a batcher for database d of db. At most queue calls wait. A group takes
+// no further call once it has limit entries. do answers every entry, in order.
+func NewBatcher[E, R any](db *Databases, d, queue, limit int, p *Spacing, do func(context.Context, []E) []R) *Batcher[E, R] {
 	return &Batcher[E, R]{
-		queue: make(chan batchCall[E, R], queue), limit: limit, d: d, spacing: p, do: do,
+		db: db, queue: make(chan *batchCall[E, R], queue), limit: limit, d: d, spacing: p, do: do,
 		closed: make(chan struct{}),
 	}
 }
 
 // Call queues entries and waits for their answers. After an error their outcome is
-// unknown.
+// unknown, unless its reason is [task.ReasonDatabaseStalled]: then nothing has happened.
 func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
-	c := batchCall[E, R]{entries: entries, answer: make(chan []R, 1)}
+	stalled := b.db.Stalled(b.d)
+	select {
+	case <-stalled:
+		return nil, errStalled()
+	default:
+	}
+	c := &batchCall[E, R]{entries: entries, answer: make(chan []R, 1)}
 	select {
 	case b.queue <- c:
+	case <-stalled:
+		return nil, errStalled()
 	case <-ctx.Done():
 		return nil, task.Errorf(task.ReasonDatabaseBusy, "the task's database is busy; try again").CausedBy(ctx.Err())
 	case <-b.closed:
@@ -50,7 +67,13 @@ func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
 	select {
 	case r := <-c.answer:
 		return r, nil
+	case <-stalled:
+		if c.decided.CompareAndSwap(false, true) {
+			return nil, errStalled()
+		}
+		return nil, task.Errorf(task.ReasonOutcomeUnknown, "the task's database does not answer; the outcome is unknown").CausedBy(store.ErrStalled)
 	case <-ctx.Done():
+		c.decided.Store(true)
 		return nil, task.Errorf(task.ReasonOutcomeUnknown, "no answer in time; the outcome is unknown").CausedBy(ctx.Err())
 	case <-b.closed:
 		select {
@@ -90,18 +113,23 @@ func (b *Batcher[E, R]) Run(ctx context.Context) error {
 
 // group takes the queued calls, up to the limit, and answers them. It reports whether
 // the limit was reached.
-func (b *Batcher[E, R]) group(ctx context.Context, first batchCall[E, R]) (full bool) {
-	calls := []batchCall[E, R]{first}
-	entries := first.entries[:len(first.entries):len(first.entries)]
-	for len(entries) < b.limit {
-		select {
-		case c := <-b.queue:
+func (b *Batcher[E, R]) group(ctx context.Context, first *batchCall[E, R]) (full bool) {
+	var calls []*batchCall[E, R]
+	var entries []E
+	for c := first; c != nil; {
+		if c.decided.CompareAndSwap(false, true) {
 			calls = append(calls, c)
 			entries = append(entries, c.entries...)
-			continue
-		default:
 		}
-		break
+		if c = nil; len(entries) < b.limit {
+			select {
+			case c = <-b.queue:
+			default:
+			}
+		}
+	}
+	if len(calls) == 0 {
+		return false
 	}
 	answers := b.do(ctx, entries)
 	for _, c := range calls {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -34,5 +35,19 @@ func Unavailable(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
+	if errors.Is(err, store.ErrStalled) {
+		return errStalled()
+	}
 	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
+}
+
+// errStalled returns the error of a call that was not begun because the server hangs.
+func errStalled() error {
+	return task.Errorf(task.ReasonDatabaseStalled, "the server of the task's database does not answer; nothing was done")
+}
+
+// Stalled reports whether err says that the server of a database hangs.
+func Stalled(err error) bool {
+	var known *task.Error
+	return errors.Is(err, store.ErrStalled) || errors.As(err, &known) && known.Reason == task.ReasonDatabaseStalled
 }

@@ -52,8 +52,11 @@ func assertOwned(ctx context.Context, tx pgx.Tx, owned []task.Ownership) ([]task
 
 // InOwnedTx is [Databases.InTx] for a step that only the owner may take. It runs f if
 // all of owned is still owned; no other process can acquire it until the transaction
-// ends. Otherwise it does nothing and returns the lost shards.
+// ends. Otherwise it does nothing and returns the lost shards. It ends when the server
+// stalls, as nobody waits for the outcome of such a step but others wait for its turn.
 func (db *Databases) InOwnedTx(ctx context.Context, d int, step string, owned []task.Ownership, f func(pgx.Tx) error) (lost []task.Shard, err error) {
+	ctx, cancel := db.UntilStalled(ctx, d)
+	defer cancel()
 	err = db.InTx(ctx, d, step, func(tx pgx.Tx) (err error) {
 		if lost, err = assertOwned(ctx, tx, owned); err != nil {
 			return err

@@ -1,0 +1,151 @@
+package hang
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+)
+
+// A feature is what a tenant uses besides its task's database. It is also the kind of its
+// tasks, and a key of the report.
+type feature string
+
+const (
+	plain    feature = "plain"    // nothing
+	rated    feature = "rated"    // a dispatch rate, granted by the tenant's home database
+	capped   feature = "capped"   // a concurrency cap, counted in all databases
+	blocking feature = "blocking" // leases, whose calls cover several databases
+)
+
+var features = []feature{plain, rated, capped, blocking}
+
+// Further keys of the report.
+const (
+	add    feature = "add"    // time until an add is acknowledged
+	result feature = "result" // time until a result is answered
+)
+
+const (
+	every     = 2 * time.Second       // interval of BLOCKING tasks
+	work      = 20 * time.Millisecond // duration of a capped handler
+	callLimit = 10 * time.Minute      // an add may wait until the server is resumed
+	joinWait  = time.Minute
+	addsOut   = 20_000 // unanswered adds of a tenant
+)
+
+// A tenant adds tasks and handles their runs, in this process.
+type tenant struct {
+	*runner
+	feature  feature
+	client   *client.Client
+	stop     context.CancelFunc
+	listened chan struct{}
+	adding   sync.WaitGroup
+}
+
+func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tenant, error) {
+	c, err := client.New(client.Config{Address: r.stack.Address, Token: secret, CallTimeout: callLimit})
+	if err != nil {
+		return nil, err
+	}
+	t := &tenant{runner: r, feature: f, client: c, listened: make(chan struct{})}
+	joined := make(chan struct{})
+	var once sync.Once
+	l, err := c.NewListener(client.ListenerConfig{
+		Workers: r.Workers, Logger: slog.New(slog.DiscardHandler),
+		Events: client.Events{
+			Assigned:     func([]int) { once.Do(func() { close(joined) }) },
+			HandlerEnded: func(d client.Delivery, _ time.Duration, _ error) { r.seen.ended(d) },
+			Reported:     r.seen.reported,
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	l.Handle(string(f), t.handle)
+	listening, stop := context.WithCancel(context.WithoutCancel(ctx))
+	t.stop = stop
+	go func() {
+		defer close(t.listened)
+		_ = l.Run(listening) // joined tells whether it works
+	}()
+	select {
+	case <-joined:
+		return t, nil
+	case <-time.After(joinWait):
+		t.leave()
+		return nil, fmt.Errorf("the listener of %s has no partitions", f)
+	}
+}
+
+func (t *tenant) leave() {
+	t.stop()
+	<-t.listened
+	_ = t.client.Close() // no call is in progress
+}
+
+func (t *tenant) handle(ctx context.Context, run *client.Run) error {
+	over := t.seen.called(t.feature, run)
+	defer over()
+	if t.feature == capped {
+		select {
+		case <-time.After(work):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// load adds tasks until ctx ends: one-shots at the rate, or as many recurring BLOCKING tasks
+// as the rate needs.
+func (t *tenant) load(ctx context.Context) {
+	if t.feature == blocking {
+		// A run takes some time besides the interval.
+		for range int(1.5 * t.Rate * every.Seconds()) {
+			t.add(ctx, client.Task{Kind: string(t.feature), Type: client.Blocking, Interval: every, Begin: soon()},
+				client.WithRequestID(rand.Text())) // spreads them over all databases
+		}
+		return
+	}
+	t.adding.Go(func() {
+		tick := time.NewTicker(time.Duration(float64(time.Second) / t.Rate))
+		defer tick.Stop()
+		slots := make(chan struct{}, addsOut)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			select {
+			case slots <- struct{}{}:
+			default:
+				continue
+			}
+			t.adding.Go(func() {
+				defer func() { <-slots }()
+				t.add(ctx, client.Task{Kind: string(t.feature), Type: client.OneShot, Begin: soon()})
+			})
+		}
+	})
+}
+
+// soon returns a random instant after the usual duration of an add.
+func soon() time.Time { return time.Now().Add(time.Second + mathrand.N(time.Second)) }
+
+// add adds one task. The add of a task goes on after ctx has ended.
+func (t *tenant) add(ctx context.Context, task client.Task, opts ...client.AddOption) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+	defer cancel()
+	sent := time.Now()
+	id, err := t.client.AddTask(ctx, task, opts...)
+	t.seen.added(id, err, task.Type == client.OneShot, sent, time.Now())
+}

@@ -1,0 +1,363 @@
+package store
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrStalled is the error of a call that was not begun because its server hangs.
+var ErrStalled = errors.New("the PostgreSQL server does not answer")
+
+const (
+	// suspectAfter is how long a call may be unanswered before its server is probed.
+	suspectAfter = 200 * time.Millisecond
+	// probeWait is how long a probe may be unanswered before the server counts as stalled.
+	probeWait = 200 * time.Millisecond
+	// probeLimit bounds a probe of a stalled server. The next one uses a new connection.
+	probeLimit = 5 * time.Second
+)
+
+//go:embed probe.sql
+var probeSQL string
+
+// A watch notices that a PostgreSQL server hangs: it keeps its connections and answers
+// nothing, or it executes statements and commits nothing. It is a failure detector with
+// active probes. While a call is unanswered for longer than suspectAfter, the watch commits a
+// tiny transaction on a connection of its own. If that is unanswered too, the server is
+// stalled: its pools give out no connection, so callers learn at once what they would
+// otherwise wait for. Probes continue, and the first answer ends the stall, even if it is an
+// error. A server that answers in time costs no probe.
+//
+// A wrong suspicion of a slow server costs its callers a repeated call. A long statement on
+// a server that answers costs a probe every suspectAfter.
+type watch struct {
+	// probe sends a probe and returns when it is answered.
+	probe func(context.Context) error
+	// changed is called when a stall begins or ends.
+	changed func(stalled bool)
+	// over is closed when the cluster is closed.
+	over chan struct{}
+	once sync.Once
+
+	mu sync.Mutex
+	// waiting has, by connection or call, when the call began that waits for the server.
+	waiting map[any]time.Time
+	// hooks are called when a stall begins, by call.
+	hooks map[any]func()
+	// armed is set while a timer or a probe is about to look at the waiting calls.
+	armed bool
+	// stalled is closed while the server is stalled.
+	stalled chan struct{}
+}
+
+func newWatch(probe func(context.Context) error, changed func(stalled bool)) *watch {
+	return &watch{
+		probe: probe, changed: changed, over: make(chan struct{}),
+		waiting: map[any]time.Time{}, hooks: map[any]func(){}, stalled: make(chan struct{}),
+	}
+}
+
+// begin records a call that waits for the server.
+func (w *watch) begin(key any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting[key] = time.Now()
+	if !w.armed && !isClosed(w.over) {
+		w.armed = true
+		time.AfterFunc(suspectAfter, w.look)
+	}
+}
+
+// end records that the call has ended.
+func (w *watch) end(key any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, key)
+	delete(w.hooks, key)
+}
+
+// whenStalled calls f if the server stalls before the end of the call, or is stalled.
+func (w *watch) whenStalled(key any, f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if isClosed(w.stalled) {
+		f()
+		return
+	}
+	w.hooks[key] = f
+}
+
+// state returns a channel that is closed while the server is stalled.
+func (w *watch) state() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stalled
+}
+
+// set begins or ends a stall.
+func (w *watch) set(stalled bool) {
+	w.mu.Lock()
+	if stalled {
+		close(w.stalled)
+		for _, f := range w.hooks {
+			f()
+		}
+		clear(w.hooks)
+	} else {
+		w.stalled = make(chan struct{})
+	}
+	w.mu.Unlock()
+	w.changed(stalled)
+}
+
+// look probes the server if a call waits for too long, and arms the watch again if any call
+// waits.
+func (w *watch) look() {
+	wait, waiting := w.next()
+	switch {
+	case !waiting:
+		return
+	case wait <= 0:
+		w.check()
+		wait = suspectAfter
+	}
+	time.AfterFunc(wait, w.look)
+}
+
+// next returns when to probe. It disarms the watch and returns false if no call waits.
+func (w *watch) next() (wait time.Duration, waiting bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.armed = len(w.waiting) > 0 && !isClosed(w.over); !w.armed {
+		return 0, false
+	}
+	now, longest := time.Now(), time.Duration(0)
+	for _, began := range w.waiting {
+		longest = max(longest, now.Sub(began))
+	}
+	return suspectAfter - longest, true
+}
+
+// check probes the server. If the server is stalled, check returns when it answers again.
+func (w *watch) check() {
+	answered := w.ask()
+	select {
+	case <-answered:
+		return
+	case <-time.After(probeWait):
+	}
+	w.set(true)
+	for !<-answered {
+		answered = w.ask()
+	}
+	w.set(false)
+}
+
+// ask sends a probe. The channel receives whether it was answered before probeLimit.
+func (w *watch) ask() <-chan bool {
+	answered := make(chan bool, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), probeLimit)
+		defer cancel()
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-w.over:
+				cancel()
+			case <-ended:
+			}
+		}()
+		err := w.probe(ctx)
+		answered <- err == nil || ctx.Err() == nil || isClosed(w.over)
+	}()
+	return answered
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A prober sends the probes of a server.
+type prober struct {
+	config *pgx.ConnConfig
+
+	mu   sync.Mutex // held during a probe
+	conn *pgx.Conn  // nil: not connected
+}
+
+func (p *prober) probe(ctx context.Context) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn == nil {
+		if p.conn, err = pgx.ConnectConfig(ctx, p.config); err != nil {
+			return err
+		}
+	}
+	if _, err = p.conn.Exec(ctx, probeSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+		p.disconnect()
+	}
+	return err
+}
+
+// close closes the connection.
+func (p *prober) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disconnect()
+}
+
+// disconnect closes the connection. p.mu is held.
+func (p *prober) disconnect() {
+	if p.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = p.conn.Close(ctx)
+	p.conn = nil
+}
+
+// A tracer passes the calls of one pool to the watch of its server. When the server stalls it
+// ends the calls that acquire a connection, and statements outside of transactions. A
+// transaction goes on: its caller may need its outcome.
+type tracer struct{ *watch }
+
+var (
+	_ pgx.QueryTracer       = tracer{}
+	_ pgx.BatchTracer       = tracer{}
+	_ pgx.CopyFromTracer    = tracer{}
+	_ pgxpool.AcquireTracer = tracer{}
+)
+
+// untilStalled is the context of a call that ends when the server stalls.
+type untilStalled struct {
+	context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Err implements [context.Context].
+func (u *untilStalled) Err() error {
+	err := u.Context.Err()
+	if err != nil && errors.Is(context.Cause(u.Context), ErrStalled) {
+		return ErrStalled
+	}
+	return err
+}
+
+// bound returns the context of a call. If key is nil, the context itself is the key of the
+// hook that ends it.
+func (t tracer) bound(ctx context.Context, key any) *untilStalled {
+	u := &untilStalled{}
+	u.Context, u.cancel = context.WithCancelCause(ctx)
+	if key == nil {
+		key = u
+		t.begin(u)
+	}
+	t.whenStalled(key, func() { u.cancel(ErrStalled) })
+	return u
+}
+
+func (t tracer) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	return t.bound(ctx, nil)
+}
+
+func (t tracer) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData) {
+	if u, ok := ctx.(*untilStalled); ok {
+		t.end(u)
+		u.cancel(nil)
+	}
+}
+
+func (t tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	t.begin(conn)
+	if conn.PgConn().TxStatus() != idle {
+		return ctx
+	}
+	return t.bound(ctx, conn)
+}
+
+// idle is the status of a connection outside of transactions.
+const idle = 'I'
+
+func (t tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryEndData) {
+	t.end(conn)
+	if u, ok := ctx.(*untilStalled); ok {
+		u.cancel(nil)
+	}
+}
+
+func (t tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	t.begin(conn)
+	return ctx
+}
+
+func (t tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (t tracer) TraceBatchEnd(_ context.Context, conn *pgx.Conn, _ pgx.TraceBatchEndData) {
+	t.end(conn)
+}
+
+func (t tracer) TraceCopyFromStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
+	t.begin(conn)
+	return ctx
+}
+
+func (t tracer) TraceCopyFromEnd(_ context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromEndData) {
+	t.end(conn)
+}
+
+// Stalled returns a channel that is closed while the server of database d hangs.
+func (c *Cluster) Stalled(d int) <-chan struct{} { return c.watches[c.place[d]].state() }
+
+// UntilStalled returns a context that also ends when the server of database d stalls. It is
+// for calls whose callers can do without an answer: a statement that is under way when it
+// ends may still be executed. The caller must call cancel.
+func (c *Cluster) UntilStalled(ctx context.Context, d int) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	w, key := c.watches[c.place[d]], new(byte)
+	w.whenStalled(key, cancel)
+	return ctx, func() { w.end(key); cancel() }
+}
+
+// OnStall makes f receive the begin and the end of each stall of a server, with the address
+// of one of its databases. It must be called before the first query, and f must not block.
+func (c *Cluster) OnStall(f func(address string, stalled bool)) { c.onStall = f }
+
+// watchServer starts the watch of the server of database d unless there is one. config is
+// that of the database.
+func (c *Cluster) watchServer(d int, config *pgx.ConnConfig, application string) *watch {
+	server := c.place[d]
+	if c.watches[server] == nil {
+		p := &prober{config: config.Copy()}
+		p.config.RuntimeParams["application_name"] = application
+		c.probers[server] = p
+		c.watches[server] = newWatch(p.probe, func(stalled bool) {
+			if c.onStall != nil {
+				c.onStall(c.Address(d), stalled)
+			}
+		})
+	}
+	return c.watches[server]
+}
+
+// closeWatches ends all probes.
+func (c *Cluster) closeWatches() {
+	for i, w := range c.watches {
+		if w != nil {
+			w.once.Do(func() { close(w.over) })
+			c.probers[i].close()
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
+)
+
+// hanging opens a cluster whose upper half of databases is on the given server.
+func hanging(t *testing.T, server *testenv.PostgresServer) (c *store.Cluster, stalls chan bool) {
+	t.Helper()
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: testenv.Database(t)}, {DSN: server.DSN()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	stalls = make(chan bool, 100)
+	c.OnStall(func(_ string, stalled bool) { stalls <- stalled })
+	return c, stalls
+}
+
+// query sends a statement to a database and returns its error and how long it took.
+func query(t *testing.T, c *store.Cluster, d int, limit time.Duration, sql string) (time.Duration, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	began := time.Now()
+	_, err := c.Pool(d).Exec(ctx, sql)
+	return time.Since(began), err
+}
+
+const upper = task.Databases - 1
+
+func TestCallsForAServerThatHangsFailAtOnceUntilItAnswers(t *testing.T) {
+	t.Parallel()
+	server := testenv.NewPostgres(t)
+	c, stalls := hanging(t, server)
+	for _, d := range []int{0, upper} {
+		if _, err := query(t, c, d, 10*time.Second, "SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Resume() //nolint:errcheck // again, if the test has failed
+	// A statement that is under way does not wait for its own deadline.
+	if took, err := query(t, c, upper, 20*time.Second, "SELECT 1"); err == nil || took > 3*time.Second {
+		t.Errorf("the first statement ended after %v with %v, want an error in less than a second", took, err)
+	}
+	for range 20 {
+		if took, err := query(t, c, upper, 20*time.Second, "SELECT 1"); !errors.Is(err, store.ErrStalled) || took > time.Second {
+			t.Errorf("a further statement ended after %v with %v, want ErrStalled at once", took, err)
+		}
+	}
+	if took, err := query(t, c, 0, 10*time.Second, "SELECT 1"); err != nil {
+		t.Errorf("a statement for the other server ended after %v with %v, want no error", took, err)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	awaitStalls(t, stalls, true, false)
+	if took, err := query(t, c, upper, 10*time.Second, "SELECT 1"); err != nil {
+		t.Errorf("a statement after the stall ended after %v with %v, want no error", took, err)
+	}
+}
+
+// awaitStalls waits for the begin and the end of a stall.
+func awaitStalls(t *testing.T, stalls <-chan bool, want ...bool) {
+	t.Helper()
+	for i, w := range want {
+		select {
+		case got := <-stalls:
+			if got != w {
+				t.Fatalf("change %d: stalled = %v, want %v", i, got, w)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("change %d to stalled = %v has not come", i, w)
+		}
+	}
+}
+
+// A server whose synchronous standby is gone executes statements and commits nothing.
+func TestAServerThatCommitsNothingIsStalled(t *testing.T) {
+	t.Parallel()
+	server := testenv.NewPostgres(t)
+	c, stalls := hanging(t, server)
+	set := func(standby string) {
+		t.Helper()
+		for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = '" + standby + "'", "SELECT pg_reload_conf()"} {
+			if _, err := query(t, c, upper, 10*time.Second, sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for got := "-"; got != standby; {
+			if err := c.Pool(upper).QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&got); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := query(t, c, upper, 10*time.Second, "CREATE TABLE public.row (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := query(t, c, upper, 10*time.Second, "SELECT pg_sleep(1)"); err != nil {
+		t.Errorf("a statement that takes a second: %v", err)
+	}
+	select {
+	case <-stalls:
+		t.Error("a server with a long statement is stalled")
+	default:
+	}
+	set("gone")
+	if took, err := query(t, c, upper, 20*time.Second, "INSERT INTO public.row VALUES (1)"); err == nil || took > 3*time.Second {
+		t.Errorf("a commit ended after %v with %v, want an error in less than a second", took, err)
+	}
+	awaitStalls(t, stalls, true)
+	direct, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: server.DSN()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer direct.Close()
+	c = direct // its watch has no reason to suspect the server
+	set("")
+	awaitStalls(t, stalls, false)
+}
