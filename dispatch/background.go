@@ -71,7 +71,10 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 	// A claim waits until it can get all rows that it asks for, so that databases get equal
 	// shares. It therefore asks for no more than half of the background's capacity.
 	rows := max(min(granted, b.cfg.MaxRecords/(2*backgroundPart)), 1)
-	grants, by := b.choose(time.Now(), backlog)
+	now := time.Now()
+	capacity := b.pipeline.capacity(now)
+	b.noteFailures(ctx, now, capacity.blocked)
+	grants, by := b.choose(now, backlog, capacity)
 	defer b.flows.release(grants)
 	claimed := 0
 	if paid := b.pay(ctx, grants, by.Rates, rows, backlog); len(paid) > 0 {
@@ -82,11 +85,24 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 	}
 }
 
+// noteFailures tells the database from time to time which topics fail. Their flows come here
+// at least that often.
+func (b *background) noteFailures(ctx context.Context, now time.Time, tenants []int32) {
+	if len(tenants) == 0 || !b.flows.noteDue(now) || !b.begin(ctx) {
+		return
+	}
+	defer b.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.StoreTimeout)
+	defer cancel()
+	if err := b.store.NoteTopicFailures(ctx, b.number, tenants); err != nil {
+		b.events.StoreFailed(b.number, "note topic failures", err)
+	}
+}
+
 // choose returns grants for the flows to claim at now, and the settings that they were
 // chosen by.
-func (b *background) choose(now time.Time, backlog bool) ([]*fair.Grant, task.Settings) {
-	capacity := b.pipeline.capacity(now)
-	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
+func (b *background) choose(now time.Time, backlog bool, capacity capacity) ([]*fair.Grant, task.Settings) {
+	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged(), capacity.broken)
 	grants, by := b.flows.choose(now, backlog, capacity.blocks)
 	if capacity.gone && len(grants) > 0 {
 		b.pipeline.probing(now)

@@ -11,6 +11,9 @@ type capacity struct {
 	// Claims defer the rows of blocked tenants by blockedFor.
 	blocked    []int32
 	blockedFor time.Duration
+	// broken are the tenants whose breakers are open, in ascending order. Claims exclude them
+	// instead of deferring their rows, which may be many.
+	broken []int32
 	// gone is set while no broker answers. Then claims only probe; probeIn is how long the
 	// next probe of a flow has to wait.
 	gone    bool
@@ -77,6 +80,9 @@ func (p *pipeline) measure(now time.Time) capacity {
 	}
 	since, crowd := now, p.crowd()
 	for _, l := range p.topics {
+		if l.open {
+			r.broken = append(r.broken, l.tenant)
+		}
 		if !p.broken(l, crowd) {
 			continue
 		}
@@ -85,6 +91,7 @@ func (p *pipeline) measure(now time.Time) capacity {
 			since = l.since
 		}
 	}
+	slices.Sort(r.broken)
 	if len(r.blocked) == 0 {
 		return r
 	}
@@ -153,12 +160,7 @@ func (p *pipeline) figures(now time.Time) Figures {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.measure(now)
-	f := Figures{Records: p.records, Delayed: p.delayed.records, Bytes: p.bytes, Stopped: r.records == 0 || r.gone}
-	for _, l := range p.topics {
-		if l.open {
-			f.Broken = append(f.Broken, l.tenant)
-		}
+	return Figures{
+		Records: p.records, Delayed: p.delayed.records, Bytes: p.bytes, Stopped: r.records == 0 || r.gone, Broken: r.broken,
 	}
-	slices.Sort(f.Broken)
-	return f
 }

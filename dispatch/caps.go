@@ -135,7 +135,7 @@ func (b *background) tryCapped(ctx context.Context, kind task.TenantKind, epoch 
 func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int) {
 	now := time.Now()
 	capacity := b.pipeline.capacity(now)
-	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged())
+	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged(), capacity.broken)
 	g, by := b.flows.cappedFlow(now, kind)
 	limit = int(by.Rates[kind.Tenant].KindCaps[kind.Kind])
 	if claims, _ := b.tracker.status(); g == nil || open >= limit || !claims {

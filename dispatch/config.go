@@ -53,6 +53,10 @@ type Store interface {
 	// asserts ownership. If any shard is lost, it does nothing and returns the lost shards.
 	GiveUp(ctx context.Context, database int, owned []task.Ownership, pubs []task.Publication, reason task.DeadReason, message string, parts []task.OutboxPart) (lost []task.Shard, err error)
 
+	// NoteTopicFailures tells callers who ask why a task has not fired that the topics of
+	// these tenants, in ascending order, fail now.
+	NoteTopicFailures(ctx context.Context, database int, tenants []int32) error
+
 	// Release clears the owner's name and address, but not the epoch. It is best effort.
 	Release(ctx context.Context, database int, owned []task.Ownership) error
 }

@@ -58,8 +58,10 @@
 //
 // The [pipeline] carries records of all databases to Kafka. Healthy tenants share calls. A
 // tenant whose topic fails gets calls of its own until it recovers, so it never delays the
-// others. If the failure lasts, its circuit breaker opens and claims defer its rows. Memory
-// is bounded: at the bound claims stop and the backlog waits in Postgres, visible and
+// others. If the failure lasts, its circuit breaker opens. Then the foreground excludes the
+// tenant: its rows stay where they are, however many become due, and its flow is not claimed
+// while records in memory wait for the probes. Redeliveries, which the foreground sees all the same, are
+// deferred. Memory is bounded: at the bound claims stop and the backlog waits in Postgres, visible and
 // cancellable.
 //
 // A failing topic says nothing about the other topics. While calls fail and nothing is
@@ -70,7 +72,7 @@
 // # Fair sharing
 //
 // The sections above describe the foreground: one claim takes the due rows of all tenants.
-// The first runs of tenants with a limit or a backlog are excluded from it. Their rows are
+// The first runs of tenants with a limit, a backlog or a failing topic are excluded from it. Their rows are
 // claimed flow by flow ([background]). Package
 // [github.com/perceptor/perceptor/dispatch/fair], which is pure, decides how many of these
 // rows may be claimed per second, which tenants have a backlog, and how backlogged tenants

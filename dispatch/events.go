@@ -12,8 +12,8 @@ type Events struct {
 	// Claimed is called when a claim has committed. c must not be changed.
 	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
 	// StoreFailed is called when a step of the store ("claim", "peek", "settings", "take
-	// tokens", "acknowledge outbox", "give up", "release", "acquire cap lease", "release cap
-	// lease") has failed. The step is tried again, except after an unknown outcome.
+	// tokens", "acknowledge outbox", "give up", "release", "note topic failures", "acquire cap lease",
+	// "release cap lease") has failed. The step is tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
 	// Acquired is called when shards were acquired. republished is the number of records in
 	// their outbox.
@@ -40,7 +40,7 @@ type Events struct {
 	PublishFailed func(tenant int32, records int, err error)
 	// Dropped is called when records of a deleted tenant were dropped. They count as confirmed.
 	Dropped func(tenant int32, records int)
-	// BreakerOpened is called when claims begin to defer rows of the tenant, and
+	// BreakerOpened is called when claims begin to leave rows of the tenant where they are, and
 	// BreakerClosed when they no longer do.
 	BreakerOpened func(tenant int32, err error)
 	BreakerClosed func(tenant int32)

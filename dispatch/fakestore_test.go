@@ -45,6 +45,10 @@ type fakeStore struct {
 	dead    map[task.RunID]string
 	claims  []task.ClaimRequest // the committed claims
 	peeks   int
+	// noted counts by tenant how often its topic was noted to fail. deferred counts rows that
+	// claims have deferred.
+	noted    map[int32]int
+	deferred int
 	// version and rates are the settings of tenants. tokens are their buckets.
 	version int64
 	rates   map[int32]task.Rates
@@ -161,7 +165,7 @@ func newFakeStore() *fakeStore {
 	s := &fakeStore{
 		epochs: map[task.Shard]task.Ownership{}, rows: map[task.ID]*fakeRow{}, outbox: map[int64]*fakeOutbox{},
 		claimed: map[task.RunID]bool{}, closed: map[task.RunID]bool{}, dead: map[task.RunID]string{},
-		version: 1, rates: map[int32]task.Rates{}, tokens: map[int32]*fakeTokens{},
+		version: 1, rates: map[int32]task.Rates{}, tokens: map[int32]*fakeTokens{}, noted: map[int32]int{},
 	}
 	for i := range s.dbs {
 		s.dbs[i] = make(chan struct{}, 1)
@@ -345,6 +349,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		if slices.Contains(req.Blocked, r.tenant) {
 			r.due = now.Add(req.BlockedFor)
 			c.Deferred++
+			s.deferred++
 			continue
 		}
 		r.seq++
@@ -474,6 +479,15 @@ func (s *fakeStore) GiveUp(ctx context.Context, db int, owned []task.Ownership, 
 	}
 	s.remove(parts)
 	return nil, nil
+}
+
+func (s *fakeStore) NoteTopicFailures(_ context.Context, _ int, tenants []int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range tenants {
+		s.noted[t]++
+	}
+	return nil
 }
 
 func (s *fakeStore) Release(context.Context, int, []task.Ownership) error {

@@ -18,6 +18,8 @@ type tenantFlows struct {
 
 	mu    sync.Mutex
 	flows *fair.Flows
+	// notedAt is when the database was last told which topics fail.
+	notedAt time.Time
 }
 
 func newTenantFlows(cfg Config, capped signal) *tenantFlows {
@@ -44,10 +46,11 @@ type exclusion struct {
 	changes, readmitted int
 }
 
-// update makes the flows follow settings and backlogs, and returns the excluded tenants.
-// clock is the database's.
-func (f *tenantFlows) update(now time.Time, clock task.Instant, backlogged []int32) exclusion {
+// update makes the flows follow settings, backlogs and failing topics, and returns the excluded
+// tenants. clock is the database's.
+func (f *tenantFlows) update(now time.Time, clock task.Instant, backlogged, broken []int32) exclusion {
 	f.mu.Lock()
+	f.flows.SetBroken(broken)
 	added := f.flows.Update(now, clock, backlogged)
 	x := f.exclusion()
 	f.mu.Unlock()
@@ -62,6 +65,20 @@ func (f *tenantFlows) exclusion() exclusion {
 	x := exclusion{tenants: f.flows.Excluded(), settings: f.flows.Settings()}
 	x.changes, x.readmitted = f.flows.Changes()
 	return x
+}
+
+// noteEvery is the interval at which a database is told which topics fail.
+const noteEvery = 20 * time.Second
+
+// noteDue reports whether to tell the database which topics fail. If so the caller does that.
+func (f *tenantFlows) noteDue(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.notedAt) < noteEvery {
+		return false
+	}
+	f.notedAt = now
+	return true
 }
 
 // excluded returns the excluded tenants.

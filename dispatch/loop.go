@@ -40,7 +40,7 @@ func (l *loop) next() step {
 	now := time.Now()
 	capacity := l.pipeline.capacity(now)
 	claims, publishedAt := l.tracker.status()
-	excluded := l.flows.update(now, l.planning.clock(now), l.scheduler.backlogged())
+	excluded := l.flows.update(now, l.planning.clock(now), l.scheduler.backlogged(), capacity.broken)
 	return l.planning.next(now, situation{
 		shards:      claims,
 		records:     capacity.records,

@@ -112,6 +112,47 @@ func TestFlowsContinueWhenABrokerAnswersAgain(t *testing.T) {
 	}
 }
 
+// TestBacklogOfATopicThatFailsStaysWhereItIs counts the rows that claims rewrite while the topic
+// of a tenant fails for ten minutes, in which ever more of its rows are due.
+func TestBacklogOfATopicThatFailsStaysWhereItIs(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		var down atomic.Bool
+		down.Store(true)
+		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
+			if p.Tenant == 1 && down.Load() {
+				return false, errDown
+			}
+			return true, nil
+		}
+		const rows = 3000
+		for n := range int64(rows) {
+			w.store.add(id(task.Shard(n%8), n+1), 1, time.Duration(n)*100*time.Millisecond, 0)
+		}
+		w.store.add(id(0, rows+1), 2, 0, time.Second)
+		var late *lateness
+		m := w.start("a", func(_ *Config, e *Events) { late = newLateness(e) })
+		m.acquire(0, 1, 2, 3, 4, 5, 6, 7)
+		time.Sleep(10 * time.Minute)
+		w.store.mu.Lock()
+		deferred, noted := w.store.deferred, w.store.noted[1]
+		w.store.mu.Unlock()
+		if deferred > rows {
+			t.Errorf("%d rows were deferred, want each of the %d at most once", deferred, rows)
+		}
+		if noted < 10 {
+			t.Errorf("the database was told %d times that the topic fails, want at least once a minute", noted)
+		}
+		if worst, runs := late.of(2); worst > 200*time.Millisecond || runs < 590 {
+			t.Errorf("the other tenant: %d runs, the latest %s late", runs, worst)
+		}
+		down.Store(false)
+		within(t, 20*time.Second, "the backlog is published", func() bool { _, runs := late.of(1); return runs == rows })
+		m.stop()
+		w.checkSettled()
+	})
+}
+
 func TestKafkaIsGoneOnlyWhileNoBrokerAnswers(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }

@@ -18,7 +18,8 @@ type settler interface {
 	dropped(now time.Time, records []*record)
 	// unpublishable reports that a record can never be published.
 	unpublishable(u unpublishable)
-	// capacityFreed reports that there is capacity again after there was none.
+	// capacityFreed reports that there is capacity again after there was none, or that a topic
+	// has recovered.
 	capacityFreed()
 }
 
@@ -223,10 +224,14 @@ func (p *pipeline) finish(next *call, results *results, start time.Time) {
 		next.of.inCall = false
 	}
 	var events []func()
+	recovered := false
 	for tenant, o := range results.byTenant(failed) {
-		events = append(events, p.callEnded(now, p.topics[tenant], o))
+		l := p.topics[tenant]
+		wasOpen := l != nil && l.open
+		events = append(events, p.callEnded(now, l, o))
+		recovered = recovered || wasOpen && !l.open
 	}
-	reopen := p.reopened(now)
+	reopen := p.reopened(now) || recovered // the rows of a topic that has recovered are claimed again
 	p.mu.Unlock()
 	for _, event := range events {
 		event()

@@ -22,7 +22,7 @@ type Config struct {
 }
 
 // Flows are the excluded tenants of one database and their flows. They follow from the
-// settings of tenants and from the backlogged tenants. Flows are not safe for concurrent
+// settings of tenants, the backlogged tenants, and the failing topics. Flows are not safe for concurrent
 // use.
 type Flows struct {
 	cfg Config
@@ -34,7 +34,9 @@ type Flows struct {
 	// readmitted those that returned a tenant to the foreground.
 	excluded            []int32
 	changes, readmitted int
-	flows               map[task.TenantKind]*Flow
+	// broken are the tenants whose topics fail, in ascending order.
+	broken []int32
+	flows  map[task.TenantKind]*Flow
 	// servedAt is the database's clock when a foreground claim or a peek last found no row
 	// due, or 0 if that has not happened since shards were acquired.
 	servedAt task.Instant
@@ -68,13 +70,23 @@ func (f *Flows) SetSettings(now time.Time, clock task.Instant, s task.Settings, 
 	f.claimAllAt(now)
 }
 
-// Update makes the excluded tenants and their flows follow the settings and the
-// backlogged tenants. It reports whether there are new flows.
+// SetBroken replaces the tenants whose topics fail, in ascending order. They are excluded from
+// the next Update on: their rows stay where they are, and a flow tells when their topic has
+// recovered.
+func (f *Flows) SetBroken(tenants []int32) { f.broken = tenants }
+
+// Update makes the excluded tenants and their flows follow the settings, the backlogged
+// tenants, and those whose topics fail. It reports whether there are new flows.
 func (f *Flows) Update(now time.Time, clock task.Instant, backlogged []int32) (added bool) {
-	if len(backlogged) == 0 && len(f.settings.Rates) == 0 && len(f.excluded) == 0 {
+	if len(backlogged) == 0 && len(f.broken) == 0 && len(f.settings.Rates) == 0 && len(f.excluded) == 0 {
 		return false
 	}
 	excluded := slices.Clone(backlogged)
+	for _, t := range f.broken {
+		if !slices.Contains(excluded, t) {
+			excluded = append(excluded, t)
+		}
+	}
 	for t, r := range f.settings.Rates {
 		if r.NeedsFlow() && !slices.Contains(excluded, t) {
 			excluded = append(excluded, t)
@@ -88,12 +100,12 @@ func (f *Flows) Update(now time.Time, clock task.Instant, backlogged []int32) (a
 		}
 		f.excluded = excluded
 	}
-	return f.setFlows(now, clock)
+	return f.setFlows(now, clock, backlogged)
 }
 
 // setFlows creates and removes flows so that they match the excluded tenants. A paused
 // tenant or kind has no flow.
-func (f *Flows) setFlows(now time.Time, clock task.Instant) (added bool) {
+func (f *Flows) setFlows(now time.Time, clock task.Instant, backlogged []int32) (added bool) {
 	want := map[task.TenantKind]bool{}
 	for _, t := range f.excluded {
 		r := f.settings.Rates[t]
@@ -113,6 +125,9 @@ func (f *Flows) setFlows(now time.Time, clock task.Instant) (added bool) {
 			since := clock
 			if f.servedAt != 0 {
 				since = min(since, f.servedAt) // rows that became due later wait because of the settings
+			}
+			if r := f.settings.Rates[k.Tenant]; !r.NeedsFlow() && !slices.Contains(backlogged, k.Tenant) {
+				since = task.Never // its topic fails, so instants that pass are missed
 			}
 			f.flows[k] = &Flow{key: k, backlog: true, caughtUp: since, nextAt: now}
 			added = true

@@ -189,3 +189,10 @@ func lastDead(ctx context.Context, q kernel.Querier, t *task.Snapshot) (*task.De
 func queueTrouble(b *pgx.Batch, tenants []int32) {
 	sql.TroubleNote.Queue(b, tenants, brokenFor.Milliseconds())
 }
+
+// NoteTopicFailures records for [Store.Explain] that the topics of these tenants, in ascending
+// order, accept no records, so that their rows of database d are not claimed.
+func (s *Store) NoteTopicFailures(ctx context.Context, d int, tenants []int32) error {
+	_, err := sql.TroubleNote.Exec(ctx, s.db.Pool(d), tenants, brokenFor.Milliseconds())
+	return err
+}

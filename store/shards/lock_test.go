@@ -90,6 +90,24 @@ func TestBlockedTenantIsPutOffAndNotClaimed(t *testing.T) {
 	}
 }
 
+// TestRedeliveryOfABlockedTenantIsPutOffAsIfItWereMade keeps a backlog of silent runs of a topic
+// that fails from being rewritten every few seconds.
+func TestRedeliveryOfABlockedTenantIsPutOffAsIfItWereMade(t *testing.T) {
+	b := setup(t)
+	id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.AckTimeout, s.GiveUpAfter = time.Minute, 30*24*time.Hour }))[0]
+	b.claim(task.RangeForm)
+	for _, want := range []time.Duration{2 * time.Minute, 2 * time.Minute} {
+		b.advance(want)
+		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: 3 * time.Second})
+		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
+			t.Fatalf("claim = %+v, %v", c, err)
+		}
+		if row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; row.DueAt != b.now.Add(want) || row.Attempt != 1 {
+			t.Fatalf("row = %+v, want attempt 1, due after %s", row, want)
+		}
+	}
+}
+
 func TestLowerBoundHidesWhatIsAtOrBelowIt(t *testing.T) {
 	b := setup(t)
 	b.add(b.spec(task.OneShot))

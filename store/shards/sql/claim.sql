@@ -98,7 +98,7 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 -- A row that needs the state machine of package task is only marked as undecided: see
 -- needs_machine.
   due_at = CASE
-    WHEN t.tenant_id = ANY (@blocked_tenants) THEN greatest(c.now + @blocked_for_ms, t.due_at)
+    WHEN t.tenant_id = ANY (@blocked_tenants) THEN greatest(c.now + {{deferred_for}}, t.due_at)
     WHEN {{needs_machine}} THEN t.due_at
     WHEN t.state = {{state.RUNNING}} THEN c.now + silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures))
     WHEN t.type <> {{type.NON_BLOCKING}} OR {{last_run}} THEN {{claim_at}} + t.ack_timeout_ms
@@ -123,6 +123,12 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
   first_claim_at = CASE
     WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.first_claim_at
     WHEN t.type <> {{type.NON_BLOCKING}} THEN {{claim_at}} END
+
+-- fragment: deferred_for
+-- Claims exclude new runs of most blocked tenants, but see all redeliveries of theirs. Those may be
+-- many, so they wait as if they had been made, for at most 10 minutes.
+CASE t.state WHEN {{state.RUNNING}} THEN greatest(@blocked_for_ms, least(silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures)), 600000))
+  ELSE @blocked_for_ms END
 
 -- fragment: claim_at
 -- The instant at which a row counts as claimed: its due_at if it is claimed ahead, else
