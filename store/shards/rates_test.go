@@ -382,6 +382,25 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	lease(2)
 }
 
+func TestCapLeaseEndsAfterItsTimeThoughTheClockWasSetBack(t *testing.T) {
+	b := setup(t)
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	old, _, err := b.AcquireCapLease(t.Context(), kind) // and its holder dies
+	if err != nil {
+		t.Fatal(err)
+	}
+	setBack := func(ms int64) {
+		if _, err := b.db.Pool(kernel.Home(b.tenant)).Exec(context.Background(), `UPDATE test_clock SET now = now - $1`, ms); err != nil {
+			t.Error(err)
+		}
+	}
+	setBack(3_600_000)
+	t.Cleanup(func() { setBack(-3_600_000) })
+	if now, _, err := b.AcquireCapLease(t.Context(), kind); err != nil || now <= old {
+		t.Errorf("lease %d after %d, %v; want a new one: no lease lasts for an hour", now, old, err)
+	}
+}
+
 func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}

@@ -41,10 +41,10 @@ SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 5000
 
 -- name: CapBegin(tenant int4, kind text, duration_ms int8)
 -- Begins the next cap lease of a kind. Returns no row if the previous lease has not
--- expired.
+-- expired. One that has more time left than a lease lasts is void: the clock was set back.
 INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at) VALUES (@tenant, @kind, 1, now_ms() + @duration_ms)
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = c.epoch + 1, expires_at = excluded.expires_at
- WHERE c.expires_at <= now_ms()
+ WHERE c.expires_at NOT BETWEEN now_ms() + 1 AND excluded.expires_at
 RETURNING epoch;
 
 -- name: CapEnd(tenant int4, kind text, epoch int8)
