@@ -63,14 +63,20 @@ type serviceClock struct {
 // clock, which may be set. A run that seems older than it is costs a check; one that
 // seems younger would not be checked.
 func (c serviceClock) now(local time.Time) time.Time {
-	wall := local.Round(0).Add(c.ahead)
 	if c.read.IsZero() {
-		return wall
+		return local
 	}
-	if steady := c.shown.Add(local.Sub(c.read)); steady.After(wall) {
+	return c.later(local.Round(0), local.Sub(c.read))
+}
+
+// later returns the later estimate, for what the local wall clock shows and for the
+// time that has passed by the monotonic clock.
+func (c serviceClock) later(wall time.Time, passed time.Duration) time.Time {
+	byWall, steady := wall.Add(c.ahead), c.shown.Add(passed)
+	if steady.After(byWall) {
 		return steady
 	}
-	return wall
+	return byWall
 }
 
 // setClock reads the service's clock from an answer to a question sent at asked.

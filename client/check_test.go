@@ -68,6 +68,20 @@ func TestRunsOfCancelledAndEditedTasksAreCheckedBeforeTheirHandlers(t *testing.T
 	}
 }
 
+func TestTheServiceClockFollowsNeitherAClockThatIsSetBackNorOneThatStandsStill(t *testing.T) {
+	read := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := serviceClock{shown: read.Add(time.Minute), read: read, ahead: time.Minute}
+	for name, tc := range map[string]struct{ wall, passed time.Duration }{
+		"nothing happened":                  {time.Hour, time.Hour},
+		"the wall clock was set back":       {-time.Hour, time.Hour},
+		"the machine was suspended so long": {time.Hour, time.Second},
+	} {
+		if got, want := c.later(read.Add(tc.wall), tc.passed), read.Add(time.Hour+time.Minute); !got.Equal(want) {
+			t.Errorf("%s: the service's clock shows %s, want %s", name, got, want)
+		}
+	}
+}
+
 func TestOnlyLateRunsAreCheckedUnlessAskedFor(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

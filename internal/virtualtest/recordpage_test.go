@@ -52,7 +52,7 @@ func pageTasks(t *testing.T, tenant *Tenant) map[string]int64 {
 	ids := map[string]int64{}
 	for id, what := range map[string]client.Task{
 		"3587": {Kind: "mail", Type: client.Blocking, Interval: time.Hour, AckTimeout: time.Minute, Params: map[string]string{"to": "ann", "draft": "x"}},
-		"4099": {Kind: "mail", Type: client.NonBlocking, Interval: time.Hour},
+		"4099": {Kind: "mail", Type: client.NonBlocking, Interval: time.Hour, Retention: day},
 		"4611": {Kind: "mail", Type: client.OneShot, Retention: client.NoRetention},
 		"5123": {Kind: "unknown", Type: client.OneShot},
 	} {
@@ -171,6 +171,13 @@ func TestTheExamplesOfTheRecordFormatPageAreAnsweredAsShown(t *testing.T) {
 		if diff := cmp.Diff(decoded(t, []byte(e.answer)), decoded(t, got)); diff != "" {
 			t.Errorf("%s\n%s\n(-page +server)\n%s", e.line, e.body, diff)
 		}
+	}
+	if _, err := tenant.CancelTask(t.Context(), ids["4099"]); err != nil {
+		t.Fatal(err)
+	}
+	got := call(t, s.HTTP, tenant, "POST /v1/runs:check", fmt.Sprintf(`{"attempts": [{"taskId": "%d", "seq": "1", "attempt": 1}]}`, ids["4099"]))
+	if diff := cmp.Diff(decoded(t, []byte(`{"replies": [{"code": "RUN_CODE_FINISHED"}]}`)), decoded(t, got)); diff != "" {
+		t.Errorf("a run of a task that was cancelled and is kept (-page +server)\n%s", diff)
 	}
 	want := []string{
 		"GET /v1/delivery", "POST /v1/runs:start", "POST /v1/runs:check", "POST /v1/runs:heartbeat", "POST /v1/runs:report",
