@@ -317,6 +317,9 @@ func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	if o, err := d.shards.OutboxStats(ctx, db); err == nil { // /readyz reports the database
 		d.metrics.Outbox(db, o)
 	}
+	if n, err := d.shards.QuarantinedRows(ctx, db); err == nil {
+		d.metrics.QuarantinedRows(db, n)
+	}
 }
 
 // checkTopics checks the topics of all tenants once. It returns an error if one may lose

@@ -85,7 +85,24 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	}
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)
+	e.rows(ctx, cluster)
 	e.far(ctx, cluster)
+}
+
+// rows finds damaged rows of tasks.
+func (e *examination) rows(ctx context.Context, cluster *store.Cluster) {
+	s, sum := shards.New(cluster, shards.Config{}), 0
+	for d := range task.Databases {
+		n, err := s.QuarantinedRows(ctx, d)
+		if err != nil {
+			e.add(Failed, "tasks", "database %d: %s", d, oneLine(err))
+			return
+		}
+		sum += n
+	}
+	if sum > 0 {
+		e.add(Failed, "tasks", "%d rows are damaged and quarantined; the table quarantined_row of each database lists them", sum)
+	}
 }
 
 // owners finds shards without an owner.

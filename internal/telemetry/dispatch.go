@@ -39,6 +39,7 @@ type Dispatch struct {
 	outboxRows         *prometheus.GaugeVec
 	outboxAge          *prometheus.GaugeVec
 	outboxUnreadable   *prometheus.GaugeVec
+	rowsQuarantined    *prometheus.GaugeVec
 }
 
 // NewDispatch registers the metrics of a dispatcher. It calls figures at each
@@ -61,10 +62,11 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		outboxAge:       gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
 		outboxUnreadable: gauges("outbox_rows_unreadable",
 			"Rows of the outbox that cannot be read; state is damaged (quarantined) or newer (waiting for a newer program). Other metrics do not count them.", "database", "state"),
-		republished: counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
+		rowsQuarantined: gauges("rows_quarantined", "Damaged rows of tasks that claims have deferred within the last hour.", "database"),
+		republished:     counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
 	}
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
-		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.republished, m.dropped)
+		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.rowsQuarantined, m.republished, m.dropped)
 	m.missed = missed(r)
 	gauge := func(name, help string, value func(Figures) int) {
 		r.MustRegister(gaugeFunc(name, help, func() float64 { return float64(value(figures())) }))
@@ -164,11 +166,17 @@ func (m *Dispatch) Outbox(database int, o task.OutboxStats) {
 	m.outboxUnreadable.WithLabelValues(name, "newer").Set(float64(o.Waiting))
 }
 
+// QuarantinedRows sets the number of damaged rows of a database.
+func (m *Dispatch) QuarantinedRows(database, n int) {
+	m.rowsQuarantined.WithLabelValues(strconv.Itoa(database)).Set(float64(n))
+}
+
 // ForgetOutbox removes the figures of a database in which this dispatcher owns no
 // shard.
 func (m *Dispatch) ForgetOutbox(database int) {
 	name := strconv.Itoa(database)
 	m.outboxRows.DeleteLabelValues(name)
 	m.outboxAge.DeleteLabelValues(name)
+	m.rowsQuarantined.DeleteLabelValues(name)
 	m.outboxUnreadable.DeletePartialMatch(prometheus.Labels{"database": name})
 }

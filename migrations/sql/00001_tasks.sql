@@ -185,6 +185,16 @@ CREATE TABLE outbox (
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
+-- Rows of task because of which claims fail. They are deferred again and again.
+CREATE TABLE quarantined_row (
+  tenant_id int4 NOT NULL,
+  id        int8 NOT NULL,
+  run       int8 NOT NULL,
+  seen      int8 NOT NULL,            -- when the row was last deferred
+  reason    text NOT NULL,
+  CONSTRAINT quarantined_row_pkey PRIMARY KEY (tenant_id, id, run)
+);
+
 -- Tenants whose rows were deferred because Kafka does not accept their records.
 CREATE TABLE topic_failure (
   tenant_id int4 NOT NULL,
@@ -217,6 +227,6 @@ AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
 
 -- +goose Down
 DROP FUNCTION answered, silence_ms, grid_steps;
-DROP TABLE topic_failure, outbox, owner, dead_run, task_done, task_key, task;
+DROP TABLE topic_failure, quarantined_row, outbox, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;
 DROP FUNCTION now_ms;

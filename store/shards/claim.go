@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +20,17 @@ import (
 // claimed runs into the outbox.
 //
 // If a range claim waits for a lock longer than lock_timeout, Claim repeats it in the
-// capped form, which skips locked rows.
+// capped form, which skips locked rows. If it fails because of damaged rows, Claim
+// quarantines them and repeats the claim.
 func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
+	claim, err := s.claimForm(ctx, req)
+	if damagedRows(err) && s.quarantineRows(ctx, req, err) {
+		claim, err = s.claimForm(ctx, req)
+	}
+	return claim, err
+}
+
+func (s *Store) claimForm(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	claim, err := s.claim(ctx, req)
 	if err != nil && req.Form == task.RangeForm && kernel.LockConflict(err) {
 		req.Form = task.CappedForm
@@ -31,10 +41,7 @@ func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 }
 
 func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
-	c := &claiming{store: s, req: req, tenants: map[int32]bool{}}
-	for _, t := range req.Blocked {
-		c.tenants[t] = true
-	}
+	c := newClaiming(s, req)
 	err := s.db.InTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
 		c.Claim, c.undecided, c.effects = task.Claim{Next: task.Never}, nil, s.machines.NewEffects()
 		if err := c.claimRows(ctx, tx); err != nil {
@@ -63,12 +70,21 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	return c.Claim, nil
 }
 
+func newClaiming(s *Store, req task.ClaimRequest) *claiming {
+	c := &claiming{store: s, req: req, tenants: map[int32]bool{}}
+	for _, t := range req.Blocked {
+		c.tenants[t] = true
+	}
+	return c
+}
+
 // claiming is one claim under way.
 type claiming struct {
 	task.Claim
 	store     *Store
 	req       task.ClaimRequest
 	tenants   map[int32]bool // blocked tenants
+	only      []kernel.Key   // if not nil, the rows to claim
 	undecided []kernel.Key   // rows that need the state machine
 	effects   *transition.Effects
 }
@@ -140,6 +156,10 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	if blocked == nil {
 		blocked = []int32{}
 	}
+	if c.only != nil {
+		sql.ClaimKeys.Queue(b, append(kernel.KeyArgs(c.only), blocked, blockedFor)...)
+		return 1, 0
+	}
 	low, steady, setFor := int64(c.req.Low), int64(cmp.Or(c.req.SteadyNow, task.Never)), c.req.SetFor.Milliseconds()
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
@@ -189,6 +209,11 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	defer rows.Close()
 	var r claimed
 	reader := claimReader{rows: rows}
+	defer func() { // not kernel.Recovered: this is the busiest loop
+		if p := recover(); p != nil {
+			err = &rowError{kernel.KeyOf(r.tenant, task.ID(r.id), r.run), fmt.Errorf("panic: %v", p)}
+		}
+	}()
 	for rows.Next() {
 		if err := reader.read(&r); err != nil {
 			return n, err
@@ -274,11 +299,8 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			continue
 		}
 		touched.Add(machine)
-		machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
-		if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
-			p.ClaimedAt = claimedAt(p, c.Now)
-			c.Publications = append(c.Publications, *p)
-			c.Missed += p.Missed
+		if err := kernel.Recovered(func() error { c.due(machine, k); return nil }); err != nil {
+			return &rowError{k, err}
 		}
 	}
 	c.Dead = touched.Dead()
@@ -289,6 +311,16 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	}
 	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.effects))
 	return nil
+}
+
+// due applies the state machine to one row.
+func (c *claiming) due(machine *task.Machine, k kernel.Key) {
+	machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
+	if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
+		p.ClaimedAt = claimedAt(p, c.Now)
+		c.Publications = append(c.Publications, *p)
+		c.Missed += p.Missed
+	}
 }
 
 // dueInstant returns the instant of the step for a claimed row. A row that was claimed

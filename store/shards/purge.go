@@ -39,6 +39,9 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 		n += gone
 		more = more || gone >= purgeAtOnce
 	}
+	if _, err := sql.RowsForget.Exec(ctx, pool, quarantineKept.Milliseconds()); err != nil {
+		return n, false, fmt.Errorf("purge: %w", err)
+	}
 	var gone int
 	if err := sql.BulkPurge.QueryRow(ctx, pool, task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)

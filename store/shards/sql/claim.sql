@@ -90,6 +90,42 @@ UPDATE task t SET {{claim_set}}
  WHERE t.shard = c.shard AND t.tenant_id = ANY (ARRAY[c.tenant_id]) AND t.id = c.id AND t.run = c.run
 RETURNING {{claim_returning}};
 
+-- name: ClaimKeys(shards int2[], tenants int4[], ids int8[], runs int8[], blocked_tenants int4[], blocked_for_ms int8)
+-- Claims the given rows, whenever they are due. It finds the rows because of which a claim
+-- fails.
+UPDATE task t SET {{claim_set}}
+  FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs) AS u (shard, tenant_id, id, run) {{list_first}}) u,
+       (SELECT now_ms() AS now, now_ms() AS held OFFSET 0) c
+ WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+RETURNING {{claim_returning}};
+
+-- name: DueKeys(shards int2[], ahead_ms int8, skip int8, max_rows int8)
+-- The keys of rows that a claim may take, oldest first.
+SELECT t.shard, t.tenant_id, t.id, t.run
+  FROM task t
+ WHERE t.shard = ANY (@shards) AND t.due_at <= (SELECT now_ms() + @ahead_ms)
+ ORDER BY t.due_at
+OFFSET @skip LIMIT @max_rows;
+
+-- name: RowQuarantine(shards int2[], tenants int4[], ids int8[], runs int8[], for_ms int8, reasons text[])
+-- Defers damaged rows and lists them.
+WITH deferred AS (
+  UPDATE task t SET due_at = now_ms() + @for_ms
+    FROM (SELECT * FROM unnest(@shards, @tenants, @ids, @runs) AS u (shard, tenant_id, id, run) {{list_first}}) u
+   WHERE t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
+  RETURNING t.tenant_id, t.id, t.run)
+INSERT INTO quarantined_row (tenant_id, id, run, seen, reason)
+SELECT d.tenant_id, d.id, d.run, now_ms(), u.reason
+  FROM deferred d JOIN unnest(@tenants, @ids, @runs, @reasons) AS u (tenant_id, id, run, reason) ON (u.tenant_id, u.id, u.run) = (d.tenant_id, d.id, d.run)
+    ON CONFLICT (tenant_id, id, run) DO UPDATE SET seen = excluded.seen, reason = excluded.reason;
+
+-- name: RowsQuarantined(within_ms int8)
+-- Counts the rows that were quarantined within that time.
+SELECT count(*) FROM quarantined_row WHERE seen > now_ms() - @within_ms;
+
+-- name: RowsForget(before_ms int8)
+DELETE FROM quarantined_row WHERE seen < now_ms() - @before_ms;
+
 -- fragment: claim_returning
 c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.scheduled_at, t.anchor,
   t.interval_ms, t.end_at, t.version, t.ack_timeout_ms, t.undecided, t.kind, t.params, t.terms

@@ -37,13 +37,18 @@ var (
 
 // Of claim.sql.
 var (
-	AssertOwned  = set.Get("AssertOwned")
-	AssertClaim  = set.Get("AssertClaim")
-	ClaimRange   = set.Get("ClaimRange")
-	ClaimCapped  = set.Get("ClaimCapped")
-	ClaimFlows   = set.Get("ClaimFlows")
-	Peek         = set.Get("Peek")
-	PeekExcluded = set.Get("PeekExcluded")
+	AssertOwned     = set.Get("AssertOwned")
+	AssertClaim     = set.Get("AssertClaim")
+	ClaimRange      = set.Get("ClaimRange")
+	ClaimCapped     = set.Get("ClaimCapped")
+	ClaimFlows      = set.Get("ClaimFlows")
+	ClaimKeys       = set.Get("ClaimKeys")
+	DueKeys         = set.Get("DueKeys")
+	RowQuarantine   = set.Get("RowQuarantine")
+	RowsQuarantined = set.Get("RowsQuarantined")
+	RowsForget      = set.Get("RowsForget")
+	Peek            = set.Get("Peek")
+	PeekExcluded    = set.Get("PeekExcluded")
 )
 
 // Of counters.sql.
