@@ -20,7 +20,8 @@ import (
 // The lease of a BLOCKING run is counted on the monotonic clock of this process,
 // starting before the request for it was sent. So the lease never ends later here
 // than in Postgres, however long the answer took and however wrong this machine's
-// clock is. The handler's context ends shortly before the lease does. A handler
+// clock is. (The monotonic clock stands still while the machine is suspended. A handler
+// that was running then may go on until its next heartbeat is refused.) The handler's context ends shortly before the lease does. A handler
 // that obeys its context has returned by then. For one that does not, FAIL is
 // reported while this listener still has the lease.
 type execution struct {

@@ -46,7 +46,8 @@ const (
 	// Another holder has the lease. Nothing changed; the record needs no further
 	// work.
 	RunCode_RUN_CODE_HELD RunCode = 6
-	// The row was locked for too long. Nothing changed; send the entry again.
+	// The row was locked for too long, or its database did not answer in time.
+	// Send the entry again.
 	RunCode_RUN_CODE_RETRY RunCode = 7
 	// The entry is malformed; field and message say why. Nothing changed.
 	RunCode_RUN_CODE_INVALID RunCode = 8
@@ -1203,7 +1204,7 @@ type RunRecord struct {
 	MissedCount int64 `protobuf:"varint,7,opt,name=missed_count,json=missedCount,proto3" json:"missed_count,omitempty"`
 	// The version of the task from which the run was claimed.
 	Version int32 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
-	// The task's ack_timeout.
+	// The task's ack_timeout. It is counted from the claim.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	// When the run was claimed, by the database's clock, or when it was due if
 	// that was later. Absent if a dispatcher published the record again after a

@@ -48,11 +48,13 @@ type RunServiceClient interface {
 	// Reports that long runs are still being executed, and extends their lease.
 	HeartbeatRuns(ctx context.Context, in *HeartbeatRunsRequest, opts ...grpc.CallOption) (*HeartbeatRunsResponse, error)
 	// Returns runs that this listener cannot handle. They are delivered again
-	// later, and no failure is counted.
+	// after 5 seconds, and no failure is counted. The delay doubles with each
+	// further delivery without a result, up to 1 hour.
 	HandBackRuns(ctx context.Context, in *HandBackRunsRequest, opts ...grpc.CallOption) (*HandBackRunsResponse, error)
 	// Asks whether runs should still be handled: the task may have been cancelled
-	// or edited since they were claimed. It changes nothing. For BLOCKING runs
-	// StartRuns gives the same answer.
+	// or edited since they were claimed, or the listener remembers a result that
+	// the service may have lost. It changes nothing. For BLOCKING runs StartRuns
+	// gives the same answer.
 	CheckRuns(ctx context.Context, in *CheckRunsRequest, opts ...grpc.CallOption) (*CheckRunsResponse, error)
 	// Returns where the tenant's runs are published.
 	GetDelivery(ctx context.Context, in *GetDeliveryRequest, opts ...grpc.CallOption) (*Delivery, error)
@@ -147,11 +149,13 @@ type RunServiceServer interface {
 	// Reports that long runs are still being executed, and extends their lease.
 	HeartbeatRuns(context.Context, *HeartbeatRunsRequest) (*HeartbeatRunsResponse, error)
 	// Returns runs that this listener cannot handle. They are delivered again
-	// later, and no failure is counted.
+	// after 5 seconds, and no failure is counted. The delay doubles with each
+	// further delivery without a result, up to 1 hour.
 	HandBackRuns(context.Context, *HandBackRunsRequest) (*HandBackRunsResponse, error)
 	// Asks whether runs should still be handled: the task may have been cancelled
-	// or edited since they were claimed. It changes nothing. For BLOCKING runs
-	// StartRuns gives the same answer.
+	// or edited since they were claimed, or the listener remembers a result that
+	// the service may have lost. It changes nothing. For BLOCKING runs StartRuns
+	// gives the same answer.
 	CheckRuns(context.Context, *CheckRunsRequest) (*CheckRunsResponse, error)
 	// Returns where the tenant's runs are published.
 	GetDelivery(context.Context, *GetDeliveryRequest) (*Delivery, error)
