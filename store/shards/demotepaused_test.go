@@ -68,3 +68,26 @@ func TestPausedTasksGoBackIntoPacks(t *testing.T) {
 		t.Errorf("recount %+v, %v", found, err)
 	}
 }
+
+func TestABulkResumeFindsPausedTasksInPacks(t *testing.T) {
+	b := setup(t, func(c *Config) { c.Horizon = far.DefaultHorizon })
+	own := b.chores()
+	ids := b.add(b.spec(task.OneShot, b.inHours(100)), b.spec(task.NonBlocking, b.inHours(100)), b.spec(task.OneShot, b.inHours(0)))
+	if sum := b.finishBulk(own, b.bulk(task.BulkPause, task.BulkTerms{}), func() {}); sum.Done != 3 {
+		t.Fatalf("paused %+v, want 3 tasks", sum)
+	}
+	if got, err := b.Demote(t.Context(), b.d, own, 0); err != nil || got.Packed != 2 {
+		t.Fatalf("demoted %+v, %v, want 2 tasks", got, err)
+	}
+	if sum := b.finishBulk(own, b.bulk(task.BulkResume, task.BulkTerms{}), func() {}); sum != (task.BulkSum{Matched: 3, Done: 3}) {
+		t.Errorf("resumed %+v, want 3 tasks", sum)
+	}
+	for _, id := range ids {
+		if got, err := b.Get(t.Context(), b.tenant, id); err != nil || got.Paused || got.DueAt == task.Never {
+			t.Errorf("task %d is still paused: %+v, %v", id, got, err)
+		}
+	}
+	if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) != 0 {
+		t.Errorf("recount %+v, %v", found, err)
+	}
+}

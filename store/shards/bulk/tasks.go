@@ -22,7 +22,7 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 		}
 		at = *c
 	}
-	packed := b.row.Action != task.BulkResume && (b.terms.Filter.State == 0 || b.terms.Filter.State == task.Scheduled)
+	packed := b.terms.Filter.State == 0 || b.terms.Filter.State == task.Scheduled
 	for at.Stage != task.ListRows {
 		if !packed {
 			at = at.NextStage()
