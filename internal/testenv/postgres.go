@@ -81,6 +81,15 @@ func StartPostgres(ctx context.Context, dir string, opts ...PostgresOption) (*Po
 // DSN returns the connection string of a superuser for the database named postgres.
 func (s *PostgresServer) DSN() string { return s.dsn }
 
+// LogPath returns the path of the server's log. It is empty if this process did not start the server.
+func (s *PostgresServer) LogPath() string {
+	server, err := s.own()
+	if err != nil {
+		return ""
+	}
+	return server.LogPath()
+}
+
 // PID returns the postmaster's process id, or 0 if this process did not start the server.
 func (s *PostgresServer) PID() int {
 	server, err := s.own()

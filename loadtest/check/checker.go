@@ -112,6 +112,8 @@ type Config struct {
 	// death of a listener until the calls that it had begun are repeated. Deaths needs
 	// both.
 	AckTimeout, Redelivery time.Duration
+	// Skew returns by how much the clock of a task's database was wrong at most. nil: never.
+	Skew func(task.ID) time.Duration
 	// Told has what databases have lost of acknowledged changes. nil: nothing may be lost.
 	Told *Told
 	// Fired is called for each run, with the start of its first execution. May be nil.
@@ -188,6 +190,9 @@ func (c *Checker) Result() Result {
 
 // Task checks one task. It sorts the slices of t.
 func (c *Checker) Task(t Task) {
+	if c.cfg.Skew != nil {
+		defer c.skewed(c.cfg.Skew(t.ID))()
+	}
 	c.figures.add(t.Add)
 	k := &checking{Checker: c, Task: t}
 	k.unfinished()
@@ -227,6 +232,13 @@ func (c *Checker) Task(t Task) {
 	k.silence()
 	k.results()
 	k.final()
+}
+
+// skewed widens what depends on the clock of a database, until restore is called.
+func (c *Checker) skewed(by time.Duration) (restore func()) {
+	epsilon, window := c.cfg.Epsilon, c.cfg.Window
+	c.cfg.Epsilon, c.cfg.Window = epsilon+by, window+by
+	return func() { c.cfg.Epsilon, c.cfg.Window = epsilon, window }
 }
 
 // checking is the check of one task.

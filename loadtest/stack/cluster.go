@@ -6,10 +6,14 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
 )
 
 // ClusterOptions describe a stack whose servers are replicated.
@@ -19,6 +23,9 @@ type ClusterOptions struct {
 	// distributed. The first Replicated of them have standbys. Brokers and ZooKeepers are
 	// the numbers of servers of Kafka and ZooKeeper.
 	Servers, Replicated, Brokers, ZooKeepers int
+	// LimitDisk gives the last PostgreSQL server a disk of limited size if the machine
+	// allows that.
+	LimitDisk bool
 }
 
 // Cluster is a real stack of several servers of each kind. Everybody reaches a server only
@@ -47,14 +54,38 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	return c, err
 }
 
-// Replicas returns the PostgreSQL server with the given name, or nil if it has no standbys.
+// Replicas returns the PostgreSQL server with the given name, or nil if there is none.
 func (c *Cluster) Replicas(name string) *Replicas {
 	for _, s := range c.Servers {
-		if synchronous, _ := s.Standbys(); s.name == name && synchronous != nil {
+		if s.name == name {
 			return s
 		}
 	}
 	return nil
+}
+
+// StepClock sets the clock of a database wrong by a time; 0 sets it right. Every instant of
+// a database comes from its function now_ms, which the step replaces, so the clock of the
+// machine is not touched.
+func (c *Cluster) StepClock(ctx context.Context, database int, by time.Duration) error {
+	return onServer(ctx, c.serverOf(database).DSN(), func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s.now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
+AS $$ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8 + %d $$`, pgx.Identifier{store.SchemaName(database)}.Sanitize(), by.Milliseconds()))
+		return err
+	})
+}
+
+// Wrong returns by how much the clock of a database differs from that of this process.
+func (c *Cluster) Wrong(ctx context.Context, database int) (by time.Duration, err error) {
+	var now int64
+	err = onServer(ctx, c.serverOf(database).DSN(), func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT "+pgx.Identifier{store.SchemaName(database), "now_ms"}.Sanitize()+"()").Scan(&now)
+	})
+	return task.Instant.Time(task.Instant(now)).Sub(time.Now()), err
+}
+
+func (c *Cluster) serverOf(database int) *testenv.PostgresServer {
+	return c.Servers[database*len(c.Servers)/task.Databases].Primary()
 }
 
 // Link returns the link to a part, or nil if the part has none.
@@ -77,11 +108,16 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 	var all errgroup.Group
 	c.Servers = make([]*Replicas, o.Servers)
 	for i := range c.Servers {
-		all.Go(func() (err error) {
-			name := fmt.Sprintf("postgres-%d", i+1)
-			c.Servers[i], err = startReplicas(ctx, name, filepath.Join(r.dir, name), o.RealOptions)
-			return err
-		})
+		name := fmt.Sprintf("postgres-%d", i+1)
+		s := &Replicas{name: name, dir: filepath.Join(r.dir, name)}
+		if c.Servers[i] = s; o.LimitDisk && i == o.Servers-1 {
+			if unmount, err := s.limitDisk(); err != nil {
+				o.Progress("without a limited disk: " + err.Error())
+			} else {
+				c.onClose(func(context.Context) error { return unmount() })
+			}
+		}
+		all.Go(func() error { return s.start(ctx, o.RealOptions, i < o.Replicated) })
 	}
 	all.Go(func() (err error) {
 		c.ZooKeepers, err = testenv.StartZooKeeperEnsemble(ctx, filepath.Join(r.dir, "zookeeper"), o.ZooKeepers)
@@ -121,7 +157,7 @@ func (c *Cluster) advertise() func(addr string) (string, error) {
 // addServers makes the servers that have started parts of the stack.
 func (c *Cluster) addServers() {
 	for i, s := range c.Servers {
-		if s != nil {
+		if s.Primary() != nil {
 			c.addScratch("postgres", i, s)
 			c.onClose(s.Stop)
 		}

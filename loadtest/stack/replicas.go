@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,6 +23,7 @@ type Replicas struct {
 	name, dir string
 	link      *testenv.Proxy
 	options   []testenv.PostgresOption
+	limited   bool // the disk has a limited size
 
 	mu      sync.Mutex
 	primary *testenv.PostgresServer
@@ -39,29 +41,32 @@ const (
 
 var _ Server = (*Replicas)(nil)
 
-// startReplicas starts a server without standbys.
-func startReplicas(ctx context.Context, name, dir string, o RealOptions) (*Replicas, error) {
-	r := &Replicas{name: name, dir: dir}
-	archive := filepath.Join(dir, "archive")
-	if err := os.MkdirAll(archive, 0o755); err != nil {
-		return nil, err
+// start starts a server without standbys. If it archives its log, it can be restored.
+func (r *Replicas) start(ctx context.Context, o RealOptions, archives bool) (err error) {
+	settings := maps.Clone(o.Postgres)
+	if settings == nil {
+		settings = map[string]string{}
 	}
-	if err := os.Chmod(archive, 0o777); err != nil { //nolint:gosec // the server runs as another user
-		return nil, err
+	settings["wal_retrieve_retry_interval"] = "500ms"
+	if r.limited {
+		settings["max_wal_size"] = "128MB"
 	}
-	settings := map[string]string{
-		"archive_mode": "on", "archive_command": "cp %p " + archive + "/%f", "restore_command": "cp " + archive + "/%f %p",
-		"wal_retrieve_retry_interval": "500ms",
-	}
-	for name, value := range o.Postgres {
-		settings[name] = value
+	if archives {
+		archive := filepath.Join(r.dir, "archive")
+		if err := os.MkdirAll(archive, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(archive, 0o777); err != nil { //nolint:gosec // the server runs as another user
+			return err
+		}
+		settings["archive_mode"] = "on"
+		settings["archive_command"], settings["restore_command"] = "cp %p "+archive+"/%f", "cp "+archive+"/%f %p"
 	}
 	for name, value := range settings {
 		r.options = append(r.options, testenv.Setting(name, value))
 	}
-	var err error
 	r.primary, err = testenv.StartPostgres(ctx, r.newDir(), r.options...)
-	return r, err
+	return err
 }
 
 func (r *Replicas) newDir() string {

@@ -9,6 +9,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/task"
 )
 
 // followLimit bounds the start of standbys, failLimit a promotion or a restore.
@@ -66,13 +67,52 @@ func (r *runner) killStandby(ctx context.Context, h *happening) error {
 	})
 }
 
+// fullDisk takes all space of the disk of a server, gives it back later, and starts the
+// server again.
+func (r *runner) fullDisk(ctx context.Context, h *happening) error {
+	server := r.on.Replicas(h.Part)
+	before := server.DiskErrors()
+	return r.disturbed(ctx, h, func(ctx context.Context, p part) error {
+		err := errors.Join(server.FillDisk(ctx), harness.Sleep(ctx, h.Lasts), server.FreeDisk())
+		if n := server.DiskErrors() - before; n > 0 {
+			h.saw("the log of %s tells %d times that the disk is full", h.Part, n)
+		}
+		return errors.Join(err, restart(ctx, p))
+	})
+}
+
+// clockStep is the size of a step of a clock.
+const clockStep = 3 * time.Second
+
+// stepClock sets the clock of a database wrong, and right again later. The clock of a
+// database with an even number goes back first, the others go forward first. The fault has
+// an effect if the database tells the wrong time.
+func (r *runner) stepClock(ctx context.Context, h *happening) error {
+	_, database := kindOf(h.Part)
+	step := clockStep
+	if database%2 == 0 {
+		step = -step
+	}
+	r.stepped[database] = clockStep
+	if err := r.on.StepClock(ctx, database, step); err != nil {
+		return err
+	}
+	wrong, err := r.on.Wrong(ctx, database)
+	if wrong.Abs() > clockStep/2 {
+		h.saw("the clock of database %d is wrong by %v", database, wrong.Round(time.Millisecond))
+	}
+	return errors.Join(err, harness.Sleep(ctx, h.Lasts), r.on.StepClock(ctx, database, 0))
+}
+
+// skew returns how wrong the clock of a task's database has been.
+func (r *runner) skew(id task.ID) time.Duration {
+	return r.stepped[int(id%task.Shards)/task.ShardsPerDatabase]
+}
+
 // replaced calls act, which replaces a primary. The fault has an effect if the timeline of
 // the log has changed. Then it starts new standbys.
 func (r *runner) replaced(ctx context.Context, h *happening, act func(context.Context, *stack.Replicas) error) error {
 	p := r.on.Replicas(h.Part)
-	if p == nil {
-		return fmt.Errorf("%s has no standbys", h.Part)
-	}
 	before, err := p.Timeline(ctx)
 	if err != nil {
 		return err

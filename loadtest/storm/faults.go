@@ -49,6 +49,8 @@ var faults = []fault{
 	{"fail-over-sync", "replicated", 0, 0, (*runner).failOverSync},
 	{"fail-over-async", "replicated", time.Second, 4 * time.Second, (*runner).failOverAsync},
 	{"restore", "replicated", time.Second, 6 * time.Second, (*runner).restore},
+	{"step-clock", "database", 4 * time.Second, 12 * time.Second, (*runner).stepClock},
+	{"full-disk", "disk", 2 * time.Second, 8 * time.Second, (*runner).fullDisk},
 	{"kill-standby", "replicated", 2 * time.Second, 8 * time.Second, (*runner).killStandby},
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 	"github.com/perceptor/perceptor/loadtest/workload"
+	"github.com/perceptor/perceptor/task"
 )
 
 // runner runs one storm.
@@ -27,6 +28,7 @@ type runner struct {
 	from, to time.Time
 	happened []*happening
 	told     told
+	stepped  map[int]time.Duration // how wrong the clocks of databases have been
 	complete bool
 
 	mu        sync.Mutex
@@ -82,6 +84,12 @@ func (r *runner) parts() map[string][]string {
 		}
 	}
 	all["replicated"] = all["postgres"][:replicated]
+	if last := all["postgres"][r.Servers-1]; r.on == nil || r.on.Replicas(last).Limited() {
+		all["disk"] = []string{last}
+	}
+	for d := range task.Databases {
+		all["database"] = append(all["database"], fmt.Sprintf("database-%d", d))
+	}
 	all["link"] = slices.Concat(all["postgres"], all["zookeeper"], all["kafka"], all["taskd"])
 	return all
 }
@@ -273,7 +281,7 @@ func (r *runner) check() (*Report, error) {
 	var figures []check.Figures
 	for _, l := range r.loads {
 		res, err := l.check(check.Config{
-			Finals: r.complete, From: check.At(r.from), To: check.At(r.to), Delivery: r.delivery(), Told: r.told.loss(),
+			Finals: r.complete, From: check.At(r.from), To: check.At(r.to), Delivery: r.delivery(), Told: r.told.loss(), Skew: r.skew,
 		}, plant)
 		if err != nil {
 			return nil, err

@@ -94,7 +94,7 @@ func (o *Options) Declare(f *harness.Flags) {
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	header := harness.NewHeader("storm", o.Seed, nil)
 	on, err := stack.StartCluster(ctx, stack.ClusterOptions{
-		RealOptions: o.Real, Servers: o.Servers, Replicated: replicated, Brokers: brokers, ZooKeepers: zookeepers,
+		RealOptions: o.Real, Servers: o.Servers, Replicated: replicated, LimitDisk: true, Brokers: brokers, ZooKeepers: zookeepers,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the stack: %w", err)
@@ -102,7 +102,7 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	for name, version := range on.Versions {
 		header.Versions[name] = version
 	}
-	r := &runner{Options: o, on: on, header: header}
+	r := &runner{Options: o, on: on, header: header, stepped: map[int]time.Duration{}}
 	report, err := r.run(ctx)
 	return report, errors.Join(err, harness.CloseStack(ctx, on.Stack))
 }
