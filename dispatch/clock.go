@@ -122,6 +122,8 @@ type databaseClock struct {
 	mu      sync.Mutex
 	reading reading
 	steady  steadyClock
+	// told is when the last step of the clock was seen that was told.
+	told time.Time
 	// set reports that the clock was set since the last peek.
 	set bool
 }
@@ -147,6 +149,17 @@ func (c *databaseClock) leases(now time.Time) (steady task.Instant, setFor time.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.steady.leases(now)
+}
+
+// setForward returns by how much the clock was set forward, once after each step.
+func (c *databaseClock) setForward() (ahead time.Duration, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.steady.setAt.IsZero() || c.steady.setAt.Equal(c.told) {
+		return 0, false
+	}
+	c.told = c.steady.setAt
+	return c.steady.ahead, true
 }
 
 // peeked is like answered, for a peek. It also reports whether the clock was set since the

@@ -99,7 +99,10 @@ func TestLeasesAreMeasuredByAClockThatIsNeverSetForward(t *testing.T) {
 
 func TestClaimsAfterAClockWasSetForwardHoldTheLeasesBeforeIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		m := w.start("a", nil)
+		var told []time.Duration
+		m := w.start("a", func(_ *Config, e *Events) {
+			e.ClockSet = func(_ int, ahead time.Duration) { told = append(told, ahead.Round(time.Second)) }
+		})
 		w.store.add(id(0, 1), 100, 0, 100*time.Millisecond)
 		m.acquire(0)
 		time.Sleep(2 * time.Second)
@@ -115,5 +118,8 @@ func TestClaimsAfterAClockWasSetForwardHoldTheLeasesBeforeIt(t *testing.T) {
 			t.Errorf("leases end by %s, after %s; the clock shows %s", c.SteadyNow, c.SetFor, w.store.now())
 		}
 		m.stop()
+		if len(told) != 1 || told[0] != time.Hour {
+			t.Errorf("the steps %v were told, want one of an hour", told)
+		}
 	})
 }

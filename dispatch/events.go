@@ -15,6 +15,9 @@ type Events struct {
 	// tokens", "acknowledge outbox", "give up", "release", "note topic failures", "acquire cap lease",
 	// "release cap lease") has failed. The step is tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
+	// ClockSet is called when a database's clock was set forward without ClockMoved, by ahead.
+	// Leases keep their length.
+	ClockSet func(database int, ahead time.Duration)
 	// Acquired is called when shards were acquired. republished is the number of records in
 	// their outbox.
 	Acquired func(database int, shards []task.Shard, republished int)
@@ -58,6 +61,9 @@ func (e Events) fill() Events {
 	}
 	if e.StoreFailed == nil {
 		e.StoreFailed = func(int, string, error) {}
+	}
+	if e.ClockSet == nil {
+		e.ClockSet = func(int, time.Duration) {}
 	}
 	if e.Acquired == nil {
 		e.Acquired = func(int, []task.Shard, int) {}

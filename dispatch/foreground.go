@@ -65,6 +65,7 @@ func (f *foreground) request(st step, capacity capacity) (task.ClaimRequest, []*
 func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, c *task.Claim, parts []*part, by task.Settings) {
 	now := time.Now()
 	records := f.tracker.committed(parts, req.Owned, c, f.clock.answered(start, now, c.Now), now)
+	f.tellClock()
 	bytes := 0
 	for _, r := range records {
 		bytes += r.size
@@ -86,6 +87,12 @@ func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, 
 	}
 }
 
+func (f *foreground) tellClock() {
+	if ahead, ok := f.clock.setForward(); ok {
+		f.events.ClockSet(f.number, ahead)
+	}
+}
+
 // peek asks the database for the rows that will be due next.
 func (f *foreground) peek(ctx context.Context) {
 	req := f.planning.peek(time.Now())
@@ -104,6 +111,7 @@ func (f *foreground) peek(ctx context.Context) {
 	}
 	now := time.Now()
 	clock, wasSet := f.clock.peeked(start, now, k.Now)
+	f.tellClock()
 	f.planning.peeked(req.From, start, now, k)
 	if k.ExcludedDue != 0 {
 		f.flows.hint(f.planning.claimTime(k.ExcludedDue), k.ExcludedDue)

@@ -36,6 +36,11 @@ func (d *Dispatcher) events() dispatch.Events {
 			d.work.storeFailed.Add(1)
 			log.Warn("step in the database failed; trying again", "database", db, "step", step, "err", err)
 		},
+		ClockSet: func(db int, ahead time.Duration) {
+			if !d.o.VirtualClock {
+				log.Warn("the clock of a database was set forward; leases keep their length", "database", db, "ahead_ms", ahead.Milliseconds())
+			}
+		},
 		Acquired: func(db int, shards []task.Shard, republished int) {
 			m.ShardsChanged("acquired", len(shards))
 			m.Republished(republished)
