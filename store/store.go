@@ -17,6 +17,11 @@
 // nodes are off, because statements here touch few rows by key. With them, wrong
 // estimates of the planner for arrays made statements up to ten times as
 // expensive in measurements.
+//
+// # Fail-over and restore
+//
+// Package identity checks each new connection. A database that is not the one that this
+// process knew is adopted first, so nothing here relies on what a lost commit has said.
 package store
 
 import (
@@ -33,6 +38,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/migrations"
+	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -53,6 +59,9 @@ type Config struct {
 	// IdleInTransaction is the longest time a session may be idle within a
 	// transaction before the server ends it. Defaults to 2 s.
 	IdleInTransaction time.Duration
+	// Adopted, if set, is told when a database is found to be another one than this process
+	// knew: after a fail-over, a restore or a restart of its server. It must not block.
+	Adopted func(identity.Adoption)
 }
 
 // Server is one PostgreSQL server.
@@ -76,6 +85,7 @@ const (
 // Cluster is the set of logical databases. It is safe for concurrent use.
 type Cluster struct {
 	pools   [task.Databases]*pgxpool.Pool
+	guards  [task.Databases]*identity.Guard
 	configs [task.Databases]*pgx.ConnConfig
 	timeout time.Duration
 	// place is the server of each database. watches and probers are by server.
@@ -105,6 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		}
 		c.configs[d] = pc.ConnConfig.Copy()
 		configure(pc, cfg, d)
+		c.guard(pc, cfg.Adopted, d)
 		w := c.watchServer(d, c.configs[d], cfg.Application)
 		pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
 		if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
@@ -201,10 +212,6 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	}
 	p["jit"] = "off"
 	p["timezone"] = "UTC"
-	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		registerArrays(conn.TypeMap())
-		return nil
-	}
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
@@ -214,6 +221,27 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 		pc.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
 }
+
+// guard makes the pool of database d check its new connections. When a database was adopted,
+// the pool replaces its older connections, which may lead to a former primary.
+func (c *Cluster) guard(pc *pgxpool.Config, adopted func(identity.Adoption), d int) {
+	g := identity.NewGuard(d, func(a identity.Adoption) {
+		c.pools[d].Reset()
+		if adopted != nil {
+			adopted(a)
+		}
+	})
+	c.guards[d] = g
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		registerArrays(conn.TypeMap())
+		return g.Check(ctx, conn)
+	}
+}
+
+// Incarnation returns the newest incarnation of database d that this process has found, or
+// 0 if it has not connected. It changes when the database may have lost commits: what was
+// read before must be forgotten.
+func (c *Cluster) Incarnation(d int) int64 { return c.guards[d].Incarnation() }
 
 // Pool returns the pool of database d, 0 to 15.
 func (c *Cluster) Pool(d int) *pgxpool.Pool { return c.pools[d] }

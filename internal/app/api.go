@@ -73,7 +73,9 @@ func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 
 func (a *API) join(ctx context.Context) (err error) {
 	c := a.o.Config
-	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd"); err != nil {
+	var names *names
+	forget := func() { names.forget() }
+	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd", tellAdoptions(a.o.Log, a.o.Metrics, forget)); err != nil {
 		return err
 	}
 	logStalls(a.cluster, a.o.Log)
@@ -85,7 +87,8 @@ func (a *API) join(ctx context.Context) (err error) {
 		return err
 	}
 	a.control = control.New(a.cluster, a.o.Log)
-	names := newNames(a.control, c.Kafka.TopicPrefix)
+	telemetry.RegisterConflicts(a.o.Metrics, a.control.Conflicts)
+	names = newNames(a.control, c.Kafka.TopicPrefix)
 	if a.publisher, err = delivery.NewPublisher(kafka, names); err != nil {
 		return err
 	}

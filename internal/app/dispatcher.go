@@ -76,7 +76,8 @@ func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error
 
 func (d *Dispatcher) join(ctx context.Context) (err error) {
 	c := d.o.Config
-	if d.cluster, err = OpenCluster(ctx, c, "perceptor-dispatcher"); err != nil {
+	forget := func() { d.names.forget() }
+	if d.cluster, err = OpenCluster(ctx, c, "perceptor-dispatcher", tellAdoptions(d.o.Log, d.o.Metrics, forget)); err != nil {
 		return err
 	}
 	logStalls(d.cluster, d.o.Log)

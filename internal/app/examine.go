@@ -11,6 +11,7 @@ import (
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -32,7 +33,8 @@ type Finding struct {
 	What  string `json:"what"`
 }
 
-// Examine checks every configured part of an installation. It changes nothing.
+// Examine checks every configured part of an installation. It changes nothing, except that
+// its connections adopt databases that have failed over.
 func Examine(ctx context.Context, c *config.Config) []Finding {
 	e := &examination{config: c}
 	cluster, err := OpenCluster(ctx, c, "perceptor-doctor")
@@ -83,6 +85,8 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	if err := checkClock(ctx, cluster); err != nil {
 		e.add(Failed, "clock", "%s", oneLine(err))
 	}
+	e.adoptions(ctx, cluster)
+	e.tenants(ctx, control.New(cluster, nil))
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)
 	e.rows(ctx, cluster)
@@ -102,6 +106,39 @@ func (e *examination) rows(ctx context.Context, cluster *store.Cluster) {
 	}
 	if sum > 0 {
 		e.add(Failed, "tasks", "%d rows are damaged and quarantined; the table quarantined_row of each database lists them", sum)
+	}
+}
+
+// adoptions says which databases may have lost commits.
+func (e *examination) adoptions(ctx context.Context, cluster *store.Cluster) {
+	var last []string
+	for d := range task.Databases {
+		a, err := identity.Last(ctx, cluster.Pool(d), d)
+		if err != nil {
+			e.add(Failed, "adoptions", "database %d: %s", d, oneLine(err))
+			return
+		}
+		if a.Reason != "" {
+			last = append(last, fmt.Sprintf("database %d at %s, because %s", d, a.At().Format(time.RFC3339), a.Reason))
+		}
+	}
+	if len(last) == 0 {
+		e.add(OK, "adoptions", "no database has failed over or was restored")
+		return
+	}
+	e.add(OK, "adoptions", "the last, which need nothing more: %s", strings.Join(last, "; "))
+}
+
+// tenants compares the copies of tenants and tokens.
+func (e *examination) tenants(ctx context.Context, tenants *control.Store) {
+	differ, err := tenants.Compare(ctx)
+	switch {
+	case err != nil:
+		e.add(Failed, "tenants", "the databases disagree, which taskd settles within 30 s: %s", oneLine(err))
+	case differ:
+		e.add(Warning, "tenants", "some databases lack changes; taskd completes them within 30 s")
+	default:
+		e.add(OK, "tenants", "all databases have the same")
 	}
 }
 

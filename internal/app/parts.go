@@ -24,16 +24,20 @@ import (
 )
 
 // OpenCluster returns the pools of the logical databases. It opens no connection.
-func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
+func OpenCluster(ctx context.Context, c *config.Config, application string, options ...func(*store.Config)) (*store.Cluster, error) {
 	servers := make([]store.Server, len(c.Postgres.Servers))
 	for i, s := range c.Postgres.Servers {
 		servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
 	}
-	cluster, err := store.Open(ctx, store.Config{
+	conf := store.Config{
 		Servers: servers, Application: application, MaxConns: c.Postgres.MaxConnections,
 		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
 		IdleInTransaction: c.Postgres.IdleInTransaction,
-	})
+	}
+	for _, option := range options {
+		option(&conf)
+	}
+	cluster, err := store.Open(ctx, conf)
 	if err != nil {
 		return nil, errors.New(oneLine(err))
 	}

@@ -187,6 +187,14 @@ func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
 	return deleted, err
 }
 
+// forget drops the cached names. A database that has lost commits may have given a number to
+// another tenant since.
+func (n *names) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.known)
+}
+
 // label returns the name of the tenant for metrics, or its number if the name is not
 // cached. It makes no call.
 func (n *names) label(tenant int32) string {

@@ -3,7 +3,6 @@ package pgserver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,8 +29,10 @@ func (s *Server) BaseBackup(ctx context.Context, dir, standby string) error {
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, "--dbname", source)...)
 	cmd.Env = append(os.Environ(), "PGPASSWORD="+s.password)
-	if err := s.runIn(dir, cmd); err != nil {
-		return fmt.Errorf("back up PostgreSQL: %w", err)
+	cmd.Dir = dir
+	cmd.SysProcAttr = s.account.attr()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("back up PostgreSQL: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }
@@ -53,16 +54,11 @@ func (b Binaries) program(name string) (string, error) {
 	return path, nil
 }
 
-// CopyData copies the data directory of the server, which must not be running, into dir, which it creates.
-func (s *Server) CopyData(ctx context.Context, dir string) error {
-	if s.process.Running() {
-		return errors.New("copy data directory: the server is running")
-	}
-	if err := s.newDir(dir); err != nil {
-		return fmt.Errorf("copy data directory: %w", err)
-	}
-	if err := s.runIn(dir, exec.CommandContext(ctx, "cp", "-a", s.dataDir+"/.", dir)); err != nil {
-		return fmt.Errorf("copy data directory: %w", err)
+// Copy copies the data directory of a server that is not running to dir, which it creates.
+func Copy(ctx context.Context, data, dir string) error {
+	out, err := exec.CommandContext(ctx, "cp", "-a", data, dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("copy data directory: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }
@@ -76,14 +72,4 @@ func (s *Server) newDir(dir string) error {
 		return err
 	}
 	return s.account.own(dir)
-}
-
-// runIn runs a command in a directory as the server's user.
-func (s *Server) runIn(dir string, cmd *exec.Cmd) error {
-	cmd.Dir = dir
-	cmd.SysProcAttr = s.account.attr()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, bytes.TrimSpace(out))
-	}
-	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/pgserver"
 )
 
 // NewStandby starts a standby of a running private server for one test. The standby follows the server's
@@ -79,7 +81,7 @@ func (s *PostgresServer) SaveData(ctx context.Context, name string) (dir string,
 		return "", err
 	}
 	dir = server.DataDir() + "-" + name
-	if err := server.CopyData(ctx, dir); err != nil {
+	if err := pgserver.Copy(ctx, server.DataDir(), dir); err != nil {
 		return "", err
 	}
 	return dir, s.Restart(ctx)
@@ -96,7 +98,7 @@ func (s *PostgresServer) BackUp(ctx context.Context, name string) (dir string, e
 }
 
 // RestoreData kills the server, replaces its data directory by a copy that [PostgresServer.SaveData] or
-// [PostgresServer.BackUp] has made, and starts it again. The copy is used up.
+// [PostgresServer.BackUp] has made, and starts it again. The copy stays.
 func (s *PostgresServer) RestoreData(ctx context.Context, dir string) error {
 	if err := s.Kill(); err != nil {
 		return err
@@ -108,7 +110,7 @@ func (s *PostgresServer) RestoreData(ctx context.Context, dir string) error {
 	if err := os.RemoveAll(server.DataDir()); err != nil {
 		return err
 	}
-	if err := os.Rename(dir, server.DataDir()); err != nil {
+	if err := pgserver.Copy(ctx, dir, server.DataDir()); err != nil {
 		return err
 	}
 	return s.Restart(ctx)

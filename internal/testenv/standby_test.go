@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestARestoredServerHasTheDataOfTheCopy(t *testing.T) {
 	for i, save := range []func(context.Context, string) (string, error){s.SaveData, s.BackUp} {
 		execute(t, s.DSN(), "INSERT INTO t VALUES (1)")
 		before := rowsOf(t, s)
-		dir, err := save(ctx, "copy")
+		dir, err := save(ctx, fmt.Sprint("copy", i))
 		if err != nil {
 			t.Fatal(err)
 		}

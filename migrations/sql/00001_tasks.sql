@@ -174,6 +174,35 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- What this database is, and the server on which it was last adopted. Package
+-- store/identity compares it with the server of each new connection.
+CREATE TABLE database_identity (
+  one               bool NOT NULL DEFAULT true,
+  database          int2 NOT NULL,        -- number of this database
+  uid               uuid NOT NULL,        -- of this database; never changes, also when it moves to another server
+  incarnation       int8 NOT NULL DEFAULT 1, -- grows with each adoption: then it is an instant of the server's clock
+  reason            text NOT NULL DEFAULT '', -- of the last adoption
+  system_identifier int8 NOT NULL,        -- of the server, like the next two columns
+  timeline          int4 NOT NULL,
+  started_us        int8 NOT NULL,
+  relation          oid NOT NULL,         -- of this table: a restored dump has another one
+  CONSTRAINT database_identity_pkey PRIMARY KEY (one),
+  CONSTRAINT database_identity_one  CHECK (one)
+) WITH (fillfactor = 10);
+
+-- Describes the server and this table. The timeline is 0 on a standby. A restart of the
+-- server changes started_us: every copy that is put back needs one.
+CREATE FUNCTION server_identity(OUT system_identifier int8, OUT timeline int4, OUT started_us int8, OUT relation oid)
+LANGUAGE sql STABLE AS $$
+SELECT (SELECT c.system_identifier FROM pg_control_system() c),
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int4 END,
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8,
+       'database_identity'::regclass::oid $$;
+
+INSERT INTO database_identity (database, uid, system_identifier, timeline, started_us, relation)
+SELECT substring(current_schema() FROM '\d+$')::int2, gen_random_uuid(), s.* FROM server_identity() s;
+
 -- Claimed runs that may not be published yet: one row per claim. store/shards defines the
 -- packed format of entries. A quarantined row stays when no shard is left in it.
 CREATE TABLE outbox (
@@ -227,6 +256,7 @@ AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
 
 -- +goose Down
 DROP FUNCTION answered, silence_ms, grid_steps;
-DROP TABLE topic_failure, quarantined_row, outbox, owner, dead_run, task_done, task_key, task;
+DROP FUNCTION server_identity;
+DROP TABLE topic_failure, quarantined_row, outbox, database_identity, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;
 DROP FUNCTION now_ms;

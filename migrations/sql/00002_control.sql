@@ -4,6 +4,7 @@
 -- +goose Up
 CREATE TABLE tenant (
   id                int4 NOT NULL,
+  uid               uuid NOT NULL DEFAULT gen_random_uuid(),  -- tells two tenants apart that got the same id
   name              text NOT NULL,
   max_params_bytes  int4 NOT NULL,
   default_retention_ms int8 NOT NULL,
@@ -11,19 +12,21 @@ CREATE TABLE tenant (
   created_at        int8 NOT NULL,
   history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
   rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates; a missing limit means no limit
-  version           int4 NOT NULL,    -- of the settings; the highest version wins
+  version           int8 NOT NULL,    -- of the settings; the highest version wins
   CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),
+  CONSTRAINT tenant_uid_key UNIQUE (uid),
   CONSTRAINT tenant_name_key UNIQUE (name),
   CONSTRAINT tenant_name CHECK (name ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
   CONSTRAINT tenant_id CHECK (id > 0)
 );
 
 -- Deleted tenants. Their ids are never used again, and a database that still has such a
--- tenant cannot restore it.
+-- tenant, because it was restored, does not bring it back: it loses the tenant too.
 CREATE TABLE deleted_tenant (
-  id      int4 NOT NULL,
+  id         int4 NOT NULL,
   deleted_at int8 NOT NULL,
+  uid        uuid,                    -- NULL: this database did not have the tenant
   CONSTRAINT deleted_tenant_pkey PRIMARY KEY (id)
 );
 
@@ -31,21 +34,23 @@ CREATE TABLE token (
   id          text NOT NULL,          -- public; the secret begins with it
   secret_hash bytea NOT NULL,         -- SHA-256 of the secret
   scope       int2 NOT NULL,          -- 1 TENANT, 2 ADMIN
-  tenant_id   int4,                   -- NULL: ADMIN
+  tenant_uid  uuid,                   -- NULL: ADMIN
   description text NOT NULL,
   created_at  int8 NOT NULL,
   expires_at  int8,
   revoked_at  int8,
   CONSTRAINT token_pkey PRIMARY KEY (id),
-  CONSTRAINT token_scope CHECK ((scope = 1) = (tenant_id IS NOT NULL) AND scope IN (1, 2)),
+  CONSTRAINT token_scope CHECK ((scope = 1) = (tenant_uid IS NOT NULL) AND scope IN (1, 2)),
   CONSTRAINT token_hash CHECK (length(secret_hash) = 32)
 );
 
 -- The version of all tenants' settings in this database. A transaction that changes a
 -- tenant raises the version. It takes, exclusively, the advisory lock that claims share.
 CREATE TABLE settings (
-  one     bool NOT NULL DEFAULT true,
-  version int8 NOT NULL DEFAULT 1,
+  one          bool NOT NULL DEFAULT true,
+  version      int8 NOT NULL DEFAULT 1,
+  tenant_floor int4 NOT NULL DEFAULT 0,  -- new tenants get greater ids
+  compared     int8 NOT NULL DEFAULT 1,  -- the incarnation in which the tenants here were last compared with all copies
   CONSTRAINT settings_pkey PRIMARY KEY (one),
   CONSTRAINT settings_one CHECK (one)
 ) WITH (fillfactor = 10);

@@ -37,7 +37,10 @@ const (
 
 // Tenant is a customer of the system.
 type Tenant struct {
-	ID   int32
+	ID int32
+	// UID is a UUID. Tokens belong to it, so that no token is another tenant's, even if
+	// databases that have lost commits gave two tenants the same ID.
+	UID  string
 	Name string
 	// ParamsBytes is the limit on the params of a task.
 	ParamsBytes int
@@ -48,8 +51,9 @@ type Tenant struct {
 	// Rates are the tenant's limits and weight.
 	Rates     task.Rates
 	CreatedAt task.Instant
-	// Version numbers the changes of the settings, from 1.
-	Version int32
+	// Version numbers the changes of the settings, from 1. It leaps when the database that
+	// decides may have lost changes.
+	Version int64
 }
 
 // TenantChange has the new values of a tenant's settings. nil leaves a setting unchanged.
@@ -87,6 +91,11 @@ type Store struct {
 	log     *slog.Logger
 	// suspect databases have failed since they were last compared with the others.
 	suspect [task.Databases]atomic.Bool
+	// trusted is the incarnation in which a database was last compared with the others, or
+	// in which it was read first.
+	trusted [task.Databases]atomic.Int64
+	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
+	conflicts atomic.Int64
 }
 
 // New returns the store of a cluster. log nil: [slog.Default].
@@ -103,11 +112,15 @@ func read[T any](ctx context.Context, s *Store, ask func(context.Context, *pgxpo
 	var failed []error
 	for _, suspects := range []bool{false, true} {
 		for d := range task.Databases {
-			if s.suspect[d].Load() != suspects {
+			if s.isSuspect(d) != suspects {
 				continue
 			}
 			var err error
-			if answer, err = askOne(ctx, s, d, ask); err == nil || !isAway(err) {
+			answer, err = askOne(ctx, s, d, ask)
+			if !suspects && s.isSuspect(d) { // the connection has found that it may have lost commits
+				continue
+			}
+			if err == nil || !isAway(err) {
 				return answer, err
 			}
 			if ctx.Err() != nil {
@@ -127,10 +140,49 @@ func askOne[T any](ctx context.Context, s *Store, d int, ask func(context.Contex
 	return answer, domainError(err)
 }
 
-// decide runs a change in database 0, which decides.
-func (s *Store) decide(ctx context.Context, change func(context.Context, pgx.Tx) error) error {
-	return s.change(ctx, 0, change)
+// isSuspect reports whether a database may lack changes that the others have.
+func (s *Store) isSuspect(d int) bool {
+	now := s.cluster.Incarnation(d)
+	s.trusted[d].CompareAndSwap(0, now)
+	return s.suspect[d].Load() || s.trusted[d].Load() != now
 }
+
+// decide runs a change in database 0, which decides. If that may have lost commits, it
+// first gets them back from the copies.
+func (s *Store) decide(ctx context.Context, change func(context.Context, pgx.Tx) error) error {
+	compared := func(ctx context.Context, tx pgx.Tx) error {
+		if err := mustBeCompared(ctx, tx); err != nil {
+			return err
+		}
+		return change(ctx, tx)
+	}
+	err := s.change(ctx, 0, compared)
+	if !errors.Is(err, errNotCompared) {
+		return err
+	}
+	if err := s.Sync(ctx); err != nil {
+		s.log.WarnContext(ctx, "tenants and tokens of a database that was restored cannot be compared with all copies", "err", err)
+	}
+	return s.change(ctx, 0, compared)
+}
+
+// errNotCompared says that database 0 may lack changes which its copies have.
+var errNotCompared = task.Errorf(task.ReasonDatabaseUnavailable,
+	"database 0 was restored or has failed over, and some databases with copies of its tenants do not answer; try again")
+
+func mustBeCompared(ctx context.Context, tx pgx.Tx) error {
+	var compared bool
+	var incarnation int64
+	err := sql.Compared.QueryRow(ctx, tx).Scan(&compared, &incarnation)
+	if err == nil && !compared {
+		return errNotCompared
+	}
+	return err
+}
+
+// Conflicts returns how many differences between databases Sync has found that no missed
+// change explains. They come from databases that have lost commits.
+func (s *Store) Conflicts() int64 { return s.conflicts.Load() }
 
 // change runs a change in one database, as one transaction.
 func (s *Store) change(ctx context.Context, d int, change func(context.Context, pgx.Tx) error) error {

@@ -42,9 +42,12 @@ func setup(t *testing.T) (*Store, *store.Cluster) {
 func createTables(t *testing.T, c *store.Cluster) {
 	t.Helper()
 	clock := part(t, "00001_tasks.sql", `(?s)CREATE FUNCTION now_ms.*?\$\$;`)
+	identity := part(t, "00001_tasks.sql", `(?s)CREATE TABLE database_identity .*?FROM server_identity\(\) s;`)
 	tables := part(t, "00002_control.sql", `(?s)-- \+goose Up(.*)-- \+goose Down`)
+	bulk := part(t, "00005_bulk.sql", `(?s)-- \+goose Up(.*)-- \+goose Down`)
+	owner := "CREATE TABLE owner (item int2, epoch int8, nonce int8, name text, hint_addr text);"
 	for d := range task.Databases {
-		in(t, c, d, "CREATE SCHEMA "+store.SchemaName(d)+";"+clock+tables)
+		in(t, c, d, "CREATE SCHEMA "+store.SchemaName(d)+";"+clock+identity+owner+tables+bulk)
 	}
 }
 

@@ -1,16 +1,13 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/task"
@@ -41,52 +38,79 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// Sync compares the reachable databases and copies rows to those that lack them. The error
-// names the databases that could not be read or written; Sync still updates the others. It
-// may run in many processes at once.
+// Sync compares the reachable databases and copies rows to those that lack them. It also
+// settles conflicts, which databases that have lost commits leave behind. The error names the
+// databases that could not be read or written, and the conflicts; Sync still updates the
+// others. It may run in many processes at once.
 func (s *Store) Sync(ctx context.Context) error {
-	digests, readErr := s.digests(ctx)
-	if same(digests) {
-		s.trust(digests)
-		return readErr
+	found, readErr := s.digests(ctx)
+	var conflict error
+	if !same(found) {
+		u := newUnion()
+		collectErr := s.each(ctx, found, func(ctx context.Context, d int) error { return s.collect(ctx, d, u) })
+		conflict = s.settle(ctx, u)
+		putErr := s.each(ctx, found, func(ctx context.Context, d int) error {
+			return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return u.put(ctx, d, tx) })
+		})
+		if err := errors.Join(collectErr, putErr); err != nil {
+			return errors.Join(readErr, conflict, err)
+		}
 	}
-	u := &union{tenants: map[int32]Tenant{}, tokens: map[string]storedToken{}}
-	collectErr := s.each(ctx, digests, func(ctx context.Context, d int) error { return s.collect(ctx, d, u) })
-	putErr := s.each(ctx, digests, func(ctx context.Context, d int) error {
-		return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return u.put(ctx, d, tx) })
-	})
-	if err := errors.Join(collectErr, putErr); err != nil {
-		return errors.Join(readErr, err)
+	s.trust(found)
+	if readErr == nil {
+		readErr = s.setCompared(ctx, found[0].incarnation)
 	}
-	s.trust(digests)
-	return errors.Join(readErr, u.conflict)
+	return errors.Join(readErr, conflict)
 }
 
-// digests returns the digests of the databases. "" means that the database did not answer.
-func (s *Store) digests(ctx context.Context) (digests [task.Databases]string, err error) {
+// Compare returns whether the databases differ, and the conflicts that Sync will settle. It
+// changes nothing.
+func (s *Store) Compare(ctx context.Context) (differ bool, err error) {
+	found, err := s.digests(ctx)
+	if same(found) {
+		return false, err
+	}
+	u := newUnion()
+	errs := []error{err, s.each(ctx, found, func(ctx context.Context, d int) error { return s.collect(ctx, d, u) })}
+	errs = append(errs, u.conflicts()...)
+	for _, t := range u.usurpers() {
+		errs = append(errs, u.bothHave(t))
+	}
+	return true, errors.Join(errs...)
+}
+
+// A digest stands for the content of a database: see the statement Digest.
+type digest struct {
+	answered    bool
+	content     string
+	incarnation int64
+}
+
+// digests returns the digests of the databases.
+func (s *Store) digests(ctx context.Context) (found [task.Databases]digest, err error) {
 	err = s.cluster.Each(ctx, func(ctx context.Context, d int) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		var digest string
-		err := domainError(sql.Digest.QueryRow(ctx, s.cluster.Pool(d)).Scan(&digest))
+		g := digest{answered: true}
+		err := domainError(sql.Digest.QueryRow(ctx, s.cluster.Pool(d)).Scan(&g.content, &g.incarnation))
 		if err != nil {
 			s.suspect[d].Store(true)
 			return err
 		}
-		digests[d] = "=" + digest
+		found[d] = g
 		return nil
 	})
-	return digests, err
+	return found, err
 }
 
-func same(digests [task.Databases]string) bool {
-	first := ""
-	for _, d := range digests {
+func same(found [task.Databases]digest) bool {
+	var first *digest
+	for d := range found {
 		switch {
-		case d == "":
-		case first == "":
-			first = d
-		case d != first:
+		case !found[d].answered:
+		case first == nil:
+			first = &found[d]
+		case found[d].content != first.content:
 			return false
 		}
 	}
@@ -94,30 +118,31 @@ func same(digests [task.Databases]string) bool {
 }
 
 // trust clears the suspicion of the databases that were compared.
-func (s *Store) trust(digests [task.Databases]string) {
-	for d := range digests {
-		if digests[d] != "" {
+func (s *Store) trust(found [task.Databases]digest) {
+	for d := range found {
+		if found[d].answered {
 			s.suspect[d].Store(false)
+			s.trusted[d].Store(found[d].incarnation)
 		}
 	}
 }
 
+// setCompared records that all databases were compared while database 0 had an incarnation.
+func (s *Store) setCompared(ctx context.Context, incarnation int64) error {
+	return s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := sql.SetCompared.Exec(ctx, tx, incarnation)
+		return err
+	})
+}
+
 // each runs f for the databases that have answered.
-func (s *Store) each(ctx context.Context, digests [task.Databases]string, f func(context.Context, int) error) error {
+func (s *Store) each(ctx context.Context, found [task.Databases]digest, f func(context.Context, int) error) error {
 	return s.cluster.Each(ctx, func(ctx context.Context, d int) error {
-		if digests[d] == "" {
+		if !found[d].answered {
 			return nil
 		}
 		return f(ctx, d)
 	})
-}
-
-// union is the union of the rows of all databases.
-type union struct {
-	mu       sync.Mutex
-	tenants  map[int32]Tenant
-	tokens   map[string]storedToken
-	conflict error
 }
 
 // collect reads one database into u.
@@ -125,69 +150,61 @@ func (s *Store) collect(ctx context.Context, d int, u *union) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*writeTimeout)
 	defer cancel()
 	pool := s.cluster.Pool(d)
-	for after := int32(0); ; {
-		rows, err := sql.TenantsAfterID.Query(ctx, pool, after, syncPage)
-		if err != nil {
+	for _, read := range []func(context.Context, int, *pgxpool.Pool) error{u.readTenants, u.readDeleted, u.readTokens} {
+		if err := read(ctx, d, pool); err != nil {
 			return domainError(err)
 		}
-		page, err := pgx.CollectRows(rows, scanTenant)
-		if err != nil {
-			return domainError(err)
-		}
-		u.addTenants(d, page)
-		if len(page) < syncPage {
-			break
-		}
-		after = page[len(page)-1].ID
 	}
-	for after := ""; ; {
-		page, err := tokensAfter(ctx, pool, "", after, syncPage)
-		if err != nil {
-			return domainError(err)
+	return nil
+}
+
+// settle ends the conflicts of u and returns them. A tenant whose id belongs to an older one
+// gets another id, which database 0 draws.
+func (s *Store) settle(ctx context.Context, u *union) error {
+	conflicts := u.conflicts()
+	for _, t := range u.usurpers() {
+		err := u.bothHave(t)
+		moved, moveErr := s.move(ctx, t, u.topID)
+		if moveErr != nil {
+			delete(u.tenants, t.UID)
+			conflicts = append(conflicts, errors.Join(err, moveErr))
+			continue
 		}
-		u.addTokens(page)
-		if len(page) < syncPage {
+		u.tenants[t.UID] = copied{Tenant: moved}
+		u.topID = max(u.topID, moved.ID)
+		conflicts = append(conflicts, fmt.Errorf("%w: %q, which is younger, is now tenant %d", err, t.Name, moved.ID))
+	}
+	s.conflicts.Add(int64(len(conflicts)))
+	for _, err := range conflicts {
+		s.log.WarnContext(ctx, "databases disagree about a tenant: one of them has lost commits", "err", err)
+	}
+	return errors.Join(conflicts...)
+}
+
+// move gives a tenant another id, in database 0, unless it has got one already.
+func (s *Store) move(ctx context.Context, t Tenant, topID int32) (moved Tenant, err error) {
+	err = s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
+			return err
+		}
+		rows, err := sql.TenantByUID.Query(ctx, tx, t.UID)
+		if err != nil {
+			return err
+		}
+		stored, err := pgx.CollectExactlyOneRow(rows, scanTenant)
+		switch {
+		case err == nil && stored.ID != t.ID:
+			moved = stored
 			return nil
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+			return err
 		}
-		after = page[len(page)-1].ID
-	}
-}
-
-// addTenants adds a page. Two tenants with one id can only come from a database
-// that was restored from an old copy: the name that is there first stays, and a
-// person has to look.
-func (u *union) addTenants(d int, page []Tenant) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, t := range page {
-		if other, ok := u.tenants[t.ID]; ok && other.Name != t.Name {
-			u.conflict = errors.Join(u.conflict, fmt.Errorf("tenant %d is %q in database %d and %q in another", t.ID, t.Name, d, other.Name))
-			continue
-		} else if ok && other.Version > t.Version {
-			continue
+		moved = t
+		moved.Version++
+		if err := sql.NextTenant.QueryRow(ctx, tx, topID).Scan(&moved.ID); err != nil {
+			return err
 		}
-		u.tenants[t.ID] = t
-	}
-}
-
-func (u *union) addTokens(page []storedToken) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, t := range page {
-		if other, ok := u.tokens[t.ID]; ok {
-			t.RevokedAt = min(t.RevokedAt, other.RevokedAt)
-		}
-		u.tokens[t.ID] = t
-	}
-}
-
-// put writes all of u into one database.
-func (u *union) put(ctx context.Context, d int, tx pgx.Tx) error {
-	// In one order, so that two processes that do this do not deadlock.
-	tenants := slices.SortedFunc(maps.Values(u.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
-	tokens := slices.SortedFunc(maps.Values(u.tokens), func(a, b storedToken) int { return cmp.Compare(a.ID, b.ID) })
-	if err := putTenants(ctx, d, tx, tenants); err != nil {
-		return err
-	}
-	return putTokens(ctx, tx, tokens)
+		return putTenants(ctx, 0, tx, []Tenant{moved})
+	})
+	return moved, err
 }

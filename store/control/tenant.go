@@ -23,15 +23,19 @@ func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 	if t.History == 0 {
 		t.History = task.HistoryFailures
 	}
+	known := s.copiesOf(ctx, t.Name)
 	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
+			return err
+		}
+		if err := known.putBack(ctx, tx); err != nil {
 			return err
 		}
 		if err := raiseSettings(ctx, tx, 0); err != nil {
 			return err
 		}
-		return sql.NewTenant.QueryRow(ctx, tx, t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates)).
-			Scan(&t.ID, &t.CreatedAt, &t.Version)
+		return sql.NewTenant.QueryRow(ctx, tx, t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates), known.topID).
+			Scan(&t.ID, &t.UID, &t.CreatedAt, &t.Version)
 	})
 	if err != nil {
 		return Tenant{}, err
@@ -54,7 +58,11 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		ms := c.Retention.Milliseconds()
 		retention = &ms
 	}
+	known := s.copiesOf(ctx, name)
 	err = s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := known.putBack(ctx, tx); err != nil {
+			return err
+		}
 		if err := raiseSettings(ctx, tx, 0); err != nil {
 			return err
 		}
@@ -143,7 +151,7 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]Tenant,
 func scanTenant(row pgx.CollectableRow) (Tenant, error) {
 	var t Tenant
 	var retention int64
-	err := row.Scan(&t.ID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Version)
+	err := row.Scan(&t.ID, &t.UID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Version)
 	t.Retention = time.Duration(retention) * time.Millisecond
 	return t, err
 }
@@ -200,15 +208,15 @@ func putTenants(ctx context.Context, d int, tx pgx.Tx, tenants []Tenant) error {
 		return err
 	}
 	n := len(tenants)
-	ids, names, params := make([]int32, n), make([]string, n), make([]int32, n)
+	ids, uids, names, params := make([]int32, n), make([]string, n), make([]string, n), make([]int32, n)
 	retentions, created := make([]int64, n), make([]int64, n)
-	histories, rates, versions := make([]int16, n), make([]string, n), make([]int32, n)
+	histories, rates, versions := make([]int16, n), make([]string, n), make([]int64, n)
 	for i, t := range tenants {
-		ids[i], names[i], params[i] = t.ID, t.Name, int32(t.ParamsBytes)
+		ids[i], uids[i], names[i], params[i] = t.ID, t.UID, t.Name, int32(t.ParamsBytes)
 		retentions[i], created[i] = t.Retention.Milliseconds(), int64(t.CreatedAt)
 		histories[i], rates[i], versions[i] = int16(t.History), ratesJSON(&t.Rates), t.Version
 	}
-	_, err := sql.PutTenants.Exec(ctx, tx, ids, names, params, retentions, created, histories, rates, versions)
+	_, err := sql.PutTenants.Exec(ctx, tx, ids, uids, names, params, retentions, created, histories, rates, versions)
 	return err
 }
 

@@ -28,7 +28,7 @@ const (
 type storedToken struct {
 	Token
 	hash   []byte
-	tenant *int32
+	tenant *string // the UID
 }
 
 // newSecret draws a token's id and its secret, which begins with it.
@@ -65,7 +65,17 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (Token, string, error)
 	hash := sha256.Sum256([]byte(secret))
 	t.ID, t.RevokedAt = id, task.Never
 	row := storedToken{Token: t, hash: hash[:]}
-	if err := s.decide(ctx, row.insert); err != nil {
+	known := copies{}
+	if t.Scope == TenantScope {
+		known = s.copiesOf(ctx, t.Tenant)
+	}
+	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := known.putBack(ctx, tx); err != nil {
+			return err
+		}
+		return row.insert(ctx, tx)
+	})
+	if err != nil {
 		return Token{}, "", err
 	}
 	put := func(ctx context.Context, _ int, tx pgx.Tx) error { return putTokens(ctx, tx, []storedToken{row}) }
@@ -128,7 +138,7 @@ func tokensAfter(ctx context.Context, pool *pgxpool.Pool, tenant, after string, 
 // changed) or others are (see the package comment).
 func (s *Store) RevokeToken(ctx context.Context, id string) (Token, error) {
 	var row storedToken
-	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	revoke := func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := sql.RevokeToken.Query(ctx, tx, id)
 		if err != nil {
 			return err
@@ -138,7 +148,11 @@ func (s *Store) RevokeToken(ctx context.Context, id string) (Token, error) {
 			return noToken()
 		}
 		return err
-	})
+	}
+	err := s.decide(ctx, revoke)
+	if task.CodeOf(err) == task.NotFound && s.Sync(ctx) == nil { // database 0 may have lost it
+		err = s.decide(ctx, revoke)
+	}
 	if err != nil {
 		return Token{}, err
 	}
@@ -163,7 +177,7 @@ func scanToken(row pgx.CollectableRow) (storedToken, error) {
 func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 	n := len(tokens)
 	ids, hashes, scopes := make([]string, n), make([][]byte, n), make([]int16, n)
-	tenants, descriptions, created := make([]*int32, n), make([]string, n), make([]int64, n)
+	tenants, descriptions, created := make([]*string, n), make([]string, n), make([]int64, n)
 	expires, revoked := make([]*int64, n), make([]*int64, n)
 	for i, t := range tokens {
 		ids[i], hashes[i], scopes[i], tenants[i], descriptions[i] = t.ID, t.hash, int16(t.Scope), t.tenant, t.Description
@@ -200,14 +214,14 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, erro
 func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identity, hash []byte, good bool, err error) {
 	who.TokenID = id
 	var tenantID *int32
-	var name *string
+	var uid, name *string
 	var params *int
 	var retention, created *int64
 	var history *int16
-	var version *int32
+	var version *int64
 	var rates *task.Rates
 	err = sql.Authenticate.QueryRow(ctx, pool, id).
-		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &name, &params, &retention, &created, &history, &rates, &version)
+		Scan(&hash, (*int16)(&who.Scope), &good, &tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &version)
 	if err != nil || who.Scope != TenantScope {
 		return who, hash, good, err
 	}
@@ -216,7 +230,7 @@ func identityOf(ctx context.Context, pool *pgxpool.Pool, id string) (who Identit
 		return who, hash, false, nil
 	}
 	who.Tenant = Tenant{
-		ID: *tenantID, Name: *name, ParamsBytes: *params,
+		ID: *tenantID, UID: *uid, Name: *name, ParamsBytes: *params,
 		Retention: time.Duration(*retention) * time.Millisecond, CreatedAt: task.Instant(*created),
 		History: task.HistoryLevel(*history), Rates: *rates, Version: *version,
 	}

@@ -83,8 +83,22 @@ func compareAdding(a, b *adding) int {
 	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.req.Tenant, b.req.Tenant), cmp.Compare(a.key, b.key))
 }
 
-func (db *database) storeAdds(ctx context.Context, group []*adding) error {
-	err := db.store.db.DrawGroup(ctx, db.d, len(group),
+// drawTries bounds the repetitions of an add whose database is adopted while it runs.
+const drawTries = 3
+
+// storeAdds stores a group in one transaction. It draws other ids if the database was
+// adopted after the first had been drawn.
+func (db *database) storeAdds(ctx context.Context, group []*adding) (err error) {
+	for range drawTries {
+		if err = db.storeWithNumbers(ctx, group); !errors.Is(err, kernel.ErrOldNumbers) {
+			return err
+		}
+	}
+	return err
+}
+
+func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error {
+	drawn, err := db.store.db.DrawGroup(ctx, db.d, len(group),
 		func(i int) int { return len(group[i].req.Specs) },
 		func(i int, first int64) { group[i].first = task.NewID(first, group[i].shard) })
 	if err != nil {
@@ -93,7 +107,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 	var known []*adding
 	due := task.Never
 	err = db.store.db.InTx(ctx, db.d, "add", func(tx pgx.Tx) error {
-		now, fresh, err := db.insertKeys(ctx, tx, group)
+		now, fresh, err := db.insertKeys(ctx, tx, group, drawn)
 		if err != nil {
 			return err
 		}
@@ -141,9 +155,9 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) error {
 	return nil
 }
 
-// insertKeys writes the key rows of a group. fresh contains the first ids of the new
-// requests.
-func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) (now task.Instant, fresh map[task.ID]bool, err error) {
+// insertKeys writes the key rows of a group, whose ids have the drawn numbers. fresh contains
+// the first ids of the new requests.
+func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding, drawn kernel.Numbers) (now task.Instant, fresh map[task.ID]bool, err error) {
 	var shards []int16
 	var tenants, counts []int32
 	var keys []string
@@ -162,14 +176,14 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding) 
 		hashes = append(hashes, a.req.Hash[:16])
 	}
 	b := &pgx.Batch{}
-	sql.Now.Queue(b)
+	sql.Begin.Queue(b)
 	if len(keys) > 0 {
 		sql.KeyInsert.Queue(b, shards, tenants, keys, firsts, counts, hashes, db.store.cfg.KeyLifetime.Milliseconds())
 	}
 	own.queue(b)
 	results := tx.SendBatch(ctx, b)
 	defer results.Close()
-	if err := results.QueryRow().Scan(&now); err != nil {
+	if now, err = db.store.db.ScanBegin(results.QueryRow(), drawn); err != nil {
 		return 0, nil, err
 	}
 	fresh = map[task.ID]bool{}

@@ -15,6 +15,7 @@ import (
 	"github.com/perceptor/perceptor/store/clock"
 	clocksql "github.com/perceptor/perceptor/store/clock/sql"
 	controlsql "github.com/perceptor/perceptor/store/control/sql"
+	identitysql "github.com/perceptor/perceptor/store/identity/sql"
 	shardssql "github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/store/storetest"
@@ -28,9 +29,10 @@ var sets = map[string]struct {
 	all    func() []*statement.Statement
 	unused func() []string
 }{
-	"clock":   {clocksql.All, clocksql.Unused},
-	"control": {controlsql.All, controlsql.Unused},
-	"shards":  {shardssql.All, shardssql.Unused},
+	"clock":    {clocksql.All, clocksql.Unused},
+	"control":  {controlsql.All, controlsql.Unused},
+	"identity": {identitysql.All, identitysql.Unused},
+	"shards":   {shardssql.All, shardssql.Unused},
 }
 
 // TestTheServerAcceptsEveryStatement: it knows all tables, columns and functions,

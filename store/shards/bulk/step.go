@@ -221,9 +221,9 @@ func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
 		}
 	}
 	b.next = at.String()
-	var number int64
+	var drawn kernel.Numbers
 	if b.row.Action == task.BulkReplay && len(wanted) > 0 {
-		if number, err = b.s.db.Draw(ctx, b.d, len(wanted)); err != nil {
+		if drawn, err = b.s.db.Draw(ctx, b.d, len(wanted)); err != nil {
 			return false, err
 		}
 	}
@@ -236,7 +236,7 @@ func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
 		if b.row.Action == task.BulkPurgeDead {
 			return dead.Forget(ctx, tx, taken)
 		}
-		_, b.due, err = b.s.dead.Replay(ctx, tx, taken, number)
+		_, b.due, err = b.s.dead.Replay(ctx, tx, taken, drawn)
 		return err
 	})
 }

@@ -251,7 +251,7 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 		return task.Replayed{}, notFound(id)
 	}
 	d := id.Task.Shard().Database()
-	number, err := l.db.Draw(ctx, d, 1)
+	drawn, err := l.db.Draw(ctx, d, 1)
 	if err != nil {
 		return task.Replayed{}, kernel.Unavailable(err)
 	}
@@ -262,7 +262,7 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 		if len(taken) == 0 || err != nil {
 			return cmp.Or(err, kernel.ErrNothing)
 		}
-		made, due, err = l.Replay(ctx, tx, taken, number)
+		made, due, err = l.Replay(ctx, tx, taken, drawn)
 		return err
 	})
 	if err != nil {
@@ -287,9 +287,9 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 }
 
 // Replay adds the tasks that repeat the removed dead runs, with their keys. Their ids
-// have consecutive numbers that begin with number.
-func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter, number int64) (made []*task.Row, due task.Instant, err error) {
-	now, err := kernel.Clock(ctx, tx)
+// have the drawn numbers.
+func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLetter, drawn kernel.Numbers) (made []*task.Row, due task.Instant, err error) {
+	now, err := l.db.Begin(ctx, tx, drawn)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -299,7 +299,7 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 	counts, hashes := make([]int32, n), make([][]byte, n)
 	for i, d := range taken {
 		shard := d.RunID.Task.Shard()
-		r := d.Again(task.NewID(number+int64(i), shard), now)
+		r := d.Again(task.NewID(drawn.First+int64(i), shard), now)
 		rows.Add(r)
 		made = append(made, r)
 		shards[i], tenants[i], keys[i], firsts[i], counts[i] = int16(shard), d.Tenant, replayKey(d.RunID), int64(r.ID), 1

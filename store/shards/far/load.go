@@ -80,7 +80,12 @@ func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error)
 	if err := l.encode(ctx); err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error { return l.write(ctx, tx) }); err != nil {
+	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error {
+		if _, err := t.db.Begin(ctx, tx, l.drawn); err != nil {
+			return err
+		}
+		return l.write(ctx, tx)
+	}); err != nil {
 		return Loaded{}, err
 	}
 	t.db.TellDue(d, l.due)
@@ -90,6 +95,7 @@ func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error)
 // load is a chunk under way.
 type load struct {
 	rows  []task.Row
+	drawn kernel.Numbers // for their ids
 	near  []*task.Row
 	due   task.Instant // the earliest due instant of near
 	parts []part
@@ -116,10 +122,11 @@ func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, er
 		return 0, err
 	}
 	blocks := (len(l.rows) + kernel.NumberBlock - 1) / kernel.NumberBlock
-	firsts, err := t.db.DrawBlocks(ctx, d, blocks)
+	firsts, drawn, err := t.db.DrawBlocks(ctx, d, blocks)
 	if err != nil {
 		return 0, err
 	}
+	l.drawn = drawn
 	start := rand.IntN(task.ShardsPerDatabase)
 	for b, first := range firsts {
 		shard := task.Shard(d*task.ShardsPerDatabase + (start+b*task.ShardsPerDatabase/blocks)%task.ShardsPerDatabase)

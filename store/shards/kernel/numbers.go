@@ -22,52 +22,74 @@ func NumberOf(id task.ID) int64 { return int64(id) / task.Shards }
 // BlockOf returns the block of the sequence that contains a number.
 func BlockOf(number int64) int64 { return number / NumberBlock }
 
-// numbers hands out the numbers of ids from blocks of the database's sequence. The rest
-// of a block is never used after the process ends.
-type numbers struct {
-	mu        sync.Mutex
-	next, end int64
+// Numbers are consecutive numbers that were drawn for ids.
+type Numbers struct {
+	First int64
+	// incarnation is that of the database when the numbers were drawn. In a later one they may
+	// have been given out again.
+	incarnation int64
+	database    int
 }
 
-// Draw draws n consecutive numbers of database d, n <= [NumberBlock], and returns
-// the first. Call it before a transaction begins: a transaction must not wait for a
-// second connection.
-func (db *Databases) Draw(ctx context.Context, d, n int) (int64, error) {
+// ErrOldNumbers says that the database was adopted after numbers had been drawn. The
+// transaction that wanted to use them must be rolled back and repeated with others.
+var ErrOldNumbers = task.Errorf(task.ReasonDatabaseUnavailable, "the task's database has failed over; try again")
+
+// numbers hands out the numbers of ids from blocks of the database's sequence. The rest
+// of a block is never used after the process ends, or after the database was adopted.
+type numbers struct {
+	mu                     sync.Mutex
+	next, end, incarnation int64
+}
+
+// Draw draws n consecutive numbers of database d, n <= [NumberBlock]. Call it before a
+// transaction begins: a transaction must not wait for a second connection. The transaction
+// that uses the numbers must call [Databases.Begin].
+func (db *Databases) Draw(ctx context.Context, d, n int) (Numbers, error) {
 	b := &db.numbers[d]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return db.drawLocked(ctx, d, n)
+	first, err := db.drawLocked(ctx, d, n)
+	return Numbers{first, b.incarnation, d}, err
 }
 
 // DrawGroup draws numbers for a group of n members: size(i) consecutive numbers for
 // member i. It calls set with the first of them. Of each block of the sequence the group
-// gets one run of consecutive numbers, in the order of the members.
-func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) int, set func(i int, first int64)) error {
+// gets one run of consecutive numbers, in the order of the members. The transaction that
+// uses the numbers must call [Databases.Begin] with the returned ones, which are the first.
+func (db *Databases) DrawGroup(ctx context.Context, d, n int, size func(i int) int, set func(i int, first int64)) (Numbers, error) {
 	b := &db.numbers[d]
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	all := Numbers{}
 	for i := range n {
 		first, err := db.drawLocked(ctx, d, size(i))
 		if err != nil {
-			return err
+			return all, err
+		}
+		if i > 0 && b.incarnation != all.incarnation {
+			return all, ErrOldNumbers
+		}
+		if i == 0 {
+			all = Numbers{first, b.incarnation, d}
 		}
 		set(i, first)
 	}
-	return nil
+	return all, nil
 }
 
 // drawLocked returns the first of n consecutive numbers. The caller has locked the
 // numbers.
 func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 	b := &db.numbers[d]
-	if b.next+int64(n) > b.end {
+	if b.next+int64(n) > b.end || b.incarnation < db.Incarnation(d) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		var first int64
-		if err := sql.NumberBlock.QueryRow(ctx, db.Pool(d)).Scan(&first); err != nil {
+		var first, incarnation int64
+		if err := sql.NumberBlock.QueryRow(ctx, db.Pool(d)).Scan(&first, &incarnation); err != nil {
 			return 0, fmt.Errorf("draw numbers: %w", err)
 		}
-		b.next, b.end = first, first+NumberBlock
+		b.next, b.end, b.incarnation = first, first+NumberBlock, incarnation
 	}
 	n0 := b.next
 	b.next += int64(n)
@@ -75,15 +97,48 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 }
 
 // DrawBlocks draws n blocks of database d, which no other writer has, and returns the
-// first number of each.
-func (db *Databases) DrawBlocks(ctx context.Context, d, n int) ([]int64, error) {
+// first number of each. The transaction that uses them must call [Databases.Begin] with drawn.
+func (db *Databases) DrawBlocks(ctx context.Context, d, n int) (firsts []int64, drawn Numbers, err error) {
 	list, err := sql.NumberBlocks.Query(ctx, db.Pool(d), int32(n))
 	if err != nil {
-		return nil, fmt.Errorf("draw numbers: %w", err)
+		return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
 	}
-	firsts, err := pgx.CollectRows(list, pgx.RowTo[int64])
+	var first int64
+	_, err = pgx.ForEachRow(list, []any{&first, &drawn.incarnation}, func() error { firsts = append(firsts, first); return nil })
 	if err != nil {
-		return nil, fmt.Errorf("draw numbers: %w", err)
+		return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
 	}
-	return firsts, nil
+	drawn.First, drawn.database = firsts[0], d
+	return firsts, drawn, nil
+}
+
+// Begin reads the database's clock in a transaction that uses drawn numbers. It fails with
+// [ErrOldNumbers] if the database was adopted after they had been drawn.
+func (db *Databases) Begin(ctx context.Context, tx pgx.Tx, drawn Numbers) (now task.Instant, err error) {
+	b := &pgx.Batch{}
+	sql.Begin.Queue(b).QueryRow(func(row pgx.Row) error { now, err = db.ScanBegin(row, drawn); return err })
+	return now, tx.SendBatch(ctx, b).Close()
+}
+
+// ScanBegin reads the row of the statement Begin, which a caller of it has sent itself.
+func (db *Databases) ScanBegin(row pgx.Row, drawn Numbers) (now task.Instant, err error) {
+	var incarnation int64
+	if err := row.Scan(&now, &incarnation); err != nil {
+		return 0, err
+	}
+	if incarnation != drawn.incarnation {
+		db.forgetNumbers(drawn)
+		return 0, ErrOldNumbers
+	}
+	return now, nil
+}
+
+// forgetNumbers gives up the rest of a block.
+func (db *Databases) forgetNumbers(old Numbers) {
+	b := &db.numbers[old.database]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.incarnation == old.incarnation {
+		b.next, b.end = 0, 0
+	}
 }

@@ -2,7 +2,7 @@
 
 -- name: NumberBlocks(blocks int4)
 -- Returns several blocks of numbers.
-SELECT nextval('task_number') FROM generate_series(1, @blocks);
+SELECT nextval('task_number'), i.incarnation FROM database_identity i, generate_series(1, @blocks);
 
 -- name: DumpPacks()
 -- All packs, with the ids of their void tasks.

@@ -42,8 +42,11 @@ SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 5000
 -- name: CapBegin(tenant int4, kind text, duration_ms int8)
 -- Begins the next cap lease of a kind. Returns no row if the previous lease has not
 -- expired. One that has more time left than a lease lasts is void: the clock was set back.
-INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at) VALUES (@tenant, @kind, 1, now_ms() + @duration_ms)
-    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = c.epoch + 1, expires_at = excluded.expires_at
+-- After an adoption of the home database epochs go on from its incarnation, which is greater
+-- than the fences of all lost leases.
+INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at)
+SELECT @tenant, @kind, i.incarnation, now_ms() + @duration_ms FROM database_identity i
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = greatest(c.epoch + 1, excluded.epoch), expires_at = excluded.expires_at
  WHERE c.expires_at NOT BETWEEN now_ms() + 1 AND excluded.expires_at
 RETURNING epoch;
 

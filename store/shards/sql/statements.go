@@ -204,6 +204,7 @@ var (
 var (
 	Now          = set.Get("Now")
 	NumberBlock  = set.Get("NumberBlock")
+	Begin        = set.Get("Begin")
 	KeyInsert    = set.Get("KeyInsert")
 	KeyRead      = set.Get("KeyRead")
 	KeyInsertFor = set.Get("KeyInsertFor")

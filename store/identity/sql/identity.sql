@@ -1,0 +1,51 @@
+-- The identity of one database: package identity.
+
+-- name: Read()
+-- Returns the stored identity, that of the server, whether the server is a standby, and the
+-- position in its log.
+SELECT i.database, i.uid::text, i.incarnation, i.reason,
+       i.system_identifier, i.timeline, i.started_us, i.relation::int8,
+       s.system_identifier, s.timeline, s.started_us, s.relation::int8,
+       pg_is_in_recovery(),
+       CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8 END
+  FROM database_identity i, server_identity() s;
+
+-- name: LastAdoption()
+SELECT incarnation, reason FROM database_identity;
+
+-- name: SetTimeouts(timeout_ms text)
+SELECT set_config('lock_timeout', @timeout_ms, true), set_config('statement_timeout', @timeout_ms, true);
+
+-- name: Lock()
+SELECT incarnation FROM database_identity FOR UPDATE;
+
+-- name: LockOwners()
+SELECT item FROM owner ORDER BY item FOR UPDATE;
+
+-- name: RaiseEpochs(nonce int8)
+-- Ends every ownership.
+UPDATE owner SET epoch = epoch + 1, nonce = @nonce, name = '', hint_addr = '';
+
+-- name: LeapSequences()
+-- Moves each sequence beyond all numbers that may have been drawn and forgotten. A database
+-- may go back to the same copy twice. So the clock decides as long as fewer than 2^20
+-- numbers are drawn per second: later incarnations draw greater numbers. The sequences keep
+-- their step, because the numbers of tasks are drawn in aligned blocks.
+SELECT setval(format('%I.%I', q.schemaname, q.sequencename)::regclass,
+              greatest(coalesce(q.last_value, q.min_value) + 4294967296, extract(epoch FROM clock_timestamp())::int8 << 20) / q.increment_by * q.increment_by)
+  FROM pg_sequences q WHERE q.schemaname = current_schema() AND q.data_type = 'int8'::regtype;
+
+-- name: RaiseSettings()
+-- Makes claims read the settings again, and moves the numbers of later tenants beyond those
+-- that may be forgotten. There, too, the clock decides, in minutes since 2026.
+UPDATE settings SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000)::int8),
+  tenant_floor = greatest((SELECT coalesce(max(id), 0) FROM tenant), (SELECT coalesce(max(id), 0) FROM deleted_tenant), tenant_floor,
+                          (extract(epoch FROM clock_timestamp() - timestamptz '2026-01-01Z') / 60)::int4) + 1024;
+
+-- name: Adopt(reason text, known_incarnation int8)
+-- The new incarnation is greater than all former ones, also than those that are forgotten.
+UPDATE database_identity i
+   SET incarnation = greatest(i.incarnation + 1, @known_incarnation + 1, (extract(epoch FROM clock_timestamp()) * 1000)::int8),
+       reason = @reason, system_identifier = s.system_identifier, timeline = s.timeline, started_us = s.started_us, relation = s.relation
+  FROM server_identity() s
+RETURNING i.incarnation;

@@ -1,0 +1,33 @@
+// Package sql holds the statements of package identity. Each .sql file
+// says what it is about; fragments are shared by all.
+package sql
+
+import (
+	"embed"
+
+	"github.com/perceptor/perceptor/store/statement"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+var set = statement.MustLoad(files, nil)
+
+// Of identity.sql.
+var (
+	Read          = set.Get("Read")
+	LastAdoption  = set.Get("LastAdoption")
+	SetTimeouts   = set.Get("SetTimeouts")
+	Lock          = set.Get("Lock")
+	LockOwners    = set.Get("LockOwners")
+	RaiseEpochs   = set.Get("RaiseEpochs")
+	LeapSequences = set.Get("LeapSequences")
+	RaiseSettings = set.Get("RaiseSettings")
+	Adopt         = set.Get("Adopt")
+)
+
+// All returns all statements. It is for tests.
+func All() []*statement.Statement { return set.All() }
+
+// Unused returns the names of statements that no variable has. It is for tests.
+func Unused() []string { return set.Unresolved() }
