@@ -190,3 +190,14 @@ WITH gone AS (
 changed AS (SELECT g.tenant_id, g.type, g.state AS from_cell, {{purged_cell}} AS to_cell FROM gone g),
 counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
+
+-- name: RepublishWalk(shard int2, from_tenant int4, from_id int8, from_run int8, to_tenant int4, max_rows int8)
+-- Returns the keys of the rows of a shard after a position, and whether they may have an open
+-- run that is delivered. The cost of a page is bounded for every number of such rows.
+SELECT t.tenant_id, t.id, t.run,
+       CASE WHEN t.type = {{type.NON_BLOCKING}} AND t.run = 0 THEN t.open_runs <> 0
+            ELSE t.state = {{state.RUNNING}} AND t.out AND t.holder IS NULL AND t.due_at > now_ms() END
+  FROM task t
+ WHERE t.shard = @shard AND (t.tenant_id, t.shard, t.id, t.run) > (@from_tenant, @shard, @from_id, @from_run) AND t.tenant_id <= @to_tenant
+ ORDER BY t.tenant_id, t.shard, t.id, t.run
+ LIMIT @max_rows;
