@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +18,11 @@ func tellAdoptions(log *slog.Logger, r prometheus.Registerer, forget func()) fun
 	return func(c *store.Config) {
 		c.Adopted = func(a identity.Adoption) {
 			metrics.Adopted(a.Database)
-			log.Warn("database was adopted: commits that it acknowledged before may be lost", "database", a.Database, "reason", a.Reason)
+			level := slog.LevelWarn
+			if a.Reason == identity.Restarted {
+				level = slog.LevelInfo
+			}
+			log.Log(context.Background(), level, "database was adopted: commits that it acknowledged before may be lost", "database", a.Database, "reason", a.Reason)
 			forget()
 		}
 	}

@@ -27,6 +27,9 @@ const (
 // ErrStandby says that a server is a standby, which cannot be written.
 var ErrStandby = errors.New("the server is a standby and read only: connect to its primary, or promote it")
 
+// Restarted is the reason of adoptions that usually find nothing lost.
+const Restarted = "the server was restarted"
+
 // An Adoption is a change of the incarnation that this process has noticed.
 type Adoption struct {
 	Database int
@@ -139,7 +142,7 @@ func (s *state) differs(known state) string {
 	case s.here.timeline != s.stored.timeline:
 		return "a standby was promoted"
 	case s.here.started != s.stored.started:
-		return "the server was restarted"
+		return Restarted
 	case s.here.relation != s.stored.relation:
 		return "it was restored from a dump"
 	case s.incarnation < known.incarnation:
