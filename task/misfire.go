@@ -53,8 +53,20 @@ func (r *Row) misfire() Misfire { return r.MisfirePolicy(r.Type) }
 
 // unreadable reports whether this program cannot read the terms of the task. Then it
 // must not compute instants.
-func (r *Row) unreadable() bool {
-	return r.Damaged != "" || (r.Cron != nil && r.Calendar == nil)
+func (r *Row) unreadable() bool { return r.Unreadable() != "" }
+
+// Unreadable says why this program cannot read the terms of the task. It returns "" if it
+// can. The calendar of the row must have been set.
+func (r *Row) Unreadable() string {
+	switch {
+	case r.Damaged != "" && r.Damaged[0] > sealedFormat:
+		return "its terms have a newer format than this program knows"
+	case r.Damaged != "":
+		return "its terms cannot be read: they are damaged, or a newer program wrote them"
+	case r.Cron != nil && r.Calendar == nil:
+		return "its cron expression cannot be read"
+	}
+	return ""
 }
 
 // instantAfter returns the first instant of the schedule that is later than both at and

@@ -105,7 +105,7 @@ func (e *examination) rows(ctx context.Context, cluster *store.Cluster) {
 		sum += n
 	}
 	if sum > 0 {
-		e.add(Failed, "tasks", "%d rows are damaged and quarantined; the table quarantined_row of each database lists them", sum)
+		e.add(Failed, "tasks", "%d rows cannot be read or claimed and are deferred again and again; the tables quarantined_row have the reasons", sum)
 	}
 }
 

@@ -62,7 +62,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		outboxAge:       gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
 		outboxUnreadable: gauges("outbox_rows_unreadable",
 			"Rows of the outbox that cannot be read; state is damaged (quarantined) or newer (waiting for a newer program). Other metrics do not count them.", "database", "state"),
-		rowsQuarantined: gauges("rows_quarantined", "Damaged rows of tasks that claims have deferred within the last hour.", "database"),
+		rowsQuarantined: gauges("rows_quarantined", "Rows of tasks that claims have deferred within the last hour because they are damaged or of a newer format.", "database"),
 		republished:     counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
 	}
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +24,7 @@ import (
 // quarantines them and repeats the claim.
 func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	claim, err := s.claimForm(ctx, req)
-	if damagedRows(err) && s.quarantineRows(ctx, req, err) {
+	if damagedRows(err) && s.quarantineRows(ctx, req) {
 		claim, err = s.claimForm(ctx, req)
 	}
 	return claim, err
@@ -43,7 +43,7 @@ func (s *Store) claimForm(ctx context.Context, req task.ClaimRequest) (task.Clai
 func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	c := newClaiming(s, req)
 	err := s.db.InTx(ctx, req.Database, "claim", func(tx pgx.Tx) error {
-		c.Claim, c.undecided, c.effects = task.Claim{Next: task.Never}, nil, s.machines.NewEffects()
+		c.Claim, c.undecided, c.unreadable, c.effects = task.Claim{Next: task.Never}, nil, nil, s.machines.NewEffects()
 		if err := c.claimRows(ctx, tx); err != nil {
 			return err
 		}
@@ -86,7 +86,10 @@ type claiming struct {
 	tenants   map[int32]bool // blocked tenants
 	only      []kernel.Key   // if not nil, the rows to claim
 	undecided []kernel.Key   // rows that need the state machine
-	effects   *transition.Effects
+	// unreadable are the rows that the state machine defers because it cannot read their
+	// terms.
+	unreadable []faultyRow
+	effects    *transition.Effects
 }
 
 // claimRows sends all statements up to the claim in one round trip.
@@ -211,7 +214,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 	reader := claimReader{rows: rows}
 	defer func() { // not kernel.Recovered: this is the busiest loop
 		if p := recover(); p != nil {
-			err = &rowError{kernel.KeyOf(r.tenant, task.ID(r.id), r.run), fmt.Errorf("panic: %v", p)}
+			err = &kernel.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
 	for rows.Next() {
@@ -282,6 +285,10 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if len(c.undecided) == 0 {
 		return nil
 	}
+	return kernel.Recovered(func() error { return c.decideRows(ctx, tx, b) })
+}
+
+func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	// A task comes before its runs, so that its own run fires even if a dead run ends the task.
 	slices.SortFunc(c.undecided, kernel.CompareKeys)
 	keys := slices.Clone(c.undecided)
@@ -299,8 +306,14 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 			continue
 		}
 		touched.Add(machine)
-		if err := kernel.Recovered(func() error { c.due(machine, k); return nil }); err != nil {
-			return &rowError{k, err}
+		machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
+		if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
+			p.ClaimedAt = claimedAt(p, c.Now)
+			c.Publications = append(c.Publications, *p)
+			c.Missed += p.Missed
+		}
+		if reason := machine.Task.Unreadable(); reason != "" {
+			c.unreadable = append(c.unreadable, faultyRow{k, reason})
 		}
 	}
 	c.Dead = touched.Dead()
@@ -311,16 +324,6 @@ func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	}
 	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.effects))
 	return nil
-}
-
-// due applies the state machine to one row.
-func (c *claiming) due(machine *task.Machine, k kernel.Key) {
-	machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
-	if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
-		p.ClaimedAt = claimedAt(p, c.Now)
-		c.Publications = append(c.Publications, *p)
-		c.Missed += p.Missed
-	}
 }
 
 // dueInstant returns the instant of the step for a claimed row. A row that was claimed
@@ -340,6 +343,10 @@ func (c *claiming) note(b *pgx.Batch) {
 	}
 	c.effects.Queue(b, c.Now)
 	c.noteCapped(b)
+	if len(c.unreadable) > 0 {
+		keys, reasons := listFaulty(c.unreadable)
+		sql.RowsNote.Queue(b, append(kernel.KeyArgs(keys)[1:], reasons)...)
+	}
 	if c.Deferred > 0 {
 		queueTrouble(b, c.req.Blocked)
 	}

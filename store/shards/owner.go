@@ -47,6 +47,11 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 			owned = append(owned, task.Ownership{Shard: task.Shard(item), Epoch: epoch, Nonce: nonce})
 			return nil
 		})
+		if err != nil {
+			return err
+		}
+		// This owner may be able to read what the last one could not.
+		_, err = sql.RowsRetry.Exec(ctx, tx, items, quarantineFor.Milliseconds())
 		return err
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package shards
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -23,8 +22,10 @@ import (
 //
 // If a claim fails so, the rows at fault are found by bisection: the claim of a list of
 // rows is tried and rolled back, and if it fails, that of each half. They are quarantined:
-// deferred by an hour, listed in the table quarantined_row, and logged. So a row that was
-// repaired fires within an hour, and nothing is deleted. If no row can be claimed, the fault
+// deferred by an hour, listed in the table quarantined_row, and logged. The same holds for
+// rows that the state machine defers because this program cannot read their terms. Nothing
+// is deleted, and a row that was repaired, or that a newer program can read, fires after
+// that time or when its shard gets another owner. If no row can be claimed, the fault
 // is not in the rows, and none is quarantined.
 
 const (
@@ -37,41 +38,34 @@ const (
 	maxDamagedRows    = 16
 )
 
-// rowError says which row makes a claim panic.
-type rowError struct {
-	key kernel.Key
-	err error
+// faultyRow is a row that cannot be read or claimed.
+type faultyRow struct {
+	key    kernel.Key
+	reason string
 }
 
-func (e *rowError) Error() string {
-	return fmt.Sprintf("row of task %s, run %d: %v", e.key.ID, e.key.Run, e.err)
+// listFaulty returns keys and reasons as parallel lists.
+func listFaulty(rows []faultyRow) (keys []kernel.Key, reasons []string) {
+	for _, r := range rows {
+		keys, reasons = append(keys, r.key), append(reasons, kernel.Truncate(r.reason, far.MaxReason))
+	}
+	return keys, reasons
 }
-
-func (e *rowError) Unwrap() error { return e.err }
 
 // damagedRows reports whether a claim failed because of the values of some row.
 func damagedRows(err error) bool {
-	var row *rowError
-	return errors.As(err, &row) || kernel.DataError(err)
+	var panicked *kernel.PanicError
+	return errors.As(err, &panicked) || kernel.DataError(err)
 }
 
 // quarantineRows quarantines the rows because of which a claim failed. It reports whether it
 // has found any.
-func (s *Store) quarantineRows(ctx context.Context, req task.ClaimRequest, cause error) bool {
+func (s *Store) quarantineRows(ctx context.Context, req task.ClaimRequest) bool {
 	f := &faultFinder{s: s, req: req}
-	var row *rowError
-	if errors.As(cause, &row) {
-		f.found = append(f.found, *row)
-	} else if err := f.search(ctx); err != nil || !f.sound {
+	if err := f.search(ctx); err != nil || !f.sound || len(f.found) == 0 {
 		return false
 	}
-	if len(f.found) == 0 {
-		return false
-	}
-	keys, reasons := make([]kernel.Key, len(f.found)), make([]string, len(f.found))
-	for i, row := range f.found {
-		keys[i], reasons[i] = row.key, kernel.Truncate(row.err.Error(), far.MaxReason)
-	}
+	keys, reasons := listFaulty(f.found)
 	lost, err := s.db.InOwnedTx(ctx, req.Database, "quarantine rows", req.Owned, func(tx pgx.Tx) error {
 		_, err := sql.RowQuarantine.Exec(ctx, tx, append(kernel.KeyArgs(keys), quarantineFor.Milliseconds(), reasons)...)
 		return err
@@ -80,7 +74,7 @@ func (s *Store) quarantineRows(ctx context.Context, req task.ClaimRequest, cause
 		return false // the next claim finds them again
 	}
 	for _, row := range f.found {
-		s.db.Log.Error("damaged task quarantined; it is tried again in an hour", "database", req.Database, "tenant", row.key.Tenant, "task_id", int64(row.key.ID), "err", row.err)
+		s.db.Log.Error("damaged task quarantined; it is tried again in an hour", "database", req.Database, "tenant", row.key.Tenant, "task_id", int64(row.key.ID), "err", row.reason)
 	}
 	return true
 }
@@ -89,7 +83,7 @@ func (s *Store) quarantineRows(ctx context.Context, req task.ClaimRequest, cause
 type faultFinder struct {
 	s     *Store
 	req   task.ClaimRequest
-	found []rowError
+	found []faultyRow
 	sound bool // some rows can be claimed
 }
 
@@ -132,7 +126,7 @@ func (f *faultFinder) bisect(ctx context.Context, keys []kernel.Key) error {
 	case !damagedRows(err):
 		return err
 	case len(keys) == 1:
-		f.found = append(f.found, rowError{keys[0], err})
+		f.found = append(f.found, faultyRow{keys[0], err.Error()})
 		return nil
 	}
 	half := len(keys) / 2

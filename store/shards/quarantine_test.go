@@ -1,9 +1,6 @@
 package shards
 
 import (
-	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,10 +56,27 @@ func TestAFailureThatNoRowCausesQuarantinesNothing(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfARowNamesItsTask(t *testing.T) {
-	cause := errors.New("interval is 0")
-	err := fmt.Errorf("claim: %w", &rowError{kernel.KeyOf(1, task.NewID(5, 3), 2), cause})
-	if !damagedRows(err) || !errors.Is(err, cause) || !strings.Contains(err.Error(), task.NewID(5, 3).String()) {
-		t.Error(err)
+// TestTasksWhoseTermsCannotBeReadAreListed: a newer program that takes their shard over
+// fires them at once.
+func TestTasksWhoseTermsCannotBeReadAreListed(t *testing.T) {
+	b := setup(t)
+	id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.Tags = []string{"a"} }))[0]
+	b.exec(`UPDATE task SET terms = set_byte(terms, 0, 2), modeled = true`)
+	if c := b.claim(task.RangeForm); len(c.Publications) != 0 {
+		t.Fatalf("claimed %s", deliveries(c.Publications))
+	}
+	if n := b.count(`SELECT count(*) FROM quarantined_row WHERE reason LIKE '%newer format%'`); n != 1 {
+		t.Errorf("%d rows are listed", n)
+	}
+	b.acquire() // by an old program
+	b.claim(task.RangeForm)
+	b.advance(time.Minute)
+	b.exec(`UPDATE task SET terms = set_byte(terms, 0, 1), modeled = false`) // what the newer program knows
+	if c := b.claim(task.RangeForm); len(c.Publications) != 0 {
+		t.Fatalf("claimed %s before the take-over", deliveries(c.Publications))
+	}
+	b.acquire()
+	if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Task != id {
+		t.Errorf("claimed %s", deliveries(c.Publications))
 	}
 }

@@ -119,6 +119,19 @@ SELECT d.tenant_id, d.id, d.run, now_ms(), u.reason
   FROM deferred d JOIN unnest(@tenants, @ids, @runs, @reasons) AS u (tenant_id, id, run, reason) ON (u.tenant_id, u.id, u.run) = (d.tenant_id, d.id, d.run)
     ON CONFLICT (tenant_id, id, run) DO UPDATE SET seen = excluded.seen, reason = excluded.reason;
 
+-- name: RowsNote(tenants int4[], ids int8[], runs int8[], reasons text[])
+-- Lists rows that the state machine has deferred.
+INSERT INTO quarantined_row (tenant_id, id, run, seen, reason)
+SELECT u.tenant_id, u.id, u.run, now_ms(), u.reason FROM unnest(@tenants, @ids, @runs, @reasons) AS u (tenant_id, id, run, reason)
+    ON CONFLICT (tenant_id, id, run) DO UPDATE SET seen = excluded.seen, reason = excluded.reason;
+
+-- name: RowsRetry(shards int2[], deferred_ms int8)
+-- Makes the rows of the shards due that are listed and still deferred.
+UPDATE task t SET due_at = now_ms()
+  FROM quarantined_row q
+ WHERE t.shard = q.id % {{layout.SHARDS}} AND t.shard = ANY (@shards) AND t.tenant_id = ANY (ARRAY[q.tenant_id]) AND t.id = q.id AND t.run = q.run
+   AND t.due_at > now_ms() AND t.due_at = q.seen + @deferred_ms;
+
 -- name: RowsQuarantined(within_ms int8)
 -- Counts the rows that were quarantined within that time.
 SELECT count(*) FROM quarantined_row WHERE seen > now_ms() - @within_ms;

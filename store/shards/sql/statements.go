@@ -46,6 +46,8 @@ var (
 	DueKeys         = set.Get("DueKeys")
 	RowQuarantine   = set.Get("RowQuarantine")
 	RowsQuarantined = set.Get("RowsQuarantined")
+	RowsNote        = set.Get("RowsNote")
+	RowsRetry       = set.Get("RowsRetry")
 	RowsForget      = set.Get("RowsForget")
 	Peek            = set.Get("Peek")
 	PeekExcluded    = set.Get("PeekExcluded")
