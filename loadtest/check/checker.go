@@ -108,6 +108,9 @@ type Config struct {
 	// Deaths maps the number of each killed listener to the time of its death. The calls
 	// that it had begun are silent from then on.
 	Deaths map[uint16]Micros
+	// Frozen maps the number of a listener to the times for which it was suspended. A handler
+	// that ran then could not end when its lease ended, so it counts as ended.
+	Frozen map[uint16][]Span
 	// AckTimeout is the ack_timeout of all tasks. Redelivery is the longest time from the
 	// death of a listener until the calls that it had begun are repeated. Deaths needs
 	// both.

@@ -189,6 +189,9 @@ func (k *checking) leases() {
 	for _, r := range k.runs {
 		all = append(all, r.executions...)
 	}
+	for i := range all {
+		k.thaw(&all[i])
+	}
 	slices.SortFunc(all, func(a, b Execution) int { return cmp.Compare(a.Start, b.Start) })
 	for i := 1; i < len(all); i++ {
 		before, e := all[i-1], all[i]
@@ -202,6 +205,15 @@ func (k *checking) leases() {
 	}
 	if k.cfg.Replies {
 		k.starts()
+	}
+}
+
+// thaw ends an execution when its listener was suspended.
+func (k *checking) thaw(e *Execution) {
+	for _, s := range k.cfg.Frozen[e.Listener] {
+		if e.Start < s.To && e.End > s.From {
+			e.End = max(e.Start, min(e.End, s.From))
+		}
 	}
 }
 

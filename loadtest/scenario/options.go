@@ -235,7 +235,7 @@ func (o *Options) requireDisturbances(f *harness.Flags) {
 	for _, d := range o.Disturbances {
 		f.Require(o.Stack != "external", "--%s %s: an external stack cannot be disturbed", d.Action, d)
 		f.Require(d.After < o.For, "--%s %s: it would happen after the end of the load (--for %v)", d.Action, d, o.For)
-		f.Require(kindOf(d.Part) != listenerKind || d.Action == Kill || d.Action == Crash, "--%s %s: %w", d.Action, d, workload.ErrListener)
+		f.Require(kindOf(d.Part) != listenerKind || d.Action == Kill || d.Action == Crash, "--%s %s: a listener can only be killed and started again", d.Action, d)
 		if d.ends() {
 			ended[kindOf(d.Part)]++
 		}

@@ -210,6 +210,15 @@ func (p Part) Replace(ctx context.Context, folder string) error {
 	return own.start(ctx)
 }
 
+// Folder returns the folder of a program of the stack, or "" for a server.
+func (p Part) Folder() string {
+	own, ok := p.Server.(*program)
+	if !ok {
+		return ""
+	}
+	return filepath.Dir(own.path)
+}
+
 // PID implements [Server].
 func (p *program) PID() int {
 	process, err := p.running()

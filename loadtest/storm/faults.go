@@ -36,11 +36,13 @@ var faults = []fault{
 	{"freeze-kafka", "kafka", 2 * time.Second, 12 * time.Second, (*runner).freeze},
 	{"freeze-taskd", "taskd", 2 * time.Second, 10 * time.Second, (*runner).freeze},
 	{"freeze-dispatcher", "dispatcher", 2 * time.Second, 14 * time.Second, (*runner).freeze},
+	{"freeze-listener", "listener", 2 * time.Second, 14 * time.Second, (*runner).freezeListener},
 	{"restart-postgres", "postgres", 0, 0, (*runner).restart},
 	{"restart-zookeeper", "zookeeper", 0, 0, (*runner).restart},
 	{"restart-kafka", "kafka", 0, 0, (*runner).restart},
 	{"restart-taskd", "taskd", 0, 0, (*runner).restart},
 	{"restart-dispatcher", "dispatcher", 0, 0, (*runner).restart},
+	{"change-version", "program", 0, 0, (*runner).changeVersion},
 	{"delay-link", "link", 3 * time.Second, 10 * time.Second, (*runner).delayLink},
 	{"cut-link", "link", time.Second, 8 * time.Second, (*runner).cutLink},
 	{"swallow-link", "link", 2 * time.Second, 10 * time.Second, (*runner).swallowLink},
@@ -65,6 +67,8 @@ const (
 	restartLimit = 2 * time.Minute
 	recoverLimit = 90 * time.Second
 	watchLimit   = time.Minute
+	// lastCalls is the number of calls that a suspended listener may have reported just before.
+	lastCalls = 50
 )
 
 // happening is a fault that happens.
@@ -184,6 +188,19 @@ func (r *runner) restart(ctx context.Context, h *happening) error {
 	return r.disturbed(ctx, h, restart)
 }
 
+// changeVersion restarts a program with that of the other version, or with its first one.
+func (r *runner) changeVersion(ctx context.Context, h *happening) error {
+	return r.disturbed(ctx, h, func(ctx context.Context, p part) error {
+		folder, back := r.changed[h.Part]
+		if delete(r.changed, h.Part); !back {
+			folder, r.changed[h.Part] = r.Other, p.Folder()
+		}
+		ctx, cancel := context.WithTimeout(ctx, restartLimit)
+		defer cancel()
+		return p.Replace(ctx, folder)
+	})
+}
+
 // restart starts a part again. It first stops a part that runs.
 func restart(ctx context.Context, p part) error {
 	ctx, cancel := context.WithTimeout(ctx, restartLimit)
@@ -195,9 +212,6 @@ func restart(ctx context.Context, p part) error {
 // listener had called handlers, and that its successor joins the group.
 func (r *runner) killListener(ctx context.Context, h *happening) error {
 	hand := r.hands()[h.Part]
-	if hand == nil {
-		return fmt.Errorf("there is no %s", h.Part)
-	}
 	before, pid := hand.Callbacks(), hand.PID()
 	if err := hand.Kill(); err != nil {
 		return err
@@ -210,4 +224,19 @@ func (r *runner) killListener(ctx context.Context, h *happening) error {
 		h.saw("listener %s (process %d) ended after %d calls, its successor joined after %v", hand.Name, pid, before, time.Since(killed).Round(time.Millisecond))
 	}
 	return nil
+}
+
+// freezeListener suspends a listener. The effect is that it had called handlers, and that it
+// calls none until it is resumed.
+func (r *runner) freezeListener(ctx context.Context, h *happening) error {
+	hand := r.hands()[h.Part]
+	if err := hand.Pause(); err != nil {
+		return err
+	}
+	before := hand.Callbacks()
+	err := harness.Sleep(ctx, h.Lasts)
+	if now := hand.Callbacks(); before > 0 && now-before <= lastCalls {
+		h.saw("listener %s (process %d) stood still after %d calls", hand.Name, hand.PID(), before)
+	}
+	return errors.Join(err, hand.Resume())
 }

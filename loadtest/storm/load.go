@@ -226,6 +226,7 @@ func (l *load) check(cfg check.Config, plant *planting) (check.Result, error) {
 		cfg.Quiet = check.At(l.quiet)
 	}
 	cfg.Deaths, _ = l.crew.Killed()
+	cfg.Frozen = l.crew.Frozen()
 	c := check.New(cfg)
 	if err := l.read(plant.before(c)); err != nil {
 		return check.Result{}, err

@@ -6,7 +6,11 @@ import (
 	"time"
 )
 
-var testParts = (&runner{Options: new(DefaultOptions())}).parts()
+var testParts = func() map[string][]string {
+	o := DefaultOptions()
+	o.Other = "elsewhere"
+	return (&runner{Options: &o}).parts()
+}()
 
 func TestASeedRepeatsThePlan(t *testing.T) {
 	first := plan(7, 10*time.Minute, nil, testParts)

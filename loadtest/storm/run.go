@@ -29,6 +29,7 @@ type runner struct {
 	happened []*happening
 	told     told
 	stepped  map[int]time.Duration // how wrong the clocks of databases have been
+	changed  map[string]string     // the first folder of parts that run other programs
 	complete bool
 
 	mu        sync.Mutex
@@ -89,6 +90,9 @@ func (r *runner) parts() map[string][]string {
 	}
 	for d := range task.Databases {
 		all["database"] = append(all["database"], fmt.Sprintf("database-%d", d))
+	}
+	if r.Other != "" {
+		all["program"] = slices.Concat(all["taskd"], all["dispatcher"])
 	}
 	all["link"] = slices.Concat(all["postgres"], all["zookeeper"], all["kafka"], all["taskd"])
 	return all

@@ -36,6 +36,8 @@ type Options struct {
 	For, Drain time.Duration
 	// Faults are the names of the allowed faults. Empty: all.
 	Faults []string
+	// Other is the folder of programs of another version, or empty.
+	Other string
 	// Plant is the falsification of the observations, or empty.
 	Plant string
 	// Tenants is the number of tenants.
@@ -78,6 +80,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.For, "for", harness.Between(10*time.Second, 24*time.Hour), "length of the load, during which the faults happen")
 	f.StringSliceVar(&o.Faults, "faults", o.Faults, "names of faults, or their first words such as kill, that may happen (default: all)")
 	f.StringVar(&o.Plant, "plant", o.Plant, "falsify the observations, which the check must find: "+strings.Join(plantNames(), ", "))
+	f.StringVar(&o.Other, "other-programs", o.Other, "folder with the programs taskd and dispatcher of another version: parts change to them and back")
 	harness.Num(f, &o.Rate, "rate", harness.Between(10.0, 300), "full cycles per second, all tenants together")
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(time.Hour), "longest wait after the load until everything is done")
 	harness.Num(f, &o.Tenants, "tenants", harness.Between(1, 16), "tenants; the second has a dispatch rate, the third a concurrency cap")
@@ -102,7 +105,7 @@ func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	for name, version := range on.Versions {
 		header.Versions[name] = version
 	}
-	r := &runner{Options: o, on: on, header: header, stepped: map[int]time.Duration{}}
+	r := &runner{Options: o, on: on, header: header, stepped: map[int]time.Duration{}, changed: map[string]string{}}
 	report, err := r.run(ctx)
 	return report, errors.Join(err, harness.CloseStack(ctx, on.Stack))
 }

@@ -15,8 +15,8 @@ import (
 // listener to others: a session of the SDK's consumer group and a rebalance.
 const GroupLimit = 21 * time.Second
 
-// ErrListener is the error of every action on a listener other than Kill and Restart.
-var ErrListener = errors.New("a listener can only be killed and started again")
+// ErrListener is the error of a stop or restart of a running listener.
+var ErrListener = errors.New("a listener can only be killed, started again and suspended")
 
 // Crew is the set of listener processes of a load. Each process has a number of its own,
 // also the successor of a killed one, so that the checker can tell them apart.
@@ -29,6 +29,7 @@ type Crew struct {
 	mu     sync.Mutex // guards the fields below and those of all hands
 	next   uint16
 	deaths map[uint16]check.Micros
+	frozen map[uint16][]check.Span
 }
 
 // Hand is a place in the crew: the current listener and its predecessors. It is a part that
@@ -44,7 +45,7 @@ type Hand struct {
 
 // Start starts n listeners, named prefix-1 and so on, and waits until all have joined their group.
 func (c *Crew) Start(ctx context.Context, prefix string, n int) error {
-	c.deaths = map[uint16]check.Micros{}
+	c.deaths, c.frozen = map[uint16]check.Micros{}, map[uint16][]check.Span{}
 	for i := range n {
 		h := &Hand{crew: c, Name: fmt.Sprintf("%s-%d", prefix, i+1)}
 		if err := h.begin(); err != nil {
@@ -114,6 +115,13 @@ func (h *Hand) Callbacks() int64 {
 	return h.now.Callbacks()
 }
 
+// Frozen returns when listeners were suspended, by number.
+func (c *Crew) Frozen() map[uint16][]check.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.frozen)
+}
+
 func (h *Hand) begin() error {
 	h.crew.mu.Lock()
 	defer h.crew.mu.Unlock()
@@ -158,11 +166,33 @@ func (h *Hand) Restart(ctx context.Context) error {
 // Stop returns [ErrListener].
 func (h *Hand) Stop(context.Context) error { return ErrListener }
 
-// Pause returns [ErrListener].
-func (h *Hand) Pause() error { return ErrListener }
+// Pause suspends the listener with SIGSTOP until Resume.
+func (h *Hand) Pause() error {
+	h.crew.mu.Lock()
+	defer h.crew.mu.Unlock()
+	if h.now == nil {
+		return ErrListener
+	}
+	span := check.Span{From: check.At(time.Now())}
+	if err := h.now.Pause(); err != nil {
+		return err
+	}
+	h.crew.frozen[h.index] = append(h.crew.frozen[h.index], span)
+	return nil
+}
 
-// Resume returns [ErrListener].
-func (h *Hand) Resume() error { return ErrListener }
+// Resume ends a Pause.
+func (h *Hand) Resume() error {
+	h.crew.mu.Lock()
+	defer h.crew.mu.Unlock()
+	spans := h.crew.frozen[h.index]
+	if h.now == nil || len(spans) == 0 {
+		return ErrListener
+	}
+	err := h.now.Resume()
+	spans[len(spans)-1].To = check.At(time.Now())
+	return err
+}
 
 // PID returns the process id of the current listener, or 0 after a Kill.
 func (h *Hand) PID() int {

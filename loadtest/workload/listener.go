@@ -343,6 +343,17 @@ func (l *Listener) Died() error {
 	return fmt.Errorf("the listener ended by itself (%s): %s", l.process.Exit(), l.said())
 }
 
+// Pause suspends the listener with SIGSTOP and returns when it stands still.
+func (l *Listener) Pause() error {
+	if err := l.process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return subprocess.AwaitStopped(l.process.PID())
+}
+
+// Resume ends a Pause.
+func (l *Listener) Resume() error { return l.process.Signal(syscall.SIGCONT) }
+
 // Kill ends the listener with SIGKILL and returns when it is gone.
 func (l *Listener) Kill() error {
 	err := l.process.Kill()
