@@ -28,6 +28,12 @@
 // return when their contexts end. Handlers of other tasks may run at the same
 // time.
 //
+// A database that loses its last commits, in a fail-over or a restore, may lose the
+// result of a run. The run is then claimed again under the same run id, and its handler
+// is called again, also by a listener that remembers the result ([Events].Reopened).
+// The listener asks the service about every such delivery before it skips it; table.go
+// has the rules and the reasons.
+//
 // A handler that returns nil has succeeded. An error or a panic is a failure,
 // which counts towards the task's maximum of attempts; the retry policy of the
 // task decides what follows. A handler can choose otherwise by returning
