@@ -50,6 +50,13 @@ var mutations = []mutation{
 		pkg: "./store/shards", tests: "TestBlockingGoesOn",
 	},
 	{
+		name: "lease-by-the-clock",
+		in:   "store/shards", statement: "ClaimRange",
+		old: "t.due_at <= @steady_now",
+		new: "t.due_at <= greatest(@steady_now, t.due_at)",
+		pkg: "./store/shards", tests: "TestLeaseEndsAfterItsTime",
+	},
+	{
 		name: "outbox-list-written-back",
 		in:   "store/shards", statement: "OutboxAcknowledge",
 		old: "s <> ALL (p.shards)",
@@ -94,15 +101,22 @@ var mutations = []mutation{
 	{
 		name: "skip-settled-runs",
 		in:   "client",
-		old:  "m.ends || a.pub.Attempt <= m.ran",
-		new:  "m.ends || a.pub.Attempt <= m.ran || MUTATED",
+		old:  "if before.covers(&a.pub) {",
+		new:  "if before.covers(&a.pub) || before.ran > 0 && MUTATED {",
+		pkg:  "./client", tests: "TestNoHistory",
+	},
+	{
+		name: "skip-lost-results",
+		in:   "client",
+		old:  "return p.Attempt <= s.ran &&",
+		new:  "return s.ends && MUTATED || p.Attempt <= s.ran &&",
 		pkg:  "./client", tests: "TestNoHistory",
 	},
 	{
 		name: "old-fail-under-new-attempt",
 		in:   "client",
 		old:  "if e.rec.asks() {\n\t\te.phase = starting",
-		new: `if e.before > 0 && MUTATED {
+		new: `if e.before.ran > 0 && MUTATED {
 			e.phase, e.result = reporting, task.Result{Outcome: task.Fail, Next: task.Never}
 			return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 		}
