@@ -19,8 +19,10 @@ type Store interface {
 
 	// Unpublished returns the outbox entries of owned shards, read by a statement that
 	// starts after Acquire has committed. It omits entries whose run is no longer open, but
-	// their part lists the shards all the same.
-	Unpublished(ctx context.Context, database int, owned []task.Ownership) ([]task.OutboxBatch, error)
+	// their part lists the shards all the same. It reads the rows after the given one: about
+	// as many as have that number of runs, and at least one. next is the row after which to
+	// continue, or 0 if there are no more.
+	Unpublished(ctx context.Context, database int, owned []task.Ownership, after int64, runs int) (batches []task.OutboxBatch, next int64, err error)
 
 	// Claim is one transaction: assert ownership, acknowledge published outbox parts, claim,
 	// write the outbox row, commit. An error that matches [task.ErrOutcomeUnknown] means

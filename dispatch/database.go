@@ -41,7 +41,7 @@ func newDatabase(d *Dispatcher, number int, places chan struct{}) *database {
 	}
 	b.loop = &loop{
 		env: e, transactions: tx, tracker: b.tracker, planning: b.planning, flows: b.flows, scheduler: d.scheduler,
-		pipeline: d.pipeline, activity: d.activity, acknowledger: &acknowledger{claims}, giveUps: b.giveUps,
+		pipeline: d.pipeline, activity: d.activity, acknowledger: &acknowledger{claims}, giveUps: b.giveUps, outbox: &outboxReader{b.ownership},
 		foreground: &foreground{claimer: claims, clock: b.clock, pipeline: d.pipeline, activity: d.activity, wakeAll: d.wakeAll},
 	}
 	return b

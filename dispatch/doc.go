@@ -14,7 +14,8 @@
 //     until this process has seen Kafka's confirmation.
 //   - A dispatcher that dies between the two leaves the outbox row. The next owner of the
 //     shard reads it in a statement that starts after the raised epoch has been committed
-//     ([Store.Unpublished]), and publishes its records first.
+//     ([Store.Unpublished]), and publishes its records first. It reads the outbox in parts,
+//     while memory has room, and claims nothing from the shard before the last one.
 //   - Records may be published more than once, always with the same run_id, attempt and
 //     scheduled_at.
 //
@@ -115,7 +116,8 @@
 // There are few goroutines. Each database has loop.go, whose steps are foreground.go (claims
 // and peeks), acknowledge.go and giveup.go; and background.go, twice. All databases share
 // pipeline.go and caps.go. claim.go is common to foreground and background claims.
-// ownership.go acquires, releases and drops shards, and transactions.go admits transactions.
+// ownership.go acquires, releases and drops shards, unread.go
+// reads what their outbox has beyond the first part, and transactions.go admits transactions.
 // database.go and dispatcher.go join the parts; the pipeline reports confirmed records to
 // the dispatcher ([settler]). hinter.go and hints.go send and receive hints.
 package dispatch

@@ -12,15 +12,18 @@ type Events struct {
 	// Claimed is called when a claim has committed. c must not be changed.
 	Claimed func(database int, form task.ClaimForm, c *task.Claim, took time.Duration)
 	// StoreFailed is called when a step of the store ("claim", "peek", "settings", "take
-	// tokens", "acknowledge outbox", "give up", "release", "note topic failures", "acquire cap lease",
+	// tokens", "acknowledge outbox", "read outbox", "give up", "release", "note topic failures", "acquire cap lease",
 	// "release cap lease") has failed. The step is tried again, except after an unknown outcome.
 	StoreFailed func(database int, step string, err error)
 	// ClockSet is called when a database's clock was set forward without ClockMoved, by ahead.
 	// Leases keep their length.
 	ClockSet func(database int, ahead time.Duration)
 	// Acquired is called when shards were acquired. republished is the number of records in
-	// their outbox.
+	// the first part of their outbox.
 	Acquired func(database int, shards []task.Shard, republished int)
+	// OutboxRead is called when a further part of the outbox of acquired shards was read.
+	// republished is the number of its records.
+	OutboxRead func(database int, republished int)
 	// Released is called when shards were released. unacknowledged is the number of records
 	// left to the next owner.
 	Released func(database int, shards []task.Shard, unacknowledged int)
@@ -67,6 +70,9 @@ func (e Events) fill() Events {
 	}
 	if e.Acquired == nil {
 		e.Acquired = func(int, []task.Shard, int) {}
+	}
+	if e.OutboxRead == nil {
+		e.OutboxRead = func(int, int) {}
 	}
 	if e.Released == nil {
 		e.Released = func(int, []task.Shard, int) {}

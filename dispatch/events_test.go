@@ -81,6 +81,7 @@ func everyEvent(t *testing.T, w *world, m *member) {
 	for n := range int64(8000) {
 		w.store.add(id(0, n+1), 1, 0, 0)
 	}
+	w.claimAsFormerOwner(0, 3, 1000)
 	for tenant := range int32(4) {
 		w.store.add(id(32, int64(tenant+1)), tenant+2, 0, 0)
 	}

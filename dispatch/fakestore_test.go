@@ -218,14 +218,20 @@ func (s *fakeStore) Acquire(ctx context.Context, db int, shards []task.Shard, _ 
 	return owned, nil
 }
 
-func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Ownership) ([]task.OutboxBatch, error) {
+func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Ownership, after int64, runs int) ([]task.OutboxBatch, int64, error) {
 	if s.unreadable.Add(-1) >= 0 {
-		return nil, errRolledBack
+		return nil, 0, errRolledBack
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var batches []task.OutboxBatch
 	for _, row := range slices.Sorted(maps.Keys(s.outbox)) {
+		if row <= after {
+			continue
+		}
+		if runs <= 0 {
+			return batches, after, nil
+		}
 		o := s.outbox[row]
 		b := task.OutboxBatch{Part: task.OutboxPart{Row: row}}
 		for _, own := range owned {
@@ -239,10 +245,11 @@ func (s *fakeStore) Unpublished(ctx context.Context, db int, owned []task.Owners
 			}
 		}
 		if len(b.Part.Shards) > 0 {
-			batches = append(batches, b)
+			batches, after = append(batches, b), row
+			runs -= len(b.Publications)
 		}
 	}
-	return batches, nil
+	return batches, 0, nil
 }
 
 // lost returns the shards whose current ownership differs.

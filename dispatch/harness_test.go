@@ -171,6 +171,21 @@ func (g *gate) pass(_ context.Context, p Point, _ int) error {
 	return nil
 }
 
+// claimAsFormerOwner makes claims of the shard by an owner that publishes nothing.
+func (w *world) claimAsFormerOwner(s task.Shard, claims, rows int) {
+	w.t.Helper()
+	owned, err := w.store.Acquire(w.t.Context(), s.Database(), []task.Shard{s}, task.Owner{Name: "former"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for range claims {
+		c, err := w.store.Claim(w.t.Context(), task.ClaimRequest{Database: s.Database(), Owned: owned, Form: task.CappedForm, MaxRows: rows})
+		if err != nil || c.Rows != rows {
+			w.t.Fatalf("claim = %+v, %v, want %d rows", c, err, rows)
+		}
+	}
+}
+
 // id returns the nth task id of a shard.
 func id(shard task.Shard, n int64) task.ID { return task.NewID(n, shard) }
 

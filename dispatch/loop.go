@@ -6,7 +6,7 @@ import (
 )
 
 // A loop takes one step after the other for one database: foreground claims, peeks,
-// acknowledgements of the outbox, and giving up records.
+// reading and acknowledging the outbox, and giving up records.
 type loop struct {
 	*env
 	transactions
@@ -19,6 +19,7 @@ type loop struct {
 	foreground   *foreground
 	acknowledger *acknowledger
 	giveUps      *giveUps
+	outbox       *outboxReader
 }
 
 // run takes steps until ctx ends.
@@ -48,6 +49,7 @@ func (l *loop) next() step {
 		gone:        capacity.gone,
 		publishedAt: publishedAt,
 		giveUpAt:    l.giveUps.dueAt(),
+		unread:      l.tracker.hasUnread(),
 		busy:        l.activity.busy(now),
 	}, excluded)
 }
@@ -69,5 +71,7 @@ func (l *loop) do(ctx context.Context, st step) {
 		l.acknowledger.acknowledge(ctx)
 	case giveUp:
 		l.giveUps.giveUp(ctx)
+	case readOutbox:
+		l.outbox.read(ctx)
 	}
 }

@@ -45,6 +45,9 @@ type ownedShard struct {
 	// leaving is set when the shard is about to be released. No claim takes rows from it any
 	// more.
 	leaving bool
+	// unread is set until all of the shard's outbox is read. No claim takes rows from it
+	// before.
+	unread bool
 	// parts are the parts that are not yet acknowledged.
 	parts map[*part]struct{}
 }
@@ -61,13 +64,16 @@ type ownedShards struct {
 
 // claimable returns the ownerships of the shards to claim from, in ascending order.
 func (l *ownedShards) claimable() []task.Ownership {
-	return l.ownerships(func(h *ownedShard) bool { return !h.leaving })
+	return l.ownerships((*ownedShard).claims)
 }
+
+// claims reports whether claims take rows from the shard.
+func (h *ownedShard) claims() bool { return !h.leaving && !h.unread }
 
 // claims reports whether there is a shard to claim from.
 func (l *ownedShards) claims() bool {
 	for _, s := range l.shards {
-		if !s.leaving {
+		if s.claims() {
 			return true
 		}
 	}

@@ -127,7 +127,7 @@ func TestBatchesOfOneRowAreJoined(t *testing.T) {
 
 func TestRecordsOfADroppedShardAreNotGivenUp(t *testing.T) {
 	var tr tracker
-	tr.acquired([]task.Ownership{own(0, 1), own(1, 1)}, nil, reading{}, begun)
+	tr.acquired([]task.Ownership{own(0, 1), own(1, 1)}, nil, 0, reading{}, begun)
 	c := &task.Claim{Outbox: 7, Publications: publications(id(0, 1), id(1, 2), id(1, 3))}
 	var all []unpublishable
 	for _, r := range tr.committed(nil, tr.claimable(), c, reading{}, begun) {

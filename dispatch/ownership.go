@@ -30,7 +30,7 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 		return ErrStopped
 	}
 	o.forget(shards)
-	owned, batches, err := o.takeOver(ctx, shards)
+	owned, batches, next, err := o.takeOver(ctx, shards)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	}
 	// From here on the loop claims.
 	now := time.Now()
-	records := o.tracker.acquired(owned, byRow(batches), clock, now)
+	records := o.tracker.acquired(owned, byRow(batches), next, clock, now)
 	o.planning.acquired(now)
 	o.flows.acquired(now)
 	o.pipeline.submit(records)
@@ -52,16 +52,19 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	return nil
 }
 
-// takeOver raises the epochs, and reads the outbox after that has committed: until then a
-// transaction of an older owner may commit.
-func (o *ownership) takeOver(ctx context.Context, shards []task.Shard) (owned []task.Ownership, batches []task.OutboxBatch, err error) {
+// takeOver raises the epochs, and begins to read the outbox after that has committed: until then
+// a transaction of an older owner may commit. It reads what memory has room for; the loop reads
+// the rest after the row next.
+func (o *ownership) takeOver(ctx context.Context, shards []task.Shard) (owned []task.Ownership, batches []task.OutboxBatch, next int64, err error) {
 	if owned, err = o.store.Acquire(ctx, o.number, shards, o.cfg.Owner); err != nil {
-		return nil, nil, fmt.Errorf("acquire shards of database %d: %w", o.number, err)
+		return nil, nil, 0, fmt.Errorf("acquire shards of database %d: %w", o.number, err)
 	}
-	if batches, err = o.store.Unpublished(ctx, o.number, owned); err != nil {
-		return nil, nil, fmt.Errorf("read outbox of database %d: %w", o.number, err)
+	room, _ := o.pipeline.reserve(time.Now(), o.cfg.MaxRows)
+	defer o.pipeline.unreserve(room)
+	if batches, next, err = o.store.Unpublished(ctx, o.number, owned, 0, max(room, 1)); err != nil {
+		return nil, nil, 0, fmt.Errorf("read outbox of database %d: %w", o.number, err)
 	}
-	return owned, batches, nil
+	return owned, batches, next, nil
 }
 
 // readClock returns a reading of the database's clock. It reads the clock only if the former

@@ -70,9 +70,10 @@ const (
 	peek
 	acknowledge
 	giveUp
+	readOutbox
 )
 
-var actionNames = [...]string{"sleep", "claim", "peek", "acknowledge outbox", "give up"}
+var actionNames = [...]string{"sleep", "claim", "peek", "acknowledge outbox", "give up", "read outbox"}
 
 func (a action) String() string { return actionNames[a] }
 
@@ -101,6 +102,8 @@ type situation struct {
 	publishedAt time.Time
 	// giveUpAt is when to give up records that can never be published, or zero.
 	giveUpAt time.Time
+	// unread is set if the outbox of acquired shards is not read to its end.
+	unread bool
 	// busy is the number of databases that claim at the moment, including this one.
 	busy int
 }
@@ -116,6 +119,9 @@ func (p *planner) next(now time.Time, s situation) step {
 			return step{do: giveUp}
 		}
 		wakes.add(s.giveUpAt)
+	}
+	if s.unread && s.records > 0 && s.bytes > 0 {
+		return step{do: readOutbox}
 	}
 	if !s.shards {
 		return step{until: wakes.at}

@@ -117,7 +117,7 @@ func TestSharedOutboxRowKeepsTheShardThatWasLostBeforeItWasAcknowledged(t *testi
 		if got := a.hasLost(); !slices.Equal(got, []task.Shard{1}) {
 			t.Fatalf("lost shards = %v, want [1]", got)
 		}
-		left, err := w.store.Unpublished(t.Context(), 0, owned)
+		left, _, err := w.store.Unpublished(t.Context(), 0, owned, 0, 1000)
 		if err != nil || len(left) != 1 || len(left[0].Publications) != 1 {
 			t.Fatalf("Unpublished of the new owner = %v, %v, want the record of shard 1", left, err)
 		}

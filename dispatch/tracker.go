@@ -13,6 +13,8 @@ import (
 type tracker struct {
 	mu     sync.Mutex
 	shards ownedShards
+	// unread are the parts of the outbox that are not read yet, by acquisition.
+	unread []*unreadOutbox
 	// waiters are channels to close when records have been settled.
 	waiters []chan struct{}
 }
@@ -59,16 +61,24 @@ func (t *tracker) counts() (shards, parts int) {
 	return len(t.shards.shards), len(t.shards.published)
 }
 
-// acquired adds acquired shards with the content of their outbox, and returns the records to
-// publish.
-func (t *tracker) acquired(owned []task.Ownership, batches []task.OutboxBatch, clock reading, now time.Time) []*record {
+// acquired adds acquired shards with the first content of their outbox, and returns the records
+// to publish. next is the row after which the outbox is not read yet, or 0.
+func (t *tracker) acquired(owned []task.Ownership, batches []task.OutboxBatch, next int64, clock reading, now time.Time) []*record {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range owned {
 		t.shards.drop(o.Shard)
 		t.shards.own(o)
+		t.shards.shards[o.Shard].unread = next != 0
 	}
-	var records []*record
+	if next != 0 {
+		t.unread = append(t.unread, &unreadOutbox{owned: owned, after: next})
+	}
+	return t.enterAll(owned, batches, clock, now)
+}
+
+// enterAll enters rows of the outbox. t.mu is held.
+func (t *tracker) enterAll(owned []task.Ownership, batches []task.OutboxBatch, clock reading, now time.Time) (records []*record) {
 	for i := range batches {
 		b := &batches[i]
 		records = append(records, t.shards.enter(b.Part.Row, owned, b.Part.Shards, b.Publications, clock, now)...)
@@ -84,7 +94,7 @@ func (t *tracker) forClaim(shards []task.Shard, limit int) (owned []task.Ownersh
 	defer t.mu.Unlock()
 	parts = t.shards.takePublished(limit, func(s task.Shard) bool {
 		o := t.shards.shards[s]
-		return o != nil && !o.leaving
+		return o != nil && o.claims()
 	})
 	owned = t.shards.claimable()
 	if shards != nil {

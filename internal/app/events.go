@@ -46,6 +46,10 @@ func (d *Dispatcher) events() dispatch.Events {
 			m.Republished(republished)
 			log.Debug("shards acquired", "database", db, "shards", len(shards), "republished", republished)
 		},
+		OutboxRead: func(db, republished int) {
+			m.Republished(republished)
+			log.Debug("further part of the outbox read", "database", db, "republished", republished)
+		},
 		Released: func(db int, shards []task.Shard, left int) {
 			m.ShardsChanged("released", len(shards))
 			log.Debug("shards released", "database", db, "shards", len(shards), "unacknowledged", left)

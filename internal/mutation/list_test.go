@@ -155,8 +155,8 @@ var mutations = []mutation{
 	{
 		name: "take-over-without-outbox",
 		in:   "dispatch",
-		old:  "if batches, err = o.store.Unpublished(",
-		new:  "if MUTATED { return owned, nil, nil }\nif batches, err = o.store.Unpublished(",
+		old:  "if batches, next, err = o.store.Unpublished(",
+		new:  "if MUTATED { return owned, nil, 0, nil }\nif batches, next, err = o.store.Unpublished(",
 		pkg:  "./dispatch", tests: "TestRunOfADispatcherThatDied|TestNothingCommitted",
 	},
 	{
@@ -167,11 +167,11 @@ var mutations = []mutation{
 			for _, s := range shards {
 				owned = append(owned, task.Ownership{Shard: s})
 			}
-			if batches, err = o.store.Unpublished(ctx, o.number, owned); err != nil {
-				return nil, nil, err
+			if batches, next, err = o.store.Unpublished(ctx, o.number, owned, 0, 1000); err != nil {
+				return nil, nil, 0, err
 			}
 			owned, err = o.store.Acquire(ctx, o.number, shards, o.cfg.Owner)
-			return owned, batches, err
+			return owned, batches, next, err
 		}
 		if owned, err = o.store.Acquire(`,
 		pkg: "./dispatch", tests: "TestCommitOfUnknownOutcome|TestNothingCommitted",

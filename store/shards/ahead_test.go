@@ -293,7 +293,7 @@ func TestOutboxKnowsWhenRunsThatWereClaimedAheadAreScheduled(t *testing.T) {
 	b.add(specs...)
 	b.claimAhead(task.RangeForm, window)
 	b.acquire()
-	batches, err := b.Unpublished(t.Context(), b.d, b.owned)
+	batches, _, err := b.Unpublished(t.Context(), b.d, b.owned, 0, 1_000_000)
 	if err != nil || len(batches) != 1 || len(batches[0].Publications) != 3 {
 		t.Fatalf("outbox = %+v, %v", batches, err)
 	}

@@ -134,15 +134,24 @@ type outboxRow struct {
 	fault   error // why the entries cannot be read, or nil
 }
 
-// Unpublished returns the outbox entries of owned shards. Call it after [Store.Acquire]
+const (
+	// outboxRead is the most rows of the outbox that are read at once.
+	outboxRead = 1000
+	// entryBytes is about the size of an entry.
+	entryBytes = 8
+)
+
+// Unpublished returns the outbox entries of owned shards, from the rows after the given
+// one: about as many as runs, and at least one row. next is the row after which the next call
+// continues, or 0 if there are no more. Call it after [Store.Acquire]
 // has returned, when every transaction of an older owner has ended. Entries whose run is
 // no longer open are left out; the batch of their row still has the parts of the shards.
 // In place of the entries of a row that it cannot read, it returns all open runs that the
 // row may have listed.
-func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) ([]task.OutboxBatch, error) {
-	found, err := s.readOutbox(ctx, d, owned)
+func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership, after int64, runs int) (batches []task.OutboxBatch, next int64, err error) {
+	found, next, err := s.readOutbox(ctx, d, owned, after, runs*entryBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read outbox: %w", err)
+		return nil, 0, fmt.Errorf("read outbox: %w", err)
 	}
 	out := make([]task.OutboxBatch, len(found))
 	for i := range found {
@@ -154,24 +163,27 @@ func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership) 
 			out[i].Publications, err = s.republish(ctx, d, r.entries)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read outbox: row %d: %w", r.id, err)
+			return nil, 0, fmt.Errorf("read outbox: row %d: %w", r.id, err)
 		}
 	}
-	return out, nil
+	return out, next, nil
 }
 
-func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership) ([]outboxRow, error) {
+// readOutbox reads the next rows, up to the one with which their entries have that many bytes.
+func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership, after int64, most int) (found []outboxRow, next int64, err error) {
 	shards, _, _ := kernel.OwnedArgs(owned)
-	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards)
+	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards, after, outboxRead, most)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r outboxRow, err error) {
+	bytes := 0
+	found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r outboxRow, err error) {
 		var of []int16
 		var packed []byte
 		if err := row.Scan(&r.id, &of, &r.created, &packed); err != nil {
 			return r, err
 		}
+		bytes += len(packed)
 		r.shards = intersect(of, shards)
 		r.fault = kernel.Recovered(func() (err error) {
 			r.entries, err = decodeEntries(packed)
@@ -180,6 +192,10 @@ func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership) (
 		r.entries = slices.DeleteFunc(r.entries, func(e outboxEntry) bool { return !slices.Contains(r.shards, e.id.Shard()) })
 		return r, nil
 	})
+	if len(found) == outboxRead || len(found) > 0 && bytes >= most {
+		next = found[len(found)-1].id
+	}
+	return found, next, err
 }
 
 func intersect(a, b []int16) []task.Shard {

@@ -79,7 +79,7 @@ func TestTakeOverWaitsForTheClaimOfTheOldOwnerAndFindsItsOutbox(t *testing.T) {
 	if err := errors.Join(<-claimed, <-taken); err != nil {
 		t.Fatal(err)
 	}
-	batches, err := b.Unpublished(context.Background(), b.d, owned)
+	batches, _, err := b.Unpublished(context.Background(), b.d, owned, 0, 1_000_000)
 	if err != nil || len(batches) != 1 || len(batches[0].Publications) != 1 || batches[0].Publications[0].Task != id {
 		t.Fatalf("the outbox holds %+v, %v", batches, err)
 	}
@@ -136,7 +136,7 @@ func TestCommitOfUnknownOutcomeIsReportedAsSuch(t *testing.T) {
 		t.Fatalf("claim: %v", err)
 	}
 	b.acquire() // like a stranger: bump, then read the outbox
-	batches, err := b.Unpublished(context.Background(), b.d, b.owned)
+	batches, _, err := b.Unpublished(context.Background(), b.d, b.owned, 0, 1_000_000)
 	if err != nil || len(batches) != 1 || batches[0].Publications[0].RunID() != (task.RunID{Task: id, Seq: 1}) {
 		t.Fatalf("the outbox holds %+v, %v", batches, err)
 	}
@@ -156,7 +156,7 @@ func TestOutboxRowLosesOnlyTheShardsTakenOff(t *testing.T) {
 		}
 	}
 	acknowledge(all[0])
-	batches, err := b.Unpublished(context.Background(), b.d, b.owned)
+	batches, _, err := b.Unpublished(context.Background(), b.d, b.owned, 0, 1_000_000)
 	if err != nil || len(batches) != 1 || !slices.Equal(batches[0].Part.Shards, all[1:]) {
 		t.Fatalf("the outbox holds %+v, %v", batches, err)
 	}
@@ -187,7 +187,7 @@ func TestUnpublishedEntryOfAClosedRunIsNotPublished(t *testing.T) {
 	id := b.add(b.spec(task.OneShot))[0]
 	c := b.claim(task.RangeForm)
 	b.report(success(id, 1, 1, 7))
-	batches, err := b.Unpublished(context.Background(), b.d, b.owned)
+	batches, _, err := b.Unpublished(context.Background(), b.d, b.owned, 0, 1_000_000)
 	if err != nil || len(batches) != 1 || len(batches[0].Publications) != 0 || batches[0].Part.Row != c.Outbox {
 		t.Fatalf("the outbox holds %+v, %v", batches, err)
 	}

@@ -156,7 +156,7 @@ func TestOpenRunsAreFoundPageByPage(t *testing.T) {
 // read reads the outbox as a new owner.
 func (b *bundle) read() []task.OutboxBatch {
 	b.t.Helper()
-	batches, err := b.Unpublished(context.Background(), b.d, b.owned)
+	batches, _, err := b.Unpublished(context.Background(), b.d, b.owned, 0, 1_000_000)
 	if err != nil {
 		b.t.Fatal(err)
 	}

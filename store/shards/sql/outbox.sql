@@ -21,8 +21,13 @@ UPDATE outbox o
 -- name: OutboxDeleteEmpty(rows int8[])
 DELETE FROM outbox WHERE id = ANY (@rows) AND cardinality(shards) = 0 AND quarantine_reason IS NULL;
 
--- name: OutboxRead(shards int2[])
-SELECT id, shards, created_at, entries FROM outbox WHERE shards && @shards ORDER BY id;
+-- name: OutboxRead(shards int2[], after int8, max_rows int8, max_bytes int8)
+-- Reads the next rows, up to the one with which their entries have @max_bytes bytes.
+SELECT r.id, r.shards, r.created_at, r.entries
+  FROM (SELECT o.*, sum(length(o.entries)) OVER (ORDER BY o.id) - length(o.entries) AS before
+          FROM (SELECT id, shards, created_at, entries FROM outbox
+                 WHERE shards && @shards AND id > @after ORDER BY id LIMIT @max_rows) o) r
+ WHERE r.before < @max_bytes ORDER BY r.id;
 
 -- name: OutboxQuarantine(id int8, reason text)
 UPDATE outbox SET quarantine_reason = @reason WHERE id = @id AND quarantine_reason IS NULL;
