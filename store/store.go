@@ -238,6 +238,19 @@ func (c *Cluster) guard(pc *pgxpool.Config, adopted func(identity.Adoption), d i
 	}
 }
 
+// Guard returns the guard of database d.
+func (c *Cluster) Guard(d int) *identity.Guard { return c.guards[d] }
+
+// Readopt adopts database d, in which the caller has found a sign of lost commits.
+func (c *Cluster) Readopt(ctx context.Context, d int, reason string) error {
+	conn, err := c.pools[d].Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return c.guards[d].Readopt(ctx, conn.Conn(), reason)
+}
+
 // Incarnation returns the newest incarnation of database d that this process has found, or
 // 0 if it has not connected. It changes when the database may have lost commits: what was
 // read before must be forgotten.

@@ -10,7 +10,9 @@
 // grows with each adoption. The row is replicated, saved and restored with the data. So
 // the data of a primary that arrive on another server differ from that server, which
 // [Guard.Check] finds when a connection is made. A connection cannot change its server,
-// so it needs no later check.
+// so it needs no later check. Tables that are put back by hand while processes run are
+// noticed when a process draws a number that is not greater than its last one
+// ([Guard.Readopt]).
 //
 // # Adoption
 //

@@ -55,6 +55,7 @@ type Guard struct {
 
 	mu    sync.Mutex
 	known state
+	drawn int64 // the greatest number of a task that this process has drawn
 }
 
 // NewGuard returns the guard of a database. It calls adopted, before the new connection is
@@ -111,6 +112,37 @@ func (g *Guard) Check(ctx context.Context, conn *pgx.Conn) error {
 	}
 	g.learn(found, reason != "")
 	return nil
+}
+
+// Readopt adopts the database of a connection in use, because the caller has found a sign of
+// lost commits.
+func (g *Guard) Readopt(ctx context.Context, conn *pgx.Conn, reason string) error {
+	read, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	found, err := readState(read, conn)
+	if err == nil {
+		err = g.adopt(ctx, conn, &found, reason, g.last().incarnation)
+	}
+	if err != nil {
+		return fmt.Errorf("adopt database %d (%s): %w", g.database, reason, err)
+	}
+	g.learn(found, true)
+	return nil
+}
+
+// Drawn returns the greatest number that [Guard.SetDrawn] has recorded. A number that is
+// drawn later and is not greater is a sign of lost commits.
+func (g *Guard) Drawn() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.drawn
+}
+
+// SetDrawn records a number that was drawn.
+func (g *Guard) SetDrawn(number int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.drawn = max(g.drawn, number)
 }
 
 func (g *Guard) last() state {

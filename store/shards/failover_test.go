@@ -260,3 +260,32 @@ func TestNothingThatAnOldCopyHasLostIsReliedOn(t *testing.T) {
 		l.found(two, ids)
 	}
 }
+
+// TestNumbersThatGoBackAreNoticed: tables were restored by hand while processes ran.
+func TestNumbersThatGoBackAreNoticed(t *testing.T) {
+	t.Parallel()
+	l := &losing{t: t, ctx: t.Context(), dsn: storetest.DSN(t), seen: map[int64]task.ID{}, adopted: map[string]int{}}
+	one := l.process("one")
+	two := New(one.db.Cluster, Config{AddSpacing: time.Millisecond})
+	run, stop := context.WithCancel(context.Background())
+	done := async(func() error { return two.Run(run) })
+	t.Cleanup(func() { stop(); <-done })
+	far := time.Now().Add(48 * time.Hour)
+	pool := one.db.Pool(lostDatabase)
+	var at int64
+	var called bool
+	l.must(pool.QueryRow(l.ctx, "SELECT last_value, is_called FROM task_number").Scan(&at, &called))
+	l.add(one, 10, far)
+	if _, err := pool.Exec(l.ctx, "SELECT setval('task_number', $1, $2)", at, called); err != nil {
+		t.Fatal(err)
+	}
+	var ids []task.ID
+	for range 5 {
+		ids = append(ids, l.add(two, 40, far)...)
+		ids = append(ids, l.add(one, 7, far)...)
+	}
+	l.found(one, ids)
+	if l.adopted["one"] != 1 {
+		t.Errorf("the process has noticed it %d times, want once", l.adopted["one"])
+	}
+}

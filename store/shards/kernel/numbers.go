@@ -85,11 +85,11 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 	if b.next+int64(n) > b.end || b.incarnation < db.Incarnation(d) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		var first, incarnation int64
-		if err := sql.NumberBlock.QueryRow(ctx, db.Pool(d)).Scan(&first, &incarnation); err != nil {
-			return 0, fmt.Errorf("draw numbers: %w", err)
+		firsts, drawn, err := db.DrawBlocks(ctx, d, 1)
+		if err != nil {
+			return 0, err
 		}
-		b.next, b.end, b.incarnation = first, first+NumberBlock, incarnation
+		b.next, b.end, b.incarnation = firsts[0], firsts[0]+NumberBlock, drawn.incarnation
 	}
 	n0 := b.next
 	b.next += int64(n)
@@ -99,14 +99,35 @@ func (db *Databases) drawLocked(ctx context.Context, d, n int) (int64, error) {
 // DrawBlocks draws n blocks of database d, which no other writer has, and returns the
 // first number of each. The transaction that uses them must call [Databases.Begin] with drawn.
 func (db *Databases) DrawBlocks(ctx context.Context, d, n int) (firsts []int64, drawn Numbers, err error) {
-	list, err := sql.NumberBlocks.Query(ctx, db.Pool(d), int32(n))
+	guard := db.Guard(d)
+	for range drawTries {
+		before := guard.Drawn() // later calls of the sequence return greater numbers
+		if firsts, drawn, err = db.callSequence(ctx, d, n); err != nil {
+			return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
+		}
+		if firsts[0] > before {
+			guard.SetDrawn(firsts[n-1])
+			return firsts, drawn, nil
+		}
+		if err := db.Readopt(ctx, d, "its numbers went back"); err != nil {
+			return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
+		}
+	}
+	return nil, Numbers{}, ErrOldNumbers
+}
+
+// drawTries bounds the adoptions while numbers are drawn.
+const drawTries = 3
+
+func (db *Databases) callSequence(ctx context.Context, d, n int) (firsts []int64, drawn Numbers, err error) {
+	rows, err := sql.NumberBlocks.Query(ctx, db.Pool(d), int32(n))
 	if err != nil {
-		return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
+		return nil, Numbers{}, err
 	}
 	var first int64
-	_, err = pgx.ForEachRow(list, []any{&first, &drawn.incarnation}, func() error { firsts = append(firsts, first); return nil })
+	_, err = pgx.ForEachRow(rows, []any{&first, &drawn.incarnation}, func() error { firsts = append(firsts, first); return nil })
 	if err != nil {
-		return nil, Numbers{}, fmt.Errorf("draw numbers: %w", err)
+		return nil, Numbers{}, err
 	}
 	drawn.First, drawn.database = firsts[0], d
 	return firsts, drawn, nil

@@ -1,7 +1,7 @@
 -- Loading many new tasks at once: far/load.go.
 
 -- name: NumberBlocks(blocks int4)
--- Returns several blocks of numbers.
+-- Returns blocks of numbers for ids, and the incarnation in which they may be used.
 SELECT nextval('task_number'), i.incarnation FROM database_identity i, generate_series(1, @blocks);
 
 -- name: DumpPacks()

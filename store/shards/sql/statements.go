@@ -205,7 +205,6 @@ var (
 // Of task.sql.
 var (
 	Now           = set.Get("Now")
-	NumberBlock   = set.Get("NumberBlock")
 	Begin         = set.Get("Begin")
 	RepublishWalk = set.Get("RepublishWalk")
 	KeyInsert     = set.Get("KeyInsert")

@@ -32,10 +32,6 @@ WHERE u.id >= 0 OR (SELECT count(*) FROM generate_series(1, 1000000) g WHERE g <
 -- name: Now()
 SELECT now_ms();
 
--- name: NumberBlock()
--- Returns a block of numbers for ids, and the incarnation in which they may be used.
-SELECT nextval('task_number'), incarnation FROM database_identity;
-
 -- name: Begin()
 -- Begins a transaction that uses numbers: they are valid in one incarnation only.
 SELECT now_ms(), incarnation FROM database_identity;
