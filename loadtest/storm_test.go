@@ -11,8 +11,10 @@ import (
 	"github.com/perceptor/perceptor/loadtest/storm"
 )
 
-// stormSeed is a seed whose first faults are a fail-over that loses commits and the death of a listener.
-const stormSeed = 5
+// The short storm has two faults. Its seed takes the death of a listener first.
+const stormSeed = 1
+
+var stormFaults = []string{"kill-listener", "fail-over-async"}
 
 func TestTheContractIsKeptInAStorm(t *testing.T) {
 	if testing.Short() {
@@ -25,9 +27,9 @@ func TestTheContractIsKeptInAStorm(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := storm.DefaultOptions()
-	o.Seed, o.For, o.Tenants, o.Rate = stormSeed, 25*time.Second, 2, 60
+	o.Seed, o.Faults, o.For, o.Tenants, o.Rate = stormSeed, stormFaults, 25*time.Second, 2, 60
 	if testenv.Long() {
-		o.Seed, o.For, o.Tenants = 0, 5*time.Minute, 3
+		o.Seed, o.Faults, o.For, o.Tenants = 0, nil, 5*time.Minute, 3
 	}
 	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
 	report, err := harness.Run(ctx, &o)

@@ -30,7 +30,7 @@ const (
 
 	interval   = 2 * time.Second
 	ackTimeout = 10 * time.Second
-	work       = 5 * time.Millisecond
+	work       = 30 * time.Millisecond
 	failShare  = 0.02
 	workers    = 32
 	// varietyEach is the number of tasks of each variety of the contract load, and
