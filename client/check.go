@@ -90,6 +90,15 @@ func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	g.service = serviceClock{shown: shown, read: read, ahead: shown.Sub(read.Round(0))}
 }
 
+// reopened tells that a run that was settled here is open again.
+func (g *engine) reopened(p *task.Publication) {
+	fire(g.l.cfg.Events.Reopened, p)
+	if suppressed, ok := g.lostResults.allow(); ok {
+		g.l.log.Warn("a database has lost the result of a run; its handler is called again",
+			"task_id", p.Task.String(), "run_id", p.RunID().String(), "attempt", p.Attempt, "suppressed", suppressed)
+	}
+}
+
 // freeSlot releases the slot of an entry whose handler is not called. The
 // caller holds the lock.
 func (g *engine) freeSlot(e *entry) {
