@@ -223,7 +223,7 @@ type DeadReason int16
 // The reasons for giving up a run.
 const (
 	OutOfAttempts DeadReason = 1 // the last allowed attempt failed
-	Silent        DeadReason = 2 // no result within give_up_after, or only snoozes
+	Silent        DeadReason = 2 // no word for give_up_after, or only snoozes
 	Unpublishable DeadReason = 3 // its record can never be published
 	Permanent     DeadReason = 4 // its handler said that no attempt can succeed
 )

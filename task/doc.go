@@ -31,7 +31,7 @@
 // A ONE_SHOT or BLOCKING task holds its open run in its own row. A NON_BLOCKING
 // task marks up to 64 open runs as bits of OpenRuns. A run gets a row of its own
 // only when it needs one: after FAIL, at the first heartbeat, after a hand-back,
-// or when its bit cannot be kept. The step that creates a run row also clears
+// when it is silent (bits.go), or when its bit cannot be kept. The step that creates a run row also clears
 // the bit; no other step creates one.
 //
 // # Why bits need no instants

@@ -18,7 +18,7 @@ func (m *Machine) Due(run int64, now Instant) *Publication {
 	case r.Type == NonBlocking && r.Run == 0:
 		m.releaseBits(now)
 		return nil
-	case r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter:
+	case r.Out && r.unheard(now):
 		m.giveUpRun(r, Silent, "no result within give_up_after "+r.GiveUpAfter.String(), now)
 		return nil
 	}
@@ -34,7 +34,8 @@ func (m *Machine) fire(now Instant) *Publication {
 		return nil
 	}
 	t.Seq++
-	t.State, t.Attempt, t.Failures, t.Snoozes, t.Out, t.Holder = Running, 1, 0, 0, true, 0
+	t.clearRun()
+	t.State, t.Attempt, t.Out = Running, 1, true
 	t.Anchor = t.ScheduledAt
 	t.FirstClaimAt = now
 	t.DueAt = now.Add(t.AckTimeout)
@@ -46,11 +47,13 @@ func (m *Machine) fire(now Instant) *Publication {
 // according to the misfire policy.
 func (m *Machine) fireGrid(now Instant) *Publication {
 	t := m.Task
+	m.releaseSilent(now, now)
 	missed, ok := m.dropMissed(now)
 	if !ok {
 		return nil
 	}
 	m.detachOldRuns(now)
+	m.recordLateClaim(now)
 	at := t.ScheduledAt
 	t.Seq++
 	t.OpenRuns = t.OpenRuns<<1 | 1
@@ -61,7 +64,9 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 	switch {
 	case t.exhausted(next):
 		t.State = Running
-		t.DueAt = now.Add(t.AckTimeout)
+		if t.DueAt = now.Add(t.AckTimeout); t.OpenRuns != 1 {
+			t.DueAt = t.silentAt()
+		}
 	case next <= now && t.misfire() != FireOnce:
 		t.DueAt = now.Add(m.catchUpInterval())
 	default:
@@ -94,25 +99,16 @@ func (m *Machine) detachOldRuns(now Instant) {
 	if t.Interval == 0 || t.ScheduledAt-t.Anchor != Instant(t.Interval.Milliseconds()) {
 		keep = 0
 	}
-	m.detachFrom(keep, now, now.Add(t.AckTimeout))
+	m.detachFrom(keep, now)
 }
 
-// releaseBits detaches every open run, due at once. It applies when the task has no
-// further claim and its ack_timeout has passed.
+// releaseBits detaches the silent runs of a task that has no further claim, and makes it
+// due when the next one is silent.
 func (m *Machine) releaseBits(now Instant) {
-	m.detachFrom(0, now, now)
-	m.Task.DueAt = Never
+	m.releaseSilent(now+1, now)
+	m.Task.DueAt = m.Task.silentAt()
 	m.Task.markChanged()
 	m.finishIfDone()
-}
-
-// detachFrom detaches the open runs of bit i and of all older bits.
-func (m *Machine) detachFrom(i int64, now, due Instant) {
-	for ; i < OpenBits; i++ {
-		if m.Task.OpenRuns&(1<<i) != 0 {
-			m.detachRun(m.Task.Seq-i, now, due)
-		}
-	}
 }
 
 // redeliver delivers the open run of the row again, after silence or at the end of a
@@ -146,7 +142,7 @@ func (r *Row) Publication(seq int64, attempt int32) *Publication {
 		if i < 0 || i >= OpenBits || r.OpenRuns&(1<<i) == 0 || attempt != 1 {
 			return nil
 		}
-		return r.publication(seq, r.Anchor-Instant(i*r.Interval.Milliseconds()), 1, 0, 0)
+		return r.publication(seq, r.scheduledOf(i), 1, 0, 0)
 	}
 	if r.State != Running || !r.Out || r.Attempt != attempt || (r.Run == 0 && r.Seq != seq) {
 		return nil
@@ -183,7 +179,7 @@ func (m *Machine) GiveUp(a Attempt, reason DeadReason, message string, now Insta
 		return false
 	}
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = m.detachRun(a.Seq, now, now)
+		r = m.detachRun(a.Seq, now)
 	}
 	m.giveUpRun(r, reason, message, now)
 	return true

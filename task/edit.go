@@ -220,7 +220,7 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 	}
 	if !n.exhausted(n.ScheduledAt) {
-		m.releaseFrom(n, other, now)
+		m.releaseFrom(n, other || n.Paused, now)
 		n.State = Scheduled
 		return n.waitForNext(other || !waits, now)
 	}
@@ -229,20 +229,18 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 	}
 	m.releaseFrom(n, other, now)
 	if waits {
-		n.State, n.DueAt = Running, Never
-		if n.OpenRuns != 0 {
-			n.DueAt = now.Add(t.AckTimeout)
-		}
+		n.State, n.DueAt = Running, n.silentAt()
 	}
 	return nil
 }
 
 // releaseFrom detaches the open runs if the schedule changes, because the interval
-// determines their instants.
-func (m *Machine) releaseFrom(n *Row, other bool, now Instant) {
-	if other {
-		m.detachFrom(0, now, now.Add(m.Task.AckTimeout))
-		n.OpenRuns, n.OpenRows = m.Task.OpenRuns, m.Task.OpenRows
+// determines their instants, or if no claim will find the silent ones.
+func (m *Machine) releaseFrom(n *Row, release bool, now Instant) {
+	if release {
+		t := m.Task
+		m.detachFrom(0, now)
+		n.OpenRuns, n.OpenRows, n.FirstClaimAt = t.OpenRuns, t.OpenRows, t.FirstClaimAt
 	}
 }
 

@@ -68,7 +68,7 @@ func TestTheScheduleGoesOnFromAnEdit(t *testing.T) {
 		{name: "a new expression", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000) }, now: 10_300, change: byMatches(everyMs(500)), next: 10_500, due: 10_500, then: 11_000},
 		{name: "a new expression at a match", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000) }, now: 10_500, change: byMatches(everyMs(500)), next: 11_000, due: 11_000, then: 11_500},
 		{name: "an instant that has come and was not claimed", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000) }, now: 11_500, change: every(400), next: 11_000, due: 11_500, then: 11_800},
-		{name: "a paused task", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000); m.Pause() }, now: 10_300, change: every(400), next: 10_700, due: Never},
+		{name: "a paused task", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000); m.Pause(10_100) }, now: 10_300, change: every(400), next: 10_700, due: Never},
 		{name: "another end", typ: NonBlocking, before: func(m *Machine) { m.Due(0, 10_000) }, now: 10_300, change: func(s *Spec) { s.End = 13_000 }, next: 11_000, due: 11_000, then: 12_000},
 		{name: "more runs while the last one is open", typ: NonBlocking, maxCount: 1, before: func(m *Machine) { m.Due(0, 10_000) }, now: 10_500,
 			change: func(s *Spec) { s.MaxCount = 3 }, next: 11_000, due: 11_000, then: 12_000},
@@ -119,7 +119,7 @@ func TestAnOpenRunKeepsItsInstantAndItsDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := m.Runs[1]
-	if r == nil || r.ScheduledAt != 10_000 || r.DueAt != 70_300 || m.Task.OpenRuns != 0 {
+	if r == nil || r.ScheduledAt != 10_000 || r.DueAt != 70_000 || m.Task.OpenRuns != 0 {
 		t.Fatalf("open run of the old grid = %+v", r)
 	}
 	if p := m.Due(1, 70_300); p == nil || p.ScheduledAt != 10_000 || string(p.Params) != "new" || p.Version != 2 || p.Attempt != 2 {
@@ -167,7 +167,7 @@ func TestAnEditThatBreaksARuleChangesNothing(t *testing.T) {
 func TestWhatIsOpenIsTheLastRunOfAnEditThatLeavesNoOther(t *testing.T) {
 	m := timedMachine(NonBlocking, false, Terms{})
 	m.Due(0, 10_000)
-	if err := edited(m, 0, 10_300, func(s *Spec) { s.MaxCount = 1 }); err != nil || m.Task.State != Running || m.Task.DueAt != 70_300 {
+	if err := edited(m, 0, 10_300, func(s *Spec) { s.MaxCount = 1 }); err != nil || m.Task.State != Running || m.Task.DueAt != 70_000 {
 		t.Fatalf("edit: error = %v, task = %+v", err, m.Task)
 	}
 	if r := m.Report(Report{Attempt: Attempt{RunID{513, 1}, 1}, Result: Result{Outcome: Success, Next: Never}}, 11_000, 0, nil); r.Code != Accepted || m.Task.State != Completed {

@@ -182,7 +182,7 @@ func (m *Machine) openRuns(c *Circumstances) []Reason {
 	}
 	bits := m.Task.OpenCount() - m.Task.OpenRows
 	if m.Task.Type == NonBlocking && bits > 0 {
-		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their results", bits)})
+		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their results; those that are silent for the ack_timeout %s are delivered again with the next claim", bits, m.Task.AckTimeout)})
 	}
 	return out
 }
@@ -205,7 +205,8 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 		w.Why, w.Text = WhyRetrying, fmt.Sprintf("run %d was handed back by a listener that has no handler of kind %q, and is delivered again at %s", seq, r.Kind, r.DueAt)
 		return []Reason{w}
 	}
-	w.GiveUpAt, w.Since = r.FirstClaimAt.Add(r.GiveUpAfter), r.heard()
+	heard, _ := r.lastWord()
+	w.GiveUpAt, w.Since = heard.Add(r.GiveUpAfter), r.silentSince()
 	w.Why, w.Text = WhyWaitingForResult, fmt.Sprintf("run %d was delivered and awaits its result until %s", seq, r.DueAt)
 	switch {
 	case r.Holder != 0:
@@ -235,9 +236,9 @@ func (r *Row) answers() string {
 	return strings.Join(parts, ", ")
 }
 
-// heard returns the instant of the last answer about the run that is out. It assumes
+// silentSince returns the instant of the last answer about the run that is out. It assumes
 // that all deliveries since then followed the delays of silence.
-func (r *Row) heard() Instant {
+func (r *Row) silentSince() Instant {
 	since := r.DueAt
 	for n := r.silent(); n >= 0; n-- {
 		if since = since.Add(-doubled(r.AckTimeout, n)); since <= r.FirstClaimAt {

@@ -38,10 +38,11 @@ func (m *Machine) Heartbeat(a Attempt, h Holder, now Instant) Reply {
 	}
 	due := now.Add(r.AckTimeout)
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = m.detachRun(a.Seq, now, due)
+		r = m.detachRun(a.Seq, due)
 	}
 	r.DueAt = max(r.DueAt, due)
 	r.endBySilence(now)
+	r.heardAt(now)
 	r.markChanged()
 	return Reply{Code: Accepted, Lease: r.DueAt.Sub(now)}
 }
@@ -58,7 +59,7 @@ func (m *Machine) HandBack(a Attempt, h Holder, now Instant) Reply {
 		return Reply{Code: Held} // its lease may go on although the clock says that it is over
 	}
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = m.detachRun(a.Seq, now, now)
+		r = m.detachRun(a.Seq, now)
 	}
 	r.Holder = 0
 	r.DueAt = now.Add(doubled(HandBackDelay, r.silent()))

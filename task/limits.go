@@ -34,6 +34,9 @@ const (
 	// MaxSilence is the longest delay between two deliveries of a silent run, unless
 	// ack_timeout is longer.
 	MaxSilence = time.Hour
+	// TriesAfterWord is the least number of deliveries after the last word about a run
+	// before it is given up.
+	TriesAfterWord = 2
 	// HandBackDelay is the delay before a run that was handed back once is delivered
 	// again. It doubles each time, up to MaxSilence.
 	HandBackDelay = 5 * time.Second

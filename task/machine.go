@@ -38,7 +38,7 @@ func (m *Machine) ScheduledAt(seq int64) Instant {
 		return r.ScheduledAt
 	}
 	if t.Type == NonBlocking {
-		return t.Anchor - Instant((t.Seq-seq)*t.Interval.Milliseconds())
+		return t.scheduledOf(t.Seq - seq)
 	}
 	return t.ScheduledAt
 }
@@ -59,26 +59,6 @@ func (m *Machine) runBit(seq int64) uint64 {
 		return 0
 	}
 	return 1 << i
-}
-
-// detachRun clears the bit of run seq and makes its run row, with the first attempt out.
-func (m *Machine) detachRun(seq int64, now, due Instant) *Row {
-	t := m.Task
-	i := t.Seq - seq
-	t.OpenRuns &^= 1 << i
-	t.OpenRows++
-	t.markChanged()
-	r := *t
-	r.Run, r.State, r.Paused, r.Change = seq, Running, false, Added
-	r.ScheduledAt = t.Anchor - Instant(i*t.Interval.Milliseconds())
-	r.OpenRuns, r.OpenRows, r.Missed = 0, 0, 0
-	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder = 1, 0, 0, true, 0
-	r.FirstClaimAt, r.DueAt = now, due
-	if m.Runs == nil {
-		m.Runs = map[int64]*Row{}
-	}
-	m.Runs[seq] = &r
-	return &r
 }
 
 // finish ends the task in state s.
@@ -172,8 +152,9 @@ func (m *Machine) Cancel() {
 	m.finish(Cancelled)
 }
 
-// Pause stops further runs from being claimed.
-func (m *Machine) Pause() {
+// Pause stops further runs from being claimed. No claim finds the silent runs of a
+// NON_BLOCKING task then, so its open runs get rows.
+func (m *Machine) Pause(now Instant) {
 	t := m.Task
 	if t.Paused {
 		return
@@ -181,6 +162,7 @@ func (m *Machine) Pause() {
 	t.Paused = true
 	if t.State == Scheduled {
 		t.DueAt = Never
+		m.detachFrom(0, now)
 	}
 	t.markChanged()
 }

@@ -219,8 +219,7 @@ func (m *Machine) claimable(now Instant) bool {
 		}
 		t.DueAt = t.ScheduledAt
 	case t.Type == NonBlocking:
-		t.State = Running
-		t.DueAt = now.Add(t.AckTimeout)
+		t.State, t.DueAt = Running, t.silentAt()
 		m.finishIfDone()
 	default:
 		m.finish(Completed)

@@ -92,11 +92,11 @@ func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
 		if res.Outcome == Success || res.Stop {
-			m.Task.OpenRuns &^= m.runBit(res.Seq)
+			m.Task.clearBit(m.Task.Seq - res.Seq)
 			m.continueAfter(res, now)
 			return
 		}
-		r = m.detachRun(res.Seq, now, now)
+		r = m.detachRun(res.Seq, now)
 	}
 	if res.Outcome == Success || res.Stop {
 		if r.Run != 0 {
@@ -106,6 +106,7 @@ func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 		return
 	}
 	r.Failures++
+	r.heardAt(now)
 	switch {
 	case res.Permanent:
 		m.giveUpRun(r, Permanent, res.Error, now)
@@ -129,7 +130,7 @@ func (m *Machine) applyResult(r *Row, res Report, now Instant, u float64) {
 func (m *Machine) snooze(r *Row, res Report, now Instant) {
 	m.Task.markChanged()
 	if r.Type == NonBlocking && r.Run == 0 {
-		r = m.detachRun(res.Seq, now, now)
+		r = m.detachRun(res.Seq, now)
 	}
 	last := r.FirstClaimAt.Add(r.GiveUpAfter)
 	if now >= last {
@@ -176,10 +177,11 @@ func (m *Machine) moveGrid(next, now Instant) {
 	switch {
 	case !t.exhausted(next):
 		t.waitUntil(next, now)
+		if t.Paused {
+			m.detachFrom(0, now)
+		}
 	case t.State == Scheduled:
-		t.ScheduledAt = next
-		t.State = Running
-		t.DueAt = now.Add(t.AckTimeout)
+		t.ScheduledAt, t.State, t.DueAt = next, Running, t.silentAt()
 	}
 }
 

@@ -97,6 +97,7 @@ func TestASnoozedRunComesAgainAfterItsDistanceWithoutAFailure(t *testing.T) {
 	}
 }
 
+// timing: T9.5
 func TestASnoozeReachesNoFurtherThanGiveUpAfterAndTheNextOneIsTheEnd(t *testing.T) {
 	for typ, want := range map[Type]State{OneShot: Failed, NonBlocking: Scheduled, Blocking: Scheduled} {
 		t.Run(typ.String(), func(t *testing.T) {
@@ -245,6 +246,55 @@ func TestOnlySilentDeliveriesLengthenTheDelay(t *testing.T) {
 		}
 		if want := []time.Duration{1 * time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute}; !slices.Equal(at, want) {
 			t.Errorf("deliveries after %s, want %s", at, want)
+		}
+	}
+}
+
+// timing: T9.3
+func TestARunIsGivenUpAfterTheLastWordAboutIt(t *testing.T) {
+	const begin = Instant(1_000_000)
+	hour := func(n int32) Instant { return begin.Add(time.Duration(n) * time.Hour) }
+	for _, typ := range Types {
+		for name, word := range map[string]func(m *Machine, n int32){
+			"a failure": func(m *Machine, n int32) {
+				res := failed(m, n)
+				res.After = time.Hour
+				says(t, m, res, hour(n-1), Accepted)
+			},
+			"a heartbeat": func(m *Machine, n int32) {
+				if r := m.Heartbeat(first(m, n), 7, hour(n-1)); r.Code != Accepted {
+					t.Fatal(r)
+				}
+			},
+		} {
+			m := machineOf(t, typ, begin, func(s *Spec) {
+				s.GiveUpAfter, s.AckTimeout, s.Retry.MaxAttempts = 24*time.Hour, time.Hour, 100
+				s.Interval = 0
+				if typ != OneShot {
+					s.Interval = 1000 * time.Hour
+				}
+			})
+			for n := int32(1); n <= 24; n++ { // an hourly word, from 0 h to 23 h
+				if n > 1 {
+					_, run := ofRun1(m)
+					if p := m.Due(run, hour(n-1)); p == nil || p.Attempt != n {
+						t.Fatalf("%s, %s: delivery %d = %+v", typ, name, n, p)
+					}
+					if typ == Blocking {
+						started(t, m, n, hour(n-1))
+					}
+				}
+				word(m, n)
+			}
+			var last Instant
+			for len(m.Dead) == 0 {
+				r, run := ofRun1(m)
+				last = r.DueAt
+				m.Due(run, last)
+			}
+			if want := hour(47); last != want || m.Dead[0].Reason != Silent {
+				t.Errorf("%s, %s: given up at %s, want %s: %+v", typ, name, last, want, m.Dead)
+			}
 		}
 	}
 }

@@ -37,9 +37,14 @@ type Row struct {
 	// its snoozes, at most [MaxSnoozes].
 	Failures int32
 	Snoozes  int32
-	// FirstClaimAt is the instant at which the open run was claimed first, or at which
-	// a run row was made.
+	// FirstClaimAt is the instant at which the open run was claimed first, or triggered. In
+	// the row of a NON_BLOCKING task it is 0, unless runs of OpenRuns were claimed late: see
+	// [Row.claimedAt].
 	FirstClaimAt Instant
+	// HeardAt is the instant of the last word about the open run since its first claim: a
+	// FAIL or a heartbeat. HeardAttempt is the attempt that it was about. 0 means no word.
+	HeardAt      Instant
+	HeardAttempt int32
 	// Holder is the holder of the lease of the open run. 0 means no holder.
 	Holder Holder
 	// Missed counts scheduled instants that passed without firing.
@@ -114,17 +119,39 @@ func (r *Row) waitUntil(next, now Instant) {
 	if r.Paused {
 		r.DueAt = Never
 	}
-	r.clearRun()
+	if r.Type != NonBlocking {
+		r.clearRun()
+	}
 }
 
 func (r *Row) clearRun() {
-	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder, r.FirstClaimAt = 0, 0, 0, false, 0, 0
+	r.Attempt, r.Failures, r.Snoozes, r.Out, r.Holder = 0, 0, 0, false, 0
+	r.FirstClaimAt, r.HeardAt, r.HeardAttempt = 0, 0, 0
 }
 
 // SilenceDelay returns the delay from a delivery to the next one if there is no answer:
 // ack_timeout, doubled for each earlier silent delivery, up to MaxSilence.
 func (r *Row) SilenceDelay() time.Duration {
 	return doubled(r.AckTimeout, r.silent())
+}
+
+// heardAt records a word about the attempt that is out.
+func (r *Row) heardAt(now Instant) { r.HeardAt, r.HeardAttempt = now, r.Attempt }
+
+// lastWord returns the instant of the last word about the open run, and the attempt that
+// it was about. The first word is the first claim.
+func (r *Row) lastWord() (Instant, int32) {
+	if r.HeardAt != 0 {
+		return r.HeardAt, r.HeardAttempt
+	}
+	return r.FirstClaimAt, 1
+}
+
+// unheard reports whether a run whose attempt is silent is given up: give_up_after has
+// passed since the last word about it, and so many deliveries were tried since.
+func (r *Row) unheard(now Instant) bool {
+	heard, attempt := r.lastWord()
+	return now.Sub(heard) >= r.GiveUpAfter && r.Attempt-attempt >= TriesAfterWord
 }
 
 // silent returns the number of earlier deliveries that had neither FAIL nor SNOOZE.

@@ -40,7 +40,7 @@ func (m *Machine) Trigger(now Instant) (int64, error) {
 // new run is not on a grid.
 func (m *Machine) triggerBeside(now Instant) {
 	t := m.Task
-	m.detachFrom(0, now, now.Add(t.AckTimeout))
+	m.detachFrom(0, now)
 	r := *t
 	t.Seq++
 	t.OpenRows++

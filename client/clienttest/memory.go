@@ -181,7 +181,7 @@ func (m *memory) Cancel(_ context.Context, _ int32, id task.ID) (*task.Snapshot,
 
 // Pause implements [server.Tasks].
 func (m *memory) Pause(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
-	return m.on(id, true, func(k *kept, _ task.Instant) error { k.Pause(); return nil })
+	return m.on(id, true, func(k *kept, now task.Instant) error { k.Pause(now); return nil })
 }
 
 // Resume implements [server.Tasks].

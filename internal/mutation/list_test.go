@@ -99,6 +99,27 @@ var mutations = []mutation{
 		pkg:  "./store/shards", tests: "TestRunWhoseBit",
 	},
 	{
+		name: "silent-bit-waits",
+		in:   "store/shards", statement: "needs_machine",
+		old: "OR any_silent(",
+		new: "OR false AND any_silent(",
+		pkg: "./store/shards", tests: "TestASilentRunComesAgain",
+	},
+	{
+		name: "late-claim-forgotten",
+		in:   "task",
+		old:  "case now.Sub(t.ScheduledAt) <= t.tolerance():",
+		new:  "case now.Sub(t.ScheduledAt) <= t.tolerance() || MUTATED:",
+		pkg:  "./store/shards", tests: "TestRunsThatCatchUp",
+	},
+	{
+		name: "give-up-from-first-claim",
+		in:   "task",
+		old:  "if r.HeardAt != 0 {",
+		new:  "if r.HeardAt != 0 && !MUTATED {",
+		pkg:  "./store/shards", tests: "TestARunIsNotGivenUp",
+	},
+	{
 		name: "skip-settled-runs",
 		in:   "client",
 		old:  "if before.covers(&a.pub) {",

@@ -25,7 +25,8 @@ CREATE TABLE task (
   seq                int8 NOT NULL DEFAULT 0,
   max_count          int8,            -- NULL: no limit
   open_runs          int8 NOT NULL DEFAULT 0,  -- bit i is set: run seq - i awaits its result
-  first_claim_at     int8,            -- of the open run; NULL: no run is open
+  first_claim_at     int8,            -- of the open run; NULL: no run is open. With open_runs: of the last late claim
+  heard_at           int8,            -- the last word about the open run, a FAIL or a heartbeat; NULL: its first claim
   holder             int8,            -- the listener that has the lease; NULL: there is no lease
   missed             int8 NOT NULL DEFAULT 0,
   give_up_after_ms   int8 NOT NULL,
@@ -33,6 +34,7 @@ CREATE TABLE task (
   created_at         int8 NOT NULL,
   ack_timeout_ms     int4 NOT NULL,
   attempt            int4 NOT NULL DEFAULT 0,
+  heard_attempt      int4,            -- the attempt that heard_at is about
   failures           int4 NOT NULL DEFAULT 0,  -- of the open run: FAILs in the low 10 bits, snoozes above them
   open_rows          int4 NOT NULL DEFAULT 0,
   version            int4 NOT NULL DEFAULT 1,
@@ -247,6 +249,18 @@ CREATE FUNCTION silence_ms(ack_timeout int4, silent int4) RETURNS int8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT least(ack_timeout::int8 << least(silent, 22), greatest(ack_timeout, 3600000)::int8) $$;
 
+-- Returns how late a claim may be so that its instant is not stored.
+CREATE FUNCTION claim_tolerance(ack_timeout int4) RETURNS int8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT least(ack_timeout / 16, 10000)::int8 $$;
+
+-- Returns whether the ack_timeout of a run in open_runs, which is positive, has passed. Bit i
+-- was claimed at anchor - i * step, but not before late_at.
+CREATE FUNCTION any_silent(open_runs int8, anchor int8, step int8, late_at int8, ack_timeout int4, now int8) RETURNS bool
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(late_at + ack_timeout < now, true)
+         AND open_runs >> least(63, greatest(0, (anchor + ack_timeout - now + step) / step))::int4 <> 0 $$;
+
 -- Returns the number of deliveries that had an answer: the sum of both counts in the
 -- column failures. A run has at most 1,000 failures, so they need 10 bits. A separate
 -- column for snoozes would cost every row four bytes.
@@ -255,7 +269,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT (failures & 1023) + (failures >> 10) $$;
 
 -- +goose Down
-DROP FUNCTION answered, silence_ms, grid_steps;
+DROP FUNCTION answered, any_silent, claim_tolerance, silence_ms, grid_steps;
 DROP FUNCTION server_identity;
 DROP TABLE topic_failure, quarantined_row, outbox, database_identity, owner, dead_run, task_done, task_key, task;
 DROP SEQUENCE task_number;

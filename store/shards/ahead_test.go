@@ -172,7 +172,7 @@ func TestMachineDecidesAheadOfTheClock(t *testing.T) {
 	for _, form := range bothForms {
 		b := setup(t)
 		start := b.now
-		id := b.add(b.spec(task.NonBlocking))[0]
+		id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.AckTimeout = 2 * time.Hour }))[0]
 		for range 64 {
 			b.claim(form)
 			b.advance(time.Minute)
@@ -188,7 +188,7 @@ func TestMachineDecidesAheadOfTheClock(t *testing.T) {
 		if row.DueAt != due.Add(time.Minute) || row.ScheduledAt != row.DueAt || row.Anchor != due || row.Seq != 65 {
 			t.Fatalf("%s: row = %+v", form, row)
 		}
-		if run == nil || run.ScheduledAt != start || run.FirstClaimAt != due || run.DueAt != due.Add(run.AckTimeout) {
+		if run == nil || run.ScheduledAt != start || run.FirstClaimAt != start || run.DueAt != start.Add(run.AckTimeout) {
 			t.Fatalf("%s: run 1 has the row %+v", form, run)
 		}
 		if c := b.claimAhead(form, window); c.Rows != 0 {

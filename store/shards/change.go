@@ -24,7 +24,7 @@ func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Sna
 
 // Pause stops claims of new runs of a task, and returns the task.
 func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
-	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, _ task.Instant) error { k.Pause(); return nil }, errEnded)
+	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, now task.Instant) error { k.Pause(now); return nil }, errEnded)
 }
 
 // Resume ends the pause of a task, and returns the task.

@@ -125,6 +125,7 @@ const constraints = `BEGIN; SET LOCAL lock_timeout = '60s'; SET LOCAL statement_
 	ADD CONSTRAINT task_schedule      CHECK (CASE WHEN interval_ms IS NULL THEN type = 1 OR modeled ELSE type <> 1 AND interval_ms > 0 END),
 	ADD CONSTRAINT task_scheduled_due CHECK (state <> 1 OR (due_at IS NULL) = paused),
 	ADD CONSTRAINT task_held_is_out   CHECK (holder IS NULL OR (out AND state = 2)),
+	ADD CONSTRAINT task_paused_bits   CHECK (NOT paused OR state <> 1 OR open_runs = 0),
 	ADD CONSTRAINT task_bits          CHECK (type = 2 OR (open_runs = 0 AND open_rows = 0)),
 	ADD CONSTRAINT task_attempt       CHECK (CASE WHEN state = 2 AND (type <> 2 OR run > 0) THEN attempt > 0 OR NOT out ELSE attempt = 0 END);
 	COMMIT`

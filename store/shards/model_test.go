@@ -162,10 +162,30 @@ func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication 
 // needsMachine is the rule of the fragment needs_model.
 func needsMachine(r *task.Row, now task.Instant) bool {
 	if r.State == task.Scheduled {
-		return r.Modeled() || r.Type == task.NonBlocking && r.OpenRuns != 0 &&
-			(r.OpenRuns>>63 == 1 || r.ScheduledAt-r.Anchor != task.Instant(r.Interval.Milliseconds()))
+		return r.Modeled() || r.Type == task.NonBlocking && r.OpenRuns != 0 && needsBits(r, max(now, r.DueAt))
 	}
-	return (r.Type == task.NonBlocking && r.Run == 0) || (r.Out && now.Sub(r.FirstClaimAt) >= r.GiveUpAfter)
+	heard := r.FirstClaimAt
+	if r.HeardAt != 0 {
+		heard = r.HeardAt
+	}
+	return (r.Type == task.NonBlocking && r.Run == 0) || (r.Out && now.Sub(heard) >= r.GiveUpAfter)
+}
+
+// needsBits is the part of the rule about open runs without a row.
+func needsBits(r *task.Row, at task.Instant) bool {
+	step := task.Instant(r.Interval.Milliseconds())
+	if r.OpenRuns>>63 == 1 || r.ScheduledAt-r.Anchor != step || at.Sub(r.ScheduledAt) > min(r.AckTimeout/16, 10*time.Second).Truncate(time.Millisecond) {
+		return true
+	}
+	for i := task.Instant(0); i < 63; i++ {
+		if r.OpenRuns&(1<<i) != 0 && max(r.Anchor-i*step, r.FirstClaimAt).Add(r.AckTimeout) < at {
+			return true
+		}
+	}
+	if r.MaxCount > 0 && r.Seq+1 >= r.MaxCount {
+		return true
+	}
+	return r.ScheduledAt+step >= r.End // the claim is on time, so that the next instant follows at once
 }
 
 // say applies a call of a listener to the model.
@@ -426,7 +446,7 @@ func (h *sideBySide) editBoth() {
 		k.Cancel()
 	case 1, 2, 3, 4:
 		_, err = h.Pause(context.Background(), h.tenant, id)
-		k.Pause()
+		k.Pause(h.now)
 	default:
 		_, err = h.Resume(context.Background(), h.tenant, id)
 		k.Resume(h.now)

@@ -219,7 +219,7 @@ func TestCancelWaitsForAClaimUnderWay(t *testing.T) {
 
 func TestEarlyEndOfTheLastRunLeavesEarlierOpenRunsAlive(t *testing.T) {
 	b := setup(t)
-	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.MaxCount = 3 }))[0]
+	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.MaxCount, s.AckTimeout = 3, time.Hour }))[0]
 	for range 3 {
 		b.claim(task.RangeForm)
 		b.advance(time.Minute)
@@ -247,7 +247,7 @@ func TestEarlyEndOfTheLastRunLeavesEarlierOpenRunsAlive(t *testing.T) {
 
 func TestRunWhoseBitIsPushedOutGetsARow(t *testing.T) {
 	b := setup(t)
-	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.AckTimeout = time.Hour }))[0]
+	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.AckTimeout = 2 * time.Hour }))[0]
 	begin := b.now
 	for range 65 {
 		b.claim(task.RangeForm)

@@ -117,8 +117,8 @@ const (
 	// The attempt failed; the retry policy decides what follows.
 	RunResult_FAIL RunResult_Outcome = 2
 	// The run is delivered again after redeliver_after. No failure is counted,
-	// and the lease is released. The last delivery is at give_up_after; if that
-	// one is snoozed, the run is given up. If no listener has the lease of a
+	// and the lease is released. The delay ends give_up_after after the first
+	// claim; if the delivery at that instant is snoozed, the run is given up. If no listener has the lease of a
 	// BLOCKING run, any listener may snooze it.
 	RunResult_SNOOZE RunResult_Outcome = 3
 )

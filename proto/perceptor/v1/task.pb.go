@@ -309,10 +309,14 @@ type Task struct {
 	// How long a delivered run may be without a result, a start or a heartbeat
 	// before it is delivered again. For BLOCKING it is also the length of the
 	// lease. 1 s to 24 h (an installation may allow less than 1 s). Default: 60
-	// s. The delay doubles with every delivery without a result, up to 1 h.
+	// s. The delay doubles with every delivery without a result, up to 1 h. A
+	// NON_BLOCKING run waits for the next claim of its task after that, unless no
+	// claim will come because the last run was claimed or the task is paused.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// How long after its first claim a run without a result is given up. At least
-	// ack_timeout, at most 30 days. Default: 24 h.
+	// How long after the last word about it (its first claim, a FAIL or a
+	// heartbeat) a run without a result is given up. At least two further
+	// deliveries are tried first. Snoozes end this long after the first claim. At
+	// least ack_timeout, at most 30 days. Default: 24 h.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,12,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
 	// End the task as FAILED when a run is given up or out of attempts. Default:
 	// false, the task continues with its next run. A ONE_SHOT task always ends as

@@ -182,7 +182,7 @@ func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 	b.sum.Matched++
 	switch b.row.Action {
 	case task.BulkPause:
-		k.Pause()
+		k.Pause(now)
 	case task.BulkResume:
 		k.Resume(now)
 	case task.BulkCancel:

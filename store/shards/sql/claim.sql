@@ -171,7 +171,8 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
   holder = CASE WHEN {{kept}} THEN t.holder END,
   first_claim_at = CASE
     WHEN {{kept}} OR t.state = {{state.RUNNING}} THEN t.first_claim_at
-    WHEN t.type <> {{type.NON_BLOCKING}} THEN {{claim_at}} END
+    WHEN t.type <> {{type.NON_BLOCKING}} OR {{late_claim}} THEN {{claim_at}}
+    WHEN t.open_runs <> 0 THEN t.first_claim_at END
 
 -- fragment: deferred_for
 -- Claims exclude new runs of most blocked tenants, but see all redeliveries of theirs. Those may be
@@ -184,16 +185,22 @@ CASE t.state WHEN {{state.RUNNING}} THEN greatest(@blocked_for_ms, least(silence
 -- now. RUNNING rows are never claimed ahead, so for them this is c.now.
 greatest(c.now, t.due_at)
 
+-- fragment: late_claim
+-- Whether the claim is so late that its instant is stored.
+({{claim_at}} - t.scheduled_at > claim_tolerance(t.ack_timeout_ms))
+
 -- fragment: kept
 ({{needs_machine}} OR t.tenant_id = ANY (@blocked_tenants))
 
 -- fragment: needs_machine
 -- Whether only package task can decide: SQL cannot compute the instants, open_runs cannot
--- represent the open runs, the time of open runs in open_runs is over, or the run has to be
--- given up.
+-- represent the open runs or one of them is silent, or the run has to be given up. While
+-- results come in time, open_runs is 0 and nothing else is examined.
 (CASE t.state
-   WHEN {{state.SCHEDULED}} THEN t.modeled OR t.type = {{type.NON_BLOCKING}} AND t.open_runs <> 0 AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms)
-   ELSE (t.type = {{type.NON_BLOCKING}} AND t.run = 0) OR (t.out AND c.now - t.first_claim_at >= t.give_up_after_ms) END)
+   WHEN {{state.SCHEDULED}} THEN t.modeled OR t.type = {{type.NON_BLOCKING}} AND t.open_runs <> 0
+        AND (t.open_runs < 0 OR t.scheduled_at - t.anchor <> t.interval_ms OR {{late_claim}} OR {{last_run}}
+             OR any_silent(t.open_runs, t.anchor, t.interval_ms, t.first_claim_at, t.ack_timeout_ms, {{claim_at}}))
+   ELSE (t.type = {{type.NON_BLOCKING}} AND t.run = 0) OR (t.out AND c.now - coalesce(t.heard_at, t.first_claim_at) >= t.give_up_after_ms) END)
 
 -- fragment: next_instant
 -- Instants that passed while the row waited for tokens of its tenant do not count as

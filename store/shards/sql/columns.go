@@ -46,6 +46,8 @@ var stateColumns = []Column{
 	field("attempt", "int4", func(r *task.Row) *int32 { return &r.Attempt }).ofRun(),
 	failures.ofRun(),
 	field("first_claim_at", "int8", func(r *task.Row) *task.Instant { return &r.FirstClaimAt }).null(0).ofRun(),
+	field("heard_at", "int8", func(r *task.Row) *task.Instant { return &r.HeardAt }).null(0).ofRun(),
+	field("heard_attempt", "int4", func(r *task.Row) *int32 { return &r.HeardAttempt }).null(0).ofRun(),
 	field("holder", "int8", func(r *task.Row) *task.Holder { return &r.Holder }).null(0),
 	flag("out", func(r *task.Row) *bool { return &r.Out }).ofRun(),
 }

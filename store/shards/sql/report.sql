@@ -98,7 +98,8 @@ UPDATE task t SET
   anchor = CASE WHEN t.type = {{type.BLOCKING}} THEN {{next_of_result}} ELSE t.anchor END,
   state = CASE WHEN t.type = {{type.BLOCKING}} THEN {{state.SCHEDULED}} ELSE t.state END,
   open_runs = CASE WHEN t.type = {{type.NON_BLOCKING}} THEN t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) ELSE 0 END,
-  attempt = 0, failures = 0, out = false, holder = NULL, first_claim_at = NULL
+  attempt = 0, failures = 0, out = false, holder = NULL, heard_at = NULL, heard_attempt = NULL,
+  first_claim_at = CASE WHEN t.type = {{type.NON_BLOCKING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) <> 0 THEN t.first_claim_at END
   FROM {{results}}, (SELECT now_ms() AS now OFFSET 0) c
  WHERE {{row_of_result}} AND NOT ({{ends}})
    AND NOT (t.type = {{type.NON_BLOCKING}} AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
