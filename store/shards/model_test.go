@@ -228,6 +228,7 @@ func TestStoreAndStateMachineAgreeOnRandomHistories(t *testing.T) {
 			"advance":   func(*rapid.T) { h.advanceClock() },
 			"claim":     func(*rapid.T) { h.claimBoth() },
 			"claim2":    func(*rapid.T) { h.advanceClock(); h.claimBoth() },
+			"punctual":  func(*rapid.T) { h.claimPunctually() },
 			"report":    func(*rapid.T) { h.reportBoth() },
 			"reports":   func(*rapid.T) { h.reportMany() },
 			"start":     func(*rapid.T) { h.startBoth() },
@@ -310,6 +311,22 @@ func (h *sideBySide) advanceClock() {
 	ms := rapid.SampledFrom([]int{1, 500, 1000, 1500, 3000, 7000, 30_000, 4_000_000}).Draw(h.rt, "ms")
 	h.promote(h.now.Add(time.Duration(ms) * time.Millisecond))
 	h.advance(time.Duration(ms) * time.Millisecond)
+}
+
+// claimPunctually claims some rows when they are due, or a moment later, as dispatchers do.
+func (h *sideBySide) claimPunctually() {
+	for range rapid.IntRange(1, 4).Draw(h.rt, "claims") {
+		due := h.now.Add(time.Hour)
+		for _, r := range h.m.rows() {
+			if r.DueAt > h.now {
+				due = min(due, r.DueAt)
+			}
+		}
+		due = due.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 30, 200}).Draw(h.rt, "late")) * time.Millisecond)
+		h.promote(due)
+		h.setClock(due)
+		h.claimBoth()
+	}
 }
 
 func (h *sideBySide) claimBoth() {
