@@ -3,8 +3,7 @@ package task
 // Republish makes the open runs that were last delivered at since or later due at now, and
 // returns their number. It serves when Kafka has lost acknowledged records. A run that a
 // listener holds, or that is due already, stays as it is, and so does a run that would be
-// given up. Runs without a row of their own count by their scheduled instant, because their
-// deliveries have no other.
+// given up. Runs without a row of their own were delivered once, after their claim.
 func (m *Machine) Republish(since, now Instant) (runs int) {
 	t := m.Task
 	if t.Type != NonBlocking {
@@ -19,8 +18,8 @@ func (m *Machine) Republish(since, now Instant) (runs int) {
 		}
 	}
 	for i := range int64(OpenBits) {
-		if seq := t.Seq - i; t.OpenRuns&(1<<i) != 0 && m.ScheduledAt(seq) >= since {
-			m.detachRun(seq, now, now)
+		if t.OpenRuns&(1<<i) != 0 && t.claimedAt(i) >= since {
+			m.detachRun(t.Seq-i, now)
 			runs++
 		}
 	}
@@ -31,7 +30,7 @@ func (m *Machine) Republish(since, now Instant) (runs int) {
 func (r *Row) republish(since, now Instant) bool {
 	delivered := r.DueAt.Add(-r.SilenceDelay())
 	switch {
-	case r.State != Running, !r.Out, r.Holder != 0, r.DueAt <= now, delivered < since, now.Sub(r.FirstClaimAt) >= r.GiveUpAfter:
+	case r.State != Running, !r.Out, r.Holder != 0, r.DueAt <= now, delivered < since, r.unheard(now):
 		return false
 	}
 	r.DueAt = now

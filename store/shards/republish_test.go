@@ -93,6 +93,8 @@ func TestARunThatWouldBeGivenUpIsNotRepublished(t *testing.T) {
 	b.claim(task.RangeForm)
 	b.advance(time.Minute)
 	b.claim(task.RangeForm) // the next instant is two minutes later
+	b.advance(2 * time.Minute)
+	b.claim(task.RangeForm) // the second further delivery; the next instant is four minutes later
 	b.advance(time.Minute)
 	if done := b.republish(task.RepublishRequest{Tenant: b.tenant}); done.Runs != 0 {
 		t.Errorf("%+v, want nothing: the run has no time left", done)
