@@ -26,7 +26,7 @@ import (
 
 // baseCommit is the release before this tree: the first commit whose programs tolerate one
 // version of difference. After a release it becomes the commit of that release.
-const baseCommit = "f3ad3ed7fd3c6055127081cfac00fa92ca3302cc"
+const baseCommit = "3ec360fc22e8a51c090fb9ed4120e0b6148104e2"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.

@@ -47,7 +47,8 @@ type Disturbance struct {
 	After time.Duration
 	// For is the length of a pause.
 	For time.Duration
-	// With is the folder of the programs of a replacement.
+	// With is the folder of the programs of a replacement. A replacement of a part begins
+	// after the one before it in the list has ended.
 	With string
 }
 

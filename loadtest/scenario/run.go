@@ -161,8 +161,18 @@ func (r *runner) load(ctx context.Context) error {
 func (r *runner) disturbAll(ctx context.Context) error {
 	all := make([]*disturbed, len(r.Disturbances))
 	var wg sync.WaitGroup
+	replacing := map[string]chan struct{}{} // the last replacement of a part: two never overlap
 	for i, d := range r.Disturbances {
+		var last chan struct{}
+		ended := make(chan struct{})
+		if d.Action == Replace {
+			last, replacing[d.Part] = replacing[d.Part], ended
+		}
 		wg.Go(func() {
+			defer close(ended)
+			if last != nil {
+				<-last
+			}
 			all[i] = d.disturb(ctx, r.stack, r.part, r.from, func() { r.meter.Sample() })
 			if all[i].err == nil {
 				r.Say("%s", all[i])

@@ -154,11 +154,12 @@ func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership, 
 		return nil, 0, fmt.Errorf("read outbox: %w", err)
 	}
 	out := make([]task.OutboxBatch, len(found))
+	newest := newestUnreadable(found)
 	for i := range found {
 		r := &found[i]
 		out[i].Part = task.OutboxPart{Row: r.id, Shards: r.shards}
 		if r.fault != nil {
-			err = s.unreadable(ctx, d, r, &out[i])
+			err = s.unreadable(ctx, d, r, newest, &out[i])
 		} else {
 			out[i].Publications, err = s.republish(ctx, d, r.entries)
 		}

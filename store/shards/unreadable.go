@@ -22,7 +22,9 @@ import (
 // lease a listener has are left out.
 //
 // A damaged row is quarantined: marked with the reason, and kept. Its parts are
-// acknowledged like those of any other row, so each shard is published once in this way.
+// acknowledged like those of any other row, so each shard is published once in this way. Of
+// several rows of a shard, the newest stands for all: its open runs are those of the others,
+// too.
 //
 // A row of a newer format is not damaged. It is published in the same way, but its parts
 // are not acknowledged: it stays until a program that can read it owns its shards.
@@ -30,9 +32,28 @@ import (
 // maxAhead is longer than the time by which any claim is ahead of the clock.
 const maxAhead = 60_000
 
+// newestUnreadable returns the last unreadable row of each shard.
+func newestUnreadable(rows []outboxRow) map[task.Shard]*outboxRow {
+	newest := map[task.Shard]*outboxRow{}
+	for i := range rows {
+		if rows[i].fault == nil {
+			continue
+		}
+		for _, shard := range rows[i].shards {
+			if n := newest[shard]; n == nil || rows[i].created >= n.created {
+				newest[shard] = &rows[i]
+			}
+		}
+	}
+	return newest
+}
+
 // unreadable publishes the open runs of a row that this program cannot read.
-func (s *Store) unreadable(ctx context.Context, d int, r *outboxRow, batch *task.OutboxBatch) error {
+func (s *Store) unreadable(ctx context.Context, d int, r *outboxRow, newest map[task.Shard]*outboxRow, batch *task.OutboxBatch) error {
 	for _, shard := range r.shards {
+		if newest[shard] != r {
+			continue
+		}
 		found, err := s.openRuns(ctx, d, shard, r.created+maxAhead, openRunsRead)
 		if err != nil {
 			return err

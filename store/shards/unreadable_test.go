@@ -124,6 +124,30 @@ func TestOnlyRunsThatARowMayListAreDerived(t *testing.T) {
 	}
 }
 
+// TestManyUnreadableRowsOfAShardAreDerivedOnce: each row by itself would publish all open
+// runs again.
+func TestManyUnreadableRowsOfAShardAreDerivedOnce(t *testing.T) {
+	b := setup(t)
+	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.Interval = time.Second }))[0]
+	for range 10 {
+		b.claim(task.RangeForm)
+		b.advance(time.Second)
+	}
+	b.exec(`UPDATE outbox SET entries = '\x'`)
+	b.acquire()
+	batches, n := b.read(), 0
+	for _, batch := range batches {
+		n += len(batch.Publications)
+	}
+	if len(batches) != 10 || n != 10 || len(distinct(batches)) != 10 {
+		t.Errorf("%d rows have %d deliveries of task %s, want 10 and 10", len(batches), n, id)
+	}
+	b.acknowledge(batches)
+	if o, err := b.OutboxStats(t.Context(), b.d); err != nil || o.Rows != 0 || o.Quarantined != 10 {
+		t.Errorf("stats %+v, %v", o, err)
+	}
+}
+
 func TestOpenRunsAreFoundPageByPage(t *testing.T) {
 	b := setup(t)
 	var want []task.ID
