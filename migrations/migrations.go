@@ -10,7 +10,7 @@
 //
 // While an installation is upgraded, programs of two releases work on one schema. So a
 // program works on the schemas of the release before it and of the release after it: see
-// [Works]. docs/adr/0020-rolling-upgrades.md has the rules that new versions obey for that.
+// [Works]. docs/adr/0023-rolling-upgrades.md has the rules that new versions obey for that.
 //
 // Supports PostgreSQL 15 to 18.
 package migrations
