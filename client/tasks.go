@@ -213,7 +213,8 @@ type Filter struct {
 
 // ListTasks lists tasks in a fixed order. It fetches page after page and is not
 // a snapshot: tasks that change meanwhile may be missing. An error ends the
-// list.
+// list. If databases do not answer, the list has the tasks of the others and then
+// ends with [ErrUnavailable].
 func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, error] {
 	return func(yield func(*TaskInfo, error) bool) {
 		q := &perceptorv1.ListTasksRequest{
@@ -221,6 +222,7 @@ func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, e
 			Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State),
 			Tags: f.Tags, DueFrom: protoTime(f.DueFrom), DueUntil: protoTime(f.DueUntil),
 		}
+		var missing []int32
 		for {
 			page, err := call(ctx, c, "ListTasks", c.tasks.ListTasks, q)
 			if err != nil {
@@ -232,9 +234,16 @@ func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, e
 					return
 				}
 			}
+			missing = append(missing, page.GetMissingDatabases()...)
 			if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
-				return
+				break
 			}
+		}
+		if len(missing) > 0 {
+			yield(nil, &Error{
+				Op: "ListTasks", Kind: ErrUnavailable, Reason: string(task.ReasonDatabaseUnavailable),
+				Message: fmt.Sprintf("the tasks of databases %v are missing: they did not answer", missing),
+			})
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 	for _, g := range grants {
 		tenants = append(tenants, g.Key.Tenant)
 	}
-	if len(grants) == 0 || b.pipeline.backgroundCapacity(tenants) < rows {
+	if len(grants) == 0 || b.hung() || b.pipeline.backgroundCapacity(tenants) < rows {
 		b.wait(grants)
 		return nil
 	}
@@ -148,14 +148,16 @@ func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) 
 // wait defers flows when there is no capacity for them.
 func (b *background) wait(grants []*fair.Grant) { b.flows.deferUntil(grants, time.Now().Add(fullWait)) }
 
-// claimFlows claims the granted rows, returns unused tokens, and returns the number of rows
-// claimed.
+// claimFlows claims the granted rows, returns unused tokens that are still valid, and returns
+// the number of rows claimed.
 func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by task.Settings) int {
-	claimed := make([]int, len(grants))
+	claimed, began := make([]int, len(grants)), time.Now()
 	rows := b.tryClaim(ctx, grants, by, claimed)
 	for i, g := range grants {
 		if g.Tokens > 0 {
-			b.tokens.giveBack(g.Key.Tenant, g.Tokens-claimed[i])
+			if time.Since(began) < fair.TokenLifetime {
+				b.tokens.giveBack(g.Key.Tenant, g.Tokens-claimed[i])
+			}
 			b.events.TokensTaken(g.Key.Tenant, claimed[i])
 		}
 	}
@@ -208,7 +210,7 @@ func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimR
 	}
 	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by)
 	for _, g := range grants {
-		req.CapLease = g.Lease
+		req.CapLease, req.CapLimit = g.Lease, g.Limit
 	}
 	return req
 }

@@ -27,13 +27,15 @@ type capLoop struct {
 	databases []*background
 	// notBefore is when each kind may be claimed again.
 	notBefore map[task.TenantKind]time.Time
+	// leaseAfter is when the next lease of a kind is tried, after an error.
+	leaseAfter map[task.TenantKind]time.Time
 	// first is the database that the next claim begins with. It rotates, so that each
 	// database gets its share.
 	first int
 }
 
 func newCapLoop(e *env) *capLoop {
-	return &capLoop{env: e, signal: newSignal(), notBefore: map[task.TenantKind]time.Time{}}
+	return &capLoop{env: e, signal: newSignal(), notBefore: map[task.TenantKind]time.Time{}, leaseAfter: map[task.TenantKind]time.Time{}}
 }
 
 // run acquires leases and claims until ctx ends.
@@ -70,31 +72,54 @@ func (c *capLoop) next() (first task.TenantKind, at time.Time) {
 }
 
 // claim acquires the lease of the kind, claims, and returns how long the next claim of the
-// kind has to wait.
+// kind has to wait. If there is no lease because databases do not answer, the others use
+// their parts of the cap.
 func (c *capLoop) claim(ctx context.Context, kind task.TenantKind) time.Duration {
+	limit := c.limit(kind)
+	if limit == 0 {
+		return capFull // the cap was removed: the flow ends soon
+	}
+	if time.Now().Before(c.leaseAfter[kind]) {
+		return c.claimParts(ctx, kind, limit)
+	}
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.StoreTimeout)
 	defer cancel()
-	epoch, open, err := c.store.AcquireCapLease(work, kind)
-	if epoch == 0 && err == nil {
+	lease, err := c.store.AcquireCapLease(work, kind, limit)
+	if lease.Epoch == 0 && err == nil {
 		return capBusy
 	}
-	defer func() {
-		if err := c.store.ReleaseCapLease(work, kind, epoch); err != nil {
-			c.events.StoreFailed(-1, "release cap lease", err) // the lease expires
-		}
-	}()
-	if err != nil {
+	share, wait := lease.Shared, capBusy // without a claim the parts stay as they are
+	if err == nil {
+		share, wait = c.claimUnder(ctx, kind, &lease, limit)
+	} else {
 		c.events.StoreFailed(-1, "acquire cap lease", err)
-		return capFailed
+		c.leaseAfter[kind] = time.Now().Add(capFailed)
 	}
-	return c.claimUnder(ctx, kind, epoch, open)
+	if lease.Epoch == 0 {
+		return wait
+	}
+	if err := c.store.ReleaseCapLease(work, kind, lease.Epoch, share); err != nil {
+		c.events.StoreFailed(-1, "release cap lease", err) // the lease expires
+	}
+	return wait
 }
 
-// claimUnder claims from all databases under a lease, and returns how long the next claim of
-// the kind has to wait. It leaves out databases that answer slowly, and gives up when one
-// begins to: it cannot know how many runs that one has claimed.
-func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, epoch int64, open int) time.Duration {
-	wait := time.Duration(0)
+// limit returns the cap of a kind.
+func (c *capLoop) limit(kind task.TenantKind) int {
+	for _, b := range c.databases {
+		if limit := b.flows.excluded().settings.Rates[kind.Tenant].KindCaps[kind.Kind]; limit > 0 {
+			return int(limit)
+		}
+	}
+	return 0
+}
+
+// claimUnder claims from all databases under a lease. It returns whether the databases can
+// have their parts of the cap, and how long the next claim of the kind has to wait. A
+// database that answers slowly is left out. One that begins to may claim all that it was
+// asked for.
+func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *task.CapLease, limit int) (share bool, wait time.Duration) {
+	starved := false
 	c.first++
 	for i := range c.databases {
 		b := c.databases[(c.first+i)%len(c.databases)]
@@ -102,56 +127,89 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, epoch in
 			wait = capBusy
 			continue
 		}
-		limit, claimed, ok := b.tryCapped(ctx, kind, epoch, open)
-		if !ok {
-			return capFailed
+		room := lease.Room(limit, b.number)
+		r := capRequest{kind: kind, lease: lease.Epoch, rows: room}
+		if lease.Shared {
+			r.limit = lease.Open[b.number] + room
 		}
-		if open += claimed; limit > 0 && open >= limit {
-			return capFull
+		claimed, ok := b.tryCapped(ctx, r)
+		if !ok {
+			claimed, wait = room, capBusy
+		}
+		lease.Open[b.number] += claimed
+		starved = starved || ok && claimed == room && (room > 0 || b.hasCapped(kind))
+	}
+	if lease.All() >= limit {
+		return lease.Share(limit, starved), capFull
+	}
+	return lease.Share(limit, starved), wait
+}
+
+// claimParts claims in each database that answers, up to its part of the cap.
+func (c *capLoop) claimParts(ctx context.Context, kind task.TenantKind, limit int) time.Duration {
+	for _, b := range c.databases {
+		if b.place.isSlow() || !b.hasCapped(kind) {
+			continue
+		}
+		work, cancel := context.WithTimeout(ctx, placeFor)
+		part, open, err := c.store.CapPart(work, b.number, kind)
+		cancel()
+		part = min(part, task.CapPart(limit, b.number))
+		if err == nil && open < part {
+			b.tryCapped(ctx, capRequest{kind: kind, rows: part - open, limit: part})
 		}
 	}
-	return wait
+	return capBusy
+}
+
+// hasCapped reports whether runs of the kind may be due in the database.
+func (b *background) hasCapped(kind task.TenantKind) bool {
+	g, _ := b.flows.cappedFlow(time.Now(), kind)
+	return g != nil
+}
+
+// A capRequest is a claim of runs of a capped kind. lease and limit are as in
+// [task.ClaimRequest].
+type capRequest struct {
+	kind  task.TenantKind
+	lease int64
+	limit int
+	rows  int
 }
 
 // tryCapped is claimCapped, for at most placeFor. ok is false if that is over. Then the claim
-// goes on, and the next lease ends it.
-func (b *background) tryCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int, ok bool) {
-	type outcome struct{ limit, claimed int }
-	done := make(chan outcome, 1)
-	go func() {
-		limit, claimed := b.claimCapped(ctx, kind, epoch, open)
-		done <- outcome{limit, claimed}
-	}()
+// goes on, until the next lease ends it.
+func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed int, ok bool) {
+	done := make(chan int, 1)
+	go func() { done <- b.claimCapped(ctx, r) }()
 	select {
-	case o := <-done:
-		return o.limit, o.claimed, true
+	case claimed := <-done:
+		return claimed, true
 	case <-time.After(placeFor):
-		return 0, 0, false
+		return 0, false
 	}
 }
 
-// claimCapped claims runs of a kind that has open runs in all databases together. It returns
-// the cap, or 0 if this database does not know it, and the number of runs claimed.
-func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, epoch int64, open int) (limit, claimed int) {
+// claimCapped claims runs of a capped kind and returns their number.
+func (b *background) claimCapped(ctx context.Context, r capRequest) int {
 	now := time.Now()
 	capacity := b.pipeline.capacity(now)
 	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged(), capacity.broken)
-	g, by := b.flows.cappedFlow(now, kind)
-	limit = int(by.Rates[kind.Tenant].KindCaps[kind.Kind])
-	if claims, _ := b.tracker.status(); g == nil || open >= limit || !claims {
-		return limit, 0
+	g, by := b.flows.cappedFlow(now, r.kind)
+	if claims, _ := b.tracker.status(); g == nil || r.rows <= 0 || !claims {
+		return 0
 	}
-	if wait := capacity.blocks(kind.Tenant); wait > 0 {
+	if wait := capacity.blocks(r.kind.Tenant); wait > 0 {
 		b.flows.deferUntil([]*fair.Grant{g}, now.Add(wait))
-		return limit, 0
+		return 0
 	}
 	if capacity.gone {
 		b.pipeline.probing(now)
 	}
-	g.Lease = epoch
-	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(limit-open, b.cfg.MaxRows/8), false)
+	g.Lease, g.Limit = r.lease, r.limit
+	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8), false)
 	if len(paid) == 0 {
-		return limit, 0
+		return 0
 	}
-	return limit, b.claimFlows(ctx, paid, by)
+	return b.claimFlows(ctx, paid, by)
 }

@@ -44,12 +44,16 @@ type Store interface {
 	// that all databases and dispatchers share, after it has returned unused ones.
 	TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
 
-	// AcquireCapLease acquires the lease of a capped kind and counts the kind's open runs in
-	// all databases. epoch is 0 while another dispatcher has the lease. Claims under an
-	// older lease fail from then on. After an error the lease may have been acquired;
-	// ReleaseCapLease ends it.
-	AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error)
-	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error
+	// AcquireCapLease acquires the lease of a kind with a cap and counts the kind's open runs
+	// in all databases. The epoch is 0 while another dispatcher has the lease. Claims under
+	// an older lease fail from then on. After an error the lease may have been acquired;
+	// ReleaseCapLease ends it. share says that each database can have its part of the cap.
+	AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error)
+	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64, share bool) error
+
+	// CapPart returns the part of the cap that the database may use without a lease, and
+	// the number of its open runs.
+	CapPart(ctx context.Context, database int, of task.TenantKind) (part, open int, err error)
 
 	// GiveUp makes unpublishable runs dead and acknowledges parts, in one transaction that
 	// asserts ownership. If any shard is lost, it does nothing and returns the lost shards.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,32 +58,53 @@ type fakeStore struct {
 	// the epoch of the last lease.
 	capTaken bool
 	capEpoch int64
+	// capShared is what the last lease has reported. capParts is set while databases have
+	// their parts of the cap.
+	capShared, capParts bool
 }
 
 // AcquireCapLease counts the runs of a tenant that are claimed and not closed. It assumes
 // that all are of one kind.
-func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind) (int64, int, error) {
+func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind, _ int) (task.CapLease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.capTaken {
-		return 0, 0, nil
+		return task.CapLease{}, nil
 	}
 	s.capTaken = true
 	s.capEpoch++
-	open := 0
+	lease := task.CapLease{Epoch: s.capEpoch, Shared: s.capShared}
+	for d := range lease.Open {
+		lease.Open[d] = s.openIn(d, of.Tenant)
+	}
+	s.capParts = s.capShared
+	return lease, nil
+}
+
+// openIn counts the open runs of a tenant in one database. s.mu is held.
+func (s *fakeStore) openIn(database int, tenant int32) (open int) {
 	for r := range s.claimed {
-		if s.rows[r.Task].tenant == of.Tenant && !s.closed[r] {
+		if s.rows[r.Task].tenant == tenant && !s.closed[r] && r.Task.Shard().Database() == database {
 			open++
 		}
 	}
-	return s.capEpoch, open, nil
+	return open
 }
 
-func (s *fakeStore) ReleaseCapLease(context.Context, task.TenantKind, int64) error {
+func (s *fakeStore) ReleaseCapLease(_ context.Context, _ task.TenantKind, _ int64, share bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.capTaken = false
+	s.capTaken, s.capShared = false, share
 	return nil
+}
+
+func (s *fakeStore) CapPart(_ context.Context, database int, of task.TenantKind) (part, open int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.capParts {
+		part = math.MaxInt
+	}
+	return part, s.openIn(database, of.Tenant), nil
 }
 
 // fakeTokens is the bucket of a tenant. paid is the instant at which all tokens granted so

@@ -28,6 +28,8 @@ type tokenCache struct {
 	// lock holds one token. It guards tokens, also during a request to the store.
 	lock   chan struct{}
 	tokens fair.TokenCache
+	// askAfter is when the home database is asked again, after it has not answered.
+	askAfter time.Time
 }
 
 func newTokenStore(store Store, part func() float64) *tokenStore {
@@ -63,17 +65,29 @@ func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, w
 	if !ask {
 		return tokens, again, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenWait)
-	defer cancel()
-	granted, err := s.store.TakeTokens(ctx, tenant, fair.TokenRequest(rate, want), c.tokens.Unused())
-	if err != nil {
+	if !now.Before(c.askAfter) {
+		err = s.ask(ctx, c, tenant, fair.TokenRequest(rate, want))
 		now = time.Now()
+	}
+	if now.Before(c.askAfter) {
 		c.tokens.GrantPart(now, float64(rate)*s.part())
-	} else {
-		c.tokens.Grant(now, granted)
 	}
 	tokens, again, _ = c.tokens.TakeTokens(now, want)
 	return tokens, again, err
+}
+
+// ask requests tokens from the home database. The caller has the lock of the cache.
+func (s *tokenStore) ask(ctx context.Context, c *tokenCache, tenant int32, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	asked := time.Now()
+	granted, err := s.store.TakeTokens(ctx, tenant, n, c.tokens.Unused())
+	if err != nil {
+		c.askAfter = time.Now().Add(fair.MostTokenWait)
+		return err
+	}
+	c.tokens.Grant(asked, granted)
+	return nil
 }
 
 // giveBack returns unused tokens.

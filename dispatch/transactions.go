@@ -66,6 +66,9 @@ func (t transactions) end() {
 	<-t.own
 }
 
+// hung reports whether a transaction of the database is under way that takes long.
+func (t transactions) hung() bool { return t.place.isSlow() && len(t.own) > 0 }
+
 func (p *place) isSlow() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

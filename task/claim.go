@@ -80,6 +80,10 @@ type ClaimRequest struct {
 	// CapLease, if not 0, is the cap lease of the kind of the only flow. Claimed rows
 	// count against the cap. If the lease has ended, nothing is claimed.
 	CapLease int64
+	// CapLimit, if not 0, is the most runs of the kind of the only flow that may be open in
+	// the database afterwards. Without a CapLease it is also limited by the part of the cap
+	// that the database may use alone. If there would be more, nothing is claimed.
+	CapLimit int
 	// ExcludedKinds are kinds of which flows without a kind claim nothing.
 	ExcludedKinds []TenantKind
 }

@@ -14,6 +14,8 @@ type ListQuery struct {
 	// Limit is the most tasks in the page, at least 1.
 	Limit int
 	Filter
+	// Complete makes the listing fail if a database does not answer.
+	Complete bool
 }
 
 // ListPage is one page. It may be short, or empty, although another page follows.
@@ -21,6 +23,9 @@ type ListPage struct {
 	Tasks []*Snapshot
 	// Next is the position of the next page. nil means that this is the last page.
 	Next *ListCursor
+	// Missing are the databases that did not answer. The listing has passed over the rest
+	// of their tasks.
+	Missing []int
 }
 
 // ListStage is the part of a database that a listing is reading.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -98,12 +99,20 @@ func (c *ctl) taskList() *cobra.Command {
 				all.Tasks, all.NextPageToken, err = gather(p, (*perceptorv1.ListTasksResponse).GetTasks,
 					func(size int32, token string) (*perceptorv1.ListTasksResponse, error) {
 						r.PageSize, r.PageToken = size, token
-						return api.ListTasks(ctx, r)
+						page, err := api.ListTasks(ctx, r)
+						all.MissingDatabases = append(all.MissingDatabases, page.GetMissingDatabases()...)
+						return page, err
 					})
 				if err != nil {
 					return err
 				}
-				return c.show(cmd, all, func() *table { return taskTable(all.Tasks...) })
+				if err := c.show(cmd, all, func() *table { return taskTable(all.Tasks...) }); err != nil {
+					return err
+				}
+				if missing := all.MissingDatabases; len(missing) > 0 {
+					return fmt.Errorf("the list is not complete: databases %v do not answer", missing)
+				}
+				return nil
 			})
 		},
 	}

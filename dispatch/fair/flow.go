@@ -34,6 +34,8 @@ type Grant struct {
 	Rows, Tokens int
 	// Lease is the epoch of the cap lease under which a capped kind is claimed, otherwise 0.
 	Lease int64
+	// Limit is the most runs of a capped kind that may be open in the database; 0: any.
+	Limit int
 }
 
 // Grant returns an empty grant for the flow.

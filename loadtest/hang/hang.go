@@ -26,7 +26,7 @@ type Options struct {
 func DefaultOptions() Options {
 	o := Options{
 		Rate: 100, Warmup: 15 * time.Second, Before: time.Minute, During: time.Minute, After: time.Minute,
-		Recovery: 10 * time.Second, Drain: 2 * time.Minute, Cap: 100, Workers: 256,
+		Recovery: 10 * time.Second, Drain: 2 * time.Minute, Cap: 400, Workers: 256,
 		Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 	o.Real.PostgresServers = 2

@@ -68,21 +68,25 @@ CREATE TABLE token_bucket (
 ) WITH (fillfactor = 10);
 
 -- Cap leases, in the tenant's home database. A cap lease is the right to claim runs of a
--- capped kind. epoch numbers the leases of a kind and only grows.
+-- capped kind. epoch numbers the leases of a kind and only grows. shared_epoch is the last
+-- lease after which each database could have its part of the cap.
 CREATE TABLE cap_lease (
-  tenant_id  int4 NOT NULL,
-  kind       text NOT NULL,
-  epoch      int8 NOT NULL,
-  expires_at int8 NOT NULL,
+  tenant_id    int4 NOT NULL,
+  kind         text NOT NULL,
+  epoch        int8 NOT NULL,
+  shared_epoch int8 NOT NULL DEFAULT -1,
+  expires_at   int8 NOT NULL,
   CONSTRAINT cap_lease_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 
 -- The newest cap lease under which the open runs of this database were counted. Claims
--- under older leases fail.
+-- under older leases fail. part is the part of the cap that this database may use without a
+-- lease.
 CREATE TABLE cap_fence (
   tenant_id int4 NOT NULL,
   kind      text NOT NULL,
   epoch     int8 NOT NULL,
+  part      int4 NOT NULL,
   CONSTRAINT cap_fence_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,39 +26,49 @@ import (
 //     claims of older leases, and each claim asserts the fence. So once all databases
 //     are counted no older lease can claim, however slow its holder is.
 //
-// A database that is unavailable cannot be counted, so no run of such kinds is claimed
-// anywhere meanwhile. Kinds without a cap, and all reports, are not affected.
+// While a database is unavailable, nobody can count it. Then the others use their parts of
+// the cap alone (see [task.CapLease]): a claim locks the fence, and counts the open runs of
+// its own database in the same transaction.
 
 // capLease is how long a cap lease lasts before another one may begin.
 const capLease = 5 * time.Second
 
-// AcquireCapLease acquires the cap lease of a kind and counts the kind's open runs in all
-// databases. epoch is 0 if another dispatcher has the lease.
-func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind) (epoch int64, open int, err error) {
-	err = sql.CapBegin.QueryRow(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&epoch)
+// AcquireCapLease acquires the cap lease of a kind with the given cap, and counts the kind's
+// open runs in all databases. The epoch is 0 if another dispatcher has the lease. After an
+// error the lease may not be used, but it may have an epoch, and must be released.
+func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (lease task.CapLease, err error) {
+	err = sql.CapBegin.QueryRow(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, capLease.Milliseconds()).Scan(&lease.Epoch, &lease.Shared)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, 0, nil
+		return task.CapLease{}, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("acquire the cap lease of a kind: %w", err)
+		return task.CapLease{}, fmt.Errorf("acquire the cap lease of a kind: %w", err)
 	}
-	var sum atomic.Int64
-	err = s.db.Each(ctx, func(ctx context.Context, d int) error {
+	err = s.db.Each(ctx, func(ctx context.Context, d int) (err error) {
 		ctx, cancel := s.db.UntilStalled(ctx, d)
 		defer cancel()
-		n, err := s.countCapped(ctx, d, of, epoch)
-		sum.Add(int64(n))
+		part := 0
+		if lease.Shared {
+			part = task.CapPart(limit, d)
+		}
+		lease.Open[d], err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
+			var fence int64
+			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, part).Scan(&fence)
+		})
 		return err
 	})
-	return epoch, int(sum.Load()), err
+	return lease, err
 }
 
-var errCapLeaseOver = errors.New("the cap lease of a kind is over")
+var (
+	errCapLeaseOver = errors.New("the cap lease of a kind is over")
+	errCapReached   = errors.New("more runs of a kind are open than its claim was planned with")
+)
 
-func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoch int64) (n int, err error) {
+// countCapped counts the open runs of a kind in one database, after it has locked the fence.
+func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, lock func(pgx.Tx) error) (n int, err error) {
 	err = s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
-		var fence int64
-		if err := sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, epoch).Scan(&fence); err != nil {
+		if err := lock(tx); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
 				return errCapLeaseOver
 			}
@@ -72,15 +82,83 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, epoc
 	return n, err
 }
 
-// ReleaseCapLease releases the lease, so that others can acquire it.
-func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64) error {
-	_, err := sql.CapEnd.Exec(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, epoch)
+// CapPart returns how much of its part of the cap of a kind database d may use without a
+// lease, and the number of its open runs.
+func (s *Store) CapPart(ctx context.Context, d int, of task.TenantKind) (part, open int, err error) {
+	open, err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
+		return sql.CapPart.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&part)
+	})
+	if errors.Is(err, errCapLeaseOver) {
+		return 0, 0, nil // the kind had no lease yet, so the database has no part
+	}
+	return part, open, err
+}
+
+// ReleaseCapLease releases the lease, so that others can acquire it. share says that each
+// database can have its part.
+func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64, share bool) error {
+	_, err := sql.CapEnd.Exec(ctx, s.db.Pool(kernel.Home(of.Tenant)), of.Tenant, of.Kind, epoch, share)
+	return err
+}
+
+// queueCap adds the statements that assert the right to claim runs of a capped kind.
+func (c *claiming) queueCap(b *pgx.Batch) {
+	if !c.capped() {
+		return
+	}
+	of := c.req.Flows[0].TenantKind
+	if c.req.CapLimit != 0 {
+		sql.CapPart.Queue(b, of.Tenant, of.Kind) // excludes claims with and without a lease
+	}
+	if c.req.CapLease != 0 {
+		sql.CapAssert.Queue(b, of.Tenant, of.Kind, c.req.CapLease)
+	}
+	if c.req.CapLimit != 0 {
+		sql.CapCount.Queue(b, of.Tenant, of.Kind)
+	}
+}
+
+// capped reports whether the claim is for a kind with a cap.
+func (c *claiming) capped() bool { return c.req.CapLease != 0 || c.req.CapLimit != 0 }
+
+// readCap reads the answers to queueCap. room is how many runs may be claimed.
+func (c *claiming) readCap(results pgx.BatchResults) (room int, err error) {
+	room = math.MaxInt
+	part := 0
+	if c.req.CapLimit != 0 {
+		if err := results.QueryRow().Scan(&part); err != nil {
+			return 0, overIfNone(err)
+		}
+	}
+	if c.req.CapLease != 0 {
+		var epoch int64
+		if err := results.QueryRow().Scan(&epoch); err != nil {
+			return 0, overIfNone(err)
+		}
+	}
+	if c.req.CapLimit != 0 {
+		open, limit := 0, c.req.CapLimit
+		if err := results.QueryRow().Scan(&open); err != nil {
+			return 0, err
+		}
+		if c.req.CapLease == 0 {
+			limit = min(limit, part)
+		}
+		room = limit - open
+	}
+	return room, nil
+}
+
+func overIfNone(err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errCapLeaseOver
+	}
 	return err
 }
 
 // noteCapped records the claimed runs of a kind with a cap.
 func (c *claiming) noteCapped(b *pgx.Batch) {
-	if c.req.CapLease == 0 || len(c.Publications) == 0 {
+	if !c.capped() || len(c.Publications) == 0 {
 		return
 	}
 	ids, seqs := make([]int64, len(c.Publications)), make([]int64, len(c.Publications))

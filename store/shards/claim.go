@@ -3,7 +3,6 @@ package shards
 import (
 	"cmp"
 	"context"
-	"errors"
 	"runtime/debug"
 	"slices"
 
@@ -102,9 +101,7 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		sql.AssertOwned.Queue(b, shards, epochs, nonces)
 	}
 	sql.SettingsNow.Queue(b)
-	if c.req.CapLease != 0 {
-		sql.CapAssert.Queue(b, c.req.Flows[0].Tenant, c.req.Flows[0].Kind, c.req.CapLease)
-	}
+	c.queueCap(b)
 	acknowledgements := queueAcknowledge(b, c.req.Acknowledged)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
@@ -124,14 +121,9 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		c.Settings = settings
 		return nil
 	}
-	if c.req.CapLease != 0 {
-		var epoch int64
-		if err := results.QueryRow().Scan(&epoch); err != nil {
-			if errors.Is(err, pgx.ErrNoRows) {
-				return errCapLeaseOver
-			}
-			return err
-		}
+	room, err := c.readCap(results)
+	if err != nil {
+		return err
 	}
 	for range acknowledgements {
 		if _, err := results.Exec(); err != nil {
@@ -149,6 +141,9 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		}
 		c.Rows += n
 		c.More = c.More || (limit > 0 && n >= limit)
+	}
+	if c.Rows > room {
+		return errCapReached
 	}
 	return results.Close()
 }

@@ -183,11 +183,11 @@ func (b *bundle) openOfKind(n int) {
 	}
 	b.add(specs...)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
-	epoch, _, err := b.AcquireCapLease(b.t.Context(), kind)
+	lease, err := b.AcquireCapLease(b.t.Context(), kind, 100)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{{TenantKind: kind, Rows: n, WaitingSince: task.Never}}, CapLease: epoch})
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{{TenantKind: kind, Rows: n, WaitingSince: task.Never}}, CapLease: lease.Epoch})
 	if len(c.Publications) != n {
 		b.t.Fatalf("%d runs were claimed, want %d", len(c.Publications), n)
 	}

@@ -64,11 +64,19 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 			l.page.Next = &l.at
 			return l.page, nil
 		}
-		if err := l.step(ctx); err != nil {
+		if err := l.step(ctx); err != nil && (q.Complete || !l.pass(ctx)) {
 			return task.ListPage{}, kernel.Unavailable(err)
 		}
 	}
 	return l.page, nil
+}
+
+// pass goes on with the next database after one that has not answered. It returns false if
+// none has answered, or if ctx has ended.
+func (l *listing) pass(ctx context.Context) bool {
+	l.page.Missing = append(l.page.Missing, l.at.Database)
+	l.at = task.ListCursor{Database: l.at.Database + 1}
+	return ctx.Err() == nil && len(l.page.Missing) < task.Databases
 }
 
 // ListCost estimates how many living tasks a listing looks at, from its range of due

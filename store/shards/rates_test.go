@@ -347,17 +347,17 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "capped"}
 	lease := func(want int) int64 {
 		t.Helper()
-		epoch, open, err := b.AcquireCapLease(t.Context(), kind)
-		if err != nil || epoch == 0 || open != want {
-			t.Fatalf("lease %d, %d open, %v; want %d open", epoch, open, err, want)
+		l, err := b.AcquireCapLease(t.Context(), kind, 100)
+		if err != nil || l.Epoch == 0 || l.All() != want {
+			t.Fatalf("lease %+v, %v; want %d open", l, err, want)
 		}
-		if again, _, err := b.AcquireCapLease(t.Context(), kind); again != 0 || err != nil {
-			t.Fatalf("a second turn at the same time: %d, %v", again, err)
+		if again, err := b.AcquireCapLease(t.Context(), kind, 100); again.Epoch != 0 || err != nil {
+			t.Fatalf("a second turn at the same time: %+v, %v", again, err)
 		}
-		if err := b.ReleaseCapLease(t.Context(), kind, epoch); err != nil {
+		if err := b.ReleaseCapLease(t.Context(), kind, l.Epoch, false); err != nil {
 			t.Fatal(err)
 		}
-		return epoch
+		return l.Epoch
 	}
 	once := b.add(b.spec(task.OneShot, ofKind("capped")))[0]
 	grid := b.add(b.spec(task.NonBlocking, ofKind("capped")))[0]
@@ -405,7 +405,7 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
 	b.add(b.spec(task.OneShot))
-	old, _, err := b.AcquireCapLease(t.Context(), kind)
+	old, err := b.AcquireCapLease(t.Context(), kind, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,16 +414,81 @@ func TestClaimOfAnOldTurnTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now, _, err := b.AcquireCapLease(t.Context(), kind)
-	if err != nil || now <= old {
-		t.Fatalf("turn %d after %d, %v", now, old, err)
+	now, err := b.AcquireCapLease(t.Context(), kind, 100)
+	if err != nil || now.Epoch <= old.Epoch {
+		t.Fatalf("turn %d after %d, %v", now.Epoch, old.Epoch, err)
 	}
-	req := task.ClaimRequest{Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: 9, WaitingSince: task.Never}}, CapLease: old}
+	req := task.ClaimRequest{Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: 9, WaitingSince: task.Never}}, CapLease: old.Epoch}
 	if c, err := b.Claim(t.Context(), req); err == nil || len(c.Publications) > 0 {
 		t.Errorf("by the old turn: %+v, %v", c, err)
 	}
-	req.CapLease = now
+	req.CapLease = now.Epoch
 	if c, err := b.Claim(t.Context(), req); err != nil || len(c.Publications) != 1 {
 		t.Errorf("by the new turn: %+v, %v", c, err)
 	}
+}
+
+func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
+	b := setup(t)
+	const limit = 64
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	for range 20 {
+		b.add(b.spec(task.OneShot))
+	}
+	claim := func(rows, limit int) int {
+		t.Helper()
+		c, err := b.Claim(t.Context(), task.ClaimRequest{
+			Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: rows, WaitingSince: task.Never}}, CapLimit: limit,
+		})
+		if err != nil {
+			return -1
+		}
+		return len(c.Publications)
+	}
+	lease := func(share bool) task.CapLease {
+		t.Helper()
+		l, err := b.AcquireCapLease(t.Context(), kind, limit)
+		if err == nil {
+			err = b.ReleaseCapLease(t.Context(), kind, l.Epoch, share)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	wantPart := func(part, open int) {
+		t.Helper()
+		if p, o, err := b.CapPart(t.Context(), b.d, kind); err != nil || p != part || o != open {
+			t.Errorf("part %d, %d open, %v; want %d and %d", p, o, err, part, open)
+		}
+	}
+	wantPart(0, 0)
+	if l := lease(true); l.Shared {
+		t.Error("the first lease gives parts, though nobody has counted yet")
+	}
+	if n := claim(1, limit); n > 0 {
+		t.Errorf("%d runs were claimed without a part", n)
+	}
+	if l := lease(true); !l.Shared {
+		t.Error("the second lease gives no parts")
+	}
+	part := task.CapPart(limit, b.d)
+	wantPart(part, 0)
+	if n := claim(part+1, limit); n > 0 {
+		t.Errorf("%d runs were claimed with a part of %d", n, part)
+	}
+	if n := claim(part, part); n != part {
+		t.Errorf("%d runs were claimed, want the part of %d", n, part)
+	}
+	if n := claim(1, part); n > 0 {
+		t.Errorf("%d runs were claimed beyond the part", n)
+	}
+	wantPart(part, part)
+	if l := lease(false); l.All() != part || l.Room(limit, b.d) != limit-limit*3/4 {
+		t.Errorf("lease %+v: room %d, want what no part has", l, l.Room(limit, b.d))
+	}
+	if l := lease(false); l.Shared || l.Room(limit, b.d) != limit-part {
+		t.Errorf("lease %+v: room %d, want all that is not open", l, l.Room(limit, b.d))
+	}
+	wantPart(0, part)
 }

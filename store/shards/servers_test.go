@@ -142,6 +142,13 @@ func TestOneServerThatHangsDelaysNobodyElse(t *testing.T) {
 			t.Errorf("a further call: %d entries answered and %d not after %v, want 50 and 50 at once", answered, again, took)
 		}
 	}
+	page, err := s.List(t.Context(), task.ListQuery{Tenant: 1, Limit: 10})
+	if err != nil || len(page.Missing) != task.Databases/2 || page.Next != nil {
+		t.Errorf("a list: %v, the databases %v are missing, want those of the frozen server", err, page.Missing)
+	}
+	if _, err := s.List(t.Context(), task.ListQuery{Tenant: 1, Limit: 10, Complete: true}); task.CodeOf(err) != task.Unavailable {
+		t.Errorf("a complete list: %v, want %v", err, task.Unavailable)
+	}
 	began := time.Now()
 	if _, err := s.TakeTokens(t.Context(), 8, 10, 0); err == nil || time.Since(began) > time.Second {
 		t.Errorf("tokens of a frozen home: %v after %v, want an error at once", err, time.Since(began))

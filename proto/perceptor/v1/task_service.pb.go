@@ -683,7 +683,10 @@ type ListTasksRequest struct {
 	// The earliest due_time. Paused tasks have no due_time. Default: no bound.
 	DueFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
 	// The exclusive latest due_time. Default: no bound.
-	DueUntil      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due_until,json=dueUntil,proto3" json:"due_until,omitempty"`
+	DueUntil *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due_until,json=dueUntil,proto3" json:"due_until,omitempty"`
+	// Whether the call fails with UNAVAILABLE if a database does not answer.
+	// Default: false, the tasks of that database are missing.
+	Complete      bool `protobuf:"varint,9,opt,name=complete,proto3" json:"complete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -774,6 +777,13 @@ func (x *ListTasksRequest) GetDueUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ListTasksRequest) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
 // Response of ListTasks.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -781,8 +791,11 @@ type ListTasksResponse struct {
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// The page_token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The databases that did not answer. Tasks of these databases are missing on
+	// this page, and the next pages do not have them either.
+	MissingDatabases []int32 `protobuf:"varint,3,rep,packed,name=missing_databases,json=missingDatabases,proto3" json:"missing_databases,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListTasksResponse) Reset() {
@@ -827,6 +840,13 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListTasksResponse) GetMissingDatabases() []int32 {
+	if x != nil {
+		return x.MissingDatabases
+	}
+	return nil
 }
 
 // Request of UpdateTask.
@@ -2309,7 +2329,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x12.google.rpc.StatusH\x00R\x05errorB\t\n" +
 	"\aoutcome\"%\n" +
 	"\x0eGetTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\xeb\x02\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x8c\x03\n" +
 	"\x10ListTasksRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -2319,10 +2339,12 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x01R\x05state\x12\x17\n" +
 	"\x04tags\x18\x06 \x03(\tB\x03\xe0A\x01R\x04tags\x12:\n" +
 	"\bdue_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\adueFrom\x12<\n" +
-	"\tdue_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bdueUntil\"e\n" +
+	"\tdue_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bdueUntil\x12\x1f\n" +
+	"\bcomplete\x18\t \x01(\bB\x03\xe0A\x01R\bcomplete\"\x92\x01\n" +
 	"\x11ListTasksResponse\x12(\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa1\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12+\n" +
+	"\x11missing_databases\x18\x03 \x03(\x05R\x10missingDatabases\"\xa1\x01\n" +
 	"\x11UpdateTaskRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12@\n" +
 	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x01R\n" +

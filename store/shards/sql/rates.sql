@@ -43,21 +43,23 @@ SELECT tat_us > now_ms() * 1000 + greatest((@burst - 1) * 1000000 / @rate - 5000
 -- Begins the next cap lease of a kind. Returns no row if the previous lease has not
 -- expired. One that has more time left than a lease lasts is void: the clock was set back.
 -- After an adoption of the home database epochs go on from its incarnation, which is greater
--- than the fences of all lost leases.
+-- than the fences of all lost leases. shared says that the holder of the previous lease has
+-- found that each database can have its part.
 INSERT INTO cap_lease AS c (tenant_id, kind, epoch, expires_at)
 SELECT @tenant, @kind, i.incarnation, now_ms() + @duration_ms FROM database_identity i
     ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = greatest(c.epoch + 1, excluded.epoch), expires_at = excluded.expires_at
  WHERE c.expires_at NOT BETWEEN now_ms() + 1 AND excluded.expires_at
-RETURNING epoch;
+RETURNING epoch, shared_epoch = epoch - 1 AS shared;
 
--- name: CapEnd(tenant int4, kind text, epoch int8)
-UPDATE cap_lease SET expires_at = 0 WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
+-- name: CapEnd(tenant int4, kind text, epoch int8, shared bool)
+UPDATE cap_lease SET expires_at = 0, shared_epoch = CASE WHEN @shared THEN epoch ELSE shared_epoch END
+ WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
 
--- name: CapFence(tenant int4, kind text, epoch int8)
+-- name: CapFence(tenant int4, kind text, epoch int8, part int4)
 -- Waits for claims under older leases, and makes later claims under them fail. Returns no
 -- row if this lease or a newer one is recorded already.
-INSERT INTO cap_fence AS c (tenant_id, kind, epoch) VALUES (@tenant, @kind, @epoch)
-    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch WHERE c.epoch < excluded.epoch
+INSERT INTO cap_fence AS c (tenant_id, kind, epoch, part) VALUES (@tenant, @kind, @epoch, @part)
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch, part = excluded.part WHERE c.epoch < excluded.epoch
 RETURNING epoch;
 
 -- fragment: capped_open
@@ -91,6 +93,11 @@ SELECT count(*) FROM capped_run WHERE tenant_id = @tenant AND kind = @kind;
 -- name: CapAssert(tenant int4, kind text, epoch int8)
 -- Returns no row if a newer lease has fenced this one off in this database.
 SELECT epoch FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch FOR SHARE;
+
+-- name: CapPart(tenant int4, kind text)
+-- Returns the part of the cap that this database may use without a lease. Until the
+-- transaction ends, no other one claims runs of the kind here.
+SELECT part FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind FOR UPDATE;
 
 -- name: CapNote(tenant int4, kind text, ids int8[], seqs int8[])
 INSERT INTO capped_run (tenant_id, kind, id, seq) SELECT @tenant, @kind, u.id, u.seq FROM unnest(@ids, @seqs) u (id, seq)

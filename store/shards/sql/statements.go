@@ -179,6 +179,7 @@ var (
 	CapCount     = set.Get("CapCount")
 	CapAssert    = set.Get("CapAssert")
 	CapNote      = set.Get("CapNote")
+	CapPart      = set.Get("CapPart")
 )
 
 // Of read.sql.
