@@ -196,10 +196,10 @@ func TestNothingThatAFailOverHasLostIsReliedOn(t *testing.T) {
 		l.add(two, 10, far)
 		after = l.acquire(two, "two")
 		for range 3 {
-			epoch, _, err := one.AcquireCapLease(l.ctx, kind)
+			held, err := one.AcquireCapLease(l.ctx, kind, 100)
 			l.must(err)
-			l.must(one.ReleaseCapLease(l.ctx, kind, epoch))
-			lease = epoch
+			l.must(one.ReleaseCapLease(l.ctx, kind, held.Epoch, true))
+			lease = held.Epoch
 		}
 	})
 
@@ -219,7 +219,8 @@ func TestNothingThatAFailOverHasLostIsReliedOn(t *testing.T) {
 	l.found(one, ids)
 	var next int64
 	l.eventually(func() (err error) { // a lease may have begun without an answer
-		if next, _, err = one.AcquireCapLease(l.ctx, kind); err == nil && next == 0 {
+		held, err := one.AcquireCapLease(l.ctx, kind, 100)
+		if next = held.Epoch; err == nil && next == 0 {
 			err = errors.New("the cap lease is held")
 		}
 		return err

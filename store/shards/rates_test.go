@@ -385,7 +385,7 @@ func TestOpenRunsOfACappedKindAreCountedUntilTheyAreClosed(t *testing.T) {
 func TestCapLeaseEndsAfterItsTimeThoughTheClockWasSetBack(t *testing.T) {
 	b := setup(t)
 	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
-	old, _, err := b.AcquireCapLease(t.Context(), kind) // and its holder dies
+	old, err := b.AcquireCapLease(t.Context(), kind, 100) // and its holder dies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,8 +396,8 @@ func TestCapLeaseEndsAfterItsTimeThoughTheClockWasSetBack(t *testing.T) {
 	}
 	setBack(3_600_000)
 	t.Cleanup(func() { setBack(-3_600_000) })
-	if now, _, err := b.AcquireCapLease(t.Context(), kind); err != nil || now <= old {
-		t.Errorf("lease %d after %d, %v; want a new one: no lease lasts for an hour", now, old, err)
+	if now, err := b.AcquireCapLease(t.Context(), kind, 100); err != nil || now.Epoch <= old.Epoch {
+		t.Errorf("lease %d after %d, %v; want a new one: no lease lasts for an hour", now.Epoch, old.Epoch, err)
 	}
 }
 

@@ -44,6 +44,8 @@ UPDATE settings SET version = greatest(version + 1, (extract(epoch FROM clock_ti
 
 -- name: Adopt(reason text, known_incarnation int8)
 -- The new incarnation is greater than all former ones, also than those that are forgotten.
+-- The parts of concurrency caps that this database knew may have been taken back since.
+WITH parts AS (UPDATE cap_fence SET part = 0)
 UPDATE database_identity i
    SET incarnation = greatest(i.incarnation + 1, @known_incarnation + 1, (extract(epoch FROM clock_timestamp()) * 1000)::int8),
        reason = @reason, system_identifier = s.system_identifier, timeline = s.timeline, started_us = s.started_us, relation = s.relation
