@@ -46,7 +46,7 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 		every := ms(2000, "every")
 		synctest.Test(t, func(*testing.T) {
 			w := newWorld(failNow{})
-			w.store.skew = skew
+			w.store.skew.Store(int64(skew))
 			n := 0
 			w.store.delay = func() (before, after time.Duration) {
 				n += 2
@@ -79,7 +79,7 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 func TestWhatIsClaimedAheadComesOnTimeInOneCallForAllDatabases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		m := w.start("a", ahead(400*time.Millisecond))
-		w.store.skew = -time.Hour
+		w.store.skew.Store(int64(-time.Hour))
 		w.store.delay = func() (time.Duration, time.Duration) { return 20 * time.Millisecond, 5 * time.Millisecond }
 		var shards []task.Shard
 		for s := task.Shard(0); s < task.Shards; s += 32 {
@@ -250,7 +250,7 @@ func TestCleanHandOverLeavesDelayedRecordsToTheNextOwnerWithoutAWait(t *testing.
 					c.ClaimAhead = maxAhead
 					e.Released = func(_ int, _ []task.Shard, n int) { left.Add(int64(n)) }
 				})
-				w.store.skew = time.Hour
+				w.store.skew.Store(int64(time.Hour))
 				w.store.add(id(0, 1), 1, 1500*time.Millisecond, 0) // delayed
 				w.store.add(id(1, 1), 1, 0, 0)                     // due
 				w.store.add(id(2, 1), 1, 1500*time.Millisecond, 0) // of a shard that stays
@@ -364,7 +364,7 @@ func TestDelayedRecordsOfALostShardAreTheNewOwners(t *testing.T) {
 func TestDeathWithDelayedRecordsPublishesThemByTheNextOwnerOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.Failpoint = maxAhead, killAt(AfterCommit, 1) })
-		w.store.skew = -time.Minute
+		w.store.skew.Store(int64(-time.Minute))
 		w.store.add(id(0, 1), 1, 1500*time.Millisecond, 0)
 		a.acquire(0)
 		a.ended()

@@ -19,6 +19,7 @@ type background struct {
 	pipeline *pipeline
 	tokens   *tokenStore
 	activity *activity
+	capped   cappedClaims
 	// wakeAll wakes the foreground's loops of all databases.
 	wakeAll func()
 }

@@ -116,17 +116,12 @@ func (c *capLoop) limit(kind task.TenantKind) int {
 
 // claimUnder claims from all databases under a lease. It returns whether the databases can
 // have their parts of the cap, and how long the next claim of the kind has to wait. A
-// database that answers slowly is left out. One that begins to may claim all that it was
-// asked for.
+// database that does not answer in time may still claim all that it was asked for.
 func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *task.CapLease, limit int) (share bool, wait time.Duration) {
 	starved := false
 	c.first++
 	for i := range c.databases {
 		b := c.databases[(c.first+i)%len(c.databases)]
-		if b.place.isSlow() {
-			wait = capBusy
-			continue
-		}
 		room := lease.Room(limit, b.number)
 		r := capRequest{kind: kind, lease: lease.Epoch, rows: room}
 		if lease.Shared {
@@ -148,10 +143,10 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *t
 // claimParts claims in each database that answers, up to its part of the cap.
 func (c *capLoop) claimParts(ctx context.Context, kind task.TenantKind, limit int) time.Duration {
 	for _, b := range c.databases {
-		if b.place.isSlow() || !b.hasCapped(kind) {
+		if !b.hasCapped(kind) || b.capped.busy() {
 			continue
 		}
-		work, cancel := context.WithTimeout(ctx, placeFor)
+		work, cancel := context.WithTimeout(ctx, b.capped.patience)
 		part, open, err := c.store.CapPart(work, b.number, kind)
 		cancel()
 		part = min(part, task.CapPart(limit, b.number))
@@ -177,15 +172,53 @@ type capRequest struct {
 	rows  int
 }
 
-// tryCapped is claimCapped, for at most placeFor. ok is false if that is over. Then the claim
-// goes on, until the next lease ends it.
-func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed int, ok bool) {
-	done := make(chan int, 1)
-	go func() { done <- b.claimCapped(ctx, r) }()
+// cappedClaims bounds how long claims of capped kinds wait for one database. Its methods are
+// for the one loop of caps.
+type cappedClaims struct {
+	// last is closed when the last claim has ended.
+	last chan struct{}
+	// patience is how long the loop waits for a claim. It grows while claims take longer, so
+	// that a database that is busy, and not hung, is claimed from all the same.
+	patience time.Duration
+}
+
+// maxPatience is far below the time that a cap lease lasts.
+const maxPatience = time.Second
+
+func newCappedClaims() cappedClaims {
+	last := make(chan struct{})
+	close(last)
+	return cappedClaims{last: last, patience: placeFor}
+}
+
+// busy reports whether the last claim has not ended.
+func (c *cappedClaims) busy() bool {
 	select {
-	case claimed := <-done:
-		return claimed, true
-	case <-time.After(placeFor):
+	case <-c.last:
+		return false
+	default:
+		return true
+	}
+}
+
+// tryCapped is claimCapped, for as long as the loop has patience. ok is false if that is over.
+// Then the claim goes on, until the next lease ends it, and no other one begins before.
+func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed int, ok bool) {
+	if b.capped.busy() {
+		return 0, false
+	}
+	last, n := make(chan struct{}), 0
+	b.capped.last = last
+	go func() {
+		defer close(last)
+		n = b.claimCapped(ctx, r)
+	}()
+	select {
+	case <-last:
+		b.capped.patience = placeFor
+		return n, true
+	case <-time.After(b.capped.patience):
+		b.capped.patience = min(2*b.capped.patience, maxPatience)
 		return 0, false
 	}
 }

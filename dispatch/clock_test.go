@@ -107,7 +107,7 @@ func TestClaimsAfterAClockWasSetForwardHoldTheLeasesBeforeIt(t *testing.T) {
 		m.acquire(0)
 		time.Sleep(2 * time.Second)
 		before := w.store.now()
-		w.store.skew = time.Hour
+		w.store.skew.Store(int64(time.Hour))
 		time.Sleep(2 * time.Second)
 		if c := w.store.lastClaim(); c.SteadyNow > before.Add(2*time.Second+2*setBy) || c.SetFor < time.Second || c.SetFor > 2*time.Second {
 			t.Errorf("2 s after the clock was set forward, leases end by %s (it showed %s) or after %s", c.SteadyNow, before, c.SetFor)

@@ -64,8 +64,14 @@ func probeEvents(e *Events, probe func(event string)) {
 // topic that fails for a while, tenant 4 a record that is too large, tenant 5 is deleted. One
 // claim has an unknown outcome. The clock is set forward.
 func everyEvent(t *testing.T, w *world, m *member) {
-	var down atomic.Bool
+	var down, lose atomic.Bool
 	down.Store(true)
+	w.store.fault = func(task.ClaimRequest) commitFault {
+		if lose.CompareAndSwap(true, false) {
+			return answerLost
+		}
+		return commits
+	}
 	w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
 		switch {
 		case p.Tenant == 3 && down.Load():
@@ -89,16 +95,10 @@ func everyEvent(t *testing.T, w *world, m *member) {
 	within(t, time.Minute, "the breaker is open", func() bool { return len(m.Figures().Broken) == 1 })
 	down.Store(false)
 	within(t, time.Minute, "the backlog is published", func() bool { return w.kafka.total() == 8002 })
-	var claims atomic.Int32
-	w.store.fault = func(task.ClaimRequest) commitFault {
-		if claims.Add(1) == 1 {
-			return answerLost
-		}
-		return commits
-	}
+	lose.Store(true)
 	w.store.add(id(0, 9000), 1, 0, 0)
 	m.Hint(0, w.store.now())
 	within(t, time.Minute, "the run of the unknown commit is published", func() bool { return w.kafka.total() == 8003 })
-	w.store.skew = time.Hour
+	w.store.skew.Store(int64(time.Hour))
 	time.Sleep(5 * time.Second)
 }

@@ -254,7 +254,7 @@ func TestWhatIsDueBeforeARateIsKnownWaitsForTokens(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		w.store.setRates(1, task.Rates{DispatchRate: 1})
 		w.store.mu.Lock()
-		w.store.skew = time.Hour
+		w.store.skew.Store(int64(time.Hour))
 		w.store.mu.Unlock()
 		m.ClockMoved(0)
 		within(t, 5*time.Second, "the run is claimed", func() bool { return w.store.claimedOf(1) == 1 })

@@ -33,7 +33,7 @@ type fakeStore struct {
 	dbs [task.Databases]chan struct{} // each database's lock
 
 	mu     sync.Mutex
-	skew   time.Duration
+	skew   atomic.Int64 // a time.Duration
 	epochs map[task.Shard]task.Ownership
 	rows   map[task.ID]*fakeRow
 	// open are the rows of each database that may be due again.
@@ -196,7 +196,7 @@ func newFakeStore() *fakeStore {
 	return s
 }
 
-func (s *fakeStore) now() task.Instant { return task.At(time.Now().Add(s.skew)) }
+func (s *fakeStore) now() task.Instant { return task.At(time.Now().Add(time.Duration(s.skew.Load()))) }
 
 // add adds a task that is due after in. If every is 0 it has one run, otherwise a run every
 // that long.

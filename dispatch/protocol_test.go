@@ -18,7 +18,7 @@ func TestDueRunIsPublishedOnceAndTakenOffWithinASecond(t *testing.T) {
 		m := w.start("a", func(_ *Config, e *Events) {
 			e.Published = func(_ *task.Publication, d time.Duration) { late.Store(int64(d)) }
 		})
-		w.store.skew = time.Hour // lateness must follow the database's clock
+		w.store.skew.Store(int64(time.Hour)) // lateness must follow the database's clock
 		w.store.add(id(3, 1), 1, 700*time.Millisecond, 0)
 		m.acquire(3)
 		time.Sleep(690 * time.Millisecond)

@@ -6,7 +6,8 @@
 // prepared statements and their plans belong to one schema. A server that is
 // unreachable stalls only its own databases. One that hangs, which connections alone do
 // not show, is noticed within half a second: until it answers, calls for its databases fail
-// at once with [ErrStalled], so nobody waits for it (see the type watch).
+// at once with [ErrStalled], so nobody waits for it (see the type watch). With one server
+// there is nobody to protect from it, and calls wait for their deadline.
 //
 // # Sessions
 //
@@ -117,7 +118,9 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		configure(pc, cfg, d)
 		c.guard(pc, cfg.Adopted, d)
 		w := c.watchServer(d, c.configs[d], cfg.Application)
-		pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
+		if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
+			pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
+		}
 		if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 			c.Close()
 			return nil, fmt.Errorf("open database %d: %w", d, err)
