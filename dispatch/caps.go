@@ -122,6 +122,10 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *t
 	c.first++
 	for i := range c.databases {
 		b := c.databases[(c.first+i)%len(c.databases)]
+		if b.capped.busy() { // with a claim under an older lease, which claims nothing any more
+			wait = capBusy
+			continue
+		}
 		room := lease.Room(limit, b.number)
 		r := capRequest{kind: kind, lease: lease.Epoch, rows: room}
 		if lease.Shared {

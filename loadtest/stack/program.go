@@ -265,8 +265,8 @@ const (
 	buildLimit = 5 * time.Minute
 )
 
-// build compiles commands of this module into dir. The working directory must be inside the module.
-func build(ctx context.Context, dir string, commands ...string) error {
+// buildPrograms compiles commands of this module into dir. The working directory must be inside the module.
+func buildPrograms(ctx context.Context, dir string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
 	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, buildFlags...)

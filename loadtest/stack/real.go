@@ -118,14 +118,18 @@ type realStack struct {
 func (r *realStack) start(ctx context.Context, startServers func(context.Context) error) error {
 	r.Session = r.o.Session
 	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
+	build := r.o.Programs == ""
+	if build {
+		r.o.Programs = filepath.Join(r.dir, "bin")
+	}
+	programs := r.o.Programs
 	var all errgroup.Group
 	all.Go(func() error { return startServers(ctx) })
 	all.Go(func() error {
-		if r.o.Programs != "" {
+		if !build {
 			return nil
 		}
-		r.o.Programs = filepath.Join(r.dir, "bin")
-		return build(ctx, r.o.Programs, "taskd", "dispatcher")
+		return buildPrograms(ctx, programs, "taskd", "dispatcher")
 	})
 	if err := all.Wait(); err != nil {
 		return err

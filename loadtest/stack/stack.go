@@ -173,7 +173,7 @@ func Dev(ctx context.Context, o RealOptions) (*Stack, error) {
 
 func (s *Stack) startDev(ctx context.Context, dir string, o RealOptions) error {
 	o.Progress("building and starting taskd dev")
-	if err := build(ctx, filepath.Join(dir, "bin"), "taskd"); err != nil {
+	if err := buildPrograms(ctx, filepath.Join(dir, "bin"), "taskd"); err != nil {
 		return err
 	}
 	args := []string{"dev", "--data-dir", filepath.Join(dir, "data")}

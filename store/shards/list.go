@@ -64,8 +64,12 @@ func (s *Store) List(ctx context.Context, q task.ListQuery) (task.ListPage, erro
 			l.page.Next = &l.at
 			return l.page, nil
 		}
-		if err := l.step(ctx); err != nil && (q.Complete || !l.pass(ctx)) {
-			return task.ListPage{}, kernel.Unavailable(err)
+		err := l.step(ctx)
+		if err == nil {
+			continue
+		}
+		if err = kernel.Unavailable(err); q.Complete || !kernel.Away(err) || !l.pass(ctx) {
+			return task.ListPage{}, err
 		}
 	}
 	return l.page, nil

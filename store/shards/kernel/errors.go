@@ -46,6 +46,13 @@ func errStalled() error {
 	return task.Errorf(task.ReasonDatabaseStalled, "the server of the task's database does not answer; nothing was done")
 }
 
+// Away reports whether an error of [Unavailable] says that a database did not answer, and
+// not that it answered something that the caller must know.
+func Away(err error) bool {
+	var known *task.Error
+	return errors.As(err, &known) && (known.Reason == task.ReasonDatabaseUnavailable || known.Reason == task.ReasonDatabaseStalled)
+}
+
 // Stalled reports whether err says that the server of a database hangs.
 func Stalled(err error) bool {
 	var known *task.Error
