@@ -206,11 +206,8 @@ func (c *cappedClaims) busy() bool {
 }
 
 // tryCapped is claimCapped, for as long as the loop has patience. ok is false if that is over.
-// Then the claim goes on, until the next lease ends it, and no other one begins before.
+// Then the claim goes on, until the next lease ends it. No other one may begin before: see busy.
 func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed int, ok bool) {
-	if b.capped.busy() {
-		return 0, false
-	}
 	last, n := make(chan struct{}), 0
 	b.capped.last = last
 	go func() {

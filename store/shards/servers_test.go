@@ -12,12 +12,12 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// TestOneServersDeathStallsNobodyElse spreads the databases over two servers and
-// kills one of them.
-func TestOneServersDeathStallsNobodyElse(t *testing.T) {
-	dying := testenv.NewPostgres(t)
+// twoServers spreads the databases over two servers, and returns the one with the upper half.
+func twoServers(t *testing.T) (*store.Cluster, *testenv.PostgresServer) {
+	t.Helper()
+	upper := testenv.NewPostgres(t)
 	cluster, err := store.Open(context.Background(), store.Config{Servers: []store.Server{
-		{DSN: testenv.Database(t)}, {DSN: dying.DSN()},
+		{DSN: testenv.Database(t)}, {DSN: upper.DSN()},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +26,13 @@ func TestOneServersDeathStallsNobodyElse(t *testing.T) {
 	if err := cluster.Migrate(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
+	return cluster, upper
+}
+
+// TestOneServersDeathStallsNobodyElse spreads the databases over two servers and
+// kills one of them.
+func TestOneServersDeathStallsNobodyElse(t *testing.T) {
+	cluster, dying := twoServers(t)
 	s := New(cluster, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := async(func() error { return s.Run(ctx) })
@@ -89,17 +96,7 @@ func TestOneServersDeathStallsNobodyElse(t *testing.T) {
 // TestOneServerThatHangsDelaysNobodyElse freezes one of two servers. Calls that cover both
 // answer for the databases of the other one.
 func TestOneServerThatHangsDelaysNobodyElse(t *testing.T) {
-	frozen := testenv.NewPostgres(t)
-	cluster, err := store.Open(context.Background(), store.Config{Servers: []store.Server{
-		{DSN: testenv.Database(t)}, {DSN: frozen.DSN()},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	if err := cluster.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	cluster, frozen := twoServers(t)
 	s := New(cluster, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := async(func() error { return s.Run(ctx) })
