@@ -22,7 +22,7 @@ type consumer struct {
 	l       *Listener
 	topic   string
 	group   string
-	brokers []string
+	brokers brokerList
 	dialer  *kafka.Dialer
 	times   groupTimes
 	closing sync.WaitGroup // readers
@@ -64,7 +64,7 @@ const (
 
 func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 	return &consumer{
-		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: d.GetBrokers(), times: l.cfg.kafka,
+		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka,
 		dialer: &kafka.Dialer{
 			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
 			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: l.c.cfg.Kafka.SASL,
@@ -78,17 +78,37 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 // partitions.
 func (c *consumer) run(ctx, groupCtx context.Context) error {
 	defer c.closing.Wait()
+	for ctx.Err() == nil {
+		cg, err := c.newGroup()
+		if err != nil {
+			return fmt.Errorf("perceptor: joining the group %q: %w", c.group, err)
+		}
+		c.takePart(ctx, groupCtx, cg)
+		if ctx.Err() != nil {
+			c.leave(cg)
+			break
+		}
+		c.closing.Go(func() { c.leave(cg) })
+		c.brokers.rotate()
+		sleep(ctx, c.times.backoff)
+	}
+	return nil
+}
+
+// newGroup returns a consumer group that has not joined yet.
+func (c *consumer) newGroup() (*kafka.ConsumerGroup, error) {
 	debug := kafka.LoggerFunc(func(format string, args ...any) { c.l.log.Debug("kafka: " + fmt.Sprintf(format, args...)) })
-	cg, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
-		ID: c.group, Brokers: c.brokers, Topics: []string{c.topic}, Dialer: c.dialer,
+	return kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+		ID: c.group, Brokers: c.brokers.get(), Topics: []string{c.topic}, Dialer: c.dialer,
 		HeartbeatInterval: c.times.heartbeat, SessionTimeout: c.times.session, RebalanceTimeout: c.times.rebalance,
 		JoinGroupBackoff: c.times.backoff, StartOffset: kafka.FirstOffset, Timeout: kafkaTimeout,
 		WatchPartitionChanges: true, PartitionWatchInterval: c.times.watch, ErrorLogger: debug,
 	})
-	if err != nil {
-		return fmt.Errorf("perceptor: joining the group %q: %w", c.group, err)
-	}
-	defer c.leave(cg)
+}
+
+// takePart takes part in the group until ctx ends, or until it cannot join by the first broker
+// of the list.
+func (c *consumer) takePart(ctx, groupCtx context.Context, cg *kafka.ConsumerGroup) {
 	short := 0
 	for ctx.Err() == nil {
 		gen, err := cg.Next(ctx)
@@ -96,7 +116,9 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 			break // an unused generation ends with the group
 		}
 		if err != nil {
-			c.report("joining the consumer group", err)
+			if c.report("joining the consumer group", err) {
+				return
+			}
 			continue
 		}
 		began := time.Now()
@@ -113,7 +135,6 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 			sleep(ctx, shortLife)
 		}
 	}
-	return nil
 }
 
 // leave ends the membership. It gives up after leaveTimeout.
@@ -131,8 +152,9 @@ func (c *consumer) leave(cg *kafka.ConsumerGroup) {
 }
 
 // report logs an error that needs no action: at Debug if every new group has
-// it, otherwise as a warning, at most once per logInterval.
-func (c *consumer) report(doing string, err error) {
+// it, otherwise as a warning, at most once per logInterval. It reports whether the error is
+// of the second kind.
+func (c *consumer) report(doing string, err error) (unexpected bool) {
 	level := slog.LevelWarn
 	for _, passing := range []error{kafka.GroupLoadInProgress, kafka.GroupCoordinatorNotAvailable, kafka.NotCoordinatorForGroup,
 		kafka.RebalanceInProgress, kafka.UnknownMemberId, kafka.IllegalGeneration} {
@@ -141,14 +163,13 @@ func (c *consumer) report(doing string, err error) {
 		}
 	}
 	if level == slog.LevelWarn {
-		suppressed, ok := c.trouble.allow()
-		if !ok {
-			return
+		if suppressed, ok := c.trouble.allow(); ok {
+			c.l.log.Warn("kafka: "+doing+"; retrying", "topic", c.topic, "suppressed", suppressed, "err", err)
 		}
-		c.l.log.Warn("kafka: "+doing+"; retrying", "topic", c.topic, "suppressed", suppressed, "err", err)
-		return
+		return true
 	}
 	c.l.log.Log(context.Background(), level, "kafka: "+doing, "topic", c.topic, "err", err)
+	return false
 }
 
 // generation is a generation of the group with the offsets that it has read.

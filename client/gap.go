@@ -68,7 +68,7 @@ func (c *consumer) outOfRange(o OutOfRange) {
 func (c *consumer) rangeOf(ctx context.Context, partition int) (OutOfRange, error) {
 	o := OutOfRange{Partition: partition}
 	var failed []error
-	for _, broker := range c.brokers {
+	for _, broker := range c.brokers.get() {
 		var err error
 		if o.First, o.End, err = c.offsetsBy(ctx, broker, partition); err == nil {
 			return o, nil

@@ -108,9 +108,11 @@ func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
 	var cut atomic.Bool
+	var cuts atomic.Int64
 	b.kafka.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
 		b.kafka.KeepControl()
 		if cut.Load() {
+			cuts.Add(1)
 			return nil, errors.New("cut"), true
 		}
 		return nil, nil, false
@@ -132,6 +134,7 @@ func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 		return l.engine.table.pending == 20
 	})
 	cut.Store(true)
+	b.eventually("no fetch is under way", func() bool { return cuts.Load() > 0 })
 	b.publish(pubs[20:]...)
 	b.expire(25)
 	cut.Store(false)

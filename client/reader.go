@@ -42,7 +42,7 @@ func (c *consumer) newReader(ctx context.Context, partition int, offset int64) *
 	dialer := *c.dialer
 	dialer.DialFunc = r.dial
 	r.Reader = kafka.NewReader(kafka.ReaderConfig{
-		Brokers: c.brokers, Topic: c.topic, Partition: partition, Dialer: &dialer,
+		Brokers: c.brokers.get(), Topic: c.topic, Partition: partition, Dialer: &dialer,
 		QueueCapacity: readAhead, MinBytes: 1, MaxBytes: maxFetchBytes, MaxWait: c.times.maxWait,
 		ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
 		OffsetOutOfRangeError: true, ErrorLogger: debug,
@@ -76,7 +76,7 @@ func (r *reader) dial(ctx context.Context, network, address string) (net.Conn, e
 		return nil, net.ErrClosed
 	}
 	r.conn = conn
-	return conn, nil
+	return &impatientConn{Conn: conn}, nil
 }
 
 // closeReader closes r without waiting for a fetch or a dial, so that a

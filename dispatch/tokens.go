@@ -72,7 +72,10 @@ func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, w
 	if now.Before(c.askAfter) {
 		c.tokens.GrantPart(now, float64(rate)*s.part())
 	}
-	tokens, again, _ = c.tokens.TakeTokens(now, want)
+	tokens, again, ask = c.tokens.TakeTokens(now, want)
+	if ask { // the answer took longer than the wait that it named
+		again = now
+	}
 	return tokens, again, err
 }
 

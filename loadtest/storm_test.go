@@ -11,11 +11,14 @@ import (
 	"github.com/perceptor/perceptor/loadtest/storm"
 )
 
-// TestTheContractIsKeptInAStorm runs with the long tests only, because it finds a fault that is
-// not mended yet: a task stays SCHEDULED and is not called (CHANGELOG, Known faults).
+// The short storm has two faults. Its seed takes the death of a listener first.
+const stormSeed = 1
+
+var stormFaults = []string{"kill-listener", "fail-over-async"}
+
 func TestTheContractIsKeptInAStorm(t *testing.T) {
-	if !testenv.Long() {
-		t.Skip("finds a fault that is not mended yet: CHANGELOG, Known faults; make test-long runs it")
+	if testing.Short() {
+		t.Skip("starts every real part several times; make test runs it")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
@@ -24,7 +27,10 @@ func TestTheContractIsKeptInAStorm(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := storm.DefaultOptions()
-	o.Seed, o.Faults, o.For, o.Tenants, o.Rate = 0, nil, 5*time.Minute, 3, 60
+	o.Seed, o.Faults, o.For, o.Tenants, o.Rate = stormSeed, stormFaults, 25*time.Second, 2, 60
+	if testenv.Long() {
+		o.Seed, o.Faults, o.For, o.Tenants = 0, nil, 5*time.Minute, 3
+	}
 	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
 	report, err := harness.Run(ctx, &o)
 	if err != nil {

@@ -1,0 +1,61 @@
+package client
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// TestAListenerWorksThoughTheFirstBrokerHangs gives a listener a first broker that accepts
+// connections and answers nothing.
+func TestAListenerWorksThoughTheFirstBrokerHangs(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hung.Close() })
+	b.svc.brokers = append([]string{hung.Addr().String()}, b.svc.brokers...)
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.publish(manyRuns(3, "count")...)
+	b.awaitHandled(&c, 3)
+}
+
+// TestAReaderGoesOnToTheNextBroker lets the reader begin with the broker that hangs.
+func TestAReaderGoesOnToTheNextBroker(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hung.Close() })
+	b.publish(manyRuns(1, "count")...)
+	l, err := b.client.NewListener(ListenerConfig{kafka: fast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: append([]string{hung.Addr().String()}, b.svc.brokers...)})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r := c.newReader(ctx, 0, 0)
+	defer c.closing.Wait()
+	defer c.closeReader(r)
+	if _, err := r.fetch(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestABrokerThatFailedIsAskedLast(t *testing.T) {
+	l := newBrokerList([]string{"a:1", "b:1", "c:1"})
+	before := l.get()
+	l.rotate()
+	if want := []string{"b:1", "c:1", "a:1"}; !slices.Equal(l.get(), want) || before[0] != "a:1" {
+		t.Errorf("after a failure = %v (before: %v), want %v, and the former list unchanged", l.get(), before, want)
+	}
+}
