@@ -70,6 +70,7 @@ var imports = []rule{
 
 	// What is around the parts and knows none of them.
 	{"internal/config", nil},
+	{"internal/certs", nil},
 	{"internal/cli", []string{"internal/config"}},
 	{"internal/telemetry", []string{"task"}},
 	{"internal/subprocess", nil},
@@ -84,7 +85,7 @@ var imports = []rule{
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
 		"assign", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "server/...", "store/...", "task",
-		"internal/config", "internal/telemetry", "internal/virtualclock",
+		"internal/certs", "internal/config", "internal/telemetry", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",
