@@ -116,6 +116,9 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		}
 		c.configs[d] = pc.ConnConfig.Copy()
 		configure(pc, cfg, d)
+		if pc.ConnConfig.TLSConfig != nil {
+			pc.BeforeConnect = (&renewal{dsn: cfg.Servers[server].DSN}).renew
+		}
 		c.guard(pc, cfg.Adopted, d)
 		w := c.watchServer(d, c.configs[d], cfg.Application)
 		if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait

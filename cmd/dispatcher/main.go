@@ -13,6 +13,9 @@ import (
 	"github.com/perceptor/perceptor/schedule"
 )
 
+// needs says what the configuration must have.
+const needs = config.NeedPostgres | config.NeedKafka | config.NeedZooKeeper | config.ListensDispatcher
+
 func main() { os.Exit(cli.Main(newCommand())) }
 
 func newCommand() *cobra.Command {
@@ -25,7 +28,7 @@ func newCommand() *cobra.Command {
 		Example: "  dispatcher --config /etc/perceptor.yaml\n  dispatcher --config /etc/perceptor.yaml --print-config",
 		Args:    cobra.NoArgs,
 	}
-	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka|config.NeedZooKeeper, serve)
+	cli.ConfigFlags(root, needs, serve)
 	root.AddCommand(cli.VersionCommand("tzdata-" + schedule.ZoneDataVersion()))
 	return root
 }

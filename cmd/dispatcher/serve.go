@@ -25,6 +25,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	app.WarnOfOpenLinks(c, needs, log)
 	var ops net.Listener
 	if c.Dispatcher.OpsAddr != "" {
 		if ops, err = app.Listen(ctx, "dispatcher.ops_addr", c.Dispatcher.OpsAddr); err != nil {
@@ -39,9 +40,8 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 		}
 	}
 	registry := telemetry.NewRegistry()
-	d, err := app.NewDispatcher(ctx, app.DispatcherOptions{
-		Options: app.Options{Config: c, Log: log, Metrics: registry}, Hints: hints, Version: cli.Version(),
-	})
+	options := app.Options{Config: c, Log: log, Metrics: registry}
+	d, err := app.NewDispatcher(ctx, app.DispatcherOptions{Options: options, Hints: hints, Version: cli.Version()})
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,9 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 		Ready: func() { log.Info("dispatching", "version", cli.Version(), "member", d.Name()) },
 	}
 	if ops != nil {
-		p.Ops = telemetry.NewOps(ops, registry, d.Checks(), c.Ops.Pprof, log)
+		if p.Ops, err = app.NewOps(options, ops, registry, d.Checks()); err != nil {
+			return err
+		}
 	}
 	if err := app.Serve(ctx, p); err != nil {
 		return err

@@ -13,6 +13,9 @@ import (
 	"github.com/perceptor/perceptor/schedule"
 )
 
+// needs says what the configuration must have.
+const needs = config.NeedPostgres | config.NeedKafka | config.ListensTaskd
+
 func main() { os.Exit(cli.Main(newCommand())) }
 
 func newCommand() *cobra.Command {
@@ -25,7 +28,7 @@ func newCommand() *cobra.Command {
 		Example: "  taskd --config /etc/perceptor.yaml\n  taskd --config /etc/perceptor.yaml --print-config\n  taskd dev --demo",
 		Args:    cobra.NoArgs,
 	}
-	cli.ConfigFlags(root, config.NeedPostgres|config.NeedKafka, serve)
+	cli.ConfigFlags(root, needs, serve)
 	root.AddCommand(newDevCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	return root
 }

@@ -125,7 +125,7 @@ func TestAnUnreachableServerIsOneLine(t *testing.T) {
 }
 
 func TestPrintConfigShowsTheEffectiveConfiguration(t *testing.T) {
-	code, stdout, stderr := ended(t, "--print-config", "--postgres.servers=postgres://me:hush@h/x", "--kafka.brokers=h:1", "--taskd.grace=3s")
+	code, stdout, stderr := ended(t, "--print-config", "--postgres.servers=postgres://me:hush@h/x", "--kafka.brokers=h:1", "--taskd.grace=3s", "--insecure=true")
 	if code != 0 || !strings.Contains(stdout, "  grace: 3s  # flag --taskd.grace\n") || strings.Contains(stdout, "hush") {
 		t.Errorf("ended with %d: %s\n%s", code, stderr, stdout)
 	}

@@ -27,16 +27,15 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	app.WarnOfOpenLinks(c, needs, log)
 	listeners, err := listen(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer listeners.close()
 	registry := telemetry.NewRegistry()
-	api, err := app.NewAPI(ctx, app.APIOptions{
-		Options: app.Options{Config: c, Log: log, Metrics: registry},
-		GRPC:    listeners.grpc, HTTP: listeners.http,
-	})
+	options := app.Options{Config: c, Log: log, Metrics: registry}
+	api, err := app.NewAPI(ctx, app.APIOptions{Options: options, GRPC: listeners.grpc, HTTP: listeners.http})
 	if err != nil {
 		return err
 	}
@@ -47,7 +46,9 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 		},
 	}
 	if listeners.ops != nil {
-		p.Ops = telemetry.NewOps(listeners.ops, registry, api.Checks(), c.Ops.Pprof, log)
+		if p.Ops, err = app.NewOps(options, listeners.ops, registry, api.Checks()); err != nil {
+			return err
+		}
 	}
 	err = app.Serve(ctx, p)
 	logEnd(log, err)

@@ -113,7 +113,8 @@ func (a *API) join(ctx context.Context) (err error) {
 
 func (a *API) newServer(metrics *telemetry.API) error {
 	c := a.o.Config.Taskd
-	tls, err := serverTLS(c.TLS, a.o.Log)
+	refused := telemetry.RefusedConnections(a.o.Metrics, "api")
+	tls, err := serverTLS(c.TLS, a.o.Log, refused)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	}
 	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards}
 	a.server, err = server.New(server.Config{
-		GRPC: a.o.GRPC, HTTP: a.o.HTTP, TLS: tls, Log: a.o.Log,
+		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),

@@ -2,20 +2,12 @@ package app
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,6 +18,7 @@ import (
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -117,7 +110,7 @@ func TestAStopDuringTheStartIsNoError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops := telemetry.NewOps(listener, telemetry.NewRegistry(), nil, false, quiet)
+	ops := telemetry.NewOps(listener, telemetry.NewRegistry(), nil, telemetry.OpsOptions{}, quiet)
 	err = Serve(ctx, Process{
 		Reach: func(ctx context.Context) error { cancel(); <-ctx.Done(); return ctx.Err() }, Ops: ops,
 		Ready: func() { t.Error("it is not ready") }, Run: func(context.Context) error { t.Error("it runs"); return nil },
@@ -150,99 +143,61 @@ func TestOwnersOfDatabasesThatAnswerAreKnown(t *testing.T) {
 	}
 }
 
-// writeCertificate makes a self-signed certificate for a host.
-func writeCertificate(t *testing.T, dir, host string) config.ServerTLS {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := config.ServerTLS{CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
-	for name, block := range map[string]*pem.Block{files.CertFile: {Type: "CERTIFICATE", Bytes: cert}, files.KeyFile: {Type: "PRIVATE KEY", Bytes: der}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return files
-}
-
-// shown is the name in the certificate that a new connection is shown.
-func shown(t *testing.T, conf *tls.Config) string {
-	t.Helper()
-	cert, err := conf.GetCertificate(&tls.ClientHelloInfo{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(cert.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leaf.Subject.CommonName
-}
-
-func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
-	dir := t.TempDir()
-	files := writeCertificate(t, dir, "old")
-	c := &certificate{files: files, log: quiet}
-	if err := c.read(); err != nil {
-		t.Fatal(err)
-	}
-	conf := &tls.Config{GetCertificate: c.current}
-	if got := shown(t, conf); got != "old" {
-		t.Errorf("got %s", got)
-	}
-	later := func() { // the files' times differ, and the state is out of date
-		at := c.state[0].Add(time.Minute)
-		for _, f := range []string{files.CertFile, files.KeyFile} {
-			if err := os.Chtimes(f, at, at); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c.checked = time.Time{}
-	}
-	writeCertificate(t, dir, "new")
-	later()
-	if got := shown(t, conf); got != "new" {
-		t.Errorf("got %s after the files had changed", got)
-	}
-	if err := os.WriteFile(files.CertFile, []byte("garbage"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	later()
-	if got := shown(t, conf); got != "new" {
-		t.Errorf("got %s: what cannot be read must change nothing", got)
-	}
-}
-
 func TestCallersMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
-	files := writeCertificate(t, t.TempDir(), "api")
-	files.ClientCAFile = files.CertFile
-	conf, err := serverTLS(files, quiet)
-	if err != nil {
-		t.Fatal(err)
+	ours, theirs := testenv.NewCA(t), testenv.NewCA(t)
+	cert := ours.Issue(t, testenv.Server)
+	files := config.ServerTLS{CertFile: cert.CertFile, KeyFile: cert.KeyFile, ClientCAFile: ours.File}
+	none, right, wrong := (*testenv.Certificate)(nil), ours.Issue(t, testenv.Client), theirs.Issue(t, testenv.Client)
+	for _, c := range []struct {
+		mode     string
+		shown    *testenv.Certificate
+		accepted bool
+	}{
+		{"required", none, false}, {"required", &wrong, false}, {"required", &right, true},
+		{"optional", none, true}, {"optional", &wrong, false}, {"optional", &right, true},
+	} {
+		files.ClientCerts = c.mode
+		if err := handshake(t, files, c.shown); (err == nil) != c.accepted {
+			t.Errorf("%s, %v: got %v", c.mode, c.shown, err)
+		}
 	}
-	if conf.ClientAuth != tls.RequireAndVerifyClientCert || conf.ClientCAs == nil {
-		t.Error("no certificate is asked for")
-	}
-	if conf, err := serverTLS(config.ServerTLS{}, quiet); conf != nil || err != nil {
+	if conf, err := serverTLS(config.ServerTLS{}, quiet, func() {}); conf != nil || err != nil {
 		t.Errorf("no TLS is configured: got %v, %v", conf, err)
 	}
 	files.ClientCAFile = files.KeyFile
-	if _, err := serverTLS(files, quiet); err == nil || !strings.Contains(err.Error(), "taskd.tls.client_ca_file") {
+	if _, err := serverTLS(files, quiet, func() {}); err == nil || !strings.Contains(err.Error(), "taskd.tls.client_ca_file") {
 		t.Errorf("a key is no certificate: got %v", err)
 	}
+}
+
+// handshake returns the server's error about a caller that shows a certificate.
+func handshake(t *testing.T, files config.ServerTLS, shown *testenv.Certificate) error {
+	t.Helper()
+	conf, err := serverTLS(files, quiet, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := &tls.Config{InsecureSkipVerify: true}
+	if shown != nil {
+		pair, err := tls.LoadX509KeyPair(shown.CertFile, shown.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		caller.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	front, back := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn := tls.Client(front, caller)
+		_ = conn.Handshake()
+		_, _ = conn.Read(make([]byte, 1)) // what the server says at the end
+	}()
+	err = tls.Server(back, conf).Handshake()
+	_ = back.Close()
+	_ = front.Close()
+	<-done
+	return err
 }
 
 func TestHintsAreAdvertisedWhereTheyCanBeReached(t *testing.T) {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -13,9 +14,13 @@ import (
 // NewAssignment returns what reads and changes the assignment of the dispatchers. It
 // opens no connection. timeout bounds each of its requests.
 func NewAssignment(c *config.Config, timeout time.Duration) (*assign.Admin, error) {
+	dial, err := zookeeperDial(c.ZooKeeper.TLS, slog.Default())
+	if err != nil {
+		return nil, err
+	}
 	a, err := assign.NewAdmin(assign.AdminConfig{
 		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
-		User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Timeout: timeout,
+		User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Timeout: timeout, Dial: dial,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)

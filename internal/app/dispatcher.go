@@ -158,15 +158,20 @@ func (d *Dispatcher) hintAddress() (string, error) {
 }
 
 func (d *Dispatcher) newAssigner() (err error) {
+	telemetry.RefusedConnections(d.o.Metrics, "ops") // so that it is known before the first one
 	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
 	c := d.o.Config
 	host, _ := os.Hostname() // for people only
+	dial, err := zookeeperDial(c.ZooKeeper.TLS, d.o.Log)
+	if err != nil {
+		return err
+	}
 	conf := assign.Config{
 		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
 		Items: items(), Name: d.name, Host: host, Address: c.Dispatcher.OpsAddr, Version: d.o.Version,
 		Fenced: true, TakeoverAfter: c.ZooKeeper.TakeoverAfter, SessionTimeout: c.ZooKeeper.SessionTimeout,
 		Figures:     d.workFigures,
-		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log,
+		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log, Dial: dial,
 	}
 	if d.o.Local {
 		d.assigner, err = assign.NewLocal(conf, worker{d.dispatch, d.chores})
@@ -231,7 +236,7 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 		return err
 	}
 	return reach(ctx, d.o.Log, fmt.Sprintf("zookeeper at %v", c.ZooKeeper.Servers), c.StartTimeout, func(ctx context.Context) error {
-		return reachAny(ctx, c.ZooKeeper.Servers)
+		return reachZooKeeper(ctx, &c.ZooKeeper)
 	})
 }
 

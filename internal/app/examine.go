@@ -274,7 +274,7 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 func (e *examination) zookeeper(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if err := reachAny(ctx, e.config.ZooKeeper.Servers); err != nil {
+	if err := reachZooKeeper(ctx, &e.config.ZooKeeper); err != nil {
 		e.add(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
 		return
 	}

@@ -25,6 +25,9 @@ import (
 
 // OpenCluster returns the pools of the logical databases. It opens no connection.
 func OpenCluster(ctx context.Context, c *config.Config, application string, options ...func(*store.Config)) (*store.Cluster, error) {
+	if open := openDatabases(c); len(open) > 0 && !c.Insecure {
+		return nil, fmt.Errorf("%s; or set insecure: true", strings.Join(open, "; "))
+	}
 	servers := make([]store.Server, len(c.Postgres.Servers))
 	for i, s := range c.Postgres.Servers {
 		servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/clock"
 	"github.com/perceptor/perceptor/task"
@@ -114,12 +115,25 @@ func checkClock(ctx context.Context, cluster *store.Cluster) error {
 	return err
 }
 
+// reachZooKeeper connects to the servers until one answers.
+func reachZooKeeper(ctx context.Context, c *config.ZooKeeper) error {
+	dial, err := zookeeperDial(c.TLS, slog.Default())
+	if err != nil {
+		return finalError{err}
+	}
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	return reachAny(ctx, c.Servers, dial)
+}
+
 // reachAny dials the addresses until one answers.
-func reachAny(ctx context.Context, addresses []string) error {
+func reachAny(ctx context.Context, addresses []string, dial func(ctx context.Context, network, address string) (net.Conn, error)) error {
 	var last error
 	for _, a := range addresses {
-		dialer := &net.Dialer{Timeout: dialWait}
-		conn, err := dialer.DialContext(ctx, "tcp", a)
+		once, cancel := context.WithTimeout(ctx, dialWait)
+		conn, err := dial(once, "tcp", a)
+		cancel()
 		if err == nil {
 			return conn.Close()
 		}

@@ -16,6 +16,7 @@ import "time"
 
 // Config holds the effective value of every key.
 type Config struct {
+	Insecure     bool          `key:"insecure" default:"false" doc:"Whether links to and from other machines may be open: without TLS, or without a check of the other end. Without it, a program refuses to start and names each open link. With it, the log names them. Links within the machine (loopback) are always allowed."`
 	StartTimeout time.Duration `key:"start_timeout" default:"30s" doc:"How long a program tries to reach its servers at start. After that it ends with an error."`
 	Log          Log           `key:"log" doc:"The log, written to standard error."`
 	Ops          Ops           `key:"ops" doc:"The HTTP server for operators: /healthz, /readyz, /metrics."`
@@ -37,7 +38,15 @@ type Log struct {
 
 // Ops configures the HTTP server for operators.
 type Ops struct {
-	Pprof bool `key:"pprof" default:"false" doc:"Also serve profiles under /debug/pprof/. Profiles show the memory of the process, so keep the address private."`
+	Token string `key:"token" secret:"true" doc:"If set, only callers with the header Authorization: Bearer TOKEN see metrics, profiles and the reasons in /readyz. Needed to listen on other than loopback."`
+	TLS   OpsTLS `key:"tls" doc:"TLS for the server for operators. The files are read again when they change."`
+	Pprof bool   `key:"pprof" default:"false" doc:"Also serve profiles under /debug/pprof/. Profiles show the memory of the process."`
+}
+
+// OpsTLS configures TLS of the server for operators.
+type OpsTLS struct {
+	CertFile string `key:"cert_file" doc:"File of the certificate with its chain. Default: no TLS."`
+	KeyFile  string `key:"key_file" doc:"File of its private key."`
 }
 
 // Postgres configures the databases.
@@ -108,15 +117,24 @@ type ZooKeeper struct {
 	Environment    string        `key:"environment" default:"BASE" doc:"Separates clusters that share a root."`
 	SessionTimeout time.Duration `key:"session_timeout" default:"10s" doc:"A dispatcher without contact for this long is considered dead. At least 1s; the ZooKeeper server may impose another value."`
 	TakeoverAfter  time.Duration `key:"takeover_after" default:"5s" doc:"How long to wait for a live but stuck owner before its shards are taken over."`
-	User           string        `key:"user" doc:"User for digest authentication. Default: none."`
+	User           string        `key:"user" doc:"User for digest authentication. Only this user may then read and change the nodes under root. Default: none."`
 	Password       string        `key:"password" secret:"true" doc:"Password of user."`
+	TLS            ZooKeeperTLS  `key:"tls" doc:"TLS for connections to the ensemble. The files are read again when they change."`
+}
+
+// ZooKeeperTLS configures TLS to ZooKeeper.
+type ZooKeeperTLS struct {
+	Enabled  bool   `key:"enabled" default:"false" doc:"Whether connections are encrypted. servers then names the secure ports."`
+	CAFile   string `key:"ca_file" doc:"File of the certificates that sign the servers' certificates. Default: the system's."`
+	CertFile string `key:"cert_file" doc:"File of this program's certificate, for servers that require one."`
+	KeyFile  string `key:"key_file" doc:"File of its private key."`
 }
 
 // Taskd configures the API.
 type Taskd struct {
 	GRPCAddr        string        `key:"grpc_addr" default:":7070" doc:"Listen address of the gRPC API."`
 	HTTPAddr        string        `key:"http_addr" default:":7071" doc:"Listen address of the HTTP/JSON API. Empty: no HTTP API."`
-	OpsAddr         string        `key:"ops_addr" default:":7072" doc:"Listen address of the server for operators. Empty: none."`
+	OpsAddr         string        `key:"ops_addr" default:"127.0.0.1:7072" doc:"Listen address of the server for operators. Other than loopback needs ops.tls and ops.token. Empty: none."`
 	Grace           time.Duration `key:"grace" default:"10s" doc:"How long a stop waits for calls in progress."`
 	DrainDelay      time.Duration `key:"drain_delay" default:"0s" doc:"How long taskd continues to serve after a stop signal while /readyz answers not ready, so that load balancers notice."`
 	MinInterval     time.Duration `key:"min_interval" default:"1s" doc:"The shortest interval that a task may have; at least 10ms."`
@@ -125,20 +143,21 @@ type Taskd struct {
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
 	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"The most tasks that a listing by kind, type or tags may read; ten times as many with a range of due times. A listing that would read more gets LIST_TOO_LARGE."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`
-	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. The certificate is read again when its files change."`
+	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. Needed to listen on other than loopback. The files are read again when they change."`
 }
 
 // ServerTLS configures TLS of the API.
 type ServerTLS struct {
 	CertFile     string `key:"cert_file" doc:"File of the certificate with its chain. Default: no TLS."`
 	KeyFile      string `key:"key_file" doc:"File of its private key."`
-	ClientCAFile string `key:"client_ca_file" doc:"If set, callers must present a certificate signed by one of these, in addition to their token."`
+	ClientCAFile string `key:"client_ca_file" doc:"If set, callers present a certificate signed by one of these; see client_certs."`
+	ClientCerts  string `key:"client_certs" default:"required" doc:"required: a connection without a certificate is refused. optional: it is accepted, but a certificate that is presented must be valid."`
 }
 
 // Dispatcher configures the process that claims and publishes due tasks.
 type Dispatcher struct {
 	Name             string        `key:"name" doc:"Name of this dispatcher as the owner of shards. Default: the host's name and the process id."`
-	OpsAddr          string        `key:"ops_addr" default:":7073" doc:"Listen address of the server for operators. Empty: none."`
+	OpsAddr          string        `key:"ops_addr" default:"127.0.0.1:7073" doc:"Listen address of the server for operators. Other than loopback needs ops.tls and ops.token. Empty: none."`
 	HintAddr         string        `key:"hint_addr" default:":7074" doc:"UDP listen address for hints from taskd about tasks that are due soon. Empty: no hints; a task that is due when it is added may then be late by peek_every."`
 	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name and the port of hint_addr."`
 	Grace            time.Duration `key:"grace" default:"10s" doc:"How long a stop may take to hand over shards."`

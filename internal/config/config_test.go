@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,7 +60,7 @@ func TestFlagsGoBeforeVariablesAndVariablesBeforeTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Taskd.Grace != 3*time.Second || l.Taskd.GRPCAddr != ":2" || l.Taskd.HTTPAddr != ":1" || l.Taskd.OpsAddr != ":7072" {
+	if l.Taskd.Grace != 3*time.Second || l.Taskd.GRPCAddr != ":2" || l.Taskd.HTTPAddr != ":1" || l.Taskd.OpsAddr != "127.0.0.1:7072" {
 		t.Errorf("got %+v", l.Taskd)
 	}
 	if diff := cmp.Diff([]string{"b:1", "c:2"}, l.Kafka.Brokers); diff != "" {
@@ -182,6 +183,86 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+}
+
+func TestOpenLinksAreRefused(t *testing.T) {
+	const near = "kafka: {brokers: ['127.0.0.1:1', 'localhost:1', '[::1]:1']}\nzookeeper: {servers: ['127.0.0.9:1']}\ntaskd: {grpc_addr: '127.0.0.1:1', http_addr: ''}\n"
+	far := func(more string) string { return near + more }
+	const serving, dispatching = NeedKafka | ListensTaskd, NeedKafka | NeedZooKeeper | ListensDispatcher
+	for _, c := range []struct {
+		name, file string
+		needs      Need
+		want       []string
+	}{
+		{"loopback", near, serving | dispatching, nil},
+		{"defaults of taskd", "kafka: {brokers: ['127.0.0.1:1']}", serving, []string{
+			`taskd.grpc_addr: ":7070" is not on loopback, and the link has no TLS: set taskd.tls.cert_file and taskd.tls.key_file; or set insecure: true`,
+			`taskd.http_addr: ":7071" is not on loopback`,
+		}},
+		{"a program that does not listen", "", 0, nil},
+		{"api with TLS", far("taskd: {grpc_addr: '0.0.0.0:1', tls: {cert_file: c, key_file: k}}"), serving, nil},
+		{"a name is not loopback", far("taskd: {grpc_addr: 'api.localhost:1'}"), serving, []string{`taskd.grpc_addr: "api.localhost:1" is not on loopback`}},
+		{"kafka", far("kafka: {brokers: ['127.0.0.1:1', 'k:2']}"), serving, []string{`kafka.brokers: "k:2" is not on loopback, and the link has no TLS: set kafka.tls.enabled: true`}},
+		{"kafka with TLS", far("kafka: {brokers: ['k:2'], tls: {enabled: true}}"), serving, nil},
+		{"zookeeper", far("zookeeper: {servers: ['z:1']}"), dispatching, []string{
+			`zookeeper.servers: "z:1" is not on loopback, and the link has no TLS: set zookeeper.tls.enabled: true`,
+			`zookeeper.servers: "z:1" is not on loopback, and anyone may change who owns which shard: set zookeeper.user and zookeeper.password`,
+		}},
+		{"zookeeper with TLS", far("zookeeper: {servers: ['z:1'], tls: {enabled: true}, user: u, password: p}"), dispatching, nil},
+		{"ops of taskd", far("taskd: {ops_addr: ':1'}"), serving, []string{
+			`taskd.ops_addr: ":1" is not on loopback, and the link has no TLS: set ops.tls.cert_file and ops.tls.key_file`,
+			`taskd.ops_addr: ":1" is not on loopback, and anyone may read the names of tenants: set ops.token`,
+		}},
+		{"ops of a dispatcher", far("dispatcher: {ops_addr: ':1'}"), dispatching, []string{`dispatcher.ops_addr: ":1" is not on loopback`, "set ops.token"}},
+		{"ops with TLS and token", far("dispatcher: {ops_addr: ':1'}\nops: {token: 0123456789abcdef, tls: {cert_file: c, key_file: k}}"), dispatching, nil},
+		{"insecure", "insecure: true\nkafka: {brokers: ['k:1']}\nzookeeper: {servers: ['z:1']}", serving | dispatching, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := map[string]string{} // a later section replaces an earlier one
+			for line := range strings.Lines(c.file) {
+				top, _, _ := strings.Cut(line, ":")
+				text[top] = strings.TrimSpace(line)
+			}
+			l, err := load(t, strings.Join(slices.Collect(maps.Values(text)), "\n"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = l.Validate(c.needs)
+			if len(c.want) == 0 && err != nil {
+				t.Errorf("got %v", err)
+			}
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestHalfOfAPairIsRefused(t *testing.T) {
+	for file, want := range map[string]string{
+		"taskd: {tls: {cert_file: c}}":                                  "taskd.tls.key_file: is missing: taskd.tls.cert_file is given",
+		"taskd: {tls: {key_file: k}}":                                   "taskd.tls.cert_file: is missing: taskd.tls.key_file is given",
+		"taskd: {tls: {client_ca_file: c}}":                             "taskd.tls.client_ca_file",
+		"ops: {tls: {cert_file: c}}":                                    "ops.tls.key_file: is missing",
+		"ops: {tls: {key_file: k}}":                                     "ops.tls.cert_file: is missing",
+		"ops: {token: short}":                                           "ops.token: has 5 characters",
+		"zookeeper: {tls: {enabled: true, cert_file: c}}":               "zookeeper.tls.key_file: is missing",
+		"zookeeper: {tls: {enabled: true, key_file: k}}":                "zookeeper.tls.cert_file: is missing",
+		"zookeeper: {tls: {ca_file: c}}":                                "zookeeper.tls.enabled: false",
+		"zookeeper: {user: u}":                                          "zookeeper.password: is missing",
+		"kafka: {tls: {enabled: true, cert_file: c}}":                   "kafka.tls.key_file: is missing",
+		"taskd: {tls: {cert_file: c, key_file: k, client_certs: some}}": `taskd.tls.client_certs: "some" is not one of required, optional`,
+	} {
+		l, err := load(t, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Validate(0); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", file, err, want)
 		}
 	}
 }

@@ -124,12 +124,18 @@ unit, such as ` + "`250ms`, `10s` or `72h`" + `. An unknown key is an error.
 ` + "```yaml" + `
 postgres:
   servers:
-    - dsn: postgres://perceptor:secret@db-1:5432/perceptor
-    - dsn: postgres://perceptor:secret@db-2:5432/perceptor
+    - dsn: postgres://perceptor:secret@db-1:5432/perceptor?sslmode=verify-full&sslrootcert=/etc/perceptor/ca.pem
+    - dsn: postgres://perceptor:secret@db-2:5432/perceptor?sslmode=verify-full&sslrootcert=/etc/perceptor/ca.pem
 kafka:
-  brokers: [kafka-1:9092, kafka-2:9092]
+  brokers: [kafka-1:9093, kafka-2:9093]
+  tls: {enabled: true, ca_file: /etc/perceptor/ca.pem}
 zookeeper:
-  servers: [zk-1:2181, zk-2:2181, zk-3:2181]
+  servers: [zk-1:2281, zk-2:2281, zk-3:2281]
+  tls: {enabled: true, ca_file: /etc/perceptor/ca.pem}
+  user: perceptor
+  password: secret
+taskd:
+  tls: {cert_file: /etc/perceptor/taskd.pem, key_file: /etc/perceptor/taskd.key}
 ` + "```" + `
 `
 

@@ -18,6 +18,9 @@ const (
 	NeedPostgres Need = 1 << iota
 	NeedKafka
 	NeedZooKeeper
+	// ListensTaskd and ListensDispatcher say whose addresses the program listens on.
+	ListensTaskd
+	ListensDispatcher
 )
 
 // Validate returns an error for every broken rule, with key, value and rule.
@@ -34,6 +37,12 @@ func (c *Config) Validate(needs Need) error {
 	c.Taskd.validate(v)
 	c.Dispatcher.validate(v)
 	c.Chores.validate(v)
+	c.Ops.validate(v)
+	if !c.Insecure {
+		for _, l := range c.OpenLinks(needs) {
+			v.check(false, "%s; or set insecure: true", l)
+		}
+	}
 	return errors.Join(v.faults...)
 }
 
@@ -89,7 +98,18 @@ func (c *ZooKeeper) validate(v *validator, needed bool) {
 	v.atLeast("zookeeper.session_timeout", c.SessionTimeout, time.Second)
 	v.atLeast("zookeeper.takeover_after", c.TakeoverAfter, 100*time.Millisecond)
 	v.pair("zookeeper.user", c.User, "zookeeper.password", c.Password)
+	v.pair("zookeeper.tls.cert_file", c.TLS.CertFile, "zookeeper.tls.key_file", c.TLS.KeyFile)
+	v.check(c.TLS.Enabled || c.TLS.CAFile == "" && c.TLS.CertFile == "",
+		"zookeeper.tls.enabled: false: the other keys of zookeeper.tls have no effect without it")
 }
+
+func (c *Ops) validate(v *validator) {
+	v.pair("ops.tls.cert_file", c.TLS.CertFile, "ops.tls.key_file", c.TLS.KeyFile)
+	v.check(c.Token == "" || len(c.Token) >= minOpsToken, "ops.token: has %d characters: at least %d are needed", len(c.Token), minOpsToken)
+}
+
+// minOpsToken is the least length of the operators' token, so that it cannot be guessed.
+const minOpsToken = 16
 
 func (c *Taskd) validate(v *validator) {
 	v.check(c.GRPCAddr != "", "taskd.grpc_addr: is empty: an address is needed")
@@ -107,6 +127,7 @@ func (c *Taskd) validate(v *validator) {
 	v.pair("taskd.tls.cert_file", c.TLS.CertFile, "taskd.tls.key_file", c.TLS.KeyFile)
 	v.check(c.TLS.ClientCAFile == "" || c.TLS.CertFile != "",
 		"taskd.tls.client_ca_file: %q has no effect without taskd.tls.cert_file", c.TLS.ClientCAFile)
+	v.oneOf("taskd.tls.client_certs", c.TLS.ClientCerts, "required", "optional")
 }
 
 func (c *Chores) validate(v *validator) {

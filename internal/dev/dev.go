@@ -135,7 +135,7 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 		return unlessStopped(ctx, err)
 	}
 	in.o.Log.Debug("processes prepared", "took_ms", time.Since(in.began).Milliseconds())
-	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), true, in.o.Log)
+	ops := telemetry.NewOps(in.open.ops, in.registry, append(in.api.Checks(), in.dispatcher.Checks()...), telemetry.OpsOptions{Profiles: true}, in.o.Log)
 	return app.RunBefore(ctx, in.front, in.api.Run, in.dispatcher.Run, ops.Run, in.watchPostgres)
 }
 

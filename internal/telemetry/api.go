@@ -32,7 +32,11 @@ func NewAPI(r prometheus.Registerer) *API {
 // missed returns the counter of missed instants. An API and a dispatcher in one
 // process share it.
 func missed(r prometheus.Registerer) *prometheus.CounterVec {
-	c := counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "policy")
+	return shared(r, counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "policy"))
+}
+
+// shared registers a counter, or returns the one that was registered before.
+func shared(r prometheus.Registerer, c *prometheus.CounterVec) *prometheus.CounterVec {
 	var known prometheus.AlreadyRegisteredError
 	if err := r.Register(c); errors.As(err, &known) {
 		return known.ExistingCollector.(*prometheus.CounterVec)

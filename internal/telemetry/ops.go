@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,11 +47,23 @@ func Degraded(err error) error {
 	return degraded{err}
 }
 
-// Ops is the HTTP server for operators.
+// OpsOptions configure an [Ops].
+type OpsOptions struct {
+	// Token, if set, is what a caller presents to be an operator. Without it every caller is one.
+	Token string
+	// Profiles says that profiles are served.
+	Profiles bool
+}
+
+// Ops is the HTTP server for operators. Anyone may ask whether the program is alive and
+// ready. Only operators see why it is not ready, the metrics, which name tenants, and the
+// profiles, which show memory.
 type Ops struct {
 	listener net.Listener
 	http     *http.Server
 	checks   []Check
+	// token is the digest of the operators' token; nil without one.
+	token *[sha256.Size]byte
 
 	mu       sync.Mutex
 	asked    time.Time
@@ -59,20 +73,20 @@ type Ops struct {
 }
 
 // NewOps returns a server on a listener, which Run closes.
-func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, profiles bool, log *slog.Logger) *Ops {
+func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, options OpsOptions, log *slog.Logger) *Ops {
 	o := &Ops{listener: l, checks: checks}
+	if options.Token != "" {
+		digest := sha256.Sum256([]byte(options.Token))
+		o.token = &digest
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "alive\n") })
 	mux.HandleFunc("GET /readyz", o.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", o.operators(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
-	}))
-	if profiles {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	})))
+	if options.Profiles {
+		mux.Handle("/debug/pprof/", o.operators(profiles()))
 	}
 	o.http = &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
@@ -80,6 +94,38 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, profile
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return o
+}
+
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// operators refuses callers that are not operators.
+func (o *Ops) operators(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !o.isOperator(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			reply(w, http.StatusUnauthorized, "the token of ops.token is needed\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isOperator reports whether the caller has the token, if there is one.
+func (o *Ops) isOperator(r *http.Request) bool {
+	if o.token == nil {
+		return true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	digest := sha256.Sum256([]byte(token))
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(digest[:], o.token[:]) == 1
 }
 
 // Run serves until ctx is cancelled. Then it returns nil.
@@ -112,6 +158,10 @@ func (o *Ops) Stopping() {
 
 func (o *Ops) readyz(w http.ResponseWriter, r *http.Request) {
 	code, answer := o.ready(r.Context())
+	if !o.isOperator(r) { // the reasons have addresses
+		answer, _, _ = strings.Cut(answer, "\n")
+		answer += "\n"
+	}
 	reply(w, code, answer)
 }
 

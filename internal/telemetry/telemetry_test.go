@@ -21,6 +21,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string) (int, string)) {
 	t.Helper()
+	ops, get := serveWith(t, checks, OpsOptions{Profiles: profiles})
+	return ops, func(path string) (int, string) { t.Helper(); return get(path, "") }
+}
+
+// serveWith returns a server and what asks it with a header Authorization.
+func serveWith(t *testing.T, checks []Check, options OpsOptions) (*Ops, func(path, authorization string) (int, string)) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +42,7 @@ func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string)
 	api.Added("acme", "BLOCKING", 3)
 	api.Missed("acme", "SKIP", 2)
 	api.Missed("acme", "FIRE_ONCE", 1)
-	ops := NewOps(listener, registry, checks, profiles, slog.New(slog.DiscardHandler))
+	ops := NewOps(listener, registry, checks, options, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- ops.Run(ctx) }()
@@ -47,9 +54,16 @@ func serve(t *testing.T, checks []Check, profiles bool) (*Ops, func(path string)
 			t.Error(err)
 		}
 	})
-	return ops, func(path string) (int, string) {
+	return ops, func(path, authorization string) (int, string) {
 		t.Helper()
-		res, err := client.Get("http://" + listener.Addr().String() + path)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if authorization != "" {
+			req.Header.Set("Authorization", authorization)
+		}
+		res, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,6 +139,34 @@ func TestProfilesAreServedOnlyWhenAskedFor(t *testing.T) {
 	_, get = serve(t, nil, true)
 	if code, _ := get("/debug/pprof/"); code != 200 {
 		t.Errorf("got %d, want 200", code)
+	}
+}
+
+func TestOnlyOperatorsSeeTenantsAddressesAndMemory(t *testing.T) {
+	const token = "0123456789abcdef"
+	down := check("postgres", errors.New("database 0 at db-1:5432 does not answer"))
+	_, get := serveWith(t, []Check{down}, OpsOptions{Token: token, Profiles: true})
+	for _, stranger := range []string{"", "Bearer", "Bearer ", "Bearer 0123456789abcdeF", "Basic " + token, token} {
+		if code, body := get("/healthz", stranger); code != 200 {
+			t.Errorf("%q: /healthz: got %d %s", stranger, code, body)
+		}
+		if code, body := get("/readyz", stranger); code != 503 || body != "not ready\n" {
+			t.Errorf("%q: /readyz: got %d %q", stranger, code, body)
+		}
+		for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap"} {
+			if code, body := get(path, stranger); code != 401 || strings.Contains(body, "acme") {
+				t.Errorf("%q: %s: got %d %.200s", stranger, path, code, body)
+			}
+		}
+	}
+	if code, body := get("/readyz", "Bearer "+token); code != 503 || !strings.Contains(body, "db-1:5432") {
+		t.Errorf("operator: /readyz: got %d %q", code, body)
+	}
+	if code, body := get("/metrics", "bearer "+token); code != 200 || !strings.Contains(body, `tenant="acme"`) {
+		t.Errorf("operator: /metrics: got %d", code)
+	}
+	if code, _ := get("/debug/pprof/cmdline", "Bearer "+token); code != 200 {
+		t.Errorf("operator: profiles: got %d", code)
 	}
 }
 
