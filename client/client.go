@@ -33,8 +33,13 @@ type Config struct {
 	Address string
 	// Token is the tenant's secret. Default: PERCEPTOR_TOKEN.
 	Token string
-	// TLS configures the connection. Default (nil): no TLS.
+	// TLS configures the connection. Default (nil): no TLS, which is only allowed
+	// to this machine's loopback, unless Insecure is set.
 	TLS *tls.Config
+	// Insecure allows the client to send the token in the clear to other machines,
+	// where everybody on the way can read and use it. Set it only where something
+	// else encrypts the way, such as a service mesh.
+	Insecure bool
 	// CallTimeout bounds a call including all its retries, unless the context
 	// has an earlier deadline. Default: 30 s.
 	CallTimeout time.Duration
@@ -119,7 +124,10 @@ func connect(cfg Config) (Config, *grpc.ClientConn, error) {
 		return Config{}, nil, err
 	}
 	conn, err := dial(cfg)
-	if err != nil {
+	switch {
+	case err != nil && cfg.TLS == nil && !cfg.Insecure && !onLoopback(cfg.Address):
+		return Config{}, nil, fmt.Errorf("perceptor: Address %q: is not on loopback, and the token would be sent in the clear: set TLS, or Insecure: %w", cfg.Address, err)
+	case err != nil:
 		return Config{}, nil, fmt.Errorf("perceptor: dialling %s: %w", cfg.Address, err)
 	}
 	return cfg, conn, nil

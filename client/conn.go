@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
@@ -39,7 +39,7 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithUnaryInterceptor(authorize(cfg.Token)),
+		grpc.WithPerRPCCredentials(bearer{"Bearer " + cfg.Token, !cfg.Insecure && !onLoopback(cfg.Address)}),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -64,13 +64,31 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 
 func hostOf(address string) string { return address[:strings.LastIndexByte(address, ':')] }
 
-// authorize adds the token to every call.
-func authorize(token string) grpc.UnaryClientInterceptor {
-	bearer := "Bearer " + token
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return invoke(metadata.AppendToOutgoingContext(ctx, "authorization", bearer), method, req, reply, cc, opts...)
+// onLoopback reports whether all addresses are this machine's loopback. A name other than
+// localhost is not: others may decide what it stands for.
+func onLoopback(addresses string) bool {
+	for _, a := range splitAddresses(addresses) {
+		host, _, err := net.SplitHostPort(a)
+		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return false
+		}
 	}
+	return true
 }
+
+// bearer adds the token to every call. It implements [credentials.PerRPCCredentials], so
+// grpc sends the token over no connection that is not secret enough, whatever the
+// DialOptions are.
+type bearer struct {
+	header string
+	secret bool // the token needs TLS
+}
+
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": b.header}, nil
+}
+
+func (b bearer) RequireTransportSecurity() bool { return b.secret }
 
 // retriable reports whether a call may succeed when it is repeated.
 func retriable(err error) bool {

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log"
@@ -48,7 +49,7 @@ func Example() {
 // Hourly checks, one after the other, for at most two days. The handler can end
 // them earlier.
 func ExampleClient_AddTask_blocking() {
-	c, err := client.New(client.Config{Address: "taskd-1:7070,taskd-2:7070", Token: os.Getenv("TOKEN")})
+	c, err := client.New(client.Config{Address: "taskd-1:7070,taskd-2:7070", Token: os.Getenv("TOKEN"), TLS: &tls.Config{}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -39,6 +40,9 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	creds, err := c.credentials()
 	if err != nil {
 		return err
+	}
+	if creds.Info().SecurityProtocol == "insecure" && !c.insecure && !config.IsLoopback(c.address) {
+		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not on loopback, and the token would be sent in the clear", c.address), Hint: clearHint}
 	}
 	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds),
 		grpc.WithUnaryInterceptor(within(c.timeout)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
@@ -84,11 +88,15 @@ func (c *ctl) secret() (string, error) {
 
 const (
 	tokenHint = "set --token-file, --token or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
+	clearHint = "set --tls or --tls-ca-file; --insecure allows it, for example where a service mesh encrypts"
 	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant"
 )
 
 func (c *ctl) credentials() (credentials.TransportCredentials, error) {
-	if !c.tls && c.caFile == "" {
+	switch {
+	case (c.certFile == "") != (c.keyFile == ""):
+		return nil, cli.Usagef("--tls-cert-file and --tls-key-file: only one of them is given")
+	case !c.tls && c.caFile == "" && c.certFile == "":
 		return insecure.NewCredentials(), nil
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -101,6 +109,13 @@ func (c *ctl) credentials() (credentials.TransportCredentials, error) {
 		if !conf.RootCAs.AppendCertsFromPEM(text) {
 			return nil, cli.Usagef("--tls-ca-file: %s holds no certificate", c.caFile)
 		}
+	}
+	if c.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		if err != nil {
+			return nil, cli.Usagef("--tls-cert-file: %v", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
 	}
 	return credentials.NewTLS(conf), nil
 }

@@ -22,8 +22,8 @@ func main() { os.Exit(cli.Main(newCommand())) }
 // ctl is what the commands share: the flags of all of them.
 type ctl struct {
 	address, token, tokenFile string
-	tls                       bool
-	caFile                    string
+	tls, insecure             bool
+	caFile, certFile, keyFile string
 	output                    string
 	timeout                   time.Duration
 }
@@ -43,6 +43,9 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.tokenFile, "token-file", "", "file with the token")
 	f.BoolVar(&c.tls, "tls", false, "use TLS for the API")
 	f.StringVar(&c.caFile, "tls-ca-file", "", "file of the certificates that sign the API's certificate; implies --tls (default: the system's)")
+	f.StringVar(&c.certFile, "tls-cert-file", "", "file of a certificate to present to the API; implies --tls")
+	f.StringVar(&c.keyFile, "tls-key-file", "", "file of its private key")
+	f.BoolVar(&c.insecure, "insecure", false, "allow open links to other machines: without TLS, with the token in the clear")
 	f.StringVarP(&c.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
